@@ -1,0 +1,54 @@
+"""AdamW with its two moments kept in 8 bits instead of 32.
+
+The moments are cut into blocks, each with its own scale, and stored as indices into a table that
+is dense near zero. An update unpacks a block, computes in float32 and packs it again, so the
+optimizer's state shrinks from 8 bytes a parameter to about 2. Small tensors keep 32 bits.
+
+Parent: flash_attention
+Needs:  the package bitsandbytes
+Gains:  memory: some 6 bytes a parameter
+Costs:  precision of the moments; time for unpacking and packing, and much of it on a CPU
+See:    Dettmers et al. 2022, 8-bit Optimizers via Block-wise Quantization (ICLR)
+"""
+
+import torch
+
+from Utils.data import TokenBatches
+from Utils.model import GPT
+from Utils.run import Run, parse_args
+
+
+def flash_attention(q, k, v):  # each (B, n_head, T, head_dim)
+    return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+def main(args):
+    torch.manual_seed(args.seed)
+    args.require("tf32")
+    torch.set_float32_matmul_precision("high")
+    args.require("bfloat16")
+    batches = TokenBatches(args)
+    model = GPT(args.config, attention=flash_attention, vocab_size=50_257).to(args.device)
+    args.require("compile")
+    model = torch.compile(model)
+    args.require("bitsandbytes")
+    from bitsandbytes.optim import AdamW8bit  # here, so that --help does without the package
+
+    # torch's defaults, spelled out, as bitsandbytes has others
+    optimizer = AdamW8bit(
+        model.parameters(), lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.01
+    )
+
+    with Run(args, model, optimizer) as run:
+        for idx, targets in run.steps(batches):
+            idx, targets = idx.to(args.device), targets.to(args.device)  # each (B, T)
+            with torch.autocast(args.device.type, dtype=torch.bfloat16):
+                logits, loss = model(idx, targets)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+            run.log(loss.item())  # .item() waits until the device has finished the step
+
+
+if __name__ == "__main__":
+    main(parse_args(__doc__))

@@ -1,0 +1,315 @@
+"""What the device is, what it can do, and what it is doing.
+
+The rest of the code asks one object, chosen once, for the time and the memory; nothing else in
+Utils names torch.cuda. The clock is read at step boundaries only:
+
+- On a GPU a boundary is an event in the stream. Recording one does not wait for the GPU, so the
+  loop runs as it would without us; the times are read after the last step, behind the one and
+  only synchronization.
+- On a CPU work is finished when the call returns, so a boundary is `time.perf_counter()`.
+"""
+
+import importlib.util
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import time
+from itertools import pairwise
+
+import psutil
+import torch
+
+from Utils.errors import Unsupported, UserError
+
+MIB = 2**20
+
+
+class CPU:
+    """The host's processor."""
+
+    def __init__(self, device=None):
+        self.torch_device = torch.device("cpu")
+        self.rss_before = psutil.Process().memory_info().rss
+
+    @property
+    def name(self):
+        return f"{_cpu_name()} ({torch.get_num_threads()} threads)"
+
+    @property
+    def memory_bytes(self):
+        return psutil.virtual_memory().total
+
+    def mark(self):
+        """A step boundary, to be handed to `elapsed_ms` after the run."""
+        return time.perf_counter()
+
+    def elapsed_ms(self, marks):
+        """Milliseconds between each mark and the next: one fewer than there are marks."""
+        return [(end - start) * 1e3 for start, end in pairwise(marks)]
+
+    def peak_memory_mib(self):
+        """Peak resident set of the process above what it was when this object was made, in MiB:
+        weights, gradients, optimizer state, activations, and whatever a technique loads."""
+        return max(0.0, (_peak_rss() - self.rss_before) / MIB)
+
+    def describe(self):
+        return {
+            "type": "cpu",
+            "name": _cpu_name(),
+            "memory_mib": round(self.memory_bytes / MIB),
+            "capability": torch.backends.cpu.get_cpu_capability(),
+        }
+
+
+class CUDA:
+    """An NVIDIA GPU, or an AMD one through ROCm, which torch calls cuda too.
+
+    cuda: the module that is asked, `torch.cuda`; a test hands in one that records the calls.
+    """
+
+    def __init__(self, device, cuda=torch.cuda):
+        self.torch_device, self.cuda = device, cuda
+        cuda.set_device(device)
+
+    @property
+    def name(self):
+        return self.cuda.get_device_name(self.torch_device)
+
+    @property
+    def memory_bytes(self):
+        return self.cuda.get_device_properties(self.torch_device).total_memory
+
+    @property
+    def capability(self):
+        return self.cuda.get_device_capability(self.torch_device)
+
+    def mark(self):
+        event = self.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def elapsed_ms(self, marks):
+        self.cuda.synchronize()
+        return [start.elapsed_time(end) for start, end in pairwise(marks)]
+
+    def peak_memory_mib(self):
+        """Peak of what torch's allocator had handed out, in MiB, since the process began."""
+        return self.cuda.max_memory_allocated(self.torch_device) / MIB
+
+    def describe(self):
+        uuid = getattr(self.cuda.get_device_properties(self.torch_device), "uuid", "")
+        return {
+            "type": "rocm" if torch.version.hip else "cuda",
+            "name": self.name,
+            "memory_mib": round(self.memory_bytes / MIB),
+            "capability": "{}.{}".format(*self.capability),
+            "toolkit": torch.version.hip or torch.version.cuda,
+            "driver": _nvidia_smi(uuid, "driver_version"),
+            "power_limit_w": _nvidia_smi(uuid, "power.limit"),
+            "clocks_max_sm_mhz": _nvidia_smi(uuid, "clocks.max.sm"),
+            "peak_reserved_mib": round(self.cuda.max_memory_reserved(self.torch_device) / MIB),
+        }
+
+
+class MPS:
+    """An Apple GPU. torch keeps no peak there; its pool only grows, so its size at the end is
+    what the run has needed."""
+
+    def __init__(self, device):
+        self.torch_device = device
+
+    @property
+    def name(self):
+        return _cpu_name()
+
+    @property
+    def memory_bytes(self):
+        return torch.mps.recommended_max_memory()
+
+    def mark(self):
+        event = torch.mps.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def elapsed_ms(self, marks):
+        torch.mps.synchronize()
+        return [start.elapsed_time(end) for start, end in pairwise(marks)]
+
+    def peak_memory_mib(self):
+        return torch.mps.driver_allocated_memory() / MIB
+
+    def describe(self):
+        return {"type": "mps", "name": self.name, "memory_mib": round(self.memory_bytes / MIB)}
+
+
+def choose(wanted):
+    """The device of that name: auto (CUDA, else MPS, else CPU), cpu, cuda, cuda:1, mps.
+
+    Raises UserError where it is not there.
+    """
+    if wanted == "auto":
+        if torch.cuda.is_available():
+            wanted = "cuda"
+        else:
+            wanted = "mps" if torch.backends.mps.is_available() else "cpu"
+    try:
+        device = torch.device(wanted)
+    except RuntimeError:
+        device = None
+    if device is None or device.type not in ("cpu", "cuda", "mps"):
+        raise UserError(f"--device {wanted}: choose auto, cpu, cuda, cuda:N or mps")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        count = torch.cuda.device_count()
+        raise UserError(f"--device {wanted}: torch {torch.__version__} sees {count} CUDA devices")
+    if device.type == "mps" and not torch.backends.mps.is_available():
+        raise UserError(f"--device mps: torch {torch.__version__} sees no Apple GPU")
+    if device.type == "cuda":
+        return CUDA(torch.device("cuda", device.index or 0))
+    return MPS(device) if device.type == "mps" else CPU()
+
+
+# What a technique needs -------------------------------------------------------------------------
+
+
+def check(need, device):
+    """What stands against a technique that needs `need` on this device.
+
+    need: "tf32", "bfloat16" (both: computed natively), "compile" (Inductor's tool chain), or the
+        name of a Python package that must be there.
+    Returns "" where it runs as meant, else a few words on what to hold against its timing.
+    Raises Unsupported, with the reason, where it cannot run.
+    """
+    if need in CHECKS:
+        return CHECKS[need](device) or ""
+    if importlib.util.find_spec(need) is None:
+        raise Unsupported(f"needs {need} (pip install {need})")
+    return ""
+
+
+def _check_tf32(device):
+    if isinstance(device, CUDA) and not torch.version.hip:
+        return _need_capability(device, (8, 0), "TF32")
+    if isinstance(device, CPU) and _cpu_has("amx_fp16"):
+        return None
+    if os.environ.get("HIPBLASLT_ALLOW_TF32") == "1" and isinstance(device, CUDA):
+        return None
+    return "TF32: no effect expected on this device"
+
+
+def _check_bfloat16(device):
+    # torch.cuda.is_bf16_supported() says yes to emulation as well, so ask the hardware.
+    if isinstance(device, CUDA) and not torch.version.hip:
+        return _need_capability(device, (8, 0), "native bfloat16")
+    if isinstance(device, CPU) and not _cpu_has("bf16"):
+        return "bfloat16: emulated on this device"
+    return None
+
+
+def _check_compile(device):
+    if isinstance(device, CUDA):
+        if not torch.version.hip:
+            _need_capability(device, (7, 0), "torch.compile")
+        if importlib.util.find_spec("triton") is None:
+            raise Unsupported("torch.compile needs triton on a GPU (pip install triton)")
+    elif isinstance(device, CPU):
+        compilers = [os.environ.get("CXX", "g++"), "clang++", "c++"]
+        if not any(shutil.which(compiler) for compiler in compilers):
+            raise Unsupported("torch.compile needs a C++ compiler on a CPU (g++ or clang++)")
+
+
+def _need_capability(device, minimum, what):
+    if device.capability < minimum:
+        have, need = ("{}.{}".format(*version) for version in (device.capability, minimum))
+        raise Unsupported(f"{what} needs compute capability {need}; {device.name} has {have}")
+
+
+CHECKS = {"tf32": _check_tf32, "bfloat16": _check_bfloat16, "compile": _check_compile}
+
+
+# A shape at which the baseline fits -------------------------------------------------------------
+
+# Measured for GPT-2 124M in float32 with explicit attention. At the small end fragmentation and
+# the CUDA context count, so the rate there is generous; 16 x 1024 was traced at 32.6 GB.
+GB_OF_STATE = 2.0  # weights, gradients and AdamW's two moments
+GB_PER_1024_TOKENS = 3.0
+BIG_GPU_GB = 40  # from here on, 16 x 1024
+USABLE = 0.8
+
+
+def auto_shape(device, config, parameters, batch_size=None, seq_len=None):
+    """(batch_size, seq_len) at which the baseline fits the device, the same for every script.
+
+    config, parameters: the model's shape and its number of parameters.
+    batch_size, seq_len: given where one of the two is fixed.
+    """
+    if isinstance(device, CPU):
+        return batch_size or 1, seq_len or 64
+    gigabytes = device.memory_bytes / 1e9
+    state = GB_OF_STATE * parameters / 124.4e6
+    rate = GB_PER_1024_TOKENS * config.n_layer * config.n_embd / (12 * 768)
+
+    def fits(B, T):
+        big = gigabytes >= BIG_GPU_GB and 16 * 1024 * 124e6 / parameters >= B * T
+        return big or state + rate * B * T / 1024 <= USABLE * gigabytes
+
+    for T in [seq_len] if seq_len else [1024, 512, 256, 128, 64]:
+        for B in [batch_size] if batch_size else [16, 8, 4, 2, 1]:
+            if fits(B, T):
+                return B, T
+    return batch_size or 1, seq_len or 64
+
+
+# Small readings ---------------------------------------------------------------------------------
+
+
+def is_out_of_memory(error):
+    """Whether an exception says that memory ran out, on whichever device."""
+    words = ("out of memory", "can't allocate memory", "not enough memory")
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or (
+        isinstance(error, RuntimeError) and any(word in str(error).lower() for word in words)
+    )
+
+
+def _cpu_name():
+    if sys.platform == "linux":
+        with open("/proc/cpuinfo") as file:
+            for line in file:
+                if line.startswith("model name"):
+                    return " ".join(line.split(":", 1)[1].split())
+    if sys.platform == "darwin":
+        command = ["sysctl", "-n", "machdep.cpu.brand_string"]
+        return subprocess.run(command, capture_output=True, text=True).stdout.strip()
+    return platform.processor() or platform.machine()
+
+
+def _cpu_has(feature):
+    """Whether the CPU has an instruction set whose name holds `feature`."""
+    if hasattr(torch.cpu, "get_capabilities"):
+        return any(
+            on is True and feature in name for name, on in torch.cpu.get_capabilities().items()
+        )
+    flags = {"bf16": "_is_avx512_bf16_supported", "amx_fp16": "_is_amx_fp16_supported"}
+    return getattr(torch.cpu, flags[feature], lambda: False)()
+
+
+def _peak_rss():
+    """Bytes. VmHWM is this process's own; getrusage's figure can come from the parent."""
+    if sys.platform == "linux":
+        with open("/proc/self/status") as file:
+            return next(int(line.split()[1]) * 1024 for line in file if line.startswith("VmHWM"))
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # bytes on macOS
+
+
+def _nvidia_smi(uuid, field):
+    """One reading of nvidia-smi for that GPU, or None where there is none to be had."""
+    command = ["nvidia-smi", f"--id=GPU-{uuid}", f"--query-gpu={field}"]
+    command.append("--format=csv,noheader,nounits")
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return answer.stdout.strip()

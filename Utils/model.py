@@ -1,0 +1,119 @@
+"""GPT-2 (Radford et al. 2019): the skeleton that every script trains.
+
+What a technique may change (attention, size of the vocabulary, precision) is handed in by the
+script. What none of them changes is here. Parameters bear the names of OpenAI's checkpoint
+(https://github.com/openai/gpt-2, src/model.py), so weights can be compared one by one; as
+`nn.Linear` keeps its weight as (out, in), those of c_attn, c_fc and c_proj are transposed.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+
+@dataclass(frozen=True)
+class GPTConfig:
+    n_layer: int
+    n_head: int
+    n_embd: int
+    block_size: int = 1024  # longest context, in tokens
+
+    def parameters(self, vocab_size=50_257):
+        """How many a GPT of this shape has; the tied head counts once."""
+        C = self.n_embd
+        return self.n_layer * (12 * C * C + 13 * C) + (vocab_size + self.block_size + 2) * C
+
+
+CONFIGS = {
+    "gpt2-tiny": GPTConfig(n_layer=2, n_head=2, n_embd=64),  # 3.4M parameters: for tests
+    "gpt2": GPTConfig(n_layer=12, n_head=12, n_embd=768),  # 124M
+    "gpt2-medium": GPTConfig(n_layer=24, n_head=16, n_embd=1024),  # 355M
+    "gpt2-large": GPTConfig(n_layer=36, n_head=20, n_embd=1280),  # 774M
+    "gpt2-xl": GPTConfig(n_layer=48, n_head=25, n_embd=1600),  # 1558M
+}
+
+
+class Attention(nn.Module):
+    """Causal multi-head self-attention, with the mixing itself handed in as a function."""
+
+    def __init__(self, config, attention):
+        super().__init__()
+        self.n_head = config.n_head
+        self.attention = attention
+        self.c_attn = nn.Linear(config.n_embd, 3 * config.n_embd)
+        self.c_proj = nn.Linear(config.n_embd, config.n_embd)
+
+    def forward(self, x):
+        B, T, C = x.shape
+        q, k, v = self.c_attn(x).split(C, dim=2)  # each (B, T, C)
+        q, k, v = (t.view(B, T, self.n_head, C // self.n_head).transpose(1, 2) for t in (q, k, v))
+        y = self.attention(q, k, v)  # (B, n_head, T, C / n_head)
+        return self.c_proj(y.transpose(1, 2).reshape(B, T, C))
+
+
+class MLP(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.c_fc = nn.Linear(config.n_embd, 4 * config.n_embd)
+        self.gelu = nn.GELU(approximate="tanh")
+        self.c_proj = nn.Linear(4 * config.n_embd, config.n_embd)
+
+    def forward(self, x):
+        return self.c_proj(self.gelu(self.c_fc(x)))
+
+
+class Block(nn.Module):
+    def __init__(self, config, attention):
+        super().__init__()
+        self.ln_1 = nn.LayerNorm(config.n_embd)
+        self.attn = Attention(config, attention)
+        self.ln_2 = nn.LayerNorm(config.n_embd)
+        self.mlp = MLP(config)
+
+    def forward(self, x):
+        x = x + self.attn(self.ln_1(x))
+        return x + self.mlp(self.ln_2(x))
+
+
+class GPT(nn.Module):
+    """A decoder-only transformer whose output head shares the token embedding's weight.
+
+    attention: function of q, k, v, each (B, n_head, T, n_embd / n_head), that returns the causal
+        mix of v in the same shape.
+    vocab_size: rows of the embedding, so logits a token.
+    """
+
+    def __init__(self, config, attention, vocab_size):
+        super().__init__()
+        self.config = config
+        self.wte = nn.Embedding(vocab_size, config.n_embd)
+        self.wpe = nn.Embedding(config.block_size, config.n_embd)
+        self.h = nn.ModuleList(Block(config, attention) for _ in range(config.n_layer))
+        self.ln_f = nn.LayerNorm(config.n_embd)
+        self.lm_head = nn.Linear(config.n_embd, vocab_size, bias=False)
+        self.lm_head.weight = self.wte.weight
+        self.apply(self._init_weights)
+
+    def _init_weights(self, module):
+        """Normal weights of deviation 0.02 (positions 0.01), zero biases, as in src/model.py of
+        openai/gpt-2; the two projections into the residual stream are divided by the square root
+        of their number, as section 2.3 of the paper says."""
+        if isinstance(module, nn.Linear | nn.Embedding):
+            nn.init.normal_(module.weight, std=0.01 if module is self.wpe else 0.02)
+        if isinstance(module, nn.Linear) and module.bias is not None:
+            nn.init.zeros_(module.bias)
+        if isinstance(module, Attention | MLP):
+            nn.init.normal_(module.c_proj.weight, std=0.02 / (2 * self.config.n_layer) ** 0.5)
+
+    def forward(self, idx, targets):
+        """idx, targets: int64 (B, T). Returns logits (B, T, vocab_size) and the mean
+        cross-entropy in nats, a scalar."""
+        T = idx.size(1)
+        x = self.wte(idx) + self.wpe(torch.arange(T, device=idx.device))  # (B, T, C)
+        for block in self.h:
+            x = block(x)
+        logits = self.lm_head(self.ln_f(x))
+        loss = F.cross_entropy(logits.view(-1, logits.size(-1)), targets.view(-1))
+        return logits, loss

@@ -1,0 +1,485 @@
+"""The command line that all scripts share, the measured loop, and what a run records.
+
+A step lasts from one boundary to the next, so that nothing falls between two steps: waiting for
+the batch, the script's own code, and our few microseconds of bookkeeping are all in it. The clock
+is chosen in `hardware`; on a GPU the loop contains no synchronization of ours.
+"""
+
+import argparse
+import json
+import logging
+import math
+import os
+import platform
+import secrets
+import subprocess
+import sys
+import time
+import traceback
+import warnings
+from datetime import UTC, datetime
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+CACHE = Path(os.environ.setdefault("CACHE_DIR", str(ROOT / ".cache")))
+# Compiled kernels are kept between runs; torch reads this when Inductor is first imported.
+os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(CACHE / "inductor"))
+os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # the profiler announces itself otherwise
+
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+from tqdm import tqdm  # noqa: E402
+
+from Utils import hardware, results  # noqa: E402
+from Utils.errors import Unsupported, UserError  # noqa: E402
+from Utils.model import CONFIGS  # noqa: E402
+
+# Chatter that says nothing about the run. Everything else gets through.
+logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)
+warnings.filterwarnings("ignore", message=".*Please use the new API settings to control TF32")
+warnings.filterwarnings("ignore", message=".*Online softmax is disabled on the fly")
+tqdm.monitor_interval = 0  # no thread of tqdm's beside the measured loop
+
+
+class Settings(argparse.Namespace):
+    """What the command line asked for, and what follows from it on this device.
+
+    device: torch.device that tensors go to; hardware: its clock and memory.
+    config: GPTConfig of the model. technique: the script's stem.
+    """
+
+    def require(self, need):
+        """Declares what the technique needs: "tf32", "bfloat16", "compile" or a package's name.
+
+        Raises Unsupported where this device lacks it, which ends the run with a row that says so.
+        Where the technique can run but not as meant, that goes into the run's note.
+        """
+        if note := hardware.check(need, self.hardware):
+            self.notes.append(note)
+
+
+# The command line -------------------------------------------------------------------------------
+
+
+class OneLineParser(argparse.ArgumentParser):
+    def error(self, message):
+        self.exit(2, f"{self.prog}: error: {message}\n")
+
+
+def _at_least(minimum, auto=False):
+    def parse(text):
+        if auto and text == "auto":
+            return None
+        if not text.lstrip("-").isdecimal() or int(text) < minimum:
+            kind = "auto or a whole number" if auto else "a whole number"
+            raise argparse.ArgumentTypeError(f"{text!r} is not {kind} from {minimum} up")
+        return int(text)
+
+    return parse
+
+
+def add_settings(parser):
+    """The flags of every script. The Makefile's variables are these, in capitals."""
+    add = parser.add_argument
+    add("--steps", type=_at_least(1), default=50, help="training steps, warm-up included")
+    add("--warmup", type=_at_least(0), default=5, help="steps at the start that no statistic uses")
+    add("--batch-size", type=_at_least(1, auto=True), default="auto", help="sequences a step")
+    add("--seq-len", type=_at_least(1, auto=True), default="auto", help="tokens a sequence")
+    add("--model", default="gpt2", help=", ".join(CONFIGS))
+    add("--dataset", default="stdlib", help="stdlib, synthetic, file or folder, or Hub id")
+    add("--device", default="auto", help="auto, cpu, cuda, cuda:N or mps")
+    add("--seed", type=_at_least(0), default=0, help="of the weights and the batches")
+    add("--rounds", type=_at_least(1), default=1, help="runs, each a process with its own seed")
+    add("--round", type=_at_least(0), default=0, help="which of the rounds this run is")
+    add("--results-file", type=Path, default=Path("results.csv"), help="where rows are appended")
+    add("--plotsprefix", default="", help="of the charts' file names; for plot_results.py")
+
+
+def parse_args(doc, argv=None, technique=None):
+    """The Settings of a training script. Its docstring `doc` is what --help prints.
+
+    argv, technique: instead of this process's command line and script name.
+    Ends the process with one line and exit code 2 where something asked for cannot be.
+    """
+    argv = sys.argv[1:] if argv is None else argv
+    script = Path(sys.argv[0])
+    parser = OneLineParser(
+        prog=technique or script.name,
+        description=doc,
+        formatter_class=_Help,
+        allow_abbrev=False,
+    )
+    add_settings(parser)
+    args = parser.parse_args(argv, Settings(technique=technique or script.stem, script=script))
+    if args.rounds > 1:
+        command = [sys.executable, "-m", "Utils.suite", args.technique, *argv]
+        os.execve(sys.executable, command, {**os.environ, "PYTHONPATH": str(ROOT)})
+    try:
+        _settle(args)
+    except UserError as error:
+        parser.error(str(error))
+    args.started = datetime.now(UTC)
+    args.run_id = f"{args.started:%Y%m%dT%H%M%S.%fZ}-{secrets.token_hex(2)}"
+    args.notes, args.argv = [], argv
+    sys.excepthook = lambda kind, error, trace: _ended_early(args, error, trace)
+    return args
+
+
+class _Help(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefaultsHelpFormatter):
+    pass
+
+
+def _settle(args):
+    """Turns what was asked for into what will run. Raises UserError."""
+    if args.model not in CONFIGS:
+        raise UserError(f"--model {args.model}: choose {', '.join(CONFIGS)}")
+    args.config = CONFIGS[args.model]
+    if args.warmup >= args.steps:
+        raise UserError(f"--warmup {args.warmup} of --steps {args.steps} leaves no step to time")
+    longest = args.config.block_size
+    if args.seq_len not in (None, "auto") and args.seq_len > longest:
+        raise UserError(f"--seq-len {args.seq_len}: {args.model} takes {longest} tokens at most")
+    results.check(args.results_file)
+    args.hardware = hardware.choose(args.device)
+    args.device = args.hardware.torch_device
+    given = {"batch_size": args.batch_size, "seq_len": args.seq_len}
+    args.auto = [name for name, value in given.items() if value in (None, "auto")]
+    args.batch_size, args.seq_len = hardware.auto_shape(
+        args.hardware,
+        args.config,
+        args.config.parameters(),
+        **{name: value for name, value in given.items() if name not in args.auto},
+    )
+
+
+# The measured loop ------------------------------------------------------------------------------
+
+
+class Run:
+    """One measured training run. Its rows are appended when the `with` block ends well.
+
+    model, optimizer: what is trained; read for the record, never touched.
+    """
+
+    def __init__(self, args, model, optimizer):
+        self.args, self.model, self.optimizer = args, model, optimizer
+        self.marks, self.data_ms, self.losses = [], [], []
+        self.attention = AttentionWatch()
+        self.dataset_facts = {}
+
+    def __enter__(self):
+        print(_headline(self.args), file=sys.stderr)
+        return self
+
+    def steps(self, batches):
+        """Yields one batch a step, and marks the boundaries between steps.
+
+        batches: an iterable that does not end before the run does.
+        """
+        args, mark, clock = self.args, self.args.hardware.mark, time.perf_counter
+        self.dataset_facts = getattr(batches, "facts", {})
+        watched = min(1, args.warmup - 1)  # the second step, or the only one that warms up
+        batches = iter(batches)
+        with Progress(args, self.model) as progress:
+            self.marks.append(mark())
+            for step in range(args.steps):
+                start = clock()
+                batch = next(batches)
+                self.data_ms.append((clock() - start) * 1e3)
+                if step == watched:
+                    with self.attention:
+                        yield batch
+                else:
+                    yield batch
+                self.marks.append(mark())
+                progress.show(step, self.losses)
+
+    def log(self, loss):
+        """Records the step's loss: a float, or a 0-d tensor, which is read after the run."""
+        self.losses.append(loss)
+
+    def __exit__(self, kind, error, trace):
+        if kind is not None:
+            return
+        args = self.args
+        times = args.hardware.elapsed_ms(self.marks)
+        peak = args.hardware.peak_memory_mib()
+        losses = [float(loss) for loss in self.losses]
+        if len(times) <= args.warmup or len(losses) != len(times):
+            raise UserError(
+                f"{args.technique}: {len(times)} steps and {len(losses)} losses were recorded; "
+                f"the loop must run beyond --warmup {args.warmup} and call run.log once a step"
+            )
+        backend = self.attention.backend()
+        if backend and "math" in backend:
+            args.notes.append("scaled_dot_product_attention ran unfused (math)")
+        if not all(map(math.isfinite, losses)):
+            args.notes.append("the loss is not finite")
+        constant = {
+            **_row(args, "ok"),
+            "first_step_s": round(times[0] / 1e3, 4),
+            "peak_memory_mib": round(peak, 1),
+        }
+        rows = [
+            {
+                **constant,
+                "step": step,
+                "phase": "warmup" if step < args.warmup else "timed",
+                "step_ms": round(step_ms, 4),
+                "data_ms": round(data_ms, 4),
+                "loss": loss,
+            }
+            for step, (step_ms, data_ms, loss) in enumerate(
+                zip(times, self.data_ms, losses, strict=True)
+            )
+        ]
+        record = {
+            **_record(args, "ok"),
+            "dataset_facts": self.dataset_facts,
+            "parameters": sum(p.numel() for p in self.model.parameters()),
+            "optimizer": type(self.optimizer).__module__ + "." + type(self.optimizer).__name__,
+            "attention_backend": backend,
+            "compile_cache": _compile_cache(),
+        }
+        _write(args, rows, record)
+        print(_last_line(args, rows))
+
+
+class AttentionWatch:
+    """Which scaled_dot_product_attention really ran, from the profiler's list of operators.
+
+    It watches one warm-up step, so the measured ones never feel it; compiled code calls the same
+    operators and is seen too. Nothing is known where there is no warm-up.
+    """
+
+    OPERATORS = (
+        ("flash", "_scaled_dot_product_flash_attention"),
+        ("memory-efficient", "_scaled_dot_product_efficient_attention"),
+        ("cuDNN", "_scaled_dot_product_cudnn_attention"),
+        ("overrideable", "_scaled_dot_product_fused_attention_overrideable"),
+        ("math", "_scaled_dot_product_attention_math"),
+    )
+
+    def __init__(self):
+        self.profile = None
+
+    def __enter__(self):
+        self.profile = torch.autograd.profiler.profile(use_kineto=False)  # operators only: cheap
+        self.profile.__enter__()
+
+    def __exit__(self, *error):
+        self.profile.__exit__(*error)
+
+    def backend(self):
+        """flash, memory-efficient, cuDNN or math, several joined by +; "none" where the step
+        called no scaled_dot_product_attention; None where no step was watched."""
+        if self.profile is None:
+            return None
+        names = {event.name() for event in self.profile.kineto_results.events()}
+        found = [
+            backend
+            for backend, operator in self.OPERATORS
+            if any(operator in name and "backward" not in name for name in names)
+        ]
+        return "+".join(found) or "none"
+
+
+class Progress:
+    """A bar on a terminal, a line every ten seconds elsewhere, on stderr.
+
+    Costs a step one look at the clock; it draws at most four times a second, right after a
+    boundary, from what the host knows already.
+    """
+
+    def __init__(self, args, model):
+        self.args = args
+        self.interval = 0.25 if sys.stderr.isatty() else 10
+        compiled = hasattr(model, "_orig_mod") or getattr(model, "_compiled_call_impl", None)
+        self.first = "compiling, first step" if compiled else "first step"
+        self.tokens = args.batch_size * args.seq_len
+
+    def __enter__(self):
+        self.bar = tqdm(
+            total=self.args.steps,
+            disable=None,
+            leave=False,
+            miniters=1,
+            mininterval=0,
+            bar_format="{desc} {bar:20} {n_fmt}/{total_fmt} {postfix} [{elapsed}<{remaining}]",
+            desc=self.args.technique,
+            postfix=self.first,
+        )
+        if self.bar.disable:
+            print(f"  {self.first} ...", file=sys.stderr)
+        self.drawn_at, self.drawn_step = time.perf_counter(), 0
+        return self
+
+    def show(self, step, losses):
+        now = time.perf_counter()
+        if now - self.drawn_at < self.interval and step:
+            return
+        step_s = (now - self.drawn_at) / (step + 1 - self.drawn_step)
+        text = f"{step_s * 1e3:,.1f} ms  {self.tokens / step_s:,.0f} tokens/s"
+        if losses and isinstance(losses[-1], float):  # a tensor would have to be waited for
+            text += f"  loss {losses[-1]:.3f}"
+        self.drawn_at, self.drawn_step = now, step + 1
+        if self.bar.disable:
+            print(f"  step {step + 1}/{self.args.steps}  {text}", file=sys.stderr)
+        else:
+            self.bar.set_postfix_str(text, refresh=False)
+            self.bar.update(step + 1 - self.bar.n)
+
+    def __exit__(self, *error):
+        self.bar.close()
+
+
+# What is recorded -------------------------------------------------------------------------------
+
+
+def _row(args, status):
+    """The columns that all rows of a run share."""
+    return {
+        **dict.fromkeys(results.COLUMNS),
+        "run_id": args.run_id,
+        "round": args.round,
+        "technique": args.technique,
+        "status": status,
+        "batch_size": args.batch_size,
+        "seq_len": args.seq_len,
+        "model": args.model,
+        "dataset": args.dataset,
+        "world_size": 1,
+        "device": args.hardware.name,
+        "torch": torch.__version__,
+        "commit": _commit(),
+        "note": "; ".join(args.notes),
+    }
+
+
+def _record(args, status):
+    """What else is to be known about a run, for runs/<run_id>.json."""
+    return {
+        "run_id": args.run_id,
+        "technique": args.technique,
+        "status": status,
+        "started": args.started.isoformat(),
+        "command": [args.technique, *map(str, args.argv)],
+        "settings": {
+            name: getattr(args, name)
+            for name in ("steps", "warmup", "batch_size", "seq_len", "model", "dataset", "seed")
+        },
+        "chosen_automatically": args.auto,
+        "round": args.round,
+        "commit": _commit(),
+        "device": args.hardware.describe(),
+        "threads": torch.get_num_threads(),
+        "versions": {"python": platform.python_version(), "torch": torch.__version__},
+        "platform": platform.platform(),
+        "source": args.script.read_text() if args.script.is_file() else None,
+        "notes": args.notes,
+    }
+
+
+def _write(args, rows, record):
+    """Rows and record, or, where either cannot be written, a UserError and neither."""
+    path = args.results_file.parent / "runs" / f"{args.run_id}.json"
+    try:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json.dumps(record, indent=1, default=str) + "\n")
+        results.append(args.results_file, rows)
+    except (OSError, UserError) as error:
+        path.unlink(missing_ok=True)
+        if isinstance(error, UserError):
+            raise
+        raise UserError(f"{path}: {error.strerror}; nothing was recorded") from None
+
+
+def record_ended(args, status, reason):
+    """Appends the one row of a run that has no timing, and says why on stderr."""
+    args.notes = [" ".join(reason.split())]
+    print(f"{args.technique}: {status.replace('_', ' ')}: {args.notes[0]}", file=sys.stderr)
+    _write(args, [_row(args, status)], _record(args, status))
+
+
+def _ended_early(args, error, trace):
+    """The end of a script that raised: one line and, except for bad input, one row."""
+    try:
+        if isinstance(error, KeyboardInterrupt):
+            print(f"\n{args.technique}: interrupted; nothing was recorded", file=sys.stderr)
+            return  # Python goes on to end with the signal's exit code
+        if isinstance(error, UserError):
+            raise error
+        if isinstance(error, Unsupported):
+            record_ended(args, "unsupported", str(error))
+            raise SystemExit(0)
+        if hardware.is_out_of_memory(error):
+            record_ended(args, "out_of_memory", _advice_on_memory(args))
+            raise SystemExit(1)
+        traceback.print_exception(type(error), error, trace)  # a bug: whoever wrote it wants it
+        record_ended(args, "failed", f"{type(error).__name__}: {error}")
+        raise SystemExit(1)
+    except UserError as problem:
+        print(f"{args.technique}: error: {problem}", file=sys.stderr)
+        raise SystemExit(2) from None
+
+
+def _advice_on_memory(args):
+    shape = f"{args.batch_size}x{args.seq_len} does not fit {args.hardware.name}"
+    if args.batch_size > 1:
+        return f"{shape}; try --batch-size {args.batch_size // 2}"
+    if args.seq_len > 1:
+        return f"{shape}; try --seq-len {args.seq_len // 2}"
+    return f"{shape}; try a smaller --model"
+
+
+def _commit():
+    """Short hash of the project's commit, with -dirty where code differs from it; "" without git.
+    Results and plots may differ: runs write them."""
+
+    def git(*command):
+        command = ["git", "-C", str(ROOT), *command]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    try:
+        ours = [":(exclude)results*.csv", ":(exclude)plots", ":(exclude)runs"]
+        dirty = "-dirty" if git("status", "--porcelain", "--", ".", *ours) else ""
+        return git("rev-parse", "--short=7", "HEAD") + dirty
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+
+
+def _compile_cache():
+    """ "cold" where Inductor compiled something, "warm" where all came from its cache, None where
+    nothing was compiled."""
+    if "torch._dynamo.utils" not in sys.modules:
+        return None
+    counters = sys.modules["torch._dynamo.utils"].counters
+    if counters["inductor"]["fxgraph_cache_miss"]:
+        return "cold"
+    autograd_hits = counters["aot_autograd"]["autograd_cache_hit"]
+    return "warm" if counters["inductor"]["fxgraph_cache_hit"] or autograd_hits else None
+
+
+def _headline(args):
+    auto = " (chosen for this device)" if args.auto else ""
+    return (
+        f"{args.technique} on {args.hardware.name}: {args.model}, "
+        f"{args.batch_size}x{args.seq_len} tokens a step{auto}, {args.dataset}, {args.steps} steps"
+    )
+
+
+def _last_line(args, rows):
+    timed = [row["step_ms"] for row in rows if row["phase"] == "timed"]
+    p20, median, p80 = np.percentile(timed, [20, 50, 80])
+    tokens = args.batch_size * args.seq_len / median * 1e3
+    note = f"  ({rows[0]['note']})" if rows[0]["note"] else ""
+    return (
+        f"{args.technique}: median {median:,.1f} ms (p20-p80 {p20:,.1f}-{p80:,.1f}), "
+        f"{tokens:,.0f} tokens/s, first step {rows[0]['first_step_s']:.1f} s, "
+        f"peak memory {rows[0]['peak_memory_mib']:,.0f} MiB, loss {rows[-1]['loss']:.3f}{note}"
+    )
+
+
+if __name__ == "__main__":  # python -m Utils.run NAME REASON flags: records a run that died mutely
+    name, reason, *flags = sys.argv[1:]
+    record_ended(parse_args("", flags, name), "failed", reason)

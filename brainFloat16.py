@@ -1,0 +1,51 @@
+"""Autocast: the forward's matrix products in bfloat16, weights and sums in float32.
+
+bfloat16 is float32 cut to 16 bits: the same 8 exponent bits, so nothing overflows and no loss
+scaling is needed, and 7 bits of mantissa. Tensor cores run at twice the rate of TF32, and the
+activations kept for the backward pass take half the memory and half the traffic. Autocast picks
+the type operation by operation; softmax, LayerNorm and the loss stay in float32 on a GPU.
+
+Parent: tensorFloat32
+Needs:  bfloat16 in hardware: compute capability 8.0 or newer, or a CPU with AVX512-BF16 or AMX
+Gains:  time and activation memory
+Costs:  mantissa bits in the products; a copy of each weight in bfloat16, made anew every step
+See:    Kalamkar et al. 2019, A Study of BFLOAT16 for Deep Learning Training
+"""
+
+import torch
+
+from Utils.data import TokenBatches
+from Utils.model import GPT
+from Utils.run import Run, parse_args
+
+
+def explicit_attention(q, k, v):  # each (B, n_head, T, head_dim)
+    T, head_dim = q.shape[-2:]
+    scores = q @ k.transpose(-2, -1) / head_dim**0.5  # (B, n_head, T, T)
+    future = torch.ones(T, T, dtype=torch.bool, device=q.device).triu(diagonal=1)
+    weights = scores.masked_fill(future, float("-inf")).softmax(dim=-1)
+    return weights @ v  # (B, n_head, T, head_dim)
+
+
+def main(args):
+    torch.manual_seed(args.seed)
+    args.require("tf32")
+    torch.set_float32_matmul_precision("high")
+    args.require("bfloat16")
+    batches = TokenBatches(args)
+    model = GPT(args.config, attention=explicit_attention, vocab_size=50_257).to(args.device)
+    optimizer = torch.optim.AdamW(model.parameters())
+
+    with Run(args, model, optimizer) as run:
+        for idx, targets in run.steps(batches):
+            idx, targets = idx.to(args.device), targets.to(args.device)  # each (B, T)
+            with torch.autocast(args.device.type, dtype=torch.bfloat16):
+                logits, loss = model(idx, targets)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+            run.log(loss.item())  # .item() waits until the device has finished the step
+
+
+if __name__ == "__main__":
+    main(parse_args(__doc__))

@@ -1,0 +1,50 @@
+"""FlashAttention: softmax(QK^T)V tile by tile, so that the T x T scores never reach memory.
+
+Explicit attention writes B x n_head x T x T scores to memory and reads them back for the mask,
+the softmax and the product with V, and keeps them for the backward pass. FlashAttention holds one
+tile at a time on the chip, corrects a running softmax as tiles come in, and recomputes scores in
+the backward pass: more arithmetic, far less traffic, memory linear in T. Being told that the
+attention is causal, it skips the tiles above the diagonal.
+
+Parent: torch_compile
+Needs:  nothing; torch takes the best kernel the device has, and the run's record says which ran
+Gains:  time and memory, the more the longer the sequence
+Costs:  sums in another order, so other rounding
+See:    Dao et al. 2022, FlashAttention (NeurIPS)
+"""
+
+import torch
+
+from Utils.data import TokenBatches
+from Utils.model import GPT
+from Utils.run import Run, parse_args
+
+
+def flash_attention(q, k, v):  # each (B, n_head, T, head_dim)
+    return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+def main(args):
+    torch.manual_seed(args.seed)
+    args.require("tf32")
+    torch.set_float32_matmul_precision("high")
+    args.require("bfloat16")
+    batches = TokenBatches(args)
+    model = GPT(args.config, attention=flash_attention, vocab_size=50_257).to(args.device)
+    args.require("compile")
+    model = torch.compile(model)
+    optimizer = torch.optim.AdamW(model.parameters())
+
+    with Run(args, model, optimizer) as run:
+        for idx, targets in run.steps(batches):
+            idx, targets = idx.to(args.device), targets.to(args.device)  # each (B, T)
+            with torch.autocast(args.device.type, dtype=torch.bfloat16):
+                logits, loss = model(idx, targets)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+            run.log(loss.item())  # .item() waits until the device has finished the step
+
+
+if __name__ == "__main__":
+    main(parse_args(__doc__))

@@ -1,0 +1,48 @@
+"""Float32 matrix products on tensor cores, their inputs rounded to TF32.
+
+TF32 keeps float32's 8 exponent bits and 10 of its 23 mantissa bits; products are still summed in
+float32. Tensor cores multiply small matrices in one instruction, where the ordinary units go
+number by number. Nothing is stored differently: memory traffic and capacity stay what they were.
+
+Parent: no_optimization
+Needs:  an NVIDIA GPU of compute capability 8.0 or newer; most CPUs have nothing like it
+Gains:  time, where matrix products dominate
+Costs:  13 bits of the inputs' mantissas, in matrix products alone
+See:    NVIDIA A100 Tensor Core GPU Architecture, 2020, on TF32
+"""
+
+import torch
+
+from Utils.data import TokenBatches
+from Utils.model import GPT
+from Utils.run import Run, parse_args
+
+
+def explicit_attention(q, k, v):  # each (B, n_head, T, head_dim)
+    T, head_dim = q.shape[-2:]
+    scores = q @ k.transpose(-2, -1) / head_dim**0.5  # (B, n_head, T, T)
+    future = torch.ones(T, T, dtype=torch.bool, device=q.device).triu(diagonal=1)
+    weights = scores.masked_fill(future, float("-inf")).softmax(dim=-1)
+    return weights @ v  # (B, n_head, T, head_dim)
+
+
+def main(args):
+    torch.manual_seed(args.seed)
+    args.require("tf32")
+    torch.set_float32_matmul_precision("high")
+    batches = TokenBatches(args)
+    model = GPT(args.config, attention=explicit_attention, vocab_size=50_257).to(args.device)
+    optimizer = torch.optim.AdamW(model.parameters())
+
+    with Run(args, model, optimizer) as run:
+        for idx, targets in run.steps(batches):
+            idx, targets = idx.to(args.device), targets.to(args.device)  # each (B, T)
+            logits, loss = model(idx, targets)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+            run.log(loss.item())  # .item() waits until the device has finished the step
+
+
+if __name__ == "__main__":
+    main(parse_args(__doc__))
