@@ -153,7 +153,7 @@ def _read_hub(dataset):
     except Exception as error:
         raise UserError(
             f"--dataset {dataset}: the Hugging Face Hub cannot be reached "
-            f"({type(error).__name__}); without a network use stdlib, synthetic, or a file or folder"
+            f"({type(error).__name__}); use stdlib, synthetic, or a file or folder of text"
         ) from None
     rows = datasets.load_dataset(name, config or None, split="train", streaming=True)
     yield from _texts(rows)

@@ -9,10 +9,13 @@ import csv
 import fcntl
 import io
 import os
+import sys
 import tempfile
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 
+from Utils import settings
 from Utils.errors import UserError
 
 COLUMNS = (
@@ -73,6 +76,22 @@ def initialize(path):
     else:
         check(path)
     return empty
+
+
+def reset(path):
+    """Moves the file, whatever it holds, to a dated name beside it, and writes a new header.
+    Returns the new path of the old file."""
+    path = Path(path)
+    with _locked(path):
+        stem = f"{path.stem}-{datetime.now():%Y%m%d-%H%M%S}"
+        kept = path.with_name(f"{stem}{path.suffix}")
+        count = 1
+        while kept.exists():
+            count += 1
+            kept = path.with_name(f"{stem}-{count}{path.suffix}")
+        path.rename(kept)
+    initialize(path)
+    return kept
 
 
 def check(path):
@@ -186,3 +205,25 @@ def _locked(path):
                 return
         finally:
             os.close(file)
+
+
+def main(argv=None):
+    """Makes a results file (init), or puts one away and makes a new one (reset)."""
+    parser = settings.Parser("results", main.__doc__)
+    parser.add_argument("command", choices=("init", "reset"), help=" ")
+    settings.add_results_file(parser)
+    args = parser.parse_args(argv)
+    if args.command == "reset" and args.results_file.exists():
+        print(f"{args.results_file} is kept as {reset(args.results_file)}")
+    elif initialize(args.results_file):
+        print(f"{args.results_file}: header written")
+    else:
+        print(f"{args.results_file} is there already")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except UserError as error:
+        print(f"results: error: {error}", file=sys.stderr)
+        sys.exit(2)

@@ -30,7 +30,7 @@ import numpy as np  # noqa: E402
 import torch  # noqa: E402
 from tqdm import tqdm  # noqa: E402
 
-from Utils import hardware, results  # noqa: E402
+from Utils import hardware, results, settings  # noqa: E402
 from Utils.errors import Unsupported, UserError  # noqa: E402
 from Utils.model import CONFIGS  # noqa: E402
 
@@ -61,40 +61,6 @@ class Settings(argparse.Namespace):
 # The command line -------------------------------------------------------------------------------
 
 
-class OneLineParser(argparse.ArgumentParser):
-    def error(self, message):
-        self.exit(2, f"{self.prog}: error: {message}\n")
-
-
-def _at_least(minimum, auto=False):
-    def parse(text):
-        if auto and text == "auto":
-            return None
-        if not text.lstrip("-").isdecimal() or int(text) < minimum:
-            kind = "auto or a whole number" if auto else "a whole number"
-            raise argparse.ArgumentTypeError(f"{text!r} is not {kind} from {minimum} up")
-        return int(text)
-
-    return parse
-
-
-def add_settings(parser):
-    """The flags of every script. The Makefile's variables are these, in capitals."""
-    add = parser.add_argument
-    add("--steps", type=_at_least(1), default=50, help="training steps, warm-up included")
-    add("--warmup", type=_at_least(0), default=5, help="steps at the start that no statistic uses")
-    add("--batch-size", type=_at_least(1, auto=True), default="auto", help="sequences a step")
-    add("--seq-len", type=_at_least(1, auto=True), default="auto", help="tokens a sequence")
-    add("--model", default="gpt2", help=", ".join(CONFIGS))
-    add("--dataset", default="stdlib", help="stdlib, synthetic, file or folder, or Hub id")
-    add("--device", default="auto", help="auto, cpu, cuda, cuda:N or mps")
-    add("--seed", type=_at_least(0), default=0, help="of the weights and the batches")
-    add("--rounds", type=_at_least(1), default=1, help="runs, each a process with its own seed")
-    add("--round", type=_at_least(0), default=0, help="which of the rounds this run is")
-    add("--results-file", type=Path, default=Path("results.csv"), help="where rows are appended")
-    add("--plotsprefix", default="", help="of the charts' file names; for plot_results.py")
-
-
 def parse_args(doc, argv=None, technique=None):
     """The Settings of a training script. Its docstring `doc` is what --help prints.
 
@@ -103,13 +69,8 @@ def parse_args(doc, argv=None, technique=None):
     """
     argv = sys.argv[1:] if argv is None else argv
     script = Path(sys.argv[0])
-    parser = OneLineParser(
-        prog=technique or script.name,
-        description=doc,
-        formatter_class=_Help,
-        allow_abbrev=False,
-    )
-    add_settings(parser)
+    parser = settings.Parser(technique or script.name, doc)
+    settings.add_settings(parser)
     args = parser.parse_args(argv, Settings(technique=technique or script.stem, script=script))
     if args.rounds > 1:
         command = [sys.executable, "-m", "Utils.suite", args.technique, *argv]
@@ -125,10 +86,6 @@ def parse_args(doc, argv=None, technique=None):
     return args
 
 
-class _Help(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefaultsHelpFormatter):
-    pass
-
-
 def _settle(args):
     """Turns what was asked for into what will run. Raises UserError."""
     if args.model not in CONFIGS:
@@ -137,13 +94,13 @@ def _settle(args):
     if args.warmup >= args.steps:
         raise UserError(f"--warmup {args.warmup} of --steps {args.steps} leaves no step to time")
     longest = args.config.block_size
-    if args.seq_len not in (None, "auto") and args.seq_len > longest:
+    if args.seq_len != "auto" and args.seq_len > longest:
         raise UserError(f"--seq-len {args.seq_len}: {args.model} takes {longest} tokens at most")
     results.check(args.results_file)
     args.hardware = hardware.choose(args.device)
     args.device = args.hardware.torch_device
     given = {"batch_size": args.batch_size, "seq_len": args.seq_len}
-    args.auto = [name for name, value in given.items() if value in (None, "auto")]
+    args.auto = [name for name, value in given.items() if value == "auto"]
     args.batch_size, args.seq_len = hardware.auto_shape(
         args.hardware,
         args.config,

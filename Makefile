@@ -1,0 +1,120 @@
+# Bare `make` lists everything below. Two scripts never run at once, whatever -j says: they would
+# share the device and time each other.
+.NOTPARALLEL:
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+# Settings: each is a flag of the same name on every script (BATCH_SIZE is --batch-size).
+STEPS        ?= 50           ## training steps, warm-up included
+WARMUP       ?= 5            ## steps at the start that no statistic uses
+BATCH_SIZE   ?= auto         ## sequences a step; auto: what fits this device
+SEQ_LEN      ?= auto         ## tokens a sequence; auto: what fits this device
+MODEL        ?= gpt2         ## gpt2-tiny, gpt2, gpt2-medium, gpt2-large, gpt2-xl
+DATASET      ?= stdlib       ## stdlib, synthetic, a file or folder of text, or a Hugging Face Hub id
+DEVICE       ?= auto         ## auto, cpu, cuda, cuda:N, mps
+SEED         ?= 0            ## of the weights and the batches
+ROUNDS       ?= 1            ## runs of each script, interleaved; from 2 on there are intervals
+RESULTS_FILE ?= results.csv  ## where rows are appended
+PLOTSPREFIX  ?=              ## of the charts' file names
+# Not settings of a run:
+DEVICE_NAME  ?=              ## for plots and table: part of a device's name; else the newest run's
+T            ?=              ## for diff: a technique
+
+# Make keeps the blanks before a comment: strip takes them off.
+flag  = --$(1)='$(strip $(2))'
+FLAGS = $(call flag,steps,$(STEPS)) $(call flag,warmup,$(WARMUP)) \
+        $(call flag,batch-size,$(BATCH_SIZE)) $(call flag,seq-len,$(SEQ_LEN)) \
+        $(call flag,model,$(MODEL)) $(call flag,dataset,$(DATASET)) \
+        $(call flag,device,$(DEVICE)) $(call flag,seed,$(SEED)) \
+        $(call flag,rounds,$(ROUNDS)) $(call flag,results-file,$(RESULTS_FILE)) \
+        $(call flag,plotsprefix,$(PLOTSPREFIX))
+SELECTION = $(call flag,results-file,$(RESULTS_FILE)) $(call flag,device-name,$(DEVICE_NAME))
+
+# PYTHON=python3 uses that environment as it is; without it, one is made here from requirements.txt.
+ifeq ($(origin PYTHON),undefined)
+PYTHON      := .venv/bin/python
+ENVIRONMENT := .venv/installed
+endif
+
+# A technique is a script whose docstring names its parent; there is no list to edit.
+TECHNIQUES := $(basename $(notdir $(shell grep -l '^Parent: ' *.py beyond/*.py 2>/dev/null)))
+
+##@ Run
+baseline: no_optimization    ## plain float32: what the others are measured against
+tf32: tensorFloat32          ## + float32 matrix products on tensor cores
+bf16: brainFloat16           ## + bfloat16 autocast
+flash: flash_attention       ## + torch.compile + FlashAttention
+fused: fused_optimizer       ## + fused AdamW
+8bit: 8bit_optimizer         ## flash_attention with 8-bit AdamW
+
+all: $(ENVIRONMENT)          ## every script once a round, the table, the charts
+	@$(PYTHON) -m Utils.suite $(FLAGS); status=$$?; \
+	if [ $$status -le 1 ]; then $(MAKE) plots || status=1; fi; exit $$status
+
+smoke: $(ENVIRONMENT)        ## every script at a tiny model, in about a minute; results.csv stays as it is
+	@mkdir -p .cache/smoke
+	@$(PYTHON) -m Utils.suite $(FLAGS) --model gpt2-tiny --steps 8 --warmup 3 --rounds 1 \
+	    --results-file .cache/smoke/results.csv
+
+$(TECHNIQUES): $(ENVIRONMENT)
+	@$(PYTHON) $(if $(wildcard $@.py),$@.py,-m beyond.$@) $(FLAGS)
+
+##@ Read
+plots: $(ENVIRONMENT)        ## draw the charts into plots/
+	@$(PYTHON) plot_results.py $(SELECTION) $(call flag,plotsprefix,$(PLOTSPREFIX))
+
+table: $(ENVIRONMENT)        ## print the results as a GitHub-markdown table
+	@$(PYTHON) -m Utils.summary $(SELECTION)
+
+readme: $(ENVIRONMENT)       ## put that table into README.md
+	@$(PYTHON) -m Utils.summary $(SELECTION) --into README.md
+
+diff: $(ENVIRONMENT)         ## what a technique is: its script against its parent's; T=flash_attention
+	@$(PYTHON) -m Utils.ladder diff '$(strip $(T))'
+
+##@ Keep
+init_results: $(ENVIRONMENT) ## write the header of the results file where there is none
+	@$(PYTHON) -m Utils.results init $(call flag,results-file,$(RESULTS_FILE))
+
+reset: $(ENVIRONMENT)        ## empty results and plots; the old file is kept under a dated name
+	@$(PYTHON) -m Utils.results reset $(call flag,results-file,$(RESULTS_FILE))
+	@rm -f plots/*.png plots/*.svg
+
+clean:                       ## remove caches: tokens, compiled kernels; never results or .venv
+	rm -rf .cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +
+
+##@ Check
+test: $(ENVIRONMENT)         ## the tests that need no GPU
+	@$(PYTHON) -m pytest -m 'not gpu'
+
+lint: $(ENVIRONMENT)         ## ruff: errors and formatting
+	@$(PYTHON) -m ruff check . && $(PYTHON) -m ruff format --check .
+
+gpu-check: $(ENVIRONMENT)    ## on a GPU: its tests and every script at 20 steps, in under 10 minutes
+	@$(PYTHON) -c 'import sys, torch; torch.cuda.is_available() or sys.exit("gpu-check: torch sees no CUDA device here")'
+	@$(PYTHON) -m pytest -m gpu -p no:cacheprovider; tests=$$?; \
+	$(PYTHON) -m Utils.suite $(FLAGS) --steps 20 --device cuda --rounds 1; scripts=$$?; \
+	result() { if [ $$1 -eq 0 ]; then echo passed; else echo FAILED; fi; }; \
+	echo "gpu-check: GPU tests $$(result $$tests), scripts $$(result $$scripts)"; \
+	[ $$tests -eq 0 ] && [ $$scripts -eq 0 ]
+
+help:                        ## this list
+	@awk '/^##@/ { printf "\n%s\n", substr($$0, 5) } \
+	  match($$0, /^[a-zA-Z0-9_-]+:[^=].*## /) { name = $$1; sub(":", "", name); \
+	    printf "  %-20s %s\n", name, substr($$0, RSTART + RLENGTH) }' Makefile
+	@echo; echo 'Techniques, each a target by its own name'
+	@python3 -m Utils.ladder list
+	@awk '/^# Settings/ { print "\nVariables, as in make all ROUNDS=3 STEPS=100" } \
+	  match($$0, /^[A-Z_]+ *\?=.*## /) { split($$0, part, / *\?= */); value = part[2]; sub(/ *##.*/, "", value); \
+	    printf "  %-24s %s\n", part[1] "=" value, substr($$0, RSTART + RLENGTH) }' Makefile
+	@echo; echo 'PYTHON=python3 uses an existing environment instead of making .venv.'
+
+.venv/installed: requirements.txt
+	@python3 -c 'import sys; sys.version_info >= (3, 11) or sys.exit("python3 is older than 3.11; PYTHON=... names another")'
+	python3 -m venv .venv
+	.venv/bin/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
+	@touch $@
+
+.PHONY: baseline tf32 bf16 flash fused 8bit all smoke $(TECHNIQUES) plots table readme diff \
+        init_results reset clean test lint gpu-check help

@@ -1,0 +1,99 @@
+"""What scripts there are, in which order, and how each differs from its parent.
+
+Nothing is listed by hand: a technique is a script, at the top level or in beyond/, whose docstring
+has a line `Parent:`. So a copy of a script with its own name is a technique like the others.
+"""
+
+import difflib
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from Utils.errors import UserError
+
+ROOT = Path(__file__).resolve().parent.parent
+COLOURS = {"+": "\033[32m", "-": "\033[31m", "@": "\033[36m"}
+
+
+@dataclass(frozen=True)
+class Technique:
+    name: str  # the file's stem, the label of its results
+    path: Path
+    parent: str | None  # None for the baseline
+    doc: str
+    code: str  # all that follows the docstring
+
+    @property
+    def headline(self):
+        return self.doc.split("\n", 1)[0]
+
+    @property
+    def command(self):
+        """How Python is told to run it, from any folder that has ROOT on its path."""
+        inside = self.path.relative_to(ROOT).with_suffix("").parts
+        return [str(self.path)] if len(inside) == 1 else ["-m", ".".join(inside)]
+
+
+def techniques(root=ROOT):
+    """All techniques by name, in ladder order: parents before children, the longest line first."""
+    found = {}
+    for path in [*sorted(root.glob("*.py")), *sorted(root.glob("beyond/*.py"))]:
+        source = path.read_text()
+        doc, code = source[3:].split('"""', 1) if source.startswith('"""') else ("", source)
+        if match := re.search(r"^Parent: +(\S+)$", doc, re.MULTILINE):
+            parent = None if match[1] == "none" else match[1]
+            found[path.stem] = Technique(path.stem, path, parent, doc, code)
+    children = {}
+    for technique in found.values():
+        children.setdefault(technique.parent, []).append(technique)
+
+    def descend(parent):
+        """Lines of descent, the longest first; then by name, letters before digits."""
+        lines = [[child, *descend(child.name)] for child in children.get(parent, [])]
+        lines.sort(key=lambda line: (-len(line), not line[0].name[0].isalpha(), line[0].name))
+        return [technique for line in lines for technique in line]
+
+    ordered = {technique.name: technique for technique in descend(None)}
+    return ordered | found  # those whose parent is not there come last
+
+
+def get(name):
+    """The technique of that name. Raises UserError."""
+    known = techniques()
+    if name not in known:
+        raise UserError(f"no technique {name!r}; choose {', '.join(known)}")
+    return known[name]
+
+
+def diff(technique, parent, context=3):
+    """The lines of a unified diff of two techniques' code, docstrings aside."""
+    lines = (code.strip("\n").splitlines() for code in (parent.code, technique.code))
+    return list(
+        difflib.unified_diff(*lines, parent.path.name, technique.path.name, "", "", context, "")
+    )
+
+
+def main(command, *names):
+    """list: every technique with its headline. diff NAME: what it says of itself, then its code
+    against its parent's, in colour on a terminal."""
+    if command == "list":
+        for technique in techniques().values():
+            print(f"  {technique.name:20} {technique.headline}")
+        return
+    technique = get(" ".join(names))
+    print(technique.doc)
+    if technique.parent is None:
+        print(technique.code.strip("\n"))
+        return
+    for line in diff(technique, get(technique.parent)):
+        colour = COLOURS.get(line[:1], "") if sys.stdout.isatty() else ""
+        print(f"{colour}{line}\033[0m" if colour else line)
+
+
+if __name__ == "__main__":
+    try:
+        main(*sys.argv[1:])
+    except UserError as error:
+        print(f"ladder: error: {error}", file=sys.stderr)
+        sys.exit(2)

@@ -1,0 +1,60 @@
+"""The flags that scripts, suite, table and charts share. Importing this costs no torch."""
+
+import argparse
+from pathlib import Path
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse, but a mistake is answered in one line, and no flag can be abbreviated."""
+
+    def __init__(self, prog, doc):
+        doc = doc.replace("%", "%%")  # argparse would take it for a format
+        super().__init__(prog, description=doc, formatter_class=_Help, allow_abbrev=False)
+
+    def error(self, message):
+        self.exit(2, f"{self.prog}: error: {message}\n")
+
+
+class _Help(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefaultsHelpFormatter):
+    pass
+
+
+def _at_least(minimum, auto=False):
+    def parse(text):
+        if auto and text == "auto":
+            return text
+        if not text.lstrip("-").isdecimal() or int(text) < minimum:
+            kind = "auto or a whole number" if auto else "a whole number"
+            raise argparse.ArgumentTypeError(f"{text!r} is not {kind} from {minimum} up")
+        return int(text)
+
+    return parse
+
+
+def add_settings(parser):
+    """The flags of every script. The Makefile's variables are these, in capitals."""
+    add = parser.add_argument
+    add("--steps", type=_at_least(1), default=50, help="training steps, warm-up included")
+    add("--warmup", type=_at_least(0), default=5, help="steps at the start that no statistic uses")
+    add("--batch-size", type=_at_least(1, auto=True), default="auto", help="sequences a step")
+    add("--seq-len", type=_at_least(1, auto=True), default="auto", help="tokens a sequence")
+    add("--model", default="gpt2", help="gpt2-tiny, gpt2, gpt2-medium, gpt2-large, gpt2-xl")
+    add("--dataset", default="stdlib", help="stdlib, synthetic, file or folder, or Hub id")
+    add("--device", default="auto", help="auto, cpu, cuda, cuda:N or mps")
+    add("--seed", type=_at_least(0), default=0, help="of the weights and the batches")
+    add("--rounds", type=_at_least(1), default=1, help="runs, each a process with its own seed")
+    add("--round", type=_at_least(0), default=0, help="which of the rounds this run is")
+    add_results_file(parser)
+    add("--plotsprefix", default="", help="of the charts' file names; for plot_results.py")
+
+
+def add_results_file(parser):
+    help = "where rows are appended or read"
+    parser.add_argument("--results-file", type=Path, default=Path("results.csv"), help=help)
+
+
+def add_selection(parser):
+    """The flags of what reads results."""
+    add_results_file(parser)
+    help = "part of it; else the newest run's device is shown"
+    parser.add_argument("--device-name", default="", help=help)

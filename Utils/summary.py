@@ -1,0 +1,218 @@
+"""Rows of results.csv -> one line a technique: medians, ratios, intervals, verdicts.
+
+A ratio is paired: within a round both scripts ran under the same conditions on the same batches,
+so the median step times of that round are divided, and the rounds' log ratios averaged. The
+interval is Student's t over the rounds, 95%. With one round there is none, and no verdict.
+"""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from Utils import ladder, results, settings
+from Utils.errors import UserError
+
+GROUP = ["device", "torch", "model", "dataset", "batch_size", "seq_len", "world_size"]
+BASELINE = "no_optimization"
+LAST_STEPS = 10  # whose mean loss is a run's loss
+CONFIDENCE = 0.95
+MARK = "<!-- table -->"
+
+
+def select(rows, device_name=None):
+    """The rows that may be compared with one another, and a sentence on what was left out, or "".
+
+    rows: DataFrame of results.COLUMNS. device_name: part of a device's name; without it the
+    newest run decides. Of several runs of a technique in one round, the newest counts.
+    Raises UserError where no device has that name.
+    """
+    candidates = rows
+    if device_name:
+        candidates = rows[rows.device.str.contains(device_name, case=False, regex=False)]
+        if candidates.empty:
+            known = ", ".join(rows.device.unique())
+            raise UserError(f"no results of a device named {device_name!r}; there are {known}")
+    newest = candidates.loc[candidates.run_id.idxmax(), GROUP]
+    same = (rows[GROUP] == newest).all(axis=1)
+    chosen = rows[same]
+    latest = chosen.groupby(["technique", "round"]).run_id.transform("max")
+    chosen = chosen[chosen.run_id == latest]
+
+    left_out = [
+        f"{group.run_id.nunique()} runs of {model} {B}x{T} on {device} (torch {version}, {dataset})"
+        for (device, version, model, dataset, B, T, _), group in rows[~same].groupby(GROUP)
+    ]
+    repeated = rows[same].run_id.nunique() - chosen.run_id.nunique()
+    if repeated:
+        left_out.append(f"{repeated} runs that were repeated since")
+    return chosen, "left out: " + "; ".join(left_out) if left_out else ""
+
+
+def describe(rows):
+    """What selected rows have in common, in one line."""
+    first, rounds = rows.iloc[0], rows["round"].nunique()
+    commits = ", ".join(commit or "unknown" for commit in rows.commit.unique())
+    return (
+        f"{first.device}, torch {first.torch}, {first.model}, {first.batch_size}x{first.seq_len} "
+        f"tokens a step, {first.dataset}, {rounds} round{'s' * (rounds > 1)}, commit {commits}"
+    )
+
+
+def summarize(rows):
+    """One line a technique, in ladder order, as a DataFrame indexed by technique.
+
+    status, note; parent; rounds (with timings); median_ms, p20_ms, p80_ms (of all timed steps);
+    tokens_per_second; first_step_s; peak_memory_mib; loss (nats a token, mean of the last timed
+    steps); and for the ratio of step times, over the baseline and over the parent, speedup,
+    speedup_low, speedup_high, verdict and parent_speedup, ... likewise. What is not known is NaN.
+    """
+    known = ladder.techniques()
+    order = [*known, *rows.technique[~rows.technique.isin(known)].unique()]
+    timed = rows[(rows.status == "ok") & (rows.phase == "timed")]
+    by_run = timed.groupby(["technique", "round"])
+    medians = by_run.step_ms.median()
+    losses = by_run.loss.apply(lambda loss: loss.tail(LAST_STEPS).mean())
+
+    lines = []
+    for name in order:
+        own = rows[rows.technique == name]
+        if own.empty:
+            continue
+        parent = known[name].parent if name in known else None
+        line = {"technique": name, "parent": parent, **_outcome(own)}
+        if name in medians:
+            steps = timed.step_ms[timed.technique == name]
+            line["rounds"] = len(medians[name])
+            line["p20_ms"], line["median_ms"], line["p80_ms"] = np.percentile(steps, [20, 50, 80])
+            tokens = own.batch_size.iloc[0] * own.seq_len.iloc[0]
+            line["tokens_per_second"] = tokens / line["median_ms"] * 1e3
+            ok = own[own.status == "ok"].groupby("round")
+            line["first_step_s"] = ok.first_step_s.first().median()
+            line["peak_memory_mib"] = ok.peak_memory_mib.first().median()
+            line["loss"] = losses[name].mean()
+            for prefix, other in (("", BASELINE), ("parent_", parent)):
+                if other in medians and (other != name or prefix == ""):
+                    ratio = speedup(medians[other], medians[name])
+                    line |= {prefix + key: value for key, value in ratio.items()}
+        lines.append(line)
+    columns = [
+        *("technique", "parent", "status", "note", "rounds", "median_ms", "p20_ms", "p80_ms"),
+        *("tokens_per_second", "first_step_s", "peak_memory_mib", "loss"),
+        *(
+            p + key
+            for p in ("", "parent_")
+            for key in ("speedup", "speedup_low", "speedup_high", "verdict")
+        ),
+    ]
+    return pd.DataFrame(lines, columns=columns).set_index("technique")
+
+
+def speedup(reference, medians):
+    """How many times faster `medians` is than `reference`, from the rounds that both have.
+
+    reference, medians: Series of milliseconds, indexed by round. Returns speedup (geometric mean),
+    speedup_low and speedup_high (95%, NaN with one round) and a verdict; {} without a common round.
+    """
+    logs = np.log(reference / medians).dropna()
+    if logs.empty:
+        return {}
+    mean, low, high = logs.mean(), np.nan, np.nan
+    verdict = "one round: no interval"
+    if len(logs) > 1:
+        half = stats.t.ppf((1 + CONFIDENCE) / 2, len(logs) - 1) * logs.std() / len(logs) ** 0.5
+        low, high = mean - half, mean + half
+        verdict = "faster" if low > 0 else "slower" if high < 0 else "no detectable difference"
+    values = {"speedup": mean, "speedup_low": low, "speedup_high": high}
+    return {**{key: float(np.exp(value)) for key, value in values.items()}, "verdict": verdict}
+
+
+def _outcome(own):
+    """status and note of a technique: "ok" where any round has timings."""
+    runs = own.groupby("round").first()
+    timed = runs[runs.status == "ok"]
+    bad = runs[runs.status != "ok"]
+    if timed.empty:
+        return {"status": runs.status.iloc[-1], "note": runs.note.iloc[-1]}
+    notes = [note for note in timed.note.unique() if note]
+    notes += [f"round {index}: {run.status}: {run.note}" for index, run in bad.iterrows()]
+    return {"status": "ok", "note": "; ".join(notes)}
+
+
+# As a table -------------------------------------------------------------------------------------
+
+
+def own_notes(summary):
+    """The notes, less what a technique's parent has to say as well."""
+    parents = [summary.note.get(parent, "") for parent in summary.parent]
+    return [
+        "; ".join(part for part in note.split("; ") if part not in parent.split("; "))
+        for note, parent in zip(summary.note, parents, strict=True)
+    ]
+
+
+def ratio_text(line, prefix=""):
+    """ "1.52x (1.48-1.56)", or "1.52x" with one round, or "" where it is not known."""
+    value, low, high = (line[prefix + key] for key in ("speedup", "speedup_low", "speedup_high"))
+    if pd.isna(value):
+        return ""
+    return f"{value:.2f}x" if pd.isna(low) else f"{value:.2f}x ({low:.2f}-{high:.2f})"
+
+
+def table(rows, left_out=""):
+    """The selected rows as a GitHub-markdown table with a caption. A string."""
+    summary = summarize(rows)
+
+    def column(name, form):
+        return ["" if pd.isna(value) else format(value, form) for value in summary[name]]
+
+    lines = [line for _, line in summary.iterrows()]
+    spread = zip(column("p20_ms", ",.1f"), column("p80_ms", ",.1f"), strict=True)
+    columns = {
+        "technique": list(summary.index),
+        "status": [status.replace("_", " ") for status in summary.status],
+        "median step (ms)": column("median_ms", ",.1f"),
+        "p20-p80 (ms)": [f"{low}-{high}" if low else "" for low, high in spread],
+        "tokens/s": column("tokens_per_second", ",.0f"),
+        "speedup over baseline": [ratio_text(line) for line in lines],
+        "over parent": [ratio_text(line, "parent_") for line in lines],
+        "first step (s)": column("first_step_s", ".1f"),
+        "peak memory (MiB)": column("peak_memory_mib", ",.0f"),
+        "loss": column("loss", ".3f"),
+        "note": own_notes(summary),
+    }
+    words = ("technique", "status", "note")
+    align = ["left" if name in words else "right" for name in columns]
+    text = pd.DataFrame(columns).to_markdown(index=False, disable_numparse=True, colalign=align)
+    interval = (
+        "one round: no interval"
+        if summary.speedup_low.isna().all()
+        else "in brackets the 95% interval over rounds"
+    )
+    return "\n".join(
+        [text, "", f"{describe(rows)}; {interval}.", *([left_out] if left_out else [])]
+    )
+
+
+def main(argv=None):
+    """Prints the table of a results file, or writes it into a page between two marks."""
+    parser = settings.Parser("table", main.__doc__)
+    settings.add_selection(parser)
+    parser.add_argument("--into", type=Path, help="page with the marks <!-- table --> around it")
+    args = parser.parse_args(argv)
+    text = table(*select(results.read(args.results_file), args.device_name))
+    if args.into is None:
+        print(text)
+        return
+    before, _, after = args.into.read_text().split(MARK)
+    args.into.write_text(f"{before}{MARK}\n{text}\n{MARK}{after}")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except UserError as error:
+        print(f"table: error: {error}", file=sys.stderr)
+        sys.exit(2)
