@@ -117,6 +117,8 @@ def draw_heatmap(rows, lines):
             axes.text(
                 0.01, y + 0.5, text, transform=axes.get_yaxis_transform(), va="center", color=GREY
             )
+    axes.set_yticks([y + 0.5 for y in range(len(lines))], lines.index, rotation=0)
+    axes.set_ylim(len(lines), 0)
     _grey_labels(axes, lines)
     return figure
 
@@ -222,8 +224,8 @@ def _reasons(axes, lines):
 
 
 def _grey_labels(axes, lines):
-    for label in axes.get_yticklabels():
-        if np.isnan(lines.median_ms[label.get_text()]):
+    for label, median in zip(axes.get_yticklabels(), lines.median_ms, strict=True):
+        if np.isnan(median):
             label.set_color(GREY)
 
 

@@ -129,11 +129,17 @@ def _read_utf8(files):
 def _read_files(files):
     datasets = _import_datasets()
     for builder in dict.fromkeys(BUILDERS.values()):
-        names = [glob.escape(str(p.resolve())) for p in files if BUILDERS[p.suffix] == builder]
+        ours = [p for p in files if BUILDERS[p.suffix] == builder and p.stat().st_size]
+        names = [glob.escape(str(p.resolve())) for p in ours]
         options = {"sample_by": "document"} if builder == "text" else {}
         if names:
             rows = datasets.load_dataset(
-                builder, data_files=names, split="train", streaming=True, **options
+                builder,
+                data_files=names,
+                split="train",
+                streaming=True,
+                cache_dir=str(CACHE / "datasets"),
+                **options,
             )
             yield from _texts(rows)
 
@@ -141,12 +147,12 @@ def _read_files(files):
 def _read_hub(dataset):
     datasets = _import_datasets()
     from huggingface_hub import HfApi
-    from huggingface_hub.errors import RepositoryNotFoundError
+    from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
 
     name, _, config = dataset.partition(":")
     try:
         HfApi().dataset_info(name, timeout=5)
-    except RepositoryNotFoundError:
+    except (RepositoryNotFoundError, HFValidationError):
         raise UserError(
             f"--dataset {dataset}: no such file or folder here, no such public dataset on the Hub"
         ) from None
@@ -155,7 +161,9 @@ def _read_hub(dataset):
             f"--dataset {dataset}: the Hugging Face Hub cannot be reached "
             f"({type(error).__name__}); use stdlib, synthetic, or a file or folder of text"
         ) from None
-    rows = datasets.load_dataset(name, config or None, split="train", streaming=True)
+    rows = datasets.load_dataset(
+        name, config or None, split="train", streaming=True, cache_dir=str(CACHE / "datasets")
+    )
     yield from _texts(rows)
 
 
@@ -167,14 +175,14 @@ def _import_datasets():
             "--dataset: reading this needs the package datasets; stdlib and synthetic do not"
         ) from None
     datasets.disable_progress_bars()
-    datasets.logging.set_verbosity_error()
+    datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # what it logs, it raises as well
     return datasets
 
 
 def _texts(rows):
     for row in rows:
         if not isinstance(row.get("text"), str):
-            raise UserError(f"--dataset: the rows have no field text; they have {', '.join(row)}")
+            raise ValueError(f"a row has no string in the field text; it has {', '.join(row)}")
         yield row["text"]
 
 
@@ -228,6 +236,7 @@ def _tokenize(dataset, documents, total, unit, path, facts_path):
                 break
         if not tokens:
             raise UserError(f"--dataset {dataset}: holds no text")
+        file.flush()  # if the disk is full, let it show before the facts are there
         facts = {
             "dataset": dataset,
             "documents": count,

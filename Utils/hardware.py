@@ -35,7 +35,8 @@ class CPU:
 
     @property
     def name(self):
-        return f"{_cpu_name()} ({torch.get_num_threads()} threads)"
+        threads = torch.get_num_threads()
+        return f"{_cpu_name()} ({threads} thread{'s' * (threads > 1)})"
 
     @property
     def memory_bytes(self):
@@ -158,7 +159,8 @@ def choose(wanted):
         device = torch.device(wanted)
     except RuntimeError:
         device = None
-    if device is None or device.type not in ("cpu", "cuda", "mps"):
+    known = device is not None and device.type in ("cpu", "cuda", "mps")
+    if not known or str(device) != wanted:  # torch takes cuda:256 for cuda:0
         raise UserError(f"--device {wanted}: choose auto, cpu, cuda, cuda:N or mps")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         count = torch.cuda.device_count()
@@ -251,7 +253,7 @@ def auto_shape(device, config, parameters, batch_size=None, seq_len=None):
     rate = GB_PER_1024_TOKENS * config.n_layer * config.n_embd / (12 * 768)
 
     def fits(B, T):
-        big = gigabytes >= BIG_GPU_GB and 16 * 1024 * 124e6 / parameters >= B * T
+        big = gigabytes >= BIG_GPU_GB and 16 * 1024 * 124.5e6 / parameters >= B * T
         return big or state + rate * B * T / 1024 <= USABLE * gigabytes
 
     for T in [seq_len] if seq_len else [1024, 512, 256, 128, 64]:

@@ -44,6 +44,7 @@ STATUSES = ("ok", "unsupported", "out_of_memory", "failed")
 PHASES = ("warmup", "timed")
 INTEGERS = ("round", "batch_size", "seq_len", "world_size")
 HEADER = ",".join(COLUMNS)
+csv.field_size_limit(2**31 - 1)  # a failed run's note can be long
 
 
 def append(path, rows):
@@ -52,12 +53,12 @@ def append(path, rows):
     Raises UserError where the file is not ours, cannot be written, or the disk is full.
     """
     text = io.StringIO()
-    csv.DictWriter(text, COLUMNS, lineterminator="\n").writerows(rows)
+    csv.DictWriter(text, COLUMNS, lineterminator="\r\n").writerows(rows)  # so that it quotes \r
+    lines = text.getvalue().replace("\r\n", "\n")
     with _locked(path) as file:
         size = os.fstat(file).st_size
-        if size:
-            check(path)
-        data = (text.getvalue() if size else f"{HEADER}\n{text.getvalue()}").encode()
+        check(path)
+        data = (lines if size else f"{HEADER}\n{lines}").encode(errors="backslashreplace")
         try:
             if os.write(file, data) != len(data):
                 raise OSError("No space left on device")
@@ -104,6 +105,8 @@ def check(path):
         if not path.exists():
             tempfile.TemporaryFile(dir=path.parent).close()  # raises where no file can be made
             return []
+        if not path.is_file():
+            raise UserError(f"{path}: not a file")
         with path.open("r+b") as file:  # for writing too: os.access() knows less than open()
             data = file.read()
         text = data.decode()
@@ -151,7 +154,7 @@ def read(path):
         raise UserError(f"{path}: no results yet; make baseline writes some")
     frame = pandas.DataFrame(rows, columns=COLUMNS)
     for name in ("step", "step_ms", "data_ms", "loss", "first_step_s", "peak_memory_mib"):
-        frame[name] = pandas.to_numeric(frame[name])  # empty becomes NaN
+        frame[name] = [float(value or "nan") for value in frame[name]]
     return frame.astype(dict.fromkeys(INTEGERS, int))
 
 
@@ -177,8 +180,9 @@ def _problem(row):
             kind(row[name])
         except ValueError:
             return f"has {name} {row[name]!r}, which is no number"
-    if timed and not 0 <= float(row["step_ms"]) < float("inf"):
-        return f"has step_ms {row['step_ms']}, which is no time"
+    for name in ("step_ms", "data_ms", "first_step_s"):
+        if timed and not 0 <= float(row[name]) < float("inf"):
+            return f"has {name} {row[name]}, which is no time"
     return None
 
 

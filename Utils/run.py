@@ -12,6 +12,7 @@ import math
 import os
 import platform
 import secrets
+import signal
 import subprocess
 import sys
 import time
@@ -320,6 +321,7 @@ def _record(args, status):
         "technique": args.technique,
         "status": status,
         "started": args.started.isoformat(),
+        "ended": datetime.now(UTC).isoformat(),
         "command": [args.technique, *map(str, args.argv)],
         "settings": {
             name: getattr(args, name)
@@ -363,7 +365,8 @@ def _ended_early(args, error, trace):
     try:
         if isinstance(error, KeyboardInterrupt):
             print(f"\n{args.technique}: interrupted; nothing was recorded", file=sys.stderr)
-            return  # Python goes on to end with the signal's exit code
+            signal.signal(signal.SIGINT, signal.SIG_DFL)  # end as the signal would have it
+            os.kill(os.getpid(), signal.SIGINT)
         if isinstance(error, UserError):
             raise error
         if isinstance(error, Unsupported):

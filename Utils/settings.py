@@ -8,7 +8,6 @@ class Parser(argparse.ArgumentParser):
     """argparse, but a mistake is answered in one line, and no flag can be abbreviated."""
 
     def __init__(self, prog, doc):
-        doc = doc.replace("%", "%%")  # argparse would take it for a format
         super().__init__(prog, description=doc, formatter_class=_Help, allow_abbrev=False)
 
     def error(self, message):

@@ -206,8 +206,13 @@ def main(argv=None):
     if args.into is None:
         print(text)
         return
-    before, _, after = args.into.read_text().split(MARK)
-    args.into.write_text(f"{before}{MARK}\n{text}\n{MARK}{after}")
+    try:
+        parts = args.into.read_text().split(MARK)
+        if len(parts) != 3:
+            raise UserError(f"{args.into}: has no two marks {MARK}")
+        args.into.write_text(f"{parts[0]}{MARK}\n{text}\n{MARK}{parts[2]}")
+    except OSError as error:
+        raise UserError(f"{args.into}: {error.strerror}") from None
 
 
 if __name__ == "__main__":

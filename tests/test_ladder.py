@@ -1,0 +1,161 @@
+"""The promises of the ladder, held by every script that declares a parent. No exclusions."""
+
+import ast
+import math
+import re
+import subprocess
+import sys
+
+import pytest
+
+from Utils import ladder, results, settings
+
+TECHNIQUES = ladder.techniques()
+BELOW_BASELINE = [t for t in TECHNIQUES.values() if t.parent]
+MAKEFILE = (ladder.ROOT / "Makefile").read_text()
+README = (ladder.ROOT / "README.md").read_text()
+STEPS, WARMUP = 8, 3
+
+
+def by_name(techniques):
+    return pytest.mark.parametrize("technique", techniques, ids=lambda technique: technique.name)
+
+
+def test_the_seven_rungs_stand_in_order():
+    ours = [name for name, t in TECHNIQUES.items() if t.path.parent == ladder.ROOT]
+    assert ours == [
+        "no_optimization",
+        "tensorFloat32",
+        "brainFloat16",
+        "torch_compile",
+        "flash_attention",
+        "fused_optimizer",
+        "8bit_optimizer",
+    ]
+
+
+def test_every_script_is_a_technique():
+    """No script at the top level or in beyond/ escapes the tests by lacking a Parent: line."""
+    scripts = {
+        path.stem
+        for folder in (ladder.ROOT, ladder.ROOT / "beyond")
+        for path in folder.glob("*.py")
+        if "parse_args(__doc__)" in path.read_text()
+    }
+    assert scripts == set(TECHNIQUES)
+
+
+def test_parents_form_one_tree_with_the_baseline_at_its_root():
+    for technique in TECHNIQUES.values():
+        line = [technique.name]
+        while (parent := TECHNIQUES[line[-1]].parent) is not None:
+            assert parent in TECHNIQUES, f"{line[-1]}: its parent {parent} does not exist"
+            assert parent not in line, f"{technique.name}: its parents go round in a circle"
+            line.append(parent)
+        assert line[-1] == "no_optimization"
+
+
+@by_name(BELOW_BASELINE)
+def test_a_script_is_its_parent_plus_one_idea(technique):
+    lines = ladder.diff(technique, TECHNIQUES[technique.parent], context=0)
+    changed = [line for line in lines[2:] if line[0] in "+-" and line[1:].strip()]
+    assert 1 <= len(changed) <= 12, "\n".join(changed)
+
+
+@by_name(TECHNIQUES.values())
+def test_the_docstring_explains_and_the_script_fits_a_page(technique):
+    labels = re.findall(r"^(\w+): ", technique.doc.split("\n", 1)[1], re.MULTILINE)
+    assert labels == ["Parent", "Needs", "Gains", "Costs", "See"]
+    assert technique.headline.endswith(".") and len(technique.headline) < 98
+    assert 40 <= len(technique.path.read_text().splitlines()) <= 80
+    functions = [n.name for n in ast.parse(technique.code).body if isinstance(n, ast.FunctionDef)]
+    assert functions[-1] == "main"
+    assert technique.code.endswith('if __name__ == "__main__":\n    main(parse_args(__doc__))\n')
+
+
+@by_name(TECHNIQUES.values())
+def test_it_has_a_target_and_a_row_in_the_readme(technique):
+    command = ["make", "-n", "PYTHON=python3", technique.name]
+    done = subprocess.run(command, cwd=ladder.ROOT, capture_output=True, text=True)
+    assert " ".join(technique.command).removeprefix(f"{ladder.ROOT}/") in done.stdout, done.stderr
+    assert re.search(rf"^\| *\[?`?{re.escape(technique.name)}\b", README, re.MULTILINE)
+
+
+def test_variables_of_the_makefile_are_flags_with_the_same_defaults():
+    block = MAKEFILE[MAKEFILE.index("# Settings") : MAKEFILE.index("# Not settings")]
+    variables = dict(re.findall(r"^(\w+) *\?= *(.*?) *##", block, re.MULTILINE))
+    parser = settings.Parser("", "")
+    settings.add_settings(parser)
+    defaults = {k.upper(): str(v) for k, v in vars(parser.parse_args([])).items() if k != "round"}
+    assert variables == defaults
+    command = ["make", "-n", "PYTHON=python3", "no_optimization"]
+    command += [f"{name}=x{i}" for i, name in enumerate(variables)]
+    shown = subprocess.run(command, cwd=ladder.ROOT, capture_output=True, text=True).stdout
+    for i, name in enumerate(variables):
+        assert f"--{name.lower().replace('_', '-')}='x{i}'" in shown
+
+
+def test_help_lists_every_target_technique_and_variable():
+    shown = subprocess.run(["make"], cwd=ladder.ROOT, capture_output=True, text=True).stdout
+    targets = re.search(r"\.PHONY: (.*?)\n\n?$", MAKEFILE, re.DOTALL)[1].replace("\\\n", " ")
+    for target in targets.replace("$(TECHNIQUES)", " ".join(TECHNIQUES)).split():
+        assert re.search(rf"^  {re.escape(target)} ", shown, re.MULTILINE), target
+    for variable in re.findall(r"^(\w+) *\?=", MAKEFILE, re.MULTILINE):
+        assert re.search(rf"^  {variable}=", shown, re.MULTILINE), variable
+
+
+def test_diff_shows_the_technique_and_nothing_else():
+    command = [sys.executable, "-m", "Utils.ladder", "diff", "fused_optimizer"]
+    shown = subprocess.run(command, cwd=ladder.ROOT, capture_output=True, text=True).stdout
+    assert shown.startswith(TECHNIQUES["fused_optimizer"].doc)
+    assert [line for line in shown.splitlines() if re.match(r"[+-][^+-]", line)] == [
+        "-    optimizer = torch.optim.AdamW(model.parameters())",
+        "+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)",
+    ]
+
+
+@pytest.fixture(scope="module")
+def smoke(tmp_path_factory):
+    """Rows of every technique at the tiny model, run the way a user runs them."""
+    path = tmp_path_factory.mktemp("smoke") / "results.csv"
+    command = [sys.executable, "-m", "Utils.suite", *TECHNIQUES, "--model", "gpt2-tiny"]
+    command += ["--steps", str(STEPS), "--warmup", str(WARMUP), "--results-file", str(path)]
+    done = subprocess.run(command, cwd=ladder.ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert not re.search(r"warning", done.stderr, re.IGNORECASE), done.stderr
+    return results.read(path), done.stdout
+
+
+@by_name(TECHNIQUES.values())
+def test_it_runs_or_says_why_not(technique, smoke):
+    rows, table = smoke
+    own = rows[rows.technique == technique.name]
+    assert f"| {technique.name}" in table
+    if set(own.status) == {"unsupported"}:
+        assert len(own) == 1 and own.note.item()
+        return
+    assert list(own.status) == ["ok"] * STEPS
+    assert list(own.phase) == ["warmup"] * WARMUP + ["timed"] * (STEPS - WARMUP)
+    assert list(own.step) == list(range(STEPS))
+    assert (own.step_ms > own.data_ms).all() and (own.data_ms > 0).all()
+    assert own.first_step_s.iloc[0] == pytest.approx(own.step_ms.iloc[0] / 1e3, abs=1e-3)
+    assert own.peak_memory_mib.iloc[0] > 50
+
+
+@by_name(BELOW_BASELINE)
+def test_its_losses_fall_together_with_the_baselines(technique, smoke):
+    rows, _ = smoke
+    baseline = rows[rows.technique == "no_optimization"].loss.to_numpy()
+    own = rows[(rows.technique == technique.name) & (rows.status == "ok")].loss.to_numpy()
+    assert baseline[0] == pytest.approx(math.log(50_257), abs=0.3)
+    assert baseline[-3:].mean() < baseline[0] - 0.3
+    if len(own):
+        # bfloat16 has 8 significant bits, so 2^-8 of the loss is what rounding may explain
+        assert own == pytest.approx(baseline, rel=2**-8)
+
+
+def test_a_technique_without_effect_on_this_device_says_so(smoke):
+    rows, _ = smoke
+    notes = rows.groupby("technique").note.first()
+    assert notes["tensorFloat32"] == "TF32: no effect expected on this device"
+    assert notes["no_optimization"] == ""

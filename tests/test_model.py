@@ -1,0 +1,166 @@
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+from transformers import GPT2Config, GPT2LMHeadModel
+
+from no_optimization import explicit_attention
+from Utils.model import CONFIGS, GPT
+
+VOCAB = 50_257
+
+
+def build(name, vocab_size=VOCAB, device="cpu"):
+    torch.manual_seed(0)
+    with torch.device(device):
+        return GPT(CONFIGS[name], attention=explicit_attention, vocab_size=vocab_size)
+
+
+@pytest.fixture(scope="module")
+def fresh():
+    """GPT-2 124M as it is initialized; for reading only."""
+    return build("gpt2")
+
+
+@pytest.fixture(scope="module")
+def reference():
+    """Hugging Face's GPT-2, no parameter of which is left at 0 or 1."""
+    torch.manual_seed(1)
+    model = GPT2LMHeadModel(GPT2Config(attn_implementation="eager")).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter), alpha=0.02)
+    return model
+
+
+def own_names(state):
+    """Hugging Face's names and layout -> ours: its Conv1D keeps a weight as (in, out)."""
+    conv1d = ("c_attn.weight", "c_proj.weight", "c_fc.weight")
+    return {
+        name.removeprefix("transformer."): tensor.T if name.endswith(conv1d) else tensor
+        for name, tensor in state
+    }
+
+
+def random_tokens(B, T):
+    return torch.randint(VOCAB, (B, T), generator=torch.Generator().manual_seed(2))
+
+
+# Against Hugging Face ---------------------------------------------------------------------------
+
+
+def test_logits_and_loss_equal_hugging_faces_with_the_same_weights(reference):
+    model = build("gpt2")
+    model.load_state_dict(own_names(reference.state_dict().items()), strict=True)
+    tokens = random_tokens(2, 65)
+    with torch.no_grad():
+        logits, loss = model(tokens[:, :-1], tokens[:, 1:].contiguous())
+        expected = reference(tokens, labels=tokens)
+    assert expected.logits.std() > 0.3  # no two models agree by being flat
+    torch.testing.assert_close(logits, expected.logits[:, :-1], rtol=0, atol=1e-4)
+    torch.testing.assert_close(loss, expected.loss, rtol=1e-6, atol=0)
+
+
+def test_parameters_bear_hugging_faces_names_and_shapes_in_its_order(fresh, reference):
+    ours = [(name, tuple(p.shape)) for name, p in fresh.named_parameters()]
+    theirs = own_names(reference.named_parameters()).items()
+    assert ours == [(name, tuple(p.shape)) for name, p in theirs]
+
+
+# Size -------------------------------------------------------------------------------------------
+
+
+def test_gpt2_has_124_439_808_parameters(fresh):
+    assert sum(p.numel() for p in fresh.parameters()) == 124_439_808
+
+
+@pytest.mark.parametrize("vocab_size", [VOCAB, 50_304])
+@pytest.mark.parametrize("name", CONFIGS)
+def test_config_knows_the_number_of_parameters(name, vocab_size):
+    built = sum(p.numel() for p in build(name, vocab_size, "meta").parameters())
+    assert CONFIGS[name].parameters(vocab_size) == built
+
+
+def test_config_counts_gpt2s_vocabulary_unless_told():
+    assert CONFIGS["gpt2"].parameters() == 124_439_808
+
+
+def test_head_and_token_embedding_are_one_tensor(fresh):
+    assert fresh.lm_head.weight is fresh.wte.weight
+
+
+@pytest.mark.parametrize("name", ["gpt2-tiny", "gpt2"])
+def test_flops_a_token_are_6n_plus_12_n_layer_n_embd_t(name):
+    B, T = 2, 128
+    config, model = CONFIGS[name], build(name, device="meta")
+    idx = torch.zeros(B, T, dtype=torch.long, device="meta")
+    with FlopCounterMode(display=False) as counter:
+        model(idx, idx)[1].backward()
+    C = config.n_embd
+    N = 12 * config.n_layer * C * C + VOCAB * C  # the weights that multiply, the head once
+    assert counter.get_total_flops() == B * T * (6 * N + 12 * config.n_layer * C * T)
+
+
+# Initialization ---------------------------------------------------------------------------------
+
+
+def test_weights_start_normal_with_gpt2s_deviations(fresh):
+    residual = 0.02 / (2 * 12) ** 0.5
+    for name, weight in fresh.named_parameters():
+        if weight.dim() == 2:
+            std = 0.01 if "wpe" in name else residual if "c_proj" in name else 0.02
+            weight = weight.detach()
+            assert weight.std().item() == pytest.approx(std, rel=0.01), name
+            assert abs(weight.mean().item()) < 0.01 * std, name
+            assert (weight.abs() < std).float().mean().item() == pytest.approx(0.683, abs=0.01), (
+                name
+            )
+
+
+def test_biases_start_at_zero_and_layer_norms_at_one(fresh):
+    vectors = {name: p for name, p in fresh.named_parameters() if p.dim() == 1}
+    assert len(vectors) == 12 * 8 + 2
+    for name, vector in vectors.items():
+        norm = name.endswith("weight")
+        assert norm == (("ln_" in name) and not name.endswith("bias")), name
+        assert vector.eq(1 if norm else 0).all(), name
+
+
+def test_loss_starts_at_that_of_a_uniform_guess():
+    idx = random_tokens(2, 64)
+    assert build("gpt2-tiny")(idx, idx.roll(1))[1].item() == pytest.approx(10.82, abs=0.1)
+
+
+# Meaning ----------------------------------------------------------------------------------------
+
+
+def test_a_later_token_leaves_earlier_logits_as_they_are():
+    model, idx = build("gpt2-tiny"), random_tokens(2, 32)
+    changed = idx.clone()
+    changed[:, 20] += 1
+    changed %= VOCAB
+    before, after = (model(tokens, tokens)[0] for tokens in (idx, changed))
+    torch.testing.assert_close(after[:, :20], before[:, :20], rtol=0, atol=1e-6)
+    later = (after - before)[:, 20:].abs().amax(-1)  # (B, 12)
+    assert (later > 1e-4).all()
+
+
+def test_the_attention_handed_in_is_the_one_that_mixes():
+    calls = []
+
+    def blind(q, k, v):
+        calls.append(q.shape)
+        return v
+
+    model = GPT(CONFIGS["gpt2-tiny"], attention=blind, vocab_size=100)
+    idx = torch.zeros(3, 5, dtype=torch.long)
+    logits, loss = model(idx, idx)
+    assert calls == [(3, 2, 5, 32)] * 2
+    assert logits.shape == (3, 5, 100)
+    assert loss.shape == ()
+
+
+def test_every_parameter_learns_at_full_context():
+    model, idx = build("gpt2-tiny"), random_tokens(1, 1024)
+    model(idx, idx.roll(-1))[1].backward()
+    still = [n for n, p in model.named_parameters() if p.grad is None or not p.grad.any()]
+    assert still == []

@@ -1,0 +1,129 @@
+"""The charts: what they show, what they refuse to mix, and that they can be drawn again."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+from matplotlib.image import imread
+
+import plot_results
+from tests.rows import rows_of
+from Utils import results, summary
+from Utils.errors import UserError
+from Utils.ladder import ROOT
+
+CHARTS = ("step_times", "heatmap", "speedup")
+
+
+@pytest.fixture
+def draw(tmp_path, monkeypatch):
+    """Writes runs into a results file, draws it, and returns the SVGs' texts by chart."""
+    monkeypatch.chdir(tmp_path)
+
+    def draw(*runs, flags=()):
+        for run in runs:
+            results.append("results.csv", run)
+        plot_results.main(list(flags))
+        prefix = dict(zip(flags[::2], flags[1::2], strict=True)).get("--plotsprefix", "")
+        texts = {}
+        for chart in CHARTS:
+            image = imread(tmp_path / "plots" / f"{prefix}{chart}.png")
+            assert image.shape[1] > 1000 and image[..., :3].std() > 0.05
+            svg = (tmp_path / "plots" / f"{prefix}{chart}.svg").read_text()
+            texts[chart] = " \n".join(re.findall(r"<text[^>]*>([^<]*)</text>", svg))
+        return texts
+
+    return draw
+
+
+def ladder_runs(rounds=1):
+    for r in range(rounds):
+        yield rows_of("no_optimization", [500, 410, *[400 + r] * 8], round=r)
+        yield rows_of("tensorFloat32", [500, 210, *[200] * 8], round=r)
+        yield rows_of("brainFloat16", [9000, 101, *[100 - r] * 8], round=r)
+
+
+def test_charts_name_device_version_model_shape_units_and_commit(draw):
+    for text in draw(*ladder_runs()).values():
+        for word in ("Test GPU", "torch 2.13.0", "gpt2", "1x64", "stdlib", "1 round", "abc1234"):
+            assert word in text, word
+        for name in ("no_optimization", "tensorFloat32", "brainFloat16"):
+            assert name in text
+    texts = draw()
+    assert "step time (ms)" in texts["step_times"] and "step time (ms)" in texts["heatmap"]
+
+
+def test_bars_carry_value_spread_memory_and_loss(draw):
+    text = draw(*ladder_runs())["speedup"]
+    assert re.findall(r"\d\.\d\dx", text) == ["1.00x", "2.00x", "4.00x"]
+    assert "p20-p80 of the steps (one round: no interval)" in text
+    assert "peak memory" in text and text.count("900") >= 3 and text.count("5.000") == 3
+    assert "95% interval over rounds" in draw(*ladder_runs(rounds=3))["speedup"]
+
+
+def test_ladder_order_and_one_colour_a_technique_everywhere(draw):
+    runs = list(ladder_runs())
+    texts = draw(*runs[::-1])
+    for text in texts.values():
+        places = [text.index(n) for n in ("no_optimization", "tensorFloat32", "brainFloat16")]
+        assert places == sorted(places)
+    colours = plot_results.colours()
+    assert len({tuple(colour) for colour in colours.values()}) == len(colours)
+
+
+def test_what_has_no_timing_appears_with_its_reason(draw):
+    missing = rows_of("8bit_optimizer", [], status="unsupported", note="needs bitsandbytes")
+    for text in draw(*ladder_runs(), missing).values():
+        assert "needs bitsandbytes" in text.replace(" \n", " ")
+
+
+def test_results_without_any_timing_can_be_drawn(draw):
+    missing = rows_of("no_optimization", [], status="failed", note="ValueError: on purpose")
+    for text in draw(missing).values():
+        assert "ValueError: on purpose" in text.replace(" \n", " ")
+
+
+def test_without_a_baseline_the_bars_say_so(draw):
+    assert "no baseline to compare with" in draw(rows_of("fused_optimizer", [1, 1, 5]))["speedup"]
+
+
+def test_devices_are_not_mixed_and_what_is_left_out_is_said(draw, capsys):
+    other = rows_of("fused_optimizer", [9, 9, 1], device="Other GPU")
+    for text in draw(other, *ladder_runs()).values():
+        assert "Other GPU" not in text and "fused_optimizer" not in text
+    assert "left out: 1 runs of gpt2 1x64 on Other GPU" in capsys.readouterr().out
+    flags = ("--device-name", "other", "--plotsprefix", "mine_")
+    assert "fused_optimizer" in draw(flags=flags)["heatmap"]
+
+
+def test_one_hiccup_does_not_wash_out_the_heatmap(draw, tmp_path):
+    steps = [*[100, 101] * 49, 9000, 100]
+    draw(rows_of("no_optimization", steps))
+    rows = results.read(tmp_path / "results.csv")
+    figure = plot_results.draw_heatmap(rows, summary.summarize(rows))
+    assert figure.axes[0].collections[0].get_clim() == (100, 101)
+
+
+def test_drawing_again_gives_the_same_files(draw, tmp_path):
+    draw(*ladder_runs())
+    before = {path.name: path.read_bytes() for path in (tmp_path / "plots").iterdir()}
+    draw()
+    assert before == {path.name: path.read_bytes() for path in (tmp_path / "plots").iterdir()}
+    assert set(before) == {f"{chart}.{kind}" for chart in CHARTS for kind in ("png", "svg")}
+
+
+def test_nothing_to_draw_is_one_line(tmp_path):
+    for content, words in ((None, "no such file"), ("", "no results yet"), ("a\n", "line 1")):
+        if content is not None:
+            (tmp_path / "results.csv").write_text(content)
+        command = [sys.executable, str(ROOT / "plot_results.py")]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 2 and words in done.stderr and done.stderr.count("\n") == 1
+        assert not (tmp_path / "plots").exists()
+
+
+def test_a_folder_that_cannot_be_made_is_one_line(draw, tmp_path):
+    (tmp_path / "plots").write_text("a file, not a folder")
+    with pytest.raises(UserError, match="plots: File exists"):
+        draw(*ladder_runs())

@@ -1,0 +1,401 @@
+"""The measured loop, the command line, and what happens when a run goes wrong."""
+
+import json
+import os
+import pty
+import re
+import resource
+import select
+import signal
+import subprocess
+import sys
+import termios
+import time
+
+import pytest
+import torch
+
+import no_optimization
+from tests.fakes import FakeCuda
+from tests.harness_cost import empty_steps, stopwatch_steps
+from Utils import hardware, results, run
+from Utils.data import TokenBatches
+from Utils.errors import Unsupported, UserError
+from Utils.ladder import ROOT
+
+TINY = ["--model", "gpt2-tiny", "--dataset", "synthetic", "--device", "cpu"]
+
+
+@pytest.fixture
+def settle(tmp_path, monkeypatch):
+    """parse_args for a tiny run in this process, its results in a folder of their own."""
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+
+    def settle(*flags, technique="no_optimization"):
+        file = ["--results-file", str(tmp_path / "results.csv")]
+        return run.parse_args("", [*TINY, *file, *flags], technique)
+
+    return settle
+
+
+def script(*flags, **options):
+    """A tiny run of the baseline in a process of its own."""
+    command = [sys.executable, str(ROOT / "no_optimization.py"), *TINY, *flags]
+    return subprocess.run(command, capture_output=True, text=True, **options)
+
+
+def record_of(args):
+    return json.loads((args.results_file.parent / "runs" / f"{args.run_id}.json").read_text())
+
+
+# The clock --------------------------------------------------------------------------------------
+
+
+def test_a_gpu_run_has_one_event_a_boundary_and_one_synchronization_at_the_end(settle):
+    args = settle("--steps", "6", "--warmup", "2")
+    fake = FakeCuda()
+    args.hardware = hardware.CUDA(torch.device("cpu"), cuda=fake)
+    fake.calls.clear()
+    no_optimization.main(args)
+    calls = [name for name in fake.calls if name != "Event" and not name.startswith("get_device")]
+    assert calls[:8] == ["record"] * 7 + ["synchronize"]
+    assert calls.count("record") == 7 and calls.count("synchronize") == 1
+    assert calls[8:14] == ["elapsed_time"] * 6
+    assert calls[14] == "max_memory_allocated"
+    rows = results.read(args.results_file)
+    assert len(rows) == 6 and set(rows.device) == {args.hardware.name}
+
+
+def test_a_loop_that_logs_tensors_never_waits_for_the_device(settle):
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    waits = (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.nonzero.default)
+
+    class NoSynchronization(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            assert function not in waits, "the harness read a tensor inside the loop"
+            return function(*args, **(kwargs or {}))
+
+    args = settle("--steps", "5", "--warmup", "1")
+    weight = torch.zeros((), requires_grad=True)
+    with run.Run(args, torch.nn.Identity(), torch.optim.SGD([weight])) as measured:
+        with NoSynchronization():
+            for _ in measured.steps(TokenBatches(args)):
+                measured.log((weight + 1.5).detach())
+    assert list(results.read(args.results_file).loss) == [1.5] * 5
+
+
+def test_step_times_agree_with_an_independent_stopwatch(settle):
+    rows, stopwatch = stopwatch_steps(settle("--steps", "40", "--batch-size", "4"))
+    assert rows.step_ms[:-1].sum() == pytest.approx(sum(stopwatch), rel=0.01)
+    assert list(rows.step_ms[5:-1]) == pytest.approx(stopwatch[5:], rel=0.02)
+
+
+def test_waiting_for_data_is_in_the_step_and_by_itself(settle):
+    class Slow(TokenBatches):
+        def __getitem__(self, step):
+            time.sleep(0.03)
+            return super().__getitem__(step)
+
+    args = settle("--steps", "4", "--warmup", "1")
+    with run.Run(args, torch.nn.Identity(), None) as measured:
+        for _ in measured.steps(Slow(args)):
+            time.sleep(0.02)
+            measured.log(1.0)
+    rows = results.read(args.results_file)
+    assert rows.data_ms.between(30, 45).all() and rows.step_ms.between(50, 75).all()
+
+
+def test_the_harness_adds_less_than_half_a_percent_to_the_shortest_default_step(settle):
+    """The shortest default step on a CPU, bfloat16 at 1 x 64, took 420 ms on two cores. Drawing
+    the batch is part of any training, yet counted in."""
+    rows = empty_steps(settle("--steps", "300"))
+    assert rows.step_ms[5:].mean() < 0.005 * 420
+
+
+# What is recorded -------------------------------------------------------------------------------
+
+
+def test_the_same_seed_gives_the_same_losses_and_another_seed_others(settle):
+    losses = []
+    for seed in (0, 0, 1):
+        args = settle("--steps", "4", "--warmup", "1", "--seed", str(seed))
+        no_optimization.main(args)
+        rows = results.read(args.results_file)
+        losses.append(list(rows[rows.run_id == args.run_id].loss))
+    assert losses[0] == losses[1] != losses[2]
+
+
+def test_the_record_says_how_to_repeat_the_run(settle):
+    args = settle("--steps", "3", "--warmup", "1", "--seed", "7")
+    no_optimization.main(args)
+    record = record_of(args)
+    assert record["settings"]["seed"] == 7 and record["settings"]["steps"] == 3
+    assert record["chosen_automatically"] == ["batch_size", "seq_len"]
+    assert record["settings"]["batch_size"], record["settings"]["seq_len"] == (1, 64)
+    assert record["versions"]["torch"] == torch.__version__
+    assert record["parameters"] == args.config.parameters()
+    assert record["optimizer"] == "torch.optim.adamw.AdamW"
+    assert record["dataset_facts"]["tokens"] > 1_000_000
+    assert record["attention_backend"] == "none" and record["compile_cache"] is None
+
+
+@pytest.mark.parametrize("backend", ["math", "flash"])
+def test_the_attention_that_really_ran_is_recorded(backend, settle, monkeypatch):
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    kernels = {"math": SDPBackend.MATH, "flash": SDPBackend.FLASH_ATTENTION}
+
+    def attention(q, k, v):
+        with sdpa_kernel(kernels[backend]):
+            return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+    monkeypatch.setattr(no_optimization, "explicit_attention", attention)
+    args = settle("--steps", "3", "--warmup", "2")
+    no_optimization.main(args)
+    assert record_of(args)["attention_backend"] == backend
+    note = results.read(args.results_file).note[0]
+    assert ("unfused" in note) == (backend == "math")
+
+
+def test_without_a_warm_up_nothing_is_claimed_about_attention(settle):
+    args = settle("--steps", "2", "--warmup", "0")
+    no_optimization.main(args)
+    assert record_of(args)["attention_backend"] is None
+
+
+def test_the_commit_says_when_the_tree_is_not_clean(tmp_path, monkeypatch):
+    def git(*command):
+        subprocess.run(["git", "-C", str(tmp_path), *command], check=True, capture_output=True)
+
+    monkeypatch.setattr(run, "ROOT", tmp_path)
+    assert run._commit() == ""
+    git("init")
+    (tmp_path / "a.py").write_text("a = 1\n")
+    git("add", ".")
+    git("-c", "user.name=a", "-c", "user.email=a@b", "commit", "-m", "a")
+    clean = run._commit()
+    assert re.fullmatch(r"[0-9a-f]{7}", clean)
+    (tmp_path / "results.csv").write_text("x\n")
+    (tmp_path / "plots").mkdir()
+    (tmp_path / "plots" / "a.png").write_text("x")
+    assert run._commit() == clean
+    (tmp_path / "my_idea.py").write_text("b = 1\n")
+    assert run._commit() == clean + "-dirty"
+
+
+def test_a_loss_that_is_not_finite_is_noted(settle):
+    args = settle("--steps", "3", "--warmup", "1")
+    with run.Run(args, torch.nn.Identity(), None) as measured:
+        for _ in measured.steps(TokenBatches(args)):
+            measured.log(float("nan"))
+    assert "not finite" in results.read(args.results_file).note[0]
+
+
+def test_a_loop_that_does_not_log_or_leaves_early_is_told_so(settle):
+    args = settle("--steps", "5", "--warmup", "2")
+    for leave_after, log in ((5, False), (2, True)):
+        with pytest.raises(UserError, match="run.log once a step"):
+            with run.Run(args, torch.nn.Identity(), None) as measured:
+                for step, _ in enumerate(measured.steps(TokenBatches(args))):
+                    if step == leave_after:
+                        break
+                    if log:
+                        measured.log(1.0)
+    assert not args.results_file.exists()
+
+
+# The command line -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ("--steps 0", "--steps: '0' is not a whole number from 1 up"),
+        ("--steps abc", "--steps: 'abc' is not a whole number"),
+        ("--batch-size -1", "--batch-size: '-1' is not auto or a whole number from 1 up"),
+        ("--seq-len 0", "--seq-len: '0' is not auto"),
+        ("--seq-len 4096", "gpt2-tiny takes 1024 tokens at most"),
+        ("--warmup 50", "leaves no step to time"),
+        ("--model gpt5", "--model gpt5: choose gpt2-tiny, gpt2,"),
+        ("--device tpu", "choose auto, cpu, cuda"),
+        ("--device cuda:99", "--device cuda:99: torch"),
+        ("--rounds 0", "--rounds: '0' is not"),
+        ("--stepz 5", "unrecognized arguments: --stepz"),
+        ("--step 5", "unrecognized arguments: --step"),
+        ("--results-file /nowhere/results.csv", "/nowhere/results.csv: No such file"),
+    ],
+)
+def test_what_cannot_be_asked_for_is_answered_in_one_line(flags, words, settle, capsys):
+    with pytest.raises(SystemExit) as ended:
+        settle(*flags.split())
+    said = capsys.readouterr().err
+    assert ended.value.code == 2
+    assert said.count("\n") == 1 and words in said and said.startswith("no_optimization: error: ")
+
+
+@pytest.mark.parametrize("dataset", ["stdlbi", "", "./nothing.txt", "nobody/nothing"])
+def test_a_dataset_that_is_not_there_is_one_line(dataset, tmp_path):
+    started = time.monotonic()
+    done = script("--dataset", dataset, "--results-file", str(tmp_path / "results.csv"))
+    assert done.returncode == 2 and time.monotonic() - started < 30
+    errors = [line for line in done.stderr.splitlines() if "tokenizing" not in line]
+    assert len(errors) == 1 and f"--dataset {dataset}" in errors[0]
+    assert os.listdir(tmp_path) == []
+
+
+def test_help_is_the_docstring_even_with_percent_signs(capsys):
+    with pytest.raises(SystemExit) as ended:
+        run.parse_args("Saves 50% of %s.\n\nParent: none", ["--help"], "x")
+    assert ended.value.code == 0
+    assert "Saves 50% of %s.\n\nParent: none" in capsys.readouterr().out
+
+
+def test_rounds_by_hand_are_processes_with_their_own_seed(tmp_path):
+    path = tmp_path / "results.csv"
+    flags = ["--steps", "3", "--warmup", "1", "--seed", "5", "--rounds", "2"]
+    done = script(*flags, "--results-file", "results.csv", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    rows = results.read(path)
+    assert list(rows.groupby("run_id")["round"].first()) == [0, 1]
+    seeds = [
+        json.loads((tmp_path / "runs" / f"{run_id}.json").read_text())["settings"]["seed"]
+        for run_id in rows.run_id.unique()
+    ]
+    assert seeds == [5, 6]
+
+
+def test_on_a_terminal_there_is_a_bar_elsewhere_there_are_lines(tmp_path):
+    file = ["--results-file", str(tmp_path / "results.csv")]
+    command = [sys.executable, str(ROOT / "no_optimization.py"), *TINY, *file]
+    command += ["--steps", "30", "--batch-size", "8"]
+    ours, theirs = pty.openpty()
+    termios.tcsetwinsize(theirs, (24, 120))
+    process = subprocess.Popen(command, stderr=theirs, stdout=subprocess.PIPE, text=True)
+    os.close(theirs)
+    shown = b""
+    while select.select([ours], [], [], 60)[0]:
+        try:
+            shown += os.read(ours, 4096)
+        except OSError:
+            break
+    last = process.communicate()[0]
+    shown = shown.decode()
+    assert shown.count("\r") > 2 and "first step" in shown
+    assert re.search(r"no_optimization .*\d+/30 .* ms +[\d,]+ tokens/s +loss \d", shown)
+    assert re.fullmatch(
+        r"no_optimization: median [\d.,]+ ms \(p20-p80 .*\), [\d,]+ tokens/s, first step .* s, "
+        r"peak memory [\d,]+ MiB, loss [\d.]+\n",
+        last,
+    )
+    plain = script("--steps", "3", "--warmup", "1", *file)
+    assert "\r" not in plain.stderr and "step 1/3" in plain.stderr
+
+
+# What goes wrong --------------------------------------------------------------------------------
+
+
+def ended(args, error):
+    """What the process does when its script raises `error`: its exit code."""
+    try:
+        raise error
+    except type(error):
+        with pytest.raises(SystemExit) as stop:
+            sys.excepthook(*sys.exc_info())
+    return stop.value.code
+
+
+def only_row(args):
+    (row,) = results.check(args.results_file)
+    assert not row["step"] and not row["step_ms"] and not row["loss"]
+    return row
+
+
+def test_a_missing_package_is_a_row_with_the_reason_and_no_failure(settle, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "bitsandbytes", None)
+    args = settle()
+    with pytest.raises(Unsupported) as reason:
+        args.require("bitsandbytes")
+    assert ended(args, reason.value) == 0
+    assert only_row(args)["status"] == "unsupported"
+    assert only_row(args)["note"] == "needs bitsandbytes (pip install bitsandbytes)"
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_an_old_gpu_is_told_what_tf32_needs(settle):
+    args = settle()
+    args.hardware = hardware.CUDA(torch.device("cpu"), cuda=FakeCuda(capability=(7, 5)))
+    with pytest.raises(Unsupported, match="needs compute capability 8.0; .* has 7.5"):
+        args.require("tf32")
+
+
+def test_a_bug_in_a_script_keeps_its_traceback_and_leaves_a_row(settle, capsys):
+    args = settle()
+    assert ended(args, ValueError("shapes\ndiffer")) == 1
+    assert only_row(args)["status"] == "failed"
+    assert only_row(args)["note"] == "ValueError: shapes differ"
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_out_of_memory_is_one_line_with_advice_a_row_and_an_exit_code(tmp_path):
+    def limit():
+        resource.setrlimit(resource.RLIMIT_AS, (4 * 2**30, 4 * 2**30))
+
+    path = tmp_path / "results.csv"
+    flags = ["--batch-size", "4096", "--seq-len", "1024", "--results-file", str(path)]
+    done = script(*flags, preexec_fn=limit)
+    assert done.returncode == 1
+    (said,) = [line for line in done.stderr.splitlines() if "out of memory" in line]
+    assert "try --batch-size 2048" in said and "Traceback" not in done.stderr
+    (row,) = results.check(path)
+    assert row["status"] == "out_of_memory" and "4096x1024" in row["note"]
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+def test_a_run_that_is_stopped_leaves_the_file_as_it_was(how, tmp_path):
+    path = tmp_path / "results.csv"
+    assert script("--steps", "3", "--warmup", "1", "--results-file", str(path)).returncode == 0
+    before = path.read_bytes()
+    command = [sys.executable, str(ROOT / "no_optimization.py"), *TINY, "--steps", "100000"]
+    process = subprocess.Popen(
+        [*command, "--results-file", str(path)], stderr=subprocess.PIPE, text=True
+    )
+    for line in process.stderr:
+        if "step 1/" in line:
+            break
+    process.send_signal(how)
+    said = process.stderr.read()
+    assert process.wait() == -how
+    assert path.read_bytes() == before
+    assert len(list((tmp_path / "runs").iterdir())) == 1
+    assert "Traceback" not in said
+    if how == signal.SIGINT:
+        assert said.strip() == "no_optimization: interrupted; nothing was recorded"
+
+
+def test_a_full_disk_is_one_line_and_loses_nothing(tmp_path):
+    def limit():
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        size = path.stat().st_size + 100
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+
+    path = tmp_path / "results.csv"
+    flags = ["--warmup", "1", "--results-file", str(path)]
+    assert script("--steps", "60", *flags).returncode == 0
+    before = path.read_bytes()
+    done = script("--steps", "3", *flags, preexec_fn=limit)
+    assert done.returncode == 2
+    errors = [line for line in done.stderr.splitlines() if "error" in line]
+    assert len(errors) == 1 and str(path) in errors[0] and "nothing was appended" in errors[0]
+    assert path.read_bytes() == before
+    assert len(list((tmp_path / "runs").iterdir())) == 1
+
+
+def test_a_damaged_results_file_stops_a_run_before_it_starts(settle, tmp_path, capsys):
+    (tmp_path / "results.csv").write_text("a,b\n1,2\n")
+    with pytest.raises(SystemExit) as stop:
+        settle()
+    said = capsys.readouterr().err
+    assert stop.value.code == 2 and said.count("\n") == 1
+    assert "results.csv, line 1: has another header" in said and "make reset" in said
+    assert (tmp_path / "results.csv").read_text() == "a,b\n1,2\n"

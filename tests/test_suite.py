@@ -1,0 +1,189 @@
+"""Many scripts, one after the other: what runs, what goes on, what is left behind."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from Utils import data, results
+from Utils.ladder import ROOT
+
+FLAGS = ["MODEL=gpt2-tiny", "STEPS=3", "WARMUP=1", "DATASET=synthetic", "DEVICE=cpu"]
+PARENT = "Parent: no_optimization"
+
+
+@pytest.fixture
+def project(tmp_path):
+    """A copy of the project with two quick scripts, to break at will."""
+    for name in ("Makefile", "no_optimization.py", "tensorFloat32.py", "plot_results.py"):
+        shutil.copy(ROOT / name, tmp_path)
+    compiled = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(ROOT / "Utils", tmp_path / "Utils", ignore=compiled)
+    return tmp_path
+
+
+def make(project, *words, **options):
+    command = ["make", f"PYTHON={sys.executable}", *FLAGS, *words]
+    environment = {**os.environ, "CACHE_DIR": str(data.CACHE), "CUDA_VISIBLE_DEVICES": ""}
+    return subprocess.run(
+        command, cwd=project, env=environment, capture_output=True, text=True, **options
+    )
+
+
+def idea(project, name, *changes, parent=PARENT):
+    """A copy of the baseline under another name, with some text replaced."""
+    source = (project / "no_optimization.py").read_text().replace("Parent: none", parent)
+    for old, new in changes:
+        assert old in source
+        source = source.replace(old, new)
+    (project / f"{name}.py").write_text(source)
+
+
+def test_an_idea_of_ones_own_is_measured_compared_and_drawn(project):
+    idea(project, "my_idea", ("AdamW(model.parameters())", "SGD(model.parameters(), lr=0.1)"))
+    assert make(project, "no_optimization").returncode == 0
+    done = make(project, "my_idea", "plots", "table")
+    assert done.returncode == 0, done.stderr
+    row = next(line for line in done.stdout.splitlines() if line.startswith("| my_idea"))
+    assert re.findall(r"\d\.\d\dx", row), row
+    assert "my_idea" in (project / "plots" / "speedup.svg").read_text()
+    shown = make(project, "diff", "T=my_idea").stdout
+    assert "+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)" in shown
+
+
+def test_all_goes_on_past_failures_and_says_so_in_the_end(project):
+    run_here = "with Run(args, model, optimizer) as run:"
+    idea(project, "broken", (run_here, 'raise ValueError("on purpose")\n    ' + run_here))
+    idea(project, "cannot", (run_here, 'args.require("no_such_package")\n    ' + run_here))
+    idea(project, "killed", (run_here, "import os; os.kill(os.getpid(), 9)\n    " + run_here))
+    idea(project, "mistyped", (run_here, "with with\n    " + run_here))
+    done = make(project, "all")
+    assert done.returncode != 0
+    outcomes = dict(re.findall(r"^\| (\w+) +\| ([a-z ]*\w)", done.stdout, re.MULTILINE))
+    assert outcomes == {
+        "technique": "status",
+        "no_optimization": "ok",
+        "tensorFloat32": "ok",
+        "broken": "failed",
+        "cannot": "unsupported",
+        "killed": "failed",
+        "mistyped": "failed",
+    }
+    assert "ValueError: on purpose" in done.stdout and "needs no_such_package" in done.stdout
+    assert "killed by SIGKILL" in done.stdout
+    drawn = (project / "plots" / "speedup.svg").read_text()
+    assert "needs no_such_package" in drawn and "killed by SIGKILL" in drawn
+
+
+def test_what_is_only_unsupported_is_no_failure(project):
+    idea(project, "cannot", ("batches =", 'args.require("no_such_package")\n    batches ='))
+    done = make(project, "all")
+    assert done.returncode == 0, done.stderr
+
+
+def test_rounds_are_interleaved_and_every_other_one_goes_backwards(project):
+    done = make(project, "all", "ROUNDS=3")
+    assert done.returncode == 0, done.stderr
+    runs = results.read(project / "results.csv").groupby("run_id")[["technique", "round"]].first()
+    there, back = ["no_optimization", "tensorFloat32"], ["tensorFloat32", "no_optimization"]
+    assert list(runs.technique) == there + back + there
+    assert list(runs["round"]) == [0, 0, 1, 1, 2, 2]
+    assert "95% interval" in done.stdout
+
+
+def test_a_mistake_in_the_settings_is_said_once_and_stops_everything(project):
+    for words in (["STEPS=abc"], ["MODEL=gpt5"], ["DATASET=nope"], ["RESULTS_FILE=/nowhere/a.csv"]):
+        done = make(project, "all", *words)
+        errors = [line for line in done.stderr.splitlines() if "error: " in line]
+        assert done.returncode != 0 and len(errors) == 1, done.stderr
+        assert words[0].split("=")[1] in errors[0]
+        assert "Traceback" not in done.stderr and not (project / "results.csv").exists()
+
+
+def test_make_j_runs_one_script_at_a_time(project):
+    done = make(project, "-j8", "baseline", "tf32")
+    assert done.returncode == 0
+    order = ["no_optimization", "tensorFloat32"]
+    assert re.findall(r"^(\w+) on ", done.stderr, re.MULTILINE) == order
+    assert [line.split(":")[0] for line in done.stdout.splitlines()] == order
+    runs = results.read(project / "results.csv").groupby("technique").run_id.first()
+    first, second = (
+        json.loads((project / "runs" / f"{runs[name]}.json").read_text()) for name in order
+    )
+    assert first["ended"] < second["started"]
+
+
+def test_by_hand_and_by_make_do_the_same(project):
+    assert make(project, "tf32", "BATCH_SIZE=2", "SEED=3").returncode == 0
+    by_hand = "--model gpt2-tiny --steps 3 --warmup 1 --dataset synthetic --device cpu"
+    flags = by_hand.split()
+    command = [sys.executable, "tensorFloat32.py", *flags, "--batch-size", "2", "--seed", "3"]
+    assert subprocess.run(command, cwd=project, capture_output=True).returncode == 0
+    rows = results.read(project / "results.csv")
+    same = ["technique", "status", "step", "phase", "loss", "batch_size", "model", "commit", "note"]
+    by_make, by_hand = (rows[rows.run_id == run_id][same] for run_id in rows.run_id.unique())
+    assert by_make.reset_index(drop=True).equals(by_hand.reset_index(drop=True))
+
+
+def test_ctrl_c_ends_the_suite_and_keeps_what_was_done(project):
+    loop = "for idx, targets in"
+    idea(project, "endless", (loop, f"while True: pass\n        {loop}"))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "Utils.suite", "no_optimization", "endless", "tensorFloat32"]
+        + [f"--{flag.lower()}" for flag in FLAGS],
+        cwd=project,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    for line in process.stderr:
+        if line.startswith("endless on"):
+            break
+    time.sleep(0.5)
+    os.killpg(process.pid, signal.SIGINT)
+    _, said = process.communicate(timeout=30)
+    assert process.returncode == 130 and "Traceback" not in said
+    assert set(results.read(project / "results.csv").technique) == {"no_optimization"}
+
+
+def test_reset_keeps_the_old_file_and_init_never_empties_one(project):
+    assert make(project, "init_results").returncode == 0
+    header = (project / "results.csv").read_bytes()
+    assert header.decode() == results.HEADER + "\n"
+    (project / "results.csv").write_text("damaged, but mine")
+    done = make(project, "init_results")
+    assert done.returncode != 0 and "line 1: has another header" in done.stderr
+    (project / "plots").mkdir()
+    (project / "plots" / "speedup.png").write_text("")
+    assert make(project, "reset").returncode == 0
+    (kept,) = project.glob("results-*.csv")
+    assert kept.read_text() == "damaged, but mine"
+    assert (project / "results.csv").read_bytes() == header
+    assert not list((project / "plots").iterdir())
+
+
+def test_clean_never_touches_results(project):
+    (project / "results.csv").write_text("mine")
+    (project / ".cache").mkdir()
+    assert make(project, "clean").returncode == 0
+    assert (project / "results.csv").read_text() == "mine" and not (project / ".cache").exists()
+
+
+def test_smoke_leaves_results_alone(project):
+    done = make(project, "smoke")
+    assert done.returncode == 0, done.stderr
+    assert "| tensorFloat32" in done.stdout and not (project / "results.csv").exists()
+
+
+def test_gpu_check_without_a_gpu_is_one_line(project):
+    done = make(project, "gpu-check")
+    assert done.returncode != 0
+    assert "gpu-check: torch sees no CUDA device here" in done.stderr
+    assert "Traceback" not in done.stderr
