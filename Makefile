@@ -18,6 +18,7 @@ RESULTS_FILE ?= results.csv  ## where rows are appended
 PLOTSPREFIX  ?=              ## of the charts' file names
 # Not settings of a run:
 DEVICE_NAME  ?=              ## for plots and table: part of a device's name; else the newest run's
+TIMEOUT      ?= 60           ## for all: minutes after which a run is ended
 T            ?=              ## for diff: a technique
 
 # Make keeps the blanks before a comment: strip takes them off.
@@ -48,7 +49,7 @@ fused: fused_optimizer       ## + fused AdamW
 8bit: 8bit_optimizer         ## flash_attention with 8-bit AdamW
 
 all: $(ENVIRONMENT)          ## every script once a round, the table, the charts
-	@$(PYTHON) -m Utils.suite $(FLAGS); status=$$?; \
+	@$(PYTHON) -m Utils.suite $(FLAGS) $(call flag,timeout,$(TIMEOUT)); status=$$?; \
 	if [ $$status -le 1 ]; then $(MAKE) plots || status=1; fi; exit $$status
 
 smoke: $(ENVIRONMENT)        ## every script at a tiny model, in about a minute; results.csv stays as it is

@@ -29,10 +29,13 @@ class Technique:
         return self.doc.split("\n", 1)[0]
 
     @property
+    def at_top_level(self):
+        return self.path.parent == ROOT
+
+    @property
     def command(self):
-        """How Python is told to run it, from any folder that has ROOT on its path."""
-        inside = self.path.relative_to(ROOT).with_suffix("").parts
-        return [str(self.path)] if len(inside) == 1 else ["-m", ".".join(inside)]
+        """What Python is given to run it, wherever ROOT is on the path."""
+        return [str(self.path)] if self.at_top_level else ["-m", f"beyond.{self.name}"]
 
 
 def techniques(root=ROOT):

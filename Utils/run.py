@@ -329,6 +329,7 @@ def _record(args, status):
         },
         "chosen_automatically": args.auto,
         "round": args.round,
+        "suite": os.environ.get("SUITE"),
         "commit": _commit(),
         "device": args.hardware.describe(),
         "threads": torch.get_num_threads(),

@@ -18,7 +18,9 @@ class _Help(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefaultsHelpF
     pass
 
 
-def _at_least(minimum, auto=False):
+def at_least(minimum, auto=False):
+    """The type of a flag that takes a whole number from `minimum` up, or the word auto."""
+
     def parse(text):
         if auto and text == "auto":
             return text
@@ -33,16 +35,16 @@ def _at_least(minimum, auto=False):
 def add_settings(parser):
     """The flags of every script. The Makefile's variables are these, in capitals."""
     add = parser.add_argument
-    add("--steps", type=_at_least(1), default=50, help="training steps, warm-up included")
-    add("--warmup", type=_at_least(0), default=5, help="steps at the start that no statistic uses")
-    add("--batch-size", type=_at_least(1, auto=True), default="auto", help="sequences a step")
-    add("--seq-len", type=_at_least(1, auto=True), default="auto", help="tokens a sequence")
+    add("--steps", type=at_least(1), default=50, help="training steps, warm-up included")
+    add("--warmup", type=at_least(0), default=5, help="steps at the start that no statistic uses")
+    add("--batch-size", type=at_least(1, auto=True), default="auto", help="sequences a step")
+    add("--seq-len", type=at_least(1, auto=True), default="auto", help="tokens a sequence")
     add("--model", default="gpt2", help="gpt2-tiny, gpt2, gpt2-medium, gpt2-large, gpt2-xl")
     add("--dataset", default="stdlib", help="stdlib, synthetic, file or folder, or Hub id")
     add("--device", default="auto", help="auto, cpu, cuda, cuda:N or mps")
-    add("--seed", type=_at_least(0), default=0, help="of the weights and the batches")
-    add("--rounds", type=_at_least(1), default=1, help="runs, each a process with its own seed")
-    add("--round", type=_at_least(0), default=0, help="which of the rounds this run is")
+    add("--seed", type=at_least(0), default=0, help="of the weights and the batches")
+    add("--rounds", type=at_least(1), default=1, help="runs, each a process with its own seed")
+    add("--round", type=at_least(0), default=0, help="which of the rounds this run is")
     add_results_file(parser)
     add("--plotsprefix", default="", help="of the charts' file names; for plot_results.py")
 

@@ -4,72 +4,154 @@
 
 Round r runs every technique once with seed SEED + r, and every other round goes backwards, so
 that a machine that warms up or slows down does so for and against each. What cannot run here, or
-fails, stops nothing else. Ends with one table.
+fails, stops nothing else. A suite that was interrupted, or is asked for with more rounds, runs
+only what is missing; one that is complete, or whose code has changed, starts anew.
+Ends with one table.
 """
 
+import hashlib
+import json
 import os
 import signal
 import subprocess
 import sys
+import time
 from itertools import takewhile
+from pathlib import Path
 
 from Utils import ladder, results, settings, summary
 from Utils.errors import UserError
+
+CACHE = Path(os.environ.get("CACHE_DIR", ladder.ROOT / ".cache"))
+# What decides a step's time and loss, beside the script.
+SHARED = [ladder.ROOT / "Utils" / f"{name}.py" for name in ("model", "data", "run", "hardware")]
 
 
 def main(argv):
     """Runs techniques (default: all at the top level). Returns the exit code: 0, or 1 where a run
     failed or did not fit into memory, or 2 where the settings are not possible."""
     names = list(takewhile(lambda word: not word.startswith("-"), argv))
-    flags = argv[len(names) :]
-    chosen = [ladder.get(name) for name in names] or [
-        technique
-        for technique in ladder.techniques().values()
-        if technique.path.parent == ladder.ROOT
-    ]
     parser = settings.Parser("suite", __doc__)
     settings.add_settings(parser)
-    args = parser.parse_args(flags)
+    help = "minutes after which a run is ended"
+    parser.add_argument("--timeout", type=settings.at_least(1), default=60, help=help)
+    args = parser.parse_args(argv[len(names) :])
     path = args.results_file
-    known = {row["run_id"] for row in results.check(path)}
+    results.check(path)
 
+    known = ladder.techniques().values()
+    chosen = [ladder.get(name) for name in names] or [t for t in known if t.at_top_level]
+    # Every other round backwards.
     plan = [(r, t) for r in range(args.rounds) for t in (chosen if r % 2 == 0 else chosen[::-1])]
-    silent = []  # runs that ended badly and left no row themselves
-    for number, (r, technique) in enumerate(plan, 1):
-        print(f"\n[{number}/{len(plan)}] round {r}", file=sys.stderr, flush=True)
-        own = ["--rounds", "1", "--round", str(r), "--seed", str(args.seed + r)]
+    suite, done = _resume(args, chosen, plan)
+    missing = [(r, technique) for r, technique in plan if (r, technique.name) not in done]
+    if done:
+        print(f"going on: {len(done)} of {len(plan)} runs are in {path} already", file=sys.stderr)
+
+    silent, started = [], time.monotonic()  # silent: ended badly and could leave no row
+    for number, (r, technique) in enumerate(missing):
+        left = ""
+        if number:
+            seconds = (time.monotonic() - started) / number * (len(missing) - number)
+            left = f", about {seconds / 60:.0f} min left" if seconds > 90 else ""
+        print(f"\n[{number + 1}/{len(missing)}] round {r}{left}", file=sys.stderr, flush=True)
         before = len(results.check(path))
-        code = _python(*technique.command, *flags, *own)
+        flags = _flags(args, r)
+        code = _python([*technique.command, *flags], suite, args.timeout)
         if code == 2:
             return 2  # it said why, and the others would say the same
         if code in (130, -signal.SIGINT):
-            print("interrupted; run again to repeat what is missing", file=sys.stderr)
+            print("interrupted; the same command goes on from here", file=sys.stderr)
             return 130
-        if code and len(results.check(path)) == before:
-            reason = f"ended with exit code {code} before it could say why"
-            if code < 0:
-                hint = " (out of memory?)" if code == -signal.SIGKILL else ""
-                reason = f"killed by {signal.Signals(-code).name}{hint}"
-            if _python("-m", "Utils.run", technique.name, reason, *flags, *own):
+        if code != 0 and len(results.check(path)) == before:
+            reason = _reason(code, args.timeout)
+            if _python(["-m", "Utils.run", technique.name, reason, *flags], suite):
                 silent.append(f"{technique.name}: failed: {reason}")
 
-    rows = results.read(path)
-    new = rows[~rows.run_id.isin(known)]
-    print()
-    print(summary.table(*summary.select(new)))
+    ours = _runs_of(suite, path)
+    latest = {
+        (row["round"], row["technique"]): row["status"]
+        for row in results.check(path)
+        if row["run_id"] in ours
+    }
+    if latest:
+        rows = results.read(path)
+        print("\n" + summary.table(*summary.select(rows[rows.run_id.isin(ours)])))
     print(*silent, sep="\n", end="\n" if silent else "")
-    return 1 if silent or new.status.isin(["failed", "out_of_memory"]).any() else 0
+    return 1 if silent or {"failed", "out_of_memory"} & {*latest.values()} else 0
 
 
-def _python(*command):
-    """Runs Python with the project on its path, its output going where ours goes. Exit code."""
-    environment = {**os.environ, "PYTHONPATH": str(ladder.ROOT)}
+def _resume(args, chosen, plan):
+    """(name of the suite, its (round, technique) pairs that need not run again)."""
+    parts = [sys.executable, str(args.results_file.resolve()), *_flags(args, 0)]
+    parts += [file.read_text() for file in SHARED] + [t.name + t.code for t in chosen]
+    key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+    note = CACHE / "suites" / f"{key}.json"
+    try:
+        suite = json.loads(note.read_text())["suite"]
+        rows = results.check(args.results_file)
+        ours = _runs_of(suite, args.results_file)
+        good = [
+            row for row in rows if row["run_id"] in ours and row["status"] in ("ok", "unsupported")
+        ]
+        done = {(int(row["round"]), row["technique"]) for row in good}
+        if not done >= {(r, technique.name) for r, technique in plan}:
+            return suite, done & {(r, technique.name) for r, technique in plan}
+    except (OSError, ValueError, KeyError):
+        pass  # none was begun
+    suite = f"{time.time_ns():x}"
+    try:
+        note.parent.mkdir(parents=True, exist_ok=True)
+        note.write_text(json.dumps({"suite": suite}))
+    except OSError as error:
+        raise UserError(f"{note}: {error.strerror}") from None
+    return suite, set()
+
+
+def _runs_of(suite, path):
+    """run_ids of a suite, from the records beside the results file."""
+    found = set()
+    for record in (path.parent / "runs").glob("*.json"):
+        try:
+            if json.loads(record.read_text()).get("suite") == suite:
+                found.add(record.stem)
+        except (OSError, ValueError):
+            continue
+    return found
+
+
+def _flags(args, r):
+    """The command line of round r's runs."""
+    values = vars(args) | {"rounds": 1, "round": r, "seed": args.seed + r}
+    del values["timeout"]
+    return [f"--{name.replace('_', '-')}={value}" for name, value in values.items()]
+
+
+def _python(command, suite, minutes=None):
+    """Runs Python with the project on its path, its output going where ours goes. Exit code, or
+    None where it was ended after so many minutes."""
+    environment = {**os.environ, "PYTHONPATH": str(ladder.ROOT), "SUITE": suite}
     process = subprocess.Popen([sys.executable, *command], env=environment)
+    end = time.monotonic() + 60 * minutes if minutes else None
     while True:
         try:
-            return process.wait()
+            return process.wait(end and max(0, end - time.monotonic()))
         except KeyboardInterrupt:
             pass  # the terminal has told the child as well: let it end first
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            return None
+
+
+def _reason(code, minutes):
+    """Why a process that left no row has ended."""
+    if code is None:
+        return f"ended after the time-out of {minutes} minutes"
+    if code < 0:
+        hint = " (out of memory?)" if code == -signal.SIGKILL else ""
+        return f"killed by {signal.Signals(-code).name}{hint}"
+    return f"ended with exit code {code} before it could say why"
 
 
 if __name__ == "__main__":

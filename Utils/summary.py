@@ -15,7 +15,7 @@ from scipy import stats
 from Utils import ladder, results, settings
 from Utils.errors import UserError
 
-GROUP = ["device", "torch", "model", "dataset", "batch_size", "seq_len", "world_size"]
+GROUP = ["device", "torch", "model", "dataset", "batch_size", "seq_len", "world_size", "code"]
 BASELINE = "no_optimization"
 LAST_STEPS = 10  # whose mean loss is a run's loss
 CONFIDENCE = 0.95
@@ -29,6 +29,8 @@ def select(rows, device_name=None):
     newest run decides. Of several runs of a technique in one round, the newest counts.
     Raises UserError where no device has that name.
     """
+    # An idea that is tried on top of a commit is compared with that commit's runs.
+    rows = rows.assign(code=rows.commit.str.removesuffix("-dirty"))
     candidates = rows
     if device_name:
         candidates = rows[rows.device.str.contains(device_name, case=False, regex=False)]
@@ -42,13 +44,19 @@ def select(rows, device_name=None):
     chosen = chosen[chosen.run_id == latest]
 
     left_out = [
-        f"{group.run_id.nunique()} runs of {model} {B}x{T} on {device} (torch {version}, {dataset})"
-        for (device, version, model, dataset, B, T, _), group in rows[~same].groupby(GROUP)
+        f"{count(group)} of {model} {B}x{T} on {device} (torch {version}, {dataset}, "
+        f"commit {code or 'unknown'})"
+        for (device, version, model, dataset, B, T, _, code), group in rows[~same].groupby(GROUP)
     ]
-    repeated = rows[same].run_id.nunique() - chosen.run_id.nunique()
-    if repeated:
-        left_out.append(f"{repeated} runs that were repeated since")
+    repeated = rows[same & ~rows.run_id.isin(chosen.run_id)]
+    if len(repeated):
+        left_out.append(f"{count(repeated)} repeated since")
     return chosen, "left out: " + "; ".join(left_out) if left_out else ""
+
+
+def count(rows):
+    runs = rows.run_id.nunique()
+    return f"{runs} run{'s' * (runs > 1)}"
 
 
 def describe(rows):

@@ -1,5 +1,6 @@
 import itertools
 import json
+import logging
 import os
 import socket
 import threading
@@ -332,10 +333,13 @@ def test_rows_without_a_text_are_refused(tmp_path, row):
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.parquet"])
-def test_a_corrupt_file_is_refused_in_one_line(tmp_path, capfd, name):
+def test_a_corrupt_file_is_refused_in_one_line(tmp_path, capsys, caplog, name):
     (tmp_path / name).write_text('{"text": "it"}\n{"te')
+    logging.getLogger("datasets").addHandler(caplog.handler)
     assert "cannot be read: " in refusal(tmp_path / name)
-    assert capfd.readouterr().err == f"tokenizing {tmp_path / name}, once\n"
+    logging.getLogger("datasets").removeHandler(caplog.handler)
+    assert caplog.records == []
+    assert capsys.readouterr().err == f"tokenizing {tmp_path / name}, once\n"
 
 
 @pytest.mark.parametrize("name", ["stdlb", "", "./corpus", "corpus/a.txt", "a/b/c", "~/corpus"])
@@ -399,6 +403,15 @@ def test_a_hub_dataset_is_read_once(hub, monkeypatch):
     monkeypatch.setattr(huggingface_hub, "HfApi", lambda: pytest.fail("it was asked for again"))
     assert np.array_equal(data.load_tokens("owner/name")[0], tokens)
     assert hub.rows == rows
+
+
+def test_a_hub_dataset_that_breaks_off_is_refused_in_one_line(hub, monkeypatch):
+    def load_dataset(*args, **kwargs):
+        yield {"text": "it"}
+        raise ConnectionError("broken off\nand more")
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    assert refusal("owner/name") == "cannot be read: broken off"
 
 
 def test_a_hub_dataset_that_is_not_there_is_refused(monkeypatch):

@@ -92,7 +92,7 @@ def test_devices_are_not_mixed_and_what_is_left_out_is_said(draw, capsys):
     other = rows_of("fused_optimizer", [9, 9, 1], device="Other GPU")
     for text in draw(other, *ladder_runs()).values():
         assert "Other GPU" not in text and "fused_optimizer" not in text
-    assert "left out: 1 runs of gpt2 1x64 on Other GPU" in capsys.readouterr().out
+    assert "left out: 1 run of gpt2 1x64 on Other GPU" in capsys.readouterr().out
     flags = ("--device-name", "other", "--plotsprefix", "mine_")
     assert "fused_optimizer" in draw(flags=flags)["heatmap"]
 

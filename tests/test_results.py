@@ -11,23 +11,12 @@ import pandas
 import pytest
 
 from tests.fakes import full_disk
+from tests.rows import rows_of
 from Utils import results
 from Utils.errors import UserError
 
 ROOT = Path(__file__).resolve().parent.parent
-
-# What a run of n steps records, for this process and for others.
-MAKE_RUN = """
-def make_run(run_id, n=25, **changed):
-    row = dict.fromkeys(results.COLUMNS) | {
-        "run_id": run_id, "round": 0, "technique": "no_optimization", "status": "ok",
-        "phase": "timed", "step_ms": 12.3456, "data_ms": 0.5, "loss": 10.825, "batch_size": 16,
-        "seq_len": 1024, "model": "gpt2", "dataset": "stdlib", "world_size": 1, "device": "a GPU",
-        "torch": "2.13.0", "commit": "abc1234", "first_step_s": 1.25, "peak_memory_mib": 2048.5,
-    }
-    return [row | {"step": step} | changed for step in range(n)]
-"""
-exec(MAKE_RUN)
+TIMES = [12.3456] * 25  # ms
 
 
 @pytest.fixture
@@ -37,5 +26,349 @@ def path(tmp_path):
 
 @pytest.fixture
 def filled(path):
-    results.append(path, make_run("a", 3))  # noqa: F821
+    results.append(path, rows_of("a", TIMES[:3]))
     return path
+
+
+def process(code, *arguments):
+    """A Python process of its own, to write to the file beside us."""
+    imports = "import sys; from tests.rows import rows_of; from Utils import results"
+    code = f"{imports}; TIMES = {TIMES}\n{code}"
+    return subprocess.Popen([sys.executable, "-c", code, *map(str, arguments)], cwd=ROOT)
+
+
+def blocks(path):
+    """(technique, steps) of each stretch of rows of one technique, in the order of the file."""
+    rows = groupby(results.check(path), key=lambda row: row["technique"])
+    return [(name, [int(row["step"]) for row in group]) for name, group in rows]
+
+
+def wait_until(condition):
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+
+
+def refusal(path):
+    """The one line with which reading and appending both refuse the file, which stays as it is."""
+    before = path.read_bytes()
+    for refused in (results.check, results.read, results.initialize):
+        with pytest.raises(UserError):
+            refused(path)
+    with pytest.raises(UserError) as caught:
+        results.append(path, rows_of("b", TIMES))
+    message = str(caught.value)
+    assert path.read_bytes() == before
+    assert "\n" not in message
+    assert f"make reset RESULTS_FILE={path}" in message
+    return message
+
+
+# Round trip -------------------------------------------------------------------------------------
+
+
+def test_what_is_appended_is_what_pandas_reads_with_no_options(path):
+    first, second = rows_of("a", TIMES[:2]), rows_of("b", TIMES[:3], loss=1 / 3, note="a note")
+    results.append(path, first)
+    results.append(path, second)
+    frame = pandas.read_csv(path)
+    assert list(frame.columns) == list(results.COLUMNS)
+    assert len(frame) == 5
+    for row, (_, read) in zip(first + second, frame.iterrows(), strict=True):
+        for name, value in row.items():
+            if value is None:
+                assert pandas.isna(read[name])
+            elif isinstance(value, float):
+                assert read[name] == pytest.approx(value, rel=1e-12)
+            else:
+                assert str(read[name]) == str(value)
+
+
+def test_the_header_is_the_one_promised():
+    assert results.HEADER == (
+        "run_id,round,technique,status,step,phase,step_ms,data_ms,loss,batch_size,seq_len,model,"
+        "dataset,world_size,device,torch,commit,first_step_s,peak_memory_mib,note"
+    )
+
+
+def test_the_header_is_written_once(path):
+    for name in "abc":
+        results.append(path, rows_of(name, TIMES[:2]))
+    lines = path.read_text().splitlines()
+    assert lines[0] == results.HEADER
+    assert len(lines) == 7
+
+
+@pytest.mark.parametrize(
+    "note",
+    ["a, b", 'say "no"', "two\nlines", 'all,"\n"', "a\rb", "ünï 長い", "'=1+1", "x" * 200_000],
+)
+def test_any_note_comes_back(path, note):
+    results.append(path, rows_of("a", TIMES[:2], note=note))
+    results.append(path, rows_of("b", TIMES[:1]))
+    assert [row["note"] for row in results.check(path)] == [note, note, ""]
+    assert list(pandas.read_csv(path).note)[:2] == [note, note]
+
+
+def test_a_name_that_is_no_unicode_does_not_lose_the_run(path):
+    results.append(path, rows_of("a", TIMES[:1], dataset=os.fsdecode(b"caf\xe9.txt")))
+    assert list(pandas.read_csv(path).dataset) == ["caf\\udce9.txt"]
+
+
+def test_none_is_written_empty(path):
+    (row,) = rows_of("a", [], commit=None, note=None)
+    results.append(path, [row])
+    assert path.read_text().endswith(",1,Test GPU,2.13.0,,,,\n")
+
+
+def test_a_run_without_timings_is_one_row_with_its_reason(path):
+    figures = ["step", "step_ms", "data_ms", "loss", "first_step_s", "peak_memory_mib"]
+    for status in ("unsupported", "out_of_memory", "failed"):
+        results.append(path, rows_of("a", [], status=status, note="because"))
+    frame = results.read(path)
+    assert list(frame.status) == ["unsupported", "out_of_memory", "failed"]
+    assert frame[figures].isna().all(axis=None)
+    assert set(frame.note) == {"because"}
+
+
+def test_read_gives_numbers_for_numbers_and_text_for_text(path):
+    results.append(path, rows_of("a", TIMES[:2], commit="1234567", torch="2.10", note=None))
+    frame = results.read(path)
+    assert list(frame.columns) == list(results.COLUMNS)
+    assert frame.step.tolist() == [0, 1]
+    assert frame.step_ms.tolist() == [12.3456] * 2
+    assert frame.batch_size.dtype == int
+    assert frame[["commit", "torch", "note"]].values.tolist() == [["1234567", "2.10", ""]] * 2
+
+
+@pytest.mark.parametrize("loss", [math.nan, math.inf])
+def test_a_run_that_diverged_stays_readable(path, loss):
+    results.append(path, rows_of("a", TIMES[:2], loss=loss))
+    results.append(path, rows_of("b", TIMES[:1]))
+    assert str(results.read(path).loss.tolist()) == str([loss, loss, 5.0])
+
+
+# Several processes ------------------------------------------------------------------------------
+
+
+def test_processes_that_append_at_once_leave_whole_blocks(path):
+    code = "for i in range(20): results.append(sys.argv[1], rows_of(f'{sys.argv[2]}-{i}', TIMES))"
+    writers = [process(code, path, n) for n in range(8)]
+    assert [writer.wait() for writer in writers] == [0] * 8
+    found = blocks(path)
+    assert {name for name, _ in found} == {f"{n}-{i}" for n in range(8) for i in range(20)}
+    assert [steps for _, steps in found] == [list(range(25))] * 160
+
+
+def test_an_append_is_one_write(filled, monkeypatch):
+    writes, write = [], os.write
+    monkeypatch.setattr(os, "write", lambda *call: writes.append(call) or write(*call))
+    results.append(filled, rows_of("b", TIMES))
+    assert len(writes) == 1
+    assert len(blocks(filled)) == 2
+
+
+def test_an_append_waits_for_the_lock(filled):
+    before = filled.read_bytes()
+    with filled.open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        writer = process("results.append(sys.argv[1], rows_of('b', TIMES))", filled)
+        with pytest.raises(subprocess.TimeoutExpired):
+            writer.wait(1)
+        assert filled.read_bytes() == before
+    assert writer.wait(20) == 0
+    assert [name for name, _ in blocks(filled)] == ["a", "b"]
+
+
+def test_reset_while_a_run_waits_for_the_lock_loses_no_row(filled):
+    old = filled.with_suffix(".old")
+    with filled.open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        writer = process("results.append(sys.argv[1], rows_of('b', TIMES))", filled)
+        with pytest.raises(subprocess.TimeoutExpired):
+            writer.wait(1)  # by now it has opened the file that is about to be moved
+        filled.rename(old)
+    assert writer.wait(20) == 0
+    assert blocks(old) == [("a", [0, 1, 2])]
+    assert blocks(filled) == [("b", list(range(25)))]
+
+
+def test_a_killed_process_leaves_whole_blocks(tmp_path):
+    code = "for i in range(10**6): results.append(sys.argv[1], rows_of(str(i), TIMES))"
+    for attempt in range(8):
+        path = tmp_path / f"{attempt}.csv"
+        writer = process(code, path)
+        wait_until(lambda path=path: path.exists() and path.stat().st_size > 20_000)
+        time.sleep(0.003 * attempt)
+        writer.kill()
+        writer.wait()
+        found = blocks(path)
+        assert found == [(str(i), list(range(25))) for i in range(len(found))]
+        results.append(path, rows_of("after", TIMES))
+        assert len(blocks(path)) == len(found) + 1
+
+
+# Where nothing can be written -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("room", [0, 100, 2500])
+def test_a_full_disk_leaves_the_file_as_it_was(filled, room):
+    before = filled.read_bytes()
+    with full_disk(len(before) + room), pytest.raises(UserError, match="nothing was appended"):
+        results.append(filled, rows_of("b", TIMES))
+    assert filled.read_bytes() == before
+    results.append(filled, rows_of("c", TIMES))
+    assert [name for name, _ in blocks(filled)] == ["a", "c"]
+
+
+def test_a_full_disk_leaves_no_half_header(path):
+    with full_disk(50), pytest.raises(UserError, match="nothing was appended"):
+        results.initialize(path)
+    assert path.read_bytes() == b""
+    assert results.initialize(path)
+
+
+def test_a_failing_disk_leaves_the_file_as_it_was(filled, monkeypatch):
+    before = filled.read_bytes()
+
+    def fsync(file):
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with pytest.raises(UserError, match="Input/output error; nothing was appended"):
+        results.append(filled, rows_of("b", TIMES))
+    assert filled.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "place", ["/sys/x.csv", "/proc/x.csv", "{}/missing/x.csv", "{}", "/dev/null"]
+)
+def test_a_place_that_cannot_be_written_is_one_line(tmp_path, place):
+    place = place.format(tmp_path)
+    for function in (
+        results.check,
+        results.initialize,
+        lambda p: results.append(p, rows_of("a", TIMES)),
+    ):
+        with pytest.raises(UserError) as caught:
+            function(place)
+        assert str(caught.value).startswith(f"{place}: ")
+        assert "\n" not in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_check_makes_no_file(path):
+    assert results.check(path) == []
+    assert list(path.parent.iterdir()) == []
+
+
+# New and empty files ----------------------------------------------------------------------------
+
+
+def test_an_empty_file_is_as_good_as_none(path):
+    path.touch()
+    assert results.check(path) == []
+    results.append(path, rows_of("a", TIMES[:2]))
+    assert blocks(path) == [("a", [0, 1])]
+
+
+def test_initialize_writes_the_header_only_where_there_is_none(path):
+    assert results.initialize(path) is True
+    assert path.read_text() == results.HEADER + "\n"
+    assert results.initialize(path) is False
+    assert path.read_text() == results.HEADER + "\n"
+    results.append(path, rows_of("a", TIMES[:2]))
+    before = path.read_bytes()
+    assert results.initialize(path) is False
+    assert path.read_bytes() == before
+
+
+def test_reading_nothing_says_how_to_get_something(path):
+    with pytest.raises(UserError, match="no such file; make baseline"):
+        results.read(path)
+    assert not path.exists()
+    results.initialize(path)
+    with pytest.raises(UserError, match="no results yet; make baseline"):
+        results.read(path)
+
+
+# Files that are not ours ------------------------------------------------------------------------
+
+
+def test_another_header_is_refused(filled):
+    filled.write_text(filled.read_text().replace("step_ms", "ms", 1))
+    assert f"{filled}, line 1: has another header" in refusal(filled)
+
+
+@pytest.mark.parametrize("content", [b"hello", b"\n", b"run_id,round\n", "\ufeff".encode()])
+def test_any_other_file_is_refused(path, content):
+    path.write_bytes(content)
+    assert f"{path}, line 1: has another header" in refusal(path)
+
+
+@pytest.mark.parametrize(("cut", "line"), [(1, 4), (2, 4), (40, 4)])
+def test_a_last_line_that_is_cut_off_is_refused(filled, cut, line):
+    with filled.open("r+b") as file:
+        file.truncate(filled.stat().st_size - cut)
+    assert f"{filled}, line {line}: " in refusal(filled)
+
+
+def test_a_quote_that_never_closes_is_refused(filled):
+    with filled.open("a") as file:
+        file.write('"never closed\n')
+    assert f"{filled}, line 5: cannot be read (" in refusal(filled)
+
+
+def test_binary_junk_is_refused(filled):
+    with filled.open("ab") as file:
+        file.write(b"\xff\xfe\x00")
+    assert f"{filled}, line 5: is not text" in refusal(filled)
+
+
+@pytest.mark.parametrize("change", [lambda line: line + ",", lambda line: line.rpartition(",")[0]])
+def test_a_wrong_number_of_fields_is_refused(filled, change):
+    lines = filled.read_text().splitlines()
+    lines[2] = change(lines[2])
+    filled.write_text("\n".join(lines) + "\n")
+    assert f"{filled}, line 3: has " in (message := refusal(filled))
+    assert "fields instead of 20" in message
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "problem"),
+    [
+        ("step_ms", "fast", "has step_ms 'fast', which is no number"),
+        ("step_ms", "", "has step_ms '', which is no number"),
+        ("step_ms", "-1.5", "has step_ms -1.5, which is no time"),
+        ("step_ms", "nan", "has step_ms nan, which is no time"),
+        ("step_ms", "inf", "has step_ms inf, which is no time"),
+        ("data_ms", "-1", "has data_ms -1, which is no time"),
+        ("data_ms", "nan", "has data_ms nan, which is no time"),
+        ("first_step_s", "inf", "has first_step_s inf, which is no time"),
+        ("first_step_s", "", "has first_step_s '', which is no number"),
+        ("step", "1.5", "has step '1.5', which is no number"),
+        ("step", "", "has step '', which is no number"),
+        ("loss", "low", "has loss 'low', which is no number"),
+        ("peak_memory_mib", "1 GB", "has peak_memory_mib '1 GB', which is no number"),
+        ("batch_size", "", "has batch_size '', which is no number"),
+        ("round", "one", "has round 'one', which is no number"),
+        ("status", "fine", "has the unknown status 'fine'"),
+        ("phase", "cold", "has the unknown phase 'cold'"),
+        ("phase", "", "has the unknown phase ''"),
+    ],
+)
+def test_a_value_that_makes_no_sense_is_refused(filled, column, value, problem):
+    lines = filled.read_text().splitlines()
+    fields = lines[2].split(",")
+    fields[results.COLUMNS.index(column)] = value
+    lines[2] = ",".join(fields)
+    filled.write_text("\n".join(lines) + "\n")
+    assert f"{filled}, line 3: {problem}; mend that line, or " in refusal(filled)
+
+
+def test_the_line_named_is_the_files_even_behind_a_note_of_several(path):
+    results.append(path, rows_of("a", TIMES[:1], note="one\ntwo\nthree"))
+    with path.open("a") as file:
+        file.write("junk\n")
+    assert f"{path}, line 5: has 1 fields" in refusal(path)

@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from Utils import data, results
+from Utils import data, results, suite
 from Utils.ladder import ROOT
 
 FLAGS = ["MODEL=gpt2-tiny", "STEPS=3", "WARMUP=1", "DATASET=synthetic", "DEVICE=cpu"]
@@ -187,3 +187,65 @@ def test_gpu_check_without_a_gpu_is_one_line(project):
     assert done.returncode != 0
     assert "gpu-check: torch sees no CUDA device here" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def kept(project):
+    """What the suite has left, in the terms that an uninterrupted one would leave."""
+    rows = results.read(project / "results.csv")
+    return sorted(zip(rows["round"], rows.technique, rows.step, rows.status, strict=True))
+
+
+@pytest.mark.parametrize("victim", ["suite", "child"])
+def test_a_killed_suite_goes_on_where_it_was(victim, project):
+    flags = [*FLAGS, "STEPS=40", "ROUNDS=2"]
+    command = [sys.executable, "-m", "Utils.suite"]
+    command += [f"--{flag.lower()}" for flag in flags]
+    environment = {**os.environ, "CACHE_DIR": str(data.CACHE), "CUDA_VISIBLE_DEVICES": ""}
+    options = {"cwd": project, "env": environment, "text": True}
+    process = subprocess.Popen(
+        command, **options, stderr=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+    )
+    for line in process.stderr:
+        if line.startswith("[2/4]"):
+            break
+        if "step 1/40" in line and victim == "child":
+            subprocess.run(["pkill", "-KILL", "-g", str(process.pid), "-f", "no_optimization.py"])
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    done = subprocess.run(command, **options, capture_output=True)
+    assert done.returncode == 0, done.stderr
+    assert "going on: 1 of 4 runs" in done.stderr or victim == "child"
+    names = ("no_optimization", "tensorFloat32")
+    whole = [(r, name, step, "ok") for r in (0, 1) for name in names for step in range(40)]
+    assert [row for row in kept(project) if row[3] == "ok"] == whole
+
+
+def test_more_rounds_run_only_what_is_missing_and_a_complete_suite_starts_anew(project):
+    assert make(project, "all").returncode == 0
+    before = (project / "results.csv").read_text()
+    done = make(project, "all", "ROUNDS=2")
+    assert "going on: 2 of 4 runs" in done.stderr
+    after = (project / "results.csv").read_text()
+    assert after.startswith(before) and {row[0] for row in kept(project)} == {0, 1}
+    assert len(kept(project)) == 2 * 2 * 3
+    done = make(project, "all", "ROUNDS=2")
+    assert "going on" not in done.stderr and len(kept(project)) == 2 * 2 * 2 * 3
+
+
+def test_a_changed_script_is_measured_anew(project):
+    assert make(project, "all").returncode == 0
+    source = (project / "tensorFloat32.py").read_text()
+    (project / "tensorFloat32.py").write_text(source.replace('"high"', '"medium"'))
+    done = make(project, "all", "ROUNDS=2")
+    assert "going on" not in done.stderr and "[4/4]" in done.stderr
+
+
+def test_a_run_that_hangs_is_ended_and_recorded(tmp_path, monkeypatch, capsys):
+    whole = suite._python
+    monkeypatch.setattr(suite, "_python", lambda c, s, m=None: whole(c, s, m and 0.02))
+    monkeypatch.setattr(suite, "CACHE", tmp_path)
+    path = tmp_path / "results.csv"
+    flags = ["--model", "gpt2-tiny", "--dataset", "synthetic", "--steps", "1000000"]
+    assert suite.main(["no_optimization", *flags, "--results-file", str(path)]) == 1
+    (row,) = results.check(path)
+    assert row["status"] == "failed" and "time-out of 60 minutes" in row["note"]

@@ -98,21 +98,35 @@ def test_the_newest_run_decides_which_rows_are_compared(read):
 
 
 @pytest.mark.parametrize(
-    "other", [{"torch": "2.11"}, {"model": "gpt2-xl"}, {"dataset": "synthetic"}, {"world_size": 2}]
+    "other",
+    [
+        {"commit": "0000000"},
+        {"torch": "2.11"},
+        {"model": "gpt2-xl"},
+        {"dataset": "synthetic"},
+        {"world_size": 2},
+    ],
 )
 def test_unlike_runs_are_never_mixed(other, read):
     rows = read(
         rows_of("tensorFloat32", [9, 9, 50]), rows_of("no_optimization", [9, 9, 9], **other)
     )
     chosen, left_out = summary.select(rows)
-    assert set(chosen.technique) == {"no_optimization"} and "1 runs of" in left_out
+    assert set(chosen.technique) == {"no_optimization"} and "1 run of" in left_out
+
+
+def test_an_idea_on_a_dirty_tree_is_compared_with_its_commits_runs(read):
+    idea = rows_of("my_own", [9, 9, 50], commit="abc1234-dirty")
+    chosen, left_out = summary.select(read(rows_of("no_optimization", [9, 9, 100]), idea))
+    assert summary.summarize(chosen).speedup["my_own"] == pytest.approx(2) and not left_out
+    assert "commit abc1234, abc1234-dirty" in summary.table(chosen)
 
 
 def test_a_repeated_run_replaces_the_older_one(read):
     rows = read(rows_of("no_optimization", [9, 9, 100]), rows_of("no_optimization", [9, 9, 90]))
     chosen, left_out = summary.select(rows)
     assert summary.summarize(chosen).median_ms["no_optimization"] == 90
-    assert left_out == "left out: 1 runs that were repeated since"
+    assert left_out == "left out: 1 run repeated since"
 
 
 def test_the_table_carries_status_reason_memory_and_loss(read):
