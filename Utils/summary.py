@@ -3,6 +3,7 @@
 A ratio is paired: within a round both scripts ran under the same conditions on the same batches,
 so the median step times of that round are divided, and the rounds' log ratios averaged. The
 interval is Student's t over the rounds, 95%. With one round there is none, and no verdict.
+Losses are paired in the same way, as differences.
 """
 
 import sys
@@ -19,6 +20,7 @@ GROUP = ["device", "torch", "model", "dataset", "batch_size", "seq_len", "world_
 BASELINE = "no_optimization"
 LAST_STEPS = 10  # whose mean loss is a run's loss
 CONFIDENCE = 0.95
+NO_INTERVAL = "one round: no interval"
 MARK = "<!-- table -->"
 
 
@@ -74,15 +76,17 @@ def summarize(rows):
 
     status, note; parent; rounds (with timings); median_ms, p20_ms, p80_ms (of all timed steps);
     tokens_per_second; first_step_s; peak_memory_mib; loss (nats a token, mean of the last timed
-    steps); and for the ratio of step times, over the baseline and over the parent, speedup,
-    speedup_low, speedup_high, verdict and parent_speedup, ... likewise. What is not known is NaN.
+    steps); loss_difference from the baseline, loss_low, loss_high, loss_verdict; and for the ratio
+    of step times, over the baseline and over the parent, speedup, speedup_low, speedup_high,
+    verdict and parent_speedup, ... likewise. What is not known is NaN.
     """
     known = ladder.techniques()
     order = [*known, *rows.technique[~rows.technique.isin(known)].unique()]
     timed = rows[(rows.status == "ok") & (rows.phase == "timed")]
     by_run = timed.groupby(["technique", "round"])
     medians = by_run.step_ms.median()
-    losses = by_run.loss.apply(lambda loss: loss.tail(LAST_STEPS).mean())
+    losses = by_run.loss.apply(_last)
+    by_step = rows[rows.status == "ok"].set_index(["technique", "round", "step"]).loss
 
     lines = []
     for name in order:
@@ -101,6 +105,9 @@ def summarize(rows):
             line["first_step_s"] = ok.first_step_s.first().median()
             line["peak_memory_mib"] = ok.peak_memory_mib.first().median()
             line["loss"] = losses[name].mean()
+            if BASELINE in losses and name != BASELINE:
+                exact = by_step[name].sub(by_step[BASELINE]).dropna().eq(0).all()
+                line |= loss_difference(losses[BASELINE], losses[name], exact)
             for prefix, other in (("", BASELINE), ("parent_", parent)):
                 if other in medians and (other != name or prefix == ""):
                     ratio = speedup(medians[other], medians[name])
@@ -109,6 +116,7 @@ def summarize(rows):
     columns = [
         *("technique", "parent", "status", "note", "rounds", "median_ms", "p20_ms", "p80_ms"),
         *("tokens_per_second", "first_step_s", "peak_memory_mib", "loss"),
+        *("loss_difference", "loss_low", "loss_high", "loss_verdict"),
         *(
             p + key
             for p in ("", "parent_")
@@ -116,6 +124,10 @@ def summarize(rows):
         ),
     ]
     return pd.DataFrame(lines, columns=columns).set_index("technique")
+
+
+def _last(losses):
+    return losses.tail(LAST_STEPS).mean()
 
 
 def speedup(reference, medians):
@@ -127,14 +139,42 @@ def speedup(reference, medians):
     logs = np.log(reference / medians).dropna()
     if logs.empty:
         return {}
-    mean, low, high = logs.mean(), np.nan, np.nan
-    verdict = "one round: no interval"
+    mean, low, high = interval(logs)
+    verdict = NO_INTERVAL
     if len(logs) > 1:
-        half = stats.t.ppf((1 + CONFIDENCE) / 2, len(logs) - 1) * logs.std() / len(logs) ** 0.5
-        low, high = mean - half, mean + half
         verdict = "faster" if low > 0 else "slower" if high < 0 else "no detectable difference"
     values = {"speedup": mean, "speedup_low": low, "speedup_high": high}
     return {**{key: float(np.exp(value)) for key, value in values.items()}, "verdict": verdict}
+
+
+def loss_difference(reference, losses, exact):
+    """How much higher `losses` are than `reference`, from the rounds that both have.
+
+    reference, losses: Series of nats a token, indexed by round. exact: whether the losses of all
+    steps are bitwise the same. Returns loss_difference, loss_low and loss_high (95%, NaN with one
+    round) and a loss_verdict; {} without a common round.
+    """
+    differences = (losses - reference).dropna()
+    if differences.empty:
+        return {}
+    mean, low, high = interval(differences)
+    if exact:
+        verdict = "exact"
+    elif len(differences) == 1:
+        verdict = NO_INTERVAL
+    else:
+        verdict = "worse" if low > 0 else "better" if high < 0 else "indistinguishable"
+    keys = ("loss_difference", "loss_low", "loss_high", "loss_verdict")
+    return dict(zip(keys, (mean, low, high, verdict), strict=True))
+
+
+def interval(values):
+    """(mean, low, high) of independent values: Student's t, 95%; low and high are NaN for one."""
+    mean, n = values.mean(), len(values)
+    if n == 1:
+        return mean, np.nan, np.nan
+    half = stats.t.ppf((1 + CONFIDENCE) / 2, n - 1) * values.std() / n**0.5
+    return mean, mean - half, mean + half
 
 
 def _outcome(own):
@@ -169,6 +209,17 @@ def ratio_text(line, prefix=""):
     return f"{value:.2f}x" if pd.isna(low) else f"{value:.2f}x ({low:.2f}-{high:.2f})"
 
 
+def loss_text(line):
+    """ "+0.0120 (+0.0020 to +0.0220)", "exact", or "" where it is not known."""
+    if pd.isna(line.loss_difference):
+        return ""
+    if line.loss_verdict == "exact":
+        return "exact"
+    if pd.isna(line.loss_low):
+        return f"{line.loss_difference:+.4f}"
+    return f"{line.loss_difference:+.4f} ({line.loss_low:+.4f} to {line.loss_high:+.4f})"
+
+
 def table(rows, left_out=""):
     """The selected rows as a GitHub-markdown table with a caption. A string."""
     summary = summarize(rows)
@@ -186,22 +237,31 @@ def table(rows, left_out=""):
         "tokens/s": column("tokens_per_second", ",.0f"),
         "speedup over baseline": [ratio_text(line) for line in lines],
         "over parent": [ratio_text(line, "parent_") for line in lines],
+        "verdict on parent": _words(summary.parent_verdict),
         "first step (s)": column("first_step_s", ".1f"),
         "peak memory (MiB)": column("peak_memory_mib", ",.0f"),
         "loss": column("loss", ".3f"),
+        "loss - baseline's": [loss_text(line) for line in lines],
+        "verdict on loss": _words(summary.loss_verdict),
         "note": own_notes(summary),
     }
-    words = ("technique", "status", "note")
+    words = ("technique", "status", "note", "verdict on parent", "verdict on loss")
     align = ["left" if name in words else "right" for name in columns]
     text = pd.DataFrame(columns).to_markdown(index=False, disable_numparse=True, colalign=align)
-    interval = (
-        "one round: no interval"
-        if summary.speedup_low.isna().all()
-        else "in brackets the 95% interval over rounds"
-    )
-    return "\n".join(
-        [text, "", f"{describe(rows)}; {interval}.", *([left_out] if left_out else [])]
-    )
+    brackets = NO_INTERVAL
+    if summary.speedup_low.notna().any():
+        seeds = rows[rows.technique == BASELINE].groupby("round").loss.apply(_last)
+        brackets = (
+            "in brackets the 95% interval over rounds; from seed to seed the baseline's loss "
+        )
+        brackets += f"has a standard deviation of {seeds.std():.3f}"
+    caption = f"{describe(rows)}; {brackets}."
+    return "\n".join([text, "", caption, *([left_out] if left_out else [])])
+
+
+def _words(column):
+    """A column of verdicts; with one round there are none, and the caption says so."""
+    return ["" if pd.isna(word) or word == NO_INTERVAL else word for word in column]
 
 
 def main(argv=None):

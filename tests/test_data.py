@@ -393,9 +393,10 @@ def test_a_hub_dataset_is_read_as_far_as_needed(hub, dataset, name, config):
 
 
 def test_configs_of_a_hub_dataset_do_not_share_their_tokens(hub):
-    data.load_tokens("owner/name:one")
-    data.load_tokens("owner/name:two")
-    assert hub.dataset == ("owner/name", "two")
+    name = "owner/" + "n" * 50
+    for config in ("one", "two"):
+        data.load_tokens(f"{name}:{config}")
+        assert hub.dataset == (name, config)
 
 
 def test_a_hub_dataset_is_read_once(hub, monkeypatch):

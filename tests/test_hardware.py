@@ -103,9 +103,11 @@ def test_a_cpus_peak_is_not_inherited_from_a_fat_parent():
     assert len(ballast) == 400 * 2**20
 
 
-def test_a_cpu_is_named_with_its_threads():
-    name, facts = hardware.CPU().name, hardware.CPU().describe()
-    assert name == f"{facts['name']} ({torch.get_num_threads()} threads)"
+@pytest.mark.parametrize(("count", "threads"), [(1, "1 thread"), (8, "8 threads")])
+def test_a_cpu_is_named_with_its_threads(monkeypatch, count, threads):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: count)
+    facts = hardware.CPU().describe()
+    assert hardware.CPU().name == f"{facts['name']} ({threads})"
     assert facts["name"] and facts["type"] == "cpu" and facts["memory_mib"] > 500
 
 

@@ -79,6 +79,33 @@ def test_the_interval_holds_the_true_ratio_19_times_of_20(ratio):
     assert wrong / experiments <= 0.065
 
 
+def test_losses_are_compared_within_rounds():
+    """Seeds differ by far more than techniques do; the pairs see through it."""
+    seeds = pd.Series([5.0, 5.4, 4.7, 5.2])
+    worse = seeds + [0.010, 0.012, 0.009, 0.011]
+    got = summary.loss_difference(seeds, worse, exact=False)
+    assert got["loss_difference"] == pytest.approx(0.0105)
+    assert got["loss_low"] > 0.008 and got["loss_verdict"] == "worse"
+    assert summary.loss_difference(worse, seeds, exact=False)["loss_verdict"] == "better"
+    same = seeds + [0.01, -0.01, 0.005, -0.004]
+    verdict = summary.loss_difference(seeds, same, exact=False)["loss_verdict"]
+    assert verdict == "indistinguishable"
+    one = summary.loss_difference(seeds[:1], worse, exact=False)
+    assert one["loss_verdict"] == "one round: no interval" and np.isnan(one["loss_low"])
+
+
+def test_losses_that_agree_to_the_last_bit_are_exact(read):
+    third = 1 / 3
+    lines = summary.summarize(
+        read(
+            rows_of("no_optimization", [9, 9, 9], loss=third),
+            rows_of("tensorFloat32", [9, 9, 9], loss=third),
+            rows_of("brainFloat16", [9, 9, 9], loss=np.nextafter(third, 1)),
+        )
+    )
+    assert list(lines.loss_verdict[1:]) == ["exact", "one round: no interval"]
+
+
 def test_the_newest_run_decides_which_rows_are_compared(read):
     rows = read(
         rows_of("no_optimization", [9, 9, 100], device="Old GPU"),
@@ -144,13 +171,12 @@ def test_the_table_carries_status_reason_memory_and_loss(read):
         if line.startswith("|")
     }
     assert cells["no_optimization"][:2] == ["ok", "100.0"]
-    assert cells["no_optimization"][4] == "1.00x" and cells["no_optimization"][7:9] == [
-        "900",
-        "4.250",
-    ]
+    assert cells["no_optimization"][4] == "1.00x"
+    assert cells["no_optimization"][8:10] == ["900", "4.250"]
+    assert cells["tensorFloat32"][10] == "+0.7500"
     assert cells["tensorFloat32"][-1] == "TF32: no effect expected on this device"
     assert cells["brainFloat16"][-1] == ""  # its parent says so already
-    assert cells["8bit_optimizer"] == ["unsupported", *[""] * 8, "needs bitsandbytes"]
+    assert cells["8bit_optimizer"] == ["unsupported", *[""] * 11, "needs bitsandbytes"]
     assert cells["my_own"][4] == "4.00x" and cells["my_own"][5] == ""
     assert "one round: no interval" in table and "commit abc1234" in table
 
