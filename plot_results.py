@@ -140,12 +140,12 @@ def draw_speedup(rows, lines):
             axes.barh(y, line.speedup, color=colours()[name], height=0.7, zorder=2)
             if not np.isnan(low[name]):
                 axes.plot([low[name], high[name]], [y, y], color="black", lw=1.5, zorder=3)
-            right = np.nanmax([line.speedup, high[name]])
-            text = f"{line.speedup:.2f}x"
-            axes.text(right + 0.015 * widest, y, text, va="center", fontweight="bold")
             parent = lines.speedup.get(line.parent, np.nan)
             if not np.isnan(parent):
                 axes.plot(parent, y, "D", color="white", mec="black", ms=6, zorder=4)
+            right = np.nanmax([line.speedup, high[name], parent])
+            text = f"{line.speedup:.2f}x"
+            axes.text(right + 0.015 * widest, y, text, va="center", fontweight="bold")
         for x, value in (
             (1.13, _number(line.peak_memory_mib, ",.0f")),
             (1.24, _number(line.loss, ".3f")),

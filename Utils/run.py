@@ -72,7 +72,7 @@ def parse_args(doc, argv=None, technique=None):
     script = Path(sys.argv[0])
     parser = settings.Parser(technique or script.name, doc)
     settings.add_settings(parser)
-    args = parser.parse_args(argv, Settings(technique=technique or script.stem, script=script))
+    args = parser.parse_args(argv, Settings(technique=technique or script.stem))
     if args.rounds > 1:
         command = [sys.executable, "-m", "Utils.suite", args.technique, *argv]
         os.execve(sys.executable, command, {**os.environ, "PYTHONPATH": str(ROOT)})
@@ -83,6 +83,8 @@ def parse_args(doc, argv=None, technique=None):
     args.started = datetime.now(UTC)
     args.run_id = f"{args.started:%Y%m%dT%H%M%S.%fZ}-{secrets.token_hex(2)}"
     args.notes, args.argv = [], argv
+    # Now, not after the run: someone may edit the script meanwhile.
+    args.commit, args.source = _commit(), "" if technique else script.read_text()
     sys.excepthook = lambda kind, error, trace: _ended_early(args, error, trace)
     return args
 
@@ -136,7 +138,7 @@ class Run:
         """
         args, mark, clock = self.args, self.args.hardware.mark, time.perf_counter
         self.dataset_facts = getattr(batches, "facts", {})
-        watched = min(1, args.warmup - 1)  # the second step, or the only one that warms up
+        watched = 1 if args.warmup >= 3 else None  # watching slows the next step as well
         batches = iter(batches)
         with Progress(args, self.model) as progress:
             self.marks.append(mark())
@@ -206,8 +208,8 @@ class Run:
 class AttentionWatch:
     """Which scaled_dot_product_attention really ran, from the profiler's list of operators.
 
-    It watches one warm-up step, so the measured ones never feel it; compiled code calls the same
-    operators and is seen too. Nothing is known where there is no warm-up.
+    It watches the second step, where that and the third are warm-up, so the measured ones never
+    feel it. Compiled code calls the same operators and is seen too.
     """
 
     OPERATORS = (
@@ -309,7 +311,7 @@ def _row(args, status):
         "world_size": 1,
         "device": args.hardware.name,
         "torch": torch.__version__,
-        "commit": _commit(),
+        "commit": args.commit,
         "note": "; ".join(args.notes),
     }
 
@@ -330,12 +332,12 @@ def _record(args, status):
         "chosen_automatically": args.auto,
         "round": args.round,
         "suite": os.environ.get("SUITE"),
-        "commit": _commit(),
+        "commit": args.commit,
         "device": args.hardware.describe(),
         "threads": torch.get_num_threads(),
         "versions": {"python": platform.python_version(), "torch": torch.__version__},
         "platform": platform.platform(),
-        "source": args.script.read_text() if args.script.is_file() else None,
+        "source": args.source,
         "notes": args.notes,
     }
 
@@ -402,7 +404,7 @@ def _commit():
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
     try:
-        ours = [":(exclude)results*.csv", ":(exclude)plots", ":(exclude)runs"]
+        ours = [":(exclude)*.csv", ":(exclude)plots", ":(exclude)runs"]
         dirty = "-dirty" if git("status", "--porcelain", "--", ".", *ours) else ""
         return git("rev-parse", "--short=7", "HEAD") + dirty
     except (OSError, subprocess.CalledProcessError):
