@@ -10,28 +10,30 @@ from Utils import results, summary
 from Utils.ladder import ROOT
 
 
+def committed(name):
+    """A file as it was committed: the one here may have changed since, by a run or a redrawing."""
+    show = subprocess.run(["git", "-C", str(ROOT), "show", f"HEAD:{name}"], capture_output=True)
+    return show.stdout or (ROOT / name).read_bytes()
+
+
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory):
-    """The committed results.csv: the one here may have grown since."""
-    show = subprocess.run(["git", "-C", str(ROOT), "show", "HEAD:results.csv"], capture_output=True)
     path = tmp_path_factory.mktemp("reference") / "results.csv"
-    path.write_bytes(show.stdout or (ROOT / "results.csv").read_bytes())
+    path.write_bytes(committed("results.csv"))
     return summary.select(results.read(path))[0]
 
 
 def test_the_readmes_table_is_made_from_them(rows):
-    shown = (ROOT / "README.md").read_text().split(summary.MARK)[1].strip()
+    shown = committed("README.md").decode().split(summary.MARK)[1].strip()
     assert shown == summary.table(rows)
 
 
 def test_the_charts_are_drawn_from_them(rows):
     described = summary.describe(rows)
     for chart in ("step_times", "heatmap", "speedup"):
-        texts = re.findall(
-            r"<text[^>]*>([^<]*)</text>", (ROOT / "plots" / f"{chart}.svg").read_text()
-        )
+        texts = re.findall(r"<text[^>]*>([^<]*)</text>", committed(f"plots/{chart}.svg").decode())
         assert described in " ".join(texts)
-    bars = (ROOT / "plots" / "speedup.svg").read_text()
+    bars = committed("plots/speedup.svg").decode()
     for value in summary.summarize(rows).speedup:
         assert f">{value:.2f}x<" in bars
 
@@ -43,6 +45,6 @@ def test_they_come_from_a_clean_tree_in_three_rounds_or_more(rows):
 
 def test_every_run_has_its_record(rows):
     for run_id, own in rows.groupby("run_id"):
-        record = json.loads((ROOT / "runs" / f"{run_id}.json").read_text())
+        record = json.loads(committed(f"runs/{run_id}.json"))
         assert record["technique"] == own.technique.iloc[0] and record["source"]
         assert record["commit"] == own.commit.iloc[0]
