@@ -94,8 +94,10 @@ lint: $(ENVIRONMENT)         ## ruff: errors and formatting
 
 gpu-check: $(ENVIRONMENT)    ## on a GPU: its tests and every script at 20 steps, in under 10 minutes
 	@$(PYTHON) -c 'import sys, torch; torch.cuda.is_available() or sys.exit("gpu-check: torch sees no CUDA device here")'
-	@$(PYTHON) -m pytest -m gpu -p no:cacheprovider; tests=$$?; \
-	$(PYTHON) -m Utils.suite $(FLAGS) --steps 20 --device cuda --rounds 1; scripts=$$?; \
+	@mkdir -p .cache/gpu-check
+	@$(PYTHON) -m pytest -m gpu -p no:cacheprovider tests/test_gpu.py; tests=$$?; \
+	$(PYTHON) -m Utils.suite $(FLAGS) --steps 20 --device cuda --rounds 1 \
+	    --results-file .cache/gpu-check/results.csv; scripts=$$?; \
 	result() { if [ $$1 -eq 0 ]; then echo passed; else echo FAILED; fi; }; \
 	echo "gpu-check: GPU tests $$(result $$tests), scripts $$(result $$scripts)"; \
 	[ $$tests -eq 0 ] && [ $$scripts -eq 0 ]

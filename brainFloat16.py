@@ -1,13 +1,14 @@
-"""Autocast: the forward's matrix products in bfloat16, weights and sums in float32.
+"""Autocast: matrix products in bfloat16, weights and their update in float32.
 
 bfloat16 is float32 cut to 16 bits: the same 8 exponent bits, so nothing overflows and no loss
-scaling is needed, and 7 bits of mantissa. Tensor cores run at twice the rate of TF32, and the
-activations kept for the backward pass take half the memory and half the traffic. Autocast picks
-the type operation by operation; softmax, LayerNorm and the loss stay in float32 on a GPU.
+scaling is needed, and 7 bits of mantissa. Tensor cores run it at twice the rate of TF32, and what
+the products read, write and keep for the backward pass takes half the memory. Autocast picks the
+type operation by operation; softmax, LayerNorm and the loss stay in float32 on a GPU. The backward
+pass computes each operation in the type that its forward had.
 
 Parent: tensorFloat32
 Needs:  bfloat16 in hardware: compute capability 8.0 or newer, or a CPU with AVX512-BF16 or AMX
-Gains:  time and activation memory
+Gains:  time, and the memory of activations that are kept in 16 bits
 Costs:  mantissa bits in the products; a copy of each weight in bfloat16, made anew every step
 See:    Kalamkar et al. 2019, A Study of BFLOAT16 for Deep Learning Training
 """

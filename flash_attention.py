@@ -7,7 +7,7 @@ the backward pass: more arithmetic, far less traffic, memory linear in T. Being 
 attention is causal, it skips the tiles above the diagonal.
 
 Parent: torch_compile
-Needs:  nothing; torch takes the best kernel the device has, and the run's record says which ran
+Needs:  nothing; torch takes the first of its kernels that can, and the run's record says which
 Gains:  time and memory, the more the longer the sequence
 Costs:  sums in another order, so other rounding
 See:    Dao et al. 2022, FlashAttention (NeurIPS)

@@ -1,12 +1,13 @@
 """AdamW's whole update in one kernel over many parameters at once.
 
-AdamW is a dozen element-wise operations on the weight, its gradient and two moments. One by one,
-each reads and writes whole tensors; fused, every number is read once, updated in registers and
-written once, and a single launch serves dozens of tensors. The arithmetic is the same.
+AdamW is a dozen element-wise operations on the weight, its gradient and two moments. By default
+torch runs them one after the other, over lists of tensors on a GPU, tensor by tensor on a CPU, and
+each reads and writes memory. Fused, every number is read once, updated in registers and written
+once. The arithmetic is the same.
 
 Parent: flash_attention
 Needs:  nothing
-Gains:  time in the optimizer: some milliseconds a step, whatever the batch; so the smaller the
+Gains:  time in the optimizer, and its temporaries; the same whatever the batch, so the smaller the
         batch, the more it shows
 Costs:  nothing known
 See:    torch.optim.AdamW in PyTorch's documentation, on fused

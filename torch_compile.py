@@ -3,7 +3,7 @@
 Eager PyTorch launches a kernel an operation, and each reads its inputs from memory and writes its
 outputs back. TorchDynamo captures the model as a graph, AOTAutograd adds the backward graph, and
 Inductor fuses neighbours: bias, GELU, LayerNorm, casts, mask and softmax stay in registers. What
-is left costs less memory traffic and no Python between the kernels.
+is left is fewer kernels, less memory traffic, and a plain list of launches in place of modules.
 
 Parent: brainFloat16
 Needs:  Triton on a GPU of compute capability 7.0 or newer, a C++ compiler on a CPU

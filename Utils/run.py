@@ -6,6 +6,7 @@ is chosen in `hardware`; on a GPU the loop contains no synchronization of ours.
 """
 
 import argparse
+import contextlib
 import json
 import logging
 import math
@@ -15,10 +16,12 @@ import secrets
 import signal
 import subprocess
 import sys
+import textwrap
 import time
 import traceback
 import warnings
 from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -75,7 +78,7 @@ def parse_args(doc, argv=None, technique=None):
     args = parser.parse_args(argv, Settings(technique=technique or script.stem))
     if args.rounds > 1:
         command = [sys.executable, "-m", "Utils.suite", args.technique, *argv]
-        os.execve(sys.executable, command, {**os.environ, "PYTHONPATH": str(ROOT)})
+        os.execve(sys.executable, command, settings.environment())
     try:
         _settle(args)
     except UserError as error:
@@ -166,9 +169,9 @@ class Run:
         peak = args.hardware.peak_memory_mib()
         losses = [float(loss) for loss in self.losses]
         if len(times) <= args.warmup or len(losses) != len(times):
-            raise UserError(
-                f"{args.technique}: {len(times)} steps and {len(losses)} losses were recorded; "
-                f"the loop must run beyond --warmup {args.warmup} and call run.log once a step"
+            raise RuntimeError(
+                f"{len(times)} steps and {len(losses)} losses were recorded; the loop must run "
+                f"beyond --warmup {args.warmup} and call run.log once a step"
             )
         backend = self.attention.backend()
         if backend and "math" in backend:
@@ -335,7 +338,7 @@ def _record(args, status):
         "commit": args.commit,
         "device": args.hardware.describe(),
         "threads": torch.get_num_threads(),
-        "versions": {"python": platform.python_version(), "torch": torch.__version__},
+        "versions": _versions(),
         "platform": platform.platform(),
         "source": args.source,
         "notes": args.notes,
@@ -358,7 +361,7 @@ def _write(args, rows, record):
 
 def record_ended(args, status, reason):
     """Appends the one row of a run that has no timing, and says why on stderr."""
-    args.notes = [" ".join(reason.split())]
+    args.notes = [textwrap.shorten(reason, 300, placeholder=" ...")]
     print(f"{args.technique}: {status.replace('_', ' ')}: {args.notes[0]}", file=sys.stderr)
     _write(args, [_row(args, status)], _record(args, status))
 
@@ -409,6 +412,15 @@ def _commit():
         return git("rev-parse", "--short=7", "HEAD") + dirty
     except (OSError, subprocess.CalledProcessError):
         return ""
+
+
+def _versions():
+    """Of Python and of the packages that decide what runs, as far as they are there."""
+    found = {"python": platform.python_version(), "torch": torch.__version__}
+    for package in ("numpy", "triton", "bitsandbytes"):
+        with contextlib.suppress(PackageNotFoundError):
+            found[package] = version(package)
+    return found | {"cudnn": torch.backends.cudnn.version()}
 
 
 def _compile_cache():

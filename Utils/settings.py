@@ -1,7 +1,10 @@
 """The flags that scripts, suite, table and charts share. Importing this costs no torch."""
 
 import argparse
+import os
 from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
 
 
 class Parser(argparse.ArgumentParser):
@@ -16,6 +19,12 @@ class Parser(argparse.ArgumentParser):
 
 class _Help(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefaultsHelpFormatter):
     pass
+
+
+def environment(**more):
+    """This process's environment variables with the project on Python's path."""
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    return {**os.environ, "PYTHONPATH": path, **more}
 
 
 def at_least(minimum, auto=False):

@@ -12,10 +12,12 @@ Ends with one table.
 import hashlib
 import json
 import os
+import platform
 import signal
 import subprocess
 import sys
 import time
+from importlib.metadata import version
 from itertools import takewhile
 from pathlib import Path
 
@@ -83,7 +85,9 @@ def main(argv):
 
 def _resume(args, chosen, plan):
     """(name of the suite, its (round, technique) pairs that need not run again)."""
-    parts = [sys.executable, str(args.results_file.resolve()), *_flags(args, 0)]
+    parts = [sys.executable, version("torch"), platform.node(), _head()]
+    parts += [os.environ.get(name, "") for name in ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")]
+    parts += [str(args.results_file.resolve()), *_flags(args, 0)]
     parts += [file.read_text() for file in SHARED] + [t.name + t.code for t in chosen]
     key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
     note = CACHE / "suites" / f"{key}.json"
@@ -108,6 +112,15 @@ def _resume(args, chosen, plan):
     return suite, set()
 
 
+def _head():
+    """The project's commit, or "" without git. Runs of another one are not compared with these."""
+    command = ["git", "-C", str(ladder.ROOT), "rev-parse", "HEAD"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True).stdout
+    except OSError:
+        return ""
+
+
 def _runs_of(suite, path):
     """run_ids of a suite, from the records beside the results file."""
     found = set()
@@ -130,7 +143,7 @@ def _flags(args, r):
 def _python(command, suite, minutes=None):
     """Runs Python with the project on its path, its output going where ours goes. Exit code, or
     None where it was ended after so many minutes."""
-    environment = {**os.environ, "PYTHONPATH": str(ladder.ROOT), "SUITE": suite}
+    environment = settings.environment(SUITE=suite)
     process = subprocess.Popen([sys.executable, *command], env=environment)
     end = time.monotonic() + 60 * minutes if minutes else None
     while True:

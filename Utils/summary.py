@@ -108,6 +108,8 @@ def summarize(rows):
             if BASELINE in losses and name != BASELINE:
                 exact = by_step[name].sub(by_step[BASELINE]).dropna().eq(0).all()
                 line |= loss_difference(losses[BASELINE], losses[name], exact)
+            if not np.isfinite(timed.loss[timed.technique == name]).all():
+                line["loss_verdict"] = "diverged"
             for prefix, other in (("", BASELINE), ("parent_", parent)):
                 if other in medians and (other != name or prefix == ""):
                     ratio = speedup(medians[other], medians[name])
@@ -196,7 +198,9 @@ def own_notes(summary):
     """The notes, less what a technique's parent has to say as well."""
     parents = [summary.note.get(parent, "") for parent in summary.parent]
     return [
-        "; ".join(part for part in note.split("; ") if part not in parent.split("; "))
+        "; ".join(part for part in note.split("; ") if part not in parent.split("; ")).replace(
+            "|", "\\|"
+        )
         for note, parent in zip(summary.note, parents, strict=True)
     ]
 
@@ -211,10 +215,10 @@ def ratio_text(line, prefix=""):
 
 def loss_text(line):
     """ "+0.0120 (+0.0020 to +0.0220)", "exact", or "" where it is not known."""
+    if line.loss_verdict in ("exact", "diverged"):
+        return line.loss_verdict
     if pd.isna(line.loss_difference):
         return ""
-    if line.loss_verdict == "exact":
-        return "exact"
     if pd.isna(line.loss_low):
         return f"{line.loss_difference:+.4f}"
     return f"{line.loss_difference:+.4f} ({line.loss_low:+.4f} to {line.loss_high:+.4f})"

@@ -12,11 +12,12 @@ from no_optimization import explicit_attention
 from tests.harness_cost import stopwatch_steps
 from Utils import hardware, results, run
 from Utils.data import TokenBatches
+from Utils.errors import Unsupported
 from Utils.ladder import ROOT
 from Utils.model import CONFIGS, GPT
 
 pytestmark = pytest.mark.gpu
-SMALL = ["--device", "cuda", "--batch-size", "4", "--seq-len", "256"]
+SMALL = ["--device", "cuda", "--batch-size", "8", "--seq-len", "512"]
 
 
 @pytest.fixture
@@ -43,6 +44,8 @@ def scripts(tmp_path_factory):
             ended = subprocess.run(command, capture_output=True, text=True)
             assert ended.returncode == 0, ended.stderr
             rows = results.read(file)
+            if rows.status[0] == "unsupported":
+                pytest.skip(f"{name}: {rows.note[0]}")
             record = folder / "runs" / f"{rows.run_id[0]}.json"
             done[name] = SimpleNamespace(rows=rows, record=json.loads(record.read_text()))
         return done[name]
@@ -73,7 +76,7 @@ def test_peak_memory_is_the_allocators(settle):
     tensor = torch.empty(int((before + 300) * 2**20), dtype=torch.uint8, device="cuda")
     assert device.peak_memory_mib() >= before + 300
     del tensor
-    assert device.memory_bytes > 2**30 and device.describe()["driver"]
+    assert device.memory_bytes > 2**30 and device.describe()["capability"]
 
 
 def test_the_model_is_the_same_function_on_gpu_and_cpu():
@@ -87,7 +90,11 @@ def test_the_model_is_the_same_function_on_gpu_and_cpu():
     assert torch.allclose(on_gpu.cpu(), on_cpu, atol=1e-4)
 
 
-def test_tf32_rounds_inputs_and_float32_does_not():
+def test_tf32_rounds_inputs_and_float32_does_not(settle):
+    try:
+        settle().require("tf32")
+    except Unsupported as reason:
+        pytest.skip(str(reason))
     a, b = (torch.randn(1024, 1024, device="cuda") for _ in range(2))
     exact = a.double() @ b.double()
     errors = []
@@ -120,10 +127,10 @@ def test_losses_fall_together(name, scripts):
 
 
 def test_flash_attention_needs_less_memory_than_explicit(scripts):
-    peaks = [
-        scripts(name).rows.peak_memory_mib[0] for name in ("flash_attention", "no_optimization")
-    ]
-    assert peaks[0] < peaks[1]
+    flash, explicit = (
+        scripts(name).rows.peak_memory_mib[0] for name in ("flash_attention", "torch_compile")
+    )
+    assert flash < explicit
 
 
 def test_too_large_a_batch_is_out_of_memory_and_nothing_else(tmp_path):

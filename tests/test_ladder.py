@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from Utils import ladder, results, settings
+from Utils import hardware, ladder, results, settings
 
 TECHNIQUES = ladder.techniques()
 BELOW_BASELINE = [t for t in TECHNIQUES.values() if t.parent]
@@ -119,6 +119,7 @@ def smoke(tmp_path_factory):
     """Rows of every technique at the tiny model, run the way a user runs them."""
     path = tmp_path_factory.mktemp("smoke") / "results.csv"
     command = [sys.executable, "-m", "Utils.suite", *TECHNIQUES, "--model", "gpt2-tiny"]
+    command += ["--device", "cpu"]
     command += ["--steps", str(STEPS), "--warmup", str(WARMUP), "--results-file", str(path)]
     done = subprocess.run(command, cwd=ladder.ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -157,5 +158,5 @@ def test_its_losses_fall_together_with_the_baselines(technique, smoke):
 def test_a_technique_without_effect_on_this_device_says_so(smoke):
     rows, _ = smoke
     notes = rows.groupby("technique").note.first()
-    assert notes["tensorFloat32"] == "TF32: no effect expected on this device"
+    assert notes["tensorFloat32"] == hardware.check("tf32", hardware.CPU())
     assert notes["no_optimization"] == ""

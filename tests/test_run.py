@@ -20,7 +20,7 @@ from tests.fakes import FakeCuda
 from tests.harness_cost import empty_steps, stopwatch_steps
 from Utils import hardware, results, run
 from Utils.data import TokenBatches
-from Utils.errors import Unsupported, UserError
+from Utils.errors import Unsupported
 from Utils.ladder import ROOT
 
 TINY = ["--model", "gpt2-tiny", "--dataset", "synthetic", "--device", "cpu"]
@@ -196,7 +196,7 @@ def test_a_loss_that_is_not_finite_is_noted(settle):
 def test_a_loop_that_does_not_log_or_leaves_early_is_told_so(settle):
     args = settle("--steps", "5", "--warmup", "2")
     for leave_after, log in ((5, False), (2, True)):
-        with pytest.raises(UserError, match="run.log once a step"):
+        with pytest.raises(RuntimeError, match="run.log once a step"):
             with run.Run(args, torch.nn.Identity(), None) as measured:
                 for step, _ in enumerate(measured.steps(TokenBatches(args))):
                     if step == leave_after:

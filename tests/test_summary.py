@@ -106,6 +106,22 @@ def test_losses_that_agree_to_the_last_bit_are_exact(read):
     assert list(lines.loss_verdict[1:]) == ["exact", "one round: no interval"]
 
 
+def test_a_loss_that_is_not_finite_is_no_missing_value(read):
+    runs = [
+        rows_of(name, [9, 9, 9], loss=loss, round=r)
+        for r in range(3)
+        for name, loss in (("no_optimization", 5.0), ("tensorFloat32", float("nan") if r else 5.0))
+    ]
+    rows = read(*runs)
+    assert summary.summarize(rows).loss_verdict["tensorFloat32"] == "diverged"
+    assert summary.table(rows).count("diverged") == 2
+
+
+def test_a_note_cannot_break_the_table(read):
+    rows = read(rows_of("no_optimization", [], status="failed", note="a | b"))
+    assert r"a \| b" in summary.table(rows)
+
+
 def test_the_newest_run_decides_which_rows_are_compared(read):
     rows = read(
         rows_of("no_optimization", [9, 9, 100], device="Old GPU"),
