@@ -95,8 +95,9 @@ def reset(path):
     return kept
 
 
-def check(path):
-    """Reads the whole file, if there is one, and checks that a run may append to it.
+def check(path, writable=True):
+    """Reads the whole file, if there is one, and checks that a run may append to it, or, not
+    `writable`, that it can be read.
 
     Returns its rows as dicts of strings. Raises UserError with file, line and remedy.
     """
@@ -107,7 +108,8 @@ def check(path):
             return []
         if not path.is_file():
             raise UserError(f"{path}: not a file")
-        with path.open("r+b") as file:  # for writing too: os.access() knows less than open()
+        mode = "r+b" if writable else "rb"  # os.access() knows less than opening does
+        with path.open(mode) as file:
             data = file.read()
         text = data.decode()
     except UnicodeDecodeError as error:
@@ -149,7 +151,7 @@ def read(path):
 
     if not Path(path).exists():
         raise UserError(f"{path}: no such file; make baseline writes it")
-    rows = check(path)
+    rows = check(path, writable=False)
     if not rows:
         raise UserError(f"{path}: no results yet; make baseline writes some")
     frame = pandas.DataFrame(rows, columns=COLUMNS)

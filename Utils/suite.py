@@ -108,7 +108,8 @@ def _resume(args, chosen, plan):
         note.parent.mkdir(parents=True, exist_ok=True)
         note.write_text(json.dumps({"suite": suite}))
     except OSError as error:
-        raise UserError(f"{note}: {error.strerror}") from None
+        where = "CACHE_DIR=... puts the cache elsewhere"
+        raise UserError(f"{note}: {error.strerror}; {where}") from None
     return suite, set()
 
 

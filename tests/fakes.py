@@ -12,8 +12,9 @@ class FakeCuda:
     synchronization has followed it.
     """
 
-    def __init__(self, name="Fake GPU", capability=(8, 0), memory_bytes=80e9):
+    def __init__(self, name="Fake GPU", capability=(8, 0), memory_bytes=80e9, architecture=""):
         self.name, self.capability, self.memory_bytes = name, capability, memory_bytes
+        self.architecture = architecture
         self.calls, self.events = [], []
 
     def Event(self, enable_timing=False):
@@ -35,7 +36,9 @@ class FakeCuda:
 
     def get_device_properties(self, device):
         self.calls.append("get_device_properties")
-        return SimpleNamespace(total_memory=int(self.memory_bytes), uuid="fake-uuid")
+        return SimpleNamespace(
+            total_memory=int(self.memory_bytes), uuid="fake-uuid", gcnArchName=self.architecture
+        )
 
     def get_device_capability(self, device):
         self.calls.append("get_device_capability")

@@ -1,3 +1,4 @@
+import importlib.util
 import re
 import subprocess
 import sys
@@ -310,3 +311,38 @@ def test_no_other_file_names_torch_cuda():
     files = [p for pattern in ("*.py", "Utils/*.py", "beyond/*.py") for p in ROOT.glob(pattern)]
     word = re.compile(r"torch\.cuda|from torch import.*\bcuda\b")
     assert [p.name for p in files if word.search(p.read_text())] == ["hardware.py"]
+
+
+def test_an_apple_gpu_is_timed_by_events_behind_one_synchronization(monkeypatch):
+    fake = FakeCuda()
+    monkeypatch.setattr(torch.mps, "Event", fake.Event)
+    monkeypatch.setattr(torch.mps, "synchronize", fake.synchronize)
+    monkeypatch.setattr(torch.mps, "driver_allocated_memory", lambda: 300 * 2**20)
+    monkeypatch.setattr(torch.mps, "recommended_max_memory", lambda: 16e9)
+    device = hardware.MPS(torch.device("mps"))
+    marks = [device.mark() for _ in range(3)]
+    assert fake.calls == ["Event", "record"] * 3
+    assert device.elapsed_ms(marks) == [10, 10]
+    assert fake.calls.count("synchronize") == 1
+    assert device.peak_memory_mib() == 300 and device.describe()["type"] == "mps"
+    with pytest.raises(Unsupported, match="Apple"):
+        hardware.check("bitsandbytes", device)
+
+
+def test_tf32_on_amd_is_there_from_the_mi300_on(monkeypatch):
+    monkeypatch.setattr(torch.version, "hip", "7.0")
+    for architecture, note in (("gfx90a", "TF32: no effect"), ("gfx942:sramecc+", "")):
+        fake = FakeCuda(architecture=architecture)
+        device = hardware.CUDA(torch.device("cpu"), cuda=fake)
+        assert (
+            hardware.check("tf32", device).startswith(note) and device.describe()["type"] == "rocm"
+        )
+        assert bool(hardware.check("tf32", device)) == bool(note)
+
+
+def test_triton_without_a_c_compiler_is_unsupported(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
+    monkeypatch.setattr(hardware.shutil, "which", lambda name: None)
+    device = hardware.CUDA(torch.device("cpu"), cuda=FakeCuda())
+    with pytest.raises(Unsupported, match="C compiler"):
+        hardware.check("compile", device)

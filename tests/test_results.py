@@ -372,3 +372,20 @@ def test_the_line_named_is_the_files_even_behind_a_note_of_several(path):
     with path.open("a") as file:
         file.write("junk\n")
     assert f"{path}, line 5: has 1 fields" in refusal(path)
+
+
+def test_a_file_that_cannot_be_written_can_still_be_read(tmp_path, monkeypatch):
+    """Root may write to any file, so opening for writing is made to fail here."""
+    path = tmp_path / "results.csv"
+    results.append(path, rows_of("no_optimization", [9, 9, 9]))
+    whole = Path.open
+
+    def read_only(self, mode="r", *rest, **options):
+        if "+" in mode or "w" in mode or "a" in mode:
+            raise PermissionError(13, "Permission denied")
+        return whole(self, mode, *rest, **options)
+
+    monkeypatch.setattr(Path, "open", read_only)
+    assert len(results.read(path)) == 3
+    with pytest.raises(UserError, match="Permission denied"):
+        results.check(path)

@@ -60,6 +60,7 @@ def test_an_idea_of_ones_own_is_measured_compared_and_drawn(project):
 def test_all_goes_on_past_failures_and_says_so_in_the_end(project):
     run_here = "with Run(args, model, optimizer) as run:"
     idea(project, "broken", (run_here, 'raise ValueError("on purpose")\n    ' + run_here))
+    idea(project, "forgets", ("run.log(loss.item())", "loss.item()"))
     idea(project, "cannot", (run_here, 'args.require("no_such_package")\n    ' + run_here))
     idea(project, "killed", (run_here, "import os; os.kill(os.getpid(), 9)\n    " + run_here))
     idea(project, "mistyped", (run_here, "with with\n    " + run_here))
@@ -71,6 +72,7 @@ def test_all_goes_on_past_failures_and_says_so_in_the_end(project):
         "no_optimization": "ok",
         "tensorFloat32": "ok",
         "broken": "failed",
+        "forgets": "failed",
         "cannot": "unsupported",
         "killed": "failed",
         "mistyped": "failed",
