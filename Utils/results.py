@@ -204,7 +204,10 @@ def _locked(path):
         except OSError as error:
             raise UserError(f"{path}: {error.strerror}") from None
         try:
-            fcntl.flock(file, fcntl.LOCK_EX)
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX)
+            except OSError as error:  # some network file systems have no locks
+                raise UserError(f"{path}: cannot be locked: {error.strerror}") from None
             # While we waited, `make reset` may have moved the file away: then lock the new one.
             if os.path.exists(path) and os.path.samestat(os.fstat(file), os.stat(path)):
                 yield file

@@ -389,3 +389,12 @@ def test_a_file_that_cannot_be_written_can_still_be_read(tmp_path, monkeypatch):
     assert len(results.read(path)) == 3
     with pytest.raises(UserError, match="Permission denied"):
         results.check(path)
+
+
+def test_a_file_system_without_locks_is_one_line(tmp_path, monkeypatch):
+    def flock(file, operation):
+        raise OSError(38, "Function not implemented")
+
+    monkeypatch.setattr(results.fcntl, "flock", flock)
+    with pytest.raises(UserError, match="cannot be locked: Function not implemented"):
+        results.append(tmp_path / "results.csv", rows_of("no_optimization", [9, 9, 9]))
