@@ -1,10 +1,9 @@
 """Draws results.csv: step times as lines and as a heatmap, speedups as bars.
 
 Each chart goes to plots/ as .png and .svg. One chart holds one device, one torch version, one
-model and one shape: those of the newest run, or of the device that --device-name names.
+model, one shape and one commit: those of the newest run, or of the device that --device-name names.
 """
 
-import sys
 import textwrap
 from pathlib import Path
 
@@ -18,7 +17,7 @@ import seaborn as sns
 from matplotlib.colors import LogNorm, Normalize
 
 from Utils import ladder, results, settings, summary
-from Utils.errors import UserError
+from Utils.errors import UserError, one_line
 
 FOLDER = Path("plots")
 GREY = "0.55"
@@ -59,7 +58,7 @@ def draw_step_times(rows, lines):
     figure, axes = _figure(6, "Time of each step", rows)
     for name in timed:
         steps = _by_step(rows, name)
-        colour = colours()[name]
+        colour = colours().get(name, GREY)
         axes.plot(steps.index, steps["median"], color=colour, label=name, linewidth=1.6)
         axes.fill_between(steps.index, steps["min"], steps["max"], color=colour, alpha=0.2, lw=0)
     warmup = _warmup(rows)
@@ -101,11 +100,9 @@ def draw_heatmap(rows, lines):
             norm=LogNorm(low, high) if high > 4 * low > 0 else Normalize(low, high),
             cbar_kws={"label": "step time (ms), colours end at p2 and p98", "extend": "both"},
         )
-        for axis in (
-            figure.axes[-1].yaxis.set_major_formatter,
-            figure.axes[-1].yaxis.set_minor_formatter,
-        ):
-            axis("{x:g}")
+        scale = figure.axes[-1].yaxis
+        scale.set_major_formatter("{x:g}")
+        scale.set_minor_formatter("{x:g}")
     axes.set_facecolor("0.93")
     axes.axvline(_warmup(rows), color="white", linewidth=2)
     axes.grid(False)
@@ -137,7 +134,7 @@ def draw_speedup(rows, lines):
             reason = _reason(line) if np.isnan(line.median_ms) else "no baseline to compare with"
             axes.text(0.01 * widest, y, reason, va="center", color=GREY)
         else:
-            axes.barh(y, line.speedup, color=colours()[name], height=0.7, zorder=2)
+            axes.barh(y, line.speedup, color=colours().get(name, GREY), height=0.7, zorder=2)
             if not np.isnan(low[name]):
                 axes.plot([low[name], high[name]], [y, y], color="black", lw=1.5, zorder=3)
             parent = lines.speedup.get(line.parent, np.nan)
@@ -177,16 +174,12 @@ def draw_speedup(rows, lines):
 
 
 def colours():
-    """One colour a technique in all charts, by its place in the ladder."""
+    """One colour a technique in all charts, by its place in the ladder. A technique whose script
+    is not here has none."""
     names = list(ladder.techniques())
     palette = sns.color_palette("colorblind", 10)
     palette += sns.husl_palette(max(0, len(names) - 10), s=0.7, l=0.5)
-    return _Known(zip(names, palette, strict=False))
-
-
-class _Known(dict):
-    def __missing__(self, name):
-        return (0.4, 0.4, 0.4)  # a technique whose script is not here
+    return dict(zip(names, palette, strict=False))
 
 
 def _figure(height, title, rows):
@@ -234,8 +227,5 @@ def _number(value, form):
 
 
 if __name__ == "__main__":
-    try:
+    with one_line("plot_results.py"):
         main()
-    except UserError as error:
-        print(f"plot_results.py: error: {error}", file=sys.stderr)
-        sys.exit(2)

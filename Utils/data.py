@@ -22,8 +22,8 @@ import torch
 from tqdm import tqdm
 
 from Utils.errors import UserError
+from Utils.settings import CACHE
 
-CACHE = Path(os.environ.get("CACHE_DIR", Path(__file__).resolve().parent.parent / ".cache"))
 VOCABULARY = 50_257
 END_OF_TEXT = 50_256
 SYNTHETIC_TOKENS = 4_000_000

@@ -1,5 +1,8 @@
 """The two ways to stop that are nobody's bug. Both end in one line, never in a traceback."""
 
+import sys
+from contextlib import contextmanager
+
 
 class UserError(Exception):
     """What was asked for cannot be done: the message names the remedy. Exit code 2, no row."""
@@ -7,3 +10,15 @@ class UserError(Exception):
 
 class Unsupported(Exception):
     """This device or environment cannot run the technique. One row with the reason, exit code 0."""
+
+
+@contextmanager
+def one_line(program):
+    """Around a command: a UserError ends it with one line and exit code 2, Ctrl-C with 130."""
+    try:
+        yield
+    except UserError as error:
+        print(f"{program}: error: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -252,8 +252,8 @@ CHECKS = {
 
 # A shape at which the baseline fits -------------------------------------------------------------
 
-# Measured for GPT-2 124M in float32 with explicit attention. At the small end fragmentation and
-# the CUDA context count, so the rate there is generous; 16 x 1024 was traced at 32.6 GB.
+# For GPT-2 124M in float32 with explicit attention. At the small end fragmentation and the CUDA
+# context count, so the rate there is generous; torch's MemTracker predicts 32.6 GB for 16 x 1024.
 GB_OF_STATE = 2.0  # weights, gradients and AdamW's two moments
 GB_PER_1024_TOKENS = 3.0
 BIG_GPU_GB = 40  # from here on, 16 x 1024

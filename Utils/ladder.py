@@ -4,15 +4,17 @@ Nothing is listed by hand: a technique is a script, at the top level or in beyon
 has a line `Parent:`. So a copy of a script with its own name is a technique like the others.
 """
 
+from __future__ import annotations  # `make` lists techniques with whatever python3 there is
+
 import difflib
 import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from Utils.errors import UserError
+from Utils.errors import UserError, one_line
+from Utils.settings import ROOT
 
-ROOT = Path(__file__).resolve().parent.parent
 COLOURS = {"+": "\033[32m", "-": "\033[31m", "@": "\033[36m"}
 
 
@@ -95,8 +97,5 @@ def main(command, *names):
 
 
 if __name__ == "__main__":
-    try:
+    with one_line("ladder"):
         main(*sys.argv[1:])
-    except UserError as error:
-        print(f"ladder: error: {error}", file=sys.stderr)
-        sys.exit(2)

@@ -9,14 +9,13 @@ import csv
 import fcntl
 import io
 import os
-import sys
 import tempfile
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 
 from Utils import settings
-from Utils.errors import UserError
+from Utils.errors import UserError, one_line
 
 COLUMNS = (
     "run_id",  # sorts by time, unique
@@ -231,8 +230,5 @@ def main(argv=None):
 
 
 if __name__ == "__main__":
-    try:
+    with one_line("results"):
         main()
-    except UserError as error:
-        print(f"results: error: {error}", file=sys.stderr)
-        sys.exit(2)

@@ -24,19 +24,19 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-CACHE = Path(os.environ.setdefault("CACHE_DIR", str(ROOT / ".cache")))
+from Utils.settings import CACHE, ROOT
+
 # Compiled kernels are kept between runs; torch reads this when Inductor is first imported.
 os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(CACHE / "inductor"))
 os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # the profiler announces itself otherwise
 
-import numpy as np  # noqa: E402
-import torch  # noqa: E402
-from tqdm import tqdm  # noqa: E402
+import numpy as np
+import torch
+from tqdm import tqdm
 
-from Utils import hardware, results, settings  # noqa: E402
-from Utils.errors import Unsupported, UserError  # noqa: E402
-from Utils.model import CONFIGS  # noqa: E402
+from Utils import hardware, results, settings
+from Utils.errors import Unsupported, UserError
+from Utils.model import CONFIGS
 
 # Chatter that says nothing about the run. Everything else gets through.
 logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)

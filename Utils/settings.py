@@ -5,6 +5,8 @@ import os
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+# Tokens, compiled kernels, the state of suites: what can be made again.
+CACHE = Path(os.environ.get("CACHE_DIR", ROOT / ".cache")).resolve()
 
 
 class Parser(argparse.ArgumentParser):

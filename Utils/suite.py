@@ -19,14 +19,13 @@ import sys
 import time
 from importlib.metadata import version
 from itertools import takewhile
-from pathlib import Path
 
 from Utils import ladder, results, settings, summary
-from Utils.errors import UserError
+from Utils.errors import UserError, one_line
+from Utils.settings import CACHE, ROOT
 
-CACHE = Path(os.environ.get("CACHE_DIR", ladder.ROOT / ".cache"))
 # What decides a step's time and loss, beside the script.
-SHARED = [ladder.ROOT / "Utils" / f"{name}.py" for name in ("model", "data", "run", "hardware")]
+SHARED = [ROOT / "Utils" / f"{name}.py" for name in ("model", "data", "run", "hardware")]
 
 
 def main(argv):
@@ -108,14 +107,13 @@ def _resume(args, chosen, plan):
         note.parent.mkdir(parents=True, exist_ok=True)
         note.write_text(json.dumps({"suite": suite}))
     except OSError as error:
-        where = "CACHE_DIR=... puts the cache elsewhere"
-        raise UserError(f"{note}: {error.strerror}; {where}") from None
+        raise UserError(f"{note}: {error.strerror}; CACHE_DIR names another place") from None
     return suite, set()
 
 
 def _head():
     """The project's commit, or "" without git. Runs of another one are not compared with these."""
-    command = ["git", "-C", str(ladder.ROOT), "rev-parse", "HEAD"]
+    command = ["git", "-C", str(ROOT), "rev-parse", "HEAD"]
     try:
         return subprocess.run(command, capture_output=True, text=True).stdout
     except OSError:
@@ -169,10 +167,5 @@ def _reason(code, minutes):
 
 
 if __name__ == "__main__":
-    try:
+    with one_line("suite"):
         sys.exit(main(sys.argv[1:]))
-    except UserError as error:
-        print(f"suite: error: {error}", file=sys.stderr)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        sys.exit(130)

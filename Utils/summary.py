@@ -6,7 +6,6 @@ interval is Student's t over the rounds, 95%. With one round there is none, and 
 Losses are paired in the same way, as differences.
 """
 
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,7 @@ import pandas as pd
 from scipy import stats
 
 from Utils import ladder, results, settings
-from Utils.errors import UserError
+from Utils.errors import UserError, one_line
 
 GROUP = ["device", "torch", "model", "dataset", "batch_size", "seq_len", "world_size", "code"]
 BASELINE = "no_optimization"
@@ -196,13 +195,12 @@ def _outcome(own):
 
 def own_notes(summary):
     """The notes, less what a technique's parent has to say as well."""
-    parents = [summary.note.get(parent, "") for parent in summary.parent]
-    return [
-        "; ".join(part for part in note.split("; ") if part not in parent.split("; ")).replace(
-            "|", "\\|"
-        )
-        for note, parent in zip(summary.note, parents, strict=True)
-    ]
+    notes = []
+    for note, parent in zip(summary.note, summary.parent, strict=True):
+        said = summary.note.get(parent, "").split("; ")
+        own = "; ".join(part for part in note.split("; ") if part not in said)
+        notes.append(own.replace("|", "\\|"))  # a bar would end the table's cell
+    return notes
 
 
 def ratio_text(line, prefix=""):
@@ -288,8 +286,5 @@ def main(argv=None):
 
 
 if __name__ == "__main__":
-    try:
+    with one_line("table"):
         main()
-    except UserError as error:
-        print(f"table: error: {error}", file=sys.stderr)
-        sys.exit(2)
