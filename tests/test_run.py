@@ -107,7 +107,7 @@ def test_waiting_for_data_is_in_the_step_and_by_itself(settle):
 
 
 def test_the_harness_adds_less_than_half_a_percent_to_the_shortest_default_step(settle):
-    """420 ms: less than any script's step at 1 x 64 in the reference results. Drawing the batch
+    """420 ms: less than any script's median step in the reference results. Drawing the batch
     is part of any training, yet counted in."""
     rows = empty_steps(settle("--steps", "300"))
     assert rows.step_ms[5:].mean() < 0.005 * 420
