@@ -8,9 +8,10 @@ once interleave nothing. A file that is not what we wrote is refused, never mend
 import csv
 import fcntl
 import io
+import json
 import os
 import tempfile
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 
@@ -157,6 +158,18 @@ def read(path):
     for name in ("step", "step_ms", "data_ms", "loss", "first_step_s", "peak_memory_mib"):
         frame[name] = [float(value or "nan") for value in frame[name]]
     return frame.astype(dict.fromkeys(INTEGERS, int))
+
+
+def records(path, run_ids):
+    """What runs/<run_id>.json beside the results file says of those runs: dict of run_id to the
+    record, a dict. A run whose record is not there or cannot be read is left out."""
+    found = {}
+    for run_id in run_ids:
+        with suppress(OSError, ValueError):
+            record = json.loads((Path(path).parent / "runs" / f"{run_id}.json").read_text())
+            if isinstance(record, dict):
+                found[run_id] = record
+    return found
 
 
 def _problem(row):
