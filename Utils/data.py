@@ -21,10 +21,10 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
+from Utils.config import VOCABULARY
 from Utils.errors import UserError
 from Utils.settings import CACHE
 
-VOCABULARY = 50_257
 END_OF_TEXT = 50_256
 SYNTHETIC_TOKENS = 4_000_000
 HUB_TOKENS = 20_000_000  # how much of a Hub dataset is read: 24 default GPU runs of 50 steps
@@ -39,8 +39,9 @@ class TokenBatches:
     """The batches of a run: `batches[step]` is (idx, targets), each int64 (B, T) on the CPU, in
     pageable memory; targets are idx one token further on. Iterating never ends.
 
-    Reads dataset, batch_size (B), seq_len (T) and seed off `args`. Raises UserError where the
-    corpus cannot be had or is shorter than one sequence.
+    Reads dataset, batch_size (B), seq_len (T) and seed off `args`, and has its hardware count
+    memory from here on. Raises UserError where the corpus cannot be had or is shorter than one
+    sequence.
     """
 
     def __init__(self, args):
@@ -51,6 +52,7 @@ class TokenBatches:
                 f"--dataset {args.dataset} has {len(self.tokens)} tokens, too few for one sequence "
                 f"of {self.seq_len}: choose a smaller --seq-len or more text"
             )
+        args.hardware.forget_peak_memory()  # what preparing the corpus took is not the model's
 
     def __getitem__(self, step):
         T = self.seq_len

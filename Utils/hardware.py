@@ -9,6 +9,7 @@ Utils names torch.cuda. The clock is read at step boundaries only:
 - On a CPU work is finished when the call returns, so a boundary is `time.perf_counter()`.
 """
 
+import contextlib
 import importlib.util
 import os
 import platform
@@ -31,7 +32,7 @@ class CPU:
 
     def __init__(self, device=None):
         self.torch_device = torch.device("cpu")
-        self.rss_before = psutil.Process().memory_info().rss
+        self.forget_peak_memory()
 
     @property
     def name(self):
@@ -50,10 +51,20 @@ class CPU:
         """Milliseconds between each mark and the next: one fewer than there are marks."""
         return [(end - start) * 1e3 for start, end in pairwise(marks)]
 
+    def forget_peak_memory(self):
+        """From here on memory counts: called when the corpus is there, before there is a model."""
+        if sys.platform == "linux":
+            with contextlib.suppress(OSError), open("/proc/self/clear_refs", "w") as file:
+                file.write("5")  # VmHWM starts again from what is resident now: proc(5)
+        self.rss_before = psutil.Process().memory_info().rss
+
     def peak_memory_mib(self):
-        """Peak resident set of the process above what it was when this object was made, in MiB:
-        weights, gradients, optimizer state, activations, and whatever a technique loads."""
+        """Peak resident set of the process above what it was before the model, in MiB: weights,
+        gradients, optimizer state, activations, and whatever a technique loads."""
         return max(0.0, (_peak_rss() - self.rss_before) / MIB)
+
+    def reserved_memory_mib(self):
+        return None  # torch keeps no pool of the host's memory
 
     def describe(self):
         return {
@@ -101,9 +112,16 @@ class CUDA:
         self.cuda.synchronize()
         return [start.elapsed_time(end) for start, end in pairwise(marks)]
 
+    def forget_peak_memory(self):
+        pass  # the corpus takes none of the GPU's
+
     def peak_memory_mib(self):
         """Peak of what torch's allocator had handed out, in MiB, since the process began."""
         return self.cuda.max_memory_allocated(self.torch_device) / MIB
+
+    def reserved_memory_mib(self):
+        """Peak of what torch's allocator held of the device, used by tensors or not, in MiB."""
+        return self.cuda.max_memory_reserved(self.torch_device) / MIB
 
     def describe(self):
         uuid = getattr(self.cuda.get_device_properties(self.torch_device), "uuid", "")
@@ -116,7 +134,6 @@ class CUDA:
             "driver": _nvidia_smi(uuid, "driver_version"),
             "power_limit_w": _nvidia_smi(uuid, "power.limit"),
             "clocks_max_sm_mhz": _nvidia_smi(uuid, "clocks.max.sm"),
-            "peak_reserved_mib": round(self.cuda.max_memory_reserved(self.torch_device) / MIB),
         }
 
 
@@ -144,8 +161,14 @@ class MPS:
         torch.mps.synchronize()
         return [start.elapsed_time(end) for start, end in pairwise(marks)]
 
+    def forget_peak_memory(self):
+        pass
+
     def peak_memory_mib(self):
         return torch.mps.driver_allocated_memory() / MIB
+
+    def reserved_memory_mib(self):
+        return None  # its pool is what peak_memory_mib reads
 
     def describe(self):
         return {"type": "mps", "name": self.name, "memory_mib": round(self.memory_bytes / MIB)}

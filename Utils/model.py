@@ -6,33 +6,9 @@ script. What none of them changes is here. Parameters bear the names of OpenAI's
 `nn.Linear` keeps its weight as (out, in), those of c_attn, c_fc and c_proj are transposed.
 """
 
-from dataclasses import dataclass
-
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
-
-
-@dataclass(frozen=True)
-class GPTConfig:
-    n_layer: int
-    n_head: int
-    n_embd: int
-    block_size: int = 1024  # longest context, in tokens
-
-    def parameters(self, vocab_size=50_257):
-        """How many a GPT of this shape has; the tied head counts once."""
-        C = self.n_embd
-        return self.n_layer * (12 * C * C + 13 * C) + (vocab_size + self.block_size + 2) * C
-
-
-CONFIGS = {
-    "gpt2-tiny": GPTConfig(n_layer=2, n_head=2, n_embd=64),  # 3.4M parameters: for tests
-    "gpt2": GPTConfig(n_layer=12, n_head=12, n_embd=768),  # 124M
-    "gpt2-medium": GPTConfig(n_layer=24, n_head=16, n_embd=1024),  # 355M
-    "gpt2-large": GPTConfig(n_layer=36, n_head=20, n_embd=1280),  # 774M
-    "gpt2-xl": GPTConfig(n_layer=48, n_head=25, n_embd=1600),  # 1558M
-}
 
 
 class Attention(nn.Module):

@@ -6,12 +6,10 @@ is chosen in `hardware`; on a GPU the loop contains no synchronization of ours.
 """
 
 import argparse
-import contextlib
 import json
 import logging
 import math
 import os
-import platform
 import secrets
 import signal
 import subprocess
@@ -21,7 +19,6 @@ import time
 import traceback
 import warnings
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from Utils.settings import CACHE, ROOT
@@ -34,9 +31,9 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from Utils import hardware, results, settings
+from Utils import hardware, limits, record, results, settings
+from Utils.config import CONFIGS
 from Utils.errors import Unsupported, UserError
-from Utils.model import CONFIGS
 
 # Chatter that says nothing about the run. Everything else gets through.
 logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)
@@ -58,6 +55,7 @@ class Settings(argparse.Namespace):
         Raises Unsupported where this device lacks it, which ends the run with a row that says so.
         Where the technique can run but not as meant, that goes into the run's note.
         """
+        self.needs.append(need)
         if note := hardware.check(need, self.hardware):
             self.notes.append(note)
 
@@ -85,7 +83,7 @@ def parse_args(doc, argv=None, technique=None):
         parser.error(str(error))
     args.started = datetime.now(UTC)
     args.run_id = f"{args.started:%Y%m%dT%H%M%S.%fZ}-{secrets.token_hex(2)}"
-    args.notes, args.argv = [], argv
+    args.notes, args.needs, args.argv = [], [], argv
     # Now, not after the run: someone may edit the script meanwhile.
     args.commit, args.source = _commit(), "" if technique else script.read_text()
     sys.excepthook = lambda kind, error, trace: _ended_early(args, error, trace)
@@ -127,7 +125,7 @@ class Run:
     def __init__(self, args, model, optimizer):
         self.args, self.model, self.optimizer = args, model, optimizer
         self.marks, self.data_ms, self.losses = [], [], []
-        self.attention = AttentionWatch()
+        self.attention, self.gradients = AttentionWatch(), record.GradientWatch(model)
         self.dataset_facts = {}
 
     def __enter__(self):
@@ -150,7 +148,7 @@ class Run:
                 batch = next(batches)
                 self.data_ms.append((clock() - start) * 1e3)
                 if step == watched:
-                    with self.attention:
+                    with self.attention, self.gradients:
                         yield batch
                 else:
                     yield batch
@@ -166,7 +164,7 @@ class Run:
             return
         args = self.args
         times = args.hardware.elapsed_ms(self.marks)
-        peak = args.hardware.peak_memory_mib()
+        memory = record.memory(args.hardware, self.model, self.optimizer, self.gradients.most)
         losses = [float(loss) for loss in self.losses]
         if len(times) <= args.warmup or len(losses) != len(times):
             raise RuntimeError(
@@ -181,7 +179,7 @@ class Run:
         constant = {
             **_row(args, "ok"),
             "first_step_s": round(times[0] / 1e3, 4),
-            "peak_memory_mib": round(peak, 1),
+            "peak_memory_mib": memory["peak_mib"],
         }
         rows = [
             {
@@ -196,15 +194,16 @@ class Run:
                 zip(times, self.data_ms, losses, strict=True)
             )
         ]
-        record = {
+        known = {
             **_record(args, "ok"),
             "dataset_facts": self.dataset_facts,
-            "parameters": sum(p.numel() for p in self.model.parameters()),
-            "optimizer": type(self.optimizer).__module__ + "." + type(self.optimizer).__name__,
+            **record.training(self.model, self.optimizer),
             "attention_backend": backend,
-            "compile_cache": _compile_cache(),
+            "memory": memory,
+            "compile": record.compilation(),
+            "limits": limits.describe(args),
         }
-        _write(args, rows, record)
+        _write(args, rows, known)
         print(_last_line(args, rows))
 
 
@@ -337,20 +336,18 @@ def _record(args, status):
         "suite": os.environ.get("SUITE"),
         "commit": args.commit,
         "device": args.hardware.describe(),
-        "threads": torch.get_num_threads(),
-        "versions": _versions(),
-        "platform": platform.platform(),
+        **record.environment(),
         "source": args.source,
         "notes": args.notes,
     }
 
 
-def _write(args, rows, record):
+def _write(args, rows, known):
     """Rows and record, or, where either cannot be written, a UserError and neither."""
     path = args.results_file.parent / "runs" / f"{args.run_id}.json"
     try:
         path.parent.mkdir(exist_ok=True)
-        path.write_text(json.dumps(record, indent=1, default=str) + "\n")
+        path.write_text(json.dumps(known, indent=1, default=str) + "\n")
         results.append(args.results_file, rows)
     except (OSError, UserError) as error:
         path.unlink(missing_ok=True)
@@ -412,27 +409,6 @@ def _commit():
         return git("rev-parse", "--short=7", "HEAD") + dirty
     except (OSError, subprocess.CalledProcessError):
         return ""
-
-
-def _versions():
-    """Of Python and of the packages that decide what runs, as far as they are there."""
-    found = {"python": platform.python_version(), "torch": torch.__version__}
-    for package in ("numpy", "triton", "bitsandbytes"):
-        with contextlib.suppress(PackageNotFoundError):
-            found[package] = version(package)
-    return found | {"cudnn": torch.backends.cudnn.version()}
-
-
-def _compile_cache():
-    """ "cold" where Inductor compiled something, "warm" where all came from its cache, None where
-    nothing was compiled."""
-    if "torch._dynamo.utils" not in sys.modules:
-        return None
-    counters = sys.modules["torch._dynamo.utils"].counters
-    if counters["inductor"]["fxgraph_cache_miss"]:
-        return "cold"
-    autograd_hits = counters["aot_autograd"]["autograd_cache_hit"]
-    return "warm" if counters["inductor"]["fxgraph_cache_hit"] or autograd_hits else None
 
 
 def _headline(args):

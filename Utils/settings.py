@@ -4,6 +4,8 @@ import argparse
 import os
 from pathlib import Path
 
+from Utils.config import CONFIGS
+
 ROOT = Path(__file__).resolve().parent.parent
 # Tokens, compiled kernels, the state of suites: what can be made again.
 CACHE = Path(os.environ.get("CACHE_DIR", ROOT / ".cache")).resolve()
@@ -50,7 +52,7 @@ def add_settings(parser):
     add("--warmup", type=at_least(0), default=5, help="steps at the start that no statistic uses")
     add("--batch-size", type=at_least(1, auto=True), default="auto", help="sequences a step")
     add("--seq-len", type=at_least(1, auto=True), default="auto", help="tokens a sequence")
-    add("--model", default="gpt2", help="gpt2-tiny, gpt2, gpt2-medium, gpt2-large, gpt2-xl")
+    add("--model", default="gpt2", help=", ".join(CONFIGS))
     add("--dataset", default="stdlib", help="stdlib, synthetic, file or folder, or Hub id")
     add("--device", default="auto", help="auto, cpu, cuda, cuda:N or mps")
     add("--seed", type=at_least(0), default=0, help="of the weights and the batches")

@@ -18,7 +18,7 @@ import torch
 from huggingface_hub.errors import RepositoryNotFoundError
 
 from tests.fakes import full_disk
-from Utils import data
+from Utils import data, hardware
 from Utils.errors import UserError
 
 PROJECT_CACHE = data.CACHE
@@ -47,6 +47,7 @@ def no_network(monkeypatch):
 
 def batches_of(dataset, batch_size=4, seq_len=16, seed=0):
     args = SimpleNamespace(dataset=str(dataset), batch_size=batch_size, seq_len=seq_len, seed=seed)
+    args.hardware = hardware.CPU()
     return data.TokenBatches(args)
 
 

@@ -11,10 +11,11 @@ import torch
 from no_optimization import explicit_attention
 from tests.harness_cost import stopwatch_steps
 from Utils import hardware, results, run
+from Utils.config import CONFIGS
 from Utils.data import TokenBatches
 from Utils.errors import Unsupported
 from Utils.ladder import ROOT
-from Utils.model import CONFIGS, GPT
+from Utils.model import GPT
 
 pytestmark = pytest.mark.gpu
 SMALL = ["--device", "cuda", "--batch-size", "8", "--seq-len", "512"]

@@ -10,8 +10,8 @@ import torch
 
 from tests.fakes import FakeCuda
 from Utils import hardware
+from Utils.config import CONFIGS
 from Utils.errors import Unsupported, UserError
-from Utils.model import CONFIGS
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -54,7 +54,8 @@ def test_a_gpus_peak_is_its_allocators_in_mib():
     device = gpu()
     device.cuda.calls.clear()
     assert device.peak_memory_mib() == 3.0
-    assert device.cuda.calls == ["max_memory_allocated"]
+    assert device.reserved_memory_mib() == 5.0
+    assert device.cuda.calls == ["max_memory_allocated", "max_memory_reserved"]
 
 
 def test_a_gpu_is_described_by_what_one_compares(monkeypatch):
@@ -64,7 +65,6 @@ def test_a_gpu_is_described_by_what_one_compares(monkeypatch):
     assert facts["name"] == "NVIDIA A100"
     assert facts["memory_mib"] == 40 * 1024
     assert facts["capability"] == "8.0"
-    assert facts["peak_reserved_mib"] == 5
     assert facts["driver"] == facts["power_limit_w"] == facts["clocks_max_sm_mhz"] == "99"
     assert {uuid for uuid, _ in asked} == {"fake-uuid"}
 
@@ -96,6 +96,11 @@ def peak_of_process(code):
 
 def test_a_cpus_peak_holds_what_was_freed_again():
     assert 195 < peak_of_process("block = b'x' * (200 * 2**20); del block") < 260
+
+
+def test_a_cpus_peak_leaves_out_what_came_and_went_before_the_model():
+    code = "block = b'x' * (300 * 2**20); del block; device.forget_peak_memory()"
+    assert peak_of_process(f"{code}; small = b'x' * (40 * 2**20)") == pytest.approx(40, abs=4)
 
 
 def test_a_cpus_peak_is_not_inherited_from_a_fat_parent():

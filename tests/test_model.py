@@ -4,7 +4,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from no_optimization import explicit_attention
-from Utils.model import CONFIGS, GPT
+from Utils.config import CONFIGS
+from Utils.model import GPT
 
 VOCAB = 50_257
 

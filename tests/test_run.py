@@ -137,7 +137,7 @@ def test_the_record_says_how_to_repeat_the_run(settle):
     assert record["parameters"] == args.config.parameters()
     assert record["optimizer"] == "torch.optim.adamw.AdamW"
     assert record["dataset_facts"]["tokens"] > 1_000_000
-    assert record["attention_backend"] == "none" and record["compile_cache"] is None
+    assert record["attention_backend"] == "none" and record["compile"] is None
 
 
 @pytest.mark.parametrize("backend", ["math", "flash"])

@@ -1,0 +1,190 @@
+"""What a run leaves in runs/<run_id>.json beside its rows: memory by kind, what was compiled, and
+the environment. Read when the last step has ended; only `GradientWatch` looks into a step, one of
+the warm-up."""
+
+import contextlib
+import hashlib
+import os
+import platform
+import sys
+import sysconfig
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import psutil
+import torch
+
+from Utils.settings import CACHE
+
+MIB = 2**20
+VARIABLES = ("CUDA_", "NVIDIA_", "OMP_", "MKL_", "KMP_", "PYTORCH_", "TORCH", "TRITON_", "NCCL_")
+
+
+# Memory -----------------------------------------------------------------------------------------
+
+
+class GradientWatch:
+    """The most bytes of gradients that are there at once, in the step that it is entered for.
+
+    A hook looks whenever a gradient is complete, so a technique that frees each one as soon as it
+    is used shows what it saves.
+    """
+
+    def __init__(self, model):
+        self.parameters = [p for p in model.parameters() if p.requires_grad]
+        self.most = None
+
+    def __enter__(self):
+        self.most = 0
+        self.hooks = [p.register_post_accumulate_grad_hook(self._look) for p in self.parameters]
+
+    def __exit__(self, *error):
+        for hook in self.hooks:
+            hook.remove()
+
+    def _look(self, complete):
+        others = (p.grad for p in self.parameters if p is not complete and p.grad is not None)
+        self.most = max(self.most, complete.nbytes + sum(grad.nbytes for grad in others))
+
+
+def memory(device, model, optimizer, gradients):
+    """Peak memory by kind, in MiB: a dict.
+
+    peak_mib; reserved_mib, what torch's allocator held of the device at most (None on a CPU);
+    weights_mib, buffers included; gradients_mib, the most that were there at once (None where no
+    step was watched); optimizer_state_mib; rest_mib, what the peak has beyond those: activations,
+    workspace and, on a CPU, libraries. As gradients arrive while activations go, activations alone
+    can be larger than the rest.
+    optimizer: an optimizer, several, or None. gradients: bytes or None.
+    """
+    peak = device.peak_memory_mib()
+    kinds = {
+        "weights_mib": _size([*model.parameters(), *model.buffers()]),
+        "gradients_mib": gradients,
+        "optimizer_state_mib": _size(_state_of(optimizer)),
+    }
+    kinds = {kind: size if size is None else size / MIB for kind, size in kinds.items()}
+    rest = max(0.0, peak - sum(filter(None, kinds.values())))
+    found = {"peak_mib": peak, "reserved_mib": device.reserved_memory_mib(), **kinds}
+    found["rest_mib"] = rest if gradients is not None else None
+    return {kind: size if size is None else round(size, 1) for kind, size in found.items()}
+
+
+def optimizers(optimizer):
+    """A list of them: of one, of several in a list or a dict, of none."""
+    if optimizer is None:
+        return []
+    if hasattr(optimizer, "state"):
+        return [optimizer]
+    return list(optimizer.values() if isinstance(optimizer, dict) else optimizer)
+
+
+def _state_of(optimizer):
+    for one in optimizers(optimizer):
+        for state in one.state.values():
+            yield from (value for value in state.values() if isinstance(value, torch.Tensor))
+
+
+def _size(tensors):
+    """Bytes, those of shared storage once."""
+    storages = (tensor.untyped_storage() for tensor in tensors)
+    return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
+
+
+def training(model, optimizer):
+    """What was trained by what: the number of parameters, how many of them an optimizer has ever
+    updated (fewer where a part of the model has no say in the loss), and its class."""
+    own, ours = {id(p): p.numel() for p in model.parameters()}, optimizers(optimizer)
+    updated = {id(p) for one in ours for p in one.state}
+    classes = {f"{type(one).__module__}.{type(one).__name__}" for one in ours}
+    return {
+        "parameters": sum(own.values()),
+        "updated_parameters": sum(n for key, n in own.items() if key in updated),
+        "optimizer": " + ".join(sorted(classes)),
+    }
+
+
+# torch.compile ----------------------------------------------------------------------------------
+
+
+def compiled_graphs():
+    """How many graphs torch.compile has compiled in this process so far."""
+    dynamo = sys.modules.get("torch._dynamo.utils")
+    return dynamo.counters["stats"]["unique_graphs"] if dynamo else 0
+
+
+def compilation():
+    """What torch.compile did in this process: a dict, or None where it compiled nothing.
+
+    graphs; recompilations, those of them that replaced one whose assumptions no longer held, and
+    their reasons; seconds spent; cache: "cold" where Inductor compiled something, "warm" where all
+    of it came from the cache on disk.
+    """
+    if not compiled_graphs():
+        return None
+    dynamo = sys.modules["torch._dynamo.utils"]
+    metrics = dynamo.get_compilation_metrics()
+    # An id is "0/1": the second version of the first function, "0/1_1" another attempt at it.
+    reasons = {
+        one.compile_id.split("_")[0]: one.recompile_reason
+        for one in metrics
+        if one.compile_id and one.recompile_reason
+    }
+    inductor, autograd = dynamo.counters["inductor"], dynamo.counters["aot_autograd"]
+    cache = None
+    if inductor["fxgraph_cache_miss"]:
+        cache = "cold"
+    elif inductor["fxgraph_cache_hit"] or autograd["autograd_cache_hit"]:
+        cache = "warm"
+    return {
+        "graphs": compiled_graphs(),
+        "recompilations": len(reasons),
+        "recompile_reasons": [reason[:200] for reason in reasons.values()],
+        "seconds": round(sum(one.duration_us or 0 for one in metrics) / 1e6, 2),
+        "cache": cache,
+    }
+
+
+# The environment --------------------------------------------------------------------------------
+
+
+def environment():
+    """What else decides how a run goes: threads, versions, variables, torch's own report."""
+    return {
+        "threads": torch.get_num_threads(),
+        "interop_threads": torch.get_num_interop_threads(),
+        "versions": _versions(),
+        "platform": platform.platform(),
+        "variables": {
+            name: value
+            for name, value in sorted(os.environ.items())
+            if name.startswith(VARIABLES) and os.sep not in value  # whose paths say who you are
+        },
+        "collect_env": _collect_env(),
+    }
+
+
+def _versions():
+    """Of Python and of the packages that decide what runs, as far as they are there."""
+    found = {"python": platform.python_version(), "torch": torch.__version__}
+    for package in ("numpy", "triton", "bitsandbytes", "torchao", "datasets", "tiktoken"):
+        with contextlib.suppress(PackageNotFoundError):
+            found[package] = version(package)
+    return found | {"cudnn": torch.backends.cudnn.version()}
+
+
+def _collect_env():
+    """The report of torch.utils.collect_env. It takes seconds, so it is kept until the machine is
+    started anew or a package is installed."""
+    packages = Path(sysconfig.get_path("purelib"))
+    parts = sys.executable, torch.__version__, psutil.boot_time(), packages.stat().st_mtime
+    kept = CACHE / f"collect_env-{hashlib.sha256(repr(parts).encode()).hexdigest()[:16]}.txt"
+    try:
+        return kept.read_text()
+    except OSError:
+        from torch.utils.collect_env import get_pretty_env_info
+
+        report = get_pretty_env_info()
+        with contextlib.suppress(OSError):
+            kept.write_text(report)
+        return report

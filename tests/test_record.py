@@ -1,0 +1,164 @@
+"""Memory by kind, what was compiled, the environment."""
+
+import os
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from Utils import record
+
+MIB = 2**20
+
+
+class Device:
+    """Whose peak is what the test says."""
+
+    def __init__(self, peak):
+        self.peak_memory_mib = lambda: peak
+        self.reserved_memory_mib = lambda: None
+
+
+def model_of(*sizes):
+    """Parameters of so many MiB each."""
+    model = torch.nn.Module()
+    for i, size in enumerate(sizes):
+        model.register_parameter(f"p{i}", torch.nn.Parameter(torch.zeros(size * MIB // 4)))
+    return model
+
+
+def train(model, optimizer, free_at_once=False):
+    """One step, watched. Returns the bytes of gradients seen at most."""
+    watch = record.GradientWatch(model)
+    hooks = []
+    if free_at_once:
+        for p in model.parameters():
+            hooks.append(p.register_post_accumulate_grad_hook(lambda p: setattr(p, "grad", None)))
+    with watch:
+        sum(p.sum() for p in model.parameters()).backward()
+    if optimizer:
+        optimizer.step()
+    return watch.most
+
+
+def test_memory_is_told_by_kind():
+    model = model_of(4, 2)
+    model.register_buffer("b", torch.zeros(MIB // 4))
+    optimizer = torch.optim.AdamW(model.parameters())
+    gradients = train(model, optimizer)
+    found = record.memory(Device(40), model, optimizer, gradients)
+    assert found == {
+        "peak_mib": 40,
+        "reserved_mib": None,
+        "weights_mib": 7.0,
+        "gradients_mib": 6.0,
+        "optimizer_state_mib": 12.0,
+        "rest_mib": 15.0,
+    }
+
+
+def test_tied_weights_count_once():
+    model = model_of(4)
+    model.p1 = model.p0
+    model.register_buffer("view", model.p0.detach()[:10])
+    assert record.memory(Device(9), model, None, 0)["weights_mib"] == 4.0
+
+
+def test_a_gradient_that_is_freed_at_once_counts_alone():
+    assert train(model_of(4, 2, 1), None) == 7 * MIB
+    assert train(model_of(4, 2, 1), None, free_at_once=True) == 4 * MIB
+
+
+def test_the_watch_takes_its_hooks_away():
+    model = model_of(1)
+    watch = record.GradientWatch(model)
+    with watch:
+        pass
+    model.p0.sum().backward()
+    assert watch.most == 0
+
+
+def test_without_a_watched_step_gradients_and_rest_are_not_known():
+    found = record.memory(Device(9), model_of(1), None, None)
+    assert found["gradients_mib"] is None and found["rest_mib"] is None
+    assert found["weights_mib"] == 1.0
+
+
+def test_several_optimizers_are_one_state():
+    model = model_of(1, 2)
+    one_each = {p: torch.optim.AdamW([p]) for p in model.parameters()}
+    sum(p.sum() for p in model.parameters()).backward()
+    for optimizer in one_each.values():
+        optimizer.step()
+    for several in (one_each, list(one_each.values())):
+        assert record.memory(Device(99), model, several, 0)["optimizer_state_mib"] == 6.0
+        assert record.training(model, several)["optimizer"] == "torch.optim.adamw.AdamW"
+
+
+def test_a_parameter_without_a_say_in_the_loss_is_missed():
+    model = model_of(1, 2)
+    optimizer = torch.optim.AdamW(model.parameters())
+    model.p0.sum().backward()
+    optimizer.step()
+    found = record.training(model, optimizer)
+    assert found["parameters"] == 3 * MIB // 4 and found["updated_parameters"] == MIB // 4
+
+
+def test_recompilations_are_counted_with_their_reasons(monkeypatch, tmp_path):
+    code = """
+import torch
+from Utils import record
+assert record.compilation() is None and record.compiled_graphs() == 0
+import torch._dynamo.utils
+assert record.compilation() is None
+torch._dynamo.config.automatic_dynamic_shapes = False
+torch._dynamo.config.specialize_int = True
+f = torch.compile(lambda x: x.sin() + 1, backend="BACKEND")
+f(torch.ones(3)), f(torch.ones(3))
+once = record.compilation()
+assert (once["graphs"], once["recompilations"]) == (1, 0), once
+assert once["cache"] == CACHE, once
+f(torch.ones(4)), f(torch.ones(5))
+found = record.compilation()
+assert (found["graphs"], found["recompilations"]) == (3, 2), found
+assert "size mismatch" in found["recompile_reasons"][0], found
+assert found["seconds"] > once["seconds"] > 0
+"""
+    run_code(code.replace("BACKEND", "eager").replace("CACHE", "None"))
+    for cache in ('"cold"', '"warm"'):
+        inductor = code.replace("BACKEND", "inductor").replace("CACHE", cache)
+        run_code(inductor, TORCHINDUCTOR_CACHE_DIR=str(tmp_path))
+
+
+def run_code(code, **variables):
+    import subprocess
+    import sys
+
+    from Utils.ladder import ROOT
+
+    environment = {**os.environ, **variables}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_environment_has_what_repeating_takes_and_no_paths(monkeypatch, tmp_path):
+    monkeypatch.setattr(record, "CACHE", tmp_path)
+    monkeypatch.setenv("OMP_PROC_BIND", "close")
+    monkeypatch.setenv("CUDA_HOME", "/home/somebody/cuda")
+    monkeypatch.setenv("SECRET", "hidden")
+    found = record.environment()
+    assert found["threads"] == torch.get_num_threads()
+    assert found["variables"]["OMP_PROC_BIND"] == "close"
+    assert "CUDA_HOME" not in found["variables"] and "SECRET" not in found["variables"]
+    assert f"PyTorch version: {torch.__version__}" in found["collect_env"]
+    (kept,) = tmp_path.glob("collect_env-*.txt")
+    kept.write_text("kept")
+    assert record.environment()["collect_env"] == "kept"
+
+
+@pytest.mark.parametrize("optimizer", [None, []])
+def test_a_loop_without_an_optimizer_can_be_recorded(optimizer):
+    found = record.training(torch.nn.Identity(), optimizer)
+    assert found == {"parameters": 0, "updated_parameters": 0, "optimizer": ""}
+    assert SimpleNamespace(**record.memory(Device(1), torch.nn.Identity(), optimizer, 0)).rest_mib
