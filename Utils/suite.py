@@ -77,7 +77,8 @@ def main(argv):
     }
     if latest:
         rows = results.read(path)
-        print("\n" + summary.table(*summary.select(rows[rows.run_id.isin(ours)])))
+        rows, left_out = summary.select(rows[rows.run_id.isin(ours)])
+        print("\n" + summary.table(rows, left_out, results.records(path, rows.run_id.unique())))
     print(*silent, sep="\n", end="\n" if silent else "")
     return 1 if silent or {"failed", "out_of_memory"} & {*latest.values()} else 0
 

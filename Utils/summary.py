@@ -6,6 +6,7 @@ interval is Student's t over the rounds, 95%. With one round there is none, and 
 Losses are paired in the same way, as differences.
 """
 
+import argparse
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ import pandas as pd
 from scipy import stats
 
 from Utils import ladder, results, settings
+from Utils.config import CONFIGS
 from Utils.errors import UserError, one_line
 
 GROUP = ["device", "torch", "model", "dataset", "batch_size", "seq_len", "world_size", "code"]
@@ -20,6 +22,10 @@ BASELINE = "no_optimization"
 LAST_STEPS = 10  # whose mean loss is a run's loss
 CONFIDENCE = 0.95
 NO_INTERVAL = "one round: no interval"
+MEMORY_KINDS = ("weights_mib", "gradients_mib", "optimizer_state_mib", "rest_mib")
+INIT_STD = 0.02  # of GPT-2's weights, and so 0.02 sqrt(n_embd) that of a logit at the start
+ROUNDING = 2**-4
+TAINTED = "tainted: "  # begins the last of a run's notes
 MARK = "<!-- table -->"
 
 
@@ -70,22 +76,36 @@ def describe(rows):
     )
 
 
-def summarize(rows):
+def summarize(rows, records=None):
     """One line a technique, in ladder order, as a DataFrame indexed by technique.
 
-    status, note; parent; rounds (with timings); median_ms, p20_ms, p80_ms (of all timed steps);
-    tokens_per_second; first_step_s; peak_memory_mib; loss (nats a token, mean of the last timed
-    steps); loss_difference from the baseline, loss_low, loss_high, loss_verdict; and for the ratio
-    of step times, over the baseline and over the parent, speedup, speedup_low, speedup_high,
-    verdict and parent_speedup, ... likewise. What is not known is NaN.
+    rows: selected rows. records: of those runs, from `results.records`; without them their part is
+    empty. What is not known is NaN.
+
+    - status, note; parent; rounds (with timings); grade ("clean", or "tainted" with the reasons)
+    - median_ms, p20_ms, p80_ms (of all timed steps); tokens_per_second; first_step_s
+    - for the ratio of step times, over the baseline and over the parent: speedup, speedup_low,
+      speedup_high, verdict and parent_speedup, ... likewise
+    - loss (nats a token, mean of the last timed steps); loss_difference from the baseline,
+      loss_low, loss_high, loss_verdict; parity ("exact", "numerics changed", "model changed")
+    - peak_memory_mib, and by kind weights_mib, gradients_mib, optimizer_state_mib, rest_mib;
+      reserved_mib, device_mib
+    - graphs, recompilations, compile_cache; break_even_steps against the parent, inf for never
+    - precision; tflops reached; ceiling_share and mfu (of 1); floor_ms and floor_speedup, how many
+      times faster the modelled floor is
+    - hours_per_billion, kwh_per_billion, joules_per_million (tokens); mean_power_w
     """
-    known = ladder.techniques()
+    known, records = ladder.techniques(), records or {}
     order = [*known, *rows.technique[~rows.technique.isin(known)].unique()]
     timed = rows[(rows.status == "ok") & (rows.phase == "timed")]
     by_run = timed.groupby(["technique", "round"])
     medians = by_run.step_ms.median()
     losses = by_run.loss.apply(_last)
     by_step = rows[rows.status == "ok"].set_index(["technique", "round", "step"]).loss
+    recorded = {
+        name: [records[run_id] for run_id in own.run_id.unique() if run_id in records]
+        for name, own in timed.groupby("technique")
+    }
 
     lines = []
     for name in order:
@@ -105,26 +125,86 @@ def summarize(rows):
             line["peak_memory_mib"] = ok.peak_memory_mib.first().median()
             line["loss"] = losses[name].mean()
             if BASELINE in losses and name != BASELINE:
-                exact = by_step[name].sub(by_step[BASELINE]).dropna().eq(0).all()
-                line |= loss_difference(losses[BASELINE], losses[name], exact)
+                line |= loss_difference(losses[BASELINE], losses[name])
+                changed = _fewer_updated(recorded[name], recorded[BASELINE])
+                line["parity"] = parity(by_step[BASELINE], by_step[name], own.iloc[0], changed)
             if not np.isfinite(timed.loss[timed.technique == name]).all():
                 line["loss_verdict"] = "diverged"
             for prefix, other in (("", BASELINE), ("parent_", parent)):
                 if other in medians and (other != name or prefix == ""):
                     ratio = speedup(medians[other], medians[name])
                     line |= {prefix + key: value for key, value in ratio.items()}
+            line |= _from_records(line, recorded[name])
+            if _compiles(recorded[name]) and not _compiles(recorded.get(parent, [])):
+                line["break_even_steps"] = break_even(rows, name, parent)
         lines.append(line)
-    columns = [
-        *("technique", "parent", "status", "note", "rounds", "median_ms", "p20_ms", "p80_ms"),
-        *("tokens_per_second", "first_step_s", "peak_memory_mib", "loss"),
-        *("loss_difference", "loss_low", "loss_high", "loss_verdict"),
-        *(
-            p + key
-            for p in ("", "parent_")
-            for key in ("speedup", "speedup_low", "speedup_high", "verdict")
-        ),
-    ]
-    return pd.DataFrame(lines, columns=columns).set_index("technique")
+    return pd.DataFrame(lines, columns=["technique", *COLUMNS]).set_index("technique")
+
+
+COLUMNS = [
+    *("parent", "status", "note", "grade", "rounds", "median_ms", "p20_ms", "p80_ms"),
+    *("tokens_per_second", "first_step_s"),
+    *(
+        prefix + key
+        for prefix in ("", "parent_")
+        for key in ("speedup", "speedup_low", "speedup_high", "verdict")
+    ),
+    *("loss", "loss_difference", "loss_low", "loss_high", "loss_verdict", "parity"),
+    *("peak_memory_mib", "weights_mib", "gradients_mib", "optimizer_state_mib", "rest_mib"),
+    *("reserved_mib", "device_mib", "graphs", "recompilations", "compile_cache"),
+    *("break_even_steps", "precision", "tflops", "ceiling_share", "mfu"),
+    *("floor_ms", "floor_speedup", "hours_per_billion", "kwh_per_billion"),
+    *("joules_per_million", "mean_power_w"),
+]
+
+
+def _from_records(line, records):
+    """The columns that come from the records of a technique's runs."""
+    found = {kind: _median(records, "memory", kind) for kind in (*MEMORY_KINDS, "reserved_mib")}
+    if "grade" not in line and records and all("quality" in record for record in records):
+        found["grade"] = "clean"
+    found["device_mib"] = _median(records, "quality", "used_memory_mib")
+    found["graphs"] = _median(records, "compile", "graphs")
+    found["recompilations"] = _median(records, "compile", "recompilations")
+    caches = [record["compile"]["cache"] for record in records if record.get("compile")]
+    found["compile_cache"] = " or ".join(sorted({cache for cache in caches if cache}))
+
+    rate = line["tokens_per_second"]
+    limits = records[-1].get("limits") if records else None
+    if limits:
+        found["precision"] = precision = limits["precision"]
+        found["tflops"] = limits["flops_per_token"] * rate / 1e12
+        ceilings = limits["ceilings"] or {"matmul_tflops": {}}
+        found["ceiling_share"] = found["tflops"] / ceilings["matmul_tflops"].get(precision, np.nan)
+        found["mfu"] = found["tflops"] / (limits["datasheet_tflops"] or np.nan)
+        found["floor_ms"] = limits.get("floor_ms") or np.nan
+        found["floor_speedup"] = line["median_ms"] / found["floor_ms"]
+
+    found["hours_per_billion"] = 1e9 / rate / 3600
+    found["mean_power_w"] = power = _median(records, "quality", "mean_power_w")
+    found["joules_per_million"] = power * 1e6 / rate
+    found["kwh_per_billion"] = power / 1e3 * found["hours_per_billion"]
+    return found
+
+
+def _median(records, part, key):
+    """Of a figure over the records that have it; NaN where none has."""
+    values = [(record.get(part) or {}).get(key) for record in records]
+    values = [value for value in values if value is not None]
+    return float(np.median(values)) if values else np.nan
+
+
+def _compiles(records):
+    return any(record.get("compile") for record in records)
+
+
+def _fewer_updated(records, reference):
+    """Whether the runs trained fewer parameters than the baseline's did."""
+    own, other = (
+        {record["updated_parameters"] for record in some if "updated_parameters" in record}
+        for some in (records, reference)
+    )
+    return bool(own and other) and min(own) < max(other)
 
 
 def _last(losses):
@@ -148,25 +228,68 @@ def speedup(reference, medians):
     return {**{key: float(np.exp(value)) for key, value in values.items()}, "verdict": verdict}
 
 
-def loss_difference(reference, losses, exact):
+def loss_difference(reference, losses):
     """How much higher `losses` are than `reference`, from the rounds that both have.
 
-    reference, losses: Series of nats a token, indexed by round. exact: whether the losses of all
-    steps are bitwise the same. Returns loss_difference, loss_low and loss_high (95%, NaN with one
-    round) and a loss_verdict; {} without a common round.
+    reference, losses: Series of nats a token, indexed by round. Returns loss_difference, loss_low
+    and loss_high (95%, NaN with one round) and a loss_verdict; {} without a common round.
     """
     differences = (losses - reference).dropna()
     if differences.empty:
         return {}
     mean, low, high = interval(differences)
-    if exact:
-        verdict = "exact"
-    elif len(differences) == 1:
-        verdict = NO_INTERVAL
-    else:
+    verdict = NO_INTERVAL
+    if (differences == 0).all():
+        verdict = "indistinguishable"
+    elif len(differences) > 1:
         verdict = "worse" if low > 0 else "better" if high < 0 else "indistinguishable"
     keys = ("loss_difference", "loss_low", "loss_high", "loss_verdict")
     return dict(zip(keys, (mean, low, high, verdict), strict=True))
+
+
+def parity(reference, losses, shape, fewer_updated=False):
+    """Whether two techniques compute the same: "exact" where the losses of all steps are the same
+    to the last bit, "model changed", else "numerics changed".
+
+    Before the first update both have the same weights and see the same batch, so that the loss of
+    the first step compares the two models themselves. bfloat16 rounds to 2^-9, relatively; beyond
+    `ROUNDING` deviations of a logit, shared among the step's tokens, it is not rounding.
+    reference, losses: Series of nats, indexed by round and step. shape: a row, for model, batch
+    and length. fewer_updated: whether parameters of the baseline's were never updated.
+    """
+    common = losses.index.intersection(reference.index)
+    differences = losses[common] - reference[common]
+    if len(common) and differences.eq(0).all():
+        return "exact"
+    first = differences[common.get_level_values("step") == 0].dropna()
+    if shape.model in CONFIGS and len(first):
+        deviation = INIT_STD * CONFIGS[shape.model].n_embd ** 0.5
+        rounding = ROUNDING * deviation / (shape.batch_size * shape.seq_len) ** 0.5
+        if (first**2).mean() ** 0.5 > rounding:
+            return "model changed"
+    return "model changed" if fewer_updated else "numerics changed"
+
+
+def break_even(rows, name, parent):
+    """After how many steps a script that compiles has overtaken its parent, from the rounds that
+    both have: what its warm-up cost more, over what a step saves. inf where it saves nothing; NaN
+    where that cannot be told, by too wide an interval or for want of a parent."""
+
+    def warmup_and_median(technique):
+        own = rows[(rows.technique == technique) & (rows.status == "ok")]
+        medians = own[own.phase == "timed"].groupby("round").step_ms.median()
+        first = own[(own.phase == "warmup") | (own.step == 0)].groupby("round").step_ms
+        return first.sum() - first.count() * medians, medians  # milliseconds, beyond usual steps
+
+    cost, median = warmup_and_median(name)
+    parents_cost, parents_median = warmup_and_median(parent)
+    verdict = speedup(parents_median, median).get("verdict", "no detectable difference")
+    if verdict == "no detectable difference":
+        return np.nan
+    saved = (parents_median - median).mean()
+    if saved <= 0:
+        return np.inf
+    return float(np.ceil(max(0.0, (cost - parents_cost).mean()) / saved))
 
 
 def interval(values):
@@ -179,15 +302,20 @@ def interval(values):
 
 
 def _outcome(own):
-    """status and note of a technique: "ok" where any round has timings."""
+    """status, note and grade of a technique: "ok" where any round has timings."""
     runs = own.groupby("round").first()
     timed = runs[runs.status == "ok"]
     bad = runs[runs.status != "ok"]
     if timed.empty:
         return {"status": runs.status.iloc[-1], "note": runs.note.iloc[-1]}
-    notes = [note for note in timed.note.unique() if note]
+    parts = [note.partition(TAINTED) for note in timed.note]
+    notes = [*{before.removesuffix("; "): None for before, _, _ in parts if before}]
     notes += [f"round {index}: {run.status}: {run.note}" for index, run in bad.iterrows()]
-    return {"status": "ok", "note": "; ".join(notes)}
+    reasons = [after for _, mark, after in parts if mark]
+    line = {"status": "ok", "note": "; ".join(notes)}
+    if reasons:
+        line["grade"] = f"tainted in {len(reasons)} of {len(parts)} rounds: {reasons[0]}"
+    return line
 
 
 # As a table -------------------------------------------------------------------------------------
@@ -204,34 +332,51 @@ def own_notes(summary):
 
 
 def ratio_text(line, prefix=""):
-    """ "1.52x (1.48-1.56)", or "1.52x" with one round, or "" where it is not known."""
+    """ "1.52x (1.48-1.56), faster", or "1.52x" with one round, or "" where it is not known."""
     value, low, high = (line[prefix + key] for key in ("speedup", "speedup_low", "speedup_high"))
     if pd.isna(value):
         return ""
-    return f"{value:.2f}x" if pd.isna(low) else f"{value:.2f}x ({low:.2f}-{high:.2f})"
+    if pd.isna(low) or (line.name == BASELINE and not prefix):
+        return f"{value:.2f}x"
+    return f"{value:.2f}x ({low:.2f}-{high:.2f}), {line[prefix + 'verdict']}"
 
 
 def loss_text(line):
-    """ "+0.0120 (+0.0020 to +0.0220)", "exact", or "" where it is not known."""
-    if line.loss_verdict in ("exact", "diverged"):
-        return line.loss_verdict
+    """ "+0.0120 (+0.0020 to +0.0220), worse", or "" where it is not known."""
+    if line.loss_verdict == "diverged":
+        return "diverged"
+    if line.parity == "exact":
+        return "0"
     if pd.isna(line.loss_difference):
         return ""
     if pd.isna(line.loss_low):
         return f"{line.loss_difference:+.4f}"
-    return f"{line.loss_difference:+.4f} ({line.loss_low:+.4f} to {line.loss_high:+.4f})"
+    interval = f"({line.loss_low:+.4f} to {line.loss_high:+.4f})"
+    return f"{line.loss_difference:+.4f} {interval}, {line.loss_verdict}"
 
 
-def table(rows, left_out=""):
-    """The selected rows as a GitHub-markdown table with a caption. A string."""
-    summary = summarize(rows)
+def break_even_text(line):
+    """After how many steps compiling has paid for itself; "" where nothing was compiled anew."""
+    if pd.isna(line.break_even_steps):
+        return ""
+    return "never" if np.isinf(line.break_even_steps) else f"{line.break_even_steps:,.0f} steps"
 
-    def column(name, form):
-        return ["" if pd.isna(value) else format(value, form) for value in summary[name]]
 
+def table(rows, left_out="", records=None, price=None):
+    """The selected rows as GitHub-markdown tables with captions: speed and loss; memory; how far
+    from the limit; what a billion tokens take. A string.
+
+    records: as for `summarize`. price: of an hour of this device, in any currency.
+    """
+    summary = summarize(rows, records)
     lines = [line for _, line in summary.iterrows()]
+
+    def column(name, form, scale=1):
+        values = summary[name]
+        return ["" if pd.isna(value) else format(value * scale, form) for value in values]
+
     spread = zip(column("p20_ms", ",.1f"), column("p80_ms", ",.1f"), strict=True)
-    columns = {
+    speed = {
         "technique": list(summary.index),
         "status": [status.replace("_", " ") for status in summary.status],
         "median step (ms)": column("median_ms", ",.1f"),
@@ -239,40 +384,126 @@ def table(rows, left_out=""):
         "tokens/s": column("tokens_per_second", ",.0f"),
         "speedup over baseline": [ratio_text(line) for line in lines],
         "over parent": [ratio_text(line, "parent_") for line in lines],
-        "verdict on parent": _words(summary.parent_verdict),
-        "first step (s)": column("first_step_s", ".1f"),
         "peak memory (MiB)": column("peak_memory_mib", ",.0f"),
         "loss": column("loss", ".3f"),
         "loss - baseline's": [loss_text(line) for line in lines],
-        "verdict on loss": _words(summary.loss_verdict),
+        "what it computes": _words(summary.parity),
+        "quality": _words(summary.grade),
         "note": own_notes(summary),
     }
-    words = ("technique", "status", "note", "verdict on parent", "verdict on loss")
-    align = ["left" if name in words else "right" for name in columns]
-    text = pd.DataFrame(columns).to_markdown(index=False, disable_numparse=True, colalign=align)
-    brackets = NO_INTERVAL
-    if summary.speedup_low.notna().any():
-        seeds = rows[rows.technique == BASELINE].groupby("round").loss.apply(_last)
-        brackets = (
-            "in brackets the 95% interval over rounds; from seed to seed the baseline's loss "
-        )
-        brackets += f"has a standard deviation of {seeds.std():.3f}"
-    caption = f"{describe(rows)}; {brackets}."
-    return "\n".join([text, "", caption, *([left_out] if left_out else [])])
+    memory = {
+        "technique": list(summary.index),
+        **{
+            f"{kind.removesuffix('_mib').replace('_', ' ')} (MiB)": column(kind, ",.0f")
+            for kind in MEMORY_KINDS
+        },
+        "peak (MiB)": column("peak_memory_mib", ",.0f"),
+        "peak (GiB)": column("peak_memory_mib", ".2f", 1 / 1024),
+        "held by torch (MiB)": column("reserved_mib", ",.0f"),
+        "used on the device (MiB)": column("device_mib", ",.0f"),
+    }
+    limits = {
+        "technique": list(summary.index),
+        "first step (s)": column("first_step_s", ".1f"),
+        "compiled": _compiled(summary),
+        "has paid after": [break_even_text(line) for line in lines],
+        "products in": _words(summary.precision),
+        "TFLOP/s": column("tflops", ",.3g"),
+        "of the measured ceiling": column("ceiling_share", ".0%"),
+        "MFU (of the datasheet)": column("mfu", ".0%"),
+        "modelled floor (ms)": column("floor_ms", ",.1f"),
+        "still to be had": [f"{x}x" if x else "" for x in column("floor_speedup", ".1f")],
+    }
+    cost = {
+        "technique": list(summary.index),
+        "hours for 10^9 tokens": column("hours_per_billion", ",.1f"),
+        "mean power (W)": column("mean_power_w", ",.0f"),
+        "kWh for 10^9 tokens": column("kwh_per_billion", ",.2f"),
+        "J for 10^6 tokens": column("joules_per_million", ",.0f"),
+    }
+    if price is not None:
+        title = f"cost of 10^9 tokens at {price:,.2f} an hour"
+        cost[title] = column("hours_per_billion", ",.2f", price)
+    measured = summary.median_ms.notna().to_numpy()
+    sections = [
+        _markdown(speed),
+        _caption(rows, summary),
+        *([left_out] if left_out else []),
+        *_section("Memory at its peak, by kind", memory, measured, needed="weights (MiB)"),
+        *_section("How far from the limit", limits, measured, needed="products in"),
+        *_section("What a billion tokens take", cost, measured),
+    ]
+    return "\n\n".join(sections)
+
+
+def _section(title, columns, measured, needed="technique"):
+    """Title and table of the techniques with timings; nothing where `needed` is not known."""
+    columns = {
+        name: [text for text, keep in zip(texts, measured, strict=True) if keep]
+        for name, texts in columns.items()
+    }
+    return [f"{title}:", _markdown(columns)] if any(columns[needed]) else []
+
+
+def _markdown(columns):
+    """Columns of texts as a table, without those that have no text at all, notes aside."""
+    shown = {name: texts for name, texts in columns.items() if any(texts) or name == "note"}
+    words = ("technique", "status", "note", "what it computes", "quality", "compiled")
+    align = ["left" if name in words else "right" for name in shown]
+    return pd.DataFrame(shown).to_markdown(index=False, disable_numparse=True, colalign=align)
+
+
+def _caption(rows, summary):
+    """What the rows have in common, and what the brackets mean."""
+    if summary.speedup_low.isna().all():
+        return f"{describe(rows)}; {NO_INTERVAL}."
+    seeds = rows[rows.technique == BASELINE].groupby("round").loss.apply(_last)
+    return (
+        f"{describe(rows)}; in brackets the 95% interval over rounds; from seed to seed the "
+        f"baseline's loss has a standard deviation of {seeds.std():.3f}."
+    )
+
+
+def _compiled(summary):
+    """ "1 graph, cold cache; 2 recompilations" for each technique that compiles."""
+    texts = []
+    for graphs, again, cache in zip(
+        summary.graphs, summary.recompilations, summary.compile_cache, strict=True
+    ):
+        if pd.isna(graphs):
+            texts.append("")
+            continue
+        text = f"{graphs:.0f} graph{'s' * (graphs != 1)}" + (f", {cache} cache" if cache else "")
+        texts.append(text + (f"; {again:.0f} recompiled" if again else ""))
+    return texts
 
 
 def _words(column):
-    """A column of verdicts; with one round there are none, and the caption says so."""
-    return ["" if pd.isna(word) or word == NO_INTERVAL else word for word in column]
+    return ["" if pd.isna(word) else word.replace("|", "\\|") for word in column]
+
+
+def _price(text):
+    """A number from 0 up, or None for no text."""
+    try:
+        price = float(text or "nan")
+    except ValueError:
+        price = -1.0
+    if price < 0 or np.isinf(price):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a price")
+    return None if np.isnan(price) else price
 
 
 def main(argv=None):
     """Prints the table of a results file, or writes it into a page between two marks."""
     parser = settings.Parser("table", main.__doc__)
     settings.add_selection(parser)
+    help = "of an hour of this device; adds what a billion tokens cost"
+    parser.add_argument("--price", type=_price, help=help)
     parser.add_argument("--into", type=Path, help="page with the marks <!-- table --> around it")
     args = parser.parse_args(argv)
-    text = table(*select(results.read(args.results_file), args.device_name))
+    rows, left_out = select(results.read(args.results_file), args.device_name)
+    records = results.records(args.results_file, rows.run_id.unique())
+    text = table(rows, left_out, records, args.price)
     if args.into is None:
         print(text)
         return
