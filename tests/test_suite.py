@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -11,8 +10,8 @@ import time
 
 import pytest
 
+from tests.known import changed, copy_project
 from Utils import data, results, suite
-from Utils.ladder import ROOT
 
 FLAGS = ["MODEL=gpt2-tiny", "STEPS=3", "WARMUP=1", "DATASET=synthetic", "DEVICE=cpu"]
 PARENT = "Parent: no_optimization"
@@ -21,11 +20,7 @@ PARENT = "Parent: no_optimization"
 @pytest.fixture
 def project(tmp_path):
     """A copy of the project with two quick scripts, to break at will."""
-    for name in ("Makefile", "no_optimization.py", "tensorFloat32.py", "plot_results.py"):
-        shutil.copy(ROOT / name, tmp_path)
-    compiled = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(ROOT / "Utils", tmp_path / "Utils", ignore=compiled)
-    return tmp_path
+    return copy_project(tmp_path, "no_optimization", "tensorFloat32")
 
 
 def make(project, *words, **options):
@@ -38,11 +33,7 @@ def make(project, *words, **options):
 
 def idea(project, name, *changes, parent=PARENT):
     """A copy of the baseline under another name, with some text replaced."""
-    source = (project / "no_optimization.py").read_text().replace("Parent: none", parent)
-    for old, new in changes:
-        assert old in source
-        source = source.replace(old, new)
-    (project / f"{name}.py").write_text(source)
+    (project / f"{name}.py").write_text(changed(*changes, parent=parent))
 
 
 def test_an_idea_of_ones_own_is_measured_compared_and_drawn(project):

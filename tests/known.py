@@ -1,0 +1,64 @@
+"""Scripts of which one knows beforehand what must come out, and running them.
+
+    python -m tests.known [flags of the scripts]
+
+runs them all as a suite, one process a run, and prints the table, for docs/LOG.md.
+"""
+
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from Utils import settings
+from Utils.ladder import ROOT
+
+DELAY = """            while time.thread_time() < begun + 1.03 * spent:
+                pass
+"""
+# Each is the baseline with some text replaced.
+COPIES = {
+    "the_same": (),
+    "three_percent_longer": (
+        ("import torch\n", "import time\n\nimport torch\n"),
+        ("            idx, targets = idx.to", "            begun = time.thread_time()\n"
+         "            idx, targets = idx.to"),
+        ("the step\n", f"the step\n            spent = time.thread_time() - begun\n{DELAY}"),
+    ),
+    "wrong_mask": (("diagonal=1", "diagonal=2"),),
+    "dropped_bias": (("    optimizer =", "    model.h[0].mlp.c_fc.bias = None\n    optimizer ="),),
+    "scaled_loss": (("loss.backward()", "loss = loss * 1.01\n            loss.backward()"),),
+}  # fmt: skip
+
+
+def copy_project(folder, *scripts):
+    """A copy of the project with these scripts, to break at will."""
+    for name in ("Makefile", "plot_results.py", *(f"{script}.py" for script in scripts)):
+        shutil.copy(ROOT / name, folder)
+    compiled = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(ROOT / "Utils", folder / "Utils", ignore=compiled)
+    return folder
+
+
+def changed(*changes, parent="Parent: no_optimization"):
+    """The baseline's source as a script of its own, with each old text replaced by the new."""
+    source = (ROOT / "no_optimization.py").read_text().replace("Parent: none", parent)
+    for old, new in changes:
+        assert old in source, old
+        source = source.replace(old, new)
+    return source
+
+
+def main(flags):
+    with tempfile.TemporaryDirectory() as folder:
+        project = copy_project(Path(folder), "no_optimization")
+        for name, changes in COPIES.items():
+            (project / f"{name}.py").write_text(changed(*changes))
+        command = [sys.executable, "-m", "Utils.suite", "no_optimization", *COPIES, *flags]
+        environment = settings.environment(CACHE_DIR=str(settings.CACHE), PYTHONPATH=folder)
+        return subprocess.run(command, cwd=folder, env=environment).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
