@@ -19,6 +19,7 @@ PLOTSPREFIX  ?=              ## of the charts' file names
 # Not settings of a run:
 DEVICE_NAME  ?=              ## for plots and table: part of a device's name; else the newest run's
 TIMEOUT      ?= 60           ## for all: minutes after which a run is ended
+PRICE        ?=              ## for table: what an hour of this device costs
 T            ?=              ## for diff: a technique
 
 # Make keeps the blanks before a comment: strip takes them off.
@@ -48,7 +49,7 @@ flash: flash_attention       ## + torch.compile + FlashAttention
 fused: fused_optimizer       ## + fused AdamW
 8bit: 8bit_optimizer         ## flash_attention with 8-bit AdamW
 
-all: $(ENVIRONMENT)          ## every script once a round, the table, the charts
+all: ceilings                ## every script once a round, the table, the charts
 	@$(PYTHON) -m Utils.suite $(FLAGS) $(call flag,timeout,$(TIMEOUT)); status=$$?; \
 	if [ $$status -le 1 ]; then $(MAKE) plots || status=1; fi; exit $$status
 
@@ -60,14 +61,17 @@ smoke: $(ENVIRONMENT)        ## every script at a tiny model, in about a minute;
 $(TECHNIQUES): $(ENVIRONMENT)
 	@$(PYTHON) $(if $(wildcard $@.py),$@.py,-m beyond.$@) $(FLAGS)
 
+ceilings: $(ENVIRONMENT)     ## measure, once, how fast products and memory can be on this device
+	@$(PYTHON) -m Utils.limits $(call flag,device,$(DEVICE))
+
 ##@ Read
 plots: $(ENVIRONMENT)        ## draw the charts into plots/
 	@$(PYTHON) plot_results.py $(SELECTION) $(call flag,plotsprefix,$(PLOTSPREFIX))
 
-table: $(ENVIRONMENT)        ## print the results as a GitHub-markdown table
-	@$(PYTHON) -m Utils.summary $(SELECTION)
+table: $(ENVIRONMENT)        ## print the results as GitHub-markdown tables; PRICE=2.50 adds cost
+	@$(PYTHON) -m Utils.summary $(SELECTION) $(call flag,price,$(PRICE))
 
-readme: $(ENVIRONMENT)       ## put that table into README.md
+readme: $(ENVIRONMENT)       ## put those tables into README.md
 	@$(PYTHON) -m Utils.summary $(SELECTION) --into README.md
 
 diff: $(ENVIRONMENT)         ## what a technique is: its script against its parent's; T=flash_attention
@@ -119,5 +123,5 @@ help:                        ## this list
 	.venv/bin/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
 	@touch $@
 
-.PHONY: baseline tf32 bf16 flash fused 8bit all smoke $(TECHNIQUES) plots table readme diff \
+.PHONY: baseline tf32 bf16 flash fused 8bit all smoke ceilings $(TECHNIQUES) plots table readme diff \
         init_results reset clean test lint gpu-check help
