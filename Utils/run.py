@@ -34,7 +34,7 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from Utils import hardware, results, settings
+from Utils import hardware, quality, results, settings
 from Utils.errors import Unsupported, UserError
 from Utils.model import CONFIGS
 
@@ -129,6 +129,7 @@ class Run:
         self.marks, self.data_ms, self.losses = [], [], []
         self.attention = AttentionWatch()
         self.dataset_facts = {}
+        self.before = None  # the device's counters where the timed steps begin
 
     def __enter__(self):
         print(_headline(self.args), file=sys.stderr)
@@ -140,10 +141,12 @@ class Run:
         batches: an iterable that does not end before the run does.
         """
         args, mark, clock = self.args, self.args.hardware.mark, time.perf_counter
+        counters = args.hardware.counters
         self.dataset_facts = getattr(batches, "facts", {})
         watched = 1 if args.warmup >= 3 else None  # watching slows the next step as well
         batches = iter(batches)
         with Progress(args, self.model) as progress:
+            self.before = counters()
             self.marks.append(mark())
             for step in range(args.steps):
                 start = clock()
@@ -154,6 +157,8 @@ class Run:
                         yield batch
                 else:
                     yield batch
+                if step + 1 == args.warmup:  # its cost falls into the last step of the warm-up
+                    self.before = counters()
                 self.marks.append(mark())
                 progress.show(step, self.losses)
 
@@ -166,6 +171,7 @@ class Run:
             return
         args = self.args
         times = args.hardware.elapsed_ms(self.marks)
+        after, readings = args.hardware.counters(), args.hardware.readings()
         peak = args.hardware.peak_memory_mib()
         losses = [float(loss) for loss in self.losses]
         if len(times) <= args.warmup or len(losses) != len(times):
@@ -178,6 +184,10 @@ class Run:
             args.notes.append("scaled_dot_product_attention ran unfused (math)")
         if not all(map(math.isfinite, losses)):
             args.notes.append("the loss is not finite")
+        timed = times[args.warmup :]
+        graded = quality.describe(args.hardware, self.before, after, readings, timed)
+        if graded["reasons"]:
+            args.notes.append(f"tainted: {' and '.join(graded['reasons'])}")
         constant = {
             **_row(args, "ok"),
             "first_step_s": round(times[0] / 1e3, 4),
@@ -203,6 +213,7 @@ class Run:
             "optimizer": type(self.optimizer).__module__ + "." + type(self.optimizer).__name__,
             "attention_backend": backend,
             "compile_cache": _compile_cache(),
+            "quality": graded,
         }
         _write(args, rows, record)
         print(_last_line(args, rows))
