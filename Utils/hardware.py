@@ -7,6 +7,9 @@ Utils names torch.cuda. The clock is read at step boundaries only:
   loop runs as it would without us; the times are read after the last step, behind the one and
   only synchronization.
 - On a CPU work is finished when the call returns, so a boundary is `time.perf_counter()`.
+
+What else goes on is read outside the timed steps: `other_processes` when the device is chosen,
+`counters()` before the first timed step and after the last, `readings()` after the last.
 """
 
 import contextlib
@@ -17,6 +20,7 @@ import shutil
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from itertools import pairwise
 
 import psutil
@@ -29,6 +33,8 @@ MIB = 2**20
 
 class CPU:
     """The host's processor."""
+
+    other_processes = ()  # they hold no GPU; what they took of the cores is in the counters
 
     def __init__(self, device=None):
         self.torch_device = torch.device("cpu")
@@ -66,6 +72,25 @@ class CPU:
     def reserved_memory_mib(self):
         return None  # torch keeps no pool of the host's memory
 
+    def counters(self):
+        """Readings that only grow, in seconds: clock_s, and of all cores together all_cpu_s,
+        busy_cpu_s (at work for any process), own_cpu_s (for this one and its descendants) and,
+        where it is counted, steal_s (taken by the hypervisor)."""
+        cores = psutil.cpu_times()._asdict()
+        cores = {name: cores[name] for name in cores if not name.startswith("guest")}  # in user
+        idle = cores["idle"] + cores.get("iowait", 0.0)
+        counted = {
+            "clock_s": time.perf_counter(),
+            "all_cpu_s": sum(cores.values()),
+            "busy_cpu_s": sum(cores.values()) - idle - cores.get("steal", 0.0),
+            "own_cpu_s": _own_cpu_s(),
+        }
+        return counted | ({"steal_s": cores["steal"]} if "steal" in cores else {})
+
+    def readings(self):
+        """What the device is doing now, as far as it can be asked."""
+        return {}
+
     def describe(self):
         return {
             "type": "cpu",
@@ -78,11 +103,17 @@ class CPU:
 class CUDA:
     """An NVIDIA GPU, or an AMD one through ROCm, which torch calls cuda too.
 
-    cuda: the module that is asked, `torch.cuda`; a test hands in one that records the calls.
+    cuda, nvml: the modules that are asked, `torch.cuda` and `pynvml`; a test hands in others that
+        record the calls.
+    other_processes: who else holds the GPU, as in ["python3 (pid 4711, 1,234 MiB)"].
     """
 
-    def __init__(self, device, cuda=torch.cuda):
+    def __init__(self, device, cuda=torch.cuda, nvml=None):
         self.torch_device, self.cuda = device, cuda
+        self.nvml = Nvml(getattr(cuda.get_device_properties(device), "uuid", ""), nvml)
+        # Before we have a context: in a container NVML may give the host's pids, and the one of
+        # this process could not be told from others.
+        self.other_processes = self.nvml.other_processes()
         cuda.set_device(device)
 
     @property
@@ -123,23 +154,33 @@ class CUDA:
         """Peak of what torch's allocator held of the device, used by tensors or not, in MiB."""
         return self.cuda.max_memory_reserved(self.torch_device) / MIB
 
+    def counters(self):
+        """Readings that only grow: clock_s, and those of `Nvml.counters`."""
+        return {"clock_s": time.perf_counter(), **self.nvml.counters()}
+
+    def readings(self):
+        return self.nvml.readings()
+
     def describe(self):
-        uuid = getattr(self.cuda.get_device_properties(self.torch_device), "uuid", "")
         return {
             "type": "rocm" if torch.version.hip else "cuda",
             "name": self.name,
             "memory_mib": round(self.memory_bytes / MIB),
             "capability": "{}.{}".format(*self.capability),
             "toolkit": torch.version.hip or torch.version.cuda,
-            "driver": _nvidia_smi(uuid, "driver_version"),
-            "power_limit_w": _nvidia_smi(uuid, "power.limit"),
-            "clocks_max_sm_mhz": _nvidia_smi(uuid, "clocks.max.sm"),
+            "driver": self.nvml.ask(lambda nvml, gpu: nvml.nvmlSystemGetDriverVersion()),
+            "power_limit_w": self.nvml.power_limit_w(),
+            "clocks_max_sm_mhz": self.nvml.ask(
+                lambda nvml, gpu: nvml.nvmlDeviceGetMaxClockInfo(gpu, nvml.NVML_CLOCK_SM)
+            ),
         }
 
 
 class MPS:
     """An Apple GPU. torch keeps no peak there; what the driver has given to its pool by the end
-    stands in for it."""
+    stands in for it. What else it is doing, no one tells without being root."""
+
+    other_processes = ()
 
     def __init__(self, device):
         self.torch_device = device
@@ -170,6 +211,12 @@ class MPS:
     def reserved_memory_mib(self):
         return None  # its pool is what peak_memory_mib reads
 
+    def counters(self):
+        return {"clock_s": time.perf_counter()}
+
+    def readings(self):
+        return {}
+
     def describe(self):
         return {"type": "mps", "name": self.name, "memory_mib": round(self.memory_bytes / MIB)}
 
@@ -199,6 +246,125 @@ def choose(wanted):
     if device.type == "cuda":
         return CUDA(torch.device("cuda", device.index or 0))
     return MPS(device) if device.type == "mps" else CPU()
+
+
+# What NVML says of a GPU ------------------------------------------------------------------------
+
+THROTTLE_REASONS = {  # bits of nvml.h; the lowest, "gpu idle", is no reason
+    0x002: "applications clocks setting",
+    0x004: "sw power cap",
+    0x008: "hw slowdown",
+    0x010: "sync boost",
+    0x020: "sw thermal slowdown",
+    0x040: "hw thermal slowdown",
+    0x080: "hw power brake slowdown",
+    0x100: "display clock setting",
+    0x200: "board limit",
+    0x400: "reliability",
+}
+
+
+class Nvml:
+    """One GPU through NVML, of nvidia-ml-py. Nothing here raises: what is not to be had, for want
+    of the package, of a driver, of permission, or on a GPU that does not have it, is left out.
+
+    uuid: torch's, so without a prefix; numbers would not do, as CUDA_VISIBLE_DEVICES changes them.
+    module: pynvml, or a test's stand-in.
+    """
+
+    def __init__(self, uuid, module=None):
+        self.module, self.gpu = module, None
+        if module is None:
+            with suppress(ImportError):
+                import pynvml
+
+                self.module = pynvml
+        self.ask(lambda nvml, gpu: nvml.nvmlInit())
+        self.gpu = self._handle(f"GPU-{uuid}") or self._handle(f"MIG-{uuid}")
+        if self.gpu is None:  # the driver that is there, if any, is not this GPU's
+            self.module = None
+
+    def _handle(self, name):
+        return self.ask(lambda nvml, gpu: nvml.nvmlDeviceGetHandleByUUID(name))
+
+    def ask(self, question):
+        """What question(module, gpu) returns, or None where that is not to be had."""
+        try:
+            return question(self.module, self.gpu)
+        except Exception:  # NVMLError, or what module and driver of different versions make of it
+            return None
+
+    def other_processes(self):
+        """Who holds the GPU besides this process, as in ["python3 (pid 4711, 1,234 MiB)"]."""
+        computing = self.ask(lambda nvml, gpu: nvml.nvmlDeviceGetComputeRunningProcesses(gpu))
+        drawing = self.ask(lambda nvml, gpu: nvml.nvmlDeviceGetGraphicsRunningProcesses(gpu))
+        memory = {p.pid: p.usedGpuMemory for p in [*(computing or ()), *(drawing or ())]}
+        memory.pop(os.getpid(), None)
+        return [self._process(pid, used) for pid, used in memory.items()]
+
+    def _process(self, pid, used_bytes):
+        command = self.ask(lambda nvml, gpu: nvml.nvmlSystemGetProcessName(pid)) or ""
+        name = os.path.basename(command.split(" ")[0])  # some come with their arguments
+        facts = f"pid {pid}" if used_bytes is None else f"pid {pid}, {used_bytes / MIB:,.0f} MiB"
+        return f"{name} ({facts})" if name else facts
+
+    def counters(self):
+        """Readings that only grow: energy_j, and power_violation_s, thermal_violation_s and so
+        on, the seconds for which clocks were held down for that reason."""
+        counted = {
+            "energy_j": self.ask(
+                lambda nvml, gpu: nvml.nvmlDeviceGetTotalEnergyConsumption(gpu) / 1e3
+            ),
+            "power_violation_s": self._violation_s("POWER"),
+            "thermal_violation_s": self._violation_s("THERMAL"),
+            "board_limit_violation_s": self._violation_s("BOARD_LIMIT"),
+            "reliability_violation_s": self._violation_s("RELIABILITY"),
+        }
+        return _without_none(counted)
+
+    def _violation_s(self, policy):
+        def question(nvml, gpu):
+            number = getattr(nvml, f"NVML_PERF_POLICY_{policy}")
+            return nvml.nvmlDeviceGetViolationStatus(gpu, number).violationTime / 1e9
+
+        return self.ask(question)
+
+    def readings(self):
+        """What the GPU is doing now: sm_clock_mhz, memory_clock_mhz, temperature_c, power_w,
+        power_limit_w, used_memory_mib (by whomever), throttle_reasons (of THROTTLE_REASONS)."""
+        ask = self.ask
+        read = {
+            "sm_clock_mhz": self._clock_mhz("SM"),
+            "memory_clock_mhz": self._clock_mhz("MEM"),
+            "temperature_c": ask(
+                lambda nvml, gpu: nvml.nvmlDeviceGetTemperature(gpu, nvml.NVML_TEMPERATURE_GPU)
+            ),
+            "power_w": ask(lambda nvml, gpu: nvml.nvmlDeviceGetPowerUsage(gpu) / 1e3),
+            "power_limit_w": self.power_limit_w(),
+            "used_memory_mib": ask(lambda nvml, gpu: nvml.nvmlDeviceGetMemoryInfo(gpu).used / MIB),
+            "throttle_reasons": self._throttle_reasons(),
+        }
+        return _without_none(read)
+
+    def _clock_mhz(self, clock):
+        return self.ask(
+            lambda nvml, gpu: nvml.nvmlDeviceGetClockInfo(gpu, getattr(nvml, f"NVML_CLOCK_{clock}"))
+        )
+
+    def power_limit_w(self):
+        return self.ask(lambda nvml, gpu: nvml.nvmlDeviceGetPowerManagementLimit(gpu) / 1e3)
+
+    def _throttle_reasons(self):
+        bits = self.ask(lambda nvml, gpu: nvml.nvmlDeviceGetCurrentClocksEventReasons(gpu))
+        if bits is None:  # the name that drivers before 535 know
+            bits = self.ask(lambda nvml, gpu: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(gpu))
+        if bits is None:
+            return None
+        return [reason for bit, reason in THROTTLE_REASONS.items() if bits & bit]
+
+
+def _without_none(found):
+    return {name: value for name, value in found.items() if value is not None}
 
 
 # What a technique needs -------------------------------------------------------------------------
@@ -350,12 +516,11 @@ def _peak_rss():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # bytes on macOS
 
 
-def _nvidia_smi(uuid, field):
-    """One reading of nvidia-smi for that GPU, or None where there is none to be had."""
-    command = ["nvidia-smi", f"--id=GPU-{uuid}", f"--query-gpu={field}"]
-    command.append("--format=csv,noheader,nounits")
-    try:
-        answer = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return answer.stdout.strip()
+def _own_cpu_s():
+    """Seconds of CPU time of this process and all that descend from it, such as the workers of a
+    DataLoader; of those that have ended too, as whoever waited for them has inherited theirs."""
+    total = sum(os.times()[:4])
+    for child in psutil.Process().children(recursive=True):
+        with suppress(psutil.Error):  # it has ended meanwhile
+            total += sum(child.cpu_times()[:4])
+    return total

@@ -31,7 +31,7 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from Utils import hardware, limits, record, results, settings
+from Utils import hardware, limits, quality, record, results, settings
 from Utils.config import CONFIGS
 from Utils.errors import Unsupported, UserError
 
@@ -127,6 +127,7 @@ class Run:
         self.marks, self.data_ms, self.losses = [], [], []
         self.attention, self.gradients = AttentionWatch(), record.GradientWatch(model)
         self.dataset_facts = {}
+        self.before = None  # the device's counters where the timed steps begin
 
     def __enter__(self):
         print(_headline(self.args), file=sys.stderr)
@@ -138,10 +139,12 @@ class Run:
         batches: an iterable that does not end before the run does.
         """
         args, mark, clock = self.args, self.args.hardware.mark, time.perf_counter
+        counters = args.hardware.counters
         self.dataset_facts = getattr(batches, "facts", {})
         watched = 1 if args.warmup >= 3 else None  # watching slows the next step as well
         batches = iter(batches)
         with Progress(args, self.model) as progress:
+            self.before = counters()
             self.marks.append(mark())
             for step in range(args.steps):
                 start = clock()
@@ -152,6 +155,8 @@ class Run:
                         yield batch
                 else:
                     yield batch
+                if step + 1 == args.warmup:  # its cost falls into the last step of the warm-up
+                    self.before = counters()
                 self.marks.append(mark())
                 progress.show(step, self.losses)
 
@@ -164,6 +169,7 @@ class Run:
             return
         args = self.args
         times = args.hardware.elapsed_ms(self.marks)
+        after, readings = args.hardware.counters(), args.hardware.readings()
         memory = record.memory(args.hardware, self.model, self.optimizer, self.gradients.most)
         losses = [float(loss) for loss in self.losses]
         if len(times) <= args.warmup or len(losses) != len(times):
@@ -176,6 +182,10 @@ class Run:
             args.notes.append("scaled_dot_product_attention ran unfused (math)")
         if not all(map(math.isfinite, losses)):
             args.notes.append("the loss is not finite")
+        timed = times[args.warmup :]
+        graded = quality.describe(args.hardware, self.before, after, readings, timed)
+        if graded["reasons"]:
+            args.notes.append(f"tainted: {' and '.join(graded['reasons'])}")
         constant = {
             **_row(args, "ok"),
             "first_step_s": round(times[0] / 1e3, 4),
@@ -202,6 +212,7 @@ class Run:
             "memory": memory,
             "compile": record.compilation(),
             "limits": limits.describe(args),
+            "quality": graded,
         }
         _write(args, rows, known)
         print(_last_line(args, rows))

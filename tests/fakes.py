@@ -1,7 +1,9 @@
 """Stand-ins for what a test cannot have: a GPU, a full disk."""
 
+import os
 import resource
 from contextlib import contextmanager
+from functools import wraps
 from types import SimpleNamespace
 
 
@@ -69,6 +71,128 @@ class FakeEvent:
         if not (self.finished and end.finished):
             raise RuntimeError("the event has not been waited for")
         return end.time - self.time
+
+
+def _nvml(function):
+    """As pynvml's: recorded, refused before nvmlInit and where the fake is told to, and asked about
+    no GPU but the one there is."""
+
+    @wraps(function)
+    def answer(self, *args):
+        name = function.__name__
+        self.calls.append(name)
+        if name in self.errors:
+            raise self.errors[name]
+        if name == "nvmlInit":
+            self.initialized = True
+        elif not self.initialized:
+            raise self.NVMLError(self.NVML_ERROR_UNINITIALIZED)
+        if name.startswith("nvmlDeviceGet") and "Handle" not in name and args[0] != self.HANDLE:
+            raise self.NVMLError(self.NVML_ERROR_INVALID_ARGUMENT)
+        return function(self, *args)
+
+    return answer
+
+
+class FakeNvml:
+    """Stands in for the module pynvml: its names, numbers, units and structures, for one GPU.
+
+    A test sets what is to be answered, and in `errors` which function raises what. `calls` has
+    their names in order; a FakeCuda's list can be handed in, to see both in one.
+    """
+
+    NVML_ERROR_UNINITIALIZED, NVML_ERROR_INVALID_ARGUMENT, NVML_ERROR_NOT_SUPPORTED = 1, 2, 3
+    NVML_ERROR_NO_PERMISSION, NVML_ERROR_NOT_FOUND, NVML_ERROR_FUNCTION_NOT_FOUND = 4, 6, 13
+    NVML_CLOCK_GRAPHICS, NVML_CLOCK_SM, NVML_CLOCK_MEM = 0, 1, 2
+    NVML_TEMPERATURE_GPU = 0
+    NVML_PERF_POLICY_POWER, NVML_PERF_POLICY_THERMAL = 0, 1
+    NVML_PERF_POLICY_BOARD_LIMIT, NVML_PERF_POLICY_RELIABILITY = 3, 5
+    HANDLE = "the fake GPU's handle"
+
+    class NVMLError(Exception):
+        def __init__(self, value):
+            self.value = value
+
+    def __init__(self, calls=None):
+        self.calls, self.errors, self.initialized = [] if calls is None else calls, {}, False
+        self.uuid = "GPU-fake-uuid"
+        mine = SimpleNamespace(pid=os.getpid(), usedGpuMemory=500 * 2**20)
+        self.compute, self.graphics, self.names = [mine], [], {}  # bytes, or None
+        self.energy_mj, self.violations_ns = 10**12, {0: 9e12, 1: 2e12, 3: 3e12, 5: 5e12}
+        self.clocks_mhz, self.max_clocks_mhz = {0: 1700, 1: 1710, 2: 2619}, {1: 1980}
+        self.temperature_c, self.power_mw, self.limit_mw = 61, 345_678, 700_000
+        self.reasons, self.used_bytes = 0, 4000 * 2**20
+
+    @_nvml
+    def nvmlInit(self):
+        pass
+
+    @_nvml
+    def nvmlDeviceGetHandleByUUID(self, uuid):
+        if uuid != self.uuid:
+            raise self.NVMLError(self.NVML_ERROR_NOT_FOUND)
+        return self.HANDLE
+
+    @_nvml
+    def nvmlSystemGetDriverVersion(self):
+        return "580.95.05"
+
+    @_nvml
+    def nvmlSystemGetProcessName(self, pid):
+        if pid not in self.names:
+            raise self.NVMLError(self.NVML_ERROR_NOT_FOUND)
+        return self.names[pid]
+
+    @_nvml
+    def nvmlDeviceGetComputeRunningProcesses(self, handle):
+        return self.compute
+
+    @_nvml
+    def nvmlDeviceGetGraphicsRunningProcesses(self, handle):
+        return self.graphics
+
+    @_nvml
+    def nvmlDeviceGetTotalEnergyConsumption(self, handle):
+        return self.energy_mj
+
+    @_nvml
+    def nvmlDeviceGetViolationStatus(self, device, perfPolicyType):
+        return SimpleNamespace(referenceTime=1, violationTime=self.violations_ns[perfPolicyType])
+
+    @_nvml
+    def nvmlDeviceGetClockInfo(self, handle, type):
+        return self.clocks_mhz[type]
+
+    @_nvml
+    def nvmlDeviceGetMaxClockInfo(self, handle, type):
+        return self.max_clocks_mhz[type]
+
+    @_nvml
+    def nvmlDeviceGetTemperature(self, handle, sensor):
+        if sensor != self.NVML_TEMPERATURE_GPU:
+            raise self.NVMLError(self.NVML_ERROR_INVALID_ARGUMENT)
+        return self.temperature_c
+
+    @_nvml
+    def nvmlDeviceGetPowerUsage(self, handle):
+        return self.power_mw
+
+    @_nvml
+    def nvmlDeviceGetPowerManagementLimit(self, handle):
+        return self.limit_mw
+
+    @_nvml
+    def nvmlDeviceGetMemoryInfo(self, handle, version=None):
+        total = 80 * 2**30
+        return SimpleNamespace(total=total, free=total - self.used_bytes, used=self.used_bytes)
+
+    @_nvml
+    def nvmlDeviceGetCurrentClocksEventReasons(self, handle):
+        return self.reasons
+
+    @_nvml
+    def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle):
+        return self.reasons
 
 
 @contextmanager

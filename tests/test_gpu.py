@@ -80,6 +80,29 @@ def test_peak_memory_is_the_allocators(settle):
     assert device.memory_bytes > 2**30 and device.describe()["capability"]
 
 
+def test_the_record_says_how_the_gpu_was_doing(scripts):
+    quality = scripts("no_optimization").record["quality"]
+    if quality["power_w"] is None:
+        pytest.skip("NVML gives no readings here")
+    assert quality["grade"] == ("tainted" if quality["reasons"] else "clean")
+    assert 100 < quality["sm_clock_mhz"] < 5000 and 10 < quality["temperature_c"] < 110
+    limit = quality["power_limit_w"] or 1000  # some laptops tell none
+    assert 5 < quality["power_w"] < 1.5 * limit < 5000
+    assert 500 < quality["used_memory_mib"] < hardware.choose("cuda").memory_bytes / 2**20 * 1.1
+    if quality["energy_j"] is not None:
+        assert 5 < quality["mean_power_w"] < 1.5 * limit
+
+
+def test_another_process_on_the_gpu_is_seen(scripts):
+    if hardware.choose("cuda").readings().get("power_w") is None:
+        pytest.skip("NVML gives no readings here")
+    torch.ones(1, device="cuda")  # so that this process holds it, beside the next script's
+    quality = scripts("fused_optimizer").record["quality"]
+    if not quality["other_processes"]:
+        pytest.skip("NVML names no processes here, as in many containers")
+    assert quality["grade"] == "tainted" and "on the GPU" in quality["reasons"][0]
+
+
 def test_the_model_is_the_same_function_on_gpu_and_cpu():
     torch.manual_seed(0)
     torch.set_float32_matmul_precision("highest")

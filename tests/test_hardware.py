@@ -1,14 +1,20 @@
 import importlib.util
+import inspect
+import json
+import os
 import re
 import subprocess
 import sys
 import time
+from collections import namedtuple
 from pathlib import Path
+from types import SimpleNamespace
 
+import psutil
 import pytest
 import torch
 
-from tests.fakes import FakeCuda
+from tests.fakes import FakeCuda, FakeNvml
 from Utils import hardware
 from Utils.config import CONFIGS
 from Utils.errors import Unsupported, UserError
@@ -16,8 +22,8 @@ from Utils.errors import Unsupported, UserError
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def gpu(**properties):
-    return hardware.CUDA(torch.device("cuda", 0), cuda=FakeCuda(**properties))
+def gpu(nvml=None, **properties):
+    return hardware.CUDA(torch.device("cuda", 0), FakeCuda(**properties), nvml)
 
 
 def cpu_with(monkeypatch, **features):
@@ -31,7 +37,7 @@ def cpu_with(monkeypatch, **features):
 
 def test_a_gpu_is_made_the_current_one():
     device = hardware.CUDA(torch.device("cuda", 3), cuda=(cuda := FakeCuda()))
-    assert cuda.calls == ["set_device"]
+    assert cuda.calls == ["get_device_properties", "set_device"]
     assert cuda.current == device.torch_device == torch.device("cuda", 3)
 
 
@@ -58,20 +64,180 @@ def test_a_gpus_peak_is_its_allocators_in_mib():
     assert device.cuda.calls == ["max_memory_allocated", "max_memory_reserved"]
 
 
-def test_a_gpu_is_described_by_what_one_compares(monkeypatch):
-    asked = []
-    monkeypatch.setattr(hardware, "_nvidia_smi", lambda *query: asked.append(query) or "99")
-    facts = gpu(name="NVIDIA A100", memory_bytes=40 * 2**30).describe()
+def test_a_gpu_is_described_by_what_one_compares():
+    facts = gpu(FakeNvml(), name="NVIDIA A100", memory_bytes=40 * 2**30).describe()
     assert facts["name"] == "NVIDIA A100"
     assert facts["memory_mib"] == 40 * 1024
     assert facts["capability"] == "8.0"
-    assert facts["driver"] == facts["power_limit_w"] == facts["clocks_max_sm_mhz"] == "99"
-    assert {uuid for uuid, _ in asked} == {"fake-uuid"}
+    assert facts["driver"] == "580.95.05"
+    assert facts["power_limit_w"] == 700.0 and facts["clocks_max_sm_mhz"] == 1980
 
 
-def test_a_gpu_without_nvidia_smi_is_described_all_the_same(monkeypatch):
-    monkeypatch.setenv("PATH", "")
-    assert gpu(name="some GPU").describe()["driver"] is None
+# What a GPU is doing ----------------------------------------------------------------------------
+
+READINGS = {
+    "sm_clock_mhz": 1710,
+    "memory_clock_mhz": 2619,
+    "temperature_c": 61,
+    "power_w": 345.678,
+    "power_limit_w": 700.0,
+    "used_memory_mib": 4000.0,
+    "throttle_reasons": [],
+}
+COUNTERS = {
+    "energy_j": 1e9,
+    "power_violation_s": 9000.0,
+    "thermal_violation_s": 2000.0,
+    "board_limit_violation_s": 3000.0,
+    "reliability_violation_s": 5000.0,
+}
+NVML = [name for name in vars(FakeNvml) if name.startswith("nvml")]
+DESCRIBED = ("driver", "power_limit_w", "clocks_max_sm_mhz")
+
+
+def counters(device):
+    counted = device.counters()
+    assert counted.pop("clock_s") == pytest.approx(time.perf_counter(), abs=1)
+    return counted
+
+
+def process(pid, mib=None):
+    return SimpleNamespace(pid=pid, usedGpuMemory=mib and mib * 2**20)
+
+
+def test_the_fakes_functions_and_numbers_are_pynvmls():
+    pynvml = pytest.importorskip("pynvml")
+    assert len(NVML) > 15
+    for name in NVML:
+        own, real = (inspect.signature(getattr(m, name)) for m in (FakeNvml, pynvml))
+        assert list(own.parameters)[1:] == list(real.parameters)
+    for name in vars(FakeNvml):
+        if name.startswith("NVML_"):
+            assert getattr(FakeNvml, name) == getattr(pynvml, name), name
+    for struct, fields in (
+        ("c_nvmlProcessInfo_v3_t", {"pid", "usedGpuMemory"}),
+        ("c_nvmlViolationTime_t", {"referenceTime", "violationTime"}),
+        ("c_nvmlMemory_t", {"total", "free", "used"}),
+    ):
+        assert fields <= {field[0] for field in getattr(pynvml, struct)._fields_}
+
+
+def test_throttle_reasons_are_nvmls():
+    pynvml = pytest.importorskip("pynvml")
+    prefix, others = "nvmlClocksThrottleReason", ("All", "None", "GpuIdle", "UserDefinedClocks")
+    names = [name.removeprefix(prefix) for name in vars(pynvml) if name.startswith(prefix)]
+    theirs = {
+        getattr(pynvml, prefix + name): re.sub("(?<!^)(?=[A-Z])", " ", name).lower()
+        for name in names
+        if name not in others
+    }
+    assert theirs == hardware.THROTTLE_REASONS
+
+
+def test_a_gpu_is_read_in_the_units_that_the_names_say():
+    device = gpu(FakeNvml())
+    assert device.readings() == READINGS and counters(device) == COUNTERS
+
+
+def test_a_gpu_is_found_by_its_uuid_and_so_is_a_slice_of_one():
+    nvml = FakeNvml()
+    nvml.uuid = "MIG-fake-uuid"
+    assert gpu(nvml).readings() == READINGS
+    nvml.uuid = "GPU-another"
+    assert gpu(nvml).readings() == {} and gpu(nvml).describe()["driver"] is None
+
+
+def test_what_holds_the_clocks_down_is_said_in_words():
+    nvml = FakeNvml()
+    device = gpu(nvml)
+    for bits, words in (
+        (0x1, []),
+        (0x4, ["sw power cap"]),
+        (0x48, ["hw slowdown", "hw thermal slowdown"]),
+        (0x800, []),
+    ):
+        nvml.reasons = bits
+        assert device.readings()["throttle_reasons"] == words
+
+
+@pytest.mark.parametrize("age", ["module", "driver"])
+def test_an_older_nvml_has_another_name_for_throttle_reasons(age, monkeypatch):
+    nvml = FakeNvml()
+    nvml.reasons = 0x20
+    name = "nvmlDeviceGetCurrentClocksEventReasons"
+    if age == "driver":
+        nvml.errors[name] = nvml.NVMLError(nvml.NVML_ERROR_FUNCTION_NOT_FOUND)
+    else:
+        monkeypatch.delattr(FakeNvml, name)
+    assert gpu(nvml).readings()["throttle_reasons"] == ["sw thermal slowdown"]
+
+
+def test_other_processes_are_named_as_far_as_they_can_be():
+    nvml = FakeNvml()
+    nvml.compute += [process(4711, 1234.4), process(4712), process(4713, 8)]
+    nvml.graphics = [process(4713, 8), process(os.getpid(), 3), process(99, 3)]
+    nvml.names = {4711: "/usr/bin/python3 train.py", 4712: "blender", os.getpid(): "python3"}
+    nvml.names[99] = "/usr/lib/xorg/Xorg"
+    assert gpu(nvml).other_processes == [
+        "python3 (pid 4711, 1,234 MiB)",
+        "blender (pid 4712)",
+        "pid 4713, 8 MiB",
+        "Xorg (pid 99, 3 MiB)",
+    ]
+
+
+def test_they_are_read_before_this_process_has_a_context():
+    cuda = FakeCuda()
+    hardware.CUDA(torch.device("cuda", 0), cuda, FakeNvml(cuda.calls))
+    asked = cuda.calls.index("nvmlDeviceGetComputeRunningProcesses")
+    assert asked < cuda.calls.index("set_device")
+
+
+def test_without_nvml_a_gpu_says_nothing_of_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pynvml", None)  # so that importing it fails
+    broken = FakeNvml()
+    broken.errors["nvmlInit"] = broken.NVMLError(9)  # the driver is not loaded
+    for device in (gpu(), gpu(broken)):
+        assert device.readings() == counters(device) == {}
+        assert device.other_processes == []
+        assert [device.describe()[key] for key in DESCRIBED] == [None] * 3
+
+
+LACKING = {
+    "nvmlInit": {*READINGS, *COUNTERS, *DESCRIBED, "others"},
+    "nvmlDeviceGetHandleByUUID": {*READINGS, *COUNTERS, *DESCRIBED, "others"},
+    "nvmlSystemGetDriverVersion": {"driver"},
+    "nvmlSystemGetProcessName": set(),
+    "nvmlDeviceGetComputeRunningProcesses": {"others"},
+    "nvmlDeviceGetGraphicsRunningProcesses": set(),
+    "nvmlDeviceGetTotalEnergyConsumption": {"energy_j"},
+    "nvmlDeviceGetViolationStatus": {*COUNTERS} - {"energy_j"},
+    "nvmlDeviceGetClockInfo": {"sm_clock_mhz", "memory_clock_mhz"},
+    "nvmlDeviceGetMaxClockInfo": {"clocks_max_sm_mhz"},
+    "nvmlDeviceGetTemperature": {"temperature_c"},
+    "nvmlDeviceGetPowerUsage": {"power_w"},
+    "nvmlDeviceGetPowerManagementLimit": {"power_limit_w"},
+    "nvmlDeviceGetMemoryInfo": {"used_memory_mib"},
+    "nvmlDeviceGetCurrentClocksEventReasons": set(),
+    "nvmlDeviceGetCurrentClocksThrottleReasons": set(),
+}
+
+
+@pytest.mark.parametrize("error", ["permission", "versions", "text"])
+@pytest.mark.parametrize("name", NVML)
+def test_what_nvml_refuses_is_left_out_and_nothing_else(name, error):
+    nvml = FakeNvml()
+    nvml.compute.append(process(4711, 1))
+    nvml.errors[name] = {
+        "permission": nvml.NVMLError(nvml.NVML_ERROR_NO_PERMISSION),
+        "versions": Exception("pynvml's NVMLLibraryMismatchError, which is no NVMLError"),
+        "text": UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte"),
+    }[error]
+    device = gpu(nvml)
+    described = {key: value for key, value in device.describe().items() if key in DESCRIBED}
+    there = {key for key, value in described.items() if value is not None}
+    there |= {*device.readings(), *counters(device), *(["others"] * bool(device.other_processes))}
+    assert there == {*READINGS, *COUNTERS, *DESCRIBED, "others"} - LACKING[name]
 
 
 # The clock and the memory of a CPU --------------------------------------------------------------
@@ -115,6 +281,78 @@ def test_a_cpu_is_named_with_its_threads(monkeypatch, count, threads):
     facts = hardware.CPU().describe()
     assert hardware.CPU().name == f"{facts['name']} ({threads})"
     assert facts["name"] and facts["type"] == "cpu" and facts["memory_mib"] > 500
+
+
+BUSY = "import time\nend = time.perf_counter() + 1.5\nwhile time.perf_counter() < end: pass"
+
+
+def test_other_processes_are_told_from_this_one_and_its_children():
+    """Beside a busy process of ours, which is none of its own: it works, or its child does."""
+    code = f"""
+import json, subprocess, sys, time
+from Utils import hardware
+
+def grown(work):
+    before = device.counters()
+    work()
+    after = device.counters()
+    return {{name: after[name] - before[name] for name in after}}
+
+device = hardware.CPU()
+child = [sys.executable, "-c", {BUSY!r}]
+waited = grown(lambda: subprocess.run(child))
+process = subprocess.Popen(child)
+alive = grown(lambda: time.sleep(1))
+process.wait()
+print(json.dumps([waited, alive, grown(lambda: time.sleep(1))]))
+"""
+    endless = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        beside = psutil.Process(endless.pid)
+        started, taken = time.perf_counter(), sum(beside.cpu_times()[:2])
+        command = [sys.executable, "-c", code]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+        seconds = time.perf_counter() - started
+        rate = (sum(beside.cpu_times()[:2]) - taken) / seconds  # less than 1 on a busy machine
+    finally:
+        endless.kill()
+        endless.wait()
+    assert done.returncode == 0, done.stderr
+    waited, alive, idle = json.loads(done.stdout)
+    assert 0.3 < waited["own_cpu_s"] < 1.8  # a busy machine gives it less than its 1.5 seconds
+    assert 0.2 < alive["own_cpu_s"] < 1.2
+    assert idle["own_cpu_s"] < 0.15
+    for grown in (waited, alive, idle):
+        others = grown["busy_cpu_s"] - grown["own_cpu_s"]
+        assert others > 0.5 * rate * grown["clock_s"]
+        assert grown["busy_cpu_s"] <= grown["all_cpu_s"]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "counted"),
+    [
+        (
+            {
+                "user": 64,
+                "system": 16,
+                "softirq": 4,
+                "guest": 8,
+                "idle": 2,
+                "iowait": 1,
+                "steal": 32,
+            },
+            {"all_cpu_s": 119, "busy_cpu_s": 84, "steal_s": 32},
+        ),
+        ({"user": 64, "nice": 1, "system": 16, "idle": 2}, {"all_cpu_s": 83, "busy_cpu_s": 81}),
+    ],
+    ids=["Linux", "macOS"],
+)
+def test_waiting_is_no_work_and_what_a_guest_did_is_counted_once(kernel, counted, monkeypatch):
+    times = namedtuple("scputimes", kernel)(**kernel)
+    monkeypatch.setattr(psutil, "cpu_times", lambda: times)
+    found = hardware.CPU().counters()
+    assert found.pop("own_cpu_s") > 0 and found.pop("clock_s") > 0
+    assert found == counted
 
 
 # What a technique needs -------------------------------------------------------------------------
@@ -192,6 +430,7 @@ def no_gpu(monkeypatch):
 def two_gpus(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: None)
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
 
 

@@ -11,12 +11,13 @@ import subprocess
 import sys
 import termios
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 import no_optimization
-from tests.fakes import FakeCuda
+from tests.fakes import FakeCuda, FakeNvml
 from tests.harness_cost import empty_steps, stopwatch_steps
 from Utils import hardware, results, run
 from Utils.data import TokenBatches
@@ -206,6 +207,63 @@ def test_a_loop_that_does_not_log_or_leaves_early_is_told_so(settle):
     assert not args.results_file.exists()
 
 
+def gpu_run(args, nvml, cuda, joules=7):
+    """A run on a stand-in for a GPU, which takes so much energy a step: its record's quality."""
+    args.hardware = hardware.CUDA(torch.device("cpu"), cuda, nvml)
+    nvml.calls.clear()
+    with run.Run(args, torch.nn.Identity(), None) as measured:
+        for _ in measured.steps(TokenBatches(args)):
+            nvml.energy_mj += joules * 1000
+            measured.log(1.0)
+    return record_of(args)["quality"]
+
+
+@pytest.mark.parametrize("warmup", [0, 1, 4])
+def test_energy_is_that_of_the_timed_steps(warmup, settle):
+    quality = gpu_run(settle("--steps", "6", "--warmup", str(warmup)), FakeNvml(), FakeCuda())
+    assert quality["energy_j"] == 7 * (6 - warmup)
+    assert quality["grade"] == "clean" and quality["temperature_c"] == 61
+
+
+@pytest.mark.parametrize("warmup", [0, 2])
+def test_nothing_is_asked_between_the_boundaries_of_timed_steps(warmup, settle):
+    cuda = FakeCuda()
+    gpu_run(settle("--steps", "6", "--warmup", str(warmup)), FakeNvml(cuda.calls), cuda)
+    calls = [name for name in cuda.calls if name == "record" or name.startswith("nvml")]
+    marks = [place for place, name in enumerate(calls) if name == "record"]
+    assert marks[-1] - marks[warmup] == 6 - warmup and len(marks) == 7
+    assert calls[marks[warmup] - 1].startswith("nvml")  # just before the first timed step
+    asked = cuda.calls.index("nvmlDeviceGetPowerUsage")
+    assert cuda.calls.index("synchronize") < cuda.calls.index("elapsed_time") < asked
+
+
+def test_a_tainted_run_says_so_in_its_rows_and_its_record(settle, capsys):
+    nvml = FakeNvml()
+    nvml.compute.append(SimpleNamespace(pid=4711, usedGpuMemory=1234 * 2**20))
+    nvml.names, nvml.reasons = {4711: "python3"}, 0x40
+    args = settle("--steps", "3", "--warmup", "1")
+    args.notes.append("another note")
+    quality = gpu_run(args, nvml, FakeCuda())
+    note = "python3 (pid 4711, 1,234 MiB) on the GPU and hw thermal slowdown"
+    note = f"another note; tainted: {note}"
+    assert set(results.read(args.results_file).note) == {note}
+    assert f"  ({note})\n" in capsys.readouterr().out
+    assert quality["grade"] == "tainted" and len(quality["reasons"]) == 2
+    assert record_of(args)["notes"] == note.split("; ")
+
+
+def test_the_record_of_a_run_on_a_cpu_has_its_grade(settle):
+    args = settle("--steps", "4", "--warmup", "1")
+    no_optimization.main(args)
+    quality = record_of(args)["quality"]
+    assert quality["grade"] == ("tainted" if quality["reasons"] else "clean")
+    assert quality["energy_j"] is None and quality["other_processes"] == []
+    timed = results.read(args.results_file).step_ms[1:].to_list()
+    assert sum(timed) / 1e3 < quality["clock_s"] < sum(timed) / 1e3 + 1
+    assert quality["drift"] == pytest.approx(timed[-1] / timed[0] - 1, abs=1e-3)
+    assert quality["own_cpu_s"] > 0 and quality["all_cpu_s"] > 0
+
+
 # The command line -------------------------------------------------------------------------------
 
 
@@ -286,7 +344,7 @@ def test_on_a_terminal_there_is_a_bar_elsewhere_there_are_lines(tmp_path):
     assert re.search(r"no_optimization .*\d+/30 .* ms +[\d,]+ tokens/s +loss \d", shown)
     assert re.fullmatch(
         r"no_optimization: median [\d.,]+ ms \(p20-p80 .*\), [\d,]+ tokens/s, first step .* s, "
-        r"peak memory [\d,]+ MiB, loss [\d.]+\n",
+        r"peak memory [\d,]+ MiB, loss [\d.]+(  \(tainted: .*\))?\n",
         last,
     )
     plain = script("--steps", "3", "--warmup", "1", *file)
