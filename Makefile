@@ -21,6 +21,8 @@ DEVICE_NAME  ?=              ## for plots and table: part of a device's name; el
 TIMEOUT      ?= 60           ## for all: minutes after which a run is ended
 PRICE        ?=              ## for table: what an hour of this device costs
 T            ?=              ## for diff: a technique
+A            ?=              ## for compare: a results file, or FILE:WORDS, as in A=results.csv:2.11
+B            ?=              ## for compare: the same, as in B=results.csv:2.13; held against A
 
 # Make keeps the blanks before a comment: strip takes them off.
 flag  = --$(1)='$(strip $(2))'
@@ -77,6 +79,9 @@ readme: $(ENVIRONMENT)       ## put those tables into README.md
 diff: $(ENVIRONMENT)         ## what a technique is: its script against its parent's; T=flash_attention
 	@$(PYTHON) -m Utils.ladder diff '$(strip $(T))'
 
+compare: $(ENVIRONMENT)      ## two devices, torch versions or commits; A=results.csv:2.11 B=results.csv:2.13
+	@$(PYTHON) -m Utils.compare '$(strip $(A))' '$(strip $(B))' $(call flag,plotsprefix,$(PLOTSPREFIX))
+
 ##@ Keep
 init_results: $(ENVIRONMENT) ## write the header of the results file where there is none
 	@$(PYTHON) -m Utils.results init $(call flag,results-file,$(RESULTS_FILE))
@@ -124,4 +129,4 @@ help:                        ## this list
 	@touch $@
 
 .PHONY: baseline tf32 bf16 flash fused 8bit all smoke ceilings $(TECHNIQUES) plots table readme diff \
-        init_results reset clean test lint gpu-check help
+        compare init_results reset clean test lint gpu-check help

@@ -5,23 +5,15 @@ model, one shape and one commit: those of the newest run, or of the device that 
 """
 
 import textwrap
-from pathlib import Path
 
-import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import seaborn as sns
 from matplotlib.colors import LogNorm, Normalize
 
-from Utils import ladder, results, settings, summary
-from Utils.errors import UserError, one_line
-
-FOLDER = Path("plots")
-GREY = "0.55"
-WIDTH = 10  # inches
+from Utils import charts, results, settings, summary
+from Utils.charts import GREY, beside, colours, grey_labels, number, reason
+from Utils.errors import one_line
 
 
 def main(argv=None):
@@ -33,20 +25,9 @@ def main(argv=None):
 
     rows, left_out = summary.select(results.read(args.results_file), args.device_name)
     lines = summary.summarize(rows)
-    sns.set_theme(style="whitegrid", rc={"svg.hashsalt": "plots", "svg.fonttype": "none"})
-    charts = {"step_times": draw_step_times, "heatmap": draw_heatmap, "speedup": draw_speedup}
-    try:
-        FOLDER.mkdir(exist_ok=True)
-        for name, draw in charts.items():
-            figure = draw(rows, lines)
-            for kind in ("png", "svg"):
-                path = FOLDER / f"{args.plotsprefix}{name}.{kind}"
-                metadata = {"Date": None} if kind == "svg" else {"Software": None}
-                figure.savefig(path, dpi=150, bbox_inches="tight", metadata=metadata)
-                print(path)
-            plt.close(figure)
-    except OSError as error:
-        raise UserError(f"{error.filename}: {error.strerror}") from None
+    drawings = {"step_times": draw_step_times, "heatmap": draw_heatmap, "speedup": draw_speedup}
+    for name, draw in drawings.items():
+        charts.save(draw(rows, lines), f"{args.plotsprefix}{name}")
     if left_out:
         print(left_out)
 
@@ -55,7 +36,7 @@ def draw_step_times(rows, lines):
     """Milliseconds a step over the steps, a line a technique: the median of the rounds, and a
     band from the fastest round to the slowest."""
     timed = lines.index[lines.median_ms.notna()]
-    figure, axes = _figure(6, "Time of each step", rows)
+    figure, axes = charts.figure(6, "Time of each step", summary.describe(rows))
     for name in timed:
         steps = _by_step(rows, name)
         colour = colours().get(name, GREY)
@@ -86,7 +67,8 @@ def draw_step_times(rows, lines):
 
 def draw_heatmap(rows, lines):
     """Milliseconds a step, technique by step: hiccups, drift and warm-up at a glance."""
-    figure, axes = _figure(1.6 + 0.5 * len(lines), "Time of each step", rows)
+    height, described = 1.6 + 0.5 * len(lines), summary.describe(rows)
+    figure, axes = charts.figure(height, "Time of each step", described)
     steps = {name: _by_step(rows, name)["median"] for name in lines.index}
     grid = pd.DataFrame(steps).T.reindex(lines.index).astype(float)
     measured = rows.step_ms[(rows.status == "ok") & (rows.phase == "timed")]
@@ -110,20 +92,18 @@ def draw_heatmap(rows, lines):
     axes.set_ylabel("")
     for y, name in enumerate(lines.index):
         if np.isnan(lines.median_ms[name]):
-            text = _reason(lines.loc[name])
-            axes.text(
-                0.01, y + 0.5, text, transform=axes.get_yaxis_transform(), va="center", color=GREY
-            )
+            beside(axes, 0.01, y + 0.5, reason(lines.loc[name]), ha="left", color=GREY)
     axes.set_yticks([y + 0.5 for y in range(len(lines))], lines.index, rotation=0)
     axes.set_ylim(len(lines), 0)
-    _grey_labels(axes, lines)
+    grey_labels(axes, lines.median_ms.isna())
     return figure
 
 
 def draw_speedup(rows, lines):
     """Speedup over the baseline, a bar a technique, with its interval over rounds (with one round
     the spread of its steps), its parent's value, and beside it what it costs in memory and loss."""
-    figure, axes = _figure(1.8 + 0.5 * len(lines), "Speedup over the baseline", rows)
+    height, described = 1.8 + 0.5 * len(lines), summary.describe(rows)
+    figure, axes = charts.figure(height, "Speedup over the baseline", described)
     reference = lines.median_ms.get(summary.BASELINE, np.nan)
     intervals = lines.speedup_low.notna().any()
     low = lines.speedup_low if intervals else reference / lines.p80_ms
@@ -131,8 +111,8 @@ def draw_speedup(rows, lines):
     widest = np.nanmax([1, lines.speedup.max(), high.max()])
     for y, (name, line) in enumerate(lines.iterrows()):
         if np.isnan(line.median_ms) or np.isnan(line.speedup):
-            reason = _reason(line) if np.isnan(line.median_ms) else "no baseline to compare with"
-            axes.text(0.01 * widest, y, reason, va="center", color=GREY)
+            why = reason(line) if np.isnan(line.median_ms) else "no baseline to compare with"
+            axes.text(0.01 * widest, y, why, va="center", color=GREY)
         else:
             axes.barh(y, line.speedup, color=colours().get(name, GREY), height=0.7, zorder=2)
             if not np.isnan(low[name]):
@@ -143,21 +123,10 @@ def draw_speedup(rows, lines):
             right = np.nanmax([line.speedup, high[name], parent])
             text = f"{line.speedup:.2f}x"
             axes.text(right + 0.015 * widest, y, text, va="center", fontweight="bold")
-        for x, value in (
-            (1.13, _number(line.peak_memory_mib, ",.0f")),
-            (1.24, _number(line.loss, ".3f")),
-        ):
-            axes.text(x, y, value, transform=axes.get_yaxis_transform(), ha="right", va="center")
+        beside(axes, 1.13, y, number(line.peak_memory_mib, ",.0f"))
+        beside(axes, 1.24, y, number(line.loss, ".3f"))
     for x, title in ((1.13, "peak memory\n(MiB)"), (1.24, "loss\n(nats)")):
-        axes.text(
-            x,
-            -0.75,
-            title,
-            transform=axes.get_yaxis_transform(),
-            ha="right",
-            va="bottom",
-            size="small",
-        )
+        beside(axes, x, -0.75, title, va="bottom", size="small")
     axes.axvline(1, color="0.3", linewidth=1, zorder=1)
     axes.set_xlim(0, widest * 1.12)
     axes.set_yticks(range(len(lines)), lines.index)
@@ -169,26 +138,8 @@ def draw_speedup(rows, lines):
     axes.set_xlabel(
         f"step time of the baseline / step time (x)\nline: {whisker}; diamond: the parent's value"
     )
-    _grey_labels(axes, lines)
+    grey_labels(axes, lines.median_ms.isna())
     return figure
-
-
-def colours():
-    """One colour a technique in all charts, by its place in the ladder. A technique whose script
-    is not here has none."""
-    names = list(ladder.techniques())
-    palette = sns.color_palette("colorblind", 10)
-    palette += sns.husl_palette(max(0, len(names) - 10), s=0.7, l=0.5)
-    return dict(zip(names, palette, strict=False))
-
-
-def _figure(height, title, rows):
-    figure, axes = plt.subplots(figsize=(WIDTH, height))
-    subtitle = textwrap.wrap(summary.describe(rows), 110)
-    axes.set_title("\n".join(subtitle), loc="left", fontsize="small", color="0.3")
-    above = {"xycoords": "axes fraction", "textcoords": "offset points"}
-    axes.annotate(title, (0, 1), (0, 10 + 14 * len(subtitle)), fontweight="bold", **above)
-    return figure, axes
 
 
 def _by_step(rows, name):
@@ -203,27 +154,12 @@ def _warmup(rows):
     return 0 if warmup.empty else int(warmup.step.max()) + 1
 
 
-def _reason(line):
-    text = line.status.replace("_", " ") + (f": {line.note}" if line.note else "")
-    return textwrap.shorten(text, 100, placeholder=" ...")
-
-
 def _reasons(axes, lines):
     """Puts techniques without timings into the legend, with their reason."""
     for name, line in lines.iterrows():
         if np.isnan(line.median_ms):
-            label = "\n".join(textwrap.wrap(f"{name} ({_reason(line)})", 32))
+            label = "\n".join(textwrap.wrap(f"{name} ({reason(line)})", 32))
             axes.plot([], [], color=GREY, linestyle=":", label=label)
-
-
-def _grey_labels(axes, lines):
-    for label, median in zip(axes.get_yticklabels(), lines.median_ms, strict=True):
-        if np.isnan(median):
-            label.set_color(GREY)
-
-
-def _number(value, form):
-    return "" if np.isnan(value) else format(value, form)
 
 
 if __name__ == "__main__":

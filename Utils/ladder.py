@@ -44,8 +44,7 @@ def techniques(root=ROOT):
     """All techniques by name, in ladder order: parents before children, the longest line first."""
     found = {}
     for path in [*sorted(root.glob("*.py")), *sorted(root.glob("beyond/*.py"))]:
-        source = path.read_text(errors="replace")
-        doc, _, code = source.removeprefix('"""').partition('"""')
+        doc, code = split(path.read_text(errors="replace"))
         if match := re.search(r"^Parent: +(\S+)$", doc, re.MULTILINE):
             parent = None if match[1] == "none" else match[1]
             found[path.stem] = Technique(path.stem, path, parent, doc, code)
@@ -61,6 +60,12 @@ def techniques(root=ROOT):
 
     ordered = {technique.name: technique for technique in descend(None)}
     return ordered | found  # those whose parent is not there come last
+
+
+def split(source):
+    """(docstring, all that follows it) of a script."""
+    doc, _, code = source.removeprefix('"""').partition('"""')
+    return doc, code
 
 
 def get(name):

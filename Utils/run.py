@@ -127,7 +127,8 @@ class Run:
         self.marks, self.data_ms, self.losses = [], [], []
         self.attention, self.gradients = AttentionWatch(), record.GradientWatch(model)
         self.dataset_facts = {}
-        self.before = None  # the device's counters where the timed steps begin
+        # Where the timed steps begin: the device's counters, and how much was compiled by then.
+        self.before, self.compiled = None, 0
 
     def __enter__(self):
         print(_headline(self.args), file=sys.stderr)
@@ -156,7 +157,7 @@ class Run:
                 else:
                     yield batch
                 if step + 1 == args.warmup:  # its cost falls into the last step of the warm-up
-                    self.before = counters()
+                    self.before, self.compiled = counters(), record.compiled_graphs()
                 self.marks.append(mark())
                 progress.show(step, self.losses)
 
@@ -182,6 +183,8 @@ class Run:
             args.notes.append("scaled_dot_product_attention ran unfused (math)")
         if not all(map(math.isfinite, losses)):
             args.notes.append("the loss is not finite")
+        if args.warmup and record.compiled_graphs() > self.compiled:
+            args.notes.append("torch.compile compiled in a timed step")
         timed = times[args.warmup :]
         graded = quality.describe(args.hardware, self.before, after, readings, timed)
         if graded["reasons"]:

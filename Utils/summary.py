@@ -36,29 +36,36 @@ def select(rows, device_name=None):
     newest run decides. Of several runs of a technique in one round, the newest counts.
     Raises UserError where no device has that name.
     """
-    # An idea that is tried on top of a commit is compared with that commit's runs.
-    rows = rows.assign(code=rows.commit.str.removesuffix("-dirty"))
     candidates = rows
     if device_name:
         candidates = rows[rows.device.str.contains(device_name, case=False, regex=False)]
         if candidates.empty:
             known = ", ".join(rows.device.unique())
             raise UserError(f"no results of a device named {device_name!r}; there are {known}")
-    newest = candidates.loc[candidates.run_id.idxmax(), GROUP]
-    same = (rows[GROUP] == newest).all(axis=1)
-    chosen = rows[same]
-    latest = chosen.groupby(["technique", "round"]).run_id.transform("max")
-    chosen = chosen[chosen.run_id == latest]
+    newest, parts = candidates.run_id.max(), groups(rows)
+    same = next(group for _, group in parts if newest in set(group.run_id))
+    latest = same.groupby(["technique", "round"]).run_id.transform("max")
+    chosen = same[same.run_id == latest]
 
-    left_out = [
-        f"{count(group)} of {model} {B}x{T} on {device} (torch {version}, {dataset}, "
-        f"commit {code or 'unknown'})"
-        for (device, version, model, dataset, B, T, _, code), group in rows[~same].groupby(GROUP)
-    ]
-    repeated = rows[same & ~rows.run_id.isin(chosen.run_id)]
+    left_out = [f"{count(group)} of {name}" for name, group in parts if group is not same]
+    repeated = same[~same.run_id.isin(chosen.run_id)]
     if len(repeated):
         left_out.append(f"{count(repeated)} repeated since")
     return chosen, "left out: " + "; ".join(left_out) if left_out else ""
+
+
+def groups(rows):
+    """The rows that may be compared with one another, with what they have in common in words: a
+    list of (words, rows), the rows with a column `code` more."""
+    # An idea that is tried on top of a commit is compared with that commit's runs.
+    rows = rows.assign(code=rows.commit.str.removesuffix("-dirty"))
+    return [
+        (
+            f"{model} {B}x{T} on {device} (torch {version}, {dataset}, commit {code or 'unknown'})",
+            group,
+        )
+        for (device, version, model, dataset, B, T, _, code), group in rows.groupby(GROUP)
+    ]
 
 
 def count(rows):
@@ -220,9 +227,14 @@ def speedup(reference, medians):
     logs = np.log(reference / medians).dropna()
     if logs.empty:
         return {}
-    mean, low, high = interval(logs)
+    return as_ratio(*interval(logs))
+
+
+def as_ratio(mean, low, high):
+    """speedup, speedup_low, speedup_high and verdict of a mean log ratio and its interval, which
+    is NaN where there is none."""
     verdict = NO_INTERVAL
-    if len(logs) > 1:
+    if not np.isnan(low):
         verdict = "faster" if low > 0 else "slower" if high < 0 else "no detectable difference"
     values = {"speedup": mean, "speedup_low": low, "speedup_high": high}
     return {**{key: float(np.exp(value)) for key, value in values.items()}, "verdict": verdict}
@@ -329,6 +341,11 @@ def own_notes(summary):
         own = "; ".join(part for part in note.split("; ") if part not in said)
         notes.append(own.replace("|", "\\|"))  # a bar would end the table's cell
     return notes
+
+
+def reason(line):
+    """Why a technique has no timing."""
+    return line.status.replace("_", " ") + (f": {line.note}" if line.note else "")
 
 
 def ratio_text(line, prefix=""):

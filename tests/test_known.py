@@ -54,7 +54,7 @@ def test_a_delay_of_three_percent_is_found_in_eight_rounds(measure, monkeypatch)
     monkeypatch.setattr(hardware.CPU, "mark", lambda device: time.thread_time())
     names = ("the_same", "three_percent_longer")
     lines = measure(*names, rounds=8, flags=["--steps", "45", "--warmup", "5"])
-    print(lines[["speedup","speedup_low","speedup_high","verdict"]].to_string())
+    print(lines[["speedup", "speedup_low", "speedup_high", "verdict"]].to_string())
     line = lines.loc["three_percent_longer"]
     assert line.verdict == "slower"
     assert 1 / line.speedup_high <= 1.03 <= 1 / line.speedup_low

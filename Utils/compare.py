@@ -1,0 +1,335 @@
+"""Two results, technique by technique: devices, torch versions or commits.
+
+    python -m Utils.compare results.csv:2.11 results.csv:2.13
+
+The ratio is of tokens per second, so shapes may differ. Rounds are not paired here: those of A
+were measured at another time or on another machine than those of B. So the interval is Welch's t
+on the logs of the rounds' medians, 95%; with one round on either side there is none.
+"""
+
+import os
+import textwrap
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from Utils import charts, ladder, results, settings, summary
+from Utils.errors import UserError, one_line
+
+RATIO = ["speedup", "speedup_low", "speedup_high", "verdict"]
+# What of a record is a condition of the run, not its outcome; and what of that the rows hold too.
+CONDITIONS = (
+    *("settings", "threads", "interop_threads", "variables", "versions", "platform", "device"),
+    "dataset_facts",
+)
+IN_ROWS = {
+    *("settings.batch_size", "settings.seq_len", "settings.model", "settings.dataset"),
+    *("versions.torch", "device.name", "dataset_facts.dataset"),
+}
+OF_TECHNIQUE = ("attention_backend", "optimizer", "parameters", "updated_parameters")
+
+
+@dataclass(frozen=True)
+class Side:
+    """A or B: rows that may be compared with one another, and what is known of them."""
+
+    name: str
+    path: Path
+    rows: pd.DataFrame  # of results.COLUMNS
+    lines: pd.DataFrame  # of summary.summarize
+    records: dict  # by run_id, as far as they are there
+
+    def __str__(self):
+        return f"{self.name}: {summary.describe(self.rows)}"
+
+    def state(self, technique):
+        """What kept a technique from being timed, or ""."""
+        if technique not in self.lines.index:
+            return "not run"
+        line = self.lines.loc[technique]
+        return summary.reason(line) if pd.isna(line.median_ms) else ""
+
+
+def select(name, text):
+    """The Side of that name (A or B) that a text selects.
+
+    text: a results file, or one with a colon and words behind it, which must all occur in what the
+    runs of a group have in common; of several such groups the newest run's counts.
+    Raises UserError where there is no such file, or no such run in it.
+    """
+    path, words = _split(text)
+    if not path:
+        raise UserError(f"{name} names no results file; {name}=results.csv:H100 would")
+    parts = summary.groups(results.read(path))
+    matching = [
+        group for common, group in parts if all(word.lower() in common.lower() for word in words)
+    ]
+    if not matching:
+        known = "; ".join(common for common, _ in parts)
+        raise UserError(f"{path}: no runs match {' '.join(words)!r}; there are {known}")
+    rows, _ = summary.select(pd.concat(matching))
+    records = results.records(path, sorted(rows.run_id.unique()))
+    return Side(name, Path(path), rows, summary.summarize(rows), records)
+
+
+def _split(text):
+    """(path, words) of a selection. A file's own name may hold colons."""
+    colons = [place for place, letter in enumerate(text) if letter == ":"]
+    for end in (len(text), *reversed(colons)):
+        if os.path.exists(text[:end]):
+            return text[:end], text[end + 1 :].split()
+    path, _, words = text.partition(":")
+    return path, words.split()
+
+
+# Ratios -----------------------------------------------------------------------------------------
+
+
+def compare(a, b):
+    """How many times as fast each technique is in B as in A (Sides), in ladder order.
+
+    A DataFrame indexed by technique: speedup (the ratio of tokens per second), speedup_low and
+    speedup_high (95%) and verdict; all NaN where one of the sides has no timing.
+    """
+    names = {*a.lines.index, *b.lines.index}
+    order = dict.fromkeys([*ladder.techniques(), *a.lines.index, *b.lines.index])
+    order = [name for name in order if name in names]
+    speeds = [_tokens_per_second(side.rows) for side in (a, b)]
+    lines = [
+        ratio(*(speed[name] for speed in speeds)) if all(name in s for s in speeds) else {}
+        for name in order
+    ]
+    frame = pd.DataFrame(lines, index=pd.Index(order, name="technique"), columns=RATIO)
+    return frame.astype(dict.fromkeys(RATIO[:3], float))
+
+
+def _tokens_per_second(rows):
+    """At the median step of each run: a Series indexed by technique and round."""
+    timed = rows[(rows.status == "ok") & (rows.phase == "timed")]
+    medians = timed.groupby(["technique", "round"]).step_ms.median()
+    return rows.batch_size.iloc[0] * rows.seq_len.iloc[0] / medians * 1e3
+
+
+def ratio(a, b):
+    """How many times `b` is `a`, from rounds that are not paired.
+
+    a, b: tokens per second, one value a round. Returns speedup (ratio of the geometric means),
+    speedup_low and speedup_high (95%, NaN with one round on either side) and a verdict.
+    """
+    a, b = np.log(a), np.log(b)
+    with warnings.catch_warnings(action="ignore"):  # that there is one round, or no spread at all
+        welch = stats.ttest_ind(b, a, equal_var=False)
+    return summary.as_ratio(b.mean() - a.mean(), *welch.confidence_interval(summary.CONFIDENCE))
+
+
+# What else differs ------------------------------------------------------------------------------
+
+
+def differences(a, b):
+    """What is recorded of A otherwise than of B (Sides), a line each: "torch: 2.11.0 | 2.13.0".
+    Several values on one side are all listed. Ends with what could not be looked up."""
+    pairs = [_columns(side) for side in (a, b)]
+    lines = []
+    if a.records and b.records:
+        pairs = [found | _conditions(side) for found, side in zip(pairs, (a, b), strict=True)]
+    for name in dict.fromkeys([*pairs[0], *pairs[1]]):
+        values = [found.get(name, {}) for found in pairs]
+        if set(values[0]) != set(values[1]):
+            lines.append(f"{name}: " + " | ".join(", ".join(v) or "not recorded" for v in values))
+    own = [_of_techniques(side) for side in (a, b)]
+    edited = []
+    for technique, key in own[0]:
+        values = [found.get((technique, key)) for found in own]
+        if values[1] is None or set(values[0]) == set(values[1]):
+            continue
+        if key == "source":
+            edited.append(technique)
+        else:
+            lines.append(f"{key} of {technique}: " + " | ".join(map(", ".join, values)))
+    if edited:
+        order = [name for name in a.lines.index if name in edited]
+        lines.append(f"source: the code differs in {', '.join(order)}")
+    lines = lines or ["nothing recorded differs"]
+    for side in (a, b):
+        runs = side.rows.run_id.nunique()
+        if lost := runs - len(side.records):
+            folder = side.path.parent / "runs"
+            lines.append(f"{side.name}: no record of {lost} of {runs} runs in {folder}")
+    return lines
+
+
+# Each of these gives the distinct values, as the keys of a dict, by name.
+
+
+def _columns(side):
+    rows = side.rows
+    shapes = rows.batch_size.astype(str) + "x" + rows.seq_len.astype(str)
+    columns = {name: rows[name] for name in ("device", "torch", "model")}
+    columns |= {"shape": shapes, "dataset": rows.dataset, "processes": rows.world_size.astype(str)}
+    columns["commit"] = rows.commit.replace("", "unknown")
+    return {name: dict.fromkeys(values) for name, values in columns.items()}
+
+
+def _conditions(side):
+    found = {}
+    for record in side.records.values():
+        for name, value in _flat({key: record.get(key) for key in CONDITIONS}):
+            if name not in IN_ROWS:
+                found.setdefault(name, {})[value] = None
+    return found
+
+
+def _of_techniques(side):
+    found = {}
+    for record in side.records.values():
+        own = dict(_flat({key: record.get(key) for key in OF_TECHNIQUE}))
+        if record.get("source"):
+            own["source"] = ladder.split(record["source"])[1]
+        for key, value in own.items():
+            found.setdefault((record.get("technique"), key), {})[value] = None
+    return found
+
+
+def _flat(value, name=""):
+    """("settings.steps", "50") and so on, of dicts in dicts; without what is not known."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _flat(inner, f"{name}.{key}" if name else key)
+    elif value is not None:
+        yield name, str(value)
+
+
+# As a table and a chart -------------------------------------------------------------------------
+
+
+def table(a, b):
+    """Two Sides as a GitHub-markdown table, with what it means and what else differs. A string."""
+    ratios = compare(a, b)
+    columns = {
+        "technique": list(ratios.index),
+        "B over A": [summary.ratio_text(line) for _, line in ratios.iterrows()],
+        "verdict on B": ["" if pd.isna(verdict) else verdict for verdict in ratios.verdict],
+    }
+    for title, cell in (
+        ("tokens/s", lambda line: charts.number(line.tokens_per_second, ",.0f")),
+        ("over baseline", summary.ratio_text),
+        ("peak memory (MiB)", _memory),
+        ("loss", _loss),
+    ):
+        for side in (a, b):
+            lines = side.lines.reindex(ratios.index)
+            columns[f"{side.name}: {title}"] = [cell(line) for _, line in lines.iterrows()]
+    columns["note"] = [_both(_note(a, name), _note(b, name)) for name in ratios.index]
+    words = ("technique", "verdict on B", "note")
+    align = ["left" if name in words else "right" for name in columns]
+    text = pd.DataFrame(columns).to_markdown(index=False, disable_numparse=True, colalign=align)
+    meaning = "B over A: tokens per second of B / of A"
+    if ratios.speedup_low.notna().any():
+        meaning += ", in brackets the 95% interval, Welch's t over rounds"
+    elif ratios.speedup.notna().any():
+        meaning += f"; {summary.NO_INTERVAL}"
+    shapes = [" or ".join(_columns(side)["shape"]) for side in (a, b)]
+    if shapes[0] != shapes[1]:
+        meaning += f". The shapes differ, {shapes[0]} and {shapes[1]}: a ratio of tokens, not steps"
+    differing = "\n".join(f"- {line}" for line in differences(a, b))
+    return f"{text}\n\n- {a}\n- {b}\n\n{meaning}.\n\nWhat differs (A | B):\n\n{differing}"
+
+
+def _memory(line):
+    return charts.number(line.peak_memory_mib, ",.0f")
+
+
+def _loss(line):
+    return "diverged" if line.loss_verdict == "diverged" else charts.number(line.loss, ".3f")
+
+
+def _note(side, technique):
+    """Why it has no timing, else what its row has to say, as it may stand in a table."""
+    own = dict(zip(side.lines.index, summary.own_notes(side.lines), strict=True))
+    return side.state(technique).replace("|", "\\|") or own[technique]
+
+
+def _both(a, b):
+    """What is to be said of A and what of B, in one."""
+    if a == b:
+        return a
+    return "; ".join(f"{name}: {text}" for name, text in (("A", a), ("B", b)) if text)
+
+
+def draw(a, b):
+    """How many times as fast B is as A (Sides), a point a technique with its interval, the verdict
+    beside it, and what either side costs in memory and loss."""
+    ratios = compare(a, b)
+    title = "How many times as fast B is as A"
+    figure, axes = charts.figure(2.3 + 0.5 * len(ratios), title, str(a), str(b))
+    figure.subplots_adjust(right=0.66)  # the columns of words and numbers need room
+    left = np.nanmin([1, *ratios.speedup, *ratios.speedup_low])
+    # One interval from two rounds each can be many times as wide as all there is to see.
+    most = np.nanmax([1, *ratios.speedup])
+    right = min(3 * most, np.nanmax([most, *ratios.speedup_high]))
+    width = max(right - left, 0.1)
+    white = {"facecolor": "white", "edgecolor": "none", "pad": 1}  # no grid through words
+    for y, (name, line) in enumerate(ratios.iterrows()):
+        if np.isnan(line.speedup):
+            why = textwrap.shorten(_both(a.state(name), b.state(name)), 100, placeholder=" ...")
+            why, how = "\n".join(textwrap.wrap(why, 68)), {"ha": "left", "size": "small"}
+            charts.beside(axes, 0.01, y, why, color=charts.GREY, bbox=white, **how)
+        else:
+            colour = charts.colours().get(name, charts.GREY)
+            end = np.nanmax([line.speedup, min(line.speedup_high, right)])
+            if not np.isnan(line.speedup_low):
+                axes.plot([line.speedup_low, end], [y, y], color="black", lw=1.5, zorder=3)
+                if line.speedup_high > right:
+                    axes.plot(end, y, ">", color="black", ms=6, zorder=3)
+            axes.plot(line.speedup, y, "o", color=colour, mec="black", ms=9, zorder=4)
+            text, how = f"{line.speedup:.2f}x", {"textcoords": "offset points", "bbox": white}
+            axes.annotate(text, (end, y), (9, 0), va="center", weight="bold", **how)
+            charts.beside(axes, 1.03, y, line.verdict, ha="left")
+        for x, cell in ((1.66, _memory), (2, _loss)):
+            cells = [cell(side.lines.reindex([name]).iloc[0]) or "-" for side in (a, b)]
+            charts.beside(axes, x, y, " | ".join(cells))
+    for x, heading, how in (
+        (1.03, "verdict\non B", "left"),
+        (1.66, "peak memory (MiB)\nA | B", "right"),
+        (2, "loss (nats)\nA | B", "right"),
+    ):
+        charts.beside(axes, x, -0.5, heading, ha=how, va="bottom", size="small")
+    axes.axvline(1, color="0.3", linewidth=1, zorder=1)
+    axes.set_xlim(max(0, left - 0.05 * width), right + 0.25 * width)
+    axes.set_yticks(range(len(ratios)), ratios.index)
+    axes.set_ylim(len(ratios) - 0.5, -1.1)
+    axes.grid(axis="y", visible=False)
+    intervals = ratios.speedup_low.notna().any()
+    spread = "line: 95% interval over rounds (Welch's t)" if intervals else summary.NO_INTERVAL
+    axes.set_xlabel(f"tokens per second of B / of A (x)\n{spread}")
+    charts.grey_labels(axes, ratios.speedup.isna())
+    return figure
+
+
+def main(argv=None):
+    """Compares two results technique by technique, and draws plots/compare."""
+    parser = settings.Parser("compare", main.__doc__)
+    help = "results file, or FILE:WORDS with words of a device, version, model, shape or commit"
+    parser.add_argument("a", metavar="A", help=help)
+    parser.add_argument("b", metavar="B", help="the same; how many times as fast it is as A")
+    parser.add_argument("--plotsprefix", default="", help="of the chart's file name")
+    args = parser.parse_args(argv)
+    a, b = select("A", args.a), select("B", args.b)
+    runs = [set(side.rows.run_id) for side in (a, b)]
+    if runs[0] == runs[1]:
+        raise UserError(f"A and B are the same runs: {summary.describe(a.rows)}")
+    if common := runs[0] & runs[1]:
+        raise UserError(
+            f"A and B share {len(common)} of their runs, so they are no two measurements"
+        )
+    print(table(a, b))
+    charts.save(draw(a, b), f"{args.plotsprefix}compare")
+
+
+if __name__ == "__main__":
+    with one_line("compare"):
+        main()

@@ -1,0 +1,511 @@
+"""Two results held against each other: ratios, what is selected, what differs, the chart."""
+
+import json
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from matplotlib.image import imread
+
+from tests.rows import rows_of
+from Utils import compare, results, settings, summary
+from Utils.errors import UserError, one_line
+from Utils.ladder import ROOT
+
+OLD = {"torch": "2.11.0", "commit": "0000aaa"}
+SOURCE = '"""What it does."""\nmain()\n'
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def compared(folder, capsys):
+    """Compares two selections: the printed text, and the table's cells by technique and title."""
+
+    def compared(a="a.csv", b="b.csv", *flags):
+        compare.main([a, b, *flags])
+        text = capsys.readouterr().out
+        table = [line.split(" | ") for line in text.splitlines() if line.startswith("| ")]
+        titles, *lines = [[cell.strip("| ") for cell in line] for line in table]
+        return text, {line[0]: dict(zip(titles, line, strict=True)) for line in lines}
+
+    return compared
+
+
+def write(path, *runs, **record):
+    """Appends runs to a results file; with what a record holds, each gets one too."""
+    for rows in runs:
+        results.append(path, rows)
+        if record:
+            (path.parent / "runs").mkdir(exist_ok=True)
+            kept = {"technique": rows[0]["technique"], "source": SOURCE, **record}
+            (path.parent / "runs" / f"{rows[0]['run_id']}.json").write_text(json.dumps(kept))
+
+
+def rounds(technique, medians, **columns):
+    """A run a round with these median step times, whose means do not go with them."""
+    return [
+        rows_of(technique, [999, 999, ms * 0.99, ms, ms * (2 + r)], round=r, **columns)
+        for r, ms in enumerate(medians)
+    ]
+
+
+def differing(text):
+    return re.findall(r"^- (.*)$", text.partition("What differs")[2], re.MULTILINE)
+
+
+# Ratios -----------------------------------------------------------------------------------------
+
+
+def test_the_interval_is_welchs_t_on_the_logs_of_unpaired_rounds(folder, compared):
+    """Three rounds against four, by hand."""
+    a, b = np.array([100, 104, 98]), np.array([80, 81, 79.5, 82])
+    write(folder / "a.csv", *rounds("no_optimization", a))
+    write(folder / "b.csv", *rounds("no_optimization", b))
+    sides = [compare.select(name, f"{name.lower()}.csv") for name in "AB"]
+    line = compare.compare(*sides).loc["no_optimization"]
+
+    logs = np.log(a), np.log(b)
+    errors = [log.var(ddof=1) / len(log) for log in logs]
+    freedom = sum(errors) ** 2 / (errors[0] ** 2 / 2 + errors[1] ** 2 / 3)
+    assert freedom == pytest.approx(2.625415)
+    half = 3.455395 * sum(errors) ** 0.5  # t for so many degrees of freedom at 97.5%
+    mean = logs[0].mean() - logs[1].mean()
+    assert line.speedup == pytest.approx(np.exp(mean))
+    assert line.speedup_low == pytest.approx(np.exp(mean - half), rel=1e-6)
+    assert line.speedup_high == pytest.approx(np.exp(mean + half), rel=1e-6)
+    text, cells = compared()
+    shown = f"{np.exp(mean):.2f}x ({np.exp(mean - half):.2f}-{np.exp(mean + half):.2f})"
+    assert cells["no_optimization"]["B over A"] == shown
+    assert cells["no_optimization"]["verdict on B"] == "faster" and "Welch's t" in text
+
+
+@pytest.mark.parametrize("true", [1.0, 1.5])
+@pytest.mark.parametrize(("n_a", "n_b"), [(5, 5), (4, 8)])
+def test_the_interval_holds_the_true_ratio_19_times_of_20(true, n_a, n_b):
+    """Simulated rounds that are not paired, those of B three times as noisy as those of A."""
+    random = np.random.default_rng(5)
+    experiments, held, wrong = 2000, 0, 0
+    for _ in range(experiments):
+        a = 1000 * np.exp(random.normal(0, 0.01, n_a))
+        b = 1000 * true * np.exp(random.normal(0, 0.03, n_b))
+        got = compare.ratio(a, b)
+        held += got["speedup_low"] <= true <= got["speedup_high"]
+        wrong += got["verdict"] == "slower" or (true == 1 and got["verdict"] == "faster")
+    assert 0.935 <= held / experiments <= 0.965
+    assert wrong / experiments <= 0.065
+
+
+def test_verdicts_are_those_of_the_table():
+    a = np.array([100, 101, 99])
+    verdicts = [compare.ratio(a, b)["verdict"] for b in (a * 1.1, a / 1.1, a * 1.001)]
+    assert verdicts == ["faster", "slower", "no detectable difference"]
+
+
+@pytest.mark.parametrize(("in_a", "in_b"), [(1, 1), (1, 3), (3, 1)])
+def test_one_round_on_either_side_gives_no_interval(in_a, in_b, folder, compared):
+    write(folder / "a.csv", *rounds("no_optimization", [100, 101, 102][:in_a]))
+    write(folder / "b.csv", *rounds("no_optimization", [50, 50.5, 51][:in_b]))
+    text, cells = compared()
+    assert re.fullmatch(r"(1\.9|2\.0)\dx", cells["no_optimization"]["B over A"])
+    assert cells["no_optimization"]["verdict on B"] == "one round: no interval"
+    assert "one round: no interval." in text and "Welch" not in text
+
+
+def test_rounds_that_agree_to_the_last_digit_are_no_warning(folder, compared, recwarn):
+    write(folder / "a.csv", *rounds("no_optimization", [100] * 3))
+    write(folder / "b.csv", *rounds("no_optimization", [50] * 3))
+    assert compared()[1]["no_optimization"]["B over A"] == "2.00x (2.00-2.00)"
+    assert not recwarn.list
+
+
+def test_of_other_shapes_tokens_are_compared_and_the_page_says_so(folder, compared):
+    """Eight times the tokens in four times the time: twice as fast."""
+    write(folder / "a.csv", *rounds("no_optimization", [100, 100.1]))
+    shape = {"batch_size": 4, "seq_len": 128}
+    write(folder / "b.csv", *rounds("no_optimization", [400, 400.1], **shape))
+    text, cells = compared()
+    assert cells["no_optimization"]["B over A"].startswith("2.00x (")
+    assert cells["no_optimization"]["A: tokens/s"] == "640"
+    assert cells["no_optimization"]["B: tokens/s"] == "1,280"
+    assert "The shapes differ, 1x64 and 4x128: a ratio of tokens, not steps." in text
+    assert "shape: 1x64 | 4x128" in differing(text)
+    write(folder / "c.csv", *rounds("no_optimization", [100, 100.1]))
+    assert "shape" not in compared("a.csv", "c.csv")[0]
+
+
+def test_what_a_technique_is_worth_and_costs_stands_for_both_sides(folder, compared):
+    for name, faster in (("a", 2), ("b", 4)):
+        loss = faster + 0.25
+        write(folder / f"{name}.csv", *rounds("no_optimization", [100, 110], loss=loss))
+        idea = rounds("tensorFloat32", [100 / faster, 110 / faster], loss=loss)
+        for rows in idea:
+            for row in rows:
+                row["peak_memory_mib"] = 1000 * faster
+        write(folder / f"{name}.csv", *idea)
+    line = compared()[1]["tensorFloat32"]
+    assert (line["A: over baseline"], line["B: over baseline"]) == (
+        "2.00x (2.00-2.00)",
+        "4.00x (4.00-4.00)",
+    )
+    assert (line["A: peak memory (MiB)"], line["B: peak memory (MiB)"]) == ("2,000", "4,000")
+    assert (line["A: loss"], line["B: loss"]) == ("2.250", "4.250")
+
+
+def test_a_loss_that_is_not_finite_is_told(folder, compared):
+    write(folder / "a.csv", *rounds("no_optimization", [9, 9]))
+    write(folder / "b.csv", *rounds("no_optimization", [9, 9], loss=float("nan")))
+    line = compared()[1]["no_optimization"]
+    assert (line["A: loss"], line["B: loss"]) == ("5.000", "diverged")
+    assert "5.000 | diverged" in svg()
+
+
+def test_what_is_on_one_side_only_says_what_it_is_on_the_other(folder, compared):
+    reason = {"status": "unsupported", "note": "needs a | b"}
+    note = {"note": "TF32: no effect expected on this device"}
+    write(folder / "a.csv", *rounds("my_own", [9, 9]), *rounds("8bit_optimizer", [9, 9]))
+    write(folder / "a.csv", *rounds("tensorFloat32", [9, 9], **note))
+    write(folder / "a.csv", rows_of("brainFloat16", [], **reason))
+    write(folder / "b.csv", rows_of("8bit_optimizer", [], **reason))
+    write(folder / "b.csv", *rounds("tensorFloat32", [9, 9]), *rounds("no_optimization", [9, 9]))
+    write(folder / "b.csv", rows_of("brainFloat16", [], **reason))
+    text, cells = compared()
+    assert list(cells) == [
+        *("no_optimization", "tensorFloat32", "brainFloat16", "8bit_optimizer", "my_own")
+    ]
+    notes = {name: line["note"] for name, line in cells.items()}
+    assert notes == {
+        "no_optimization": "A: not run",
+        "tensorFloat32": "A: TF32: no effect expected on this device",
+        "brainFloat16": r"unsupported: needs a \| b",
+        "8bit_optimizer": r"B: unsupported: needs a \| b",
+        "my_own": "B: not run",
+    }
+    for name in ("my_own", "no_optimization", "8bit_optimizer", "brainFloat16"):
+        assert cells[name]["B over A"] == cells[name]["verdict on B"] == ""
+    assert cells["my_own"]["A: loss"] == "5.000" and cells["my_own"]["B: loss"] == ""
+    shown = svg()
+    for words in ("A: not run", "B: not run", "B: unsupported: needs a | b", "900 | -"):
+        assert words in shown, words
+
+
+# Selection --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def mixed(folder):
+    """One file with what an append-only file comes to hold."""
+    path = folder / "results.csv"
+    write(path, *rounds("no_optimization", [100], device="NVIDIA H100", **OLD))
+    write(path, *rounds("no_optimization", [90], device="NVIDIA H100"))
+    write(path, *rounds("no_optimization", [80], device="NVIDIA H100", batch_size=16))
+    write(path, *rounds("no_optimization", [70], dataset="synthetic", model="gpt2-xl"))
+    write(path, *rounds("no_optimization", [60], commit="fffffff-dirty"))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("words", "ms"),
+    [
+        ("2.11", 100),
+        ("0000AAA", 100),
+        ("h100", 80),  # the newest of three
+        ("h100 1x64 2.13", 90),
+        ("  2.13   nvidia 16x64 ", 80),
+        ("synthetic", 70),
+        ("gpt2-XL", 70),
+        ("fffffff", 60),
+        ("", 60),
+    ],
+)
+def test_words_select_within_a_file(words, ms, mixed):
+    for text in (f"results.csv:{words}", f"{mixed}:{words}"):
+        assert compare.select("A", text).lines.median_ms["no_optimization"] == ms
+
+
+def test_a_file_alone_gives_its_newest_runs(mixed, compared):
+    assert compare.select("A", "results.csv").lines.median_ms["no_optimization"] == 60
+    text, cells = compared("results.csv:2.11", "results.csv:h100")
+    assert cells["no_optimization"]["B over A"] == f"{16 * 100 / 80:.2f}x"
+    assert "- A: NVIDIA H100, torch 2.11.0, gpt2, 1x64 tokens a step, stdlib, 1 round, " in text
+    assert "- B: NVIDIA H100, torch 2.13.0, gpt2, 16x64 tokens a step, stdlib, 1 round, " in text
+
+
+def test_a_file_whose_name_holds_a_colon_is_found(folder):
+    write(folder / "results.csv", *rounds("no_optimization", [10], device="a.csv"))
+    write(folder / "results.csv:a.csv", *rounds("no_optimization", [20], **OLD))
+    write(folder / "results.csv:a.csv", *rounds("no_optimization", [30]))
+    for text, ms in (
+        ("results.csv:a.csv", 30),
+        ("results.csv:a.csv:2.11", 20),
+        ("results.csv:A.CSV", 10),
+    ):
+        assert compare.select("A", text).lines.median_ms["no_optimization"] == ms
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "words"),
+    [
+        ("results.csv:H200", "results.csv", "results.csv: no runs match 'H200'; there are gpt2 "),
+        ("results.csv", "results.csv:h100 xl", "no runs match 'h100 xl'; there are gpt2 1x64 on"),
+        ("results.csv", "results.csv:fffffff", "A and B are the same runs: Test GPU, torch 2.13"),
+        ("missing.csv:2.11:x", "results.csv", "missing.csv: no such file; make baseline"),
+        ("results.csv", "damaged.csv", "damaged.csv, line 1: has another header"),
+        ("results.csv", "empty.csv", "empty.csv: no results yet"),
+        ("results.csv", "copy.csv:fffffff", "A and B share 1 of their runs"),
+        ("", "results.csv", "A names no results file; A=results.csv:H100 would"),
+        ("results.csv", ":2.11", "B names no results file; B=results.csv:H100 would"),
+        ("results.csv", "runs", "runs: not a file"),
+    ],
+)
+def test_what_cannot_be_compared_is_one_line(a, b, words, mixed, folder, capsys):
+    (folder / "runs").mkdir()
+    (folder / "damaged.csv").write_text("a,b\n")
+    (folder / "empty.csv").touch()
+    (folder / "copy.csv").write_bytes(mixed.read_bytes())
+    write(folder / "copy.csv", *rounds("no_optimization", [9, 9], commit="fffffff-dirty")[1:])
+    before = sorted(folder.iterdir())
+    with pytest.raises(SystemExit) as ended, one_line("compare"):
+        compare.main([a, b])
+    said = capsys.readouterr()
+    assert ended.value.code == 2 and said.out == ""
+    assert said.err.startswith("compare: error: ") and said.err.count("\n") == 1
+    assert words in said.err
+    assert sorted(folder.iterdir()) == before
+
+
+@pytest.mark.parametrize("selections", [["results.csv:H200", "results.csv"], ["results.csv"]])
+def test_the_command_ends_in_one_line_and_code_2(selections, mixed, folder):
+    command, environment = [sys.executable, "-m", "Utils.compare"], settings.environment()
+    done = subprocess.run(
+        [*command, *selections], env=environment, cwd=folder, capture_output=True, text=True
+    )
+    assert done.returncode == 2 and done.stdout == "" and done.stderr.count("\n") == 1
+    assert done.stderr.startswith("compare: error: ") and list(folder.iterdir()) == [mixed]
+
+
+def test_what_there_is_names_every_group(mixed):
+    with pytest.raises(UserError) as caught:
+        compare.select("A", "results.csv:H200")
+    for words in ("2.11.0", "16x64", "gpt2-xl", "synthetic", "fffffff", "NVIDIA H100", "Test GPU"):
+        assert words in str(caught.value)
+
+
+def test_make_hands_both_selections_over():
+    words = ["A=a b.csv:H100 2.11", "B=b.csv", "PLOTSPREFIX=x_"]
+    command = ["make", "-n", "PYTHON=python3", "compare", *words]
+    shown = subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout
+    assert shown.strip() == (
+        "python3 -m Utils.compare 'a b.csv:H100 2.11' 'b.csv' --plotsprefix='x_'"
+    )
+
+
+# What differs -----------------------------------------------------------------------------------
+
+RECORD = {
+    "run_id": "x",
+    "started": "2026",
+    "settings": {"steps": 50, "warmup": 5, "seed": 0, "batch_size": 1},
+    "threads": 8,
+    "variables": {"OMP_NUM_THREADS": "8"},
+    "platform": "Linux-6.8",
+    "versions": {"python": "3.11.7", "torch": "2.13.0", "triton": "3.6"},
+    "device": {"name": "Test GPU", "driver": "580.1", "power_limit_w": "700.00"},
+    "dataset_facts": {"sha256": "abc"},
+    "attention_backend": "flash",
+    "memory": {"peak_mib": 900.0},
+}
+
+
+def test_every_recorded_condition_that_differs_is_a_line(folder, compared):
+    write(folder / "a.csv", *rounds("no_optimization", [9, 9], **OLD), **RECORD)
+    record = {
+        **RECORD,
+        "run_id": "y",
+        "started": "2027",
+        "settings": {"steps": 100, "warmup": 5, "seed": 0, "batch_size": 2},
+        "threads": 16,
+        "variables": {},
+        "platform": "Linux-6.9",
+        "versions": {"python": "3.12.1", "torch": "2.11.0"},
+        "device": {"name": "B", "driver": None, "power_limit_w": "650.00"},
+        "dataset_facts": {"sha256": "def"},
+        "attention_backend": "cuDNN",
+        "memory": {"peak_mib": 901.0},
+    }
+    new = rounds("no_optimization", [9, 9], device="B", world_size=2, model="m", dataset="d")
+    write(folder / "b.csv", *new, **record)
+    assert differing(compared()[0]) == [
+        "device: Test GPU | B",
+        "torch: 2.11.0 | 2.13.0",
+        "model: gpt2 | m",
+        "dataset: stdlib | d",
+        "processes: 1 | 2",
+        "commit: 0000aaa | abc1234",
+        "settings.steps: 50 | 100",
+        "threads: 8 | 16",
+        "variables.OMP_NUM_THREADS: 8 | not recorded",
+        "versions.python: 3.11.7 | 3.12.1",
+        "versions.triton: 3.6 | not recorded",
+        "platform: Linux-6.8 | Linux-6.9",
+        "device.driver: 580.1 | not recorded",
+        "device.power_limit_w: 700.00 | 650.00",
+        "dataset_facts.sha256: abc | def",
+        "attention_backend of no_optimization: flash | cuDNN",
+    ]
+
+
+def test_several_values_on_one_side_are_all_listed(folder, compared):
+    for r, threads in enumerate((8, 4, 8)):
+        run = rows_of("no_optimization", [9, 9, 9], round=r, commit="a" if r else "a-dirty")
+        write(folder / "a.csv", run, threads=threads)
+    write(folder / "b.csv", *rounds("no_optimization", [9, 9], commit=""), threads=8)
+    assert differing(compared()[0]) == ["commit: a-dirty, a | unknown", "threads: 8, 4 | 8"]
+
+
+def test_two_files_of_the_same_conditions_differ_in_nothing(folder, compared):
+    write(folder / "a.csv", *rounds("no_optimization", [9, 9]), **RECORD)
+    write(folder / "b.csv", *rounds("no_optimization", [9, 9, 9]), **RECORD)
+    assert differing(compared()[0]) == ["nothing recorded differs"]
+
+
+def test_scripts_whose_code_differs_are_named_their_docstrings_aside(folder, compared):
+    names = ("no_optimization", "tensorFloat32", "brainFloat16", "my_own")
+    for side, code in (("a", "one()"), ("b", "two()")):
+        for name in names[: 3 if side == "a" else 4]:
+            code_of = code if name in ("tensorFloat32", "my_own") else "same()"
+            source = f'"""{name} as {side} explains it."""\n{code_of}\n'
+            run = rounds(name, [9, 9], commit="")
+            write(folder / f"{side}.csv", *run, source=source if name != names[2] else "")
+    assert differing(compared()[0]) == ["source: the code differs in tensorFloat32"]
+
+
+def test_records_that_are_missing_are_said_to_be(folder, compared):
+    write(folder / "a.csv", *rounds("no_optimization", [9, 9]), threads=4)
+    write(folder / "b.csv", *rounds("no_optimization", [9, 9], **OLD))
+    gone = ["torch: 2.13.0 | 2.11.0", "commit: abc1234 | 0000aaa"]
+    assert differing(compared()[0]) == [*gone, "B: no record of 2 of 2 runs in runs"]
+    (folder / "sub").mkdir()
+    write(folder / "sub" / "c.csv", *rounds("no_optimization", [9, 9]), threads=4)
+    next((folder / "sub" / "runs").iterdir()).write_text("{cut of")
+    assert differing(compared("a.csv", "sub/c.csv")[0]) == [
+        "nothing recorded differs",
+        "B: no record of 1 of 2 runs in sub/runs",
+    ]
+
+
+# The chart --------------------------------------------------------------------------------------
+
+
+def svg(prefix=""):
+    """The chart's texts, after a look at the picture."""
+    image = imread(f"plots/{prefix}compare.png")
+    assert image.shape[1] > 1000 and image[..., :3].std() > 0.05
+    with open(f"plots/{prefix}compare.svg") as file:
+        return " \n".join(re.findall(r"<text[^>]*>([^<]*)</text>", file.read()))
+
+
+@pytest.fixture
+def two(folder):
+    names = {"no_optimization": 1.0, "tensorFloat32": 1.5, "brainFloat16": 0.5}
+    for name, faster in names.items():
+        write(folder / "a.csv", *rounds(name, [100, 101, 102], **OLD))
+        write(folder / "b.csv", *rounds(name, [99 / faster, 101 / faster, 103 / faster]))
+    write(folder / "a.csv", *rounds("8bit_optimizer", [50, 51], **OLD))
+    write(folder / "b.csv", rows_of("8bit_optimizer", [], status="unsupported", note="no wheel"))
+
+
+def test_the_chart_carries_values_verdicts_sides_units_and_spread(two, compared):
+    compared("a.csv", "b.csv", "--plotsprefix", "mine_")
+    text = svg("mine_")
+    assert re.findall(r"\d\.\d\dx", text) == ["1.00x", "1.50x", "0.50x"]
+    assert re.findall("faster|slower|no detectable difference", text) == [
+        *("no detectable difference", "faster", "slower")
+    ]
+    assert "tokens per second of B / of A (x)" in text
+    assert "95% interval over rounds (Welch's t)" in text.replace("&#x27;", "'")
+    for words in (
+        "A: Test GPU, torch 2.11.0, gpt2, 1x64 tokens a step, stdlib, 3 rounds, commit 0000aaa",
+        "B: Test GPU, torch 2.13.0, gpt2, 1x64 tokens a step, stdlib, 3 rounds, commit abc1234",
+        "B: unsupported: no wheel",
+        "900 | 900",
+        "5.000 | 5.000",
+        "peak memory (MiB)",
+        "loss (nats)",
+    ):
+        assert words in text, words
+    names = [text.index(n) for n in ("no_optimization", "tensorFloat32", "8bit_optimizer")]
+    assert names == sorted(names)
+
+
+def test_points_and_lines_lie_where_the_figures_say(two):
+    sides = [compare.select(name, f"{name.lower()}.csv") for name in "AB"]
+    ratios = compare.compare(*sides).dropna(subset="speedup")
+    axes = compare.draw(*sides).axes[0]
+    assert axes.get_xscale() == "linear"
+    drawn = [(line.get_xdata(), line.get_ydata()) for line in axes.get_lines()]
+    points = {y[0]: x[0] for x, y in drawn if len(x) == 1}
+    spans = {y[0]: tuple(x) for x, y in drawn if len(x) == 2 and y[0] == y[1]}
+    assert [1, 1] in [list(x) for x, _ in drawn]
+    assert [points[y] for y in range(3)] == pytest.approx(list(ratios.speedup))
+    bounds = list(zip(ratios.speedup_low, ratios.speedup_high, strict=True))
+    assert [spans[y] for y in range(3)] == [pytest.approx(pair) for pair in bounds]
+    left, right = axes.get_xlim()
+    assert left < min(ratios.speedup_low) and max(ratios.speedup_high) < right
+
+
+def test_an_interval_of_any_width_leaves_the_points_apart(folder):
+    """Two rounds a side that differ twofold have an interval of orders of magnitude."""
+    write(folder / "a.csv", *rounds("no_optimization", [100, 200]))
+    write(folder / "b.csv", *rounds("no_optimization", [100, 220]))
+    sides = [compare.select(name, f"{name.lower()}.csv") for name in "AB"]
+    assert compare.compare(*sides).speedup_high.item() > 8
+    axes = compare.draw(*sides).axes[0]
+    assert axes.get_xlim()[1] < 5
+    assert ">" in [line.get_marker() for line in axes.get_lines()]  # it goes on beyond
+
+
+def test_without_a_technique_in_common_the_chart_says_what_there_is(folder, compared, recwarn):
+    write(folder / "a.csv", *rounds("no_optimization", [9, 9]))
+    write(folder / "b.csv", *rounds("tensorFloat32", [9, 9]))
+    text, _ = compared()
+    assert "A: not run" in svg() and "B: not run" in svg()
+    assert "interval" not in text and not recwarn.list
+
+
+def test_one_round_is_said_on_the_chart(folder, compared):
+    write(folder / "a.csv", *rounds("no_optimization", [9]))
+    write(folder / "b.csv", *rounds("no_optimization", [8, 9]))
+    compared()
+    assert svg().count("one round: no interval") == 2 and "Welch" not in svg()
+
+
+def test_comparing_again_gives_the_same_files(two, compared, folder):
+    first, _ = compared()
+    before = {path.name: path.read_bytes() for path in (folder / "plots").iterdir()}
+    assert compared()[0] == first
+    assert before == {path.name: path.read_bytes() for path in (folder / "plots").iterdir()}
+    assert set(before) == {"compare.png", "compare.svg"}
+
+
+def test_a_folder_that_cannot_be_made_is_one_line(two, folder):
+    (folder / "plots").write_text("a file, not a folder")
+    with pytest.raises(UserError, match="plots: File exists"):
+        compare.main(["a.csv", "b.csv"])
+
+
+def test_groups_and_selection_agree(mixed):
+    """Every row is in one group, and what the newest run's table shows is one of them."""
+    rows = results.read(mixed)
+    parts = summary.groups(rows)
+    assert sorted(i for _, group in parts for i in group.index) == list(rows.index)
+    chosen, _ = summary.select(rows)
+    assert [common for common, group in parts if group.index.equals(chosen.index)] == [
+        "gpt2 1x64 on Test GPU (torch 2.13.0, stdlib, commit fffffff)"
+    ]
