@@ -211,7 +211,7 @@ def table(a, b):
     ratios = compare(a, b)
     columns = {
         "technique": list(ratios.index),
-        "B over A": [summary.ratio_text(line) for _, line in ratios.iterrows()],
+        "B over A": [_ratio(line) for _, line in ratios.iterrows()],
         "verdict on B": ["" if pd.isna(verdict) else verdict for verdict in ratios.verdict],
     }
     for title, cell in (
@@ -239,6 +239,13 @@ def table(a, b):
     return f"{text}\n\n- {a}\n- {b}\n\n{meaning}.\n\nWhat differs (A | B):\n\n{differing}"
 
 
+def _ratio(line):
+    if np.isnan(line.speedup):
+        return ""
+    low, high = line.speedup_low, line.speedup_high
+    return f"{line.speedup:.2f}x" + ("" if np.isnan(low) else f" ({low:.2f}-{high:.2f})")
+
+
 def _memory(line):
     return charts.number(line.peak_memory_mib, ",.0f")
 
@@ -248,9 +255,12 @@ def _loss(line):
 
 
 def _note(side, technique):
-    """Why it has no timing, else what its row has to say, as it may stand in a table."""
+    """Why it has no timing, else what is to be held against it, as it may stand in a table."""
+    if state := side.state(technique):
+        return state.replace("|", "\\|")
     own = dict(zip(side.lines.index, summary.own_notes(side.lines), strict=True))
-    return side.state(technique).replace("|", "\\|") or own[technique]
+    grade = str(side.lines.grade[technique]).replace("|", "\\|")
+    return "; ".join(filter(None, [own[technique], grade if "tainted" in grade else ""]))
 
 
 def _both(a, b):

@@ -151,11 +151,18 @@ def test_what_a_technique_is_worth_and_costs_stands_for_both_sides(folder, compa
         write(folder / f"{name}.csv", *idea)
     line = compared()[1]["tensorFloat32"]
     assert (line["A: over baseline"], line["B: over baseline"]) == (
-        "2.00x (2.00-2.00)",
-        "4.00x (4.00-4.00)",
+        "2.00x (2.00-2.00), faster",
+        "4.00x (4.00-4.00), faster",
     )
     assert (line["A: peak memory (MiB)"], line["B: peak memory (MiB)"]) == ("2,000", "4,000")
     assert (line["A: loss"], line["B: loss"]) == ("2.250", "4.250")
+
+
+def test_a_run_that_something_disturbed_is_told(folder, compared):
+    write(folder / "a.csv", *rounds("no_optimization", [9, 9], note="odd; tainted: hot | late"))
+    write(folder / "b.csv", *rounds("no_optimization", [9, 9]))
+    note = compared()[1]["no_optimization"]["note"]
+    assert note == "A: odd; tainted in 2 of 2 rounds: hot \\| late"
 
 
 def test_a_loss_that_is_not_finite_is_told(folder, compared):
@@ -334,7 +341,7 @@ def test_every_recorded_condition_that_differs_is_a_line(folder, compared):
         "variables": {},
         "platform": "Linux-6.9",
         "versions": {"python": "3.12.1", "torch": "2.11.0"},
-        "device": {"name": "B", "driver": None, "power_limit_w": "650.00"},
+        "device": {"name": "B", "driver": None, "power_limit_w": "650.00", "toolkit": "13.0"},
         "dataset_facts": {"sha256": "def"},
         "attention_backend": "cuDNN",
         "memory": {"peak_mib": 901.0},
@@ -357,6 +364,7 @@ def test_every_recorded_condition_that_differs_is_a_line(folder, compared):
         "device.driver: 580.1 | not recorded",
         "device.power_limit_w: 700.00 | 650.00",
         "dataset_facts.sha256: abc | def",
+        "device.toolkit: not recorded | 13.0",
         "attention_backend of no_optimization: flash | cuDNN",
     ]
 
@@ -382,7 +390,11 @@ def test_scripts_whose_code_differs_are_named_their_docstrings_aside(folder, com
             code_of = code if name in ("tensorFloat32", "my_own") else "same()"
             source = f'"""{name} as {side} explains it."""\n{code_of}\n'
             run = rounds(name, [9, 9], commit="")
-            write(folder / f"{side}.csv", *run, source=source if name != names[2] else "")
+            write(
+                folder / f"{side}.csv",
+                *run,
+                source="" if name == names[2] and side == "b" else source,
+            )
     assert differing(compared()[0]) == ["source: the code differs in tensorFloat32"]
 
 
@@ -440,8 +452,9 @@ def test_the_chart_carries_values_verdicts_sides_units_and_spread(two, compared)
         "loss (nats)",
     ):
         assert words in text, words
-    names = [text.index(n) for n in ("no_optimization", "tensorFloat32", "8bit_optimizer")]
-    assert names == sorted(names)
+    for order in (("no_optimization", "tensorFloat32", "8bit_optimizer"), ("A: Test", "B: Test")):
+        places = [text.index(words) for words in order]
+        assert places == sorted(places)
 
 
 def test_points_and_lines_lie_where_the_figures_say(two):
