@@ -1,4 +1,4 @@
-"""Draws results.csv: step times as lines and as a heatmap, speedups as bars.
+"""Draws results.csv: step times as lines and as a heatmap, speedups and memory as bars.
 
 Each chart goes to plots/ as .png and .svg. One chart holds one device, one torch version, one
 model, one shape and one commit: those of the newest run, or of the device that --device-name names.
@@ -15,6 +15,10 @@ from Utils import charts, results, settings, summary
 from Utils.charts import GREY, beside, colours, grey_labels, number, reason
 from Utils.errors import one_line
 
+FLOOR = "0.35"  # the colour of the modelled floor
+FARTHEST = 4  # times the longest bar that the axis is stretched to show it
+KINDS = dict(zip(summary.MEMORY_KINDS, [*sns.color_palette("Set2", 3), "0.8"], strict=True))
+
 
 def main(argv=None):
     """Draws the charts of a results file into plots/ and names what it wrote."""
@@ -24,8 +28,14 @@ def main(argv=None):
     args = parser.parse_args(argv)
 
     rows, left_out = summary.select(results.read(args.results_file), args.device_name)
-    lines = summary.summarize(rows)
-    drawings = {"step_times": draw_step_times, "heatmap": draw_heatmap, "speedup": draw_speedup}
+    records = results.records(args.results_file, rows.run_id.unique())
+    lines = summary.summarize(rows, records)
+    drawings = {
+        "step_times": draw_step_times,
+        "heatmap": draw_heatmap,
+        "speedup": draw_speedup,
+        "memory": draw_memory,
+    }
     for name, draw in drawings.items():
         charts.save(draw(rows, lines), f"{args.plotsprefix}{name}")
     if left_out:
@@ -40,7 +50,8 @@ def draw_step_times(rows, lines):
     for name in timed:
         steps = _by_step(rows, name)
         colour = colours().get(name, GREY)
-        axes.plot(steps.index, steps["median"], color=colour, label=name, linewidth=1.6)
+        label = f"{name} (tainted)" if _is_tainted(lines.loc[name]) else name
+        axes.plot(steps.index, steps["median"], color=colour, label=label, linewidth=1.6)
         axes.fill_between(steps.index, steps["min"], steps["max"], color=colour, alpha=0.2, lw=0)
     warmup = _warmup(rows)
     axes.axvspan(-0.5, warmup - 0.5, color="0.9", zorder=0)
@@ -93,7 +104,8 @@ def draw_heatmap(rows, lines):
     for y, name in enumerate(lines.index):
         if np.isnan(lines.median_ms[name]):
             beside(axes, 0.01, y + 0.5, reason(lines.loc[name]), ha="left", color=GREY)
-    axes.set_yticks([y + 0.5 for y in range(len(lines))], lines.index, rotation=0)
+    names = [f"{name} (tainted)" if _is_tainted(line) else name for name, line in lines.iterrows()]
+    axes.set_yticks([y + 0.5 for y in range(len(lines))], names, rotation=0)
     axes.set_ylim(len(lines), 0)
     grey_labels(axes, lines.median_ms.isna())
     return figure
@@ -114,7 +126,11 @@ def draw_speedup(rows, lines):
             why = reason(line) if np.isnan(line.median_ms) else "no baseline to compare with"
             axes.text(0.01 * widest, y, why, va="center", color=GREY)
         else:
-            axes.barh(y, line.speedup, color=colours().get(name, GREY), height=0.7, zorder=2)
+            hatch = "///" if _is_tainted(line) else None
+            colour = colours().get(name, GREY)
+            axes.barh(
+                y, line.speedup, color=colour, hatch=hatch, ec="white", lw=0, height=0.7, zorder=2
+            )
             if not np.isnan(low[name]):
                 axes.plot([low[name], high[name]], [y, y], color="black", lw=1.5, zorder=3)
             parent = lines.speedup.get(line.parent, np.nan)
@@ -124,10 +140,26 @@ def draw_speedup(rows, lines):
             text = f"{line.speedup:.2f}x"
             axes.text(right + 0.015 * widest, y, text, va="center", fontweight="bold")
         beside(axes, 1.13, y, number(line.peak_memory_mib, ",.0f"))
-        beside(axes, 1.24, y, number(line.loss, ".3f"))
-    for x, title in ((1.13, "peak memory\n(MiB)"), (1.24, "loss\n(nats)")):
+        beside(axes, 1.22, y, number(line.loss, ".3f"))
+        for x, word in ((1.25, line.parent_verdict), (1.43, line.parity)):
+            word = "" if pd.isna(word) or word == summary.NO_INTERVAL else word
+            beside(axes, x, y, "\n".join(textwrap.wrap(word, 16)), ha="left", size="small")
+    for x, title in ((1.13, "peak memory\n(MiB)"), (1.22, "loss\n(nats)")):
         beside(axes, x, -0.75, title, va="bottom", size="small")
+    for x, title in ((1.25, "time against\nthe parent's"), (1.43, "what it\ncomputes")):
+        beside(axes, x, -0.75, title, ha="left", va="bottom", size="small")
     axes.axvline(1, color="0.3", linewidth=1, zorder=1)
+    floor = reference / lines.floor_ms.min()  # the fastest precision's
+    if not np.isnan(floor):
+        if floor > FARTHEST * widest:
+            text = f"modelled floor: {floor:.1f}x, off to the right"
+            axes.text(0.99, 0.01, text, transform=axes.transAxes, ha="right", color=FLOOR)
+        else:
+            axes.axvline(floor, color=FLOOR, linestyle="--", linewidth=1.2, zorder=1)
+            where = {"transform": axes.get_xaxis_transform(), "rotation": 90, "va": "bottom"}
+            text = f"modelled floor: {floor:.1f}x "
+            axes.text(floor, 0.01, text, ha="right", color=FLOOR, size="small", **where)
+            widest = max(widest, floor / 1.08)
     axes.set_xlim(0, widest * 1.12)
     axes.set_yticks(range(len(lines)), lines.index)
     axes.set_ylim(len(lines) - 0.5, -0.6)
@@ -135,11 +167,57 @@ def draw_speedup(rows, lines):
     whisker = (
         "95% interval over rounds" if intervals else "p20-p80 of the steps (one round: no interval)"
     )
+    tainted = "; hatched: tainted runs among them" if lines.apply(_is_tainted, axis=1).any() else ""
     axes.set_xlabel(
-        f"step time of the baseline / step time (x)\nline: {whisker}; diamond: the parent's value"
+        "step time of the baseline / step time (x)\n"
+        f"line: {whisker}; diamond: the parent's value{tainted}"
     )
     grey_labels(axes, lines.median_ms.isna())
     return figure
+
+
+def draw_memory(rows, lines):
+    """Peak memory, a bar a technique, stacked by kind; a tick where the measured peak is."""
+    title = "Peak memory by kind"
+    figure, axes = charts.figure(1.8 + 0.5 * len(lines), title, summary.describe(rows))
+    kinds = lines[list(summary.MEMORY_KINDS)]
+    widest = np.nanmax([1, lines.peak_memory_mib.max(), kinds.sum(axis=1).max()])
+    unit, scale = ("GiB", 1024) if widest >= 4096 else ("MiB", 1)
+    for y, (_, line) in enumerate(lines.iterrows()):
+        if np.isnan(line.median_ms):
+            axes.text(0.01 * widest / scale, y, reason(line), va="center", color=GREY)
+            continue
+        left = 0
+        for kind, colour in KINDS.items():
+            width = 0 if np.isnan(line[kind]) else line[kind] / scale
+            axes.barh(y, width, left=left, color=colour, height=0.7, zorder=2)
+            left += width
+        peak = line.peak_memory_mib / scale
+        if not left:
+            axes.barh(y, peak, color=GREY, height=0.7, zorder=2)
+        axes.plot([peak, peak], [y - 0.4, y + 0.4], color="black", lw=1.5, zorder=3)
+        text = f"{peak:,.2f}" if scale > 1 else f"{peak:,.0f}"
+        right = max(left, peak) + 0.015 * widest / scale
+        axes.text(right, y, text, va="center", fontweight="bold")
+    for kind, colour in KINDS.items():
+        label = kind.removesuffix("_mib").replace("_", " ")
+        if kind == "rest_mib":
+            label += ": activations,\nworkspace, libraries"
+        axes.barh(0, 0, color=colour, label=label)
+    axes.plot([], [], "|", color="black", ms=12, mew=1.5, label="measured peak")
+    if kinds.notna().any(axis=None):
+        axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False)
+    axes.set_xlim(0, widest * 1.14 / scale)
+    axes.set_yticks(range(len(lines)), lines.index)
+    axes.set_ylim(len(lines) - 0.5, -0.6)
+    axes.grid(axis="y", visible=False)
+    axes.set_xlabel(f"memory ({unit}); median of the rounds")
+    grey_labels(axes, lines.median_ms.isna())
+    return figure
+
+
+def _is_tainted(line):
+    return isinstance(line.grade, str) and line.grade.startswith("tainted")
 
 
 def _by_step(rows, name):

@@ -1,5 +1,6 @@
 """The charts: what they show, what they refuse to mix, and that they can be drawn again."""
 
+import json
 import re
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from Utils import results, summary
 from Utils.errors import UserError
 from Utils.ladder import ROOT
 
-CHARTS = ("step_times", "heatmap", "speedup")
+CHARTS = ("step_times", "heatmap", "speedup", "memory")
 
 
 @pytest.fixture
@@ -82,6 +83,67 @@ def test_results_without_any_timing_can_be_drawn(draw):
     missing = rows_of("no_optimization", [], status="failed", note="ValueError: on purpose")
     for text in draw(missing).values():
         assert "ValueError: on purpose" in text.replace(" \n", " ")
+
+
+def with_records(folder, runs, **parts):
+    """The runs as they are, and beside them records that hold the parts."""
+    (folder / "runs").mkdir()
+    runs = list(runs)
+    for run in runs:
+        memory = {"weights_mib": 100, "gradients_mib": 90, "optimizer_state_mib": 200}
+        memory |= {"rest_mib": 510, "reserved_mib": None}
+        record = {"memory": memory, "updated_parameters": 1, **parts}
+        (folder / "runs" / f"{run[0]['run_id']}.json").write_text(json.dumps(record))
+    return runs
+
+
+def test_memory_is_stacked_by_kind_up_to_the_measured_peak(draw, tmp_path):
+    runs = with_records(tmp_path, ladder_runs())
+    text = draw(*runs)["memory"]
+    for word in ("weights", "gradients", "optimizer state", "measured peak", "memory (MiB)"):
+        assert word in text, word
+    assert text.count("900") == 3
+    rows = results.read("results.csv")
+    lines = summary.summarize(rows, results.records("results.csv", rows.run_id))
+    axes = plot_results.draw_memory(rows, lines).axes[0]
+    assert sorted(bar.get_width() for bar in axes.patches)[-12:] == sorted([100, 90, 200, 510] * 3)
+
+
+def test_memory_that_is_not_known_by_kind_is_one_bar(draw):
+    text = draw(*ladder_runs())["memory"]
+    assert text.count("900") == 3 and "weights" not in text
+
+
+def test_large_memory_is_in_gib(draw):
+    runs = list(ladder_runs())
+    for row in runs[0]:
+        row["peak_memory_mib"] = 5120
+    text = draw(*runs)["memory"]
+    assert "memory (GiB)" in text and "5.00" in text and "0.88" in text
+
+
+@pytest.mark.parametrize(("floor_ms", "shown"), [(50, "8.0x "), (8, "50.0x, off to the right")])
+def test_the_modelled_floor_stands_in_the_speedup_chart(floor_ms, shown, draw, tmp_path):
+    limits = {"flops_per_token": 1, "precision": "float32", "datasheet_tflops": None}
+    limits |= {"ceilings": None, "floor_ms": floor_ms}
+    runs = with_records(tmp_path, ladder_runs(), limits=limits)
+    assert f"modelled floor: {shown}" in draw(*runs)["speedup"]
+    assert "floor" not in draw(rows_of("no_optimization", [9, 9, 9], seq_len=32))["speedup"]
+
+
+def test_tainted_runs_are_marked_in_every_chart_of_times(draw):
+    runs = [*ladder_runs(), rows_of("torch_compile", [9, 9, 9], note="tainted: slowed by 8%")]
+    texts = draw(*runs)
+    assert "torch_compile (tainted)" in texts["step_times"]
+    assert "torch_compile (tainted)" in texts["heatmap"]
+    assert "hatched: tainted runs" in texts["speedup"]
+    assert texts["heatmap"].count("(tainted)") == 1
+
+
+def test_bars_carry_the_verdict_on_time_and_what_is_computed(draw):
+    text = draw(*ladder_runs(rounds=3))["speedup"]
+    assert text.count("faster") == 2 and text.count("exact") == 2
+    assert "one round: no interval" not in text
 
 
 def test_without_a_baseline_the_bars_say_so(draw):
