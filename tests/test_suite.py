@@ -58,7 +58,8 @@ def test_all_goes_on_past_failures_and_says_so_in_the_end(project):
     idea(project, "mistyped", (run_here, "with with\n    " + run_here))
     done = make(project, "all")
     assert done.returncode != 0
-    outcomes = dict(re.findall(r"^\| (\w+) +\| ([a-z ]*\w)", done.stdout, re.MULTILINE))
+    first_table = done.stdout.partition(" tokens a step")[0]
+    outcomes = dict(re.findall(r"^\| (\w+) +\| ([a-z ]*\w)", first_table, re.MULTILINE))
     assert outcomes == {
         "technique": "status",
         "no_optimization": "ok",
