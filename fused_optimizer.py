@@ -30,7 +30,12 @@ def main(args):
     torch.set_float32_matmul_precision("high")
     args.require("bfloat16")
     batches = TokenBatches(args)
-    model = GPT(args.config, attention=flash_attention, vocab_size=50_257).to(args.device)
+    model = GPT(
+        args.config,
+        attention=flash_attention,
+        vocab_size=50_257,
+        loss=torch.nn.functional.cross_entropy,
+    ).to(args.device)
     args.require("compile")
     model = torch.compile(model)
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)

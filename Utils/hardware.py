@@ -373,8 +373,8 @@ def _without_none(found):
 def check(need, device):
     """What stands against a technique that needs `need` on this device.
 
-    need: "tf32", "bfloat16" (both: computed natively), "compile" (Inductor's tool chain), or the
-        name of a Python package that must be there.
+    need: "tf32", "bfloat16" (both: computed natively), "compile" (Inductor's tool chain), "triton"
+        (kernels of our own), or the name of a Python package that must be there.
     Returns "" where it runs as meant, else a few words on what to hold against its timing.
     Raises Unsupported, with the reason, where it cannot run.
     """
@@ -408,14 +408,20 @@ def _check_compile(device):
     if isinstance(device, CUDA):
         if not torch.version.hip:
             _need_capability(device, (7, 0), "torch.compile")
-        if importlib.util.find_spec("triton") is None:
-            raise Unsupported("torch.compile needs triton on a GPU (pip install triton)")
-        if not any(shutil.which(c) for c in (os.environ.get("CC", "gcc"), "clang", "cc")):
-            raise Unsupported("triton needs a C compiler (gcc or clang)")
+        _check_triton(device)
     elif isinstance(device, CPU):
         compilers = [os.environ.get("CXX", "g++"), "clang++", "c++"]
         if not any(shutil.which(compiler) for compiler in compilers):
             raise Unsupported("torch.compile needs a C++ compiler on a CPU (g++ or clang++)")
+
+
+def _check_triton(device):
+    if not isinstance(device, CUDA):
+        raise Unsupported("Triton kernels need an NVIDIA or AMD GPU")
+    if importlib.util.find_spec("triton") is None:
+        raise Unsupported("needs triton (pip install triton)")
+    if not any(shutil.which(c) for c in (os.environ.get("CC", "gcc"), "clang", "cc")):
+        raise Unsupported("triton needs a C compiler (gcc or clang)")
 
 
 def _need_capability(device, minimum, what):
@@ -435,6 +441,7 @@ CHECKS = {
     "tf32": _check_tf32,
     "bfloat16": _check_bfloat16,
     "compile": _check_compile,
+    "triton": _check_triton,
     "bitsandbytes": _check_bitsandbytes,
 }
 

@@ -1,14 +1,13 @@
 """GPT-2 (Radford et al. 2019): the skeleton that every script trains.
 
-What a technique may change (attention, size of the vocabulary, precision) is handed in by the
-script. What none of them changes is here. Parameters bear the names of OpenAI's checkpoint
+What a technique may change (attention, size of the vocabulary, loss, precision) is handed in by
+the script. What none of them changes is here. Parameters bear the names of OpenAI's checkpoint
 (https://github.com/openai/gpt-2, src/model.py), so weights can be compared one by one; as
 `nn.Linear` keeps its weight as (out, in), those of c_attn, c_fc and c_proj are transposed.
 """
 
 import torch
 import torch.nn as nn
-import torch.nn.functional as F
 
 
 class Attention(nn.Module):
@@ -58,25 +57,31 @@ class GPT(nn.Module):
 
     attention: function of q, k, v, each (B, n_head, T, n_embd / n_head), that returns the causal
         mix of v in the same shape.
-    vocab_size: rows of the embedding, so logits a token.
+    vocab_size: rows of the embedding, so logits a token. With the same seed a larger one adds rows
+        and leaves all other weights as they are.
+    loss: function of logits, (B * T, vocab_size), and targets, (B * T,), that returns a scalar.
     """
 
-    def __init__(self, config, attention, vocab_size):
+    def __init__(self, config, attention, vocab_size, loss):
         super().__init__()
         self.config = config
+        self.loss = loss
+        random = torch.get_rng_state()
         self.wte = nn.Embedding(vocab_size, config.n_embd)
         self.wpe = nn.Embedding(config.block_size, config.n_embd)
         self.h = nn.ModuleList(Block(config, attention) for _ in range(config.n_layer))
         self.ln_f = nn.LayerNorm(config.n_embd)
         self.lm_head = nn.Linear(config.n_embd, vocab_size, bias=False)
         self.lm_head.weight = self.wte.weight
+        torch.set_rng_state(random)  # what the layers drew by themselves depends on vocab_size
         self.apply(self._init_weights)
 
     def _init_weights(self, module):
         """Normal weights of deviation 0.02 (positions 0.01), zero biases, as in src/model.py of
         openai/gpt-2; the two projections into the residual stream are divided by the square root
-        of their number, as section 2.3 of the paper says."""
-        if isinstance(module, nn.Linear | nn.Embedding):
+        of their number, as section 2.3 of the paper says. The rows of the vocabulary are drawn
+        last, as lm_head's."""
+        if isinstance(module, nn.Linear | nn.Embedding) and module is not self.wte:
             nn.init.normal_(module.weight, std=0.01 if module is self.wpe else 0.02)
         if isinstance(module, nn.Linear) and module.bias is not None:
             nn.init.zeros_(module.bias)
@@ -84,12 +89,12 @@ class GPT(nn.Module):
             nn.init.normal_(module.c_proj.weight, std=0.02 / (2 * self.config.n_layer) ** 0.5)
 
     def forward(self, idx, targets):
-        """idx, targets: int64 (B, T). Returns logits (B, T, vocab_size) and the mean
-        cross-entropy in nats, a scalar."""
+        """idx, targets: int64 (B, T). Returns logits (B, T, vocab_size) and the loss,
+        a scalar."""
         T = idx.size(1)
         x = self.wte(idx) + self.wpe(torch.arange(T, device=idx.device))  # (B, T, C)
         for block in self.h:
             x = block(x)
         logits = self.lm_head(self.ln_f(x))
-        loss = F.cross_entropy(logits.view(-1, logits.size(-1)), targets.view(-1))
-        return logits, loss
+        loss = self.loss(logits.view(-1, logits.size(-1)), targets.view(-1))
+        return logits.detach(), loss

@@ -23,8 +23,9 @@ from pathlib import Path
 
 from Utils.settings import CACHE, ROOT
 
-# Compiled kernels are kept between runs; torch reads this when Inductor is first imported.
+# Compiled kernels are kept between runs; torch reads these when Inductor is first imported.
 os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(CACHE / "inductor"))
+os.environ.setdefault("TRITON_CACHE_DIR", str(CACHE / "triton"))
 os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # the profiler announces itself otherwise
 
 import numpy as np
@@ -50,7 +51,8 @@ class Settings(argparse.Namespace):
     """
 
     def require(self, need):
-        """Declares what the technique needs: "tf32", "bfloat16", "compile" or a package's name.
+        """Declares what the technique needs: "tf32", "bfloat16", "compile", "triton" or a package's
+        name.
 
         Raises Unsupported where this device lacks it, which ends the run with a row that says so.
         Where the technique can run but not as meant, that goes into the run's note.

@@ -7,10 +7,11 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from no_optimization import explicit_attention
 from tests.harness_cost import stopwatch_steps
-from Utils import hardware, results, run
+from Utils import hardware, ladder, results, run
 from Utils.config import CONFIGS
 from Utils.data import TokenBatches
 from Utils.errors import Unsupported
@@ -40,9 +41,9 @@ def scripts(tmp_path_factory):
     def scripts(name):
         if name not in done:
             file = folder / f"{name}.csv"
-            command = [sys.executable, str(ROOT / f"{name}.py"), *SMALL, "--steps", "15"]
+            command = [sys.executable, *ladder.get(name).command, *SMALL, "--steps", "15"]
             command += ["--results-file", str(file)]
-            ended = subprocess.run(command, capture_output=True, text=True)
+            ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
             assert ended.returncode == 0, ended.stderr
             rows = results.read(file)
             if rows.status[0] == "unsupported":
@@ -106,7 +107,7 @@ def test_another_process_on_the_gpu_is_seen(scripts):
 def test_the_model_is_the_same_function_on_gpu_and_cpu():
     torch.manual_seed(0)
     torch.set_float32_matmul_precision("highest")
-    model = GPT(CONFIGS["gpt2"], attention=explicit_attention, vocab_size=50_257)
+    model = GPT(CONFIGS["gpt2"], explicit_attention, vocab_size=50_257, loss=F.cross_entropy)
     idx = torch.randint(50_257, (2, 128))
     with torch.no_grad():
         on_cpu, _ = model(idx, idx)
@@ -143,7 +144,13 @@ def test_each_rung_is_faster_than_the_baseline_here(name, scripts):
     assert medians[0] < medians[1]
 
 
-@pytest.mark.parametrize("name", ["tensorFloat32", "torch_compile", "flash_attention"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("tensorFloat32", "torch_compile", "flash_attention"),
+        *("padded_vocabulary", "fused_cross_entropy"),
+    ],
+)
 def test_losses_fall_together(name, scripts):
     own, baseline = scripts(name).rows.loss, scripts("no_optimization").rows.loss
     assert list(own) == pytest.approx(list(baseline), rel=2**-6)
@@ -155,6 +162,43 @@ def test_flash_attention_needs_less_memory_than_explicit(scripts):
         scripts(name).rows.peak_memory_mib[0] for name in ("flash_attention", "torch_compile")
     )
     assert flash < explicit
+
+
+def test_fused_cross_entropy_needs_less_memory_than_its_parent(scripts):
+    fused, parent = (
+        scripts(name).rows.peak_memory_mib[0]
+        for name in ("fused_cross_entropy", "padded_vocabulary")
+    )
+    assert fused < parent
+
+
+@pytest.mark.parametrize(
+    ("dtype", "N"),
+    [(torch.float32, 64), (torch.float16, 64), (torch.bfloat16, 2**31 // 50_304 + 8)],
+)
+def test_our_cross_entropy_is_pytorchs_beyond_2_to_the_31_logits_too(dtype, N, settle):
+    try:
+        settle().require("triton")
+    except Unsupported as reason:
+        pytest.skip(str(reason))
+    from beyond.fused_cross_entropy import FusedCrossEntropy
+
+    torch.manual_seed(0)
+    logits = torch.randn(N, 50_304, dtype=dtype, device="cuda", requires_grad=True)
+    targets = torch.randint(50_257, (N,), device="cuda")
+    chunks = zip(logits.detach().split(1024), targets.split(1024), strict=True)
+    expected = sum(
+        F.cross_entropy(x[:, :50_257].float(), y, reduction="sum") / N for x, y in chunks
+    )
+    last = logits[-4:, :50_257].detach().double().requires_grad_()
+    (F.cross_entropy(last, targets[-4:], reduction="sum") / N).backward()
+    loss = FusedCrossEntropy.apply(logits, targets, 50_257)
+    (gradient,) = torch.autograd.grad(loss, logits)
+    torch.testing.assert_close(loss, expected, rtol=1e-5, atol=0)
+    rtol = 1e-4 if dtype == torch.float32 else torch.finfo(dtype).eps
+    atol = 6e-8 if dtype == torch.float16 else 1e-12
+    torch.testing.assert_close(gradient[-4:, :50_257].double(), last.grad, rtol=rtol, atol=atol)
+    assert not gradient[:, 50_257:].any()
 
 
 def test_too_large_a_batch_is_out_of_memory_and_nothing_else(tmp_path):

@@ -409,6 +409,22 @@ def test_compiling_on_a_gpu_needs_triton_and_capability_7(monkeypatch):
         hardware.check("compile", gpu(capability=(6, 1)))
 
 
+def test_kernels_of_our_own_need_a_gpu_and_triton_and_a_c_compiler(monkeypatch, tmp_path):
+    for device in (hardware.CPU(), hardware.MPS(torch.device("mps"))):
+        with pytest.raises(Unsupported, match="^Triton kernels need an NVIDIA or AMD GPU$"):
+            hardware.check("triton", device)
+    monkeypatch.setattr(hardware.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(Unsupported, match=r"^needs triton \(pip install triton\)$"):
+        hardware.check("triton", gpu())
+    monkeypatch.setattr(hardware.importlib.util, "find_spec", lambda name: name)
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(Unsupported, match="C compiler"):
+        hardware.check("triton", gpu())
+    (tmp_path / "gcc").touch(mode=0o755)
+    assert hardware.check("triton", gpu()) == ""
+
+
 def test_a_missing_package_is_named_with_its_remedy():
     assert hardware.check("torch", hardware.CPU()) == ""
     with pytest.raises(Unsupported) as caught:

@@ -1,5 +1,6 @@
 import pytest
 import torch
+import torch.nn.functional as F
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import GPT2Config, GPT2LMHeadModel
 
@@ -13,7 +14,7 @@ VOCAB = 50_257
 def build(name, vocab_size=VOCAB, device="cpu"):
     torch.manual_seed(0)
     with torch.device(device):
-        return GPT(CONFIGS[name], attention=explicit_attention, vocab_size=vocab_size)
+        return GPT(CONFIGS[name], explicit_attention, vocab_size, loss=F.cross_entropy)
 
 
 @pytest.fixture(scope="module")
@@ -126,6 +127,19 @@ def test_biases_start_at_zero_and_layer_norms_at_one(fresh):
         assert vector.eq(1 if norm else 0).all(), name
 
 
+def test_a_larger_vocabulary_adds_rows_and_leaves_all_other_weights_as_they_are():
+    larger = dict(build("gpt2-tiny", 50_304).named_parameters())
+    for name, weight in build("gpt2-tiny").named_parameters():
+        assert torch.equal(larger.pop(name)[: len(weight)], weight), name
+    assert not larger
+
+
+def test_models_made_one_after_the_other_differ():
+    first = build("gpt2-tiny", 100)
+    second = GPT(CONFIGS["gpt2-tiny"], explicit_attention, 100, loss=F.cross_entropy)
+    assert not torch.equal(first.wpe.weight, second.wpe.weight)
+
+
 def test_loss_starts_at_that_of_a_uniform_guess():
     idx = random_tokens(2, 64)
     assert build("gpt2-tiny")(idx, idx.roll(1))[1].item() == pytest.approx(10.82, abs=0.1)
@@ -152,12 +166,23 @@ def test_the_attention_handed_in_is_the_one_that_mixes():
         calls.append(q.shape)
         return v
 
-    model = GPT(CONFIGS["gpt2-tiny"], attention=blind, vocab_size=100)
+    model = GPT(CONFIGS["gpt2-tiny"], attention=blind, vocab_size=100, loss=F.cross_entropy)
     idx = torch.zeros(3, 5, dtype=torch.long)
     logits, loss = model(idx, idx)
     assert calls == [(3, 2, 5, 32)] * 2
     assert logits.shape == (3, 5, 100)
     assert loss.shape == ()
+
+
+def test_the_loss_handed_in_is_the_one_that_is_returned():
+    def third_logit(logits, targets):
+        assert logits.shape == (15, 100) and targets.shape == (15,)
+        return logits[targets == 7, 3].sum()
+
+    model = GPT(CONFIGS["gpt2-tiny"], explicit_attention, vocab_size=100, loss=third_logit)
+    idx = torch.arange(15).view(3, 5)
+    logits, loss = model(idx, idx)
+    assert loss == logits[1, 2, 3]
 
 
 def test_every_parameter_learns_at_full_context():

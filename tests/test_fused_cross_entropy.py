@@ -1,0 +1,222 @@
+"""Our own kernel against PyTorch's cross-entropy, in Triton's interpreter, and compiled for GPUs
+that are not here. Triton reads TRITON_INTERPRET when it is first imported, so what is interpreted
+runs in processes of its own."""
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from Utils import results
+from Utils.ladder import ROOT
+
+pytest.importorskip("triton")
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource, compile
+
+from beyond import fused_cross_entropy as script
+
+DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+by_dtype = pytest.mark.parametrize("dtype", DTYPES)
+
+
+def interpret(code, *arguments):
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    env = os.environ | {"TRITON_INTERPRET": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+# Against PyTorch, in the interpreter ------------------------------------------------------------
+
+SHAPES = [(1, 1), (7, 7), (7, 8), (1000, 1000), (4096, 4096), (4097, 4160), (50_257, 50_304)]
+N = 3
+
+
+def draw_ordinary(V, columns):
+    return torch.randn(N, columns) * 3
+
+
+def draw_large(V, columns):
+    """exp() of any of these overflows, and the highest come last."""
+    return torch.linspace(100, 300, columns) + torch.randn(N, columns)
+
+
+def draw_infinite(V, columns):
+    """Of the first blocks nothing is left, as where a mask has been added to the logits."""
+    logits = torch.randn(N, columns)
+    logits[:, : V // 2] = float("-inf")
+    return logits
+
+
+DRAWS = {"ordinary": draw_ordinary, "large": draw_large, "infinite": draw_infinite}
+INTERPRETED = """
+import sys, torch
+from beyond.fused_cross_entropy import FusedCrossEntropy
+
+cases = torch.load(sys.argv[1])
+for case in cases.values():
+    for factor in (1, 8):
+        leaf = case["logits"].clone().requires_grad_()
+        logits = leaf.clone()
+        loss = FusedCrossEntropy.apply(logits, case["targets"], case["V"])
+        (loss * factor).backward()
+        case[factor] = loss.detach(), leaf.grad
+torch.save(cases, sys.argv[1])
+"""
+
+
+@pytest.fixture(scope="module")
+def cases(tmp_path_factory):
+    """What the kernel makes of every case, keyed by type, number of columns and way of drawing."""
+    generator = torch.Generator().manual_seed(0)
+    cases = {}
+    for name, dtype in DTYPES.items():
+        for V, columns in SHAPES:
+            for draw in DRAWS:
+                torch.manual_seed(0)
+                logits = DRAWS[draw](V, columns).to(dtype)
+                logits[:, V:] = 400  # padding would change the loss if it were looked at
+                targets = torch.randint(V // 2, V, (N,), generator=generator)
+                targets[:2] = torch.tensor([V // 2, V - 1])
+                cases[name, columns, draw] = {"logits": logits, "targets": targets, "V": V}
+    path = tmp_path_factory.mktemp("interpreted") / "cases.pt"
+    torch.save(cases, path)
+    interpret(INTERPRETED, path)
+    return torch.load(path)
+
+
+@pytest.mark.parametrize("factor", [1, 8])
+@pytest.mark.parametrize("draw", DRAWS)
+@pytest.mark.parametrize("columns", [columns for _, columns in SHAPES])
+@by_dtype
+def test_loss_and_gradient_are_pytorchs(dtype, columns, draw, factor, cases):
+    case = cases[dtype, columns, draw]
+    loss, gradient = case[factor]
+    V, logits = case["V"], case["logits"].double().requires_grad_()
+    expected = F.cross_entropy(logits[:, :V], case["targets"])
+    (expected * factor).backward()
+    assert loss.dtype == torch.float32 and gradient.dtype == case["logits"].dtype
+    torch.testing.assert_close(loss.double(), expected.detach(), rtol=1e-6, atol=1e-6)
+    # One unit in the last place: the interpreter cuts bfloat16 off where a GPU rounds. Scaled
+    # afterwards, the gradient has been rounded twice; 6e-8 is float16's smallest number.
+    units = 1 if factor == 1 else 2
+    rtol = 1e-5 if dtype == "fp32" else units * torch.finfo(gradient.dtype).eps
+    atol = 6e-8 * factor if dtype == "fp16" else 1e-9
+    torch.testing.assert_close(gradient.double(), logits.grad, rtol=rtol, atol=atol)
+    assert not gradient[:, V:].any()
+
+
+def test_a_second_backward_raises_instead_of_scaling_twice():
+    interpret(
+        """
+import torch
+from beyond.fused_cross_entropy import FusedCrossEntropy
+logits = torch.randn(2, 8, requires_grad=True)
+loss = FusedCrossEntropy.apply(logits.clone(), torch.tensor([0, 7]), 8)
+(loss * 2).backward(retain_graph=True)
+try:
+    (loss * 2).backward()
+except RuntimeError as error:
+    assert "modified by an inplace operation" in str(error)
+else:
+    raise AssertionError("scaled twice")
+"""
+    )
+
+
+COMPILED = """
+import sys, torch
+from torch._dynamo.testing import CompileCounterWithBackend
+from beyond import fused_cross_entropy, padded_vocabulary
+from Utils.model import CONFIGS, GPT
+
+steps = {}
+for script in (padded_vocabulary, fused_cross_entropy):
+    torch.manual_seed(0)
+    config = CONFIGS["gpt2-tiny"]
+    model = GPT(config, script.flash_attention, 50_304, loss=script.cross_entropy)
+    counter = CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(model, backend=counter)
+    idx = torch.randint(50_257, (2, 16))
+    losses = []
+    for step in range(2):
+        model.zero_grad()
+        loss = compiled(idx, idx.roll(-1))[1]
+        loss.backward()
+        losses.append(loss.detach())
+    gradients = {name: p.grad for name, p in model.named_parameters()}
+    steps[script.__name__] = losses, gradients, counter.frame_count
+torch.save(steps, sys.argv[1])
+"""
+
+
+def test_a_compiled_model_learns_from_it_what_it_learns_from_the_parents(tmp_path):
+    interpret(COMPILED, path := tmp_path / "steps.pt")
+    (losses, gradients, graphs), (own_losses, own_gradients, own_graphs) = torch.load(path).values()
+    assert own_graphs == graphs == 1
+    torch.testing.assert_close(own_losses, losses)
+    torch.testing.assert_close(own_gradients, gradients, rtol=1e-4, atol=1e-6)
+
+
+# Compiled for GPUs that are not here ------------------------------------------------------------
+
+
+@pytest.fixture
+def compiled(tmp_path, monkeypatch):
+    """compiled(kernel, dtype, capability): the stages of compilation, by name."""
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+
+    def compiled(kernel, dtype, capability):
+        types = {"targets": "*i64", "losses": "*fp32", "factor": "*fp32", "scale": "fp32"}
+        constants = {"V": 50_257, "columns": 50_304, "BLOCK": 4096}
+        types |= dict.fromkeys(constants, "constexpr")
+        signature = {name: types.get(name, f"*{dtype}") for name in kernel.arg_names}
+        constants = {name: value for name, value in constants.items() if name in signature}
+        # A launch finds out that addresses are multiples of 16.
+        pointers = [i for i, kind in enumerate(signature.values()) if kind[0] == "*"]
+        attrs = {(i,): [["tt.divisibility", 16]] for i in pointers}
+        source = ASTSource(kernel, signature, constants, attrs)
+        target = GPUTarget("cuda", capability, 32)
+        return compile(source, target=target, options={"num_warps": 8}).asm
+
+    return compiled
+
+
+@pytest.mark.parametrize("kernel", ["cross_entropy_kernel", "scale_kernel"])
+@pytest.mark.parametrize("target", ["sm_80", "sm_90a", "sm_100a"])
+@by_dtype
+def test_it_compiles_for(target, dtype, kernel, compiled):
+    stages = compiled(getattr(script, kernel), dtype, int(re.search(r"\d+", target)[0]))
+    assert stages["cubin"].startswith(b"\x7fELF") and len(stages["cubin"]) > 1000
+    assert f".target {target}\n" in stages["ptx"] and f".entry {kernel}(" in stages["ptx"]
+    assert re.findall(r"arith\.muli .* : (\w+)", stages["ttir"]) == ["i64"]  # row * columns
+    assert "ld.global.v4.b32" in stages["ptx"] and "st.global.v4.b32" in stages["ptx"]
+    if dtype == "bf16":
+        assert "cvt.rn.bf16" in stages["ptx"]  # rounds to nearest
+
+
+# Where it cannot run ----------------------------------------------------------------------------
+
+
+def test_help_needs_no_triton():
+    code = "import runpy, sys; sys.modules['triton'] = None; sys.argv = ['script', '--help']"
+    code += "; runpy.run_module('beyond.fused_cross_entropy', run_name='__main__')"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout.startswith("usage"), done.stderr
+    assert "one kernel of our own" in done.stdout
+
+
+def test_without_a_gpu_it_is_unsupported(tmp_path):
+    file = tmp_path / "results.csv"
+    command = [sys.executable, "-m", "beyond.fused_cross_entropy", "--model", "gpt2-tiny"]
+    command += ["--device", "cpu", "--results-file", str(file)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
+    (row,) = results.check(file)
+    reason = "Triton kernels need an NVIDIA or AMD GPU"
+    assert (row["status"], row["note"]) == ("unsupported", reason)

@@ -1,0 +1,87 @@
+"""Padding the vocabulary changes shapes and nothing else."""
+
+import contextlib
+import sys
+
+import pytest
+import torch
+
+import fused_optimizer
+from beyond import padded_vocabulary
+from Utils import run
+
+STEPS = 6
+
+
+class Watch:
+    """Stands in for Run: keeps the model, its first weights, and the losses of a few steps."""
+
+    def __init__(self, args, model, optimizer):
+        self.model, self.losses = model, []
+        self.first = {name: p.detach().clone() for name, p in model.named_parameters()}
+        Watch.last = self
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        pass
+
+    def steps(self, batches):
+        for step in range(STEPS):
+            self.idx, self.targets = batches[step]
+            yield self.idx, self.targets
+
+    def log(self, loss):
+        self.losses.append(loss)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Parent and child after a few steps of their own main, in float32: what tells them apart is
+    then no rounding to bfloat16."""
+    file = str(tmp_path_factory.mktemp("padded") / "results.csv")
+    flags = ["--model", "gpt2-tiny", "--dataset", "synthetic", "--batch-size", "2"]
+    flags += ["--seq-len", "32", "--device", "cpu", "--results-file", file]
+    watches = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "excepthook", sys.excepthook)
+        patch.setattr(torch, "compile", lambda model: model)
+        patch.setattr(torch, "autocast", lambda *args, **kwargs: contextlib.nullcontext())
+        for script in (fused_optimizer, padded_vocabulary):
+            patch.setattr(script, "Run", Watch)
+            script.main(run.parse_args("", flags, script.__name__))
+            watches.append(Watch.last)
+    return watches
+
+
+def test_the_weights_start_as_the_parents_do(trained):
+    parent, child = (watch.first for watch in trained)
+    assert parent.keys() == child.keys()
+    for name, weight in child.items():
+        assert torch.equal(weight[: len(parent[name])], parent[name]), name
+    assert len(parent["wte.weight"]) == 50_257 and len(child["wte.weight"]) == 50_304
+
+
+def test_the_losses_are_the_parents(trained):
+    parent, child = (watch.losses for watch in trained)
+    assert len(parent) == STEPS and parent[0] != parent[-1]
+    assert child == pytest.approx(parent, rel=1e-5)
+    assert child[0] == pytest.approx(parent[0], rel=1e-6)
+
+
+def test_padded_rows_get_no_gradient_and_the_others_do(trained):
+    _, child = trained
+    logits, loss = child.model(child.idx, child.targets)
+    logits.retain_grad()
+    loss.backward()
+    gradient = child.model.wte.weight.grad
+    assert gradient[:50_257].any(dim=1).all() and not gradient[50_257:].any()
+    assert not logits.grad[..., 50_257:].any()
+
+
+def test_what_stands_in_a_padded_column_does_not_reach_the_loss():
+    logits, targets = torch.randn(4, 50_304), torch.tensor([0, 1, 50_255, 50_256])
+    expected = torch.nn.functional.cross_entropy(logits[:, :50_257].contiguous(), targets)
+    logits[:, 50_257:] = 100
+    assert padded_vocabulary.cross_entropy(logits, targets) == expected
