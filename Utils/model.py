@@ -89,12 +89,13 @@ class GPT(nn.Module):
             nn.init.normal_(module.c_proj.weight, std=0.02 / (2 * self.config.n_layer) ** 0.5)
 
     def forward(self, idx, targets):
-        """idx, targets: int64 (B, T). Returns logits (B, T, vocab_size) and the loss,
-        a scalar."""
+        """idx, targets: int64 (B, T). Returns logits (B, T, vocab_size), to look at, and the loss,
+        a scalar, to differentiate."""
         T = idx.size(1)
         x = self.wte(idx) + self.wpe(torch.arange(T, device=idx.device))  # (B, T, C)
         for block in self.h:
             x = block(x)
         logits = self.lm_head(self.ln_f(x))
         loss = self.loss(logits.view(-1, logits.size(-1)), targets.view(-1))
+        # Of an output with a gradient, a compiled backward would add one of zeros: as large, unasked.
         return logits.detach(), loss

@@ -190,3 +190,22 @@ def test_every_parameter_learns_at_full_context():
     model(idx, idx.roll(-1))[1].backward()
     still = [n for n, p in model.named_parameters() if p.grad is None or not p.grad.any()]
     assert still == []
+
+
+def test_a_compiled_backward_takes_the_gradient_of_the_loss_and_no_other():
+    from torch._dynamo.backends.common import aot_autograd
+
+    inputs = []
+
+    def backward(graph, example_inputs):
+        inputs.extend(node.name for node in graph.graph.nodes if node.op == "placeholder")
+        return graph
+
+    model = build("gpt2-tiny")
+    compiled = torch.compile(
+        model, backend=aot_autograd(fw_compiler=lambda graph, _: graph, bw_compiler=backward)
+    )
+    logits, loss = compiled(random_tokens(2, 8), random_tokens(2, 8))
+    loss.backward()
+    assert [name for name in inputs if name.startswith("tangents")] == ["tangents_1"]
+    assert logits.shape == (2, 8, VOCAB) and not logits.requires_grad
