@@ -97,5 +97,5 @@ class GPT(nn.Module):
             x = block(x)
         logits = self.lm_head(self.ln_f(x))
         loss = self.loss(logits.view(-1, logits.size(-1)), targets.view(-1))
-        # Of an output with a gradient, a compiled backward would add one of zeros: as large, unasked.
+        # detach, or a compiled backward fills and adds zeros of their size, as their gradient
         return logits.detach(), loss

@@ -193,17 +193,19 @@ def test_every_parameter_learns_at_full_context():
 
 
 def test_a_compiled_backward_takes_the_gradient_of_the_loss_and_no_other():
+    from functorch.compile import make_boxed_func
     from torch._dynamo.backends.common import aot_autograd
 
     inputs = []
 
     def backward(graph, example_inputs):
         inputs.extend(node.name for node in graph.graph.nodes if node.op == "placeholder")
-        return graph
+        return make_boxed_func(graph)
 
     model = build("gpt2-tiny")
     compiled = torch.compile(
-        model, backend=aot_autograd(fw_compiler=lambda graph, _: graph, bw_compiler=backward)
+        model,
+        backend=aot_autograd(fw_compiler=lambda g, _: make_boxed_func(g), bw_compiler=backward),
     )
     logits, loss = compiled(random_tokens(2, 8), random_tokens(2, 8))
     loss.backward()

@@ -72,7 +72,10 @@ def test_the_losses_are_the_parents(trained):
 
 def test_padded_rows_get_no_gradient_and_the_others_do(trained):
     _, child = trained
-    logits, loss = child.model(child.idx, child.targets)
+    seen, own = [], child.model.loss
+    child.model.loss = lambda logits, targets: own(seen.append(logits) or logits, targets)
+    _, loss = child.model(child.idx, child.targets)
+    (logits,) = seen
     logits.retain_grad()
     loss.backward()
     gradient = child.model.wte.weight.grad
