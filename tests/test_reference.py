@@ -23,14 +23,19 @@ def rows(tmp_path_factory):
     return summary.select(results.read(path))[0]
 
 
-def test_the_readmes_table_is_made_from_them(rows):
+@pytest.fixture(scope="module")
+def records(rows):
+    return {i: json.loads(committed(f"runs/{i}.json")) for i in rows.run_id.unique()}
+
+
+def test_the_readmes_tables_are_made_from_them(rows, records):
     shown = committed("README.md").decode().split(summary.MARK)[1].strip()
-    assert shown == summary.table(rows)
+    assert shown == summary.table(rows, records=records)
 
 
 def test_the_charts_are_drawn_from_them(rows):
     described = summary.describe(rows)
-    for chart in ("step_times", "heatmap", "speedup"):
+    for chart in ("step_times", "heatmap", "speedup", "memory"):
         texts = re.findall(r"<text[^>]*>([^<]*)</text>", committed(f"plots/{chart}.svg").decode())
         assert described in " ".join(texts)
     bars = committed("plots/speedup.svg").decode()
@@ -43,8 +48,8 @@ def test_they_come_from_a_clean_tree_in_three_rounds_or_more(rows):
     assert rows["round"].nunique() >= 3
 
 
-def test_every_run_has_its_record(rows):
+def test_every_run_has_its_record(rows, records):
     for run_id, own in rows.groupby("run_id"):
-        record = json.loads(committed(f"runs/{run_id}.json"))
+        record = records[run_id]
         assert record["technique"] == own.technique.iloc[0] and record["source"]
         assert record["commit"] == own.commit.iloc[0]
