@@ -14,7 +14,15 @@ from pathlib import Path
 from Utils import settings
 from Utils.ladder import ROOT
 
-DELAY = """            while time.thread_time() < begun + 1.03 * spent:
+# Waits where the baseline works, so that other users of the machine have little part in a step.
+WAIT = (
+    ("import torch\n", "import time\n\nimport torch\n"),
+    (
+        "            loss.backward()\n            optimizer.step()\n",
+        "            time.sleep(0.1)\n",
+    ),
+)
+DELAY = """            while time.perf_counter() < begun + 1.03 * spent:
                 pass
 """
 # Each is the baseline with some text replaced.
@@ -22,9 +30,9 @@ COPIES = {
     "the_same": (),
     "three_percent_longer": (
         ("import torch\n", "import time\n\nimport torch\n"),
-        ("            idx, targets = idx.to", "            begun = time.thread_time()\n"
-         "            idx, targets = idx.to"),
-        ("the step\n", f"the step\n            spent = time.thread_time() - begun\n{DELAY}"),
+        ("in run.steps(batches):\n", "in run.steps(batches):\n"
+         "            begun = time.perf_counter()\n"),
+        ("the step\n", f"the step\n            spent = time.perf_counter() - begun\n{DELAY}"),
     ),
     "wrong_mask": (("diagonal=1", "diagonal=2"),),
     "dropped_bias": (("    optimizer =", "    model.h[0].mlp.c_fc.bias = None\n    optimizer ="),),

@@ -1,12 +1,12 @@
 """Where the truth is known, the verdicts are right: equal, slower by 3%, sabotaged."""
 
 import sys
-import time
 
+import numpy as np
 import pytest
 
-from tests.known import COPIES, changed
-from Utils import hardware, results, run, summary
+from tests.known import COPIES, WAIT, changed
+from Utils import results, run, summary
 
 FLAGS = ["--model", "gpt2-tiny", "--dataset", "synthetic", "--device", "cpu"]
 
@@ -18,19 +18,19 @@ def measure(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)
     path = tmp_path / "results.csv"
 
-    def run_once(name, r, flags):
+    def run_once(name, r, flags, more):
         own = ["--results-file", str(path), f"--round={r}", f"--seed={r}"]
         args = run.parse_args("", [*FLAGS, *own, *flags], name)
         script = {"__name__": name}
-        source = changed() if name == "no_optimization" else changed(*COPIES[name])
+        source = changed(*COPIES.get(name, ()), *more)
         exec(compile(source, name, "exec"), script)
         script["main"](args)
 
-    def measure(*names, rounds, flags):
+    def measure(*names, rounds, flags, more=()):
         names = ["no_optimization", *names]
         for r in range(rounds):
             for name in names if r % 2 == 0 else reversed(names):
-                run_once(name, r, flags)
+                run_once(name, r, flags, more)
         rows = results.read(path)
         return summary.summarize(rows, results.records(path, rows.run_id.unique()))
 
@@ -48,14 +48,13 @@ def test_sabotage_is_caught_and_the_same_is_exact(measure):
     assert lines.loss_difference["scaled_loss"] == pytest.approx(0.01 * lines.loss.iloc[0], rel=0.1)
 
 
-def test_a_delay_of_three_percent_is_found_in_eight_rounds(measure, monkeypatch):
-    """By the processor's time of this thread, which does not run while other programs do: what
-    they do to the clock on the wall is for simulations to show."""
-    monkeypatch.setattr(hardware.CPU, "mark", lambda device: time.thread_time())
+def test_a_delay_of_three_percent_is_found_in_eight_rounds(measure):
     names = ("the_same", "three_percent_longer")
-    lines = measure(*names, rounds=8, flags=["--steps", "45", "--warmup", "5"])
-    print(lines[["speedup", "speedup_low", "speedup_high", "verdict"]].to_string())
+    flags = ["--steps", "14", "--warmup", "2", "--seq-len", "2"]
+    lines = measure(*names, rounds=8, flags=flags, more=WAIT)
     line = lines.loc["three_percent_longer"]
     assert line.verdict == "slower"
-    assert 1 / line.speedup_high <= 1.03 <= 1 / line.speedup_low
-    assert 0.985 < lines.speedup["the_same"] < 1.015
+    # With the t of 99.9%, 5.4 instead of 2.4: an interval of 95% misses one time in twenty.
+    half = np.log(line.speedup_high / line.speedup_low) / 2 * 5.4 / 2.36
+    assert abs(np.log(line.speedup * 1.03)) < half
+    assert 0.98 < lines.speedup["the_same"] < 1.02
