@@ -24,7 +24,7 @@ CONFIDENCE = 0.95
 NO_INTERVAL = "one round: no interval"
 MEMORY_KINDS = ("weights_mib", "gradients_mib", "optimizer_state_mib", "rest_mib")
 INIT_STD = 0.02  # of GPT-2's weights, and so 0.02 sqrt(n_embd) that of a logit at the start
-ROUNDING = 2**-4
+ROUNDING = 2**-4  # of that: what the first losses may differ by; docs/METHOD.md has the figures
 TAINTED = "tainted: "  # begins the last of a run's notes
 MARK = "<!-- table -->"
 
@@ -177,12 +177,11 @@ def _from_records(line, records):
     found["compile_cache"] = " or ".join(sorted({cache for cache in caches if cache}))
 
     rate = line["tokens_per_second"]
-    limits = records[-1].get("limits") if records else None
-    if limits:
+    if limits := (records[-1].get("limits") if records else None):
         found["precision"] = precision = limits["precision"]
         found["tflops"] = limits["flops_per_token"] * rate / 1e12
-        ceilings = limits["ceilings"] or {"matmul_tflops": {}}
-        found["ceiling_share"] = found["tflops"] / ceilings["matmul_tflops"].get(precision, np.nan)
+        ceilings = (limits["ceilings"] or {}).get("matmul_tflops", {})
+        found["ceiling_share"] = found["tflops"] / ceilings.get(precision, np.nan)
         found["mfu"] = found["tflops"] / (limits["datasheet_tflops"] or np.nan)
         found["floor_ms"] = limits.get("floor_ms") or np.nan
         found["floor_speedup"] = line["median_ms"] / found["floor_ms"]
