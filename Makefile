@@ -96,7 +96,9 @@ clean:                       ## remove caches: tokens, compiled kernels; never r
 
 ##@ Check
 test: $(ENVIRONMENT)         ## the tests that need no GPU
-	@$(PYTHON) -m pytest -m 'not gpu'
+	@OMP_NUM_THREADS=1 $(PYTHON) -m pytest -m 'not gpu and not timing' -n auto --maxprocesses 4 \
+	    --dist loadfile; most=$$?; \
+	$(PYTHON) -m pytest -m timing; timed=$$?; [ $$most -eq 0 ] && [ $$timed -eq 0 ]
 
 lint: $(ENVIRONMENT)         ## ruff: errors and formatting
 	@$(PYTHON) -m ruff check . && $(PYTHON) -m ruff format --check .

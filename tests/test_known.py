@@ -48,6 +48,7 @@ def test_sabotage_is_caught_and_the_same_is_exact(measure):
     assert lines.loss_difference["scaled_loss"] == pytest.approx(0.01 * lines.loss.iloc[0], rel=0.1)
 
 
+@pytest.mark.timing
 def test_a_delay_of_three_percent_is_found_in_eight_rounds(measure):
     names = ("the_same", "three_percent_longer")
     flags = ["--steps", "14", "--warmup", "2", "--seq-len", "2"]

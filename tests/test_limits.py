@@ -22,6 +22,7 @@ def test_counted_flops_equal_the_closed_form(name):
     assert limits.flops_per_token(config, T) == closed
 
 
+@pytest.mark.timing
 def test_the_ceiling_of_products_is_that_of_torchs_own_benchmark():
     """Interleaved, and the fastest of each, as the machine is shared."""
     n, ours, theirs = 1024, [], []
@@ -34,6 +35,7 @@ def test_the_ceiling_of_products_is_that_of_torchs_own_benchmark():
     assert max(ours) == pytest.approx(max(theirs), rel=0.1)
 
 
+@pytest.mark.timing
 def test_memory_is_slower_than_arithmetic_and_counts_both_ways():
     gb_s = limits.bandwidth_gb_s(torch.device("cpu"), mib=64, seconds=0.1)
     assert 1 < gb_s < 2000

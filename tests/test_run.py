@@ -86,12 +86,14 @@ def test_a_loop_that_logs_tensors_never_waits_for_the_device(settle):
     assert list(results.read(args.results_file).loss) == [1.5] * 5
 
 
+@pytest.mark.timing
 def test_step_times_agree_with_an_independent_stopwatch(settle):
     rows, stopwatch = stopwatch_steps(settle("--steps", "40", "--batch-size", "4"))
     assert rows.step_ms[:-1].sum() == pytest.approx(sum(stopwatch), rel=0.01)
     assert list(rows.step_ms[5:-1]) == pytest.approx(stopwatch[5:], rel=0.02)
 
 
+@pytest.mark.timing
 def test_waiting_for_data_is_in_the_step_and_by_itself(settle):
     class Slow(TokenBatches):
         def __getitem__(self, step):
@@ -107,6 +109,7 @@ def test_waiting_for_data_is_in_the_step_and_by_itself(settle):
     assert rows.data_ms.between(30, 45).all() and rows.step_ms.between(50, 75).all()
 
 
+@pytest.mark.timing
 def test_the_harness_adds_less_than_half_a_percent_to_the_shortest_default_step(settle):
     """420 ms: less than any script's median step in the reference results. Drawing the batch
     is part of any training, yet counted in."""
