@@ -133,7 +133,8 @@ COMPILED = """
 import sys, torch
 from torch._dynamo.testing import CompileCounterWithBackend
 from beyond import fused_cross_entropy, padded_vocabulary
-from Utils.model import CONFIGS, GPT
+from Utils.config import CONFIGS
+from Utils.model import GPT
 
 steps = {}
 for script in (padded_vocabulary, fused_cross_entropy):

@@ -286,6 +286,7 @@ def test_a_cpu_is_named_with_its_threads(monkeypatch, count, threads):
 BUSY = "import time\nend = time.perf_counter() + 1.5\nwhile time.perf_counter() < end: pass"
 
 
+@pytest.mark.timing
 def test_other_processes_are_told_from_this_one_and_its_children():
     """Beside a busy process of ours, which is none of its own: it works, or its child does."""
     code = f"""
