@@ -163,8 +163,23 @@ class DataLoader(torch.utils.data.DataLoader):
         )
 
     def __iter__(self):
-        yield from super().__iter__()
+        with _uninterrupted():
+            workers = super().__iter__()
+        yield from workers
         raise UserError(f"--dataset {self.facts['dataset']}: holds no more text")
+
+
+@contextmanager
+def _uninterrupted():
+    """Puts Ctrl-C off until the end: a worker half started could only end in a traceback."""
+    pressed = []
+    interrupt = signal.signal(signal.SIGINT, lambda *caught: pressed.append(caught))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, interrupt)
+    if pressed:
+        raise KeyboardInterrupt
 
 
 def _end_with_parent(worker):

@@ -30,8 +30,7 @@ def cross_entropy(logits, targets):  # (B * T, 50_304), (B * T,)
 class BatchesOnDevice(TokenBatches):
     def __init__(self, args):
         super().__init__(args)
-        starts = torch.tensor([self.starts(step).tolist() for step in range(args.steps)])
-        self.there = starts.to(args.device)  # (steps, B)
+        self.there = torch.tensor([[*self.starts(s)] for s in range(args.steps)]).to(args.device)
         tokens = torch.from_numpy(self.tokens.astype("int32"))  # CUDA cannot index uint16
         self.rows = tokens.to(args.device).unfold(0, args.seq_len + 1, 1)  # (N - T, T + 1), views
 

@@ -31,7 +31,6 @@ from Utils.ladder import ROOT
 
 TINY = ["--model", "gpt2-tiny", "--device", "cpu", "--batch-size", "2", "--seq-len", "32"]
 TINY += ["--steps", "6", "--warmup", "1"]
-STREAMS = [streaming_dataset.tokenized]
 
 
 @pytest.fixture
@@ -177,12 +176,11 @@ prefetching_loader.main(run.parse_args("", sys.argv[1:], "prefetching_loader"))
 """
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT, "ValueError"])
-def test_no_worker_outlives_a_run_that_breaks_off(how, tmp_path):
-    code = LOOP.replace("BREAK", 'raise ValueError("x")' if how == "ValueError" else "pass")
+def broken_off(code, tmp_path):
+    """A process that trains in this way, or will, in a session of its own."""
     command = [sys.executable, "-c", code, *TINY, "--steps", "1000000", "--dataset", "synthetic"]
     command += ["--results-file", str(tmp_path / "results.csv")]
-    process = subprocess.Popen(
+    return subprocess.Popen(
         command,
         cwd=ROOT,
         env=os.environ | {"TORCHDYNAMO_DISABLE": "1"},
@@ -191,6 +189,12 @@ def test_no_worker_outlives_a_run_that_breaks_off(how, tmp_path):
         text=True,
         start_new_session=True,
     )
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT, "ValueError"])
+def test_no_worker_outlives_a_run_that_breaks_off(how, tmp_path):
+    broken = 'raise ValueError("x")' if how == "ValueError" else "pass"
+    process = broken_off(LOOP.replace("BREAK", broken), tmp_path)
     descendants = [psutil.Process(int(pid)) for pid in process.stdout.readline().split()]
     assert len(descendants) == 4  # the server of forks, multiprocessing's tracker, two workers
     if how == signal.SIGKILL:
@@ -203,6 +207,18 @@ def test_no_worker_outlives_a_run_that_breaks_off(how, tmp_path):
     if how == signal.SIGINT:
         assert said.endswith("\nprefetching_loader: interrupted; nothing was recorded\n")
     assert said.count("Traceback") == (how == "ValueError"), said
+
+
+def test_ctrl_c_while_workers_start_ends_them_quietly(tmp_path):
+    process = broken_off(LOOP.replace("BREAK", "pass"), tmp_path)
+    assert any("first step" in line for line in process.stderr)
+    ours = psutil.Process(process.pid)
+    while len(descendants := ours.children(recursive=True)) < 3:
+        time.sleep(0.01)
+    os.killpg(process.pid, signal.SIGINT)
+    said = process.communicate()[1]
+    assert said == "\nprefetching_loader: interrupted; nothing was recorded\n"
+    assert not psutil.wait_procs(descendants, timeout=4)[1]
 
 
 # Streams ----------------------------------------------------------------------------------------
@@ -219,12 +235,16 @@ def folder(tmp_path):
     return folder
 
 
+def streamed(args):
+    return StreamedBatches(args, streaming_dataset.tokenized)
+
+
 def words(batch):
     return {*gpt2_encoding().decode(batch[0].flatten().tolist()).replace(" ", "")}
 
 
 def test_a_stream_holds_every_document_whole_and_begins_again(settle, folder):
-    batches = StreamedBatches(settle(dataset=folder), *STREAMS)
+    batches = streamed(settle(dataset=folder))
     drawn = list(itertools.islice(batches, 60))
     for (idx, targets), (following, _) in itertools.pairwise(drawn):
         assert idx.shape == targets.shape == (2, 32) and idx.dtype == torch.int64
@@ -238,7 +258,7 @@ def test_a_stream_holds_every_document_whole_and_begins_again(settle, folder):
 
 def test_the_order_depends_on_the_seed_alone(settle, folder):
     first = [
-        next(iter(StreamedBatches(settle("--seed", str(seed), dataset=folder), *STREAMS)))
+        next(iter(streamed(settle("--seed", str(seed), dataset=folder))))
         for seed in (0, 0, 1, 2, 3)
     ]
     assert same(first[0], first[1])
@@ -247,14 +267,14 @@ def test_the_order_depends_on_the_seed_alone(settle, folder):
 
 def test_workers_share_the_files_and_one_without_any_does_no_harm(settle, folder):
     args = settle(dataset=folder)
-    loader = DataLoader(StreamedBatches(args, *STREAMS), num_workers=2)
+    loader = DataLoader(streamed(args), num_workers=2)
     batches = list(itertools.islice(loader, 12))  # less than either has in its files
     first, second = (
         set().union(*map(words, batches[worker::2])) - {*"<|endoftxof>"} for worker in (0, 1)
     )
     assert len(first) > 1 and len(second) > 1 and not first & second
     args = settle(dataset=folder / "3.txt")
-    loader = DataLoader(StreamedBatches(args, *STREAMS), num_workers=2)
+    loader = DataLoader(streamed(args), num_workers=2)
     assert all("3" in words(batch) for batch in itertools.islice(loader, 5))
 
 
@@ -277,9 +297,7 @@ def test_streaming_trains_and_its_losses_stand_alone(settle, folder, eager):
 )
 def test_what_a_worker_cannot_read_is_one_line(content, words, settle, tmp_path):
     (tmp_path / "a.txt").write_bytes(content)
-    loader = DataLoader(
-        StreamedBatches(settle(dataset=tmp_path / "a.txt"), *STREAMS), num_workers=1
-    )
+    loader = DataLoader(streamed(settle(dataset=tmp_path / "a.txt")), num_workers=1)
     with pytest.raises(UserError) as caught:
         next(iter(loader))
     assert str(caught.value) == f"--dataset {tmp_path / 'a.txt'}: {words}"
@@ -291,10 +309,10 @@ def test_what_cannot_be_streamed_says_so_before_there_is_a_model(settle, monkeyp
 
     monkeypatch.setattr(socket, "getaddrinfo", unresolved)
     with pytest.raises(Unsupported, match="there is no text to stream"):
-        StreamedBatches(settle(dataset="synthetic"), *STREAMS)
+        streamed(settle(dataset="synthetic"))
     with pytest.raises(UserError, match="Hub cannot be reached.*use stdlib") as caught:
-        StreamedBatches(settle(dataset="owner/name"), *STREAMS)
+        streamed(settle(dataset="owner/name"))
     assert "\n" not in str(caught.value)
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(Unsupported, match="needs datasets"):
-        StreamedBatches(settle(dataset="stdlib"), *STREAMS)
+        streamed(settle(dataset="stdlib"))
