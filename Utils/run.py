@@ -386,11 +386,10 @@ def record_ended(args, status, reason):
 
 def _ended_early(args, error, trace):
     """The end of a script that raised: one line and, except for bad input, one row."""
-    traceback.clear_frames(trace)  # what waits in them ends now, such as a loader with its workers
     try:
         if isinstance(error, KeyboardInterrupt):
             print(f"\n{args.technique}: interrupted; nothing was recorded", file=sys.stderr)
-            atexit._run_exitfuncs()  # which the signal skips
+            atexit._run_exitfuncs()  # the signal skips them, and they end a loader's workers
             signal.signal(signal.SIGINT, signal.SIG_DFL)  # end as the signal would have it
             os.kill(os.getpid(), signal.SIGINT)
         if isinstance(error, UserError):

@@ -201,7 +201,7 @@ def test_no_worker_outlives_a_run_that_breaks_off(how, tmp_path):
         process.kill()
     elif how == signal.SIGINT:
         os.killpg(process.pid, how)  # as a terminal does
-    said = process.communicate()[1]
+    said = process.communicate(timeout=60)[1]  # which a worker that is left would keep open
     assert process.returncode == (1 if how == "ValueError" else -how)
     assert not psutil.wait_procs(descendants, timeout=4)[1]
     if how == signal.SIGINT:
@@ -216,7 +216,7 @@ def test_ctrl_c_while_workers_start_ends_them_quietly(tmp_path):
     while len(descendants := ours.children(recursive=True)) < 3:
         time.sleep(0.01)
     os.killpg(process.pid, signal.SIGINT)
-    said = process.communicate()[1]
+    said = process.communicate(timeout=60)[1]  # which a worker that is left would keep open
     assert said == "\nprefetching_loader: interrupted; nothing was recorded\n"
     assert not psutil.wait_procs(descendants, timeout=4)[1]
 
