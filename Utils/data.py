@@ -9,20 +9,27 @@ import glob
 import hashlib
 import importlib.util
 import json
+import multiprocessing
+import multiprocessing.forkserver
 import os
 import shutil
+import signal
 import sys
 import sysconfig
 import tempfile
+import threading
 from contextlib import contextmanager
+from functools import partial
+from itertools import count
 from pathlib import Path
 
 import numpy as np
 import torch
+import torch.utils.data
 from tqdm import tqdm
 
 from Utils.config import VOCABULARY
-from Utils.errors import UserError
+from Utils.errors import Unsupported, UserError
 from Utils.settings import CACHE
 
 END_OF_TEXT = 50_256
@@ -54,11 +61,14 @@ class TokenBatches:
             )
         args.hardware.forget_peak_memory()  # what preparing the corpus took is not the model's
 
+    def starts(self, step):
+        """Where in the corpus that step's sequences begin: int64 (B,)."""
+        random = np.random.default_rng((self.seed, step))
+        return random.integers(len(self.tokens) - self.seq_len, size=self.batch_size)
+
     def __getitem__(self, step):
         T = self.seq_len
-        random = np.random.default_rng((self.seed, step))
-        starts = random.integers(len(self.tokens) - T, size=self.batch_size)
-        rows = np.stack([self.tokens[start : start + T + 1] for start in starts])
+        rows = np.stack([self.tokens[start : start + T + 1] for start in self.starts(step)])
         rows = torch.from_numpy(rows.astype(np.int64))  # (B, T + 1)
         return rows[:, :-1].contiguous(), rows[:, 1:].contiguous()
 
@@ -67,6 +77,116 @@ class TokenBatches:
         while True:
             yield self[step]
             step += 1
+
+    def __getstate__(self):
+        """For a worker: pickle would copy what is mapped, so it gets the file's name instead."""
+        mapped = isinstance(self.tokens, np.memmap)
+        return self.__dict__ | ({"tokens": Path(self.tokens.filename)} if mapped else {})
+
+    def __setstate__(self, state):
+        self.__dict__ = state
+        if isinstance(self.tokens, Path):
+            self.tokens = _mapped(self.tokens)
+
+
+class StreamedBatches(torch.utils.data.IterableDataset):
+    """The batches of a run, shaped as TokenBatches' are, read and tokenized while it trains: no
+    token is kept. Each worker of a DataLoader reads files of its own, documents come in an order
+    that depends on the seed, and after the last comes the first again.
+
+    tokenized: function of an iterable of texts that yields a list of tokens for each. It runs in
+        the worker.
+    Reads of `args` what TokenBatches does. Raises Unsupported where there is no text to stream.
+    """
+
+    def __init__(self, args, tokenized):
+        if args.dataset == "synthetic":
+            raise Unsupported("--dataset synthetic is random tokens: there is no text to stream")
+        args.require("datasets")
+        self.dataset, self.tokenized = args.dataset, tokenized
+        self.batch_size, self.seq_len = args.batch_size, args.seq_len
+        with _in_one_line(args.dataset):
+            # Through a buffer, so little is read before the first batch; files are shuffled whole.
+            self.parts = [part.shuffle(args.seed, buffer_size=100) for part in _open(args.dataset)]
+        self.facts = {"dataset": args.dataset, "streamed": True}
+        args.notes.append("other batches than the other scripts', so other losses")
+        args.hardware.forget_peak_memory()
+
+    def __iter__(self):
+        B, T, tokens = self.batch_size, self.seq_len, []
+        for document in self.tokenized(self._texts()):
+            tokens += document
+            while len(tokens) > B * T:
+                batch = torch.tensor(tokens[: B * T + 1])
+                del tokens[: B * T]
+                yield batch[:-1].view(B, T), batch[1:].view(B, T)
+
+    def _texts(self):
+        """Without end, unless there is none at all: with fewer files than workers some get none."""
+        _import_datasets()
+        for epoch in count():
+            found = False
+            for part in self.parts:
+                part.set_epoch(epoch)
+                for text in _readable(self.dataset, _texts(part)):
+                    found = True
+                    yield text
+            if not found:
+                return
+
+
+class DataLoader(torch.utils.data.DataLoader):
+    """torch's, over a dataset of whole batches, with workers that start afresh and end when this
+    process does, however it ends. They start when the first batch is asked for.
+
+    dataset: TokenBatches or StreamedBatches. options: torch's.
+    """
+
+    def __init__(self, dataset, **options):
+        self.facts = dataset.facts
+        # A fork would copy locks that other threads hold, and a GPU's context that does not work in
+        # a copy; a spawned worker would import torch by itself. A server of forks does so once.
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["torch"])
+        interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)  # which the server inherits, and
+        try:  # its workers from it: Ctrl-C is for this process, and they end with it
+            multiprocessing.forkserver.ensure_running()  # it gets ready while the model is made
+        finally:
+            signal.signal(signal.SIGINT, interrupt)
+        super().__init__(
+            dataset,
+            batch_size=None,  # what the dataset gives is a batch already
+            multiprocessing_context=context,
+            worker_init_fn=_end_with_parent,
+            generator=torch.Generator(),  # else it draws from the one that weights are drawn from
+            **options,
+        )
+
+    def __iter__(self):
+        with _uninterrupted():
+            workers = super().__iter__()
+        yield from workers
+        raise UserError(f"--dataset {self.facts['dataset']}: holds no more text")
+
+
+@contextmanager
+def _uninterrupted():
+    """Puts Ctrl-C off until the end: a worker half started could only end in a traceback."""
+    pressed = []
+    interrupt = signal.signal(signal.SIGINT, lambda *caught: pressed.append(caught))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, interrupt)
+    if pressed:
+        raise KeyboardInterrupt
+
+
+def _end_with_parent(worker):
+    """Ends this worker when the process that reads from it is gone. torch watches the process that
+    forked it, here the server, which itself lives as long as any worker does."""
+    parent = multiprocessing.parent_process()
+    threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()
 
 
 def load_tokens(dataset):
@@ -87,7 +207,11 @@ def load_tokens(dataset):
     facts = path.with_suffix(".json")
     if not path.exists():
         _tokenize(dataset, documents(), total, unit, path, facts)
-    return np.memmap(path, dtype=np.uint16, mode="r"), json.loads(facts.read_text())
+    return _mapped(path), json.loads(facts.read_text())
+
+
+def _mapped(path):
+    return np.memmap(path, dtype=np.uint16, mode="r")
 
 
 # Corpora ----------------------------------------------------------------------------------------
@@ -96,27 +220,34 @@ def load_tokens(dataset):
 def _corpus(dataset):
     """What makes up the cache key, a function that yields the documents, and how much there is to
     read, with its unit."""
-    path = Path(dataset).expanduser()
-    if dataset == "stdlib":
-        root, others = Path(sysconfig.get_path("stdlib")), {"site-packages", "dist-packages"}
-        files = [p for p in sorted(root.rglob("*.py")) if not others & {*p.parts}]
-        read = _read_utf8
-    elif dataset and path.exists():
-        found = sorted(path.rglob("*")) if path.is_dir() else [path]
-        files = [p for p in found if p.is_file() and p.suffix in BUILDERS]
-        read = _read_files
-    elif dataset.count("/") == 1 and dataset[0] not in "./~" and path.suffix not in BUILDERS:
-        return ["hub", dataset, HUB_TOKENS], lambda: _read_hub(dataset), HUB_TOKENS, "tokens"
-    else:
-        raise UserError(f"--dataset {dataset}: no such file, folder or name; choose {DATASETS}")
-    if not files:
-        raise UserError(f"--dataset {dataset}: no file of {' '.join(BUILDERS)} there")
+    files = _files(dataset)
+    if files is None:
+        return ["hub", dataset, HUB_TOKENS], lambda: _read(_open_hub, dataset), HUB_TOKENS, "tokens"
     stats = [p.stat() for p in files]
     contents = [
         (str(p.resolve()), stat.st_size, stat.st_mtime_ns)
         for p, stat in zip(files, stats, strict=True)
     ]
-    return contents, lambda: read(files), sum(stat.st_size for stat in stats), "B"
+    documents = (_read_utf8, files) if dataset == "stdlib" else (_read, _open_files, files)
+    return contents, partial(*documents), sum(stat.st_size for stat in stats), "B"
+
+
+def _files(dataset):
+    """The files of a corpus, or None where it is on the Hub."""
+    path = Path(dataset).expanduser()
+    if dataset == "stdlib":
+        root, others = Path(sysconfig.get_path("stdlib")), {"site-packages", "dist-packages"}
+        files = [p for p in sorted(root.rglob("*.py")) if not others & {*p.parts}]
+    elif dataset and path.exists():
+        found = sorted(path.rglob("*")) if path.is_dir() else [path]
+        files = [p for p in found if p.is_file() and p.suffix in BUILDERS]
+    elif dataset.count("/") == 1 and dataset[0] not in "./~" and path.suffix not in BUILDERS:
+        return None
+    else:
+        raise UserError(f"--dataset {dataset}: no such file, folder or name; choose {DATASETS}")
+    if not files:
+        raise UserError(f"--dataset {dataset}: no file of {' '.join(BUILDERS)} there")
+    return files
 
 
 def _read_utf8(files):
@@ -128,12 +259,22 @@ def _read_utf8(files):
             continue
 
 
-def _read_files(files):
+def _open(dataset):
+    """A corpus as datasets of the package of that name, from which rows are streamed."""
+    files = _files(dataset)
+    if files is None:
+        return _open_hub(dataset)
+    return _open_files(files, "ignore" if dataset == "stdlib" else "strict")
+
+
+def _open_files(files, encoding_errors="strict"):
     datasets = _import_datasets()
+    opened = []
     for builder in dict.fromkeys(BUILDERS.values()):
         ours = [p for p in files if BUILDERS[p.suffix] == builder and p.stat().st_size]
         names = [glob.escape(str(p.resolve())) for p in ours]
-        options = {"sample_by": "document"} if builder == "text" else {}
+        text = {"sample_by": "document", "encoding_errors": encoding_errors}
+        options = text if builder == "text" else {}
         if names:
             rows = datasets.load_dataset(
                 builder,
@@ -143,10 +284,11 @@ def _read_files(files):
                 cache_dir=str(CACHE / "datasets"),
                 **options,
             )
-            yield from _texts(rows)
+            opened.append(rows)
+    return opened
 
 
-def _read_hub(dataset):
+def _open_hub(dataset):
     datasets = _import_datasets()
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
@@ -166,7 +308,7 @@ def _read_hub(dataset):
     rows = datasets.load_dataset(
         name, config or None, split="train", streaming=True, cache_dir=str(CACHE / "datasets")
     )
-    yield from _texts(rows)
+    return [rows]
 
 
 def _import_datasets():
@@ -179,6 +321,11 @@ def _import_datasets():
     datasets.disable_progress_bars()
     datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # what it logs, it raises as well
     return datasets
+
+
+def _read(opener, corpus):
+    for rows in opener(corpus):
+        yield from _texts(rows)
 
 
 def _texts(rows):
@@ -253,13 +400,19 @@ def _tokenize(dataset, documents, total, unit, path, facts_path):
 
 def _readable(dataset, documents):
     """The documents; whatever a reader raises on the way becomes one line."""
-    try:
+    with _in_one_line(dataset):
         for text in documents:
             if "\0" in text:
                 raise UserError(f"--dataset {dataset}: holds binary data, not text")
             if text.strip():
                 yield text
-    except (UserError, GeneratorExit):
+
+
+@contextmanager
+def _in_one_line(dataset):
+    try:
+        yield
+    except UserError:
         raise
     except UnicodeDecodeError:
         raise UserError(f"--dataset {dataset}: holds binary data, not text in UTF-8") from None

@@ -7,6 +7,10 @@ from contextlib import contextmanager
 class UserError(Exception):
     """What was asked for cannot be done: the message names the remedy. Exit code 2, no row."""
 
+    def __init__(self, message):
+        # A DataLoader raises what a worker has raised with the worker's traceback in front.
+        super().__init__(message.rpartition("UserError: ")[2].strip())
+
 
 class Unsupported(Exception):
     """This device or environment cannot run the technique. One row with the reason, exit code 0."""

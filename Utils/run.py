@@ -6,6 +6,7 @@ is chosen in `hardware`; on a GPU the loop contains no synchronization of ours.
 """
 
 import argparse
+import atexit
 import json
 import logging
 import math
@@ -40,6 +41,7 @@ from Utils.errors import Unsupported, UserError
 logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)
 warnings.filterwarnings("ignore", message=".*Please use the new API settings to control TF32")
 warnings.filterwarnings("ignore", message=".*Online softmax is disabled on the fly")
+DATA_SHARE = 0.1  # of the timed steps; a run that waits longer for its batches says so
 tqdm.monitor_interval = 0  # no thread of tqdm's beside the measured loop
 
 
@@ -188,6 +190,9 @@ class Run:
         if args.warmup and record.compiled_graphs() > self.compiled:
             args.notes.append("torch.compile compiled in a timed step")
         timed = times[args.warmup :]
+        waiting = sum(self.data_ms[args.warmup :]) / sum(timed)
+        if waiting > DATA_SHARE:
+            args.notes.append(f"waits for data {waiting:.0%} of the time")
         graded = quality.describe(args.hardware, self.before, after, readings, timed)
         if graded["reasons"]:
             args.notes.append(f"tainted: {' and '.join(graded['reasons'])}")
@@ -384,6 +389,7 @@ def _ended_early(args, error, trace):
     try:
         if isinstance(error, KeyboardInterrupt):
             print(f"\n{args.technique}: interrupted; nothing was recorded", file=sys.stderr)
+            atexit._run_exitfuncs()  # the signal skips them, and they end a loader's workers
             signal.signal(signal.SIGINT, signal.SIG_DFL)  # end as the signal would have it
             os.kill(os.getpid(), signal.SIGINT)
         if isinstance(error, UserError):

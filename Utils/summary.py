@@ -94,7 +94,8 @@ def summarize(rows, records=None):
     - for the ratio of step times, over the baseline and over the parent: speedup, speedup_low,
       speedup_high, verdict and parent_speedup, ... likewise
     - loss (nats a token, mean of the last timed steps); loss_difference from the baseline,
-      loss_low, loss_high, loss_verdict; parity ("exact", "numerics changed", "model changed")
+      loss_low, loss_high, loss_verdict; parity ("exact", "numerics changed", "model changed",
+      "other batches")
     - peak_memory_mib, and by kind weights_mib, gradients_mib, optimizer_state_mib, rest_mib;
       reserved_mib, device_mib
     - graphs, recompilations, compile_cache; break_even_steps against the parent, inf for never
@@ -135,6 +136,8 @@ def summarize(rows, records=None):
                 line |= loss_difference(losses[BASELINE], losses[name])
                 changed = _fewer_updated(recorded[name], recorded[BASELINE])
                 line["parity"] = parity(by_step[BASELINE], by_step[name], own.iloc[0], changed)
+                if any(one.get("dataset_facts", {}).get("streamed") for one in recorded[name]):
+                    line["parity"] = "other batches"
             if not np.isfinite(timed.loss[timed.technique == name]).all():
                 line["loss_verdict"] = "diverged"
             for prefix, other in (("", BASELINE), ("parent_", parent)):

@@ -1,5 +1,6 @@
 """What only a GPU can show. Run by `make gpu-check`; every test here is marked gpu."""
 
+import importlib
 import json
 import subprocess
 import sys
@@ -149,6 +150,7 @@ def test_each_rung_is_faster_than_the_baseline_here(name, scripts):
     [
         *("tensorFloat32", "torch_compile", "flash_attention"),
         *("padded_vocabulary", "fused_cross_entropy"),
+        *("asynchronous_logging", "prefetching_loader", "data_on_device"),
     ],
 )
 def test_losses_fall_together(name, scripts):
@@ -209,3 +211,54 @@ def test_too_large_a_batch_is_out_of_memory_and_nothing_else(tmp_path):
     assert ended.returncode == 1 and "Traceback" not in ended.stderr
     (row,) = results.check(file)
     assert row["status"] == "out_of_memory" and "try --batch-size 2048" in row["note"]
+
+
+class Strict(run.Run):
+    """Has torch raise on any synchronizing call in the timed steps."""
+
+    def steps(self, batches):
+        for step, batch in enumerate(super().steps(batches)):
+            yield batch
+            modes = {self.args.warmup: "error", self.args.steps: "default"}
+            if mode := modes.get(step + 1):
+                torch.cuda.set_sync_debug_mode(mode)
+
+
+@pytest.fixture
+def strict(monkeypatch):
+    def strict(name):
+        script = importlib.import_module(f"beyond.{name}")
+        monkeypatch.setattr(script, "Run", Strict)
+        return script
+
+    yield strict
+    torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.parametrize("name", ["prefetching_loader", "data_on_device"])
+def test_the_loop_of_a_script_without_copies_from_pageable_memory_never_waits(name, settle, strict):
+    args = settle("--steps", "8", "--warmup", "4")
+    strict(name).main(args)
+    assert len(results.read(args.results_file)) == 8
+
+
+def test_a_copy_from_pageable_memory_waits(settle, strict):
+    with pytest.raises(RuntimeError, match="synchroniz"):
+        strict("asynchronous_logging").main(settle("--steps", "8", "--warmup", "4"))
+
+
+def test_batches_on_the_device_are_the_parents(settle):
+    from beyond.data_on_device import BatchesOnDevice
+
+    args = settle("--steps", "7", "--warmup", "4", "--dataset", "synthetic")
+    there, here = BatchesOnDevice(args), TokenBatches(args)
+    for step in range(7):
+        for own, parents in zip(there[step], here[step], strict=True):
+            assert own.device.type == "cuda" and torch.equal(own.cpu(), parents)
+
+
+def test_losses_of_prefetched_batches_are_the_parents(scripts):
+    own, parent = (
+        list(scripts(name).rows.loss) for name in ("prefetching_loader", "asynchronous_logging")
+    )
+    assert own == pytest.approx(parent, rel=1e-4)

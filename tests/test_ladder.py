@@ -206,7 +206,9 @@ def test_its_losses_fall_together_with_the_baselines(technique, smoke):
     own = rows[(rows.technique == technique.name) & (rows.status == "ok")].loss.to_numpy()
     assert baseline[0] == pytest.approx(math.log(50_257), abs=0.3)
     assert baseline[-3:].mean() < baseline[0] - 0.3
-    if len(own):
+    if "other batches" in str(rows[rows.technique == technique.name].note.iloc[0]):
+        assert own[-3:].mean() < own[0] - 0.1
+    elif len(own):
         # bfloat16 has 8 significant bits, so 2^-8 of the loss is what rounding may explain
         assert own == pytest.approx(baseline, rel=2**-8)
 

@@ -1,0 +1,69 @@
+"""The whole corpus lies on the device, and batches are cut from it there.
+
+A few tens of millions of tokens are a few tens of megabytes, little beside a model's activations.
+Once they are there, together with the places at which each step's sequences begin, a batch is one
+kernel that gathers rows: no worker, no copy, no waiting, and the host can run steps ahead of the
+device.
+
+Parent: asynchronous_logging
+Needs:  a corpus that fits into the device's memory
+Gains:  the copies of each step, and with them the last wait of the loop
+Costs:  4 bytes a token of the corpus; the copy of all of it before the first step
+See:    github.com/KellerJordan/cifar10-loader, which keeps all images on the GPU
+"""
+
+import torch
+
+from Utils.data import TokenBatches
+from Utils.model import GPT
+from Utils.run import Run, parse_args
+
+
+def flash_attention(q, k, v):  # each (B, n_head, T, head_dim)
+    return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+def cross_entropy(logits, targets):  # (B * T, 50_304), (B * T,)
+    return torch.nn.functional.cross_entropy(logits[:, :50_257], targets)
+
+
+class BatchesOnDevice(TokenBatches):
+    def __init__(self, args):
+        super().__init__(args)
+        self.there = torch.tensor([[*self.starts(s)] for s in range(args.steps)]).to(args.device)
+        tokens = torch.from_numpy(self.tokens.astype("int32"))  # CUDA cannot index uint16
+        self.rows = tokens.to(args.device).unfold(0, args.seq_len + 1, 1)  # (N - T, T + 1), views
+
+    def __getitem__(self, step):
+        rows = self.rows[self.there[step]].long()  # (B, T + 1)
+        return rows[:, :-1].contiguous(), rows[:, 1:].contiguous()
+
+
+def main(args):
+    torch.manual_seed(args.seed)
+    args.require("tf32")
+    torch.set_float32_matmul_precision("high")
+    args.require("bfloat16")
+    batches = BatchesOnDevice(args)
+    model = GPT(
+        args.config,
+        attention=flash_attention,
+        vocab_size=50_304,
+        loss=cross_entropy,
+    ).to(args.device)
+    args.require("compile")
+    model = torch.compile(model)
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+
+    with Run(args, model, optimizer) as run:
+        for idx, targets in run.steps(batches):
+            with torch.autocast(args.device.type, dtype=torch.bfloat16):
+                logits, loss = model(idx, targets)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+            run.log(loss.detach())  # stays on the device, to be read after the run
+
+
+if __name__ == "__main__":
+    main(parse_args(__doc__))

@@ -1,0 +1,65 @@
+"""Batches made by other processes, in pinned memory, and copied without the host waiting.
+
+Workers draw batches ahead of time, so that the loop finds the next one ready. Pinned memory cannot
+be swapped out: the GPU's copy engine reads it by itself, the copy queues up behind the step like
+any kernel, and `.to` returns at once. So the host fetches and sends the next batch while this one
+computes, and nothing in the loop waits for the device any more.
+
+Parent: asynchronous_logging
+Needs:  nothing; on a CPU workers take the cores that train
+Gains:  the wait for a batch, and the device's idle time while the host waits for the copy
+Costs:  seconds until the workers have imported torch; their memory, of which a run's peak knows
+        nothing; handing over a batch, which can take longer than drawing it does here
+See:    A guide on good usage of non_blocking and pin_memory(), in PyTorch's tutorials
+"""
+
+import torch
+
+from Utils.data import DataLoader, TokenBatches
+from Utils.model import GPT
+from Utils.run import Run, parse_args
+
+
+def flash_attention(q, k, v):  # each (B, n_head, T, head_dim)
+    return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+def cross_entropy(logits, targets):  # (B * T, 50_304), (B * T,)
+    return torch.nn.functional.cross_entropy(logits[:, :50_257], targets)
+
+
+def main(args):
+    torch.manual_seed(args.seed)
+    args.require("tf32")
+    torch.set_float32_matmul_precision("high")
+    args.require("bfloat16")
+    batches = DataLoader(
+        TokenBatches(args),
+        sampler=range(args.steps),  # one a step and in this order, whichever worker is done first
+        num_workers=2,
+        pin_memory=args.device.type == "cuda",  # pageable memory cannot be copied without waiting
+    )
+    model = GPT(
+        args.config,
+        attention=flash_attention,
+        vocab_size=50_304,
+        loss=cross_entropy,
+    ).to(args.device)
+    args.require("compile")
+    model = torch.compile(model)
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+
+    with Run(args, model, optimizer) as run:
+        for idx, targets in run.steps(batches):
+            idx = idx.to(args.device, non_blocking=True)  # (B, T)
+            targets = targets.to(args.device, non_blocking=True)  # (B, T)
+            with torch.autocast(args.device.type, dtype=torch.bfloat16):
+                logits, loss = model(idx, targets)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+            run.log(loss.detach())  # stays on the device, to be read after the run
+
+
+if __name__ == "__main__":
+    main(parse_args(__doc__))

@@ -1,0 +1,70 @@
+"""Text is fetched, tokenized and cut into batches by the workers, while the model trains.
+
+Nothing is prepared: no corpus to download first, no tokens to keep on disk. What a tokenized file
+gives for nothing must then be had in time: as long as the workers make a batch in less than a step,
+the device notices nothing. When they do not, it waits. The share of the time that a run waits for
+data stands in its note where it is above a tenth, and in the column data_ms.
+
+Parent: prefetching_loader
+Needs:  the packages datasets and tiktoken; a corpus of text, so not the synthetic one
+Gains:  no time in a step; it starts at once on a corpus of any size, and needs no disk for it
+Costs:  the workers' cores; other batches than the other scripts', so its losses stand alone; a
+        corpus of one file keeps only one worker busy
+See:    Hugging Face, Datasets, on streaming and on torch's DataLoader
+"""
+
+import torch
+
+from Utils.data import END_OF_TEXT, DataLoader, StreamedBatches, gpt2_encoding
+from Utils.model import GPT
+from Utils.run import Run, parse_args
+
+
+def flash_attention(q, k, v):  # each (B, n_head, T, head_dim)
+    return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+def cross_entropy(logits, targets):  # (B * T, 50_304), (B * T,)
+    return torch.nn.functional.cross_entropy(logits[:, :50_257], targets)
+
+
+def tokenized(texts):  # runs in the workers
+    encoding = gpt2_encoding()
+    for text in texts:
+        yield [*encoding.encode_ordinary(text), END_OF_TEXT]
+
+
+def main(args):
+    torch.manual_seed(args.seed)
+    args.require("tf32")
+    torch.set_float32_matmul_precision("high")
+    args.require("bfloat16")
+    batches = DataLoader(
+        StreamedBatches(args, tokenized),
+        num_workers=2,
+        pin_memory=args.device.type == "cuda",  # pageable memory cannot be copied without waiting
+    )
+    model = GPT(
+        args.config,
+        attention=flash_attention,
+        vocab_size=50_304,
+        loss=cross_entropy,
+    ).to(args.device)
+    args.require("compile")
+    model = torch.compile(model)
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+
+    with Run(args, model, optimizer) as run:
+        for idx, targets in run.steps(batches):
+            idx = idx.to(args.device, non_blocking=True)  # (B, T)
+            targets = targets.to(args.device, non_blocking=True)  # (B, T)
+            with torch.autocast(args.device.type, dtype=torch.bfloat16):
+                logits, loss = model(idx, targets)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+            run.log(loss.detach())  # stays on the device, to be read after the run
+
+
+if __name__ == "__main__":
+    main(parse_args(__doc__))

@@ -1,0 +1,318 @@
+"""How batches reach the device: what a loop waits for, and the workers that it has."""
+
+import itertools
+import json
+import os
+import pickle
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import numpy as np
+import psutil
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from beyond import (
+    asynchronous_logging,
+    data_on_device,
+    padded_vocabulary,
+    prefetching_loader,
+    streaming_dataset,
+)
+from Utils import data, results, run, summary
+from Utils.data import END_OF_TEXT, DataLoader, StreamedBatches, TokenBatches, gpt2_encoding
+from Utils.errors import Unsupported, UserError
+from Utils.ladder import ROOT
+
+TINY = ["--model", "gpt2-tiny", "--device", "cpu", "--batch-size", "2", "--seq-len", "32"]
+TINY += ["--steps", "6", "--warmup", "1"]
+
+
+@pytest.fixture
+def settle(tmp_path, monkeypatch):
+    """parse_args for a tiny run in this process, its results in a folder of their own."""
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+
+    def settle(*flags, script=padded_vocabulary, dataset="synthetic"):
+        file = ["--results-file", str(tmp_path / "results.csv"), "--dataset", str(dataset)]
+        name = script.__name__.removeprefix("beyond.")
+        return run.parse_args("", [*TINY, *file, *flags], name)
+
+    return settle
+
+
+@pytest.fixture
+def eager(monkeypatch):
+    """Compiling takes seconds and is not the point; nor does Dynamo go with a dispatch mode."""
+    monkeypatch.setattr(torch, "compile", lambda model: model)
+
+
+@pytest.fixture
+def mapped(tmp_path, monkeypatch):
+    """Has every corpus be a file of tokens that is mapped into memory."""
+    path = tmp_path / "tokens.bin"
+    np.random.default_rng(1).integers(50_257, size=100_000, dtype=np.uint16).tofile(path)
+    tokens = np.memmap(path, dtype=np.uint16, mode="r")
+    monkeypatch.setattr(data, "load_tokens", lambda dataset: (tokens, {"dataset": dataset}))
+    return tokens
+
+
+def workers():
+    """What descends from this process by way of its server of forks."""
+    ours = psutil.Process().children(recursive=True)
+    return [process for process in ours if process.ppid() != os.getpid()]
+
+
+def same(batch, other):
+    return all(map(torch.equal, batch, other))
+
+
+# The loop ---------------------------------------------------------------------------------------
+
+
+class NoSynchronization(TorchDispatchMode):
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        reads = (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.nonzero.default)
+        assert function not in reads, "the loop read a tensor"
+        return function(*args, **(kwargs or {}))
+
+
+class Watched(run.Run):
+    def steps(self, batches):
+        steps = super().steps(batches)
+        yield next(steps)  # a loader that starts draws a number on the host
+        with NoSynchronization():
+            yield from steps
+
+
+CHILDREN = (asynchronous_logging, prefetching_loader, data_on_device)
+
+
+@pytest.mark.parametrize("script", CHILDREN, ids=lambda script: script.__name__)
+def test_losses_are_the_parents_to_the_last_bit_and_the_loop_reads_none(
+    script, settle, eager, mapped, monkeypatch
+):
+    padded_vocabulary.main(settle())
+    args = settle(script=script)
+    monkeypatch.setattr(script, "Run", Watched)
+    script.main(args)
+    rows = results.read(args.results_file)
+    parent, child = (own.loss.to_list() for _, own in rows.groupby("run_id", sort=False))
+    assert len(parent) == 6 and parent[0] != parent[-1]
+    assert child == parent
+    record = args.results_file.parent / "runs" / f"{args.run_id}.json"
+    assert json.loads(record.read_text())["dataset_facts"] == {"dataset": "synthetic"}
+
+
+def test_the_watch_would_see_a_loss_that_is_read(settle, eager, monkeypatch):
+    monkeypatch.setattr(padded_vocabulary, "Run", Watched)
+    with pytest.raises(AssertionError, match="the loop read a tensor"):
+        padded_vocabulary.main(settle())
+
+
+def test_a_run_that_waits_for_data_says_so(settle):
+    class Slow(TokenBatches):
+        def __getitem__(self, step):
+            time.sleep(0.03 if step else 0.5)
+            return super().__getitem__(step)
+
+    for compute_s, share in ((0.02, r"waits for data (5|6)\d% of the time"), (1, None)):
+        args = settle("--steps", "3")
+        with run.Run(args, torch.nn.Identity(), None) as measured:
+            for _ in measured.steps(Slow(args)):
+                time.sleep(compute_s)
+                measured.log(1.0)
+        notes = "; ".join(args.notes)
+        assert re.search(share, notes) if share else "waits" not in notes
+
+
+# The workers ------------------------------------------------------------------------------------
+
+
+def test_workers_give_the_same_batches_in_the_same_order_and_end_with_the_loop(settle, mapped):
+    args = settle()
+    batches = TokenBatches(args)
+    state = torch.get_rng_state()
+    loader = DataLoader(batches, sampler=range(args.steps), num_workers=2)
+    assert not workers()
+    stream = iter(loader)
+    for step, batch in enumerate(itertools.islice(stream, args.steps)):
+        assert same(batch, batches[step])
+        assert len(workers()) == 2
+    assert torch.equal(torch.get_rng_state(), state)
+    del stream
+    assert not workers()
+
+
+def test_a_worker_maps_the_tokens_instead_of_copying_them(settle, mapped):
+    batches = TokenBatches(settle())
+    sent = pickle.dumps(batches)
+    assert len(sent) < 1000 < mapped.nbytes
+    copy = pickle.loads(sent)
+    assert isinstance(copy.tokens, np.memmap) and same(copy[3], batches[3])
+    batches = TokenBatches(settle())
+    batches.tokens = np.array(mapped)  # the synthetic corpus is in no file
+    assert same(pickle.loads(pickle.dumps(batches))[3], batches[3])
+
+
+LOOP = """
+import psutil, sys
+from beyond import prefetching_loader
+from Utils import run
+
+def log(self, loss):
+    if len(self.data_ms) == 2:
+        print(*(process.pid for process in psutil.Process().children(recursive=True)), flush=True)
+        BREAK
+    self.losses.append(loss.detach())
+
+run.Run.log = log
+prefetching_loader.main(run.parse_args("", sys.argv[1:], "prefetching_loader"))
+"""
+
+
+def broken_off(code, tmp_path):
+    """A process that trains in this way, or will, in a session of its own."""
+    command = [sys.executable, "-c", code, *TINY, "--steps", "1000000", "--dataset", "synthetic"]
+    command += ["--results-file", str(tmp_path / "results.csv")]
+    return subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env=os.environ | {"TORCHDYNAMO_DISABLE": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT, "ValueError"])
+def test_no_worker_outlives_a_run_that_breaks_off(how, tmp_path):
+    broken = 'raise ValueError("x")' if how == "ValueError" else "pass"
+    process = broken_off(LOOP.replace("BREAK", broken), tmp_path)
+    descendants = [psutil.Process(int(pid)) for pid in process.stdout.readline().split()]
+    assert len(descendants) == 4  # the server of forks, multiprocessing's tracker, two workers
+    if how == signal.SIGKILL:
+        process.kill()
+    elif how == signal.SIGINT:
+        os.killpg(process.pid, how)  # as a terminal does
+    said = process.communicate(timeout=60)[1]  # which a worker that is left would keep open
+    assert process.returncode == (1 if how == "ValueError" else -how)
+    assert not psutil.wait_procs(descendants, timeout=4)[1]
+    if how == signal.SIGINT:
+        assert said.endswith("\nprefetching_loader: interrupted; nothing was recorded\n")
+    assert said.count("Traceback") == (how == "ValueError"), said
+
+
+def test_ctrl_c_while_workers_start_ends_them_quietly(tmp_path):
+    process = broken_off(LOOP.replace("BREAK", "pass"), tmp_path)
+    assert any("first step" in line for line in process.stderr)
+    ours = psutil.Process(process.pid)
+    while len(descendants := ours.children(recursive=True)) < 3:
+        time.sleep(0.01)
+    os.killpg(process.pid, signal.SIGINT)
+    said = process.communicate(timeout=60)[1]  # which a worker that is left would keep open
+    assert said == "\nprefetching_loader: interrupted; nothing was recorded\n"
+    assert not psutil.wait_procs(descendants, timeout=4)[1]
+
+
+# Streams ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Six files, each of its own word."""
+    folder = tmp_path / "corpus"
+    folder.mkdir()
+    for number in range(5):
+        (folder / f"{number}.txt").write_text(f"{number} " * 250)
+    (folder / "5.jsonl").write_text(json.dumps({"text": "5 " * 250}) + "\n")
+    return folder
+
+
+def streamed(args):
+    return StreamedBatches(args, streaming_dataset.tokenized)
+
+
+def words(batch):
+    return {*gpt2_encoding().decode(batch[0].flatten().tolist()).replace(" ", "")}
+
+
+def test_a_stream_holds_every_document_whole_and_begins_again(settle, folder):
+    batches = streamed(settle(dataset=folder))
+    drawn = list(itertools.islice(batches, 60))
+    for (idx, targets), (following, _) in itertools.pairwise(drawn):
+        assert idx.shape == targets.shape == (2, 32) and idx.dtype == torch.int64
+        assert torch.equal(idx.flatten()[1:], targets.flatten()[:-1])
+        assert targets[-1, -1] == following[0, 0]
+    tokens = torch.cat([idx.flatten() for idx, _ in drawn]).tolist()
+    text = gpt2_encoding().decode(tokens).split("<|endoftext|>")[:-1]
+    assert {*text[:6]} == {*text[6:12]} == {f"{number} " * 250 for number in range(6)}
+    assert tokens.count(END_OF_TEXT) == len(text)
+
+
+def test_the_order_depends_on_the_seed_alone(settle, folder):
+    first = [
+        next(iter(streamed(settle("--seed", str(seed), dataset=folder))))
+        for seed in (0, 0, 1, 2, 3)
+    ]
+    assert same(first[0], first[1])
+    assert not all(same(first[0], other) for other in first[2:])
+
+
+def test_workers_share_the_files_and_one_without_any_does_no_harm(settle, folder):
+    args = settle(dataset=folder)
+    loader = DataLoader(streamed(args), num_workers=2)
+    batches = list(itertools.islice(loader, 12))  # less than either has in its files
+    first, second = (
+        set().union(*map(words, batches[worker::2])) - {*"<|endoftxof>"} for worker in (0, 1)
+    )
+    assert len(first) > 1 and len(second) > 1 and not first & second
+    args = settle(dataset=folder / "3.txt")
+    loader = DataLoader(streamed(args), num_workers=2)
+    assert all("3" in words(batch) for batch in itertools.islice(loader, 5))
+
+
+def test_streaming_trains_and_its_losses_stand_alone(settle, folder, eager):
+    baseline = settle()
+    baseline.technique = "no_optimization"
+    padded_vocabulary.main(baseline)
+    args = settle(script=streaming_dataset, dataset=folder)
+    streaming_dataset.main(args)
+    rows = results.read(args.results_file)
+    own = rows[rows.run_id == args.run_id]
+    assert len(own) == 6 and own.loss.iloc[-1] < own.loss.iloc[0]
+    assert "other batches" in own.note.iloc[0]
+    lines = summary.summarize(rows, results.records(args.results_file, rows.run_id.unique()))
+    assert lines.parity["streaming_dataset"] == "other batches"
+
+
+@pytest.mark.parametrize(
+    ("content", "words"), [(b" \n", "holds no more text"), (b"a\0b", "holds binary data, not text")]
+)
+def test_what_a_worker_cannot_read_is_one_line(content, words, settle, tmp_path):
+    (tmp_path / "a.txt").write_bytes(content)
+    loader = DataLoader(streamed(settle(dataset=tmp_path / "a.txt")), num_workers=1)
+    with pytest.raises(UserError) as caught:
+        next(iter(loader))
+    assert str(caught.value) == f"--dataset {tmp_path / 'a.txt'}: {words}"
+
+
+def test_what_cannot_be_streamed_says_so_before_there_is_a_model(settle, monkeypatch):
+    def unresolved(*args, **kwargs):
+        raise socket.gaierror("no network")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unresolved)
+    with pytest.raises(Unsupported, match="there is no text to stream"):
+        streamed(settle(dataset="synthetic"))
+    with pytest.raises(UserError, match="Hub cannot be reached.*use stdlib") as caught:
+        streamed(settle(dataset="owner/name"))
+    assert "\n" not in str(caught.value)
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(Unsupported, match="needs datasets"):
+        streamed(settle(dataset="stdlib"))
