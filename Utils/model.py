@@ -96,6 +96,6 @@ class GPT(nn.Module):
         for block in self.h:
             x = block(x)
         logits = self.lm_head(self.ln_f(x))
-        loss = self.loss(logits.view(-1, logits.size(-1)), targets.view(-1))
-        # detach, or a compiled backward fills and adds zeros of their size, as their gradient
-        return logits.detach(), loss
+        # Not with its gradient: a compiled backward would fill and add zeros of the same size.
+        shown = logits.detach()
+        return shown, self.loss(logits.view(-1, logits.size(-1)), targets.view(-1))
