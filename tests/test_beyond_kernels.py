@@ -200,6 +200,8 @@ def test_two_runs_of_one_seed_are_the_same_to_the_last_bit(train, restored):
     assert first == second and len(set(first)) == STEPS
     assert first == pytest.approx(parent, rel=2**-8)
     assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+    assert torch.are_deterministic_algorithms_enabled()  # on a busy machine threads may not race
+    assert not torch.utils.deterministic.fill_uninitialized_memory
 
 
 # larger_batch -----------------------------------------------------------------------------------
