@@ -18,7 +18,7 @@ RESULTS_FILE ?= results.csv  ## where rows are appended
 PLOTSPREFIX  ?=              ## of the charts' file names
 # Not settings of a run:
 DEVICE_NAME  ?=              ## for plots and table: part of a device's name; else the newest run's
-TIMEOUT      ?= 60           ## for all: minutes after which a run is ended
+TIMEOUT      ?= 60           ## for all, beyond, everything: minutes after which a run is ended
 PRICE        ?=              ## for table: what an hour of this device costs
 T            ?=              ## for diff: a technique
 A            ?=              ## for compare: a results file, or FILE:WORDS, as in A=results.csv:2.11
@@ -51,8 +51,14 @@ flash: flash_attention       ## + torch.compile + FlashAttention
 fused: fused_optimizer       ## + fused AdamW
 8bit: 8bit_optimizer         ## flash_attention with 8-bit AdamW
 
-all: ceilings                ## every script once a round, the table, the charts
-	@$(PYTHON) -m Utils.suite $(FLAGS) $(call flag,timeout,$(TIMEOUT)); status=$$?; \
+all: WHICH := ladder
+all: ceilings                ## the seven of the ladder once a round, the table, the charts
+beyond: WHICH := beyond
+beyond: ceilings             ## the same for the scripts of beyond/, with the baseline and their parents
+everything: WHICH := everything
+everything: ceilings         ## the same for all techniques
+all beyond everything:
+	@$(PYTHON) -m Utils.suite $(WHICH) $(FLAGS) $(call flag,timeout,$(TIMEOUT)); status=$$?; \
 	if [ $$status -le 1 ]; then $(MAKE) plots || status=1; fi; exit $$status
 
 smoke: $(ENVIRONMENT)        ## every script at a tiny model, in about a minute; results.csv stays as it is
@@ -130,5 +136,5 @@ help:                        ## this list
 	.venv/bin/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
 	@touch $@
 
-.PHONY: baseline tf32 bf16 flash fused 8bit all smoke ceilings $(TECHNIQUES) plots table readme diff \
-        compare init_results reset clean test lint gpu-check help
+.PHONY: baseline tf32 bf16 flash fused 8bit all beyond everything smoke ceilings $(TECHNIQUES) \
+        plots table readme diff compare init_results reset clean test lint gpu-check help

@@ -12,7 +12,7 @@ import seaborn as sns
 from matplotlib.colors import LogNorm, Normalize
 
 from Utils import charts, results, settings, summary
-from Utils.charts import GREY, beside, colours, grey_labels, number, reason
+from Utils.charts import GREY, beside, colours, grey_labels, number, reason, styles
 from Utils.errors import one_line
 
 FLOOR = "0.35"  # the colour of the modelled floor
@@ -46,12 +46,14 @@ def draw_step_times(rows, lines):
     """Milliseconds a step over the steps, a line a technique: the median of the rounds, and a
     band from the fastest round to the slowest."""
     timed = lines.index[lines.median_ms.notna()]
-    figure, axes = charts.figure(6, "Time of each step", summary.describe(rows))
+    height = max(6, 0.3 * len(timed) + 0.8 * (len(lines) - len(timed)))  # of the legend
+    figure, axes = charts.figure(height, "Time of each step", summary.describe(rows))
     for name in timed:
         steps = _by_step(rows, name)
         colour = colours().get(name, GREY)
-        label = f"{name} (tainted)" if _is_tainted(lines.loc[name]) else name
-        axes.plot(steps.index, steps["median"], color=colour, label=label, linewidth=1.6)
+        label = _label(lines.loc[name])
+        how = {"color": colour, "linestyle": styles().get(name, "-"), "linewidth": 1.6}
+        axes.plot(steps.index, steps["median"], label=label, **how)
         axes.fill_between(steps.index, steps["min"], steps["max"], color=colour, alpha=0.2, lw=0)
     warmup = _warmup(rows)
     axes.axvspan(-0.5, warmup - 0.5, color="0.9", zorder=0)
@@ -104,8 +106,8 @@ def draw_heatmap(rows, lines):
     for y, name in enumerate(lines.index):
         if np.isnan(lines.median_ms[name]):
             beside(axes, 0.01, y + 0.5, reason(lines.loc[name]), ha="left", color=GREY)
-    names = [f"{name} (tainted)" if _is_tainted(line) else name for name, line in lines.iterrows()]
-    axes.set_yticks([y + 0.5 for y in range(len(lines))], names, rotation=0)
+    labels = [_label(line) for _, line in lines.iterrows()]
+    axes.set_yticks([y + 0.5 for y in range(len(lines))], labels, rotation=0)
     axes.set_ylim(len(lines), 0)
     grey_labels(axes, lines.median_ms.isna())
     return figure
@@ -118,8 +120,9 @@ def draw_speedup(rows, lines):
     figure, axes = charts.figure(height, "Speedup over the baseline", described)
     reference = lines.median_ms.get(summary.BASELINE, np.nan)
     intervals = lines.speedup_low.notna().any()
-    low = lines.speedup_low if intervals else reference / lines.p80_ms
-    high = lines.speedup_high if intervals else reference / lines.p20_ms
+    median = lines.speedup * lines.median_ms  # the baseline's, of as many tokens
+    low = lines.speedup_low if intervals else median / lines.p80_ms
+    high = lines.speedup_high if intervals else median / lines.p20_ms
     widest = np.nanmax([1, lines.speedup.max(), high.max()])
     for y, (name, line) in enumerate(lines.iterrows()):
         if np.isnan(line.median_ms) or np.isnan(line.speedup):
@@ -161,7 +164,7 @@ def draw_speedup(rows, lines):
             axes.text(floor, 0.01, text, ha="right", color=FLOOR, size="small", **where)
             widest = max(widest, floor / 1.08)
     axes.set_xlim(0, widest * 1.12)
-    axes.set_yticks(range(len(lines)), lines.index)
+    axes.set_yticks(range(len(lines)), [_name(line) for _, line in lines.iterrows()])
     axes.set_ylim(len(lines) - 0.5, -0.6)
     axes.grid(axis="y", visible=False)
     whisker = (
@@ -208,7 +211,7 @@ def draw_memory(rows, lines):
     if kinds.notna().any(axis=None):
         axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False)
     axes.set_xlim(0, widest * 1.14 / scale)
-    axes.set_yticks(range(len(lines)), lines.index)
+    axes.set_yticks(range(len(lines)), [_name(line) for _, line in lines.iterrows()])
     axes.set_ylim(len(lines) - 0.5, -0.6)
     axes.grid(axis="y", visible=False)
     axes.set_xlabel(f"memory ({unit}); median of the rounds")
@@ -218,6 +221,15 @@ def draw_memory(rows, lines):
 
 def _is_tainted(line):
     return isinstance(line.grade, str) and line.grade.startswith("tainted")
+
+
+def _name(line):
+    """A technique's name, with the batch where it is not the others'."""
+    return line.name if np.isnan(line.own_batch) else f"{line.name} (batch {line.own_batch:.0f})"
+
+
+def _label(line):
+    return f"{_name(line)} (tainted)" if _is_tainted(line) else _name(line)
 
 
 def _by_step(rows, name):

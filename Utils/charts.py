@@ -46,17 +46,25 @@ def save(figure, name):
 
 
 def colours():
-    """One colour a technique in all charts, by its place in the ladder. A technique whose script
-    is not here has none."""
-    names = list(ladder.techniques())
+    """One colour a technique in all charts, by its place: first those of the ladder, whose colours
+    stay what they are, then those of beyond/. A technique whose script is not here has none."""
+    names = sorted(ladder.techniques().values(), key=lambda technique: not technique.at_top_level)
+    names = [technique.name for technique in names]
     palette = sns.color_palette("colorblind", 10)
-    palette += sns.husl_palette(max(0, len(names) - 10), s=0.7, l=0.5)
+    more = sns.husl_palette(max(0, len(names) - 10), s=0.7, l=0.5)
+    palette += more[::3] + more[1::3] + more[2::3]  # so that neighbours differ
     return dict(zip(names, palette, strict=False))
 
 
+def styles():
+    """How each technique's line is drawn: beyond ten, colours alone are too alike."""
+    return {name: "-" if i < 10 else ("--", "-.", ":")[i % 3] for i, name in enumerate(colours())}
+
+
 def reason(line):
-    """Why a technique, a line of summary.summarize, has no timing, in 100 letters at most."""
-    return textwrap.shorten(summary.reason(line), 100, placeholder=" ...")
+    """Why a technique, a line of summary.summarize, has no timing, in 100 letters at most, on one
+    line or two."""
+    return textwrap.fill(textwrap.shorten(summary.reason(line), 100, placeholder=" ..."), 66)
 
 
 def beside(axes, x, y, text, **how):

@@ -110,8 +110,9 @@ def compare(a, b):
 def _tokens_per_second(rows):
     """At the median step of each run: a Series indexed by technique and round."""
     timed = rows[(rows.status == "ok") & (rows.phase == "timed")]
-    medians = timed.groupby(["technique", "round"]).step_ms.median()
-    return rows.batch_size.iloc[0] * rows.seq_len.iloc[0] / medians * 1e3
+    by_run = timed.groupby(["technique", "round"])
+    tokens = by_run.batch_size.first() * by_run.seq_len.first()
+    return tokens / by_run.step_ms.median() * 1e3
 
 
 def ratio(a, b):

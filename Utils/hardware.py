@@ -374,7 +374,8 @@ def check(need, device):
     """What stands against a technique that needs `need` on this device.
 
     need: "tf32", "bfloat16" (both: computed natively), "compile" (Inductor's tool chain), "triton"
-        (kernels of our own), or the name of a Python package that must be there.
+        (kernels of our own), "cudnn_attention", "cuda_graphs", or the name of a Python package
+        that must be there.
     Returns "" where it runs as meant, else a few words on what to hold against its timing.
     Raises Unsupported, with the reason, where it cannot run.
     """
@@ -437,12 +438,30 @@ def _check_bitsandbytes(device):
         raise Unsupported("bitsandbytes has no 8-bit optimizer for Apple GPUs")
 
 
+def _check_cudnn_attention(device):
+    # As in torch's sdp_utils.cpp. GPT-2's shapes meet its other conditions.
+    if not isinstance(device, CUDA) or torch.version.hip:
+        raise Unsupported("cuDNN's attention needs an NVIDIA GPU")
+    _need_capability(device, (8, 0), "cuDNN's attention")
+    if (torch.backends.cudnn.version() or 0) < 90_000:
+        raise Unsupported("cuDNN's attention needs cuDNN 9")
+    if device.capability < (9, 0):
+        return "cuDNN's attention: made for compute capability 9.0 and newer"
+
+
+def _check_cuda_graphs(device):
+    if not isinstance(device, CUDA):
+        return "CUDA graphs: no effect on this device"
+
+
 CHECKS = {
     "tf32": _check_tf32,
     "bfloat16": _check_bfloat16,
     "compile": _check_compile,
     "triton": _check_triton,
     "bitsandbytes": _check_bitsandbytes,
+    "cudnn_attention": _check_cudnn_attention,
+    "cuda_graphs": _check_cuda_graphs,
 }
 
 

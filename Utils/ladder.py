@@ -15,6 +15,7 @@ from pathlib import Path
 from Utils.errors import UserError, one_line
 from Utils.settings import ROOT
 
+BASELINE = "no_optimization"
 COLOURS = {"+": "\033[32m", "-": "\033[31m", "@": "\033[36m"}
 
 
@@ -74,6 +75,22 @@ def get(name):
     if name not in known:
         raise UserError(f"no technique {name!r}; choose {', '.join(known)}")
     return known[name]
+
+
+def group(name):
+    """The techniques that one word stands for: ladder, those at the top level; beyond, those of
+    beyond/ with what their ratios are taken over, the baseline and their parents; everything.
+    None where it is no such word."""
+    known = techniques()
+    if name == "everything":
+        return list(known.values())
+    if name == "ladder":
+        return [technique for technique in known.values() if technique.at_top_level]
+    if name == "beyond":
+        wanted = [technique for technique in known.values() if not technique.at_top_level]
+        names = {t.name for t in wanted} | {t.parent for t in wanted} | {BASELINE}
+        return [technique for technique in known.values() if technique.name in names]
+    return None
 
 
 def diff(technique, parent, context=3):

@@ -379,8 +379,10 @@ def _write(args, rows, known):
 
 def record_ended(args, status, reason):
     """Appends the one row of a run that has no timing, and says why on stderr."""
-    args.notes = [textwrap.shorten(reason, 300, placeholder=" ...")]
-    print(f"{args.technique}: {status.replace('_', ' ')}: {args.notes[0]}", file=sys.stderr)
+    reason = textwrap.shorten(reason, 300, placeholder=" ...")
+    # A batch that the technique chose by itself still has to be told from the one asked for.
+    args.notes = [*(note for note in args.notes if note.startswith("own batch: ")), reason]
+    print(f"{args.technique}: {status.replace('_', ' ')}: {reason}", file=sys.stderr)
     _write(args, [_row(args, status)], _record(args, status))
 
 

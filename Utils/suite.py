@@ -2,6 +2,8 @@
 
     python -m Utils.suite [TECHNIQUE ...] [flags of the scripts]
 
+Without names it runs the ladder; `beyond` stands for all of beyond/ with the baseline and their
+parents, `everything` for all there is.
 Round r runs every technique once with seed SEED + r, and every other round goes backwards, so
 that a machine that warms up or slows down does so for and against each. What cannot run here, or
 fails, stops nothing else. A suite that was interrupted, or is asked for with more rounds, runs
@@ -29,7 +31,7 @@ SHARED = [ROOT / "Utils" / f"{name}.py" for name in ("model", "data", "run", "ha
 
 
 def main(argv):
-    """Runs techniques (default: all at the top level). Returns the exit code: 0, or 1 where a run
+    """Runs techniques (default: the ladder). Returns the exit code: 0, or 1 where a run
     failed or did not fit into memory, or 2 where the settings are not possible."""
     names = list(takewhile(lambda word: not word.startswith("-"), argv))
     parser = settings.Parser("suite", __doc__)
@@ -40,8 +42,9 @@ def main(argv):
     path = args.results_file
     results.check(path)
 
-    known = ladder.techniques().values()
-    chosen = [ladder.get(name) for name in names] or [t for t in known if t.at_top_level]
+    chosen = []
+    for name in names or ["ladder"]:
+        chosen += [t for t in ladder.group(name) or [ladder.get(name)] if t not in chosen]
     # Every other round backwards.
     plan = [(r, t) for r in range(args.rounds) for t in (chosen if r % 2 == 0 else chosen[::-1])]
     suite, done = _resume(args, chosen, plan)

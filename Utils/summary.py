@@ -17,8 +17,8 @@ from Utils import ladder, results, settings
 from Utils.config import CONFIGS
 from Utils.errors import UserError, one_line
 
-GROUP = ["device", "torch", "model", "dataset", "batch_size", "seq_len", "world_size", "code"]
-BASELINE = "no_optimization"
+GROUP = ["device", "torch", "model", "dataset", "batch", "seq_len", "world_size", "code"]
+BASELINE = ladder.BASELINE
 LAST_STEPS = 10  # whose mean loss is a run's loss
 CONFIDENCE = 0.95
 NO_INTERVAL = "one round: no interval"
@@ -26,6 +26,7 @@ MEMORY_KINDS = ("weights_mib", "gradients_mib", "optimizer_state_mib", "rest_mib
 INIT_STD = 0.02  # of GPT-2's weights, and so 0.02 sqrt(n_embd) that of a logit at the start
 ROUNDING = 2**-4  # of that: what the first losses may differ by; docs/METHOD.md has the figures
 TAINTED = "tainted: "  # begins the last of a run's notes
+OWN_BATCH = r"own batch: \d+ in place of (\d+)"  # the note of a run that chose its own
 MARK = "<!-- table -->"
 
 
@@ -56,9 +57,10 @@ def select(rows, device_name=None):
 
 def groups(rows):
     """The rows that may be compared with one another, with what they have in common in words: a
-    list of (words, rows), the rows with a column `code` more."""
+    list of (words, rows), the rows with two columns more: `code`, and `batch`, the batch_size that
+    was asked for."""
     # An idea that is tried on top of a commit is compared with that commit's runs.
-    rows = rows.assign(code=rows.commit.str.removesuffix("-dirty"))
+    rows = rows.assign(code=rows.commit.str.removesuffix("-dirty"), batch=asked_batch(rows))
     return [
         (
             f"{model} {B}x{T} on {device} (torch {version}, {dataset}, commit {code or 'unknown'})",
@@ -68,6 +70,12 @@ def groups(rows):
     ]
 
 
+def asked_batch(rows):
+    """The batch_size that was asked for: a technique may choose its own; its note then says so."""
+    asked = pd.to_numeric(rows.note.astype(str).str.extract(OWN_BATCH, expand=False))
+    return asked.fillna(rows.batch_size).astype(int)
+
+
 def count(rows):
     runs = rows.run_id.nunique()
     return f"{runs} run{'s' * (runs > 1)}"
@@ -75,10 +83,10 @@ def count(rows):
 
 def describe(rows):
     """What selected rows have in common, in one line."""
-    first, rounds = rows.iloc[0], rows["round"].nunique()
+    first, rounds, batch = rows.iloc[0], rows["round"].nunique(), asked_batch(rows).iloc[0]
     commits = ", ".join(commit or "unknown" for commit in rows.commit.unique())
     return (
-        f"{first.device}, torch {first.torch}, {first.model}, {first.batch_size}x{first.seq_len} "
+        f"{first.device}, torch {first.torch}, {first.model}, {batch}x{first.seq_len} "
         f"tokens a step, {first.dataset}, {rounds} round{'s' * (rounds > 1)}, commit {commits}"
     )
 
@@ -91,8 +99,9 @@ def summarize(rows, records=None):
 
     - status, note; parent; rounds (with timings); grade ("clean", or "tainted" with the reasons)
     - median_ms, p20_ms, p80_ms (of all timed steps); tokens_per_second; first_step_s
-    - for the ratio of step times, over the baseline and over the parent: speedup, speedup_low,
-      speedup_high, verdict and parent_speedup, ... likewise
+    - own_batch, the batch_size of a technique that chose its own
+    - for the ratio of step times, of as many tokens, over the baseline and over the parent:
+      speedup, speedup_low, speedup_high, verdict and parent_speedup, ... likewise
     - loss (nats a token, mean of the last timed steps); loss_difference from the baseline,
       loss_low, loss_high, loss_verdict; parity ("exact", "numerics changed", "model changed",
       "other batches")
@@ -104,10 +113,12 @@ def summarize(rows, records=None):
     - hours_per_billion, kwh_per_billion, joules_per_million (tokens); mean_power_w
     """
     known, records = ladder.techniques(), records or {}
+    rows = rows.assign(batch=asked_batch(rows))
     order = [*known, *rows.technique[~rows.technique.isin(known)].unique()]
     timed = rows[(rows.status == "ok") & (rows.phase == "timed")]
     by_run = timed.groupby(["technique", "round"])
-    medians = by_run.step_ms.median()
+    # of as many tokens as the others' steps have
+    medians = by_run.step_ms.median() * by_run.batch.first() / by_run.batch_size.first()
     losses = by_run.loss.apply(_last)
     by_step = rows[rows.status == "ok"].set_index(["technique", "round", "step"]).loss
     recorded = {
@@ -126,13 +137,16 @@ def summarize(rows, records=None):
             steps = timed.step_ms[timed.technique == name]
             line["rounds"] = len(medians[name])
             line["p20_ms"], line["median_ms"], line["p80_ms"] = np.percentile(steps, [20, 50, 80])
-            tokens = own.batch_size.iloc[0] * own.seq_len.iloc[0]
+            tokens = own.batch_size.iloc[-1] * own.seq_len.iloc[0]
             line["tokens_per_second"] = tokens / line["median_ms"] * 1e3
+            same_batches = own.batch_size.eq(own.batch).all()
+            if not same_batches:
+                line["own_batch"] = own.batch_size.iloc[-1]
             ok = own[own.status == "ok"].groupby("round")
             line["first_step_s"] = ok.first_step_s.first().median()
             line["peak_memory_mib"] = ok.peak_memory_mib.first().median()
             line["loss"] = losses[name].mean()
-            if BASELINE in losses and name != BASELINE:
+            if BASELINE in losses and name != BASELINE and same_batches:
                 line |= loss_difference(losses[BASELINE], losses[name])
                 changed = _fewer_updated(recorded[name], recorded[BASELINE])
                 line["parity"] = parity(by_step[BASELINE], by_step[name], own.iloc[0], changed)
@@ -153,7 +167,7 @@ def summarize(rows, records=None):
 
 COLUMNS = [
     *("parent", "status", "note", "grade", "rounds", "median_ms", "p20_ms", "p80_ms"),
-    *("tokens_per_second", "first_step_s"),
+    *("tokens_per_second", "first_step_s", "own_batch"),
     *(
         prefix + key
         for prefix in ("", "parent_")

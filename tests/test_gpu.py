@@ -262,3 +262,47 @@ def test_losses_of_prefetched_batches_are_the_parents(scripts):
         list(scripts(name).rows.loss) for name in ("prefetching_loader", "asynchronous_logging")
     )
     assert own == pytest.approx(parent, rel=1e-4)
+
+
+def test_cudnn_attention_really_runs_cudnn(scripts):
+    assert scripts("cudnn_attention").record["attention_backend"] == "cuDNN"
+
+
+@pytest.mark.parametrize("name", ["cudnn_attention", "cuda_graphs", "deterministic"])
+def test_losses_of_other_kernels_are_the_parents(name, scripts):
+    own, parent = scripts(name).rows, scripts("fused_optimizer").rows
+    assert list(own.loss) == pytest.approx(list(parent.loss), rel=2**-6)
+    assert own.loss.nunique() == len(own)
+
+
+def test_a_deterministic_run_repeats_to_the_last_bit(scripts, tmp_path):
+    first = scripts("deterministic").rows
+    command = [sys.executable, "-m", "beyond.deterministic", *SMALL, "--steps", "15"]
+    command += ["--results-file", str(tmp_path / "results.csv")]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+    assert list(results.read(tmp_path / "results.csv").loss) == list(first.loss)
+
+
+def test_a_steps_launches_are_recorded_as_graphs_and_none_is_skipped(settle):
+    from torch._dynamo.utils import counters
+
+    from beyond import cuda_graphs
+
+    inductor = counters["inductor"]
+    skipped = inductor["cudagraph_skips"]
+    recorded = inductor["cudagraph_recorded_non_static_inputs"]
+    cuda_graphs.main(settle("--steps", "8"))
+    assert inductor["cudagraph_skips"] == skipped
+    assert inductor["cudagraph_recorded_non_static_inputs"] > recorded
+
+
+def test_the_batch_that_was_found_fits_and_twice_as_much_does_not(tmp_path):
+    file = tmp_path / "results.csv"
+    command = [sys.executable, "-m", "beyond.larger_batch", "--device", "cuda", "--steps", "8"]
+    command += ["--batch-size", "16", "--seq-len", "1024", "--results-file", str(file)]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+    (found,) = results.read(file).batch_size.unique()
+    assert found >= 16 and found & (found - 1) == 0
+    assert f"batch of {2 * found}: out of memory" in ended.stderr

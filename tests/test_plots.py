@@ -10,7 +10,7 @@ from matplotlib.image import imread
 
 import plot_results
 from tests.rows import rows_of
-from Utils import results, summary
+from Utils import charts, ladder, results, summary
 from Utils.errors import UserError
 from Utils.ladder import ROOT
 
@@ -189,3 +189,54 @@ def test_a_folder_that_cannot_be_made_is_one_line(draw, tmp_path):
     (tmp_path / "plots").write_text("a file, not a folder")
     with pytest.raises(UserError, match="plots: File exists"):
         draw(*ladder_runs())
+
+
+def test_thirty_techniques_are_told_apart(draw, tmp_path, monkeypatch):
+    own = ladder.techniques()
+    more = {
+        name: ladder.Technique(name, ROOT / "beyond" / f"{name}.py", "fused_optimizer", "", "")
+        for name in (f"idea_{i}" for i in range(30 - len(own)))
+    }
+    colours_of_the_ladder = [charts.colours()[t.name] for t in own.values() if t.at_top_level]
+    monkeypatch.setattr(ladder, "techniques", lambda: own | more)
+    colours, styles = charts.colours(), charts.styles()
+    assert len({(colours[name], styles[name]) for name in colours}) == len(colours) == 30
+    assert list(colours.values())[: len(colours_of_the_ladder)] == colours_of_the_ladder
+    assert {styles[t.name] for t in own.values() if t.at_top_level} == {"-"}
+    for name in colours:
+        results.append("results.csv", rows_of(name, [500, 210, *[200] * 8]))
+    rows = results.read("results.csv")
+    figure = plot_results.draw_step_times(rows, summary.summarize(rows))
+    figure.canvas.draw()
+    (axes,) = figure.axes
+    assert axes.get_legend().get_window_extent().height < 1.1 * axes.get_window_extent().height
+
+
+def test_a_long_reason_stays_within_its_row(draw):
+    why = "needs " + "an NVIDIA GPU of a later compute capability than this one has, " * 3
+    missing = rows_of("tensorFloat32", [], status="unsupported", note=why)
+    draw(*list(ladder_runs())[:1], missing)
+    rows = results.read("results.csv")
+    lines = summary.summarize(rows)
+    for draw_one in (
+        plot_results.draw_heatmap,
+        plot_results.draw_speedup,
+        plot_results.draw_memory,
+    ):
+        figure = draw_one(rows, lines)
+        figure.canvas.draw()
+        axes = figure.axes[0]
+        (text,) = [text for text in axes.texts if "unsupported" in text.get_text()]
+        assert text.get_window_extent().x1 < axes.get_window_extent().x1
+        assert text.get_text().count("\n") == 1
+
+
+def test_a_batch_of_ones_own_stands_beside_the_name(draw):
+    note = "own batch: 64 in place of 1"
+    own = rows_of("fused_optimizer", [9000, 800, *[800] * 8], batch_size=64, note=note)
+    for text in draw(*ladder_runs(), own).values():
+        assert "fused_optimizer (batch 64)" in text and "1x64" in text
+    rows = results.read("results.csv")
+    axes = plot_results.draw_speedup(rows, summary.summarize(rows)).axes[0]
+    whiskers = [line.get_xdata() for line in axes.lines if line.get_color() == "black"]
+    assert list(whiskers[-1]) == pytest.approx([32, 32])

@@ -245,3 +245,18 @@ def test_a_run_that_hangs_is_ended_and_recorded(tmp_path, monkeypatch, capsys):
     assert suite.main(["no_optimization", *flags, "--results-file", str(path)]) == 1
     (row,) = results.check(path)
     assert row["status"] == "failed" and "time-out of 60 minutes" in row["note"]
+
+
+def test_one_word_runs_the_ladder_or_what_is_beyond_it_or_everything(project):
+    (project / "beyond").mkdir()
+    (project / "beyond" / "__init__.py").touch()
+    idea(project, "beyond/my_idea", parent="Parent: no_optimization")
+    for target, names in (
+        ("all", ["no_optimization", "tensorFloat32"]),
+        ("beyond", ["no_optimization", "my_idea"]),
+        ("everything", ["no_optimization", "my_idea", "tensorFloat32"]),
+    ):
+        done = make(project, target, f"RESULTS_FILE={target}.csv")
+        assert done.returncode == 0, done.stderr
+        assert list(results.read(project / f"{target}.csv").technique.unique()) == names
+        assert f"| {names[-1]}" in done.stdout and "plots/speedup.png" in done.stdout

@@ -1,0 +1,58 @@
+"""Attention by cuDNN's kernel in place of FlashAttention-2: the same idea, written for this GPU.
+
+The kernel that torch calls flash is FlashAttention-2, written for compute capability 8.0. A Hopper
+or Blackwell GPU has instructions that it does not use: tensor cores that read their tiles from
+shared memory by themselves, and copies that run while they multiply. cuDNN picks or builds a
+kernel for the shape and the very GPU that does. What is computed is the same, tile by tile.
+
+Parent: fused_optimizer
+Needs:  an NVIDIA GPU of compute capability 8.0 or newer, cuDNN 9; made for 9.0 and newer
+Gains:  time in attention, the more the longer the sequence, where the parent does not run it
+        already: on such GPUs torch may take it by itself, and the run's record says which ran
+Costs:  sums in another order; its backward pass is not deterministic
+See:    Shah et al. 2024, FlashAttention-3, on what Hopper offers to attention
+"""
+
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from Utils.data import TokenBatches
+from Utils.model import GPT
+from Utils.run import Run, parse_args
+
+
+def cudnn_attention(q, k, v):  # each (B, n_head, T, head_dim)
+    with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):  # no other: it raises where cuDNN cannot
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+def main(args):
+    torch.manual_seed(args.seed)
+    args.require("tf32")
+    torch.set_float32_matmul_precision("high")
+    args.require("bfloat16")
+    args.require("cudnn_attention")
+    batches = TokenBatches(args)
+    model = GPT(
+        args.config,
+        attention=cudnn_attention,
+        vocab_size=50_257,
+        loss=torch.nn.functional.cross_entropy,
+    ).to(args.device)
+    args.require("compile")
+    model = torch.compile(model)
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+
+    with Run(args, model, optimizer) as run:
+        for idx, targets in run.steps(batches):
+            idx, targets = idx.to(args.device), targets.to(args.device)  # each (B, T)
+            with torch.autocast(args.device.type, dtype=torch.bfloat16):
+                logits, loss = model(idx, targets)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+            run.log(loss.item())  # .item() waits until the device has finished the step
+
+
+if __name__ == "__main__":
+    main(parse_args(__doc__))

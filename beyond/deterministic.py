@@ -1,0 +1,60 @@
+"""The same seed, the same losses to the last bit: no sum depends on who comes first.
+
+Floating-point sums depend on their order. Kernels that add to one place from many threads, such as
+the embedding's gradient and FlashAttention's, take them as they come, and what is benchmarked at
+run time may come out as another kernel the next time. Here torch takes kernels of a fixed order,
+sorts before it adds, and Inductor decides by rule instead of by stopwatch.
+
+Parent: fused_optimizer
+Needs:  nothing; an operation that has no such kernel raises
+Gains:  nothing but repeatability, on the same device with the same versions
+Costs:  time, in the kernels that are replaced
+See:    PyTorch's documentation, Reproducibility
+"""
+
+import os
+
+import torch
+
+from Utils.data import TokenBatches
+from Utils.model import GPT
+from Utils.run import Run, parse_args
+
+
+def flash_attention(q, k, v):  # each (B, n_head, T, head_dim)
+    return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+def main(args):
+    torch.manual_seed(args.seed)
+    os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # torch reads it at the first product
+    torch.use_deterministic_algorithms(True)
+    # filling torch.empty costs time and only shows bugs: nothing here reads what was not written
+    torch.utils.deterministic.fill_uninitialized_memory = False
+    args.require("tf32")
+    torch.set_float32_matmul_precision("high")
+    args.require("bfloat16")
+    batches = TokenBatches(args)
+    model = GPT(
+        args.config,
+        attention=flash_attention,
+        vocab_size=50_257,
+        loss=torch.nn.functional.cross_entropy,
+    ).to(args.device)
+    args.require("compile")
+    model = torch.compile(model)
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+
+    with Run(args, model, optimizer) as run:
+        for idx, targets in run.steps(batches):
+            idx, targets = idx.to(args.device), targets.to(args.device)  # each (B, T)
+            with torch.autocast(args.device.type, dtype=torch.bfloat16):
+                logits, loss = model(idx, targets)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+            run.log(loss.item())  # .item() waits until the device has finished the step
+
+
+if __name__ == "__main__":
+    main(parse_args(__doc__))

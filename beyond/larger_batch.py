@@ -1,0 +1,56 @@
+"""The largest batch that fits: what optimization has freed in memory, spent on arithmetic.
+
+Each step reads and updates all weights, whatever the batch, and launches the same kernels. More
+sequences spread that over more tokens, and their larger products fill the device better. So the
+batch is doubled until the parent, in a process of its own for a few steps, is out of memory; on a
+CPU, which has memory enough, as long as it pays and the search is shorter than the run.
+
+Parent: fused_optimizer
+Needs:  nothing
+Gains:  tokens a second, until the device is busy throughout
+Costs:  memory, all of it; fewer updates from the same tokens, so another learning rate
+See:    McCandlish et al. 2018, An Empirical Model of Large-Batch Training
+"""
+
+import torch
+
+from Utils.batch import largest_batch
+from Utils.data import TokenBatches
+from Utils.model import GPT
+from Utils.run import Run, parse_args
+
+
+def flash_attention(q, k, v):  # each (B, n_head, T, head_dim)
+    return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+def main(args):
+    torch.manual_seed(args.seed)
+    args.require("tf32")
+    torch.set_float32_matmul_precision("high")
+    args.require("bfloat16")
+    args.batch_size = largest_batch(args, "fused_optimizer")
+    batches = TokenBatches(args)
+    model = GPT(
+        args.config,
+        attention=flash_attention,
+        vocab_size=50_257,
+        loss=torch.nn.functional.cross_entropy,
+    ).to(args.device)
+    args.require("compile")
+    model = torch.compile(model)
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+
+    with Run(args, model, optimizer) as run:
+        for idx, targets in run.steps(batches):
+            idx, targets = idx.to(args.device), targets.to(args.device)  # each (B, T)
+            with torch.autocast(args.device.type, dtype=torch.bfloat16):
+                logits, loss = model(idx, targets)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+            run.log(loss.item())  # .item() waits until the device has finished the step
+
+
+if __name__ == "__main__":
+    main(parse_args(__doc__))

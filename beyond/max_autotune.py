@@ -1,0 +1,56 @@
+"""Each product by the fastest of many kernels, which the first step tries out on this device.
+
+torch.compile calls the library's kernel for a matrix product and picks the tile sizes of its own
+kernels by rule. With max-autotune it generates a dozen or more kernels a shape, in Triton on a GPU
+and in C++ on a CPU, times them and the library's, and keeps the fastest. A kernel of its own can
+also do what follows a product, bias, GELU or a cast, while the tile is still on the chip.
+
+Parent: fused_optimizer
+Needs:  what torch.compile does
+Gains:  time in matrix products, where one of the generated kernels beats the library's
+Costs:  a much longer first step, minutes where nothing is in the cache; memory while it tries
+See:    torch.compile in PyTorch's documentation, on mode
+"""
+
+import torch
+
+from Utils.data import TokenBatches
+from Utils.model import GPT
+from Utils.run import Run, parse_args
+
+
+def flash_attention(q, k, v):  # each (B, n_head, T, head_dim)
+    return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+def main(args):
+    torch.manual_seed(args.seed)
+    args.require("tf32")
+    torch.set_float32_matmul_precision("high")
+    args.require("bfloat16")
+    batches = TokenBatches(args)
+    model = GPT(
+        args.config,
+        attention=flash_attention,
+        vocab_size=50_257,
+        loss=torch.nn.functional.cross_entropy,
+    ).to(args.device)
+    args.require("compile")
+    # otherwise the ten fastest of each product are printed
+    torch._inductor.config.autotune_num_choices_displayed = 0
+    model = torch.compile(model, mode="max-autotune-no-cudagraphs")
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+
+    with Run(args, model, optimizer) as run:
+        for idx, targets in run.steps(batches):
+            idx, targets = idx.to(args.device), targets.to(args.device)  # each (B, T)
+            with torch.autocast(args.device.type, dtype=torch.bfloat16):
+                logits, loss = model(idx, targets)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+            run.log(loss.item())  # .item() waits until the device has finished the step
+
+
+if __name__ == "__main__":
+    main(parse_args(__doc__))

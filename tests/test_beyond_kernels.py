@@ -1,0 +1,353 @@
+"""Other kernels, other launches, another batch: what each must leave as it was, and its needs."""
+
+import contextlib
+import os
+import sys
+
+import pytest
+import torch
+from torch.nn.attention import SDPBackend
+
+import fused_optimizer
+from beyond import (
+    cuda_graphs,
+    cudnn_attention,
+    deterministic,
+    larger_batch,
+    max_autotune,
+    padded_vocabulary,
+)
+from tests.fakes import FakeCuda
+from tests.rows import rows_of
+from Utils import batch, hardware, ladder, results, run, summary
+from Utils.errors import Unsupported
+
+STEPS = 5
+
+
+class Watch:
+    """Stands in for Run: a few steps, and what was logged, read after the last, as a run does."""
+
+    def __init__(self, args, model, optimizer):
+        self.args, self.model, self.logged = args, model, []
+        Watch.last = self
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self.losses = [float(loss) for loss in self.logged]
+
+    def steps(self, batches):
+        for step in range(STEPS):
+            yield batches[step]
+
+    def log(self, loss):
+        self.logged.append(loss)
+
+
+@pytest.fixture
+def settle(tmp_path, monkeypatch):
+    """A script's Settings for a tiny run in this process."""
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    monkeypatch.delenv("SUITE", raising=False)
+
+    def settle(script, shape=(2, 32)):
+        flags = ["--model", "gpt2-tiny", "--dataset", "synthetic", "--device", "cpu"]
+        flags += ["--batch-size", str(shape[0]), "--seq-len", str(shape[1])]
+        flags += ["--results-file", str(tmp_path / "results.csv")]
+        return run.parse_args("", flags, script.__name__.rpartition(".")[2])
+
+    return settle
+
+
+@pytest.fixture
+def train(settle):
+    """Runs a script's own main for a few steps, and returns its Watch."""
+
+    def train(script, compile=lambda model, **how: model, shape=(2, 32)):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(script, "Run", Watch)
+            if compile is not None:
+                patch.setattr(torch, "compile", compile)
+            script.main(settle(script, shape))
+        return Watch.last
+
+    return train
+
+
+# cudnn_attention --------------------------------------------------------------------------------
+
+
+def gpu(**properties):
+    return hardware.CUDA(torch.device("cuda", 0), FakeCuda(**properties))
+
+
+def test_cudnn_attention_says_what_it_needs(monkeypatch):
+    check = hardware.check
+    monkeypatch.setattr(torch.backends.cudnn, "version", lambda: 91900)
+    assert check("cudnn_attention", gpu(capability=(9, 0))) == ""
+    assert "9.0 and newer" in check("cudnn_attention", gpu(capability=(8, 9)))
+    for device in (hardware.CPU(), hardware.MPS(torch.device("mps"))):
+        with pytest.raises(Unsupported, match="needs an NVIDIA GPU"):
+            check("cudnn_attention", device)
+    with pytest.raises(Unsupported, match="needs compute capability 8.0"):
+        check("cudnn_attention", gpu(capability=(7, 5)))
+    for version in (None, 8907):
+        monkeypatch.setattr(torch.backends.cudnn, "version", lambda version=version: version)
+        with pytest.raises(Unsupported, match="needs cuDNN 9"):
+            check("cudnn_attention", gpu(capability=(9, 0)))
+    monkeypatch.setattr(torch.version, "hip", "6.4")
+    with pytest.raises(Unsupported, match="needs an NVIDIA GPU"):
+        check("cudnn_attention", gpu(capability=(9, 4)))
+
+
+def test_cudnn_attention_allows_cudnn_alone_and_computes_what_its_parent_does(train, monkeypatch):
+    allowed = []
+
+    @contextlib.contextmanager
+    def sdpa_kernel(backend):
+        allowed.append(backend)
+        yield
+
+    monkeypatch.setattr(cudnn_attention, "sdpa_kernel", sdpa_kernel)
+    monkeypatch.setitem(hardware.CHECKS, "cudnn_attention", lambda device: None)
+    parent = train(fused_optimizer).losses
+    assert train(cudnn_attention).losses == parent and parent[0] != parent[-1]
+    assert allowed == [SDPBackend.CUDNN_ATTENTION] * STEPS * 2  # layers
+
+
+# max_autotune -----------------------------------------------------------------------------------
+
+
+def test_max_autotune_asks_for_it_and_prints_no_candidates(train, monkeypatch):
+    config = torch._inductor.config
+    monkeypatch.setattr(config, "autotune_num_choices_displayed", 10)
+    asked = []
+
+    def compile(model, **how):
+        asked.append((how, config.autotune_num_choices_displayed))
+        return model
+
+    assert train(max_autotune, compile).losses == train(fused_optimizer).losses
+    assert asked == [({"mode": "max-autotune-no-cudagraphs"}, 0)]
+
+
+# cuda_graphs ------------------------------------------------------------------------------------
+
+
+class Replay:
+    """Stands in for a model in CUDA graphs: every step writes its loss and its gradients where the
+    last one's were, and whoever still holds gradients then would see them overwritten."""
+
+    def __init__(self, model, mode):
+        assert mode == "reduce-overhead"
+        self.model, self.loss = model, torch.zeros(())
+
+    def __getattr__(self, name):
+        return getattr(self.model, name)
+
+    def __call__(self, idx, targets):
+        assert all(p.grad is None for p in self.model.parameters()), "kept gradients"
+        logits, loss = self.model(idx, targets)
+        self.loss.copy_(loss.detach())
+        loss.data = self.loss
+        return logits, loss
+
+
+def test_losses_are_kept_although_each_replay_writes_over_the_last_one(train):
+    expected = train(padded_vocabulary).losses
+    watch = train(cuda_graphs, Replay)
+    assert watch.losses == expected and len(set(expected)) == STEPS
+    assert all(isinstance(loss, torch.Tensor) for loss in watch.logged), "it waited for the loss"
+    assert not any(loss.requires_grad for loss in watch.logged), "it keeps every step's graph"
+
+
+def test_the_stand_in_overwrites_a_loss_that_is_not_cloned(train):
+    model = torch.nn.Module()
+    model.forward = lambda idx, targets: (None, idx.sum())
+    replay = Replay(model, mode="reduce-overhead")
+    first = replay(torch.ones(2), None)[1].detach()
+    replay(torch.ones(3), None)
+    assert first == 3
+
+
+def test_where_there_are_no_cuda_graphs_the_run_says_so(train):
+    assert "CUDA graphs: no effect on this device" in train(cuda_graphs, Replay).args.notes
+    assert hardware.check("cuda_graphs", gpu()) == ""
+
+
+# deterministic ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def restored(monkeypatch):
+    """Four threads, and torch's switches as they were afterwards."""
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", "")
+    threads, fill = torch.get_num_threads(), torch.utils.deterministic.fill_uninitialized_memory
+    torch.set_num_threads(4)
+    yield
+    torch.set_num_threads(threads)
+    torch.use_deterministic_algorithms(False)
+    torch.utils.deterministic.fill_uninitialized_memory = fill
+
+
+def test_two_runs_of_one_seed_are_the_same_to_the_last_bit(train, restored):
+    """Compiled, with threads and a shape at which the parent's losses do differ from run to run:
+    its embedding's gradient is added up by whichever thread comes first."""
+    parent = train(fused_optimizer, compile=None, shape=(8, 256)).losses
+    first, second = (train(deterministic, compile=None, shape=(8, 256)).losses for _ in range(2))
+    assert first == second and len(set(first)) == STEPS
+    assert first == pytest.approx(parent, rel=2**-8)
+    assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+    assert torch.are_deterministic_algorithms_enabled()  # on a busy machine threads may not race
+    assert not torch.utils.deterministic.fill_uninitialized_memory
+
+
+# larger_batch -----------------------------------------------------------------------------------
+
+
+class Trials:
+    """Stands in for the processes that try a batch: what fits, how fast, and what was tried."""
+
+    def __init__(self, largest=2**30, speed=lambda B: 100.0 * B, seconds=1.0):
+        self.largest, self.speed, self.seconds, self.tried = largest, speed, seconds, []
+
+    def __call__(self, args, technique, batch_size):
+        self.tried.append(batch_size)
+        return self.speed(batch_size) if batch_size <= self.largest else 0.0, self.seconds
+
+
+def search(monkeypatch, trials, device, asked=16):
+    monkeypatch.setattr(batch, "_try", trials)
+    monkeypatch.delenv("SUITE", raising=False)
+    args = run.Settings(batch_size=asked, seq_len=64, steps=50, hardware=device, notes=[])
+    args.technique = "larger_batch"
+    return batch.largest_batch(args, "fused_optimizer"), args.notes
+
+
+def test_on_a_gpu_the_batch_is_doubled_until_memory_is_out(monkeypatch):
+    slower = Trials(largest=200, speed=lambda B: 1 / B, seconds=1e6)
+    assert search(monkeypatch, slower, gpu()) == (128, ["own batch: 128 in place of 16"])
+    assert slower.tried == [32, 64, 128, 256]
+    assert search(monkeypatch, Trials(largest=16), gpu()) == (16, [])
+
+
+def test_on_a_cpu_the_search_ends_where_it_no_longer_pays_or_takes_longer_than_the_run(monkeypatch):
+    pays = Trials(speed=lambda B: min(B, 64))  # 16x64 tokens at 16 a second: 64 s a step
+    assert search(monkeypatch, pays, hardware.CPU())[0] == 64 and pays.tried[-1] == 128
+    slow = Trials(speed=lambda B: 1024.0 * B / 16, seconds=20.0)  # a run of 50 s
+    assert search(monkeypatch, slow, hardware.CPU())[0] == 64 and slow.tried == [16, 32, 64]
+    quick = Trials(speed=lambda B: 1e6, seconds=5.0)
+    assert search(monkeypatch, quick, hardware.CPU()) == (16, []) and quick.tried == [16]
+    broken = Trials(largest=0)
+    assert search(monkeypatch, broken, hardware.CPU()) == (16, [])
+
+
+def test_all_rounds_of_a_suite_take_the_batch_that_the_first_found(monkeypatch, tmp_path):
+    monkeypatch.setattr(batch.settings, "CACHE", tmp_path)
+    found = []
+    for suite, largest in (("a", 64), ("a", 32), ("b", 32)):
+        monkeypatch.setattr(batch, "_try", Trials(largest=largest))
+        monkeypatch.setenv("SUITE", suite)
+        args = run.Settings(batch_size=16, seq_len=64, hardware=gpu(), notes=[], steps=5)
+        args.technique = "larger_batch"
+        found.append(batch.largest_batch(args, "fused_optimizer"))
+    assert found == [64, 64, 32]
+
+
+def test_a_trial_is_the_script_itself_and_leaves_nothing_behind(
+    settle, monkeypatch, tmp_path, capsys
+):
+    """Of the baseline, which compiles nothing."""
+    args = settle(fused_optimizer)
+    speed, seconds = batch._try(args, "no_optimization", 4)
+    assert speed > 0 and seconds > 0 and not list(tmp_path.iterdir())
+
+    def out_of_memory(command, **how):
+        file = next(flag.partition("=")[2] for flag in command if "--results-file=" in flag)
+        results.append(file, rows_of("no_optimization", [], status="out_of_memory"))
+
+    monkeypatch.setattr(batch.subprocess, "run", out_of_memory)
+    assert batch._try(args, "no_optimization", 8)[0] == 0
+    monkeypatch.setattr(batch.subprocess, "run", lambda command, **how: None)
+    assert batch._try(args, "no_optimization", 16)[0] == 0
+    assert capsys.readouterr().err.splitlines() == [
+        f"  no_optimization, batch of 4: {speed:,.0f} tokens/s",
+        "  no_optimization, batch of 8: out of memory",
+        "  no_optimization, batch of 16: killed",
+    ]
+
+
+def test_larger_batch_trains_with_the_batch_that_was_found(train, monkeypatch):
+    monkeypatch.setattr(batch, "_try", Trials(speed=lambda B: float(min(B, 8)), seconds=0.0))
+    watch = train(larger_batch)
+    assert watch.args.batch_size == 8 and watch.args.notes[-1] == "own batch: 8 in place of 2"
+    assert watch.losses != train(fused_optimizer).losses
+
+
+@pytest.fixture
+def mixed(tmp_path):
+    """A suite of two rounds at 16x64, in which larger_batch ran at 64x64, four times as long a
+    step for four times the tokens, twice as fast in all."""
+    note = "own batch: 64 in place of 16"
+    for r in range(2):
+        for name, ms in (("no_optimization", 400), ("fused_optimizer", 100 + r)):
+            results.append(
+                tmp_path / "results.csv", rows_of(name, [ms] * 5, round=r, batch_size=16)
+            )
+        run = rows_of("larger_batch", [200 + 2 * r] * 5, round=r, batch_size=64, note=note)
+        results.append(tmp_path / "results.csv", run)
+    return results.read(tmp_path / "results.csv")
+
+
+def test_a_batch_of_ones_own_is_compared_by_tokens_with_the_suite_it_ran_in(mixed):
+    rows, left_out = summary.select(mixed)
+    assert not left_out and "16x64 tokens a step" in summary.describe(rows[::-1])
+    lines = summary.summarize(rows)
+    line = lines.loc["larger_batch"]
+    assert line.parent_speedup == pytest.approx(2) and line.parent_verdict == "faster"
+    assert line.speedup == pytest.approx(2 * lines.speedup["fused_optimizer"])
+    assert line.median_ms == pytest.approx(201) and line.own_batch == 64
+    assert line.tokens_per_second == pytest.approx(64 * 64 / 0.201)
+    assert lines.own_batch.isna().sum() == 2
+
+
+def test_losses_of_other_batches_are_not_compared(mixed):
+    line = summary.summarize(summary.select(mixed)[0]).loc["larger_batch"]
+    assert line.loss == 5.0
+    assert all(line[["loss_difference", "loss_verdict", "parity"]].isna())
+    assert "own batch: 64 in place of 16" in summary.table(*summary.select(mixed))
+
+
+def test_another_batch_that_was_asked_for_is_still_another_result(mixed, tmp_path):
+    results.append(tmp_path / "results.csv", rows_of("no_optimization", [9] * 5, batch_size=64))
+    rows, left_out = summary.select(results.read(tmp_path / "results.csv"))
+    assert set(rows.technique) == {"no_optimization"} and "16x64" in left_out
+
+
+def test_a_run_that_failed_at_its_own_batch_stays_with_its_suite(settle, tmp_path):
+    args = settle(larger_batch)
+    args.notes = ["TF32: no effect", "own batch: 8 in place of 2"]
+    args.batch_size = 8
+    run.record_ended(args, "out_of_memory", "8x32 does not fit")
+    (row,) = results.check(tmp_path / "results.csv")
+    assert row["note"] == "own batch: 8 in place of 2; 8x32 does not fit"
+    assert list(summary.asked_batch(results.read(tmp_path / "results.csv"))) == [2]
+
+
+# Which scripts a suite runs ---------------------------------------------------------------------
+
+
+def test_beyond_is_run_with_what_its_ratios_are_taken_over():
+    groups = {name: ladder.group(name) for name in ("ladder", "beyond", "everything")}
+    everything = {technique.name: technique for technique in groups["everything"]}
+    assert everything == ladder.techniques()
+    assert [t for t in groups["everything"] if t.at_top_level] == groups["ladder"]
+    names = [technique.name for technique in groups["beyond"]]
+    assert names == [name for name in everything if name in names]  # each once, parents first
+    assert {"no_optimization", "fused_optimizer"} <= {*names} and "tensorFloat32" not in names
+    for technique in everything.values():
+        if not technique.at_top_level:
+            assert {technique.name, technique.parent} <= {*names}
+    assert ladder.group("fused_optimizer") is None
