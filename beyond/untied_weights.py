@@ -1,4 +1,4 @@
-"""An output head with a weight of its own: what tying it to the embedding saves, seen from beyond.
+"""An output head with a weight of its own, which shows what tying it to the embedding saves.
 
 GPT-2 uses one matrix twice, to look tokens up and to score them, and its gradient is the sum of
 both uses. Untied, the head gets a copy: the first loss is the parent's, and from the first update
