@@ -374,8 +374,9 @@ def check(need, device):
     """What stands against a technique that needs `need` on this device.
 
     need: "tf32", "bfloat16" (both: computed natively), "compile" (Inductor's tool chain), "triton"
-        (kernels of our own), "cudnn_attention", "cuda_graphs", or the name of a Python package
-        that must be there.
+        (kernels of our own), "float16", "float8" (both: on tensor cores), "managed_memory" (whose
+        pages move between GPU and host), "cudnn_attention", "cuda_graphs", or the name of a Python
+        package that must be there.
     Returns "" where it runs as meant, else a few words on what to hold against its timing.
     Raises Unsupported, with the reason, where it cannot run.
     """
@@ -454,6 +455,26 @@ def _check_cuda_graphs(device):
         return "CUDA graphs: no effect on this device"
 
 
+def _check_float16(device):
+    if isinstance(device, CPU):
+        raise Unsupported("float16 needs a GPU; on a CPU bfloat16 is the 16-bit type")
+    if isinstance(device, CUDA) and not torch.version.hip:
+        _need_capability(device, (7, 0), "float16 on tensor cores")
+
+
+def _check_float8(device):
+    if not isinstance(device, CUDA):
+        raise Unsupported("float8 products need an NVIDIA or AMD GPU")
+    if not torch.version.hip:
+        _need_capability(device, (8, 9), "float8")
+    elif not device.architecture.startswith(("gfx94", "gfx95")):
+        raise Unsupported(f"float8 needs an MI300 or newer; {device.name} is none")
+
+
+def _check_managed_memory(device):
+    return None if isinstance(device, CUDA) else "not paged on this device"
+
+
 CHECKS = {
     "tf32": _check_tf32,
     "bfloat16": _check_bfloat16,
@@ -462,6 +483,9 @@ CHECKS = {
     "bitsandbytes": _check_bitsandbytes,
     "cudnn_attention": _check_cudnn_attention,
     "cuda_graphs": _check_cuda_graphs,
+    "float16": _check_float16,
+    "float8": _check_float8,
+    "managed_memory": _check_managed_memory,
 }
 
 

@@ -22,6 +22,7 @@ from Utils.settings import CACHE
 
 # What a technique may declare that it needs, and the type that its matrix products then have.
 PRECISIONS = {"tf32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+MIXED = {"float8"}  # needs of scripts whose products are of several types: no one ceiling is theirs
 SECONDS = 0.5  # for each measurement
 
 # Dense peaks of matrix products, TFLOP/s, accumulating in float32, from NVIDIA's datasheets (A100,
@@ -45,7 +46,9 @@ DATASHEET = {name: dict(zip(_COLUMNS, peaks, strict=True)) for name, peaks in _P
 
 def precision_of(needs):
     """The name of the precision of the matrix products, from what a script declared: the last
-    counts, as autocast overrides TF32."""
+    counts, as autocast overrides TF32. None where they have several."""
+    if MIXED.intersection(needs):
+        return None
     return ["float32", *(need for need in needs if need in PRECISIONS)][-1]
 
 
@@ -190,8 +193,8 @@ def floor_ms(config, batch_size, seq_len, precision, ceilings):
 def describe(args):
     """What a run's record says of limits. args: its Settings, with the needs it declared.
 
-    flops_per_token; precision of the matrix products; datasheet_tflops of it or None; and, where
-    `ceilings` were measured, those and floor_ms, the modelled shortest step.
+    flops_per_token; precision of the matrix products or None; datasheet_tflops of it or None; and,
+    where `ceilings` were measured, those and floor_ms, the modelled shortest step, or None.
     """
     precision, found = precision_of(args.needs), ceilings(args.hardware)
     peaks = DATASHEET.get(args.hardware.name, {})

@@ -54,19 +54,22 @@ def memory(device, model, optimizer, gradients):
     weights_mib, buffers included; gradients_mib, the most that were there at once (None where no
     step was watched); optimizer_state_mib; rest_mib, what the peak has beyond those: activations,
     workspace and, on a CPU, libraries. As gradients arrive while activations go, activations alone
-    can be larger than the rest.
+    can be larger than the rest. Optimizer state that is kept off the device is off_device_mib, and
+    no part of the peak: there, where the driver moves it, it may lie on the device for a while.
     optimizer: an optimizer, several, or None. gradients: bytes or None.
     """
     peak = device.peak_memory_mib()
+    own = {p.device for p in model.parameters()} or {torch.device("cpu")}
     kinds = {
         "weights_mib": _size([*model.parameters(), *model.buffers()]),
         "gradients_mib": gradients,
-        "optimizer_state_mib": _size(_state_of(optimizer)),
+        "optimizer_state_mib": _size(x for x in _state_of(optimizer) if x.device in own),
     }
     kinds = {kind: size if size is None else size / MIB for kind, size in kinds.items()}
     rest = max(0.0, peak - sum(filter(None, kinds.values())))
     found = {"peak_mib": peak, "reserved_mib": device.reserved_memory_mib(), **kinds}
     found["rest_mib"] = rest if gradients is not None else None
+    found["off_device_mib"] = _size(x for x in _state_of(optimizer) if x.device not in own) / MIB
     return {kind: size if size is None else round(size, 1) for kind, size in found.items()}
 
 

@@ -41,6 +41,7 @@ from Utils.errors import Unsupported, UserError
 logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)
 warnings.filterwarnings("ignore", message=".*Please use the new API settings to control TF32")
 warnings.filterwarnings("ignore", message=".*Online softmax is disabled on the fly")
+warnings.filterwarnings("ignore", message="Paged optimizers are not supported on CPU")  # a note is
 DATA_SHARE = 0.1  # of the timed steps; a run that waits longer for its batches says so
 tqdm.monitor_interval = 0  # no thread of tqdm's beside the measured loop
 
@@ -53,8 +54,8 @@ class Settings(argparse.Namespace):
     """
 
     def require(self, need):
-        """Declares what the technique needs: "tf32", "bfloat16", "compile", "triton" or a package's
-        name.
+        """Declares what the technique needs: one of `hardware.CHECKS`, such as "tf32", or the name
+        of a package.
 
         Raises Unsupported where this device lacks it, which ends the run with a row that says so.
         Where the technique can run but not as meant, that goes into the run's note.
@@ -62,6 +63,14 @@ class Settings(argparse.Namespace):
         self.needs.append(need)
         if note := hardware.check(need, self.hardware):
             self.notes.append(note)
+
+    def require_batch_multiple(self, n):
+        """Declares that a step's sequences are dealt out to n equal parts. Raises Unsupported."""
+        if self.batch_size % n:
+            raise Unsupported(
+                f"needs a batch size that is a multiple of {n}, not {self.batch_size}; "
+                f"try --batch-size {n * -(-self.batch_size // n)}"
+            )
 
 
 # The command line -------------------------------------------------------------------------------

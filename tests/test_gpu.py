@@ -306,3 +306,75 @@ def test_the_batch_that_was_found_fits_and_twice_as_much_does_not(tmp_path):
     (found,) = results.read(file).batch_size.unique()
     assert found >= 16 and found & (found - 1) == 0
     assert f"batch of {2 * found}: out of memory" in ended.stderr
+
+
+def test_losses_of_what_saves_memory_are_its_parents(scripts):
+    parent = list(scripts("fused_optimizer").rows.loss)
+    for name in ("gradient_checkpointing", "gradient_accumulation", "optimizer_in_backward"):
+        assert list(scripts(name).rows.loss) == pytest.approx(parent, rel=2**-6), name
+
+
+@pytest.mark.parametrize("name", ["pure_bfloat16", "float8_linear", "untied_weights"])
+def test_what_computes_something_else_learns_as_well(name, scripts):
+    own, parent = scripts(name).rows.loss, scripts("fused_optimizer").rows.loss
+    assert own[0] == pytest.approx(parent[0], rel=2**-6) and own.iloc[-1] < own[0] - 1
+
+
+def test_scaled_float16_learns_once_its_scale_is_found(scripts):
+    own, baseline = scripts("float16_grad_scaler"), scripts("no_optimization").rows.loss
+    assert own.rows.loss[0] == pytest.approx(baseline[0], rel=2**-6)
+    assert own.rows.loss.iloc[-1] < own.rows.loss[0] - 1  # the first updates may be skipped
+    assert own.record["limits"]["precision"] == "float16"
+
+
+@pytest.mark.parametrize("name", ["gradient_checkpointing", "gradient_accumulation"])
+def test_fewer_activations_are_a_lower_peak(name, scripts):
+    own, parent = scripts(name).record["memory"], scripts("fused_optimizer").record["memory"]
+    assert own["peak_mib"] < parent["peak_mib"] - 100
+    assert own["optimizer_state_mib"] == parent["optimizer_state_mib"]
+
+
+def test_gradients_that_are_freed_at_once_are_fewer(scripts):
+    own, parent = (scripts(name).record for name in ("optimizer_in_backward", "fused_optimizer"))
+    assert own["memory"]["gradients_mib"] == pytest.approx(50_257 * 768 * 4 / 2**20, abs=0.1)
+    assert own["memory"]["gradients_mib"] < parent["memory"]["gradients_mib"] / 3
+    assert own["memory"]["optimizer_state_mib"] == parent["memory"]["optimizer_state_mib"]
+    assert own["compile"]["recompilations"] <= 1
+
+
+def test_paged_state_is_outside_torchs_allocator(scripts):
+    own, parent = (scripts(name).record for name in ("paged_optimizer", "8bit_optimizer"))
+    assert own["memory"]["off_device_mib"] > 200 > own["memory"]["optimizer_state_mib"]
+    assert own["memory"]["peak_mib"] < parent["memory"]["peak_mib"] - 100
+
+
+def test_paged_state_gives_way_where_unpaged_runs_out_of_memory():
+    """512 MiB of moments, with a ballast that leaves 256 MiB of the GPU for them."""
+    optim = pytest.importorskip("bitsandbytes").optim
+
+    def step(kind, left_mib=None):
+        torch.manual_seed(0)
+        weight = torch.nn.Parameter(torch.randn(2**28, device="cuda"))
+        weight.grad = torch.ones_like(weight)
+        torch.cuda.empty_cache()
+        ballast = None
+        if left_mib is not None:
+            free, _ = torch.cuda.mem_get_info()
+            ballast = torch.empty(free - left_mib * 2**20, dtype=torch.uint8, device="cuda")
+        try:
+            kind([weight]).step()
+            torch.cuda.synchronize()
+            return weight[:1000].tolist()
+        finally:
+            del ballast
+
+    expected = step(optim.AdamW8bit)
+    with pytest.raises(torch.OutOfMemoryError):
+        step(optim.AdamW8bit, left_mib=256)
+    assert step(optim.PagedAdamW8bit, left_mib=256) == expected
+    torch.cuda.empty_cache()
+
+
+def test_float8_takes_part_in_the_blocks_and_has_no_ceiling(scripts):
+    limits = scripts("float8_linear").record["limits"]
+    assert limits["precision"] is None and limits["datasheet_tflops"] is None

@@ -54,6 +54,7 @@ def test_memory_is_told_by_kind():
         "gradients_mib": 6.0,
         "optimizer_state_mib": 12.0,
         "rest_mib": 15.0,
+        "off_device_mib": 0.0,
     }
 
 

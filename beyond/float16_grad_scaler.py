@@ -1,0 +1,58 @@
+"""Autocast in float16, its gradients kept from vanishing by a loss that is scaled up.
+
+float16 has 5 exponent bits: what is smaller than 6e-8 is zero, and many gradients are. The loss is
+multiplied by 65,536 before the backward pass, and the gradients divided by it before the update.
+Where one overflowed, the update is skipped and the scale halved. Tensor cores from compute
+capability 7.0 on multiply float16, so this is the way for those that know no bfloat16.
+
+Parent: tensorFloat32
+Needs:  a GPU; on NVIDIA's, compute capability 7.0 or newer, and no TF32
+Gains:  time, and the memory of activations that are kept in 16 bits
+Costs:  range; updates that are skipped, the first ones often; a look at each gradient for infinity,
+        whose result the host waits for every step
+See:    Micikevicius et al. 2018, Mixed Precision Training (ICLR)
+"""
+
+import torch
+
+from Utils.data import TokenBatches
+from Utils.model import GPT
+from Utils.run import Run, parse_args
+
+
+def explicit_attention(q, k, v):  # each (B, n_head, T, head_dim)
+    T, head_dim = q.shape[-2:]
+    scores = q @ k.transpose(-2, -1) / head_dim**0.5  # (B, n_head, T, T)
+    future = torch.ones(T, T, dtype=torch.bool, device=q.device).triu(diagonal=1)
+    weights = scores.masked_fill(future, float("-inf")).softmax(dim=-1)
+    return weights @ v  # (B, n_head, T, head_dim)
+
+
+def main(args):
+    torch.manual_seed(args.seed)
+    args.require("float16")
+    torch.set_float32_matmul_precision("high")
+    batches = TokenBatches(args)
+    model = GPT(
+        args.config,
+        attention=explicit_attention,
+        vocab_size=50_257,
+        loss=torch.nn.functional.cross_entropy,
+    ).to(args.device)
+    optimizer = torch.optim.AdamW(model.parameters())
+    scaler = torch.amp.GradScaler(args.device.type)
+
+    with Run(args, model, optimizer) as run:
+        for idx, targets in run.steps(batches):
+            idx, targets = idx.to(args.device), targets.to(args.device)  # each (B, T)
+            with torch.autocast(args.device.type, dtype=torch.float16):
+                logits, loss = model(idx, targets)
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)  # waits for the device: an overflow's step must not be made
+            scaler.update()
+            optimizer.zero_grad(set_to_none=True)
+            run.log(loss.item())  # .item() waits until the device has finished the step
+
+
+if __name__ == "__main__":
+    main(parse_args(__doc__))

@@ -1,0 +1,63 @@
+"""The blocks' matrix products in 8-bit floats, forward and backward, the head's left in bfloat16.
+
+Tensor cores multiply 8-bit floats at twice the rate of bfloat16. E4M3 has 4 exponent bits, so each
+tensor is divided by a scale of its own that puts its largest element at the top of the range, found
+anew every step; gradients take E5M2, which has more range. Finding the largest element and casting
+read each operand once more: that pays only where the products are large enough to hide it.
+
+Parent: padded_vocabulary
+Needs:  the package torchao; an NVIDIA GPU of compute capability 8.9 or newer, or an AMD MI300
+Gains:  time, where matrices are large; at GPT-2 124M's width casts may cost more than is won
+Costs:  all but 3 or 2 bits of the operands' mantissas; the casts; sizes that are multiples of 16
+See:    Micikevicius et al. 2022, FP8 Formats for Deep Learning
+"""
+
+import torch
+
+from Utils.data import TokenBatches
+from Utils.model import GPT
+from Utils.run import Run, parse_args
+
+
+def flash_attention(q, k, v):  # each (B, n_head, T, head_dim)
+    return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+def cross_entropy(logits, targets):  # (B * T, 50_304), (B * T,)
+    return torch.nn.functional.cross_entropy(logits[:, :50_257], targets)
+
+
+def main(args):
+    torch.manual_seed(args.seed)
+    args.require("tf32")
+    torch.set_float32_matmul_precision("high")
+    args.require("bfloat16")
+    batches = TokenBatches(args)
+    model = GPT(
+        args.config,
+        attention=flash_attention,
+        vocab_size=50_304,
+        loss=cross_entropy,
+    ).to(args.device)
+    args.require("float8")
+    args.require("torchao")
+    from torchao.float8 import convert_to_float8_training  # here, so that --help does without
+
+    convert_to_float8_training(model, module_filter_fn=lambda layer, name: name != "lm_head")
+    args.require("compile")
+    model = torch.compile(model)
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+
+    with Run(args, model, optimizer) as run:
+        for idx, targets in run.steps(batches):
+            idx, targets = idx.to(args.device), targets.to(args.device)  # each (B, T)
+            with torch.autocast(args.device.type, dtype=torch.bfloat16):
+                logits, loss = model(idx, targets)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+            run.log(loss.item())  # .item() waits until the device has finished the step
+
+
+if __name__ == "__main__":
+    main(parse_args(__doc__))

@@ -1,0 +1,59 @@
+"""A step's batch in four parts, one after the other, their gradients added up before the update.
+
+The mean over a batch is the mean of the means of its quarters, so four backward passes, each of a
+quarter of the loss, leave in every .grad what one pass over the whole batch would. Only a quarter
+of the activations and logits is there at once. This is how a batch is trained that does not fit;
+where it does fit, products of fewer rows use the device less well.
+
+Parent: fused_optimizer
+Needs:  a batch size that is a multiple of 4
+Gains:  memory: up to three quarters of the activations
+Costs:  time: four times as many launches, on smaller products, and gradients that are read and
+        written to be added up; while they are, a compiled backward's own are there as well
+See:    Ott et al. 2018, Scaling Neural Machine Translation, on delayed updates
+"""
+
+import torch
+
+from Utils.data import TokenBatches
+from Utils.model import GPT
+from Utils.run import Run, parse_args
+
+
+def flash_attention(q, k, v):  # each (B, n_head, T, head_dim)
+    return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+def main(args):
+    torch.manual_seed(args.seed)
+    args.require("tf32")
+    torch.set_float32_matmul_precision("high")
+    args.require("bfloat16")
+    args.require_batch_multiple(4)
+    batches = TokenBatches(args)
+    model = GPT(
+        args.config,
+        attention=flash_attention,
+        vocab_size=50_257,
+        loss=torch.nn.functional.cross_entropy,
+    ).to(args.device)
+    args.require("compile")
+    model = torch.compile(model)
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+
+    with Run(args, model, optimizer) as run:
+        for idx, targets in run.steps(batches):
+            idx, targets = idx.to(args.device), targets.to(args.device)  # each (B, T)
+            mean = 0.0
+            for part_idx, part_targets in zip(idx.chunk(4), targets.chunk(4), strict=True):
+                with torch.autocast(args.device.type, dtype=torch.bfloat16):
+                    loss = model(part_idx, part_targets)[1] / 4  # its share of the batch's mean
+                loss.backward()
+                mean += loss.detach()
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+            run.log(mean.item())  # .item() waits until the device has finished the step
+
+
+if __name__ == "__main__":
+    main(parse_args(__doc__))

@@ -1,0 +1,55 @@
+"""An output head with a weight of its own, which shows what tying it to the embedding saves.
+
+GPT-2 uses one matrix twice, to look tokens up and to score them, and its gradient is the sum of
+both uses. Untied, the head gets a copy: the first loss is the parent's, and from the first update
+on the two go their own ways. The arithmetic of forward and backward stays what it was; there are
+50,257 x n_embd parameters more to keep, to differentiate and to update.
+
+Parent: fused_optimizer
+Needs:  nothing
+Gains:  freedom for the two to differ; their gradients need not be added up
+Costs:  memory: 16 bytes for each of 38.6M parameters more; time in the optimizer
+See:    Press and Wolf 2017, Using the Output Embedding to Improve Language Models
+"""
+
+import torch
+
+from Utils.data import TokenBatches
+from Utils.model import GPT
+from Utils.run import Run, parse_args
+
+
+def flash_attention(q, k, v):  # each (B, n_head, T, head_dim)
+    return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+def main(args):
+    torch.manual_seed(args.seed)
+    args.require("tf32")
+    torch.set_float32_matmul_precision("high")
+    args.require("bfloat16")
+    batches = TokenBatches(args)
+    model = GPT(
+        args.config,
+        attention=flash_attention,
+        vocab_size=50_257,
+        loss=torch.nn.functional.cross_entropy,
+    ).to(args.device)
+    model.lm_head.weight = torch.nn.Parameter(model.wte.weight.detach().clone())
+    args.require("compile")
+    model = torch.compile(model)
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+
+    with Run(args, model, optimizer) as run:
+        for idx, targets in run.steps(batches):
+            idx, targets = idx.to(args.device), targets.to(args.device)  # each (B, T)
+            with torch.autocast(args.device.type, dtype=torch.bfloat16):
+                logits, loss = model(idx, targets)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+            run.log(loss.item())  # .item() waits until the device has finished the step
+
+
+if __name__ == "__main__":
+    main(parse_args(__doc__))

@@ -1,0 +1,323 @@
+"""Techniques of memory and of precision: what each saves, and whose losses it has."""
+
+import contextlib
+import importlib
+import math
+import re
+import sys
+from collections import Counter
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from tests.fakes import FakeCuda
+from Utils import hardware, ladder, limits, record, run, summary
+from Utils.config import CONFIGS, GPTConfig
+from Utils.errors import Unsupported
+
+STEPS = 5
+MIB = 2**20
+
+
+class Watch:
+    """Stands in for Run: keeps the model, its first weights, and the losses of a few steps."""
+
+    def __init__(self, args, model, optimizer):
+        self.args, self.model, self.optimizer, self.losses = args, model, optimizer, []
+        self.first = {name: p.detach().clone() for name, p in model.named_parameters()}
+        self.gradients = record.GradientWatch(model)
+        Watch.last = self
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        pass
+
+    def steps(self, batches):
+        for step in range(STEPS):
+            with self.gradients if step == 1 else contextlib.nullcontext():
+                yield batches[step]
+
+    def log(self, loss):
+        self.losses.append(loss)
+
+    def state_mib(self):
+        device = SimpleNamespace(peak_memory_mib=lambda: 0, reserved_memory_mib=lambda: None)
+        return record.memory(device, self.model, self.optimizer, None)["optimizer_state_mib"]
+
+
+@pytest.fixture
+def train(tmp_path, monkeypatch):
+    """A few steps of a script's own main, not compiled: train("fused_optimizer") is its Watch."""
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    monkeypatch.setattr(torch, "compile", lambda model: model)
+    file = ["--results-file", str(tmp_path / "results.csv"), "--device", "cpu"]
+
+    def train(name, *flags, config=None):
+        found = ladder.get(name)
+        script = importlib.import_module(name if found.at_top_level else f"beyond.{name}")
+        monkeypatch.setattr(script, "Run", Watch)
+        flags = ["--model", "gpt2-tiny", "--dataset", "synthetic", *file, *flags]
+        args = run.parse_args("", flags, name)
+        args.config = config or args.config
+        script.main(args)
+        return Watch.last
+
+    return train
+
+
+@pytest.fixture
+def in_float32(monkeypatch):
+    """What tells scripts apart is then no rounding to bfloat16."""
+    monkeypatch.setattr(torch, "autocast", lambda *args, **kwargs: contextlib.nullcontext())
+
+
+def gpu(capability=(9, 0), **facts):
+    return hardware.CUDA(torch.device("cuda", 0), FakeCuda(capability=capability, **facts))
+
+
+def needs_of(name):
+    return re.findall(r'args\.require\("(\w+)"\)', ladder.get(name).code)
+
+
+# Checkpointing ----------------------------------------------------------------------------------
+
+
+def test_recomputing_gives_the_parents_losses_to_the_last_bit(train):
+    parent, child = train("fused_optimizer"), train("gradient_checkpointing")
+    assert len(parent.losses) == STEPS and parent.losses[0] != parent.losses[-1]
+    assert child.losses == parent.losses
+
+
+def test_compiled_a_block_keeps_its_input_and_nothing_else(train, monkeypatch):
+    B, T, layers, shapes = 2, 32, 3, []
+    config = GPTConfig(n_layer=layers, n_head=2, n_embd=64)
+    model = train("gradient_checkpointing", config=config).model
+    own = {p.untyped_storage().data_ptr() for p in model.parameters()}
+
+    def pack(x):
+        if x.untyped_storage().data_ptr() not in own:
+            shapes.append(tuple(x.shape))
+        return x
+
+    monkeypatch.undo()
+    model, idx = torch.compile(model, backend="aot_eager"), torch.zeros(B, T, dtype=torch.long)
+    model(idx, idx)
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
+        model(idx, idx)
+    # AOTAutograd adds 5 kB of the generator's state, since attention may draw random numbers.
+    shapes = [shape for shape in shapes if shape != torch.get_rng_state().shape]
+    as_many_as_blocks = {shape for shape, n in Counter(shapes).items() if n >= layers}
+    assert as_many_as_blocks == {(B, T, 64)} and shapes.count((B, T, 64)) <= layers + 1
+
+
+# Accumulation -----------------------------------------------------------------------------------
+
+
+def test_four_quarters_give_the_losses_of_the_whole(train, in_float32):
+    flags = ["--batch-size", "8", "--seq-len", "32"]
+    parent, child = train("fused_optimizer", *flags), train("gradient_accumulation", *flags)
+    assert child.losses == pytest.approx(parent.losses, rel=1e-5)
+    assert child.losses[0] == pytest.approx(parent.losses[0], rel=1e-6)
+    assert {type(loss) for loss in child.losses} == {float}
+
+
+def test_a_quarter_of_the_batch_is_there_at_once(train, in_float32):
+    """At the tiny model nearly all of a step is logits: 98 MiB for the whole batch."""
+    peaks, flags = [], ["--batch-size", "8", "--seq-len", "64"]
+    for name in ("fused_optimizer", "gradient_accumulation"):
+        watch = train(name, *flags)
+        kinds = record.memory(watch.args.hardware, watch.model, watch.optimizer, 0)
+        peaks.append(kinds["rest_mib"])
+    assert peaks[1] < peaks[0] - 98
+
+
+def test_a_batch_that_cannot_be_quartered_is_a_row_with_the_remedy(train):
+    for size, better in (("1", 4), ("6", 8)):
+        with pytest.raises(Unsupported, match=f"multiple of 4, not {size}; .* {better}$"):
+            train("gradient_accumulation", "--batch-size", size)
+
+
+# The optimizer in the backward pass -------------------------------------------------------------
+
+
+def test_updating_on_the_way_gives_the_parents_losses_to_the_last_bit(train):
+    parent, child = train("fused_optimizer"), train("optimizer_in_backward")
+    assert child.losses == parent.losses
+    assert all(p.grad is None for p in child.model.parameters())
+    facts = record.training(child.model, child.optimizer)
+    assert facts["updated_parameters"] == facts["parameters"] == parent.args.config.parameters()
+    assert child.state_mib() == parent.state_mib() > 0
+
+
+def test_one_gradient_is_there_at_once(train):
+    parent, child = train("fused_optimizer"), train("optimizer_in_backward")
+    assert parent.gradients.most == 4 * parent.args.config.parameters()
+    assert child.gradients.most == child.model.wte.weight.nbytes
+
+
+def test_each_block_is_a_graph_of_its_own(train, monkeypatch):
+    compiled = []
+    monkeypatch.setattr(torch, "compile", lambda what: compiled.append(what) or what)
+    model = train("optimizer_in_backward").model
+    assert compiled[0] is torch.nn.functional.cross_entropy
+    assert [what.__self__ for what in compiled[1:]] == list(model.h)
+
+
+# Paging -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore:Paged optimizers are not supported on CPU")
+def test_eight_bits_are_a_quarter_of_the_state_paged_or_not(train):
+    pytest.importorskip("bitsandbytes")
+    parent, child = train("8bit_optimizer"), train("paged_optimizer")
+    assert type(child.optimizer).__name__ == "PagedAdamW8bit"
+    assert child.losses == parent.losses
+    in_float32 = 8 * child.args.config.parameters() / MIB
+    assert child.state_mib() == parent.state_mib() == pytest.approx(in_float32 / 4, rel=0.03)
+    assert "not paged on this device" in child.args.notes
+    assert "not paged on this device" not in parent.args.notes
+    assert hardware.check("managed_memory", gpu()) == ""
+
+
+def test_state_that_lies_elsewhere_is_no_part_of_the_peak():
+    model = torch.nn.Linear(256, 1024, bias=False)
+    optimizer = torch.optim.AdamW(model.parameters())
+    optimizer.state[model.weight] = {
+        "here": torch.zeros(MIB // 4),
+        "there": torch.zeros(MIB // 2, device="meta"),
+    }
+    device = SimpleNamespace(peak_memory_mib=lambda: 10.0, reserved_memory_mib=lambda: None)
+    found = record.memory(device, model, optimizer, 0)
+    assert (found["optimizer_state_mib"], found["off_device_mib"]) == (1.0, 2.0)
+    assert found["rest_mib"] == 10.0 - 1.0 - 1.0
+
+
+# float16 ----------------------------------------------------------------------------------------
+
+
+def test_float16_is_there_for_gpus_that_have_no_bfloat16():
+    old = gpu(capability=(7, 5), name="Tesla T4")
+    for need in needs_of("float16_grad_scaler"):
+        assert hardware.check(need, old) == ""
+    with pytest.raises(Unsupported, match="TF32 needs"):
+        [hardware.check(need, old) for need in needs_of("tensorFloat32")]
+    with pytest.raises(Unsupported, match="float16 on tensor cores needs compute capability 7.0"):
+        hardware.check("float16", gpu(capability=(6, 1)))
+    with pytest.raises(Unsupported, match="^float16 needs a GPU"):
+        hardware.check("float16", hardware.CPU())
+    assert limits.precision_of(needs_of("float16_grad_scaler")) == "float16"
+
+
+def test_scaled_float16_trains_as_float32_does(train, monkeypatch):
+    """On a CPU, which is slow at it but can."""
+    monkeypatch.setitem(hardware.CHECKS, "float16", lambda device: None)
+    scales = []
+    update = torch.amp.GradScaler.update
+    monkeypatch.setattr(
+        torch.amp.GradScaler, "update", lambda s: scales.append(s.get_scale()) or update(s)
+    )
+    flags = ["--seq-len", "16"]
+    parent, child = train("tensorFloat32", *flags), train("float16_grad_scaler", *flags)
+    assert scales == [65536.0] * STEPS  # nothing overflowed, so that no update was skipped
+    assert child.losses != parent.losses
+    assert child.losses == pytest.approx(parent.losses, rel=2**-10)
+
+
+# bfloat16 alone ---------------------------------------------------------------------------------
+
+
+def test_in_bfloat16_layer_norms_do_not_move(train):
+    parent, child = train("fused_optimizer"), train("pure_bfloat16")
+
+    def moved(watch):
+        norms = {name for name in watch.first if re.search(r"ln_\w+\.weight", name)}
+        now = dict(watch.model.named_parameters())
+        return {name for name in norms if not torch.equal(now[name], watch.first[name])}, norms
+
+    assert moved(parent)[0] == moved(parent)[1] != set()
+    assert moved(child)[0] == set() != moved(child)[1]
+    assert not torch.equal(child.model.wte.weight, child.first["wte.weight"])
+
+
+def test_it_is_all_in_bfloat16_but_the_loss(train):
+    parent, child = train("fused_optimizer"), train("pure_bfloat16")
+    assert {p.dtype for p in child.model.parameters()} == {torch.bfloat16}
+    assert child.gradients.most == parent.gradients.most / 2
+    assert child.state_mib() == pytest.approx(parent.state_mib() / 2, rel=0.01)
+    rounded = torch.tensor(child.losses).bfloat16().float().tolist()
+    assert all(loss != coarse for loss, coarse in zip(child.losses, rounded, strict=True))
+    assert child.losses == pytest.approx(parent.losses, rel=2**-8)
+
+
+# float8 -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def torchao(monkeypatch):
+    """Stands in for the package; keeps what was handed to convert_to_float8_training."""
+    seen = SimpleNamespace(filter=None)
+
+    def convert_to_float8_training(module, *, module_filter_fn=None, config=None):
+        seen.filter, seen.config = module_filter_fn, config
+        return module
+
+    float8 = SimpleNamespace(convert_to_float8_training=convert_to_float8_training)
+    monkeypatch.setitem(sys.modules, "torchao", SimpleNamespace(float8=float8, __spec__="here"))
+    monkeypatch.setitem(sys.modules, "torchao.float8", float8)
+    monkeypatch.setitem(hardware.CHECKS, "float8", lambda device: None)
+    return seen
+
+
+def test_all_products_but_the_heads_are_converted(train, torchao):
+    model = train("float8_linear").model
+    layers = [name for name, m in model.named_modules() if isinstance(m, torch.nn.Linear)]
+    converted = [name for name in layers if torchao.filter(model.get_submodule(name), name)]
+    assert set(layers) - set(converted) == {"lm_head"} and len(converted) == 4 * len(model.h)
+
+
+def test_float8_needs_a_gpu_that_has_it_and_the_package(monkeypatch):
+    assert hardware.check("float8", gpu(capability=(8, 9))) == ""
+    with pytest.raises(Unsupported, match="float8 needs compute capability 8.9; Fake GPU has 8.6"):
+        hardware.check("float8", gpu(capability=(8, 6)))
+    with pytest.raises(Unsupported, match="^float8 products need an NVIDIA or AMD GPU$"):
+        hardware.check("float8", hardware.CPU())
+    monkeypatch.setattr(torch.version, "hip", "7.0")
+    assert hardware.check("float8", gpu(architecture="gfx942:sramecc+")) == ""
+    with pytest.raises(Unsupported, match="float8 needs an MI300 or newer"):
+        hardware.check("float8", gpu(architecture="gfx90a"))
+    assert needs_of("float8_linear")[-3:] == ["float8", "torchao", "compile"]
+
+
+def test_products_of_several_precisions_have_no_ceiling_and_no_mfu(monkeypatch):
+    ceilings = {"matmul_tflops": {"float32": 9.0, "bfloat16": 99.0}, "bandwidth_gb_s": 999.0}
+    monkeypatch.setattr(limits, "ceilings", lambda device: ceilings)
+    needs, here = needs_of("float8_linear"), SimpleNamespace(name="NVIDIA L4")
+    args = SimpleNamespace(config=CONFIGS["gpt2"], batch_size=1, seq_len=64, hardware=here)
+    args.needs = needs_of("padded_vocabulary")
+    assert limits.describe(args)["floor_ms"] and limits.describe(args)["datasheet_tflops"]
+    args.needs = needs
+    found = limits.describe(args)
+    assert found["precision"] is found["datasheet_tflops"] is found["floor_ms"] is None
+    line = summary._from_records({"tokens_per_second": 1e3, "median_ms": 64.0}, [{"limits": found}])
+    for figure in ("ceiling_share", "mfu", "floor_ms", "floor_speedup"):
+        assert math.isnan(line[figure])
+    assert line["tflops"] > 0 and line["precision"] is None
+
+
+# Untied -----------------------------------------------------------------------------------------
+
+
+def test_an_untied_head_starts_as_a_copy_and_goes_its_own_way(train):
+    parent, child = train("fused_optimizer"), train("untied_weights")
+    more = 50_257 * child.args.config.n_embd
+    facts = [record.training(watch.model, watch.optimizer) for watch in (parent, child)]
+    for figure in ("parameters", "updated_parameters"):
+        assert facts[1][figure] == facts[0][figure] + more
+    assert child.losses[0] == parent.losses[0]
+    assert child.losses[1:] != parent.losses[1:]
+    assert child.losses == pytest.approx(parent.losses, rel=2**-8)
+    assert not torch.equal(child.model.lm_head.weight, child.model.wte.weight)
+    assert child.state_mib() == pytest.approx(parent.state_mib() + 8 * more / MIB, abs=0.2)
