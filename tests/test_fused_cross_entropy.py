@@ -164,6 +164,41 @@ def test_a_compiled_model_learns_from_it_what_it_learns_from_the_parents(tmp_pat
     torch.testing.assert_close(own_gradients, gradients, rtol=1e-4, atol=1e-6)
 
 
+ALL_TOGETHER = """
+import sys, torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from beyond import all_together, padded_vocabulary
+from Utils import run
+
+class NoSynchronization(TorchDispatchMode):
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        assert function != torch.ops.aten._local_scalar_dense.default, "a tensor was read"
+        return function(*args, **(kwargs or {}))
+
+class Strict(run.Run):
+    def steps(self, batches):
+        with NoSynchronization():
+            yield from super().steps(batches)
+
+torch.compile = lambda model, **options: model
+torch.Tensor.pin_memory = lambda tensor: tensor
+run.Settings.require = lambda args, need: None
+all_together.Run = Strict
+flags = ["--model=gpt2-tiny", "--dataset=synthetic", "--device=cpu", "--seq-len=8", "--steps=4"]
+for script in (padded_vocabulary, all_together):
+    name = script.__name__.split(".")[1]
+    script.main(run.parse_args("", [*flags, "--warmup=1", f"--results-file={sys.argv[1]}"], name))
+"""
+
+
+def test_all_together_learns_what_the_padded_vocabulary_does_and_reads_no_tensor(tmp_path):
+    interpret(ALL_TOGETHER, path := tmp_path / "results.csv")
+    rows = results.read(path)
+    losses = {name: list(own.loss) for name, own in rows.groupby("technique")}
+    assert losses["all_together"] == pytest.approx(losses["padded_vocabulary"], rel=2**-8)
+    assert len(losses["all_together"]) == 4
+
+
 # Compiled for GPUs that are not here ------------------------------------------------------------
 
 

@@ -1,0 +1,143 @@
+"""What of all this adds up on one GPU: a page that leaves the device nothing to wait for.
+
+The kernel for the loss, products tuned for their shapes, batches copied from pinned memory, and a
+loss that is read when the run has ended. Each removes something that none of the others does: the
+second pass over the logits, the slower product kernels, and the host's two waits a step, so that
+launches run ahead of the device.
+
+Parent: fused_cross_entropy
+Needs:  Triton, so an NVIDIA or AMD GPU
+Gains:  what its parts gain; a host that waits for nothing hides its launches entirely
+Costs:  a first step of minutes; the logits; losses that are seen at the end only
+See:    the scripts whose lines it takes: max_autotune, asynchronous_logging, prefetching_loader
+"""
+
+from types import SimpleNamespace
+
+import torch
+
+from Utils.data import TokenBatches
+from Utils.model import GPT
+from Utils.run import Run, parse_args
+
+try:
+    import triton
+    import triton.language as tl
+except ModuleNotFoundError:  # --help does without, and main says that it is missing
+    triton = tl = SimpleNamespace(jit=lambda kernel: kernel, constexpr=None)
+
+
+def flash_attention(q, k, v):  # each (B, n_head, T, head_dim)
+    return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+@triton.jit
+def cross_entropy_kernel(
+    logits, targets, losses, scale, V: tl.constexpr, columns: tl.constexpr, BLOCK: tl.constexpr
+):
+    """One program a row: its loss, and (softmax - one_hot(target)) * scale over its logits.
+
+    The softmax is over the first V columns; the others, padding, get a gradient of 0.
+    """
+    row = tl.program_id(0).to(tl.int64)  # B * T * columns can exceed 2^31
+    logits += row * columns
+    target = tl.load(targets + row)
+    peak = -3.4e38  # not -inf: for a block of nothing else, -inf - -inf is NaN
+    total = 0.0
+    logit = 0.0
+    for start in range(0, V, BLOCK):
+        column = start + tl.arange(0, BLOCK)
+        # Of an odd number of columns, as V is one, each would have to be loaded by itself.
+        x = tl.load(logits + column, mask=column < columns).to(tl.float32)
+        x = tl.where(column < V, x, float("-inf"))
+        higher = tl.maximum(peak, tl.max(x, axis=0))
+        # exp(peak - higher) moves the sum so far from the old peak to the new one.
+        total = total * tl.exp(peak - higher) + tl.sum(tl.exp(x - higher), axis=0)
+        peak = higher
+        # Picked out here: a load of its own could come after another thread's write.
+        logit += tl.sum(tl.where(column == target, x, 0.0), axis=0)
+    tl.store(losses + row, tl.log(total) + (peak - logit))
+    for start in range(0, columns, BLOCK):
+        column = start + tl.arange(0, BLOCK)
+        x = tl.load(logits + column, mask=column < columns).to(tl.float32)
+        x = tl.where(column < V, x, float("-inf"))
+        gradient = tl.exp(x - peak) / total - tl.where(column == target, 1.0, 0.0)
+        tl.store(logits + column, gradient * scale, mask=column < columns)
+
+
+@triton.jit
+def scale_kernel(gradient, factor, columns: tl.constexpr, BLOCK: tl.constexpr):
+    """gradient *= factor, which is read here: on the host it would have to be waited for."""
+    scale = tl.load(factor)
+    if scale != 1:  # loss.backward() hands in 1, and the gradient is not even read
+        gradient += tl.program_id(0).to(tl.int64) * columns
+        for start in range(0, columns, BLOCK):
+            column = start + tl.arange(0, BLOCK)
+            x = tl.load(gradient + column, mask=column < columns).to(tl.float32)
+            tl.store(gradient + column, x * scale, mask=column < columns)
+
+
+class FusedCrossEntropy(torch.autograd.Function):
+    """The mean over all rows. Backward scales in place: run again, it raises."""
+
+    @staticmethod
+    def forward(ctx, logits, targets, V):  # (N, columns), (N,); V <= columns
+        assert logits.is_contiguous() and targets.is_contiguous()
+        N, columns = logits.shape
+        losses = torch.empty(N, dtype=torch.float32, device=logits.device)
+        cross_entropy_kernel[(N,)](
+            logits, targets, losses, 1 / N, V, columns, BLOCK=4096, num_warps=8
+        )
+        torch.autograd.graph.increment_version(logits)  # autograd does not see Triton's writes
+        ctx.save_for_backward(logits)
+        return losses.mean()
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, factor):
+        (gradient,) = ctx.saved_tensors
+        N, columns = gradient.shape
+        scale_kernel[(N,)](gradient, factor, columns, BLOCK=4096, num_warps=8)
+        torch.autograd.graph.increment_version(gradient)  # a second backward would scale it twice
+        return gradient, None, None
+
+
+@torch.compiler.disable  # a compiled backward copies what it is handed before it writes to it
+def cross_entropy(logits, targets):  # (B * T, 50_304), (B * T,)
+    return FusedCrossEntropy.apply(logits, targets, 50_257)
+
+
+def main(args):
+    torch.manual_seed(args.seed)
+    args.require("tf32")
+    torch.set_float32_matmul_precision("high")
+    args.require("bfloat16")
+    args.require("triton")
+    batches = TokenBatches(args)
+    model = GPT(
+        args.config,
+        attention=flash_attention,
+        vocab_size=50_304,
+        loss=cross_entropy,
+    ).to(args.device)
+    args.require("compile")
+    # otherwise the ten fastest of each product are printed
+    torch._inductor.config.autotune_num_choices_displayed = 0
+    model = torch.compile(model, mode="max-autotune-no-cudagraphs")
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+
+    with Run(args, model, optimizer) as run:
+        for idx, targets in run.steps(batches):
+            idx, targets = idx.pin_memory(), targets.pin_memory()  # or the copies wait
+            idx = idx.to(args.device, non_blocking=True)  # (B, T)
+            targets = targets.to(args.device, non_blocking=True)  # (B, T)
+            with torch.autocast(args.device.type, dtype=torch.bfloat16):
+                loss = model(idx, targets)[1]  # [0], once the logits, is their gradient by now
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+            run.log(loss.detach())  # stays on the device, to be read after the run
+
+
+if __name__ == "__main__":
+    main(parse_args(__doc__))
