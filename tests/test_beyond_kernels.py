@@ -346,7 +346,7 @@ def test_beyond_is_run_with_what_its_ratios_are_taken_over():
     assert [t for t in groups["everything"] if t.at_top_level] == groups["ladder"]
     names = [technique.name for technique in groups["beyond"]]
     assert names == [name for name in everything if name in names]  # each once, parents first
-    assert {"no_optimization", "fused_optimizer"} <= {*names} and "tensorFloat32" not in names
+    assert {"no_optimization", "fused_optimizer"} <= {*names} and "brainFloat16" not in names
     for technique in everything.values():
         if not technique.at_top_level:
             assert {technique.name, technique.parent} <= {*names}
