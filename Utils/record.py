@@ -7,7 +7,6 @@ import hashlib
 import os
 import platform
 import sys
-import sysconfig
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -179,7 +178,7 @@ def _versions():
 def _collect_env():
     """The report of torch.utils.collect_env. It takes seconds, so it is kept until the machine is
     started anew or a package is installed."""
-    packages = Path(sysconfig.get_path("purelib"))
+    packages = Path(torch.__file__).parent.parent
     parts = sys.executable, torch.__version__, psutil.boot_time(), packages.stat().st_mtime
     kept = CACHE / f"collect_env-{hashlib.sha256(repr(parts).encode()).hexdigest()[:16]}.txt"
     try:

@@ -27,7 +27,7 @@ from Utils.errors import UserError, one_line
 from Utils.settings import CACHE, ROOT
 
 # What decides a step's time and loss, beside the script.
-SHARED = [ROOT / "Utils" / f"{name}.py" for name in ("model", "data", "run", "hardware")]
+SHARED = ("batch", "config", "data", "hardware", "model", "record", "run")
 
 
 def main(argv):
@@ -91,7 +91,8 @@ def _resume(args, chosen, plan):
     parts = [sys.executable, version("torch"), platform.node(), _head()]
     parts += [os.environ.get(name, "") for name in ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")]
     parts += [str(args.results_file.resolve()), *_flags(args, 0)]
-    parts += [file.read_text() for file in SHARED] + [t.name + t.code for t in chosen]
+    parts += [(ROOT / "Utils" / f"{name}.py").read_text() for name in SHARED]
+    parts += [t.name + t.code for t in chosen]
     key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
     note = CACHE / "suites" / f"{key}.json"
     try:

@@ -1,9 +1,11 @@
 """Rows of runs that never happened, for tests of what reads results."""
 
 import re
+import subprocess
 from itertools import count
 
 from Utils import results
+from Utils.ladder import ROOT
 
 _number = count()
 
@@ -44,3 +46,9 @@ def rows_of(technique, step_ms, warmup=2, loss=5.0, **columns):
         }
         for step, ms in enumerate(step_ms)
     ]
+
+
+def committed(name):
+    """A file as it was committed: the one here may have changed since, by a run or a redrawing."""
+    show = subprocess.run(["git", "-C", str(ROOT), "show", f"HEAD:{name}"], capture_output=True)
+    return show.stdout or (ROOT / name).read_bytes()

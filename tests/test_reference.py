@@ -2,18 +2,11 @@
 
 import json
 import re
-import subprocess
 
 import pytest
 
+from tests.rows import committed
 from Utils import results, summary
-from Utils.ladder import ROOT
-
-
-def committed(name):
-    """A file as it was committed: the one here may have changed since, by a run or a redrawing."""
-    show = subprocess.run(["git", "-C", str(ROOT), "show", f"HEAD:{name}"], capture_output=True)
-    return show.stdout or (ROOT / name).read_bytes()
 
 
 @pytest.fixture(scope="module")
