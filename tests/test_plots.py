@@ -138,6 +138,9 @@ def test_tainted_runs_are_marked_in_every_chart_of_times(draw):
     assert "torch_compile (tainted)" in texts["heatmap"]
     assert "hatched: tainted runs" in texts["speedup"]
     assert texts["heatmap"].count("(tainted)") == 1
+    rows = results.read("results.csv")
+    bars = plot_results.draw_speedup(rows, summary.summarize(rows)).axes[0].patches
+    assert [bool(bar.get_hatch()) for bar in bars] == [False, False, False, True]
 
 
 def test_bars_carry_the_verdict_on_time_and_what_is_computed(draw):
