@@ -11,6 +11,7 @@ import json
 import logging
 import math
 import os
+import runpy
 import secrets
 import signal
 import subprocess
@@ -124,6 +125,20 @@ def _settle(args):
         args.config.parameters(),
         **{name: value for name, value in given.items() if name not in args.auto},
     )
+
+
+def execute(technique, argv, run):
+    """Runs a technique's script in this process, with the class `run` in place of Run.
+
+    technique: of `ladder`. argv: its flags. What the script raises gets through to the caller.
+    """
+    module, arguments = sys.modules[__name__], sys.argv
+    usual, module.Run = module.Run, run
+    sys.argv = [str(technique.path), *argv]
+    try:
+        runpy.run_path(sys.argv[0], run_name="__main__")
+    finally:
+        module.Run, sys.argv = usual, arguments
 
 
 # The measured loop ------------------------------------------------------------------------------
