@@ -18,9 +18,10 @@ RESULTS_FILE ?= results.csv  ## where rows are appended
 PLOTSPREFIX  ?=              ## of the charts' file names
 # Not settings of a run:
 DEVICE_NAME  ?=              ## for plots and table: part of a device's name; else the newest run's
-TIMEOUT      ?= 60           ## for all, beyond, everything: minutes after which a run is ended
+TIMEOUT      ?= 60           ## for all, beyond, everything, ablate: minutes after which a run is ended
 PRICE        ?=              ## for table: what an hour of this device costs
-T            ?=              ## for diff: a technique
+T            ?=              ## for diff: a technique; for ablate: the whole, else the last rung
+WITHOUT      ?=              ## for diff: a technique whose diff is taken back from T
 A            ?=              ## for compare: a results file, or FILE:WORDS, as in A=results.csv:2.11
 B            ?=              ## for compare: the same, as in B=results.csv:2.13; held against A
 
@@ -61,6 +62,9 @@ all beyond everything:
 	@$(PYTHON) -m Utils.suite $(WHICH) $(FLAGS) $(call flag,timeout,$(TIMEOUT)); status=$$?; \
 	if [ $$status -le 1 ]; then $(MAKE) plots || status=1; fi; exit $$status
 
+ablate: ceilings             ## each technique alone, and the whole without it: table and chart
+	@$(PYTHON) -m Utils.ablation $(strip $(T)) $(FLAGS) $(call flag,timeout,$(TIMEOUT))
+
 smoke: $(ENVIRONMENT)        ## every script at a tiny model, in about a minute; results.csv stays as it is
 	@mkdir -p .cache/smoke
 	@$(PYTHON) -m Utils.suite $(FLAGS) --model gpt2-tiny --steps 8 --warmup 3 --rounds 1 \
@@ -83,7 +87,7 @@ readme: $(ENVIRONMENT)       ## put those tables into README.md
 	@$(PYTHON) -m Utils.summary $(SELECTION) --into README.md
 
 diff: $(ENVIRONMENT)         ## what a technique is: its script against its parent's; T=flash_attention
-	@$(PYTHON) -m Utils.ladder diff '$(strip $(T))'
+	@$(PYTHON) -m Utils.ladder diff '$(strip $(T))' '$(strip $(WITHOUT))'
 
 compare: $(ENVIRONMENT)      ## two devices, torch versions or commits; A=results.csv:2.11 B=results.csv:2.13
 	@$(PYTHON) -m Utils.compare '$(strip $(A))' '$(strip $(B))' $(call flag,plotsprefix,$(PLOTSPREFIX))
@@ -136,5 +140,5 @@ help:                        ## this list
 	.venv/bin/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
 	@touch $@
 
-.PHONY: baseline tf32 bf16 flash fused 8bit all beyond everything smoke ceilings $(TECHNIQUES) \
+.PHONY: baseline tf32 bf16 flash fused 8bit all beyond everything ablate smoke ceilings $(TECHNIQUES) \
         plots table readme diff compare init_results reset clean test lint gpu-check help

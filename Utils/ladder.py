@@ -77,6 +77,12 @@ def get(name):
     return known[name]
 
 
+def line(name):
+    """The names from the baseline down to that technique, both included. Raises UserError."""
+    technique = get(name)
+    return [*(line(technique.parent) if technique.parent else ()), technique.name]
+
+
 def group(name):
     """The techniques that one word stands for: ladder, those at the top level; beyond, those of
     beyond/ with what their ratios are taken over, the baseline and their parents; everything.
@@ -102,13 +108,16 @@ def diff(technique, parent, context=3):
 
 
 def main(command, *names):
-    """list: every technique with its headline. diff NAME: what it says of itself, then its code
-    against its parent's, in colour on a terminal."""
+    """list: every technique with its headline. diff NAME [WITHOUT]: what it says of itself, then
+    its code against its parent's, in colour on a terminal; of a variant (see `variants`), such as
+    NAME with the diff of WITHOUT taken back, its code against what it was made from."""
     if command == "list":
         for technique in techniques().values():
             print(f"  {technique.name:20} {technique.headline}")
         return
-    technique = get(" ".join(names))
+    from Utils import variants  # here, as it needs what is above
+
+    technique = variants.find("-".join(filter(None, names)))
     print(technique.doc)
     if technique.parent is None:
         print(technique.code.strip("\n"))

@@ -22,7 +22,7 @@ import time
 from importlib.metadata import version
 from itertools import takewhile
 
-from Utils import ladder, results, settings, summary
+from Utils import ladder, results, settings, summary, variants
 from Utils.errors import UserError, one_line
 from Utils.settings import CACHE, ROOT
 
@@ -44,7 +44,7 @@ def main(argv):
 
     chosen = []
     for name in names or ["ladder"]:
-        chosen += [t for t in ladder.group(name) or [ladder.get(name)] if t not in chosen]
+        chosen += [t for t in ladder.group(name) or [variants.find(name)] if t not in chosen]
     # Every other round backwards.
     plan = [(r, t) for r in range(args.rounds) for t in (chosen if r % 2 == 0 else chosen[::-1])]
     suite, done = _resume(args, chosen, plan)
@@ -80,7 +80,7 @@ def main(argv):
     }
     if latest:
         rows = results.read(path)
-        rows, left_out = summary.select(rows[rows.run_id.isin(ours)])
+        rows, left_out = summary.select(rows[rows.run_id.isin(ours)], with_variants=True)
         print("\n" + summary.table(rows, left_out, results.records(path, rows.run_id.unique())))
     print(*silent, sep="\n", end="\n" if silent else "")
     return 1 if silent or {"failed", "out_of_memory"} & {*latest.values()} else 0

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from Utils import ladder, results, settings
+from Utils import ladder, results, settings, variants
 from Utils.config import CONFIGS
 from Utils.errors import UserError, one_line
 
@@ -30,13 +30,19 @@ OWN_BATCH = r"own batch: \d+ in place of (\d+)"  # the note of a run that chose 
 MARK = "<!-- table -->"
 
 
-def select(rows, device_name=None):
+def select(rows, device_name=None, with_variants=False):
     """The rows that may be compared with one another, and a sentence on what was left out, or "".
 
     rows: DataFrame of results.COLUMNS. device_name: part of a device's name; without it the
     newest run decides. Of several runs of a technique in one round, the newest counts.
-    Raises UserError where no device has that name.
+    with_variants: keep the rows of an ablation, which are no techniques of anyone's.
+    Raises UserError where no device has that name, and where nothing is left.
     """
+    if not with_variants:
+        names = [name for name in rows.technique.unique() if variants.parse(name)]
+        rows = rows[~rows.technique.isin(names)]
+        if names and rows.empty:
+            raise UserError("the results hold nothing but variants; `make ablate` shows them")
     candidates = rows
     if device_name:
         candidates = rows[rows.device.str.contains(device_name, case=False, regex=False)]

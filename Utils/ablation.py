@@ -1,0 +1,196 @@
+"""What each technique is worth alone, in the ladder, and when it is left out of the whole.
+
+    python -m Utils.ablation [WHOLE] [flags of the scripts]
+
+A ladder credits a technique with what it adds to those before it, so the order decides. Here every
+rung also runs alone, on the baseline, and the whole (by default the last script of the longest line
+of the ladder) runs without it, in the same interleaved rounds: scripts that `variants` merges. Rows
+bear the variants' names, `no_optimization+flash_attention` and `fused_optimizer-flash_attention`,
+and no table or chart of the ladder shows them.
+"""
+
+import sys
+
+import numpy as np
+import pandas as pd
+
+from Utils import charts, ladder, results, settings, suite, summary, variants
+from Utils.errors import UserError, one_line
+from Utils.ladder import BASELINE
+
+WAYS = {  # a column of `credits`, and what it is called
+    "alone": "alone, on the baseline",
+    "ladder": "in the ladder, on its parent",
+    "last": "added last, to the whole without it",
+}
+MARKERS = dict(zip(WAYS, "o^s", strict=True))
+
+
+def last_rung():
+    """The end of the longest line at the top level: what the ladder makes of the baseline."""
+    names = [technique.name for technique in ladder.group("ladder")]
+    return max(names, key=lambda name: len(ladder.line(name)))
+
+
+def members(whole):
+    """The techniques to give credit to: those from which `whole` descends and itself; for the
+    ladder's own whole, its other branches too."""
+    line = ladder.line(whole)[1:]
+    if whole == last_rung():
+        line += [t.name for t in ladder.group("ladder") if t.name not in (BASELINE, *line)]
+    return line
+
+
+def names_of(technique, whole):
+    """What is divided by what to give `technique` credit: {way: (without it, with it)}, each the
+    name of a script or of a variant. A way that cannot be gone is left out."""
+    first, line = ladder.get(technique).parent == BASELINE, ladder.line(whole)
+    pairs = {"ladder": (ladder.get(technique).parent, technique)}
+    if first:
+        pairs["alone"] = pairs["ladder"]
+    elif variants.alone(technique):
+        pairs["alone"] = (BASELINE, f"{BASELINE}+{technique}")
+    if technique == whole:
+        pairs["last"] = pairs["ladder"]
+    elif technique in line and variants.without(technique, whole):
+        pairs["last"] = (f"{whole}-{technique}", whole)
+    return {way: pairs[way] for way in WAYS if way in pairs}
+
+
+def plan(whole):
+    """The names of all scripts and variants that have to run, each once."""
+    pairs = [pair for name in members(whole) for pair in names_of(name, whole).values()]
+    return list(dict.fromkeys([BASELINE, *(name for pair in pairs for name in pair)]))
+
+
+def credits(rows, whole):
+    """One line a technique: what it is worth in each of WAYS, as a DataFrame indexed by technique.
+
+    rows: selected rows, variants included. For each way its speedup, with _low, _high and
+    _verdict; NaN where there are no rows. `says`: a sentence where two ways differ by more than
+    chance, or why a way cannot be gone; "" elsewhere.
+    """
+    timed = rows[(rows.status == "ok") & (rows.phase == "timed")]
+    medians = timed.groupby(["technique", "round"]).step_ms.median()
+    lines = []
+    for name in members(whole):
+        line, logs = {"technique": name}, {}
+        for way, (without, with_it) in names_of(name, whole).items():
+            if without in medians and with_it in medians:
+                found = summary.speedup(medians[without], medians[with_it])
+                line |= {key.replace("speedup", way): value for key, value in found.items()}
+                line[f"{way}_verdict"] = line.pop("verdict", "")
+                logs[way] = np.log(medians[without] / medians[with_it])
+        line["says"] = _disagreement(line, logs, name, whole) or _missing(name, whole)
+        lines.append(line)
+    columns = [f"{way}{part}" for way in WAYS for part in ("", "_low", "_high", "_verdict")]
+    return pd.DataFrame(lines, columns=["technique", *columns, "says"]).set_index("technique")
+
+
+def _disagreement(line, logs, name, whole):
+    """What is to be said where a technique's worth alone and its worth at the end are not the
+    same, by the interval of their paired difference; "" where they may be."""
+    if not {"alone", "last"} <= set(logs):
+        return ""
+    _, low, high = summary.interval((logs["alone"] - logs["last"]).dropna())
+    if not (low > 0 or high < 0):
+        return ""
+    text = f"{name} brings {line['alone']:.2f}x alone and {line['last']:.2f}x added last to {whole}"
+    if low > 0:
+        return f"{text}: part of what it saves, the others save too"
+    return f"{text}: it pays most together with the others"
+
+
+def _missing(name, whole):
+    """Why a technique has no variant, where that is so."""
+    pairs, reasons = names_of(name, whole), []
+    if "alone" not in pairs:
+        reasons.append(f"alone it does not apply: it needs {' and '.join(variants.needs(name))}")
+    if "last" not in pairs and name in ladder.line(whole):
+        child = variants.builds_on(name, whole)
+        reasons.append(f"it cannot be left out of {whole}: {child} builds on it")
+    return "; ".join(reasons)
+
+
+def table(lines):
+    """`credits` as a GitHub-markdown table, and the sentences below it. A string."""
+    shown = {"technique": list(lines.index)}
+    for way, title in WAYS.items():
+        part = lines[[way, f"{way}_low", f"{way}_high", f"{way}_verdict"]].set_axis(
+            ["speedup", "speedup_low", "speedup_high", "verdict"], axis=1
+        )
+        shown[title] = [summary.ratio_text(line) for _, line in part.iterrows()]
+    align = ["left", *("right" for _ in WAYS)]
+    text = pd.DataFrame(shown).to_markdown(index=False, disable_numparse=True, colalign=align)
+    says = [f"- {name}: {line.says}" for name, line in lines.iterrows() if line.says]
+    return "\n".join([text, *([""] if says else []), *says])
+
+
+def draw(rows, lines, whole):
+    """What each technique is worth in each of WAYS: points with their intervals."""
+    title = f"What each technique is worth: alone, in the ladder, and in {whole}"
+    figure, axes = charts.figure(2 + 0.62 * len(lines), title, summary.describe(rows))
+    shades = dict(zip(WAYS, ("#0173b2", "0.55", "#de8f05"), strict=True))
+    intervals = lines[[f"{way}_low" for way in WAYS]].notna().any(axis=None)
+    for offset, way in zip((-0.22, 0, 0.22), WAYS, strict=True):
+        y = np.arange(len(lines)) + offset
+        for x, low, high, height in zip(
+            lines[way], lines[f"{way}_low"], lines[f"{way}_high"], y, strict=True
+        ):
+            if np.isnan(x):
+                continue
+            axes.plot([low, high], [height, height], color=shades[way], lw=1.8, zorder=2)
+            end = np.nanmax([x, high])
+            axes.annotate(
+                f"{x:.2f}x",
+                (end, height),
+                (7, 0),
+                textcoords="offset points",
+                va="center",
+                size="small",
+                color="0.2",
+            )
+        axes.plot(lines[way], y, MARKERS[way], color=shades[way], ms=7, zorder=3, label=WAYS[way])
+    axes.axvline(1, color="0.3", linewidth=1, zorder=1)
+    axes.set_xscale("log")
+    low, high = axes.get_xlim()
+    axes.set_xlim(low / 1.02, high * 1.12)
+    ticks = [x for x in (0.2, 0.25, 0.3, 0.4, 0.5, 0.7, 1, 1.5, 2, 3, 4, 6, 8) if low <= x <= high]
+    axes.set_xticks(ticks, [f"{x:g}x" for x in ticks])
+    axes.minorticks_off()
+    axes.set_yticks(range(len(lines)), lines.index)
+    axes.set_ylim(len(lines) - 0.5, -0.5)
+    axes.grid(axis="y", visible=False)
+    spread = "line: 95% interval over rounds" if intervals else summary.NO_INTERVAL
+    axes.set_xlabel(f"step time without it / with it (x)\n{spread}")
+    axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False)
+    return figure
+
+
+def main(argv=None):
+    """Runs every script and variant that it takes, then prints the table and draws
+    plots/ablation. Returns the exit code, that of `suite`."""
+    argv = sys.argv[1:] if argv is None else argv
+    given = argv[:1] if argv and not argv[0].startswith("-") else []
+    whole = given[0] if given else last_rung()
+    flags = argv[len(given) :]
+    if ladder.get(whole).parent is None:
+        raise UserError(f"{whole} has no technique that could be left out")
+    code = suite.main([*plan(whole), *flags])
+    if code > 1:
+        return code
+    parser = settings.Parser("ablation", main.__doc__)
+    settings.add_settings(parser)
+    args, _ = parser.parse_known_args(flags)
+    rows, left_out = summary.select(results.read(args.results_file), with_variants=True)
+    lines = credits(rows, whole)
+    print("\n" + table(lines))
+    charts.save(draw(rows, lines, whole), f"{args.plotsprefix}ablation")
+    if left_out:
+        print(left_out)
+    return code
+
+
+if __name__ == "__main__":
+    with one_line("ablation"):
+        sys.exit(main())

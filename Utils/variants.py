@@ -1,0 +1,164 @@
+"""Scripts that nobody wrote: a technique by itself, and the whole without it.
+
+A technique is a diff, its script less its parent, and diffs can be merged:
+
+- `no_optimization+flash_attention` is the baseline with flash_attention's diff and no other;
+- `fused_optimizer-flash_attention` is fused_optimizer with that diff taken back.
+
+`git merge-file` does it, one token a line, since two techniques may change different words of one
+line. git also calls it a conflict where two changes merely touch; those are both made. What is left
+are changes of the same words: there one technique builds on the other, and both are named.
+"""
+
+import difflib
+import json
+import re
+import subprocess
+import tempfile
+from itertools import combinations
+from pathlib import Path
+
+from Utils import ladder
+from Utils.errors import UserError
+from Utils.ladder import BASELINE, Technique
+from Utils.settings import CACHE
+
+FOLDER = CACHE / "variants"
+MARKS = "<<<<<<< ", "||||||| ", "=======", ">>>>>>> "  # around a conflict, in git's diff3 style
+DOC = """{headline}
+
+Made by merging diffs, and made anew each time: change the scripts that it comes from.
+
+Parent: {whole}
+"""
+
+
+def parse(name):
+    """(whole, sign, technique) of a variant's name, or None where it is no such name."""
+    parts = re.fullmatch(r"(\w+)([+-])(\w+)", name)
+    return parts.groups() if parts and {parts[1], parts[3]} <= {*ladder.techniques()} else None
+
+
+def find(name):
+    """The technique of that name, or the variant, whose script is written to a folder of scratch.
+    Raises UserError, which says so where the diff builds on another."""
+    if parse(name) is None:
+        return ladder.get(name)
+    whole, sign, technique = parse(name)
+    if sign == "+":
+        headline = f"{technique} alone: the baseline with its diff and no other."
+        code, problem = alone(technique), f"it needs {' and '.join(needs(technique) or ())}"
+        if whole != BASELINE:
+            raise UserError(f"{name}: a technique alone is {BASELINE}+{technique}")
+    else:
+        headline = f"{whole} without {technique}: its diff is taken back."
+        code, problem = without(technique, whole), f"{builds_on(technique, whole)} builds on it"
+    if code is None:
+        raise UserError(f"{name} cannot be made: {problem}")
+    doc = DOC.format(headline=headline, whole=whole)
+    path, text = FOLDER / f"{name}.py", f'"""{doc}"""{code}'
+    try:
+        FOLDER.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}; CACHE_DIR names another place") from None
+    return Technique(name, path, whole, doc, code)
+
+
+def alone(name, along=()):
+    """The code of the baseline with the diffs of those in `along` and then of that technique. None
+    where one does not apply."""
+    known = ladder.techniques()
+    code = known[BASELINE].code
+    for technique in (*along, name):
+        code = code and merge(code, known[known[technique].parent].code, known[technique].code)
+    return code
+
+
+def without(name, whole):
+    """The code of `whole` with the diff of `name`, from which it descends, taken back. None where
+    another one builds on it. Raises UserError."""
+    if name not in ladder.line(whole)[1:]:
+        raise UserError(f"{whole} does not descend from {name}")
+    known = ladder.techniques()
+    return merge(known[whole].code, known[name].code, known[known[name].parent].code)
+
+
+def needs(name):
+    """The fewest techniques that it takes, before its own diff, for that to apply."""
+    between = ladder.line(name)[1:-1]
+    for n in range(len(between) + 1):
+        for along in combinations(between, n):
+            if alone(name, along) is not None:
+                return list(along)
+
+
+def builds_on(name, whole):
+    """The first technique on the way from `name` to `whole` whose diff touches the same words, or
+    None."""
+    line = ladder.line(whole)
+    for child in line[line.index(name) + 1 :]:
+        if without(name, child) is None:
+            return child
+
+
+def merge(mine, base, other):
+    """`mine` with what leads from `base` to `other`; each is a script's text. None where the two
+    changes contradict each other."""
+    with tempfile.TemporaryDirectory() as folder:
+        paths = [Path(folder) / name for name in ("mine", "base", "other")]
+        for path, text in zip(paths, (mine, base, other), strict=True):
+            path.write_text("".join(f"{json.dumps(token)}\n" for token in _tokens(text)))
+        command = ["git", "merge-file", "-p", "--diff3", *map(str, paths)]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True)
+        except OSError:
+            raise UserError("git is not there, and variants are merged by it") from None
+    if done.returncode > 127:
+        raise UserError(f"git merge-file: {done.stderr.strip()}")
+    merged = _settle(done.stdout.splitlines())
+    return merged and "".join(map(json.loads, merged))
+
+
+def _tokens(text):
+    """Words, single other characters, and the blanks between: joined, they are the text again."""
+    return re.findall(r"\w+|\s+|[^\w\s]", text)
+
+
+def _settle(lines):
+    """The merged lines, each conflict settled whose two sides change different words of it; None
+    where one cannot be."""
+    merged, sides = [], None
+    for line in lines:
+        if line.startswith(MARKS[0]):
+            sides = [[]]
+        elif sides is not None and line.startswith(MARKS[1:3]):
+            sides.append([])
+        elif sides is not None and line.startswith(MARKS[3]):
+            both = _apply_both(*sides)
+            if both is None:
+                return None
+            merged, sides = merged + both, None
+        else:
+            (merged if sides is None else sides[-1]).append(line)
+    return merged
+
+
+def _apply_both(mine, base, other):
+    """`base` with the changes of both sides, or None where they touch the same words or insert at
+    the same place."""
+    edits = sorted(_edits(base, mine) + _edits(base, other))
+    merged, end = [], 0
+    for (start, stop, words), after in zip(edits, [*edits[1:], None], strict=True):
+        if start < end or (after and after[:2] == (start, start)):
+            return None
+        merged += base[end:start] + words
+        end = stop
+    return merged + base[end:]
+
+
+def _edits(base, side):
+    """What leads from base to side, as (start, stop, the words in place of base[start:stop])."""
+    matcher = difflib.SequenceMatcher(None, base, side, autojunk=False)
+    changes = (change for change in matcher.get_opcodes() if change[0] != "equal")
+    return [(start, stop, side[first:last]) for _, start, stop, first, last in changes]

@@ -1,0 +1,148 @@
+"""What a technique is worth alone, in the ladder and at the end, from rows whose truth is known."""
+
+import os
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tests.rows import rows_of
+from Utils import ablation, ladder, results, summary, variants
+from Utils.errors import UserError
+
+WHOLE = "fused_optimizer"
+PLAN = ablation.plan(WHOLE)
+SHARED = {"torch_compile", "flash_attention"}  # of these two, each saves what the other would
+
+
+def truth(name):
+    """Milliseconds of a script or variant: every technique halves the step, but the second of
+    SHARED saves nothing."""
+    if parts := variants.parse(name):
+        whole, sign, technique = parts
+        line = {technique} if sign == "+" else {*ladder.line(whole)[1:]} - {technique}
+    else:
+        line = {*ladder.line(name)[1:]}
+    halvings = len(line) - (line >= SHARED)
+    return 800 / 2**halvings
+
+
+@pytest.fixture(scope="module")
+def rows():
+    noise = np.random.default_rng(0)
+    made = []
+    for r in range(4):
+        drift = 1 + 0.1 * r
+        for name in PLAN:
+            ms = truth(name) * drift * np.exp(0.002 * noise.standard_normal(6))
+            made += rows_of(name, list(ms), round=r)
+    return pd.DataFrame(made)
+
+
+def test_the_plan_runs_each_rung_alone_and_the_whole_without_each():
+    assert len(PLAN) == len(set(PLAN))
+    rungs = [t.name for t in ladder.group("ladder")]
+    assert set(rungs) <= set(PLAN)
+    alone = {f"no_optimization+{name}" for name in rungs[2:]}  # the first stands on the baseline
+    left_out = {f"{WHOLE}-{name}" for name in ladder.line(WHOLE)[1:-1]}
+    assert set(PLAN) - set(rungs) == alone | left_out
+
+
+def test_known_credits_come_out_with_their_intervals(rows):
+    lines = ablation.credits(rows, WHOLE)
+    assert list(lines.index) == [*ladder.line(WHOLE)[1:], "8bit_optimizer"]
+    for name, line in lines.iterrows():
+        assert line.alone == pytest.approx(2, rel=0.01)
+        assert line.alone_low < 2 < line.alone_high and line.alone_verdict == "faster"
+        in_ladder = 1 if name == "flash_attention" else 2
+        assert line.ladder == pytest.approx(in_ladder, rel=0.01)
+        if name == "8bit_optimizer":
+            assert np.isnan(line["last"])
+        else:
+            assert line["last"] == pytest.approx(1 if name in SHARED else 2, rel=0.01)
+
+
+def test_a_sentence_says_where_the_order_decides_and_nowhere_else(rows):
+    says = ablation.credits(rows, WHOLE).says
+    assert {name for name, text in says.items() if text} == SHARED
+    assert re.fullmatch(
+        r"torch_compile brings 2.0\dx alone and [01].\d\dx added last to fused_optimizer: "
+        "part of what it saves, the others save too",
+        says["torch_compile"].replace("1.99", "2.00"),
+    )
+    text = ablation.table(ablation.credits(rows, WHOLE))
+    assert text.count("\n- ") == 2 and "| tensorFloat32 " in text
+
+
+def test_with_one_round_nothing_is_claimed(rows):
+    lines = ablation.credits(rows[rows["round"] == 0], WHOLE)
+    assert (lines.says == "").all()
+    assert set(lines.alone_verdict) == {summary.NO_INTERVAL}
+
+
+def test_a_technique_that_pays_only_with_others_is_told_so():
+    made = []
+    for r in range(3):
+        names = {"no_optimization": 100, "no_optimization+brainFloat16": 100, "brainFloat16": 50}
+        names |= {"brainFloat16-tensorFloat32": 100, "tensorFloat32": 100}
+        for name, ms in names.items():
+            made += rows_of(name, [ms * (1 + 0.01 * r)] * 4, round=r)
+    lines = ablation.credits(pd.DataFrame(made), "brainFloat16")
+    assert lines.says["tensorFloat32"].endswith("it pays most together with the others")
+    assert "1.00x alone and 2.00x added last" in lines.says["tensorFloat32"]
+
+
+def test_what_cannot_be_tried_says_why():
+    lines = ablation.credits(pd.DataFrame(rows_of("no_optimization", [9, 9, 9])), "cuda_graphs")
+    says = lines.says["cuda_graphs"]
+    assert says == "alone it does not apply: it needs torch_compile and asynchronous_logging"
+    assert lines.says["torch_compile"] == (
+        "it cannot be left out of cuda_graphs: cuda_graphs builds on it"
+    )
+
+
+def test_no_table_of_the_ladder_shows_variants(rows):
+    chosen, left_out = summary.select(rows)
+    assert set(chosen.technique) == {t.name for t in ladder.group("ladder")} and left_out == ""
+    kept, _ = summary.select(rows, with_variants=True)
+    assert set(kept.technique) == set(PLAN)
+    only = rows[rows.technique.str.contains(r"[+-]")]
+    with pytest.raises(UserError, match="nothing but variants"):
+        summary.select(only)
+
+
+def test_the_chart_has_a_point_for_every_figure(rows):
+    lines = ablation.credits(rows, WHOLE)
+    axes = ablation.draw(rows, lines, WHOLE).axes[0]
+    drawn = [line for line in axes.lines if line.get_marker() in ablation.MARKERS.values()]
+    points = np.concatenate([line.get_xdata() for line in drawn])
+    expected = lines[list(ablation.WAYS)].to_numpy().ravel()
+    assert sorted(points[~np.isnan(points)]) == sorted(expected[~np.isnan(expected)])
+    shown = [text.get_text() for text in axes.texts]
+    assert shown.count("2.00x") >= 10
+    assert [label.get_text() for label in axes.get_yticklabels()] == list(lines.index)
+
+
+def test_a_small_ablation_runs_from_the_command_line(tmp_path):
+    command = [sys.executable, "-m", "Utils.ablation", "brainFloat16", "--model", "gpt2-tiny"]
+    command += ["--steps", "4", "--warmup", "1", "--dataset", "synthetic", "--device", "cpu"]
+    command += ["--results-file", str(tmp_path / "results.csv")]
+    environment = {**os.environ, "PYTHONPATH": str(ladder.ROOT)}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    rows = results.read(tmp_path / "results.csv")
+    assert set(rows.technique) == {
+        *("no_optimization", "tensorFloat32", "brainFloat16"),
+        *("no_optimization+brainFloat16", "brainFloat16-tensorFloat32"),
+    }
+    assert set(rows.status) == {"ok"}
+    assert (tmp_path / "plots" / "ablation.png").stat().st_size > 10_000
+    assert "| brainFloat16 " in done.stdout and "added last" in done.stdout
+
+
+def test_the_baseline_has_nothing_to_leave_out():
+    with pytest.raises(UserError, match="no technique that could be left out"):
+        ablation.main(["no_optimization"])

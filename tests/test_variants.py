@@ -1,0 +1,122 @@
+"""Scripts made by merging diffs: what they contain, and what is said where they cannot be made."""
+
+import ast
+
+import pytest
+
+from Utils import ladder, variants
+from Utils.errors import UserError
+
+TECHNIQUES = ladder.techniques()
+RUNGS = [t.name for t in TECHNIQUES.values() if t.at_top_level and t.parent]
+NEEDS = {  # every technique whose diff does not apply to the baseline by itself
+    "all_together": ["torch_compile"],
+    "cuda_graphs": ["torch_compile", "asynchronous_logging"],
+    "cudnn_attention": ["flash_attention"],
+    "float16_grad_scaler": ["tensorFloat32"],
+    "fused_cross_entropy": ["flash_attention", "padded_vocabulary"],
+    "gradient_accumulation": ["brainFloat16"],
+    "max_autotune": ["torch_compile"],
+    "optimizer_in_backward": ["torch_compile", "fused_optimizer"],
+    "paged_optimizer": ["8bit_optimizer"],
+    "streaming_dataset": ["prefetching_loader"],
+}
+
+
+def words(code):
+    return sorted(variants._tokens(code))
+
+
+def changed(technique):
+    """(words that its diff adds, words that it removes)."""
+    own, parent = words(technique.code), words(TECHNIQUES[technique.parent].code)
+    both = list(own)
+    removed = [w for w in parent if w not in both or both.remove(w)]
+    return both, removed
+
+
+@pytest.mark.parametrize("name", RUNGS)
+def test_a_rung_alone_is_the_baseline_with_its_diff(name):
+    """Its words are the baseline's, with those added and removed that its own diff adds and
+    removes."""
+    technique = TECHNIQUES[name]
+    code = variants.alone(name)
+    ast.parse(code)
+    added, removed = changed(technique)
+    blank = str.isspace
+    expected = sorted(words(TECHNIQUES["no_optimization"].code) + added)
+    for word in removed:
+        expected.remove(word) if word in expected else None
+    assert [w for w in words(code) if not blank(w)] == [w for w in expected if not blank(w)]
+
+
+@pytest.mark.parametrize("name", RUNGS[:-2])
+def test_the_whole_without_a_rung_and_with_it_again_is_the_whole(name):
+    whole, technique = TECHNIQUES["fused_optimizer"], TECHNIQUES[name]
+    code = variants.without(name, "fused_optimizer")
+    assert code != whole.code
+    ast.parse(code)
+    assert variants.merge(code, TECHNIQUES[technique.parent].code, technique.code) == whole.code
+
+
+@pytest.mark.parametrize("name", [t.name for t in TECHNIQUES.values() if t.parent])
+def test_a_diff_that_does_not_apply_alone_says_what_it_needs(name):
+    code = variants.alone(name)
+    if name not in NEEDS:
+        ast.parse(code)
+        return
+    assert code is None and variants.needs(name) == NEEDS[name]
+    ast.parse(variants.alone(name, NEEDS[name]))
+    with pytest.raises(UserError, match=f"it needs {' and '.join(NEEDS[name])}$"):
+        variants.find(f"no_optimization+{name}")
+
+
+def test_every_variant_of_every_script_is_python_or_says_why_not():
+    for whole in TECHNIQUES:
+        for name in ladder.line(whole)[1:]:
+            code = variants.without(name, whole)
+            if code is None:
+                child = variants.builds_on(name, whole)
+                assert name in ladder.line(child)[:-1] and child in ladder.line(whole)
+            else:
+                ast.parse(code)
+
+
+def test_a_variant_is_a_script_beside_the_others(tmp_path, monkeypatch):
+    monkeypatch.setattr(variants, "FOLDER", tmp_path / "variants")
+    variant = variants.find("fused_optimizer-torch_compile")
+    assert variant.path == tmp_path / "variants" / "fused_optimizer-torch_compile.py"
+    doc, code = ladder.split(variant.path.read_text())
+    assert code == variant.code and "torch.compile" not in code and "fused=True" in code
+    assert doc.startswith("fused_optimizer without torch_compile")
+    assert "\nParent: fused_optimizer\n" in doc and variant.parent == "fused_optimizer"
+    assert variant.command == [str(variant.path)]
+    assert variants.find("flash_attention") == TECHNIQUES["flash_attention"]
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("fused_optimizer-8bit_optimizer", "fused_optimizer does not descend from 8bit_optimizer"),
+        ("fused_optimizer-no_optimization", "does not descend from no_optimization"),
+        ("flash_attention+fused_optimizer", "is no_optimization.fused_optimizer"),
+        ("all_together-flash_attention", "fused_cross_entropy builds on it"),
+        ("no_optimization+nonsense", "no technique 'no_optimization.nonsense'"),
+    ],
+)
+def test_what_is_no_variant_is_refused_in_one_line(name, words):
+    with pytest.raises(UserError, match=words):
+        variants.find(name)
+
+
+def test_changes_that_touch_are_both_made_and_others_are_not():
+    base = "a b c d e"
+    assert variants.merge("a B c d e", base, "a b C d e") == "a B C d e"
+    assert variants.merge("a c d e", base, "a b X c d e") == "a X c d e"
+    assert variants.merge("a b d e", base, "a b c X d e") == "a b X d e"
+    assert variants.merge("X a b c d e", base, "a b c d") == "X a b c d"
+    assert variants.merge("a b X c d e", base, "a b Y c d e") is None  # in which order?
+    assert variants.merge("a b X d e", base, "a b Y d e") is None
+    assert variants.merge("a X d e", base, "a b Y d e") is None
+    same = 'a <<<<<<< b\n======= "quoted"\n\n  é'
+    assert variants.merge(same, same, same + " x") == same + " x"
