@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import seaborn as sns
 from matplotlib.colors import LogNorm, Normalize
+from matplotlib.ticker import MaxNLocator
 
 from Utils import charts, results, settings, summary
 from Utils.charts import GREY, beside, colours, grey_labels, number, reason, styles
@@ -57,10 +58,6 @@ def draw_step_times(rows, lines):
         axes.fill_between(steps.index, steps["min"], steps["max"], color=colour, alpha=0.2, lw=0)
     warmup = _warmup(rows)
     axes.axvspan(-0.5, warmup - 0.5, color="0.9", zorder=0)
-    if warmup:
-        axes.text(
-            -0.4, 0.99, "warm-up", transform=axes.get_xaxis_transform(), va="top", color="0.4"
-        )
     measured = rows.step_ms[(rows.status == "ok") & (rows.phase == "timed")]
     if len(measured):
         axes.set_xlim(-0.5, rows.step.max() + 0.5)
@@ -71,7 +68,8 @@ def draw_step_times(rows, lines):
             axes.yaxis.set_minor_formatter("{x:g}")
         else:
             axes.set_ylim(0, measured.quantile(0.99) * 1.2)
-    axes.set_xlabel("step")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set_xlabel("step (grey: warm-up)")
     axes.set_ylabel("step time (ms)")
     _reasons(axes, lines)
     axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False)
@@ -141,7 +139,8 @@ def draw_speedup(rows, lines):
                 axes.plot(parent, y, "D", color="white", mec="black", ms=6, zorder=4)
             right = np.nanmax([line.speedup, high[name], parent])
             text = f"{line.speedup:.2f}x"
-            axes.text(right + 0.015 * widest, y, text, va="center", fontweight="bold")
+            beyond = {"textcoords": "offset points", "va": "center", "fontweight": "bold"}
+            axes.annotate(text, (right, y), (8, 0), **beyond)  # past the diamond's half
         beside(axes, 1.13, y, number(line.peak_memory_mib, ",.0f"))
         beside(axes, 1.22, y, number(line.loss, ".3f"))
         for x, word in ((1.25, line.parent_verdict), (1.43, line.parity)):

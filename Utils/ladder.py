@@ -38,7 +38,8 @@ class Technique:
     @property
     def command(self):
         """What Python is given to run it, wherever ROOT is on the path."""
-        return [str(self.path)] if self.at_top_level else ["-m", f"beyond.{self.name}"]
+        within = self.path.parent == ROOT / "beyond"
+        return ["-m", f"beyond.{self.name}"] if within else [str(self.path)]
 
 
 def techniques(root=ROOT):

@@ -356,10 +356,10 @@ def _outcome(own):
 
 
 def own_notes(summary):
-    """The notes, less what a technique's parent has to say as well."""
+    """The notes, less what the parent of a technique with timings has to say as well."""
     notes = []
-    for note, parent in zip(summary.note, summary.parent, strict=True):
-        said = summary.note.get(parent, "").split("; ")
+    for note, parent, status in zip(summary.note, summary.parent, summary.status, strict=True):
+        said = summary.note.get(parent, "").split("; ") if status == "ok" else []
         own = "; ".join(part for part in note.split("; ") if part not in said)
         notes.append(own.replace("|", "\\|"))  # a bar would end the table's cell
     return notes
