@@ -375,8 +375,8 @@ def check(need, device):
 
     need: "tf32", "bfloat16" (both: computed natively), "compile" (Inductor's tool chain), "triton"
         (kernels of our own), "float16", "float8" (both: on tensor cores), "managed_memory" (whose
-        pages move between GPU and host), "cudnn_attention", "cuda_graphs", or the name of a Python
-        package that must be there.
+        pages move between GPU and host), "pinned_memory", "cudnn_attention", "cuda_graphs", or the
+        name of a Python package that must be there.
     Returns "" where it runs as meant, else a few words on what to hold against its timing.
     Raises Unsupported, with the reason, where it cannot run.
     """
@@ -475,6 +475,11 @@ def _check_managed_memory(device):
     return None if isinstance(device, CUDA) else "not paged on this device"
 
 
+def _check_pinned_memory(device):
+    if not isinstance(device, CUDA):
+        raise Unsupported("pinned memory is for copies to an NVIDIA or AMD GPU")
+
+
 CHECKS = {
     "tf32": _check_tf32,
     "bfloat16": _check_bfloat16,
@@ -486,6 +491,7 @@ CHECKS = {
     "float16": _check_float16,
     "float8": _check_float8,
     "managed_memory": _check_managed_memory,
+    "pinned_memory": _check_pinned_memory,
 }
 
 

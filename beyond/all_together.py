@@ -125,6 +125,7 @@ def main(args):
     torch._inductor.config.autotune_num_choices_displayed = 0
     model = torch.compile(model, mode="max-autotune-no-cudagraphs")
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+    args.require("pinned_memory")
 
     with Run(args, model, optimizer) as run:
         for idx, targets in run.steps(batches):

@@ -1,11 +1,15 @@
 """Scripts made by merging diffs: what they contain, and what is said where they cannot be made."""
 
 import ast
+import re
+import sys
+from contextlib import suppress
 
 import pytest
+import torch
 
-from Utils import ladder, variants
-from Utils.errors import UserError
+from Utils import ladder, limits, record, results, run, variants
+from Utils.errors import Unsupported, UserError
 
 TECHNIQUES = ladder.techniques()
 RUNGS = [t.name for t in TECHNIQUES.values() if t.at_top_level and t.parent]
@@ -120,3 +124,48 @@ def test_changes_that_touch_are_both_made_and_others_are_not():
     assert variants.merge("a X d e", base, "a b Y d e") is None
     same = 'a <<<<<<< b\n======= "quoted"\n\n  é'
     assert variants.merge(same, same, same + " x") == same + " x"
+
+
+def every_variant():
+    """All that can be made: each technique alone, and without each other the scripts that have no
+    children, in which all diffs come together."""
+    names = [f"no_optimization+{t.name}" for t in TECHNIQUES.values() if t.parent]
+    for whole in {*TECHNIQUES} - {t.parent for t in TECHNIQUES.values()} | {"fused_optimizer"}:
+        names += [f"{whole}-{name}" for name in ladder.line(whole)[1:]]
+    for name in names:
+        with suppress(UserError):
+            yield variants.find(name)
+
+
+def test_every_variant_runs_and_trains(tmp_path, monkeypatch):
+    """In this process, and without compiling, which would take minutes: what a merge could spoil is
+    the script."""
+    monkeypatch.setattr(variants, "FOLDER", tmp_path / "variants")
+    monkeypatch.setattr(torch, "compile", lambda model, **options: model)
+    monkeypatch.setattr(torch.nn.Module, "compile", lambda module, **options: None)
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    monkeypatch.setattr(record, "environment", dict)
+    monkeypatch.setattr(
+        limits, "describe", lambda args: {}
+    )  # counts FLOP: the same for all, and slow
+    text = tmp_path / "text.txt"
+    text.write_text("Nobody wrote these scripts, and they have to train all the same. " * 200)
+    flags = f"--model gpt2-tiny --steps 2 --warmup 1 --dataset {text} --device cpu"
+    flags += " --batch-size 4 --seq-len 16 --results-file"
+    ran, unsupported = [], []
+    for variant in every_variant():
+        path = tmp_path / f"{variant.name}.csv"
+        try:
+            run.execute(variant, [*flags.split(), str(path)], run.Run)
+        except Unsupported:
+            unsupported.append(variant.name)
+            continue
+        finally:
+            torch.use_deterministic_algorithms(False)
+            torch.set_float32_matmul_precision("highest")
+        ran.append(variant.name)
+        losses = [float(row["loss"]) for row in results.check(path)]
+        assert 10.5 < losses[0] < 11.2 and len(set(losses)) == 2, (variant.name, losses)
+    assert len(ran) > 60
+    needed = "float8|cudnn|cross_entropy|all_together|float16_grad"  # a GPU
+    assert all(re.search(needed, name) for name in unsupported), unsupported
