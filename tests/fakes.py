@@ -16,7 +16,8 @@ class FakeCuda:
 
     def __init__(self, name="Fake GPU", capability=(8, 0), memory_bytes=80e9, architecture=""):
         self.name, self.capability, self.memory_bytes = name, capability, memory_bytes
-        self.architecture = architecture
+        self.architecture, self.built_for = architecture, ["sm_80", "sm_90", "compute_90"]
+        self.free_bytes = memory_bytes
         self.calls, self.events = [], []
 
     def Event(self, enable_timing=False):
@@ -45,6 +46,14 @@ class FakeCuda:
     def get_device_capability(self, device):
         self.calls.append("get_device_capability")
         return self.capability
+
+    def get_arch_list(self):
+        self.calls.append("get_arch_list")
+        return self.built_for
+
+    def mem_get_info(self, device):
+        self.calls.append("mem_get_info")
+        return int(self.free_bytes), int(self.memory_bytes)
 
     def max_memory_allocated(self, device):
         self.calls.append("max_memory_allocated")
@@ -87,7 +96,8 @@ def _nvml(function):
             self.initialized = True
         elif not self.initialized:
             raise self.NVMLError(self.NVML_ERROR_UNINITIALIZED)
-        if name.startswith("nvmlDeviceGet") and "Handle" not in name and args[0] != self.HANDLE:
+        of_one = name.startswith("nvmlDeviceGet") and not name.endswith(("UUID", "Index", "Count"))
+        if of_one and args[0] != self.HANDLE:
             raise self.NVMLError(self.NVML_ERROR_INVALID_ARGUMENT)
         return function(self, *args)
 
@@ -121,6 +131,7 @@ class FakeNvml:
         self.energy_mj, self.violations_ns = 10**12, {0: 9e12, 1: 2e12, 3: 3e12, 5: 5e12}
         self.clocks_mhz, self.max_clocks_mhz = {0: 1700, 1: 1710, 2: 2619}, {1: 1980}
         self.temperature_c, self.power_mw, self.limit_mw = 61, 345_678, 700_000
+        self.default_limit_mw, self.cuda_version = 700_000, 13_000
         self.reasons, self.used_bytes = 0, 4000 * 2**20
 
     @_nvml
@@ -136,6 +147,22 @@ class FakeNvml:
     @_nvml
     def nvmlSystemGetDriverVersion(self):
         return "580.95.05"
+
+    @_nvml
+    def nvmlSystemGetCudaDriverVersion(self):
+        return self.cuda_version
+
+    @_nvml
+    def nvmlDeviceGetCount(self):
+        return 1
+
+    @_nvml
+    def nvmlDeviceGetHandleByIndex(self, index):
+        return self.HANDLE
+
+    @_nvml
+    def nvmlDeviceGetName(self, handle):
+        return "NVIDIA Fake"
 
     @_nvml
     def nvmlSystemGetProcessName(self, pid):
@@ -180,6 +207,10 @@ class FakeNvml:
     @_nvml
     def nvmlDeviceGetPowerManagementLimit(self, handle):
         return self.limit_mw
+
+    @_nvml
+    def nvmlDeviceGetPowerManagementDefaultLimit(self, handle):
+        return self.default_limit_mw
 
     @_nvml
     def nvmlDeviceGetMemoryInfo(self, handle, version=None):

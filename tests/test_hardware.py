@@ -207,7 +207,11 @@ LACKING = {
     "nvmlInit": {*READINGS, *COUNTERS, *DESCRIBED, "others"},
     "nvmlDeviceGetHandleByUUID": {*READINGS, *COUNTERS, *DESCRIBED, "others"},
     "nvmlSystemGetDriverVersion": {"driver"},
+    "nvmlSystemGetCudaDriverVersion": set(),
     "nvmlSystemGetProcessName": set(),
+    "nvmlDeviceGetCount": set(),
+    "nvmlDeviceGetHandleByIndex": set(),
+    "nvmlDeviceGetName": set(),
     "nvmlDeviceGetComputeRunningProcesses": {"others"},
     "nvmlDeviceGetGraphicsRunningProcesses": set(),
     "nvmlDeviceGetTotalEnergyConsumption": {"energy_j"},
@@ -217,6 +221,7 @@ LACKING = {
     "nvmlDeviceGetTemperature": {"temperature_c"},
     "nvmlDeviceGetPowerUsage": {"power_w"},
     "nvmlDeviceGetPowerManagementLimit": {"power_limit_w"},
+    "nvmlDeviceGetPowerManagementDefaultLimit": set(),
     "nvmlDeviceGetMemoryInfo": {"used_memory_mib"},
     "nvmlDeviceGetCurrentClocksEventReasons": set(),
     "nvmlDeviceGetCurrentClocksThrottleReasons": set(),
@@ -238,6 +243,94 @@ def test_what_nvml_refuses_is_left_out_and_nothing_else(name, error):
     there = {key for key, value in described.items() if value is not None}
     there |= {*device.readings(), *counters(device), *(["others"] * bool(device.other_processes))}
     assert there == {*READINGS, *COUNTERS, *DESCRIBED, "others"} - LACKING[name]
+
+
+# What is there whatever torch sees --------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("built", "capability", "runs"),
+    [
+        (["sm_80"], (8, 0), True),
+        (["sm_80"], (8, 9), True),  # machine code of an older minor version
+        (["sm_86"], (8, 0), False),  # and of a newer one
+        (["sm_80", "sm_86"], (9, 0), False),
+        (["sm_80", "compute_86"], (9, 0), True),  # PTX is compiled for whatever is newer
+        (["sm_80", "compute_90"], (7, 5), False),
+        (["sm_90a", "compute_90a"], (9, 0), True),
+        (["sm_90a", "compute_90a"], (10, 0), False),  # with a letter for that one alone
+        (["sm_100f"], (10, 3), True),  # its family
+        (["sm_100f"], (12, 0), False),
+        (["sm_120"], (12, 0), True),
+        (["sm_1x"], (1, 0), False),
+        ([], (9, 0), False),
+    ],
+)
+def test_a_build_covers_a_gpu_that_its_code_runs_on(built, capability, runs):
+    device = gpu(capability=capability)
+    device.cuda.built_for = built
+    assert device.built_for() == (runs, built)
+
+
+def test_on_amd_the_names_are_compared(monkeypatch):
+    monkeypatch.setattr(torch.version, "hip", "7.0")
+    device = gpu(architecture="gfx942:sramecc+:xnack-")
+    device.cuda.built_for = ["gfx90a", "gfx942"]
+    assert device.built_for()[0]
+    device.cuda.built_for = ["gfx90a"]
+    assert not device.built_for()[0]
+
+
+def test_free_memory_is_what_can_be_had_now():
+    device = gpu()
+    device.cuda.free_bytes = 7e9
+    assert device.free_memory_bytes == 7e9 < device.memory_bytes
+    assert 0 < hardware.CPU().free_memory_bytes <= hardware.CPU().memory_bytes
+
+
+def test_a_first_product_is_computed():
+    assert hardware.try_out(hardware.CPU()) == ""
+    assert "\n" not in hardware.try_out(gpu()) != ""  # this torch has no such device
+
+
+def nowhere(tmp_path):
+    return {"kernel": tmp_path / "driver", "bus": tmp_path / "bus"}
+
+
+def test_the_drivers_gpus_are_seen_without_torch(tmp_path):
+    assert hardware.gpus_of_driver(FakeNvml(), **nowhere(tmp_path)) == {
+        "source": "NVML",
+        "driver": "580.95.05",
+        "cuda": (13, 0),
+        "gpus": ["NVIDIA Fake"],
+    }
+    nothing = {"source": "", "driver": None, "cuda": None, "gpus": []}
+    broken = FakeNvml()
+    broken.errors["nvmlInit"] = broken.NVMLError(9)
+    assert hardware.gpus_of_driver(broken, **nowhere(tmp_path)) == nothing
+
+    card = tmp_path / "bus" / "0000:01:00.0"
+    card.mkdir(parents=True)
+    (card / "vendor").write_text("0x8086\n")
+    (card / "class").write_text("0x030000\n")
+    assert hardware.gpus_of_driver(broken, **nowhere(tmp_path)) == nothing
+    (card / "vendor").write_text("0x10de\n")
+    assert hardware.gpus_of_driver(broken, **nowhere(tmp_path)) == {**nothing, "source": "bus"}
+    (card / "class").write_text("0x040300\n")  # its sound
+    assert hardware.gpus_of_driver(broken, **nowhere(tmp_path)) == nothing
+
+    known = tmp_path / "driver" / "gpus" / "0000:01:00.0" / "information"
+    known.parent.mkdir(parents=True)
+    known.write_text("Model: \t NVIDIA A100-SXM4-80GB\nIRQ:   \t 100\n")
+    for module in ("x86_64 Kernel Module", "Open Kernel Module for x86_64"):
+        version = f"NVRM version: NVIDIA UNIX {module}  580.95.05  Tue Sep 23 10:11:16 UTC 2025\n"
+        (tmp_path / "driver" / "version").write_text(version)
+        assert hardware.gpus_of_driver(broken, **nowhere(tmp_path)) == {
+            "source": "kernel",
+            "driver": "580.95.05",
+            "cuda": None,
+            "gpus": ["NVIDIA A100-SXM4-80GB"],
+        }
 
 
 # The clock and the memory of a CPU --------------------------------------------------------------

@@ -1,0 +1,470 @@
+"""Faults are made for real wherever that can be done, and what is true here is compared with what
+other programs say of this machine."""
+
+import collections
+import getpass
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import time
+import venv
+from importlib.util import find_spec
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from tests.test_probes import gpu, on, states
+from Utils import batch, data, doctor, hardware, ladder, probes, results, run, settings
+from Utils.doctor import Row
+from Utils.errors import Unsupported
+from Utils.ladder import ROOT
+from Utils.probes import Finding
+
+TECHNIQUES = ladder.techniques()
+
+
+def call(*flags, **environment):
+    """The doctor as a user runs it; on another's cache, so that nothing is found by chance."""
+    command = [sys.executable, "-m", "Utils.doctor", *flags]
+    environment = {**os.environ, **environment}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert "Traceback" not in done.stdout + done.stderr
+    assert done.stderr == ""
+    return done
+
+
+def command(*words):
+    return subprocess.run(words, capture_output=True, text=True, check=True).stdout
+
+
+# What is true here ------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory):
+    """What it says of this machine, in JSON, and the seconds that it took, by the clock and of all
+    its processes' work."""
+    file = tmp_path_factory.mktemp("here") / "results.csv"
+    start, before = time.perf_counter(), os.times()
+    done = call("--json", "--device", "cpu", "--results-file", str(file))
+    seconds, after = time.perf_counter() - start, os.times()
+    cpu_seconds = sum(after[2:4]) - sum(before[2:4])
+    assert done.returncode == 0
+    assert not file.exists() and not list(file.parent.iterdir())  # it leaves no trace
+    return SimpleNamespace(seconds=seconds, cpu_seconds=cpu_seconds, **json.loads(done.stdout))
+
+
+def test_every_line_about_this_machine_is_true(here):
+    found, figures = states(here.findings), {}
+    for finding in here.findings:
+        figures |= finding["figures"]
+    cpuinfo, meminfo = (Path("/proc", name).read_text() for name in ("cpuinfo", "meminfo"))
+    meminfo = dict(re.findall(r"^(\w+): +(\d+) kB", meminfo, re.MULTILINE))
+    assert figures["logical_cpus"] == len(re.findall("^processor", cpuinfo, re.MULTILINE))
+    assert 0 < figures["usable_cpus"] <= int(command("env", "-u", "OMP_NUM_THREADS", "nproc"))
+    assert figures["memory_gib"] == pytest.approx(int(meminfo["MemTotal"]) / 2**20, abs=0.1)
+    assert figures["available_gib"] == pytest.approx(int(meminfo["MemAvailable"]) / 2**20, rel=0.2)
+    disk = command("df", "--output=avail", "-B1", str(probes.nearest(settings.CACHE)))
+    assert figures["free_disk_gib"] == pytest.approx(int(disk.split()[1]) / 2**30, rel=0.05, abs=1)
+    assert figures["threads"] == torch.get_num_threads()
+    assert figures["type"] == "cpu" and figures["tokens"] == 64
+    assert hardware.CPU().name in found["device"]["ok"]
+    assert found["torch"]["ok"].startswith(torch.__version__)
+    assert sys.executable in found["python"]["ok"]
+    assert shutil.which(os.environ.get("CXX", "g++")) in found["compiler"]["ok"]
+    packages = Path(torch.__file__).parent.parent
+    for package in filter(find_spec, probes.NATIVE):
+        (installed,) = packages.glob(f"{package}-*.dist-info")
+        assert f"{package}-{found[package]['ok'].split(',')[0]}.dist-info" == installed.name
+    assert here.can_run
+
+
+def test_nothing_here_is_a_fault_but_what_is_not_installed(here):
+    faults = [one["topic"] for one in here.findings if one["state"] == "fault"]
+    assert faults == [name for name in probes.NATIVE if not find_spec(name)]
+
+
+def test_neither_the_user_nor_the_host_is_named(here):
+    said = " ".join(one["what"] for one in here.findings)
+    words = re.findall(r"[\w-]+", re.sub(r"/\S*", "", said))  # a path may hold both
+    assert not {getpass.getuser(), platform.node()} & {*words}
+
+
+@pytest.mark.timing
+def test_it_takes_seconds(here):
+    assert here.seconds < 10
+
+
+def test_it_takes_little_of_two_cores(here):
+    """However busy the machine is: 10 seconds of two cores."""
+    assert here.cpu_seconds < 20
+
+
+def test_json_has_the_keys_that_are_documented(here):
+    method = (ROOT / "docs" / "METHOD.md").read_text()
+    for kind in (here.findings, here.techniques, here.advice):
+        for key in kind[0]:
+            assert f"`{key}`" in method
+    for finding in here.findings:
+        assert finding["state"] in ("ok", "note", "fault") and finding["what"]
+
+
+def test_every_technique_has_a_row_in_ladder_order(here):
+    assert [row["technique"] for row in here.techniques] == list(TECHNIQUES)
+
+
+def numbers(text):
+    return re.findall(r"(?<![\w.])\d[\d,.]*\d|(?<![\w.])\d", text)
+
+
+def test_advice_repeats_figures_that_stand_above_it(here):
+    said = collections.defaultdict(str)
+    for finding in here.findings:
+        said[finding["topic"]] += finding["what"]
+    can = {row["technique"] for row in here.techniques if row["status"] != "unsupported"}
+    for line in here.advice:
+        text, _, names = line["advice"].partition(": ")
+        assert set(numbers(text)) <= set(numbers("".join(said[t] for t in line["because"])))
+        assert not names or {*names.split(", ")} <= can | {names}
+    assert len(here.advice) <= 5
+
+
+# What is broken ---------------------------------------------------------------------------------
+
+
+def test_broken_parts_are_named_with_their_remedies(tmp_path):
+    """All at once, each for real: no compiler, a cache that is a file, bitsandbytes that raises."""
+    (tmp_path / "file").write_text("no folder")
+    (tmp_path / "stubs" / "bitsandbytes").mkdir(parents=True)
+    stub = tmp_path / "stubs" / "bitsandbytes" / "__init__.py"
+    stub.write_text("raise OSError('libcudart.so.11.0: cannot open shared object file')\n")
+    (tmp_path / "results.csv").write_text("step,loss\n1,2\n")
+    cache, path = tmp_path / "file" / "cache", os.path.dirname(sys.executable)
+    done = call(
+        *("--device", "cpu", "--results-file", str(tmp_path / "results.csv")),
+        CACHE_DIR=str(cache),
+        PATH=path,
+        PYTHONPATH=str(tmp_path / "stubs"),
+    )
+    lines = done.stdout.splitlines()
+    for topic, words, remedy in (
+        ("cache", f"{tmp_path / 'file'}: Not a directory", "CACHE_DIR names another place"),
+        ("compiler", "no C++ compiler on PATH", "apt-get install g++"),
+        ("bitsandbytes", "cannot be imported: OSError: libcudart.so.11.0", "pip install"),
+        ("corpus", "stdlib: to be tokenized once", "CACHE_DIR names another place"),
+        ("results", "line 1: has another header", "make reset"),
+    ):
+        (at,) = (i for i, line in enumerate(lines) if line.startswith(f"FAULT  {topic} "))
+        assert words in lines[at] and f"-> {lines[at + 1].strip()[3:]}" in lines[at + 1]
+        assert remedy in lines[at + 1]
+    assert done.returncode == 1  # neither rows nor tokens have a place
+    for name in TECHNIQUES:
+        (row,) = (line for line in lines if line.startswith(f"{name} "))
+        assert "unsupported" in row
+    assert re.search(r"^1\. \w+ holds back \d+ of \d+ techniques -> ", done.stdout, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("stub", "words"),
+    [
+        ("raise ImportError('libcudnn.so.9: cannot open')", "ImportError: libcudnn.so.9"),
+        ("import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)", "killed by SIGSEGV"),
+        ("print('noise')\nimport no_such_module", "No module named 'no_such_module'"),
+    ],
+)
+def test_a_torch_that_cannot_be_imported_is_answered_in_words(stub, words, tmp_path):
+    (tmp_path / "torch.py").write_text(stub)
+    done = call("--json", PYTHONPATH=str(tmp_path))
+    found = json.loads(done.stdout)
+    assert done.returncode == 1 and not found["can_run"]
+    (fault,) = (f for f in found["findings"] if f["topic"] == "torch" and f["state"] == "fault")
+    assert words in fault["what"] and "pip install" in fault["remedy"]
+    assert {row["status"] for row in found["techniques"]} == {"unsupported"}
+    assert [row["technique"] for row in found["techniques"]] == list(TECHNIQUES)
+    assert all(words in row["reason"] for row in found["techniques"])
+    held = f"torch holds back {len(TECHNIQUES)} of {len(TECHNIQUES)} techniques"
+    assert found["advice"][0]["advice"].startswith(held)
+
+
+def test_make_doctor_answers_where_packages_are_missing(tmp_path):
+    venv.create(tmp_path / "bare", with_pip=False)
+    words = [f"PYTHON={tmp_path / 'bare/bin/python'}", f"RESULTS_FILE={tmp_path / 'results.csv'}"]
+    environment = {name: x for name, x in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        ["make", "doctor", *words], cwd=ROOT, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 2  # make's own, for any but 0
+    assert "Traceback" not in done.stdout + done.stderr
+    assert re.search(r"^FAULT  torch .*No module named '\w+'", done.stdout, re.MULTILINE)
+    assert re.search(r"^note   packages +not installed: .*\bnumpy\b", done.stdout, re.MULTILINE)
+    assert re.search(r"^no_optimization +unsupported +torch: ", done.stdout, re.MULTILINE)
+    done = subprocess.run(
+        ["make", "doctor", "JSON=1", *words], cwd=ROOT, env=environment, capture_output=True
+    )
+    assert json.loads(done.stdout)["can_run"] is False
+
+
+# A row a technique ------------------------------------------------------------------------------
+
+
+class Reached(Exception):
+    """The script has come to its loop."""
+
+
+class Stopped:
+    def __init__(self, args, model, optimizer):
+        raise Reached(args)
+
+
+@pytest.mark.parametrize("technique", TECHNIQUES.values(), ids=TECHNIQUES.keys())
+def test_a_row_says_what_the_run_says(technique, here, monkeypatch, tmp_path):
+    """The real script, up to its first step: what it then is and has noted is in the row."""
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    monkeypatch.setattr(batch, "largest_batch", lambda args, name: args.batch_size)
+    monkeypatch.setattr(data, "_open", lambda dataset: [])  # no text is read before the first step
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", "")
+    flags = ["--model", "gpt2-tiny", "--device", "cpu"]
+    flags += ["--results-file", str(tmp_path / "results.csv")]
+    try:
+        run.execute(technique, flags, Stopped)
+    except Unsupported as error:
+        status, reason = {"unsupported"}, str(error)
+    except Reached as reached:
+        (args,) = reached.args
+        notes = [note for note in args.notes if "other batches" not in note]
+        status, reason = {"runs"}, "; ".join(dict.fromkeys(notes))
+        kinds = {type(note) for note in args.notes}
+        if hardware.WithoutEffect in kinds:
+            status = {"runs", "runs without effect"}
+        if hardware.Emulated in kinds:
+            status = {"emulated"}
+    finally:
+        torch.use_deterministic_algorithms(False)
+        torch.utils.deterministic.fill_uninitialized_memory = True
+        torch.set_float32_matmul_precision("highest")
+    (row,) = (row for row in here.techniques if row["technique"] == technique.name)
+    assert row["status"] in status and row["reason"].startswith(reason)
+
+
+def test_what_the_committed_runs_said_is_said(here):
+    """On another CPU, notes differ; what ran there runs here, and TF32 is without effect."""
+    rows = {row["technique"]: row for row in here.techniques}
+    for run_id in {row["run_id"]: row for row in results.check(ROOT / "results.csv")}.values():
+        assert rows[run_id["technique"]]["status"] != "unsupported"
+
+
+def judged(name, device, *flags):
+    args = on(device, *flags).args
+    return doctor.judge(TECHNIQUES[name], TECHNIQUES.get(TECHNIQUES[name].parent), args)
+
+
+@pytest.fixture
+def tool_chain(monkeypatch):
+    """Everything installed."""
+    monkeypatch.setattr(hardware.importlib.util, "find_spec", lambda name: object())
+    monkeypatch.setattr(hardware.shutil, "which", lambda name: name)
+
+
+T4 = {"name": "Tesla T4", "capability": (7, 5), "memory_bytes": 16e9}
+
+
+@pytest.mark.parametrize(
+    ("name", "properties", "status", "words"),
+    [
+        ("no_optimization", T4, "runs", ""),
+        ("tensorFloat32", T4, "unsupported", "TF32 needs compute capability 8.0; Tesla T4 has 7.5"),
+        ("float16_grad_scaler", T4, "runs", ""),
+        ("fused_cross_entropy", {}, "runs", ""),
+        ("cudnn_attention", {}, "runs", "made for compute capability 9.0"),
+        ("float8_linear", {}, "unsupported", "float8 needs compute capability 8.9"),
+        ("float8_linear", {"capability": (9, 0)}, "runs", ""),
+        ("paged_optimizer", {}, "runs", ""),
+    ],
+)
+def test_rows_of_a_gpu(name, properties, status, words, tool_chain, monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn, "version", lambda: 91_000)
+    row = judged(name, gpu(**properties))
+    assert row.status == status and words in row.reason and bool(words) == bool(row.reason)
+
+
+def test_a_need_without_effect_is_held_against_who_brings_it_in(monkeypatch):
+    capabilities = {"avx512_bf16": True, "amx_bf16": False, "amx_fp16": False}
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities, False)
+    cpu = hardware.CPU()
+    rows = {name: judged(name, cpu) for name in ("tensorFloat32", "brainFloat16", "cuda_graphs")}
+    note = "TF32: no effect expected on this device"
+    assert rows["tensorFloat32"].status == "runs without effect"
+    assert rows["brainFloat16"].status == "runs" and rows["brainFloat16"].reason == note
+    assert rows["cuda_graphs"].status == "runs without effect"
+    capabilities["avx512_bf16"] = False
+    for name in ("brainFloat16", "fused_optimizer", "cuda_graphs"):
+        row = judged(name, cpu)
+        assert row.status == "emulated" and "bfloat16: emulated" in row.reason
+
+
+def test_the_shape_is_the_one_that_would_run():
+    row = judged("gradient_accumulation", hardware.CPU())
+    assert row.status == "unsupported" and "try --batch-size 4" in row.reason
+    assert judged("gradient_accumulation", hardware.CPU(), "--batch-size", "8").status != row.status
+
+
+def test_what_a_script_takes_from_utils_declares_for_itself(monkeypatch):
+    row = judged("streaming_dataset", hardware.CPU(), "--dataset", "synthetic")
+    assert row.status == "unsupported" and "no text to stream" in row.reason
+    assert "datasets" in judged("streaming_dataset", hardware.CPU()).needs
+
+
+def own_script(tmp_path, code, parent="no_optimization"):
+    path = tmp_path / "my_idea.py"
+    path.write_text(f'"""My idea.\n\nParent: {parent}\n"""\n{code}\n')
+    return ladder.Technique("my_idea", path, parent, "", code)
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "words"),
+    [
+        ("def main(args:", "unsupported", "no Python: line 5"),
+        ("import liger", "unsupported", "imports liger, which is not installed"),
+        ("from liger.ops import x", "unsupported", "imports liger, which is not installed"),
+        ("try:\n    import liger\nexcept ImportError:\n    pass", "runs", ""),
+        ('args.require("liger")', "unsupported", "needs liger (pip install liger)"),
+        ("args.require(need)", "runs", "what it hands to require is not written out"),
+        ('args.require_wings("two")', "unsupported", "no attribute 'require_wings'"),
+        ("args.require_batch_multiple(3)", "unsupported", "multiple of 3"),
+        ('model.require("liger")', "runs", ""),
+    ],
+)
+def test_a_script_of_ones_own_has_its_row(code, status, words, tmp_path):
+    technique = own_script(tmp_path, code)
+    row = doctor.judge(technique, TECHNIQUES["no_optimization"], on(hardware.CPU()).args)
+    assert (row.technique, row.status) == ("my_idea", status)
+    assert words in row.reason and bool(words) == bool(row.reason)
+
+
+def test_a_fault_takes_away_what_needs_it():
+    fault = Finding("compiler", "broken", "fault", "mend it", ("compile", "triton"))
+    fine = Row("a", "runs", needs=("tf32", "compile"))
+    assert doctor.overlay(fine, [fault]) == Row(
+        "a", "unsupported", "compiler: broken", "mend it", fine.needs, ["compile"]
+    )
+    other = Row("b", "runs", needs=("tf32",))
+    assert doctor.overlay(other, [fault]) == other
+    nowhere = Finding("corpus", "no tokens", "fault", "make some", ("run",))
+    assert doctor.overlay(other, [fault, nowhere]).reason == "corpus: no tokens"
+
+
+# Advice -----------------------------------------------------------------------------------------
+
+
+def advised(*findings, rows=None):
+    rows = rows or [Row(name, "runs") for name in TECHNIQUES]
+    return [line["advice"] for line in doctor.advice(findings, rows)]
+
+
+def test_the_names_in_the_advice_are_techniques():
+    source = (ROOT / "Utils" / "doctor.py").read_text()
+    named = re.findall(r'say\([^)]*?text, ("[^)]*)\)', source)
+    words = {word for line in named for word in re.findall(r'"(\w+)"', line)}
+    assert len(words) >= 7 and words | {*doctor.PRECISIONS.values()} <= set(TECHNIQUES)
+
+
+def test_what_holds_back_most_comes_first_and_what_holds_nothing_back_is_left_out():
+    rows = [
+        Row("a", "unsupported", lacks=("compile",)),
+        Row("b", "unsupported", lacks=("compile",)),
+        Row("c", "unsupported", lacks=("bitsandbytes",)),
+        Row("d", "unsupported", lacks=("float8", "torchao")),  # not for want of torchao alone
+    ]
+    lines = advised(
+        Finding("torchao", "not installed", "fault", "pip install torchao", ("torchao",)),
+        Finding("bitsandbytes", "broken", "fault", "mend it", ("bitsandbytes",)),
+        Finding("compiler", "none", "fault", "install g++", ("compile",)),
+        Finding("driver", "torch has no GPU", "fault", "another build"),
+        rows=rows,
+    )
+    assert lines == [
+        "compiler holds back 2 of 4 techniques -> install g++",
+        "bitsandbytes holds back 1 of 4 techniques -> mend it",
+        "driver: torch has no GPU -> another build",
+    ]
+
+
+def test_no_more_than_five_lines():
+    faults = [Finding(str(n), "x", "fault", "y") for n in range(9)]
+    assert len(advised(*faults)) == 5
+
+
+def with_figures(**figures):
+    return Finding("step", "", figures=figures)
+
+
+@pytest.mark.parametrize(
+    ("figures", "line"),
+    [
+        ({"float32_tflops": 50, "tf32_tflops": 54, "bfloat16_tflops": 54}, None),
+        ({"float32_tflops": 50, "tf32_tflops": 60}, "50.00 TFLOP/s in float32 and 60.00 in tf32"),
+        ({"float32_tflops": 50, "bfloat16_tflops": 90, "tf32_tflops": 95}, "90.00 in bfloat16: br"),
+        ({"type": "cuda", "capability": 8.0}, "8.0 has tensor cores, idle in plain float32: br"),
+        ({"type": "cuda", "capability": 6.1}, None),
+        ({"scores_mib": 768.0}, "768.0 MiB of scores a layer .*: flash_attention"),
+        ({"scores_mib": 0.2}, None),
+        ({"update_ms": 87.5, "floor_ms": 204.4}, "87.5 of 204.4 ms.*: fused_optimizer, larger"),
+        ({"update_ms": 5.0, "floor_ms": 204.4}, None),
+        ({"type": "cuda", "capability": 6, "tokens": 256}, "256 tokens a step .*: cuda_graphs"),
+        ({"type": "cpu", "tokens": 64}, None),
+        ({"type": "mps", "least_gib": 7.5, "free_gib": 8.0}, "7.5 GiB of 8.0 free: gradient_check"),
+        ({"type": "mps", "usable_cpus": 2, "tokens": 4096}, "2 CPUs are few .*: data_on_device"),
+    ],
+)
+def test_a_figure_leads_to_a_technique(figures, line):
+    lines = advised(with_figures(**figures))
+    assert (lines == []) if line is None else re.search(line, " | ".join(lines))
+
+
+def test_no_technique_is_advised_that_does_not_run():
+    faster = with_figures(float32_tflops=50, bfloat16_tflops=90, float16_tflops=80)
+    rows = [Row(name, "runs") for name in TECHNIQUES]
+    without = [row for row in rows if row.technique != "brainFloat16"]
+    assert "float16_grad_scaler" in advised(faster, rows=without)[0]
+    assert advised(with_figures(scores_mib=768), rows=[Row("flash_attention", "unsupported")]) == []
+
+
+# Telling ----------------------------------------------------------------------------------------
+
+
+def test_faults_show_without_colour_and_colours_only_on_a_terminal(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    findings = [Finding("cache", "word " * 40, "fault", "make room"), Finding("torch", "2.13")]
+    rows = [Row("a_technique", "unsupported", "for a reason"), Row("b", "runs")]
+    doctor.show(findings, rows, [{"advice": "do", "because": ["cache"]}], terminal=False)
+    plain = capsys.readouterr().out
+    assert "\033" not in plain
+    lines = plain.splitlines()
+    assert lines[0].startswith("FAULT  cache         word word") and len(lines[0]) > 200
+    assert lines[1] == " " * 21 + "-> make room" and lines[2] == "ok     torch         2.13"
+    assert "a_technique  unsupported  for a reason" in lines and "b            runs" in lines
+    assert lines[-1] == "1. do"
+    doctor.show(findings, rows, [], terminal=True)
+    coloured = capsys.readouterr().out
+    assert "\033[31mFAULT" in coloured and "\033[32m" not in coloured
+    stripped = re.sub("\033\\[\\d+m", "", coloured)
+    assert max(map(len, stripped.splitlines())) <= 80
+    assert "Nothing was found" in stripped
+
+
+def test_who_has_read_enough_may_stop():
+    command = [
+        sys.executable,
+        "-c",
+        "import sys; from Utils import doctor as d; "
+        "d.examine = lambda *_: ([], [d.Row('a' * 9999, 'runs')] * 99, []); sys.exit(d.main([]))",
+    ]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process.stdout.close()
+    assert process.stderr.read() == b"" and process.wait() == 0
