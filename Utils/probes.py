@@ -176,8 +176,10 @@ def disk(args):
     kept = [Path(os.environ.get(variable, CACHE / name)) for variable, name in kernels]
     for folder in dict.fromkeys([CACHE, CACHE / "tokens", *kept]):
         if problem := unwritable(folder):
-            remedy = "CACHE_DIR names another place"
-            yield Finding("cache", problem, "fault", remedy, ("compile", "triton"))
+            remedy, blocks = "CACHE_DIR names another place", ("compile", "triton")
+            if not kept[0].exists() and unwritable(kept[0]):
+                blocks = ("run",)  # any optimizer of torch makes Inductor's folder when it is made
+            yield Finding("cache", problem, "fault", remedy, blocks)
             break
     else:
         free = shutil.disk_usage(nearest(CACHE)).free / GIB

@@ -378,3 +378,20 @@ def test_paged_state_gives_way_where_unpaged_runs_out_of_memory():
 def test_float8_takes_part_in_the_blocks_and_has_no_ceiling(scripts):
     limits = scripts("float8_linear").record["limits"]
     assert limits["precision"] is None and limits["datasheet_tflops"] is None
+
+
+def test_the_doctor_knows_this_gpu(tmp_path):
+    """Its name, memory and capability; and that torch_compile runs on it, or why it does not."""
+    command = [sys.executable, "-m", "Utils.doctor", "--json", "--device", "cuda"]
+    command += ["--results-file", str(tmp_path / "results.csv")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    found = json.loads(done.stdout)
+    device = next(one for one in found["findings"] if one["topic"] == "device")
+    known = torch.cuda.get_device_properties(0)
+    assert torch.cuda.get_device_name(0) in device["what"] and device["state"] == "ok"
+    assert device["figures"]["memory_gib"] == round(known.total_memory / 2**30, 1)
+    assert device["figures"]["capability"] == known.major + known.minor / 10
+    statuses = {row["technique"]: row["status"] for row in found["techniques"]}
+    assert done.returncode == 0 and statuses["no_optimization"] == "runs"
+    unmet = {one["topic"] for one in found["findings"] if "compile" in one["blocks"]}
+    assert (statuses["torch_compile"] == "runs") == (not unmet and known.major >= 8)

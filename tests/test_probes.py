@@ -2,6 +2,7 @@ import collections
 import dataclasses
 import math
 import os
+import subprocess
 import sys
 import time
 from types import SimpleNamespace
@@ -76,25 +77,48 @@ def test_little_disk_is_a_fault(monkeypatch, tmp_path):
         assert f"{free / 2**30:.1f} GiB free" in finding.what
 
 
-def test_a_place_where_nothing_can_be_written_is_named(tmp_path, monkeypatch):
+def test_a_place_where_nothing_can_be_written_is_named(tmp_path):
     (tmp_path / "file").write_text("")
     assert probes.unwritable(tmp_path / "new" / "folder") == ""
     assert list(tmp_path.iterdir()) == [tmp_path / "file"]
     assert probes.unwritable(tmp_path / "file" / "x") == f"{tmp_path / 'file'}: Not a directory"
     with full_disk(4096):
         assert probes.unwritable(tmp_path) == f"{tmp_path}: File too large"
-    for variable in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
-        monkeypatch.delenv("TRITON_CACHE_DIR", raising=False)
-        monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
-        monkeypatch.setattr(probes, "CACHE", tmp_path)
-        assert states(probes.ask(probes.disk, arguments()))["cache"].keys() == {"ok"}
-        monkeypatch.setenv(variable, str(tmp_path / "file"))
-        (finding,) = (f for f in probes.ask(probes.disk, arguments()) if f.state == "fault")
-        assert finding.blocks == ("compile", "triton")
-    monkeypatch.setattr(probes.tempfile, "gettempdir", lambda: str(tmp_path / "file"))
-    monkeypatch.delenv("TRITON_CACHE_DIR")
+
+
+@pytest.mark.parametrize(
+    ("variable", "place", "blocks"),
+    [
+        ("TRITON_CACHE_DIR", "file", ("compile", "triton")),
+        ("TORCHINDUCTOR_CACHE_DIR", "file", ("compile", "triton")),  # it is there
+        ("TORCHINDUCTOR_CACHE_DIR", "file/x", ("run",)),  # it cannot be made
+    ],
+)
+def test_caches_of_their_own_are_looked_at(variable, place, blocks, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr(probes, "CACHE", tmp_path)
+    for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    assert states(probes.ask(probes.disk, arguments()))["cache"].keys() == {"ok"}
+    monkeypatch.setenv(variable, str(tmp_path / place))
     (finding,) = (f for f in probes.ask(probes.disk, arguments()) if f.state == "fault")
-    assert "TMPDIR" in finding.remedy
+    assert finding.blocks == blocks
+
+
+def test_temporary_files_need_a_place_too(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr(probes, "CACHE", tmp_path)
+    monkeypatch.setattr(probes.tempfile, "gettempdir", lambda: str(tmp_path / "file"))
+    (finding,) = (f for f in probes.ask(probes.disk, arguments()) if f.state == "fault")
+    assert "TMPDIR" in finding.remedy and finding.blocks == ("compile", "triton")
+
+
+def test_without_inductors_folder_not_even_the_baseline_runs(tmp_path):
+    """What the fault's blocking rests on, in the words of torch."""
+    code = "import torch; torch.optim.AdamW([torch.zeros(1, requires_grad=True)])"
+    environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": "/dev/null/x"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True)
+    assert b"NotADirectoryError: [Errno 20] Not a directory: '/dev/null/x'" in done.stderr
 
 
 def test_an_unwritable_results_file_is_named(tmp_path):
