@@ -78,6 +78,7 @@ ceilings: $(ENVIRONMENT)     ## measure, once, how fast products and memory can 
 	@$(PYTHON) -m Utils.limits $(call flag,device,$(DEVICE))
 
 doctor: $(ENVIRONMENT)       ## will it run here? device, tool chain, a line a technique, advice; JSON=1
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("doctor: $(PYTHON) is older than 3.11; PYTHON=... names another")'
 	@$(PYTHON) -m Utils.doctor $(FLAGS) $(if $(filter-out 0,$(strip $(JSON))),--json)
 
 ##@ Read

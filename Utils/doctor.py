@@ -51,6 +51,7 @@ class Row:
 # A row a technique ------------------------------------------------------------------------------
 
 REMEDIES = {  # where there is one that the reason itself does not name
+    "tf32": "float16_grad_scaler is the way to tensor cores there",
     "bfloat16": "float16_grad_scaler is the way to 16 bits there",
     "float16": "brainFloat16 is the way to 16 bits there",
     "compile": "apt-get install g++, or the like",
@@ -135,8 +136,9 @@ def judge(technique, parent, args):
     with suppress(Exception):
         inherited = declarations(parent.path.read_text())
     needs, lacks, notes, status = [], [], [], "runs"
-    reasons = [f"imports {name}, which is not installed" for name in missing]
-    remedies = [f"pip install {name}" for name in missing]
+    against = [
+        (f"imports {name}, which is not installed", f"pip install {name}") for name in missing
+    ]
     trial = run.Settings(**vars(args))
     for method, values in declared:
         if values is None:
@@ -147,10 +149,9 @@ def judge(technique, parent, args):
             getattr(trial, method)(*values)
         except Unsupported as error:
             lacks.append(values[0] if method == "require" else method)
-            reasons.append(str(error))
-            remedies += [REMEDIES[value] for value in values if value in REMEDIES]
+            against.append((str(error), REMEDIES.get(lacks[-1], "")))
         except Exception as error:  # as it would in the run
-            reasons.append(f"{type(error).__name__}: {first_line(error)}")
+            against.append((f"{type(error).__name__}: {first_line(error)}", ""))
         needs += trial.needs
         for note in trial.notes:
             notes.append(str(note))
@@ -158,10 +159,9 @@ def judge(technique, parent, args):
                 status = "emulated"
             elif isinstance(note, hardware.WithoutEffect) and (method, values) not in inherited:
                 status = "runs without effect" if status == "runs" else status
-    if reasons:
-        status, notes = "unsupported", reasons
-    why, remedy = ("; ".join(dict.fromkeys(words)) for words in (notes, remedies))
-    return Row(technique.name, status, why, remedy, needs, lacks)
+    if against:  # the first of them ends the run
+        return Row(technique.name, "unsupported", *against[0], needs, lacks)
+    return Row(technique.name, status, "; ".join(dict.fromkeys(notes)), "", needs, lacks)
 
 
 def overlay(row, faults):
@@ -218,7 +218,7 @@ def advice(findings, rows, most=5):
     if plain == math.inf and facts.get("type") == "cuda" and facts["capability"] >= 7:
         text = f"compute capability {facts['capability']} has tensor cores, idle in plain float32"
         faster = [technique for technique in PRECISIONS.values() if technique in can]
-        say("device", text, *faster[:1])
+        say("device", text, *(faster[:1] or PRECISIONS.values()))
     if facts.get("scores_mib", 0) >= 64:
         text = f"{facts['scores_mib']:,.1f} MiB of scores a layer go to memory and back"
         say("step", text, "flash_attention")

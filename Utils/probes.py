@@ -635,11 +635,11 @@ def step(here):
         f"{args.model} at {B}x{T} tokens{auto}: in float32 at least {least:.1f} GiB of the "
         f"{free:.1f} free, and {scores:,.1f} MiB of attention's scores a layer"
     )
+    yield Finding("step", what, figures=figures)
     if least > free:
+        what = f"{least:.1f} GiB at least, and {free:.1f} free: it will run out of memory"
         remedy = "end what holds the memory, or a smaller BATCH_SIZE, SEQ_LEN or MODEL"
-        yield Finding("step", f"{what}: out of memory", "fault", remedy, figures=figures)
-    else:
-        yield Finding("step", what, figures=figures)
+        yield Finding("step", what, "fault", remedy)
 
     found = limits.ceilings(chosen)
     if not found:

@@ -206,9 +206,11 @@ def test_more_threads_than_cpus_is_worth_a_note(cpus, remedy, monkeypatch):
 def test_the_host_runs_out_of_memory_by_its_groups_limit(monkeypatch, tmp_path):
     monkeypatch.setattr(limits, "CACHE", tmp_path)
     monkeypatch.setattr(probes, "cgroup_limits", lambda: (math.inf, 2**30))
-    assert "1.0 allowed by the control group" in probes.ask(probes.memory, None)[0].what
-    step, ceilings = probes.ask(probes.step, on(hardware.CPU()))
-    assert step.state == "fault" and "at least 2.0 GiB of the 1.0 free" in step.what
+    memory = probes.ask(probes.memory, None)[0]
+    assert "1.0 allowed by the control group" in memory.what
+    assert memory.figures["available_gib"] == 1.0 < memory.figures["memory_gib"]
+    step, fault, ceilings = probes.ask(probes.step, on(hardware.CPU()))
+    assert "at least 2.0 GiB of the 1.0 free" in step.what and fault.state == "fault"
     assert (ceilings.state, ceilings.remedy) == ("note", "make ceilings, once")
 
 
@@ -351,12 +353,13 @@ def test_without_nvml_it_says_what_is_not_known(monkeypatch):
 def test_memory_that_others_hold_is_missed(monkeypatch, tmp_path):
     monkeypatch.setattr(limits, "CACHE", tmp_path)
     device = gpu(memory_bytes=80e9)
-    (step, _) = probes.ask(probes.step, on(device))
+    step, _ = probes.ask(probes.step, on(device))
     assert step.state == "ok" and "gpt2 at 16x1024 tokens" in step.what
     device.cuda.free_bytes = 20e9
-    (step, _) = probes.ask(probes.step, on(device))
-    assert step.state == "fault" and "BATCH_SIZE" in step.remedy
-    (step, _) = probes.ask(probes.step, on(device, "--batch-size", "8"))
+    _, fault, _ = probes.ask(probes.step, on(device))
+    assert fault.state == "fault" and "BATCH_SIZE" in fault.remedy
+    assert fault.what.startswith("30.2 GiB at least, and 18.6 free")
+    step, _ = probes.ask(probes.step, on(device, "--batch-size", "8"))
     assert step.state == "ok"  # 2 GB and 1.9 for each of 8 x 1024 tokens
 
 
