@@ -417,7 +417,8 @@ def test_torch_older_than_tested_is_worth_a_note(monkeypatch):
     assert finding.state == "note" and finding.what.startswith("2.9.1+cu128")
 
 
-def test_a_triton_without_a_gpu_is_a_fault():
+def test_a_triton_without_a_gpu_is_a_fault(monkeypatch):
+    monkeypatch.setitem(sys.modules, "triton.runtime", SimpleNamespace())  # it has no driver
     (finding,) = probes.ask(probes.triton, "gcc", False)
     assert finding.state == "fault" and finding.blocks == ("compile", "triton")
 
