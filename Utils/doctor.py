@@ -50,11 +50,10 @@ class Row:
 
 # A row a technique ------------------------------------------------------------------------------
 
-REMEDIES = {  # where there is one that the reason itself does not name
-    "tf32": "float16_grad_scaler is the way to tensor cores there",
-    "bfloat16": "float16_grad_scaler is the way to 16 bits there",
-    "float16": "brainFloat16 is the way to 16 bits there",
-    "compile": "apt-get install g++, or the like",
+REMEDIES = {  # for a need: another that has to be met, and what then does instead
+    "tf32": ("float16", "float16_grad_scaler is the way to tensor cores there"),
+    "bfloat16": ("float16", "float16_grad_scaler is the way to 16 bits there"),
+    "float16": ("bfloat16", "brainFloat16 is the way to 16 bits there"),
 }
 
 
@@ -149,7 +148,7 @@ def judge(technique, parent, args):
             getattr(trial, method)(*values)
         except Unsupported as error:
             lacks.append(values[0] if method == "require" else method)
-            against.append((str(error), REMEDIES.get(lacks[-1], "")))
+            against.append((str(error), _instead(lacks[-1], args.hardware)))
         except Exception as error:  # as it would in the run
             against.append((f"{type(error).__name__}: {first_line(error)}", ""))
         needs += trial.needs
@@ -164,6 +163,18 @@ def judge(technique, parent, args):
     return Row(technique.name, status, "; ".join(dict.fromkeys(notes)), "", needs, lacks)
 
 
+def _instead(need, device):
+    """The remedy for a need that is not met, where there is one on this device; else ""."""
+    from Utils import hardware
+
+    other, remedy = REMEDIES.get(need, (None, ""))
+    with suppress(Unsupported):
+        if remedy:
+            hardware.check(other, device)
+            return remedy
+    return ""
+
+
 def overlay(row, faults):
     """The row, unsupported where a fault takes away what it needs."""
     for fault in faults:
@@ -176,7 +187,6 @@ def overlay(row, faults):
 
 
 # Advice -----------------------------------------------------------------------------------------
-
 
 PRECISIONS = {"bfloat16": "brainFloat16", "float16": "float16_grad_scaler", "tf32": "tensorFloat32"}
 

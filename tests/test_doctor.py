@@ -317,6 +317,13 @@ def test_rows_of_a_gpu(name, properties, status, words, tool_chain, monkeypatch)
     assert row.status == status and words in row.reason and bool(words) == bool(row.reason)
 
 
+def test_a_remedy_is_named_where_it_is_one(tool_chain):
+    assert "float16_grad_scaler" in judged("tensorFloat32", gpu(**T4)).remedy
+    p100 = gpu(name="Tesla P100", capability=(6, 0))  # it has no tensor cores at all
+    assert judged("tensorFloat32", p100).remedy == judged("flash_attention", p100).remedy == ""
+    assert "brainFloat16" in judged("float16_grad_scaler", hardware.CPU()).remedy
+
+
 def test_a_need_without_effect_is_held_against_who_brings_it_in(monkeypatch):
     capabilities = {"avx512_bf16": True, "amx_bf16": False, "amx_fp16": False}
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities, False)
