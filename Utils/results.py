@@ -166,7 +166,8 @@ def records(path, run_ids):
     found = {}
     for run_id in run_ids:
         with suppress(OSError, ValueError):
-            record = json.loads((Path(path).parent / "runs" / f"{run_id}.json").read_text())
+            file = f"{Path(run_id).name}.json"  # a run_id that leads elsewhere leads nowhere
+            record = json.loads((Path(path).parent / "runs" / file).read_text())
             if isinstance(record, dict):
                 found[run_id] = record
     return found
@@ -191,9 +192,11 @@ def _problem(row):
         if not row[name] and not needed:
             continue
         try:
-            kind(row[name])
+            value = kind(row[name])
         except ValueError:
             return f"has {name} {row[name]!r}, which is no number"
+        if kind is int and abs(value) >= 2**63:
+            return f"has a {name} of {len(row[name])} digits, which nothing here has"
     for name in ("step_ms", "data_ms", "first_step_s"):
         if timed and not 0 <= float(row[name]) < float("inf"):
             return f"has {name} {row[name]}, which is no time"

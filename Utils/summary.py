@@ -127,6 +127,7 @@ def summarize(rows, records=None):
     medians = by_run.step_ms.median() * by_run.batch.first() / by_run.batch_size.first()
     losses = by_run.loss.apply(_last)
     by_step = rows[rows.status == "ok"].set_index(["technique", "round", "step"]).loss
+    by_step = by_step[~by_step.index.duplicated()]  # a step twice is no run of ours
     recorded = {
         name: [records[run_id] for run_id in own.run_id.unique() if run_id in records]
         for name, own in timed.groupby("technique")
@@ -408,6 +409,22 @@ def table(rows, left_out="", records=None, price=None):
     records: as for `summarize`. price: of an hour of this device, in any currency.
     """
     summary = summarize(rows, records)
+    speed, memory, limits, cost = columns(summary, price)
+    measured = summary.median_ms.notna().to_numpy()
+    sections = [
+        _markdown(speed),
+        _caption(rows, summary),
+        *([left_out] if left_out else []),
+        *_section("Memory at its peak, by kind", memory, measured, needed="weights (MiB)"),
+        *_section("How far from the limit", limits, measured, needed="products in"),
+        *_section("What a billion tokens take", cost, measured),
+    ]
+    return "\n\n".join(sections)
+
+
+def columns(summary, price=None):
+    """The four tables of a summary: speed and loss; memory; how far from the limit; what a billion
+    tokens take. Each a dict of texts, one a technique, by title; price as for `table`."""
     lines = [line for _, line in summary.iterrows()]
 
     def column(name, form, scale=1):
@@ -463,16 +480,7 @@ def table(rows, left_out="", records=None, price=None):
     if price is not None:
         title = f"cost of 10^9 tokens at {price:,.2f} an hour"
         cost[title] = column("hours_per_billion", ",.2f", price)
-    measured = summary.median_ms.notna().to_numpy()
-    sections = [
-        _markdown(speed),
-        _caption(rows, summary),
-        *([left_out] if left_out else []),
-        *_section("Memory at its peak, by kind", memory, measured, needed="weights (MiB)"),
-        *_section("How far from the limit", limits, measured, needed="products in"),
-        *_section("What a billion tokens take", cost, measured),
-    ]
-    return "\n\n".join(sections)
+    return speed, memory, limits, cost
 
 
 def _section(title, columns, measured, needed="technique"):
@@ -521,7 +529,7 @@ def _words(column):
     return ["" if pd.isna(word) else word.replace("|", "\\|") for word in column]
 
 
-def _price(text):
+def hourly_price(text):
     """A number from 0 up, or None for no text."""
     try:
         price = float(text or "nan")
@@ -537,7 +545,7 @@ def main(argv=None):
     parser = settings.Parser("table", main.__doc__)
     settings.add_selection(parser)
     help = "of an hour of this device; adds what a billion tokens cost"
-    parser.add_argument("--price", type=_price, help=help)
+    parser.add_argument("--price", type=hourly_price, help=help)
     parser.add_argument("--into", type=Path, help="page with the marks <!-- table --> around it")
     args = parser.parse_args(argv)
     rows, left_out = select(results.read(args.results_file), args.device_name)

@@ -353,6 +353,7 @@ def test_a_wrong_number_of_fields_is_refused(filled, change):
         ("peak_memory_mib", "1 GB", "has peak_memory_mib '1 GB', which is no number"),
         ("batch_size", "", "has batch_size '', which is no number"),
         ("round", "one", "has round 'one', which is no number"),
+        ("round", "9" * 20, "has a round of 20 digits, which nothing here has"),
         ("status", "fine", "has the unknown status 'fine'"),
         ("phase", "cold", "has the unknown phase 'cold'"),
         ("phase", "", "has the unknown phase ''"),
@@ -398,3 +399,10 @@ def test_a_file_system_without_locks_is_one_line(tmp_path, monkeypatch):
     monkeypatch.setattr(results.fcntl, "flock", flock)
     with pytest.raises(UserError, match="cannot be locked: Function not implemented"):
         results.append(tmp_path / "results.csv", rows_of("no_optimization", [9, 9, 9]))
+
+
+def test_a_record_is_looked_for_nowhere_else(tmp_path):
+    (tmp_path / "runs").mkdir()
+    for path in (tmp_path / "runs" / "a.json", tmp_path / "b.json"):
+        path.write_text('{"technique": "x"}')
+    assert list(results.records(tmp_path / "results.csv", ["a", "../b", "", "c"])) == ["a"]

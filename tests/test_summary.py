@@ -446,3 +446,11 @@ def test_a_price_that_is_none_is_one_line(price, capsys):
         summary.main(["--price", price])
     assert ended.value.code == 2
     assert f"table: error: argument --price: '{price}' is not a price" in capsys.readouterr().err
+
+
+def test_a_step_that_stands_there_twice_ends_nothing(read):
+    runs = [rows_of(name, [9, 9, 9, 8, 8]) for name in ("no_optimization", "tensorFloat32")]
+    for run in runs:
+        run[4]["step"] = 3
+    lines = summary.summarize(read(*runs))
+    assert lines.parity["tensorFloat32"] == "exact"
