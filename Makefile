@@ -17,14 +17,15 @@ ROUNDS       ?= 1            ## runs of each script, interleaved; from 2 on ther
 RESULTS_FILE ?= results.csv  ## where rows are appended
 PLOTSPREFIX  ?=              ## of the charts' file names
 # Not settings of a run:
-DEVICE_NAME  ?=              ## for plots and table: part of a device's name; else the newest run's
+DEVICE_NAME  ?=              ## for plots, table, report: part of a device's name; else the newest run's
 TIMEOUT      ?= 60           ## for all, beyond, everything, ablate: minutes after which a run is ended
-PRICE        ?=              ## for table: what an hour of this device costs
+PRICE        ?=              ## for table and report: what an hour of this device costs
+REPORT       ?= report.html  ## for report: where the page is written
 JSON         ?=              ## for doctor: 1 for machines
 T            ?=              ## for diff: a technique; for ablate: the whole, else the last rung
 WITHOUT      ?=              ## for diff: a technique whose diff is taken back from T
-A            ?=              ## for compare: a results file, or FILE:WORDS, as in A=results.csv:2.11
-B            ?=              ## for compare: the same, as in B=results.csv:2.13; held against A
+A            ?=              ## for compare and report: a results file, or FILE:WORDS, as in A=results.csv:2.11
+B            ?=              ## for compare and report: the same, as in B=results.csv:2.13; held against A
 
 # Make keeps the blanks before a comment: strip takes them off.
 flag  = --$(1)='$(strip $(2))'
@@ -97,6 +98,10 @@ diff: $(ENVIRONMENT)         ## what a technique is: its script against its pare
 compare: $(ENVIRONMENT)      ## two devices, torch versions or commits; A=results.csv:2.11 B=results.csv:2.13
 	@$(PYTHON) -m Utils.compare '$(strip $(A))' '$(strip $(B))' $(call flag,plotsprefix,$(PLOTSPREFIX))
 
+report: $(ENVIRONMENT)       ## all of it on one page, REPORT=report.html; with A= and B= those two compared
+	@$(PYTHON) -m Utils.report $(SELECTION) $(call flag,price,$(PRICE)) $(call flag,report,$(REPORT)) \
+	    $(call flag,a,$(A)) $(call flag,b,$(B))
+
 ##@ Keep
 init_results: $(ENVIRONMENT) ## write the header of the results file where there is none
 	@$(PYTHON) -m Utils.results init $(call flag,results-file,$(RESULTS_FILE))
@@ -146,4 +151,4 @@ help:                        ## this list
 	@touch $@
 
 .PHONY: baseline tf32 bf16 flash fused 8bit all beyond everything ablate smoke ceilings doctor $(TECHNIQUES) \
-        plots table readme diff compare init_results reset clean test lint gpu-check help
+        plots table readme diff compare report init_results reset clean test lint gpu-check help

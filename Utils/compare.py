@@ -76,6 +76,19 @@ def select(name, text):
     return Side(name, Path(path), rows, summary.summarize(rows), records)
 
 
+def sides(a, b):
+    """The Sides A and B that two texts select. Raises UserError, also where they share runs."""
+    a, b = select("A", a), select("B", b)
+    runs = [set(side.rows.run_id) for side in (a, b)]
+    if runs[0] == runs[1]:
+        raise UserError(f"A and B are the same runs: {summary.describe(a.rows)}")
+    if common := runs[0] & runs[1]:
+        raise UserError(
+            f"A and B share {len(common)} of their runs, so they are no two measurements"
+        )
+    return a, b
+
+
 def _split(text):
     """(path, words) of a selection. A file's own name may hold colons."""
     colons = [place for place, letter in enumerate(text) if letter == ":"]
@@ -210,6 +223,25 @@ def _flat(value, name=""):
 def table(a, b):
     """Two Sides as a GitHub-markdown table, with what it means and what else differs. A string."""
     ratios = compare(a, b)
+    shown = columns(a, b, ratios)
+    words = ("technique", "verdict on B", "note")
+    align = ["left" if name in words else "right" for name in shown]
+    text = pd.DataFrame(shown).to_markdown(index=False, disable_numparse=True, colalign=align)
+    meaning = "B over A: tokens per second of B / of A"
+    if ratios.speedup_low.notna().any():
+        meaning += ", in brackets the 95% interval, Welch's t over rounds"
+    elif ratios.speedup.notna().any():
+        meaning += f"; {summary.NO_INTERVAL}"
+    shapes = [" or ".join(_columns(side)["shape"]) for side in (a, b)]
+    if shapes[0] != shapes[1]:
+        meaning += f". The shapes differ, {shapes[0]} and {shapes[1]}: a ratio of tokens, not steps"
+    differing = "\n".join(f"- {line}" for line in differences(a, b))
+    return f"{text}\n\n- {a}\n- {b}\n\n{meaning}.\n\nWhat differs (A | B):\n\n{differing}"
+
+
+def columns(a, b, ratios):
+    """What `compare` found, and what is known of either Side: dict of texts, one a technique, by
+    title."""
     columns = {
         "technique": list(ratios.index),
         "B over A": [_ratio(line) for _, line in ratios.iterrows()],
@@ -225,19 +257,7 @@ def table(a, b):
             lines = side.lines.reindex(ratios.index)
             columns[f"{side.name}: {title}"] = [cell(line) for _, line in lines.iterrows()]
     columns["note"] = [_both(_note(a, name), _note(b, name)) for name in ratios.index]
-    words = ("technique", "verdict on B", "note")
-    align = ["left" if name in words else "right" for name in columns]
-    text = pd.DataFrame(columns).to_markdown(index=False, disable_numparse=True, colalign=align)
-    meaning = "B over A: tokens per second of B / of A"
-    if ratios.speedup_low.notna().any():
-        meaning += ", in brackets the 95% interval, Welch's t over rounds"
-    elif ratios.speedup.notna().any():
-        meaning += f"; {summary.NO_INTERVAL}"
-    shapes = [" or ".join(_columns(side)["shape"]) for side in (a, b)]
-    if shapes[0] != shapes[1]:
-        meaning += f". The shapes differ, {shapes[0]} and {shapes[1]}: a ratio of tokens, not steps"
-    differing = "\n".join(f"- {line}" for line in differences(a, b))
-    return f"{text}\n\n- {a}\n- {b}\n\n{meaning}.\n\nWhat differs (A | B):\n\n{differing}"
+    return columns
 
 
 def _ratio(line):
@@ -264,6 +284,11 @@ def _note(side, technique):
     return "; ".join(filter(None, [own[technique], grade if "tainted" in grade else ""]))
 
 
+def why_not(a, b, technique):
+    """What kept it from being timed on both Sides."""
+    return _both(a.state(technique), b.state(technique))
+
+
 def _both(a, b):
     """What is to be said of A and what of B, in one."""
     if a == b:
@@ -286,7 +311,7 @@ def draw(a, b):
     white = {"facecolor": "white", "edgecolor": "none", "pad": 1}  # no grid through words
     for y, (name, line) in enumerate(ratios.iterrows()):
         if np.isnan(line.speedup):
-            why = textwrap.shorten(_both(a.state(name), b.state(name)), 100, placeholder=" ...")
+            why = textwrap.shorten(why_not(a, b, name), 100, placeholder=" ...")
             why, how = "\n".join(textwrap.wrap(why, 68)), {"ha": "left", "size": "small"}
             charts.beside(axes, 0.01, y, why, color=charts.GREY, bbox=white, **how)
         else:
@@ -329,14 +354,7 @@ def main(argv=None):
     parser.add_argument("b", metavar="B", help="the same; how many times as fast it is as A")
     parser.add_argument("--plotsprefix", default="", help="of the chart's file name")
     args = parser.parse_args(argv)
-    a, b = select("A", args.a), select("B", args.b)
-    runs = [set(side.rows.run_id) for side in (a, b)]
-    if runs[0] == runs[1]:
-        raise UserError(f"A and B are the same runs: {summary.describe(a.rows)}")
-    if common := runs[0] & runs[1]:
-        raise UserError(
-            f"A and B share {len(common)} of their runs, so they are no two measurements"
-        )
+    a, b = sides(args.a, args.b)
     print(table(a, b))
     charts.save(draw(a, b), f"{args.plotsprefix}compare")
 
