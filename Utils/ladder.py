@@ -80,8 +80,13 @@ def get(name):
 
 def line(name):
     """The names from the baseline down to that technique, both included. Raises UserError."""
-    technique = get(name)
-    return [*(line(technique.parent) if technique.parent else ()), technique.name]
+    known, names = techniques(), []
+    while name is not None:
+        if name not in known or name in names:
+            raise UserError(f"no line leads from {BASELINE} to {[name, *names][-1]}, by {name}")
+        names.append(name)
+        name = known[name].parent
+    return names[::-1]
 
 
 def group(name):

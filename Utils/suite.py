@@ -7,7 +7,8 @@ parents, `everything` for all there is.
 Round r runs every technique once with seed SEED + r, and every other round goes backwards, so
 that a machine that warms up or slows down does so for and against each. What cannot run here, or
 fails, stops nothing else. A suite that was interrupted, or is asked for with more rounds, runs
-only what is missing; one that is complete, or whose code has changed, starts anew.
+only what is missing; one that is complete, or whose code has changed, starts anew. With --round
+it begins at that round, so that it adds rounds to others instead of repeating them.
 Ends with one table.
 """
 
@@ -45,8 +46,9 @@ def main(argv):
     chosen = []
     for name in names or ["ladder"]:
         chosen += [t for t in ladder.group(name) or [variants.find(name)] if t not in chosen]
+    rounds = range(args.round, args.round + args.rounds)
     # Every other round backwards.
-    plan = [(r, t) for r in range(args.rounds) for t in (chosen if r % 2 == 0 else chosen[::-1])]
+    plan = [(r, t) for r in rounds for t in (chosen if r % 2 == 0 else chosen[::-1])]
     suite, done = _resume(args, chosen, plan)
     missing = [(r, technique) for r, technique in plan if (r, technique.name) not in done]
     if done:

@@ -22,8 +22,8 @@ def truth(name):
     """Milliseconds of a script or variant: every technique halves the step, but the second of
     SHARED saves nothing."""
     if parts := variants.parse(name):
-        whole, sign, technique = parts
-        line = {technique} if sign == "+" else {*ladder.line(whole)[1:]} - {technique}
+        whole, sign, names = parts
+        line = {*names} if sign == "+" else {*ladder.line(whole)[1:]} - {*names}
     else:
         line = {*ladder.line(name)[1:]}
     halvings = len(line) - (line >= SHARED)
