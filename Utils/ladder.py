@@ -78,9 +78,11 @@ def get(name):
     return known[name]
 
 
-def line(name):
-    """The names from the baseline down to that technique, both included. Raises UserError."""
-    known, names = techniques(), []
+def line(name, known=None):
+    """The names from the baseline down to that technique, both included. Raises UserError.
+
+    known: what `techniques` returned, to spare reading the scripts again."""
+    known, names = known or techniques(), []
     while name is not None:
         if name not in known or name in names:
             raise UserError(f"no line leads from {BASELINE} to {[name, *names][-1]}, by {name}")

@@ -67,8 +67,9 @@ def recommend(rows, records=None):
     rows, records = rows.assign(note=rows.note.fillna("")), records or {}
     lines = summary.summarize(rows, records)
     clean = _clean(rows, records)
-    measured = _candidates(clean, lines.index)
-    problems = _problems(rows, lines, measured)
+    sets = {name: variants.parts(name) for name in lines.index}
+    measured = _candidates(clean, sets)
+    problems = _problems(rows, lines, sets, measured)
     usable = {name: c for name, c in measured.items() if name not in problems}
     found = {
         "described": summary.describe(rows),
@@ -127,19 +128,20 @@ def _clean(rows, records):
     return rows[(rows.status == "ok") & ~tainted]
 
 
-def _candidates(clean, order):
-    """A Candidate for each script and variant with clean rows, by name."""
+def _candidates(clean, sets):
+    """A Candidate for each script and variant with clean rows, by name. sets: its techniques, or
+    None where it is not here any more, by name."""
     timed = clean[clean.phase == "timed"]
     timed = timed.assign(batch=summary.asked_batch(timed))
     by_run = timed.groupby(["technique", "round"])
     # of as many tokens as the others' steps have
     ms = np.log(by_run.step_ms.median() * by_run.batch.first() / by_run.batch_size.first())
     mib = np.log(by_run.peak_memory_mib.first())
-    names = [name for name in order if name in ms and variants.parts(name) is not None]
-    return {name: Candidate(variants.parts(name), ms[name], mib[name], name) for name in names}
+    names = [name for name, techniques in sets.items() if name in ms and techniques is not None]
+    return {name: Candidate(sets[name], ms[name], mib[name], name) for name in names}
 
 
-def _problems(rows, lines, measured):
+def _problems(rows, lines, sets, measured):
     """{name: why it is not to be recommended} of the scripts and variants of which that is so."""
     found = {}
     compared = lines.status.get(BASELINE) == "ok"
@@ -150,7 +152,7 @@ def _problems(rows, lines, measured):
             found[name] = summary.reason(line)
         elif len(bad):
             found[name] = f"{bad.iloc[0].replace('_', ' ')} in round {bad.index[0]}"
-        elif variants.parts(name) is None:
+        elif sets[name] is None:
             found[name] = "its script is not here"
         elif not compared:
             found[name] = f"{BASELINE} was not measured beside it"
@@ -289,24 +291,26 @@ def _caveats(found, best, usable):
         )
     if not recipe["techniques"]:
         yield f"nothing measured can be told from {BASELINE}, which is the recipe therefore"
-    for key in ("fastest", "least_memory"):
-        if found[key] and found[key]["forecast"]:
-            whole, *without = found[key]["rests_on"]
+    entries = {entry["name"]: entry for entry in (recipe, found["least_memory"]) if entry}
+    for entry in entries.values():
+        if entry["forecast"]:
+            whole, *without = entry["rests_on"]
             yield (
-                f"{found[key]['name']} is a forecast until it has run: what {_and(without)} change "
+                f"{entry['name']} is a forecast until it has run: what {_and(without)} change "
                 f"by themselves against {whole}, multiplied; make recipe RUN=1 measures it"
             )
+    if best.name not in ladder.techniques():
+        return
     others = {c.techniques for c in usable.values()}
     untried = [
         name
-        for name in best.techniques
-        if best.techniques - {name} not in others
-        and _made(Candidate(best.techniques - {name}, best.ms, best.mib))
+        for name in ladder.line(best.name)[1:]
+        if best.techniques - {name} not in others and variants.without(name, best.name)
     ]
-    if untried and best.name in ladder.techniques():
+    if untried:
         yield (
-            f"what {best.name} is without {_and(sorted(untried))} was not measured, so the recipe "
-            f"may be shorter: make ablate T={best.name} ROUNDS=5"
+            f"what {best.name} is without {_and(untried)} was not measured, so a recipe may be "
+            f"shorter: make ablate T={best.name} ROUNDS=5"
         )
 
 
@@ -595,8 +599,9 @@ def agreement(entry, rows, records=None):
     gets Welch's interval, as in `compare`.
     """
     clean = _clean(rows.assign(note=rows.note.fillna("")), records or {})
-    measured = _candidates(clean, [entry["name"], entry["reference"]])
-    if {*measured} < {entry["name"], entry["reference"]}:
+    names = (entry["name"], entry["reference"])
+    measured = _candidates(clean, {name: variants.parts(name) for name in names})
+    if len(measured) < 2:
         return f"{entry['name']}: no clean rows of it beside {entry['reference']} to say anything"
     logs = (measured[entry["reference"]].ms - measured[entry["name"]].ms).dropna()
     earlier = pd.Series(entry["logs"])

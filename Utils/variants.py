@@ -95,13 +95,14 @@ def find(name):
 def made_of(names):
     """The script, or else the variant made by the fewest merges, that is the baseline with the
     diffs of those techniques and no other. Raises UserError where there is none."""
-    names = [name for name in ladder.techniques() if name in names]
-    ways = [(len(names), f"{BASELINE}{''.join(f'+{name}' for name in names)}")]
-    for whole in ladder.techniques():
-        line = ladder.line(whole)[1:]
+    known = ladder.techniques()
+    names = [name for name in known if name in names]
+    ways = [(len(names), "+".join([BASELINE, *names]))]
+    for whole in known:
+        line = ladder.line(whole, known)[1:]
         if {*names} <= {*line}:
             less = [name for name in line if name not in names]
-            ways.append((len(less), whole + "".join(f"-{name}" for name in less)))
+            ways.append((len(less), "-".join([whole, *less])))
     for _, way in sorted(ways, key=lambda way: way[0]):
         try:
             return find(way)
@@ -131,7 +132,7 @@ def without(names, whole):
     several, the last of the ladder first. None where another one builds on it. Raises UserError."""
     names, known = [names] if isinstance(names, str) else names, ladder.techniques()
     for name in names:
-        if name not in ladder.line(whole)[1:]:
+        if name not in ladder.line(whole, known)[1:]:
             raise UserError(f"{whole} does not descend from {name}")
     code = known[whole].code
     for name in reversed(names):
