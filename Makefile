@@ -18,7 +18,7 @@ RESULTS_FILE ?= results.csv  ## where rows are appended
 PLOTSPREFIX  ?=              ## of the charts' file names
 # Not settings of a run:
 DEVICE_NAME  ?=              ## for plots, table, report: part of a device's name; else the newest run's
-TIMEOUT      ?= 60           ## for all, beyond, everything, ablate: minutes after which a run is ended
+TIMEOUT      ?= 60           ## for all, beyond, everything, ablate, recipe: minutes after which a run is ended
 PRICE        ?=              ## for table and report: what an hour of this device costs
 REPORT       ?= report.html  ## for report: where the page is written
 JSON         ?=              ## for doctor: 1 for machines
@@ -26,6 +26,9 @@ T            ?=              ## for diff: a technique; for ablate: the whole, el
 WITHOUT      ?=              ## for diff: a technique whose diff is taken back from T
 A            ?=              ## for compare and report: a results file, or FILE:WORDS, as in A=results.csv:2.11
 B            ?=              ## for compare and report: the same, as in B=results.csv:2.13; held against A
+RECIPE       ?=              ## for recipe: where its script goes; else .cache/recipe/recipe.py
+CHECK        ?=              ## for submit: a file to look at in place of making one
+RUN          ?=              ## for recipe: 1 runs it beside the baseline and the best, and compares
 
 # Make keeps the blanks before a comment: strip takes them off.
 flag  = --$(1)='$(strip $(2))'
@@ -102,6 +105,18 @@ report: $(ENVIRONMENT)       ## all of it on one page, REPORT=report.html; with 
 	@$(PYTHON) -m Utils.report $(SELECTION) $(call flag,price,$(PRICE)) $(call flag,report,$(REPORT)) \
 	    $(call flag,a,$(A)) $(call flag,b,$(B))
 
+recipe: $(ENVIRONMENT)       ## the fewest techniques as fast as the best measured: list, script, lines to copy
+	@$(PYTHON) -m Utils.recipe $(SELECTION) $(call flag,recipe,$(RECIPE)) $(call flag,run,$(RUN)) \
+	    $(call flag,rounds,$(ROUNDS)) $(call flag,device,$(DEVICE)) $(call flag,seed,$(SEED)) \
+	    $(call flag,timeout,$(TIMEOUT))
+
+##@ Share
+submit: $(ENVIRONMENT)       ## one file to attach to a pull request: rows, environment, charts, no names
+	@$(PYTHON) -m Utils.submission $(if $(strip $(CHECK)),check '$(strip $(CHECK))',make) $(SELECTION)
+
+gallery: $(ENVIRONMENT)      ## devices side by side: the submissions in results/ and your own rows
+	@$(PYTHON) -m Utils.gallery $(call flag,results-file,$(RESULTS_FILE)) $(call flag,plotsprefix,$(PLOTSPREFIX))
+
 ##@ Keep
 init_results: $(ENVIRONMENT) ## write the header of the results file where there is none
 	@$(PYTHON) -m Utils.results init $(call flag,results-file,$(RESULTS_FILE))
@@ -151,4 +166,4 @@ help:                        ## this list
 	@touch $@
 
 .PHONY: baseline tf32 bf16 flash fused 8bit all beyond everything ablate smoke ceilings doctor $(TECHNIQUES) \
-        plots table readme diff compare report init_results reset clean test lint gpu-check help
+        plots table readme diff compare report recipe submit gallery init_results reset clean test lint gpu-check help

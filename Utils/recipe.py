@@ -120,12 +120,7 @@ def recommend(rows, records=None):
 
 def _clean(rows, records):
     """The rows with timings of runs that are not tainted."""
-    grades = {
-        run_id: (record.get("quality") or {}).get("grade") for run_id, record in records.items()
-    }
-    tainted = rows.note.str.contains(summary.TAINTED, regex=False)
-    tainted |= rows.run_id.map(grades).eq("tainted")
-    return rows[(rows.status == "ok") & ~tainted]
+    return rows[(rows.status == "ok") & ~summary.is_tainted(rows, records)]
 
 
 def _candidates(clean, sets):

@@ -165,7 +165,7 @@ def records(path, run_ids):
     record, a dict. A run whose record is not there or cannot be read is left out."""
     found = {}
     for run_id in run_ids:
-        with suppress(OSError, ValueError):
+        with suppress(OSError, ValueError, RecursionError):
             file = f"{Path(run_id).name}.json"  # a run_id that leads elsewhere leads nowhere
             record = json.loads((Path(path).parent / "runs" / file).read_text())
             if isinstance(record, dict):

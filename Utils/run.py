@@ -457,7 +457,7 @@ def _commit():
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
     try:
-        ours = [":(exclude)*.csv", ":(exclude)plots", ":(exclude)runs"]
+        ours = [f":(exclude){path}" for path in ("*.csv", "*.zip", "plots", "runs", "results")]
         dirty = "-dirty" if git("status", "--porcelain", "--", ".", *ours) else ""
         return git("rev-parse", "--short=7", "HEAD") + dirty
     except (OSError, subprocess.CalledProcessError):

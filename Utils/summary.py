@@ -82,6 +82,17 @@ def asked_batch(rows):
     return asked.fillna(rows.batch_size).astype(int)
 
 
+def is_tainted(rows, records):
+    """Which rows are of a tainted run, by their note or their record: a boolean Series."""
+    qualities = {run_id: record.get("quality") for run_id, record in records.items()}
+    tainted = {
+        run_id
+        for run_id, quality in qualities.items()
+        if isinstance(quality, dict) and quality.get("grade") == "tainted"
+    }
+    return rows.note.str.contains(TAINTED, regex=False) | rows.run_id.isin(tainted)
+
+
 def count(rows):
     runs = rows.run_id.nunique()
     return f"{runs} run{'s' * (runs > 1)}"

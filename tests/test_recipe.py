@@ -333,9 +333,9 @@ def test_run_adds_rounds_of_the_recipe_the_best_and_the_baseline(tmp_path, monke
     }
     assert {*new.model} == {"gpt2-tiny"} and {*new.seq_len} == {16} and new.step.max() == 5
     said = capsys.readouterr().out
-    assert re.search(
-        r"tensorFloat32 against no_optimization: measured before 2\.0\dx .* now ", said
-    )
+    compared = r"tensorFloat32 against no_optimization: measured before 2\.0\dx .* now "
+    tainted = r"tensorFloat32: no clean rows of it beside no_optimization"  # on a busy machine
+    assert re.search(f"{compared}|{tainted}", said)
     with pytest.raises(UserError, match="the rows are of another GPU, and this is"):
         found = recipe.recommend(rows)
         recipe.run(found, parsed(), rows.assign(device="another GPU"))
