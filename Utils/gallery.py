@@ -19,7 +19,7 @@ from Utils import charts, ladder, results, settings, submission, summary
 from Utils.errors import UserError, one_line
 
 SHAPE = ["model", "batch", "seq_len"]
-TICKS = (0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+TICKS = (0.1, 0.2, 0.5, 1, 2, 4, 8, 16, 32)
 
 
 def collect(results_file=None, folder=None):
@@ -104,13 +104,12 @@ def draw(panels, left_out=()):
     for axes, panel in zip(grid[0], panels, strict=True):
         _draw_panel(axes, panel, names)
     ends = np.array([x for panel in panels for x in _ends(panel)])
-    low, high = ends.min() / 1.1, ends.max() * 1.6
+    low, high = ends.min() / 1.1, ends.max() * (ends.max() / ends.min()) ** 0.25 * 1.1
     for axes in grid[0]:
         axes.set_xscale("log")
         axes.set_xlim(low, high)
         ticks = [x for x in TICKS if low <= x <= high]
-        axes.set_xticks(ticks[:: max(1, len(ticks) // 6)])
-        axes.set_xticklabels([f"{x:g}x" for x in ticks[:: max(1, len(ticks) // 6)]])
+        axes.set_xticks(ticks, [f"{x:g}x" for x in ticks])
         axes.minorticks_off()
         axes.grid(axis="y", visible=False)
     grid[0][0].set_yticks(range(len(names)), names)
@@ -121,6 +120,7 @@ def draw(panels, left_out=()):
     notes += [f"left out: {text}" for text in left_out]
     width = int(12 * (3 + 3.6 * len(panels)))
     notes = [line for text in notes for line in textwrap.wrap(_plain(text), width)]
+    figure.suptitle("Devices side by side", x=0.01, ha="left", fontweight="bold")
     figure.supxlabel("\n".join(notes), fontsize="small", color="0.3", x=0.01, ha="left")
     figure.tight_layout()
     return figure
@@ -128,7 +128,8 @@ def draw(panels, left_out=()):
 
 def _draw_panel(axes, panel, names):
     lines, colours = panel["lines"], charts.colours()
-    best = lines.tokens_per_second.idxmax()
+    same = lines[lines.parity.ne("model changed") & ~lines.loss_verdict.isin(("worse", "diverged"))]
+    best = same.tokens_per_second.idxmax()
     title = textwrap.wrap(_plain(panel["device"]), 34)
     facts = [
         f"torch {panel['torch']}, commit {panel['commit'] or 'unknown'}, "
@@ -149,15 +150,12 @@ def _draw_panel(axes, panel, names):
     )
     axes.axvline(1, color="0.3", lw=1, zorder=1)
     for y, name in enumerate(names):
-        if name not in lines.index:
-            axes.text(0.02, y, "not run", transform=axes.get_yaxis_transform(), va="center",
-                      size="x-small", color=charts.GREY)  # fmt: skip
-            continue
-        line = lines.loc[name]
-        if np.isnan(line.speedup):
-            why = textwrap.shorten(summary.reason(line), 40, placeholder=" ...")
-            axes.text(0.02, y, _plain(why), transform=axes.get_yaxis_transform(), va="center",
-                      size="x-small", color=charts.GREY)  # fmt: skip
+        line = lines.loc[name] if name in lines.index else None
+        if line is None or np.isnan(line.speedup):
+            why = "not run" if line is None else summary.reason(line)
+            why = _plain(textwrap.shorten(why, 40, placeholder=" ..."))
+            how = {"ha": "left", "size": "x-small", "color": charts.GREY}
+            charts.beside(axes, 0.02, y, why, bbox={"fc": "white", "lw": 0, "pad": 1}, **how)
             continue
         colour = colours.get(name, charts.GREY)
         axes.plot([line.speedup_low, line.speedup_high], [y, y], color=colour, lw=2, zorder=2)

@@ -253,6 +253,7 @@ def _problems(folder, rows):
     timed = rows[rows.status == "ok"]
     if not timed.step_ms.gt(0).all():
         yield "steps that took no time"
+        return
     if summary.BASELINE not in set(timed.technique):
         yield f"no timings of {summary.BASELINE}"
     records = results.records(folder / "results.csv", rows.run_id.unique())
