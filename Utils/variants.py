@@ -18,6 +18,7 @@ import json
 import re
 import subprocess
 import tempfile
+from contextlib import suppress
 from itertools import combinations
 from pathlib import Path
 
@@ -104,11 +105,9 @@ def made_of(names):
             less = [name for name in line if name not in names]
             ways.append((len(less), "-".join([whole, *less])))
     for _, way in sorted(ways, key=lambda way: way[0]):
-        try:
+        with suppress(UserError):
             return find(way)
-        except UserError as error:
-            problem = error
-    raise problem
+    return find(ways[0][1])  # which says why not
 
 
 def alone(name, along=()):

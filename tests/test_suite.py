@@ -236,6 +236,19 @@ def test_more_rounds_run_only_what_is_missing_and_a_complete_suite_starts_anew(p
     assert "going on" not in done.stderr and len(kept(project)) == 2 * 2 * 2 * 3
 
 
+def test_rounds_can_be_added_to_others(project):
+    command = [sys.executable, "-m", "Utils.suite", *(f"--{flag.lower()}" for flag in FLAGS)]
+    command += ["--round", "3"]
+    environment = {**os.environ, "CACHE_DIR": str(data.CACHE), "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    runs = results.read(project / "results.csv").groupby("run_id").first()
+    assert list(runs["round"]) == [3, 3]
+    assert list(runs.technique) == ["tensorFloat32", "no_optimization"]  # an odd one, so backwards
+    seeds = [json.loads(p.read_text())["settings"]["seed"] for p in (project / "runs").iterdir()]
+    assert seeds == [3, 3]
+
+
 def test_a_changed_script_is_measured_anew(project):
     assert run_suite(project).returncode == 0
     source = (project / "tensorFloat32.py").read_text()

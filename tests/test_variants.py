@@ -4,6 +4,7 @@ import ast
 import re
 import sys
 from contextlib import suppress
+from itertools import combinations
 
 import pytest
 import torch
@@ -106,11 +107,58 @@ def test_a_variant_is_a_script_beside_the_others(tmp_path, monkeypatch):
         ("flash_attention+fused_optimizer", "is no_optimization.fused_optimizer"),
         ("all_together-flash_attention", "fused_cross_entropy builds on it"),
         ("no_optimization+nonsense", "no technique 'no_optimization.nonsense'"),
+        ("fused_optimizer-torch_compile+flash_attention", "no technique"),
+        ("no_optimization+torch_compile+torch_compile", "no technique"),
+        ("no_optimization+torch_compile+cuda_graphs", "cuda_graphs needs asynchronous_logging"),
+        ("no_optimization+fused_optimizer+8bit_optimizer", "8bit_optimizer changes the same words"),
+        ("all_together-flash_attention-tensorFloat32", "builds on flash_attention"),
     ],
 )
 def test_what_is_no_variant_is_refused_in_one_line(name, words):
     with pytest.raises(UserError, match=words):
         variants.find(name)
+
+
+@pytest.mark.parametrize("n", [2, 3, 4])
+def test_a_set_is_the_same_script_from_above_and_from_below(n):
+    """The baseline with some diffs is the whole without the others, a few of all such sets."""
+    line = ladder.line("fused_optimizer")[1:]
+    for names in list(combinations(line, n))[::3]:
+        others = [name for name in line if name not in names]
+        code = variants.together(names)
+        assert code == variants.without(others, "fused_optimizer")
+        ast.parse(code)
+
+
+def test_a_set_has_one_name_whichever_way_it_is_written(tmp_path, monkeypatch):
+    monkeypatch.setattr(variants, "FOLDER", tmp_path)
+    swapped = variants.find("no_optimization+fused_optimizer+brainFloat16")
+    assert swapped.name == swapped.path.stem == "no_optimization+brainFloat16+fused_optimizer"
+    assert variants.parts(swapped.name) == {"brainFloat16", "fused_optimizer"}
+    less = variants.find("fused_optimizer-flash_attention-torch_compile")
+    assert less.name == "fused_optimizer-torch_compile-flash_attention"
+    assert variants.parts(less.name) == {"tensorFloat32", "brainFloat16", "fused_optimizer"}
+    assert less.doc.startswith("fused_optimizer without torch_compile and flash_attention")
+
+
+def test_a_set_is_made_by_the_fewest_merges(tmp_path, monkeypatch):
+    monkeypatch.setattr(variants, "FOLDER", tmp_path)
+    line = ladder.line("fused_optimizer")[1:]
+    for names, made in (
+        (line, "fused_optimizer"),
+        (line[:2], "brainFloat16"),
+        ((), "no_optimization"),
+        (line[1:], "fused_optimizer-tensorFloat32"),
+        (line[3:4], "no_optimization+flash_attention"),
+        (
+            ("fused_optimizer", "padded_vocabulary"),
+            "no_optimization+fused_optimizer+padded_vocabulary",
+        ),
+    ):
+        found = variants.made_of(names)
+        assert found.name == made and variants.parts(made) == {*names}
+    with pytest.raises(UserError, match="needs flash_attention"):
+        variants.made_of(["padded_vocabulary", "fused_cross_entropy"])
 
 
 def test_changes_that_touch_are_both_made_and_others_are_not():
