@@ -312,37 +312,59 @@ def test_new_rows_bear_out_a_forecast_or_do_not():
     assert "no clean rows of it" in recipe.agreement(entry, tainted)
 
 
-def test_run_adds_rounds_of_the_recipe_the_best_and_the_baseline(tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize(("now", "verdict"), [(1, "they agree"), (1.3, "they do not agree")])
+def test_run_adds_rounds_of_the_recipe_the_best_and_the_baseline(
+    now, verdict, tmp_path, monkeypatch, capsys
+):
+    """The suite itself, but for its processes, whose rows are made here."""
     monkeypatch.setattr(suite, "CACHE", tmp_path)
     monkeypatch.setattr(recipe, "CACHE", tmp_path)
-    path, device = tmp_path / "results.csv", hardware.CPU().name
-    rows = rows_from(halving(TF32, BF16), [BASE, TF32], rounds=2)
-    shape = {"device": device, "model": "gpt2-tiny", "dataset": "synthetic", "seq_len": 16}
-    results.append(path, rows.assign(**shape).to_dict("records"))
-    argv = ["--results-file", str(path), "--run", "1", "--rounds", "2", "--device", "cpu"]
-    assert recipe.main(argv) == 0
+    path, device, commands = tmp_path / "results.csv", hardware.CPU().name, []
+    name, best = f"{WHOLE}-{TF32}-{COMPILE}", f"{WHOLE}-{TF32}"
+
+    def shaped(rows):
+        return rows.assign(device=device, model="gpt2-tiny", dataset="synthetic", seq_len=16)
+
+    def process(command, suite, minutes=None):
+        script, *flags = command
+        commands.append((Path(script).stem, dict(flag[2:].split("=", 1) for flag in flags)))
+        technique, flags = commands[-1]
+        rows = rows_from(ms, [technique], rounds=1, first=int(flags["round"]))
+        rows.step_ms *= now if technique == name else 1
+        results.append(path, shaped(rows).to_dict("records"))
+        return 0
+
+    def ms(techniques):
+        return halving(TF32, COMPILE)(techniques) * (1 if TF32 in techniques else 0.999)
+
+    monkeypatch.setattr(suite, "_python", process)
+    results.append(path, shaped(rows_from(ms, noise=0.004)).to_dict("records"))
+    argv = ["--results-file", str(path), "--run", "1", "--rounds", "3", "--device", "cpu"]
+    assert recipe.main([*argv, "--seed", "7"]) == 0
+    assert [(r, technique) for technique, flags in commands for r in [int(flags["round"])]] == [
+        (r, technique)
+        for r in (4, 5, 6)
+        for technique in ((BASE, best, name) if r % 2 == 0 else (name, best, BASE))
+    ]
+    assert {flags["seed"] for _, flags in commands} == {"11", "12", "13"}
+    wanted = {"model": "gpt2-tiny", "batch-size": "1", "seq-len": "16", "dataset": "synthetic"}
+    wanted |= {"steps": "6", "warmup": "2", "device": "cpu", "results-file": str(path)}
+    for _, flags in commands:
+        assert {key: flags[key] for key in wanted} == wanted
     said = capsys.readouterr().out
-    assert "no_optimization is all there is to run" in said
-    rows = rows.assign(step_ms=rows.step_ms.where(rows.technique == BASE, rows.step_ms / 2))
-    path.unlink()
-    results.append(path, rows.assign(**shape).to_dict("records"))
-    assert recipe.main(argv) == 0
-    new = results.read(path).query("round >= 2")
-    assert {*zip(new["round"], new.technique, strict=True)} == {
-        (r, name) for r in (2, 3) for name in (BASE, TF32)
-    }
-    assert {*new.model} == {"gpt2-tiny"} and {*new.seq_len} == {16} and new.step.max() == 5
-    said = capsys.readouterr().out
-    compared = r"tensorFloat32 against no_optimization: measured before 2\.0\dx .* now "
-    tainted = r"tensorFloat32: no clean rows of it beside no_optimization"  # on a busy machine
-    assert re.search(f"{compared}|{tainted}", said)
-    with pytest.raises(UserError, match="the rows are of another GPU, and this is"):
-        found = recipe.recommend(rows)
-        recipe.run(found, parsed(), rows.assign(device="another GPU"))
+    assert f"{name} against {best}: forecast 1.0" in said and verdict in said
 
 
-def parsed():
-    return type("Arguments", (), {"device": "cpu"})
+def test_run_needs_the_device_of_the_rows_and_something_to_run():
+    found = recipe.recommend(rows_from(halving(), [BASE, TF32]))
+    args = type("Arguments", (), {"device": "cpu"})
+    rows = pd.DataFrame(rows_of(BASE, [9, 9, 9]))
+    with pytest.raises(UserError, match="the rows are of Test GPU, and this is"):
+        recipe.run(found, args, rows)
+    found["fastest"] = found["best"] = recipe.recommend(rows_from(halving(), [BASE]))["best"]
+    found["least_memory"] = None
+    rows["device"] = hardware.CPU().name
+    assert recipe.run(found, args, rows) == (["no_optimization is all there is to run"], 0)
 
 
 # The script and the lines -----------------------------------------------------------------------
