@@ -305,7 +305,7 @@ def _caveats(found, best, usable):
     if untried:
         yield (
             f"what {best.name} is without {_and(untried)} was not measured, so a recipe may be "
-            f"shorter: make ablate T={best.name} ROUNDS=5"
+            f"shorter: {_command(f'ablate T={best.name}', found['settings'])}"
         )
 
 
@@ -405,11 +405,15 @@ def _more(rows):
         target = "ablate"
     else:
         target = "all" if names <= {t.name for t in ladder.group("ladder")} else "everything"
+    return _command(target, _settings(rows))
+
+
+def _command(target, given):
+    """make with that target, five rounds and the settings, as far as they are not the usual."""
     parser = settings.Parser("", "")
     settings.add_settings(parser)
     usual = {name.upper(): value for name, value in vars(parser.parse_args([])).items()}
-    given = {name: value for name, value in _settings(rows).items() if usual[name] != value}
-    words = [f"{name}={shlex.quote(str(value))}" for name, value in given.items()]
+    words = [f"{k}={shlex.quote(str(v))}" for k, v in given.items() if usual[k] != v]
     return " ".join(["make", target, "ROUNDS=5", *words])
 
 
@@ -437,12 +441,14 @@ def text(found, paths):
 def _section(found, entry, path):
     """The paragraphs on one recipe; a sentence where it is the other one."""
     best, memory = found["best"], f"{entry['peak_mib']:,.0f} MiB at the peak"
+    if np.isnan(entry["peak_mib"]):
+        memory = "peak memory not known"
     if entry is not found["fastest"] and entry["name"] == found["fastest"]["name"]:
         return [f"The same: {entry['name']}, {memory}."]
     kind = "forecast" if entry["forecast"] else "measured"
-    facts = [
-        f"{entry['name']}, {kind}: {ratio_text(entry['speedup'])}, against {BASELINE}; {memory}"
-    ]
+    facts = [f"{entry['name']}, {kind}: {memory}"]
+    if entry["techniques"]:
+        facts.append(f"Against {BASELINE}: {ratio_text(entry['speedup'])}")
     if entry["name"] != best["name"]:
         facts.append(
             f"To the best measured, {best['name']} with {ratio_text(best['speedup'])}: "

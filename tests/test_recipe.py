@@ -486,7 +486,10 @@ def test_the_page_has_all_three_parts(tmp_path, capsys):
     out = tmp_path / "mine.py"
     assert recipe.main(["--results-file", str(path), "--recipe", str(out)]) == 0
     said = capsys.readouterr().out
-    assert f"fused_optimizer-{TF32}, measured: 16.0" in said
+    assert f"fused_optimizer-{TF32}, measured: 900 MiB at the peak.\n" in said
+    assert re.search(
+        r"^Against no_optimization: 1[56]\.\d\dx \(.*\), faster\.$", said, re.MULTILINE
+    )
     assert "| flash_attention" in said and f"python {out}" in said and out.exists()
     for library in LIBRARIES:
         assert f"As lines for a loop of your own, {library}:" in said
