@@ -113,9 +113,12 @@ def test_times_and_losses_are_what_they_were(here, no_charts):
 
 def test_names_that_are_no_names_and_parts_of_words_stay():
     names = [("/home/al", "<home>"), ("ada", "<user>")]
-    value = {"ada": ["adam, Ada and ada_2", 3, None], "path": "/home/al/x /home/alice/y /homely"}
+    value = {
+        "ada": ["adam, Ada and ada_2 of Canada", 3, None],
+        "path": "/home/al/x /home/alice/y /homely",
+    }
     assert submission.scrub(value, names) == {
-        "ada": ["adam, <user> and <user>_2", 3, None],
+        "ada": ["adam, <user> and <user>_2 of Canada", 3, None],
         "path": "<home>/x <home>/y /homely",
     }
 
