@@ -285,7 +285,7 @@ def _caveats(found, best, usable):
             f"{best.name}; more rounds would tell: {found['more']}"
         )
     if not recipe["techniques"]:
-        yield f"nothing measured can be told from {BASELINE}, which is the recipe therefore"
+        yield f"not even the fastest can be told from {BASELINE}, which is the recipe therefore"
     entries = {entry["name"]: entry for entry in (recipe, found["least_memory"]) if entry}
     for entry in entries.values():
         if entry["forecast"]:
