@@ -22,8 +22,10 @@ TIMEOUT      ?= 60           ## for all, beyond, everything, ablate: minutes aft
 PRICE        ?=              ## for table and report: what an hour of this device costs
 REPORT       ?= report.html  ## for report: where the page is written
 JSON         ?=              ## for doctor: 1 for machines
-T            ?=              ## for diff: a technique; for ablate: the whole, else the last rung
+T            ?=              ## for diff, profile: a technique; for ablate: the whole, else the last rung
 WITHOUT      ?=              ## for diff: a technique whose diff is taken back from T
+CPU          ?=              ## for profile: 1 adds where Python's time goes
+MEMORY       ?=              ## for profile: 1 adds what was allocated when
 A            ?=              ## for compare and report: a results file, or FILE:WORDS, as in A=results.csv:2.11
 B            ?=              ## for compare and report: the same, as in B=results.csv:2.13; held against A
 
@@ -102,6 +104,10 @@ report: $(ENVIRONMENT)       ## all of it on one page, REPORT=report.html; with 
 	@$(PYTHON) -m Utils.report $(SELECTION) $(call flag,price,$(PRICE)) $(call flag,report,$(REPORT)) \
 	    $(call flag,a,$(A)) $(call flag,b,$(B))
 
+profile: $(ENVIRONMENT)      ## where a step's time goes and what to do about it; T=NAME or T=all, CPU=1, MEMORY=1
+	@$(PYTHON) -m Utils.profile '$(strip $(T))' $(FLAGS) $(if $(filter 1,$(CPU)),--cpu) \
+	    $(if $(filter 1,$(MEMORY)),--memory)
+
 ##@ Keep
 init_results: $(ENVIRONMENT) ## write the header of the results file where there is none
 	@$(PYTHON) -m Utils.results init $(call flag,results-file,$(RESULTS_FILE))
@@ -151,4 +157,4 @@ help:                        ## this list
 	@touch $@
 
 .PHONY: baseline tf32 bf16 flash fused 8bit all beyond everything ablate smoke ceilings doctor $(TECHNIQUES) \
-        plots table readme diff compare report init_results reset clean test lint gpu-check help
+        plots table readme diff compare profile report init_results reset clean test lint gpu-check help
