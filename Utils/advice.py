@@ -89,10 +89,13 @@ def _findings(summary, needs, device):
     if share("optimizer") > OPTIMIZER:
         weight = share("optimizer")
         yield weight, f"{weight:.0%} of the step is the optimizer", ("fused_optimizer",)
-    if share("normalization") > SOFTMAX:
-        names = ("torch_compile",) if kinds["attention"]["ms"] else ("flash_attention",)
-        weight = share("normalization")
-        yield weight, f"{weight:.0%} of the step is normalizations, softmax and sums", names
+    if (weight := share("normalization", "softmax")) > SOFTMAX:
+        yield weight, f"{weight:.0%} of the step is attention's softmax", ("flash_attention",)
+    if (weight := share("normalization", "loss")) > SOFTMAX:
+        names = ("torch_compile", "fused_cross_entropy")
+        yield weight, f"{weight:.0%} of the step is the loss", names
+    if (weight := share("normalization", "norms", "sums")) > SOFTMAX:
+        yield weight, f"{weight:.0%} of the step is LayerNorm and sums", ("torch_compile",)
     if (weight := share("elementwise")) > ELEMENTWISE:
         yield weight, f"{weight:.0%} of the step is element-wise", ("torch_compile",)
     if (weight := share("communication")) > COMMUNICATION:

@@ -79,6 +79,12 @@ MOVES = (  # what Inductor's kernels are called after when they only move
     r"|unsafe_view|reshape|full|zeros|empty|detach|new_zeros|constant_pad_nd|scatter_add|scatter"
     r"|lift_fresh|arange)(?=_|$)"
 )
+PARTS = {  # of what reduces, by the operator's name
+    "loss": r"log_softmax|nll_loss|cross_?entropy",
+    "softmax": r"softmax",
+    "norms": r"norm",
+    "sums": r"",
+}
 BYTES = dict.fromkeys(("double", "long int", "long"), 8)
 BYTES |= dict.fromkeys(("float", "int"), 4) | dict.fromkeys(("c10::BFloat16", "c10::Half"), 2)
 BYTES |= dict.fromkeys(("bool", "unsigned char", "signed char"), 1)
@@ -93,7 +99,7 @@ def operator_kind(name):
     or is no operator but a range, a region or a node of autograd; "other" where it is not known."""
     if fused := re.match(r"(?:graph_\d+_)?cpp_(.*)|triton_(.*)", name):
         return _fused_kind(fused[1] or "", fused[2] or "")
-    if not re.match(r"(?!autograd::)\w+::|(nccl|gloo|mpi):", name):
+    if not re.match(r"(?!autograd::|torch::autograd::)\w+::|(nccl|gloo|mpi):", name):
         return None
     for kind, pattern in OPERATORS.items():
         if re.search(pattern, name):
@@ -105,7 +111,7 @@ def _fused_kind(cpp, triton):
     """Of Inductor's kernel, from the operators that it was fused from: its name says them."""
     if "flex_attention" in cpp + triton:
         return "attention"
-    if re.search(r"gemm|template", cpp, re.IGNORECASE) or re.match(r"(tem|mm|bmm)_", triton):
+    if re.search(r"gemm|template", cpp, re.I) or re.match(r"(tem|mm|bmm)_", triton):
         return "matmul"
     words = re.sub(r"^(poi_|red_|per_|for_)?fused_|_\d+$", "", cpp or triton)
     if re.match(r"(red|per)_", triton) or re.search(REDUCTIONS, words):
@@ -117,7 +123,7 @@ def kernel_kind(name):
     """The kind of a GPU's kernel by its own name, or "other"."""
     if name.startswith("triton_") and (kind := operator_kind(name)):
         return kind
-    found = (kind for kind, pattern in KERNELS.items() if re.search(pattern, name, re.IGNORECASE))
+    found = (kind for kind, pattern in KERNELS.items() if re.search(pattern, name, re.I))
     return next(found, "other")
 
 
@@ -215,7 +221,11 @@ class Trace:
     def _task(self, kind, event, part=""):
         """The task of that event; there is one for each."""
         if id(event) not in self.tasks:
-            part = part or ("on the device" if kind == "copies" else "")
+            name = event["name"]
+            if kind == "normalization":
+                part = next(part for part, words in PARTS.items() if re.search(words, name, re.I))
+            elif kind == "copies":
+                part = part or "on the device"
             self.tasks[id(event)] = Task(kind, part, label(event), work_of(event))
         return self.tasks[id(event)]
 
@@ -239,7 +249,7 @@ class Trace:
             _, stack = launches.get(event["args"].get("correlation"), (0, ()))
             name = event["name"]
             optimizer = _first(stack, "Optimizer.")
-            if re.search(KERNELS["communication"], name, re.IGNORECASE):
+            if re.search(KERNELS["communication"], name, re.I):
                 task = self._task("communication", event)
             elif optimizer:
                 task = self._task("optimizer", optimizer)
@@ -346,7 +356,8 @@ def summarize(events, needs=(), ceilings=None, update_bytes=0):
 
     - steps; step_ms, a list of N; mean_step_ms
     - kinds: for each of KINDS ms a step, share (of 1), parts (ms by part: data, dispatch, python of
-      idle; transfers, on the device of copies), ceiling_share (the time of its work at the measured
+      idle; loss, softmax, norms, sums of what reduces; transfers, on the device of copies), and
+      ceiling_share (the time of its work at the measured
       ceilings over the time that it took, or None), bound ("compute", "memory", "launch" or None)
     - operators: the ten longest, each name, kind, ms and calls a step
     - gap: the longest stretch of a step with no operator at all, median over the steps: ms, after,

@@ -56,10 +56,15 @@ PARTS = {
     "data": "waiting for data",
     "dispatch": "dispatch, allocation, autograd",
     "python": "Python",
+    "loss": "the loss",
+    "softmax": "softmax",
+    "norms": "LayerNorm",
+    "sums": "sums",
     "transfers": "between host and device",
     "on the device": "on the device",
 }
 FUNCTIONS = 8  # of Python's that are shown
+NAME = 60  # letters of an operator's name that are shown; a fused one's can be hundreds
 
 
 def main(argv=None):
@@ -102,8 +107,9 @@ def _flags(args, own=()):
 
 
 def _profile(technique, args):
-    # Without it, compiled C++ is one dark stretch of a CPU's trace.
-    os.environ["TORCHINDUCTOR_CPP_ENABLE_KERNEL_PROFILE"] = "1"
+    import torch._inductor.config as inductor  # here, since without a script there is no need
+
+    inductor.cpp.enable_kernel_profile = True  # else compiled C++ is one dark stretch of the trace
     args.results_file, args.rounds = args.folder / "results.csv", 1
     args.steps += 1 + STEPS + 1 + PYTHON_STEPS * args.cpu + MEMORY_STEPS * args.memory
     note = {"technique": technique.name, "torch": torch.__version__}
@@ -288,7 +294,9 @@ def report(summary, folder):
     if all(facts["ceiling_share"] is None for facts in found["kinds"].values()):
         lines += ["No ceiling is known here; `make ceilings` measures them.", ""]
     shown = [one for one in found["operators"] if one["ms"] > 0.01 * found["mean_step_ms"]]
-    rows = [(one["name"], KINDS[one["kind"]], f"{one['ms']:,.2f}", one["calls"]) for one in shown]
+    rows = [
+        (one["name"][:NAME], KINDS[one["kind"]], f"{one['ms']:,.2f}", one["calls"]) for one in shown
+    ]
     lines += [_grid(rows, ("longest", "kind", "ms a step", "calls a step")), ""]
     if summary["python"]:
         rows = [
@@ -387,7 +395,7 @@ def draw(summaries):
     for y, summary in enumerate(summaries):
         if summary["status"] != "ok":
             axes.text(
-                0.01 * widest, y, charts.shorten(summary["note"]), va="center", color=charts.GREY
+                0.01 * widest, y, charts.brief(summary["note"]), va="center", color=charts.GREY
             )
             continue
         left = 0.0
@@ -428,9 +436,9 @@ def _per_batch(summary):
 
 
 def _name(summary):
-    own = f" (batch {summary['batch_size']})"
-    other = summary["status"] == "ok" and _per_batch(summary) != 1
-    return summary["technique"] + own * other
+    if summary["status"] != "ok" or _per_batch(summary) == 1:
+        return summary["technique"]
+    return f"{summary['technique']} (batch {summary['batch_size']})"
 
 
 if __name__ == "__main__":

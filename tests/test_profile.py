@@ -6,7 +6,6 @@ import json
 import pickle
 import pstats
 import re
-import subprocess
 import sys
 from types import SimpleNamespace
 
@@ -395,9 +394,9 @@ def test_a_sleep_is_a_stretch_outside_of_torch_and_a_slow_dataset_a_wait(profile
         (LOOP, f"            import time\n\n            time.sleep(0.3)\n{LOOP}"),
     )
     found = ran.summary["profile"]
-    assert found["kinds"]["idle"]["parts"]["data"] == pytest.approx(200, rel=0.1)
-    assert 300 < found["kinds"]["idle"]["parts"]["python"] < 400
-    assert found["gap"]["ms"] == pytest.approx(300, rel=0.1)
+    assert 200 < found["kinds"]["idle"]["parts"]["data"] < 300
+    assert 300 < found["gap"]["ms"] < 450
+    assert found["gap"]["ms"] < found["kinds"]["idle"]["parts"]["python"]
     lines = ran.summary["advice"]
     waits = next(line for line in lines if "waits for data" in line)
     assert "prefetching_loader or data_on_device" in waits
@@ -431,19 +430,20 @@ def test_copies_reads_and_what_is_kept_are_found(profiled, capsys):
             assert figure.split(".")[0] in printed.split("Advice")[0]
 
 
-def test_compiled_kernels_are_told_apart(tmp_path):
-    """In a process of its own: Inductor reads once whether it shall name its kernels."""
-    command = [sys.executable, "-m", "Utils.profile", "flash_attention", *TINY]
-    command += ["--steps", "4", "--warmup", "2", "--folder", str(tmp_path / "new")]
-    done = subprocess.run(command, cwd=ladder.ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    summary = json.loads((tmp_path / "new" / "flash_attention.json").read_text())
-    for kind in ("matmul", "attention", "normalization", "elementwise", "optimizer"):
-        assert share(summary, kind) > 0.001, kind
-    assert share(summary, "other") < 0.05
-    assert any("cpp_fused" in one["name"] for one in summary["profile"]["operators"])
-    assert "fused_optimizer" in " ".join(summary["advice"])
-    assert "torch_compile" not in " ".join(summary["advice"])
+def test_compiled_kernels_are_told_apart_by_what_they_were_fused_from(profiled):
+    """In a script that compiles its loss only, which takes less time than the model."""
+    ran = profiled(
+        ("attention=explicit_attention", "attention=flash_attention"),
+        ("def main(", "from flash_attention import flash_attention\n\n\ndef main("),
+        ("loss=torch.nn.functional.cross", "loss=torch.compile(torch.nn.functional.cross"),
+        ("_entropy,", "_entropy),"),
+    )
+    parts = ran.summary["profile"]["kinds"]["normalization"]["parts"]
+    fused = [o for o in ran.summary["profile"]["operators"] if "_cpp_fused_" in o["name"]]
+    assert fused and parts["loss"] >= fused[0]["ms"]
+    assert "softmax" not in parts and share(ran.summary, "attention") > 0.001
+    assert share(ran.summary, "other") < 0.05
+    assert "flash_attention" not in " ".join(ran.summary["advice"])
 
 
 def test_what_cannot_run_says_why_and_leaves_no_old_trace(profiled, tmp_path, capsys):
@@ -534,8 +534,12 @@ def gpu(capability=(9, 0)):
         ({"gap_ms": 30, "idle_python": 30}, "30.0 ms of the step (30%) pass in one stretch"),
         ({"idle_dispatch": 30}, "30% of the step Python and dispatch compute nothing: "),
         ({"optimizer": 40}, "40% of the step is the optimizer: fused_optimizer"),
-        ({"normalization": 30}, "30% of the step is normalizations, softmax and sums: flash_atten"),
-        ({"normalization": 30, "attention": 5}, "softmax and sums: torch_compile"),
+        ({"normalization_softmax": 30}, "30% of the step is attention's softmax: flash_attention"),
+        ({"normalization_loss": 30}, "30% of the step is the loss: torch_compile"),
+        (
+            {"normalization_norms": 20, "normalization_sums": 10},
+            "30% of the step is LayerNorm and sums: torch_compile",
+        ),
         ({"elementwise": 30}, "30% of the step is element-wise: torch_compile"),
         ({"copies_transfers": 30}, "between host and device: data_on_device or prefetching_loader"),
         ({"copies_on_the_device": 30}, "most of it aten::copy_ 8x8 (5.0 ms): torch_compile"),
@@ -575,7 +579,7 @@ def test_advice_names_nothing_that_is_there_already_nor_what_cannot_run():
 
 
 def test_at_most_five_lines_the_heaviest_first():
-    many = {"idle_data": 12, "optimizer": 30, "normalization": 14, "elementwise": 16}
+    many = {"idle_data": 12, "optimizer": 30, "normalization_loss": 14, "elementwise": 16}
     lines = advised(**many, copies_transfers=7, grows=True, reads=9)
     assert len(lines) == 5
     assert "memory" in lines[0] and "optimizer" in lines[1] and "element-wise" in lines[2]
