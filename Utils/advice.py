@@ -10,6 +10,7 @@ REQUIRED = re.compile(r'args\.require\("(\w+)"\)')
 # From which share of the step on a thing is worth a line.
 DATA, STRETCH, LAUNCHES, COPIES, OPTIMIZER = 0.1, 0.1, 0.2, 0.05, 0.15
 SOFTMAX, ELEMENTWISE, PRODUCTS, COMMUNICATION = 0.1, 0.15, 0.25, 0.1
+REACHED = 0.7  # of the ceiling of products; beyond that only another type makes them faster
 
 
 def advise(summary, technique, needs, device):
@@ -26,7 +27,7 @@ def advise(summary, technique, needs, device):
         if useful:
             lines.append(f"{figure}: {' or '.join(useful)}")
         elif names:
-            lines.append(f"{figure}; none of the techniques here is left for it")
+            lines.append(f"{figure}; no technique here is left for it")
         else:
             lines.append(figure)
     return lines or ["nothing stands out"]
@@ -82,8 +83,11 @@ def _findings(summary, needs, device):
             f"{transfers:.0%} of the step copies between host and device",
             ("data_on_device", "prefetching_loader"),
         )
+    if (weight := share("copies", "embedding")) > SOFTMAX:
+        yield weight, f"{weight:.0%} of the step moves rows of the embedding and its gradient", ()
     if (copies := share("copies", "on the device")) > COPIES:
-        most = next((one for one in summary["operators"] if one["kind"] == "copies"), None)
+        moving = (one for one in summary["operators"] if one["kind"] == "copies")
+        most = next((one for one in moving if "embedding" not in one["name"]), None)
         which = f", most of it {most['name']} ({most['ms']:,.1f} ms)" if most else ""
         yield copies, f"{copies:.0%} of the step copies tensors{which}", ("torch_compile",)
     if share("optimizer") > OPTIMIZER:
@@ -105,7 +109,8 @@ def _findings(summary, needs, device):
         at = f", at {reached:.0%} of their ceiling" if reached is not None else ""
         names = ("tensorFloat32", "brainFloat16", "float16_grad_scaler")
         halves = {"bfloat16", "float16"}.intersection(needs)
-        names = ("max_autotune", "larger_batch") if halves else names
+        if halves:
+            names = () if (reached or 0) > REACHED else ("max_autotune", "larger_batch")
         yield weight, f"{weight:.0%} of the step is matrix products{at}", names
 
 

@@ -53,6 +53,7 @@ OPERATORS = {
     r"|zeros_like|ones_like|full_like|new_zeros|new_full|arange|threshold|floor_divide|true_divide"
     r"|_masked_scale|_masked_softmax)(_|_backward)?)$",
 }
+WHOLE = rf"{OPERATORS['attention']}|::embedding"  # with all that they call
 VIEWS = (
     r"::(view|view_as|reshape|_reshape_alias|_unsafe_view|t|transpose|permute|as_strided|expand"
     r"|expand_as|slice|select|narrow|split\w*|chunk|unbind|unsqueeze|squeeze|flatten|unflatten"
@@ -114,6 +115,8 @@ def _fused_kind(cpp, triton):
     if re.search(r"gemm|template", cpp, re.I) or re.match(r"(tem|mm|bmm)_", triton):
         return "matmul"
     words = re.sub(r"^(poi_|red_|per_|for_)?fused_|_\d+$", "", cpp or triton)
+    if "embedding_dense_backward" in words:
+        return "copies"  # it writes the whole table; whatever else is fused in is smaller
     if re.match(r"(red|per)_", triton) or re.search(REDUCTIONS, words):
         return "normalization"
     return "elementwise" if re.sub(MOVES, "", words).strip("_") else "copies"
@@ -225,19 +228,19 @@ class Trace:
             if kind == "normalization":
                 part = next(part for part, words in PARTS.items() if re.search(words, name, re.I))
             elif kind == "copies":
-                part = part or "on the device"
+                part = part or ("embedding" if "embedding" in name else "on the device")
             self.tasks[id(event)] = Task(kind, part, label(event), work_of(event))
         return self.tasks[id(event)]
 
     def _operator(self, stack):
         """The task of the operator that a stretch belongs to, or None: the innermost that computes
-        something, but attention as a whole."""
+        something, but attention and the embedding as a whole."""
         known = [(event, operator_kind(event["name"])) for event in stack if _is_operator(event)]
         known = [(event, kind) for event, kind in known if kind]
         if not known:
             return None
-        outer = [i for i, (_, kind) in enumerate(known) if kind == "attention"]
-        at = outer[0] if outer else len(known) - 1
+        whole = (i for i, (event, _) in enumerate(known) if re.search(WHOLE, event["name"]))
+        at = next(whole, len(known) - 1)
         self.composite |= {self._task(kind, event) for event, kind in known[:at]}
         event, kind = known[at]
         return self._task(kind, event)
@@ -356,7 +359,8 @@ def summarize(events, needs=(), ceilings=None, update_bytes=0):
 
     - steps; step_ms, a list of N; mean_step_ms
     - kinds: for each of KINDS ms a step, share (of 1), parts (ms by part: data, dispatch, python of
-      idle; loss, softmax, norms, sums of what reduces; transfers, on the device of copies), and
+      idle; loss, softmax, norms, sums of what reduces; transfers, embedding, on the device of
+      copies), and
       ceiling_share (the time of its work at the measured
       ceilings over the time that it took, or None), bound ("compute", "memory", "launch" or None)
     - operators: the ten longest, each name, kind, ms and calls a step

@@ -61,6 +61,7 @@ PARTS = {
     "norms": "LayerNorm",
     "sums": "sums",
     "transfers": "between host and device",
+    "embedding": "rows of the embedding",
     "on the device": "on the device",
 }
 FUNCTIONS = 8  # of Python's that are shown
