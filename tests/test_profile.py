@@ -1,6 +1,7 @@
 """Where a step's time goes: the grouping on known names and constructed traces, a GPU's among them,
 and real runs of scripts that are slowed on purpose."""
 
+import dataclasses
 import gzip
 import json
 import pickle
@@ -510,7 +511,7 @@ def test_bad_input_is_one_line_and_code_2(argv, words, tmp_path, capsys):
 # Advice -----------------------------------------------------------------------------------------
 
 
-def summary_of(reads=1.0, gap_ms=0.1, grows=False, **ms):
+def summary_of(reads=1.0, gap_ms=0.1, grows=False, reached=None, **ms):
     """A summary whose step of 100 ms has so many of each kind, or part of a kind: copies_transfers.
     The rest are matrix products."""
     found = {kind: {"ms": 0.0, "share": 0.0, "parts": {}, "ceiling_share": None} for kind in KINDS}
@@ -520,6 +521,7 @@ def summary_of(reads=1.0, gap_ms=0.1, grows=False, **ms):
         found[kind]["share"] += value / 100
         if part:
             found[kind]["parts"][part.replace("_", " ")] = value
+    found["matmul"]["ceiling_share"] = reached
     return {
         "mean_step_ms": 100.0,
         "kinds": found,
@@ -530,9 +532,9 @@ def summary_of(reads=1.0, gap_ms=0.1, grows=False, **ms):
     }
 
 
-def advised(name="no_optimization", needs=(), device=None, **facts):
-    device = device or hardware.CPU()
-    return advice.advise(summary_of(**facts), ladder.get(name), needs, device)
+def advised(technique="no_optimization", needs=(), device=None, **facts):
+    technique = ladder.get(technique) if isinstance(technique, str) else technique
+    return advice.advise(summary_of(**facts), technique, needs, device or hardware.CPU())
 
 
 def gpu(capability=(9, 0)):
@@ -575,11 +577,21 @@ def test_advice_names_nothing_that_is_there_already_nor_what_cannot_run():
     turing = advised(device=gpu((7, 5)))
     assert turing == [f"{products}: float16_grad_scaler"]
     assert "tensorFloat32" not in advised()[0]  # no effect on a CPU
+    assert "tensorFloat32" not in advised(needs=["tf32"], device=gpu())[0]
     needs = ["tf32", "bfloat16", "compile"]
+    products = [advised("torch_compile", needs, gpu(), reached=share)[0] for share in (0.5, 0.85)]
+    assert products[0].endswith(", at 50% of their ceiling: max_autotune or larger_batch")
+    assert products[1].endswith(", at 85% of their ceiling")
     on_top = advised("flash_attention", needs, gpu(), optimizer=50, elementwise=30)
     assert on_top[0] == "50% of the step is the optimizer: fused_optimizer"
     assert on_top[1] == ("30% of the step is element-wise; no technique here is left for it")
     assert advised("fused_optimizer", needs, gpu(), optimizer=50)[0].endswith("left for it")
+    own = ladder.get("fused_optimizer")
+    own = dataclasses.replace(
+        own, name="own", code=own.code.replace("fused=True", "fused=True, lr=1")
+    )
+    grandchild = dataclasses.replace(own, parent="padded_vocabulary")
+    assert advised(grandchild, needs, gpu(), optimizer=50)[0].endswith("left for it")
     # all_together is no descendant of prefetching_loader, and has no workers
     waiting = advised("all_together", needs, gpu(), idle_data=50)
     assert waiting[0].endswith(": prefetching_loader or data_on_device")
@@ -587,6 +599,12 @@ def test_advice_names_nothing_that_is_there_already_nor_what_cannot_run():
     assert waits[0] == "50% of the step the device waits for the host: cuda_graphs or larger_batch"
     waits = advised("fused_optimizer", needs, gpu(), idle_python=50, gap_ms=1)
     assert ": asynchronous_logging or cuda_graphs or larger_batch" in waits[0]
+
+
+def test_a_stretch_outside_of_torch_is_not_blamed_on_dispatch_as_well():
+    asleep = advised(gap_ms=40, idle_python=50)
+    assert "40.0 ms" in asleep[1] and not any("dispatch" in line for line in asleep)
+    assert any("dispatch" in line for line in advised(gap_ms=5, idle_python=50))
 
 
 def test_at_most_five_lines_the_heaviest_first():
