@@ -98,8 +98,8 @@ SCATTERED = r"index|gather|scatter|embedding|select_backward|slice_backward|cat|
 def operator_kind(name):
     """The kind of an operator or of Inductor's kernel, by its name; None where it computes nothing,
     or is no operator but a range, a region or a node of autograd; "other" where it is not known."""
-    if fused := re.match(r"(?:graph_\d+_)?cpp_(.*)|triton_(.*)", name):
-        return _fused_kind(fused[1] or "", fused[2] or "")
+    if re.match(r"graph_\d+_|cpp_|triton_", name):
+        return _fused_kind(name)
     if not re.match(r"(?!autograd::|torch::autograd::)\w+::|(nccl|gloo|mpi):", name):
         return None
     for kind, pattern in OPERATORS.items():
@@ -108,16 +108,17 @@ def operator_kind(name):
     return None if re.search(VIEWS, name) else "other"
 
 
-def _fused_kind(cpp, triton):
-    """Of Inductor's kernel, from the operators that it was fused from: its name says them."""
-    if "flex_attention" in cpp + triton:
+def _fused_kind(name):
+    """Of Inductor's kernel, from the operators that it was fused from: its name says them, but for
+    products from templates, which say at most their shape."""
+    if "flex_attention" in name:
         return "attention"
-    if re.search(r"gemm|template", cpp, re.I) or re.match(r"(tem|mm|bmm)_", triton):
+    if re.match(r"graph_\d+_(?!cpp_fused)|cpp_(?!fused)|triton_(tem|mm|bmm)_", name):
         return "matmul"
-    words = re.sub(r"^(poi_|red_|per_|for_)?fused_|_\d+$", "", cpp or triton)
+    words = re.sub(r"^(graph_\d+_)?(cpp|triton_[a-z]+)_(fused_)?|_\d+$", "", name)
     if "embedding_dense_backward" in words:
         return "copies"  # it writes the whole table; whatever else is fused in is smaller
-    if re.match(r"(red|per)_", triton) or re.search(REDUCTIONS, words):
+    if name.startswith(("triton_red_", "triton_per_")) or re.search(REDUCTIONS, words):
         return "normalization"
     return "elementwise" if re.sub(MOVES, "", words).strip("_") else "copies"
 

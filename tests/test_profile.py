@@ -28,7 +28,7 @@ TINY = ["--model", "gpt2-tiny", "--dataset", "synthetic", "--device", "cpu", "--
     {
         "matmul": "aten::mm, aten::addmm, aten::bmm, aten::baddbmm, aten::matmul, aten::linear, "
         "aten::_scaled_mm, mkldnn::_linear_pointwise, triton_tem_fused_mm_3, "
-        "graph_0_cpp_CppMicroGemmFP32Vec_threaded_mm_5",
+        "graph_0_gemm_m64n192k64_kernel, graph_0_kernel, graph_0_cpp_CppMicroGemmFP32Vec_mm_5",
         "attention": "aten::_scaled_dot_product_flash_attention_for_cpu, "
         "aten::_scaled_dot_product_flash_attention_backward, aten::_flash_attention_forward, "
         "aten::scaled_dot_product_attention, aten::_cudnn_attention_backward",
