@@ -69,7 +69,8 @@ def reason(line):
 
 def brief(text):
     """A text's first 100 letters, on one line or two."""
-    return textwrap.fill(textwrap.shorten(text, 100, placeholder=" ..."), 66)
+    text = textwrap.shorten(text, 100, placeholder=" ...")
+    return textwrap.fill(text, 66, break_on_hyphens=False)
 
 
 def beside(axes, x, y, text, **how):

@@ -122,7 +122,7 @@ def _profile(technique, args):
     except Exception as error:
         if not hardware.is_out_of_memory(error):
             raise  # to the script's own hook, which records a failed run
-        note |= {"status": "out_of_memory", "note": "out of memory, under the profiler or before"}
+        note |= {"status": "out_of_memory", "note": "out of memory; a smaller BATCH_SIZE may fit"}
     print(f"{technique.name}: {note['status'].replace('_', ' ')}: {note['note']}", file=sys.stderr)
     with _replacing(args.folder, technique.name) as folder:
         facts = note | {"device": hardware.choose(args.device).name}

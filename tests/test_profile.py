@@ -7,6 +7,7 @@ import json
 import pickle
 import pstats
 import re
+import subprocess
 import sys
 from types import SimpleNamespace
 
@@ -506,6 +507,19 @@ def test_bad_input_is_one_line_and_code_2(argv, words, tmp_path, capsys):
     assert ended.value.code == 2
     said = capsys.readouterr().err
     assert said.startswith("profile: error: ") and said.count("\n") == 1 and words in said
+
+
+def test_the_makefile_hands_over_what_was_asked_for():
+    command = ["make", "-n", "PYTHON=python3", "profile", "T=torch_compile", "STEPS=7"]
+    shown = [
+        subprocess.run([*command, *more], cwd=ladder.ROOT, capture_output=True, text=True).stdout
+        for more in ([], ["CPU=1", "MEMORY=1"], ["CPU=0"])
+    ]
+    for text in shown:
+        assert "-m Utils.profile 'torch_compile' --steps='7'" in text
+    assert [("--cpu" in text, "--memory" in text) for text in shown] == [
+        *((False, False), (True, True), (False, False))
+    ]
 
 
 # Advice -----------------------------------------------------------------------------------------
