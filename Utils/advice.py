@@ -10,6 +10,7 @@ REQUIRED = re.compile(r'args\.require\("(\w+)"\)')
 # From which share of the step on a thing is worth a line.
 DATA, STRETCH, LAUNCHES, COPIES, OPTIMIZER = 0.1, 0.1, 0.2, 0.05, 0.15
 SOFTMAX, ELEMENTWISE, PRODUCTS, COMMUNICATION = 0.1, 0.15, 0.25, 0.1
+READS = 0.1  # the weight of a needless one where nothing waits for it, as on a CPU
 REACHED = 0.7  # of the ceiling of products; beyond that only another type makes them faster
 
 
@@ -72,7 +73,7 @@ def _findings(summary, needs, device):
         yield host, f"{host:.0%} of the step {waits}", (*names, "larger_batch")
     if summary["reads"] > 1:
         yield (
-            host if on_gpu else 0.0,
+            max(host, READS) if on_gpu else READS,
             f"the host reads {summary['reads']:.3g} values of tensors in a step, as by .item(), "
             "where run.log needs one; on a GPU each read waits for the device",
             ("asynchronous_logging",) if on_gpu else (),
@@ -126,7 +127,8 @@ def _helps(name, technique, needs, device):
         for line in ladder.diff(candidate, known[candidate.parent], context=0)[2:]
         if line.startswith("+") and line[1:].strip()
     ]
-    if name in _descent(technique, known) or all(line in technique.code for line in added):
+    ancestors = ladder.line(technique.parent) if technique.parent else ()
+    if name in (technique.name, *ancestors) or all(line in technique.code for line in added):
         return False
     own = REQUIRED.findall("\n".join(added))
     if own and set(own) <= set(needs):
@@ -136,12 +138,3 @@ def _helps(name, technique, needs, device):
     except Unsupported:
         return False
     return not any(notes[need] for need in own)
-
-
-def _descent(technique, known):
-    """The names of a technique and of all it descends from."""
-    names = []
-    while technique is not None and technique.name not in names:
-        names.append(technique.name)
-        technique = known.get(technique.parent)
-    return names
