@@ -198,7 +198,7 @@ class Trace:
             threads[event["pid"], event["tid"]].append(event)
         self.segments = {thread: list(nested(own)) for thread, own in threads.items()}
         self.device = [e for e in timed if e.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset")]
-        self.tasks, self.composite = {}, set()
+        self.tasks, self.inner_us = {}, Counter()  # of a task: what others of its kind within took
         launches = self._launches()
         self.boundaries = self._boundaries(launches)
         self.pieces = self._on_device(launches) if self.device else []
@@ -233,17 +233,19 @@ class Trace:
             self.tasks[id(event)] = Task(kind, part, label(event), work_of(event))
         return self.tasks[id(event)]
 
-    def _operator(self, stack):
+    def _operator(self, stack, us=0.0):
         """The task of the operator that a stretch belongs to, or None: the innermost that computes
-        something, but attention and the embedding as a whole."""
+        something, but attention and the embedding as a whole. us: how long the stretch is."""
         known = [(event, operator_kind(event["name"])) for event in stack if _is_operator(event)]
         known = [(event, kind) for event, kind in known if kind]
         if not known:
             return None
         whole = (i for i, (event, _) in enumerate(known) if re.search(WHOLE, event["name"]))
         at = next(whole, len(known) - 1)
-        self.composite |= {self._task(kind, event) for event, kind in known[:at]}
         event, kind = known[at]
+        for outer, its_kind in known[:at]:
+            if its_kind == kind:
+                self.inner_us[self._task(kind, outer)] += us
         return self._task(kind, event)
 
     def _on_device(self, launches):
@@ -278,7 +280,7 @@ class Trace:
                     task = self._task("idle", wait, "data")
                 elif not self.device and optimizer:
                     task = self._task("optimizer", optimizer)
-                elif self.device or not (task := self._operator(stack)):
+                elif self.device or not (task := self._operator(stack, end - start)):
                     if not any(map(_is_operator, stack)):
                         continue  # Python, within a range
                     task = DISPATCH
@@ -305,7 +307,9 @@ def _first(stack, prefix):
 def label(event):
     """An operator's name with the shapes of its first tensors, as in "aten::mm 64x768 768x3072"."""
     shapes = [shape for shape, _ in _tensors(event) or () if shape]
-    return " ".join([event["name"], *("x".join(map(str, shape)) for shape in shapes[:2])])
+    first = FACTORS.get(event["name"].split("::")[-1], 0)
+    shown = ("x".join(map(str, shape)) for shape in shapes[first : first + 2])
+    return " ".join([event["name"], *shown])
 
 
 def _tensors(event):
@@ -387,7 +391,7 @@ def summarize(events, needs=(), ceilings=None, update_bytes=0):
         for task, us in times.items():
             parts[task.part] += us / steps / 1e3
         own = [piece for piece in inside if piece.task.kind == kind]
-        least = _least_us(own, trace.composite, needs, ceilings)
+        least = _least_us(own, trace.inner_us, needs, ceilings)
         if kind == "optimizer" and ceilings:
             least = 0.0, steps * update_bytes / ceilings["bandwidth_gb_s"] / 1e3, total_us
         kinds[kind] = {
@@ -428,15 +432,15 @@ def _spent(pieces, start, end):
     return spent
 
 
-def _least_us(pieces, composite, needs, ceilings):
+def _least_us(pieces, inner_us, needs, ceilings):
     """What the tasks of some pieces cannot go below, in microseconds: of those nearer to the limit
     of arithmetic, and of those nearer to memory's; then how long they took. Of tasks whose work is
-    known, composite ones aside."""
+    known, those aside that mostly call others of their kind."""
     took, bound = Counter(), Counter()
     for start, end, task in pieces:
         took[task] += end - start
     for task, us in took.items():
-        if not (ceilings and task.work) or task in composite:
+        if not (ceilings and task.work) or inner_us[task] > us:
             continue
         flop, size, kind = task.work
         precision = PRECISIONS.get(kind)

@@ -296,12 +296,18 @@ def report(summary, folder):
         lines += ["No ceiling is known here; `make ceilings` measures them.", ""]
     shown = [one for one in found["operators"] if one["ms"] > 0.01 * found["mean_step_ms"]]
     rows = [
-        (one["name"][:NAME], KINDS[one["kind"]], f"{one['ms']:,.2f}", one["calls"]) for one in shown
+        (one["name"][:NAME], KINDS[one["kind"]], f"{one['ms']:,.2f}", f"{one['calls']:.3g}")
+        for one in shown
     ]
     lines += [_grid(rows, ("longest", "kind", "ms a step", "calls a step")), ""]
     if summary["python"]:
         rows = [
-            (one["function"], f"{one['own_ms']:,.2f}", f"{one['total_ms']:,.2f}", one["calls"])
+            (
+                one["function"],
+                f"{one['own_ms']:,.2f}",
+                f"{one['total_ms']:,.2f}",
+                f"{one['calls']:.3g}",
+            )
             for one in summary["python"]
         ]
         lines += [_grid(rows, ("in Python", "own ms", "with callees", "calls a step")), ""]
@@ -340,7 +346,7 @@ def _table(found):
 
 def _grid(rows, headers):
     align = ("left", *["right"] * (len(headers) - 1))
-    return tabulate(rows, headers, "github", colalign=align if rows else None, floatfmt=".3g")
+    return tabulate(rows, headers, "github", colalign=align, disable_numparse=True)
 
 
 # Several techniques -----------------------------------------------------------------------------

@@ -249,7 +249,15 @@ def test_bounds_and_shares_of_the_ceiling():
     thin = shaped("aten::mm", 10, 4 * (n * n + 2 * n) / 1e5 / 0.8, (1, n), (n, n))
     assert bound_of("matmul", thin) == (pytest.approx(0.8), "memory")
     bias = shaped("aten::addmm", 10, 2 * n**3 / 1e6, (n,), (n, n), (n, n))
-    assert bound_of("matmul", bias)[0] == pytest.approx(1)
+    around = shaped("aten::linear", 9, bias["dur"] + 2, (n, n), (n, n), (n,))
+    copied = event("aten::copy_", 15, 10)  # of the bias, which makes of a product no sum of parts
+    assert bound_of("matmul", around, bias, copied)[0] == pytest.approx(1, rel=0.01)
+    norm = shaped("aten::native_layer_norm_backward", 10, 3 * 4 * n * n / 1e5, *[(n, n)] * 2)
+    sums = shaped("aten::sum", 100, 5, (n, n))
+    assert bound_of("normalization", norm, sums)[0] == pytest.approx(4 / 3, rel=0.01)
+    whole = shaped("aten::softmax", 9, norm["dur"] + 2, (n, n))
+    part = shaped("aten::_softmax", 10, norm["dur"], (n, n))
+    assert bound_of("normalization", whole, part)[0] == pytest.approx(2 / 3, rel=0.01)
 
     add = shaped("aten::add", 10, 3 * 4 * n * n / 1e5 * 2, (n, n), (n, n))
     assert bound_of("elementwise", add) == (pytest.approx(0.5), "memory")
