@@ -412,9 +412,9 @@ def draw(summaries):
             if width > 0.06 * widest:
                 dark = kind in ("copies", "communication", "other")
                 how = {"color": "white" if dark else "black", "size": "small", "zorder": 3}
-                axes.text(left + width / 2, y, f"{width:,.3g}", ha="center", va="center", **how)
+                axes.text(left + width / 2, y, _digits(width), ha="center", va="center", **how)
             left += width
-        axes.text(left + 0.015 * widest, y, f"{left:,.4g}", va="center", fontweight="bold")
+        axes.text(left + 0.015 * widest, y, _digits(left), va="center", fontweight="bold")
     for kind, words in KINDS.items():
         if any(summary["profile"]["kinds"][kind]["ms"] for summary in measured):
             axes.barh(0, 0, color=colours[kind], label=words)
@@ -435,6 +435,10 @@ def _described(summary):
         f"{summary['asked_batch_size']}x{summary['seq_len']} tokens a step, {summary['dataset']}, "
         f"{summary['profile']['steps']} steps each, commit {summary['commit'] or 'unknown'}"
     )
+
+
+def _digits(ms):
+    return f"{ms:,.0f}" if ms >= 100 else f"{ms:.3g}"
 
 
 def _per_batch(summary):

@@ -1,6 +1,7 @@
 """Where a step's time goes: the grouping on known names and constructed traces, a GPU's among them,
 and real runs of scripts that are slowed on purpose."""
 
+import copy
 import dataclasses
 import gzip
 import json
@@ -416,8 +417,8 @@ def test_a_sleep_is_a_stretch_outside_of_torch_and_a_slow_dataset_a_wait(profile
         (LOOP, f"            import time\n\n            time.sleep(0.3)\n{LOOP}"),
     )
     found = ran.summary["profile"]
-    assert 200 < found["kinds"]["idle"]["parts"]["data"] < 300
-    assert 300 < found["gap"]["ms"] < 450
+    assert 200 < found["kinds"]["idle"]["parts"]["data"] < 350
+    assert 300 < found["gap"]["ms"] < 500
     assert found["gap"]["ms"] < found["kinds"]["idle"]["parts"]["python"]
     lines = ran.summary["advice"]
     waits = next(line for line in lines if "waits for data" in line)
@@ -446,10 +447,14 @@ def test_copies_reads_and_what_is_kept_are_found(profiled, capsys):
     assert found["memory"]["growth_mib"] == pytest.approx(64 * 50257 * 4 / 2**20, rel=0.01)
     assert lines[0].startswith("memory grows by 12.27 MiB a step")
     printed = capsys.readouterr().out
+    above, below = printed.split("\nAdvice\n")
+    figures = [float(figure) for figure in re.findall(r"[\d.]+(?= MiB|%)", above)]
+    parts = found["kinds"]["normalization"]["parts"]
+    figures.append(100 * (parts["norms"] + parts["sums"]) / found["mean_step_ms"])
     for line in lines:
-        assert line in printed.split("Advice")[1]
-        for figure in re.findall(r"[\d.]+(?= MiB|%)", line):
-            assert figure.split(".")[0] in printed.split("Advice")[0]
+        assert f"- {line}" in below
+        for figure in map(float, re.findall(r"[\d.]+(?= MiB|%)", line)):
+            assert min(abs(figure - other) for other in figures) <= 0.55, line
 
 
 def test_compiled_kernels_are_told_apart_by_what_they_were_fused_from(profiled):
@@ -461,9 +466,11 @@ def test_compiled_kernels_are_told_apart_by_what_they_were_fused_from(profiled):
         ("_entropy,", "_entropy),"),
     )
     parts = ran.summary["profile"]["kinds"]["normalization"]["parts"]
-    fused = [o for o in ran.summary["profile"]["operators"] if "_cpp_fused_" in o["name"]]
-    assert fused and parts["loss"] >= fused[0]["ms"]
-    assert "softmax" not in parts and share(ran.summary, "attention") > 0.001
+    with gzip.open(ran.folder / "no_optimization.trace.json.gz") as file:
+        names = " ".join(event["name"] for event in json.load(file)["traceEvents"])
+    assert "_cpp_fused__log_softmax" in names and "aten::_log_softmax" not in names
+    assert parts["loss"] > 0 and "softmax" not in parts
+    assert share(ran.summary, "attention") > 0.001
     assert share(ran.summary, "other") < 0.05
     assert "flash_attention" not in " ".join(ran.summary["advice"])
 
@@ -642,9 +649,15 @@ def test_at_most_five_lines_the_heaviest_first():
 def test_several_techniques_are_stacked_in_one_chart(baseline, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     folder = baseline.folder
-    larger = baseline.summary | {"technique": "larger_batch", "batch_size": 4}
+    found = copy.deepcopy(baseline.summary["profile"])
+    scale = 1234.4 / found["mean_step_ms"]
+    found["mean_step_ms"] *= scale
+    for facts in found["kinds"].values():
+        facts["ms"] *= scale
+    slow = baseline.summary | {"profile": found}
+    larger = slow | {"technique": "larger_batch", "batch_size": 4}
     texts = {
-        "no_optimization": baseline.summary,
+        "no_optimization": slow,
         "larger_batch": larger,
         "float16_grad_scaler": {"status": "unsupported", "note": "needs a GPU"},
         "fused_optimizer": {"status": "ok", "note": "old"},
@@ -669,8 +682,7 @@ def test_several_techniques_are_stacked_in_one_chart(baseline, tmp_path, monkeyp
     svg = (tmp_path / "plots" / "profile.svg").read_text()
     words = re.findall(r"<text[^>]*>([^<]*)</text>", svg)
     assert {"no_optimization", "larger_batch (batch 4)", "needs a GPU", "failed"} <= {*words}
-    total = baseline.summary["profile"]["mean_step_ms"]
-    assert {f"{total:,.4g}", f"{total / 4:,.4g}", "optimizer", "idle"} <= {*words}
+    assert {"1,234", "309", "optimizer", "idle"} <= {*words}
     text = " ".join(words)
     for word in (
         baseline.summary["device"],
