@@ -22,8 +22,10 @@ TIMEOUT      ?= 60           ## for all, beyond, everything, ablate, recipe: min
 PRICE        ?=              ## for table and report: what an hour of this device costs
 REPORT       ?= report.html  ## for report: where the page is written
 JSON         ?=              ## for doctor: 1 for machines
-T            ?=              ## for diff: a technique; for ablate: the whole, else the last rung
+T            ?=              ## for diff, profile: a technique; for ablate: the whole, else the last rung
 WITHOUT      ?=              ## for diff: a technique whose diff is taken back from T
+CPU          ?=              ## for profile: 1 adds where Python's time goes
+MEMORY       ?=              ## for profile: 1 adds what was allocated when
 A            ?=              ## for compare and report: a results file, or FILE:WORDS, as in A=results.csv:2.11
 B            ?=              ## for compare and report: the same, as in B=results.csv:2.13; held against A
 RECIPE       ?=              ## for recipe: where its script goes; else .cache/recipe/recipe.py
@@ -117,6 +119,10 @@ submit: $(ENVIRONMENT)       ## one file to attach to a pull request: rows, envi
 gallery: $(ENVIRONMENT)      ## devices side by side: the submissions in results/ and your own rows
 	@$(PYTHON) -m Utils.gallery $(call flag,results-file,$(RESULTS_FILE)) $(call flag,plotsprefix,$(PLOTSPREFIX))
 
+profile: $(ENVIRONMENT)      ## where a step's time goes and what to do about it; T=NAME or T=all, CPU=1, MEMORY=1
+	@$(PYTHON) -m Utils.profile '$(strip $(T))' $(FLAGS) $(if $(filter 1,$(CPU)),--cpu) \
+	    $(if $(filter 1,$(MEMORY)),--memory)
+
 ##@ Keep
 init_results: $(ENVIRONMENT) ## write the header of the results file where there is none
 	@$(PYTHON) -m Utils.results init $(call flag,results-file,$(RESULTS_FILE))
@@ -166,4 +172,5 @@ help:                        ## this list
 	@touch $@
 
 .PHONY: baseline tf32 bf16 flash fused 8bit all beyond everything ablate smoke ceilings doctor $(TECHNIQUES) \
-        plots table readme diff compare report recipe submit gallery init_results reset clean test lint gpu-check help
+        plots table readme diff compare report recipe submit gallery profile init_results reset \
+        clean test lint gpu-check help

@@ -64,7 +64,13 @@ def styles():
 def reason(line):
     """Why a technique, a line of summary.summarize, has no timing, in 100 letters at most, on one
     line or two."""
-    return textwrap.fill(textwrap.shorten(summary.reason(line), 100, placeholder=" ..."), 66)
+    return brief(summary.reason(line))
+
+
+def brief(text):
+    """A text's first 100 letters, on one line or two."""
+    text = textwrap.shorten(text, 100, placeholder=" ...")
+    return textwrap.fill(text, 66, break_on_hyphens=False)
 
 
 def beside(axes, x, y, text, **how):

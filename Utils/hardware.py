@@ -78,6 +78,19 @@ class CPU:
     def reserved_memory_mib(self):
         return None  # torch keeps no pool of the host's memory
 
+    @contextlib.contextmanager
+    def memory_history(self):
+        """Gives a dict that, when the block has ended, is a snapshot for torch's memory viewer of
+        what was allocated and freed in it, from a profile with allocations and stacks."""
+        from torch.cuda._memory_viz import _profile_to_snapshot
+
+        snapshot = {}
+        with torch.profiler.profile(
+            profile_memory=True, record_shapes=True, with_stack=True
+        ) as profile:
+            yield snapshot
+        snapshot |= _profile_to_snapshot(profile)
+
     def counters(self):
         """Readings that only grow, in seconds: clock_s, and of all cores together all_cpu_s,
         busy_cpu_s (at work for any process), own_cpu_s (for this one and its descendants) and,
@@ -175,6 +188,18 @@ class CUDA:
     def reserved_memory_mib(self):
         """Peak of what torch's allocator held of the device, used by tensors or not, in MiB."""
         return self.cuda.max_memory_reserved(self.torch_device) / MIB
+
+    @contextlib.contextmanager
+    def memory_history(self):
+        """Gives a dict that, when the block has ended, is a snapshot for torch's memory viewer of
+        what was allocated and freed in it, from the allocator itself."""
+        snapshot = {}
+        self.cuda.memory._record_memory_history()
+        try:
+            yield snapshot
+            snapshot |= self.cuda.memory._snapshot()
+        finally:
+            self.cuda.memory._record_memory_history(enabled=None)
 
     def counters(self):
         """Readings that only grow: clock_s, and those of `Nvml.counters`."""

@@ -14,11 +14,19 @@ class FakeCuda:
     synchronization has followed it.
     """
 
+    SNAPSHOT = {"segments": ["of the fake"], "device_traces": [[]]}
+
     def __init__(self, name="Fake GPU", capability=(8, 0), memory_bytes=80e9, architecture=""):
         self.name, self.capability, self.memory_bytes = name, capability, memory_bytes
         self.architecture, self.built_for = architecture, ["sm_80", "sm_90", "compute_90"]
         self.free_bytes = memory_bytes
         self.calls, self.events = [], []
+        self.memory = SimpleNamespace(
+            _record_memory_history=lambda enabled="all": self.calls.append(
+                f"_record_memory_history {enabled}"
+            ),
+            _snapshot=lambda: self.calls.append("_snapshot") or self.SNAPSHOT,
+        )
 
     def Event(self, enable_timing=False):
         self.calls.append("Event")

@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import pickle
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -395,3 +396,38 @@ def test_the_doctor_knows_this_gpu(tmp_path):
     assert done.returncode == 0 and statuses["no_optimization"] == "runs"
     unmet = {one["topic"] for one in found["findings"] if "compile" in one["blocks"]}
     assert (statuses["torch_compile"] == "runs") == (not unmet and known.major >= 8)
+
+
+@pytest.fixture(scope="module")
+def profiled(tmp_path_factory):
+    """The summary of a technique's profile on the GPU, with its memory snapshot."""
+    folder = tmp_path_factory.mktemp("profiles")
+
+    def profiled(name):
+        command = [sys.executable, "-m", "Utils.profile", name, *SMALL, "--steps", "12"]
+        command += ["--memory", "--folder", str(folder)]
+        ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+        assert ended.returncode == 0, ended.stderr
+        summary = json.loads((folder / f"{name}.json").read_text())
+        if summary["status"] == "unsupported":
+            pytest.skip(f"{name}: {summary['note']}")
+        with open(folder / f"{name}.memory.pickle", "rb") as file:
+            return summary, pickle.load(file)
+
+    return profiled
+
+
+@pytest.mark.parametrize("name", ["no_optimization", "flash_attention", "asynchronous_logging"])
+def test_a_profile_on_the_gpu_accounts_for_the_step(name, profiled):
+    summary, snapshot = profiled(name)
+    found, clock_ms = summary["profile"], summary["clock_ms"]
+    assert found["mean_step_ms"] == pytest.approx(sum(clock_ms) / len(clock_ms), rel=0.05)
+    share = {kind: facts["share"] for kind, facts in found["kinds"].items()}
+    assert sum(share.values()) == pytest.approx(1, rel=0.01)
+    assert share["other"] < 0.05, found["operators"]
+    assert share["matmul"] > 0.1 and share["optimizer"] > 0.01
+    assert (share["attention"] > 0.001) == (name != "no_optimization")
+    assert found["kinds"]["copies"]["parts"]["transfers"] > 0
+    assert found["reads"] == (name != "asynchronous_logging")
+    assert found["memory"]["grows"] is False
+    assert any(entry["action"] == "alloc" for entry in snapshot["device_traces"][0])

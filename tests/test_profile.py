@@ -1,0 +1,710 @@
+"""Where a step's time goes: the grouping on known names and constructed traces, a GPU's among them,
+and real runs of scripts that are slowed on purpose."""
+
+import copy
+import dataclasses
+import gzip
+import json
+import pickle
+import pstats
+import re
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from tests.fakes import FakeCuda
+from Utils import advice, hardware, kinds, ladder, profile, results
+from Utils.errors import UserError, one_line
+from Utils.kinds import KINDS
+
+TINY = ["--model", "gpt2-tiny", "--dataset", "synthetic", "--device", "cpu", "--seq-len", "64"]
+
+
+# What is what -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "kind, names",
+    {
+        "matmul": "aten::mm, aten::addmm, aten::bmm, aten::baddbmm, aten::matmul, aten::linear, "
+        "aten::_scaled_mm, mkldnn::_linear_pointwise, triton_tem_fused_mm_3, "
+        "graph_0_gemm_m64n192k64_kernel, graph_0_kernel, graph_0_cpp_CppMicroGemmFP32Vec_mm_5",
+        "attention": "aten::_scaled_dot_product_flash_attention_for_cpu, "
+        "aten::_scaled_dot_product_flash_attention_backward, aten::_flash_attention_forward, "
+        "aten::scaled_dot_product_attention, aten::_cudnn_attention_backward",
+        "normalization": "aten::native_layer_norm, aten::native_layer_norm_backward, "
+        "aten::_log_softmax_backward_data, aten::nll_loss_forward, aten::cross_entropy_loss, "
+        "aten::_softmax, aten::sum, aten::mean, graph_3_cpp_fused__softmax_masked_fill_2, "
+        "triton_red_fused_add_native_layer_norm_1, cpp_fused__log_softmax_nll_loss_forward_9, "
+        "triton_per_fused_sum_7",
+        "elementwise": "aten::add, aten::add_, aten::mul, aten::gelu, aten::gelu_backward, "
+        "aten::masked_fill_, aten::zero_, aten::fill_, aten::tanh_backward, aten::_foreach_add_, "
+        "triton_poi_fused_add_gelu_view_2, graph_1_cpp_fused_add_gelu_backward_4, aten::triu, "
+        "triton_poi_fused_addmm_gelu_1",
+        "optimizer": "aten::_fused_adamw_, bitsandbytes::optimizer_update_8bit_blockwise, "
+        "aten::_amp_foreach_non_finite_check_and_unscale_",
+        "copies": "aten::copy_, aten::_to_copy, aten::to, aten::clone, aten::contiguous, "
+        "aten::_local_scalar_dense, aten::embedding, aten::embedding_dense_backward, aten::item, "
+        "aten::index_select, triton_poi_fused__to_copy_transpose_view_8, "
+        "graph_0_cpp_fused__to_copy_0, graph_1_cpp_fused_add_embedding_dense_backward_sum_12",
+        "communication": "c10d::allreduce_, _c10d_functional::all_reduce, gloo:all_reduce",
+        None: "aten::view, aten::t, aten::transpose, aten::as_strided, aten::empty, "
+        "aten::empty_strided, aten::detach, aten::expand, aten::resize_, ProfilerStep#3, "
+        "MmBackward0, autograd::engine::evaluate_function: torch::autograd::AccumulateGrad, "
+        "CompiledFunction, cudaLaunchKernel",
+        "other": "aten::fft_r2c, mine::unheard_of",
+    }.items(),
+    ids=str,
+)
+def test_operators_and_fused_kernels_by_name(kind, names):
+    names = names.split(", ")
+    assert {name: kinds.operator_kind(name) for name in names} == dict.fromkeys(names, kind)
+
+
+@pytest.mark.parametrize(
+    "kind, names",
+    {
+        "matmul": [
+            "nvjet_hsh_128x256_64x4_1x2_h_bz_coopA_NNT",
+            "sm80_xmma_gemm_f32f32_tf32f32_f32_tn_n_tilesize128x128x16_stage4_kernel",
+            "void cutlass::Kernel2<cutlass_80_simt_sgemm_256x128_8x4_nn_align1>(Params)",
+            "ampere_sgemm_128x64_nn",
+            "void cublasLt::splitKreduce_kernel<32, 16, int, float>(...)",
+            "Cijk_Ailk_Bljk_HHS_BH_MT128x128x16",
+            "triton_tem_fused_mm_12",
+        ],
+        "attention": [
+            "void pytorch_flash::flash_fwd_kernel<pytorch_flash::Flash_fwd_kernel_traits<64>>(p)",
+            "void pytorch_flash::flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel<...>(p)",
+            "fmha_cutlassF_f32_aligned_64x64_rf_sm80(PyTorchMemEffAttention::Params)",
+            "cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_7_64x64x64",
+        ],
+        "normalization": [
+            "void (anonymous namespace)::softmax_warp_forward<float, float, float, 10, false>(...)",
+            "void at::native::(anonymous namespace)::cunn_SoftMaxForward<8, float, float>(...)",
+            "void at::native::(anonymous namespace)::vectorized_layer_norm_kernel<float>(...)",
+            "void at::native::(anonymous namespace)::GammaBetaBackwardCUDAKernel<float>(...)",
+            "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float>>(...)",
+            "triton_red_fused__log_softmax_nll_loss_forward_20",
+            "cross_entropy_kernel",
+        ],
+        "elementwise": [
+            "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>",
+            "triton_poi_fused_add_gelu_3",
+        ],
+        "optimizer": [
+            "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<FusedAdamMath>(...)",
+            "void kOptimizerStatic8bit2StateBlockwise<float, 1, 256, 1>(...)",
+        ],
+        "copies": [
+            "void at::native::unrolled_elementwise_kernel<direct_copy_kernel_cuda(...)>",
+            "void at::native::(anonymous namespace)::CatArrayBatchedCopy<float>(...)",
+            "triton_poi_fused__to_copy_1",
+        ],
+        "communication": ["ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage)"],
+        "other": ["my_kernel"],
+    }.items(),
+)
+def test_kernels_of_a_gpu_by_name(kind, names):
+    assert {name: kinds.kernel_kind(name) for name in names} == dict.fromkeys(names, kind)
+
+
+# Constructed traces -----------------------------------------------------------------------------
+
+
+def event(name, ts, dur, cat="cpu_op", tid=1, **args):
+    return {"ph": "X", "cat": cat, "name": name, "pid": 1, "tid": tid, "ts": ts, "dur": dur} | (
+        {"args": args} if args else {}
+    )
+
+
+def step_ranges(count, step_us):
+    return [
+        event(f"ProfilerStep#{i + 1}", i * step_us, step_us, "user_annotation")
+        for i in range(count)
+    ]
+
+
+def shaped(name, ts, dur, *shapes, type="float"):
+    more = {"Input Dims": [list(s) for s in shapes], "Input type": [type] * len(shapes)}
+    return event(name, ts, dur, **more)
+
+
+def test_on_a_cpu_each_operator_counts_for_itself_and_the_rest_is_idle():
+    events = step_ranges(2, 1000)
+    events += [
+        event(kinds.WAIT, 0, 100, "user_annotation"),
+        event("aten::clone", 20, 50),  # in the wait: no work of the model
+        event("aten::linear", 200, 300),
+        event("aten::t", 210, 10),
+        event("aten::addmm", 250, 200),
+        event("aten::contiguous", 460, 20),
+        event("autograd::engine::evaluate_function: AddmmBackward0", 500, 40),
+        event("aten::add_", 510, 20),
+        event("Optimizer.step#AdamW.step", 600, 200, "user_annotation"),
+        event("aten::mul_", 650, 50),
+        event("aten::scaled_dot_product_attention", 840, 40),
+        event("aten::_scaled_dot_product_flash_attention_for_cpu", 845, 30),
+        event("aten::copy_", 850, 10),  # attention counts as a whole
+        event("aten::embedding_dense_backward", 900, 20),
+        event("aten::fill_", 905, 10),  # and so does the embedding
+        event("aten::fft_r2c", 999, 1),
+        event("aten::mm", 1100, 500),  # in the second step, which only ends the first
+        event("aten::mm", 0, 1000, tid=7),  # another thread's
+    ]
+    found = kinds.summarize(events)
+    assert found["steps"] == 1 and found["step_ms"] == [1.0] == [found["mean_step_ms"]]
+    ms = {kind: facts["ms"] for kind, facts in found["kinds"].items() if facts["ms"]}
+    assert ms == pytest.approx(
+        {"matmul": 0.28, "copies": 0.04, "elementwise": 0.02, "optimizer": 0.2, "attention": 0.04}
+        | {"other": 0.001, "idle": 0.419}
+    )
+    assert sum(facts["share"] for facts in found["kinds"].values()) == pytest.approx(1)
+    assert found["kinds"]["idle"]["parts"] == pytest.approx(
+        {"data": 0.1, "dispatch": 0.02, "python": 0.299}
+    )
+    assert found["gap"]["ms"] == pytest.approx(0.1)
+    between = found["gap"]["after"], found["gap"]["before"]
+    assert between == (kinds.WAIT, "aten::linear")
+
+
+def gpu_trace():
+    """Two steps and the beginning of a third of a GPU that runs 500 us behind a host that never
+    waits; in each 1000 us of kernels and pauses."""
+    events = step_ranges(3, 1000)
+    number = 0
+
+    def launch(host_us, name, device_us, dur, cat="kernel", stream=7, inside=(), host_thread=1):
+        nonlocal number
+        number += 1
+        for depth, outer in enumerate(inside):
+            kind = "user_annotation" if outer.startswith("Optimizer") else "cpu_op"
+            start = host_us - 5 + depth
+            events.append(event(outer, start, 12 - 2 * depth, kind, host_thread))
+        runtime = ("cudaLaunchKernel", host_us, 3, "cuda_runtime", host_thread)
+        events.append(event(*runtime, correlation=number))
+        events.append(event(name, device_us, dur, cat, tid=stream, correlation=number))
+
+    for start in (0, 1000, 2000):
+        events.append(event(kinds.WAIT, start + 10, 30, "user_annotation"))
+        device = start + 500
+        launch(start + 50, "Memcpy HtoD (Pageable -> Device)", device, 50, "gpu_memcpy")
+        # 100 us of nothing, then an unknown kernel of a known operator, on autograd's thread
+        mm = ["aten::linear", "aten::addmm"]
+        launch(start + 100, "mystery", device + 150, 300, inside=mm, host_thread=2)
+        zero = ["Optimizer.step#ZeroRedundancyOptimizer.step"]
+        launch(start + 150, "ncclDevKernel_AllReduce", device + 400, 150, stream=8, inside=zero)
+        launch(start + 200, "vectorized_elementwise", device + 550, 50)
+        adam = ["Optimizer.step#AdamW.step", "aten::_foreach_add_"]
+        launch(start + 250, "vectorized_elementwise", device + 600, 200, inside=adam)
+        launch(start + 300, "Memset (Device)", device + 800, 20, "gpu_memset")
+        launch(start + 350, "my_kernel", device + 820, 30)
+    return events
+
+
+def test_on_a_gpu_kernels_count_once_by_what_launched_them_and_steps_begin_there():
+    found = kinds.summarize(gpu_trace())
+    assert found["step_ms"] == [1.0, 1.0]
+    ms = {kind: facts["ms"] for kind, facts in found["kinds"].items() if facts["ms"]}
+    expected = {"matmul": 0.3, "elementwise": 0.05, "optimizer": 0.2, "other": 0.03}
+    expected |= {"copies": 0.07, "communication": 0.1, "idle": 0.25}
+    assert ms == pytest.approx(expected)
+    assert found["kinds"]["copies"]["parts"] == pytest.approx(
+        {"transfers": 0.05, "on the device": 0.02}
+    )
+    # The device pauses from 550 to 650 and from 1350 to 1500, when the host launches once and is in
+    # Python else.
+    parts = found["kinds"]["idle"]["parts"]
+    assert parts == pytest.approx({"dispatch": 0.003, "python": 0.247})
+
+
+def test_a_gpu_that_waits_while_the_host_waits_for_data_waits_for_data():
+    events = []
+    for one in gpu_trace():
+        if one["name"] == kinds.WAIT:
+            one = one | {"ts": one["ts"] + 350, "dur": 110}  # until 500: the pause before a step
+        events.append(one)
+    events.insert(0, event("aten::view", 1400, 20, tid=2))  # of another thread
+    parts = kinds.summarize(events)["kinds"]["idle"]["parts"]
+    assert parts == pytest.approx({"data": 0.11, "dispatch": 0.003, "python": 0.137})
+
+
+CEILINGS = {"matmul_tflops": {"float32": 1.0, "tf32": 4.0, "bfloat16": 8.0}, "bandwidth_gb_s": 100}
+
+
+def bound_of(kind, *events, **options):
+    found = kinds.summarize([*step_ranges(2, 10_000), *events], ceilings=CEILINGS, **options)
+    return found["kinds"][kind]["ceiling_share"], found["kinds"][kind]["bound"]
+
+
+def test_bounds_and_shares_of_the_ceiling():
+    n = 1024
+    product = ("aten::mm", 10, 2 * 2 * n**3 / 1e6, (n, n), (n, n))  # twice as long as it could be
+    share, bound = bound_of("matmul", shaped(*product))
+    assert share == pytest.approx(0.5) and bound == "compute"
+    assert bound_of("matmul", shaped(*product), needs=["tf32"])[0] == pytest.approx(0.125)
+    assert bound_of("matmul", shaped(*product, type="c10::BFloat16"))[0] == pytest.approx(1 / 16)
+
+    thin = shaped("aten::mm", 10, 4 * (n * n + 2 * n) / 1e5 / 0.8, (1, n), (n, n))
+    assert bound_of("matmul", thin) == (pytest.approx(0.8), "memory")
+    bias = shaped("aten::addmm", 10, 2 * n**3 / 1e6, (n,), (n, n), (n, n))
+    around = shaped("aten::linear", 9, bias["dur"] + 2, (n, n), (n, n), (n,))
+    copied = event("aten::copy_", 15, 10)  # of the bias, which makes of a product no sum of parts
+    assert bound_of("matmul", around, bias, copied)[0] == pytest.approx(1, rel=0.01)
+    norm = shaped("aten::native_layer_norm_backward", 10, 3 * 4 * n * n / 1e5, *[(n, n)] * 2)
+    sums = shaped("aten::sum", 100, 5, (n, n))
+    assert bound_of("normalization", norm, sums)[0] == pytest.approx(4 / 3, rel=0.01)
+    whole = shaped("aten::softmax", 9, norm["dur"] + 2, (n, n))
+    part = shaped("aten::_softmax", 10, norm["dur"], (n, n))
+    assert bound_of("normalization", whole, part)[0] == pytest.approx(2 / 3, rel=0.01)
+
+    add = shaped("aten::add", 10, 3 * 4 * n * n / 1e5 * 2, (n, n), (n, n))
+    assert bound_of("elementwise", add) == (pytest.approx(0.5), "memory")
+    in_place = shaped("aten::copy_", 10, 2 * 4 * n * n / 1e5, (n, n), (n, n))
+    assert bound_of("copies", in_place) == (pytest.approx(1), "memory")
+    assert bound_of("elementwise", event("cpp_fused_add_0", 10, 50)) == (None, "memory")
+    assert bound_of("matmul", event("aten::mm", 10, 50)) == (None, None)
+
+    q = (2, 4, 128, 64)
+    attention = "aten::scaled_dot_product_attention"
+    flop = 2 * 2 * 4 * 128 * 129 * 64  # of Q K^T and of the mix, half of each
+    share, bound = bound_of("attention", shaped(attention, 10, flop / 1e6, q, q, q))
+    assert share == pytest.approx(1) and bound == "compute"
+
+    unknown = event("aten::mul", 9000, 0.5 * add["dur"])
+    assert bound_of("elementwise", add, unknown) == (None, "memory")
+
+    update = event("Optimizer.step#AdamW.step", 10, 1000, "user_annotation")
+    fused = event("aten::_fused_adamw_", 20, 980)
+    assert bound_of("optimizer", update, fused, update_bytes=5e7) == (pytest.approx(0.5), "memory")
+
+
+def test_many_short_operators_are_launch_bound_but_not_on_a_gpu_that_never_waits():
+    many = [shaped("aten::add", 10 + 8 * i, 4, (8, 8), (8, 8)) for i in range(100)]
+    assert bound_of("elementwise", *many)[1] == "launch"
+
+    def on_gpu(device_us):
+        events = step_ranges(2, 1000)
+        for i in range(200):
+            launched = 5 * i
+            args = {"correlation": i}
+            events.append(event("cudaLaunchKernel", launched, 4, "cuda_runtime", **args))
+            name = "vectorized_elementwise"
+            events.append(event(name, launched + 5, device_us, "kernel", 7, **args))
+        args = {"correlation": 999}
+        events.append(event("cudaLaunchKernel", 1000, 4, "cuda_runtime", **args))
+        events.append(event("vectorized_elementwise", 1005, 2, "kernel", 7, **args))
+        return kinds.summarize(events)["kinds"]
+
+    assert on_gpu(2)["elementwise"]["bound"] == "launch"
+    assert on_gpu(2)["idle"]["share"] == pytest.approx(0.6)
+    assert on_gpu(5)["elementwise"]["bound"] == "memory"
+
+
+def allocations(*sizes, device=0, step_us=1000):
+    return [
+        {"ph": "i", "name": "[memory]", "ts": i * step_us + 500}
+        | {"args": {"Bytes": size, "Device Type": device}}
+        for i, size in enumerate(sizes)
+    ]
+
+
+@pytest.mark.parametrize(
+    "sizes, grows", [((1e6,) * 4, True), ((1e6, -1e6, 1e6, 1e6), False), ((512,) * 4, False)]
+)
+def test_memory_that_grows_in_every_step(sizes, grows):
+    events = [*step_ranges(4, 1000), event("aten::mm", 10, 50)]
+    memory = kinds.summarize(events + allocations(*sizes))["memory"]
+    assert memory["grows"] is grows
+    assert memory["boundaries_mib"][1] == pytest.approx(sizes[0] / 2**20)
+    of_the_host = kinds.summarize(gpu_trace() + allocations(*sizes))["memory"]
+    assert of_the_host["grows"] is None
+    assert kinds.summarize(gpu_trace() + allocations(*sizes, device=1))["memory"]["grows"] is grows
+
+
+# Real runs --------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def profiled(tmp_path_factory):
+    """Profiles a copy of the baseline with lines replaced, or another technique by its name, in
+    this process: its exit code, folder and summary."""
+
+    def profiled(*replaced, name="no_optimization", flags=(), folder=None):
+        folder = folder or tmp_path_factory.mktemp("profiles")
+        technique = ladder.get(name)
+        text = technique.path.read_text()
+        for old, new in replaced:
+            assert old in text
+            text = text.replace(old, new)
+        path = folder.parent / f"{folder.name}-{name}.py" if replaced else technique.path
+        path.write_text(text) if replaced else None
+        doc, code = ladder.split(text)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sys, "excepthook", sys.excepthook)
+            own = ladder.Technique(name, path, technique.parent, doc, code)
+            patch.setattr(profile.ladder, "get", lambda _: own)
+            steps = ["--steps", "6", "--warmup", "3", "--folder", str(folder)]
+            code = profile.main([name, *TINY, *steps, *flags])
+        summary = json.loads((folder / f"{name}.json").read_text())
+        return SimpleNamespace(code=code, folder=folder, summary=summary)
+
+    return profiled
+
+
+@pytest.fixture(scope="module")
+def baseline(profiled):
+    return profiled(flags=("--cpu", "--memory"))
+
+
+def share(summary, kind, part=None):
+    facts = summary["profile"]["kinds"][kind]
+    return facts["parts"][part] / facts["ms"] * facts["share"] if part else facts["share"]
+
+
+def test_kinds_sum_to_the_steps_time_and_little_is_left_over(baseline):
+    found = baseline.summary["profile"]
+    sums = sum(facts["ms"] for facts in found["kinds"].values())
+    clock_ms = baseline.summary["clock_ms"]
+    assert len(clock_ms) == len(found["step_ms"]) == profile.STEPS
+    assert sums == pytest.approx(sum(clock_ms) / len(clock_ms), rel=0.05)
+    assert list(found["kinds"]) == list(KINDS)
+    assert share(baseline.summary, "other") < 0.05
+    for kind in ("matmul", "normalization", "elementwise", "optimizer", "copies", "idle"):
+        assert share(baseline.summary, kind) > 0.001, kind
+    assert share(baseline.summary, "attention") == share(baseline.summary, "communication") == 0
+    assert found["memory"]["grows"] is False and found["reads"] == 1
+
+
+def test_the_timed_run_is_a_run_like_others(baseline):
+    rows = results.read(baseline.folder / "results.csv")
+    assert list(rows.phase) == ["warmup"] * 3 + ["timed"] * 3
+    record = json.loads((baseline.folder / "runs" / f"{rows.run_id[0]}.json").read_text())
+    assert record["settings"]["steps"] == 6
+    assert baseline.summary["run_id"] == rows.run_id[0]
+    timed = rows.step_ms[rows.phase == "timed"]
+    assert baseline.summary["timed_median_ms"] == pytest.approx(timed.median(), abs=1e-3)
+
+
+def test_files_are_what_their_viewers_read(baseline):
+    folder, name = baseline.folder, "no_optimization"
+    kept = {"results.csv", "runs", f"{name}.json", *baseline.summary["files"]}
+    assert {path.name for path in folder.iterdir() if ".lock" not in path.name} == kept
+    with gzip.open(folder / f"{name}.trace.json.gz") as file:
+        names = {event["name"] for event in json.load(file)["traceEvents"]}
+    assert {"aten::addmm", kinds.WAIT, "ProfilerStep#1"} <= names
+    functions = pstats.Stats(str(folder / f"{name}.prof")).stats
+    assert any(function == "explicit_attention" for _, _, function in functions)
+    assert len(baseline.summary["python"]) == profile.FUNCTIONS
+    with open(folder / f"{name}.memory.pickle", "rb") as file:
+        snapshot = pickle.load(file)
+    actions = [entry["action"] for entry in snapshot["device_traces"][-1]]
+    assert actions.count("alloc") > 100 and actions.count("free_completed") > 100
+    assert snapshot["segments"]
+
+
+LOOP = "            logits, loss = model(idx, targets)"
+
+
+def test_a_sleep_is_a_stretch_outside_of_torch_and_a_slow_dataset_a_wait(profiled):
+    slow = "class Slow(TokenBatches):\n    def __getitem__(self, step):\n        import time\n\n"
+    slow += "        time.sleep(0.2)\n        return super().__getitem__(step)\n\n\ndef main("
+    ran = profiled(
+        ("def main(", slow),
+        ("batches = TokenBatches(args)", "batches = Slow(args)"),
+        (LOOP, f"            import time\n\n            time.sleep(0.3)\n{LOOP}"),
+    )
+    found = ran.summary["profile"]
+    assert 200 < found["kinds"]["idle"]["parts"]["data"] < 350
+    assert 300 < found["gap"]["ms"] < 500
+    assert found["gap"]["ms"] < found["kinds"]["idle"]["parts"]["python"]
+    lines = ran.summary["advice"]
+    waits = next(line for line in lines if "waits for data" in line)
+    assert "prefetching_loader or data_on_device" in waits
+    assert f"{share(ran.summary, 'idle', 'data'):.0%}" in waits
+    stretch = next(line for line in lines if "outside of torch" in line)
+    assert f"{found['gap']['ms']:,.1f} ms" in stretch and "CPU=1" in stretch
+
+
+def test_copies_reads_and_what_is_kept_are_found(profiled, capsys):
+    ran = profiled(
+        ("    with Run(", "    kept = []\n    with Run("),
+        (
+            LOOP,
+            f"            [p.clone() for p in [*model.parameters()] * 20]\n{LOOP}",
+        ),
+        (
+            "run.log(loss.item())",
+            "kept.append(logits)\n            loss.item()\n            run.log(loss.item())",
+        ),
+    )
+    found, lines = ran.summary["profile"], ran.summary["advice"]
+    assert share(ran.summary, "copies") > 0.25
+    assert any("copies tensors, most of it aten::c" in line for line in lines)
+    assert found["reads"] == 2 and any("reads 2 values" in line for line in lines)
+    assert found["memory"]["growth_mib"] == pytest.approx(64 * 50257 * 4 / 2**20, rel=0.01)
+    assert lines[0].startswith("memory grows by 12.27 MiB a step")
+    printed = capsys.readouterr().out
+    above, below = printed.split("\nAdvice\n")
+    figures = [float(figure) for figure in re.findall(r"[\d.]+(?= MiB|%)", above)]
+    parts = found["kinds"]["normalization"]["parts"]
+    figures.append(100 * (parts["norms"] + parts["sums"]) / found["mean_step_ms"])
+    for line in lines:
+        assert f"- {line}" in below
+        for figure in map(float, re.findall(r"[\d.]+(?= MiB|%)", line)):
+            assert min(abs(figure - other) for other in figures) <= 0.55, line
+
+
+def test_compiled_kernels_are_told_apart_by_what_they_were_fused_from(profiled):
+    """In a script that compiles its loss only, which takes less time than the model."""
+    ran = profiled(
+        ("attention=explicit_attention", "attention=flash_attention"),
+        ("def main(", "from flash_attention import flash_attention\n\n\ndef main("),
+        ("loss=torch.nn.functional.cross", "loss=torch.compile(torch.nn.functional.cross"),
+        ("_entropy,", "_entropy),"),
+    )
+    parts = ran.summary["profile"]["kinds"]["normalization"]["parts"]
+    with gzip.open(ran.folder / "no_optimization.trace.json.gz") as file:
+        names = " ".join(event["name"] for event in json.load(file)["traceEvents"])
+    assert "_cpp_fused__log_softmax" in names and "aten::_log_softmax" not in names
+    assert parts["loss"] > 0 and "softmax" not in parts
+    assert share(ran.summary, "attention") > 0.001
+    assert share(ran.summary, "other") < 0.05
+    assert "flash_attention" not in " ".join(ran.summary["advice"])
+
+
+def test_what_cannot_run_says_why_and_leaves_no_old_trace(profiled, tmp_path, capsys):
+    (tmp_path / "fused_cross_entropy.trace.json.gz").write_text("old")
+    ran = profiled(name="fused_cross_entropy", folder=tmp_path)
+    assert ran.code == 0 and ran.summary["status"] == "unsupported"
+    assert capsys.readouterr().err.strip().splitlines()[-1] == (
+        "fused_cross_entropy: unsupported: Triton kernels need an NVIDIA or AMD GPU"
+    )
+    assert not list(tmp_path.glob("*.gz"))
+
+
+@pytest.mark.parametrize("error", ["KeyboardInterrupt()", "OSError(28, 'No space left')"])
+def test_what_ends_early_leaves_the_old_files(error, profiled, tmp_path):
+    """After the eighth step, so under the profiler."""
+    (tmp_path / "no_optimization.json").write_text('"old"')
+    line = f"            if len(batches.seen) > 7:\n                raise {error}\n{LOOP}"
+    with pytest.raises((SystemExit, OSError)) as ended:
+        with one_line("profile"):
+            profiled(
+                ("    with Run(", "    batches.seen = []\n    with Run("),
+                (LOOP, f"            batches.seen.append(1)\n{line}"),
+                folder=tmp_path,
+            )
+    if error.startswith("Key"):
+        assert ended.value.code == 130
+    assert {path.name for path in tmp_path.iterdir() if ".lock" not in path.name} == {
+        *("no_optimization.json", "results.csv", "runs")
+    }
+    assert (tmp_path / "no_optimization.json").read_text() == '"old"'
+
+
+@pytest.mark.parametrize(
+    "argv, words",
+    [
+        ([""], "T=NAME says what"),
+        (["nonsense"], "no technique 'nonsense'"),
+        (["no_optimization", "--steps", "5"], "--warmup 5 of --steps 5 leaves no step to time"),
+        (["no_optimization", "--folder", "{file}"], "File exists"),
+        (["no_optimization", "--folder", "{file}/new"], "Not a directory"),
+    ],
+)
+def test_bad_input_is_one_line_and_code_2(argv, words, tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SystemExit) as ended, one_line("profile"):
+        profile.main([word.format(file=tmp_path / "file") for word in argv])
+    assert ended.value.code == 2
+    said = capsys.readouterr().err
+    assert said.startswith("profile: error: ") and said.count("\n") == 1 and words in said
+
+
+def test_the_makefile_hands_over_what_was_asked_for():
+    command = ["make", "-n", "PYTHON=python3", "profile", "T=torch_compile", "STEPS=7"]
+    shown = [
+        subprocess.run([*command, *more], cwd=ladder.ROOT, capture_output=True, text=True).stdout
+        for more in ([], ["CPU=1", "MEMORY=1"], ["CPU=0"])
+    ]
+    for text in shown:
+        assert "-m Utils.profile 'torch_compile' --steps='7'" in text
+    assert [("--cpu" in text, "--memory" in text) for text in shown] == [
+        *((False, False), (True, True), (False, False))
+    ]
+
+
+# Advice -----------------------------------------------------------------------------------------
+
+
+def summary_of(reads=1.0, gap_ms=0.1, grows=False, reached=None, **ms):
+    """A summary whose step of 100 ms has so many of each kind, or part of a kind: copies_transfers.
+    The rest are matrix products."""
+    found = {kind: {"ms": 0.0, "share": 0.0, "parts": {}, "ceiling_share": None} for kind in KINDS}
+    for name, value in [*ms.items(), ("matmul", 100 - sum(ms.values()))]:
+        kind, _, part = name.partition("_")
+        found[kind]["ms"] += value
+        found[kind]["share"] += value / 100
+        if part:
+            found[kind]["parts"][part.replace("_", " ")] = value
+    found["matmul"]["ceiling_share"] = reached
+    return {
+        "mean_step_ms": 100.0,
+        "kinds": found,
+        "operators": [{"name": "aten::copy_ 8x8", "kind": "copies", "ms": 5.0, "calls": 1}],
+        "gap": {"ms": gap_ms, "after": "aten::item", "before": "aten::to"},
+        "reads": reads,
+        "memory": {"grows": grows, "growth_mib": 3.0},
+    }
+
+
+def advised(technique="no_optimization", needs=(), device=None, **facts):
+    technique = ladder.get(technique) if isinstance(technique, str) else technique
+    return advice.advise(summary_of(**facts), technique, needs, device or hardware.CPU())
+
+
+def gpu(capability=(9, 0)):
+    return hardware.CUDA(0, FakeCuda(capability=capability))
+
+
+@pytest.mark.parametrize(
+    "facts, words",
+    [
+        ({"idle_data": 41}, "41% of the step waits for data: prefetching_loader or data_on_device"),
+        ({"gap_ms": 30, "idle_python": 30}, "30.0 ms of the step (30%) pass in one stretch"),
+        ({"idle_dispatch": 30}, "30% of the step Python and dispatch compute nothing: "),
+        ({"optimizer": 40}, "40% of the step is the optimizer: fused_optimizer"),
+        ({"normalization_softmax": 30}, "30% of the step is attention's softmax: flash_attention"),
+        ({"normalization_loss": 30}, "30% of the step is the loss: torch_compile"),
+        (
+            {"normalization_norms": 20, "normalization_sums": 10},
+            "30% of the step is LayerNorm and sums: torch_compile",
+        ),
+        ({"elementwise": 30}, "30% of the step is element-wise: torch_compile"),
+        ({"copies_transfers": 30}, "between host and device: data_on_device or prefetching_loader"),
+        ({"copies_on_the_device": 30}, "most of it aten::copy_ 8x8 (5.0 ms): torch_compile"),
+        ({"copies_embedding": 30}, "30% of the step moves rows of the embedding"),
+        ({"communication": 30}, "30% of the step is communication"),
+        ({"reads": 3}, "the host reads 3 values of tensors in a step"),
+        ({"grows": True}, "memory grows by 3.00 MiB a step"),
+    ],
+    ids=lambda facts: next(iter(facts)) if isinstance(facts, dict) else "",
+)
+def test_each_finding_has_its_line(facts, words):
+    lines = advised(**facts)
+    assert sum(words in line for line in lines) == 1, lines
+    assert not any(words in line for line in advised())
+
+
+def test_advice_names_nothing_that_is_there_already_nor_what_cannot_run():
+    products = "100% of the step is matrix products"
+    on_h100 = advised(device=gpu())
+    assert on_h100 == [f"{products}: tensorFloat32 or brainFloat16 or float16_grad_scaler"]
+    turing = advised(device=gpu((7, 5)))
+    assert turing == [f"{products}: float16_grad_scaler"]
+    assert "tensorFloat32" not in advised()[0]  # no effect on a CPU
+    assert "tensorFloat32" not in advised(needs=["tf32"], device=gpu())[0]
+    needs = ["tf32", "bfloat16", "compile"]
+    products = [advised("torch_compile", needs, gpu(), reached=share)[0] for share in (0.5, 0.85)]
+    assert products[0].endswith(", at 50% of their ceiling: max_autotune or larger_batch")
+    assert products[1].endswith(", at 85% of their ceiling")
+    on_top = advised("flash_attention", needs, gpu(), optimizer=50, elementwise=30)
+    assert on_top[0] == "50% of the step is the optimizer: fused_optimizer"
+    assert on_top[1] == ("30% of the step is element-wise; no technique here is left for it")
+    assert advised("fused_optimizer", needs, gpu(), optimizer=50)[0].endswith("left for it")
+    own = ladder.get("fused_optimizer")
+    own = dataclasses.replace(
+        own, name="own", code=own.code.replace("fused=True", "fused=True, lr=1")
+    )
+    grandchild = dataclasses.replace(own, parent="padded_vocabulary")
+    assert advised(grandchild, needs, gpu(), optimizer=50)[0].endswith("left for it")
+    # all_together is no descendant of prefetching_loader, and has no workers
+    waiting = advised("all_together", needs, gpu(), idle_data=50)
+    assert waiting[0].endswith(": prefetching_loader or data_on_device")
+    waits = advised("all_together", needs, gpu(), idle_python=50, gap_ms=1)
+    assert waits[0] == "50% of the step the device waits for the host: cuda_graphs or larger_batch"
+    waits = advised("fused_optimizer", needs, gpu(), idle_python=50, gap_ms=1)
+    assert ": asynchronous_logging or cuda_graphs or larger_batch" in waits[0]
+
+
+def test_a_stretch_outside_of_torch_is_not_blamed_on_dispatch_as_well():
+    asleep = advised(gap_ms=40, idle_python=50)
+    assert "40.0 ms" in asleep[1] and not any("dispatch" in line for line in asleep)
+    assert any("dispatch" in line for line in advised(gap_ms=5, idle_python=50))
+
+
+def test_at_most_five_lines_the_heaviest_first():
+    many = {"idle_data": 12, "optimizer": 30, "normalization_loss": 14, "elementwise": 16}
+    lines = advised(**many, copies_transfers=7, grows=True, reads=9)
+    assert len(lines) == 5
+    assert "memory" in lines[0] and "optimizer" in lines[1] and "element-wise" in lines[2]
+
+
+# Several techniques -----------------------------------------------------------------------------
+
+
+def test_several_techniques_are_stacked_in_one_chart(baseline, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    folder = baseline.folder
+    found = copy.deepcopy(baseline.summary["profile"])
+    scale = 1234.4 / found["mean_step_ms"]
+    found["mean_step_ms"] *= scale
+    for facts in found["kinds"].values():
+        facts["ms"] *= scale
+    slow = baseline.summary | {"profile": found}
+    larger = slow | {"technique": "larger_batch", "batch_size": 4}
+    texts = {
+        "no_optimization": slow,
+        "larger_batch": larger,
+        "float16_grad_scaler": {"status": "unsupported", "note": "needs a GPU"},
+        "fused_optimizer": {"status": "ok", "note": "old"},
+    }
+    for name, summary in texts.items():
+        (folder / f"{name}.json").write_text(json.dumps(summary | {"technique": name}))
+
+    class Process:
+        def __init__(self, command, env):
+            assert command[1:4] == ["-m", "Utils.profile", command[3]]
+            assert "--cpu" in command and f"--folder={folder}" in command
+            self.code = 1 if command[3] == "fused_optimizer" else 0
+
+        __enter__ = lambda self: self  # noqa: E731
+        __exit__ = lambda self, *error: None  # noqa: E731
+        wait = lambda self: self.code  # noqa: E731
+
+    monkeypatch.setattr(profile.subprocess, "Popen", Process)
+    monkeypatch.setattr(profile.ladder, "group", lambda name: [*map(ladder.get, texts)])
+    assert profile.main(["all", *TINY, "--cpu", "--folder", str(folder)]) == 1
+    assert capsys.readouterr().out.split() == ["plots/profile.png", "plots/profile.svg"]
+    svg = (tmp_path / "plots" / "profile.svg").read_text()
+    words = re.findall(r"<text[^>]*>([^<]*)</text>", svg)
+    assert {"no_optimization", "larger_batch (batch 4)", "needs a GPU", "failed"} <= {*words}
+    assert {"1,234", "309", "optimizer", "idle"} <= {*words}
+    text = " ".join(words)
+    for word in (
+        baseline.summary["device"],
+        "torch",
+        "gpt2-tiny",
+        "x64",
+        baseline.summary["commit"],
+    ):
+        assert word in text
+
+
+# Memory on a GPU --------------------------------------------------------------------------------
+
+
+def test_the_allocators_history_is_recorded_and_switched_off_again():
+    cuda = FakeCuda()
+    device = hardware.CUDA(0, cuda)
+    cuda.calls.clear()
+    with device.memory_history() as snapshot:
+        assert not snapshot
+    assert snapshot == cuda.SNAPSHOT
+    assert cuda.calls == ["_record_memory_history all", "_snapshot", "_record_memory_history None"]
+    with pytest.raises(UserError), device.memory_history():
+        raise UserError("x")
+    assert cuda.calls[-1] == "_record_memory_history None"
