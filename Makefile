@@ -22,7 +22,8 @@ TIMEOUT      ?= 60           ## for all, beyond, everything, ablate: minutes aft
 PRICE        ?=              ## for table and report: what an hour of this device costs
 REPORT       ?= report.html  ## for report: where the page is written
 JSON         ?=              ## for doctor: 1 for machines
-T            ?=              ## for diff: a technique; for ablate: the whole, else the last rung
+T            ?=              ## for diff: a technique; for ablate: the whole, else the last rung; for forecast: also all, everything
+MEMORY       ?=              ## for forecast: of a device that need not be here, as in 24GiB
 WITHOUT      ?=              ## for diff: a technique whose diff is taken back from T
 A            ?=              ## for compare and report: a results file, or FILE:WORDS, as in A=results.csv:2.11
 B            ?=              ## for compare and report: the same, as in B=results.csv:2.13; held against A
@@ -102,6 +103,10 @@ report: $(ENVIRONMENT)       ## all of it on one page, REPORT=report.html; with 
 	@$(PYTHON) -m Utils.report $(SELECTION) $(call flag,price,$(PRICE)) $(call flag,report,$(REPORT)) \
 	    $(call flag,a,$(A)) $(call flag,b,$(B))
 
+forecast: $(ENVIRONMENT)     ## peak memory before running, and the largest batch; DEVICE=cuda MEMORY=24GiB
+	@$(PYTHON) -m Utils.forecast $(if $(filter-out all,$(T)),$(strip $(T)),ladder) $(FLAGS) \
+	    $(call flag,memory,$(MEMORY))
+
 ##@ Keep
 init_results: $(ENVIRONMENT) ## write the header of the results file where there is none
 	@$(PYTHON) -m Utils.results init $(call flag,results-file,$(RESULTS_FILE))
@@ -151,4 +156,4 @@ help:                        ## this list
 	@touch $@
 
 .PHONY: baseline tf32 bf16 flash fused 8bit all beyond everything ablate smoke ceilings doctor $(TECHNIQUES) \
-        plots table readme diff compare report init_results reset clean test lint gpu-check help
+        plots table readme diff compare report forecast init_results reset clean test lint gpu-check help
