@@ -7,6 +7,7 @@ a shape, a type and a device but no memory. torch's MemTracker counts what would
 kind, after every operation. All of it is an estimate, and is labelled so.
 """
 
+import gc
 import importlib.util
 import math
 import multiprocessing
@@ -492,6 +493,7 @@ class FakeRun:
     def steps(self, batches):
         shape = self.args.batch_size, self.args.seq_len
         for _ in range(STEPS):
+            gc.collect()  # what tracing has left behind
             yield tuple(torch.zeros(2, *shape, dtype=torch.int64, device=self.args.device))
 
     def log(self, loss):
@@ -556,16 +558,19 @@ def apart(function, tasks):
     return answers
 
 
-def forecasts(techniques, flags, device, batch_size, budget):
-    """A Forecast of each technique. flags: those of the scripts, but for the batch size.
-    budget: bytes that the largest batch may need."""
+def forecasts(techniques, others, flags, device, batch_size, budget):
+    """A Forecast of each of the techniques and, without its largest batch, of the others.
+
+    flags: those of the scripts, but for the batch size. budget: bytes that a batch may need.
+    """
     batches = batch_size, 2 * batch_size
-    tasks = [(t, [*flags, f"--batch-size={B}"], device) for t in techniques for B in batches]
-    answers = iter(apart(recording, tasks))
+    plan = [(t, B) for t in techniques for B in batches] + [(t, batch_size) for t in others]
+    tasks = [(technique, [*flags, f"--batch-size={B}"], device) for technique, B in plan]
+    answers = dict(zip([(t.name, B) for t, B in plan], apart(recording, tasks), strict=True))
     on_host = isinstance(device, hardware.CPU)
     return [
-        forecast(technique.name, next(answers), next(answers), batches, budget, on_host)
-        for technique in techniques
+        forecast(t.name, *(answers.get((t.name, B)) for B in batches), batches, budget, on_host)
+        for t in [*techniques, *others]
     ]
 
 
@@ -733,7 +738,11 @@ def main(argv):
         f"Estimates for {device.name}: {args.model}, {args.batch_size}x{args.seq_len} tokens a "
         f"step, GiB (2^30 bytes), {gib(budget)} usable of {gib(memory)}\n"
     )
-    found = forecasts(chosen, flags, device, args.batch_size, budget)
+    others = []
+    if "ladder" in (names or ["ladder"]):  # for the advice, those that gain memory first of all
+        known = ladder.techniques().values()
+        others = [t for t in known if t not in chosen and "\nGains:  memory" in t.doc]
+    found = forecasts(chosen, others, flags, device, args.batch_size, budget)
     print(table(found, measured(args.results_file, args), budget))
     print(*["", *advice(found, args, budget)], sep="\n")
 
