@@ -22,10 +22,10 @@ TIMEOUT      ?= 60           ## for all, beyond, everything, ablate, recipe: min
 PRICE        ?=              ## for table and report: what an hour of this device costs
 REPORT       ?= report.html  ## for report: where the page is written
 JSON         ?=              ## for doctor: 1 for machines
-T            ?=              ## for diff, profile: a technique; for ablate: the whole, else the last rung
+T            ?=              ## for diff, profile, forecast: a technique, or all; for ablate: the whole, else the last rung
 WITHOUT      ?=              ## for diff: a technique whose diff is taken back from T
 CPU          ?=              ## for profile: 1 adds where Python's time goes
-MEMORY       ?=              ## for profile: 1 adds what was allocated when
+MEMORY       ?=              ## for forecast: of a device that need not be here, as in 24GiB; for profile: 1 adds what was allocated when
 A            ?=              ## for compare and report: a results file, or FILE:WORDS, as in A=results.csv:2.11
 B            ?=              ## for compare and report: the same, as in B=results.csv:2.13; held against A
 RECIPE       ?=              ## for recipe: where its script goes; else .cache/recipe/recipe.py
@@ -83,9 +83,18 @@ $(TECHNIQUES): $(ENVIRONMENT)
 ceilings: $(ENVIRONMENT)     ## measure, once, how fast products and memory can be on this device
 	@$(PYTHON) -m Utils.limits $(call flag,device,$(DEVICE))
 
+##@ Before and inside a step
 doctor: $(ENVIRONMENT)       ## will it run here? device, tool chain, a line a technique, advice; JSON=1
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("doctor: $(PYTHON) is older than 3.11; PYTHON=... names another")'
 	@$(PYTHON) -m Utils.doctor $(FLAGS) $(if $(filter-out 0,$(strip $(JSON))),--json)
+
+forecast: $(ENVIRONMENT)     ## peak memory before running, and the largest batch; DEVICE=cuda MEMORY=24GiB
+	@$(PYTHON) -m Utils.forecast $(if $(filter-out all,$(T)),$(strip $(T)),ladder) $(FLAGS) \
+	    $(call flag,memory,$(MEMORY))
+
+profile: $(ENVIRONMENT)      ## where a step's time goes and what to do about it; T=NAME or T=all, CPU=1, MEMORY=1
+	@$(PYTHON) -m Utils.profile '$(strip $(T))' $(FLAGS) $(if $(filter 1,$(CPU)),--cpu) \
+	    $(if $(filter 1,$(MEMORY)),--memory)
 
 ##@ Read
 plots: $(ENVIRONMENT)        ## draw the charts into plots/
@@ -118,10 +127,6 @@ submit: $(ENVIRONMENT)       ## one file to attach to a pull request: rows, envi
 
 gallery: $(ENVIRONMENT)      ## devices side by side: the submissions in results/ and your own rows
 	@$(PYTHON) -m Utils.gallery $(call flag,results-file,$(RESULTS_FILE)) $(call flag,plotsprefix,$(PLOTSPREFIX))
-
-profile: $(ENVIRONMENT)      ## where a step's time goes and what to do about it; T=NAME or T=all, CPU=1, MEMORY=1
-	@$(PYTHON) -m Utils.profile '$(strip $(T))' $(FLAGS) $(if $(filter 1,$(CPU)),--cpu) \
-	    $(if $(filter 1,$(MEMORY)),--memory)
 
 ##@ Keep
 init_results: $(ENVIRONMENT) ## write the header of the results file where there is none
@@ -171,6 +176,6 @@ help:                        ## this list
 	.venv/bin/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
 	@touch $@
 
-.PHONY: baseline tf32 bf16 flash fused 8bit all beyond everything ablate smoke ceilings doctor $(TECHNIQUES) \
-        plots table readme diff compare report recipe submit gallery profile init_results reset \
-        clean test lint gpu-check help
+.PHONY: baseline tf32 bf16 flash fused 8bit all beyond everything ablate smoke ceilings $(TECHNIQUES) \
+        doctor forecast profile plots table readme diff compare report recipe submit gallery \
+        init_results reset clean test lint gpu-check help

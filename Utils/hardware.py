@@ -28,6 +28,7 @@ from pathlib import Path
 import psutil
 import torch
 
+from Utils.config import VOCABULARY
 from Utils.errors import Unsupported, UserError
 
 MIB = 2**20
@@ -221,6 +222,18 @@ class CUDA:
                 lambda nvml, gpu: nvml.nvmlDeviceGetMaxClockInfo(gpu, nvml.NVML_CLOCK_SM)
             ),
         }
+
+
+class ImaginedGPU(CUDA):
+    """A GPU known by its facts alone, for what is worked out and not run. It need not be here, so
+    tensors that stand for its own are the CPU's."""
+
+    name = memory_bytes = capability = architecture = None
+
+    def __init__(self, name, memory_bytes, capability=(9, 0), architecture=""):
+        self.torch_device, self.name = torch.device("cpu"), name
+        self.memory_bytes, self.capability = memory_bytes, capability
+        self.architecture = architecture
 
 
 class MPS:
@@ -640,20 +653,26 @@ CHECKS = {
 
 # A shape at which the baseline fits -------------------------------------------------------------
 
-# For GPT-2 124M in float32 with explicit attention. At the small end fragmentation and the CUDA
-# context count, so the rate there is generous; torch's MemTracker predicts 32.6 GB for 16 x 1024.
-GB_OF_STATE = 2.0  # weights, gradients and AdamW's two moments
-GB_PER_1024_TOKENS = 3.0
-BIG_GPU_GB = 40  # from here on, 16 x 1024
-USABLE = 0.8
-GB_PER_1024_TOKENS_AT_LEAST = 1.9  # by that prediction, without what a device needs besides
+# Of a device's memory, what tensors cannot take: the context, loaded kernels and the libraries'
+# workspaces, and of the rest what torch's allocator holds in pieces too small for the next tensor.
+OVERHEAD_BYTES = 2**30
+FRAGMENTED = 0.05
+
+
+def usable_bytes(memory_bytes):
+    """How much of a device's memory tensors can take."""
+    return int((memory_bytes - OVERHEAD_BYTES) * (1 - FRAGMENTED))
 
 
 def baseline_bytes(config, parameters, batch_size, seq_len):
-    """What the baseline takes at least, of whatever device, for weights and a step in float32."""
-    state = GB_OF_STATE * parameters / 124.4e6
-    rate = GB_PER_1024_TOKENS_AT_LEAST * config.n_layer * config.n_embd / (12 * 768)
-    return (state + rate * batch_size * seq_len / 1024) * 1e9
+    """About the peak of the baseline on a GPU, in bytes; `make forecast` works it out in full.
+
+    In float32, either as the backward begins, with weights and AdamW's two moments beside the
+    activations (16 of width n_embd a block and the scores; four of the logits' size), or in the
+    update, with gradients and as much again, but no activations.
+    """
+    per_token = config.n_layer * (16 * config.n_embd + config.n_head * seq_len) + 4 * VOCABULARY
+    return max(12 * parameters + 4 * batch_size * seq_len * per_token, 20 * parameters)
 
 
 def auto_shape(device, config, parameters, batch_size=None, seq_len=None):
@@ -664,17 +683,10 @@ def auto_shape(device, config, parameters, batch_size=None, seq_len=None):
     """
     if isinstance(device, CPU):
         return batch_size or 1, seq_len or 64
-    gigabytes = device.memory_bytes / 1e9
-    state = GB_OF_STATE * parameters / 124.4e6
-    rate = GB_PER_1024_TOKENS * config.n_layer * config.n_embd / (12 * 768)
-
-    def fits(B, T):
-        big = gigabytes >= BIG_GPU_GB and 16 * 1024 * 124.5e6 / parameters >= B * T
-        return big or state + rate * B * T / 1024 <= USABLE * gigabytes
-
+    room = usable_bytes(device.memory_bytes)
     for T in [seq_len] if seq_len else [1024, 512, 256, 128, 64]:
         for B in [batch_size] if batch_size else [16, 8, 4, 2, 1]:
-            if fits(B, T):
+            if baseline_bytes(config, parameters, B, T) <= room:
                 return B, T
     return batch_size or 1, seq_len or 64
 

@@ -1,0 +1,752 @@
+"""Will it fit? The peak memory of a technique before it runs, on a device that need not be here.
+
+    python -m Utils.forecast [TECHNIQUE ... | ladder | everything] [--memory 24GiB] [flags]
+
+Two steps of the real script, with its own model, loss and optimizer, on fake tensors, which have
+a shape, a type and a device but no memory. torch's MemTracker counts what would be allocated, by
+kind, after every operation. All of it is an estimate, and is labelled so.
+"""
+
+import gc
+import importlib.util
+import math
+import multiprocessing
+import os
+import re
+import sys
+from bisect import bisect_left, insort
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import takewhile
+from multiprocessing.connection import wait
+from operator import getitem
+from statistics import median
+from unittest.mock import patch
+
+import numpy as np
+import torch
+from tabulate import tabulate
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.distributed._tools.mem_tracker import MemTracker, _MemRefType, _UpdateType
+
+from Utils import hardware, ladder, record, results, run, settings
+from Utils.errors import Unsupported, UserError, one_line
+
+GIB = 2**30
+STEPS = 2  # in the second the optimizer's state is there beside activations and gradients
+KINDS = ("weights", "gradients", "optimizer state", "activations")  # the last: all other tensors
+PHASES = ("forward", "backward", "update")
+# On a CPU: what a run takes beside its tensors, such as code that is loaded and products' buffers;
+# measured, docs/LOG.md says how.
+LIBRARIES_BYTES = 118 * 2**20
+
+
+# What a forecast is -----------------------------------------------------------------------------
+
+
+@dataclass
+class Recording:
+    """What would have been allocated, after each operation of the steps.
+
+    live: int64 (operations, KINDS), bytes. phase: (operations,), indices of PHASES.
+    held: (operations,), bytes that the allocator of a host would hold for them.
+    multiple: what the batch must be a multiple of.
+    """
+
+    live: np.ndarray
+    phase: np.ndarray
+    held: np.ndarray
+    multiple: int
+
+
+@dataclass
+class Forecast:
+    """A technique at one shape on one device.
+
+    peak, kinds: bytes, those of each kind at the peak. phase: where in a step the peak falls.
+    largest_batch: that fits; next_bytes: what one more (or the next that it takes) would need.
+    reason: why there are no figures.
+    """
+
+    technique: str
+    peak: int = 0
+    kinds: dict = field(default_factory=dict)
+    phase: str = ""
+    largest_batch: int | None = None
+    next_bytes: int = 0
+    reason: str = ""
+
+
+class Line:
+    """Bytes after each operation as a straight line in the batch size, through two recordings.
+
+    The same operations run at any batch size, and each tensor's size is a constant or a multiple
+    of it. So two recordings give all others, and the largest batch that fits without a search.
+    """
+
+    def __init__(self, first, second, batches):
+        total = [recording.live.sum(axis=1) for recording in (first, second)]
+        self.slope = (total[1] - total[0]) / (batches[1] - batches[0])
+        self.start = total[0] - self.slope * batches[0]
+        self.multiple = first.multiple
+
+    def peak(self, batch_size):
+        return int((self.start + self.slope * batch_size).max().round())
+
+    def largest(self, size):
+        """The largest batch whose peak is no more than so many bytes, or 0."""
+        if (self.start > size).any():
+            return 0
+        grows = self.slope > 0
+        most = ((size - self.start[grows]) / self.slope[grows]).min()
+        return math.floor(most) // self.multiple * self.multiple
+
+
+# Fakes ------------------------------------------------------------------------------------------
+
+
+class Heap:
+    """What glibc's malloc holds of a host's memory, which is what a process is seen to take.
+
+    A block below a threshold comes out of the heap, the smallest gap that it fits into, else its
+    top; a gap stays resident, and only the top shrinks. Larger blocks are mapped by themselves. The
+    threshold follows the mapped blocks that were freed, up to 32 MiB: mallopt(3), on
+    M_MMAP_THRESHOLD and M_TRIM_THRESHOLD.
+    """
+
+    def __init__(self):
+        self.threshold, self.mapped = 128 * 2**10, 0
+        self.top = self.end = 0  # where used blocks end, and where resident memory does
+        self.used, self.gaps, self.ends = {}, [], {}  # gaps: (size, start), sorted; ends: of gaps
+
+    def held(self):
+        return self.end + self.mapped
+
+    def allocate(self, key, size):
+        if size >= self.threshold:
+            self.mapped += size
+            self.used[key] = None, size
+            return
+        size += 16
+        at = bisect_left(self.gaps, (size + 96, 0))
+        if at < len(self.gaps):
+            gap, start = self.gaps.pop(at)
+            del self.ends[start + gap]
+            self._leave(start + size, gap - size)
+        else:
+            start, self.top = self.top, self.top + size
+            self.end = max(self.end, self.top)
+        self.used[key] = start, size
+
+    def free(self, key):
+        start, size = self.used.pop(key)
+        if start is None:
+            self.mapped -= size
+            if size <= 32 * 2**20:
+                self.threshold = max(self.threshold, size)
+            return
+        for gap in [gap for gap in self.gaps if gap[1] + gap[0] == start or gap[1] == start + size]:
+            self.gaps.remove(gap)
+            del self.ends[sum(gap)]
+            start, size = min(start, gap[1]), size + gap[0]
+        if start + size < self.top:
+            self._leave(start, size)
+            return
+        self.top = start
+        if self.end - self.top > 2 * self.threshold:
+            self.end = self.top
+
+    def _leave(self, start, size):
+        insort(self.gaps, (size, start))
+        self.ends[start + size] = size
+
+
+class Tracker(MemTracker):
+    """torch's MemTracker that keeps a record of every operation, over several steps and in graphs
+    of torch.compile's, where it leaves out what a fused kernel keeps in registers."""
+
+    supports_higher_order_operators = True
+
+    def __init__(self, device):
+        super().__init__()
+        self.device, self.live, self.phase = device, [], []
+        self.in_registers, self.state_bytes = False, 0
+        self.heap, self.held = Heap(), []
+
+    @classmethod
+    def ignore_compile_internals(cls):
+        return True  # what torch.compile does is not tracked, what it has compiled is
+
+    def __enter__(self):
+        super().__enter__()
+        # Peaks by module are not asked for, and refuse to see a module twice.
+        self._mod_tracker.__exit__()
+        return self
+
+    def __exit__(self, *error):
+        self._mod_tracker.__enter__()
+        super().__exit__(*error)
+
+    def watch(self, model):
+        """Tells weights and gradients from what else there is."""
+        self.track_external(model)
+        for parameter in model.parameters():
+            parameter.register_hook(self._is_gradient)
+            parameter.register_post_accumulate_grad_hook(lambda p: self._is_gradient(p.grad))
+
+    def _is_gradient(self, gradient):
+        if gradient is not None:
+            self._update_and_maybe_create_winfos(gradient, _MemRefType.GRAD)
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if function is torch.ops.aten._local_scalar_dense.default:
+            # A number is asked for. An optimizer's is how many steps it has made, any other a loss.
+            return float(self._in_opt) if args[0].is_floating_point() else int(self._in_opt)
+        if self.in_registers:
+            return function(*args, **kwargs or {})
+        return super().__torch_dispatch__(function, types, args, kwargs)
+
+    def _update_snap(self, change, block, *args, **kwargs):
+        super()._update_snap(change, block, *args, **kwargs)
+        if change is _UpdateType.ADD:
+            self.heap.allocate(id(block), block.mem_consumed)
+        elif change is _UpdateType.DEL:
+            self.heap.free(id(block))
+
+    def _update_peak_stats(self, state):
+        now = self._curr_mem_snap.get(self.device)
+        if now:
+            kind = _MemRefType
+            known = now[kind.PARAM] + now[kind.BUFFER], now[kind.GRAD], now[kind.OPT]
+            self.live.append((*known, now["Total"]))
+            self.held.append(self.heap.held())
+            self.phase.append(2 if self._in_opt else int(self._mod_tracker.is_bw))
+
+    def recording(self, multiple):
+        weights, gradients, state, total = np.array(self.live, dtype=np.int64).T
+        state = np.minimum(state, self.state_bytes)  # an update's temporaries are none
+        rest = total - weights - gradients - state
+        live = np.stack([weights, gradients, state, rest], axis=1)
+        held = np.array(self.held, dtype=np.int64)
+        return Recording(live, np.array(self.phase, dtype=np.int8), held, multiple)
+
+
+class Kernels:
+    """A graph that torch.compile has traced and cut, run operation by operation on fake tensors,
+    that allocates about as Inductor's kernels would.
+
+    A matrix product and the like read and write memory. An operation element by element becomes a
+    part of the kernels that read it, reductions too, and takes no memory of its own, unless such a
+    product or the graph's caller reads it.
+    """
+
+    def __init__(self, tracker, module):
+        self.tracker, self.module = tracker, module
+        self.nodes = [node for node in module.graph.nodes if node.op != "placeholder"]
+        self.inputs = [node for node in module.graph.nodes if node.op == "placeholder"]
+        self.last_uses = _last_uses(module.graph)
+        self.fused = set()
+        for node in reversed(self.nodes):  # users first
+            in_a_kernel = all(map(self._reads_in_a_kernel, node.users))
+            if in_a_kernel and (_is_elementwise(node) or _is_view(node)):
+                self.fused.add(node)
+
+    def _reads_in_a_kernel(self, node):
+        """Whether it reads what it needs while a kernel computes it."""
+        return node in self.fused or _is_elementwise(node) or _is_reduction(node)
+
+    def __call__(self, arguments):
+        values = dict(zip(self.inputs, arguments, strict=True))
+        arguments.clear()
+        for node in self.inputs:
+            self._forget(node, values)
+        for node in self.nodes:
+            operands = torch.fx.node.map_arg((node.args, dict(node.kwargs)), values.__getitem__)
+            if node.op == "output":
+                return self._computed(operands[0][0])
+            if node.op == "get_attr":
+                values[node] = getattr(self.module, node.target)
+            elif node in self.fused:
+                values[node] = Deferred(node.target, operands)
+            else:
+                args, kwargs = self._computed(operands)
+                values[node] = node.target(*args, **kwargs)
+                del args, kwargs
+            del operands
+            self._forget(node, values)
+
+    def _forget(self, node, values):
+        for dead in self.last_uses.get(node, ()):
+            del values[dead]
+
+    def _computed(self, operands):
+        """The operands with each deferred one computed, in registers."""
+        done = {}
+
+        def compute(value):
+            if not isinstance(value, Deferred):
+                return value
+            if id(value) not in done:
+                args, kwargs = torch.utils._pytree.tree_map(compute, value.operands)
+                done[id(value)] = value.function(*args, **kwargs)
+            return done[id(value)]
+
+        self.tracker.in_registers = True
+        try:
+            return torch.utils._pytree.tree_map(compute, operands)
+        finally:
+            self.tracker.in_registers = False
+
+
+class Deferred:
+    """An operation inside a kernel: it is run when its result is read."""
+
+    def __init__(self, function, operands):
+        self.function, self.operands = function, operands
+
+
+ELEMENTWISE = {  # of Inductor's, beside those that torch tags as such
+    *("cat", "clone", "constant_pad_nd", "convert_element_type", "copy", "embedding", "full"),
+    *("full_like", "gather", "index", "iota", "scalar_tensor", "select_scatter", "slice_scatter"),
+    *("new_zeros", "zeros", "zeros_like", "ones", "arange"),
+}
+REDUCTIONS = {"amax", "amin", "any", "argmax", "max", "mean", "min", "prod", "sum", "var_mean"}
+
+
+def _operator(node):
+    return node.target if isinstance(node.target, torch._ops.OpOverload) else None
+
+
+def _name(operator):
+    return operator._schema.name.split("::")[1]
+
+
+def _is_elementwise(node):
+    operator = _operator(node)
+    if operator is None or operator._schema.is_mutable or _is_view(node):
+        return False
+    return torch.Tag.pointwise in operator.tags or _name(operator) in ELEMENTWISE
+
+
+def _is_reduction(node):
+    operator = _operator(node)
+    return operator is not None and _name(operator) in REDUCTIONS
+
+
+def _is_view(node):
+    if node.target is getitem:
+        return True
+    operator = _operator(node)
+    if operator is None or operator._schema.is_mutable:
+        return False
+    return any(returned.alias_info is not None for returned in operator._schema.returns)
+
+
+def _last_uses(graph):
+    """Which nodes are dead after each node: dict of node to a list of nodes."""
+    seen, dead = set(), {}
+    for node in reversed(graph.nodes):
+        ended = [one for one in node.all_input_nodes if one not in seen]
+        if not node.users:
+            ended.append(node)
+        seen.update(node.all_input_nodes)
+        dead[node] = ended
+    return dead
+
+
+def _without_kernels(tracker):
+    """A stand-in for torch.compile: Dynamo and AOTAutograd as they are, with Inductor's rules of
+    what is decomposed and of what is kept for the backward, and no kernels."""
+    compile = torch.compile
+
+    def compiler(module, example):
+        kernels = Kernels(tracker, module)
+
+        def run(arguments):
+            return kernels(arguments)
+
+        run._boxed_call = True  # the caller hands over a list to be emptied, and keeps nothing
+        return run
+
+    def backend(module, example):
+        from functorch.compile import min_cut_rematerialization_partition
+        from torch._dynamo.backends.common import aot_autograd
+        from torch._inductor.decomposition import select_decomp_table
+
+        return aot_autograd(
+            fw_compiler=compiler,
+            bw_compiler=compiler,
+            decompositions=select_decomp_table(),
+            partition_fn=partial(min_cut_rematerialization_partition, compiler="inductor"),
+        )(module, example)
+
+    return lambda model=None, **options: compile(model, backend=backend, dynamic=False)
+
+
+# What torch does otherwise on a GPU than on the CPU whose tensors stand for a GPU's.
+
+
+def _attention(q, k, v, attn_mask=None, dropout_p=0.0, is_causal=False, **others):
+    """scaled_dot_product_attention by the kernels that a GPU has: the first that takes the type."""
+    aten = torch.ops.aten
+    if torch.is_autocast_enabled("cpu"):
+        q, k, v = (x.to(torch.get_autocast_dtype("cpu")) for x in (q, k, v))
+    if q.dtype == torch.float32:
+        found = aten._scaled_dot_product_efficient_attention(
+            q, k, v, attn_mask, True, dropout_p, is_causal
+        )
+    else:
+        found = aten._scaled_dot_product_flash_attention(q, k, v, dropout_p, is_causal)
+    return found[0]
+
+
+def _in_float32(function):
+    """A function that CUDA's autocast computes in float32 and the CPU's does not."""
+
+    def computed(x, *args, **kwargs):
+        if torch.is_autocast_enabled("cpu"):
+            x = x.float()
+        return function(x, *args, **kwargs)
+
+    return computed
+
+
+def _gpu_habits():
+    """(what is replaced, by what), of the above and of the optimizers, which then update all
+    parameters at once."""
+    functional, name = torch.nn.functional, "torch.nn.functional"
+    return [
+        (f"{name}.scaled_dot_product_attention", _attention),
+        (f"{name}.cross_entropy", _in_float32(functional.cross_entropy)),
+        (f"{name}.layer_norm", _in_float32(functional.layer_norm)),
+        ("torch.Tensor.softmax", _in_float32(torch.Tensor.softmax)),
+        ("torch.optim.optimizer._get_foreach_kernels_supported_devices", lambda: ["cpu"]),
+        ("torch.backends.cudnn.version", lambda: 91_000),
+    ]
+
+
+def _moved(module, function, recurse=True):
+    """Module._apply, which .to() calls, for fakes, whose tied weights torch's tears apart."""
+    moved = {}
+    for part in module.modules():
+        for tensors in (part._parameters, part._buffers):
+            for name, old in tensors.items():
+                if old is not None and id(old) not in moved:
+                    with torch.no_grad():
+                        new = function(old)
+                    if isinstance(old, torch.nn.Parameter) and new is not old:
+                        new = torch.nn.Parameter(new, old.requires_grad)
+                    moved[id(old)] = new, old  # which keeps the id taken
+                if old is not None:
+                    tensors[name] = moved[id(old)][0]
+    return module
+
+
+@contextmanager
+def fakes(technique, device, tracker, multiples):
+    """Within it tensors are fakes, and what needs numbers, a driver or other processes is left out.
+
+    device: of `hardware`, a GPU one imagined. multiples: a list, to which the number is appended
+    that a script wants its batch to be a multiple of.
+    """
+
+    def require_batch_multiple(args, n):
+        multiples.append(n)
+        required(args, n)
+
+    required = run.Settings.require_batch_multiple
+    with ExitStack() as stack:
+        for target, replacement in (
+            ("Utils.hardware.choose", lambda wanted: device),
+            ("Utils.batch.largest_batch", lambda args, technique: args.batch_size),
+            ("Utils.run.Settings.require_batch_multiple", require_batch_multiple),
+            ("multiprocessing.forkserver.ensure_running", lambda: None),
+            ("torch.compile", _without_kernels(tracker)),
+            ("torch.nn.Module._apply", _moved),
+            ("torch.Tensor.pin_memory", lambda self: self),  # of the host's memory
+            ("torch.Tensor.share_memory_", lambda self: self),
+            # An optimizer looks at the type of its parameters to choose its kernels.
+            ("torch.optim.optimizer._foreach_supported_types", [FakeTensor, torch.nn.Parameter]),
+            ("sys.excepthook", sys.excepthook),  # which parse_args replaces
+            *(_gpu_habits() if isinstance(device, hardware.CUDA) else ()),
+        ):
+            stack.enter_context(patch(target, replacement))
+        if "triton" in technique.code and importlib.util.find_spec("triton"):
+            launch = "triton.runtime.jit.JITFunction.run"
+            stack.enter_context(patch(launch, lambda *args, **options: None))
+        stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
+        stack.enter_context(tracker)
+        yield
+
+
+class FakeRun:
+    """Stands in for Run: hands out a few batches, and measures nothing."""
+
+    def __init__(self, tracker, args, model, optimizer):
+        self.tracker, self.args, self.model, self.optimizer = tracker, args, model, optimizer
+
+    def __enter__(self):
+        self.tracker.watch(self.model)
+        return self
+
+    def steps(self, batches):
+        shape = self.args.batch_size, self.args.seq_len
+        for _ in range(STEPS):
+            gc.collect()  # what tracing has left behind
+            yield tuple(torch.zeros(2, *shape, dtype=torch.int64, device=self.args.device))
+
+    def log(self, loss):
+        pass
+
+    def __exit__(self, *error):
+        tensors = {
+            id(storage): storage.nbytes()
+            for one in record.optimizers(self.optimizer)
+            for state in one.state.values()
+            for value in state.values()
+            if isinstance(value, torch.Tensor) and value.device == self.args.device
+            for storage in [value.untyped_storage()]
+        }
+        self.tracker.state_bytes = sum(tensors.values())
+
+
+def recording(technique, flags, device):
+    """Runs a technique's script on fakes. flags: its command line. Returns a Recording, or, where
+    it cannot be had, the reason in words."""
+    tracker, multiples = Tracker(device.torch_device), []
+    try:
+        with fakes(technique, device, tracker, multiples):
+            run.execute(technique, flags, partial(FakeRun, tracker))
+    except Unsupported as error:
+        return str(error)
+    except Exception as error:
+        lines = str(error).strip().splitlines() or [""]
+        return f"cannot be forecast: {type(error).__name__}: {lines[0]}"
+    return tracker.recording(multiples[0] if multiples else 1)
+
+
+# Several at once --------------------------------------------------------------------------------
+
+
+def apart(function, tasks):
+    """What function(*task) returns for each of the tasks, in order; None where it was killed.
+
+    Each runs in a process of its own, forked from this one: imports are paid for once, and nothing
+    that a script sets outlives it. As many at once as there are cores.
+    """
+    context = multiprocessing.get_context("fork")
+
+    def answer(task, connection):
+        with connection, one_line("forecast"):
+            connection.send(function(*task))
+
+    waiting, running, answers = list(enumerate(tasks)), {}, [None] * len(tasks)
+    while waiting or running:
+        while waiting and len(running) < (os.cpu_count() or 1):
+            index, task = waiting.pop(0)
+            ours, theirs = context.Pipe(duplex=False)
+            process = context.Process(target=answer, args=(task, theirs), daemon=True)
+            process.start()
+            theirs.close()
+            running[ours] = index, process
+        for ours in wait(list(running)):
+            index, process = running.pop(ours)
+            with ours, suppress(EOFError):  # it ended without an answer
+                answers[index] = ours.recv()
+            process.join()
+    return answers
+
+
+def forecasts(techniques, others, flags, device, batch_size, budget):
+    """A Forecast of each of the techniques and, without its largest batch, of the others.
+
+    flags: those of the scripts, but for the batch size. budget: bytes that a batch may need.
+    """
+    batches = batch_size, 2 * batch_size
+    plan = [(t, B) for t in techniques for B in batches] + [(t, batch_size) for t in others]
+    tasks = [(technique, [*flags, f"--batch-size={B}"], device) for technique, B in plan]
+    answers = dict(zip([(t.name, B) for t, B in plan], apart(recording, tasks), strict=True))
+    on_host = isinstance(device, hardware.CPU)
+    return [
+        forecast(t.name, *(answers.get((t.name, B)) for B in batches), batches, budget, on_host)
+        for t in [*techniques, *others]
+    ]
+
+
+def forecast(name, first, second, batches, budget, on_host=False):
+    """The Forecast of a technique from its two recordings, at `batches`, either of which may be
+    the reason why there is none, or None."""
+    if not isinstance(first, Recording):
+        return Forecast(name, reason=first or "cannot be forecast: its process was killed")
+    total = first.live.sum(axis=1)
+    beside = first.held - total + LIBRARIES_BYTES if on_host else np.zeros_like(total)
+    top = int((total + beside).argmax())
+    kinds = dict(zip(KINDS, map(int, first.live[top]), strict=True))
+    if on_host:
+        kinds["libraries, heap"] = int(beside[top])
+    found = Forecast(name, sum(kinds.values()), kinds, phase=PHASES[first.phase[top]])
+    if isinstance(second, Recording) and len(second.live) == len(first.live):
+        line, extra = Line(first, second, batches), int(beside[top])
+        found.largest_batch = line.largest(budget - extra)
+        found.next_bytes = line.peak(found.largest_batch + line.multiple) + extra
+    return found
+
+
+# What there is to compare with ------------------------------------------------------------------
+
+WORTH = 0.1  # of the peak: a kind that is less is not worth a line of advice
+ADVICE = 5  # lines at most
+UNITS = {"": 1, "mb": 10**6, "mib": 2**20, "gb": 10**9, "gib": GIB}
+
+
+def size(text):
+    """Bytes, of 10GiB, 24 GB or 8e9. Raises UserError."""
+    match = re.fullmatch(r"\s*(\d+\.?\d*(?:e\d+)?)\s*([a-z]*)\s*", text.lower())
+    if not match or match[2] not in UNITS or not float(match[1]):
+        raise UserError(f"--memory {text}: give it as 10GiB (2^30), 10GB (10^9) or 1e10, in bytes")
+    return int(float(match[1]) * UNITS[match[2]])
+
+
+def measured(path, args):
+    """The median measured peak, in bytes, by technique, of the runs at this model and shape on a
+    device like this: of the same type by its record, or of the same name."""
+    rows = results.check(path, writable=False) if path.exists() else []
+    shape = {"status": "ok", "step": "0", "model": args.model}
+    shape |= {"batch_size": str(args.batch_size), "seq_len": str(args.seq_len)}
+    rows = [row for row in rows if all(row[key] == value for key, value in shape.items())]
+    records = results.records(path, [row["run_id"] for row in rows])
+    found = {}
+    for row in rows:
+        device = records.get(row["run_id"], {}).get("device", {})
+        if device.get("type") == args.device.type or row["device"] == args.hardware.name:
+            peak = float(row["peak_memory_mib"] or "nan") * 2**20
+            found.setdefault(row["technique"], []).append(peak)
+    return {technique: median(peaks) for technique, peaks in found.items()}
+
+
+# What it says -----------------------------------------------------------------------------------
+
+
+def gib(size):
+    return f"{size / GIB:.2f}"
+
+
+def table(found, peaks, budget):
+    """found: Forecasts. peaks: measured ones, of `measured`. budget: usable bytes."""
+    kinds = next((list(one.kinds) for one in found if one.kinds), [])
+    lines = []
+    for one in found:
+        if one.reason:
+            continue
+        line = [one.technique, *(gib(size) for size in one.kinds.values()), gib(one.peak)]
+        dominant = max(one.kinds, key=one.kinds.get)
+        line += [one.phase, f"{dominant} {one.kinds[dominant] / one.peak:.0%}"]
+        line += ["yes" if one.peak <= budget else "no"]
+        line += ["", ""] if one.largest_batch is None else [one.largest_batch, gib(one.next_bytes)]
+        if peak := peaks.get(one.technique):
+            line += [gib(peak), f"{one.peak / peak - 1:+.1%}"]
+        lines.append(line)
+    headers = ["technique", *kinds, "peak", "falls in the", "mostly"]
+    headers += ["fits", "largest batch", "the next needs", "measured", "error"]
+    text = [tabulate(lines, headers, tablefmt="github", disable_numparse=True)] if lines else []
+    text += [f"{one.technique}: {one.reason}" for one in found if one.reason]
+    return "\n".join(text)
+
+
+def advice(found, args, budget):
+    """At most five lines, of figures of the table: what holds the first technique back, and which
+    of the others takes less of it."""
+    known = [one for one in found if not one.reason]
+    if not known:
+        return []
+    own, others = known[0], known[1:]
+    shape = f"{args.batch_size}x{args.seq_len}"
+    if own.peak <= budget:
+        lines = [f"{own.technique} fits at {shape}: {gib(budget - own.peak)} GiB are left"]
+    else:
+        lines = [f"{own.technique} does not fit at {shape}: {gib(own.peak - budget)} GiB too much"]
+    if own.largest_batch is not None:
+        lines[0] += f"; its largest batch is {own.largest_batch}"
+    for kind in sorted(own.kinds, key=own.kinds.get, reverse=True):
+        share = own.kinds[kind] / own.peak
+        lower = [one for one in others if one.peak < own.peak and one.kinds[kind] < own.kinds[kind]]
+        if share < WORTH or not lower:
+            continue
+        least = min(one.kinds[kind] for one in lower)
+        best = next(one for one in lower if one.kinds[kind] <= least * 1.02 + 2**20)
+        lines.append(
+            f"{kind} are {share:.0%} of that peak: {best.technique} has {gib(best.kinds[kind])} "
+            f"GiB of them in place of {gib(own.kinds[kind])}, and a peak of {gib(best.peak)}"
+        )
+    batches = {one.technique: one.largest_batch or 0 for one in known}
+    most = max(batches, key=batches.get)
+    if batches[most] > batches[own.technique]:
+        lines.append(f"{most} takes the largest batch of these: {batches[most]}")
+    return lines[:ADVICE]
+
+
+def device_of(wanted, memory):
+    """The device to forecast for, as `hardware` knows it, without this process asking a GPU for
+    anything: it could then fork no more. memory: bytes, or None for what the device has.
+
+    Raises UserError where there is no such device here, and its memory is not given.
+    """
+    facts = apart(_facts, [(wanted,)])[0]
+    if isinstance(facts, str):
+        if not wanted.startswith("cuda") or memory is None:
+            hint = "; MEMORY=80GiB imagines one" if wanted.startswith("cuda") else ""
+            raise UserError(facts + hint)
+        facts = "an imagined GPU", memory, (9, 0), ""
+    if facts:
+        return hardware.ImaginedGPU(facts[0], memory or facts[1], *facts[2:])
+    return hardware.choose(wanted)
+
+
+def _facts(wanted):
+    """Of a GPU of that name: its name, memory, capability and architecture; None for another
+    device; what is wrong with the name where there is none."""
+    try:
+        device = hardware.choose(wanted)
+    except UserError as error:
+        return str(error)
+    if isinstance(device, hardware.CUDA):
+        return device.name, device.memory_bytes, device.capability, device.architecture
+
+
+def main(argv):
+    names = list(takewhile(lambda word: not word.startswith("-"), argv))
+    parser = settings.Parser("forecast", __doc__)
+    settings.add_settings(parser)
+    help = "of the device: 24GiB, 24GB (10^9) or bytes; else what it has"
+    parser.add_argument("--memory", default="", help=help)
+    given = vars(parser.parse_args(argv[len(names) :]))
+    memory = size(given.pop("memory")) if given["memory"] else given.pop("memory") or None
+    chosen = []
+    for name in names or ["ladder"]:
+        chosen += [t for t in ladder.group(name) or [ladder.get(name)] if t not in chosen]
+
+    device = device_of(given["device"], memory)
+    given |= {"rounds": 1, "round": 0}
+    flags = [f"--{name.replace('_', '-')}={value}" for name, value in given.items()]
+    with patch("Utils.hardware.choose", lambda wanted: device), patch("sys.excepthook"):
+        args = run.parse_args("", flags, "forecast")
+    flags += [f"--seq-len={args.seq_len}"]
+    memory = memory or device.memory_bytes
+    budget = hardware.usable_bytes(memory)
+    print(
+        f"Estimates for {device.name}: {args.model}, {args.batch_size}x{args.seq_len} tokens a "
+        f"step, GiB (2^30 bytes), {gib(budget)} usable of {gib(memory)}\n"
+    )
+    others = []
+    if "ladder" in (names or ["ladder"]):  # for the advice, those that gain memory first of all
+        known = ladder.techniques().values()
+        others = [t for t in known if t not in chosen and "\nGains:  memory" in t.doc]
+    found = forecasts(chosen, others, flags, device, args.batch_size, budget)
+    print(table(found, measured(args.results_file, args), budget))
+    print(*["", *advice(found, args, budget)], sep="\n")
+
+
+if __name__ == "__main__":
+    with one_line("forecast"):
+        main(sys.argv[1:])

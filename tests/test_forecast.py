@@ -1,0 +1,278 @@
+"""What a forecast counts, what it says of it, and that runs confirm it."""
+
+import ctypes
+import dataclasses
+import os
+import random
+import re
+import subprocess
+import sys
+from argparse import Namespace
+
+import numpy as np
+import pytest
+import torch
+
+from tests.rows import rows_of
+from Utils import forecast, hardware, ladder, results, settings
+from Utils.config import CONFIGS
+from Utils.errors import UserError
+from Utils.forecast import GIB, KINDS, Forecast, Heap, Line, Recording
+
+MIB = 2**20
+GPU = hardware.ImaginedGPU("an imagined GPU", 80 * GIB)
+TINY = ["--model=gpt2-tiny", "--dataset=synthetic", "--seq-len=64"]
+
+
+def recorded(*names, batch_size=4, device=GPU, flags=TINY):
+    """Recordings of techniques, given by name or as they are, each in a process of its own."""
+    techniques = [ladder.get(name) if isinstance(name, str) else name for name in names]
+    flags = [*flags, f"--batch-size={batch_size}"]
+    return forecast.apart(forecast.recording, [(t, flags, device) for t in techniques])
+
+
+def peak(recording):
+    return int(recording.live.sum(axis=1).max())
+
+
+# Sizes and lines --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text, size",
+    [
+        ("10GiB", 10 * 2**30),
+        ("10 gib", 10 * 2**30),
+        ("24GB", 24 * 10**9),
+        ("512MiB", 2**29),
+        ("8e9", 8 * 10**9),
+        ("1.5GiB", 3 * 2**29),
+    ],
+)
+def test_memory_can_be_given_in_binary_and_in_decimal_units(text, size):
+    assert forecast.size(text) == size
+
+
+@pytest.mark.parametrize("text", ["ten", "10G", "-1GiB", "0", "GiB", "1e", "10 GiB of it"])
+def test_another_memory_is_refused_with_what_to_write(text):
+    with pytest.raises(UserError, match="10GiB"):
+        forecast.size(text)
+
+
+def made(totals, multiple=1):
+    live = np.zeros((len(totals), len(KINDS)), dtype=np.int64)
+    live[:, -1] = totals
+    return Recording(live, np.zeros(len(totals), dtype=np.int8), live.sum(axis=1), multiple)
+
+
+def test_the_largest_batch_is_the_last_that_fits():
+    # 10 + 3 B at one operation and 40 + B at another: which is the peak depends on B.
+    line = Line(made([10 + 3 * 4, 40 + 4]), made([10 + 3 * 8, 40 + 8]), (4, 8))
+    for size in range(42, 200):
+        largest = line.largest(size)
+        peaks = [max(10 + 3 * B, 40 + B) for B in (largest, largest + 1)]
+        assert peaks[0] <= size < peaks[1]
+        assert [line.peak(largest), line.peak(largest + 1)] == peaks
+    assert line.largest(39) == 0  # not even without a batch
+
+
+def test_a_batch_that_comes_in_parts_is_a_multiple_of_them():
+    line = Line(made([40], multiple=4), made([80], multiple=4), (4, 8))
+    assert line.largest(119) == 8
+    assert line.largest(120) == 12
+
+
+# What is recorded -------------------------------------------------------------------------------
+
+
+def test_weights_gradients_and_state_are_counted_to_the_byte():
+    """And tied weights once; the baseline's peak on a GPU is what auto shapes take it to be."""
+    config, (found,) = CONFIGS["gpt2-tiny"], recorded("no_optimization")
+    parameters = config.parameters()
+    last = found.live[found.phase == 2][-1]
+    assert last[0] == last[1] == 4 * parameters
+    scalars = last[2] - 8 * parameters  # how many steps there were, for each of 28 tensors
+    assert 0 <= scalars <= 4 * 28
+    about = hardware.baseline_bytes(config, parameters, 4, 64)
+    assert about == pytest.approx(peak(found), rel=0.02)
+
+
+def test_two_recordings_give_the_peak_at_any_batch():
+    (at_4,), (at_8,), (at_23,) = (recorded("no_optimization", batch_size=B) for B in (4, 8, 23))
+    line = Line(at_4, at_8, (4, 8))
+    assert line.peak(23) == pytest.approx(peak(at_23), rel=1e-4)
+    assert line.largest(peak(at_23) + MIB) == 23
+
+
+def test_techniques_differ_in_what_they_are_about():
+    names = ["no_optimization", "flash_attention", "8bit_optimizer", "gradient_checkpointing"]
+    names += ["fused_cross_entropy", "float16_grad_scaler"]
+    flags = [*TINY[:2], "--seq-len=512"]
+    answers = dict(zip(names, recorded(*names, batch_size=2, flags=flags), strict=True))
+    assert {name: a for name, a in answers.items() if not isinstance(a, Recording)} == {}
+    plain, flash = answers["no_optimization"], answers["flash_attention"]
+    scores = 4 * 2 * 2 * 512**2  # bytes of one layer's, of 2 sequences and 2 heads
+    assert peak(plain) - peak(flash) > 2 * scores
+    state = {name: answer.live[-1, 2] for name, answer in answers.items()}
+    assert state["8bit_optimizer"] < 0.3 * state["flash_attention"]
+    assert state["flash_attention"] == state["no_optimization"]
+    logits = 2 * 2 * 512 * 50_257  # bytes, in 16 bits
+    assert peak(flash) - peak(answers["fused_cross_entropy"]) > logits
+
+
+def test_what_cannot_run_says_why_and_a_broken_script_is_named(tmp_path):
+    broken = ladder.get("no_optimization")
+    text = broken.path.read_text().replace("loss.backward()", "loss.nothing()")
+    file = tmp_path / "broken_script.py"
+    file.write_text(text)
+    broken = dataclasses.replace(broken, path=file)
+    reasons = recorded("gradient_accumulation", broken, batch_size=2)
+    assert "multiple of 4" in reasons[0]
+    assert "AttributeError" in reasons[1] and "nothing" in reasons[1]
+
+
+def test_a_process_that_dies_stops_nothing_else():
+    assert forecast.apart(lambda code: code if code else os._exit(1), [(3,), (0,), (4,)]) == [
+        *(3, None, 4)
+    ]
+
+
+# On a CPU ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="of glibc")
+def test_the_heap_holds_what_glibcs_does():
+    """A trace of 400 blocks, replayed by malloc itself, which is asked for what it holds."""
+    draw, trace, alive = random.Random(0), [], []
+    for key in range(400):
+        if alive and draw.random() < 0.45:
+            trace.append((alive.pop(draw.randrange(len(alive))), 0))
+        trace.append((key, draw.choice([1, 2, 3, 4, 9, 50]) * MIB))
+        alive.append(key)
+    heap, most = Heap(), 0
+    for key, size in trace:
+        heap.allocate(key, size) if size else heap.free(key)
+        most = max(most, heap.held())
+    assert most == pytest.approx(forecast.apart(replayed, [(trace,)])[0], rel=0.03)
+
+
+def replayed(trace):
+    """The most bytes that glibc held for a trace of (key, size), size 0 for a free."""
+
+    class Info(ctypes.Structure):  # mallinfo2(3)
+        _fields_ = [(name, ctypes.c_size_t) for name in "abcdefghij"]
+
+    libc = ctypes.CDLL(None)
+    libc.mallinfo2.restype, libc.free.argtypes = Info, [ctypes.c_void_p]
+
+    def held():
+        info = libc.mallinfo2()
+        return info.a + info.e  # arena, hblkhd
+
+    libc.malloc_trim(0)
+    blocks, before, most = {}, held(), 0
+    for key, size in trace:
+        if size:
+            blocks[key] = ctypes.c_void_p()
+            libc.posix_memalign(ctypes.byref(blocks[key]), 64, ctypes.c_size_t(size))
+        else:
+            libc.free(blocks.pop(key))
+        most = max(most, held() - before)
+    return most
+
+
+def in_float32(name, folder):
+    """A technique whose script is that one's without compiling, autocast and what it requires."""
+    technique = ladder.get(name)
+    text = technique.path.read_text().replace("model = torch.compile(model)\n", "pass\n")
+    text = re.sub(r"torch\.autocast\(.*?\)", "torch.enable_grad()", text)
+    text = re.sub(r"args\.require\(.*\)\n", "pass\n", text)
+    file = folder / f"float32_{name}.py"
+    file.write_text(text)
+    return dataclasses.replace(technique, name=file.stem, path=file)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the heap is told to keep nothing, by glibc's")
+def test_a_run_in_float32_takes_what_was_forecast_within_5_percent(tmp_path):
+    """Of its tensors and libraries; what glibc keeps of freed ones is Heap's to tell."""
+    techniques = [
+        in_float32(name, tmp_path)
+        for name in ("no_optimization", "flash_attention", "gradient_checkpointing")
+    ]
+    shape = ["--model=gpt2-tiny", "--dataset=synthetic", "--seq-len=256"]
+    found = recorded(*techniques, batch_size=4, device=hardware.CPU(), flags=shape)
+    for technique, recording in zip(techniques, found, strict=True):
+        file = tmp_path / f"{technique.name}.csv"
+        command = [sys.executable, str(technique.path), *shape, "--batch-size=4", "--device=cpu"]
+        command += ["--steps=2", "--warmup=1", f"--results-file={file}"]
+        keep_nothing = settings.environment(MALLOC_MMAP_THRESHOLD_="100000")
+        subprocess.run(command, env=keep_nothing, check=True, capture_output=True)
+        measured = float(results.check(file)[0]["peak_memory_mib"])
+        predicted = (peak(recording) + forecast.LIBRARIES_BYTES) / MIB
+        assert predicted == pytest.approx(measured, rel=0.05), technique.name
+
+
+# What it says -----------------------------------------------------------------------------------
+
+
+def one(name, weights, gradients, state, activations, **more):
+    kinds = dict(zip(KINDS, (weights, gradients, state, activations), strict=True))
+    kinds = {kind: size * GIB for kind, size in kinds.items()}
+    return Forecast(name, sum(kinds.values()), kinds, "backward", **more)
+
+
+ARGS = Namespace(batch_size=16, seq_len=1024)
+
+
+def test_advice_names_what_dominates_and_who_takes_less_of_it():
+    found = [
+        one("a", 1, 0, 2, 7, largest_batch=20, next_bytes=13 * GIB),
+        one("b", 1, 0, 2, 3, largest_batch=50, next_bytes=13 * GIB),
+        one("c", 1, 0, 0.5, 3, largest_batch=60, next_bytes=13 * GIB),
+        one("d", 9, 0, 0.1, 9, largest_batch=1, next_bytes=13 * GIB),  # less state, a higher peak
+        Forecast("e", reason="needs a thing"),
+    ]
+    lines = forecast.advice(found, ARGS, 12 * GIB)
+    assert lines[0] == "a fits at 16x1024: 2.00 GiB are left; its largest batch is 20"
+    assert lines[1].startswith("activations are 70% of that peak: b has 3.00 GiB")
+    assert lines[2].startswith("optimizer state are 20% of that peak: c has 0.50 GiB")
+    assert lines[3] == "c takes the largest batch of these: 60"
+    assert len(lines) <= 5
+    assert "does not fit at 16x1024: 1.00 GiB too much" in forecast.advice(found, ARGS, 9 * GIB)[0]
+    assert forecast.advice([found[-1]], ARGS, 9 * GIB) == []
+
+
+def test_a_measured_peak_stands_beside_the_predicted_one(tmp_path):
+    file = tmp_path / "results.csv"
+    args = Namespace(model="gpt2", batch_size=1, seq_len=64, device=torch.device("cpu"))
+    args.hardware = hardware.CPU()
+    for device in (args.hardware.name, "another machine"):
+        results.append(file, rows_of("no_optimization", [1.0, 2.0], device=device))
+    results.append(file, rows_of("flash_attention", [1.0], batch_size=2, device=args.hardware.name))
+    peaks = forecast.measured(file, args)
+    assert peaks == {"no_optimization": 900 * MIB}
+    text = forecast.table([one("no_optimization", 0.25, 0, 0.25, 0.25)], peaks, GIB)
+    assert "| 0.75 " in text and "0.88" in text and "-14.7%" in text
+
+
+def test_it_ends_in_one_line_where_there_is_no_such_device():
+    with pytest.raises(UserError, match="MEMORY=80GiB"):
+        forecast.main(["no_optimization", "--device=cuda:99"])
+
+
+def test_the_command_forecasts_for_a_gpu_that_is_not_there(tmp_path):
+    file = tmp_path / "results.csv"
+    command = [sys.executable, "-m", "Utils.forecast", "no_optimization", "gradient_accumulation"]
+    command += [*TINY, "--batch-size=2", "--device=cuda:99", "--memory=4GiB"]
+    command += [f"--results-file={file}"]
+    done = subprocess.run(
+        command, cwd=ladder.ROOT, env=settings.environment(), capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Estimates for an imagined GPU: gpt2-tiny, 2x64 tokens" in done.stdout
+    row = re.search(r"^\| no_optimization .*$", done.stdout, re.MULTILINE)[0].split("|")
+    largest = int(row[-3])
+    assert largest > 2 and float(row[-2]) > float(hardware.usable_bytes(4 * GIB) / GIB) - 0.01
+    assert "gradient_accumulation: needs a batch size that is a multiple of 4" in done.stdout
+    assert f"its largest batch is {largest}" in done.stdout
+    assert not file.exists()
