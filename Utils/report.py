@@ -337,10 +337,8 @@ def worth(rows):
 def recipes(rows, records):
     """What to switch on, by selected rows with their variants: {"said", "entries"}, those for speed
     and for memory; {} where the rows support none. See `recipe.recommend`."""
-    try:
-        from Utils import recipe  # here, as it imports what draws charts
-    except ImportError:
-        return {}
+    from Utils import recipe  # here, as it imports what draws charts
+
     timed = rows.status == "ok"
     sound = rows[~timed | (rows.step_ms.gt(0) & rows.batch_size.gt(0))]  # what has a logarithm
     found = recipe.recommend(sound, records) if len(sound) else {"fastest": None}
