@@ -287,9 +287,8 @@ def check(path):
         try:
             lacks = problems(folder)
         except UserError as error:
-            raise UserError(f"{path}: {str(error).replace(f'{folder}/', '')}") from None
-        except OverflowError:
-            raise UserError(f"{path}: its rows hold what is no number of rounds or steps") from None
+            said = str(error).replace(f"{folder}/", "").partition("; mend that line")[0]
+            raise UserError(f"{path}: {said}") from None
         if lacks:
             raise UserError(f"{path}: {'; '.join(lacks[:5])}")
         return json.loads((Path(folder) / "manifest.json").read_text())
