@@ -201,7 +201,7 @@ def replace(name, old, new):
         (
             {},
             replace("results.csv", b",0,tensorFloat32", b",%d,tensorFloat32" % 10**99),
-            "no number",
+            "100 digits",
         ),
         ({"ms": 0}, None, "steps that took no time"),
         ({}, replace("plots/speedup.png", PNG, b"<svg>"), "speedup.png is no PNG"),
@@ -214,6 +214,7 @@ def test_what_is_lacking_is_said_in_one_line(here, no_charts, options, change, w
     with pytest.raises(UserError) as error:
         submission.check(path)
     assert words in str(error.value) and "\n" not in str(error.value)
+    assert "make reset" not in str(error.value)  # which is for one's own
     assert str(error.value).startswith(str(path)) and str(error.value).count("/tmp/") <= 1
     with pytest.raises(UserError):
         submission.add(path)
