@@ -515,6 +515,7 @@ def recording(technique, flags, device):
     """Runs a technique's script on fakes. flags: its command line. Returns a Recording, or, where
     it cannot be had, the reason in words."""
     tracker, multiples = Tracker(device.torch_device), []
+    gc.disable()  # tracing makes millions of objects, and FakeRun collects what is left of them
     try:
         with fakes(technique, device, tracker, multiples):
             run.execute(technique, flags, partial(FakeRun, tracker))
@@ -523,6 +524,8 @@ def recording(technique, flags, device):
     except Exception as error:
         lines = str(error).strip().splitlines() or [""]
         return f"cannot be forecast: {type(error).__name__}: {lines[0]}"
+    finally:
+        gc.enable()
     return tracker.recording(multiples[0] if multiples else 1)
 
 
