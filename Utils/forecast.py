@@ -515,6 +515,7 @@ def recording(technique, flags, device):
     """Runs a technique's script on fakes. flags: its command line. Returns a Recording, or, where
     it cannot be had, the reason in words."""
     tracker, multiples = Tracker(device.torch_device), []
+    gc.disable()  # tracing makes millions of objects, and FakeRun collects what is left of them
     try:
         with fakes(technique, device, tracker, multiples):
             run.execute(technique, flags, partial(FakeRun, tracker))
@@ -523,6 +524,8 @@ def recording(technique, flags, device):
     except Exception as error:
         lines = str(error).strip().splitlines() or [""]
         return f"cannot be forecast: {type(error).__name__}: {lines[0]}"
+    finally:
+        gc.enable()
     return tracker.recording(multiples[0] if multiples else 1)
 
 
@@ -670,15 +673,16 @@ def advice(found, args, budget):
         lines[0] += f"; its largest batch is {own.largest_batch}"
     for kind in sorted(own.kinds, key=own.kinds.get, reverse=True):
         share = own.kinds[kind] / own.peak
-        lower = [one for one in others if one.peak < own.peak and one.kinds[kind] < own.kinds[kind]]
-        if share < WORTH or not lower:
+        if share < WORTH:
             continue
-        least = min(one.kinds[kind] for one in lower)
-        best = next(one for one in lower if one.kinds[kind] <= least * 1.02 + 2**20)
-        lines.append(
-            f"{kind} are {share:.0%} of that peak: {best.technique} has {gib(best.kinds[kind])} "
-            f"GiB of them in place of {gib(own.kinds[kind])}, and a peak of {gib(best.peak)}"
-        )
+        line = f"{kind}: {share:.0%} of that peak, {gib(own.kinds[kind])} GiB"
+        lower = [one for one in others if one.peak < own.peak and one.kinds[kind] < own.kinds[kind]]
+        if lower:
+            least = sorted(lower, key=lambda one: one.kinds[kind])[:3]
+            with_less = (f"{one.technique} ({gib(one.kinds[kind])})" for one in least)
+            lines.append(f"{line}; less with {', '.join(with_less)}")
+        elif not others:
+            lines.append(f"{line}; T=all and T=everything show which technique takes less")
     batches = {one.technique: one.largest_batch or 0 for one in known}
     most = max(batches, key=batches.get)
     if batches[most] > batches[own.technique]:
