@@ -566,30 +566,36 @@ def forecasts(techniques, others, flags, device, batch_size, budget):
 
     flags: those of the scripts, but for the batch size. budget: bytes that a batch may need.
     """
-    batches = batch_size, 2 * batch_size
-    plan = [(t, B) for t in techniques for B in batches] + [(t, batch_size) for t in others]
+    low = max(2, batch_size)  # one sequence alone can take other operations than several
+    batches, asked = (low, 2 * low), {batch_size, low, 2 * low}
+    plan = [(t, B) for t in techniques for B in asked] + [(t, batch_size) for t in others]
     tasks = [(technique, [*flags, f"--batch-size={B}"], device) for technique, B in plan]
     answers = dict(zip([(t.name, B) for t, B in plan], apart(recording, tasks), strict=True))
     on_host = isinstance(device, hardware.CPU)
     return [
-        forecast(t.name, *(answers.get((t.name, B)) for B in batches), batches, budget, on_host)
+        forecast(
+            t.name,
+            *(answers.get((t.name, B)) for B in (batch_size, *batches)),
+            *(batches, budget, on_host),
+        )
         for t in [*techniques, *others]
     ]
 
 
-def forecast(name, first, second, batches, budget, on_host=False):
-    """The Forecast of a technique from its two recordings, at `batches`, either of which may be
-    the reason why there is none, or None."""
-    if not isinstance(first, Recording):
-        return Forecast(name, reason=first or "cannot be forecast: its process was killed")
-    total = first.live.sum(axis=1)
-    beside = first.held - total + LIBRARIES_BYTES if on_host else np.zeros_like(total)
+def forecast(name, own, first, second, batches, budget, on_host=False):
+    """The Forecast of a technique from its recordings at the batch asked for and at `batches`, each
+    of which may be the reason why there is none, or None."""
+    if not isinstance(own, Recording):
+        return Forecast(name, reason=own or "cannot be forecast: its process was killed")
+    total = own.live.sum(axis=1)
+    beside = own.held - total + LIBRARIES_BYTES if on_host else np.zeros_like(total)
     top = int((total + beside).argmax())
-    kinds = dict(zip(KINDS, map(int, first.live[top]), strict=True))
+    kinds = dict(zip(KINDS, map(int, own.live[top]), strict=True))
     if on_host:
         kinds["libraries, heap"] = int(beside[top])
-    found = Forecast(name, sum(kinds.values()), kinds, phase=PHASES[first.phase[top]])
-    if isinstance(second, Recording) and len(second.live) == len(first.live):
+    found = Forecast(name, sum(kinds.values()), kinds, phase=PHASES[own.phase[top]])
+    pair = isinstance(first, Recording) and isinstance(second, Recording)
+    if pair and len(second.live) == len(first.live):
         line, extra = Line(first, second, batches), int(beside[top])
         found.largest_batch = line.largest(budget - extra)
         found.next_bytes = line.peak(found.largest_batch + line.multiple) + extra
