@@ -569,6 +569,9 @@ def forecasts(techniques, others, flags, device, batch_size, budget):
     low = max(2, batch_size)  # one sequence alone can take other operations than several
     batches, asked = (low, 2 * low), {batch_size, low, 2 * low}
     plan = [(t, B) for t in techniques for B in asked] + [(t, batch_size) for t in others]
+    if any("compile" in technique.code for technique, _ in plan):
+        import torch._dynamo.backends.common  # here: once, and not in each of the processes
+        import torch._inductor.decomposition  # noqa: F401
     tasks = [(technique, [*flags, f"--batch-size={B}"], device) for technique, B in plan]
     answers = dict(zip([(t.name, B) for t, B in plan], apart(recording, tasks), strict=True))
     on_host = isinstance(device, hardware.CPU)
