@@ -28,6 +28,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from Utils import data, hardware, ladder, settings, summary
 
@@ -48,7 +49,7 @@ def stopwatch(device, steps):
         if len(marks) > steps:
             raise Enough
 
-    torch.optim.optimizer.register_optimizer_step_post_hook(hook)
+    register_optimizer_step_post_hook(hook)
     return marks
 
 
@@ -144,6 +145,8 @@ def main():
             start = time.monotonic()
             medians[name].append(measure(args, name))
             took = time.monotonic() - start
+            if medians[name][-1] is None:
+                sys.exit(f"{name} did not run")
             print(f"round {r}  {name.partition('=')[0]}: {medians[name][-1]} ms  ({took:.0f} s)")
     first = np.array(medians[names[0]], float)
     print(f"{args.batch_size}x{args.seq_len} tokens a step, medians of {args.rounds} rounds:")
