@@ -143,10 +143,11 @@ clean:                       ## remove caches: tokens, compiled kernels; never r
 ##@ Check
 # First, so that none of them is still running when all others have ended.
 LONGEST = $(addprefix tests/test_,ladder.py suite.py variants.py known.py forecast.py)
+TESTS   = $(LONGEST) $(filter-out $(LONGEST),$(wildcard tests/test_*.py))
 
 test: $(ENVIRONMENT)         ## the tests that need no GPU
 	@OMP_NUM_THREADS=1 $(PYTHON) -m pytest -m 'not gpu and not timing' -n auto --maxprocesses 4 \
-	    --dist loadfile --no-loadscope-reorder $(LONGEST) tests; most=$$?; \
+	    --dist loadfile --no-loadscope-reorder $(TESTS); most=$$?; \
 	$(PYTHON) -m pytest -m timing; timed=$$?; [ $$most -eq 0 ] && [ $$timed -eq 0 ]
 
 lint: $(ENVIRONMENT)         ## ruff: errors and formatting
