@@ -71,7 +71,7 @@ def credits(rows, whole):
     chance, or why a way cannot be gone; "" elsewhere.
     """
     timed = rows[(rows.status == "ok") & (rows.phase == "timed")]
-    medians = timed.groupby(["technique", "round"]).step_ms.median()
+    medians = summary.round_medians(timed)
     lines = []
     for name in members(whole):
         line, logs = {"technique": name}, {}
@@ -81,13 +81,13 @@ def credits(rows, whole):
                 line |= {key.replace("speedup", way): value for key, value in found.items()}
                 line[f"{way}_verdict"] = line.pop("verdict", "")
                 logs[way] = np.log(medians[without] / medians[with_it])
-        line["says"] = _disagreement(line, logs, name, whole) or _missing(name, whole)
+        line["says"] = _disagreement(line, logs, whole) or _missing(name, whole)
         lines.append(line)
     columns = [f"{way}{part}" for way in WAYS for part in ("", "_low", "_high", "_verdict")]
     return pd.DataFrame(lines, columns=["technique", *columns, "says"]).set_index("technique")
 
 
-def _disagreement(line, logs, name, whole):
+def _disagreement(line, logs, whole):
     """What is to be said where a technique's worth alone and its worth at the end are not the
     same, by the interval of their paired difference; "" where they may be."""
     if not {"alone", "last"} <= set(logs):
@@ -95,10 +95,10 @@ def _disagreement(line, logs, name, whole):
     _, low, high = summary.interval((logs["alone"] - logs["last"]).dropna())
     if not (low > 0 or high < 0):
         return ""
-    text = f"{name} brings {line['alone']:.2f}x alone and {line['last']:.2f}x added last to {whole}"
+    text = f"{line['alone']:.2f}x alone and {line['last']:.2f}x added last to {whole}"
     if low > 0:
-        return f"{text}: part of what it saves, the others save too"
-    return f"{text}: it pays most together with the others"
+        return f"{text}; part of what it saves, the others save too"
+    return f"{text}; it pays most together with the others"
 
 
 def _missing(name, whole):

@@ -127,11 +127,8 @@ def _candidates(clean, sets):
     """A Candidate for each script and variant with clean rows, by name. sets: its techniques, or
     None where it is not here any more, by name."""
     timed = clean[clean.phase == "timed"]
-    timed = timed.assign(batch=summary.asked_batch(timed))
-    by_run = timed.groupby(["technique", "round"])
-    # of as many tokens as the others' steps have
-    ms = np.log(by_run.step_ms.median() * by_run.batch.first() / by_run.batch_size.first())
-    mib = np.log(by_run.peak_memory_mib.first())
+    ms = np.log(summary.round_medians(timed))
+    mib = np.log(timed.groupby(["technique", "round"]).peak_memory_mib.first())
     names = [name for name, techniques in sets.items() if name in ms and techniques is not None]
     return {name: Candidate(sets[name], ms[name], mib[name], name) for name in names}
 

@@ -133,10 +133,8 @@ def summarize(rows, records=None):
     rows = rows.assign(batch=asked_batch(rows))
     order = [*known, *rows.technique[~rows.technique.isin(known)].unique()]
     timed = rows[(rows.status == "ok") & (rows.phase == "timed")]
-    by_run = timed.groupby(["technique", "round"])
-    # of as many tokens as the others' steps have
-    medians = by_run.step_ms.median() * by_run.batch.first() / by_run.batch_size.first()
-    losses = by_run.loss.apply(_last)
+    medians = round_medians(timed)
+    losses = timed.groupby(["technique", "round"]).loss.apply(_last)
     by_step = rows[rows.status == "ok"].set_index(["technique", "round", "step"]).loss
     by_step = by_step[~by_step.index.duplicated()]  # a step twice is no run of ours
     recorded = {
@@ -250,6 +248,13 @@ def _fewer_updated(records, reference):
 
 def _last(losses):
     return losses.tail(LAST_STEPS).mean()
+
+
+def round_medians(timed):
+    """Milliseconds: the median step of each technique in each round, a Series indexed by both. Of
+    a technique that chose its own batch, what as many tokens take as the others' steps have."""
+    by_run = timed.assign(batch=asked_batch(timed)).groupby(["technique", "round"])
+    return by_run.step_ms.median() * by_run.batch.first() / by_run.batch_size.first()
 
 
 def speedup(reference, medians):

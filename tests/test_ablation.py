@@ -71,12 +71,22 @@ def test_a_sentence_says_where_the_order_decides_and_nowhere_else(rows):
     says = ablation.credits(rows, WHOLE).says
     assert {name for name, text in says.items() if text} == SHARED
     assert re.fullmatch(
-        r"torch_compile brings 2.0\dx alone and [01].\d\dx added last to fused_optimizer: "
+        r"2.0\dx alone and [01].\d\dx added last to fused_optimizer; "
         "part of what it saves, the others save too",
         says["torch_compile"].replace("1.99", "2.00"),
     )
     text = ablation.table(ablation.credits(rows, WHOLE))
     assert text.count("\n- ") == 2 and "| tensorFloat32 " in text
+    assert f"\n- torch_compile: {says['torch_compile']}\n" in text
+
+
+def test_a_batch_of_its_own_is_compared_by_tokens():
+    """Steps of four times the tokens that take twice as long are twice as fast."""
+    note = {"batch_size": 4, "note": "own batch: 4 in place of 1"}
+    made = [row for r in range(2) for row in rows_of("fused_optimizer", [100] * 4, round=r)]
+    made += [row for r in range(2) for row in rows_of("larger_batch", [200] * 4, round=r, **note)]
+    lines = ablation.credits(pd.DataFrame(made), "larger_batch")
+    assert lines.ladder["larger_batch"] == pytest.approx(2)
 
 
 def test_with_one_round_nothing_is_claimed(rows):
