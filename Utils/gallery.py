@@ -51,7 +51,8 @@ def collect(results_file=None, folder=None):
         else:
             panels.append(panel)
     if not panels:
-        raise UserError(f"no results to draw in {folder} or {results_file}; make all writes some")
+        nothing = f"no results to draw in {folder} or {results_file}; make all writes some"
+        raise UserError("; ".join(left_out) or nothing)
     shapes = [panel["shape"] for panel in panels]
     common = max(shapes, key=lambda shape: (shapes.count(shape), shapes[::-1].index(shape) == 0))
     for panel in panels:

@@ -379,3 +379,10 @@ def test_tainted_runs_and_repeated_results_are_not_drawn(three):
 def test_without_any_results_one_line_says_so(here):
     with pytest.raises(UserError, match="no results to draw"):
         gallery.collect(here / "results.csv")
+
+
+def test_where_all_results_are_damaged_their_damage_is_said(here):
+    file = here / "damaged.csv"
+    file.write_text("damaged, but mine")
+    with pytest.raises(UserError, match="damaged.csv, line 1: has another header"):
+        gallery.collect(file)
