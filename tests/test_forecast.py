@@ -160,7 +160,8 @@ def test_the_heap_holds_what_glibcs_does():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     theirs, left = map(int, done.stdout.split())
     assert most == pytest.approx(theirs, rel=0.03)
-    assert heap.held() == pytest.approx(left, abs=40 * MIB)  # its top has gone back
+    # Its top has gone back, but for what malloc keeps at hand and what lies under Python's blocks.
+    assert heap.held() == pytest.approx(left, abs=0.05 * theirs)
 
 
 def replayed(trace):
