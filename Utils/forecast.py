@@ -2,8 +2,8 @@
 
     python -m Utils.forecast [TECHNIQUE ... | ladder | everything] [--memory 24GiB] [flags]
 
-Two steps of the real script, with its own model, loss and optimizer, on fake tensors, which have
-a shape, a type and a device but no memory. torch's MemTracker counts what would be allocated, by
+A step of the real script, with its own model, loss and optimizer, on fake tensors, which have a
+shape, a type and a device but no memory. torch's MemTracker counts what would be allocated, by
 kind, after every operation. All of it is an estimate, and is labelled so.
 """
 
@@ -29,12 +29,13 @@ import torch
 from tabulate import tabulate
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.distributed._tools.mem_tracker import MemTracker, _MemRefType, _UpdateType
+from torch.utils._pytree import tree_map_only
 
 from Utils import hardware, ladder, record, results, run, settings
+from Utils.config import VOCABULARY
 from Utils.errors import Unsupported, UserError, one_line
 
 GIB = 2**30
-STEPS = 2  # in the second the optimizer's state is there beside activations and gradients
 KINDS = ("weights", "gradients", "optimizer state", "activations")  # the last: all other tensors
 PHASES = ("forward", "backward", "update")
 # On a CPU: what a run takes beside its tensors, such as code that is loaded and products' buffers;
@@ -47,17 +48,53 @@ LIBRARIES_BYTES = 118 * 2**20
 
 @dataclass
 class Recording:
-    """What would have been allocated, after each operation of the steps.
+    """What would have been allocated, after each operation.
 
-    live: int64 (operations, KINDS), bytes. phase: (operations,), indices of PHASES.
-    held: (operations,), bytes that the allocator of a host would hold for them.
-    multiple: what the batch must be a multiple of.
+    batch: sequences a step, a prime of `prime_batch` times multiple, which is what the batch must
+    be a multiple of. live: int64 (operations, KINDS), bytes. phase: (operations,), indices of
+    PHASES. growing: (operations,), bytes of the activations that are in proportion to the batch.
+    blocks: (operation before which, key, bytes, or 0 where it is freed), in order.
     """
 
+    batch: int
+    multiple: int
     live: np.ndarray
     phase: np.ndarray
-    held: np.ndarray
-    multiple: int
+    growing: np.ndarray
+    blocks: list
+
+    def at(self, batch):
+        """The Recording at another batch size.
+
+        The same operations run at any batch size, and each tensor's size is a constant or a
+        multiple of it: of a prime that divides no constant. So one recording gives all others.
+        """
+        prime, grown = self.batch // self.multiple, self.growing * batch // self.batch
+        live = self.live.copy()
+        live[:, -1] += grown - self.growing
+        blocks = [
+            (at, key, size if size % prime else size * batch // self.batch)
+            for at, key, size in self.blocks
+        ]
+        return Recording(batch, self.multiple, live, self.phase, grown, blocks)
+
+    def largest_batch(self, size):
+        """The largest batch whose peak is no more than so many bytes, or 0."""
+        room = size - (self.live.sum(axis=1) - self.growing)
+        if (room < 0).any():
+            return 0
+        grows = self.growing > 0
+        most = (room[grows] * self.batch // self.growing[grows]).min()
+        return int(most) // self.multiple * self.multiple
+
+    def held(self):
+        """(operations,), bytes that the allocator of a host would hold for its blocks."""
+        heap, held, done = Heap(), np.zeros(len(self.live), dtype=np.int64), 0
+        for at, key, size in self.blocks:
+            held[done:at], done = heap.held(), at
+            heap.allocate(key, size) if size else heap.free(key)
+        held[done:] = heap.held()
+        return held
 
 
 @dataclass
@@ -73,34 +110,20 @@ class Forecast:
     peak: int = 0
     kinds: dict = field(default_factory=dict)
     phase: str = ""
-    largest_batch: int | None = None
+    largest_batch: int = 0
     next_bytes: int = 0
     reason: str = ""
 
 
-class Line:
-    """Bytes after each operation as a straight line in the batch size, through two recordings.
-
-    The same operations run at any batch size, and each tensor's size is a constant or a multiple
-    of it. So two recordings give all others, and the largest batch that fits without a search.
-    """
-
-    def __init__(self, first, second, batches):
-        total = [recording.live.sum(axis=1) for recording in (first, second)]
-        self.slope = (total[1] - total[0]) / (batches[1] - batches[0])
-        self.start = total[0] - self.slope * batches[0]
-        self.multiple = first.multiple
-
-    def peak(self, batch_size):
-        return int((self.start + self.slope * batch_size).max().round())
-
-    def largest(self, size):
-        """The largest batch whose peak is no more than so many bytes, or 0."""
-        if (self.start > size).any():
-            return 0
-        grows = self.slope > 0
-        most = ((size - self.start[grows]) / self.slope[grows]).min()
-        return math.floor(most) // self.multiple * self.multiple
+def prime_batch(at_least, *sizes):
+    """A prime number of sequences that divides none of the sizes, those that a tensor can have
+    beside the batch: so what it divides is in proportion to the batch."""
+    candidate = max(97, at_least)
+    while any(candidate % n == 0 for n in range(2, math.isqrt(candidate) + 1)) or any(
+        size % candidate == 0 for size in sizes
+    ):
+        candidate += 1
+    return candidate
 
 
 # Fakes ------------------------------------------------------------------------------------------
@@ -172,7 +195,7 @@ class Tracker(MemTracker):
         super().__init__()
         self.device, self.live, self.phase = device, [], []
         self.in_registers, self.state_bytes = False, 0
-        self.heap, self.held = Heap(), []
+        self.batch, self.blocks, self.sizes = 1, [], {}
 
     @classmethod
     def ignore_compile_internals(cls):
@@ -209,10 +232,13 @@ class Tracker(MemTracker):
 
     def _update_snap(self, change, block, *args, **kwargs):
         super()._update_snap(change, block, *args, **kwargs)
-        if change is _UpdateType.ADD:
-            self.heap.allocate(id(block), block.mem_consumed)
-        elif change is _UpdateType.DEL:
-            self.heap.free(id(block))
+        if change is _UpdateType.REF:
+            return
+        if self.sizes.pop(id(block), 0):
+            self.blocks.append((len(self.live), id(block), 0))
+        if change is not _UpdateType.DEL:
+            self.sizes[id(block)] = block.mem_consumed
+            self.blocks.append((len(self.live), id(block), block.mem_consumed))
 
     def _update_peak_stats(self, state):
         now = self._curr_mem_snap.get(self.device)
@@ -220,16 +246,22 @@ class Tracker(MemTracker):
             kind = _MemRefType
             known = now[kind.PARAM] + now[kind.BUFFER], now[kind.GRAD], now[kind.OPT]
             self.live.append((*known, now["Total"]))
-            self.held.append(self.heap.held())
             self.phase.append(2 if self._in_opt else int(self._mod_tracker.is_bw))
 
     def recording(self, multiple):
+        """What was tracked. multiple: see Recording."""
         weights, gradients, state, total = np.array(self.live, dtype=np.int64).T
         state = np.minimum(state, self.state_bytes)  # an update's temporaries are none
         rest = total - weights - gradients - state
         live = np.stack([weights, gradients, state, rest], axis=1)
-        held = np.array(self.held, dtype=np.int64)
-        return Recording(live, np.array(self.phase, dtype=np.int8), held, multiple)
+        phase = np.array(self.phase, dtype=np.int8)
+        prime, change, sizes = self.batch // multiple, np.zeros(len(live) + 1, dtype=np.int64), {}
+        for at, key, size in self.blocks:
+            delta = size or -sizes[key]
+            sizes[key] = size
+            if delta % prime == 0:
+                change[at] += delta
+        return Recording(self.batch, multiple, live, phase, change.cumsum()[:-1], self.blocks)
 
 
 class Kernels:
@@ -268,7 +300,9 @@ class Kernels:
             if node.op == "get_attr":
                 values[node] = getattr(self.module, node.target)
             elif node in self.fused:
-                values[node] = Deferred(node.target, operands)
+                # A view shares the memory of what it shows; any other result is as it was traced.
+                result = None if _is_view(node) else node.meta["val"]
+                values[node] = Deferred(node.target, operands, result)
             else:
                 args, kwargs = self._computed(operands)
                 values[node] = node.target(*args, **kwargs)
@@ -282,28 +316,25 @@ class Kernels:
 
     def _computed(self, operands):
         """The operands with each deferred one computed, in registers."""
-        done = {}
-
-        def compute(value):
-            if not isinstance(value, Deferred):
-                return value
-            if id(value) not in done:
-                args, kwargs = torch.utils._pytree.tree_map(compute, value.operands)
-                done[id(value)] = value.function(*args, **kwargs)
-            return done[id(value)]
-
         self.tracker.in_registers = True
         try:
-            return torch.utils._pytree.tree_map(compute, operands)
+            return tree_map_only(Deferred, Deferred.computed, operands)
         finally:
             self.tracker.in_registers = False
 
 
 class Deferred:
-    """An operation inside a kernel: it is run when its result is read."""
+    """An operation inside a kernel, which reads its operands when its own result is read: until
+    then they stay. result: a tensor like it; None: the operation is run whenever it is read."""
 
-    def __init__(self, function, operands):
-        self.function, self.operands = function, operands
+    def __init__(self, function, operands, result):
+        self.function, self.operands, self.result = function, operands, result
+
+    def computed(self):
+        if self.result is not None:
+            return self.result
+        args, kwargs = tree_map_only(Deferred, Deferred.computed, self.operands)
+        return self.function(*args, **kwargs)
 
 
 ELEMENTWISE = {  # of Inductor's, beside those that torch tags as such
@@ -448,14 +479,13 @@ def fakes(technique, device, tracker, multiples):
     """Within it tensors are fakes, and what needs numbers, a driver or other processes is left out.
 
     device: of `hardware`, a GPU one imagined. multiples: a list, to which the number is appended
-    that a script wants its batch to be a multiple of.
+    that a script wants its batch to be a multiple of; it gets so many times the batch.
     """
 
     def require_batch_multiple(args, n):
         multiples.append(n)
-        required(args, n)
+        args.batch_size *= n
 
-    required = run.Settings.require_batch_multiple
     with ExitStack() as stack:
         for target, replacement in (
             ("Utils.hardware.choose", lambda wanted: device),
@@ -481,20 +511,25 @@ def fakes(technique, device, tracker, multiples):
 
 
 class FakeRun:
-    """Stands in for Run: hands out a few batches, and measures nothing."""
+    """Stands in for Run: hands out one batch, and measures nothing."""
 
     def __init__(self, tracker, args, model, optimizer):
         self.tracker, self.args, self.model, self.optimizer = tracker, args, model, optimizer
 
     def __enter__(self):
+        self.tracker.batch = self.args.batch_size
         self.tracker.watch(self.model)
+        # What a first step leaves: in all others the optimizer's state is beside the activations.
+        for optimizer in record.optimizers(self.optimizer):
+            for parameter in (p for group in optimizer.param_groups for p in group["params"]):
+                parameter.grad = torch.zeros_like(parameter)
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
         return self
 
     def steps(self, batches):
-        shape = self.args.batch_size, self.args.seq_len
-        for _ in range(STEPS):
-            gc.collect()  # what tracing has left behind
-            yield tuple(torch.zeros(2, *shape, dtype=torch.int64, device=self.args.device))
+        shape = 2, self.args.batch_size, self.args.seq_len
+        yield tuple(torch.zeros(shape, dtype=torch.int64, device=self.args.device))
 
     def log(self, loss):
         pass
@@ -515,7 +550,7 @@ def recording(technique, flags, device):
     """Runs a technique's script on fakes. flags: its command line. Returns a Recording, or, where
     it cannot be had, the reason in words."""
     tracker, multiples = Tracker(device.torch_device), []
-    gc.disable()  # tracing makes millions of objects, and FakeRun collects what is left of them
+    gc.disable()  # tracing makes millions of objects
     try:
         with fakes(technique, device, tracker, multiples):
             run.execute(technique, flags, partial(FakeRun, tracker))
@@ -561,48 +596,53 @@ def apart(function, tasks):
     return answers
 
 
-def forecasts(techniques, others, flags, device, batch_size, budget):
-    """A Forecast of each of the techniques and, without its largest batch, of the others.
+def forecasts(techniques, flags, device, args, budget):
+    """A Forecast of each of the techniques.
 
-    flags: those of the scripts, but for the batch size. budget: bytes that a batch may need.
+    flags: those of the scripts, but for the batch size. args: Settings, of which the shape and the
+    model are asked. budget: bytes that a batch may need.
     """
-    low = max(2, batch_size)  # one sequence alone can take other operations than several
-    batches, asked = (low, 2 * low), {batch_size, low, 2 * low}
-    plan = [(t, B) for t in techniques for B in asked] + [(t, batch_size) for t in others]
-    if any("compile" in technique.code for technique, _ in plan):
+    if any("compile" in technique.code for technique in techniques):
         import torch._dynamo.backends.common  # here: once, and not in each of the processes
         import torch._inductor.decomposition  # noqa: F401
-    tasks = [(technique, [*flags, f"--batch-size={B}"], device) for technique, B in plan]
-    answers = dict(zip([(t.name, B) for t, B in plan], apart(recording, tasks), strict=True))
+    config = args.config
+    sizes = config.n_layer, config.n_head, config.n_embd, args.seq_len, VOCABULARY
+    batches = [prime_batch(args.batch_size, *sizes)]
+    if args.batch_size == 1:  # which can take other operations than several sequences
+        batches.append(1)
+    tasks = [(t, [*flags, f"--batch-size={B}"], device) for t in techniques for B in batches]
+    answers = iter(apart(recording, tasks))
     on_host = isinstance(device, hardware.CPU)
     return [
-        forecast(
-            t.name,
-            *(answers.get((t.name, B)) for B in (batch_size, *batches)),
-            *(batches, budget, on_host),
-        )
-        for t in [*techniques, *others]
+        forecast(t.name, [next(answers) for _ in batches], args.batch_size, budget, on_host)
+        for t in techniques
     ]
 
 
-def forecast(name, own, first, second, batches, budget, on_host=False):
-    """The Forecast of a technique from its recordings at the batch asked for and at `batches`, each
-    of which may be the reason why there is none, or None."""
-    if not isinstance(own, Recording):
-        return Forecast(name, reason=own or "cannot be forecast: its process was killed")
+def forecast(name, recordings, batch, budget, on_host=False):
+    """The Forecast of a technique at a batch size from its recordings at a prime's and, where there
+    is one, at its own; each may be the reason why there is none, or None."""
+    for found in recordings:
+        if not isinstance(found, Recording):
+            return Forecast(name, reason=found or "cannot be forecast: its process was killed")
+    line, own = recordings[0], recordings[-1]
+    try:
+        run.Settings(batch_size=batch).require_batch_multiple(line.multiple)
+    except Unsupported as error:
+        return Forecast(name, reason=str(error))
+    if own.batch != batch:
+        own = own.at(batch)
     total = own.live.sum(axis=1)
-    beside = own.held - total + LIBRARIES_BYTES if on_host else np.zeros_like(total)
+    beside = own.held() - total + LIBRARIES_BYTES if on_host else np.zeros_like(total)
     top = int((total + beside).argmax())
     kinds = dict(zip(KINDS, map(int, own.live[top]), strict=True))
     if on_host:
         kinds["libraries, heap"] = int(beside[top])
-    found = Forecast(name, sum(kinds.values()), kinds, phase=PHASES[own.phase[top]])
-    pair = isinstance(first, Recording) and isinstance(second, Recording)
-    if pair and len(second.live) == len(first.live):
-        line, extra = Line(first, second, batches), int(beside[top])
-        found.largest_batch = line.largest(budget - extra)
-        found.next_bytes = line.peak(found.largest_batch + line.multiple) + extra
-    return found
+    extra = int(beside[top])
+    largest = line.largest_batch(budget - extra)
+    following = int(line.at(largest + line.multiple).live.sum(axis=1).max()) + extra
+    phase = PHASES[own.phase[top]]
+    return Forecast(name, sum(kinds.values()), kinds, phase, largest, following)
 
 
 # What there is to compare with ------------------------------------------------------------------
@@ -755,7 +795,7 @@ def main(argv):
     if "ladder" in (names or ["ladder"]):  # for the advice, those that gain memory first of all
         known = ladder.techniques().values()
         others = [t for t in known if t not in chosen and "\nGains:  memory" in t.doc]
-    found = forecasts(chosen, others, flags, device, args.batch_size, budget)
+    found = forecasts([*chosen, *others], flags, device, args, budget)
     print(table(found, measured(args.results_file, args), budget))
     print(*["", *advice(found, args, budget)], sep="\n")
 

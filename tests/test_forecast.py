@@ -18,7 +18,7 @@ from tests.rows import rows_of
 from Utils import forecast, hardware, ladder, results, settings
 from Utils.config import CONFIGS
 from Utils.errors import UserError
-from Utils.forecast import GIB, KINDS, Forecast, Heap, Line, Recording
+from Utils.forecast import GIB, KINDS, Forecast, Heap, Recording, prime_batch
 
 MIB = 2**20
 GPU = hardware.ImaginedGPU("an imagined GPU", 80 * GIB)
@@ -60,27 +60,37 @@ def test_another_memory_is_refused_with_what_to_write(text):
         forecast.size(text)
 
 
-def made(totals, multiple=1):
-    live = np.zeros((len(totals), len(KINDS)), dtype=np.int64)
-    live[:, -1] = totals
-    return Recording(live, np.zeros(len(totals), dtype=np.int8), live.sum(axis=1), multiple)
+def made(constant, slopes, multiple=1):
+    """A recording of operations after which so many bytes are there, and so many a sequence."""
+    batch, slopes = 97 * multiple, np.array(slopes)
+    live = np.zeros((len(slopes), len(KINDS)), dtype=np.int64)
+    live[:, 0], live[:, -1] = constant, slopes * batch
+    phase = np.zeros(len(slopes), dtype=np.int8)
+    return Recording(batch, multiple, live, phase, slopes * batch, [])
 
 
 def test_the_largest_batch_is_the_last_that_fits():
     # 10 + 3 B at one operation and 40 + B at another: which is the peak depends on B.
-    line = Line(made([10 + 3 * 4, 40 + 4]), made([10 + 3 * 8, 40 + 8]), (4, 8))
+    found = made([10, 40], [3, 1])
     for size in range(42, 200):
-        largest = line.largest(size)
+        largest = found.largest_batch(size)
         peaks = [max(10 + 3 * B, 40 + B) for B in (largest, largest + 1)]
         assert peaks[0] <= size < peaks[1]
-        assert [line.peak(largest), line.peak(largest + 1)] == peaks
-    assert line.largest(39) == 0  # not even without a batch
+        assert [peak(found.at(largest)), peak(found.at(largest + 1))] == peaks
+    assert found.largest_batch(39) == 0  # not even without a batch
 
 
 def test_a_batch_that_comes_in_parts_is_a_multiple_of_them():
-    line = Line(made([40], multiple=4), made([80], multiple=4), (4, 8))
-    assert line.largest(119) == 8
-    assert line.largest(120) == 12
+    found = made([0], [10], multiple=4)
+    assert found.largest_batch(119) == 8
+    assert found.largest_batch(120) == 12
+
+
+@pytest.mark.parametrize("at_least, others", [(1, ()), (97, (194,)), (500, (1024, 50_257))])
+def test_a_batch_of_a_prime_number_tells_what_grows_with_it(at_least, others):
+    prime = prime_batch(at_least, *others)
+    assert prime >= at_least and all(prime % n for n in range(2, prime))
+    assert all(size % prime for size in others)
 
 
 # What is recorded -------------------------------------------------------------------------------
@@ -98,11 +108,14 @@ def test_weights_gradients_and_state_are_counted_to_the_byte():
     assert about == pytest.approx(peak(found), rel=0.02)
 
 
-def test_two_recordings_give_the_peak_at_any_batch():
-    (at_4,), (at_8,), (at_23,) = (recorded("no_optimization", batch_size=B) for B in (4, 8, 23))
-    line = Line(at_4, at_8, (4, 8))
-    assert line.peak(23) == pytest.approx(peak(at_23), rel=1e-4)
-    assert line.largest(peak(at_23) + MIB) == 23
+@pytest.mark.parametrize("name", ["no_optimization", "flash_attention", "gradient_accumulation"])
+def test_one_recording_gives_the_peak_at_any_batch(name):
+    own = 32 // (4 if name == "gradient_accumulation" else 1)  # it is given that many times as much
+    (at_97,), (at_32,) = (recorded(name, batch_size=B) for B in (97, own))
+    assert peak(at_97.at(32)) == pytest.approx(peak(at_32), rel=1e-4)
+    assert at_97.largest_batch(peak(at_32) + 1000) == 32
+    # And what malloc would hold of it, block by block.
+    assert at_97.at(32).held().max() == pytest.approx(at_32.held().max(), rel=1e-4)
 
 
 def test_techniques_differ_in_what_they_are_about():
@@ -127,9 +140,10 @@ def test_what_cannot_run_says_why_and_a_broken_script_is_named(tmp_path):
     file = tmp_path / "broken_script.py"
     file.write_text(text)
     broken = dataclasses.replace(broken, path=file)
-    reasons = recorded("gradient_accumulation", broken, batch_size=2)
-    assert "multiple of 4" in reasons[0]
-    assert "AttributeError" in reasons[1] and "nothing" in reasons[1]
+    found = *recorded("gradient_accumulation", batch_size=97), *recorded(broken)
+    odd, broken = (forecast.forecast("it", [one], 2, GIB).reason for one in found)
+    assert "multiple of 4" in odd
+    assert "AttributeError" in broken and "nothing" in broken
 
 
 def test_a_process_that_dies_stops_nothing_else():
