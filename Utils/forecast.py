@@ -101,13 +101,15 @@ class Recording:
 class Forecast:
     """A technique at one shape on one device.
 
-    peak, kinds: bytes, those of each kind at the peak. phase: where in a step the peak falls.
+    peak, kinds: bytes, those of each kind at the peak; tensors: bytes, the peak of tensors alone.
+    phase: where in a step the peak falls.
     largest_batch: that fits; next_bytes: what one more (or the next that it takes) would need.
     reason: why there are no figures.
     """
 
     technique: str
     peak: int = 0
+    tensors: int = 0
     kinds: dict = field(default_factory=dict)
     phase: str = ""
     largest_batch: int = 0
@@ -642,7 +644,8 @@ def forecast(name, recordings, batch, budget, on_host=False):
     largest = line.largest_batch(budget - extra)
     following = int(line.at(largest + line.multiple).live.sum(axis=1).max()) + extra
     phase = PHASES[own.phase[top]]
-    return Forecast(name, sum(kinds.values()), kinds, phase, largest, following)
+    peaks = sum(kinds.values()), int(total.max())
+    return Forecast(name, *peaks, kinds, phase, largest, following)
 
 
 # What there is to compare with ------------------------------------------------------------------
@@ -661,8 +664,9 @@ def size(text):
 
 
 def measured(path, args):
-    """The median measured peak, in bytes, by technique, of the runs at this model and shape on a
-    device like this: of the same type by its record, or of the same name."""
+    """By technique, the median measured peak of the runs at this model and shape on a device like
+    this, of the same type by its record, or of the same name: (bytes, those of tensors, which only
+    a run on a CPU tells apart, or None)."""
     rows = results.check(path, writable=False) if path.exists() else []
     shape = {"status": "ok", "step": "0", "model": args.model}
     shape |= {"batch_size": str(args.batch_size), "seq_len": str(args.seq_len)}
@@ -672,9 +676,14 @@ def measured(path, args):
     for row in rows:
         device = records.get(row["run_id"], {}).get("device", {})
         if device.get("type") == args.device.type or row["device"] == args.hardware.name:
-            peak = float(row["peak_memory_mib"] or "nan") * 2**20
-            found.setdefault(row["technique"], []).append(peak)
-    return {technique: median(peaks) for technique, peaks in found.items()}
+            tensors = records.get(row["run_id"], {}).get("memory", {}).get("tensors_mib")
+            peaks = float(row["peak_memory_mib"] or "nan"), tensors
+            found.setdefault(row["technique"], []).append(peaks)
+    medians = {}
+    for technique, peaks in found.items():
+        known = [[one for one in column if one] for column in zip(*peaks, strict=True)]
+        medians[technique] = tuple(median(column) * 2**20 if column else None for column in known)
+    return medians
 
 
 # What it says -----------------------------------------------------------------------------------
@@ -696,11 +705,15 @@ def table(found, peaks, budget):
         line += [one.phase, f"{dominant} {one.kinds[dominant] / one.peak:.0%}"]
         line += ["yes" if one.peak <= budget else "no"]
         line += ["", ""] if one.largest_batch is None else [one.largest_batch, gib(one.next_bytes)]
-        if peak := peaks.get(one.technique):
+        peak, tensors = peaks.get(one.technique, (None, None))
+        if peak:
             line += [gib(peak), f"{one.peak / peak - 1:+.1%}"]
+        if tensors:
+            line += [gib(tensors), f"{one.tensors / tensors - 1:+.1%}"]
         lines.append(line)
     headers = ["technique", *kinds, "peak", "falls in the", "mostly"]
     headers += ["fits", "largest batch", "the next needs", "measured", "error"]
+    headers += ["of tensors", "error"]
     text = [tabulate(lines, headers, tablefmt="github", disable_numparse=True)] if lines else []
     text += [f"{one.technique}: {one.reason}" for one in found if one.reason]
     return "\n".join(text)

@@ -158,7 +158,7 @@ class Run:
     def __init__(self, args, model, optimizer):
         self.args, self.model, self.optimizer = args, model, optimizer
         self.marks, self.data_ms, self.losses = [], [], []
-        self.attention, self.gradients = AttentionWatch(), record.GradientWatch(model)
+        self.operators, self.gradients = OperatorWatch(), record.GradientWatch(model)
         self.dataset_facts = {}
         # Where the timed steps begin: the device's counters, and how much was compiled by then.
         self.before, self.compiled = None, 0
@@ -185,7 +185,7 @@ class Run:
                 batch = next(batches)
                 self.data_ms.append((clock() - start) * 1e3)
                 if step == watched:
-                    with self.attention, self.gradients:
+                    with self.operators, self.gradients:
                         yield batch
                 else:
                     yield batch
@@ -204,14 +204,15 @@ class Run:
         args = self.args
         times = args.hardware.elapsed_ms(self.marks)
         after, readings = args.hardware.counters(), args.hardware.readings()
-        memory = record.memory(args.hardware, self.model, self.optimizer, self.gradients.most)
+        watched = self.gradients.most, self.operators.allocated()
+        memory = record.memory(args.hardware, self.model, self.optimizer, *watched)
         losses = [float(loss) for loss in self.losses]
         if len(times) <= args.warmup or len(losses) != len(times):
             raise RuntimeError(
                 f"{len(times)} steps and {len(losses)} losses were recorded; the loop must run "
                 f"beyond --warmup {args.warmup} and call run.log once a step"
             )
-        backend = self.attention.backend()
+        backend = self.operators.backend()
         if backend and "math" in backend:
             args.notes.append("scaled_dot_product_attention ran unfused (math)")
         if not all(map(math.isfinite, losses)):
@@ -257,14 +258,15 @@ class Run:
         print(_last_line(args, rows))
 
 
-class AttentionWatch:
-    """Which scaled_dot_product_attention really ran, from the profiler's list of operators.
+class OperatorWatch:
+    """Which scaled_dot_product_attention really ran, and what was allocated, from the profiler's
+    list of operators.
 
     It watches the second step, where that and the third are warm-up, so the measured ones never
     feel it. Compiled code calls the same operators and is seen too.
     """
 
-    OPERATORS = (
+    ATTENTION = (
         ("flash", "_scaled_dot_product_flash_attention"),
         ("memory-efficient", "_scaled_dot_product_efficient_attention"),
         ("cuDNN", "_scaled_dot_product_cudnn_attention"),
@@ -276,7 +278,8 @@ class AttentionWatch:
         self.profile = None
 
     def __enter__(self):
-        self.profile = torch.autograd.profiler.profile(use_kineto=False)  # operators only: cheap
+        # Operators only: cheap.
+        self.profile = torch.autograd.profiler.profile(use_kineto=False, profile_memory=True)
         self.profile.__enter__()
 
     def __exit__(self, *error):
@@ -290,10 +293,22 @@ class AttentionWatch:
         names = {event.name() for event in self.profile.kineto_results.events()}
         found = [
             backend
-            for backend, operator in self.OPERATORS
+            for backend, operator in self.ATTENTION
             if any(operator in name and "backward" not in name for name in names)
         ]
         return "+".join(found) or "none"
+
+    def allocated(self):
+        """The most bytes that the step had allocated on the host and not freed, beyond what was
+        there when it began; None where no step was watched."""
+        if self.profile is None:
+            return None
+        now = most = 0
+        for event in sorted(self.profile.kineto_results.events(), key=lambda one: one.start_ns()):
+            if event.name() == "[memory]" and event.device_type() == torch.autograd.DeviceType.CPU:
+                now += event.nbytes()
+                most = max(most, now)
+        return most
 
 
 class Progress:

@@ -3,6 +3,7 @@
 import ctypes
 import dataclasses
 import inspect
+import json
 import os
 import random
 import re
@@ -216,7 +217,8 @@ def in_float32(name, folder):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the heap is told to keep nothing, by glibc's")
 def test_a_run_in_float32_takes_what_was_forecast_within_5_percent(tmp_path):
-    """Of its tensors and libraries; what glibc keeps of freed ones is Heap's to tell."""
+    """Its tensors to a thousandth; with libraries where glibc keeps nothing of freed ones: what it
+    keeps is Heap's to tell, and differs from run to run."""
     techniques = [
         in_float32(name, tmp_path)
         for name in ("no_optimization", "flash_attention", "gradient_checkpointing")
@@ -226,12 +228,14 @@ def test_a_run_in_float32_takes_what_was_forecast_within_5_percent(tmp_path):
     for technique, recording in zip(techniques, found, strict=True):
         file = tmp_path / f"{technique.name}.csv"
         command = [sys.executable, str(technique.path), *shape, "--batch-size=4", "--device=cpu"]
-        command += ["--steps=2", "--warmup=1", f"--results-file={file}"]
+        command += ["--steps=4", "--warmup=3", f"--results-file={file}"]
         keep_nothing = settings.environment(MALLOC_MMAP_THRESHOLD_="100000")
         subprocess.run(command, env=keep_nothing, check=True, capture_output=True)
-        measured = float(results.check(file)[0]["peak_memory_mib"])
+        row = results.check(file)[0]
+        memory = results.records(file, [row["run_id"]])[row["run_id"]]["memory"]
+        assert peak(recording) / MIB == pytest.approx(memory["tensors_mib"], rel=0.001)
         predicted = (peak(recording) + forecast.LIBRARIES_BYTES) / MIB
-        assert predicted == pytest.approx(measured, rel=0.05), technique.name
+        assert predicted == pytest.approx(memory["peak_mib"], rel=0.05), technique.name
 
 
 # What it says -----------------------------------------------------------------------------------
@@ -240,7 +244,8 @@ def test_a_run_in_float32_takes_what_was_forecast_within_5_percent(tmp_path):
 def one(name, weights, gradients, state, activations, **more):
     kinds = dict(zip(KINDS, (weights, gradients, state, activations), strict=True))
     kinds = {kind: size * GIB for kind, size in kinds.items()}
-    return Forecast(name, sum(kinds.values()), kinds, "backward", **more)
+    size = sum(kinds.values())
+    return Forecast(name, size, size, kinds, "backward", **more)
 
 
 ARGS = Namespace(batch_size=16, seq_len=1024)
@@ -271,10 +276,15 @@ def test_a_measured_peak_stands_beside_the_predicted_one(tmp_path):
     for device in (args.hardware.name, "another machine"):
         results.append(file, rows_of("no_optimization", [1.0, 2.0], device=device))
     results.append(file, rows_of("flash_attention", [1.0], batch_size=2, device=args.hardware.name))
+    (tmp_path / "runs").mkdir()
+    run_id = results.check(file)[0]["run_id"]
+    told_apart = {"memory": {"tensors_mib": 800.0}}
+    (tmp_path / "runs" / f"{run_id}.json").write_text(json.dumps(told_apart))
     peaks = forecast.measured(file, args)
-    assert peaks == {"no_optimization": 900 * MIB}
+    assert peaks == {"no_optimization": (900 * MIB, 800 * MIB)}
     text = forecast.table([one("no_optimization", 0.25, 0, 0.25, 0.25)], peaks, GIB)
-    assert "| 0.75 " in text and "0.88" in text and "-14.7%" in text
+    cells = [cell.strip() for cell in text.splitlines()[-1].split("|")]
+    assert cells[6] == "0.75" and cells[-5:-1] == ["0.88", "-14.7%", "0.78", "-4.0%"]
 
 
 def test_it_ends_in_one_line_where_there_is_no_such_device():
