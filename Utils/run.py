@@ -7,6 +7,8 @@ is chosen in `hardware`; on a GPU the loop contains no synchronization of ours.
 
 import argparse
 import atexit
+import contextlib
+import ctypes
 import json
 import logging
 import math
@@ -280,10 +282,14 @@ class OperatorWatch:
     def __enter__(self):
         # Operators only: cheap.
         self.profile = torch.autograd.profiler.profile(use_kineto=False, profile_memory=True)
+        # Its allocator would log that what is freed was there before.
+        self.log_level = _log_level()
+        self.logged, self.log_level.value = self.log_level.value, 2  # errors
         self.profile.__enter__()
 
     def __exit__(self, *error):
         self.profile.__exit__(*error)
+        self.log_level.value = self.logged
 
     def backend(self):
         """flash, memory-efficient, cuDNN or math, several joined by +; "none" where the step
@@ -309,6 +315,15 @@ class OperatorWatch:
                 now += event.nbytes()
                 most = max(most, now)
         return most
+
+
+def _log_level():
+    """From which severity on torch's C++ code logs, as a number that can be set; where it cannot
+    be had, one without effect."""
+    with contextlib.suppress(OSError, ValueError):
+        library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libc10.so"))
+        return ctypes.c_int.in_dll(library, "FLAGS_caffe2_log_level")
+    return ctypes.c_int()
 
 
 class Progress:
