@@ -220,10 +220,10 @@ def test_clean_never_touches_results(project):
     assert (project / "results.csv").read_text() == "mine" and not (project / ".cache").exists()
 
 
-def test_smoke_leaves_results_alone(project):
-    done = make(project, "smoke")
+def test_smoke_leaves_results_alone(quick):
+    done = make(quick, "smoke")
     assert done.returncode == 0, done.stderr
-    assert "| tensorFloat32" in done.stdout and not (project / "results.csv").exists()
+    assert "| tensorFloat32" in done.stdout and not (quick / "results.csv").exists()
 
 
 def test_gpu_check_without_a_gpu_is_one_line(project):
