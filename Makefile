@@ -18,11 +18,12 @@ RESULTS_FILE ?= results.csv  ## where rows are appended
 PLOTSPREFIX  ?=              ## of the charts' file names
 # Not settings of a run:
 DEVICE_NAME  ?=              ## for plots, table, report: part of a device's name; else the newest run's
-TIMEOUT      ?= 60           ## for all, beyond, everything, ablate, recipe: minutes after which a run is ended
+TIMEOUT      ?= 60           ## for all, beyond, everything, ablate, together, recipe: minutes after which a run is ended
 PRICE        ?=              ## for table and report: what an hour of this device costs
 REPORT       ?= report.html  ## for report: where the page is written
 JSON         ?=              ## for doctor: 1 for machines
-T            ?=              ## for diff, profile, forecast: a technique, or all; for ablate: the whole, else the last rung
+T            ?=              ## for diff, profile, forecast, together: a technique, or all; for ablate: the whole, else the last rung
+N            ?= 2            ## for together: how many processes at once
 WITHOUT      ?=              ## for diff: a technique whose diff is taken back from T
 CPU          ?=              ## for profile: 1 adds where Python's time goes
 MEMORY       ?=              ## for forecast: of a device that need not be here, as in 24GiB; for profile: 1 adds what was allocated when
@@ -71,6 +72,9 @@ all beyond everything:
 
 ablate: ceilings             ## each technique alone, and the whole without it: table and chart
 	@$(PYTHON) -m Utils.ablation $(strip $(T)) $(FLAGS) $(call flag,timeout,$(TIMEOUT))
+
+together: $(ENVIRONMENT)     ## several processes of a script at once against one alone; N=2 T=NAME ROUNDS=6
+	@$(PYTHON) -m Utils.together '$(strip $(T))' $(FLAGS) $(call flag,n,$(N)) $(call flag,timeout,$(TIMEOUT))
 
 smoke: $(ENVIRONMENT)        ## every script at a tiny model, in about a minute; results.csv stays as it is
 	@mkdir -p .cache/smoke
@@ -180,6 +184,6 @@ help:                        ## this list
 	.venv/bin/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
 	@touch $@
 
-.PHONY: baseline tf32 bf16 flash fused 8bit all beyond everything ablate smoke ceilings $(TECHNIQUES) \
+.PHONY: baseline tf32 bf16 flash fused 8bit all beyond everything ablate together smoke ceilings $(TECHNIQUES) \
         doctor forecast profile plots table readme diff compare report recipe submit gallery \
         init_results reset clean test lint gpu-check help

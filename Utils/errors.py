@@ -18,11 +18,13 @@ class Unsupported(Exception):
 
 @contextmanager
 def one_line(program):
-    """Around a command: a UserError ends it with one line and exit code 2, Ctrl-C with 130."""
+    """Around a command: a UserError ends it with one line and exit code 2, Ctrl-C with another and
+    130."""
     try:
         yield
     except UserError as error:
         print(f"{program}: error: {error}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
+        print(f"\n{program}: interrupted", file=sys.stderr)
         sys.exit(130)

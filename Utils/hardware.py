@@ -14,6 +14,7 @@ What else goes on is read outside the timed steps: `other_processes` when the de
 
 import contextlib
 import importlib.util
+import logging
 import os
 import platform
 import re
@@ -32,6 +33,10 @@ from Utils.config import VOCABULARY
 from Utils.errors import Unsupported, UserError
 
 MIB = 2**20
+# A toolkit on a machine without a GPU, met by whatever compiles, is no news of the run's.
+logging.getLogger("torch.utils.cpp_extension").addFilter(
+    lambda message: not str(message.msg).startswith("No CUDA runtime is found, using CUDA_HOME")
+)
 
 
 class CPU:

@@ -4,7 +4,8 @@
 
 NAME is a technique, or all for the ladder, beyond or everything. The script runs as ever, its rows
 going to profiles/results.csv; when its last timed step has ended, a few more run under
-torch.profiler. For each technique profiles/ then holds, in place of what was there,
+torch.profiler. profiles/ lies beside the results file, where `make report` looks for it. For each
+technique it then holds, in place of what was there,
 
 - NAME.trace.json.gz, for ui.perfetto.dev or chrome://tracing
 - NAME.json, the summary
@@ -77,8 +78,9 @@ def main(argv=None):
     add("name", nargs="?", default="", help="a technique, or all, beyond, everything")
     add("--cpu", action="store_true", help="as well: where Python's time goes, by cProfile")
     add("--memory", action="store_true", help="as well: what was allocated when")
-    add("--folder", type=Path, default=Path("profiles"), help="where all of it goes")
+    add("--folder", type=Path, help="where all of it goes, else profiles/ beside the results file")
     args = parser.parse_args(argv)
+    args.folder = args.folder or args.results_file.parent / "profiles"
     if not args.name:
         raise UserError(f"T=NAME says what: all, or one of {', '.join(ladder.techniques())}")
     if args.warmup >= args.steps:  # before steps are added that the run knows nothing of
@@ -362,8 +364,9 @@ def _profile_all(techniques, args):
             try:
                 outcome = process.wait()
             except KeyboardInterrupt:  # the terminal has told it as well: let it end first
-                process.wait()
-                raise
+                outcome = process.wait()
+                if outcome != 130:  # else it said so
+                    raise
         if outcome in (2, 130):
             return outcome
         outcomes.add(outcome)

@@ -545,7 +545,8 @@ def write(path, text):
                 raise UserError(f"{path}: is no recipe, and stays; RECIPE=... names another file")
             if written[1] != hashlib.sha256(code.encode()).hexdigest()[:16]:
                 raise UserError(f"{path}: was changed, and stays; RECIPE=... names another file")
-        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.is_relative_to(CACHE):  # elsewhere a folder that is not there is a slip
+            path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: {getattr(error, 'strerror', '') or 'is no text'}") from None

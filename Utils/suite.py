@@ -70,7 +70,7 @@ def main(argv):
             print("interrupted; the same command goes on from here", file=sys.stderr)
             return 130
         if code != 0 and len(results.check(path)) == before:
-            reason = _reason(code, args.timeout)
+            reason = why_ended(code, args.timeout)
             if _python(["-m", "Utils.run", technique.name, reason, *flags], suite):
                 silent.append(f"{technique.name}: failed: {reason}")
 
@@ -163,8 +163,8 @@ def _python(command, suite, minutes=None):
             return None
 
 
-def _reason(code, minutes):
-    """Why a process that left no row has ended."""
+def why_ended(code, minutes):
+    """Why a process that left no row has ended. code: None after so many minutes."""
     if code is None:
         return f"ended after the time-out of {minutes} minutes"
     if code < 0:

@@ -1,6 +1,7 @@
 import importlib.util
 import inspect
 import json
+import logging
 import os
 import re
 import subprocess
@@ -701,3 +702,10 @@ def test_triton_without_a_c_compiler_is_unsupported(monkeypatch):
     device = hardware.CUDA(torch.device("cpu"), cuda=FakeCuda())
     with pytest.raises(Unsupported, match="C compiler"):
         hardware.check("compile", device)
+
+
+def test_only_that_there_is_a_toolkit_without_a_gpu_is_not_said(caplog):
+    logger = logging.getLogger("torch.utils.cpp_extension")
+    logger.warning("No CUDA runtime is found, using CUDA_HOME='%s'", "/usr/local/cuda")
+    logger.warning("the compiler is too old")
+    assert caplog.messages == ["the compiler is too old"]

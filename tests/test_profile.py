@@ -333,7 +333,7 @@ def profiled(tmp_path_factory):
     this process: its exit code, folder and summary."""
 
     def profiled(*replaced, name="no_optimization", flags=(), folder=None):
-        folder = folder or tmp_path_factory.mktemp("profiles")
+        folder = folder or tmp_path_factory.mktemp("beside") / "profiles"
         technique = ladder.get(name)
         text = technique.path.read_text()
         for old, new in replaced:
@@ -486,7 +486,7 @@ def test_what_cannot_run_says_why_and_leaves_no_old_trace(profiled, tmp_path, ca
 
 
 @pytest.mark.parametrize("error", ["KeyboardInterrupt()", "OSError(28, 'No space left')"])
-def test_what_ends_early_leaves_the_old_files(error, profiled, tmp_path):
+def test_what_ends_early_leaves_the_old_files(error, profiled, tmp_path, capsys):
     """After the eighth step, so under the profiler."""
     (tmp_path / "no_optimization.json").write_text('"old"')
     line = f"            if len(batches.seen) > 7:\n                raise {error}\n{LOOP}"
@@ -499,6 +499,7 @@ def test_what_ends_early_leaves_the_old_files(error, profiled, tmp_path):
             )
     if error.startswith("Key"):
         assert ended.value.code == 130
+        assert capsys.readouterr().err.splitlines()[-1] == "profile: interrupted"
     assert {path.name for path in tmp_path.iterdir() if ".lock" not in path.name} == {
         *("no_optimization.json", "results.csv", "runs")
     }
@@ -677,7 +678,8 @@ def test_several_techniques_are_stacked_in_one_chart(baseline, tmp_path, monkeyp
 
     monkeypatch.setattr(profile.subprocess, "Popen", Process)
     monkeypatch.setattr(profile.ladder, "group", lambda name: [*map(ladder.get, texts)])
-    assert profile.main(["all", *TINY, "--cpu", "--folder", str(folder)]) == 1
+    beside = f"--results-file={folder.parent / 'results.csv'}"
+    assert profile.main(["all", *TINY, "--cpu", beside]) == 1
     assert capsys.readouterr().out.split() == ["plots/profile.png", "plots/profile.svg"]
     svg = (tmp_path / "plots" / "profile.svg").read_text()
     words = re.findall(r"<text[^>]*>([^<]*)</text>", svg)

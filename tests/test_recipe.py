@@ -386,7 +386,7 @@ def test_the_script_of_a_forecast_runs(tmp_path):
 
 def test_only_a_recipe_that_nobody_changed_is_written_over(tmp_path):
     found = recipe.recommend(rows_from(halving(), ladder.line(WHOLE)))
-    text, path = recipe.script(found["fastest"], found["described"]), tmp_path / "a" / "recipe.py"
+    text, path = recipe.script(found["fastest"], found["described"]), tmp_path / "recipe.py"
     recipe.write(path, text)
     recipe.write(path, text)
     path.write_text(text + "# mine\n")
@@ -399,6 +399,9 @@ def test_only_a_recipe_that_nobody_changed_is_written_over(tmp_path):
         assert path.read_text() == mine
     with pytest.raises(UserError, match="Is a directory"):
         recipe.write(tmp_path, text)
+    with pytest.raises(UserError, match="nowhere/recipe.py: No such file or directory"):
+        recipe.write(tmp_path / "nowhere" / "recipe.py", text)
+    assert not (tmp_path / "nowhere").exists()
 
 
 def blocks(techniques):

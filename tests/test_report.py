@@ -12,7 +12,6 @@ from html import unescape
 from importlib import import_module
 from importlib.util import find_spec
 
-import numpy as np
 import pandas as pd
 import pytest
 from playwright.sync_api import sync_playwright
@@ -189,44 +188,6 @@ def cells(page):
     """The texts of the main table as they stand there: a list of rows."""
     rows = "[...document.querySelectorAll('#techniques tbody tr')]"
     return page.evaluate(f"{rows}.map(row => [...row.cells].map(cell => cell.innerText))")
-
-
-def test_every_number_of_the_table_is_found_in_the_rows(html, opened, reference):
-    rows = pd.read_csv(reference / "results.csv")
-    rows = rows[rows.device == rows.device.iloc[-1]]
-    timed = rows[(rows.status == "ok") & (rows.phase == "timed")]
-    medians = timed.groupby(["technique", "round"]).step_ms.median()
-    base, seen = medians["no_optimization"], 0
-    page = opened(html)
-    for name, *own_cells in cells(page):
-        name = name.split()[0]
-        if name not in medians or "own batch" in str(rows[rows.technique == name].note.iloc[0]):
-            assert name in medians or own_cells == [reason_in(rows, name)]
-            continue
-        over, over_parent, step, rate, memory, loss, *_ = own_cells
-        own = timed[timed.technique == name]
-        p20, median, p80 = np.percentile(own.step_ms, [20, 50, 80])
-        assert step.split() == [f"{median:,.1f}", f"{p20:,.1f}-{p80:,.1f}"]
-        assert rate == f"{(own.batch_size * own.seq_len).iloc[0] / median * 1e3:,.0f}"
-        speedup = np.exp(np.log(base / medians[name]).mean())
-        assert float(over.split("x")[0]) == pytest.approx(speedup, abs=0.006)
-        if parent := ladder.techniques()[name].parent:
-            ratio = np.exp(np.log(medians[parent] / medians[name]).mean())
-            assert float(over_parent.split("x")[0]) == pytest.approx(ratio, abs=0.006)
-        peaks = own.groupby("round").peak_memory_mib.first()
-        assert memory == f"{peaks.median():,.0f}"
-        losses = [one.loss.tail(10).mean() for _, one in own.groupby("round")]
-        assert float(loss) == pytest.approx(np.mean(losses), abs=0.0006)
-        seen += 1
-    assert seen >= 7
-    bars = page.locator("#ladder .row .value b").all_inner_texts()
-    assert bars == [row[1].split()[0] for row in cells(page) if len(row) > 2]
-
-
-def reason_in(rows, name):
-    """Why a technique has no timing, as its last row says it."""
-    row = rows[rows.technique == name].iloc[-1]
-    return f"{row.status.replace('_', ' ')}: {row.note}"
 
 
 def test_the_headline_is_the_fastest_with_a_verdict_and_says_what_it_costs(html, opened, reference):

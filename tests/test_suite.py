@@ -16,12 +16,52 @@ from Utils import data, results, suite
 
 FLAGS = ["MODEL=gpt2-tiny", "STEPS=3", "WARMUP=1", "DATASET=synthetic", "DEVICE=cpu"]
 PARENT = "Parent: no_optimization"
+STAND_IN = '''"""Trains nothing and needs no torch, but leaves what a script does.
+
+Parent: none
+"""
+
+import json
+import os
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+from Utils import results, settings
+
+parser = settings.Parser("stand-in", __doc__)
+settings.add_settings(parser)
+args = parser.parse_args()
+row = dict.fromkeys(results.COLUMNS, 1) | {
+    "run_id": f"{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}",
+    "round": args.round,
+    "technique": Path(sys.argv[0]).stem,
+    "status": "ok",
+    "note": "",
+}
+phases = ["warmup"] * args.warmup + ["timed"] * (args.steps - args.warmup)
+rows = [row | {"step": step, "phase": phase} for step, phase in enumerate(phases)]
+known = {"suite": os.environ["SUITE"], "settings": {"seed": args.seed}}
+path = args.results_file.parent / "runs" / f"{row['run_id']}.json"
+path.parent.mkdir(exist_ok=True)
+path.write_text(json.dumps(known))
+results.append(args.results_file, rows)
+'''
 
 
 @pytest.fixture
 def project(tmp_path):
     """A copy of the project with two quick scripts, to break at will."""
     return copy_project(tmp_path, "no_optimization", "tensorFloat32")
+
+
+@pytest.fixture
+def quick(tmp_path):
+    """The same with stand-ins: for what the suite does, whichever scripts it runs."""
+    project = copy_project(tmp_path)
+    (project / "no_optimization.py").write_text(STAND_IN)
+    (project / "tensorFloat32.py").write_text(STAND_IN.replace("Parent: none", PARENT))
+    return project
 
 
 def make(project, *words, **options):
@@ -90,10 +130,10 @@ def test_what_is_only_unsupported_is_no_failure(project):
     assert done.returncode == 0, done.stderr
 
 
-def test_rounds_are_interleaved_and_every_other_one_goes_backwards(project):
-    done = run_suite(project, "ROUNDS=3")
+def test_rounds_are_interleaved_and_every_other_one_goes_backwards(quick):
+    done = run_suite(quick, "ROUNDS=3")
     assert done.returncode == 0, done.stderr
-    runs = results.read(project / "results.csv").groupby("run_id")[["technique", "round"]].first()
+    runs = results.read(quick / "results.csv").groupby("run_id")[["technique", "round"]].first()
     there, back = ["no_optimization", "tensorFloat32"], ["tensorFloat32", "no_optimization"]
     assert list(runs.technique) == there + back + there
     assert list(runs["round"]) == [0, 0, 1, 1, 2, 2]
@@ -180,10 +220,10 @@ def test_clean_never_touches_results(project):
     assert (project / "results.csv").read_text() == "mine" and not (project / ".cache").exists()
 
 
-def test_smoke_leaves_results_alone(project):
-    done = make(project, "smoke")
+def test_smoke_leaves_results_alone(quick):
+    done = make(quick, "smoke")
     assert done.returncode == 0, done.stderr
-    assert "| tensorFloat32" in done.stdout and not (project / "results.csv").exists()
+    assert "| tensorFloat32" in done.stdout and not (quick / "results.csv").exists()
 
 
 def test_gpu_check_without_a_gpu_is_one_line(project):
@@ -224,36 +264,36 @@ def test_a_killed_suite_goes_on_where_it_was(victim, project):
     assert [row for row in kept(project) if row[3] == "ok"] == whole
 
 
-def test_more_rounds_run_only_what_is_missing_and_a_complete_suite_starts_anew(project):
-    assert run_suite(project).returncode == 0
-    before = (project / "results.csv").read_text()
-    done = run_suite(project, "ROUNDS=2")
+def test_more_rounds_run_only_what_is_missing_and_a_complete_suite_starts_anew(quick):
+    assert run_suite(quick).returncode == 0
+    before = (quick / "results.csv").read_text()
+    done = run_suite(quick, "ROUNDS=2")
     assert "going on: 2 of 4 runs" in done.stderr
-    after = (project / "results.csv").read_text()
-    assert after.startswith(before) and {row[0] for row in kept(project)} == {0, 1}
-    assert len(kept(project)) == 2 * 2 * 3
-    done = run_suite(project, "ROUNDS=2")
-    assert "going on" not in done.stderr and len(kept(project)) == 2 * 2 * 2 * 3
+    after = (quick / "results.csv").read_text()
+    assert after.startswith(before) and {row[0] for row in kept(quick)} == {0, 1}
+    assert len(kept(quick)) == 2 * 2 * 3
+    done = run_suite(quick, "ROUNDS=2")
+    assert "going on" not in done.stderr and len(kept(quick)) == 2 * 2 * 2 * 3
 
 
-def test_rounds_can_be_added_to_others(project):
+def test_rounds_can_be_added_to_others(quick):
     command = [sys.executable, "-m", "Utils.suite", *(f"--{flag.lower()}" for flag in FLAGS)]
     command += ["--round", "3"]
     environment = {**os.environ, "CACHE_DIR": str(data.CACHE), "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True)
+    done = subprocess.run(command, cwd=quick, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    runs = results.read(project / "results.csv").groupby("run_id").first()
+    runs = results.read(quick / "results.csv").groupby("run_id").first()
     assert list(runs["round"]) == [3, 3]
     assert list(runs.technique) == ["tensorFloat32", "no_optimization"]  # an odd one, so backwards
-    seeds = [json.loads(p.read_text())["settings"]["seed"] for p in (project / "runs").iterdir()]
+    seeds = [json.loads(p.read_text())["settings"]["seed"] for p in (quick / "runs").iterdir()]
     assert seeds == [3, 3]
 
 
-def test_a_changed_script_is_measured_anew(project):
-    assert run_suite(project).returncode == 0
-    source = (project / "tensorFloat32.py").read_text()
-    (project / "tensorFloat32.py").write_text(source.replace('"high"', '"medium"'))
-    done = run_suite(project, "ROUNDS=2")
+def test_a_changed_script_is_measured_anew(quick):
+    assert run_suite(quick).returncode == 0
+    with (quick / "tensorFloat32.py").open("a") as file:
+        file.write("# another idea\n")
+    done = run_suite(quick, "ROUNDS=2")
     assert "going on" not in done.stderr and "[4/4]" in done.stderr
 
 
@@ -268,16 +308,16 @@ def test_a_run_that_hangs_is_ended_and_recorded(tmp_path, monkeypatch, capsys):
     assert row["status"] == "failed" and "time-out of 60 minutes" in row["note"]
 
 
-def test_one_word_runs_the_ladder_or_what_is_beyond_it_or_everything(project):
-    (project / "beyond").mkdir()
-    (project / "beyond" / "__init__.py").touch()
-    idea(project, "beyond/my_idea", parent="Parent: no_optimization")
+def test_one_word_runs_the_ladder_or_what_is_beyond_it_or_everything(quick):
+    (quick / "beyond").mkdir()
+    (quick / "beyond" / "__init__.py").touch()
+    (quick / "beyond" / "my_idea.py").write_text(STAND_IN.replace("Parent: none", PARENT))
     for target, names in (
         ("all", ["no_optimization", "tensorFloat32"]),
         ("beyond", ["no_optimization", "my_idea"]),
         ("everything", ["no_optimization", "my_idea", "tensorFloat32"]),
     ):
-        done = make(project, target, f"RESULTS_FILE={target}.csv")
+        done = make(quick, target, f"RESULTS_FILE={target}.csv")
         assert done.returncode == 0, done.stderr
-        assert list(results.read(project / f"{target}.csv").technique.unique()) == names
+        assert list(results.read(quick / f"{target}.csv").technique.unique()) == names
         assert f"| {names[-1]}" in done.stdout and "plots/speedup.png" in done.stdout

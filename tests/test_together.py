@@ -1,0 +1,146 @@
+"""Several processes of one script at once: what counts of them, what is said, what is left."""
+
+import os
+import re
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import numpy as np
+import psutil
+import pytest
+
+from tests.rows import rows_of
+from Utils import ladder, results, together
+from Utils.errors import Unsupported, UserError
+
+FLAGS = ["--model=gpt2-tiny", "--steps=6", "--warmup=2", "--dataset=synthetic", "--device=cpu"]
+PART = together.Part(
+    began=100.0, step_s=np.array([1.0, 1.0, 2.0]), tokens=64, peak_mib=300.0, note="", record={}
+)
+
+
+def left():
+    """Those of the processes that are there, in the order of their start."""
+    found = [p for p in psutil.process_iter(["cmdline", "status"]) if p.info["cmdline"]]
+    ours = [p for p in found if any("together.take_part" in word for word in p.info["cmdline"])]
+    ours = [p for p in ours if p.info["status"] != psutil.STATUS_ZOMBIE]
+    return sorted(ours, key=lambda process: process.pid)
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    """The scratch of these tests alone; tokens and the like are where they are."""
+    monkeypatch.setattr(together, "CACHE", tmp_path / "cache")
+    yield tmp_path / "cache"
+    assert not list((tmp_path / "cache").iterdir())
+
+
+def test_only_the_time_in_which_all_train_counts():
+    assert together.tokens_per_second([PART]) == pytest.approx([3 * 64 / 4])
+    late = replace(PART, began=101.5, step_s=np.array([0.5, 5.0]), tokens=10)
+    # from 101.5 to 104: half of a step and a whole one, against a whole one and 2 of 5 seconds
+    assert together.tokens_per_second([PART, late]) == pytest.approx([96 / 2.5, 14 / 2.5])
+    assert together.tokens_per_second([late, PART]) == pytest.approx([14 / 2.5, 96 / 2.5])
+
+
+def test_the_rounds_are_compared_in_pairs():
+    halves = [replace(PART, step_s=PART.step_s * slower) for slower in (1.6, 1.7, 1.8)]
+    ratio = together.compare([[PART]] * 3, [[one, one] for one in halves])
+    assert ratio["speedup"] == pytest.approx(2 / (1.6 * 1.7 * 1.8) ** (1 / 3))
+    assert ratio["verdict"] == "faster" and ratio["speedup_low"] > 1
+    worse = [replace(PART, step_s=PART.step_s * slower) for slower in (2.6, 2.7, 2.8)]
+    assert together.compare([[PART]] * 3, [[one, one] for one in worse])["verdict"] == "slower"
+    assert np.isnan(together.compare([[PART]], [[PART, PART]])["speedup_low"])
+
+
+def test_two_at_once_are_measured_and_leave_no_rows(cache, capsys, tmp_path, monkeypatch):
+    kept, whole = [], together.at_once
+    monkeypatch.setattr(together, "at_once", lambda *args: kept.append(whole(*args)) or kept[-1])
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    monkeypatch.setenv("SUITE", "")
+    monkeypatch.chdir(tmp_path)
+    assert together.main(["no_optimization", "--n=2", *FLAGS]) == 0
+    said = capsys.readouterr().out
+    ((one,), (first, second)) = kept
+    assert one.record["threads"] == 2
+    assert first.record["threads"] == second.record["threads"] == 1
+    assert abs(first.began - second.began) < 0.2  # their warm-ups never end that close together
+    assert len(first.step_s) == 4 and first.record["settings"] == one.record["settings"]
+    rates = [together.tokens_per_second(parts).sum() for parts in kept]
+    assert f"2 at once train {rates[1] / rates[0]:.2f}x as many tokens a second" in said
+    assert re.search(rf"\| +2 \| +1 \| +[\d,]+ \+ [\d,]+ \| +{rates[1]:,.0f} \|", said), said
+    assert f"{first.peak_mib:,.0f} + {second.peak_mib:,.0f} |" in said
+    assert "one round cannot tell" in said and not left()
+    assert not (tmp_path / "results.csv").exists() and not (tmp_path / "runs").exists()
+
+
+def test_one_that_ends_is_named_and_the_others_are_ended(cache, monkeypatch):
+    def at_once(name):
+        together.at_once(ladder.get(name), 2, FLAGS, minutes=5)
+
+    with pytest.raises(Unsupported, match="fused_cross_entropy, process . of 2: unsupported: Tri"):
+        at_once("fused_cross_entropy")
+    assert not left()
+    monkeypatch.setattr(together.time, "sleep", lambda _: [late.kill() for late in left()[1:]])
+    reason = r"no_optimization, process 2 of 2: failed: killed by SIGKILL \(out of memory\?\)"
+    with pytest.raises(together.Failed, match=reason):
+        at_once("no_optimization")
+    assert not left()
+
+
+def test_what_is_interrupted_or_takes_too_long_is_ended(cache, monkeypatch):
+    def at_once(minutes=1):
+        together.at_once(ladder.get("no_optimization"), 2, FLAGS, minutes)
+
+    with pytest.raises(together.Failed, match="process 1 of 2: failed: ended after the time-out"):
+        at_once(minutes=0)
+
+    def interrupt(seconds):
+        if len(left()) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(together.time, "sleep", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        at_once()
+    assert not left()
+
+
+def test_they_end_with_the_one_who_started_them(tmp_path):
+    command = [sys.executable, "-m", "Utils.together", "no_optimization", *FLAGS, "--steps=100000"]
+    environment, end = {**os.environ, "CACHE_DIR": str(tmp_path)}, time.monotonic() + 60
+    with subprocess.Popen(command, cwd=ladder.ROOT, env=environment) as process:
+        while not list(tmp_path.glob("together-*/1/ready")) and time.monotonic() < end:
+            time.sleep(0.1)
+        assert len(left()) == 1
+        process.kill()
+    while left() and time.monotonic() < end:
+        time.sleep(0.1)
+    assert not left()
+
+
+def test_what_cannot_be_is_said(cache, capsys):
+    cache.mkdir()
+    for words, said in (
+        ([], "T=NAME says what"),
+        (["no_optimization", "--warmup=0"], "--warmup 0"),
+        (["nothing"], "nothing"),
+    ):
+        with pytest.raises(UserError, match=said):
+            together.main(words)
+    with pytest.raises(SystemExit):
+        together.main(["no_optimization", "--n=1"])
+    assert "'1' is not a whole number from 2 up" in capsys.readouterr().err
+
+
+def test_the_reason_of_each_end_is_found(tmp_path):
+    def failure(log):
+        (tmp_path / "log").write_text(log)
+        return together._failure("x, process 1 of 2", tmp_path, "killed by SIGKILL")
+
+    assert str(failure("")) == "x, process 1 of 2: failed: killed by SIGKILL"
+    asked = failure("chatter\nx: error: --model gpt5: choose gpt2\n")
+    assert isinstance(asked, UserError) and str(asked) == "--model gpt5: choose gpt2"
+    results.append(tmp_path / "results.csv", rows_of("x", [], status="out_of_memory", note="8x64"))
+    assert str(failure("")) == "x, process 1 of 2: out of memory: 8x64"
