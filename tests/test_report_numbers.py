@@ -122,7 +122,8 @@ def page(tmp_path_factory):
 
 
 class Data:
-    """The committed rows that belong together with the newest run, by technique where asked."""
+    """The committed rows that belong together with the newest run, by technique where asked; those
+    of variants, which only the ablation and the recipe read, in `every` alone."""
 
     def __init__(self, folder):
         rows = pd.read_csv(folder / "results.csv", keep_default_na=False, na_values=[""])
@@ -132,7 +133,7 @@ class Data:
         shape = ["device", "torch", "model", "dataset", "asked", "seq_len", "commit"]
         newest = rows.loc[rows.run_id.idxmax()]
         assert (rows[shape] == newest[shape]).all(axis=None), "the reference is of one kind"
-        self.rows, self.first = rows, newest
+        self.first = newest
         assert (rows.groupby(["technique", "round"]).run_id.nunique() == 1).all()
         self.records = {
             run_id: json.loads((folder / "runs" / f"{run_id}.json").read_text())
@@ -141,17 +142,18 @@ class Data:
         grades = {key: record.get("quality", {}) for key, record in self.records.items()}
         rows["tainted"] = [grades[run_id].get("grade") == "tainted" for run_id in rows.run_id]
         rows["ms"] = rows.step_ms * rows.asked / rows.batch_size  # of as many tokens
-        self.timed = rows[rows.phase == "timed"]
-        self.names = set(rows.technique)
+        self.every, self.names = rows, set(rows.technique)
         self.order = [name for name in ladder.techniques() if name in self.names]
+        self.rows = rows[rows.technique.isin(self.order)]
+        self.timed = self.rows[self.rows.phase == "timed"]
         self.measured = [name for name in self.order if name in set(self.timed.technique)]
         self.rounds = rows["round"].nunique()
 
     def of(self, name):
-        return self.rows[self.rows.technique == name]
+        return self.every[self.every.technique == name]
 
     def steps(self, name):
-        return self.timed[self.timed.technique == name]
+        return self.of(name)[self.of(name).phase == "timed"]
 
     def median(self, name):
         return self.steps(name).step_ms.median()
@@ -170,7 +172,8 @@ class Data:
 
     def ratio(self, name, other, clean=False):
         """How many times as fast as another, low and high: of the medians of each round."""
-        timed = self.timed[~self.timed.tainted] if clean else self.timed
+        timed = self.every[self.every.phase == "timed"]
+        timed = timed[~timed.tainted] if clean else timed
         medians = timed.groupby(["technique", "round"]).ms.median()
         return np.exp(interval(np.log(medians[other] / medians[name]).dropna()))
 
@@ -316,6 +319,34 @@ def memory(data, page):
             yield ("memory", name, title), text
 
 
+def ablation(data, page):
+    """What each script of the ladder is worth on the baseline, on its parent, and at the end of the
+    whole that the variants name. That the sentences say the right thing, test_ablation.py shows."""
+    variants = [re.match(r"(\w+)([+-])(\w+)$", name) for name in data.names - set(data.order)]
+    if not variants:
+        return
+    pairs, whole = {}, next(match[1] for match in variants if match[2] == "-")
+    for name in data.order:
+        if (parent := ladder.get(name).parent) and ladder.get(name).at_top_level:
+            ways = {"alone": (f"{BASELINE}+{name}", BASELINE), "ladder": (name, parent)}
+            if parent == BASELINE:
+                ways["alone"] = ways["ladder"]
+            ways["last"] = ways["ladder"] if name == whole else (whole, f"{whole}-{name}")
+            pairs[name] = {way: pair for way, pair in ways.items() if data.names.issuperset(pair)}
+    assert {f"{a}{b}{c}" for a, b, c in (match.groups() for match in variants)} == {
+        one for ways in pairs.values() for pair in ways.values() for one in pair
+    } - set(data.order)
+    lines = f"{CONFIDENCE:.0%} {data.described()}"
+    for line in (text for part, *_, text in page.places if part == "ablation"):
+        if said := re.match(r"(\w+): \S+ alone and \S+ added last", line):
+            ways = pairs[said[1]]
+            lines += "".join(f" {data.ratio(*ways[way])[0]:.2f}x" for way in ("alone", "last"))
+    yield ("ablation", "", ""), lines
+    for name, ways in pairs.items():
+        texts = [data.ratio_text(*pair) for pair in ways.values()]
+        yield ("ablation", name, ""), " ".join([*(text.split()[0] for text in texts), *texts])
+
+
 def limits(data, page):
     for name in data.measured:
         precision = data.recorded(name, "limits", "precision")[-1:]
@@ -385,7 +416,7 @@ def test_every_number_is_where_the_rows_say(page):
     data, shown, expected = page.data, defaultdict(list), defaultdict(list)
     for section, row, column, text in page.places:
         shown[section, row, column] += numbers(text, data.names)
-    for part in (header, speed, steps, memory, limits, quality, environment):
+    for part in (header, speed, steps, memory, ablation, limits, quality, environment):
         for place, text in part(data, page):
             expected[place] += numbers(text, data.names)
     found = {place: v for place, v in shown.items() if v and place[0] != "recipe"}
