@@ -490,7 +490,7 @@ def fakes(technique, device, tracker, multiples):
 
     with ExitStack() as stack:
         for target, replacement in (
-            ("Utils.hardware.choose", lambda wanted: device),
+            ("Utils.hardware.choose", lambda wanted, *ranks: device),
             ("Utils.batch.largest_batch", lambda args, technique: args.batch_size),
             ("Utils.run.Settings.require_batch_multiple", require_batch_multiple),
             ("multiprocessing.forkserver.ensure_running", lambda: None),
@@ -795,7 +795,7 @@ def main(argv):
     device = device_of(given["device"], memory)
     given |= {"rounds": 1, "round": 0}
     flags = [f"--{name.replace('_', '-')}={value}" for name, value in given.items()]
-    with patch("Utils.hardware.choose", lambda wanted: device), patch("sys.excepthook"):
+    with patch("Utils.hardware.choose", lambda wanted, *ranks: device), patch("sys.excepthook"):
         args = run.parse_args("", flags, "forecast")
     flags += [f"--seq-len={args.seq_len}"]
     memory = memory or device.memory_bytes
