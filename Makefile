@@ -78,6 +78,9 @@ ablate: ceilings             ## each technique alone, and the whole without it: 
 ddp: $(ENVIRONMENT)          ## one run on several GPUs, or cores with DEVICE=cpu; GPUS=4, T=fully_sharded
 	@$(PYTHON) -m Utils.launch '$(strip $(T))' $(call flag,gpus,$(GPUS)) $(FLAGS)
 
+scaling: $(ENVIRONMENT)      ## strong and weak scaling: table and chart; GPUS="1 2 4 8" ROUNDS=4
+	@$(PYTHON) -m Utils.scaling '$(strip $(T))' $(call flag,gpus,$(GPUS)) $(FLAGS)
+
 smoke: $(ENVIRONMENT)        ## every script at a tiny model, in about a minute; results.csv stays as it is
 	@mkdir -p .cache/smoke
 	@$(PYTHON) -m Utils.suite $(FLAGS) --model gpt2-tiny --steps 8 --warmup 3 --rounds 1 \
@@ -186,6 +189,6 @@ help:                        ## this list
 	.venv/bin/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
 	@touch $@
 
-.PHONY: baseline tf32 bf16 flash fused 8bit all beyond everything ablate ddp smoke ceilings $(TECHNIQUES) \
+.PHONY: baseline tf32 bf16 flash fused 8bit all beyond everything ablate ddp scaling smoke ceilings $(TECHNIQUES) \
         doctor forecast profile plots table readme diff compare report recipe submit gallery \
         init_results reset clean test lint gpu-check help

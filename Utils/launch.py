@@ -16,6 +16,7 @@ import sys
 import tempfile
 import uuid
 from pathlib import Path
+from unittest.mock import patch
 
 from Utils import hardware, ladder, ranks, settings
 from Utils.errors import UserError, one_line
@@ -63,18 +64,21 @@ def flags(args, r, **others):
     return [f"--{name.replace('_', '-')}={values[name]}" for name in vars(known.parse_args([]))]
 
 
-def launch(technique, flags, count):
-    """Runs a technique as `count` ranks. Returns its exit code, 130 where it was interrupted."""
+def launch(technique, flags, count, threads=None):
+    """Runs a technique as `count` ranks. Returns its exit code, 130 where it was interrupted.
+
+    threads: of the host for each rank; else OMP_NUM_THREADS, else its share of the cores.
+    """
     # Here, as it takes a second and says much that is of no use.
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
-    cores = hardware.available("cpu")[0]
-    threads = os.environ.get("OMP_NUM_THREADS", str(max(1, cores // count)))
-    os.environ.update(settings.environment(OMP_NUM_THREADS=threads))
-    with tempfile.TemporaryDirectory() as folder:
+    share = max(1, hardware.available("cpu")[0] // count)
+    threads = str(threads or os.environ.get("OMP_NUM_THREADS", share))
+    told = patch.dict(os.environ, settings.environment(OMP_NUM_THREADS=threads))
+    with told, tempfile.TemporaryDirectory() as folder:
         config = LaunchConfig(
             min_nodes=1,
             max_nodes=1,

@@ -76,10 +76,11 @@ def groups(rows):
     rows = rows.assign(code=rows.commit.str.removesuffix("-dirty"), batch=asked_batch(rows))
     return [
         (
-            f"{model} {B}x{T} on {device} (torch {version}, {dataset}, commit {code or 'unknown'})",
+            f"{model} {B}x{T} on {f'{ranks} x ' if ranks > 1 else ''}{device} "
+            f"(torch {version}, {dataset}, commit {code or 'unknown'})",
             group,
         )
-        for (device, version, model, dataset, B, T, _, code), group in rows.groupby(GROUP)
+        for (device, version, model, dataset, B, T, ranks, code), group in rows.groupby(GROUP)
     ]
 
 
