@@ -20,7 +20,7 @@ import torch._dynamo  # these three here, once, and not in each fork
 import torch.distributed.fsdp
 import torch.distributed.optim
 
-from Utils import hardware, ladder, launch, ranks, record, results, run, settings
+from Utils import hardware, kinds, ladder, launch, ranks, record, results, run, settings
 from Utils.config import CONFIGS
 from Utils.data import TokenBatches
 from Utils.errors import UserError
@@ -417,3 +417,47 @@ def test_two_agents_are_two_nodes_of_one_run(tmp_path):
 def test_the_rank_at_fault_is_named(codes, noticed, says):
     assert launch.diagnosis(codes, noticed).startswith(says)
     assert bool(says) == bool(launch.diagnosis(codes, noticed))
+
+
+# In the profile ---------------------------------------------------------------------------------
+
+
+def event(name, start, end, cat="cpu_op", thread=1, **args):
+    at = {"ts": start, "dur": end - start, "pid": thread // 10, "tid": thread}
+    return {"ph": "X", "name": name, "cat": cat, **at, "args": args}
+
+
+STEPS = [event(f"ProfilerStep#{n}", 100 * n, 100 * n + 99, "user_annotation") for n in (1, 2, 3)]
+
+
+def test_what_of_gloos_exchange_is_hidden_behind_computation():
+    """Each step computes for 60 us and exchanges for 40, of which 25 are behind the computation."""
+    spans = [
+        one
+        for start in (100, 200, 300)
+        for one in (
+            event("aten::mm", start + 10, start + 70),
+            event("gloo:all_reduce", start + 45, start + 65, "user_annotation", 7),
+            event("gloo:all_reduce", start + 65, start + 85, "user_annotation", 8),
+            event("gloo:all_reduce", start + 60, start + 80, "user_annotation", 9),  # with others
+        )
+    ]
+    found = kinds.summarize([*STEPS, *spans])["communication"]
+    assert found == {"ms": pytest.approx(0.04), "hidden": pytest.approx(25 / 40)}
+    assert kinds.summarize([*STEPS, event("aten::mm", 110, 120)])["communication"] is None
+
+
+def test_what_of_nccls_exchange_is_hidden_behind_other_kernels():
+    launches, kernels = [], []
+    for step in (100, 200, 300):
+        for name, start, end in (("gemm", 10, 50), ("ncclDevKernel_AllReduce", 40, 80)):
+            number = len(launches)
+            at = step + start - 5
+            launches.append(
+                event("cudaLaunchKernel", at, at + 1, "cuda_runtime", correlation=number)
+            )
+            kernels.append(
+                event(name, step + start, step + end, "kernel", 70 + len(name), correlation=number)
+            )
+    found = kinds.summarize([*STEPS, *launches, *kernels])["communication"]
+    assert found == {"ms": pytest.approx(0.04), "hidden": pytest.approx(10 / 40)}
