@@ -13,6 +13,7 @@ MODEL        ?= gpt2         ## gpt2-tiny, gpt2, gpt2-medium, gpt2-large, gpt2-x
 DATASET      ?= stdlib       ## stdlib, synthetic, a file or folder of text, or a Hugging Face Hub id
 DEVICE       ?= auto         ## auto, cpu, cuda, cuda:N, mps
 SEED         ?= 0            ## of the weights and the batches
+BUCKET_MB    ?= 25           ## MiB of gradients that several ranks sum at once
 ROUNDS       ?= 1            ## runs of each script, interleaved; from 2 on there are intervals
 RESULTS_FILE ?= results.csv  ## where rows are appended
 PLOTSPREFIX  ?=              ## of the charts' file names
@@ -22,8 +23,9 @@ TIMEOUT      ?= 60           ## for all, beyond, everything, ablate, together, r
 PRICE        ?=              ## for table and report: what an hour of this device costs
 REPORT       ?= report.html  ## for report: where the page is written
 JSON         ?=              ## for doctor: 1 for machines
-T            ?=              ## for diff, profile, forecast, together: a technique, or all; for ablate: the whole, else the last rung
 N            ?= 2            ## for together: how many processes at once
+T            ?=              ## for diff, profile, forecast, together: a technique, or all; for ablate: the whole, else the last rung; for ddp, scaling: else distributed_data_parallel
+GPUS         ?=              ## for ddp: how many, else all there are; for scaling: as in GPUS="1 2 4"
 WITHOUT      ?=              ## for diff: a technique whose diff is taken back from T
 CPU          ?=              ## for profile: 1 adds where Python's time goes
 MEMORY       ?=              ## for forecast: of a device that need not be here, as in 24GiB; for profile: 1 adds what was allocated when
@@ -39,6 +41,7 @@ FLAGS = $(call flag,steps,$(STEPS)) $(call flag,warmup,$(WARMUP)) \
         $(call flag,batch-size,$(BATCH_SIZE)) $(call flag,seq-len,$(SEQ_LEN)) \
         $(call flag,model,$(MODEL)) $(call flag,dataset,$(DATASET)) \
         $(call flag,device,$(DEVICE)) $(call flag,seed,$(SEED)) \
+        $(call flag,bucket-mb,$(BUCKET_MB)) \
         $(call flag,rounds,$(ROUNDS)) $(call flag,results-file,$(RESULTS_FILE)) \
         $(call flag,plotsprefix,$(PLOTSPREFIX))
 SELECTION = $(call flag,results-file,$(RESULTS_FILE)) $(call flag,device-name,$(DEVICE_NAME))
@@ -75,6 +78,12 @@ ablate: ceilings             ## each technique alone, and the whole without it: 
 
 together: $(ENVIRONMENT)     ## several processes of a script at once against one alone; N=2 T=NAME ROUNDS=6
 	@$(PYTHON) -m Utils.together '$(strip $(T))' $(FLAGS) $(call flag,n,$(N)) $(call flag,timeout,$(TIMEOUT))
+
+ddp: $(ENVIRONMENT)          ## one run on several GPUs, or cores with DEVICE=cpu; GPUS=4, T=fully_sharded
+	@$(PYTHON) -m Utils.launch '$(strip $(T))' $(call flag,gpus,$(GPUS)) $(FLAGS)
+
+scaling: $(ENVIRONMENT)      ## strong and weak scaling: table and chart; GPUS="1 2 4 8" ROUNDS=4
+	@$(PYTHON) -m Utils.scaling '$(strip $(T))' $(call flag,gpus,$(GPUS)) $(FLAGS)
 
 smoke: $(ENVIRONMENT)        ## every script at a tiny model, in about a minute; results.csv stays as it is
 	@mkdir -p .cache/smoke
@@ -184,6 +193,6 @@ help:                        ## this list
 	.venv/bin/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
 	@touch $@
 
-.PHONY: baseline tf32 bf16 flash fused 8bit all beyond everything ablate together smoke ceilings $(TECHNIQUES) \
+.PHONY: baseline tf32 bf16 flash fused 8bit all beyond everything ablate ddp scaling together smoke ceilings $(TECHNIQUES) \
         doctor forecast profile plots table readme diff compare report recipe submit gallery \
         init_results reset clean test lint gpu-check help

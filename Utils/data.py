@@ -45,16 +45,19 @@ DATASETS = (
 
 class TokenBatches:
     """The batches of a run: `batches[step]` is (idx, targets), each int64 (B, T) on the CPU, in
-    pageable memory; targets are idx one token further on. Iterating never ends.
+    pageable memory; targets are idx one token further on. Iterating never ends. Of several ranks
+    all draw the same batch, and each keeps its share, (B / world_size, T).
 
-    Reads dataset, batch_size (B), seq_len (T) and seed off `args`, and has its hardware count
-    memory from here on. Raises UserError where the corpus cannot be had or is shorter than one
-    sequence.
+    Reads dataset, batch_size (B), seq_len (T), seed, rank and world_size off `args`, and has its
+    hardware count memory from here on. Raises UserError where the corpus cannot be had or is
+    shorter than one sequence.
     """
 
     def __init__(self, args):
         self.tokens, self.facts = load_tokens(args.dataset)
         self.batch_size, self.seq_len, self.seed = args.batch_size, args.seq_len, args.seed
+        own = args.batch_size // args.world_size
+        self.share = slice(args.rank * own, (args.rank + 1) * own)  # of every batch
         if len(self.tokens) <= self.seq_len:
             raise UserError(
                 f"--dataset {args.dataset} has {len(self.tokens)} tokens, too few for one sequence "
@@ -63,9 +66,10 @@ class TokenBatches:
         args.hardware.forget_peak_memory()  # what preparing the corpus took is not the model's
 
     def starts(self, step):
-        """Where in the corpus that step's sequences begin: int64 (B,)."""
+        """Where in the corpus that step's sequences begin: int64 (B / world_size,)."""
         random = np.random.default_rng((self.seed, step))
-        return random.integers(len(self.tokens) - self.seq_len, size=self.batch_size)
+        all_ranks = random.integers(len(self.tokens) - self.seq_len, size=self.batch_size)
+        return all_ranks[self.share]
 
     def __getitem__(self, step):
         T = self.seq_len

@@ -15,7 +15,7 @@ import os
 import re
 import sys
 from bisect import bisect_left, insort
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import takewhile
@@ -476,6 +476,22 @@ def _moved(module, function, recurse=True):
     return module
 
 
+def _not_wrapped(module, **options):
+    module.no_sync = nullcontext
+    return module
+
+
+_ALONE = {  # what a group of one process comes to; buckets are the gradients' own memory
+    "torch.distributed.init_process_group": lambda *args, **options: None,
+    "torch.distributed.device_mesh.init_device_mesh": lambda *args, **options: None,
+    "torch.distributed.fsdp.fully_shard": _not_wrapped,
+    "torch.distributed.optim.ZeroRedundancyOptimizer": (
+        lambda parameters, optimizer, **options: optimizer(parameters, **options)
+    ),
+    "torch.nn.parallel.DistributedDataParallel": _not_wrapped,
+}
+
+
 @contextmanager
 def fakes(technique, device, tracker, multiples):
     """Within it tensors are fakes, and what needs numbers, a driver or other processes is left out.
@@ -490,7 +506,7 @@ def fakes(technique, device, tracker, multiples):
 
     with ExitStack() as stack:
         for target, replacement in (
-            ("Utils.hardware.choose", lambda wanted: device),
+            ("Utils.hardware.choose", lambda wanted, *ranks: device),
             ("Utils.batch.largest_batch", lambda args, technique: args.batch_size),
             ("Utils.run.Settings.require_batch_multiple", require_batch_multiple),
             ("multiprocessing.forkserver.ensure_running", lambda: None),
@@ -507,6 +523,9 @@ def fakes(technique, device, tracker, multiples):
         if "triton" in technique.code and importlib.util.find_spec("triton"):
             launch = "triton.runtime.jit.JITFunction.run"
             stack.enter_context(patch(launch, lambda *args, **options: None))
+        if "init_process_group" in technique.code:
+            for target, replacement in _ALONE.items():
+                stack.enter_context(patch(target, replacement))
         stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
         stack.enter_context(tracker)
         yield
@@ -795,7 +814,7 @@ def main(argv):
     device = device_of(given["device"], memory)
     given |= {"rounds": 1, "round": 0}
     flags = [f"--{name.replace('_', '-')}={value}" for name, value in given.items()]
-    with patch("Utils.hardware.choose", lambda wanted: device), patch("sys.excepthook"):
+    with patch("Utils.hardware.choose", lambda wanted, *ranks: device), patch("sys.excepthook"):
         args = run.parse_args("", flags, "forecast")
     flags += [f"--seq-len={args.seq_len}"]
     memory = memory or device.memory_bytes

@@ -290,9 +290,11 @@ class MPS:
         return {"type": "mps", "name": self.name, "memory_mib": round(self.memory_bytes / MIB)}
 
 
-def choose(wanted):
+def choose(wanted, local_rank=0, local_world_size=1):
     """The device of that name: auto (CUDA, else MPS, else CPU), cpu, cuda, cuda:1, mps.
 
+    local_rank, local_world_size: which of how many processes on this machine asks. Of several each
+    takes a GPU of its own.
     Raises UserError where it is not there.
     """
     if wanted == "auto":
@@ -307,6 +309,12 @@ def choose(wanted):
     known = device is not None and device.type in ("cpu", "cuda", "mps")
     if not known or str(device) != wanted:  # torch takes cuda:256 for cuda:0
         raise UserError(f"--device {wanted}: choose auto, cpu, cuda, cuda:N or mps")
+    if device.type == "cuda" and local_world_size > 1:
+        if device.index is not None:
+            raise UserError(f"--device {wanted}: each rank takes a GPU of its own; use cuda")
+        if (count := torch.cuda.device_count()) < local_world_size:
+            raise UserError(f"{local_world_size} ranks, and torch sees {gpus(count)}")
+        device = torch.device("cuda", local_rank)
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         count = torch.cuda.device_count()
         raise UserError(f"--device {wanted}: torch {torch.__version__} sees {count} CUDA devices")
@@ -315,6 +323,23 @@ def choose(wanted):
     if device.type == "cuda":
         return CUDA(torch.device("cuda", device.index or 0))
     return MPS(device) if device.type == "mps" else CPU()
+
+
+def gpus(count):
+    return f"{count} GPU{'s' * (count != 1)}"
+
+
+def available(wanted):
+    """How many processes of a run this machine has room for, and of what it has so many, in words:
+    one a GPU, or one a core. wanted: as for `choose`."""
+    device = choose(wanted)
+    if isinstance(device, CUDA):
+        count = 1 if ":" in wanted else torch.cuda.device_count()
+        return count, gpus(count)
+    if isinstance(device, MPS):
+        return 1, gpus(1)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return cores, f"{cores} core{'s' * (cores != 1)}"
 
 
 def try_out(device):
@@ -528,8 +553,9 @@ def check(need, device):
 
     need: "tf32", "bfloat16" (both: computed natively), "compile" (Inductor's tool chain), "triton"
         (kernels of our own), "float16", "float8" (both: on tensor cores), "managed_memory" (whose
-        pages move between GPU and host), "pinned_memory", "cudnn_attention", "cuda_graphs", or the
-        name of a Python package that must be there.
+        pages move between GPU and host), "pinned_memory", "cudnn_attention", "cuda_graphs",
+        "distributed" (processes that form a group), "nccl", or the name of a Python package that
+        must be there.
     Returns "" where it runs as meant, else a few words on what to hold against its timing: a str,
     WithoutEffect or Emulated where it is one of these.
     Raises Unsupported, with the reason, where it cannot run.
@@ -636,6 +662,18 @@ def _check_managed_memory(device):
     return None if isinstance(device, CUDA) else WithoutEffect("not paged on this device")
 
 
+def _check_distributed(device):
+    if not torch.distributed.is_available():
+        raise Unsupported("this build of torch has no torch.distributed")
+    if isinstance(device, MPS):
+        raise Unsupported("torch.distributed has no backend for Apple GPUs; DEVICE=cpu has one")
+
+
+def _check_nccl(device):
+    if not isinstance(device, CUDA) or not torch.distributed.is_nccl_available():
+        raise Unsupported("needs NCCL, so an NVIDIA or AMD GPU; gloo has no bfloat16 hook")
+
+
 def _check_pinned_memory(device):
     if not isinstance(device, CUDA):
         raise Unsupported("pinned memory is for copies to an NVIDIA or AMD GPU")
@@ -653,6 +691,8 @@ CHECKS = {
     "float8": _check_float8,
     "managed_memory": _check_managed_memory,
     "pinned_memory": _check_pinned_memory,
+    "distributed": _check_distributed,
+    "nccl": _check_nccl,
 }
 
 
@@ -680,20 +720,21 @@ def baseline_bytes(config, parameters, batch_size, seq_len):
     return max(12 * parameters + 4 * batch_size * seq_len * per_token, 20 * parameters)
 
 
-def auto_shape(device, config, parameters, batch_size=None, seq_len=None):
-    """(batch_size, seq_len) at which the baseline fits the device, the same for every script.
+def auto_shape(device, config, parameters, batch_size=None, seq_len=None, ranks=1):
+    """(batch_size, seq_len) at which the baseline fits the device, the same for every script. With
+    several ranks the batch is theirs together: each takes what it would take alone.
 
     config, parameters: the model's shape and its number of parameters.
     batch_size, seq_len: given where one of the two is fixed.
     """
     if isinstance(device, CPU):
-        return batch_size or 1, seq_len or 64
+        return batch_size or ranks, seq_len or 64
     room = usable_bytes(device.memory_bytes)
     for T in [seq_len] if seq_len else [1024, 512, 256, 128, 64]:
-        for B in [batch_size] if batch_size else [16, 8, 4, 2, 1]:
+        for B in [batch_size // ranks] if batch_size else [16, 8, 4, 2, 1]:
             if baseline_bytes(config, parameters, B, T) <= room:
-                return B, T
-    return batch_size or 1, seq_len or 64
+                return B * ranks, T
+    return batch_size or ranks, seq_len or 64
 
 
 # Small readings ---------------------------------------------------------------------------------

@@ -192,6 +192,7 @@ class Trace:
             raise ValueError("the trace holds no two steps")
         self.starts = [event["ts"] for event in steps]
         self.thread = steps[0]["pid"], steps[0]["tid"]
+        self.collectives = [e for e in timed if re.match(r"(gloo|mpi):", e["name"])]
         self.memory = [e for e in events if e.get("name") == "[memory]"]
         threads = defaultdict(list)
         for event in filter(_on_host, timed):
@@ -372,6 +373,8 @@ def summarize(events, needs=(), ceilings=None, update_bytes=0):
     - gap: the longest stretch of a step with no operator at all, median over the steps: ms, after,
       before (what ran on either side)
     - reads: tensors whose value the host asks for, a step, the optimizer's own aside
+    - communication: ms a step that collectives are under way, and hidden, the share of it in which
+      something is computed as well; or None
     - memory: see `memory`
     Raises ValueError where the trace holds no two steps.
     """
@@ -408,8 +411,37 @@ def summarize(events, needs=(), ceilings=None, update_bytes=0):
         "operators": _operators(spent, inside, steps),
         "gap": _gap(trace),
         "reads": _reads(trace),
+        "communication": _communication(trace, start, end, steps),
         "memory": memory(trace),
     }
+
+
+def _communication(trace, start, end, steps):
+    """How long collectives are under way, ms a step, and the share of it in which something is
+    computed as well, on whichever stream or thread; None where there are none."""
+    if trace.device:
+        own = [e for e in trace.device if re.search(KERNELS["communication"], e["name"], re.I)]
+        computing = [p for p in trace.pieces if p.task.kind not in ("communication", "idle")]
+    else:
+        own, computing = trace.collectives, [p for p in trace.pieces if p.task.kind != "idle"]
+        computing = [p for p in computing if p.task.kind != "communication"]
+    points = []
+    for which, spans in (
+        (0, [(event["ts"], event["ts"] + event["dur"]) for event in own]),
+        (1, [(piece.start, piece.end) for piece in computing]),
+    ):
+        for a, b in spans:
+            a, b = max(start, a), min(end, b)
+            points += [(a, 1, which), (b, -1, which)] if a < b else []
+    running, at, under_way, hidden = [0, 0], start, 0.0, 0.0
+    for time, change, which in sorted(points):
+        under_way += (time - at) * (running[0] > 0)
+        hidden += (time - at) * (running[0] > 0 and running[1] > 0)
+        running[which] += change
+        at = time
+    if not under_way:
+        return None
+    return {"ms": under_way / steps / 1e3, "hidden": hidden / under_way}
 
 
 def _spent(pieces, start, end):

@@ -191,6 +191,8 @@ class ProfiledRun(run.Run):
         if kind is not None:
             return
         args, name = self.args, self.technique.name
+        if args.rank:  # rank 0's trace is the one that is kept
+            return
         with _replacing(self.wanted.folder, name) as folder:
             self.profile.export_chrome_trace(str(folder / f"{name}.trace.json.gz"))
             if self.cprofile:
@@ -319,6 +321,11 @@ def report(summary, folder):
         f"and {gap['before']}"
     )
     lines.append(f"values of tensors that the host reads: {found['reads']:.3g} a step")
+    if exchange := found["communication"]:
+        lines.append(
+            f"collectives are under way for {exchange['ms']:,.2f} ms a step, and "
+            f"{exchange['hidden']:.0%} of that is hidden behind what is computed meanwhile"
+        )
     if memory["grows"] is not None:
         grows = f"grows by {memory['growth_mib']:,.2f} MiB a step" if memory["grows"] else "stays"
         lines.append(f"memory from step to step: {grows}")

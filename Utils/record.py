@@ -43,7 +43,13 @@ class GradientWatch:
 
     def _look(self, complete):
         others = (p.grad for p in self.parameters if p is not complete and p.grad is not None)
-        self.most = max(self.most, complete.nbytes + sum(grad.nbytes for grad in others))
+        held = sum(_local(grad).nbytes for grad in others)
+        self.most = max(self.most, _local(complete).nbytes + held)
+
+
+def _local(tensor):
+    """What this rank holds of a tensor that is sharded over several; any other as it is."""
+    return getattr(tensor, "_local_tensor", tensor)
 
 
 def memory(device, model, optimizer, gradients, allocated=None):
@@ -83,7 +89,7 @@ def optimizers(optimizer):
     if optimizer is None:
         return []
     if hasattr(optimizer, "state"):
-        return [optimizer]
+        return [getattr(optimizer, "optim", optimizer)]  # ZeroRedundancyOptimizer's is inside
     return list(optimizer.values() if isinstance(optimizer, dict) else optimizer)
 
 
@@ -95,19 +101,27 @@ def _state_of(optimizer):
 
 def _size(tensors):
     """Bytes, those of shared storage once."""
-    storages = (tensor.untyped_storage() for tensor in tensors)
+    storages = (_local(tensor).untyped_storage() for tensor in tensors)
     return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
 
 
-def training(model, optimizer):
+def updated(model, optimizer):
+    """Which of the model's parameters, by number, an optimizer of this rank has ever updated."""
+    known = {id(p) for one in optimizers(optimizer) for p in one.state}
+    return [number for number, p in enumerate(model.parameters()) if id(p) in known]
+
+
+def training(model, optimizer, everyones=None):
     """What was trained by what: the number of parameters, how many of them an optimizer has ever
-    updated (fewer where a part of the model has no say in the loss), and its class."""
-    own, ours = {id(p): p.numel() for p in model.parameters()}, optimizers(optimizer)
-    updated = {id(p) for one in ours for p in one.state}
+    updated (fewer where a part of the model has no say in the loss), and its class.
+
+    everyones: what `updated` says on each of several ranks."""
+    everyones = everyones or [updated(model, optimizer)]
+    sizes, ours = [p.numel() for p in model.parameters()], optimizers(optimizer)
     classes = {f"{type(one).__module__}.{type(one).__name__}" for one in ours}
     return {
-        "parameters": sum(own.values()),
-        "updated_parameters": sum(n for key, n in own.items() if key in updated),
+        "parameters": sum(sizes),
+        "updated_parameters": sum(sizes[number] for number in set().union(*everyones)),
         "optimizer": " + ".join(sorted(classes)),
     }
 

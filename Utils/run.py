@@ -24,6 +24,7 @@ import traceback
 import warnings
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import NamedTuple
 
 from Utils.settings import CACHE, ROOT
 
@@ -36,7 +37,7 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from Utils import hardware, limits, quality, record, results, settings
+from Utils import hardware, limits, quality, ranks, record, results, settings
 from Utils.config import CONFIGS
 from Utils.errors import Unsupported, UserError
 
@@ -44,7 +45,9 @@ from Utils.errors import Unsupported, UserError
 logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)
 warnings.filterwarnings("ignore", message=".*Please use the new API settings to control TF32")
 warnings.filterwarnings("ignore", message=".*Online softmax is disabled on the fly")
+logging.getLogger("torch._dynamo.variables.ctx_manager").setLevel(logging.ERROR)  # ranges of DDP's
 warnings.filterwarnings("ignore", message="Paged optimizers are not supported on CPU")  # a note is
+BUCKET_MB = 25  # of DistributedDataParallel, and of ours
 DATA_SHARE = 0.1  # of the timed steps; a run that waits longer for its batches says so
 tqdm.monitor_interval = 0  # no thread of tqdm's beside the measured loop
 
@@ -54,6 +57,8 @@ class Settings(argparse.Namespace):
 
     device: torch.device that tensors go to; hardware: its clock and memory.
     config: GPTConfig of the model. technique: the script's stem.
+    rank, world_size, local_rank, local_world_size: of `ranks`. backend, patience: of the group that
+    ranks form, by name and as the timedelta after which a rank is taken for hanging.
     """
 
     def require(self, need):
@@ -67,8 +72,17 @@ class Settings(argparse.Namespace):
         if note := hardware.check(need, self.hardware):
             self.notes.append(note)
 
+    def require_ranks(self):
+        """Declares that the script's processes form a group, be it of one. Raises Unsupported."""
+        self.require("distributed")
+        if self.world_size > 1 and self.bucket_mb != BUCKET_MB:
+            self.notes.append(f"buckets of {self.bucket_mb} MiB")
+        ranks.stand_alone()
+
     def require_batch_multiple(self, n):
-        """Declares that a step's sequences are dealt out to n equal parts. Raises Unsupported."""
+        """Declares that a rank's sequences of a step are dealt out to n equal parts. Raises
+        Unsupported."""
+        n *= self.world_size
         if self.batch_size % n:
             raise Unsupported(
                 f"needs a batch size that is a multiple of {n}, not {self.batch_size}; "
@@ -97,6 +111,8 @@ def parse_args(doc, argv=None, technique=None):
     args = parser.parse_args(argv, Settings(technique=technique or script.stem))
     if args.rounds > 1:
         command = [sys.executable, "-m", "Utils.suite", args.technique, *argv]
+        if ranks.from_environment().world_size > 1:
+            parser.error("--rounds: torchrun starts one run; make scaling has rounds")
         os.execve(sys.executable, command, settings.environment())
     try:
         settle(args)
@@ -108,7 +124,15 @@ def parse_args(doc, argv=None, technique=None):
     args.notes, args.needs, args.argv = [], [], argv
     # Now, not after the run: someone may edit the script meanwhile.
     args.commit, args.source = _commit(), "" if technique else script.read_text()
-    sys.excepthook = lambda kind, error, trace: _ended_early(args, error, trace)
+    stderr = sys.stderr
+
+    def ended_early(kind, error, trace):
+        # init_process_group has put a hook of its own around this one, and a buffer over stderr,
+        # which is lost where the process ends in here.
+        with contextlib.redirect_stderr(stderr):
+            _ended_early(args, error, trace)
+
+    sys.excepthook = ended_early
     return args
 
 
@@ -122,8 +146,11 @@ def settle(args):
     longest = args.config.block_size
     if args.seq_len != "auto" and args.seq_len > longest:
         raise UserError(f"--seq-len {args.seq_len}: {args.model} takes {longest} tokens at most")
-    args.hardware = hardware.choose(args.device)
+    here = ranks.from_environment()
+    vars(args).update(here._asdict(), patience=ranks.PATIENCE)
+    args.hardware = hardware.choose(args.device, here.local_rank, here.local_world_size)
     args.device = args.hardware.torch_device
+    args.backend = "nccl" if args.device.type == "cuda" else "gloo"
     given = {"batch_size": args.batch_size, "seq_len": args.seq_len}
     args.auto = [name for name, value in given.items() if value == "auto"]
     args.batch_size, args.seq_len = hardware.auto_shape(
@@ -131,7 +158,14 @@ def settle(args):
         args.config,
         args.config.parameters(),
         **{name: value for name, value in given.items() if name not in args.auto},
+        ranks=args.world_size,
     )
+    if args.batch_size % args.world_size:
+        fits = args.world_size * -(-args.batch_size // args.world_size)
+        raise UserError(
+            f"--batch-size {args.batch_size}: {args.world_size} ranks cannot share it evenly; "
+            f"try --batch-size {fits}"
+        )
 
 
 def execute(technique, argv, run):
@@ -166,7 +200,14 @@ class Run:
         self.before, self.compiled = None, 0
 
     def __enter__(self):
-        print(_headline(self.args), file=sys.stderr)
+        args = self.args
+        if args.world_size > 1 and "distributed" not in args.needs:
+            raise UserError(
+                f"it is no script for {args.world_size} ranks: each would train by itself; those "
+                "that are, such as distributed_data_parallel, call args.require_ranks()"
+            )
+        if args.rank == 0:
+            print(_headline(args), file=sys.stderr)
         return self
 
     def steps(self, batches):
@@ -207,25 +248,48 @@ class Run:
         times = args.hardware.elapsed_ms(self.marks)
         after, readings = args.hardware.counters(), args.hardware.readings()
         watched = self.gradients.most, self.operators.allocated()
-        memory = record.memory(args.hardware, self.model, self.optimizer, *watched)
         losses = [float(loss) for loss in self.losses]
         if len(times) <= args.warmup or len(losses) != len(times):
             raise RuntimeError(
                 f"{len(times)} steps and {len(losses)} losses were recorded; the loop must run "
                 f"beyond --warmup {args.warmup} and call run.log once a step"
             )
+        own = Measured(
+            times,
+            self.data_ms,
+            losses,
+            record.memory(args.hardware, self.model, self.optimizer, *watched),
+            (self.before, after, readings),
+            bool(args.warmup and record.compiled_graphs() > self.compiled),
+            record.updated(self.model, self.optimizer),
+            {"node": ranks.node(), "device": args.hardware.name},
+        )
+        everyones = ranks.gather(own) if args.world_size > 1 else [own]
+        if args.rank == 0:
+            self._write(everyones)
+
+    def _write(self, everyones):
+        """Rows and record of what the ranks have measured: of each step the slowest one's time."""
+        args = self.args
+        times = [max(step) for step in zip(*(one.times for one in everyones), strict=True)]
+        data_ms = [max(step) for step in zip(*(one.data_ms for one in everyones), strict=True)]
+        losses = [
+            sum(step) / args.world_size
+            for step in zip(*(one.losses for one in everyones), strict=True)
+        ]
+        memory = max((one.memory for one in everyones), key=lambda memory: memory["peak_mib"])
         backend = self.operators.backend()
         if backend and "math" in backend:
             args.notes.append("scaled_dot_product_attention ran unfused (math)")
         if not all(map(math.isfinite, losses)):
             args.notes.append("the loss is not finite")
-        if args.warmup and record.compiled_graphs() > self.compiled:
+        if any(one.compiled_late for one in everyones):
             args.notes.append("torch.compile compiled in a timed step")
         timed = times[args.warmup :]
-        waiting = sum(self.data_ms[args.warmup :]) / sum(timed)
+        waiting = sum(data_ms[args.warmup :]) / sum(timed)
         if waiting > DATA_SHARE:
             args.notes.append(f"waits for data {waiting:.0%} of the time")
-        graded = quality.describe(args.hardware, self.before, after, readings, timed)
+        graded = self._quality(everyones, timed)
         if graded["reasons"]:
             args.notes.append(f"tainted: {' and '.join(graded['reasons'])}")
         constant = {
@@ -243,21 +307,69 @@ class Run:
                 "loss": loss,
             }
             for step, (step_ms, data_ms, loss) in enumerate(
-                zip(times, self.data_ms, losses, strict=True)
+                zip(times, data_ms, losses, strict=True)
             )
         ]
         known = {
             **_record(args, "ok"),
             "dataset_facts": self.dataset_facts,
-            **record.training(self.model, self.optimizer),
+            **record.training(self.model, self.optimizer, [one.updated for one in everyones]),
             "attention_backend": backend,
             "memory": memory,
             "compile": record.compilation(),
             "limits": limits.describe(args),
             "quality": graded,
         }
+        if args.world_size > 1:
+            known["ranks"] = [
+                {
+                    "rank": rank,
+                    **one.place,
+                    "median_step_ms": round(float(np.median(one.times[args.warmup :])), 4),
+                    "median_data_ms": round(float(np.median(one.data_ms[args.warmup :])), 4),
+                    "memory": one.memory,
+                }
+                for rank, one in enumerate(everyones)
+            ]
         _write(args, rows, known)
         print(_last_line(args, rows))
+
+    def _quality(self, everyones, timed):
+        """Of the run: of rank 0's device, with what taints the others'. The cores of one machine
+        are at work for all ranks there, and none of these is another process to the others."""
+        found = []
+        for one in everyones:
+            before, after, readings = one.counters
+            here = [other for other in everyones if other.place["node"] == one.place["node"]]
+            if "own_cpu_s" in after and len(here) > 1:
+                before, after = (
+                    ends | {"own_cpu_s": sum(other.counters[at]["own_cpu_s"] for other in here)}
+                    for at, ends in enumerate((before, after))
+                )
+            found.append(quality.describe(self.args.hardware, before, after, readings, timed))
+        more = [
+            f"rank {rank}: {reason}"
+            for rank, other in enumerate(found)
+            for reason in other["reasons"]
+            if reason not in found[0]["reasons"]
+        ]
+        reasons = found[0]["reasons"] + more
+        return found[0] | {"reasons": reasons, "grade": "tainted" if reasons else "clean"}
+
+
+class Measured(NamedTuple):
+    """What one rank has measured: of each step times and data_ms, in milliseconds, and losses;
+    memory, of `record`; counters, before and after the timed steps, and readings; whether
+    something was compiled in a timed step; which parameters were ever updated; and its place."""
+
+    times: list
+    data_ms: list
+    losses: list
+    memory: dict
+    counters: tuple
+    compiled_late: bool
+    updated: list
+    place: dict
 
 
 class OperatorWatch:
@@ -343,7 +455,7 @@ class Progress:
     def __enter__(self):
         self.bar = tqdm(
             total=self.args.steps,
-            disable=None,
+            disable=None if self.args.rank == 0 else True,
             leave=False,
             miniters=1,
             mininterval=0,
@@ -351,14 +463,14 @@ class Progress:
             desc=self.args.technique,
             postfix=self.first,
         )
-        if self.bar.disable:
+        if self.bar.disable and self.args.rank == 0:
             print(f"  {self.first} ...", file=sys.stderr)
         self.drawn_at, self.drawn_step = time.perf_counter(), 0
         return self
 
     def show(self, step, losses):
         now = time.perf_counter()
-        if now - self.drawn_at < self.interval and step:
+        if self.args.rank or (now - self.drawn_at < self.interval and step):
             return
         step_s = (now - self.drawn_at) / (step + 1 - self.drawn_step)
         text = f"{step_s * 1e3:,.1f} ms  {self.tokens / step_s:,.0f} tokens/s"
@@ -390,7 +502,7 @@ def _row(args, status):
         "seq_len": args.seq_len,
         "model": args.model,
         "dataset": args.dataset,
-        "world_size": 1,
+        "world_size": args.world_size,
         "device": args.hardware.name,
         "torch": torch.__version__,
         "commit": args.commit,
@@ -447,6 +559,8 @@ def record_ended(args, status, reason):
 
 def _ended_early(args, error, trace):
     """The end of a script that raised: one line and, except for bad input, one row."""
+    if args.world_size > 1:
+        _rank_ended(args, error, trace)
     try:
         if isinstance(error, KeyboardInterrupt):
             print(f"\n{args.technique}: interrupted; nothing was recorded", file=sys.stderr)
@@ -469,10 +583,42 @@ def _ended_early(args, error, trace):
         raise SystemExit(2) from None
 
 
+def _rank_ended(args, error, trace):
+    """The end of one of several ranks that raised: one line, from it or from whoever started it,
+    and no row, except where the technique is unsupported."""
+    name, nothing = f"{args.technique}: rank {args.rank}", "nothing was recorded"
+    if isinstance(error, KeyboardInterrupt):
+        ranks.end(130)
+    if what := ranks.noticed(error):
+        waited = f"waited {ranks.PATIENCE_S:g} s for another rank"
+        what_it_saw = waited if what == "late" else "lost another rank"
+        ranks.report(f"{name} {what_it_saw}; {nothing}", what)
+        time.sleep(ranks.GRACE_S)
+        ranks.end(ranks.NOTICED)
+    if args.rank:  # what happens to all of them rank 0 tells
+        time.sleep(ranks.GRACE_S)
+    if isinstance(error, Unsupported):
+        if args.rank == 0:
+            record_ended(args, "unsupported", str(error))
+        ranks.end(0)
+    code, line = 1, f"{name}: failed: {type(error).__name__}: {error}; {nothing}"
+    if isinstance(error, UserError):
+        code, line = 2, f"{args.technique}: error: {error}"
+    elif hardware.is_out_of_memory(error):
+        line = f"{name}: out of memory: {_advice_on_memory(args)}; {nothing}"
+    else:
+        traceback.print_exception(type(error), error, trace)
+    ranks.report(line)
+    print(line, file=sys.stderr)
+    ranks.end(code)
+
+
 def _advice_on_memory(args):
-    shape = f"{args.batch_size}x{args.seq_len} does not fit {args.hardware.name}"
-    if args.batch_size > 1:
-        return f"{shape}; try --batch-size {args.batch_size // 2}"
+    several = f" on {args.world_size} ranks" if args.world_size > 1 else ""
+    shape = f"{args.batch_size}x{args.seq_len} does not fit {args.hardware.name}{several}"
+    if args.batch_size > args.world_size:
+        half = args.batch_size // args.world_size // 2 * args.world_size
+        return f"{shape}; try --batch-size {half}"
     if args.seq_len > 1:
         return f"{shape}; try --seq-len {args.seq_len // 2}"
     return f"{shape}; try a smaller --model"
@@ -496,8 +642,9 @@ def _commit():
 
 def _headline(args):
     auto = " (chosen for this device)" if args.auto else ""
+    several = f" and {args.world_size - 1} more like it" if args.world_size > 1 else ""
     return (
-        f"{args.technique} on {args.hardware.name}: {args.model}, "
+        f"{args.technique} on {args.hardware.name}{several}: {args.model}, "
         f"{args.batch_size}x{args.seq_len} tokens a step{auto}, {args.dataset}, {args.steps} steps"
     )
 

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import time
 from pathlib import Path
 
 from Utils.config import CONFIGS
@@ -18,6 +19,9 @@ class Parser(argparse.ArgumentParser):
         super().__init__(prog, description=doc, formatter_class=_Help, allow_abbrev=False)
 
     def error(self, message):
+        if os.environ.get("RANK", "0") != "0":  # rank 0 says the same, and others wait until it has
+            time.sleep(1)
+            self.exit(2)
         self.exit(2, f"{self.prog}: error: {message}\n")
 
 
@@ -56,6 +60,7 @@ def add_settings(parser):
     add("--dataset", default="stdlib", help="stdlib, synthetic, file or folder, or Hub id")
     add("--device", default="auto", help="auto, cpu, cuda, cuda:N or mps")
     add("--seed", type=at_least(0), default=0, help="of the weights and the batches")
+    add("--bucket-mb", type=at_least(1), default=25, help="MiB of gradients that ranks sum at once")
     add("--rounds", type=at_least(1), default=1, help="runs, each a process with its own seed")
     add("--round", type=at_least(0), default=0, help="which of the rounds this run is")
     add_results_file(parser)

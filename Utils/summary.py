@@ -36,8 +36,12 @@ def select(rows, device_name=None, with_variants=False):
     rows: DataFrame of results.COLUMNS. device_name: part of a device's name; without it the
     newest run decides. Of several runs of a technique in one round, the newest counts.
     with_variants: keep the rows of an ablation, which are no techniques of anyone's.
+    Runs in several processes, which `make scaling` compares, are left out where there are others.
     Raises UserError where no device has that name, and where nothing is left.
     """
+    several = rows[rows.world_size > 1]
+    if len(several) < len(rows):
+        rows = rows[rows.world_size == 1]
     if not with_variants:
         names = [name for name in rows.technique.unique() if variants.parse(name)]
         rows = rows[~rows.technique.isin(names)]
@@ -55,6 +59,8 @@ def select(rows, device_name=None, with_variants=False):
     chosen = same[same.run_id == latest]
 
     left_out = [f"{count(group)} of {name}" for name, group in parts if group is not same]
+    if rows.world_size.eq(1).all() and len(several):
+        left_out.append(f"{count(several)} in several processes")
     repeated = same[~same.run_id.isin(chosen.run_id)]
     if len(repeated):
         left_out.append(f"{count(repeated)} repeated since")
@@ -69,10 +75,11 @@ def groups(rows):
     rows = rows.assign(code=rows.commit.str.removesuffix("-dirty"), batch=asked_batch(rows))
     return [
         (
-            f"{model} {B}x{T} on {device} (torch {version}, {dataset}, commit {code or 'unknown'})",
+            f"{model} {B}x{T} on {f'{ranks} x ' if ranks > 1 else ''}{device} "
+            f"(torch {version}, {dataset}, commit {code or 'unknown'})",
             group,
         )
-        for (device, version, model, dataset, B, T, _, code), group in rows.groupby(GROUP)
+        for (device, version, model, dataset, B, T, ranks, code), group in rows.groupby(GROUP)
     ]
 
 

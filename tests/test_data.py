@@ -45,9 +45,9 @@ def no_network(monkeypatch):
     monkeypatch.setattr(socket, "getaddrinfo", unresolved)
 
 
-def batches_of(dataset, batch_size=4, seq_len=16, seed=0):
+def batches_of(dataset, batch_size=4, seq_len=16, seed=0, rank=0, world_size=1):
     args = SimpleNamespace(dataset=str(dataset), batch_size=batch_size, seq_len=seq_len, seed=seed)
-    args.hardware = hardware.CPU()
+    args.hardware, args.rank, args.world_size = hardware.CPU(), rank, world_size
     return data.TokenBatches(args)
 
 

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 
 from no_optimization import explicit_attention
 from tests.harness_cost import stopwatch_steps
-from Utils import hardware, ladder, results, run
+from Utils import hardware, ladder, results, run, settings
 from Utils.config import CONFIGS
 from Utils.data import TokenBatches
 from Utils.errors import Unsupported
@@ -431,3 +431,24 @@ def test_a_profile_on_the_gpu_accounts_for_the_step(name, profiled):
     assert found["reads"] == (name != "asynchronous_logging")
     assert found["memory"]["grows"] is False
     assert any(entry["action"] == "alloc" for entry in snapshot["device_traces"][0])
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_ranks_with_nccl_train_as_one_process_does(ranks, tmp_path):
+    if torch.cuda.device_count() < ranks:
+        pytest.skip(f"needs {ranks} GPUs")
+    losses = {}
+    for name in ("asynchronous_logging", "distributed_data_parallel", "gradient_compression"):
+        file = tmp_path / f"{name}.csv"
+        several = name != "asynchronous_logging"
+        command = ["torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", "-m"]
+        command = [sys.executable, "-m", *(command if several else []), f"beyond.{name}"]
+        command += [*SMALL, "--steps", "6", "--warmup", "3", "--batch-size", "8"]
+        command += ["--results-file", str(file)]
+        done = subprocess.run(command, env=settings.environment(), capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        rows = results.read(file)
+        assert set(rows.world_size) == {ranks if several else 1} and len(rows) == 6
+        losses[name] = list(rows.loss)
+    for name in ("distributed_data_parallel", "gradient_compression"):
+        assert losses[name] == pytest.approx(losses["asynchronous_logging"], rel=2**-8)

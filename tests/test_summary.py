@@ -194,7 +194,6 @@ def test_the_newest_run_decides_which_rows_are_compared(read):
         {"torch": "2.11"},
         {"model": "gpt2-xl"},
         {"dataset": "synthetic"},
-        {"world_size": 2},
     ],
 )
 def test_unlike_runs_are_never_mixed(other, read):
@@ -203,6 +202,16 @@ def test_unlike_runs_are_never_mixed(other, read):
     )
     chosen, left_out = summary.select(rows)
     assert set(chosen.technique) == {"no_optimization"} and "1 run of" in left_out
+
+
+def test_runs_in_several_processes_are_left_out_though_they_are_newer(read):
+    alone = rows_of("no_optimization", [9, 9, 9])
+    several = rows_of("distributed_data_parallel", [5, 5, 5], world_size=2)
+    chosen, left_out = summary.select(read(alone, several))
+    assert set(chosen.world_size) == {1} and left_out == "left out: 1 run in several processes"
+    no_others = read().query("world_size == 2")
+    assert len(summary.select(no_others)[0]) == 3 and summary.select(no_others)[1] == ""
+    assert "on 2 x Test GPU" in summary.groups(no_others)[0][0]
 
 
 def test_an_idea_on_a_dirty_tree_is_compared_with_its_commits_runs(read):

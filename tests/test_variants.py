@@ -19,9 +19,12 @@ NEEDS = {  # every technique whose diff does not apply to the baseline by itself
     "cuda_graphs": ["torch_compile", "asynchronous_logging"],
     "cudnn_attention": ["flash_attention"],
     "float16_grad_scaler": ["tensorFloat32"],
+    "fully_sharded": ["torch_compile", "flash_attention"],
     "fused_cross_entropy": ["flash_attention", "padded_vocabulary"],
     "gradient_accumulation": ["brainFloat16"],
+    "gradient_compression": ["distributed_data_parallel"],
     "max_autotune": ["torch_compile"],
+    "no_sync": ["distributed_data_parallel"],
     "optimizer_in_backward": ["torch_compile", "fused_optimizer"],
     "paged_optimizer": ["8bit_optimizer"],
     "streaming_dataset": ["prefetching_loader"],
@@ -215,5 +218,5 @@ def test_every_variant_runs_and_trains(tmp_path, monkeypatch):
         losses = [float(row["loss"]) for row in results.check(path)]
         assert 10.5 < losses[0] < 11.2 and len(set(losses)) == 2, (variant.name, losses)
     assert len(ran) > 60
-    needed = "float8|cudnn|cross_entropy|all_together|float16_grad"  # a GPU
+    needed = "float8|cudnn|cross_entropy|all_together|float16_grad|compression"  # a GPU
     assert all(re.search(needed, name) for name in unsupported), unsupported

@@ -1,0 +1,64 @@
+"""Each process computes the gradients of its share of the batch; all share the mean of them.
+
+Every process holds the whole model. In the backward pass, as soon as the gradients of a few layers
+fill a bucket, an all-reduce averages them over the processes while the layers below are still being
+computed, so communication hides behind arithmetic. The model is wrapped before it is compiled: then
+the compiled graph is cut where buckets end, else all gradients would come at once, at its end.
+
+Parent: asynchronous_logging
+Needs:  nothing; for a gain, several GPUs: make ddp GPUS=4, or torchrun
+Gains:  time: each of N processes computes 1/N of the batch
+Costs:  an all-reduce of all gradients in every step; the whole model and its state in each process
+See:    Li et al. 2020, PyTorch Distributed: Experiences on Accelerating Data Parallel Training
+"""
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from Utils.data import TokenBatches
+from Utils.model import GPT
+from Utils.run import Run, parse_args
+
+
+def flash_attention(q, k, v):  # each (B, n_head, T, head_dim)
+    return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+def cross_entropy(logits, targets):  # (B * T, 50_304), (B * T,)
+    return torch.nn.functional.cross_entropy(logits[:, :50_257], targets)
+
+
+def main(args):
+    torch.manual_seed(args.seed)
+    args.require("tf32")
+    torch.set_float32_matmul_precision("high")
+    args.require("bfloat16")
+    args.require_ranks()
+    torch.distributed.init_process_group(args.backend, timeout=args.patience)
+    batches = TokenBatches(args)
+    model = GPT(
+        args.config,
+        attention=flash_attention,
+        vocab_size=50_304,
+        loss=cross_entropy,
+    ).to(args.device)
+    model = DistributedDataParallel(
+        model, bucket_cap_mb=args.bucket_mb, gradient_as_bucket_view=True
+    )
+    args.require("compile")
+    model = torch.compile(model)
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+
+    with Run(args, model, optimizer) as run:
+        for idx, targets in run.steps(batches):
+            idx, targets = idx.to(args.device), targets.to(args.device)  # each (B / ranks, T)
+            with torch.autocast(args.device.type, dtype=torch.bfloat16):
+                logits, loss = model(idx, targets)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+            run.log(loss.detach())  # stays on the device, to be read after the run
+
+
+if __name__ == "__main__":
+    main(parse_args(__doc__))

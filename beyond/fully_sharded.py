@@ -1,0 +1,68 @@
+"""Weights, gradients and AdamW's state sharded: each process keeps 1/N of each tensor of them.
+
+Before a block computes, an all-gather puts its weights together, and they are freed again behind
+it; in the backward pass a reduce-scatter leaves each process the mean gradients of its own shard,
+which is all that its AdamW has to update. The next block's weights arrive while this one computes.
+Blocks are compiled one by one, between these exchanges, and the loss by itself. The tied embedding
+and head are one tensor, so it belongs to the root, which keeps it gathered from end to end.
+
+Parent: asynchronous_logging
+Needs:  nothing; for a gain, several GPUs: make ddp T=fully_sharded GPUS=4, or torchrun
+Gains:  memory: weights, gradients and state in N parts, and so models that no one GPU holds
+Costs:  half as much communication again as one all-reduce, in each layer's way
+See:    Zhao et al. 2023, PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel
+"""
+
+import torch
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+
+from Utils.data import TokenBatches
+from Utils.model import GPT
+from Utils.run import Run, parse_args
+
+
+def flash_attention(q, k, v):  # each (B, n_head, T, head_dim)
+    return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+@torch.compile
+def cross_entropy(logits, targets):  # (B * T, 50_304), (B * T,)
+    return torch.nn.functional.cross_entropy(logits[:, :50_257], targets)
+
+
+def main(args):
+    torch.manual_seed(args.seed)
+    args.require("tf32")
+    torch.set_float32_matmul_precision("high")
+    args.require("bfloat16")
+    args.require_ranks()
+    torch.distributed.init_process_group(args.backend, timeout=args.patience)
+    batches = TokenBatches(args)
+    model = GPT(
+        args.config,
+        attention=flash_attention,
+        vocab_size=50_304,
+        loss=cross_entropy,
+    ).to(args.device)
+    args.require("compile")
+    mesh = init_device_mesh(args.device.type, (args.world_size,))
+    for block in model.h:
+        block.compile()  # they all run one graph, which is compiled once
+        fully_shard(block, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+
+    with Run(args, model, optimizer) as run:
+        for idx, targets in run.steps(batches):
+            idx, targets = idx.to(args.device), targets.to(args.device)  # each (B, T)
+            with torch.autocast(args.device.type, dtype=torch.bfloat16):
+                logits, loss = model(idx, targets)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+            run.log(loss.detach())  # stays on the device, to be read after the run
+
+
+if __name__ == "__main__":
+    main(parse_args(__doc__))

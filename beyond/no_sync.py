@@ -1,0 +1,69 @@
+"""The batch in two halves, of which only the second one's backward pass sums over the processes.
+
+Gradients that are added up before an update need to be averaged once. Under no_sync the first
+half's stay in each process; the second half's backward adds to them, and what the all-reduce
+averages is the sum of both. Without it each half would pay for communication of its own.
+
+Parent: distributed_data_parallel
+Needs:  a batch size that is a multiple of 2 in each process
+Gains:  memory: up to half of the activations, at the communication of one backward pass
+Costs:  time: twice as many launches, on smaller products
+See:    Li et al. 2020, PyTorch Distributed, section 3.2.4
+"""
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from Utils.data import TokenBatches
+from Utils.model import GPT
+from Utils.run import Run, parse_args
+
+
+def flash_attention(q, k, v):  # each (B, n_head, T, head_dim)
+    return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+def cross_entropy(logits, targets):  # (B * T, 50_304), (B * T,)
+    return torch.nn.functional.cross_entropy(logits[:, :50_257], targets)
+
+
+def main(args):
+    torch.manual_seed(args.seed)
+    args.require("tf32")
+    torch.set_float32_matmul_precision("high")
+    args.require("bfloat16")
+    args.require_ranks()
+    args.require_batch_multiple(2)
+    torch.distributed.init_process_group(args.backend, timeout=args.patience)
+    batches = TokenBatches(args)
+    model = GPT(
+        args.config,
+        attention=flash_attention,
+        vocab_size=50_304,
+        loss=cross_entropy,
+    ).to(args.device)
+    model = DistributedDataParallel(
+        model, bucket_cap_mb=args.bucket_mb, gradient_as_bucket_view=True
+    )
+    args.require("compile")
+    model = torch.compile(model)
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+
+    with Run(args, model, optimizer) as run:
+        for idx, targets in run.steps(batches):
+            idx, targets = idx.to(args.device), targets.to(args.device)  # each (B / ranks, T)
+            (first, idx), (first_targets, targets) = idx.chunk(2), targets.chunk(2)
+            with model.no_sync():  # its gradients wait for the other half's
+                with torch.autocast(args.device.type, dtype=torch.bfloat16):
+                    half = model(first, first_targets)[1] / 2  # its share of the batch's mean
+                half.backward()
+            with torch.autocast(args.device.type, dtype=torch.bfloat16):
+                logits, loss = model(idx, targets)
+            (loss / 2).backward()
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+            run.log((half + loss / 2).detach())  # stays on the device, to be read after the run
+
+
+if __name__ == "__main__":
+    main(parse_args(__doc__))

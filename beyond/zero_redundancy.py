@@ -1,0 +1,64 @@
+"""Each process keeps and updates 1/N of AdamW's state, then sends the others what it has updated.
+
+With all gradients averaged everywhere, N processes make the same update N times and hold its two
+moments N times. Here each parameter is updated by one process alone, which broadcasts its new
+values. That is the first stage of ZeRO; fully_sharded is the third.
+
+Parent: distributed_data_parallel
+Needs:  nothing; for a gain, several GPUs: make ddp T=zero_redundancy GPUS=4, or torchrun
+Gains:  memory: AdamW's moments in N parts
+Costs:  a broadcast of all weights in every step, behind the update and in nothing's shadow
+See:    Rajbhandari et al. 2020, ZeRO (section 5.1: optimizer state partitioning)
+"""
+
+import torch
+from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.nn.parallel import DistributedDataParallel
+
+from Utils.data import TokenBatches
+from Utils.model import GPT
+from Utils.run import Run, parse_args
+
+
+def flash_attention(q, k, v):  # each (B, n_head, T, head_dim)
+    return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+def cross_entropy(logits, targets):  # (B * T, 50_304), (B * T,)
+    return torch.nn.functional.cross_entropy(logits[:, :50_257], targets)
+
+
+def main(args):
+    torch.manual_seed(args.seed)
+    args.require("tf32")
+    torch.set_float32_matmul_precision("high")
+    args.require("bfloat16")
+    args.require_ranks()
+    torch.distributed.init_process_group(args.backend, timeout=args.patience)
+    batches = TokenBatches(args)
+    model = GPT(
+        args.config,
+        attention=flash_attention,
+        vocab_size=50_304,
+        loss=cross_entropy,
+    ).to(args.device)
+    model = DistributedDataParallel(
+        model, bucket_cap_mb=args.bucket_mb, gradient_as_bucket_view=True
+    )
+    args.require("compile")
+    model = torch.compile(model)
+    optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, fused=True)
+
+    with Run(args, model, optimizer) as run:
+        for idx, targets in run.steps(batches):
+            idx, targets = idx.to(args.device), targets.to(args.device)  # each (B / ranks, T)
+            with torch.autocast(args.device.type, dtype=torch.bfloat16):
+                logits, loss = model(idx, targets)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+            run.log(loss.detach())  # stays on the device, to be read after the run
+
+
+if __name__ == "__main__":
+    main(parse_args(__doc__))

@@ -1,0 +1,463 @@
+"""Several ranks train as one process does, one row a step; and what is left when one has ended."""
+
+import json
+import os
+import re
+import runpy
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from multiprocessing import get_context
+from multiprocessing.connection import wait
+from types import SimpleNamespace
+
+import psutil
+import pytest
+import torch
+import torch._dynamo  # these three here, once, and not in each fork
+import torch.distributed.fsdp
+import torch.distributed.optim
+
+from Utils import hardware, kinds, ladder, launch, ranks, record, results, run, settings
+from Utils.config import CONFIGS
+from Utils.data import TokenBatches
+from Utils.errors import UserError
+
+NAMES = ("distributed_data_parallel", "zero_redundancy", "fully_sharded", "no_sync")
+FLAGS = ["--model=gpt2-tiny", "--seq-len=16", "--batch-size=8", "--device=cpu", "--steps=5"]
+FLAGS += ["--warmup=3"]
+PARAMETERS = CONFIGS["gpt2-tiny"].parameters(50_304)
+
+
+def in_float32(name, folder, **changes):
+    """The script of that name without compiling and autocast, so that it is quick and exact."""
+    text = ladder.get(name).path.read_text()
+    for old, new in {
+        "    model = torch.compile(model)\n": "",
+        "@torch.compile\n": "",
+        "        block.compile()": "        pass",
+        "dtype=torch.bfloat16": "enabled=False",
+        **changes,
+    }.items():
+        text = text.replace(old, new)
+    assert not re.search(r"compile\(|bfloat16\)", text)
+    file = folder / f"{name}.py"
+    file.write_text(text)
+    return file
+
+
+def without_ranks(**more):
+    kept = {
+        name: value for name, value in settings.environment().items() if name not in ranks.ALONE
+    }
+    return kept | {"OMP_NUM_THREADS": "1"} | more
+
+
+def free_port():
+    with socket.socket() as found:
+        found.bind(("localhost", 0))
+        return found.getsockname()[1]
+
+
+def forked(n, script, *flags, agent=True, before=lambda rank: None):
+    """Runs a script as n ranks, forks of this process, which has paid for the imports. Returns
+    their exit codes and what they printed, together.
+
+    agent: end all when one has ended badly, as torchrun's does. before: is called in each of them
+    with its rank."""
+    context, port = get_context("fork"), str(free_port())
+
+    def rank_process(rank, output):
+        sys.stdout = sys.stderr = os.fdopen(os.dup(output.fileno()), "w")
+        os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(n), "LOCAL_RANK": str(rank)}
+        os.environ |= {"LOCAL_WORLD_SIZE": str(n), "MASTER_ADDR": "localhost", "MASTER_PORT": port}
+        before(rank)
+        sys.argv = [str(script), *flags]
+        try:
+            runpy.run_path(str(script), run_name="__main__")
+        except SystemExit as end:
+            ranks.end(end.code or 0)
+        except BaseException:
+            sys.excepthook(*sys.exc_info())
+        ranks.end(0)
+
+    with tempfile.TemporaryFile("w+") as output:
+        started = [context.Process(target=rank_process, args=(r, output)) for r in range(n)]
+        for one in started:
+            one.start()
+        while alive := [one for one in started if one.is_alive()]:
+            wait([one.sentinel for one in alive], 60)
+            if agent and any(one.exitcode for one in started):
+                for one in started:
+                    one.terminate()
+        output.seek(0)
+        return [one.exitcode for one in started], output.read()
+
+
+# Losses and rows --------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Function of a technique and a number of ranks that gives the rows and the record of its run,
+    and what it printed."""
+    folder, known = tmp_path_factory.mktemp("ranks"), {}
+
+    def trained(name, n):
+        if (name, n) not in known:
+            file = folder / f"{name}-{n}" / "results.csv"
+            file.parent.mkdir()
+            script = in_float32(name, file.parent)
+            codes, said = forked(n, script, *FLAGS, f"--results-file={file}")
+            assert codes == [0] * n, said
+            rows = results.read(file)
+            (kept,) = results.records(file, rows.run_id.unique()).values()
+            known[name, n] = SimpleNamespace(rows=rows, record=kept, said=said)
+        return known[name, n]
+
+    return trained
+
+
+@pytest.mark.parametrize("n", [2, 4])
+@pytest.mark.parametrize("name", NAMES)
+def test_ranks_train_as_one_process_does(name, n, trained):
+    alone = list(trained("asynchronous_logging", 1).rows.loss)
+    assert list(trained(name, n).rows.loss) == pytest.approx(alone, rel=2e-6)
+    assert alone[-1] < alone[0] - 0.1  # which a wrong gradient would not be
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_group_of_one_is_a_run_like_any_other(name, trained):
+    alone, one = trained("asynchronous_logging", 1), trained(name, 1)
+    assert list(one.rows.loss) == pytest.approx(list(alone.rows.loss), rel=2e-6)
+    assert set(one.rows.world_size) == {1} and "ranks" not in one.record
+
+
+def test_rank_0_alone_writes_one_row_a_step_with_the_slowest_ranks_time(trained):
+    found = trained("distributed_data_parallel", 4)
+    assert list(found.rows.step) == list(range(5)) and set(found.rows.world_size) == {4}
+    assert set(found.rows.batch_size) == {8} and found.rows.run_id.nunique() == 1
+    places = found.record["ranks"]
+    assert [one["rank"] for one in places] == [0, 1, 2, 3]
+    timed = found.rows.step_ms[found.rows.phase == "timed"]
+    assert timed.median() >= max(one["median_step_ms"] for one in places) - 1e-3
+    peaks = [one["memory"]["peak_mib"] for one in places]
+    assert set(found.rows.peak_memory_mib) == {max(peaks)}
+    assert found.said.count("distributed_data_parallel on ") == 1
+    assert found.said.count("distributed_data_parallel: median") == 1
+    assert socket.gethostname() not in json.dumps(places)
+
+
+def test_rows_are_the_slowest_ranks_times_and_the_mean_of_losses(tmp_path):
+    args = run.parse_args("", [*FLAGS, f"--results-file={tmp_path / 'results.csv'}"], "a_script")
+    args.world_size = 2
+    weight = torch.nn.Linear(1, 1)
+    one = run.Run(args, weight, torch.optim.SGD(weight.parameters()))
+    counted = {"clock_s": 0.0}, {"clock_s": 1.0}, {}
+
+    def measured(times, losses, peak, updated):
+        memory = {"peak_mib": peak}
+        place = {"node": "0", "device": "it"}
+        return run.Measured(times, [0.1] * 5, losses, memory, counted, False, updated, place)
+
+    one._write(
+        [
+            measured([9, 1, 2, 5, 4], [4.0] * 5, 20.0, [0]),
+            measured([8, 3, 1, 6, 2], [2.0] * 5, 30.0, [1]),
+        ]
+    )
+    rows = results.read(args.results_file)
+    assert list(rows.step_ms) == [9, 3, 2, 6, 4] and list(rows.loss) == [3.0] * 5
+    assert set(rows.peak_memory_mib) == {30.0} and set(rows.world_size) == {2}
+    (kept,) = results.records(args.results_file, rows.run_id.unique()).values()
+    assert kept["parameters"] == kept["updated_parameters"] == 2  # each rank updated another one
+    assert [one["median_step_ms"] for one in kept["ranks"]] == [4.5, 4.0]
+
+
+def test_memory_by_kind_is_what_a_rank_holds_itself(trained):
+    def memory(name, n):
+        return [one["memory"] for one in trained(name, n).record["ranks"]]
+
+    whole = PARAMETERS * 4 / 2**20
+    for one in memory("distributed_data_parallel", 4):
+        assert one["weights_mib"] == pytest.approx(whole, rel=0.01)
+        assert one["optimizer_state_mib"] == pytest.approx(2 * whole, rel=0.01)
+    for one in memory("fully_sharded", 4):
+        assert one["weights_mib"] == pytest.approx(whole / 4, rel=0.05)
+        assert one["gradients_mib"] == pytest.approx(whole / 4, rel=0.05)
+        assert one["optimizer_state_mib"] == pytest.approx(whole / 2, rel=0.05)
+    state = [one["optimizer_state_mib"] for one in memory("zero_redundancy", 4)]
+    assert sum(state) == pytest.approx(2 * whole, rel=0.01) and min(state) < whole / 10
+    for name in NAMES:
+        kept = trained(name, 4).record
+        assert kept["parameters"] == kept["updated_parameters"] == PARAMETERS
+
+
+def test_ranks_share_out_the_batch_that_one_process_draws(tmp_path):
+    args = run.parse_args("", [*FLAGS, f"--results-file={tmp_path / 'results.csv'}"], "a_script")
+    whole, shares = TokenBatches(args)[3], []
+    args.world_size = 4
+    for args.rank in range(4):
+        shares.append(TokenBatches(args)[3])
+    for one, parts in zip(whole, zip(*shares, strict=True), strict=True):
+        assert torch.equal(one, torch.cat(parts)) and len(parts[0]) == 2
+
+
+def test_eight_ranks_of_fsdp_in_one_process(tmp_path, monkeypatch):
+    """On torch's fake group, whose collectives move nothing: that each rank holds an eighth."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    real, found = torch.distributed.init_process_group, {}
+    monkeypatch.setattr(
+        torch.distributed,
+        "init_process_group",
+        lambda *_, **__: real("fake", store=FakeStore(), rank=0, world_size=8),
+    )
+    for name, value in {"RANK": "0", "WORLD_SIZE": "8"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+
+    class Looked(run.Run):
+        def __exit__(self, *error):
+            found["memory"] = record.memory(
+                self.args.hardware, self.model, self.optimizer, self.gradients.most
+            )
+            found["steps"] = len(self.losses)
+
+    script = in_float32("fully_sharded", tmp_path)
+    technique = ladder.Technique("fully_sharded", script, None, "", "")
+    try:
+        run.execute(technique, [*FLAGS, f"--results-file={tmp_path / 'r.csv'}"], Looked)
+    finally:
+        ranks.leave()
+    eighth = PARAMETERS * 4 / 8 / 2**20
+    assert found["steps"] == 5
+    assert found["memory"]["weights_mib"] == pytest.approx(eighth, rel=0.05)
+    assert found["memory"]["gradients_mib"] == pytest.approx(eighth, rel=0.05)
+    assert found["memory"]["optimizer_state_mib"] == pytest.approx(2 * eighth, rel=0.05)
+
+
+# What cannot be ---------------------------------------------------------------------------------
+
+
+def test_a_script_for_one_process_says_so_under_several(tmp_path):
+    file = tmp_path / "results.csv"
+    script = in_float32("asynchronous_logging", tmp_path)
+    codes, said = forked(2, script, *FLAGS, f"--results-file={file}")
+    assert codes[0] == 2 and said.count("\n") == 1 and not file.exists()
+    assert said.startswith("asynchronous_logging: error: it is no script for 2 ranks")
+
+
+def test_a_batch_that_ranks_cannot_share_is_one_line(tmp_path):
+    file = tmp_path / "results.csv"
+    flags = [*FLAGS, "--batch-size=5", f"--results-file={file}"]
+    codes, said = forked(2, in_float32(NAMES[0], tmp_path), *flags)
+    assert codes[0] == 2 and said.count("\n") == 1 and not file.exists()
+    assert "2 ranks cannot share it evenly; try --batch-size 6" in said
+
+
+def test_an_automatic_batch_is_as_large_a_rank_as_it_is_alone():
+    config = CONFIGS["gpt2"]
+    size = config.parameters()
+    assert hardware.auto_shape(hardware.CPU(), config, size, ranks=4) == (4, 64)
+    gpu = hardware.ImaginedGPU("a GPU", 80 * 2**30)
+    B, T = hardware.auto_shape(gpu, config, size)
+    assert hardware.auto_shape(gpu, config, size, ranks=4) == (4 * B, T)
+    small = hardware.ImaginedGPU("a GPU", 16 * 2**30)
+    alone = hardware.auto_shape(small, config, size, batch_size=8)[1]
+    assert hardware.auto_shape(small, config, size, batch_size=32, ranks=4) == (32, alone)
+
+
+def test_each_rank_takes_a_gpu_of_its_own_and_there_are_enough(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(hardware, "CUDA", lambda device: device)
+    for wanted in ("cuda", "auto"):
+        assert hardware.choose(wanted, 1, 2) == torch.device("cuda", 1)
+    with pytest.raises(UserError, match="3 ranks, and torch sees 2 GPUs"):
+        hardware.choose("cuda", 0, 3)
+    with pytest.raises(UserError, match="a GPU of its own; use cuda"):
+        hardware.choose("cuda:1", 0, 2)
+
+
+def test_more_processes_than_the_machine_has_room_for_are_refused(capsys):
+    cores, there = hardware.available("cpu")
+    assert launch.counts("1 all", "cpu") == [1, cores]
+    with pytest.raises(UserError, match=f"there are {there} here"):
+        launch.counts(f"1 {cores + 1}", "cpu")
+    for text in ("0", "two", "-1", " "):
+        with pytest.raises(UserError, match="from 1 up"):
+            launch.counts(text, "cpu")
+
+
+# Ends -------------------------------------------------------------------------------------------
+
+LAUNCH = """
+import sys
+from pathlib import Path
+from Utils import launch, ladder
+path = Path(sys.argv[1])
+technique = ladder.Technique(path.stem, path, None, "", "")
+sys.exit(launch.launch(technique, sys.argv[3:], int(sys.argv[2])))
+"""
+LOOP = "in run.steps(batches):\n"
+
+
+def at_step_3(what):
+    """A change of a script: rank 1 does that in the fourth step."""
+    line = f"            if args.rank == 1 and len(run.losses) == 3: {what}\n"
+    return {LOOP: LOOP + line}
+
+
+def end_of(command, seconds=60, **more):
+    """(exit code, what it printed, seconds that it took) of a command, of whose processes none is
+    left."""
+    start = time.monotonic()
+    process = subprocess.Popen(
+        command, env=without_ranks(TAG=str(start), **more), stdout=-1, stderr=-2, text=True
+    )
+    said = process.communicate(timeout=seconds)[0]
+    took, left = time.monotonic() - start, []
+    for other in psutil.process_iter():
+        try:
+            if other.environ().get("TAG") == str(start) and other.status() != "zombie":
+                left.append(other)
+        except psutil.Error:
+            continue
+    assert not left, left
+    return process.returncode, said, took
+
+
+@pytest.mark.parametrize(
+    ("what", "line"),
+    [
+        ("import os; os.kill(os.getpid(), 9)", "rank 1 was killed by SIGKILL (out of memory?)"),
+        ("import time; time.sleep(99)", "rank 1 hung: the others waited for 6 s"),
+    ],
+    ids=["killed", "hangs"],
+)
+def test_a_rank_that_is_killed_or_hangs_ends_the_run_with_one_line(what, line, tmp_path):
+    file = tmp_path / "results.csv"
+    results.initialize(file)
+    before = file.read_bytes()
+    script = in_float32(NAMES[0], tmp_path, **at_step_3(what))
+    command = [sys.executable, "-c", LAUNCH, str(script), "2", *FLAGS, f"--results-file={file}"]
+    code, said, took = end_of(command, PATIENCE_S="6")
+    assert code == 1 and took < 45, said
+    name = NAMES[0]
+    assert f"\n{name}: {line}; nothing was recorded\n" in said
+    assert said.count("nothing was recorded") == 1 and "Traceback" not in said
+    assert file.read_bytes() == before and not list((tmp_path / "runs").glob("*"))
+
+
+def test_a_rank_out_of_memory_says_so_and_nothing_is_recorded(tmp_path):
+    file = tmp_path / "results.csv"
+    script = in_float32(NAMES[0], tmp_path, **at_step_3("raise MemoryError"))
+    told = tmp_path / "error.json"
+
+    def before(rank):
+        if rank == 0:
+            os.environ["TORCHELASTIC_ERROR_FILE"] = str(told)
+
+    flags = [*FLAGS, f"--results-file={file}"]
+    codes, said = forked(2, script, *flags, agent=False, before=before)
+    assert codes == [ranks.NOTICED, 1] and not file.exists()
+    assert "distributed_data_parallel: rank 1: out of memory: 8x16 does not fit" in said
+    assert "on 2 ranks; try --batch-size 4; nothing was recorded" in said
+    assert said.count("nothing was recorded") == 1 and "Traceback" not in said
+    assert json.loads(told.read_text())["noticed"] == "gone"
+
+
+def test_torchrun_starts_them_anew_where_it_may(tmp_path):
+    """Plain torchrun: rank 1 kills itself in the first attempt; the second one writes its rows."""
+    file = tmp_path / "results.csv"
+    first = "import os; os.environ['TORCHELASTIC_RESTART_COUNT'] == '0' and os.kill(os.getpid(), 9)"
+    script = in_float32("fully_sharded", tmp_path, **at_step_3(first))
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--max-restarts=1"]
+    command += ["--nproc-per-node=2", str(script), *FLAGS, f"--results-file={file}"]
+    code, said, _ = end_of(command)
+    assert code == 0, said
+    rows = results.read(file)
+    assert list(rows.step) == list(range(5)) and set(rows.world_size) == {2}
+
+
+def test_two_agents_are_two_nodes_of_one_run(tmp_path):
+    file, port = tmp_path / "results.csv", free_port()
+    script = in_float32(NAMES[0], tmp_path)
+    command = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1"]
+    command += ["--rdzv-backend=c10d", f"--rdzv-endpoint=localhost:{port}", "--rdzv-id=two"]
+    command += [str(script), *FLAGS, f"--results-file={file}"]
+    agents = [
+        subprocess.Popen(command, env=without_ranks(), stdout=-1, stderr=-2, text=True)
+        for _ in range(2)
+    ]
+    said = [agent.communicate(timeout=100)[0] for agent in agents]
+    assert [agent.returncode for agent in agents] == [0, 0], said
+    rows = results.read(file)
+    assert list(rows.step) == list(range(5)) and set(rows.world_size) == {2}
+    (kept,) = results.records(file, rows.run_id.unique()).values()
+    assert [one["node"] for one in kept["ranks"]] == ["0", "1"]
+
+
+@pytest.mark.parametrize(
+    ("codes", "noticed", "says"),
+    [
+        ({0: -15, 1: -9, 2: -15}, {}, "rank 1 was killed by SIGKILL (out of memory?)"),
+        ({0: 75, 1: -11}, {0: "gone"}, "rank 1 was killed by SIGSEGV"),
+        ({0: 75, 1: -15, 2: 75}, {0: "late", 2: "gone"}, "rank 1 hung: the others"),
+        ({0: 75, 1: -9}, {0: "late"}, "rank 1 hung: the others"),  # as it slept through SIGTERM
+        ({0: -6, 1: -15, 2: -6}, {}, "rank 1 hung: the others"),  # NCCL's watchdog
+        ({0: 75, 1: 3}, {0: "gone"}, "rank 1 ended with exit code 3 before"),
+        ({0: 75, 1: 1}, {0: "gone", 1: None}, ""),  # it has said why
+        ({0: 2, 1: -15}, {}, ""),
+    ],
+)
+def test_the_rank_at_fault_is_named(codes, noticed, says):
+    assert launch.diagnosis(codes, noticed).startswith(says)
+    assert bool(says) == bool(launch.diagnosis(codes, noticed))
+
+
+# In the profile ---------------------------------------------------------------------------------
+
+
+def event(name, start, end, cat="cpu_op", thread=1, **args):
+    at = {"ts": start, "dur": end - start, "pid": thread // 10, "tid": thread}
+    return {"ph": "X", "name": name, "cat": cat, **at, "args": args}
+
+
+STEPS = [event(f"ProfilerStep#{n}", 100 * n, 100 * n + 99, "user_annotation") for n in (1, 2, 3)]
+
+
+def test_what_of_gloos_exchange_is_hidden_behind_computation():
+    """Each step computes for 60 us and exchanges for 40, of which 25 are behind the computation."""
+    spans = [
+        one
+        for start in (100, 200, 300)
+        for one in (
+            event("aten::mm", start + 10, start + 70),
+            event("gloo:all_reduce", start + 45, start + 65, "user_annotation", 7),
+            event("gloo:all_reduce", start + 65, start + 85, "user_annotation", 8),
+            event("gloo:all_reduce", start + 60, start + 80, "user_annotation", 9),  # with others
+        )
+    ]
+    found = kinds.summarize([*STEPS, *spans])["communication"]
+    assert found == {"ms": pytest.approx(0.04), "hidden": pytest.approx(25 / 40)}
+    assert kinds.summarize([*STEPS, event("aten::mm", 110, 120)])["communication"] is None
+
+
+def test_what_of_nccls_exchange_is_hidden_behind_other_kernels():
+    launches, kernels = [], []
+    for step in (100, 200, 300):
+        for name, start, end in (("gemm", 10, 50), ("ncclDevKernel_AllReduce", 40, 80)):
+            number = len(launches)
+            at = step + start - 5
+            launches.append(
+                event("cudaLaunchKernel", at, at + 1, "cuda_runtime", correlation=number)
+            )
+            kernels.append(
+                event(name, step + start, step + end, "kernel", 70 + len(name), correlation=number)
+            )
+    found = kinds.summarize([*STEPS, *launches, *kernels])["communication"]
+    assert found == {"ms": pytest.approx(0.04), "hidden": pytest.approx(10 / 40)}

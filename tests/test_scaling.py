@@ -1,0 +1,120 @@
+"""Strong and weak scaling: which runs, and what is made of their rows."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tests.rows import rows_of
+from Utils import ladder, launch, results, scaling
+from Utils.errors import UserError
+
+
+def rows_from(step_ms, plan, rounds=5, noise=0.0):
+    """Rows of those runs in rounds that drift; step_ms: of (processes, global batch)."""
+    random, made = np.random.default_rng(0), []
+    for r in range(rounds):
+        for n, B in plan:
+            ms = step_ms(n, B) * (1 + r) * np.exp(noise * random.standard_normal())
+            own = {"round": r, "world_size": n, "batch_size": B, "note": ""}
+            made += rows_of("distributed_data_parallel", [9 * ms, 9 * ms, *[ms] * 5], **own)
+    return pd.DataFrame(made)
+
+
+def line(found, kind, n):
+    (own,) = found[(found.scaling == kind) & (found.processes == n)].itertuples()
+    return own
+
+
+def test_both_kinds_meet_in_one_run_at_the_most_processes():
+    assert scaling.shapes([1, 2, 4], 8) == [(1, 8), (2, 8), (4, 8), (1, 2), (2, 4)]
+
+
+def test_an_automatic_batch_can_be_shared_by_each_number_of_processes():
+    auto = SimpleNamespace(batch_size="auto", model="gpt2", seq_len="auto", device="cpu")
+    assert scaling.batch(auto, [1, 2, 3]) == 6
+    asked = SimpleNamespace(batch_size=8)
+    assert scaling.batch(asked, [1, 2, 4]) == 8
+    with pytest.raises(UserError, match="3 processes cannot share it evenly; try --batch-size 3"):
+        scaling.batch(asked, [1, 3])
+
+
+def test_perfect_scaling_is_an_efficiency_of_1_and_none_at_all_of_1_over_n():
+    counts, plan = [1, 2, 4], scaling.shapes([1, 2, 4], 8)
+    perfect = scaling.efficiencies(rows_from(lambda n, B: 10 * B / n, plan), plan, counts)
+    assert list(perfect.efficiency) == pytest.approx([1] * 6)
+    assert list(perfect.speedup) == pytest.approx([1, 2, 4] * 2)
+    none = scaling.efficiencies(rows_from(lambda n, B: 10 * B, plan), plan, counts)
+    assert list(none.efficiency) == pytest.approx([1, 1 / 2, 1 / 4] * 2)
+    assert list(none.speedup) == pytest.approx([1] * 6)
+
+
+def test_efficiency_has_an_interval_over_rounds_whose_drift_cancels():
+    """Amdahl: a step of strong scaling has 4 ms that no number of processes makes shorter."""
+    counts, plan = [1, 4], scaling.shapes([1, 4], 8)
+    rows = rows_from(lambda n, B: 4 + 10 * B / n, plan, noise=0.01)
+    found = scaling.efficiencies(rows, plan, counts)
+    strong, weak = line(found, "strong", 4), line(found, "weak", 4)
+    assert strong.efficiency == pytest.approx(84 / 24 / 4, rel=0.03)
+    assert weak.efficiency == pytest.approx(24 / 24, rel=0.03)
+    for own in (strong, weak):
+        assert own.efficiency_low < own.efficiency < own.efficiency_high
+        assert own.efficiency_high - own.efficiency_low < 0.1
+    said = scaling.sentence(found)
+    assert "strong scaling" in said and "4 processes do 3." in said and said.count("faster") == 2
+    assert " to " in scaling.table(found)
+
+
+def test_one_round_has_no_interval_and_says_so():
+    plan = scaling.shapes([1, 2], 4)
+    found = scaling.efficiencies(rows_from(lambda n, B: B, plan, rounds=1), plan, [1, 2])
+    assert found.efficiency_low.isna().all()
+    assert scaling.sentence(found).count("one round: no interval") == 2
+    assert "nan" not in scaling.table(found)
+
+
+def test_a_number_of_processes_that_failed_is_left_out():
+    plan = scaling.shapes([1, 2, 4], 4)
+    rows = rows_from(lambda n, B: B, [one for one in plan if one[0] != 2])
+    assert list(scaling.efficiencies(rows, plan, [1, 2, 4]).processes) == [1, 4, 1, 4]
+
+
+def test_the_chart_has_the_ideal_line_and_both_kinds():
+    plan = scaling.shapes([1, 2, 4], 4)
+    found = scaling.efficiencies(rows_from(lambda n, B: 10 * B, plan), plan, [1, 2, 4])
+    (axes,) = scaling.draw(found, "words").axes
+    ideal = axes.get_lines()[0]
+    assert list(ideal.get_xdata()) == [1, 2, 4] and list(ideal.get_ydata()) == [1, 2, 4]
+    texts = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert [text.split(":")[0] for text in texts] == ["ideal", "strong", "weak"]
+    assert {"50%", "25%"} <= {text.get_text() for text in axes.texts}
+
+
+def test_rounds_are_interleaved_and_every_other_one_goes_backwards(tmp_path, monkeypatch, capsys):
+    """With runs that only leave their rows."""
+    ran = []
+
+    def stand_in(technique, flags, count, threads):
+        given = dict(flag.removeprefix("--").split("=", 1) for flag in flags)
+        ran.append((int(given["round"]), count, int(given["batch-size"]), threads))
+        columns = {"world_size": count, "batch_size": ran[-1][2], "round": ran[-1][0], "note": ""}
+        results.append(file, rows_of(technique.name, [1.0] * 4, **columns))
+        return 0
+
+    file = tmp_path / "results.csv"
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(launch, "launch", stand_in)
+    monkeypatch.setattr("Utils.hardware.available", lambda wanted: (2, "2 cores"))
+    every = lambda name, path: {row["run_id"] for row in results.check(path)}  # noqa: E731
+    monkeypatch.setattr("Utils.suite._runs_of", every)
+    flags = ["--gpus=1 2", "--device=cpu", "--rounds=2", f"--results-file={file}"]
+    assert scaling.main(flags) == 0
+    one = [(1, 2), (2, 2), (1, 1)]
+    assert ran == [(r, n, B, 1) for r, plan in ((0, one), (1, one[::-1])) for n, B in plan]
+    assert "plots/scaling.png" in capsys.readouterr().out
+    assert ladder.get(launch.DEFAULT)
+    with pytest.raises(UserError, match="there are 2 cores here, for one process each"):
+        scaling.main(["--gpus=1 8", "--device=cpu"])
+    with pytest.raises(UserError, match="nothing to compare with"):
+        scaling.main(["--gpus=2", "--device=cpu"])
