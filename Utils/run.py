@@ -337,19 +337,21 @@ class Run:
     def _quality(self, everyones, timed):
         """Of the run: of rank 0's device, with what taints the others'. The cores of one machine
         are at work for all ranks there, and none of these is another process to the others."""
-        found = []
-        for one in everyones:
+        found = {}
+        for rank, one in enumerate(everyones):
             before, after, readings = one.counters
             here = [other for other in everyones if other.place["node"] == one.place["node"]]
             if "own_cpu_s" in after and len(here) > 1:
+                if one is not here[0]:
+                    continue
                 before, after = (
                     ends | {"own_cpu_s": sum(other.counters[at]["own_cpu_s"] for other in here)}
                     for at, ends in enumerate((before, after))
                 )
-            found.append(quality.describe(self.args.hardware, before, after, readings, timed))
+            found[rank] = quality.describe(self.args.hardware, before, after, readings, timed)
         more = [
             f"rank {rank}: {reason}"
-            for rank, other in enumerate(found)
+            for rank, other in found.items()
             for reason in other["reasons"]
             if reason not in found[0]["reasons"]
         ]
