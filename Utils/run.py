@@ -61,6 +61,8 @@ class Settings(argparse.Namespace):
     ranks form, by name and as the timedelta after which a rank is taken for hanging.
     """
 
+    rank, world_size = 0, 1  # until `settle` knows
+
     def require(self, need):
         """Declares what the technique needs: one of `hardware.CHECKS`, such as "tf32", or the name
         of a package.
