@@ -182,6 +182,7 @@ def execute(technique, argv, run):
         runpy.run_path(sys.argv[0], run_name="__main__")
     finally:
         module.Run, sys.argv = usual, arguments
+        ranks.leave()
 
 
 # The measured loop ------------------------------------------------------------------------------

@@ -67,6 +67,7 @@ def forked(n, script, *flags, agent=True, before=lambda rank: None):
 
     agent: end all when one has ended badly, as torchrun's does. before: is called in each of them
     with its rank."""
+    ranks.leave()  # a group whose threads no fork has: another test's, in this process
     context, port = get_context("fork"), str(free_port())
 
     def rank_process(rank, output):
@@ -88,8 +89,8 @@ def forked(n, script, *flags, agent=True, before=lambda rank: None):
         for one in started:
             one.start()
         while alive := [one for one in started if one.is_alive()]:
-            wait([one.sentinel for one in alive], 60)
-            if agent and any(one.exitcode for one in started):
+            late = not wait([one.sentinel for one in alive], 120)
+            if late or (agent and any(one.exitcode for one in started)):
                 for one in started:
                     one.terminate()
         output.seek(0)

@@ -194,16 +194,16 @@ def test_a_folder_that_cannot_be_made_is_one_line(draw, tmp_path):
         draw(*ladder_runs())
 
 
-def test_thirty_techniques_are_told_apart(draw, tmp_path, monkeypatch):
+def test_forty_techniques_are_told_apart(draw, tmp_path, monkeypatch):
     own = ladder.techniques()
     more = {
         name: ladder.Technique(name, ROOT / "beyond" / f"{name}.py", "fused_optimizer", "", "")
-        for name in (f"idea_{i}" for i in range(30 - len(own)))
+        for name in (f"idea_{i}" for i in range(40 - len(own)))
     }
     colours_of_the_ladder = [charts.colours()[t.name] for t in own.values() if t.at_top_level]
     monkeypatch.setattr(ladder, "techniques", lambda: own | more)
     colours, styles = charts.colours(), charts.styles()
-    assert len({(colours[name], styles[name]) for name in colours}) == len(colours) == 30
+    assert len({(colours[name], styles[name]) for name in colours}) == len(colours) == 40
     assert list(colours.values())[: len(colours_of_the_ladder)] == colours_of_the_ladder
     assert {styles[t.name] for t in own.values() if t.at_top_level} == {"-"}
     for name in colours:

@@ -40,7 +40,7 @@ def on(device, *flags):
     """What the probes get for a run on that device."""
     args = arguments(*flags)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(hardware, "choose", lambda wanted: device)
+        patched.setattr(hardware, "choose", lambda wanted, *ranks: device)
         run.settle(args)
     return SimpleNamespace(args=args)
 
@@ -261,7 +261,7 @@ def test_a_package_that_cannot_be_imported_is_named(backend, ending, words, monk
 
 
 def about_device(device, monkeypatch, *flags):
-    monkeypatch.setattr(hardware, "choose", lambda wanted: device)
+    monkeypatch.setattr(hardware, "choose", lambda wanted, *ranks: device)
     return probes.ask(probes.device, SimpleNamespace(args=arguments(*flags)))
 
 
@@ -292,7 +292,7 @@ def test_a_first_product_that_fails_stops_everything(monkeypatch):
 
 
 def test_a_device_that_cannot_be_had_stops_everything(monkeypatch):
-    def busy(wanted):
+    def busy(wanted, *ranks):
         raise RuntimeError("CUDA error: all CUDA-capable devices are busy\nmore")
 
     monkeypatch.setattr(hardware, "choose", busy)
