@@ -18,8 +18,13 @@ from typing import NamedTuple
 import torch
 
 # Seconds that a rank waits for the others in one exchange before it takes them for hanging.
-PATIENCE_S = float(os.environ.get("PATIENCE_S", 45))
-PATIENCE = timedelta(seconds=PATIENCE_S)
+try:
+    PATIENCE_S = float(os.environ.get("PATIENCE_S", 45))
+    PATIENCE = timedelta(seconds=PATIENCE_S)
+    if PATIENCE_S <= 0:
+        raise ValueError
+except (ValueError, OverflowError):
+    sys.exit(f"PATIENCE_S={os.environ['PATIENCE_S']}: give a number of seconds")
 GRACE_S = 2.0  # within which whoever starts the ranks has seen that one of them is gone
 ALONE = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_PORT": "0"}
 ALONE |= {"LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "localhost"}

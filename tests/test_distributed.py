@@ -462,3 +462,12 @@ def test_what_of_nccls_exchange_is_hidden_behind_other_kernels():
             )
     found = kinds.summarize([*STEPS, *launches, *kernels])["communication"]
     assert found == {"ms": pytest.approx(0.04), "hidden": pytest.approx(10 / 40)}
+
+
+@pytest.mark.parametrize("seconds", ["soon", "0"])
+def test_a_patience_that_is_none_is_one_line(seconds):
+    command = [sys.executable, "-c", "import Utils.ranks"]
+    environment = settings.environment(PATIENCE_S=seconds)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr == f"PATIENCE_S={seconds}: give a number of seconds\n"
