@@ -1,10 +1,10 @@
-"""Each process keeps and updates 1/N of AdamW's state, then sends the others what it has updated.
+"""Gradients averaged over processes; each updates 1/N of the weights and holds 1/N of the moments.
 
-With all gradients averaged everywhere, N processes make the same update N times and hold its two
-moments N times. Here each parameter is updated by one process alone, which broadcasts its new
-values. That is the first stage of ZeRO; fully_sharded is the third.
+Where all have the mean gradients (distributed_data_parallel), N processes make the same update N
+times and hold AdamW's two moments N times. Here each parameter is updated by one process alone,
+which broadcasts its new values. That is the first stage of ZeRO; fully_sharded is the third.
 
-Parent: distributed_data_parallel
+Parent: asynchronous_logging
 Needs:  nothing; for a gain, several GPUs: make ddp T=zero_redundancy GPUS=4, or torchrun
 Gains:  memory: AdamW's moments in N parts
 Costs:  a broadcast of all weights in every step, behind the update and in nothing's shadow
