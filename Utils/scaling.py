@@ -24,7 +24,7 @@ from Utils.errors import UserError, one_line
 
 KINDS = {"strong": "the same batch for all together", "weak": "the same batch for each"}
 COLOURS = {"strong": "C0", "weak": "C1"}
-ASIDE = {"strong": -14, "weak": 6}  # points, of what stands beside one of its points
+ASIDE = {"strong": (8, -14), "weak": (-8, 10)}  # points, of what stands beside one of its points
 
 
 def main(argv=None):
@@ -65,8 +65,8 @@ def main(argv=None):
 
 
 def batch(args, counts):
-    """The global batch of strong scaling: what was asked for, or so many times what a process
-    would take alone that each of the counts can share it evenly."""
+    """The global batch of strong scaling: what was asked for, or the largest that one process takes
+    alone and each of the counts can share evenly; where that is none, the least they can share."""
     if args.batch_size != "auto":
         for n in counts:
             if args.batch_size % n:
@@ -80,7 +80,8 @@ def batch(args, counts):
     config, length = CONFIGS[args.model], None if args.seq_len == "auto" else args.seq_len
     device = hardware.choose(args.device)
     alone = hardware.auto_shape(device, config, config.parameters(), seq_len=length)[0]
-    return alone * math.lcm(*counts)
+    evenly = math.lcm(*counts)
+    return max(1, alone // evenly) * evenly
 
 
 def shapes(counts, size):
@@ -194,7 +195,9 @@ def draw(found, words):
         how = {"color": COLOURS[kind], "marker": "o", "capsize": 4, "label": f"{kind}: {what}"}
         axes.errorbar(own.processes, own.speedup, yerr=errors, **how)
         for line in own.iloc[1:].itertuples():
-            where = {"xytext": (8, ASIDE[kind]), "textcoords": "offset points"}
+            x, y = ASIDE[kind]
+            where = {"xytext": (x, y), "textcoords": "offset points"}
+            where["ha"] = "left" if x > 0 else "right"
             place, how = (line.processes, line.speedup), {"color": COLOURS[kind], **where}
             axes.annotate(f"{line.efficiency:.0%}", place, fontsize="small", **how)
     axes.set_xticks(counts)

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from tests.rows import rows_of
-from Utils import ladder, launch, results, scaling
+from Utils import hardware, ladder, launch, results, scaling
 from Utils.errors import UserError
 
 
@@ -31,9 +31,13 @@ def test_both_kinds_meet_in_one_run_at_the_most_processes():
     assert scaling.shapes([1, 2, 4], 8) == [(1, 8), (2, 8), (4, 8), (1, 2), (2, 4)]
 
 
-def test_an_automatic_batch_can_be_shared_by_each_number_of_processes():
+def test_an_automatic_batch_fits_one_process_and_is_shared_evenly_by_more(monkeypatch):
     auto = SimpleNamespace(batch_size="auto", model="gpt2", seq_len="auto", device="cpu")
     assert scaling.batch(auto, [1, 2, 3]) == 6
+    # One process alone has to take all of it: 16 sequences of 124M fit on this GPU, 128 would not.
+    gpu = hardware.ImaginedGPU("a GPU", 80 * 2**30)
+    monkeypatch.setattr(hardware, "choose", lambda wanted: gpu)
+    assert [scaling.batch(auto, counts) for counts in ([1, 2, 4, 8], [1, 3])] == [16, 15]
     asked = SimpleNamespace(batch_size=8)
     assert scaling.batch(asked, [1, 2, 4]) == 8
     with pytest.raises(UserError, match="3 processes cannot share it evenly; try --batch-size 3"):
