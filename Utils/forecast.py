@@ -571,7 +571,6 @@ def recording(technique, flags, device):
     """Runs a technique's script on fakes. flags: its command line. Returns a Recording, or, where
     it cannot be had, the reason in words."""
     tracker, multiples = Tracker(device.torch_device), []
-    gc.disable()  # tracing makes millions of objects
     try:
         with fakes(technique, device, tracker, multiples):
             run.execute(technique, flags, partial(FakeRun, tracker))
@@ -580,8 +579,6 @@ def recording(technique, flags, device):
     except Exception as error:
         lines = str(error).strip().splitlines() or [""]
         return f"cannot be forecast: {type(error).__name__}: {lines[0]}"
-    finally:
-        gc.enable()
     return tracker.recording(multiples[0] if multiples else 1)
 
 
@@ -597,6 +594,9 @@ def apart(function, tasks):
     context = multiprocessing.get_context("fork")
 
     def answer(task, connection):
+        # Tracing makes millions of objects, which end with the process. Collecting them once the
+        # mode of the fakes has been left has crashed in torch.
+        gc.disable()
         with connection, one_line("forecast"):
             connection.send(function(*task))
 
