@@ -28,7 +28,7 @@ from Utils.errors import UserError, one_line
 from Utils.settings import CACHE, ROOT
 
 # What decides a step's time and loss, beside the script.
-SHARED = ("batch", "config", "data", "hardware", "model", "record", "run")
+SHARED = ("batch", "config", "data", "hardware", "model", "ranks", "record", "run")
 
 
 def main(argv):

@@ -22,28 +22,42 @@ def test_counted_flops_equal_the_closed_form(name):
     assert limits.flops_per_token(config, T) == closed
 
 
+def fastest_of_each(ours, theirs, rel, attempts=40):
+    """The highest rates that two ways of measuring have found, interleaved. On a shared machine
+    both only come closer to what is true with every attempt; so until they agree within rel."""
+    best = [0.0, 0.0]
+    for _ in range(attempts):
+        best = [max(best[0], ours()), max(best[1], theirs())]
+        if best[0] == pytest.approx(best[1], rel=rel):
+            break
+    return best
+
+
 @pytest.mark.timing
 def test_the_ceiling_of_products_is_that_of_torchs_own_benchmark():
-    """Interleaved, and the fastest of each, as the machine is shared."""
-    n, ours, theirs = 1024, [], []
+    n, cpu = 1024, torch.device("cpu")
     a, b = torch.randn(n, n), torch.randn(n, n)
-    threads = torch.get_num_threads()
-    timer = Timer("a @ b", globals={"a": a, "b": b}, num_threads=threads)
-    for _ in range(6):
-        ours.append(limits.matmul_tflops("float32", n, torch.device("cpu"), seconds=0.1))
-        theirs.append(2 * n**3 / min(timer.timeit(3).median for _ in range(8)) / 1e12)
-    assert max(ours) == pytest.approx(max(theirs), rel=0.1)
+    timer = Timer("a @ b", globals={"a": a, "b": b}, num_threads=torch.get_num_threads())
+    ours, theirs = fastest_of_each(
+        lambda: limits.matmul_tflops("float32", n, cpu, seconds=0.2),
+        lambda: 2 * n**3 / min(timer.timeit(3).median for _ in range(5)) / 1e12,
+        rel=0.1,
+    )
+    assert ours == pytest.approx(theirs, rel=0.1)
 
 
 @pytest.mark.timing
 def test_memory_is_slower_than_arithmetic_and_counts_both_ways():
-    gb_s = limits.bandwidth_gb_s(torch.device("cpu"), mib=64, seconds=0.1)
-    assert 1 < gb_s < 2000
     x = torch.randn(64 * 2**20 // 4)
     y = torch.empty_like(x)
     timer = Timer("y.copy_(x)", globals={"x": x, "y": y}, num_threads=torch.get_num_threads())
-    fastest = min(timer.timeit(1).median for _ in range(10))
-    assert gb_s == pytest.approx(2 * x.nbytes / fastest / 1e9, rel=0.4)
+    ours, theirs = fastest_of_each(
+        lambda: limits.bandwidth_gb_s(torch.device("cpu"), mib=64, seconds=0.1),
+        lambda: 2 * x.nbytes / min(timer.timeit(1).median for _ in range(10)) / 1e9,
+        rel=0.2,
+    )
+    assert 1 < ours < 2000
+    assert ours == pytest.approx(theirs, rel=0.2)
 
 
 def test_precision_settings_are_put_back(monkeypatch):

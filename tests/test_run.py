@@ -106,7 +106,8 @@ def test_waiting_for_data_is_in_the_step_and_by_itself(settle):
             time.sleep(0.02)
             measured.log(1.0)
     rows = results.read(args.results_file)
-    assert rows.data_ms.between(30, 45).all() and rows.step_ms.between(50, 75).all()
+    assert rows.data_ms.min() >= 30 and rows.step_ms.min() >= 50
+    assert rows.data_ms.median() < 45 and rows.step_ms.median() < 75  # a sleep may last longer
 
 
 @pytest.mark.timing
