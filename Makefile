@@ -25,7 +25,7 @@ REPORT       ?= report.html  ## for report: where the page is written
 JSON         ?=              ## for doctor: 1 for machines
 N            ?= 2            ## for together: how many processes at once
 T            ?=              ## for diff, profile, forecast, together: a technique, or all; for ablate: the whole, else the last rung; for ddp, scaling: else distributed_data_parallel
-GPUS         ?=              ## for ddp: how many, else all there are; for scaling: as in GPUS="1 2 4"
+GPUS         ?=              ## for ddp and profile: how many; for scaling: as in GPUS="1 2 4"
 WITHOUT      ?=              ## for diff: a technique whose diff is taken back from T
 CPU          ?=              ## for profile: 1 adds where Python's time goes
 MEMORY       ?=              ## for forecast: of a device that need not be here, as in 24GiB; for profile: 1 adds what was allocated when
@@ -107,7 +107,7 @@ forecast: $(ENVIRONMENT)     ## peak memory before running, and the largest batc
 
 profile: $(ENVIRONMENT)      ## where a step's time goes and what to do about it; T=NAME or T=all, CPU=1, MEMORY=1
 	@$(PYTHON) -m Utils.profile '$(strip $(T))' $(FLAGS) $(if $(filter 1,$(CPU)),--cpu) \
-	    $(if $(filter 1,$(MEMORY)),--memory)
+	    $(if $(filter 1,$(MEMORY)),--memory) $(call flag,gpus,$(GPUS))
 
 ##@ Read
 plots: $(ENVIRONMENT)        ## draw the charts into plots/
@@ -158,8 +158,11 @@ clean:                       ## remove caches: tokens, compiled kernels; never r
 LONGEST = $(addprefix tests/test_,ladder.py suite.py variants.py known.py forecast.py)
 TESTS   = $(LONGEST) $(filter-out $(LONGEST),$(wildcard tests/test_*.py))
 
+# Kernels without vector instructions take a compiler half as long, and ours take it most of the time.
+QUICKLY = OMP_NUM_THREADS=1 TORCHINDUCTOR_COMPILE_THREADS=1 TORCHINDUCTOR_VEC_ISA_OK=0
+
 test: $(ENVIRONMENT)         ## the tests that need no GPU
-	@OMP_NUM_THREADS=1 $(PYTHON) -m pytest -m 'not gpu and not timing' -n auto --maxprocesses 4 \
+	@$(QUICKLY) $(PYTHON) -m pytest -m 'not gpu and not timing' -n auto --maxprocesses 4 \
 	    --dist loadfile --no-loadscope-reorder $(TESTS); most=$$?; \
 	$(PYTHON) -m pytest -m timing; timed=$$?; [ $$most -eq 0 ] && [ $$timed -eq 0 ]
 

@@ -1,4 +1,5 @@
-"""Draws results.csv: step times as lines and as a heatmap, speedups and memory as bars.
+"""Draws results.csv: step times as lines and as a heatmap, speedups and memory as bars, and, where
+its runs were made, the ablation.
 
 Each chart goes to plots/ as .png and .svg. One chart holds one device, one torch version, one
 model, one shape and one commit: those of the newest run, or of the device that --device-name names.
@@ -12,7 +13,7 @@ import seaborn as sns
 from matplotlib.colors import LogNorm, Normalize
 from matplotlib.ticker import MaxNLocator
 
-from Utils import charts, results, settings, summary
+from Utils import ablation, charts, results, settings, summary
 from Utils.charts import GREY, beside, colours, grey_labels, number, reason, styles
 from Utils.errors import one_line
 
@@ -28,7 +29,8 @@ def main(argv=None):
     parser.add_argument("--plotsprefix", default="", help="of the charts' file names")
     args = parser.parse_args(argv)
 
-    rows, left_out = summary.select(results.read(args.results_file), args.device_name)
+    known = results.read(args.results_file)
+    rows, left_out = summary.select(known, args.device_name)
     records = results.records(args.results_file, rows.run_id.unique())
     lines = summary.summarize(rows, records)
     drawings = {
@@ -39,6 +41,10 @@ def main(argv=None):
     }
     for name, draw in drawings.items():
         charts.save(draw(rows, lines), f"{args.plotsprefix}{name}")
+    every, _ = summary.select(known, args.device_name, with_variants=True)
+    if whole := ablation.whole_of(every):
+        credits = ablation.credits(every, whole)
+        charts.save(ablation.draw(every, credits, whole), f"{args.plotsprefix}ablation")
     if left_out:
         print(left_out)
 

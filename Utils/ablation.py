@@ -63,6 +63,16 @@ def plan(whole):
     return list(dict.fromkeys([BASELINE, *(name for pair in pairs for name in pair)]))
 
 
+def whole_of(rows):
+    """The script that the variants among selected rows are an ablation of, the newest where there
+    are several; None where there are no variants."""
+    found = [variants.parse(name) for name in rows.sort_values("run_id").technique.unique()]
+    if not any(found):
+        return None
+    wholes = [whole for whole, sign, _ in filter(None, found) if sign == "-"]
+    return wholes[-1] if wholes else last_rung()
+
+
 def credits(rows, whole):
     """One line a technique: what it is worth in each of WAYS, as a DataFrame indexed by technique.
 

@@ -34,9 +34,9 @@ def main(argv=None):
     parser.add_argument("--gpus", default="", help="how many processes; else as many as there are")
     args = parser.parse_args(argv)
     technique = ladder.get(args.name or DEFAULT)
-    (count,) = counts(args.gpus or "all", args.device)
+    count = one_count(args.gpus or "all", args.device)
     for r in range(args.round, args.round + args.rounds):
-        if code := launch(technique, flags(args, r), count):
+        if code := launch(technique.name, [*technique.command, *flags(args, r)], count):
             return code
     return 0
 
@@ -56,6 +56,14 @@ def counts(text, wanted):
     return asked
 
 
+def one_count(text, wanted):
+    """`counts`, of which there has to be one. Raises UserError."""
+    count, *more = counts(text, wanted)
+    if more:
+        raise UserError(f"GPUS={text}: give one number; `make scaling` compares several")
+    return count
+
+
 def flags(args, r, **others):
     """The command line of a script in round r. others: settings in place of those of `args`."""
     values = vars(args) | {"rounds": 1, "round": r, "seed": args.seed + r} | others
@@ -64,10 +72,11 @@ def flags(args, r, **others):
     return [f"--{name.replace('_', '-')}={values[name]}" for name in vars(known.parse_args([]))]
 
 
-def launch(technique, flags, count, threads=None):
-    """Runs a technique as `count` ranks. Returns its exit code, 130 where it was interrupted.
+def launch(name, command, count, threads=None):
+    """Runs `count` ranks. Returns the exit code of one that failed, else 0; 130 where interrupted.
 
-    threads: of the host for each rank; else OMP_NUM_THREADS, else its share of the cores.
+    name: of the technique, for what is said of it. command: what Python is given to run one of
+    them. threads: of the host for each rank; else OMP_NUM_THREADS, else its share of the cores.
     """
     # Here, as it takes a second and says much that is of no use.
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
@@ -93,15 +102,15 @@ def launch(technique, flags, count, threads=None):
             logs_specs=DefaultLogsSpecs(log_dir=folder),
         )
         try:
-            elastic_launch(config, sys.executable)("-u", *technique.command, *flags)
+            elastic_launch(config, sys.executable)("-u", *command)
         except ChildFailedError as error:
             codes = {rank: failure.exitcode for rank, failure in error.failures.items()}
             line = diagnosis(codes, _reports(folder))
             if line:
-                print(f"{technique.name}: {line}; nothing was recorded", file=sys.stderr)
+                print(f"{name}: {line}; nothing was recorded", file=sys.stderr)
             return 2 if 2 in codes.values() else 1
         except (SignalException, KeyboardInterrupt):
-            print(f"\n{technique.name}: interrupted; nothing was recorded", file=sys.stderr)
+            print(f"\n{name}: interrupted; nothing was recorded", file=sys.stderr)
             return 130
     return 0
 

@@ -1,6 +1,6 @@
 """Where the time of a step goes, by kind of work, and what to do about it.
 
-    python -m Utils.profile NAME [--cpu] [--memory] [flags of the scripts]
+    python -m Utils.profile NAME [--cpu] [--memory] [--gpus 2] [flags of the scripts]
 
 NAME is a technique, or all for the ladder, beyond or everything. The script runs as ever, its rows
 going to profiles/results.csv; when its last timed step has ended, a few more run under
@@ -12,7 +12,8 @@ technique it then holds, in place of what was there,
 - with --cpu NAME.prof, of cProfile, for `python -m pstats` or snakeviz
 - with --memory NAME.memory.pickle, for pytorch.org/memory_viz
 
-Several techniques are stacked in one chart, plots/profile.png.
+Several techniques are stacked in one chart, plots/profile.png. With --gpus, or started by torchrun,
+it is a run in several processes, and rank 0 is shown.
 """
 
 # The keys of NAME.json: technique, status (ok, unsupported, out_of_memory), note, device, torch. Of
@@ -45,7 +46,7 @@ import torch
 from tabulate import tabulate
 from torch.profiler import record_function
 
-from Utils import hardware, kinds, ladder, limits, record, run, settings
+from Utils import hardware, kinds, ladder, launch, limits, record, run, settings
 from Utils.advice import advise
 from Utils.errors import Unsupported, UserError, one_line
 from Utils.kinds import KINDS, WAIT
@@ -78,6 +79,7 @@ def main(argv=None):
     add("name", nargs="?", default="", help="a technique, or all, beyond, everything")
     add("--cpu", action="store_true", help="as well: where Python's time goes, by cProfile")
     add("--memory", action="store_true", help="as well: what was allocated when")
+    add("--gpus", default="", help="in how many processes to run it, else in one")
     add("--folder", type=Path, help="where all of it goes, else profiles/ beside the results file")
     args = parser.parse_args(argv)
     args.folder = args.folder or args.results_file.parent / "profiles"
@@ -94,6 +96,10 @@ def main(argv=None):
         raise UserError(f"{args.folder}: {error.strerror}") from None
     if several:
         return _profile_all(techniques, args)
+    if args.gpus:
+        count, args.gpus = launch.one_count(args.gpus, args.device), ""
+        command = ["-m", "Utils.profile", args.name, *_flags(args, own=True)]
+        return launch.launch(args.name, command, count)
     return _profile(techniques[0], args)
 
 
@@ -102,7 +108,7 @@ def _flags(args, own=()):
     values = {name: value for name, value in vars(args).items() if name != "name"}
     switches = [f"--{name}" for name in ("cpu", "memory") if values.pop(name) and own]
     if not own:
-        del values["folder"]
+        del values["folder"], values["gpus"]
     return [*switches, *(f"--{name.replace('_', '-')}={value}" for name, value in values.items())]
 
 

@@ -323,13 +323,11 @@ def diffs(lines, records):
 def worth(rows):
     """What each technique is worth alone and when left out, by selected rows with their variants:
     what `dots` makes of it, {"whole"} and {"described"}; {} where no variants are there."""
-    from Utils import ablation, variants  # here, as it imports what draws charts
+    from Utils import ablation  # here, as it imports what draws charts
 
-    names = [variants.parse(name) for name in rows.technique.unique()]
-    if not any(names):
+    whole = ablation.whole_of(rows)
+    if whole is None:
         return {}
-    wholes = [whole for whole, sign, _ in filter(None, names) if sign == "-"]
-    whole = wholes[-1] if wholes else ablation.last_rung()
     found = ablation.credits(rows, whole)
     return {"whole": whole, "described": summary.describe(rows)} | dots(found, ablation.WAYS)
 

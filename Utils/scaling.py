@@ -4,8 +4,8 @@ the same batch for each.
     python -m Utils.scaling [NAME] --gpus "1 2 4 8" [flags of the scripts]
 
 Each round runs every number of processes once with seed SEED + r, and every other round goes
-backwards. BATCH_SIZE is the batch of strong scaling; weak scaling gives each process what it has
-of that at the most processes, where the two are one run. Efficiency is the speedup over the fewest
+backwards. BATCH_SIZE is the batch of strong scaling; weak scaling gives each process what one has
+of it at the fewest processes, where the two are one run. Efficiency is the speedup over the fewest
 processes as a share of the ideal one, paired within rounds, with Student's t interval.
 """
 
@@ -47,9 +47,9 @@ def main(argv=None):
     threads = max(1, hardware.available("cpu")[0] // counts[-1])
     for r in range(args.round, args.round + args.rounds):
         for n, size in plan if r % 2 == 0 else plan[::-1]:
-            flags = launch.flags(args, r, batch_size=size)
+            command = [*technique.command, *launch.flags(args, r, batch_size=size)]
             with patch.dict(os.environ, SUITE=name):
-                codes.append(launch.launch(technique, flags, n, threads))
+                codes.append(launch.launch(technique.name, command, n, threads))
             if codes[-1] in (2, 130):
                 return codes[-1]
     ours = suite._runs_of(name, args.results_file)
@@ -86,7 +86,7 @@ def batch(args, counts):
 
 def shapes(counts, size):
     """The runs of a round, as (processes, global batch): both kinds, each of them once."""
-    each = size // max(counts)
+    each = size // min(counts)
     return list(dict.fromkeys([*((n, size) for n in counts), *((n, n * each) for n in counts)]))
 
 
@@ -98,13 +98,13 @@ def efficiencies(rows, plan, counts):
 
     rows: of the runs in `plan`, of `shapes`, that have timings.
     """
-    timed, size = rows[rows.phase == "timed"], max(size for _, size in plan)
+    timed, size = rows[rows.phase == "timed"], min(size for _, size in plan)
     medians = timed.groupby(["world_size", "batch_size", "round"]).step_ms.median()
     lines = []
     for kind in KINDS:
         reference = None
         for n in counts:
-            B = size if kind == "strong" else n * (size // max(counts))
+            B = size if kind == "strong" else n * (size // min(counts))
             if (n, B) not in medians:
                 continue
             own = medians[n, B]

@@ -3,7 +3,7 @@
     python -m Utils.suite [TECHNIQUE ...] [flags of the scripts]
 
 Without names it runs the ladder; `beyond` stands for all of beyond/ with the baseline and their
-parents, `everything` for all there is.
+parents, `everything` for all there is, `ablation` for what `make ablate` runs.
 Round r runs every technique once with seed SEED + r, and every other round goes backwards, so
 that a machine that warms up or slows down does so for and against each. What cannot run here, or
 fails, stops nothing else. A suite that was interrupted, or is asked for with more rounds, runs
@@ -45,7 +45,7 @@ def main(argv):
 
     chosen = []
     for name in names or ["ladder"]:
-        chosen += [t for t in ladder.group(name) or [variants.find(name)] if t not in chosen]
+        chosen += [technique for technique in _named(name) if technique not in chosen]
     rounds = range(args.round, args.round + args.rounds)
     # Every other round backwards.
     plan = [(r, t) for r in rounds for t in (chosen if r % 2 == 0 else chosen[::-1])]
@@ -86,6 +86,15 @@ def main(argv):
         print("\n" + summary.table(rows, left_out, results.records(path, rows.run_id.unique())))
     print(*silent, sep="\n", end="\n" if silent else "")
     return 1 if silent or {"failed", "out_of_memory"} & {*latest.values()} else 0
+
+
+def _named(name):
+    """The techniques or variants that one word stands for."""
+    if name == "ablation":
+        from Utils import ablation  # here, as it imports this module
+
+        return [variants.find(one) for one in ablation.plan(ablation.last_rung())]
+    return ladder.group(name) or [variants.find(name)]
 
 
 def _resume(args, chosen, plan):

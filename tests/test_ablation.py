@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from tests.rows import rows_of
-from Utils import ablation, ladder, results, summary, variants
+from Utils import ablation, ladder, results, suite, summary, variants
 from Utils.errors import UserError
 
 WHOLE = "fused_optimizer"
@@ -93,6 +93,20 @@ def test_with_one_round_nothing_is_claimed(rows):
     lines = ablation.credits(rows[rows["round"] == 0], WHOLE)
     assert (lines.says == "").all()
     assert set(lines.alone_verdict) == {summary.NO_INTERVAL}
+
+
+def test_rows_tell_whose_ablation_they_are(rows):
+    assert ablation.whole_of(rows) == WHOLE
+    assert ablation.whole_of(rows[rows.technique.isin(ladder.techniques())]) is None
+    alone = rows[~rows.technique.str.contains("-")]
+    assert ablation.whole_of(alone) == ablation.last_rung()
+    later = rows_of("cuda_graphs-fused_optimizer", [9, 9, 9], run_id="29990101T000000.000000Z-0000")
+    assert ablation.whole_of(pd.concat([pd.DataFrame(later), rows])) == "cuda_graphs"
+
+
+def test_one_word_of_the_suite_stands_for_the_plan(tmp_path, monkeypatch):
+    monkeypatch.setattr(variants, "FOLDER", tmp_path)
+    assert [one.name for one in suite._named("ablation")] == PLAN
 
 
 def test_a_technique_that_pays_only_with_others_is_told_so():

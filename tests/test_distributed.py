@@ -291,6 +291,9 @@ def test_more_processes_than_the_machine_has_room_for_are_refused(capsys):
     for text in ("0", "two", "-1", " "):
         with pytest.raises(UserError, match="from 1 up"):
             launch.counts(text, "cpu")
+    assert launch.one_count("1", "cpu") == 1
+    with pytest.raises(UserError, match="give one number"):
+        launch.one_count("1 1", "cpu")
 
 
 # Ends -------------------------------------------------------------------------------------------
@@ -298,10 +301,9 @@ def test_more_processes_than_the_machine_has_room_for_are_refused(capsys):
 LAUNCH = """
 import sys
 from pathlib import Path
-from Utils import launch, ladder
+from Utils import launch
 path = Path(sys.argv[1])
-technique = ladder.Technique(path.stem, path, None, "", "")
-sys.exit(launch.launch(technique, sys.argv[3:], int(sys.argv[2])))
+sys.exit(launch.launch(path.stem, [str(path), *sys.argv[3:]], int(sys.argv[2])))
 """
 LOOP = "in run.steps(batches):\n"
 
@@ -462,6 +464,20 @@ def test_what_of_nccls_exchange_is_hidden_behind_other_kernels():
             )
     found = kinds.summarize([*STEPS, *launches, *kernels])["communication"]
     assert found == {"ms": pytest.approx(0.04), "hidden": pytest.approx(10 / 40)}
+
+
+def test_a_run_of_two_is_profiled_by_rank_0(tmp_path):
+    """Without compiling, which would only take longer."""
+    command = [sys.executable, "-m", "Utils.profile", "distributed_data_parallel", "--gpus=2"]
+    command += [*FLAGS, f"--results-file={tmp_path / 'results.csv'}"]
+    environment = without_ranks(TORCHDYNAMO_DISABLE="1")
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    folder = tmp_path / "profiles"
+    summary = json.loads((folder / "distributed_data_parallel.json").read_text())
+    assert summary["profile"]["communication"]["ms"] > 0
+    assert done.stdout.count("collectives are under way") == 1
+    assert {row["world_size"] for row in results.check(folder / "results.csv")} == {"2"}
 
 
 @pytest.mark.parametrize("seconds", ["soon", "0"])

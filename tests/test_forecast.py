@@ -16,10 +16,11 @@ import pytest
 import torch
 
 from tests.rows import rows_of
-from Utils import forecast, hardware, ladder, results, settings
+from Utils import fakes, forecast, hardware, ladder, results, settings
 from Utils.config import CONFIGS
 from Utils.errors import UserError
-from Utils.forecast import GIB, KINDS, Forecast, Heap, Recording, prime_batch
+from Utils.fakes import KINDS, Heap, Recording
+from Utils.forecast import GIB, Forecast, prime_batch
 
 MIB = 2**20
 GPU = hardware.ImaginedGPU("an imagined GPU", 80 * GIB)
@@ -30,7 +31,7 @@ def recorded(*names, batch_size=4, device=GPU, flags=TINY):
     """Recordings of techniques, given by name or as they are, each in a process of its own."""
     techniques = [ladder.get(name) if isinstance(name, str) else name for name in names]
     flags = [*flags, f"--batch-size={batch_size}"]
-    return forecast.apart(forecast.recording, [(t, flags, device) for t in techniques])
+    return forecast.apart(fakes.recording, [(t, flags, device) for t in techniques])
 
 
 def peak(recording):

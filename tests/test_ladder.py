@@ -173,9 +173,9 @@ def test_diff_shows_the_technique_and_nothing_else():
 
 @pytest.fixture(scope="module")
 def smoke(tmp_path_factory):
-    """Rows of every technique at the tiny model, run the way a user runs them."""
+    """Rows of every technique at the tiny model, run as the suite runs them."""
     path = tmp_path_factory.mktemp("smoke") / "results.csv"
-    command = [sys.executable, "-m", "Utils.suite", *TECHNIQUES, "--model", "gpt2-tiny"]
+    command = [sys.executable, "-m", "tests.warm", *TECHNIQUES, "--model", "gpt2-tiny"]
     command += ["--device", "cpu"]
     command += ["--steps", str(STEPS), "--warmup", str(WARMUP), "--results-file", str(path)]
     # max_autotune runs, but times no C++ templates: that takes a minute

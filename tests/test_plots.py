@@ -55,6 +55,14 @@ def test_charts_name_device_version_model_shape_units_and_commit(draw):
     assert "step time (ms)" in texts["step_times"] and "step time (ms)" in texts["heatmap"]
 
 
+def test_an_ablation_is_drawn_where_there_is_one(draw, tmp_path):
+    draw(*ladder_runs())
+    drawn = tmp_path / "plots" / "ablation.svg"
+    assert not drawn.exists()
+    texts = draw(rows_of("no_optimization+brainFloat16", [9000, 301, *[250] * 8]))
+    assert "1.60x" in drawn.read_text() and "1.60x" not in texts["speedup"]
+
+
 def test_bars_carry_value_spread_memory_and_loss(draw):
     text = draw(*ladder_runs())["speedup"]
     assert re.findall(r"\d\.\d\dx", text) == ["1.00x", "2.00x", "4.00x"]

@@ -27,8 +27,9 @@ def line(found, kind, n):
     return own
 
 
-def test_both_kinds_meet_in_one_run_at_the_most_processes():
-    assert scaling.shapes([1, 2, 4], 8) == [(1, 8), (2, 8), (4, 8), (1, 2), (2, 4)]
+def test_both_kinds_meet_in_one_run_at_the_fewest_processes():
+    assert scaling.shapes([1, 2, 4], 8) == [(1, 8), (2, 8), (4, 8), (2, 16), (4, 32)]
+    assert scaling.shapes([2, 4], 8) == [(2, 8), (4, 8), (4, 16)]
 
 
 def test_an_automatic_batch_fits_one_process_and_is_shared_evenly_by_more(monkeypatch):
@@ -99,11 +100,12 @@ def test_rounds_are_interleaved_and_every_other_one_goes_backwards(tmp_path, mon
     """With runs that only leave their rows."""
     ran = []
 
-    def stand_in(technique, flags, count, threads):
+    def stand_in(name, command, count, threads):
+        flags = [word for word in command if "=" in word]
         given = dict(flag.removeprefix("--").split("=", 1) for flag in flags)
         ran.append((int(given["round"]), count, int(given["batch-size"]), threads))
         columns = {"world_size": count, "batch_size": ran[-1][2], "round": ran[-1][0], "note": ""}
-        results.append(file, rows_of(technique.name, [1.0] * 4, **columns))
+        results.append(file, rows_of(name, [1.0] * 4, **columns))
         return 0
 
     file = tmp_path / "results.csv"
@@ -114,7 +116,7 @@ def test_rounds_are_interleaved_and_every_other_one_goes_backwards(tmp_path, mon
     monkeypatch.setattr("Utils.suite._runs_of", every)
     flags = ["--gpus=1 2", "--device=cpu", "--rounds=2", f"--results-file={file}"]
     assert scaling.main(flags) == 0
-    one = [(1, 2), (2, 2), (1, 1)]
+    one = [(1, 2), (2, 2), (2, 4)]
     assert ran == [(r, n, B, 1) for r, plan in ((0, one), (1, one[::-1])) for n, B in plan]
     assert "plots/scaling.png" in capsys.readouterr().out
     assert ladder.get(launch.DEFAULT)

@@ -24,6 +24,7 @@ Parent: none
 import json
 import os
 import sys
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -45,6 +46,8 @@ known = {"suite": os.environ["SUITE"], "settings": {"seed": args.seed}}
 path = args.results_file.parent / "runs" / f"{row['run_id']}.json"
 path.parent.mkdir(exist_ok=True)
 path.write_text(json.dumps(known))
+print(f"  step 1/{args.steps}", file=sys.stderr, flush=True)
+time.sleep(float(os.environ.get("STEPS_S", 0)))
 results.append(args.results_file, rows)
 '''
 
@@ -240,12 +243,13 @@ def kept(project):
 
 
 @pytest.mark.parametrize("victim", ["suite", "child"])
-def test_a_killed_suite_goes_on_where_it_was(victim, project):
+def test_a_killed_suite_goes_on_where_it_was(victim, quick):
     flags = [*FLAGS, "STEPS=40", "ROUNDS=2"]
     command = [sys.executable, "-m", "Utils.suite"]
     command += [f"--{flag.lower()}" for flag in flags]
     environment = {**os.environ, "CACHE_DIR": str(data.CACHE), "CUDA_VISIBLE_DEVICES": ""}
-    options = {"cwd": project, "env": environment, "text": True}
+    environment["STEPS_S"] = "0.5"
+    options = {"cwd": quick, "env": environment, "text": True}
     process = subprocess.Popen(
         command, **options, stderr=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
     )
@@ -261,7 +265,7 @@ def test_a_killed_suite_goes_on_where_it_was(victim, project):
     assert "going on: 1 of 4 runs" in done.stderr or victim == "child"
     names = ("no_optimization", "tensorFloat32")
     whole = [(r, name, step, "ok") for r in (0, 1) for name in names for step in range(40)]
-    assert [row for row in kept(project) if row[3] == "ok"] == whole
+    assert [row for row in kept(quick) if row[3] == "ok"] == whole
 
 
 def test_more_rounds_run_only_what_is_missing_and_a_complete_suite_starts_anew(quick):
