@@ -251,8 +251,8 @@ def _files(dataset):
     """The files of a corpus, or None where it is on the Hub."""
     path = Path(dataset).expanduser()
     if dataset == "stdlib":
-        root, others = Path(sysconfig.get_path("stdlib")), {"site-packages", "dist-packages"}
-        files = [p for p in sorted(root.rglob("*.py")) if not others & {*p.parts}]
+        root = Path(sysconfig.get_path("stdlib"))
+        files = sorted(_sources(root, without={"site-packages", "dist-packages"}))
     elif dataset and path.exists():
         found = sorted(path.rglob("*")) if path.is_dir() else [path]
         files = [p for p in found if p.is_file() and p.suffix in BUILDERS]
@@ -263,6 +263,13 @@ def _files(dataset):
     if not files:
         raise UserError(f"--dataset {dataset}: no file of {' '.join(BUILDERS)} there")
     return files
+
+
+def _sources(root, without):
+    """Python's files below a folder, without those in folders of some names, which are skipped."""
+    for folder, folders, names in os.walk(root):
+        folders[:] = {*folders} - without
+        yield from (Path(folder, name) for name in names if name.endswith(".py"))
 
 
 def _read_utf8(files):

@@ -22,10 +22,10 @@ from unittest.mock import patch
 import numpy as np
 from tabulate import tabulate
 
-from Utils import fakes, hardware, ladder, results, run, settings
+from Utils import hardware, ladder, results, run, settings
+from Utils.allocations import KINDS, PHASES, Recording
 from Utils.config import VOCABULARY
 from Utils.errors import Unsupported, UserError, one_line
-from Utils.fakes import KINDS, PHASES, Recording
 
 GIB = 2**30
 # On a CPU: what a run takes beside its tensors, such as code that is loaded and products' buffers;
@@ -79,9 +79,7 @@ def apart(function, tasks):
     context = multiprocessing.get_context("fork")
 
     def answer(task, connection):
-        # Tracing makes millions of objects, which end with the process. Collecting them once the
-        # mode of the fakes has been left has crashed in torch.
-        gc.disable()
+        gc.disable()  # once the mode of the fakes has been left, a collection has crashed in torch
         with connection, one_line("forecast"):
             connection.send(function(*task))
 
@@ -108,21 +106,37 @@ def forecasts(techniques, flags, device, args, budget):
     flags: those of the scripts, but for the batch size. args: Settings, of which the shape and the
     model are asked. budget: bytes that a batch may need.
     """
-    if any("compile" in technique.code for technique in techniques):
-        import torch._dynamo.backends.common  # here: once, and not in each of the processes
-        import torch._inductor.decomposition  # noqa: F401
     config = args.config
     sizes = config.n_layer, config.n_head, config.n_embd, args.seq_len, VOCABULARY
     batches = [prime_batch(args.batch_size, *sizes)]
     if args.batch_size == 1:  # which can take other operations than several sequences
         batches.append(1)
     tasks = [(t, [*flags, f"--batch-size={B}"], device) for t in techniques for B in batches]
-    answers = iter(apart(fakes.recording, tasks))
+    if len(tasks) > 1:  # here, once; one alone imports by itself, and copies fewer pages of ours
+        _import(any("compile" in technique.code for technique in techniques))
+    answers = iter(apart(_recording, tasks))
     on_host = isinstance(device, hardware.CPU)
     return [
         forecast(t.name, [next(answers) for _ in batches], args.batch_size, budget, on_host)
         for t in techniques
     ]
+
+
+def _recording(*task):
+    from Utils import fakes
+
+    return fakes.recording(*task)
+
+
+def _import(compiler):
+    """Imports what recordings need. All of it stays, so the collector need not look it through."""
+    gc.disable()
+    import Utils.fakes  # noqa: F401
+
+    if compiler:
+        import torch._dynamo.backends.common
+        import torch._inductor.decomposition  # noqa: F401
+    gc.enable()
 
 
 def forecast(name, recordings, batch, budget, on_host=False):

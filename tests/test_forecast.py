@@ -17,9 +17,9 @@ import torch
 
 from tests.rows import rows_of
 from Utils import fakes, forecast, hardware, ladder, results, settings
+from Utils.allocations import KINDS, Heap, Recording
 from Utils.config import CONFIGS
 from Utils.errors import UserError
-from Utils.fakes import KINDS, Heap, Recording
 from Utils.forecast import GIB, Forecast, prime_batch
 
 MIB = 2**20
