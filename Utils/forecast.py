@@ -7,13 +7,16 @@ allocate. All of it is an estimate, and is labelled so.
 """
 
 import gc
+import hashlib
 import math
 import multiprocessing
 import os
+import pickle
 import re
 import sys
 from contextlib import suppress
 from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
 from itertools import takewhile
 from multiprocessing.connection import wait
 from statistics import median
@@ -22,7 +25,7 @@ from unittest.mock import patch
 import numpy as np
 from tabulate import tabulate
 
-from Utils import hardware, ladder, results, run, settings
+from Utils import data, hardware, ladder, results, run, settings
 from Utils.allocations import KINDS, PHASES, Recording
 from Utils.config import VOCABULARY
 from Utils.errors import Unsupported, UserError, one_line
@@ -112,14 +115,33 @@ def forecasts(techniques, flags, device, args, budget):
     if args.batch_size == 1:  # which can take other operations than several sequences
         batches.append(1)
     tasks = [(t, [*flags, f"--batch-size={B}"], device) for t in techniques for B in batches]
-    if len(tasks) > 1:  # here, once; one alone imports by itself, and copies fewer pages of ours
-        _import(any("compile" in technique.code for technique in techniques))
-    answers = iter(apart(_recording, tasks))
+    answers = iter(recordings(tasks))
     on_host = isinstance(device, hardware.CPU)
     return [
         forecast(t.name, [next(answers) for _ in batches], args.batch_size, budget, on_host)
         for t in techniques
     ]
+
+
+# Tracing, and what was traced before ------------------------------------------------------------
+
+
+def recordings(tasks):
+    """What `fakes.recording` says of each of the tasks, its arguments. Tracing gives the same each
+    time and takes seconds, so what it has given is kept, until something that decides it changes.
+    """
+    shared = _shared_parts(tasks[0][1]) if tasks else []
+    files = [_file(shared, *task) for task in tasks]
+    found = [_kept(file) for file in files]
+    missing = [index for index, one in enumerate(found) if one is None]
+    if len(missing) > 1:  # here, once; one alone imports by itself, and copies fewer pages of ours
+        _import(any("compile" in tasks[index][0].code for index in missing))
+    answers = apart(_recording, [tasks[index] for index in missing])
+    for index, answer in zip(missing, answers, strict=True):
+        found[index] = answer
+        if isinstance(answer, Recording):
+            _keep(answer, files[index])
+    return found
 
 
 def _recording(*task):
@@ -137,6 +159,49 @@ def _import(compiler):
         import torch._dynamo.backends.common
         import torch._inductor.decomposition  # noqa: F401
     gc.enable()
+
+
+def _shared_parts(flags):
+    """Of all that decides a Recording what is the same for every technique, as strings."""
+    parts = [f"{name}={os.environ[name]}" for name in sorted(os.environ) if name[:5] == "TORCH"]
+    for package in ("torch", "bitsandbytes", "torchao"):
+        with suppress(PackageNotFoundError):
+            parts.append(version(package))
+    parts += [path.read_text() for path in sorted((settings.ROOT / "Utils").glob("*.py"))]
+    dataset = next((flag.partition("=")[2] for flag in flags if flag.startswith("--dataset=")), "")
+    if dataset != "synthetic":
+        with suppress(UserError):  # of which the script itself will speak
+            parts.append(data.token_file(dataset)[0].name)
+    return parts
+
+
+def _file(shared, technique, flags, device):
+    """Where a technique's Recording is kept, by all that decides it."""
+    shape = ("--model=", "--seq-len=", "--batch-size=", "--dataset=", "--bucket-mb=")
+    parts = [*shared, technique.name, technique.code, type(device).__name__]
+    parts += [flag for flag in flags if flag.startswith(shape)]
+    parts += [str(getattr(device, name, "")) for name in ("capability", "architecture")]
+    key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+    return settings.CACHE / "forecasts" / f"{technique.name}-{key}.pickle"
+
+
+def _kept(file):
+    try:
+        found = pickle.loads(file.read_bytes())
+        return found if isinstance(found, Recording) else None
+    except Exception:  # whatever a damaged file may raise; it is made again
+        return None
+
+
+def _keep(recording, file):
+    part = file.with_suffix(f".{os.getpid()}")
+    with suppress(OSError):  # then it is traced again
+        file.parent.mkdir(parents=True, exist_ok=True)
+        part.write_bytes(pickle.dumps(recording))
+        part.replace(file)
+
+
+# From recordings to figures ---------------------------------------------------------------------
 
 
 def forecast(name, recordings, batch, budget, on_host=False):

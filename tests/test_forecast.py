@@ -27,6 +27,9 @@ GPU = hardware.ImaginedGPU("an imagined GPU", 80 * GIB)
 TINY = ["--model=gpt2-tiny", "--dataset=synthetic", "--seq-len=64"]
 
 
+RECORDING = Recording(97, 1, np.ones((2, 4)), np.zeros(2), np.zeros(2), [(0, 1, 97), (1, 1, 0)])
+
+
 def recorded(*names, batch_size=4, device=GPU, flags=TINY):
     """Recordings of techniques, given by name or as they are, each in a process of its own."""
     techniques = [ladder.get(name) if isinstance(name, str) else name for name in names]
@@ -287,6 +290,40 @@ def test_a_measured_peak_stands_beside_the_predicted_one(tmp_path):
     text = forecast.table([one("no_optimization", 0.25, 0, 0.25, 0.25)], peaks, GIB)
     cells = [cell.strip() for cell in text.splitlines()[-1].split("|")]
     assert cells[6] == "0.75" and cells[-5:-1] == ["0.88", "-14.7%", "0.78", "-4.0%"]
+
+
+def test_what_was_traced_is_kept_until_something_that_decides_it_changes(tmp_path, monkeypatch):
+    traced = []
+
+    def stand_in(function, tasks):
+        traced.append([task[0].name for task in tasks])
+        return ["no figures" if task[0].name == "deterministic" else RECORDING for task in tasks]
+
+    monkeypatch.setattr(settings, "CACHE", tmp_path)
+    monkeypatch.setattr(forecast, "apart", stand_in)
+    first, second = (ladder.get(name) for name in ("no_optimization", "deterministic"))
+    tasks = [(first, TINY, GPU), (second, TINY, GPU)]
+    found = forecast.recordings(tasks)
+    assert traced == [["no_optimization", "deterministic"]] and found[1] == "no figures"
+    again = forecast.recordings(tasks)  # a reason may have gone
+    assert traced[1:] == [["deterministic"]] and again[0].blocks == RECORDING.blocks
+    changed = dataclasses.replace(first, code=first.code + "# another idea\n")
+    others = [(changed, TINY, GPU), (first, [*TINY, "--batch-size=2"], GPU)]
+    others += [
+        (first, TINY, hardware.CPU()),
+        (first, TINY, hardware.ImaginedGPU("old", GIB, (7, 5))),
+    ]
+    forecast.recordings(others)
+    assert traced[2:] == [["no_optimization"] * 4]
+    for file in (tmp_path / "forecasts").iterdir():
+        file.write_bytes(b"damaged")
+    forecast.recordings(tasks[:1])
+    monkeypatch.setenv("TORCHDYNAMO_DISABLE", "1")
+    forecast.recordings(tasks[:1])
+    assert traced[3:] == [["no_optimization"]] * 2
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(settings, "CACHE", tmp_path / "file")
+    assert forecast.recordings(tasks[:1]) == [RECORDING]
 
 
 def test_it_ends_in_one_line_where_there_is_no_such_device():
