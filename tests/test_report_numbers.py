@@ -16,7 +16,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from Utils import ladder, report, settings
+from Utils import ladder, report, settings, variants
 from Utils.ladder import ROOT
 
 BASELINE, CONFIDENCE, QUANTILES, EXTREMES = "no_optimization", 0.95, (20, 80), (2, 98)
@@ -142,7 +142,7 @@ class Data:
         grades = {key: record.get("quality", {}) for key, record in self.records.items()}
         rows["tainted"] = [grades[run_id].get("grade") == "tainted" for run_id in rows.run_id]
         rows["ms"] = rows.step_ms * rows.asked / rows.batch_size  # of as many tokens
-        self.every, self.names = rows, set(rows.technique)
+        self.every, self.names, self.forecasts = rows, set(rows.technique), {}
         self.order = [name for name in ladder.techniques() if name in self.names]
         self.rows = rows[rows.technique.isin(self.order)]
         self.timed = self.rows[self.rows.phase == "timed"]
@@ -170,12 +170,25 @@ class Data:
         steps = self.steps(name)
         return (steps.batch_size * steps.seq_len).iloc[0] / self.median(name) * 1e3
 
+    def forecast(self, name, whole, without):
+        """Makes a set known that has no rows: its logarithm in a round is the whole's, with what
+        leaving out each by itself changes of it."""
+        self.names.add(name)
+        self.forecasts[name] = whole, without
+
+    def logs(self, found):
+        """(rounds, techniques) of logarithms, forecasts included. found: a Series by both."""
+        logs = np.log(found.unstack("technique"))
+        for name, (whole, without) in self.forecasts.items():
+            logs[name] = logs[whole] + sum(logs[one] - logs[whole] for one in without)
+        return logs
+
     def ratio(self, name, other, clean=False):
         """How many times as fast as another, low and high: of the medians of each round."""
         timed = self.every[self.every.phase == "timed"]
         timed = timed[~timed.tainted] if clean else timed
-        medians = timed.groupby(["technique", "round"]).ms.median()
-        return np.exp(interval(np.log(medians[other] / medians[name]).dropna()))
+        logs = self.logs(timed.groupby(["technique", "round"]).ms.median())
+        return np.exp(interval((logs[other] - logs[name]).dropna()))
 
     def ratio_text(self, *names, **how):
         ratio, low, high = self.ratio(*names, **how)
@@ -197,8 +210,9 @@ class Data:
 
     def clean_peak(self, name):
         """The median of the logarithms, as where two are in the middle it is asked of ratios."""
-        rows = self.of(name)[~self.of(name).tainted]
-        return np.exp(np.log(rows.groupby("round").peak_memory_mib.first()).median())
+        rows = self.every[~self.every.tainted]
+        logs = self.logs(rows.groupby(["technique", "round"]).peak_memory_mib.first())
+        return np.exp(logs[name].median())
 
     def reason(self, name):
         """Why a technique has no timing."""
@@ -431,7 +445,12 @@ def test_every_number_of_the_recipe_is_of_the_two_that_it_names(page):
     """From clean runs alone. What is recommended, tests/test_recipe.py shows."""
     data, before, seen = page.data, "", 0
     asked = data.records[data.first.run_id]["settings"]
-    runs = data.rows[data.rows.status == "ok"].groupby("run_id").tainted.first()
+    runs = data.every[data.every.status == "ok"].groupby("run_id").tainted.first()
+    NAME = r"([a-zA-Z0-9_+-]+)"
+    for *_, text in page.places:
+        if found := re.match(f"{NAME} is a forecast until it has run: what (.*) change by", text):
+            without = re.split(", | and ", found[2])
+            data.forecast(found[1], re.search(f"against {NAME}, multiplied", text)[1], without)
 
     def against(name, other):
         return data.ratio_text(name, other, clean=True)
@@ -441,20 +460,22 @@ def test_every_number_of_the_recipe_is_of_the_two_that_it_names(page):
             before = text
             continue
         for name, value in re.findall(r"([A-Z_]+)=(\S+)", text):
-            # Not found there: the technique, and how many rounds more would tell.
-            assert name in ("T", "ROUNDS") or value == str(asked[name.lower()]), text
+            # Not found there: the technique, how many rounds more would tell, and what to run.
+            assert name in ("T", "ROUNDS", "RUN") or value == str(asked[name.lower()]), text
         shown = numbers(re.sub(r"[A-Z_]+=\S+", "", text), data.names)
-        if pair := re.search(r"(\w+) against (\w+)$", text):
+        if pair := re.search(f"{NAME} against {NAME}$", text):
             more = data.clean_peak(pair[1]) - data.clean_peak(pair[2])
             expected = f"{against(*pair.groups())} {more:+,.0f}"
-            assert row == pair[1]
+            gained = variants.parts(pair[1]) - variants.parts(pair[2])
+            assert gained == {row}
         elif row:
             expected = data.reason(row)
         elif before in data.names:
-            other = re.search(r"Against the best measured, (\w+)", text)
+            other = re.search(f"Against the best measured, {NAME}", text)
             expected = f"{against(before, BASELINE)} {data.clean_peak(before):,.0f}"
-            expected += f" {data.loss_text(before)} {other and against(before, other[1])}"
-        elif pair := re.search(r"that (\w+) has \S+ less speed than (\w+)", text):
+            loss = "" if before in data.forecasts else data.loss_text(before)
+            expected += f" {loss} {other and against(before, other[1])}"
+        elif pair := re.search(rf"that {NAME} has \S+ less speed than {NAME}", text):
             expected = f"{1 - data.ratio(*pair.groups(), clean=True)[1]:.0%}"
         elif "runs are tainted" in text:
             expected = f"{runs.sum()} of {len(runs)}"
@@ -468,8 +489,9 @@ def test_every_number_of_the_recipe_is_of_the_two_that_it_names(page):
     for script in scripts:  # which say of themselves what the page says
         for name, why in re.findall(r"^- (\w+): (.*)", script, re.MULTILINE):
             assert ("recipe", name, "why", why) in page.places
-        name = re.match(r'"""(\w+),', script)[1]
-        measured = re.search(r"^Measured: (.*),", script, re.MULTILINE)[1]
+        name = re.match(f'"""{NAME},', script)[1]
+        kind = "Forecast" if name in data.forecasts else "Measured"
+        measured = re.search(f"^{kind}: (.*),", script, re.MULTILINE)[1]
         described = re.search(r"^\((.*)\)\.$", script, re.MULTILINE)[1]
         assert numbers(measured) == numbers(against(name, BASELINE))
         assert numbers(described) == numbers(data.described())
