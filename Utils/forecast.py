@@ -177,9 +177,10 @@ def _shared_parts(flags):
 
 def _file(shared, technique, flags, device):
     """Where a technique's Recording is kept, by all that decides it."""
-    shape = ("--model=", "--seq-len=", "--batch-size=", "--dataset=", "--bucket-mb=")
+    given = dict(flag.split("=", 1) for flag in flags)  # of a flag given twice the last counts
     parts = [*shared, technique.name, technique.code, type(device).__name__]
-    parts += [flag for flag in flags if flag.startswith(shape)]
+    shape = ("--model", "--seq-len", "--batch-size", "--dataset", "--bucket-mb")
+    parts += [f"{name}={given.get(name)}" for name in shape]
     parts += [str(getattr(device, name, "")) for name in ("capability", "architecture")]
     key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
     return settings.CACHE / "forecasts" / f"{technique.name}-{key}.pickle"

@@ -304,6 +304,7 @@ def test_what_was_traced_is_kept_until_something_that_decides_it_changes(tmp_pat
     first, second = (ladder.get(name) for name in ("no_optimization", "deterministic"))
     tasks = [(first, TINY, GPU), (second, TINY, GPU)]
     found = forecast.recordings(tasks)
+    tasks[0] = first, ["--seq-len=auto", *TINY, "--steps=3"], GPU  # which comes to the same
     assert traced == [["no_optimization", "deterministic"]] and found[1] == "no figures"
     again = forecast.recordings(tasks)  # a reason may have gone
     assert traced[1:] == [["deterministic"]] and again[0].blocks == RECORDING.blocks
