@@ -198,8 +198,11 @@ def _keep(recording, file):
     part = file.with_suffix(f".{os.getpid()}")
     with suppress(OSError):  # then it is traced again
         file.parent.mkdir(parents=True, exist_ok=True)
-        part.write_bytes(pickle.dumps(recording))
-        part.replace(file)
+        try:
+            part.write_bytes(pickle.dumps(recording))
+            part.replace(file)
+        finally:  # of a full disk nothing is left
+            part.unlink(missing_ok=True)
 
 
 # From recordings to figures ---------------------------------------------------------------------
