@@ -161,7 +161,7 @@ class DataLoader(torch.utils.data.DataLoader):
             dataset,
             batch_size=None,  # what the dataset gives is a batch already
             multiprocessing_context=context,
-            worker_init_fn=_end_with_parent,
+            worker_init_fn=_follow_parent,
             generator=torch.Generator(),  # else it draws from the one that weights are drawn from
             **options,
         )
@@ -186,11 +186,16 @@ def _uninterrupted():
         raise KeyboardInterrupt
 
 
-def _end_with_parent(worker):
+def _follow_parent(worker):
     """Ends this worker when the process that reads from it is gone. torch watches the process that
-    forked it, here the server, which itself lives as long as any worker does."""
-    parent = multiprocessing.parent_process()
+    forked it, here the server, which itself lives as long as any worker does.
+
+    A reader interrupted while it takes a batch over hangs up on the thread that hands it out, and
+    why is for the reader to say. What fails in the dataset itself torch raises there, not here."""
+    parent, told = multiprocessing.parent_process(), sys.excepthook
     threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()
+    hung_up = (ConnectionError, EOFError)
+    sys.excepthook = lambda kind, *rest: issubclass(kind, hung_up) or told(kind, *rest)
 
 
 def load_tokens(dataset):

@@ -600,8 +600,8 @@ def _rank_ended(args, error, trace):
         ranks.report(f"{name} {what_it_saw}; {nothing}", what)
         time.sleep(ranks.GRACE_S)
         ranks.end(ranks.NOTICED)
-    if args.rank:  # what happens to all of them rank 0 tells
-        time.sleep(ranks.GRACE_S)
+    if args.rank:  # what happens to all of them, as bad input does, rank 0 tells when it gets there
+        time.sleep(ranks.PATIENCE_S / 3 if isinstance(error, UserError) else ranks.GRACE_S)
     if isinstance(error, Unsupported):
         if args.rank == 0:
             record_ended(args, "unsupported", str(error))

@@ -209,6 +209,27 @@ def test_no_worker_outlives_a_run_that_breaks_off(how, tmp_path):
     assert said.count("Traceback") == (how == "ValueError"), said
 
 
+HANGS_UP = """
+import os, signal, time
+from multiprocessing import resource_sharer
+from multiprocessing.connection import SocketClient
+
+@staticmethod
+def hang_up(shared):
+    SocketClient(shared[0]).close()
+    time.sleep(0.5)  # for the worker to see it
+    os.killpg(0, signal.SIGINT)
+"""
+
+
+def test_ctrl_c_while_a_batch_is_handed_over_ends_quietly(tmp_path):
+    code = LOOP.replace("BREAK", "resource_sharer._ResourceSharer.get_connection = hang_up")
+    process = broken_off(HANGS_UP + code, tmp_path)
+    said = process.communicate(timeout=60)[1]
+    assert said.endswith("\nprefetching_loader: interrupted; nothing was recorded\n")
+    assert "Traceback" not in said, said
+
+
 def test_ctrl_c_while_workers_start_ends_them_quietly(tmp_path):
     process = broken_off(LOOP.replace("BREAK", "pass"), tmp_path)
     assert any("first step" in line for line in process.stderr)

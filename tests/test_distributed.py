@@ -246,7 +246,8 @@ def test_eight_ranks_of_fsdp_in_one_process(tmp_path, monkeypatch):
 def test_a_script_for_one_process_says_so_under_several(tmp_path):
     file = tmp_path / "results.csv"
     script = in_float32("asynchronous_logging", tmp_path)
-    codes, said = forked(2, script, *FLAGS, f"--results-file={file}")
+    rank_0_late = {"before": lambda rank: rank or time.sleep(2 * ranks.GRACE_S)}
+    codes, said = forked(2, script, *FLAGS, f"--results-file={file}", **rank_0_late)
     assert codes[0] == 2 and said.count("\n") == 1 and not file.exists()
     assert said.startswith("asynchronous_logging: error: it is no script for 2 ranks")
 
