@@ -85,7 +85,7 @@ ddp: $(ENVIRONMENT)          ## one run on several GPUs, or cores with DEVICE=cp
 scaling: $(ENVIRONMENT)      ## strong and weak scaling: table and chart; GPUS="1 2 4 8" ROUNDS=4
 	@$(PYTHON) -m Utils.scaling '$(strip $(T))' $(call flag,gpus,$(GPUS)) $(FLAGS)
 
-smoke: $(ENVIRONMENT)        ## every script at a tiny model, in about a minute; results.csv stays as it is
+smoke: $(ENVIRONMENT)        ## the seven at a tiny model, in about a minute; results.csv stays as it is
 	@mkdir -p .cache/smoke
 	@$(PYTHON) -m Utils.suite $(FLAGS) --model gpt2-tiny --steps 8 --warmup 3 --rounds 1 \
 	    --results-file .cache/smoke/results.csv
@@ -169,7 +169,7 @@ test: $(ENVIRONMENT)         ## the tests that need no GPU
 lint: $(ENVIRONMENT)         ## ruff: errors and formatting
 	@$(PYTHON) -m ruff check . && $(PYTHON) -m ruff format --check .
 
-gpu-check: $(ENVIRONMENT)    ## on a GPU: its tests and every script at 20 steps, in under 10 minutes
+gpu-check: $(ENVIRONMENT)    ## on a GPU: its tests, and the seven at 20 steps, in under 10 minutes
 	@$(PYTHON) -c 'import sys, torch; torch.cuda.is_available() or sys.exit("gpu-check: torch sees no CUDA device here")'
 	@mkdir -p .cache/gpu-check
 	@$(PYTHON) -m pytest -m gpu -p no:cacheprovider tests/test_gpu.py; tests=$$?; \

@@ -13,7 +13,7 @@ import seaborn as sns
 from matplotlib.colors import LogNorm, Normalize
 from matplotlib.ticker import MaxNLocator
 
-from Utils import ablation, charts, results, settings, summary
+from Utils import ablation, charts, drawing, results, settings, summary
 from Utils.charts import GREY, beside, colours, grey_labels, number, reason, styles
 from Utils.errors import one_line
 
@@ -133,7 +133,7 @@ def draw_speedup(rows, lines):
             why = reason(line) if np.isnan(line.median_ms) else "no baseline to compare with"
             axes.text(0.01 * widest, y, why, va="center", color=GREY)
         else:
-            hatch = "///" if _is_tainted(line) else None
+            hatch = "///" if drawing.is_tainted(line) else None
             colour = colours().get(name, GREY)
             axes.barh(
                 y, line.speedup, color=colour, hatch=hatch, ec="white", lw=0, height=0.7, zorder=2
@@ -169,13 +169,14 @@ def draw_speedup(rows, lines):
             axes.text(floor, 0.01, text, ha="right", color=FLOOR, size="small", **where)
             widest = max(widest, floor / 1.08)
     axes.set_xlim(0, widest * 1.12)
-    axes.set_yticks(range(len(lines)), [_name(line) for _, line in lines.iterrows()])
+    axes.set_yticks(range(len(lines)), [drawing.label(line) for _, line in lines.iterrows()])
     axes.set_ylim(len(lines) - 0.5, -0.6)
     axes.grid(axis="y", visible=False)
     whisker = (
         "95% interval over rounds" if intervals else "p20-p80 of the steps (one round: no interval)"
     )
-    tainted = "; hatched: tainted runs among them" if lines.apply(_is_tainted, axis=1).any() else ""
+    hatched = lines.apply(drawing.is_tainted, axis=1).any()
+    tainted = "; hatched: tainted runs among them" if hatched else ""
     axes.set_xlabel(
         "step time of the baseline / step time (x)\n"
         f"line: {whisker}; diamond: the parent's value{tainted}"
@@ -216,7 +217,7 @@ def draw_memory(rows, lines):
     if kinds.notna().any(axis=None):
         axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False)
     axes.set_xlim(0, widest * 1.14 / scale)
-    axes.set_yticks(range(len(lines)), [_name(line) for _, line in lines.iterrows()])
+    axes.set_yticks(range(len(lines)), [drawing.label(line) for _, line in lines.iterrows()])
     axes.set_ylim(len(lines) - 0.5, -0.6)
     axes.grid(axis="y", visible=False)
     axes.set_xlabel(f"memory ({unit}); median of the rounds")
@@ -224,17 +225,9 @@ def draw_memory(rows, lines):
     return figure
 
 
-def _is_tainted(line):
-    return isinstance(line.grade, str) and line.grade.startswith("tainted")
-
-
-def _name(line):
-    """A technique's name, with the batch where it is not the others'."""
-    return line.name if np.isnan(line.own_batch) else f"{line.name} (batch {line.own_batch:.0f})"
-
-
 def _label(line):
-    return f"{_name(line)} (tainted)" if _is_tainted(line) else _name(line)
+    name = drawing.label(line)
+    return f"{name} (tainted)" if drawing.is_tainted(line) else name
 
 
 def _by_step(rows, name):

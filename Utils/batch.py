@@ -56,11 +56,10 @@ def _try(args, technique, batch_size):
     start = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "results.csv"
-        flags = {"steps": STEPS, "warmup": 1, "batch-size": batch_size, "results-file": file}
+        flags = {"steps": STEPS, "warmup": 1, "batch_size": batch_size, "results_file": file}
         for name in ("seq_len", "model", "dataset", "device", "seed"):
-            flags[name.replace("_", "-")] = getattr(args, name)
-        command = [sys.executable, *ladder.get(technique).command]
-        command += [f"--{name}={value}" for name, value in flags.items()]
+            flags[name] = getattr(args, name)
+        command = [sys.executable, *ladder.get(technique).command, *settings.as_flags(flags)]
         subprocess.run(command, env=settings.environment(), capture_output=True)
         rows = results.check(file)
     status = rows[-1]["status"] if rows else "killed"

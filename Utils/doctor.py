@@ -31,8 +31,8 @@ from itertools import chain
 from types import SimpleNamespace
 
 from Utils import ladder, probes, settings
-from Utils.errors import Unsupported, one_line
-from Utils.probes import Apart, Finding, ask, first_line
+from Utils.errors import Unsupported, first_line, one_line
+from Utils.probes import Apart, Finding, ask
 from Utils.settings import ROOT
 
 UNASKED = "could not be asked"

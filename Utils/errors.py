@@ -16,6 +16,11 @@ class Unsupported(Exception):
     """This device or environment cannot run the technique. One row with the reason, exit code 0."""
 
 
+def first_line(error):
+    """What an exception says, in one line."""
+    return (str(error).strip() or type(error).__name__).split("\n")[0]
+
+
 @contextmanager
 def one_line(program):
     """Around a command: a UserError ends it with one line and exit code 2, Ctrl-C with another and

@@ -291,7 +291,7 @@ def table(found, peaks, budget):
         dominant = max(one.kinds, key=one.kinds.get)
         line += [one.phase, f"{dominant} {one.kinds[dominant] / one.peak:.0%}"]
         line += ["yes" if one.peak <= budget else "no"]
-        line += ["", ""] if one.largest_batch is None else [one.largest_batch, gib(one.next_bytes)]
+        line += [one.largest_batch, gib(one.next_bytes)]
         peak, tensors = peaks.get(one.technique, (None, None))
         if peak:
             line += [gib(peak), f"{one.peak / peak - 1:+.1%}"]
@@ -318,8 +318,7 @@ def advice(found, args, budget):
         lines = [f"{own.technique} fits at {shape}: {gib(budget - own.peak)} GiB are left"]
     else:
         lines = [f"{own.technique} does not fit at {shape}: {gib(own.peak - budget)} GiB too much"]
-    if own.largest_batch is not None:
-        lines[0] += f"; its largest batch is {own.largest_batch}"
+    lines[0] += f"; its largest batch is {own.largest_batch}"
     for kind in sorted(own.kinds, key=own.kinds.get, reverse=True):
         share = own.kinds[kind] / own.peak
         if share < WORTH:
@@ -332,7 +331,7 @@ def advice(found, args, budget):
             lines.append(f"{line}; less with {', '.join(with_less)}")
         elif not others:
             lines.append(f"{line}; T=all and T=everything show which technique takes less")
-    batches = {one.technique: one.largest_batch or 0 for one in known}
+    batches = {one.technique: one.largest_batch for one in known}
     most = max(batches, key=batches.get)
     if batches[most] > batches[own.technique]:
         lines.append(f"{most} takes the largest batch of these: {batches[most]}")
@@ -381,7 +380,7 @@ def main(argv):
 
     device = device_of(given["device"], memory)
     given |= {"rounds": 1, "round": 0}
-    flags = [f"--{name.replace('_', '-')}={value}" for name, value in given.items()]
+    flags = settings.as_flags(given)
     with patch("Utils.hardware.choose", lambda wanted, *ranks: device), patch("sys.excepthook"):
         args = run.parse_args("", flags, "forecast")
     flags += [f"--seq-len={args.seq_len}"]

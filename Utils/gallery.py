@@ -18,7 +18,6 @@ import seaborn as sns
 from Utils import charts, ladder, results, settings, submission, summary
 from Utils.errors import UserError, one_line
 
-SHAPE = ["model", "batch", "seq_len"]
 TICKS = (0.1, 0.2, 0.5, 1, 2, 4, 8, 16, 32)
 
 

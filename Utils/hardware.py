@@ -30,7 +30,8 @@ import psutil
 import torch
 
 from Utils.config import VOCABULARY
-from Utils.errors import Unsupported, UserError
+from Utils.errors import Unsupported, UserError, first_line
+from Utils.probes import usable_cpus
 
 MIB = 2**20
 # A toolkit on a machine without a GPU, met by whatever compiles, is no news of the run's.
@@ -331,14 +332,14 @@ def gpus(count):
 
 def available(wanted):
     """How many processes of a run this machine has room for, and of what it has so many, in words:
-    one a GPU, or one a core. wanted: as for `choose`."""
+    one a GPU, or one a core that this process may use. wanted: as for `choose`."""
     device = choose(wanted)
     if isinstance(device, CUDA):
         count = 1 if ":" in wanted else torch.cuda.device_count()
         return count, gpus(count)
     if isinstance(device, MPS):
         return 1, gpus(1)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    cores = max(1, int(usable_cpus()))
     return cores, f"{cores} core{'s' * (cores != 1)}"
 
 
@@ -348,7 +349,7 @@ def try_out(device):
         ones = torch.ones(64, 64, device=device.torch_device)
         return "" if (ones @ ones).sum().item() == 64**3 else "it computes a wrong product"
     except Exception as error:  # whatever torch makes of a driver's answer
-        return _first_line(error)
+        return first_line(error)
 
 
 # When torch sees no GPU -------------------------------------------------------------------------
@@ -369,7 +370,7 @@ def gpus_of_torch(cuda=torch.cuda):
         cuda.init()
         return 0, "torch sees no CUDA device"
     except Exception as error:
-        return 0, _first_line(error)
+        return 0, first_line(error)
 
 
 def gpus_of_driver(nvml=None, kernel="/proc/driver/nvidia", bus="/sys/bus/pci/devices"):
@@ -759,10 +760,6 @@ def _runs_on(capability, architecture):
     if parts[1] == "compute" and not parts[4]:
         return capability >= built
     return capability[0] == built[0] and capability >= built
-
-
-def _first_line(error):
-    return (str(error).strip() or type(error).__name__).split("\n")[0]
 
 
 def _cpu_name():

@@ -32,6 +32,11 @@ class Technique:
         return self.doc.split("\n", 1)[0]
 
     @property
+    def needs(self):
+        """The text behind its `Needs:`."""
+        return self.doc.partition("\nNeeds:")[2].partition("\nGains:")[0]
+
+    @property
     def at_top_level(self):
         return self.path.parent == ROOT
 
@@ -101,10 +106,15 @@ def group(name):
     if name == "ladder":
         return [technique for technique in known.values() if technique.at_top_level]
     if name == "beyond":
-        wanted = [technique for technique in known.values() if not technique.at_top_level]
-        names = {t.name for t in wanted} | {t.parent for t in wanted} | {BASELINE}
+        wanted = beyond()
+        names = wanted | {known[name].parent for name in wanted} | {BASELINE}
         return [technique for technique in known.values() if technique.name in names]
     return None
+
+
+def beyond():
+    """The names of the techniques in beyond/, a set."""
+    return {technique.name for technique in techniques().values() if not technique.at_top_level}
 
 
 def diff(technique, parent, context=3):

@@ -69,7 +69,7 @@ def flags(args, r, **others):
     values = vars(args) | {"rounds": 1, "round": r, "seed": args.seed + r} | others
     known = settings.Parser("", "")
     settings.add_settings(known)
-    return [f"--{name.replace('_', '-')}={values[name]}" for name in vars(known.parse_args([]))]
+    return settings.as_flags({name: values[name] for name in vars(known.parse_args([]))})
 
 
 def launch(name, command, count, threads=None):

@@ -26,7 +26,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from Utils import settings
-from Utils.errors import UserError
+from Utils.errors import UserError, first_line
 from Utils.settings import CACHE, ROOT
 
 GIB = 2**30
@@ -85,11 +85,6 @@ class Apart:
     def kill(self):
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
-
-
-def first_line(error):
-    """What an exception says, in one line."""
-    return (str(error).strip() or type(error).__name__).split("\n")[0]
 
 
 def ask(probe, *about):

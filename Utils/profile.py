@@ -109,7 +109,7 @@ def _flags(args, own=()):
     switches = [f"--{name}" for name in ("cpu", "memory") if values.pop(name) and own]
     if not own:
         del values["folder"], values["gpus"]
-    return [*switches, *(f"--{name.replace('_', '-')}={value}" for name, value in values.items())]
+    return [*switches, *settings.as_flags(values)]
 
 
 # One technique ----------------------------------------------------------------------------------

@@ -577,10 +577,10 @@ def run(found, args, rows):
         return [f"{BASELINE} is all there is to run"], 0
     first = int(rows["round"].max()) + 1
     rounds = args.rounds if args.rounds > 1 else max(2, rows["round"].nunique())
-    flags = {name.lower().replace("_", "-"): value for name, value in found["settings"].items()}
+    flags = {name.lower(): value for name, value in found["settings"].items()}
     flags |= {"rounds": rounds, "round": first, "device": args.device, "seed": args.seed}
-    flags |= {"results-file": args.results_file, "timeout": args.timeout}
-    code = suite.main([*names, *(f"--{name}={value}" for name, value in flags.items())])
+    flags |= {"results_file": args.results_file, "timeout": args.timeout}
+    code = suite.main([*names, *settings.as_flags(flags)])
     if code > 1:
         return [], code
     new = results.read(args.results_file)

@@ -22,7 +22,7 @@ import jinja2
 import numpy as np
 import pandas as pd
 
-from Utils import ladder, results, settings, summary
+from Utils import ladder, results, settings, submission, summary
 from Utils.drawing import (
     LEVELS,
     LONGEST,
@@ -51,8 +51,6 @@ MOST_TECHNIQUES = 100  # on one page: more rows than that are no ladder but a mi
 KINDS = {"weights_mib": "weights", "gradients_mib": "gradients"}
 KINDS |= {"optimizer_state_mib": "optimizer state", "rest_mib": "rest: activations, workspace"}
 UNWRAPPED = re.compile(r"(?<!\n)\n(?!\n|[A-Z]\w+: )")  # line breaks within a paragraph
-# Homes say who someone is. Records hold none; a note or a data set's path may.
-HOMES = re.compile(r"(?:/home|/Users|[A-Za-z]:\\Users)[/\\][^\s/\\:;,\"'<>&]+|/root(?=/|\b)")
 
 
 # Parts of the page ------------------------------------------------------------------------------
@@ -499,8 +497,9 @@ def _render(template, **parts):
         for name in ("page.css", "page.js")
     }
     html = pages.get_template(template).render(hashes=hashes, levels=LEVELS, **parts)
-    # A page can hold what UTF-8 cannot: half a pair, from a file that was not text.
-    return HOMES.sub("~", html).encode(errors="replace").decode()
+    # Homes say who someone is. Records hold none; a note or a data set's path may. And a page can
+    # hold what UTF-8 cannot: half a pair, from a file that was not text.
+    return submission.HOMES.sub("~", html).encode(errors="replace").decode()
 
 
 def main(argv=None):

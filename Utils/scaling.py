@@ -94,7 +94,7 @@ def efficiencies(rows, plan, counts):
     """One line a kind of scaling and number of processes, a DataFrame: scaling, processes,
     batch_size, median_ms, tokens_per_second; speedup, speedup_low and speedup_high in tokens per
     second over the fewest processes, efficiency, efficiency_low and efficiency_high as shares of
-    the ideal, and its verdict. NaN where there is no interval.
+    the ideal. NaN where there is no interval.
 
     rows: of the runs in `plan`, of `shapes`, that have timings.
     """

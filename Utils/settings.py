@@ -20,13 +20,18 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message):
         if os.environ.get("RANK", "0") != "0":  # rank 0 says the same, and others wait until it has
-            time.sleep(1)
+            time.sleep(15)
             self.exit(2)
         self.exit(2, f"{self.prog}: error: {message}\n")
 
 
 class _Help(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefaultsHelpFormatter):
     pass
+
+
+def as_flags(values):
+    """The command line of those settings, a dict: --batch-size=4 of batch_size."""
+    return [f"--{name.replace('_', '-')}={value}" for name, value in values.items()]
 
 
 def environment(**more):

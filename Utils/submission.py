@@ -38,7 +38,7 @@ NEEDED = ("manifest.json", "results.csv")
 MAX_MEMBERS, MAX_MIB = 5000, 64  # unpacked, all together
 CLEAN_ROUNDS = 2  # of every technique with timings: the fewest that give an interval
 ANYBODY = {"root", "user", "admin", "ubuntu", "localhost"}  # names that tell nothing
-HOMES = re.compile(r"""(?:/home|/Users|[A-Za-z]:\\Users)[/\\][^/\\\s"'`,;:)\]]+""")
+HOMES = re.compile(r"""(?:/home|/Users|[A-Za-z]:\\Users)[/\\][^\s/\\`"'<>&,;:)\]]+|/root(?=/|\b)""")
 FIXED = ("run_id", "status", "phase", "model", "device", "torch", "commit")  # never free text
 FACTS = ("device", "torch", "model", "batch_size", "seq_len", "dataset", "commit", "rounds")
 

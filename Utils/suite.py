@@ -152,7 +152,7 @@ def _flags(args, r):
     """The command line of round r's runs."""
     values = vars(args) | {"rounds": 1, "round": r, "seed": args.seed + r}
     del values["timeout"]
-    return [f"--{name.replace('_', '-')}={value}" for name, value in values.items()]
+    return settings.as_flags(values)
 
 
 def _python(command, suite, minutes=None):

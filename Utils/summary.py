@@ -170,18 +170,19 @@ def summarize(rows, records=None):
             line["peak_memory_mib"] = ok.peak_memory_mib.first().median()
             line["loss"] = losses[name].mean()
             if BASELINE in losses and name != BASELINE and same_batches:
-                line |= loss_difference(losses[BASELINE], losses[name])
-                changed = _fewer_updated(recorded[name], recorded[BASELINE])
-                line["parity"] = parity(by_step[BASELINE], by_step[name], own.iloc[0], changed)
                 if any(one.get("dataset_facts", {}).get("streamed") for one in recorded[name]):
-                    line["parity"] = "other batches"
+                    line["parity"] = "other batches"  # whose losses have no counterpart
+                else:
+                    line |= loss_difference(losses[BASELINE], losses[name])
+                    fewer = _fewer_updated(recorded[name], recorded[BASELINE])
+                    line["parity"] = parity(by_step[BASELINE], by_step[name], own.iloc[0], fewer)
             if not np.isfinite(timed.loss[timed.technique == name]).all():
                 line["loss_verdict"] = "diverged"
             for prefix, other in (("", BASELINE), ("parent_", parent)):
                 if other in medians and (other != name or prefix == ""):
                     ratio = speedup(medians[other], medians[name])
                     line |= {prefix + key: value for key, value in ratio.items()}
-            line |= _from_records(line, recorded[name])
+            line |= _from_records(line, recorded[name], own.model.iloc[0])
             if _compiles(recorded[name]) and not _compiles(recorded.get(parent, [])):
                 line["break_even_steps"] = break_even(rows, name, parent)
         lines.append(line)
@@ -205,7 +206,7 @@ COLUMNS = [
 ]
 
 
-def _from_records(line, records):
+def _from_records(line, records, model):
     """The columns that come from the records of a technique's runs."""
     found = {kind: _median(records, "memory", kind) for kind in (*MEMORY_KINDS, "reserved_mib")}
     if "grade" not in line and records and all("quality" in record for record in records):
@@ -223,14 +224,24 @@ def _from_records(line, records):
         ceilings = (limits["ceilings"] or {}).get("matmul_tflops", {})
         found["ceiling_share"] = found["tflops"] / ceilings.get(precision, np.nan)
         found["mfu"] = found["tflops"] / (limits["datasheet_tflops"] or np.nan)
-        found["floor_ms"] = limits.get("floor_ms") or np.nan
-        found["floor_speedup"] = line["median_ms"] / found["floor_ms"]
+        if _updates_as_modelled(found, model):
+            found["floor_ms"] = limits.get("floor_ms") or np.nan
+            found["floor_speedup"] = line["median_ms"] / found["floor_ms"]
 
     found["hours_per_billion"] = 1e9 / rate / 3600
     found["mean_power_w"] = power = _median(records, "quality", "mean_power_w")
     found["joules_per_million"] = power * 1e6 / rate
     found["kwh_per_billion"] = power / 1e3 * found["hours_per_billion"]
     return found
+
+
+def _updates_as_modelled(found, model):
+    """Whether an update moves what the modelled floor takes it to, that of AdamW in float32 over
+    the model's own parameters, by what weights and state hold. So it is said where that is not
+    known."""
+    held = found["weights_mib"] + found["optimizer_state_mib"]
+    modelled = 3 * 4 * CONFIGS[model].parameters() / 2**20 if model in CONFIGS else np.nan
+    return not abs(held / modelled - 1) > 0.01
 
 
 def _median(records, part, key):
@@ -425,22 +436,26 @@ def break_even_text(line):
     return "never" if np.isinf(line.break_even_steps) else f"{line.break_even_steps:,.0f} steps"
 
 
-def table(rows, left_out="", records=None, price=None):
+def table(rows, left_out="", records=None, price=None, folded=False):
     """The selected rows as GitHub-markdown tables with captions: speed and loss; memory; how far
     from the limit; what a billion tokens take. A string.
 
-    records: as for `summarize`. price: of an hour of this device, in any currency.
+    records: as for `summarize`. price: of an hour of this device, in any currency. folded: for a
+    page, where all but the ladder's speed and loss opens on a click.
     """
     summary = summarize(rows, records)
     speed, memory, limits, cost = columns(summary, price)
     measured = summary.median_ms.notna().to_numpy()
+    beyond = summary.index.isin(ladder.beyond()) & folded
     sections = [
-        _markdown(speed),
+        _markdown(_only(speed, ~beyond)),
         _caption(rows, summary),
+        *over_parents(summary),
         *([left_out] if left_out else []),
-        *_section("Memory at its peak, by kind", memory, measured, needed="weights (MiB)"),
-        *_section("How far from the limit", limits, measured, needed="products in"),
-        *_section("What a billion tokens take", cost, measured),
+        *_section("Beyond the ladder", speed, beyond, folded),
+        *_section("Memory at its peak, by kind", memory, measured, folded, "weights (MiB)"),
+        *_section("How far from the limit", limits, measured, folded, "products in"),
+        *_section("What a billion tokens take", cost, measured, folded),
     ]
     return "\n\n".join(sections)
 
@@ -461,8 +476,8 @@ def columns(summary, price=None):
         "median step (ms)": column("median_ms", ",.1f"),
         "p20-p80 (ms)": [f"{low}-{high}" if low else "" for low, high in spread],
         "tokens/s": column("tokens_per_second", ",.0f"),
-        "speedup over baseline": [ratio_text(line) for line in lines],
-        "over parent": [ratio_text(line, "parent_") for line in lines],
+        "speedup over parent": [ratio_text(line, "parent_") for line in lines],
+        "over baseline": [ratio_text(line) for line in lines],
         "peak memory (MiB)": column("peak_memory_mib", ",.0f"),
         "loss": column("loss", ".3f"),
         "loss - baseline's": [loss_text(line) for line in lines],
@@ -506,13 +521,22 @@ def columns(summary, price=None):
     return speed, memory, limits, cost
 
 
-def _section(title, columns, measured, needed="technique"):
-    """Title and table of the techniques with timings; nothing where `needed` is not known."""
-    columns = {
-        name: [text for text, keep in zip(texts, measured, strict=True) if keep]
+def _section(title, columns, kept, folded=False, needed="technique"):
+    """Title and table of the techniques to be kept; nothing where `needed` is not known."""
+    columns = _only(columns, kept)
+    if not any(columns[needed]):
+        return []
+    if folded:
+        opening = f"<details>\n<summary>{title}</summary>"
+        return [opening, _markdown(columns), "</details>"]
+    return [f"{title}:", _markdown(columns)]
+
+
+def _only(columns, kept):
+    return {
+        name: [text for text, keep in zip(texts, kept, strict=True) if keep]
         for name, texts in columns.items()
     }
-    return [f"{title}:", _markdown(columns)] if any(columns[needed]) else []
 
 
 def _markdown(columns):
@@ -529,9 +553,25 @@ def _caption(rows, summary):
         return f"{describe(rows)}; {NO_INTERVAL}."
     seeds = rows[rows.technique == BASELINE].groupby("round").loss.apply(_last)
     return (
-        f"{describe(rows)}; in brackets the 95% interval over rounds; from seed to seed the "
-        f"baseline's loss has a standard deviation of {seeds.std():.3f}."
+        f"{describe(rows)}; in brackets the 95% interval over rounds. From seed to seed the "
+        f"baseline's loss varies by {seeds.std():.3f} (standard deviation), so it is the paired "
+        "difference that says what a technique does to it."
     )
+
+
+def over_parents(summary):
+    """What the intervals over the parents say, as one paragraph of a list: which techniques are
+    faster, which slower, of which neither can be said; [] where there are none."""
+    said = []
+    for verdict in ("faster", "slower", "no detectable difference"):
+        ratios = summary.parent_speedup[summary.parent_verdict == verdict]
+        texts = list(ratios.index)
+        if verdict != "no detectable difference":
+            ratios = ratios.sort_values(ascending=verdict == "slower")
+            texts = [f"{name} {ratio:.2f}x" for name, ratio in ratios.items()]
+        if texts:
+            said.append(f"{verdict}: {', '.join(texts)}")
+    return [f"Against their parents: {'; '.join(said)}."] if said else []
 
 
 def _compiled(summary):
@@ -573,7 +613,7 @@ def main(argv=None):
     args = parser.parse_args(argv)
     rows, left_out = select(results.read(args.results_file), args.device_name)
     records = results.records(args.results_file, rows.run_id.unique())
-    text = table(rows, left_out, records, args.price)
+    text = table(rows, left_out, records, args.price, folded=args.into is not None)
     if args.into is None:
         print(text)
         return

@@ -216,7 +216,7 @@ def _flags(args, r):
     """The command line of the processes in round r."""
     values = vars(args) | {"rounds": 1, "round": r, "seed": args.seed + r}
     names = sorted(values.keys() - {"name", "n", "timeout", "results_file"})
-    return [f"--{name.replace('_', '-')}={values[name]}" for name in names]
+    return settings.as_flags({name: values[name] for name in names})
 
 
 def compare(alone, several):

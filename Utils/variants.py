@@ -10,7 +10,8 @@ ladder's, whichever way they are written.
 
 `git merge-file` does it, one token a line, since two techniques may change different words of one
 line. git also calls it a conflict where two changes merely touch; those are both made. What is left
-are changes of the same words: there one technique builds on the other, and both are named.
+are changes of the same words: there one technique builds on the other, and both are named. So they
+are where a technique's `Needs:` names another.
 """
 
 import difflib
@@ -121,7 +122,9 @@ def together(names):
     one does not apply."""
     known = ladder.techniques()
     code = known[BASELINE].code
-    for technique in names:
+    for n, technique in enumerate(names):
+        if not _declared(technique, known) <= {*names[:n]}:
+            return None
         code = code and merge(code, known[known[technique].parent].code, known[technique].code)
     return code
 
@@ -133,10 +136,18 @@ def without(names, whole):
     for name in names:
         if name not in ladder.line(whole, known)[1:]:
             raise UserError(f"{whole} does not descend from {name}")
+    left = [other for other in ladder.line(whole, known)[1:] if other not in names]
+    if any(_declared(other, known) & {*names} for other in left):
+        return None
     code = known[whole].code
     for name in reversed(names):
         code = code and merge(code, known[name].code, known[known[name].parent].code)
     return code
+
+
+def _declared(name, known):
+    """The techniques that its `Needs:` names, without which it means nothing: a set."""
+    return {*re.findall(r"\w+", known[name].needs)} & known.keys() - {name}
 
 
 def needs(name):

@@ -1,4 +1,4 @@
-"""The launches of a step recorded once as CUDA graphs, and replayed with one call each.
+"""The launches of forward and backward recorded as CUDA graphs, and replayed with one call each.
 
 Python and the driver take microseconds to launch a kernel, and a step has hundreds; where kernels
 are shorter than that, the GPU waits for the host. A recorded graph is submitted whole. Its kernels

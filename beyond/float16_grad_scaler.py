@@ -6,7 +6,7 @@ Where one overflowed, the update is skipped and the scale halved. Tensor cores f
 capability 7.0 on multiply float16, so this is the way for those that know no bfloat16.
 
 Parent: tensorFloat32
-Needs:  a GPU; on NVIDIA's, compute capability 7.0 or newer, and no TF32
+Needs:  a GPU; on NVIDIA's, compute capability 7.0 or newer, whether it has TF32 or not
 Gains:  time, and the memory of activations that are kept in 16 bits
 Costs:  range; updates that are skipped, the first ones often; a look at each gradient for infinity,
         whose result the host waits for every step

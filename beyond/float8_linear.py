@@ -1,4 +1,4 @@
-"""The blocks' matrix products in 8-bit floats, forward and backward, the head's left in bfloat16.
+"""The blocks' linear layers in 8-bit floats, forward and backward, the head's left in bfloat16.
 
 Tensor cores multiply 8-bit floats at twice the rate of bfloat16. E4M3 has 4 exponent bits, so each
 tensor is divided by a scale of its own that puts its largest element at the top of the range, found

@@ -1,11 +1,12 @@
-"""Gradients averaged over processes; each updates 1/N of the weights and holds 1/N of the moments.
+"""Each process updates 1/N of the weights, holding 1/N of AdamW's moments, and sends out its part.
 
-Where all have the mean gradients (distributed_data_parallel), N processes make the same update N
-times and hold AdamW's two moments N times. Here each parameter is updated by one process alone,
-which broadcasts its new values. That is the first stage of ZeRO; fully_sharded is the third.
+Where all have the mean gradients, N processes make the same update N times and hold its two moments
+N times. Here each parameter is updated by one process alone, which broadcasts its new values. That
+is the first stage of ZeRO; fully_sharded is the third.
 
-Parent: asynchronous_logging
-Needs:  nothing; for a gain, several GPUs: make ddp T=zero_redundancy GPUS=4, or torchrun
+Parent: distributed_data_parallel
+Needs:  distributed_data_parallel's processes; for a gain, several GPUs: make ddp GPUS=4
+        T=zero_redundancy, or torchrun
 Gains:  memory: AdamW's moments in N parts
 Costs:  a broadcast of all weights in every step, behind the update and in nothing's shadow
 See:    Rajbhandari et al. 2020, ZeRO (section 5.1: optimizer state partitioning)

@@ -1,6 +1,7 @@
 """Several ranks train as one process does, one row a step; and what is left when one has ended."""
 
 import json
+import math
 import os
 import re
 import runpy
@@ -20,7 +21,7 @@ import torch._dynamo  # these three here, once, and not in each fork
 import torch.distributed.fsdp
 import torch.distributed.optim
 
-from Utils import hardware, kinds, ladder, launch, ranks, record, results, run, settings
+from Utils import hardware, kinds, ladder, launch, probes, ranks, record, results, run, settings
 from Utils.config import CONFIGS
 from Utils.data import TokenBatches
 from Utils.errors import UserError
@@ -284,7 +285,7 @@ def test_each_rank_takes_a_gpu_of_its_own_and_there_are_enough(monkeypatch):
         hardware.choose("cuda:1", 0, 2)
 
 
-def test_more_processes_than_the_machine_has_room_for_are_refused(capsys):
+def test_more_processes_than_the_machine_has_room_for_are_refused(monkeypatch):
     cores, there = hardware.available("cpu")
     assert launch.counts("1 all", "cpu") == [1, cores]
     with pytest.raises(UserError, match=f"there are {there} here"):
@@ -292,6 +293,8 @@ def test_more_processes_than_the_machine_has_room_for_are_refused(capsys):
     for text in ("0", "two", "-1", " "):
         with pytest.raises(UserError, match="from 1 up"):
             launch.counts(text, "cpu")
+    monkeypatch.setattr(probes, "cgroup_limits", lambda: (1.5, math.inf))  # a container's quota
+    assert hardware.available("cpu") == (1, "1 core")
     assert launch.one_count("1", "cpu") == 1
     with pytest.raises(UserError, match="give one number"):
         launch.one_count("1 1", "cpu")

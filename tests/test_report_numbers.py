@@ -199,11 +199,20 @@ class Data:
 
     def loss_text(self, name):
         """What its loss is beyond the baseline's: of the rounds' means over the last ten steps."""
+        if self.recorded(name, "dataset_facts", "streamed"):
+            return ""  # other batches than the baseline's
         by_step = [self.of(x).set_index(["round", "step"]).loss for x in (name, BASELINE)]
         if by_step[0].equals(by_step[1]):
             return "0"
         mean, low, high = interval(self.loss(name) - self.loss(BASELINE))
         return f"{mean:+.4f} {low:+.4f} to {high:+.4f}"
+
+    def floor(self, name):
+        """The modelled floor is of 12 bytes a parameter, AdamW's in float32; others have none."""
+        kinds = ("weights_mib", "optimizer_state_mib")
+        held = sum(np.median(self.recorded(name, "memory", kind)) for kind in kinds) * 2**20
+        as_modelled = 0.99 < held / (12 * 124_439_808) < 1.01
+        return self.recorded(name, "limits", "floor_ms")[-1] if as_modelled else None
 
     def peak(self, name):
         return self.by_run(name, "peak_memory_mib").median()
@@ -267,7 +276,7 @@ def header(data, page):
 
 
 def speed(data, page):
-    floors = min(x for name in data.measured for x in data.recorded(name, "limits", "floor_ms"))
+    floors = min(filter(None, map(data.floor, data.measured)))
     percentiles = " ".join(f"p{q}" for q in QUANTILES)
     caption = f"{CONFIDENCE:.0%} {data.median(BASELINE) / floors:.1f}x {data.described()}"
     yield ("ladder", "", ""), f"{caption} {CONFIDENCE:.0%} {percentiles}"
@@ -366,7 +375,7 @@ def limits(data, page):
         precision = data.recorded(name, "limits", "precision")[-1:]
         tflops = data.recorded(name, "limits", "flops_per_token")[-1] * data.rate(name) / 1e12
         ceilings = data.recorded(name, "limits", "ceilings")[-1]["matmul_tflops"]
-        floor = data.recorded(name, "limits", "floor_ms")[-1]
+        floor = data.floor(name)
         graphs = data.recorded(name, "compile", "graphs")
         cells = {
             "first step (s)": f"{data.by_run(name, 'first_step_s').median():.1f}",
@@ -374,8 +383,8 @@ def limits(data, page):
             "products in": " ".join(precision),
             "TFLOP/s": f"{tflops:,.3g}",
             "of the measured ceiling": f"{tflops / ceilings[precision[0]]:.0%}",
-            "modelled floor (ms)": f"{floor:,.1f}",
-            "still to be had": f"{data.median(name) / floor:.1f}x",
+            "modelled floor (ms)": f"{floor:,.1f}" if floor else "",
+            "still to be had": f"{data.median(name) / floor:.1f}x" if floor else "",
         }
         for title, text in cells.items():
             yield ("limits", name, title), text

@@ -243,8 +243,8 @@ def test_the_table_carries_status_reason_memory_and_loss(read):
         "median step (ms)": "100.0",
         "p20-p80 (ms)": "100.0-100.0",
         "tokens/s": "640",
-        "speedup over baseline": "1.00x",
-        "over parent": "",
+        "over baseline": "1.00x",
+        "speedup over parent": "",
         "peak memory (MiB)": "900",
         "loss": "4.250",
         "loss - baseline's": "",
@@ -257,8 +257,8 @@ def test_the_table_carries_status_reason_memory_and_loss(read):
     assert cells["brainFloat16"]["note"] == ""  # its parent says so already
     said = {name: text for name, text in cells["8bit_optimizer"].items() if text}
     assert said == {"status": "unsupported", "note": "needs bitsandbytes"}
-    assert cells["my_own"]["speedup over baseline"] == "4.00x"
-    assert cells["my_own"]["over parent"] == ""
+    assert cells["my_own"]["over baseline"] == "4.00x"
+    assert cells["my_own"]["speedup over parent"] == ""
     assert "one round: no interval" in table and "commit abc1234" in table
 
 
@@ -386,6 +386,39 @@ def test_memory_limits_and_cost_come_from_the_records(read):
     assert limits["of the measured ceiling"] == "200%" and limits["still to be had"] == "4.0x"
     cost = cells_of(text, "What a billion tokens take")["no_optimization"]
     assert cost["cost of 10^9 tokens at 2.50 an hour"] == "6.94" and cost["mean power (W)"] == "500"
+
+
+def test_an_update_of_fewer_bytes_has_no_floor(read):
+    rows = read(rows_of("no_optimization", [9, 9, 100]))
+    small = record_of()
+    small["memory"]["optimizer_state_mib"] = 242.0  # two moments of 8 bits
+    line = summary.summarize(rows, {rows.run_id[0]: small}).loc["no_optimization"]
+    assert np.isnan(line.floor_ms) and np.isnan(line.floor_speedup) and line.tflops > 0
+
+
+def test_on_a_page_all_but_the_ladders_speed_is_folded(read):
+    times = {
+        "no_optimization": (100, 102),
+        "tensorFloat32": (50, 51),
+        "brainFloat16": (100, 102),
+        "torch_compile": (100, 101.9),
+        "untied_weights": (10, 11),
+    }
+
+    def round_of(index):
+        return [rows_of(name, [9, 9, ms[index]], round=index) for name, ms in times.items()]
+
+    assert "Against" not in summary.table(read(*round_of(0)))  # one round says nothing
+    rows = read(*round_of(1))
+    text = summary.table(rows, folded=True)
+    assert list(cells_of(text)) == [*times][:4]
+    page = text.replace("<summary>", "").replace("</summary>", ":")
+    assert list(cells_of(page, "Beyond the ladder")) == ["untied_weights"]
+    assert text.count("<details>") == text.count("\n</details>") == 2
+    said = "Against their parents: faster: tensorFloat32 2.00x; slower: brainFloat16 0.50x; "
+    said += "no detectable difference: torch_compile."
+    assert said in text and said in summary.table(rows)
+    assert "<details>" not in summary.table(rows)
 
 
 def test_without_records_what_is_not_known_is_left_out(read):

@@ -28,6 +28,7 @@ NEEDS = {  # every technique whose diff does not apply to the baseline by itself
     "optimizer_in_backward": ["torch_compile", "fused_optimizer"],
     "paged_optimizer": ["8bit_optimizer"],
     "streaming_dataset": ["prefetching_loader"],
+    "zero_redundancy": ["distributed_data_parallel"],
 }
 
 
@@ -115,6 +116,8 @@ def test_a_variant_is_a_script_beside_the_others(tmp_path, monkeypatch):
         ("no_optimization+torch_compile+cuda_graphs", "cuda_graphs needs asynchronous_logging"),
         ("no_optimization+fused_optimizer+8bit_optimizer", "8bit_optimizer changes the same words"),
         ("all_together-flash_attention-tensorFloat32", "builds on flash_attention"),
+        ("no_optimization+fused_optimizer+zero_redundancy", "needs distributed_data_parallel"),
+        ("zero_redundancy-distributed_data_parallel", "zero_redundancy builds on it"),
     ],
 )
 def test_what_is_no_variant_is_refused_in_one_line(name, words):
