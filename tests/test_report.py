@@ -442,7 +442,7 @@ def test_environment_memory_limits_and_quality_come_from_the_records(made, tmp_p
     (tmp_path / "runs").mkdir()
     runs = list(ladder_runs(rounds=2))
     runs[1][0]["note"] = "tainted: slowed by 8% during the run"
-    memory = dict.fromkeys(summary.MEMORY_KINDS, 200.0)
+    memory = dict(zip(summary.MEMORY_KINDS, (475.0, 475.0, 949.0, 200.0), strict=True))
     limits = {"flops_per_token": 1, "precision": "tf32", "datasheet_tflops": None, "floor_ms": 50}
     for i, run in enumerate(runs):
         record = {
@@ -463,7 +463,7 @@ def test_environment_memory_limits_and_quality_come_from_the_records(made, tmp_p
     assert "tensorFloat32 2 1 1 slowed by 8% during the run +4%" in text
     assert "brainFloat16 2 2 0 +5%" in text
     # by kind, the peak in MiB and in GiB
-    assert "brainFloat16 200 200 200 200 900 0.88" in text
+    assert "brainFloat16 475 475 949 200 900 0.88" in text
 
 
 def test_a_script_that_has_changed_since_is_shown_as_it_ran(made, tmp_path):
