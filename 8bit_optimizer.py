@@ -8,7 +8,8 @@ Parent: flash_attention
 Needs:  the package bitsandbytes
 Gains:  memory: some 6 bytes a parameter; time on a GPU, as far as its parent's update is no single
         kernel: compare it with fused_optimizer
-Costs:  precision of the moments; time for unpacking and packing, and much of it on a CPU
+Costs:  precision of the moments; time for unpacking and packing, and much of it on a CPU; on a GPU
+        a wait of the host for the device after each parameter (bitsandbytes 0.50)
 See:    Dettmers et al. 2022, 8-bit Optimizers via Block-wise Quantization (ICLR)
 """
 

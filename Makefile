@@ -169,7 +169,7 @@ test: $(ENVIRONMENT)         ## the tests that need no GPU
 lint: $(ENVIRONMENT)         ## ruff: errors and formatting
 	@$(PYTHON) -m ruff check . && $(PYTHON) -m ruff format --check .
 
-gpu-check: $(ENVIRONMENT)    ## on a GPU: its tests, and the seven at 20 steps, in under 10 minutes
+gpu-check: $(ENVIRONMENT)    ## on a GPU: its tests, of all techniques, and the seven at 20 steps
 	@$(PYTHON) -c 'import sys, torch; torch.cuda.is_available() or sys.exit("gpu-check: torch sees no CUDA device here")'
 	@mkdir -p .cache/gpu-check
 	@$(PYTHON) -m pytest -m gpu -p no:cacheprovider tests/test_gpu.py; tests=$$?; \

@@ -47,6 +47,8 @@ def _search(args, technique):
         next_speed, took = _try(args, technique, 2 * best)
         if not next_speed or (on_cpu and next_speed <= speed):
             break
+        if next_speed < speed / 2:  # some drivers move what does not fit to the host instead
+            break
         best, speed, left = 2 * best, next_speed, left - took
     return best
 

@@ -259,10 +259,13 @@ def measured(path, args):
     shape |= {"batch_size": str(args.batch_size), "seq_len": str(args.seq_len)}
     rows = [row for row in rows if all(row[key] == value for key, value in shape.items())]
     records = results.records(path, [row["run_id"] for row in rows])
+    # A GPU imagined has tensors on the CPU, and is none.
+    on_gpu = isinstance(args.hardware, hardware.CUDA)
+    kinds = ("cuda", "rocm") if on_gpu else (args.device.type,)
     found = {}
     for row in rows:
         device = records.get(row["run_id"], {}).get("device", {})
-        if device.get("type") == args.device.type or row["device"] == args.hardware.name:
+        if device.get("type") in kinds or row["device"] == args.hardware.name:
             tensors = records.get(row["run_id"], {}).get("memory", {}).get("tensors_mib")
             peaks = float(row["peak_memory_mib"] or "nan"), tensors
             found.setdefault(row["technique"], []).append(peaks)

@@ -209,6 +209,12 @@ class ProfiledRun(run.Run):
             files = sorted(path.name for path in folder.iterdir())
             with gzip.open(folder / f"{name}.trace.json.gz") as file:
                 events = json.load(file)["traceEvents"]
+            on_gpu = isinstance(args.hardware, hardware.CUDA)
+            if on_gpu and not any(event.get("cat") == "kernel" for event in events):
+                raise UserError(
+                    "torch.profiler saw no kernel on the GPU: CUPTI (on AMD roctracer) is missing, "
+                    "or may not be used here, as in some containers"
+                )
             found = kinds.summarize(
                 events, args.needs, limits.ceilings(args.hardware), self._update_bytes()
             )

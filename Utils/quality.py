@@ -26,7 +26,7 @@ EMPTY = dict.fromkeys(
 )
 
 
-def describe(device, before, after, readings, step_ms):
+def describe(others, before, after, readings, step_ms):
     """The quality of a run, for its record: dict of
 
     grade ("clean" or "tainted"), reasons (short phrases), other_processes (that hold the GPU);
@@ -34,6 +34,7 @@ def describe(device, before, after, readings, step_ms):
     other_cpu_share and steal_share (fractions of all cores' time), and drift (relative change of
     the median step from the first third to the last). What is not to be had is None.
 
+    others: processes that hold the GPU beside the run's own, in words.
     before, after: the device's counters at the two ends of the timed steps; readings: at the end.
     step_ms: milliseconds of the timed steps, in order.
     """
@@ -43,16 +44,16 @@ def describe(device, before, after, readings, step_ms):
         facts["mean_power_w"] = facts["energy_j"] / grown["clock_s"]
     if grown.get("all_cpu_s") and grown["clock_s"] >= SHORTEST_S:
         # Not below 0: own time is exact, the cores' is counted in ticks.
-        others = max(0.0, grown["busy_cpu_s"] - grown["own_cpu_s"])
-        facts["other_cpu_share"] = others / grown["all_cpu_s"]
+        not_own = max(0.0, grown["busy_cpu_s"] - grown["own_cpu_s"])
+        facts["other_cpu_share"] = not_own / grown["all_cpu_s"]
         if "steal_s" in grown:
             facts["steal_share"] = grown["steal_s"] / grown["all_cpu_s"]
     facts["drift"] = _drift(step_ms)
-    reasons = list(_reasons(device.other_processes, facts, step_ms))
+    reasons = list(_reasons(others, facts, step_ms))
     return {
         "grade": "tainted" if reasons else "clean",
         "reasons": reasons,
-        "other_processes": list(device.other_processes),
+        "other_processes": list(others),
         **{name: round(x, 4) if isinstance(x, float) else x for name, x in facts.items()},
     }
 

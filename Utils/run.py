@@ -23,6 +23,7 @@ import time
 import traceback
 import warnings
 from datetime import UTC, datetime
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -250,7 +251,7 @@ class Run:
         args = self.args
         times = args.hardware.elapsed_ms(self.marks)
         after, readings = args.hardware.counters(), args.hardware.readings()
-        watched = self.gradients.most, self.operators.allocated()
+        watched = self.gradients.most, self.operators.most
         losses = [float(loss) for loss in self.losses]
         if len(times) <= args.warmup or len(losses) != len(times):
             raise RuntimeError(
@@ -266,6 +267,7 @@ class Run:
             bool(args.warmup and record.compiled_graphs() > self.compiled),
             record.updated(self.model, self.optimizer),
             {"node": ranks.node(), "device": args.hardware.name},
+            list(args.hardware.other_processes),
         )
         everyones = ranks.gather(own) if args.world_size > 1 else [own]
         if args.rank == 0:
@@ -351,7 +353,7 @@ class Run:
                     ends | {"own_cpu_s": sum(other.counters[at]["own_cpu_s"] for other in here)}
                     for at, ends in enumerate((before, after))
                 )
-            found[rank] = quality.describe(self.args.hardware, before, after, readings, timed)
+            found[rank] = quality.describe(one.others, before, after, readings, timed)
         more = [
             f"rank {rank}: {reason}"
             for rank, other in found.items()
@@ -365,7 +367,8 @@ class Run:
 class Measured(NamedTuple):
     """What one rank has measured: of each step times and data_ms, in milliseconds, and losses;
     memory, of `record`; counters, before and after the timed steps, and readings; whether
-    something was compiled in a timed step; which parameters were ever updated; and its place."""
+    something was compiled in a timed step; which parameters were ever updated; its place; and who
+    else holds its device."""
 
     times: list
     data_ms: list
@@ -375,14 +378,18 @@ class Measured(NamedTuple):
     compiled_late: bool
     updated: list
     place: dict
+    others: list
 
 
 class OperatorWatch:
-    """Which scaled_dot_product_attention really ran, and what was allocated, from the profiler's
-    list of operators.
+    """Which scaled_dot_product_attention really ran, and the `most` bytes that the step had
+    allocated on the host and not freed, beyond what was there when it began (None where no step was
+    watched), from a profiler's list of operators.
 
     It watches the second step, where that and the third are warm-up, so the measured ones never
-    feel it. Compiled code calls the same operators and is seen too.
+    feel it. Compiled code calls the same operators and is seen too. The profiler is torch's legacy
+    one: the other, Kineto, stays attached to a GPU's driver when it has ended, at a cost to every
+    later launch, and once started for the host alone sees no GPU in that process any more.
     """
 
     ATTENTION = (
@@ -394,44 +401,35 @@ class OperatorWatch:
     )
 
     def __init__(self):
-        self.profile = None
+        self.names = self.most = None
 
     def __enter__(self):
-        # Operators only: cheap.
-        self.profile = torch.autograd.profiler.profile(use_kineto=False, profile_memory=True)
-        # Its allocator would log that what is freed was there before.
+        # The host's allocator would log that what is freed was there before.
         self.log_level = _log_level()
         self.logged, self.log_level.value = self.log_level.value, 2  # errors
-        self.profile.__enter__()
+        # Neither shapes, nor stacks, FLOPs and modules; but memory.
+        flags = (False, True, False, False, False, torch._C._profiler._ExperimentalConfig())
+        config = torch.autograd.ProfilerConfig(torch.autograd.ProfilerState.CPU, *flags)
+        torch.autograd._enable_profiler_legacy(config)
 
     def __exit__(self, *error):
-        self.profile.__exit__(*error)
+        events = [*chain(*torch.autograd._disable_profiler_legacy())]  # a list a thread
         self.log_level.value = self.logged
+        self.names = {event.name() for event in events}
+        changes = (e.cpu_memory_usage() for e in events if e.kind() == "memory_alloc")
+        self.most = max(accumulate(changes, initial=0))
 
     def backend(self):
         """flash, memory-efficient, cuDNN or math, several joined by +; "none" where the step
         called no scaled_dot_product_attention; None where no step was watched."""
-        if self.profile is None:
+        if self.names is None:
             return None
-        names = {event.name() for event in self.profile.kineto_results.events()}
         found = [
             backend
             for backend, operator in self.ATTENTION
-            if any(operator in name and "backward" not in name for name in names)
+            if any(operator in name and "backward" not in name for name in self.names)
         ]
         return "+".join(found) or "none"
-
-    def allocated(self):
-        """The most bytes that the step had allocated on the host and not freed, beyond what was
-        there when it began; None where no step was watched."""
-        if self.profile is None:
-            return None
-        now = most = 0
-        for event in sorted(self.profile.kineto_results.events(), key=lambda one: one.start_ns()):
-            if event.name() == "[memory]" and event.device_type() == torch.autograd.DeviceType.CPU:
-                now += event.nbytes()
-                most = max(most, now)
-        return most
 
 
 def _log_level():

@@ -8,7 +8,7 @@ ended the run is paid for in transfers.
 Parent: 8bit_optimizer
 Needs:  the package bitsandbytes; a GPU, as a CPU has nowhere to move pages to
 Gains:  nothing while everything fits; at the edge of memory, room for up to the optimizer's state
-Costs:  under pressure, moments that cross the bus every step; a wait for each update's end
+Costs:  under pressure, moments that cross the bus every step
 See:    Dettmers et al. 2023, QLoRA: Efficient Finetuning of Quantized LLMs, on paged optimizers
 """
 

@@ -231,6 +231,8 @@ def test_on_a_gpu_the_batch_is_doubled_until_memory_is_out(monkeypatch):
     assert search(monkeypatch, slower, gpu()) == (128, ["own batch: 128 in place of 16"])
     assert slower.tried == [32, 64, 128, 256]
     assert search(monkeypatch, Trials(largest=16), gpu()) == (16, [])
+    spills = Trials(speed=lambda B: 1000.0 if B <= 64 else 10.0)  # to the host, and never fails
+    assert search(monkeypatch, spills, gpu())[0] == 64 and spills.tried[-1] == 128
 
 
 def test_on_a_cpu_the_search_ends_where_it_no_longer_pays_or_takes_longer_than_the_run(monkeypatch):

@@ -301,7 +301,8 @@ def test_products_of_several_precisions_have_no_ceiling_and_no_mfu(monkeypatch):
     args.needs = needs
     found = limits.describe(args)
     assert found["precision"] is found["datasheet_tflops"] is found["floor_ms"] is None
-    line = summary._from_records({"tokens_per_second": 1e3, "median_ms": 64.0}, [{"limits": found}])
+    line = {"tokens_per_second": 1e3, "median_ms": 64.0}
+    line = summary._from_records(line, [{"limits": found}], "gpt2")
     for figure in ("ceiling_share", "mfu", "floor_ms", "floor_speedup"):
         assert math.isnan(line[figure])
     assert line["tflops"] > 0 and line["precision"] is None

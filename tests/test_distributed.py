@@ -159,15 +159,17 @@ def test_rows_are_the_slowest_ranks_times_and_the_mean_of_losses(tmp_path):
     one = run.Run(args, weight, torch.optim.SGD(weight.parameters()))
     counted = {"clock_s": 0.0}, {"clock_s": 1.0}, {}
 
-    def measured(times, losses, peak, updated):
+    def measured(times, losses, peak, updated, *others):
         memory = {"peak_mib": peak}
         place = {"node": "0", "device": "it"}
-        return run.Measured(times, [0.1] * 5, losses, memory, counted, False, updated, place)
+        return run.Measured(
+            times, [0.1] * 5, losses, memory, counted, False, updated, place, others
+        )
 
     one._write(
         [
             measured([9, 1, 2, 5, 4], [4.0] * 5, 20.0, [0]),
-            measured([8, 3, 1, 6, 2], [2.0] * 5, 30.0, [1]),
+            measured([8, 3, 1, 6, 2], [2.0] * 5, 30.0, [1], "game (pid 4711, 1 MiB)"),
         ]
     )
     rows = results.read(args.results_file)
@@ -176,6 +178,7 @@ def test_rows_are_the_slowest_ranks_times_and_the_mean_of_losses(tmp_path):
     (kept,) = results.records(args.results_file, rows.run_id.unique()).values()
     assert kept["parameters"] == kept["updated_parameters"] == 2  # each rank updated another one
     assert [one["median_step_ms"] for one in kept["ranks"]] == [4.5, 4.0]
+    assert kept["quality"]["reasons"] == ["rank 1: game (pid 4711, 1 MiB) on the GPU"]
 
 
 def test_memory_by_kind_is_what_a_rank_holds_itself(trained):

@@ -287,6 +287,13 @@ def test_a_measured_peak_stands_beside_the_predicted_one(tmp_path):
     (tmp_path / "runs" / f"{run_id}.json").write_text(json.dumps(told_apart))
     peaks = forecast.measured(file, args)
     assert peaks == {"no_optimization": (900 * MIB, 800 * MIB)}
+    args.hardware = hardware.ImaginedGPU("a GPU", 24 * GIB)  # whose tensors are the CPU's
+    told_apart["device"] = {"type": "cpu"}
+    (tmp_path / "runs" / f"{run_id}.json").write_text(json.dumps(told_apart))
+    assert forecast.measured(file, args) == {}
+    told_apart["device"] = {"type": "rocm"}
+    (tmp_path / "runs" / f"{run_id}.json").write_text(json.dumps(told_apart))
+    assert forecast.measured(file, args) == peaks
     text = forecast.table([one("no_optimization", 0.25, 0, 0.25, 0.25)], peaks, GIB)
     cells = [cell.strip() for cell in text.splitlines()[-1].split("|")]
     assert cells[6] == "0.75" and cells[-5:-1] == ["0.88", "-14.7%", "0.78", "-4.0%"]

@@ -21,7 +21,9 @@ from Utils.ladder import ROOT
 from Utils.model import GPT
 
 pytestmark = pytest.mark.gpu
-SMALL = ["--device", "cuda", "--batch-size", "8", "--seq-len", "512"]
+MEMORY = torch.cuda.get_device_properties(0).total_memory if torch.cuda.is_available() else 0
+B = 8 if MEMORY > 12 * 2**30 else 4  # of 512 tokens, which the baseline has room for in 8 GB
+SMALL = ["--device", "cuda", "--batch-size", str(B), "--seq-len", "512"]
 
 
 @pytest.fixture
@@ -225,27 +227,34 @@ class Strict(run.Run):
                 torch.cuda.set_sync_debug_mode(mode)
 
 
+def run_here(script, args):
+    try:
+        script.main(args)
+    except Unsupported as reason:
+        pytest.skip(str(reason))
+
+
 @pytest.fixture
 def strict(monkeypatch):
     def strict(name):
         script = importlib.import_module(f"beyond.{name}")
         monkeypatch.setattr(script, "Run", Strict)
-        return script
+        return lambda args: run_here(script, args)
 
     yield strict
     torch.cuda.set_sync_debug_mode("default")
 
 
-@pytest.mark.parametrize("name", ["prefetching_loader", "data_on_device"])
+@pytest.mark.parametrize("name", ["prefetching_loader", "data_on_device", "all_together"])
 def test_the_loop_of_a_script_without_copies_from_pageable_memory_never_waits(name, settle, strict):
     args = settle("--steps", "8", "--warmup", "4")
-    strict(name).main(args)
+    strict(name)(args)
     assert len(results.read(args.results_file)) == 8
 
 
 def test_a_copy_from_pageable_memory_waits(settle, strict):
     with pytest.raises(RuntimeError, match="synchroniz"):
-        strict("asynchronous_logging").main(settle("--steps", "8", "--warmup", "4"))
+        strict("asynchronous_logging")(settle("--steps", "8", "--warmup", "4"))
 
 
 def test_batches_on_the_device_are_the_parents(settle):
@@ -262,7 +271,8 @@ def test_losses_of_prefetched_batches_are_the_parents(scripts):
     own, parent = (
         list(scripts(name).rows.loss) for name in ("prefetching_loader", "asynchronous_logging")
     )
-    assert own == pytest.approx(parent, rel=1e-4)
+    assert own[0] == parent[0]  # before the backward pass, whose sums have no fixed order
+    assert own == pytest.approx(parent, rel=2**-8)
 
 
 def test_cudnn_attention_really_runs_cudnn(scripts):
@@ -293,7 +303,7 @@ def test_a_steps_launches_are_recorded_as_graphs_and_none_is_skipped(settle):
     inductor = counters["inductor"]
     skipped = inductor["cudagraph_skips"]
     recorded = inductor["cudagraph_recorded_non_static_inputs"]
-    cuda_graphs.main(settle("--steps", "8"))
+    run_here(cuda_graphs, settle("--steps", "8"))
     assert inductor["cudagraph_skips"] == skipped
     assert inductor["cudagraph_recorded_non_static_inputs"] > recorded
 
@@ -301,12 +311,25 @@ def test_a_steps_launches_are_recorded_as_graphs_and_none_is_skipped(settle):
 def test_the_batch_that_was_found_fits_and_twice_as_much_does_not(tmp_path):
     file = tmp_path / "results.csv"
     command = [sys.executable, "-m", "beyond.larger_batch", "--device", "cuda", "--steps", "8"]
-    command += ["--batch-size", "16", "--seq-len", "1024", "--results-file", str(file)]
+    command += ["--batch-size", str(B), "--seq-len", "1024", "--results-file", str(file)]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
-    (found,) = results.read(file).batch_size.unique()
-    assert found >= 16 and found & (found - 1) == 0
+    rows = results.read(file)
+    if rows.status[0] == "unsupported":
+        pytest.skip(rows.note[0])
+    (found,) = rows.batch_size.unique()
+    assert found >= B and found & (found - 1) == 0
     assert f"batch of {2 * found}: out of memory" in ended.stderr
+
+
+OTHERS = ["streaming_dataset", "max_autotune", "all_together"]
+OTHERS += ["fully_sharded", "zero_redundancy", "no_sync"]
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_what_no_other_test_here_runs_learns_too(name, scripts):
+    losses = scripts(name).rows.loss
+    assert len(losses) == 15 and losses.iloc[-1] < losses[0] - 1
 
 
 def test_losses_of_what_saves_memory_are_its_parents(scripts):
@@ -443,11 +466,13 @@ def test_ranks_with_nccl_train_as_one_process_does(ranks, tmp_path):
         several = name != "asynchronous_logging"
         command = ["torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", "-m"]
         command = [sys.executable, "-m", *(command if several else []), f"beyond.{name}"]
-        command += [*SMALL, "--steps", "6", "--warmup", "3", "--batch-size", "8"]
+        command += [*SMALL, "--steps", "6", "--warmup", "3"]
         command += ["--results-file", str(file)]
         done = subprocess.run(command, env=settings.environment(), capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         rows = results.read(file)
+        if rows.status[0] == "unsupported":
+            pytest.skip(f"{name}: {rows.note[0]}")
         assert set(rows.world_size) == {ranks if several else 1} and len(rows) == 6
         losses[name] = list(rows.loss)
     for name in ("distributed_data_parallel", "gradient_compression"):

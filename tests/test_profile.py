@@ -506,6 +506,16 @@ def test_what_ends_early_leaves_the_old_files(error, profiled, tmp_path, capsys)
     assert (tmp_path / "no_optimization.json").read_text() == '"old"'
 
 
+def test_a_gpu_of_which_the_profiler_saw_nothing_is_said_and_not_taken_for_a_cpu(
+    profiled, tmp_path, monkeypatch
+):
+    (tmp_path / "no_optimization.json").write_text('"old"')
+    monkeypatch.setattr(profile.hardware, "CUDA", hardware.CPU)  # so this is one
+    with pytest.raises(UserError, match="^torch.profiler saw no kernel on the GPU: CUPTI"):
+        profiled(folder=tmp_path)
+    assert (tmp_path / "no_optimization.json").read_text() == '"old"'
+
+
 @pytest.mark.parametrize(
     "argv, words",
     [

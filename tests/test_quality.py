@@ -1,7 +1,6 @@
 """The grade of a run: what taints it, and what does not."""
 
 import re
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,8 +16,7 @@ def grade(grown=None, readings=None, step_ms=STEADY, others=()):
     """The quality of a run over which the counters grew by so much."""
     before = dict.fromkeys(grown or GPU, 1e6)
     after = {name: 1e6 + value for name, value in (grown or GPU).items()}
-    device = SimpleNamespace(other_processes=others)
-    return quality.describe(device, before, after, readings or {}, step_ms)
+    return quality.describe(others, before, after, readings or {}, step_ms)
 
 
 def reason(*args, **kwargs):
