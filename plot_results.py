@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import seaborn as sns
 from matplotlib.colors import LogNorm, Normalize
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import LogLocator, MaxNLocator
 
 from Utils import ablation, charts, drawing, results, settings, summary
 from Utils.charts import GREY, beside, colours, grey_labels, number, reason, styles
@@ -19,6 +19,7 @@ from Utils.errors import one_line
 
 FLOOR = "0.35"  # the colour of the modelled floor
 FARTHEST = 4  # times the longest bar that the axis is stretched to show it
+MOST_LINES = 10  # in one panel
 KINDS = dict(zip(summary.MEMORY_KINDS, [*sns.color_palette("Set2", 3), "0.8"], strict=True))
 
 
@@ -51,35 +52,63 @@ def main(argv=None):
 
 def draw_step_times(rows, lines):
     """Milliseconds a step over the steps, a line a technique: the median of the rounds, and a
-    band from the fastest round to the slowest."""
+    band from the fastest round to the slowest. Of many, each in a panel beside its parent's."""
     timed = lines.index[lines.median_ms.notna()]
+    if len(timed) > MOST_LINES:
+        return _draw_step_times_apart(rows, lines.loc[timed])
     height = max(6, 0.3 * len(timed) + 0.8 * (len(lines) - len(timed)))  # of the legend
     figure, axes = charts.figure(height, "Time of each step", summary.describe(rows))
     for name in timed:
-        steps = _by_step(rows, name)
-        colour = colours().get(name, GREY)
-        label = _label(lines.loc[name])
-        how = {"color": colour, "linestyle": styles().get(name, "-"), "linewidth": 1.6}
-        axes.plot(steps.index, steps["median"], label=label, **how)
-        axes.fill_between(steps.index, steps["min"], steps["max"], color=colour, alpha=0.2, lw=0)
-    warmup = _warmup(rows)
-    axes.axvspan(-0.5, warmup - 0.5, color="0.9", zorder=0)
+        how = {"linestyle": styles().get(name, "-"), "label": _label(lines.loc[name])}
+        _draw_steps(axes, rows, name, **how)
+    _scale_steps(axes, rows, lines)
+    axes.set_xlabel("step (grey: warm-up)")
+    axes.set_ylabel("step time (ms)")
+    _reasons(axes, lines)
+    axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False)
+    return figure
+
+
+def _draw_step_times_apart(rows, lines):
+    said = "colour: the technique, and a band over the rounds; black, dashed: its parent"
+    described = "Time of each step", said, summary.describe(rows)
+    what = {"x": "step (grey: warm-up)", "y": "step time (ms)"}
+    figure, panels = charts.grid(len(lines), *described, **what)
+    for axes, (name, line) in zip(panels, lines.iterrows(), strict=True):
+        if line.parent in lines.index:
+            before = _by_step(rows, line.parent)["median"]
+            axes.plot(before.index, before, color="black", linestyle=(0, (2, 2)), linewidth=0.9)
+        _draw_steps(axes, rows, name)
+        _scale_steps(axes, rows, lines)
+        axes.set_title(drawing.label(line), loc="left", fontsize="small", pad=3)
+        axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+        if drawing.is_tainted(line):
+            place = {"transform": axes.transAxes, "ha": "right", "va": "top"}
+            axes.text(0.97, 0.94, "tainted", fontsize="small", color="0.4", **place)
+    return figure
+
+
+def _draw_steps(axes, rows, name, **how):
+    steps, colour = _by_step(rows, name), colours().get(name, GREY)
+    axes.plot(steps.index, steps["median"], color=colour, linewidth=1.6, **how)
+    axes.fill_between(steps.index, steps["min"], steps["max"], color=colour, alpha=0.2, lw=0)
+
+
+def _scale_steps(axes, rows, lines):
+    """Axes of steps and their times, and what of them is warm-up."""
+    axes.axvspan(-0.5, _warmup(rows) - 0.5, color="0.9", zorder=0)
     measured = rows.step_ms[(rows.status == "ok") & (rows.phase == "timed")]
     if len(measured):
         axes.set_xlim(-0.5, rows.step.max() + 0.5)
         if lines.median_ms.max() > 4 * lines.median_ms.min():
             axes.set_yscale("log")
             axes.set_ylim(measured.min() / 1.2, measured.quantile(0.99) * 1.4)
+            axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 3, 5, 7)))
             axes.yaxis.set_major_formatter("{x:g}")
-            axes.yaxis.set_minor_formatter("{x:g}")
+            axes.yaxis.set_minor_formatter("")
         else:
             axes.set_ylim(0, measured.quantile(0.99) * 1.2)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.set_xlabel("step (grey: warm-up)")
-    axes.set_ylabel("step time (ms)")
-    _reasons(axes, lines)
-    axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False)
-    return figure
 
 
 def draw_heatmap(rows, lines):

@@ -16,18 +16,51 @@ from Utils.errors import UserError
 FOLDER = Path("plots")
 GREY = "0.55"
 WIDTH = 10  # inches
+COLUMNS = 4  # of a grid of panels
 
 
 def figure(height, title, *described):
     """A figure of that height in inches and its axes, with a title and, below it, lines that say
     what is shown."""
+    figure, axes = panels(1, 1, height)
+    _head(axes[0], title, described)
+    return figure, axes[0]
+
+
+def grid(count, title, *described, x, y):
+    """A figure of so many panels with the same scales, and a list of their axes, from the left and
+    from above, with a title, lines that say what is shown, and what the axes x and y are."""
+    rows = -(-count // COLUMNS)
+    figure, axes = panels(rows, COLUMNS, 1.7 * rows)
+    figure.subplots_adjust(hspace=0.3, wspace=0.08)
+    for unused in axes[count:]:
+        unused.set_axis_off()
+    for lowest in axes[max(0, count - COLUMNS) : count]:
+        lowest.xaxis.set_tick_params(labelbottom=True)
+        lowest.set_xlabel(x, fontsize="small")
+    for first in axes[:count:COLUMNS]:
+        first.set_ylabel(y, fontsize="small")
+    for one in axes[:count]:
+        one.tick_params(labelsize="small")
+    _head(axes[0], title, described, room=16)  # the panels have titles of their own
+    return figure, axes[:count]
+
+
+def panels(rows, columns, height):
     sns.set_theme(style="whitegrid", rc={"svg.hashsalt": "plots", "svg.fonttype": "none"})
-    figure, axes = plt.subplots(figsize=(WIDTH, height))
+    size = {"figsize": (WIDTH, height), "squeeze": False}
+    figure, axes = plt.subplots(rows, columns, sharex=True, sharey=True, **size)
+    return figure, list(axes.flat)
+
+
+def _head(axes, title, described, room=0):
+    """Writes above the axes, with so much room in points below the text."""
     subtitle = [line for text in described for line in textwrap.wrap(text, 110)]
-    axes.set_title("\n".join(subtitle), loc="left", fontsize="small", color="0.3")
     above = {"xycoords": "axes fraction", "textcoords": "offset points"}
-    axes.annotate(title, (0, 1), (0, 10 + 14 * len(subtitle)), fontweight="bold", **above)
-    return figure, axes
+    said = {"fontsize": "small", "color": "0.3", "linespacing": 1.2}
+    axes.annotate("\n".join(subtitle), (0, 1), (0, room + 6), **said, **above)
+    place = 0, room + 10 + 13 * len(subtitle)
+    axes.annotate(title, (0, 1), place, fontweight="bold", **above)
 
 
 def save(figure, name):

@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+from itertools import pairwise
 
 import pytest
 from matplotlib.image import imread
@@ -220,8 +221,27 @@ def test_forty_techniques_are_told_apart(draw, tmp_path, monkeypatch):
     rows = results.read("results.csv")
     figure = plot_results.draw_step_times(rows, summary.summarize(rows))
     figure.canvas.draw()
-    (axes,) = figure.axes
-    assert axes.get_legend().get_window_extent().height < 1.1 * axes.get_window_extent().height
+    panels = {axes.get_title(loc="left"): axes for axes in figure.axes if axes.axison}
+    assert list(panels) == list(ladder.techniques())
+    for name, axes in panels.items():
+        *parent, own = axes.lines
+        assert len(parent) == (name != "no_optimization")
+        assert own.get_color() == colours[name] and list(own.get_ydata())[2:] == [200] * 8
+    titles = [axes._left_title.get_window_extent() for axes in panels.values()]
+    assert not any(a.overlaps(b) for a, b in pairwise(titles))
+
+
+def test_a_few_techniques_share_one_panel_and_many_are_each_beside_their_parent(draw):
+    text = draw(*ladder_runs())["step_times"]
+    assert "its parent" not in text and "step (grey: warm-up)" in text
+    names = list(ladder.techniques())[: plot_results.MOST_LINES + 1]
+    runs = [rows_of(name, [9, 9, 100 + i, 100 + i]) for i, name in enumerate(names)]
+    runs.append(rows_of(names[1], [9, 9, 50], round=1, note="tainted: slowed by 8%"))
+    runs.append(rows_of("all_together", [], status="unsupported", note="needs a GPU"))
+    text = draw(*runs)["step_times"]
+    assert all(name in text for name in names) and text.count("tainted") == 1
+    assert "black, dashed: its parent" in text and text.count("step time (ms)") == 3
+    assert "all_together" not in text  # which the other charts speak of
 
 
 def test_a_long_reason_stays_within_its_row(draw):

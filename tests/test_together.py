@@ -111,10 +111,12 @@ def test_they_end_with_the_one_who_started_them(tmp_path):
     command = [sys.executable, "-m", "Utils.together", "no_optimization", *FLAGS, "--steps=100000"]
     environment, end = {**os.environ, "CACHE_DIR": str(tmp_path)}, time.monotonic() + 60
     with subprocess.Popen(command, cwd=ladder.ROOT, env=environment) as process:
-        while not list(tmp_path.glob("together-*/1/ready")) and time.monotonic() < end:
-            time.sleep(0.1)
-        assert len(left()) == 1
-        process.kill()
+        try:
+            while not list(tmp_path.glob("together-*/1/ready")) and time.monotonic() < end:
+                time.sleep(0.1)
+            assert len(left()) == 1
+        finally:
+            process.kill()
     while left() and time.monotonic() < end:
         time.sleep(0.1)
     assert not left()
