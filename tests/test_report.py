@@ -208,6 +208,10 @@ def test_the_headline_is_the_fastest_with_a_verdict_and_says_what_it_costs(html,
     assert not re.search(r"\.[A-Z]", header)  # sentences stay apart
 
 
+# Two frames: with the first the browser tells of scrolling and of the mouse.
+SHOWN = "new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
+
+
 def test_steps_that_are_hovered_over_say_their_time(html, opened, reference):
     rows, _ = summary.select(results.read(reference / "results.csv"))
     median = rows[rows.technique == "no_optimization"].groupby("step").step_ms.median()
@@ -215,9 +219,10 @@ def test_steps_that_are_hovered_over_say_their_time(html, opened, reference):
 
     def tip(locator, part):
         locator.scroll_into_view_if_needed()
-        page.wait_for_timeout(100)  # scrolling hides the tip
+        page.evaluate(SHOWN)  # scrolling hides the tip
         box = locator.bounding_box()
         page.mouse.move(box["x"] + part * box["width"], box["y"] + 9)
+        page.evaluate(SHOWN)
         return page.locator("#tip").inner_text()
 
     strip, frame = page.locator("#heatmap .plot").first, page.locator("#steps .frame svg").first
@@ -295,7 +300,7 @@ def test_a_link_into_a_closed_diff_opens_it_and_lines_are_coloured(html, opened)
     page = opened(html)
     page.locator("#techniques a", has_text="fused_optimizer").click()
     diff = page.locator("#diff-fused_optimizer .diff")
-    assert diff.is_visible()
+    diff.wait_for()  # to be visible: the browser tells of the new address when it gets to it
     added, removed = (diff.locator(kind).all_inner_texts() for kind in (".added", ".removed"))
     assert any("fused=True" in line for line in added) and len(removed) >= 1
     colours = [
