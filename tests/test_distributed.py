@@ -89,11 +89,13 @@ def forked(n, script, *flags, agent=True, before=lambda rank: None):
         started = [context.Process(target=rank_process, args=(r, output)) for r in range(n)]
         for one in started:
             one.start()
+        end = time.monotonic() + 120
         while alive := [one for one in started if one.is_alive()]:
-            late = not wait([one.sentinel for one in alive], 120)
+            late = time.monotonic() > end
             if late or (agent and any(one.exitcode for one in started)):
-                for one in started:
+                for one in alive:
                     one.terminate()
+            wait([one.sentinel for one in alive], 0.1)  # what ends now has its exit code later
         output.seek(0)
         return [one.exitcode for one in started], output.read()
 
