@@ -70,43 +70,43 @@ beyond: ceilings             ## the same for the scripts of beyond/, with the ba
 everything: WHICH := everything
 everything: ceilings         ## the same for all techniques
 all beyond everything:
-	@$(PYTHON) -m Utils.suite $(WHICH) $(FLAGS) $(call flag,timeout,$(TIMEOUT)); status=$$?; \
+	@$(PYTHON) -m Utils.commands.suite $(WHICH) $(FLAGS) $(call flag,timeout,$(TIMEOUT)); status=$$?; \
 	if [ $$status -le 1 ]; then $(MAKE) plots || status=1; fi; exit $$status
 
 ablate: ceilings             ## each technique alone, and the whole without it: table and chart
-	@$(PYTHON) -m Utils.ablation $(strip $(T)) $(FLAGS) $(call flag,timeout,$(TIMEOUT))
+	@$(PYTHON) -m Utils.commands.ablation $(strip $(T)) $(FLAGS) $(call flag,timeout,$(TIMEOUT))
 
 together: $(ENVIRONMENT)     ## several processes of a script at once against one alone; N=2 T=NAME ROUNDS=6
-	@$(PYTHON) -m Utils.together '$(strip $(T))' $(FLAGS) $(call flag,n,$(N)) $(call flag,timeout,$(TIMEOUT))
+	@$(PYTHON) -m Utils.commands.together '$(strip $(T))' $(FLAGS) $(call flag,n,$(N)) $(call flag,timeout,$(TIMEOUT))
 
 ddp: $(ENVIRONMENT)          ## one run on several GPUs, or cores with DEVICE=cpu; GPUS=4, T=fully_sharded
-	@$(PYTHON) -m Utils.launch '$(strip $(T))' $(call flag,gpus,$(GPUS)) $(FLAGS)
+	@$(PYTHON) -m Utils.commands.ddp '$(strip $(T))' $(call flag,gpus,$(GPUS)) $(FLAGS)
 
 scaling: $(ENVIRONMENT)      ## strong and weak scaling: table and chart; GPUS="1 2 4 8" ROUNDS=4
-	@$(PYTHON) -m Utils.scaling '$(strip $(T))' $(call flag,gpus,$(GPUS)) $(FLAGS)
+	@$(PYTHON) -m Utils.commands.scaling '$(strip $(T))' $(call flag,gpus,$(GPUS)) $(FLAGS)
 
 smoke: $(ENVIRONMENT)        ## the seven at a tiny model, in about a minute; results.csv stays as it is
 	@mkdir -p .cache/smoke
-	@$(PYTHON) -m Utils.suite $(FLAGS) --model gpt2-tiny --steps 8 --warmup 3 --rounds 1 \
+	@$(PYTHON) -m Utils.commands.suite $(FLAGS) --model gpt2-tiny --steps 8 --warmup 3 --rounds 1 \
 	    --results-file .cache/smoke/results.csv
 
 $(TECHNIQUES): $(ENVIRONMENT)
 	@$(PYTHON) $(if $(wildcard $@.py),$@.py,-m beyond.$@) $(FLAGS)
 
 ceilings: $(ENVIRONMENT)     ## measure, once, how fast products and memory can be on this device
-	@$(PYTHON) -m Utils.limits $(call flag,device,$(DEVICE))
+	@$(PYTHON) -m Utils.commands.ceilings $(call flag,device,$(DEVICE))
 
 ##@ Before and inside a step
 doctor: $(ENVIRONMENT)       ## will it run here? device, tool chain, a line a technique, advice; JSON=1
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("doctor: $(PYTHON) is older than 3.11; PYTHON=... names another")'
-	@$(PYTHON) -m Utils.doctor $(FLAGS) $(if $(filter-out 0,$(strip $(JSON))),--json)
+	@$(PYTHON) -m Utils.commands.doctor $(FLAGS) $(if $(filter-out 0,$(strip $(JSON))),--json)
 
 forecast: $(ENVIRONMENT)     ## peak memory before running, and the largest batch; DEVICE=cuda MEMORY=24GiB
-	@$(PYTHON) -m Utils.forecast $(if $(filter-out all,$(T)),$(strip $(T)),ladder) $(FLAGS) \
+	@$(PYTHON) -m Utils.commands.forecast $(if $(filter-out all,$(T)),$(strip $(T)),ladder) $(FLAGS) \
 	    $(call flag,memory,$(MEMORY))
 
 profile: $(ENVIRONMENT)      ## where a step's time goes and what to do about it; T=NAME or T=all, CPU=1, MEMORY=1
-	@$(PYTHON) -m Utils.profile '$(strip $(T))' $(FLAGS) $(if $(filter 1,$(CPU)),--cpu) \
+	@$(PYTHON) -m Utils.commands.profile '$(strip $(T))' $(FLAGS) $(if $(filter 1,$(CPU)),--cpu) \
 	    $(if $(filter 1,$(MEMORY)),--memory) $(call flag,gpus,$(GPUS))
 
 ##@ Read
@@ -114,39 +114,39 @@ plots: $(ENVIRONMENT)        ## draw the charts into plots/
 	@$(PYTHON) plot_results.py $(SELECTION) $(call flag,plotsprefix,$(PLOTSPREFIX))
 
 table: $(ENVIRONMENT)        ## print the results as GitHub-markdown tables; PRICE=2.50 adds cost
-	@$(PYTHON) -m Utils.summary $(SELECTION) $(call flag,price,$(PRICE))
+	@$(PYTHON) -m Utils.commands.table $(SELECTION) $(call flag,price,$(PRICE))
 
 readme: $(ENVIRONMENT)       ## put those tables into README.md
-	@$(PYTHON) -m Utils.summary $(SELECTION) --into README.md
+	@$(PYTHON) -m Utils.commands.table $(SELECTION) --into README.md
 
 diff: $(ENVIRONMENT)         ## what a technique is: its script against its parent's; T=flash_attention
-	@$(PYTHON) -m Utils.ladder diff '$(strip $(T))' '$(strip $(WITHOUT))'
+	@$(PYTHON) -m Utils.commands.diff diff '$(strip $(T))' '$(strip $(WITHOUT))'
 
 compare: $(ENVIRONMENT)      ## two devices, torch versions or commits; A=results.csv:2.11 B=results.csv:2.13
-	@$(PYTHON) -m Utils.compare '$(strip $(A))' '$(strip $(B))' $(call flag,plotsprefix,$(PLOTSPREFIX))
+	@$(PYTHON) -m Utils.commands.compare '$(strip $(A))' '$(strip $(B))' $(call flag,plotsprefix,$(PLOTSPREFIX))
 
 report: $(ENVIRONMENT)       ## all of it on one page, REPORT=report.html; with A= and B= those two compared
-	@$(PYTHON) -m Utils.report $(SELECTION) $(call flag,price,$(PRICE)) $(call flag,report,$(REPORT)) \
+	@$(PYTHON) -m Utils.commands.report $(SELECTION) $(call flag,price,$(PRICE)) $(call flag,report,$(REPORT)) \
 	    $(call flag,a,$(A)) $(call flag,b,$(B))
 
 recipe: $(ENVIRONMENT)       ## the fewest techniques as fast as the best measured: list, script, lines to copy
-	@$(PYTHON) -m Utils.recipe $(SELECTION) $(call flag,recipe,$(RECIPE)) $(call flag,run,$(RUN)) \
+	@$(PYTHON) -m Utils.commands.recipe $(SELECTION) $(call flag,recipe,$(RECIPE)) $(call flag,run,$(RUN)) \
 	    $(call flag,rounds,$(ROUNDS)) $(call flag,device,$(DEVICE)) $(call flag,seed,$(SEED)) \
 	    $(call flag,timeout,$(TIMEOUT))
 
 ##@ Share
 submit: $(ENVIRONMENT)       ## one file to attach to a pull request: rows, environment, charts, no names
-	@$(PYTHON) -m Utils.submission $(if $(strip $(CHECK)),check '$(strip $(CHECK))',make) $(SELECTION)
+	@$(PYTHON) -m Utils.commands.submit $(if $(strip $(CHECK)),check '$(strip $(CHECK))',make) $(SELECTION)
 
 gallery: $(ENVIRONMENT)      ## devices side by side: the submissions in results/ and your own rows
-	@$(PYTHON) -m Utils.gallery $(call flag,results-file,$(RESULTS_FILE)) $(call flag,plotsprefix,$(PLOTSPREFIX))
+	@$(PYTHON) -m Utils.commands.gallery $(call flag,results-file,$(RESULTS_FILE)) $(call flag,plotsprefix,$(PLOTSPREFIX))
 
 ##@ Keep
 init_results: $(ENVIRONMENT) ## write the header of the results file where there is none
-	@$(PYTHON) -m Utils.results init $(call flag,results-file,$(RESULTS_FILE))
+	@$(PYTHON) -m Utils.commands.results init $(call flag,results-file,$(RESULTS_FILE))
 
 reset: $(ENVIRONMENT)        ## empty results and plots; the old file is kept under a dated name
-	@$(PYTHON) -m Utils.results reset $(call flag,results-file,$(RESULTS_FILE))
+	@$(PYTHON) -m Utils.commands.results reset $(call flag,results-file,$(RESULTS_FILE))
 	@rm -f plots/*.png plots/*.svg
 
 clean:                       ## remove caches: tokens, compiled kernels; never results or .venv
@@ -173,7 +173,7 @@ gpu-check: $(ENVIRONMENT)    ## on a GPU: its tests, of all techniques, and the 
 	@$(PYTHON) -c 'import sys, torch; torch.cuda.is_available() or sys.exit("gpu-check: torch sees no CUDA device here")'
 	@mkdir -p .cache/gpu-check
 	@$(PYTHON) -m pytest -m gpu -p no:cacheprovider tests/test_gpu.py; tests=$$?; \
-	$(PYTHON) -m Utils.suite $(FLAGS) --steps 20 --device cuda --rounds 1 \
+	$(PYTHON) -m Utils.commands.suite $(FLAGS) --steps 20 --device cuda --rounds 1 \
 	    --results-file .cache/gpu-check/results.csv; scripts=$$?; \
 	result() { if [ $$1 -eq 0 ]; then echo passed; else echo FAILED; fi; }; \
 	echo "gpu-check: GPU tests $$(result $$tests), scripts $$(result $$scripts)"; \
@@ -184,7 +184,7 @@ help:                        ## this list
 	  match($$0, /^[a-zA-Z0-9_-]+:[^=].*## /) { name = $$1; sub(":", "", name); \
 	    printf "  %-20s %s\n", name, substr($$0, RSTART + RLENGTH) }' Makefile
 	@echo; echo 'Techniques, each a target by its own name'
-	@python3 -m Utils.ladder list
+	@python3 -m Utils.commands.diff list
 	@awk '/^# Settings/ { print "\nVariables, as in make all ROUNDS=3 STEPS=100" } \
 	  match($$0, /^[A-Z_]+ *\?=.*## /) { split($$0, part, / *\?= */); value = part[2]; sub(/ *##.*/, "", value); \
 	    printf "  %-24s %s\n", part[1] "=" value, substr($$0, RSTART + RLENGTH) }' Makefile

@@ -13,27 +13,32 @@ import seaborn as sns
 from matplotlib.colors import LogNorm, Normalize
 from matplotlib.ticker import LogLocator, MaxNLocator
 
-from Utils import ablation, charts, drawing, results, settings, summary
-from Utils.charts import GREY, beside, colours, grey_labels, number, reason, styles
-from Utils.errors import one_line
+from Utils.analysis import ablation, selection
+from Utils.analysis.intervals import NO_INTERVAL
+from Utils.analysis.summary import MEMORY_KINDS, summarize
+from Utils.base import command_line, errors, results
+from Utils.base.command_line import Parser
+from Utils.base.ladder import BASELINE
+from Utils.draw import ablation_chart, style, svg
+from Utils.draw.style import GREY
 
 FLOOR = "0.35"  # the colour of the modelled floor
 FARTHEST = 4  # times the longest bar that the axis is stretched to show it
 MOST_LINES = 10  # in one panel
-KINDS = dict(zip(summary.MEMORY_KINDS, [*sns.color_palette("Set2", 3), "0.8"], strict=True))
+KINDS = dict(zip(MEMORY_KINDS, [*sns.color_palette("Set2", 3), "0.8"], strict=True))
 
 
 def main(argv=None):
     """Draws the charts of a results file into plots/ and names what it wrote."""
-    parser = settings.Parser("plot_results.py", __doc__)
-    settings.add_selection(parser)
+    parser = Parser("plot_results.py", __doc__)
+    command_line.add_selection(parser)
     parser.add_argument("--plotsprefix", default="", help="of the charts' file names")
     args = parser.parse_args(argv)
 
     known = results.read(args.results_file)
-    rows, left_out = summary.select(known, args.device_name)
+    rows, left_out = selection.select(known, args.device_name)
     records = results.records(args.results_file, rows.run_id.unique())
-    lines = summary.summarize(rows, records)
+    lines = summarize(rows, records)
     drawings = {
         "step_times": draw_step_times,
         "heatmap": draw_heatmap,
@@ -41,11 +46,11 @@ def main(argv=None):
         "memory": draw_memory,
     }
     for name, draw in drawings.items():
-        charts.save(draw(rows, lines), f"{args.plotsprefix}{name}")
-    every, _ = summary.select(known, args.device_name, with_variants=True)
+        style.save(draw(rows, lines), f"{args.plotsprefix}{name}")
+    every, _ = selection.select(known, args.device_name, with_variants=True)
     if whole := ablation.whole_of(every):
         credits = ablation.credits(every, whole)
-        charts.save(ablation.draw(every, credits, whole), f"{args.plotsprefix}ablation")
+        style.save(ablation_chart.draw(every, credits, whole), f"{args.plotsprefix}ablation")
     if left_out:
         print(left_out)
 
@@ -57,9 +62,9 @@ def draw_step_times(rows, lines):
     if len(timed) > MOST_LINES:
         return _draw_step_times_apart(rows, lines.loc[timed])
     height = max(6, 0.3 * len(timed) + 0.8 * (len(lines) - len(timed)))  # of the legend
-    figure, axes = charts.figure(height, "Time of each step", summary.describe(rows))
+    figure, axes = style.figure(height, "Time of each step", selection.describe(rows))
     for name in timed:
-        how = {"linestyle": styles().get(name, "-"), "label": _label(lines.loc[name])}
+        how = {"linestyle": style.styles().get(name, "-"), "label": _label(lines.loc[name])}
         _draw_steps(axes, rows, name, **how)
     _scale_steps(axes, rows, lines)
     axes.set_xlabel("step (grey: warm-up)")
@@ -71,25 +76,25 @@ def draw_step_times(rows, lines):
 
 def _draw_step_times_apart(rows, lines):
     said = "colour: the technique, and a band over the rounds; black, dashed: its parent"
-    described = "Time of each step", said, summary.describe(rows)
+    described = "Time of each step", said, selection.describe(rows)
     what = {"x": "step (grey: warm-up)", "y": "step time (ms)"}
-    figure, panels = charts.grid(len(lines), *described, **what)
+    figure, panels = style.grid(len(lines), *described, **what)
     for axes, (name, line) in zip(panels, lines.iterrows(), strict=True):
         if line.parent in lines.index:
             before = _by_step(rows, line.parent)["median"]
             axes.plot(before.index, before, color="black", linestyle=(0, (2, 2)), linewidth=0.9)
         _draw_steps(axes, rows, name)
         _scale_steps(axes, rows, lines)
-        axes.set_title(drawing.label(line), loc="left", fontsize="small", pad=3)
+        axes.set_title(svg.label(line), loc="left", fontsize="small", pad=3)
         axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
-        if drawing.is_tainted(line):
+        if svg.is_tainted(line):
             place = {"transform": axes.transAxes, "ha": "right", "va": "top"}
             axes.text(0.97, 0.94, "tainted", fontsize="small", color="0.4", **place)
     return figure
 
 
 def _draw_steps(axes, rows, name, **how):
-    steps, colour = _by_step(rows, name), colours().get(name, GREY)
+    steps, colour = _by_step(rows, name), style.colours().get(name, GREY)
     axes.plot(steps.index, steps["median"], color=colour, linewidth=1.6, **how)
     axes.fill_between(steps.index, steps["min"], steps["max"], color=colour, alpha=0.2, lw=0)
 
@@ -113,8 +118,8 @@ def _scale_steps(axes, rows, lines):
 
 def draw_heatmap(rows, lines):
     """Milliseconds a step, technique by step: hiccups, drift and warm-up at a glance."""
-    height, described = 1.6 + 0.5 * len(lines), summary.describe(rows)
-    figure, axes = charts.figure(height, "Time of each step", described)
+    height, described = 1.6 + 0.5 * len(lines), selection.describe(rows)
+    figure, axes = style.figure(height, "Time of each step", described)
     steps = {name: _by_step(rows, name)["median"] for name in lines.index}
     grid = pd.DataFrame(steps).T.reindex(lines.index).astype(float)
     measured = rows.step_ms[(rows.status == "ok") & (rows.phase == "timed")]
@@ -138,20 +143,20 @@ def draw_heatmap(rows, lines):
     axes.set_ylabel("")
     for y, name in enumerate(lines.index):
         if np.isnan(lines.median_ms[name]):
-            beside(axes, 0.01, y + 0.5, reason(lines.loc[name]), ha="left", color=GREY)
+            style.beside(axes, 0.01, y + 0.5, style.reason(lines.loc[name]), ha="left", color=GREY)
     labels = [_label(line) for _, line in lines.iterrows()]
     axes.set_yticks([y + 0.5 for y in range(len(lines))], labels, rotation=0)
     axes.set_ylim(len(lines), 0)
-    grey_labels(axes, lines.median_ms.isna())
+    style.grey_labels(axes, lines.median_ms.isna())
     return figure
 
 
 def draw_speedup(rows, lines):
     """Speedup over the baseline, a bar a technique, with its interval over rounds (with one round
     the spread of its steps), its parent's value, and beside it what it costs in memory and loss."""
-    height, described = 1.8 + 0.5 * len(lines), summary.describe(rows)
-    figure, axes = charts.figure(height, "Speedup over the baseline", described)
-    reference = lines.median_ms.get(summary.BASELINE, np.nan)
+    height, described = 1.8 + 0.5 * len(lines), selection.describe(rows)
+    figure, axes = style.figure(height, "Speedup over the baseline", described)
+    reference = lines.median_ms.get(BASELINE, np.nan)
     intervals = lines.speedup_low.notna().any()
     median = lines.speedup * lines.median_ms  # the baseline's, of as many tokens
     low = lines.speedup_low if intervals else median / lines.p80_ms
@@ -159,11 +164,11 @@ def draw_speedup(rows, lines):
     widest = np.nanmax([1, lines.speedup.max(), high.max()])
     for y, (name, line) in enumerate(lines.iterrows()):
         if np.isnan(line.median_ms) or np.isnan(line.speedup):
-            why = reason(line) if np.isnan(line.median_ms) else "no baseline to compare with"
+            why = style.reason(line) if np.isnan(line.median_ms) else "no baseline to compare with"
             axes.text(0.01 * widest, y, why, va="center", color=GREY)
         else:
-            hatch = "///" if drawing.is_tainted(line) else None
-            colour = colours().get(name, GREY)
+            hatch = "///" if svg.is_tainted(line) else None
+            colour = style.colours().get(name, GREY)
             axes.barh(
                 y, line.speedup, color=colour, hatch=hatch, ec="white", lw=0, height=0.7, zorder=2
             )
@@ -176,15 +181,15 @@ def draw_speedup(rows, lines):
             text = f"{line.speedup:.2f}x"
             beyond = {"textcoords": "offset points", "va": "center", "fontweight": "bold"}
             axes.annotate(text, (right, y), (8, 0), **beyond)  # past the diamond's half
-        beside(axes, 1.13, y, number(line.peak_memory_mib, ",.0f"))
-        beside(axes, 1.22, y, number(line.loss, ".3f"))
+        style.beside(axes, 1.13, y, style.number(line.peak_memory_mib, ",.0f"))
+        style.beside(axes, 1.22, y, style.number(line.loss, ".3f"))
         for x, word in ((1.25, line.parent_verdict), (1.43, line.parity)):
-            word = "" if pd.isna(word) or word == summary.NO_INTERVAL else word
-            beside(axes, x, y, "\n".join(textwrap.wrap(word, 16)), ha="left", size="small")
+            word = "" if pd.isna(word) or word == NO_INTERVAL else word
+            style.beside(axes, x, y, "\n".join(textwrap.wrap(word, 16)), ha="left", size="small")
     for x, title in ((1.13, "peak memory\n(MiB)"), (1.22, "loss\n(nats)")):
-        beside(axes, x, -0.75, title, va="bottom", size="small")
+        style.beside(axes, x, -0.75, title, va="bottom", size="small")
     for x, title in ((1.25, "time against\nthe parent's"), (1.43, "what it\ncomputes")):
-        beside(axes, x, -0.75, title, ha="left", va="bottom", size="small")
+        style.beside(axes, x, -0.75, title, ha="left", va="bottom", size="small")
     axes.axvline(1, color="0.3", linewidth=1, zorder=1)
     floor = reference / lines.floor_ms.min()  # the fastest precision's
     if not np.isnan(floor):
@@ -198,32 +203,32 @@ def draw_speedup(rows, lines):
             axes.text(floor, 0.01, text, ha="right", color=FLOOR, size="small", **where)
             widest = max(widest, floor / 1.08)
     axes.set_xlim(0, widest * 1.12)
-    axes.set_yticks(range(len(lines)), [drawing.label(line) for _, line in lines.iterrows()])
+    axes.set_yticks(range(len(lines)), [svg.label(line) for _, line in lines.iterrows()])
     axes.set_ylim(len(lines) - 0.5, -0.6)
     axes.grid(axis="y", visible=False)
     whisker = (
         "95% interval over rounds" if intervals else "p20-p80 of the steps (one round: no interval)"
     )
-    hatched = lines.apply(drawing.is_tainted, axis=1).any()
+    hatched = lines.apply(svg.is_tainted, axis=1).any()
     tainted = "; hatched: tainted runs among them" if hatched else ""
     axes.set_xlabel(
         "step time of the baseline / step time (x)\n"
         f"line: {whisker}; diamond: the parent's value{tainted}"
     )
-    grey_labels(axes, lines.median_ms.isna())
+    style.grey_labels(axes, lines.median_ms.isna())
     return figure
 
 
 def draw_memory(rows, lines):
     """Peak memory, a bar a technique, stacked by kind; a tick where the measured peak is."""
     title = "Peak memory by kind"
-    figure, axes = charts.figure(1.8 + 0.5 * len(lines), title, summary.describe(rows))
-    kinds = lines[list(summary.MEMORY_KINDS)]
+    figure, axes = style.figure(1.8 + 0.5 * len(lines), title, selection.describe(rows))
+    kinds = lines[list(MEMORY_KINDS)]
     widest = np.nanmax([1, lines.peak_memory_mib.max(), kinds.sum(axis=1).max()])
     unit, scale = ("GiB", 1024) if widest >= 4096 else ("MiB", 1)
     for y, (_, line) in enumerate(lines.iterrows()):
         if np.isnan(line.median_ms):
-            axes.text(0.01 * widest / scale, y, reason(line), va="center", color=GREY)
+            axes.text(0.01 * widest / scale, y, style.reason(line), va="center", color=GREY)
             continue
         left = 0
         for kind, colour in KINDS.items():
@@ -246,17 +251,17 @@ def draw_memory(rows, lines):
     if kinds.notna().any(axis=None):
         axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False)
     axes.set_xlim(0, widest * 1.14 / scale)
-    axes.set_yticks(range(len(lines)), [drawing.label(line) for _, line in lines.iterrows()])
+    axes.set_yticks(range(len(lines)), [svg.label(line) for _, line in lines.iterrows()])
     axes.set_ylim(len(lines) - 0.5, -0.6)
     axes.grid(axis="y", visible=False)
     axes.set_xlabel(f"memory ({unit}); median of the rounds")
-    grey_labels(axes, lines.median_ms.isna())
+    style.grey_labels(axes, lines.median_ms.isna())
     return figure
 
 
 def _label(line):
-    name = drawing.label(line)
-    return f"{name} (tainted)" if drawing.is_tainted(line) else name
+    name = svg.label(line)
+    return f"{name} (tainted)" if svg.is_tainted(line) else name
 
 
 def _by_step(rows, name):
@@ -275,10 +280,10 @@ def _reasons(axes, lines):
     """Puts techniques without timings into the legend, with their reason."""
     for name, line in lines.iterrows():
         if np.isnan(line.median_ms):
-            label = "\n".join(textwrap.wrap(f"{name} ({reason(line)})", 32))
+            label = "\n".join(textwrap.wrap(f"{name} ({style.reason(line)})", 32))
             axes.plot([], [], color=GREY, linestyle=":", label=label)
 
 
 if __name__ == "__main__":
-    with one_line("plot_results.py"):
+    with errors.one_line("plot_results.py"):
         main()

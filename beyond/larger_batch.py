@@ -14,8 +14,8 @@ See:    McCandlish et al. 2018, An Empirical Model of Large-Batch Training
 
 import torch
 
-from Utils.batch import largest_batch
 from Utils.data import TokenBatches
+from Utils.launch import trials
 from Utils.model import GPT
 from Utils.run import Run, parse_args
 
@@ -29,7 +29,7 @@ def main(args):
     args.require("tf32")
     torch.set_float32_matmul_precision("high")
     args.require("bfloat16")
-    args.batch_size = largest_batch(args, "fused_optimizer")
+    args.batch_size = trials.largest_batch(args, "fused_optimizer")
     batches = TokenBatches(args)
     model = GPT(
         args.config,

@@ -15,7 +15,9 @@ See:    Hugging Face, Datasets, on streaming and on torch's DataLoader
 
 import torch
 
-from Utils.data import END_OF_TEXT, DataLoader, StreamedBatches, gpt2_encoding
+from Utils.corpus import tokenize
+from Utils.corpus.tokenize import END_OF_TEXT
+from Utils.data import DataLoader, StreamedBatches
 from Utils.model import GPT
 from Utils.run import Run, parse_args
 
@@ -29,7 +31,7 @@ def cross_entropy(logits, targets):  # (B * T, 50_304), (B * T,)
 
 
 def tokenized(texts):  # runs in the workers
-    encoding = gpt2_encoding()
+    encoding = tokenize.gpt2_encoding()
     for text in texts:
         yield [*encoding.encode_ordinary(text), END_OF_TEXT]
 

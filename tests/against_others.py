@@ -30,7 +30,11 @@ import pandas as pd
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from Utils import data, hardware, ladder, settings, summary
+from Utils.analysis import intervals
+from Utils.base import ladder, paths
+from Utils.base.command_line import _Help
+from Utils.corpus import tokenize
+from Utils.device import devices
 
 LLMS_SCRIPT = "ch05/10_llm-training-speed/01_opt_single_gpu.py"
 
@@ -80,7 +84,7 @@ def run_llms_from_scratch(args, folder):
     module = importlib.util.module_from_spec(spec)
     sys.modules["llms_from_scratch"] = module
     spec.loader.exec_module(module)
-    encoding = data.gpt2_encoding()
+    encoding = tokenize.gpt2_encoding()
     module.tiktoken.get_encoding = lambda name: encoding
     shape = {"vocab_size": 50_304, "context_length": args.seq_len, "emb_dim": 768, "n_heads": 12}
     shape |= {"n_layers": 12, "drop_rate": 0.0, "qkv_bias": True}
@@ -99,7 +103,7 @@ def child(args):
     """One run, in this process: prints the milliseconds of its steps as JSON."""
     name, _, folder = args.child.partition("=")
     others = {"nanoGPT": run_nanogpt, "LLMs-from-scratch": run_llms_from_scratch}
-    device = hardware.choose(args.device)
+    device = devices.choose(args.device)
     marks = stopwatch(device, args.steps)
     with contextlib.suppress(Enough):
         others[name](args, folder) if name in others else run_ours(args, name)
@@ -113,7 +117,7 @@ def measure(args, name):
     flags = ["batch_size", "seq_len", "steps", "device"]
     command = [sys.executable, "-m", "tests.against_others", "--child", name]
     command += [f"--{flag.replace('_', '-')}={getattr(args, flag)}" for flag in flags]
-    done = subprocess.run(command, env=settings.environment(), capture_output=True, text=True)
+    done = subprocess.run(command, env=paths.environment(), capture_output=True, text=True)
     if done.returncode or not done.stdout:
         print(done.stderr[-2000:], file=sys.stderr)
         return None
@@ -122,7 +126,7 @@ def measure(args, name):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=settings._Help)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=_Help)
     parser.add_argument("--nanogpt")
     parser.add_argument("--llms-from-scratch")
     parser.add_argument("--ours", nargs="+", default=["all_together"])
@@ -152,7 +156,7 @@ def main():
     print(f"{args.batch_size}x{args.seq_len} tokens a step, medians of {args.rounds} rounds:")
     for name in names:
         own = np.array(medians[name], float)
-        mean, low, high = np.exp(summary.interval(pd.Series(np.log(own / first))))
+        mean, low, high = np.exp(intervals.interval(pd.Series(np.log(own / first))))
         speed = args.batch_size * args.seq_len / np.median(own) * 1e3
         print(
             f"{name.partition('=')[0]:20} {np.median(own):10,.1f} ms {speed:10,.0f} tokens/s   "

@@ -12,8 +12,9 @@ from pathlib import Path
 import torch
 
 import no_optimization
-from Utils import results, run
+from Utils.base import results
 from Utils.data import TokenBatches
+from Utils.run import Run, parse_args
 
 
 class StopwatchBatches(TokenBatches):
@@ -28,7 +29,7 @@ class StopwatchBatches(TokenBatches):
 
 def empty_steps(args):
     """Rows of a run whose loop does nothing: what is left is the harness and the batch."""
-    with run.Run(args, torch.nn.Identity(), None) as measured:
+    with Run(args, torch.nn.Identity(), None) as measured:
         for _ in measured.steps(TokenBatches(args)):
             measured.log(1.0)
     return results.read(args.results_file)
@@ -52,7 +53,7 @@ def main(flags):
 
         def args(name, *more):
             file = ["--results-file", str(Path(folder) / f"{name}.csv")]
-            return run.parse_args("", [*flags, *file, *more], "no_optimization")
+            return parse_args("", [*flags, *file, *more], "no_optimization")
 
         rows = empty_steps(args("empty", "--steps", "2000"))
         timed = rows[rows.phase == "timed"]

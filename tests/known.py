@@ -11,8 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from Utils import settings
-from Utils.ladder import ROOT
+from Utils.base import paths
 
 # Waits where the baseline works, so that other users of the machine have little part in a step.
 WAIT = (
@@ -43,15 +42,15 @@ COPIES = {
 def copy_project(folder, *scripts):
     """A copy of the project with these scripts, to break at will."""
     for name in ("Makefile", "plot_results.py", *(f"{script}.py" for script in scripts)):
-        shutil.copy(ROOT / name, folder)
+        shutil.copy(paths.ROOT / name, folder)
     compiled = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(ROOT / "Utils", folder / "Utils", ignore=compiled)
+    shutil.copytree(paths.ROOT / "Utils", folder / "Utils", ignore=compiled)
     return folder
 
 
 def changed(*changes, parent="Parent: no_optimization"):
     """The baseline's source as a script of its own, with each old text replaced by the new."""
-    source = (ROOT / "no_optimization.py").read_text().replace("Parent: none", parent)
+    source = (paths.ROOT / "no_optimization.py").read_text().replace("Parent: none", parent)
     for old, new in changes:
         assert old in source, old
         source = source.replace(old, new)
@@ -63,8 +62,8 @@ def main(flags):
         project = copy_project(Path(folder), "no_optimization")
         for name, changes in COPIES.items():
             (project / f"{name}.py").write_text(changed(*changes))
-        command = [sys.executable, "-m", "Utils.suite", "no_optimization", *COPIES, *flags]
-        environment = settings.environment(CACHE_DIR=str(settings.CACHE), PYTHONPATH=folder)
+        command = [sys.executable, "-m", "Utils.commands.suite", "no_optimization", *COPIES, *flags]
+        environment = paths.environment(CACHE_DIR=str(paths.CACHE), PYTHONPATH=folder)
         return subprocess.run(command, cwd=folder, env=environment).returncode
 
 

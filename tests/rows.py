@@ -4,8 +4,8 @@ import re
 import subprocess
 from itertools import count
 
-from Utils import results
-from Utils.ladder import ROOT
+from Utils.base import paths
+from Utils.base.results import COLUMNS
 
 _number = count()
 
@@ -17,7 +17,7 @@ def untainted(note):
 
 def rows_of(technique, step_ms, warmup=2, loss=5.0, **columns):
     """The rows of one run whose steps took step_ms; with no steps, the one row without timings."""
-    row = dict.fromkeys(results.COLUMNS) | {
+    row = dict.fromkeys(COLUMNS) | {
         "run_id": f"20260101T{next(_number):06}",
         "round": 0,
         "technique": technique,
@@ -50,5 +50,7 @@ def rows_of(technique, step_ms, warmup=2, loss=5.0, **columns):
 
 def committed(name):
     """A file as it was committed: the one here may have changed since, by a run or a redrawing."""
-    show = subprocess.run(["git", "-C", str(ROOT), "show", f"HEAD:{name}"], capture_output=True)
-    return show.stdout or (ROOT / name).read_bytes()
+    show = subprocess.run(
+        ["git", "-C", str(paths.ROOT), "show", f"HEAD:{name}"], capture_output=True
+    )
+    return show.stdout or (paths.ROOT / name).read_bytes()

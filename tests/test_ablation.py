@@ -10,8 +10,15 @@ import pandas as pd
 import pytest
 
 from tests.rows import rows_of
-from Utils import ablation, ladder, results, suite, summary, variants
-from Utils.errors import UserError
+from Utils.analysis import ablation, selection
+from Utils.analysis.ablation import WAYS
+from Utils.analysis.intervals import NO_INTERVAL
+from Utils.base import ladder, paths, results, variants
+from Utils.base.errors import UserError
+from Utils.commands import ablation as ablation_command
+from Utils.draw import ablation_chart
+from Utils.draw.ablation_chart import MARKERS
+from Utils.launch import suite
 
 WHOLE = "fused_optimizer"
 PLAN = ablation.plan(WHOLE)
@@ -92,7 +99,7 @@ def test_a_batch_of_its_own_is_compared_by_tokens():
 def test_with_one_round_nothing_is_claimed(rows):
     lines = ablation.credits(rows[rows["round"] == 0], WHOLE)
     assert (lines.says == "").all()
-    assert set(lines.alone_verdict) == {summary.NO_INTERVAL}
+    assert set(lines.alone_verdict) == {NO_INTERVAL}
 
 
 def test_rows_tell_whose_ablation_they_are(rows):
@@ -131,21 +138,21 @@ def test_what_cannot_be_tried_says_why():
 
 
 def test_no_table_of_the_ladder_shows_variants(rows):
-    chosen, left_out = summary.select(rows)
+    chosen, left_out = selection.select(rows)
     assert set(chosen.technique) == {t.name for t in ladder.group("ladder")} and left_out == ""
-    kept, _ = summary.select(rows, with_variants=True)
+    kept, _ = selection.select(rows, with_variants=True)
     assert set(kept.technique) == set(PLAN)
     only = rows[rows.technique.str.contains(r"[+-]")]
     with pytest.raises(UserError, match="nothing but variants"):
-        summary.select(only)
+        selection.select(only)
 
 
 def test_the_chart_has_a_point_for_every_figure(rows):
     lines = ablation.credits(rows, WHOLE)
-    axes = ablation.draw(rows, lines, WHOLE).axes[0]
-    drawn = [line for line in axes.lines if line.get_marker() in ablation.MARKERS.values()]
+    axes = ablation_chart.draw(rows, lines, WHOLE).axes[0]
+    drawn = [line for line in axes.lines if line.get_marker() in MARKERS.values()]
     points = np.concatenate([line.get_xdata() for line in drawn])
-    expected = lines[list(ablation.WAYS)].to_numpy().ravel()
+    expected = lines[list(WAYS)].to_numpy().ravel()
     assert sorted(points[~np.isnan(points)]) == sorted(expected[~np.isnan(expected)])
     shown = [text.get_text() for text in axes.texts]
     assert shown.count("2.00x") >= 10
@@ -153,10 +160,17 @@ def test_the_chart_has_a_point_for_every_figure(rows):
 
 
 def test_a_small_ablation_runs_from_the_command_line(tmp_path):
-    command = [sys.executable, "-m", "Utils.ablation", "brainFloat16", "--model", "gpt2-tiny"]
+    command = [
+        sys.executable,
+        "-m",
+        "Utils.commands.ablation",
+        "brainFloat16",
+        "--model",
+        "gpt2-tiny",
+    ]
     command += ["--steps", "4", "--warmup", "1", "--dataset", "synthetic", "--device", "cpu"]
     command += ["--results-file", str(tmp_path / "results.csv")]
-    environment = {**os.environ, "PYTHONPATH": str(ladder.ROOT)}
+    environment = {**os.environ, "PYTHONPATH": str(paths.ROOT)}
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     rows = results.read(tmp_path / "results.csv")
@@ -171,4 +185,4 @@ def test_a_small_ablation_runs_from_the_command_line(tmp_path):
 
 def test_the_baseline_has_nothing_to_leave_out():
     with pytest.raises(UserError, match="no technique that could be left out"):
-        ablation.main(["no_optimization"])
+        ablation_command.main(["no_optimization"])

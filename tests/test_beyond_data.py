@@ -25,10 +25,13 @@ from beyond import (
     prefetching_loader,
     streaming_dataset,
 )
-from Utils import data, results, run, summary
-from Utils.data import END_OF_TEXT, DataLoader, StreamedBatches, TokenBatches, gpt2_encoding
-from Utils.errors import Unsupported, UserError
-from Utils.ladder import ROOT
+from Utils.analysis.summary import summarize
+from Utils.base import paths, results
+from Utils.base.errors import Unsupported, UserError
+from Utils.corpus import tokenize
+from Utils.corpus.tokenize import END_OF_TEXT
+from Utils.data import DataLoader, StreamedBatches, TokenBatches
+from Utils.run import Run, parse_args
 
 TINY = ["--model", "gpt2-tiny", "--device", "cpu", "--batch-size", "2", "--seq-len", "32"]
 TINY += ["--steps", "6", "--warmup", "1"]
@@ -42,7 +45,7 @@ def settle(tmp_path, monkeypatch):
     def settle(*flags, script=padded_vocabulary, dataset="synthetic"):
         file = ["--results-file", str(tmp_path / "results.csv"), "--dataset", str(dataset)]
         name = script.__name__.removeprefix("beyond.")
-        return run.parse_args("", [*TINY, *file, *flags], name)
+        return parse_args("", [*TINY, *file, *flags], name)
 
     return settle
 
@@ -59,7 +62,7 @@ def mapped(tmp_path, monkeypatch):
     path = tmp_path / "tokens.bin"
     np.random.default_rng(1).integers(50_257, size=100_000, dtype=np.uint16).tofile(path)
     tokens = np.memmap(path, dtype=np.uint16, mode="r")
-    monkeypatch.setattr(data, "load_tokens", lambda dataset: (tokens, {"dataset": dataset}))
+    monkeypatch.setattr(tokenize, "load_tokens", lambda dataset: (tokens, {"dataset": dataset}))
     return tokens
 
 
@@ -83,7 +86,7 @@ class NoSynchronization(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
-class Watched(run.Run):
+class Watched(Run):
     def steps(self, batches):
         steps = super().steps(batches)
         yield next(steps)  # a loader that starts draws a number on the host
@@ -124,7 +127,7 @@ def test_a_run_that_waits_for_data_says_so(settle):
 
     for compute_s, share in ((0.02, r"waits for data (5|6)\d% of the time"), (1, None)):
         args = settle("--steps", "3")
-        with run.Run(args, torch.nn.Identity(), None) as measured:
+        with Run(args, torch.nn.Identity(), None) as measured:
             for _ in measured.steps(Slow(args)):
                 time.sleep(compute_s)
                 measured.log(1.0)
@@ -183,7 +186,7 @@ def broken_off(code, tmp_path):
     command += ["--results-file", str(tmp_path / "results.csv")]
     return subprocess.Popen(
         command,
-        cwd=ROOT,
+        cwd=paths.ROOT,
         env=os.environ | {"TORCHDYNAMO_DISABLE": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -262,7 +265,7 @@ def streamed(args):
 
 
 def words(batch):
-    return {*gpt2_encoding().decode(batch[0].flatten().tolist()).replace(" ", "")}
+    return {*tokenize.gpt2_encoding().decode(batch[0].flatten().tolist()).replace(" ", "")}
 
 
 def test_a_stream_holds_every_document_whole_and_begins_again(settle, folder):
@@ -273,7 +276,7 @@ def test_a_stream_holds_every_document_whole_and_begins_again(settle, folder):
         assert torch.equal(idx.flatten()[1:], targets.flatten()[:-1])
         assert targets[-1, -1] == following[0, 0]
     tokens = torch.cat([idx.flatten() for idx, _ in drawn]).tolist()
-    text = gpt2_encoding().decode(tokens).split("<|endoftext|>")[:-1]
+    text = tokenize.gpt2_encoding().decode(tokens).split("<|endoftext|>")[:-1]
     assert {*text[:6]} == {*text[6:12]} == {f"{number} " * 250 for number in range(6)}
     assert tokens.count(END_OF_TEXT) == len(text)
 
@@ -310,7 +313,7 @@ def test_streaming_trains_and_its_losses_stand_alone(settle, folder, eager):
     own = rows[rows.run_id == args.run_id]
     assert len(own) == 6 and own.loss.iloc[-1] < own.loss.iloc[0]
     assert "other batches" in own.note.iloc[0]
-    lines = summary.summarize(rows, results.records(args.results_file, rows.run_id.unique()))
+    lines = summarize(rows, results.records(args.results_file, rows.run_id.unique()))
     assert lines.parity["streaming_dataset"] == "other batches"
     assert math.isnan(lines.loss_difference["streaming_dataset"])
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import subprocess
 import sys
 
 import pytest
@@ -19,8 +20,17 @@ from beyond import (
 )
 from tests.fakes import FakeCuda
 from tests.rows import rows_of
-from Utils import batch, hardware, ladder, results, run, summary
-from Utils.errors import Unsupported
+from Utils.analysis import selection, tables
+from Utils.analysis.summary import summarize
+from Utils.base import ladder, paths, results
+from Utils.base.errors import Unsupported
+from Utils.device import checks
+from Utils.device.checks import CHECKS
+from Utils.device.devices import CPU, CUDA, MPS
+from Utils.harness import ends
+from Utils.harness.settings import Settings
+from Utils.launch import trials
+from Utils.run import parse_args
 
 STEPS = 5
 
@@ -56,7 +66,7 @@ def settle(tmp_path, monkeypatch):
         flags = ["--model", "gpt2-tiny", "--dataset", "synthetic", "--device", "cpu"]
         flags += ["--batch-size", str(shape[0]), "--seq-len", str(shape[1])]
         flags += ["--results-file", str(tmp_path / "results.csv")]
-        return run.parse_args("", flags, script.__name__.rpartition(".")[2])
+        return parse_args("", flags, script.__name__.rpartition(".")[2])
 
     return settle
 
@@ -80,15 +90,15 @@ def train(settle):
 
 
 def gpu(**properties):
-    return hardware.CUDA(torch.device("cuda", 0), FakeCuda(**properties))
+    return CUDA(torch.device("cuda", 0), FakeCuda(**properties))
 
 
 def test_cudnn_attention_says_what_it_needs(monkeypatch):
-    check = hardware.check
+    check = checks.check
     monkeypatch.setattr(torch.backends.cudnn, "version", lambda: 91900)
     assert check("cudnn_attention", gpu(capability=(9, 0))) == ""
     assert "9.0 and newer" in check("cudnn_attention", gpu(capability=(8, 9)))
-    for device in (hardware.CPU(), hardware.MPS(torch.device("mps"))):
+    for device in (CPU(), MPS(torch.device("mps"))):
         with pytest.raises(Unsupported, match="needs an NVIDIA GPU"):
             check("cudnn_attention", device)
     with pytest.raises(Unsupported, match="needs compute capability 8.0"):
@@ -111,7 +121,7 @@ def test_cudnn_attention_allows_cudnn_alone_and_computes_what_its_parent_does(tr
         yield
 
     monkeypatch.setattr(cudnn_attention, "sdpa_kernel", sdpa_kernel)
-    monkeypatch.setitem(hardware.CHECKS, "cudnn_attention", lambda device: None)
+    monkeypatch.setitem(CHECKS, "cudnn_attention", lambda device: None)
     parent = train(fused_optimizer).losses
     assert train(cudnn_attention).losses == parent and parent[0] != parent[-1]
     assert allowed == [SDPBackend.CUDNN_ATTENTION] * STEPS * 2  # layers
@@ -174,7 +184,7 @@ def test_the_stand_in_overwrites_a_loss_that_is_not_cloned(train):
 
 def test_where_there_are_no_cuda_graphs_the_run_says_so(train):
     assert "CUDA graphs: no effect on this device" in train(cuda_graphs, Replay).args.notes
-    assert hardware.check("cuda_graphs", gpu()) == ""
+    assert checks.check("cuda_graphs", gpu()) == ""
 
 
 # deterministic ----------------------------------------------------------------------------------
@@ -218,12 +228,12 @@ class Trials:
         return self.speed(batch_size) if batch_size <= self.largest else 0.0, self.seconds
 
 
-def search(monkeypatch, trials, device, asked=16):
-    monkeypatch.setattr(batch, "_try", trials)
+def search(monkeypatch, stand_in, device, asked=16):
+    monkeypatch.setattr(trials, "_try", stand_in)
     monkeypatch.delenv("SUITE", raising=False)
-    args = run.Settings(batch_size=asked, seq_len=64, steps=50, hardware=device, notes=[])
+    args = Settings(batch_size=asked, seq_len=64, steps=50, hardware=device, notes=[])
     args.technique = "larger_batch"
-    return batch.largest_batch(args, "fused_optimizer"), args.notes
+    return trials.largest_batch(args, "fused_optimizer"), args.notes
 
 
 def test_on_a_gpu_the_batch_is_doubled_until_memory_is_out(monkeypatch):
@@ -237,24 +247,24 @@ def test_on_a_gpu_the_batch_is_doubled_until_memory_is_out(monkeypatch):
 
 def test_on_a_cpu_the_search_ends_where_it_no_longer_pays_or_takes_longer_than_the_run(monkeypatch):
     pays = Trials(speed=lambda B: min(B, 64))  # 16x64 tokens at 16 a second: 64 s a step
-    assert search(monkeypatch, pays, hardware.CPU())[0] == 64 and pays.tried[-1] == 128
+    assert search(monkeypatch, pays, CPU())[0] == 64 and pays.tried[-1] == 128
     slow = Trials(speed=lambda B: 1024.0 * B / 16, seconds=20.0)  # a run of 50 s
-    assert search(monkeypatch, slow, hardware.CPU())[0] == 64 and slow.tried == [16, 32, 64]
+    assert search(monkeypatch, slow, CPU())[0] == 64 and slow.tried == [16, 32, 64]
     quick = Trials(speed=lambda B: 1e6, seconds=5.0)
-    assert search(monkeypatch, quick, hardware.CPU()) == (16, []) and quick.tried == [16]
+    assert search(monkeypatch, quick, CPU()) == (16, []) and quick.tried == [16]
     broken = Trials(largest=0)
-    assert search(monkeypatch, broken, hardware.CPU()) == (16, [])
+    assert search(monkeypatch, broken, CPU()) == (16, [])
 
 
 def test_all_rounds_of_a_suite_take_the_batch_that_the_first_found(monkeypatch, tmp_path):
-    monkeypatch.setattr(batch.settings, "CACHE", tmp_path)
+    monkeypatch.setattr(paths, "CACHE", tmp_path)
     found = []
     for suite, largest in (("a", 64), ("a", 32), ("b", 32)):
-        monkeypatch.setattr(batch, "_try", Trials(largest=largest))
+        monkeypatch.setattr(trials, "_try", Trials(largest=largest))
         monkeypatch.setenv("SUITE", suite)
-        args = run.Settings(batch_size=16, seq_len=64, hardware=gpu(), notes=[], steps=5)
+        args = Settings(batch_size=16, seq_len=64, hardware=gpu(), notes=[], steps=5)
         args.technique = "larger_batch"
-        found.append(batch.largest_batch(args, "fused_optimizer"))
+        found.append(trials.largest_batch(args, "fused_optimizer"))
     assert found == [64, 64, 32]
 
 
@@ -263,17 +273,17 @@ def test_a_trial_is_the_script_itself_and_leaves_nothing_behind(
 ):
     """Of the baseline, which compiles nothing."""
     args = settle(fused_optimizer)
-    speed, seconds = batch._try(args, "no_optimization", 4)
+    speed, seconds = trials._try(args, "no_optimization", 4)
     assert speed > 0 and seconds > 0 and not list(tmp_path.iterdir())
 
     def out_of_memory(command, **how):
         file = next(flag.partition("=")[2] for flag in command if "--results-file=" in flag)
         results.append(file, rows_of("no_optimization", [], status="out_of_memory"))
 
-    monkeypatch.setattr(batch.subprocess, "run", out_of_memory)
-    assert batch._try(args, "no_optimization", 8)[0] == 0
-    monkeypatch.setattr(batch.subprocess, "run", lambda command, **how: None)
-    assert batch._try(args, "no_optimization", 16)[0] == 0
+    monkeypatch.setattr(subprocess, "run", out_of_memory)
+    assert trials._try(args, "no_optimization", 8)[0] == 0
+    monkeypatch.setattr(subprocess, "run", lambda command, **how: None)
+    assert trials._try(args, "no_optimization", 16)[0] == 0
     assert capsys.readouterr().err.splitlines() == [
         f"  no_optimization, batch of 4: {speed:,.0f} tokens/s",
         "  no_optimization, batch of 8: out of memory",
@@ -282,7 +292,7 @@ def test_a_trial_is_the_script_itself_and_leaves_nothing_behind(
 
 
 def test_larger_batch_trains_with_the_batch_that_was_found(train, monkeypatch):
-    monkeypatch.setattr(batch, "_try", Trials(speed=lambda B: float(min(B, 8)), seconds=0.0))
+    monkeypatch.setattr(trials, "_try", Trials(speed=lambda B: float(min(B, 8)), seconds=0.0))
     watch = train(larger_batch)
     assert watch.args.batch_size == 8 and watch.args.notes[-1] == "own batch: 8 in place of 2"
     assert watch.losses != train(fused_optimizer).losses
@@ -304,9 +314,9 @@ def mixed(tmp_path):
 
 
 def test_a_batch_of_ones_own_is_compared_by_tokens_with_the_suite_it_ran_in(mixed):
-    rows, left_out = summary.select(mixed)
-    assert not left_out and "16x64 tokens a step" in summary.describe(rows[::-1])
-    lines = summary.summarize(rows)
+    rows, left_out = selection.select(mixed)
+    assert not left_out and "16x64 tokens a step" in selection.describe(rows[::-1])
+    lines = summarize(rows)
     line = lines.loc["larger_batch"]
     assert line.parent_speedup == pytest.approx(2) and line.parent_verdict == "faster"
     assert line.speedup == pytest.approx(2 * lines.speedup["fused_optimizer"])
@@ -316,15 +326,15 @@ def test_a_batch_of_ones_own_is_compared_by_tokens_with_the_suite_it_ran_in(mixe
 
 
 def test_losses_of_other_batches_are_not_compared(mixed):
-    line = summary.summarize(summary.select(mixed)[0]).loc["larger_batch"]
+    line = summarize(selection.select(mixed)[0]).loc["larger_batch"]
     assert line.loss == 5.0
     assert all(line[["loss_difference", "loss_verdict", "parity"]].isna())
-    assert "own batch: 64 in place of 16" in summary.table(*summary.select(mixed))
+    assert "own batch: 64 in place of 16" in tables.table(*selection.select(mixed))
 
 
 def test_another_batch_that_was_asked_for_is_still_another_result(mixed, tmp_path):
     results.append(tmp_path / "results.csv", rows_of("no_optimization", [9] * 5, batch_size=64))
-    rows, left_out = summary.select(results.read(tmp_path / "results.csv"))
+    rows, left_out = selection.select(results.read(tmp_path / "results.csv"))
     assert set(rows.technique) == {"no_optimization"} and "16x64" in left_out
 
 
@@ -332,10 +342,10 @@ def test_a_run_that_failed_at_its_own_batch_stays_with_its_suite(settle, tmp_pat
     args = settle(larger_batch)
     args.notes = ["TF32: no effect", "own batch: 8 in place of 2"]
     args.batch_size = 8
-    run.record_ended(args, "out_of_memory", "8x32 does not fit")
+    ends.record_ended(args, "out_of_memory", "8x32 does not fit")
     (row,) = results.check(tmp_path / "results.csv")
     assert row["note"] == "own batch: 8 in place of 2; 8x32 does not fit"
-    assert list(summary.asked_batch(results.read(tmp_path / "results.csv"))) == [2]
+    assert list(selection.asked_batch(results.read(tmp_path / "results.csv"))) == [2]
 
 
 # Which scripts a suite runs ---------------------------------------------------------------------

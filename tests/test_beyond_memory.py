@@ -12,9 +12,16 @@ import pytest
 import torch
 
 from tests.fakes import FakeCuda
-from Utils import hardware, ladder, limits, record, run, summary
-from Utils.config import CONFIGS, GPTConfig
-from Utils.errors import Unsupported
+from Utils.analysis import summary
+from Utils.base import ladder
+from Utils.base.errors import Unsupported
+from Utils.base.sizes import CONFIGS, GPTConfig
+from Utils.device import checks, limits
+from Utils.device.checks import CHECKS
+from Utils.device.devices import CPU, CUDA
+from Utils.harness import footprint, work
+from Utils.harness.footprint import GradientWatch
+from Utils.run import parse_args
 
 STEPS = 5
 MIB = 2**20
@@ -26,7 +33,7 @@ class Watch:
     def __init__(self, args, model, optimizer):
         self.args, self.model, self.optimizer, self.losses = args, model, optimizer, []
         self.first = {name: p.detach().clone() for name, p in model.named_parameters()}
-        self.gradients = record.GradientWatch(model)
+        self.gradients = GradientWatch(model)
         Watch.last = self
 
     def __enter__(self):
@@ -45,7 +52,7 @@ class Watch:
 
     def state_mib(self):
         device = SimpleNamespace(peak_memory_mib=lambda: 0, reserved_memory_mib=lambda: None)
-        return record.memory(device, self.model, self.optimizer, None)["optimizer_state_mib"]
+        return footprint.memory(device, self.model, self.optimizer, None)["optimizer_state_mib"]
 
 
 @pytest.fixture
@@ -60,7 +67,7 @@ def train(tmp_path, monkeypatch):
         script = importlib.import_module(name if found.at_top_level else f"beyond.{name}")
         monkeypatch.setattr(script, "Run", Watch)
         flags = ["--model", "gpt2-tiny", "--dataset", "synthetic", *file, *flags]
-        args = run.parse_args("", flags, name)
+        args = parse_args("", flags, name)
         args.config = config or args.config
         script.main(args)
         return Watch.last
@@ -75,7 +82,7 @@ def in_float32(monkeypatch):
 
 
 def gpu(capability=(9, 0), **facts):
-    return hardware.CUDA(torch.device("cuda", 0), FakeCuda(capability=capability, **facts))
+    return CUDA(torch.device("cuda", 0), FakeCuda(capability=capability, **facts))
 
 
 def needs_of(name):
@@ -129,7 +136,7 @@ def test_a_quarter_of_the_batch_is_there_at_once(train, in_float32):
     peaks, flags = [], ["--batch-size", "8", "--seq-len", "64"]
     for name in ("fused_optimizer", "gradient_accumulation"):
         watch = train(name, *flags)
-        kinds = record.memory(watch.args.hardware, watch.model, watch.optimizer, 0)
+        kinds = footprint.memory(watch.args.hardware, watch.model, watch.optimizer, 0)
         peaks.append(kinds["rest_mib"])
     assert peaks[1] < peaks[0] - 98
 
@@ -147,7 +154,7 @@ def test_updating_on_the_way_gives_the_parents_losses_to_the_last_bit(train):
     parent, child = train("fused_optimizer"), train("optimizer_in_backward")
     assert child.losses == parent.losses
     assert all(p.grad is None for p in child.model.parameters())
-    facts = record.training(child.model, child.optimizer)
+    facts = footprint.training(child.model, child.optimizer)
     assert facts["updated_parameters"] == facts["parameters"] == parent.args.config.parameters()
     assert child.state_mib() == parent.state_mib() > 0
 
@@ -179,7 +186,7 @@ def test_eight_bits_are_a_quarter_of_the_state_paged_or_not(train):
     assert child.state_mib() == parent.state_mib() == pytest.approx(in_float32 / 4, rel=0.03)
     assert "not paged on this device" in child.args.notes
     assert "not paged on this device" not in parent.args.notes
-    assert hardware.check("managed_memory", gpu()) == ""
+    assert checks.check("managed_memory", gpu()) == ""
 
 
 def test_state_that_lies_elsewhere_is_no_part_of_the_peak():
@@ -190,7 +197,7 @@ def test_state_that_lies_elsewhere_is_no_part_of_the_peak():
         "there": torch.zeros(MIB // 2, device="meta"),
     }
     device = SimpleNamespace(peak_memory_mib=lambda: 10.0, reserved_memory_mib=lambda: None)
-    found = record.memory(device, model, optimizer, 0)
+    found = footprint.memory(device, model, optimizer, 0)
     assert (found["optimizer_state_mib"], found["off_device_mib"]) == (1.0, 2.0)
     assert found["rest_mib"] == 10.0 - 1.0 - 1.0
 
@@ -201,19 +208,19 @@ def test_state_that_lies_elsewhere_is_no_part_of_the_peak():
 def test_float16_is_there_for_gpus_that_have_no_bfloat16():
     old = gpu(capability=(7, 5), name="Tesla T4")
     for need in needs_of("float16_grad_scaler"):
-        assert hardware.check(need, old) == ""
+        assert checks.check(need, old) == ""
     with pytest.raises(Unsupported, match="TF32 needs"):
-        [hardware.check(need, old) for need in needs_of("tensorFloat32")]
+        [checks.check(need, old) for need in needs_of("tensorFloat32")]
     with pytest.raises(Unsupported, match="float16 on tensor cores needs compute capability 7.0"):
-        hardware.check("float16", gpu(capability=(6, 1)))
+        checks.check("float16", gpu(capability=(6, 1)))
     with pytest.raises(Unsupported, match="^float16 needs a GPU"):
-        hardware.check("float16", hardware.CPU())
-    assert limits.precision_of(needs_of("float16_grad_scaler")) == "float16"
+        checks.check("float16", CPU())
+    assert work.precision_of(needs_of("float16_grad_scaler")) == "float16"
 
 
 def test_scaled_float16_trains_as_float32_does(train, monkeypatch):
     """On a CPU, which is slow at it but can."""
-    monkeypatch.setitem(hardware.CHECKS, "float16", lambda device: None)
+    monkeypatch.setitem(CHECKS, "float16", lambda device: None)
     scales = []
     update = torch.amp.GradScaler.update
     monkeypatch.setattr(
@@ -267,7 +274,7 @@ def torchao(monkeypatch):
     float8 = SimpleNamespace(convert_to_float8_training=convert_to_float8_training)
     monkeypatch.setitem(sys.modules, "torchao", SimpleNamespace(float8=float8, __spec__="here"))
     monkeypatch.setitem(sys.modules, "torchao.float8", float8)
-    monkeypatch.setitem(hardware.CHECKS, "float8", lambda device: None)
+    monkeypatch.setitem(CHECKS, "float8", lambda device: None)
     return seen
 
 
@@ -279,15 +286,15 @@ def test_all_products_but_the_heads_are_converted(train, torchao):
 
 
 def test_float8_needs_a_gpu_that_has_it_and_the_package(monkeypatch):
-    assert hardware.check("float8", gpu(capability=(8, 9))) == ""
+    assert checks.check("float8", gpu(capability=(8, 9))) == ""
     with pytest.raises(Unsupported, match="float8 needs compute capability 8.9; Fake GPU has 8.6"):
-        hardware.check("float8", gpu(capability=(8, 6)))
+        checks.check("float8", gpu(capability=(8, 6)))
     with pytest.raises(Unsupported, match="^float8 products need an NVIDIA or AMD GPU$"):
-        hardware.check("float8", hardware.CPU())
+        checks.check("float8", CPU())
     monkeypatch.setattr(torch.version, "hip", "7.0")
-    assert hardware.check("float8", gpu(architecture="gfx942:sramecc+")) == ""
+    assert checks.check("float8", gpu(architecture="gfx942:sramecc+")) == ""
     with pytest.raises(Unsupported, match="float8 needs an MI300 or newer"):
-        hardware.check("float8", gpu(architecture="gfx90a"))
+        checks.check("float8", gpu(architecture="gfx90a"))
     assert needs_of("float8_linear")[-3:] == ["float8", "torchao", "compile"]
 
 
@@ -297,9 +304,9 @@ def test_products_of_several_precisions_have_no_ceiling_and_no_mfu(monkeypatch):
     needs, here = needs_of("float8_linear"), SimpleNamespace(name="NVIDIA L4")
     args = SimpleNamespace(config=CONFIGS["gpt2"], batch_size=1, seq_len=64, hardware=here)
     args.needs = needs_of("padded_vocabulary")
-    assert limits.describe(args)["floor_ms"] and limits.describe(args)["datasheet_tflops"]
+    assert work.describe(args)["floor_ms"] and work.describe(args)["datasheet_tflops"]
     args.needs = needs
-    found = limits.describe(args)
+    found = work.describe(args)
     assert found["precision"] is found["datasheet_tflops"] is found["floor_ms"] is None
     line = {"tokens_per_second": 1e3, "median_ms": 64.0}
     line = summary._from_records(line, [{"limits": found}], "gpt2")
@@ -314,7 +321,7 @@ def test_products_of_several_precisions_have_no_ceiling_and_no_mfu(monkeypatch):
 def test_an_untied_head_starts_as_a_copy_and_goes_its_own_way(train):
     parent, child = train("fused_optimizer"), train("untied_weights")
     more = 50_257 * child.args.config.n_embd
-    facts = [record.training(watch.model, watch.optimizer) for watch in (parent, child)]
+    facts = [footprint.training(watch.model, watch.optimizer) for watch in (parent, child)]
     for figure in ("parameters", "updated_parameters"):
         assert facts[1][figure] == facts[0][figure] + more
     assert child.losses[0] == parent.losses[0]

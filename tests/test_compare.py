@@ -10,9 +10,11 @@ import pytest
 from matplotlib.image import imread
 
 from tests.rows import rows_of
-from Utils import compare, results, settings, summary
-from Utils.errors import UserError, one_line
-from Utils.ladder import ROOT
+from Utils.analysis import compare, selection
+from Utils.base import errors, paths, results
+from Utils.base.errors import UserError
+from Utils.commands import compare as compare_command
+from Utils.draw import compare_chart
 
 OLD = {"torch": "2.11.0", "commit": "0000aaa"}
 SOURCE = '"""What it does."""\nmain()\n'
@@ -29,7 +31,7 @@ def compared(folder, capsys):
     """Compares two selections: the printed text, and the table's cells by technique and title."""
 
     def compared(a="a.csv", b="b.csv", *flags):
-        compare.main([a, b, *flags])
+        compare_command.main([a, b, *flags])
         text = capsys.readouterr().out
         table = [line.split(" | ") for line in text.splitlines() if line.startswith("| ")]
         titles, *lines = [[cell.strip("| ") for cell in line] for line in table]
@@ -278,8 +280,8 @@ def test_what_cannot_be_compared_is_one_line(a, b, words, mixed, folder, capsys)
     (folder / "copy.csv").write_bytes(mixed.read_bytes())
     write(folder / "copy.csv", *rounds("no_optimization", [9, 9], commit="fffffff-dirty")[1:])
     before = sorted(folder.iterdir())
-    with pytest.raises(SystemExit) as ended, one_line("compare"):
-        compare.main([a, b])
+    with pytest.raises(SystemExit) as ended, errors.one_line("compare"):
+        compare_command.main([a, b])
     said = capsys.readouterr()
     assert ended.value.code == 2 and said.out == ""
     assert said.err.startswith("compare: error: ") and said.err.count("\n") == 1
@@ -289,7 +291,7 @@ def test_what_cannot_be_compared_is_one_line(a, b, words, mixed, folder, capsys)
 
 @pytest.mark.parametrize("selections", [["results.csv:H200", "results.csv"], ["results.csv"]])
 def test_the_command_ends_in_one_line_and_code_2(selections, mixed, folder):
-    command, environment = [sys.executable, "-m", "Utils.compare"], settings.environment()
+    command, environment = [sys.executable, "-m", "Utils.commands.compare"], paths.environment()
     done = subprocess.run(
         [*command, *selections], env=environment, cwd=folder, capture_output=True, text=True
     )
@@ -307,9 +309,9 @@ def test_what_there_is_names_every_group(mixed):
 def test_make_hands_both_selections_over():
     words = ["A=a b.csv:H100 2.11", "B=b.csv", "PLOTSPREFIX=x_"]
     command = ["make", "-n", "PYTHON=python3", "compare", *words]
-    shown = subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout
+    shown = subprocess.run(command, cwd=paths.ROOT, capture_output=True, text=True).stdout
     assert shown.strip() == (
-        "python3 -m Utils.compare 'a b.csv:H100 2.11' 'b.csv' --plotsprefix='x_'"
+        "python3 -m Utils.commands.compare 'a b.csv:H100 2.11' 'b.csv' --plotsprefix='x_'"
     )
 
 
@@ -460,7 +462,7 @@ def test_the_chart_carries_values_verdicts_sides_units_and_spread(two, compared)
 def test_points_and_lines_lie_where_the_figures_say(two):
     sides = [compare.select(name, f"{name.lower()}.csv") for name in "AB"]
     ratios = compare.compare(*sides).dropna(subset="speedup")
-    axes = compare.draw(*sides).axes[0]
+    axes = compare_chart.draw(*sides).axes[0]
     assert axes.get_xscale() == "linear"
     drawn = [(line.get_xdata(), line.get_ydata()) for line in axes.get_lines()]
     points = {y[0]: x[0] for x, y in drawn if len(x) == 1}
@@ -479,7 +481,7 @@ def test_an_interval_of_any_width_leaves_the_points_apart(folder):
     write(folder / "b.csv", *rounds("no_optimization", [100, 220]))
     sides = [compare.select(name, f"{name.lower()}.csv") for name in "AB"]
     assert compare.compare(*sides).speedup_high.item() > 8
-    axes = compare.draw(*sides).axes[0]
+    axes = compare_chart.draw(*sides).axes[0]
     assert axes.get_xlim()[1] < 5
     assert ">" in [line.get_marker() for line in axes.get_lines()]  # it goes on beyond
 
@@ -510,15 +512,15 @@ def test_comparing_again_gives_the_same_files(two, compared, folder):
 def test_a_folder_that_cannot_be_made_is_one_line(two, folder):
     (folder / "plots").write_text("a file, not a folder")
     with pytest.raises(UserError, match="plots: File exists"):
-        compare.main(["a.csv", "b.csv"])
+        compare_command.main(["a.csv", "b.csv"])
 
 
 def test_groups_and_selection_agree(mixed):
     """Every row is in one group, and what the newest run's table shows is one of them."""
     rows = results.read(mixed)
-    parts = summary.groups(rows)
+    parts = selection.groups(rows)
     assert sorted(i for _, group in parts for i in group.index) == list(rows.index)
-    chosen, _ = summary.select(rows)
+    chosen, _ = selection.select(rows)
     assert [common for common, group in parts if group.index.equals(chosen.index)] == [
         "gpt2 1x64 on Test GPU (torch 2.13.0, stdlib, commit fffffff)"
     ]

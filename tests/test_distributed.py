@@ -21,10 +21,18 @@ import torch._dynamo  # these three here, once, and not in each fork
 import torch.distributed.fsdp
 import torch.distributed.optim
 
-from Utils import hardware, kinds, ladder, launch, probes, ranks, record, results, run, settings
-from Utils.config import CONFIGS
+from Utils.base import ladder, paths, results
+from Utils.base.errors import UserError
+from Utils.base.ladder import Technique
+from Utils.base.sizes import CONFIGS
 from Utils.data import TokenBatches
-from Utils.errors import UserError
+from Utils.device import cgroup, devices, shapes
+from Utils.device.devices import CPU, ImaginedGPU
+from Utils.diagnose.kinds import summarize
+from Utils.harness import footprint, ranks
+from Utils.harness.ranks import ALONE, GRACE_S, NOTICED
+from Utils.launch import torchrun
+from Utils.run import Measured, Run, execute, parse_args
 
 NAMES = ("distributed_data_parallel", "zero_redundancy", "fully_sharded", "no_sync")
 FLAGS = ["--model=gpt2-tiny", "--seq-len=16", "--batch-size=8", "--device=cpu", "--steps=5"]
@@ -50,9 +58,7 @@ def in_float32(name, folder, **changes):
 
 
 def without_ranks(**more):
-    kept = {
-        name: value for name, value in settings.environment().items() if name not in ranks.ALONE
-    }
+    kept = {name: value for name, value in paths.environment().items() if name not in ALONE}
     return kept | {"OMP_NUM_THREADS": "1"} | more
 
 
@@ -155,18 +161,16 @@ def test_rank_0_alone_writes_one_row_a_step_with_the_slowest_ranks_time(trained)
 
 
 def test_rows_are_the_slowest_ranks_times_and_the_mean_of_losses(tmp_path):
-    args = run.parse_args("", [*FLAGS, f"--results-file={tmp_path / 'results.csv'}"], "a_script")
+    args = parse_args("", [*FLAGS, f"--results-file={tmp_path / 'results.csv'}"], "a_script")
     args.world_size = 2
     weight = torch.nn.Linear(1, 1)
-    one = run.Run(args, weight, torch.optim.SGD(weight.parameters()))
+    one = Run(args, weight, torch.optim.SGD(weight.parameters()))
     counted = {"clock_s": 0.0}, {"clock_s": 1.0}, {}
 
     def measured(times, losses, peak, updated, *others):
         memory = {"peak_mib": peak}
         place = {"node": "0", "device": "it"}
-        return run.Measured(
-            times, [0.1] * 5, losses, memory, counted, False, updated, place, others
-        )
+        return Measured(times, [0.1] * 5, losses, memory, counted, False, updated, place, others)
 
     one._write(
         [
@@ -203,7 +207,7 @@ def test_memory_by_kind_is_what_a_rank_holds_itself(trained):
 
 
 def test_ranks_share_out_the_batch_that_one_process_draws(tmp_path):
-    args = run.parse_args("", [*FLAGS, f"--results-file={tmp_path / 'results.csv'}"], "a_script")
+    args = parse_args("", [*FLAGS, f"--results-file={tmp_path / 'results.csv'}"], "a_script")
     whole, shares = TokenBatches(args)[3], []
     args.world_size = 4
     for args.rank in range(4):
@@ -226,17 +230,17 @@ def test_eight_ranks_of_fsdp_in_one_process(tmp_path, monkeypatch):
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)
 
-    class Looked(run.Run):
+    class Looked(Run):
         def __exit__(self, *error):
-            found["memory"] = record.memory(
+            found["memory"] = footprint.memory(
                 self.args.hardware, self.model, self.optimizer, self.gradients.most
             )
             found["steps"] = len(self.losses)
 
     script = in_float32("fully_sharded", tmp_path)
-    technique = ladder.Technique("fully_sharded", script, None, "", "")
+    technique = Technique("fully_sharded", script, None, "", "")
     try:
-        run.execute(technique, [*FLAGS, f"--results-file={tmp_path / 'r.csv'}"], Looked)
+        execute(technique, [*FLAGS, f"--results-file={tmp_path / 'r.csv'}"], Looked)
     finally:
         ranks.leave()
     eighth = PARAMETERS * 4 / 8 / 2**20
@@ -252,7 +256,7 @@ def test_eight_ranks_of_fsdp_in_one_process(tmp_path, monkeypatch):
 def test_a_script_for_one_process_says_so_under_several(tmp_path):
     file = tmp_path / "results.csv"
     script = in_float32("asynchronous_logging", tmp_path)
-    rank_0_late = {"before": lambda rank: rank or time.sleep(2 * ranks.GRACE_S)}
+    rank_0_late = {"before": lambda rank: rank or time.sleep(2 * GRACE_S)}
     codes, said = forked(2, script, *FLAGS, f"--results-file={file}", **rank_0_late)
     assert codes[0] == 2 and said.count("\n") == 1 and not file.exists()
     assert said.startswith("asynchronous_logging: error: it is no script for 2 ranks")
@@ -269,40 +273,40 @@ def test_a_batch_that_ranks_cannot_share_is_one_line(tmp_path):
 def test_an_automatic_batch_is_as_large_a_rank_as_it_is_alone():
     config = CONFIGS["gpt2"]
     size = config.parameters()
-    assert hardware.auto_shape(hardware.CPU(), config, size, ranks=4) == (4, 64)
-    gpu = hardware.ImaginedGPU("a GPU", 80 * 2**30)
-    B, T = hardware.auto_shape(gpu, config, size)
-    assert hardware.auto_shape(gpu, config, size, ranks=4) == (4 * B, T)
-    small = hardware.ImaginedGPU("a GPU", 16 * 2**30)
-    alone = hardware.auto_shape(small, config, size, batch_size=8)[1]
-    assert hardware.auto_shape(small, config, size, batch_size=32, ranks=4) == (32, alone)
+    assert shapes.auto_shape(CPU(), config, size, ranks=4) == (4, 64)
+    gpu = ImaginedGPU("a GPU", 80 * 2**30)
+    B, T = shapes.auto_shape(gpu, config, size)
+    assert shapes.auto_shape(gpu, config, size, ranks=4) == (4 * B, T)
+    small = ImaginedGPU("a GPU", 16 * 2**30)
+    alone = shapes.auto_shape(small, config, size, batch_size=8)[1]
+    assert shapes.auto_shape(small, config, size, batch_size=32, ranks=4) == (32, alone)
 
 
 def test_each_rank_takes_a_gpu_of_its_own_and_there_are_enough(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(hardware, "CUDA", lambda device: device)
+    monkeypatch.setattr(devices, "CUDA", lambda device: device)
     for wanted in ("cuda", "auto"):
-        assert hardware.choose(wanted, 1, 2) == torch.device("cuda", 1)
+        assert devices.choose(wanted, 1, 2) == torch.device("cuda", 1)
     with pytest.raises(UserError, match="3 ranks, and torch sees 2 GPUs"):
-        hardware.choose("cuda", 0, 3)
+        devices.choose("cuda", 0, 3)
     with pytest.raises(UserError, match="a GPU of its own; use cuda"):
-        hardware.choose("cuda:1", 0, 2)
+        devices.choose("cuda:1", 0, 2)
 
 
 def test_more_processes_than_the_machine_has_room_for_are_refused(monkeypatch):
-    cores, there = hardware.available("cpu")
-    assert launch.counts("1 all", "cpu") == [1, cores]
+    cores, there = devices.available("cpu")
+    assert torchrun.counts("1 all", "cpu") == [1, cores]
     with pytest.raises(UserError, match=f"there are {there} here"):
-        launch.counts(f"1 {cores + 1}", "cpu")
+        torchrun.counts(f"1 {cores + 1}", "cpu")
     for text in ("0", "two", "-1", " "):
         with pytest.raises(UserError, match="from 1 up"):
-            launch.counts(text, "cpu")
-    monkeypatch.setattr(probes, "cgroup_limits", lambda: (1.5, math.inf))  # a container's quota
-    assert hardware.available("cpu") == (1, "1 core")
-    assert launch.one_count("1", "cpu") == 1
+            torchrun.counts(text, "cpu")
+    monkeypatch.setattr(cgroup, "cgroup_limits", lambda: (1.5, math.inf))  # a container's quota
+    assert devices.available("cpu") == (1, "1 core")
+    assert torchrun.one_count("1", "cpu") == 1
     with pytest.raises(UserError, match="give one number"):
-        launch.one_count("1 1", "cpu")
+        torchrun.one_count("1 1", "cpu")
 
 
 # Ends -------------------------------------------------------------------------------------------
@@ -375,7 +379,7 @@ def test_a_rank_out_of_memory_says_so_and_nothing_is_recorded(tmp_path):
 
     flags = [*FLAGS, f"--results-file={file}"]
     codes, said = forked(2, script, *flags, agent=False, before=before)
-    assert codes == [ranks.NOTICED, 1] and not file.exists()
+    assert codes == [NOTICED, 1] and not file.exists()
     assert "distributed_data_parallel: rank 1: out of memory: 8x16 does not fit" in said
     assert "on 2 ranks; try --batch-size 4; nothing was recorded" in said
     assert said.count("nothing was recorded") == 1 and "Traceback" not in said
@@ -427,8 +431,8 @@ def test_two_agents_are_two_nodes_of_one_run(tmp_path):
     ],
 )
 def test_the_rank_at_fault_is_named(codes, noticed, says):
-    assert launch.diagnosis(codes, noticed).startswith(says)
-    assert bool(says) == bool(launch.diagnosis(codes, noticed))
+    assert torchrun.diagnosis(codes, noticed).startswith(says)
+    assert bool(says) == bool(torchrun.diagnosis(codes, noticed))
 
 
 # In the profile ---------------------------------------------------------------------------------
@@ -454,9 +458,9 @@ def test_what_of_gloos_exchange_is_hidden_behind_computation():
             event("gloo:all_reduce", start + 60, start + 80, "user_annotation", 9),  # with others
         )
     ]
-    found = kinds.summarize([*STEPS, *spans])["communication"]
+    found = summarize([*STEPS, *spans])["communication"]
     assert found == {"ms": pytest.approx(0.04), "hidden": pytest.approx(25 / 40)}
-    assert kinds.summarize([*STEPS, event("aten::mm", 110, 120)])["communication"] is None
+    assert summarize([*STEPS, event("aten::mm", 110, 120)])["communication"] is None
 
 
 def test_what_of_nccls_exchange_is_hidden_behind_other_kernels():
@@ -471,13 +475,19 @@ def test_what_of_nccls_exchange_is_hidden_behind_other_kernels():
             kernels.append(
                 event(name, step + start, step + end, "kernel", 70 + len(name), correlation=number)
             )
-    found = kinds.summarize([*STEPS, *launches, *kernels])["communication"]
+    found = summarize([*STEPS, *launches, *kernels])["communication"]
     assert found == {"ms": pytest.approx(0.04), "hidden": pytest.approx(10 / 40)}
 
 
 def test_a_run_of_two_is_profiled_by_rank_0(tmp_path):
     """Without compiling, which would only take longer."""
-    command = [sys.executable, "-m", "Utils.profile", "distributed_data_parallel", "--gpus=2"]
+    command = [
+        sys.executable,
+        "-m",
+        "Utils.commands.profile",
+        "distributed_data_parallel",
+        "--gpus=2",
+    ]
     command += [*FLAGS, f"--results-file={tmp_path / 'results.csv'}"]
     environment = without_ranks(TORCHDYNAMO_DISABLE="1")
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
@@ -491,8 +501,8 @@ def test_a_run_of_two_is_profiled_by_rank_0(tmp_path):
 
 @pytest.mark.parametrize("seconds", ["soon", "0"])
 def test_a_patience_that_is_none_is_one_line(seconds):
-    command = [sys.executable, "-c", "import Utils.ranks"]
-    environment = settings.environment(PATIENCE_S=seconds)
+    command = [sys.executable, "-c", "import Utils.harness.ranks"]
+    environment = paths.environment(PATIENCE_S=seconds)
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 1
     assert done.stderr == f"PATIENCE_S={seconds}: give a number of seconds\n"

@@ -4,6 +4,7 @@ other programs say of this machine."""
 import collections
 import csv
 import getpass
+import importlib.util
 import json
 import os
 import platform
@@ -22,20 +23,29 @@ import torch
 
 from tests.rows import committed
 from tests.test_probes import gpu, on, states
-from Utils import batch, data, doctor, hardware, ladder, probes, run, settings, variants
-from Utils.doctor import Row
-from Utils.errors import Unsupported
-from Utils.ladder import ROOT
-from Utils.probes import Finding
+from Utils.base import ladder, paths, variants
+from Utils.base.errors import Unsupported
+from Utils.base.ladder import Technique
+from Utils.commands import doctor as doctor_command
+from Utils.corpus import sources
+from Utils.device.checks import Emulated, WithoutEffect
+from Utils.device.devices import CPU
+from Utils.diagnose import findings, judgement, probes, verdicts
+from Utils.diagnose.findings import Finding
+from Utils.diagnose.probes import NATIVE
+from Utils.diagnose.verdicts import PRECISIONS, Row
+from Utils.harness import record
+from Utils.launch import trials
+from Utils.run import execute
 
 TECHNIQUES = ladder.techniques()
 
 
 def call(*flags, **environment):
     """The doctor as a user runs it; on another's cache, so that nothing is found by chance."""
-    command = [sys.executable, "-m", "Utils.doctor", *flags]
+    command = [sys.executable, "-m", "Utils.commands.doctor", *flags]
     environment = {**os.environ, **environment}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    done = subprocess.run(command, cwd=paths.ROOT, env=environment, capture_output=True, text=True)
     assert "Traceback" not in done.stdout + done.stderr
     assert done.stderr == ""
     return done
@@ -72,16 +82,16 @@ def test_every_line_about_this_machine_is_true(here):
     assert 0 < figures["usable_cpus"] <= int(command("env", "-u", "OMP_NUM_THREADS", "nproc"))
     assert figures["memory_gib"] == pytest.approx(int(meminfo["MemTotal"]) / 2**20, abs=0.1)
     assert figures["available_gib"] == pytest.approx(int(meminfo["MemAvailable"]) / 2**20, rel=0.2)
-    disk = command("df", "--output=avail", "-B1", str(probes.nearest(settings.CACHE)))
+    disk = command("df", "--output=avail", "-B1", str(probes.nearest(paths.CACHE)))
     assert figures["free_disk_gib"] == pytest.approx(int(disk.split()[1]) / 2**30, rel=0.05, abs=1)
     assert figures["threads"] == torch.get_num_threads()
     assert figures["type"] == "cpu" and figures["tokens"] == 64
-    assert hardware.CPU().name in found["device"]["ok"]
+    assert CPU().name in found["device"]["ok"]
     assert found["torch"]["ok"].startswith(torch.__version__)
     assert sys.executable in found["python"]["ok"]
     assert shutil.which(os.environ.get("CXX", "g++")) in found["compiler"]["ok"]
     packages = Path(torch.__file__).parent.parent
-    for package in filter(find_spec, probes.NATIVE):
+    for package in filter(find_spec, NATIVE):
         (installed,) = packages.glob(f"{package}-*.dist-info")
         assert f"{package}-{found[package]['ok'].split(',')[0]}.dist-info" == installed.name
     assert here.can_run
@@ -89,7 +99,7 @@ def test_every_line_about_this_machine_is_true(here):
 
 def test_nothing_here_is_a_fault_but_what_is_not_installed(here):
     faults = [one["topic"] for one in here.findings if one["state"] == "fault"]
-    assert faults == [name for name in probes.NATIVE if not find_spec(name)]
+    assert faults == [name for name in NATIVE if not find_spec(name)]
 
 
 def test_neither_the_user_nor_the_host_is_named(here):
@@ -109,7 +119,7 @@ def test_it_takes_little_of_two_cores(here):
 
 
 def test_json_has_the_keys_that_are_documented(here):
-    method = (ROOT / "docs" / "METHOD.md").read_text()
+    method = (paths.ROOT / "docs" / "METHOD.md").read_text()
     for kind in (here.findings, here.techniques, here.advice):
         for key in kind[0]:
             assert f"`{key}`" in method
@@ -173,15 +183,15 @@ def test_broken_parts_are_named_with_their_remedies(tmp_path):
 
 
 def test_an_older_python_is_told_so(tmp_path, monkeypatch):
-    monkeypatch.setattr(probes.sys, "version_info", (3, 10, 13))
-    (finding,) = probes.ask(probes.python, None)
+    monkeypatch.setattr(sys, "version_info", (3, 10, 13))
+    (finding,) = findings.ask(probes.python, None)
     assert finding.state == "fault" and "older than 3.11" in finding.what
     assert finding.blocks == ("run",)
     old = tmp_path / "python"  # far older: it would stumble over the syntax
     old.write_text(f'#!/bin/sh\n{sys.executable} -c "import sys; sys.version_info = (2, 7)\n$2"\n')
     old.chmod(0o755)
     words = ["make", "doctor", f"PYTHON={old}"]
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
+    done = subprocess.run(words, cwd=paths.ROOT, capture_output=True, text=True)
     assert done.returncode == 2 and done.stdout == ""
     assert f"doctor: {old} is older than 3.11; PYTHON=... names another" in done.stderr
 
@@ -213,7 +223,7 @@ def test_make_doctor_answers_where_packages_are_missing(tmp_path):
     words = [f"PYTHON={tmp_path / 'bare/bin/python'}", f"RESULTS_FILE={tmp_path / 'results.csv'}"]
     environment = {name: x for name, x in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(
-        ["make", "doctor", *words], cwd=ROOT, env=environment, capture_output=True, text=True
+        ["make", "doctor", *words], cwd=paths.ROOT, env=environment, capture_output=True, text=True
     )
     assert done.returncode == 2  # make's own, for any but 0
     assert "Traceback" not in done.stdout + done.stderr
@@ -221,7 +231,7 @@ def test_make_doctor_answers_where_packages_are_missing(tmp_path):
     assert re.search(r"^note   packages +not installed: .*\bnumpy\b", done.stdout, re.MULTILINE)
     assert re.search(r"^no_optimization +unsupported +torch: ", done.stdout, re.MULTILINE)
     done = subprocess.run(
-        ["make", "doctor", "JSON=1", *words], cwd=ROOT, env=environment, capture_output=True
+        ["make", "doctor", "JSON=1", *words], cwd=paths.ROOT, env=environment, capture_output=True
     )
     assert json.loads(done.stdout)["can_run"] is False
 
@@ -242,16 +252,18 @@ class Stopped:
 def test_a_row_says_what_the_run_says(technique, here, monkeypatch, tmp_path):
     """The real script, up to its first step: what it then is and has noted is in the row."""
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)
-    monkeypatch.setattr(batch, "largest_batch", lambda args, name: args.batch_size)
-    monkeypatch.setattr(run, "_commit", lambda: "")
-    monkeypatch.setattr(data, "_open", lambda dataset: [])  # no text is read before the first step
+    monkeypatch.setattr(trials, "largest_batch", lambda args, name: args.batch_size)
+    monkeypatch.setattr(record, "_commit", lambda: "")
+    monkeypatch.setattr(
+        sources, "_open", lambda dataset: []
+    )  # no text is read before the first step
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", "")
     flags = ["--model", "gpt2-tiny", "--device", "cpu"]
     if technique.name != "streaming_dataset":
         flags += ["--dataset", "synthetic"]  # it is the quickest to be had
     flags += ["--results-file", str(tmp_path / "results.csv")]
     try:
-        run.execute(technique, flags, Stopped)
+        execute(technique, flags, Stopped)
     except Unsupported as error:
         status, reason = {"unsupported"}, str(error)
     except Reached as reached:
@@ -259,9 +271,9 @@ def test_a_row_says_what_the_run_says(technique, here, monkeypatch, tmp_path):
         notes = [note for note in args.notes if "other batches" not in note]
         status, reason = {"runs"}, "; ".join(dict.fromkeys(notes))
         kinds = {type(note) for note in args.notes}
-        if hardware.WithoutEffect in kinds:
+        if WithoutEffect in kinds:
             status = {"runs", "runs without effect"}
-        if hardware.Emulated in kinds:
+        if Emulated in kinds:
             status = {"emulated"}
     finally:
         torch.use_deterministic_algorithms(False)
@@ -287,14 +299,14 @@ def test_what_the_committed_runs_on_a_cpu_said_is_said(here):
 
 def judged(name, device, *flags):
     args = on(device, *flags).args
-    return doctor.judge(TECHNIQUES[name], TECHNIQUES.get(TECHNIQUES[name].parent), args)
+    return judgement.judge(TECHNIQUES[name], TECHNIQUES.get(TECHNIQUES[name].parent), args)
 
 
 @pytest.fixture
 def tool_chain(monkeypatch):
     """Everything installed."""
-    monkeypatch.setattr(hardware.importlib.util, "find_spec", lambda name: object())
-    monkeypatch.setattr(hardware.shutil, "which", lambda name: name)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
+    monkeypatch.setattr(shutil, "which", lambda name: name)
 
 
 T4 = {"name": "Tesla T4", "capability": (7, 5), "memory_bytes": 16e9}
@@ -323,13 +335,13 @@ def test_a_remedy_is_named_where_it_is_one(tool_chain):
     assert "float16_grad_scaler" in judged("tensorFloat32", gpu(**T4)).remedy
     p100 = gpu(name="Tesla P100", capability=(6, 0))  # it has no tensor cores at all
     assert judged("tensorFloat32", p100).remedy == judged("flash_attention", p100).remedy == ""
-    assert "brainFloat16" in judged("float16_grad_scaler", hardware.CPU()).remedy
+    assert "brainFloat16" in judged("float16_grad_scaler", CPU()).remedy
 
 
 def test_a_need_without_effect_is_held_against_who_brings_it_in(monkeypatch):
     capabilities = {"avx512_bf16": True, "amx_bf16": False, "amx_fp16": False}
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities, False)
-    cpu = hardware.CPU()
+    cpu = CPU()
     rows = {name: judged(name, cpu) for name in ("tensorFloat32", "brainFloat16", "cuda_graphs")}
     note = "TF32: no effect expected on this device"
     assert rows["tensorFloat32"].status == "runs without effect"
@@ -342,21 +354,21 @@ def test_a_need_without_effect_is_held_against_who_brings_it_in(monkeypatch):
 
 
 def test_the_shape_is_the_one_that_would_run():
-    row = judged("gradient_accumulation", hardware.CPU())
+    row = judged("gradient_accumulation", CPU())
     assert row.status == "unsupported" and "try --batch-size 4" in row.reason
-    assert judged("gradient_accumulation", hardware.CPU(), "--batch-size", "8").status != row.status
+    assert judged("gradient_accumulation", CPU(), "--batch-size", "8").status != row.status
 
 
 def test_what_a_script_takes_from_utils_declares_for_itself(monkeypatch):
-    row = judged("streaming_dataset", hardware.CPU(), "--dataset", "synthetic")
+    row = judged("streaming_dataset", CPU(), "--dataset", "synthetic")
     assert row.status == "unsupported" and "no text to stream" in row.reason
-    assert "datasets" in judged("streaming_dataset", hardware.CPU()).needs
+    assert "datasets" in judged("streaming_dataset", CPU()).needs
 
 
 def own_script(tmp_path, code, parent="no_optimization"):
     path = tmp_path / "my_idea.py"
     path.write_text(f'"""My idea.\n\nParent: {parent}\n"""\n{code}\n')
-    return ladder.Technique("my_idea", path, parent, "", code)
+    return Technique("my_idea", path, parent, "", code)
 
 
 @pytest.mark.parametrize(
@@ -375,7 +387,7 @@ def own_script(tmp_path, code, parent="no_optimization"):
 )
 def test_a_script_of_ones_own_has_its_row(code, status, words, tmp_path):
     technique = own_script(tmp_path, code)
-    row = doctor.judge(technique, TECHNIQUES["no_optimization"], on(hardware.CPU()).args)
+    row = judgement.judge(technique, TECHNIQUES["no_optimization"], on(CPU()).args)
     assert (row.technique, row.status) == ("my_idea", status)
     assert words in row.reason and bool(words) == bool(row.reason)
 
@@ -383,13 +395,13 @@ def test_a_script_of_ones_own_has_its_row(code, status, words, tmp_path):
 def test_a_fault_takes_away_what_needs_it():
     fault = Finding("compiler", "broken", "fault", "mend it", ("compile", "triton"))
     fine = Row("a", "runs", needs=("tf32", "compile"))
-    assert doctor.overlay(fine, [fault]) == Row(
+    assert verdicts.overlay(fine, [fault]) == Row(
         "a", "unsupported", "compiler: broken", "mend it", fine.needs, ["compile"]
     )
     other = Row("b", "runs", needs=("tf32",))
-    assert doctor.overlay(other, [fault]) == other
+    assert verdicts.overlay(other, [fault]) == other
     nowhere = Finding("corpus", "no tokens", "fault", "make some", ("run",))
-    assert doctor.overlay(other, [fault, nowhere]).reason == "corpus: no tokens"
+    assert verdicts.overlay(other, [fault, nowhere]).reason == "corpus: no tokens"
 
 
 # Advice -----------------------------------------------------------------------------------------
@@ -397,14 +409,14 @@ def test_a_fault_takes_away_what_needs_it():
 
 def advised(*findings, rows=None):
     rows = rows or [Row(name, "runs") for name in TECHNIQUES]
-    return [line["advice"] for line in doctor.advice(findings, rows)]
+    return [line["advice"] for line in verdicts.advice(findings, rows)]
 
 
 def test_the_names_in_the_advice_are_techniques():
-    source = (ROOT / "Utils" / "doctor.py").read_text()
+    source = (paths.ROOT / "Utils" / "doctor.py").read_text()
     named = re.findall(r'say\([^)]*?text, ("[^)]*)\)', source)
     words = {word for line in named for word in re.findall(r'"(\w+)"', line)}
-    assert len(words) >= 7 and words | {*doctor.PRECISIONS.values()} <= set(TECHNIQUES)
+    assert len(words) >= 7 and words | {*PRECISIONS.values()} <= set(TECHNIQUES)
 
 
 def test_what_holds_back_most_comes_first_and_what_holds_nothing_back_is_left_out():
@@ -478,7 +490,7 @@ def test_faults_show_without_colour_and_colours_only_on_a_terminal(capsys, monke
     monkeypatch.setenv("COLUMNS", "80")
     findings = [Finding("cache", "word " * 40, "fault", "make room"), Finding("torch", "2.13")]
     rows = [Row("a_technique", "unsupported", "for a reason"), Row("b", "runs")]
-    doctor.show(findings, rows, [{"advice": "do", "because": ["cache"]}], terminal=False)
+    doctor_command.show(findings, rows, [{"advice": "do", "because": ["cache"]}], terminal=False)
     plain = capsys.readouterr().out
     assert "\033" not in plain
     lines = plain.splitlines()
@@ -486,7 +498,7 @@ def test_faults_show_without_colour_and_colours_only_on_a_terminal(capsys, monke
     assert lines[1] == " " * 21 + "-> make room" and lines[2] == "ok     torch         2.13"
     assert "a_technique  unsupported  for a reason" in lines and "b            runs" in lines
     assert lines[-1] == "1. do"
-    doctor.show(findings, rows, [], terminal=True)
+    doctor_command.show(findings, rows, [], terminal=True)
     coloured = capsys.readouterr().out
     assert "\033[31mFAULT" in coloured and "\033[32m" not in coloured
     stripped = re.sub("\033\\[\\d+m", "", coloured)
@@ -501,6 +513,8 @@ def test_who_has_read_enough_may_stop():
         "import sys; from Utils import doctor as d; "
         "d.examine = lambda *_: ([], [d.Row('a' * 9999, 'runs')] * 99, []); sys.exit(d.main([]))",
     ]
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process = subprocess.Popen(
+        command, cwd=paths.ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
     process.stdout.close()
     assert process.stderr.read() == b"" and process.wait() == 0

@@ -16,14 +16,19 @@ import pytest
 import torch
 
 from tests.rows import rows_of
-from Utils import fakes, forecast, hardware, ladder, results, settings
-from Utils.allocations import KINDS, Heap, Recording
-from Utils.config import CONFIGS
-from Utils.errors import UserError
-from Utils.forecast import GIB, Forecast, prime_batch
+from Utils.base import ladder, paths, results
+from Utils.base.errors import UserError
+from Utils.base.sizes import CONFIGS
+from Utils.base.units import GIB
+from Utils.commands import forecast as forecast_command
+from Utils.device import shapes
+from Utils.device.devices import CPU, ImaginedGPU
+from Utils.diagnose import fakes, forecast
+from Utils.diagnose.allocations import KINDS, Heap, Recording
+from Utils.diagnose.forecast import LIBRARIES_BYTES, Forecast
 
 MIB = 2**20
-GPU = hardware.ImaginedGPU("an imagined GPU", 80 * GIB)
+GPU = ImaginedGPU("an imagined GPU", 80 * GIB)
 TINY = ["--model=gpt2-tiny", "--dataset=synthetic", "--seq-len=64"]
 
 
@@ -93,7 +98,7 @@ def test_a_batch_that_comes_in_parts_is_a_multiple_of_them():
 
 @pytest.mark.parametrize("at_least, others", [(1, ()), (97, (194,)), (500, (1024, 50_257))])
 def test_a_batch_of_a_prime_number_tells_what_grows_with_it(at_least, others):
-    prime = prime_batch(at_least, *others)
+    prime = forecast.prime_batch(at_least, *others)
     assert prime >= at_least and all(prime % n for n in range(2, prime))
     assert all(size % prime for size in others)
 
@@ -109,7 +114,7 @@ def test_weights_gradients_and_state_are_counted_to_the_byte():
     assert last[0] == last[1] == 4 * parameters
     scalars = last[2] - 8 * parameters  # how many steps there were, for each of 28 tensors
     assert 0 <= scalars <= 4 * 28
-    about = hardware.baseline_bytes(config, parameters, 4, 64)
+    about = shapes.baseline_bytes(config, parameters, 4, 64)
     assert about == pytest.approx(peak(found), rel=0.02)
 
 
@@ -228,18 +233,18 @@ def test_a_run_in_float32_takes_what_was_forecast_within_5_percent(tmp_path):
         for name in ("no_optimization", "flash_attention", "gradient_checkpointing")
     ]
     shape = ["--model=gpt2-tiny", "--dataset=synthetic", "--seq-len=256"]
-    found = recorded(*techniques, batch_size=4, device=hardware.CPU(), flags=shape)
+    found = recorded(*techniques, batch_size=4, device=CPU(), flags=shape)
     for technique, recording in zip(techniques, found, strict=True):
         file = tmp_path / f"{technique.name}.csv"
         command = [sys.executable, str(technique.path), *shape, "--batch-size=4", "--device=cpu"]
         command += ["--steps=4", "--warmup=3", f"--results-file={file}"]
-        keep_nothing = settings.environment(MALLOC_MMAP_THRESHOLD_="100000")
+        keep_nothing = paths.environment(MALLOC_MMAP_THRESHOLD_="100000")
         done = subprocess.run(command, env=keep_nothing, check=True, capture_output=True)
         assert b"CPUAllocator" not in done.stderr  # which logs while a step is watched
         row = results.check(file)[0]
         memory = results.records(file, [row["run_id"]])[row["run_id"]]["memory"]
         assert peak(recording) / MIB == pytest.approx(memory["tensors_mib"], rel=0.001)
-        predicted = (peak(recording) + forecast.LIBRARIES_BYTES) / MIB
+        predicted = (peak(recording) + LIBRARIES_BYTES) / MIB
         assert predicted == pytest.approx(memory["peak_mib"], rel=0.05), technique.name
 
 
@@ -277,7 +282,7 @@ def test_advice_names_what_dominates_and_who_takes_less_of_it():
 def test_a_measured_peak_stands_beside_the_predicted_one(tmp_path):
     file = tmp_path / "results.csv"
     args = Namespace(model="gpt2", batch_size=1, seq_len=64, device=torch.device("cpu"))
-    args.hardware = hardware.CPU()
+    args.hardware = CPU()
     for device in (args.hardware.name, "another machine"):
         results.append(file, rows_of("no_optimization", [1.0, 2.0], device=device))
     results.append(file, rows_of("flash_attention", [1.0], batch_size=2, device=args.hardware.name))
@@ -287,7 +292,7 @@ def test_a_measured_peak_stands_beside_the_predicted_one(tmp_path):
     (tmp_path / "runs" / f"{run_id}.json").write_text(json.dumps(told_apart))
     peaks = forecast.measured(file, args)
     assert peaks == {"no_optimization": (900 * MIB, 800 * MIB)}
-    args.hardware = hardware.ImaginedGPU("a GPU", 24 * GIB)  # whose tensors are the CPU's
+    args.hardware = ImaginedGPU("a GPU", 24 * GIB)  # whose tensors are the CPU's
     told_apart["device"] = {"type": "cpu"}
     (tmp_path / "runs" / f"{run_id}.json").write_text(json.dumps(told_apart))
     assert forecast.measured(file, args) == {}
@@ -306,7 +311,7 @@ def test_what_was_traced_is_kept_until_something_that_decides_it_changes(tmp_pat
         traced.append([task[0].name for task in tasks])
         return ["no figures" if task[0].name == "deterministic" else RECORDING for task in tasks]
 
-    monkeypatch.setattr(settings, "CACHE", tmp_path)
+    monkeypatch.setattr(paths, "CACHE", tmp_path)
     monkeypatch.setattr(forecast, "apart", stand_in)
     first, second = (ladder.get(name) for name in ("no_optimization", "deterministic"))
     tasks = [(first, TINY, GPU), (second, TINY, GPU)]
@@ -318,8 +323,8 @@ def test_what_was_traced_is_kept_until_something_that_decides_it_changes(tmp_pat
     changed = dataclasses.replace(first, code=first.code + "# another idea\n")
     others = [(changed, TINY, GPU), (first, [*TINY, "--batch-size=2"], GPU)]
     others += [
-        (first, TINY, hardware.CPU()),
-        (first, TINY, hardware.ImaginedGPU("old", GIB, (7, 5))),
+        (first, TINY, CPU()),
+        (first, TINY, ImaginedGPU("old", GIB, (7, 5))),
     ]
     forecast.recordings(others)
     assert traced[2:] == [["no_optimization"] * 4]
@@ -330,28 +335,34 @@ def test_what_was_traced_is_kept_until_something_that_decides_it_changes(tmp_pat
     forecast.recordings(tasks[:1])
     assert traced[3:] == [["no_optimization"]] * 2
     (tmp_path / "file").touch()
-    monkeypatch.setattr(settings, "CACHE", tmp_path / "file")
+    monkeypatch.setattr(paths, "CACHE", tmp_path / "file")
     assert forecast.recordings(tasks[:1]) == [RECORDING]
 
 
 def test_it_ends_in_one_line_where_there_is_no_such_device():
     with pytest.raises(UserError, match="MEMORY=80GiB"):
-        forecast.main(["no_optimization", "--device=cuda:99"])
+        forecast_command.main(["no_optimization", "--device=cuda:99"])
 
 
 def test_the_command_forecasts_for_a_gpu_that_is_not_there(tmp_path):
     file = tmp_path / "results.csv"
-    command = [sys.executable, "-m", "Utils.forecast", "no_optimization", "gradient_accumulation"]
+    command = [
+        sys.executable,
+        "-m",
+        "Utils.commands.forecast",
+        "no_optimization",
+        "gradient_accumulation",
+    ]
     command += [*TINY, "--batch-size=2", "--device=cuda:99", "--memory=4GiB"]
     command += [f"--results-file={file}"]
     done = subprocess.run(
-        command, cwd=ladder.ROOT, env=settings.environment(), capture_output=True, text=True
+        command, cwd=paths.ROOT, env=paths.environment(), capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
     assert "Estimates for an imagined GPU: gpt2-tiny, 2x64 tokens" in done.stdout
     row = re.search(r"^\| no_optimization .*$", done.stdout, re.MULTILINE)[0].split("|")
     largest = int(row[-3])
-    assert largest > 2 and float(row[-2]) > float(hardware.usable_bytes(4 * GIB) / GIB) - 0.01
+    assert largest > 2 and float(row[-2]) > float(shapes.usable_bytes(4 * GIB) / GIB) - 0.01
     assert "gradient_accumulation: needs a batch size that is a multiple of 4" in done.stdout
     assert f"its largest batch is {largest}" in done.stdout
     assert not file.exists()

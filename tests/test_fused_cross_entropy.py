@@ -11,14 +11,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from Utils import results
-from Utils.ladder import ROOT
-
 pytest.importorskip("triton")
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile
 
 from beyond import fused_cross_entropy as script
+from Utils.base import paths, results
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 by_dtype = pytest.mark.parametrize("dtype", DTYPES)
@@ -27,7 +25,7 @@ by_dtype = pytest.mark.parametrize("dtype", DTYPES)
 def interpret(code, *arguments):
     command = [sys.executable, "-c", code, *map(str, arguments)]
     env = os.environ | {"TRITON_INTERPRET": "1"}
-    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
+    done = subprocess.run(command, cwd=paths.ROOT, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 
@@ -242,7 +240,9 @@ def test_it_compiles_for(target, dtype, kernel, compiled):
 def test_help_needs_no_triton():
     code = "import runpy, sys; sys.modules['triton'] = None; sys.argv = ['script', '--help']"
     code += "; runpy.run_module('beyond.fused_cross_entropy', run_name='__main__')"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=paths.ROOT, capture_output=True, text=True
+    )
     assert done.returncode == 0 and done.stdout.startswith("usage"), done.stderr
     assert "one kernel of our own" in done.stdout
 
@@ -251,7 +251,7 @@ def test_without_a_gpu_it_is_unsupported(tmp_path):
     file = tmp_path / "results.csv"
     command = [sys.executable, "-m", "beyond.fused_cross_entropy", "--model", "gpt2-tiny"]
     command += ["--device", "cpu", "--results-file", str(file)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    done = subprocess.run(command, cwd=paths.ROOT, capture_output=True, text=True)
     assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
     (row,) = results.check(file)
     reason = "Triton kernels need an NVIDIA or AMD GPU"

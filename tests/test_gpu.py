@@ -13,12 +13,13 @@ import torch.nn.functional as F
 
 from no_optimization import explicit_attention
 from tests.harness_cost import stopwatch_steps
-from Utils import hardware, ladder, results, run, settings
-from Utils.config import CONFIGS
+from Utils.base import ladder, paths, results
+from Utils.base.errors import Unsupported
+from Utils.base.sizes import CONFIGS
 from Utils.data import TokenBatches
-from Utils.errors import Unsupported
-from Utils.ladder import ROOT
+from Utils.device import devices
 from Utils.model import GPT
+from Utils.run import Run, parse_args
 
 pytestmark = pytest.mark.gpu
 MEMORY = torch.cuda.get_device_properties(0).total_memory if torch.cuda.is_available() else 0
@@ -32,7 +33,7 @@ def settle(tmp_path, monkeypatch):
 
     def settle(*flags):
         file = ["--results-file", str(tmp_path / "results.csv")]
-        return run.parse_args("", [*SMALL, *file, *flags], "no_optimization")
+        return parse_args("", [*SMALL, *file, *flags], "no_optimization")
 
     return settle
 
@@ -47,7 +48,7 @@ def scripts(tmp_path_factory):
             file = folder / f"{name}.csv"
             command = [sys.executable, *ladder.get(name).command, *SMALL, "--steps", "15"]
             command += ["--results-file", str(file)]
-            ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+            ended = subprocess.run(command, cwd=paths.ROOT, capture_output=True, text=True)
             assert ended.returncode == 0, ended.stderr
             rows = results.read(file)
             if rows.status[0] == "unsupported":
@@ -68,7 +69,7 @@ def test_the_harness_never_waits_for_the_gpu_inside_the_loop(settle):
     """torch raises on any synchronizing call of its own while its debug mode says so."""
     args = settle("--steps", "6", "--warmup", "2")
     weight = torch.ones(1000, 1000, device="cuda")
-    with run.Run(args, torch.nn.Identity(), None) as measured:
+    with Run(args, torch.nn.Identity(), None) as measured:
         for _ in measured.steps(TokenBatches(args)):
             torch.cuda.set_sync_debug_mode("error")
             measured.log((weight @ weight).mean())
@@ -77,7 +78,7 @@ def test_the_harness_never_waits_for_the_gpu_inside_the_loop(settle):
 
 
 def test_peak_memory_is_the_allocators(settle):
-    device = hardware.choose("cuda")
+    device = devices.choose("cuda")
     before = device.peak_memory_mib()
     tensor = torch.empty(int((before + 300) * 2**20), dtype=torch.uint8, device="cuda")
     assert device.peak_memory_mib() >= before + 300
@@ -93,13 +94,13 @@ def test_the_record_says_how_the_gpu_was_doing(scripts):
     assert 100 < quality["sm_clock_mhz"] < 5000 and 10 < quality["temperature_c"] < 110
     limit = quality["power_limit_w"] or 1000  # some laptops tell none
     assert 5 < quality["power_w"] < 1.5 * limit < 5000
-    assert 500 < quality["used_memory_mib"] < hardware.choose("cuda").memory_bytes / 2**20 * 1.1
+    assert 500 < quality["used_memory_mib"] < devices.choose("cuda").memory_bytes / 2**20 * 1.1
     if quality["energy_j"] is not None:
         assert 5 < quality["mean_power_w"] < 1.5 * limit
 
 
 def test_another_process_on_the_gpu_is_seen(scripts):
-    if hardware.choose("cuda").readings().get("power_w") is None:
+    if devices.choose("cuda").readings().get("power_w") is None:
         pytest.skip("NVML gives no readings here")
     torch.ones(1, device="cuda")  # so that this process holds it, beside the next script's
     quality = scripts("fused_optimizer").record["quality"]
@@ -208,7 +209,7 @@ def test_our_cross_entropy_is_pytorchs_beyond_2_to_the_31_logits_too(dtype, N, s
 
 def test_too_large_a_batch_is_out_of_memory_and_nothing_else(tmp_path):
     file = tmp_path / "results.csv"
-    command = [sys.executable, str(ROOT / "no_optimization.py"), "--device", "cuda"]
+    command = [sys.executable, str(paths.ROOT / "no_optimization.py"), "--device", "cuda"]
     command += ["--batch-size", "4096", "--seq-len", "1024", "--results-file", str(file)]
     ended = subprocess.run(command, capture_output=True, text=True)
     assert ended.returncode == 1 and "Traceback" not in ended.stderr
@@ -216,7 +217,7 @@ def test_too_large_a_batch_is_out_of_memory_and_nothing_else(tmp_path):
     assert row["status"] == "out_of_memory" and "try --batch-size 2048" in row["note"]
 
 
-class Strict(run.Run):
+class Strict(Run):
     """Has torch raise on any synchronizing call in the timed steps."""
 
     def steps(self, batches):
@@ -290,7 +291,7 @@ def test_a_deterministic_run_repeats_to_the_last_bit(scripts, tmp_path):
     first = scripts("deterministic").rows
     command = [sys.executable, "-m", "beyond.deterministic", *SMALL, "--steps", "15"]
     command += ["--results-file", str(tmp_path / "results.csv")]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    ended = subprocess.run(command, cwd=paths.ROOT, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
     assert list(results.read(tmp_path / "results.csv").loss) == list(first.loss)
 
@@ -312,7 +313,7 @@ def test_the_batch_that_was_found_fits_and_twice_as_much_does_not(tmp_path):
     file = tmp_path / "results.csv"
     command = [sys.executable, "-m", "beyond.larger_batch", "--device", "cuda", "--steps", "8"]
     command += ["--batch-size", str(B), "--seq-len", "1024", "--results-file", str(file)]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    ended = subprocess.run(command, cwd=paths.ROOT, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
     rows = results.read(file)
     if rows.status[0] == "unsupported":
@@ -406,9 +407,9 @@ def test_float8_takes_part_in_the_blocks_and_has_no_ceiling(scripts):
 
 def test_the_doctor_knows_this_gpu(tmp_path):
     """Its name, memory and capability; and that torch_compile runs on it, or why it does not."""
-    command = [sys.executable, "-m", "Utils.doctor", "--json", "--device", "cuda"]
+    command = [sys.executable, "-m", "Utils.commands.doctor", "--json", "--device", "cuda"]
     command += ["--results-file", str(tmp_path / "results.csv")]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    done = subprocess.run(command, cwd=paths.ROOT, capture_output=True, text=True)
     found = json.loads(done.stdout)
     device = next(one for one in found["findings"] if one["topic"] == "device")
     known = torch.cuda.get_device_properties(0)
@@ -427,9 +428,9 @@ def profiled(tmp_path_factory):
     folder = tmp_path_factory.mktemp("profiles")
 
     def profiled(name):
-        command = [sys.executable, "-m", "Utils.profile", name, *SMALL, "--steps", "12"]
+        command = [sys.executable, "-m", "Utils.commands.profile", name, *SMALL, "--steps", "12"]
         command += ["--memory", "--folder", str(folder)]
-        ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+        ended = subprocess.run(command, cwd=paths.ROOT, capture_output=True, text=True)
         assert ended.returncode == 0, ended.stderr
         summary = json.loads((folder / f"{name}.json").read_text())
         if summary["status"] == "unsupported":
@@ -468,7 +469,7 @@ def test_ranks_with_nccl_train_as_one_process_does(ranks, tmp_path):
         command = [sys.executable, "-m", *(command if several else []), f"beyond.{name}"]
         command += [*SMALL, "--steps", "6", "--warmup", "3"]
         command += ["--results-file", str(file)]
-        done = subprocess.run(command, env=settings.environment(), capture_output=True, text=True)
+        done = subprocess.run(command, env=paths.environment(), capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         rows = results.read(file)
         if rows.status[0] == "unsupported":

@@ -4,6 +4,7 @@ import json
 import logging
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -16,28 +17,30 @@ import pytest
 import torch
 
 from tests.fakes import FakeCuda, FakeNvml
-from Utils import hardware
-from Utils.config import CONFIGS
-from Utils.errors import Unsupported, UserError
+from Utils.base.errors import Unsupported, UserError
+from Utils.base.sizes import CONFIGS
+from Utils.device import checks, devices, drivers, shapes
+from Utils.device.devices import CPU, CUDA, MPS
+from Utils.device.nvml import THROTTLE_REASONS
 
 ROOT = Path(__file__).resolve().parent.parent
 
 
 def gpu(nvml=None, **properties):
-    return hardware.CUDA(torch.device("cuda", 0), FakeCuda(**properties), nvml)
+    return CUDA(torch.device("cuda", 0), FakeCuda(**properties), nvml)
 
 
 def cpu_with(monkeypatch, **features):
     capabilities = {"avx2": True, "avx512_bf16": False, "amx_bf16": False, "amx_fp16": False}
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities | features, False)
-    return hardware.CPU()
+    return CPU()
 
 
 # The clock and the memory of a GPU --------------------------------------------------------------
 
 
 def test_a_gpu_is_made_the_current_one():
-    device = hardware.CUDA(torch.device("cuda", 3), cuda=(cuda := FakeCuda()))
+    device = CUDA(torch.device("cuda", 3), cuda=(cuda := FakeCuda()))
     assert cuda.calls == ["get_device_properties", "set_device"]
     assert cuda.current == device.torch_device == torch.device("cuda", 3)
 
@@ -132,7 +135,7 @@ def test_throttle_reasons_are_nvmls():
         for name in names
         if name not in others
     }
-    assert theirs == hardware.THROTTLE_REASONS
+    assert theirs == THROTTLE_REASONS
 
 
 def test_a_gpu_is_read_in_the_units_that_the_names_say():
@@ -189,7 +192,7 @@ def test_other_processes_are_named_as_far_as_they_can_be():
 
 def test_they_are_read_before_this_process_has_a_context():
     cuda = FakeCuda()
-    hardware.CUDA(torch.device("cuda", 0), cuda, FakeNvml(cuda.calls))
+    CUDA(torch.device("cuda", 0), cuda, FakeNvml(cuda.calls))
     asked = cuda.calls.index("nvmlDeviceGetComputeRunningProcesses")
     assert asked < cuda.calls.index("set_device")
 
@@ -286,12 +289,12 @@ def test_free_memory_is_what_can_be_had_now():
     device = gpu()
     device.cuda.free_bytes = 7e9
     assert device.free_memory_bytes == 7e9 < device.memory_bytes
-    assert 0 < hardware.CPU().free_memory_bytes <= hardware.CPU().memory_bytes
+    assert 0 < CPU().free_memory_bytes <= CPU().memory_bytes
 
 
 def test_a_first_product_is_computed():
-    assert hardware.try_out(hardware.CPU()) == ""
-    nowhere = hardware.try_out(SimpleNamespace(torch_device=torch.device("cuda", 99)))
+    assert devices.try_out(CPU()) == ""
+    nowhere = devices.try_out(SimpleNamespace(torch_device=torch.device("cuda", 99)))
     assert nowhere and "\n" not in nowhere
 
 
@@ -300,7 +303,7 @@ def nowhere(tmp_path):
 
 
 def test_the_drivers_gpus_are_seen_without_torch(tmp_path):
-    assert hardware.gpus_of_driver(FakeNvml(), **nowhere(tmp_path)) == {
+    assert drivers.gpus_of_driver(FakeNvml(), **nowhere(tmp_path)) == {
         "source": "NVML",
         "driver": "580.95.05",
         "cuda": (13, 0),
@@ -309,17 +312,17 @@ def test_the_drivers_gpus_are_seen_without_torch(tmp_path):
     nothing = {"source": "", "driver": None, "cuda": None, "gpus": []}
     broken = FakeNvml()
     broken.errors["nvmlInit"] = broken.NVMLError(9)
-    assert hardware.gpus_of_driver(broken, **nowhere(tmp_path)) == nothing
+    assert drivers.gpus_of_driver(broken, **nowhere(tmp_path)) == nothing
 
     card = tmp_path / "bus" / "0000:01:00.0"
     card.mkdir(parents=True)
     (card / "vendor").write_text("0x8086\n")
     (card / "class").write_text("0x030000\n")
-    assert hardware.gpus_of_driver(broken, **nowhere(tmp_path)) == nothing
+    assert drivers.gpus_of_driver(broken, **nowhere(tmp_path)) == nothing
     (card / "vendor").write_text("0x10de\n")
-    assert hardware.gpus_of_driver(broken, **nowhere(tmp_path)) == {**nothing, "source": "bus"}
+    assert drivers.gpus_of_driver(broken, **nowhere(tmp_path)) == {**nothing, "source": "bus"}
     (card / "class").write_text("0x040300\n")  # its sound
-    assert hardware.gpus_of_driver(broken, **nowhere(tmp_path)) == nothing
+    assert drivers.gpus_of_driver(broken, **nowhere(tmp_path)) == nothing
 
     known = tmp_path / "driver" / "gpus" / "0000:01:00.0" / "information"
     known.parent.mkdir(parents=True)
@@ -327,7 +330,7 @@ def test_the_drivers_gpus_are_seen_without_torch(tmp_path):
     for module in ("x86_64 Kernel Module", "Open Kernel Module for x86_64"):
         version = f"NVRM version: NVIDIA UNIX {module}  580.95.05  Tue Sep 23 10:11:16 UTC 2025\n"
         (tmp_path / "driver" / "version").write_text(version)
-        assert hardware.gpus_of_driver(broken, **nowhere(tmp_path)) == {
+        assert drivers.gpus_of_driver(broken, **nowhere(tmp_path)) == {
             "source": "kernel",
             "driver": "580.95.05",
             "cuda": None,
@@ -339,11 +342,11 @@ def test_the_drivers_gpus_are_seen_without_torch(tmp_path):
 
 
 def test_a_cpus_times_are_in_milliseconds():
-    assert hardware.CPU().elapsed_ms([1.0, 1.5, 1.502]) == pytest.approx([500, 2])
+    assert CPU().elapsed_ms([1.0, 1.5, 1.502]) == pytest.approx([500, 2])
 
 
 def test_a_cpus_marks_are_seconds_apart_in_real_time():
-    device = hardware.CPU()
+    device = CPU()
     marks = [device.mark(), time.sleep(0.05) or device.mark()]
     assert 50 <= device.elapsed_ms(marks)[0] < 5000
 
@@ -373,8 +376,8 @@ def test_a_cpus_peak_is_not_inherited_from_a_fat_parent():
 @pytest.mark.parametrize(("count", "threads"), [(1, "1 thread"), (8, "8 threads")])
 def test_a_cpu_is_named_with_its_threads(monkeypatch, count, threads):
     monkeypatch.setattr(torch, "get_num_threads", lambda: count)
-    facts = hardware.CPU().describe()
-    assert hardware.CPU().name == f"{facts['name']} ({threads})"
+    facts = CPU().describe()
+    assert CPU().name == f"{facts['name']} ({threads})"
     assert facts["name"] and facts["type"] == "cpu" and facts["memory_mib"] > 500
 
 
@@ -447,7 +450,7 @@ print(json.dumps([waited, alive, grown(lambda: time.sleep(1))]))
 def test_waiting_is_no_work_and_what_a_guest_did_is_counted_once(kernel, counted, monkeypatch):
     times = namedtuple("scputimes", kernel)(**kernel)
     monkeypatch.setattr(psutil, "cpu_times", lambda: times)
-    found = hardware.CPU().counters()
+    found = CPU().counters()
     assert found.pop("own_cpu_s") > 0 and found.pop("clock_s") > 0
     assert found == counted
 
@@ -464,68 +467,68 @@ def test_waiting_is_no_work_and_what_a_guest_did_is_counted_once(kernel, counted
 )
 def test_an_older_gpu_is_refused_with_the_reason(need, reason):
     with pytest.raises(Unsupported) as caught:
-        hardware.check(need, gpu(name="Tesla T4", capability=(7, 5)))
+        checks.check(need, gpu(name="Tesla T4", capability=(7, 5)))
     assert str(caught.value) == reason
 
 
 @pytest.mark.parametrize("capability", [(8, 0), (9, 0), (10, 3)])
 @pytest.mark.parametrize("need", ["tf32", "bfloat16"])
 def test_a_newer_gpu_runs_as_meant(need, capability):
-    assert hardware.check(need, gpu(capability=capability)) == ""
+    assert checks.check(need, gpu(capability=capability)) == ""
 
 
 def test_tf32_on_a_cpu_is_held_against_its_timing(monkeypatch):
     note = "TF32: no effect expected on this device"
-    assert hardware.check("tf32", cpu_with(monkeypatch)) == note
-    assert hardware.check("tf32", cpu_with(monkeypatch, amx_fp16=True)) == ""
+    assert checks.check("tf32", cpu_with(monkeypatch)) == note
+    assert checks.check("tf32", cpu_with(monkeypatch, amx_fp16=True)) == ""
 
 
 def test_bfloat16_on_a_cpu_without_it_is_called_emulated(monkeypatch):
     note = "bfloat16: emulated on this device"
-    assert hardware.check("bfloat16", cpu_with(monkeypatch)) == note
-    assert hardware.check("bfloat16", cpu_with(monkeypatch, avx512_bf16=True)) == ""
-    assert hardware.check("bfloat16", cpu_with(monkeypatch, amx_bf16=True)) == ""
+    assert checks.check("bfloat16", cpu_with(monkeypatch)) == note
+    assert checks.check("bfloat16", cpu_with(monkeypatch, avx512_bf16=True)) == ""
+    assert checks.check("bfloat16", cpu_with(monkeypatch, amx_bf16=True)) == ""
 
 
 def test_compiling_on_a_cpu_needs_a_compiler(monkeypatch, tmp_path):
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(Unsupported, match=r"C\+\+ compiler"):
-        hardware.check("compile", hardware.CPU())
+        checks.check("compile", CPU())
     (tmp_path / "g++").touch(mode=0o755)
-    assert hardware.check("compile", hardware.CPU()) == ""
+    assert checks.check("compile", CPU()) == ""
 
 
 def test_compiling_on_a_gpu_needs_triton_and_capability_7(monkeypatch):
-    monkeypatch.setattr(hardware.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(Unsupported, match="pip install triton"):
-        hardware.check("compile", gpu())
-    monkeypatch.setattr(hardware.importlib.util, "find_spec", lambda name: name)
-    assert hardware.check("compile", gpu()) == ""
+        checks.check("compile", gpu())
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
+    assert checks.check("compile", gpu()) == ""
     with pytest.raises(Unsupported, match="torch.compile needs compute capability 7.0"):
-        hardware.check("compile", gpu(capability=(6, 1)))
+        checks.check("compile", gpu(capability=(6, 1)))
 
 
 def test_kernels_of_our_own_need_a_gpu_and_triton_and_a_c_compiler(monkeypatch, tmp_path):
-    for device in (hardware.CPU(), hardware.MPS(torch.device("mps"))):
+    for device in (CPU(), MPS(torch.device("mps"))):
         with pytest.raises(Unsupported, match="^Triton kernels need an NVIDIA or AMD GPU$"):
-            hardware.check("triton", device)
-    monkeypatch.setattr(hardware.importlib.util, "find_spec", lambda name: None)
+            checks.check("triton", device)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(Unsupported, match=r"^needs triton \(pip install triton\)$"):
-        hardware.check("triton", gpu())
-    monkeypatch.setattr(hardware.importlib.util, "find_spec", lambda name: name)
+        checks.check("triton", gpu())
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
     monkeypatch.delenv("CC", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(Unsupported, match="C compiler"):
-        hardware.check("triton", gpu())
+        checks.check("triton", gpu())
     (tmp_path / "gcc").touch(mode=0o755)
-    assert hardware.check("triton", gpu()) == ""
+    assert checks.check("triton", gpu()) == ""
 
 
 def test_a_missing_package_is_named_with_its_remedy():
-    assert hardware.check("torch", hardware.CPU()) == ""
+    assert checks.check("torch", CPU()) == ""
     with pytest.raises(Unsupported) as caught:
-        hardware.check("bits_and_pieces", hardware.CPU())
+        checks.check("bits_and_pieces", CPU())
     assert str(caught.value) == "needs bits_and_pieces (pip install bits_and_pieces)"
 
 
@@ -552,38 +555,38 @@ def two_gpus(monkeypatch):
 )
 def test_a_name_of_no_device_is_refused_with_those_there_are(name, two_gpus):
     with pytest.raises(UserError) as caught:
-        hardware.choose(name)
+        devices.choose(name)
     assert str(caught.value) == f"--device {name}: choose auto, cpu, cuda, cuda:N or mps"
 
 
 @pytest.mark.parametrize("name", ["cuda", "cuda:0", "mps"])
 def test_a_device_that_is_not_there_is_refused(name, no_gpu):
     with pytest.raises(UserError, match=rf"^--device {name}: torch .* sees (0 CUDA|no Apple)"):
-        hardware.choose(name)
+        devices.choose(name)
 
 
 def test_a_gpu_beyond_the_last_is_refused(two_gpus):
     with pytest.raises(UserError, match="^--device cuda:2: torch .* sees 2 CUDA devices$"):
-        hardware.choose("cuda:2")
+        devices.choose("cuda:2")
 
 
 def test_auto_is_the_best_there_is(no_gpu, request):
-    assert isinstance(hardware.choose("auto"), hardware.CPU)
+    assert isinstance(devices.choose("auto"), CPU)
     request.getfixturevalue("two_gpus")
-    assert isinstance(hardware.choose("auto"), hardware.CUDA)
-    assert isinstance(hardware.choose("cpu"), hardware.CPU)
+    assert isinstance(devices.choose("auto"), CUDA)
+    assert isinstance(devices.choose("cpu"), CPU)
 
 
 @pytest.mark.parametrize(("name", "index"), [("cuda", 0), ("cuda:0", 0), ("cuda:1", 1)])
 def test_a_gpu_is_chosen_by_its_number(name, index, two_gpus):
-    assert hardware.choose(name).torch_device == torch.device("cuda", index)
+    assert devices.choose(name).torch_device == torch.device("cuda", index)
 
 
 # A shape that fits ------------------------------------------------------------------------------
 
 
 def shape(device, model="gpt2", **given):
-    return hardware.auto_shape(device, CONFIGS[model], CONFIGS[model].parameters(), **given)
+    return shapes.auto_shape(device, CONFIGS[model], CONFIGS[model].parameters(), **given)
 
 
 @pytest.mark.parametrize("gigabytes", [140, 80, 42.3, 40])
@@ -598,7 +601,7 @@ def test_a_small_gpu_gets_a_short_sequence(gigabytes):
 
 
 def test_a_cpu_gets_one_sequence_of_64():
-    assert shape(hardware.CPU()) == (1, 64)
+    assert shape(CPU()) == (1, 64)
 
 
 @pytest.mark.parametrize("model", CONFIGS)
@@ -623,7 +626,7 @@ def test_the_weights_and_the_optimizers_state_take_their_room():
 
 
 def test_what_is_given_is_kept():
-    for device in (gpu(), gpu(memory_bytes=8e9), gpu(memory_bytes=1e9), hardware.CPU()):
+    for device in (gpu(), gpu(memory_bytes=8e9), gpu(memory_bytes=1e9), CPU()):
         assert shape(device, batch_size=7)[0] == 7
         assert shape(device, seq_len=100)[1] == 100
         assert shape(device, batch_size=7, seq_len=100) == (7, 100)
@@ -648,7 +651,7 @@ def test_running_out_of_memory_is_told_on_every_device():
         RuntimeError("CUDA error: out of memory"),
         RuntimeError("MPS backend out of memory"),
     ):
-        assert hardware.is_out_of_memory(error)
+        assert devices.is_out_of_memory(error)
 
 
 def test_no_other_error_is_taken_for_it():
@@ -658,7 +661,7 @@ def test_no_other_error_is_taken_for_it():
         OSError(12, "Cannot allocate memory"),
         KeyboardInterrupt(),
     ):
-        assert not hardware.is_out_of_memory(error)
+        assert not devices.is_out_of_memory(error)
 
 
 # One place --------------------------------------------------------------------------------------
@@ -676,33 +679,31 @@ def test_an_apple_gpu_is_timed_by_events_behind_one_synchronization(monkeypatch)
     monkeypatch.setattr(torch.mps, "synchronize", fake.synchronize)
     monkeypatch.setattr(torch.mps, "driver_allocated_memory", lambda: 300 * 2**20)
     monkeypatch.setattr(torch.mps, "recommended_max_memory", lambda: 16e9)
-    device = hardware.MPS(torch.device("mps"))
+    device = MPS(torch.device("mps"))
     marks = [device.mark() for _ in range(3)]
     assert fake.calls == ["Event", "record"] * 3
     assert device.elapsed_ms(marks) == [10, 10]
     assert fake.calls.count("synchronize") == 1
     assert device.peak_memory_mib() == 300 and device.describe()["type"] == "mps"
     with pytest.raises(Unsupported, match="Apple"):
-        hardware.check("bitsandbytes", device)
+        checks.check("bitsandbytes", device)
 
 
 def test_tf32_on_amd_is_there_from_the_mi300_on(monkeypatch):
     monkeypatch.setattr(torch.version, "hip", "7.0")
     for architecture, note in (("gfx90a", "TF32: no effect"), ("gfx942:sramecc+", "")):
         fake = FakeCuda(architecture=architecture)
-        device = hardware.CUDA(torch.device("cpu"), cuda=fake)
-        assert (
-            hardware.check("tf32", device).startswith(note) and device.describe()["type"] == "rocm"
-        )
-        assert bool(hardware.check("tf32", device)) == bool(note)
+        device = CUDA(torch.device("cpu"), cuda=fake)
+        assert checks.check("tf32", device).startswith(note) and device.describe()["type"] == "rocm"
+        assert bool(checks.check("tf32", device)) == bool(note)
 
 
 def test_triton_without_a_c_compiler_is_unsupported(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
-    monkeypatch.setattr(hardware.shutil, "which", lambda name: None)
-    device = hardware.CUDA(torch.device("cpu"), cuda=FakeCuda())
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    device = CUDA(torch.device("cpu"), cuda=FakeCuda())
     with pytest.raises(Unsupported, match="C compiler"):
-        hardware.check("compile", device)
+        checks.check("compile", device)
 
 
 def test_only_that_there_is_a_toolkit_without_a_gpu_is_not_said(caplog):

@@ -7,7 +7,9 @@ import pytest
 import torch
 
 from tests.known import COPIES, WAIT, changed
-from Utils import results, run, summary
+from Utils.analysis.summary import summarize
+from Utils.base import results
+from Utils.run import parse_args
 
 FLAGS = ["--model", "gpt2-tiny", "--dataset", "synthetic", "--device", "cpu"]
 
@@ -23,7 +25,7 @@ def measure(tmp_path, monkeypatch):
 
     def run_once(name, r, flags, more):
         own = ["--results-file", str(path), f"--round={r}", f"--seed={r}"]
-        args = run.parse_args("", [*FLAGS, *own, *flags], name)
+        args = parse_args("", [*FLAGS, *own, *flags], name)
         script = {"__name__": name}
         source = changed(*COPIES.get(name, ()), *more)
         exec(compile(source, name, "exec"), script)
@@ -35,7 +37,7 @@ def measure(tmp_path, monkeypatch):
             for name in names if r % 2 == 0 else reversed(names):
                 run_once(name, r, flags, more)
         rows = results.read(path)
-        return summary.summarize(rows, results.records(path, rows.run_id.unique()))
+        return summarize(rows, results.records(path, rows.run_id.unique()))
 
     yield measure
     torch.set_num_threads(threads)

@@ -11,12 +11,15 @@ import sys
 import pytest
 
 from tests.rows import untainted
-from Utils import hardware, ladder, results, settings
+from Utils.base import command_line, ladder, paths, results
+from Utils.base.command_line import Parser
+from Utils.device import checks
+from Utils.device.devices import CPU
 
 TECHNIQUES = ladder.techniques()
 BELOW_BASELINE = [t for t in TECHNIQUES.values() if t.parent]
-MAKEFILE = (ladder.ROOT / "Makefile").read_text()
-README = (ladder.ROOT / "README.md").read_text()
+MAKEFILE = (paths.ROOT / "Makefile").read_text()
+README = (paths.ROOT / "README.md").read_text()
 STEPS, WARMUP = 8, 3
 
 
@@ -25,7 +28,7 @@ def by_name(techniques):
 
 
 def test_the_seven_rungs_stand_in_order():
-    ours = [name for name, t in TECHNIQUES.items() if t.path.parent == ladder.ROOT]
+    ours = [name for name, t in TECHNIQUES.items() if t.path.parent == paths.ROOT]
     assert ours == [
         "no_optimization",
         "tensorFloat32",
@@ -41,7 +44,7 @@ def test_every_script_is_a_technique():
     """No script at the top level or in beyond/ escapes the tests by lacking a Parent: line."""
     scripts = {
         path.stem
-        for folder in (ladder.ROOT, ladder.ROOT / "beyond")
+        for folder in (paths.ROOT, paths.ROOT / "beyond")
         for path in folder.glob("*.py")
         if "parse_args(__doc__)" in path.read_text()
     }
@@ -105,8 +108,8 @@ def test_the_docstring_explains_and_the_script_fits_a_page(technique):
 @by_name(TECHNIQUES.values())
 def test_it_has_a_target_and_a_row_in_the_readme(technique):
     command = ["make", "-n", "PYTHON=python3", technique.name]
-    done = subprocess.run(command, cwd=ladder.ROOT, capture_output=True, text=True)
-    assert " ".join(technique.command).removeprefix(f"{ladder.ROOT}/") in done.stdout, done.stderr
+    done = subprocess.run(command, cwd=paths.ROOT, capture_output=True, text=True)
+    assert " ".join(technique.command).removeprefix(f"{paths.ROOT}/") in done.stdout, done.stderr
     assert re.search(rf"^\| *\[?`?{re.escape(technique.name)}\b", README, re.MULTILINE)
 
 
@@ -141,19 +144,19 @@ def main(args):
 def test_variables_of_the_makefile_are_flags_with_the_same_defaults():
     block = MAKEFILE[MAKEFILE.index("# Settings") : MAKEFILE.index("# Not settings")]
     variables = dict(re.findall(r"^(\w+) *\?= *(.*?) *##", block, re.MULTILINE))
-    parser = settings.Parser("", "")
-    settings.add_settings(parser)
+    parser = Parser("", "")
+    command_line.add_settings(parser)
     defaults = {k.upper(): str(v) for k, v in vars(parser.parse_args([])).items() if k != "round"}
     assert variables == defaults
     command = ["make", "-n", "PYTHON=python3", "no_optimization"]
     command += [f"{name}=x{i}" for i, name in enumerate(variables)]
-    shown = subprocess.run(command, cwd=ladder.ROOT, capture_output=True, text=True).stdout
+    shown = subprocess.run(command, cwd=paths.ROOT, capture_output=True, text=True).stdout
     for i, name in enumerate(variables):
         assert f"--{name.lower().replace('_', '-')}='x{i}'" in shown
 
 
 def test_help_lists_every_target_technique_and_variable():
-    shown = subprocess.run(["make"], cwd=ladder.ROOT, capture_output=True, text=True).stdout
+    shown = subprocess.run(["make"], cwd=paths.ROOT, capture_output=True, text=True).stdout
     targets = re.search(r"\.PHONY: (.*?)\n\n?$", MAKEFILE, re.DOTALL)[1].replace("\\\n", " ")
     for target in targets.replace("$(TECHNIQUES)", " ".join(TECHNIQUES)).split():
         assert re.search(rf"^  {re.escape(target)} ", shown, re.MULTILINE), target
@@ -162,8 +165,8 @@ def test_help_lists_every_target_technique_and_variable():
 
 
 def test_diff_shows_the_technique_and_nothing_else():
-    command = [sys.executable, "-m", "Utils.ladder", "diff", "fused_optimizer"]
-    shown = subprocess.run(command, cwd=ladder.ROOT, capture_output=True, text=True).stdout
+    command = [sys.executable, "-m", "Utils.commands.diff", "diff", "fused_optimizer"]
+    shown = subprocess.run(command, cwd=paths.ROOT, capture_output=True, text=True).stdout
     assert shown.startswith(TECHNIQUES["fused_optimizer"].doc)
     assert [line for line in shown.splitlines() if re.match(r"[+-][^+-]", line)] == [
         "-    optimizer = torch.optim.AdamW(model.parameters())",
@@ -180,7 +183,7 @@ def smoke(tmp_path_factory):
     command += ["--steps", str(STEPS), "--warmup", str(WARMUP), "--results-file", str(path)]
     # max_autotune runs, but times no C++ templates: that takes a minute
     environment = {**os.environ, "TORCHINDUCTOR_MAX_AUTOTUNE_GEMM_BACKENDS": "ATEN"}
-    done = subprocess.run(command, cwd=ladder.ROOT, env=environment, capture_output=True, text=True)
+    done = subprocess.run(command, cwd=paths.ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert not re.search(r"warning", done.stderr, re.IGNORECASE), done.stderr
     return results.read(path), done.stdout
@@ -220,5 +223,5 @@ def test_its_losses_fall_together_with_the_baselines(technique, smoke):
 def test_a_technique_without_effect_on_this_device_says_so(smoke):
     rows, _ = smoke
     notes = rows.groupby("technique").note.first().map(untainted)
-    assert notes["tensorFloat32"] == hardware.check("tf32", hardware.CPU())
+    assert notes["tensorFloat32"] == checks.check("tf32", CPU())
     assert notes["no_optimization"] == ""

@@ -7,9 +7,13 @@ import pytest
 import torch
 from torch.utils.benchmark import Timer
 
-from Utils import hardware, limits
-from Utils.config import CONFIGS
-from Utils.errors import UserError
+from Utils.base import paths
+from Utils.base.errors import UserError
+from Utils.base.sizes import CONFIGS
+from Utils.commands import ceilings
+from Utils.device import limits
+from Utils.device.devices import CPU
+from Utils.harness import work
 
 CEILINGS = {"matmul_tflops": {"float32": 10.0, "bfloat16": 100.0}, "bandwidth_gb_s": 1000.0}
 
@@ -19,7 +23,7 @@ def test_counted_flops_equal_the_closed_form(name):
     config, T = CONFIGS[name], 64
     weights = 12 * config.n_layer * config.n_embd**2 + 50_257 * config.n_embd
     closed = 6 * weights + 12 * config.n_layer * config.n_embd * T
-    assert limits.flops_per_token(config, T) == closed
+    assert work.flops_per_token(config, T) == closed
 
 
 def fastest_of_each(ours, theirs, rel, attempts=40):
@@ -76,46 +80,46 @@ def test_precision_settings_are_put_back(monkeypatch):
     ],
 )
 def test_the_last_precision_that_a_script_declares_is_its_products(needs, precision):
-    assert limits.precision_of(needs) == precision
+    assert work.precision_of(needs) == precision
 
 
 def test_the_parts_of_a_step_hold_its_arithmetic_less_the_masked_half_of_attention():
     config, B, T = CONFIGS["gpt2"], 3, 128
-    work = {name: n * flop for name, n, flop, _ in limits.parts(config, B, T, "float32")}
-    attention = work.pop("attention")
-    counted = limits.flops_per_token(config, T) * B * T
+    products = {name: n * flop for name, n, flop, _ in work.parts(config, B, T, "float32")}
+    attention = products.pop("attention")
+    counted = work.flops_per_token(config, T) * B * T
     full = 12 * config.n_layer * config.n_embd * T * B * T
-    assert sum(work.values()) == counted - full
+    assert sum(products.values()) == counted - full
     assert attention == pytest.approx(full / 2, rel=1 / T + 1e-9)
 
 
 def test_traffic_of_the_update_is_seven_float32_a_parameter():
-    parts = {name: size for name, _, _, size in limits.parts(CONFIGS["gpt2"], 1, 64, "bfloat16")}
+    parts = {name: size for name, _, _, size in work.parts(CONFIGS["gpt2"], 1, 64, "bfloat16")}
     assert parts["optimizer"] == 28 * 124_439_808
 
 
 def test_each_part_takes_the_larger_of_its_two_times(monkeypatch):
-    work = [("compute-bound", 2, 10e12, 1e9), ("memory-bound", 3, 1e9, 500e9)]
-    monkeypatch.setattr(limits, "parts", lambda *shape: work)
-    assert limits.floor_ms(None, 1, 1, "float32", CEILINGS) == pytest.approx(2 * 1000 + 3 * 500)
-    assert limits.floor_ms(None, 1, 1, "bfloat16", CEILINGS) == pytest.approx(2 * 100 + 3 * 500)
-    assert limits.floor_ms(None, 1, 1, "float16", CEILINGS) is None
+    two = [("compute-bound", 2, 10e12, 1e9), ("memory-bound", 3, 1e9, 500e9)]
+    monkeypatch.setattr(work, "parts", lambda *shape: two)
+    assert work.floor_ms(None, 1, 1, "float32", CEILINGS) == pytest.approx(2 * 1000 + 3 * 500)
+    assert work.floor_ms(None, 1, 1, "bfloat16", CEILINGS) == pytest.approx(2 * 100 + 3 * 500)
+    assert work.floor_ms(None, 1, 1, "float16", CEILINGS) is None
 
 
 def test_more_tokens_or_less_precision_move_the_floor_the_right_way():
     def floor(B, precision):
-        return limits.floor_ms(CONFIGS["gpt2"], B, 1024, precision, CEILINGS)
+        return work.floor_ms(CONFIGS["gpt2"], B, 1024, precision, CEILINGS)
 
     assert floor(1, "float32") < floor(2, "float32") < 2.1 * floor(1, "float32")
     assert floor(1, "bfloat16") < floor(1, "float32")
 
 
 def test_measured_ceilings_are_kept_for_the_device(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(limits, "CACHE", tmp_path)
+    monkeypatch.setattr(paths, "CACHE", tmp_path)
     monkeypatch.setattr(limits, "SECONDS", 0.01)
-    device = hardware.CPU()
+    device = CPU()
     assert limits.ceilings(device) is None
-    limits.main(["--device", "cpu"])
+    ceilings.main(["--device", "cpu"])
     found = limits.ceilings(device)
     assert found["device"] == device.name and found["matmul_tflops"]["float32"] > 0.001
     assert found["matmul_n"]["float32"] in (1024, 2048)
@@ -123,26 +127,26 @@ def test_measured_ceilings_are_kept_for_the_device(tmp_path, monkeypatch, capsys
     assert f"memory {found['bandwidth_gb_s']:,.0f} GB/s" in capsys.readouterr().out
     (kept,) = (tmp_path / "ceilings").iterdir()
     kept.write_text(json.dumps(found | {"bandwidth_gb_s": 7.0}))
-    limits.main(["--device", "cpu"])
+    ceilings.main(["--device", "cpu"])
     assert "memory 7 GB/s" in capsys.readouterr().out
-    limits.main(["--device", "cpu", "--again"])
+    ceilings.main(["--device", "cpu", "--again"])
     assert "memory 7 GB/s" not in capsys.readouterr().out
 
 
 def test_another_number_of_threads_is_another_device(tmp_path, monkeypatch):
-    monkeypatch.setattr(limits, "CACHE", tmp_path)
+    monkeypatch.setattr(paths, "CACHE", tmp_path)
     monkeypatch.setattr(limits, "SECONDS", 0.01)
-    limits.main(["--device", "cpu"])
+    ceilings.main(["--device", "cpu"])
     monkeypatch.setattr(torch, "get_num_threads", lambda: 64)
-    assert limits.ceilings(hardware.CPU()) is None
+    assert limits.ceilings(CPU()) is None
 
 
 def test_a_cache_that_cannot_be_written_is_one_line(tmp_path, monkeypatch):
     (tmp_path / "ceilings").write_text("a file")
-    monkeypatch.setattr(limits, "CACHE", tmp_path)
+    monkeypatch.setattr(paths, "CACHE", tmp_path)
     monkeypatch.setattr(limits, "measure", lambda device: CEILINGS)
     with pytest.raises(UserError, match="CACHE_DIR names another place"):
-        limits.main(["--device", "cpu"])
+        ceilings.main(["--device", "cpu"])
 
 
 @pytest.mark.parametrize(("name", "peak"), [("NVIDIA L4", 121), ("NVIDIA L4 Laptop", None)])
@@ -151,6 +155,6 @@ def test_a_datasheet_peak_is_given_for_that_very_device_only(name, peak, monkeyp
     hardware = SimpleNamespace(name=name)
     shape = {"config": CONFIGS["gpt2-tiny"], "batch_size": 2, "seq_len": 64}
     args = SimpleNamespace(hardware=hardware, needs=["bfloat16"], **shape)
-    found = limits.describe(args)
+    found = work.describe(args)
     assert found["datasheet_tflops"] == peak and found["precision"] == "bfloat16"
     assert found["ceilings"] is None and "floor_ms" not in found

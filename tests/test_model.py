@@ -5,7 +5,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from no_optimization import explicit_attention
-from Utils.config import CONFIGS
+from Utils.base.sizes import CONFIGS
 from Utils.model import GPT
 
 VOCAB = 50_257

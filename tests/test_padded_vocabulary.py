@@ -8,7 +8,7 @@ import torch
 
 import fused_optimizer
 from beyond import padded_vocabulary
-from Utils import run
+from Utils.run import parse_args
 
 STEPS = 6
 
@@ -50,7 +50,7 @@ def trained(tmp_path_factory):
         patch.setattr(torch, "autocast", lambda *args, **kwargs: contextlib.nullcontext())
         for script in (fused_optimizer, padded_vocabulary):
             patch.setattr(script, "Run", Watch)
-            script.main(run.parse_args("", flags, script.__name__))
+            script.main(parse_args("", flags, script.__name__))
             watches.append(Watch.last)
     return watches
 

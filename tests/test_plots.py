@@ -11,9 +11,11 @@ from matplotlib.image import imread
 
 import plot_results
 from tests.rows import rows_of
-from Utils import charts, ladder, results, summary
-from Utils.errors import UserError
-from Utils.ladder import ROOT
+from Utils.analysis.summary import summarize
+from Utils.base import ladder, paths, results
+from Utils.base.errors import UserError
+from Utils.base.ladder import Technique
+from Utils.draw import style
 
 CHARTS = ("step_times", "heatmap", "speedup", "memory")
 
@@ -113,7 +115,7 @@ def test_memory_is_stacked_by_kind_up_to_the_measured_peak(draw, tmp_path):
         assert word in text, word
     assert text.count("900") == 3
     rows = results.read("results.csv")
-    lines = summary.summarize(rows, results.records("results.csv", rows.run_id))
+    lines = summarize(rows, results.records("results.csv", rows.run_id))
     axes = plot_results.draw_memory(rows, lines).axes[0]
     assert sorted(bar.get_width() for bar in axes.patches)[-12:] == sorted([100, 90, 200, 510] * 3)
 
@@ -149,7 +151,7 @@ def test_tainted_runs_are_marked_in_every_chart_of_times(draw):
     assert "hatched: tainted runs" in texts["speedup"]
     assert texts["heatmap"].count("(tainted)") == 1
     rows = results.read("results.csv")
-    bars = plot_results.draw_speedup(rows, summary.summarize(rows)).axes[0].patches
+    bars = plot_results.draw_speedup(rows, summarize(rows)).axes[0].patches
     assert [bool(bar.get_hatch()) for bar in bars] == [False, False, False, True]
 
 
@@ -176,7 +178,7 @@ def test_one_hiccup_does_not_wash_out_the_heatmap(draw, tmp_path):
     steps = [*[100, 101] * 49, 9000, 100]
     draw(rows_of("no_optimization", steps))
     rows = results.read(tmp_path / "results.csv")
-    figure = plot_results.draw_heatmap(rows, summary.summarize(rows))
+    figure = plot_results.draw_heatmap(rows, summarize(rows))
     assert figure.axes[0].collections[0].get_clim() == (100, 101)
 
 
@@ -192,7 +194,7 @@ def test_nothing_to_draw_is_one_line(tmp_path):
     for content, words in ((None, "no such file"), ("", "no results yet"), ("a\n", "line 1")):
         if content is not None:
             (tmp_path / "results.csv").write_text(content)
-        command = [sys.executable, str(ROOT / "plot_results.py")]
+        command = [sys.executable, str(paths.ROOT / "plot_results.py")]
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
         assert done.returncode == 2 and words in done.stderr and done.stderr.count("\n") == 1
         assert not (tmp_path / "plots").exists()
@@ -207,19 +209,19 @@ def test_a_folder_that_cannot_be_made_is_one_line(draw, tmp_path):
 def test_forty_techniques_are_told_apart(draw, tmp_path, monkeypatch):
     own = ladder.techniques()
     more = {
-        name: ladder.Technique(name, ROOT / "beyond" / f"{name}.py", "fused_optimizer", "", "")
+        name: Technique(name, paths.ROOT / "beyond" / f"{name}.py", "fused_optimizer", "", "")
         for name in (f"idea_{i}" for i in range(40 - len(own)))
     }
-    colours_of_the_ladder = [charts.colours()[t.name] for t in own.values() if t.at_top_level]
+    colours_of_the_ladder = [style.colours()[t.name] for t in own.values() if t.at_top_level]
     monkeypatch.setattr(ladder, "techniques", lambda: own | more)
-    colours, styles = charts.colours(), charts.styles()
+    colours, styles = style.colours(), style.styles()
     assert len({(colours[name], styles[name]) for name in colours}) == len(colours) == 40
     assert list(colours.values())[: len(colours_of_the_ladder)] == colours_of_the_ladder
     assert {styles[t.name] for t in own.values() if t.at_top_level} == {"-"}
     for name in colours:
         results.append("results.csv", rows_of(name, [500, 210, *[200] * 8]))
     rows = results.read("results.csv")
-    figure = plot_results.draw_step_times(rows, summary.summarize(rows))
+    figure = plot_results.draw_step_times(rows, summarize(rows))
     figure.canvas.draw()
     panels = {axes.get_title(loc="left"): axes for axes in figure.axes if axes.axison}
     assert list(panels) == list(ladder.techniques())
@@ -249,7 +251,7 @@ def test_a_long_reason_stays_within_its_row(draw):
     missing = rows_of("tensorFloat32", [], status="unsupported", note=why)
     draw(*list(ladder_runs())[:1], missing)
     rows = results.read("results.csv")
-    lines = summary.summarize(rows)
+    lines = summarize(rows)
     for draw_one in (
         plot_results.draw_heatmap,
         plot_results.draw_speedup,
@@ -269,6 +271,6 @@ def test_a_batch_of_ones_own_stands_beside_the_name(draw):
     for text in draw(*ladder_runs(), own).values():
         assert "fused_optimizer (batch 64)" in text and "1x64" in text
     rows = results.read("results.csv")
-    axes = plot_results.draw_speedup(rows, summary.summarize(rows)).axes[0]
+    axes = plot_results.draw_speedup(rows, summarize(rows)).axes[0]
     whiskers = [line.get_xdata() for line in axes.lines if line.get_color() == "black"]
     assert list(whiskers[-1]) == pytest.approx([32, 32])

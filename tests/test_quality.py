@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from Utils import quality
+from Utils.harness import quality
 
 STEADY = [100.0, 101.0, 99.0] * 15
 CORES = {"clock_s": 10.0, "all_cpu_s": 40.0, "busy_cpu_s": 30.0, "own_cpu_s": 29.0, "steal_s": 0.1}

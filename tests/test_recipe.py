@@ -16,8 +16,15 @@ import pytest
 
 from tests.known import changed
 from tests.rows import rows_of
-from Utils import ablation, hardware, ladder, recipe, results, suite, summary, variants
-from Utils.errors import UserError
+from Utils.analysis import ablation, intervals, recipe, selection
+from Utils.analysis.recipe import LINES, NEAR, Candidate
+from Utils.analysis.summary import summarize
+from Utils.base import ladder, paths, results, variants
+from Utils.base.errors import UserError
+from Utils.base.ladder import Technique
+from Utils.commands import recipe as recipe_command
+from Utils.device.devices import CPU
+from Utils.launch import suite
 
 WHOLE = "fused_optimizer"
 LINE = ladder.line(WHOLE)[1:]
@@ -135,7 +142,7 @@ def test_a_forecast_is_as_uncertain_as_it_is():
 
         def candidate(techniques, name):
             logs = pd.Series(0.02 * random.standard_normal(5))
-            return recipe.Candidate(frozenset(techniques), logs, logs * 0, name)
+            return Candidate(frozenset(techniques), logs, logs * 0, name)
 
         usable = {name: candidate(name, name) for name in ("abc", "ab", "ac")}
         # what is told slower by chance is no candidate, which would be a selection
@@ -146,7 +153,7 @@ def test_a_forecast_is_as_uncertain_as_it_is():
         logs = usable["ab"].ms + usable["ac"].ms - 2 * ms
         if found:
             assert np.allclose(found[0].ms - ms, logs)
-        _, low, high = summary.interval(logs)
+        _, low, high = intervals.interval(logs)
         held += low < 0 < high
     assert 0.92 < held / n < 0.98
 
@@ -272,7 +279,7 @@ def test_least_memory_is_sought_near_the_best_speed(without_fused):
 
     found = recipe.recommend(rows_from(ms, mib=mib))
     lean = found["least_memory"]
-    near = without_fused < 1 / recipe.NEAR
+    near = without_fused < 1 / NEAR
     assert (FUSED in lean["techniques"]) != near
     assert TF32 not in lean["techniques"] and FLASH in lean["techniques"]
     assert lean["peak_mib"] == pytest.approx(mib({*lean["techniques"]}))
@@ -281,10 +288,10 @@ def test_least_memory_is_sought_near_the_best_speed(without_fused):
 
 
 def test_the_reference_results_give_what_they_show():
-    path = ladder.ROOT / "results.csv"
-    rows, _ = summary.select(results.read(path), with_variants=True)
+    path = paths.ROOT / "results.csv"
+    rows, _ = selection.select(results.read(path), with_variants=True)
     found = recipe.recommend(rows, results.records(path, rows.run_id.unique()))
-    lines = summary.summarize(rows)
+    lines = summarize(rows)
     assert found["best"]["name"] == lines.speedup.idxmax()
     said = recipe.text(found, {})
     assert "tainted" in said and "8bit_optimizer" in found["fastest"]["left_out"]
@@ -315,9 +322,9 @@ def test_run_adds_rounds_of_the_recipe_the_best_and_the_baseline(
     now, verdict, tmp_path, monkeypatch, capsys
 ):
     """The suite itself, but for its processes, whose rows are made here."""
-    monkeypatch.setattr(suite, "CACHE", tmp_path)
-    monkeypatch.setattr(recipe, "CACHE", tmp_path)
-    path, device, commands = tmp_path / "results.csv", hardware.CPU().name, []
+    monkeypatch.setattr(paths, "CACHE", tmp_path)
+    monkeypatch.setattr(paths, "CACHE", tmp_path)
+    path, device, commands = tmp_path / "results.csv", CPU().name, []
     name, best = f"{WHOLE}-{TF32}-{COMPILE}", f"{WHOLE}-{TF32}"
 
     def shaped(rows):
@@ -338,7 +345,7 @@ def test_run_adds_rounds_of_the_recipe_the_best_and_the_baseline(
     monkeypatch.setattr(suite, "_python", process)
     results.append(path, shaped(rows_from(ms, noise=0.004)).to_dict("records"))
     argv = ["--results-file", str(path), "--run", "1", "--rounds", "3", "--device", "cpu"]
-    assert recipe.main([*argv, "--seed", "7"]) == 0
+    assert recipe_command.main([*argv, "--seed", "7"]) == 0
     assert [(r, technique) for technique, flags in commands for r in [int(flags["round"])]] == [
         (r, technique)
         for r in (4, 5, 6)
@@ -358,11 +365,11 @@ def test_run_needs_the_device_of_the_rows_and_something_to_run():
     args = type("Arguments", (), {"device": "cpu"})
     rows = pd.DataFrame(rows_of(BASE, [9, 9, 9]))
     with pytest.raises(UserError, match="the rows are of Test GPU, and this is"):
-        recipe.run(found, args, rows)
+        recipe_command.run(found, args, rows)
     found["fastest"] = found["best"] = recipe.recommend(rows_from(halving(), [BASE]))["best"]
     found["least_memory"] = None
-    rows["device"] = hardware.CPU().name
-    assert recipe.run(found, args, rows) == (["no_optimization is all there is to run"], 0)
+    rows["device"] = CPU().name
+    assert recipe_command.run(found, args, rows) == (["no_optimization is all there is to run"], 0)
 
 
 # The script and the lines -----------------------------------------------------------------------
@@ -377,7 +384,7 @@ def test_the_script_of_a_forecast_runs(tmp_path):
     assert not re.search("^Parent:", source, re.MULTILINE)  # it is no rung beside the others
     command = [sys.executable, str(path), "--model", "gpt2-tiny", "--steps", "4", "--warmup", "1"]
     command += ["--dataset", "synthetic", "--device", "cpu", "--seq-len", "16"]
-    environment = {**os.environ, "PYTHONPATH": str(ladder.ROOT)}
+    environment = {**os.environ, "PYTHONPATH": str(paths.ROOT)}
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     rows = results.read(tmp_path / "results.csv")
@@ -392,7 +399,7 @@ def test_only_a_recipe_that_nobody_changed_is_written_over(tmp_path):
     path.write_text(text + "# mine\n")
     with pytest.raises(UserError, match="was changed, and stays"):
         recipe.write(path, text)
-    for mine in ("mine\n", (ladder.ROOT / "no_optimization.py").read_text()):
+    for mine in ("mine\n", (paths.ROOT / "no_optimization.py").read_text()):
         path.write_text(mine)
         with pytest.raises(UserError, match="is no recipe, and stays"):
             recipe.write(path, text)
@@ -414,7 +421,7 @@ def calls_of(code):
 
 @pytest.mark.parametrize("name", [t.name for t in ladder.techniques().values() if t.parent])
 def test_every_technique_has_lines_or_says_that_there_is_no_switch(name):
-    known = tomllib.loads(recipe.LINES.read_text())
+    known = tomllib.loads(LINES.read_text())
     assert name in known and "pytorch" in known[name]
     for library, code in blocks([name]).items():
         if library != "PyTorch":  # there, a return may stand by itself
@@ -439,7 +446,7 @@ def test_what_is_said_of_hugging_face_is_there():
     known = {field.name for field in dataclasses.fields(TrainingArguments)}
     optimizers = {name.value for name in OptimizerNames}
     seen = set()
-    for name, own in tomllib.loads(recipe.LINES.read_text()).items():
+    for name, own in tomllib.loads(LINES.read_text()).items():
         (call,) = calls_of(f"f({own.get('arguments', '')})".replace("{batch}", "1"))
         for keyword in call.keywords:
             assert keyword.arg in known, name
@@ -458,7 +465,7 @@ def test_what_is_said_of_lightning_is_documented():
         "strategy": {"ddp", "fsdp"},
     }
     seen = {}
-    for own in tomllib.loads(recipe.LINES.read_text()).values():
+    for own in tomllib.loads(LINES.read_text()).values():
         (call,) = calls_of(f"f({own.get('trainer', '')})")
         for keyword in call.keywords:
             seen.setdefault(keyword.arg, set()).add(keyword.value.value)
@@ -478,7 +485,7 @@ def test_an_idea_of_ones_own_is_shown_by_its_diff(tmp_path, monkeypatch):
                    parent="Parent: no_optimization")  # fmt: skip
     known = ladder.techniques()
     doc, code = ladder.split(mine)
-    idea = ladder.Technique("my_idea", Path("my_idea.py"), BASE, doc, code)
+    idea = Technique("my_idea", Path("my_idea.py"), BASE, doc, code)
     monkeypatch.setattr(ladder, "techniques", lambda: known | {"my_idea": idea})
     shown = blocks(["my_idea"])
     assert "#   +    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)" in shown["PyTorch"]
@@ -489,7 +496,7 @@ def test_the_page_has_all_three_parts(tmp_path, capsys):
     path = tmp_path / "results.csv"
     results.append(path, rows_from(halving(TF32)).to_dict("records"))
     out = tmp_path / "mine.py"
-    assert recipe.main(["--results-file", str(path), "--recipe", str(out)]) == 0
+    assert recipe_command.main(["--results-file", str(path), "--recipe", str(out)]) == 0
     said = capsys.readouterr().out
     assert f"fused_optimizer-{TF32}, measured: 900 MiB at the peak.\n" in said
     assert re.search(

@@ -6,7 +6,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from Utils import record
+from Utils.base import paths
+from Utils.harness import footprint, provenance
+from Utils.harness.footprint import GradientWatch
 
 MIB = 2**20
 
@@ -29,7 +31,7 @@ def model_of(*sizes):
 
 def train(model, optimizer, free_at_once=False):
     """One step, watched. Returns the bytes of gradients seen at most."""
-    watch = record.GradientWatch(model)
+    watch = GradientWatch(model)
     hooks = []
     if free_at_once:
         for p in model.parameters():
@@ -46,7 +48,7 @@ def test_memory_is_told_by_kind():
     model.register_buffer("b", torch.zeros(MIB // 4))
     optimizer = torch.optim.AdamW(model.parameters())
     gradients = train(model, optimizer)
-    found = record.memory(Device(40), model, optimizer, gradients)
+    found = footprint.memory(Device(40), model, optimizer, gradients)
     assert found == {
         "peak_mib": 40,
         "reserved_mib": None,
@@ -62,7 +64,7 @@ def test_tied_weights_count_once():
     model = model_of(4)
     model.p1 = model.p0
     model.register_buffer("view", model.p0.detach()[:10])
-    assert record.memory(Device(9), model, None, 0)["weights_mib"] == 4.0
+    assert footprint.memory(Device(9), model, None, 0)["weights_mib"] == 4.0
 
 
 def test_a_gradient_that_is_freed_at_once_counts_alone():
@@ -72,7 +74,7 @@ def test_a_gradient_that_is_freed_at_once_counts_alone():
 
 def test_the_watch_takes_its_hooks_away():
     model = model_of(1)
-    watch = record.GradientWatch(model)
+    watch = GradientWatch(model)
     with watch:
         pass
     model.p0.sum().backward()
@@ -80,7 +82,7 @@ def test_the_watch_takes_its_hooks_away():
 
 
 def test_without_a_watched_step_gradients_and_rest_are_not_known():
-    found = record.memory(Device(9), model_of(1), None, None)
+    found = footprint.memory(Device(9), model_of(1), None, None)
     assert found["gradients_mib"] is None and found["rest_mib"] is None
     assert found["weights_mib"] == 1.0
 
@@ -92,8 +94,8 @@ def test_several_optimizers_are_one_state():
     for optimizer in one_each.values():
         optimizer.step()
     for several in (one_each, list(one_each.values())):
-        assert record.memory(Device(99), model, several, 0)["optimizer_state_mib"] == 6.0
-        assert record.training(model, several)["optimizer"] == "torch.optim.adamw.AdamW"
+        assert footprint.memory(Device(99), model, several, 0)["optimizer_state_mib"] == 6.0
+        assert footprint.training(model, several)["optimizer"] == "torch.optim.adamw.AdamW"
 
 
 def test_a_parameter_without_a_say_in_the_loss_is_missed():
@@ -101,7 +103,7 @@ def test_a_parameter_without_a_say_in_the_loss_is_missed():
     optimizer = torch.optim.AdamW(model.parameters())
     model.p0.sum().backward()
     optimizer.step()
-    found = record.training(model, optimizer)
+    found = footprint.training(model, optimizer)
     assert found["parameters"] == 3 * MIB // 4 and found["updated_parameters"] == MIB // 4
 
 
@@ -135,31 +137,31 @@ def run_code(code, **variables):
     import subprocess
     import sys
 
-    from Utils.ladder import ROOT
-
     environment = {**os.environ, **variables}
     command = [sys.executable, "-c", code]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    done = subprocess.run(command, cwd=paths.ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 
 def test_the_environment_has_what_repeating_takes_and_no_paths(monkeypatch, tmp_path):
-    monkeypatch.setattr(record, "CACHE", tmp_path)
+    monkeypatch.setattr(paths, "CACHE", tmp_path)
     monkeypatch.setenv("OMP_PROC_BIND", "close")
     monkeypatch.setenv("CUDA_HOME", "/home/somebody/cuda")
     monkeypatch.setenv("SECRET", "hidden")
-    found = record.environment()
+    found = provenance.environment()
     assert found["threads"] == torch.get_num_threads()
     assert found["variables"]["OMP_PROC_BIND"] == "close"
     assert "CUDA_HOME" not in found["variables"] and "SECRET" not in found["variables"]
     assert f"PyTorch version: {torch.__version__}" in found["collect_env"]
     (kept,) = tmp_path.glob("collect_env-*.txt")
     kept.write_text("kept")
-    assert record.environment()["collect_env"] == "kept"
+    assert provenance.environment()["collect_env"] == "kept"
 
 
 @pytest.mark.parametrize("optimizer", [None, []])
 def test_a_loop_without_an_optimizer_can_be_recorded(optimizer):
-    found = record.training(torch.nn.Identity(), optimizer)
+    found = footprint.training(torch.nn.Identity(), optimizer)
     assert found == {"parameters": 0, "updated_parameters": 0, "optimizer": ""}
-    assert SimpleNamespace(**record.memory(Device(1), torch.nn.Identity(), optimizer, 0)).rest_mib
+    assert SimpleNamespace(
+        **footprint.memory(Device(1), torch.nn.Identity(), optimizer, 0)
+    ).rest_mib

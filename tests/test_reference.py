@@ -6,14 +6,17 @@ import re
 import pytest
 
 from tests.rows import committed
-from Utils import results, summary
+from Utils.analysis import selection, tables
+from Utils.analysis.summary import summarize
+from Utils.base import results
+from Utils.commands.table import MARK
 
 
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory):
     path = tmp_path_factory.mktemp("reference") / "results.csv"
     path.write_bytes(committed("results.csv"))
-    return summary.select(results.read(path))[0]
+    return selection.select(results.read(path))[0]
 
 
 @pytest.fixture(scope="module")
@@ -22,17 +25,17 @@ def records(rows):
 
 
 def test_the_readmes_tables_are_made_from_them(rows, records):
-    shown = committed("README.md").decode().split(summary.MARK)[1].strip()
-    assert shown == summary.table(rows, records=records, folded=True)
+    shown = committed("README.md").decode().split(MARK)[1].strip()
+    assert shown == tables.table(rows, records=records, folded=True)
 
 
 def test_the_charts_are_drawn_from_them(rows):
-    described = summary.describe(rows)
+    described = selection.describe(rows)
     for chart in ("step_times", "heatmap", "speedup", "memory"):
         texts = re.findall(r"<text[^>]*>([^<]*)</text>", committed(f"plots/{chart}.svg").decode())
         assert described in " ".join(texts)
     bars = committed("plots/speedup.svg").decode()
-    for value in summary.summarize(rows).speedup.dropna():
+    for value in summarize(rows).speedup.dropna():
         assert f">{value:.2f}x<" in bars
 
 

@@ -17,14 +17,20 @@ import pytest
 from playwright.sync_api import sync_playwright
 
 from tests.rows import rows_of
-from Utils import compare, drawing, ladder, report, results, summary
-from Utils.errors import UserError
-from Utils.ladder import ROOT
+from Utils.analysis import compare, selection
+from Utils.analysis.summary import MEMORY_KINDS, summarize
+from Utils.base import ladder, paths, results
+from Utils.base.errors import UserError
+from Utils.base.results import COLUMNS
+from Utils.commands import report
+from Utils.draw import report_page, svg
+from Utils.draw.report_page import PAGES
+from Utils.draw.svg import LEVELS
 
 FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run")
 FLAGS += ("--disable-background-networking", "--disable-component-update", "--disable-sync")
 SCREENS = [*itertools.product((1280, 390), ("light", "dark"))]
-STYLE = (report.PAGES / "page.css").read_text()
+STYLE = (PAGES / "page.css").read_text()
 
 
 # The page in a browser --------------------------------------------------------------------------
@@ -79,7 +85,7 @@ def opened(chromium, tmp_path):
 def reference(tmp_path_factory):
     """The folder of the committed results with their records."""
     folder = tmp_path_factory.mktemp("reference")
-    archive = ["git", "-C", str(ROOT), "archive", "HEAD", "results.csv", "runs"]
+    archive = ["git", "-C", str(paths.ROOT), "archive", "HEAD", "results.csv", "runs"]
     packed = subprocess.run(archive, capture_output=True, check=True).stdout
     with tarfile.open(fileobj=io.BytesIO(packed)) as files:
         files.extractall(folder, filter="data")
@@ -88,7 +94,7 @@ def reference(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def html(reference):
-    return report.report(reference / "results.csv")
+    return report_page.report(reference / "results.csv")
 
 
 @pytest.mark.parametrize(("width", "scheme"), SCREENS)
@@ -191,8 +197,8 @@ def cells(page):
 
 
 def test_the_headline_is_the_fastest_with_a_verdict_and_says_what_it_costs(html, opened, reference):
-    rows, _ = summary.select(results.read(reference / "results.csv"))
-    lines = summary.summarize(rows)
+    rows, _ = selection.select(results.read(reference / "results.csv"))
+    lines = summarize(rows)
     fair = lines[(lines.verdict == "faster") & lines.parity.isin(["exact", "numerics changed"])]
     best = lines.loc[fair.speedup.idxmax()]
     header = opened(html).locator("header").inner_text()
@@ -213,7 +219,7 @@ SHOWN = "new Promise(done => requestAnimationFrame(() => requestAnimationFrame(d
 
 
 def test_steps_that_are_hovered_over_say_their_time(html, opened, reference):
-    rows, _ = summary.select(results.read(reference / "results.csv"))
+    rows, _ = selection.select(results.read(reference / "results.csv"))
     median = rows[rows.technique == "no_optimization"].groupby("step").step_ms.median()
     page = opened(html)
 
@@ -327,7 +333,7 @@ def made(tmp_path):
     def made(*runs, **how):
         for run in runs:
             results.append(tmp_path / "results.csv", run)
-        return report.report(tmp_path / "results.csv", **how)
+        return report_page.report(tmp_path / "results.csv", **how)
 
     return made
 
@@ -408,8 +414,8 @@ def test_variants_are_shown_as_an_ablation_and_nowhere_else(made):
     table = html[html.index('id="techniques"') : html.index("</table>")]
     assert "no_optimization+" not in table
     part = plain(section(html, "ablation"))
-    rows = summary.select(results.read(made.__closure__[0].cell_contents / "results.csv"))[0]
-    alone = summary.summarize(rows).parent_speedup["fused_optimizer"]
+    rows = selection.select(results.read(made.__closure__[0].cell_contents / "results.csv"))[0]
+    alone = summarize(rows).parent_speedup["fused_optimizer"]
     assert "1.33x" in part and f"{alone:.2f}x" in part
 
 
@@ -431,11 +437,11 @@ def test_a_profile_is_drawn_by_kind_for_the_same_device_only(made, tmp_path):
 
 def test_the_recipe_is_shown_or_its_command(made, tmp_path):
     html = made(*ladder_runs(rounds=3))
-    if find_spec("Utils.recipe") is None:
+    if find_spec("Utils.commands.recipe") is None:
         assert "recipe make recipe" in plain(html)
         return
-    recipe = import_module("Utils.recipe")
-    rows, _ = summary.select(results.read(tmp_path / "results.csv"), with_variants=True)
+    recipe = import_module("Utils.commands.recipe")
+    rows, _ = selection.select(results.read(tmp_path / "results.csv"), with_variants=True)
     found = recipe.recommend(rows)["fastest"]
     part = plain(section(html, "recipe"))
     assert f"{found['name']} (measured): {recipe.ratio_text(found['speedup'])}" in part
@@ -447,7 +453,7 @@ def test_environment_memory_limits_and_quality_come_from_the_records(made, tmp_p
     (tmp_path / "runs").mkdir()
     runs = list(ladder_runs(rounds=2))
     runs[1][0]["note"] = "tainted: slowed by 8% during the run"
-    memory = dict(zip(summary.MEMORY_KINDS, (475.0, 475.0, 949.0, 200.0), strict=True))
+    memory = dict(zip(MEMORY_KINDS, (475.0, 475.0, 949.0, 200.0), strict=True))
     limits = {"flops_per_token": 1, "precision": "tf32", "datasheet_tflops": None, "floor_ms": 50}
     for i, run in enumerate(runs):
         record = {
@@ -486,7 +492,9 @@ def test_a_script_that_has_changed_since_is_shown_as_it_ran(made, tmp_path):
 
 def test_the_commands_repeat_the_runs(made):
     text = plain(made(*ladder_runs(rounds=3)))
-    assert "git checkout abc1234 python -m Utils.suite no_optimization tensorFloat32" in text
+    assert (
+        "git checkout abc1234 python -m Utils.commands.suite no_optimization tensorFloat32" in text
+    )
     assert "--rounds=3 --steps=10 --warmup=2 --batch-size=1 --seq-len=64" in text
     runs = [rows_of(t.name, [9] * 9, commit="def5678") for t in ladder.group("ladder")]
     assert "make all STEPS=9 WARMUP=2 BATCH_SIZE=1 SEQ_LEN=64" in plain(made(*runs))
@@ -506,7 +514,7 @@ def test_two_results_are_compared(tmp_path, opened):
     faster = [{**row, "step_ms": row["step_ms"] / 2} for row in results_of("brainFloat16")]
     results.append(tmp_path / "results.csv", faster)
     path = tmp_path / "results.csv"
-    html = report.comparison(f"{path}:2.13.0", f"{path}:2.12.0")
+    html = report_page.comparison(f"{path}:2.13.0", f"{path}:2.12.0")
     page = opened(html, width=390)
     assert "torch: 2.13.0 | 2.12.0" in page.inner_text("#differences")
     a, b = compare.sides(f"{path}:2.13.0", f"{path}:2.12.0")
@@ -516,7 +524,7 @@ def test_two_results_are_compared(tmp_path, opened):
     ]
     assert found.speedup["brainFloat16"] > 1.5
     with pytest.raises(UserError, match="same runs"):
-        report.comparison(f"{path}:2.13.0", f"{path}:2.13.0")
+        report_page.comparison(f"{path}:2.13.0", f"{path}:2.13.0")
 
 
 def results_of(name):
@@ -526,7 +534,7 @@ def results_of(name):
 
 
 def test_what_is_drawn_is_in_proportion(tmp_path):
-    assert [drawing.percent(x, 4) for x in (-1, 0, 1, 4, 5, float("nan"))] == [
+    assert [svg.percent(x, 4) for x in (-1, 0, 1, 4, 5, float("nan"))] == [
         0,
         0,
         25,
@@ -536,21 +544,21 @@ def test_what_is_drawn_is_in_proportion(tmp_path):
     ]
     row = {"name": "", "mark": 1.0, "verdict": "faster", "tainted": False, "reason": ""}
     ends = {"low": 1.5, "high": 2.5}
-    bars = drawing.bars([row | {"value": 2.0} | ends, row | {"value": 0.5} | ends])
+    bars = svg.bars([row | {"value": 2.0} | ends, row | {"value": 0.5} | ends])
     first, second = (one["at"] for one in bars["rows"])
     assert first["value"] == pytest.approx(2 * bars["one"], abs=0.02)
     assert second["value"] == pytest.approx(bars["one"] / 2, abs=0.02)
     assert first["high"] - first["low"] == pytest.approx(bars["one"], abs=0.02)
-    stack = drawing.stacks({"a": {"x": 1, "y": 3}, "b": "not run"}, "MiB", {"a": 5})["rows"]
+    stack = svg.stacks({"a": {"x": 1, "y": 3}, "b": "not run"}, "MiB", {"a": 5})["rows"]
     x, y = stack[0]["segments"]
     assert (x["x"], y["x"], y["width"]) == (0, x["width"], pytest.approx(3 * x["width"], abs=0.02))
     assert stack[0]["total"]["at"] == pytest.approx(5 * x["width"], abs=0.05)
     for run in ladder_runs():
         results.append(tmp_path / "results.csv", run)
     rows = results.read(tmp_path / "results.csv")
-    strips = drawing.step_times(rows, summary.summarize(rows))["strips"]
+    strips = svg.step_times(rows, summarize(rows))["strips"]
     slow, _, fast = ([cell["level"] for cell in strip["cells"]] for strip in strips)
-    assert set(slow[2:]) == {drawing.LEVELS - 1} and set(fast[2:]) == {0}
+    assert set(slow[2:]) == {LEVELS - 1} and set(fast[2:]) == {0}
     assert [cell["x"] for cell in strips[0]["cells"]] == [10 * step for step in range(10)]
 
 
@@ -612,21 +620,21 @@ def test_what_is_no_time_is_one_line(made, tmp_path, column, value, capsys):
     path = tmp_path / "results.csv"
     lines = path.read_text().splitlines()
     fields = lines[5].split(",")
-    fields[results.COLUMNS.index(column)] = value
+    fields[COLUMNS.index(column)] = value
     lines[5] = ",".join(fields)
     path.write_text("\n".join(lines) + "\n")
     with pytest.raises(UserError, match="line 6: has"):
-        report.report(path)
+        report_page.report(path)
 
 
 def test_many_rows_make_a_small_page(tmp_path, monkeypatch):
-    rows = pd.DataFrame(itertools.chain.from_iterable(ladder_runs()), columns=results.COLUMNS)
+    rows = pd.DataFrame(itertools.chain.from_iterable(ladder_runs()), columns=COLUMNS)
     many = pd.concat([rows] * 2000, ignore_index=True)  # 60,000
     many["step"] = many.groupby("technique").cumcount().astype(float)
     for name in ("step_ms", "data_ms", "loss", "first_step_s", "peak_memory_mib"):
         many[name] = many[name].astype(float)
     monkeypatch.setattr(results, "read", lambda path: many.fillna({"note": ""}))
-    html = report.report(tmp_path / "results.csv")
+    html = report_page.report(tmp_path / "results.csv")
     assert len(html) < 1e6 and "167 steps that follow one another" in html
 
 
@@ -657,6 +665,6 @@ def test_the_command_writes_the_page_and_names_it(tmp_path, capsys):
 def test_make_hands_its_variables_over():
     variables = ["REPORT=x.html", "PRICE=2", "A=r.csv:2.11", "B=r.csv:2.13"]
     command = ["make", "-n", "PYTHON=python3", "report", *variables]
-    shown = subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout
+    shown = subprocess.run(command, cwd=paths.ROOT, capture_output=True, text=True).stdout
     for flag in ("--report='x.html'", "--price='2'", "--a='r.csv:2.11'", "--b='r.csv:2.13'"):
         assert flag in shown, flag

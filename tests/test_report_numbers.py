@@ -16,8 +16,9 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from Utils import ladder, report, settings, variants
-from Utils.ladder import ROOT
+from Utils.base import command_line, ladder, paths, variants
+from Utils.base.command_line import Parser
+from Utils.draw import report_page
 
 BASELINE, CONFIDENCE, QUANTILES, EXTREMES = "no_optimization", 0.95, (20, 80), (2, 98)
 KINDS = ("weights", "gradients", "optimizer_state", "rest")
@@ -113,11 +114,11 @@ def page(tmp_path_factory):
     """The page of the committed results, its places, and `data`: the rows, the records of their
     runs, and sentences on what of the file is not shown."""
     folder = tmp_path_factory.mktemp("reference")
-    archive = ["git", "-C", str(ROOT), "archive", "HEAD", "results.csv", "runs"]
+    archive = ["git", "-C", str(paths.ROOT), "archive", "HEAD", "results.csv", "runs"]
     packed = subprocess.run(archive, capture_output=True, check=True).stdout
     with tarfile.open(fileobj=io.BytesIO(packed)) as files:
         files.extractall(folder, filter="data")
-    html = report.report(folder / "results.csv")
+    html = report_page.report(folder / "results.csv")
     return SimpleNamespace(html=html, places=[*places(Tree(html).root)], data=Data(folder))
 
 
@@ -425,8 +426,8 @@ def environment(data, page):
         found |= {(k, str(v)): None for k, v in facts.items() if type(v) in (int, str)}
     for key in dict.fromkeys(key for key, _ in found):
         yield ("environment", key, ""), " ".join([key, *(v for k, v in found if k == key)])
-    parser, newest = settings.Parser("", ""), data.records[data.first.run_id]
-    settings.add_settings(parser)
+    parser, newest = Parser("", ""), data.records[data.first.run_id]
+    command_line.add_settings(parser)
     given = {"rounds": data.rounds, **newest["settings"]}
     given["seed"] -= newest["round"]
     for key in newest["chosen_automatically"]:

@@ -12,8 +12,9 @@ import pytest
 
 from tests.fakes import full_disk
 from tests.rows import rows_of
-from Utils import results
-from Utils.errors import UserError
+from Utils.base import results
+from Utils.base.errors import UserError
+from Utils.base.results import COLUMNS, HEADER
 
 ROOT = Path(__file__).resolve().parent.parent
 TIMES = [12.3456] * 25  # ms
@@ -73,7 +74,7 @@ def test_what_is_appended_is_what_pandas_reads_with_no_options(path):
     results.append(path, first)
     results.append(path, second)
     frame = pandas.read_csv(path)
-    assert list(frame.columns) == list(results.COLUMNS)
+    assert list(frame.columns) == list(COLUMNS)
     assert len(frame) == 5
     for row, (_, read) in zip(first + second, frame.iterrows(), strict=True):
         for name, value in row.items():
@@ -86,7 +87,7 @@ def test_what_is_appended_is_what_pandas_reads_with_no_options(path):
 
 
 def test_the_header_is_the_one_promised():
-    assert results.HEADER == (
+    assert HEADER == (
         "run_id,round,technique,status,step,phase,step_ms,data_ms,loss,batch_size,seq_len,model,"
         "dataset,world_size,device,torch,commit,first_step_s,peak_memory_mib,note"
     )
@@ -96,7 +97,7 @@ def test_the_header_is_written_once(path):
     for name in "abc":
         results.append(path, rows_of(name, TIMES[:2]))
     lines = path.read_text().splitlines()
-    assert lines[0] == results.HEADER
+    assert lines[0] == HEADER
     assert len(lines) == 7
 
 
@@ -135,7 +136,7 @@ def test_a_run_without_timings_is_one_row_with_its_reason(path):
 def test_read_gives_numbers_for_numbers_and_text_for_text(path):
     results.append(path, rows_of("a", TIMES[:2], commit="1234567", torch="2.10", note=None))
     frame = results.read(path)
-    assert list(frame.columns) == list(results.COLUMNS)
+    assert list(frame.columns) == list(COLUMNS)
     assert frame.step.tolist() == [0, 1]
     assert frame.step_ms.tolist() == [12.3456] * 2
     assert frame.batch_size.dtype == int
@@ -275,9 +276,9 @@ def test_an_empty_file_is_as_good_as_none(path):
 
 def test_initialize_writes_the_header_only_where_there_is_none(path):
     assert results.initialize(path) is True
-    assert path.read_text() == results.HEADER + "\n"
+    assert path.read_text() == HEADER + "\n"
     assert results.initialize(path) is False
-    assert path.read_text() == results.HEADER + "\n"
+    assert path.read_text() == HEADER + "\n"
     results.append(path, rows_of("a", TIMES[:2]))
     before = path.read_bytes()
     assert results.initialize(path) is False
@@ -362,7 +363,7 @@ def test_a_wrong_number_of_fields_is_refused(filled, change):
 def test_a_value_that_makes_no_sense_is_refused(filled, column, value, problem):
     lines = filled.read_text().splitlines()
     fields = lines[2].split(",")
-    fields[results.COLUMNS.index(column)] = value
+    fields[COLUMNS.index(column)] = value
     lines[2] = ",".join(fields)
     filled.write_text("\n".join(lines) + "\n")
     assert f"{filled}, line 3: {problem}; mend that line, or " in refusal(filled)
@@ -396,7 +397,7 @@ def test_a_file_system_without_locks_is_one_line(tmp_path, monkeypatch):
     def flock(file, operation):
         raise OSError(38, "Function not implemented")
 
-    monkeypatch.setattr(results.fcntl, "flock", flock)
+    monkeypatch.setattr(fcntl, "flock", flock)
     with pytest.raises(UserError, match="cannot be locked: Function not implemented"):
         results.append(tmp_path / "results.csv", rows_of("no_optimization", [9, 9, 9]))
 

@@ -19,10 +19,12 @@ import torch
 import no_optimization
 from tests.fakes import FakeCuda, FakeNvml
 from tests.harness_cost import empty_steps, stopwatch_steps
-from Utils import hardware, results, run
+from Utils.base import paths, results
+from Utils.base.errors import Unsupported
 from Utils.data import TokenBatches
-from Utils.errors import Unsupported
-from Utils.ladder import ROOT
+from Utils.device.devices import CUDA
+from Utils.harness import record
+from Utils.run import Run, parse_args
 
 TINY = ["--model", "gpt2-tiny", "--dataset", "synthetic", "--device", "cpu"]
 
@@ -34,14 +36,14 @@ def settle(tmp_path, monkeypatch):
 
     def settle(*flags, technique="no_optimization"):
         file = ["--results-file", str(tmp_path / "results.csv")]
-        return run.parse_args("", [*TINY, *file, *flags], technique)
+        return parse_args("", [*TINY, *file, *flags], technique)
 
     return settle
 
 
 def script(*flags, **options):
     """A tiny run of the baseline in a process of its own."""
-    command = [sys.executable, str(ROOT / "no_optimization.py"), *TINY, *flags]
+    command = [sys.executable, str(paths.ROOT / "no_optimization.py"), *TINY, *flags]
     return subprocess.run(command, capture_output=True, text=True, **options)
 
 
@@ -55,7 +57,7 @@ def record_of(args):
 def test_a_gpu_run_has_one_event_a_boundary_and_one_synchronization_at_the_end(settle):
     args = settle("--steps", "6", "--warmup", "2")
     fake = FakeCuda()
-    args.hardware = hardware.CUDA(torch.device("cpu"), cuda=fake)
+    args.hardware = CUDA(torch.device("cpu"), cuda=fake)
     fake.calls.clear()
     no_optimization.main(args)
     calls = [name for name in fake.calls if name != "Event" and not name.startswith("get_device")]
@@ -79,7 +81,7 @@ def test_a_loop_that_logs_tensors_never_waits_for_the_device(settle):
 
     args = settle("--steps", "5", "--warmup", "1")
     weight = torch.zeros((), requires_grad=True)
-    with run.Run(args, torch.nn.Identity(), torch.optim.SGD([weight])) as measured:
+    with Run(args, torch.nn.Identity(), torch.optim.SGD([weight])) as measured:
         with NoSynchronization():
             for _ in measured.steps(TokenBatches(args)):
                 measured.log((weight + 1.5).detach())
@@ -101,7 +103,7 @@ def test_waiting_for_data_is_in_the_step_and_by_itself(settle):
             return super().__getitem__(step)
 
     args = settle("--steps", "4", "--warmup", "1")
-    with run.Run(args, torch.nn.Identity(), None) as measured:
+    with Run(args, torch.nn.Identity(), None) as measured:
         for _ in measured.steps(Slow(args)):
             time.sleep(0.02)
             measured.log(1.0)
@@ -176,25 +178,25 @@ def test_the_commit_says_when_the_tree_is_not_clean(tmp_path, monkeypatch):
     def git(*command):
         subprocess.run(["git", "-C", str(tmp_path), *command], check=True, capture_output=True)
 
-    monkeypatch.setattr(run, "ROOT", tmp_path)
-    assert run._commit() == ""
+    monkeypatch.setattr(paths, "ROOT", tmp_path)
+    assert record._commit() == ""
     git("init")
     (tmp_path / "a.py").write_text("a = 1\n")
     git("add", ".")
     git("-c", "user.name=a", "-c", "user.email=a@b", "commit", "-m", "a")
-    clean = run._commit()
+    clean = record._commit()
     assert re.fullmatch(r"[0-9a-f]{7}", clean)
     (tmp_path / "results.csv").write_text("x\n")
     (tmp_path / "plots").mkdir()
     (tmp_path / "plots" / "a.png").write_text("x")
-    assert run._commit() == clean
+    assert record._commit() == clean
     (tmp_path / "my_idea.py").write_text("b = 1\n")
-    assert run._commit() == clean + "-dirty"
+    assert record._commit() == clean + "-dirty"
 
 
 def test_a_loss_that_is_not_finite_is_noted(settle):
     args = settle("--steps", "3", "--warmup", "1")
-    with run.Run(args, torch.nn.Identity(), None) as measured:
+    with Run(args, torch.nn.Identity(), None) as measured:
         for _ in measured.steps(TokenBatches(args)):
             measured.log(float("nan"))
     assert "not finite" in results.read(args.results_file).note[0]
@@ -204,7 +206,7 @@ def test_a_loop_that_does_not_log_or_leaves_early_is_told_so(settle):
     args = settle("--steps", "5", "--warmup", "2")
     for leave_after, log in ((5, False), (2, True)):
         with pytest.raises(RuntimeError, match="run.log once a step"):
-            with run.Run(args, torch.nn.Identity(), None) as measured:
+            with Run(args, torch.nn.Identity(), None) as measured:
                 for step, _ in enumerate(measured.steps(TokenBatches(args))):
                     if step == leave_after:
                         break
@@ -215,9 +217,9 @@ def test_a_loop_that_does_not_log_or_leaves_early_is_told_so(settle):
 
 def gpu_run(args, nvml, cuda, joules=7):
     """A run on a stand-in for a GPU, which takes so much energy a step: its record's quality."""
-    args.hardware = hardware.CUDA(torch.device("cpu"), cuda, nvml)
+    args.hardware = CUDA(torch.device("cpu"), cuda, nvml)
     nvml.calls.clear()
-    with run.Run(args, torch.nn.Identity(), None) as measured:
+    with Run(args, torch.nn.Identity(), None) as measured:
         for _ in measured.steps(TokenBatches(args)):
             nvml.energy_mj += joules * 1000
             measured.log(1.0)
@@ -311,7 +313,7 @@ def test_a_dataset_that_is_not_there_is_one_line(dataset, tmp_path):
 
 def test_help_is_the_docstring_even_with_percent_signs(capsys):
     with pytest.raises(SystemExit) as ended:
-        run.parse_args("Saves 50% of %s.\n\nParent: none", ["--help"], "x")
+        parse_args("Saves 50% of %s.\n\nParent: none", ["--help"], "x")
     assert ended.value.code == 0
     assert "Saves 50% of %s.\n\nParent: none" in capsys.readouterr().out
 
@@ -332,7 +334,7 @@ def test_rounds_by_hand_are_processes_with_their_own_seed(tmp_path):
 
 def test_on_a_terminal_there_is_a_bar_elsewhere_there_are_lines(tmp_path):
     file = ["--results-file", str(tmp_path / "results.csv")]
-    command = [sys.executable, str(ROOT / "no_optimization.py"), *TINY, *file]
+    command = [sys.executable, str(paths.ROOT / "no_optimization.py"), *TINY, *file]
     command += ["--steps", "30", "--batch-size", "3"]
     ours, theirs = pty.openpty()
     termios.tcsetwinsize(theirs, (24, 120))
@@ -389,7 +391,7 @@ def test_a_missing_package_is_a_row_with_the_reason_and_no_failure(settle, monke
 
 def test_an_old_gpu_is_told_what_tf32_needs(settle):
     args = settle()
-    args.hardware = hardware.CUDA(torch.device("cpu"), cuda=FakeCuda(capability=(7, 5)))
+    args.hardware = CUDA(torch.device("cpu"), cuda=FakeCuda(capability=(7, 5)))
     with pytest.raises(Unsupported, match="needs compute capability 8.0; .* has 7.5"):
         args.require("tf32")
 
@@ -421,7 +423,7 @@ def test_a_run_that_is_stopped_leaves_the_file_as_it_was(how, tmp_path):
     path = tmp_path / "results.csv"
     assert script("--steps", "3", "--warmup", "1", "--results-file", str(path)).returncode == 0
     before = path.read_bytes()
-    command = [sys.executable, str(ROOT / "no_optimization.py"), *TINY, "--steps", "100000"]
+    command = [sys.executable, str(paths.ROOT / "no_optimization.py"), *TINY, "--steps", "100000"]
     process = subprocess.Popen(
         [*command, "--results-file", str(path)], stderr=subprocess.PIPE, text=True
     )

@@ -7,8 +7,15 @@ import pandas as pd
 import pytest
 
 from tests.rows import rows_of
-from Utils import hardware, ladder, launch, results, scaling
-from Utils.errors import UserError
+from Utils.analysis import scaling
+from Utils.base import ladder, results
+from Utils.base.errors import UserError
+from Utils.commands import scaling as scaling_command
+from Utils.device import devices
+from Utils.device.devices import ImaginedGPU
+from Utils.draw import scaling_chart
+from Utils.launch import torchrun
+from Utils.launch.torchrun import DEFAULT
 
 
 def rows_from(step_ms, plan, rounds=5, noise=0.0):
@@ -34,15 +41,15 @@ def test_both_kinds_meet_in_one_run_at_the_fewest_processes():
 
 def test_an_automatic_batch_fits_one_process_and_is_shared_evenly_by_more(monkeypatch):
     auto = SimpleNamespace(batch_size="auto", model="gpt2", seq_len="auto", device="cpu")
-    assert scaling.batch(auto, [1, 2, 3]) == 6
+    assert scaling_command.batch(auto, [1, 2, 3]) == 6
     # One process alone has to take all of it: 16 sequences of 124M fit on this GPU, 128 would not.
-    gpu = hardware.ImaginedGPU("a GPU", 80 * 2**30)
-    monkeypatch.setattr(hardware, "choose", lambda wanted: gpu)
-    assert [scaling.batch(auto, counts) for counts in ([1, 2, 4, 8], [1, 3])] == [16, 15]
+    gpu = ImaginedGPU("a GPU", 80 * 2**30)
+    monkeypatch.setattr(devices, "choose", lambda wanted: gpu)
+    assert [scaling_command.batch(auto, counts) for counts in ([1, 2, 4, 8], [1, 3])] == [16, 15]
     asked = SimpleNamespace(batch_size=8)
-    assert scaling.batch(asked, [1, 2, 4]) == 8
+    assert scaling_command.batch(asked, [1, 2, 4]) == 8
     with pytest.raises(UserError, match="3 processes cannot share it evenly; try --batch-size 3"):
-        scaling.batch(asked, [1, 3])
+        scaling_command.batch(asked, [1, 3])
 
 
 def test_perfect_scaling_is_an_efficiency_of_1_and_none_at_all_of_1_over_n():
@@ -88,7 +95,7 @@ def test_a_number_of_processes_that_failed_is_left_out():
 def test_the_chart_has_the_ideal_line_and_both_kinds():
     plan = scaling.shapes([1, 2, 4], 4)
     found = scaling.efficiencies(rows_from(lambda n, B: 10 * B, plan), plan, [1, 2, 4])
-    (axes,) = scaling.draw(found, "words").axes
+    (axes,) = scaling_chart.draw(found, "words").axes
     ideal = axes.get_lines()[0]
     assert list(ideal.get_xdata()) == [1, 2, 4] and list(ideal.get_ydata()) == [1, 2, 4]
     texts = [text.get_text() for text in axes.get_legend().get_texts()]
@@ -110,17 +117,17 @@ def test_rounds_are_interleaved_and_every_other_one_goes_backwards(tmp_path, mon
 
     file = tmp_path / "results.csv"
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(launch, "launch", stand_in)
-    monkeypatch.setattr("Utils.hardware.available", lambda wanted: (2, "2 cores"))
+    monkeypatch.setattr(torchrun, "launch", stand_in)
+    monkeypatch.setattr("Utils.device.devices.available", lambda wanted: (2, "2 cores"))
     every = lambda name, path: {row["run_id"] for row in results.check(path)}  # noqa: E731
-    monkeypatch.setattr("Utils.suite._runs_of", every)
+    monkeypatch.setattr("Utils.launch.suite._runs_of", every)
     flags = ["--gpus=1 2", "--device=cpu", "--rounds=2", f"--results-file={file}"]
-    assert scaling.main(flags) == 0
+    assert scaling_command.main(flags) == 0
     one = [(1, 2), (2, 2), (2, 4)]
     assert ran == [(r, n, B, 1) for r, plan in ((0, one), (1, one[::-1])) for n, B in plan]
     assert "plots/scaling.png" in capsys.readouterr().out
-    assert ladder.get(launch.DEFAULT)
+    assert ladder.get(DEFAULT)
     with pytest.raises(UserError, match="there are 2 cores here, for one process each"):
-        scaling.main(["--gpus=1 8", "--device=cpu"])
+        scaling_command.main(["--gpus=1 8", "--device=cpu"])
     with pytest.raises(UserError, match="nothing to compare with"):
-        scaling.main(["--gpus=2", "--device=cpu"])
+        scaling_command.main(["--gpus=2", "--device=cpu"])

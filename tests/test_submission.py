@@ -12,8 +12,11 @@ import matplotlib.pyplot as plt
 import pytest
 
 from tests.rows import rows_of
-from Utils import gallery, results, submission
-from Utils.errors import UserError
+from Utils.base import results
+from Utils.base.errors import UserError
+from Utils.commands import gallery, submit
+from Utils.draw import gallery_chart
+from Utils.share import collection, submission
 
 HOME, USER, HOST = "/home/zelda.q", "zelda.q", "deepthought"
 PLANTED = ("zelda", "deepthought", "mortimer")
@@ -310,15 +313,15 @@ def test_one_that_is_whole_is_unpacked_to_its_device_and_never_over_another(here
 
 def test_the_command_line_makes_checks_and_adds(here, no_charts, capsys):
     measured(here)
-    submission.main(["make"])
+    submit.main(["make"])
     (path,) = here.glob("*.zip")
     assert path.name == "Test_GPU-20260101.zip" and path.name in capsys.readouterr().out
-    submission.main(["check", str(path)])
+    submit.main(["check", str(path)])
     assert "whole; device Test GPU, torch 2.13.0" in capsys.readouterr().out
-    submission.main(["add", str(path)])
+    submit.main(["add", str(path)])
     assert (here / "results" / "Test_GPU" / path.stem / "manifest.json").exists()
     with pytest.raises(SystemExit) as end:
-        submission.main(["check"])
+        submit.main(["check"])
     assert end.value.code == 2
 
 
@@ -341,12 +344,12 @@ def three(here, no_charts):
 
 def test_devices_of_one_shape_are_drawn_side_by_side_and_others_named(three, monkeypatch, capsys):
     measured(three, device="My GPU", rounds=3)
-    panels, left_out = gallery.collect(three / "results.csv")
+    panels, left_out = collection.collect(three / "results.csv")
     assert [panel["device"] for panel in panels] == ["GPU $A$", "GPU B", "My GPU"]
     assert left_out == [
         "GPU C: gpt2 1x1024, where the others are gpt2 1x64, which is no comparison"
     ]
-    figure = gallery.draw(panels, left_out)
+    figure = gallery_chart.draw(panels, left_out)
     assert len(figure.axes) == 3
     for axes, panel in zip(figure.axes, panels, strict=True):
         points = [line for line in axes.lines if line.get_marker() == "o"]
@@ -365,24 +368,24 @@ def test_devices_of_one_shape_are_drawn_side_by_side_and_others_named(three, mon
 
 def test_tainted_runs_and_repeated_results_are_not_drawn(three):
     measured(three, device="My GPU", note="tainted: heat")
-    _, left_out = gallery.collect(three / "results.csv")
+    _, left_out = collection.collect(three / "results.csv")
     assert any("no clean timings of no_optimization" in text for text in left_out)
     again = three / "results" / "GPU_B" / "again"
     again.mkdir()
     (again / "results.csv").write_bytes(
         (three / "results" / "GPU_B" / "b" / "results.csv").read_bytes()
     )
-    panels, left_out = gallery.collect(None)
+    panels, left_out = collection.collect(None)
     assert len(panels) == 2 and any("same results as another's" in text for text in left_out)
 
 
 def test_without_any_results_one_line_says_so(here):
     with pytest.raises(UserError, match="no results to draw"):
-        gallery.collect(here / "results.csv")
+        collection.collect(here / "results.csv")
 
 
 def test_where_all_results_are_damaged_their_damage_is_said(here):
     file = here / "damaged.csv"
     file.write_text("damaged, but mine")
     with pytest.raises(UserError, match="damaged.csv, line 1: has another header"):
-        gallery.collect(file)
+        collection.collect(file)

@@ -12,7 +12,9 @@ import pytest
 
 from tests.known import changed, copy_project
 from tests.rows import untainted
-from Utils import data, results, suite
+from Utils.base import paths, results
+from Utils.base.results import HEADER
+from Utils.launch import suite
 
 FLAGS = ["MODEL=gpt2-tiny", "STEPS=3", "WARMUP=1", "DATASET=synthetic", "DEVICE=cpu"]
 PARENT = "Parent: no_optimization"
@@ -69,7 +71,7 @@ def quick(tmp_path):
 
 def make(project, *words, **options):
     command = ["make", f"PYTHON={sys.executable}", *FLAGS, *words]
-    environment = {**os.environ, "CACHE_DIR": str(data.CACHE), "CUDA_VISIBLE_DEVICES": ""}
+    environment = {**os.environ, "CACHE_DIR": str(paths.CACHE), "CUDA_VISIBLE_DEVICES": ""}
     return subprocess.run(
         command, cwd=project, env=environment, capture_output=True, text=True, **options
     )
@@ -77,9 +79,9 @@ def make(project, *words, **options):
 
 def run_suite(project, *words):
     """What `make all` runs, without what it draws and measures besides."""
-    command = [sys.executable, "-m", "Utils.suite"]
+    command = [sys.executable, "-m", "Utils.commands.suite"]
     command += [f"--{flag.lower()}" for flag in (*FLAGS, *words)]
-    environment = {**os.environ, "CACHE_DIR": str(data.CACHE), "CUDA_VISIBLE_DEVICES": ""}
+    environment = {**os.environ, "CACHE_DIR": str(paths.CACHE), "CUDA_VISIBLE_DEVICES": ""}
     return subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True)
 
 
@@ -182,7 +184,14 @@ def test_ctrl_c_ends_the_suite_and_keeps_what_was_done(project):
     loop = "for idx, targets in"
     idea(project, "endless", (loop, f"while True: pass\n        {loop}"))
     process = subprocess.Popen(
-        [sys.executable, "-m", "Utils.suite", "no_optimization", "endless", "tensorFloat32"]
+        [
+            sys.executable,
+            "-m",
+            "Utils.commands.suite",
+            "no_optimization",
+            "endless",
+            "tensorFloat32",
+        ]
         + [f"--{flag.lower()}" for flag in FLAGS],
         cwd=project,
         stderr=subprocess.PIPE,
@@ -203,7 +212,7 @@ def test_ctrl_c_ends_the_suite_and_keeps_what_was_done(project):
 def test_reset_keeps_the_old_file_and_init_never_empties_one(project):
     assert make(project, "init_results").returncode == 0
     header = (project / "results.csv").read_bytes()
-    assert header.decode() == results.HEADER + "\n"
+    assert header.decode() == HEADER + "\n"
     (project / "results.csv").write_text("damaged, but mine")
     done = make(project, "init_results")
     assert done.returncode != 0 and "line 1: has another header" in done.stderr
@@ -245,9 +254,9 @@ def kept(project):
 @pytest.mark.parametrize("victim", ["suite", "child"])
 def test_a_killed_suite_goes_on_where_it_was(victim, quick):
     flags = [*FLAGS, "STEPS=40", "ROUNDS=2"]
-    command = [sys.executable, "-m", "Utils.suite"]
+    command = [sys.executable, "-m", "Utils.commands.suite"]
     command += [f"--{flag.lower()}" for flag in flags]
-    environment = {**os.environ, "CACHE_DIR": str(data.CACHE), "CUDA_VISIBLE_DEVICES": ""}
+    environment = {**os.environ, "CACHE_DIR": str(paths.CACHE), "CUDA_VISIBLE_DEVICES": ""}
     environment["STEPS_S"] = "0.5"
     options = {"cwd": quick, "env": environment, "text": True}
     process = subprocess.Popen(
@@ -281,9 +290,14 @@ def test_more_rounds_run_only_what_is_missing_and_a_complete_suite_starts_anew(q
 
 
 def test_rounds_can_be_added_to_others(quick):
-    command = [sys.executable, "-m", "Utils.suite", *(f"--{flag.lower()}" for flag in FLAGS)]
+    command = [
+        sys.executable,
+        "-m",
+        "Utils.commands.suite",
+        *(f"--{flag.lower()}" for flag in FLAGS),
+    ]
     command += ["--round", "3"]
-    environment = {**os.environ, "CACHE_DIR": str(data.CACHE), "CUDA_VISIBLE_DEVICES": ""}
+    environment = {**os.environ, "CACHE_DIR": str(paths.CACHE), "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run(command, cwd=quick, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     runs = results.read(quick / "results.csv").groupby("run_id").first()
@@ -304,7 +318,7 @@ def test_a_changed_script_is_measured_anew(quick):
 def test_a_run_that_hangs_is_ended_and_recorded(tmp_path, monkeypatch, capsys):
     whole = suite._python
     monkeypatch.setattr(suite, "_python", lambda c, s, m=None: whole(c, s, m and 0.02))
-    monkeypatch.setattr(suite, "CACHE", tmp_path)
+    monkeypatch.setattr(paths, "CACHE", tmp_path)
     path = tmp_path / "results.csv"
     flags = ["--model", "gpt2-tiny", "--dataset", "synthetic", "--steps", "1000000"]
     assert suite.main(["no_optimization", *flags, "--results-file", str(path)]) == 1

@@ -5,8 +5,12 @@ import pandas as pd
 import pytest
 
 from tests.rows import committed, rows_of
-from Utils import results, summary
-from Utils.errors import UserError
+from Utils.analysis import intervals, selection, tables
+from Utils.analysis.summary import summarize
+from Utils.base import results
+from Utils.base.errors import UserError
+from Utils.commands import table
+from Utils.commands.table import MARK
 
 
 @pytest.fixture
@@ -35,7 +39,7 @@ def test_medians_and_ratios_leave_warm_up_out(read):
         rows_of("tensorFloat32", [9000, 9, 50, 51, 52]),
         rows_of("brainFloat16", [1, 1, 25, 25.5, 26]),
     )
-    lines = summary.summarize(rows)
+    lines = summarize(rows)
     assert list(lines.index) == ["no_optimization", "tensorFloat32", "brainFloat16"]
     assert list(lines.median_ms) == [102, 51, 25.5]
     assert list(lines.speedup) == pytest.approx([1, 2, 4])
@@ -52,7 +56,7 @@ def test_a_ratio_is_paired_within_rounds(read):
     for r, drift in enumerate((1, 2, 1.5, 3)):
         runs.append(rows_of("no_optimization", [0, 0, *[100 * drift] * 5], round=r))
         runs.append(rows_of("tensorFloat32", [0, 0, *[80 * drift] * 5], round=r))
-    line = summary.summarize(read(*runs)).loc["tensorFloat32"]
+    line = summarize(read(*runs)).loc["tensorFloat32"]
     assert line.speedup == pytest.approx(1.25)
     assert (line.speedup_low, line.speedup_high) == pytest.approx((1.25, 1.25))
     assert line.verdict == "faster" and line.rounds == 4
@@ -60,14 +64,14 @@ def test_a_ratio_is_paired_within_rounds(read):
 
 def test_the_interval_is_students_t_on_log_ratios():
     ratios = np.array([1.02, 1.05, 0.99, 1.03])
-    got = summary.speedup(pd.Series(100 * ratios), pd.Series([100.0] * 4))
+    got = intervals.speedup(pd.Series(100 * ratios), pd.Series([100.0] * 4))
     logs = np.log(ratios)
     half = 3.182446 * logs.std(ddof=1) / 2  # t for 3 degrees of freedom at 97.5%
     assert got["speedup"] == pytest.approx(np.exp(logs.mean()))
     assert got["speedup_low"] == pytest.approx(np.exp(logs.mean() - half), rel=1e-6)
     assert got["speedup_high"] == pytest.approx(np.exp(logs.mean() + half), rel=1e-6)
     assert got["verdict"] == "no detectable difference"
-    swapped = summary.speedup(pd.Series([100.0] * 4), pd.Series(150 * ratios))
+    swapped = intervals.speedup(pd.Series([100.0] * 4), pd.Series(150 * ratios))
     assert swapped["verdict"] == "slower"
 
 
@@ -91,7 +95,7 @@ def test_the_interval_holds_the_true_ratio_19_times_of_20(ratio, outliers, low, 
     random = np.random.default_rng(3)
     experiments, held, wrong = 2000, 0, 0
     for _ in range(experiments):
-        got = summary.speedup(*simulate(ratio, outliers, random))
+        got = intervals.speedup(*simulate(ratio, outliers, random))
         held += got["speedup_low"] <= ratio <= got["speedup_high"]
         wrong += got["verdict"] == "slower" or (ratio == 1 and got["verdict"] == "faster")
     assert low <= held / experiments <= high
@@ -103,14 +107,14 @@ def test_twice_the_same_script_is_no_detectable_difference_19_times_of_20(tmp_pa
     drawn again and again under two names."""
     random = np.random.default_rng(4)
     (tmp_path / "results.csv").write_bytes(committed("results.csv"))
-    measured = summary.select(results.read(tmp_path / "results.csv"))[0]
+    measured = selection.select(results.read(tmp_path / "results.csv"))[0]
     timed = measured[(measured.status == "ok") & (measured.phase == "timed")]
     logs = np.log(timed.groupby(["technique", "round"]).step_ms.median())
     noise = (logs - logs.groupby("technique").transform("mean")).to_numpy()
     verdicts = []
     for _ in range(2000):
         first, second = (pd.Series(np.exp(random.choice(noise, 5))) for _ in range(2))
-        verdicts.append(summary.speedup(first, second)["verdict"])
+        verdicts.append(intervals.speedup(first, second)["verdict"])
     assert verdicts.count("no detectable difference") / len(verdicts) >= 0.94
 
 
@@ -118,7 +122,7 @@ def test_twice_the_same_script_is_no_detectable_difference_19_times_of_20(tmp_pa
 def test_three_percent_are_found_in_eight_rounds_of_one_percent_noise(slower, found):
     random = np.random.default_rng(5)
     verdicts = [
-        summary.speedup(*simulate(1 / slower, 0, random, rounds=8))["verdict"] for _ in range(500)
+        intervals.speedup(*simulate(1 / slower, 0, random, rounds=8))["verdict"] for _ in range(500)
     ]
     assert verdicts.count("slower") / len(verdicts) >= found
     assert verdicts.count("faster") / len(verdicts) < 0.05
@@ -128,20 +132,20 @@ def test_losses_are_compared_within_rounds():
     """Seeds differ by far more than techniques do; the pairs see through it."""
     seeds = pd.Series([5.0, 5.4, 4.7, 5.2])
     worse = seeds + [0.010, 0.012, 0.009, 0.011]
-    got = summary.loss_difference(seeds, worse)
+    got = intervals.loss_difference(seeds, worse)
     assert got["loss_difference"] == pytest.approx(0.0105)
     assert got["loss_low"] > 0.008 and got["loss_verdict"] == "worse"
-    assert summary.loss_difference(worse, seeds)["loss_verdict"] == "better"
+    assert intervals.loss_difference(worse, seeds)["loss_verdict"] == "better"
     same = seeds + [0.01, -0.01, 0.005, -0.004]
-    assert summary.loss_difference(seeds, same)["loss_verdict"] == "indistinguishable"
-    assert summary.loss_difference(seeds, seeds)["loss_verdict"] == "indistinguishable"
-    one = summary.loss_difference(seeds[:1], worse)
+    assert intervals.loss_difference(seeds, same)["loss_verdict"] == "indistinguishable"
+    assert intervals.loss_difference(seeds, seeds)["loss_verdict"] == "indistinguishable"
+    one = intervals.loss_difference(seeds[:1], worse)
     assert one["loss_verdict"] == "one round: no interval" and np.isnan(one["loss_low"])
 
 
 def test_losses_that_agree_to_the_last_bit_are_exact(read):
     third = 1 / 3
-    lines = summary.summarize(
+    lines = summarize(
         read(
             rows_of("no_optimization", [9, 9, 9], loss=third),
             rows_of("tensorFloat32", [9, 9, 9], loss=third),
@@ -149,7 +153,7 @@ def test_losses_that_agree_to_the_last_bit_are_exact(read):
         )
     )
     assert list(lines.parity[1:]) == ["exact", "numerics changed"]
-    assert [summary.loss_text(line) for _, line in lines.iterrows()][1:] == ["0", "+0.0000"]
+    assert [tables.loss_text(line) for _, line in lines.iterrows()][1:] == ["0", "+0.0000"]
 
 
 def test_a_loss_that_is_not_finite_is_no_missing_value(read):
@@ -159,14 +163,14 @@ def test_a_loss_that_is_not_finite_is_no_missing_value(read):
         for name, loss in (("no_optimization", 5.0), ("tensorFloat32", float("nan") if r else 5.0))
     ]
     rows = read(*runs)
-    line = summary.summarize(rows).loc["tensorFloat32"]
+    line = summarize(rows).loc["tensorFloat32"]
     assert line.loss_verdict == "diverged" and line.parity == "numerics changed"
-    assert summary.table(rows).count("diverged") == 1
+    assert tables.table(rows).count("diverged") == 1
 
 
 def test_a_note_cannot_break_the_table(read):
     rows = read(rows_of("no_optimization", [], status="failed", note="a | b"))
-    assert r"a \| b" in summary.table(rows)
+    assert r"a \| b" in tables.table(rows)
 
 
 def test_the_newest_run_decides_which_rows_are_compared(read):
@@ -177,14 +181,14 @@ def test_the_newest_run_decides_which_rows_are_compared(read):
         rows_of("no_optimization", [9, 9, 41], device="New GPU", seq_len=128),
         rows_of("tensorFloat32", [9, 9, 20], device="New GPU"),
     )
-    chosen, left_out = summary.select(rows)
+    chosen, left_out = selection.select(rows)
     assert set(chosen.device) == {"New GPU"} and set(chosen.seq_len) == {64}
-    assert summary.summarize(chosen).speedup["tensorFloat32"] == pytest.approx(2)
+    assert summarize(chosen).speedup["tensorFloat32"] == pytest.approx(2)
     assert "2 runs of gpt2 1x64 on Old GPU" in left_out and "1x128 on New GPU" in left_out
-    chosen, _ = summary.select(rows, "old")
+    chosen, _ = selection.select(rows, "old")
     assert set(chosen.device) == {"Old GPU"}
     with pytest.raises(UserError, match="no results of a device named 'H100'; there are Old GPU"):
-        summary.select(rows, "H100")
+        selection.select(rows, "H100")
 
 
 @pytest.mark.parametrize(
@@ -200,31 +204,31 @@ def test_unlike_runs_are_never_mixed(other, read):
     rows = read(
         rows_of("tensorFloat32", [9, 9, 50]), rows_of("no_optimization", [9, 9, 9], **other)
     )
-    chosen, left_out = summary.select(rows)
+    chosen, left_out = selection.select(rows)
     assert set(chosen.technique) == {"no_optimization"} and "1 run of" in left_out
 
 
 def test_runs_in_several_processes_are_left_out_though_they_are_newer(read):
     alone = rows_of("no_optimization", [9, 9, 9])
     several = rows_of("distributed_data_parallel", [5, 5, 5], world_size=2)
-    chosen, left_out = summary.select(read(alone, several))
+    chosen, left_out = selection.select(read(alone, several))
     assert set(chosen.world_size) == {1} and left_out == "left out: 1 run in several processes"
     no_others = read().query("world_size == 2")
-    assert len(summary.select(no_others)[0]) == 3 and summary.select(no_others)[1] == ""
-    assert "on 2 x Test GPU" in summary.groups(no_others)[0][0]
+    assert len(selection.select(no_others)[0]) == 3 and selection.select(no_others)[1] == ""
+    assert "on 2 x Test GPU" in selection.groups(no_others)[0][0]
 
 
 def test_an_idea_on_a_dirty_tree_is_compared_with_its_commits_runs(read):
     idea = rows_of("my_own", [9, 9, 50], commit="abc1234-dirty")
-    chosen, left_out = summary.select(read(rows_of("no_optimization", [9, 9, 100]), idea))
-    assert summary.summarize(chosen).speedup["my_own"] == pytest.approx(2) and not left_out
-    assert "commit abc1234, abc1234-dirty" in summary.table(chosen)
+    chosen, left_out = selection.select(read(rows_of("no_optimization", [9, 9, 100]), idea))
+    assert summarize(chosen).speedup["my_own"] == pytest.approx(2) and not left_out
+    assert "commit abc1234, abc1234-dirty" in tables.table(chosen)
 
 
 def test_a_repeated_run_replaces_the_older_one(read):
     rows = read(rows_of("no_optimization", [9, 9, 100]), rows_of("no_optimization", [9, 9, 90]))
-    chosen, left_out = summary.select(rows)
-    assert summary.summarize(chosen).median_ms["no_optimization"] == 90
+    chosen, left_out = selection.select(rows)
+    assert summarize(chosen).median_ms["no_optimization"] == 90
     assert left_out == "left out: 1 run repeated since"
 
 
@@ -236,7 +240,7 @@ def test_the_table_carries_status_reason_memory_and_loss(read):
         rows_of("8bit_optimizer", [], status="unsupported", note="needs bitsandbytes"),
         rows_of("my_own", [9, 9, 25, 25]),
     )
-    table = summary.table(rows)
+    table = tables.table(rows)
     cells = cells_of(table)
     assert cells["no_optimization"] == {
         "status": "ok",
@@ -267,22 +271,22 @@ def test_a_round_that_failed_is_told_beside_those_that_did_not(read):
         rows_of("no_optimization", [9, 9, 100]),
         rows_of("no_optimization", [], round=1, status="out_of_memory", note="too big"),
     )
-    line = summary.summarize(rows).loc["no_optimization"]
+    line = summarize(rows).loc["no_optimization"]
     assert line.status == "ok" and line.note == "round 1: out_of_memory: too big"
 
 
 def test_the_table_goes_between_the_marks_of_a_page(read, tmp_path):
     read(rows_of("no_optimization", [9, 9, 100]))
     page = tmp_path / "page.md"
-    page.write_text(f"above\n{summary.MARK}\nold\n{summary.MARK}\nbelow\n")
+    page.write_text(f"above\n{MARK}\nold\n{MARK}\nbelow\n")
     flags = ["--results-file", str(tmp_path / "results.csv"), "--into", str(page)]
-    summary.main(flags)
+    table.main(flags)
     text = page.read_text()
     assert text.startswith("above\n") and text.endswith("\nbelow\n") and "old" not in text
     assert "| no_optimization" in text
     page.write_text("no marks")
     with pytest.raises(UserError, match="page.md: has no two marks"):
-        summary.main(flags)
+        table.main(flags)
     assert page.read_text() == "no marks"
 
 
@@ -315,20 +319,20 @@ SHAPE = pd.Series({"model": "gpt2", "batch_size": 4, "seq_len": 256})
 def test_the_first_loss_tells_rounding_from_another_model(off, label):
     baseline = losses_of(10.95, 11.02, 10.98)
     own = losses_of(*(10.95, 11.02, 10.98) + np.array(off))
-    assert summary.parity(baseline, own, SHAPE) == label
+    assert intervals.parity(baseline, own, SHAPE) == label
 
 
 def test_rounding_averages_out_over_the_tokens_of_a_step():
     baseline, own = losses_of(10.95), losses_of(10.952)
     small = pd.Series({"model": "gpt2", "batch_size": 1, "seq_len": 64})
-    assert summary.parity(baseline, own, small) == "numerics changed"
-    assert summary.parity(baseline, own, SHAPE) == "model changed"
+    assert intervals.parity(baseline, own, small) == "numerics changed"
+    assert intervals.parity(baseline, own, SHAPE) == "model changed"
 
 
 def test_losses_of_later_steps_say_nothing_about_the_model():
     baseline, own = losses_of(10.95), losses_of(10.95)
     own[0, 1] += 2
-    assert summary.parity(baseline, own, SHAPE) == "numerics changed"
+    assert intervals.parity(baseline, own, SHAPE) == "numerics changed"
 
 
 def test_parameters_that_are_never_updated_are_another_model(read):
@@ -339,9 +343,9 @@ def test_parameters_that_are_never_updated_are_another_model(read):
     full, part = ({"updated_parameters": n} for n in (124, 123))
     ids = dict(zip(rows.technique, rows.run_id, strict=True))
     records = {ids["no_optimization"]: full, ids["tensorFloat32"]: full}
-    assert summary.summarize(rows, records).parity["tensorFloat32"] == "numerics changed"
+    assert summarize(rows, records).parity["tensorFloat32"] == "numerics changed"
     records[ids["tensorFloat32"]] = part
-    assert summary.summarize(rows, records).parity["tensorFloat32"] == "model changed"
+    assert summarize(rows, records).parity["tensorFloat32"] == "model changed"
 
 
 # What the records add ---------------------------------------------------------------------------
@@ -368,7 +372,7 @@ def record_of(**parts):
 def test_memory_limits_and_cost_come_from_the_records(read):
     rows = read(rows_of("no_optimization", [9, 9, 100], batch_size=10, seq_len=1000))
     records = {rows.run_id[0]: record_of()}
-    line = summary.summarize(rows, records).loc["no_optimization"]
+    line = summarize(rows, records).loc["no_optimization"]
     assert (line.weights_mib, line.optimizer_state_mib, line.rest_mib) == (475, 950, 700)
     assert line.device_mib == 3000 and line.grade == "clean"
     # 10,000 tokens in 0.1 s are 100,000 tokens/s, at 1e9 FLOP a token 100 TFLOP/s
@@ -378,7 +382,7 @@ def test_memory_limits_and_cost_come_from_the_records(read):
     assert line.hours_per_billion == pytest.approx(1e9 / 100_000 / 3600)
     assert line.joules_per_million == pytest.approx(500 * 10)
     assert line.kwh_per_billion == pytest.approx(0.5 * 1e9 / 100_000 / 3600)
-    text = summary.table(rows, records=records, price=2.5)
+    text = tables.table(rows, records=records, price=2.5)
     memory = cells_of(text, "Memory at its peak, by kind")["no_optimization"]
     assert memory["optimizer state (MiB)"] == "950" and memory["peak (GiB)"] == "0.88"
     assert "held by torch (MiB)" not in memory
@@ -392,7 +396,7 @@ def test_an_update_of_fewer_bytes_has_no_floor(read):
     rows = read(rows_of("no_optimization", [9, 9, 100]))
     small = record_of()
     small["memory"]["optimizer_state_mib"] = 242.0  # two moments of 8 bits
-    line = summary.summarize(rows, {rows.run_id[0]: small}).loc["no_optimization"]
+    line = summarize(rows, {rows.run_id[0]: small}).loc["no_optimization"]
     assert np.isnan(line.floor_ms) and np.isnan(line.floor_speedup) and line.tflops > 0
 
 
@@ -408,21 +412,21 @@ def test_on_a_page_all_but_the_ladders_speed_is_folded(read):
     def round_of(index):
         return [rows_of(name, [9, 9, ms[index]], round=index) for name, ms in times.items()]
 
-    assert "Against" not in summary.table(read(*round_of(0)))  # one round says nothing
+    assert "Against" not in tables.table(read(*round_of(0)))  # one round says nothing
     rows = read(*round_of(1))
-    text = summary.table(rows, folded=True)
+    text = tables.table(rows, folded=True)
     assert list(cells_of(text)) == [*times][:4]
     page = text.replace("<summary>", "").replace("</summary>", ":")
     assert list(cells_of(page, "Beyond the ladder")) == ["untied_weights"]
     assert text.count("<details>") == text.count("\n</details>") == 2
     said = "Against their parents: faster: tensorFloat32 2.00x; slower: brainFloat16 0.50x; "
     said += "no detectable difference: torch_compile."
-    assert said in text and said in summary.table(rows)
-    assert "<details>" not in summary.table(rows)
+    assert said in text and said in tables.table(rows)
+    assert "<details>" not in tables.table(rows)
 
 
 def test_without_records_what_is_not_known_is_left_out(read):
-    text = summary.table(read(rows_of("no_optimization", [9, 9, 100])))
+    text = tables.table(read(rows_of("no_optimization", [9, 9, 100])))
     assert "Memory at its peak" not in text and "from the limit" not in text
     assert list(cells_of(text, "What a billion tokens take")["no_optimization"]) == [
         "hours for 10^9 tokens"
@@ -437,7 +441,7 @@ def test_tainted_runs_are_marked_with_their_reason(read):
     ]
     rows = read(*runs)
     records = {run_id: record_of() for run_id in rows.run_id}
-    lines = summary.summarize(rows, records)
+    lines = summarize(rows, records)
     assert lines.grade["no_optimization"] == "tainted in 1 of 2 rounds: slowed by 8%; hot"
     assert lines.note["no_optimization"] == "loud"
     assert lines.grade["tensorFloat32"] == "clean"
@@ -465,10 +469,10 @@ def test_compiling_has_paid_when_its_extra_warm_up_is_saved(own, steps, read):
         run_id: record_of(**(compiled if name in ("torch_compile", "flash_attention") else {}))
         for name, run_id in zip(rows.technique, rows.run_id, strict=True)
     }
-    lines = summary.summarize(rows, records)
+    lines = summarize(rows, records)
     assert lines.break_even_steps["torch_compile"] == steps
     assert lines.break_even_steps.drop("torch_compile").isna().all()  # flash's parent compiles too
-    cells = cells_of(summary.table(rows, records=records), "How far from the limit")
+    cells = cells_of(tables.table(rows, records=records), "How far from the limit")
     assert cells["torch_compile"]["compiled"] == "1 graph, cold cache; 2 recompiled"
     text = {49: "49 steps", np.inf: "never", 0: "0 steps"}[steps]
     assert cells["torch_compile"]["has paid after"] == text
@@ -479,13 +483,13 @@ def test_whether_compiling_pays_is_left_open_where_the_interval_leaves_it_open(r
     for r, ms in enumerate((50, 150, 99, 101)):
         runs += [rows_of("brainFloat16", [700, 100, 100, 100], round=r)]
         runs += [rows_of("torch_compile", [3000, ms, ms, ms], round=r)]
-    assert np.isnan(summary.break_even(read(*runs), "torch_compile", "brainFloat16"))
+    assert np.isnan(intervals.break_even(read(*runs), "torch_compile", "brainFloat16"))
 
 
 @pytest.mark.parametrize("price", ["free", "-1", "inf"])
 def test_a_price_that_is_none_is_one_line(price, capsys):
     with pytest.raises(SystemExit) as ended:
-        summary.main(["--price", price])
+        table.main(["--price", price])
     assert ended.value.code == 2
     assert f"table: error: argument --price: '{price}' is not a price" in capsys.readouterr().err
 
@@ -494,5 +498,5 @@ def test_a_step_that_stands_there_twice_ends_nothing(read):
     runs = [rows_of(name, [9, 9, 9, 8, 8]) for name in ("no_optimization", "tensorFloat32")]
     for run in runs:
         run[4]["step"] = 3
-    lines = summary.summarize(read(*runs))
+    lines = summarize(read(*runs))
     assert lines.parity["tensorFloat32"] == "exact"

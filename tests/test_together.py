@@ -12,11 +12,15 @@ import psutil
 import pytest
 
 from tests.rows import rows_of
-from Utils import ladder, results, together
-from Utils.errors import Unsupported, UserError
+from Utils.analysis import throughput
+from Utils.base import ladder, paths, results
+from Utils.base.errors import Unsupported, UserError
+from Utils.commands import together as together_command
+from Utils.launch import together
+from Utils.launch.together import Failed, Part
 
 FLAGS = ["--model=gpt2-tiny", "--steps=6", "--warmup=2", "--dataset=synthetic", "--device=cpu"]
-PART = together.Part(
+PART = Part(
     began=100.0, step_s=np.array([1.0, 1.0, 2.0]), tokens=64, peak_mib=300.0, note="", record={}
 )
 
@@ -32,27 +36,27 @@ def left():
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
     """The scratch of these tests alone; tokens and the like are where they are."""
-    monkeypatch.setattr(together, "CACHE", tmp_path / "cache")
+    monkeypatch.setattr(paths, "CACHE", tmp_path / "cache")
     yield tmp_path / "cache"
     assert not list((tmp_path / "cache").iterdir())
 
 
 def test_only_the_time_in_which_all_train_counts():
-    assert together.tokens_per_second([PART]) == pytest.approx([3 * 64 / 4])
+    assert throughput.tokens_per_second([PART]) == pytest.approx([3 * 64 / 4])
     late = replace(PART, began=101.5, step_s=np.array([0.5, 5.0]), tokens=10)
     # from 101.5 to 104: half of a step and a whole one, against a whole one and 2 of 5 seconds
-    assert together.tokens_per_second([PART, late]) == pytest.approx([96 / 2.5, 14 / 2.5])
-    assert together.tokens_per_second([late, PART]) == pytest.approx([14 / 2.5, 96 / 2.5])
+    assert throughput.tokens_per_second([PART, late]) == pytest.approx([96 / 2.5, 14 / 2.5])
+    assert throughput.tokens_per_second([late, PART]) == pytest.approx([14 / 2.5, 96 / 2.5])
 
 
 def test_the_rounds_are_compared_in_pairs():
     halves = [replace(PART, step_s=PART.step_s * slower) for slower in (1.6, 1.7, 1.8)]
-    ratio = together.compare([[PART]] * 3, [[one, one] for one in halves])
+    ratio = throughput.compare([[PART]] * 3, [[one, one] for one in halves])
     assert ratio["speedup"] == pytest.approx(2 / (1.6 * 1.7 * 1.8) ** (1 / 3))
     assert ratio["verdict"] == "faster" and ratio["speedup_low"] > 1
     worse = [replace(PART, step_s=PART.step_s * slower) for slower in (2.6, 2.7, 2.8)]
-    assert together.compare([[PART]] * 3, [[one, one] for one in worse])["verdict"] == "slower"
-    assert np.isnan(together.compare([[PART]], [[PART, PART]])["speedup_low"])
+    assert throughput.compare([[PART]] * 3, [[one, one] for one in worse])["verdict"] == "slower"
+    assert np.isnan(throughput.compare([[PART]], [[PART, PART]])["speedup_low"])
 
 
 def test_two_at_once_are_measured_and_leave_no_rows(cache, capsys, tmp_path, monkeypatch):
@@ -61,14 +65,14 @@ def test_two_at_once_are_measured_and_leave_no_rows(cache, capsys, tmp_path, mon
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     monkeypatch.setenv("SUITE", "")
     monkeypatch.chdir(tmp_path)
-    assert together.main(["no_optimization", "--n=2", *FLAGS]) == 0
+    assert together_command.main(["no_optimization", "--n=2", *FLAGS]) == 0
     said = capsys.readouterr().out
     ((one,), (first, second)) = kept
     assert one.record["threads"] == 2
     assert first.record["threads"] == second.record["threads"] == 1
     assert abs(first.began - second.began) < 0.2  # their warm-ups never end that close together
     assert len(first.step_s) == 4 and first.record["settings"] == one.record["settings"]
-    rates = [together.tokens_per_second(parts).sum() for parts in kept]
+    rates = [throughput.tokens_per_second(parts).sum() for parts in kept]
     assert f"2 at once train {rates[1] / rates[0]:.2f}x as many tokens a second" in said
     assert re.search(rf"\| +2 \| +1 \| +[\d,]+ \+ [\d,]+ \| +{rates[1]:,.0f} \|", said), said
     assert f"{first.peak_mib:,.0f} + {second.peak_mib:,.0f} |" in said
@@ -83,9 +87,9 @@ def test_one_that_ends_is_named_and_the_others_are_ended(cache, monkeypatch):
     with pytest.raises(Unsupported, match="fused_cross_entropy, process . of 2: unsupported: Tri"):
         at_once("fused_cross_entropy")
     assert not left()
-    monkeypatch.setattr(together.time, "sleep", lambda _: [late.kill() for late in left()[1:]])
+    monkeypatch.setattr(time, "sleep", lambda _: [late.kill() for late in left()[1:]])
     reason = r"no_optimization, process 2 of 2: failed: killed by SIGKILL \(out of memory\?\)"
-    with pytest.raises(together.Failed, match=reason):
+    with pytest.raises(Failed, match=reason):
         at_once("no_optimization")
     assert not left()
 
@@ -94,23 +98,30 @@ def test_what_is_interrupted_or_takes_too_long_is_ended(cache, monkeypatch):
     def at_once(minutes=1):
         together.at_once(ladder.get("no_optimization"), 2, FLAGS, minutes)
 
-    with pytest.raises(together.Failed, match="process 1 of 2: failed: ended after the time-out"):
+    with pytest.raises(Failed, match="process 1 of 2: failed: ended after the time-out"):
         at_once(minutes=0)
 
     def interrupt(seconds):
         if len(left()) == 2:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(together.time, "sleep", interrupt)
+    monkeypatch.setattr(time, "sleep", interrupt)
     with pytest.raises(KeyboardInterrupt):
         at_once()
     assert not left()
 
 
 def test_they_end_with_the_one_who_started_them(tmp_path):
-    command = [sys.executable, "-m", "Utils.together", "no_optimization", *FLAGS, "--steps=100000"]
+    command = [
+        sys.executable,
+        "-m",
+        "Utils.commands.together",
+        "no_optimization",
+        *FLAGS,
+        "--steps=100000",
+    ]
     environment, end = {**os.environ, "CACHE_DIR": str(tmp_path)}, time.monotonic() + 60
-    with subprocess.Popen(command, cwd=ladder.ROOT, env=environment) as process:
+    with subprocess.Popen(command, cwd=paths.ROOT, env=environment) as process:
         try:
             while not list(tmp_path.glob("together-*/1/ready")) and time.monotonic() < end:
                 time.sleep(0.1)
@@ -130,9 +141,9 @@ def test_what_cannot_be_is_said(cache, capsys):
         (["nothing"], "nothing"),
     ):
         with pytest.raises(UserError, match=said):
-            together.main(words)
+            together_command.main(words)
     with pytest.raises(SystemExit):
-        together.main(["no_optimization", "--n=1"])
+        together_command.main(["no_optimization", "--n=1"])
     assert "'1' is not a whole number from 2 up" in capsys.readouterr().err
 
 

@@ -9,8 +9,10 @@ from itertools import combinations
 import pytest
 import torch
 
-from Utils import ladder, limits, record, results, run, variants
-from Utils.errors import Unsupported, UserError
+from Utils.base import ladder, merge, results, variants
+from Utils.base.errors import Unsupported, UserError
+from Utils.harness import provenance, work
+from Utils.run import Run, execute
 
 TECHNIQUES = ladder.techniques()
 RUNGS = [t.name for t in TECHNIQUES.values() if t.at_top_level and t.parent]
@@ -33,7 +35,7 @@ NEEDS = {  # every technique whose diff does not apply to the baseline by itself
 
 
 def words(code):
-    return sorted(variants._tokens(code))
+    return sorted(merge._tokens(code))
 
 
 def changed(technique):
@@ -65,7 +67,7 @@ def test_the_whole_without_a_rung_and_with_it_again_is_the_whole(name):
     code = variants.without(name, "fused_optimizer")
     assert code != whole.code
     ast.parse(code)
-    assert variants.merge(code, TECHNIQUES[technique.parent].code, technique.code) == whole.code
+    assert merge.merge(code, TECHNIQUES[technique.parent].code, technique.code) == whole.code
 
 
 @pytest.mark.parametrize("name", [t.name for t in TECHNIQUES.values() if t.parent])
@@ -169,15 +171,15 @@ def test_a_set_is_made_by_the_fewest_merges(tmp_path, monkeypatch):
 
 def test_changes_that_touch_are_both_made_and_others_are_not():
     base = "a b c d e"
-    assert variants.merge("a B c d e", base, "a b C d e") == "a B C d e"
-    assert variants.merge("a c d e", base, "a b X c d e") == "a X c d e"
-    assert variants.merge("a b d e", base, "a b c X d e") == "a b X d e"
-    assert variants.merge("X a b c d e", base, "a b c d") == "X a b c d"
-    assert variants.merge("a b X c d e", base, "a b Y c d e") is None  # in which order?
-    assert variants.merge("a b X d e", base, "a b Y d e") is None
-    assert variants.merge("a X d e", base, "a b Y d e") is None
+    assert merge.merge("a B c d e", base, "a b C d e") == "a B C d e"
+    assert merge.merge("a c d e", base, "a b X c d e") == "a X c d e"
+    assert merge.merge("a b d e", base, "a b c X d e") == "a b X d e"
+    assert merge.merge("X a b c d e", base, "a b c d") == "X a b c d"
+    assert merge.merge("a b X c d e", base, "a b Y c d e") is None  # in which order?
+    assert merge.merge("a b X d e", base, "a b Y d e") is None
+    assert merge.merge("a X d e", base, "a b Y d e") is None
     same = 'a <<<<<<< b\n======= "quoted"\n\n  é'
-    assert variants.merge(same, same, same + " x") == same + " x"
+    assert merge.merge(same, same, same + " x") == same + " x"
 
 
 def every_variant():
@@ -198,9 +200,9 @@ def test_every_variant_runs_and_trains(tmp_path, monkeypatch):
     monkeypatch.setattr(torch, "compile", lambda model, **options: model)
     monkeypatch.setattr(torch.nn.Module, "compile", lambda module, **options: None)
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)
-    monkeypatch.setattr(record, "environment", dict)
+    monkeypatch.setattr(provenance, "environment", dict)
     monkeypatch.setattr(
-        limits, "describe", lambda args: {}
+        work, "describe", lambda args: {}
     )  # counts FLOP: the same for all, and slow
     text = tmp_path / "text.txt"
     text.write_text("Nobody wrote these scripts, and they have to train all the same. " * 200)
@@ -210,7 +212,7 @@ def test_every_variant_runs_and_trains(tmp_path, monkeypatch):
     for variant in every_variant():
         path = tmp_path / f"{variant.name}.csv"
         try:
-            run.execute(variant, [*flags.split(), str(path)], run.Run)
+            execute(variant, [*flags.split(), str(path)], Run)
         except Unsupported:
             unsupported.append(variant.name)
             continue

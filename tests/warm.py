@@ -14,13 +14,19 @@ import sys
 from multiprocessing import get_context
 from unittest.mock import patch
 
+from Utils.base import errors
+from Utils.launch import suite
+
 # A pool of compiling processes would be one for all forks, and each of them imports torch as well.
 os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
 
-from Utils import suite
-from Utils.errors import one_line
 
-SHARED = ("Utils.run", "torch._dynamo", "torch._inductor.compile_fx", "torch.distributed.fsdp")
+SHARED = (
+    "Utils.commands.record_killed",
+    "torch._dynamo",
+    "torch._inductor.compile_fx",
+    "torch.distributed.fsdp",
+)
 SHARED += ("torch._inductor.codegen.cpp_wrapper_cpu", "torch.distributed.optim")
 
 
@@ -50,5 +56,5 @@ def forked(command, name, minutes=None):
 if __name__ == "__main__":
     for name in SHARED:
         importlib.import_module(name)
-    with one_line("suite"), patch.object(suite, "_python", forked):
+    with errors.one_line("suite"), patch.object(suite, "_python", forked):
         sys.exit(suite.main(sys.argv[1:]))

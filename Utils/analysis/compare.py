@@ -1,0 +1,290 @@
+"""Two results, technique by technique: devices, torch versions or commits.
+
+    python -m Utils.commands.compare results.csv:2.11 results.csv:2.13
+
+The ratio is of tokens per second, so shapes may differ. Rounds are not paired here: those of A
+were measured at another time or on another machine than those of B. So the interval is Welch's t
+on the logs of the rounds' medians, 95%; with one round on either side there is none.
+"""
+
+import os
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from Utils.analysis import intervals, selection, tables
+from Utils.analysis.intervals import CONFIDENCE, NO_INTERVAL
+from Utils.analysis.summary import summarize
+from Utils.base import ladder, results
+from Utils.base.errors import UserError
+from Utils.draw import style
+
+RATIO = ["speedup", "speedup_low", "speedup_high", "verdict"]
+# What of a record is a condition of the run, not its outcome; and what of that the rows hold too.
+CONDITIONS = (
+    *("settings", "threads", "interop_threads", "variables", "versions", "platform", "device"),
+    "dataset_facts",
+)
+IN_ROWS = {
+    *("settings.batch_size", "settings.seq_len", "settings.model", "settings.dataset"),
+    *("versions.torch", "device.name", "dataset_facts.dataset"),
+}
+OF_TECHNIQUE = ("attention_backend", "optimizer", "parameters", "updated_parameters")
+
+
+@dataclass(frozen=True)
+class Side:
+    """A or B: rows that may be compared with one another, and what is known of them."""
+
+    name: str
+    path: Path
+    rows: pd.DataFrame  # of results.COLUMNS
+    lines: pd.DataFrame  # of summary.summarize
+    records: dict  # by run_id, as far as they are there
+
+    def __str__(self):
+        return f"{self.name}: {selection.describe(self.rows)}"
+
+    def state(self, technique):
+        """What kept a technique from being timed, or ""."""
+        if technique not in self.lines.index:
+            return "not run"
+        line = self.lines.loc[technique]
+        return tables.reason(line) if pd.isna(line.median_ms) else ""
+
+
+def select(name, text):
+    """The Side of that name (A or B) that a text selects.
+
+    text: a results file, or one with a colon and words behind it, which must all occur in what the
+    runs of a group have in common; of several such groups the newest run's counts.
+    Raises UserError where there is no such file, or no such run in it.
+    """
+    path, words = _split(text)
+    if not path:
+        raise UserError(f"{name} names no results file; {name}=results.csv:H100 would")
+    parts = selection.groups(results.read(path))
+    matching = [
+        group for common, group in parts if all(word.lower() in common.lower() for word in words)
+    ]
+    if not matching:
+        known = "; ".join(common for common, _ in parts)
+        raise UserError(f"{path}: no runs match {' '.join(words)!r}; there are {known}")
+    rows, _ = selection.select(pd.concat(matching))
+    records = results.records(path, sorted(rows.run_id.unique()))
+    return Side(name, Path(path), rows, summarize(rows), records)
+
+
+def sides(a, b):
+    """The Sides A and B that two texts select. Raises UserError, also where they share runs."""
+    a, b = select("A", a), select("B", b)
+    runs = [set(side.rows.run_id) for side in (a, b)]
+    if runs[0] == runs[1]:
+        raise UserError(f"A and B are the same runs: {selection.describe(a.rows)}")
+    if common := runs[0] & runs[1]:
+        raise UserError(
+            f"A and B share {len(common)} of their runs, so they are no two measurements"
+        )
+    return a, b
+
+
+def _split(text):
+    """(path, words) of a selection. A file's own name may hold colons."""
+    colons = [place for place, letter in enumerate(text) if letter == ":"]
+    for end in (len(text), *reversed(colons)):
+        if os.path.exists(text[:end]):
+            return text[:end], text[end + 1 :].split()
+    path, _, words = text.partition(":")
+    return path, words.split()
+
+
+def compare(a, b):
+    """How many times as fast each technique is in B as in A (Sides), in ladder order.
+
+    A DataFrame indexed by technique: speedup (the ratio of tokens per second), speedup_low and
+    speedup_high (95%) and verdict; all NaN where one of the sides has no timing.
+    """
+    names = {*a.lines.index, *b.lines.index}
+    order = dict.fromkeys([*ladder.techniques(), *a.lines.index, *b.lines.index])
+    order = [name for name in order if name in names]
+    speeds = [_tokens_per_second(side.rows) for side in (a, b)]
+    lines = [
+        ratio(*(speed[name] for speed in speeds)) if all(name in s for s in speeds) else {}
+        for name in order
+    ]
+    frame = pd.DataFrame(lines, index=pd.Index(order, name="technique"), columns=RATIO)
+    return frame.astype(dict.fromkeys(RATIO[:3], float))
+
+
+def _tokens_per_second(rows):
+    """At the median step of each run: a Series indexed by technique and round."""
+    timed = rows[(rows.status == "ok") & (rows.phase == "timed")]
+    by_run = timed.groupby(["technique", "round"])
+    tokens = by_run.batch_size.first() * by_run.seq_len.first()
+    return tokens / by_run.step_ms.median() * 1e3
+
+
+def ratio(a, b):
+    """How many times `b` is `a`, from rounds that are not paired.
+
+    a, b: tokens per second, one value a round. Returns speedup (ratio of the geometric means),
+    speedup_low and speedup_high (95%, NaN with one round on either side) and a verdict.
+    """
+    a, b = np.log(a), np.log(b)
+    with warnings.catch_warnings(action="ignore"):  # that there is one round, or no spread at all
+        welch = stats.ttest_ind(b, a, equal_var=False)
+    return intervals.as_ratio(b.mean() - a.mean(), *welch.confidence_interval(CONFIDENCE))
+
+
+def differences(a, b):
+    """What is recorded of A otherwise than of B (Sides), a line each: "torch: 2.11.0 | 2.13.0".
+    Several values on one side are all listed. Ends with what could not be looked up."""
+    pairs = [_columns(side) for side in (a, b)]
+    lines = []
+    if a.records and b.records:
+        pairs = [found | _conditions(side) for found, side in zip(pairs, (a, b), strict=True)]
+    for name in dict.fromkeys([*pairs[0], *pairs[1]]):
+        values = [found.get(name, {}) for found in pairs]
+        if set(values[0]) != set(values[1]):
+            lines.append(f"{name}: " + " | ".join(", ".join(v) or "not recorded" for v in values))
+    own = [_of_techniques(side) for side in (a, b)]
+    edited = []
+    for technique, key in own[0]:
+        values = [found.get((technique, key)) for found in own]
+        if values[1] is None or set(values[0]) == set(values[1]):
+            continue
+        if key == "source":
+            edited.append(technique)
+        else:
+            lines.append(f"{key} of {technique}: " + " | ".join(map(", ".join, values)))
+    if edited:
+        order = [name for name in a.lines.index if name in edited]
+        lines.append(f"source: the code differs in {', '.join(order)}")
+    lines = lines or ["nothing recorded differs"]
+    for side in (a, b):
+        runs = side.rows.run_id.nunique()
+        if lost := runs - len(side.records):
+            folder = side.path.parent / "runs"
+            lines.append(f"{side.name}: no record of {lost} of {runs} runs in {folder}")
+    return lines
+
+
+# Each of these gives the distinct values, as the keys of a dict, by name.
+
+
+def _columns(side):
+    rows = side.rows
+    shapes = rows.batch_size.astype(str) + "x" + rows.seq_len.astype(str)
+    columns = {name: rows[name] for name in ("device", "torch", "model")}
+    columns |= {"shape": shapes, "dataset": rows.dataset, "processes": rows.world_size.astype(str)}
+    columns["commit"] = rows.commit.replace("", "unknown")
+    return {name: dict.fromkeys(values) for name, values in columns.items()}
+
+
+def _conditions(side):
+    found = {}
+    for record in side.records.values():
+        for name, value in _flat({key: record.get(key) for key in CONDITIONS}):
+            if name not in IN_ROWS:
+                found.setdefault(name, {})[value] = None
+    return found
+
+
+def _of_techniques(side):
+    found = {}
+    for record in side.records.values():
+        own = dict(_flat({key: record.get(key) for key in OF_TECHNIQUE}))
+        if record.get("source"):
+            own["source"] = ladder.split(record["source"])[1]
+        for key, value in own.items():
+            found.setdefault((record.get("technique"), key), {})[value] = None
+    return found
+
+
+def _flat(value, name=""):
+    """("settings.steps", "50") and so on, of dicts in dicts; without what is not known."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _flat(inner, f"{name}.{key}" if name else key)
+    elif value is not None:
+        yield name, str(value)
+
+
+def table(a, b):
+    """Two Sides as a GitHub-markdown table, with what it means and what else differs. A string."""
+    ratios = compare(a, b)
+    shown = columns(a, b, ratios)
+    words = ("technique", "verdict on B", "note")
+    align = ["left" if name in words else "right" for name in shown]
+    text = pd.DataFrame(shown).to_markdown(index=False, disable_numparse=True, colalign=align)
+    meaning = "B over A: tokens per second of B / of A"
+    if ratios.speedup_low.notna().any():
+        meaning += ", in brackets the 95% interval, Welch's t over rounds"
+    elif ratios.speedup.notna().any():
+        meaning += f"; {NO_INTERVAL}"
+    shapes = [" or ".join(_columns(side)["shape"]) for side in (a, b)]
+    if shapes[0] != shapes[1]:
+        meaning += f". The shapes differ, {shapes[0]} and {shapes[1]}: a ratio of tokens, not steps"
+    differing = "\n".join(f"- {line}" for line in differences(a, b))
+    return f"{text}\n\n- {a}\n- {b}\n\n{meaning}.\n\nWhat differs (A | B):\n\n{differing}"
+
+
+def columns(a, b, ratios):
+    """What `compare` found, and what is known of either Side: dict of texts, one a technique, by
+    title."""
+    columns = {
+        "technique": list(ratios.index),
+        "B over A": [_ratio(line) for _, line in ratios.iterrows()],
+        "verdict on B": ["" if pd.isna(verdict) else verdict for verdict in ratios.verdict],
+    }
+    for title, cell in (
+        ("tokens/s", lambda line: style.number(line.tokens_per_second, ",.0f")),
+        ("over baseline", tables.ratio_text),
+        ("peak memory (MiB)", _memory),
+        ("loss", _loss),
+    ):
+        for side in (a, b):
+            lines = side.lines.reindex(ratios.index)
+            columns[f"{side.name}: {title}"] = [cell(line) for _, line in lines.iterrows()]
+    columns["note"] = [_both(_note(a, name), _note(b, name)) for name in ratios.index]
+    return columns
+
+
+def _ratio(line):
+    if np.isnan(line.speedup):
+        return ""
+    low, high = line.speedup_low, line.speedup_high
+    return f"{line.speedup:.2f}x" + ("" if np.isnan(low) else f" ({low:.2f}-{high:.2f})")
+
+
+def _memory(line):
+    return style.number(line.peak_memory_mib, ",.0f")
+
+
+def _loss(line):
+    return "diverged" if line.loss_verdict == "diverged" else style.number(line.loss, ".3f")
+
+
+def _note(side, technique):
+    """Why it has no timing, else what is to be held against it, as it may stand in a table."""
+    if state := side.state(technique):
+        return state.replace("|", "\\|")
+    own = dict(zip(side.lines.index, tables.own_notes(side.lines), strict=True))
+    grade = str(side.lines.grade[technique]).replace("|", "\\|")
+    return "; ".join(filter(None, [own[technique], grade if "tainted" in grade else ""]))
+
+
+def why_not(a, b, technique):
+    """What kept it from being timed on both Sides."""
+    return _both(a.state(technique), b.state(technique))
+
+
+def _both(a, b):
+    """What is to be said of A and what of B, in one."""
+    if a == b:
+        return a
+    return "; ".join(f"{name}: {text}" for name, text in (("A", a), ("B", b)) if text)

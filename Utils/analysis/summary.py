@@ -1,0 +1,186 @@
+"""Rows of results.csv -> one line a technique: medians, ratios, intervals, verdicts.
+
+A ratio is paired: within a round both scripts ran under the same conditions on the same batches,
+so the median step times of that round are divided, and the rounds' log ratios averaged. The
+interval is Student's t over the rounds, 95%. With one round there is none, and no verdict.
+Losses are paired in the same way, as differences.
+"""
+
+import numpy as np
+import pandas as pd
+
+from Utils.analysis import intervals, selection
+from Utils.analysis.selection import TAINTED
+from Utils.base import ladder
+from Utils.base.ladder import BASELINE
+from Utils.base.sizes import CONFIGS
+
+MEMORY_KINDS = ("weights_mib", "gradients_mib", "optimizer_state_mib", "rest_mib")
+
+
+def summarize(rows, records=None):
+    """One line a technique, in ladder order, as a DataFrame indexed by technique.
+
+    rows: selected rows. records: of those runs, from `results.records`; without them their part is
+    empty. What is not known is NaN.
+
+    - status, note; parent; rounds (with timings); grade ("clean", or "tainted" with the reasons)
+    - median_ms, p20_ms, p80_ms (of all timed steps); tokens_per_second; first_step_s
+    - own_batch, the batch_size of a technique that chose its own
+    - for the ratio of step times, of as many tokens, over the baseline and over the parent:
+      speedup, speedup_low, speedup_high, verdict and parent_speedup, ... likewise
+    - loss (nats a token, mean of the last timed steps); loss_difference from the baseline,
+      loss_low, loss_high, loss_verdict; parity ("exact", "numerics changed", "model changed",
+      "other batches")
+    - peak_memory_mib, and by kind weights_mib, gradients_mib, optimizer_state_mib, rest_mib;
+      reserved_mib, device_mib
+    - graphs, recompilations, compile_cache; break_even_steps against the parent, inf for never
+    - precision; tflops reached; ceiling_share and mfu (of 1); floor_ms and floor_speedup, how many
+      times faster the modelled floor is
+    - hours_per_billion, kwh_per_billion, joules_per_million (tokens); mean_power_w
+    """
+    known, records = ladder.techniques(), records or {}
+    rows = rows.assign(batch=selection.asked_batch(rows))
+    order = [*known, *rows.technique[~rows.technique.isin(known)].unique()]
+    timed = rows[(rows.status == "ok") & (rows.phase == "timed")]
+    medians = intervals.round_medians(timed)
+    losses = timed.groupby(["technique", "round"]).loss.apply(intervals._last)
+    by_step = rows[rows.status == "ok"].set_index(["technique", "round", "step"]).loss
+    by_step = by_step[~by_step.index.duplicated()]  # a step twice is no run of ours
+    recorded = {
+        name: [records[run_id] for run_id in own.run_id.unique() if run_id in records]
+        for name, own in timed.groupby("technique")
+    }
+
+    lines = []
+    for name in order:
+        own = rows[rows.technique == name]
+        if own.empty:
+            continue
+        parent = known[name].parent if name in known else None
+        line = {"technique": name, "parent": parent, **_outcome(own)}
+        if name in medians:
+            steps = timed.step_ms[timed.technique == name]
+            line["rounds"] = len(medians[name])
+            line["p20_ms"], line["median_ms"], line["p80_ms"] = np.percentile(steps, [20, 50, 80])
+            tokens = own.batch_size.iloc[-1] * own.seq_len.iloc[0]
+            line["tokens_per_second"] = tokens / line["median_ms"] * 1e3
+            same_batches = own.batch_size.eq(own.batch).all()
+            if not same_batches:
+                line["own_batch"] = own.batch_size.iloc[-1]
+            ok = own[own.status == "ok"].groupby("round")
+            line["first_step_s"] = ok.first_step_s.first().median()
+            line["peak_memory_mib"] = ok.peak_memory_mib.first().median()
+            line["loss"] = losses[name].mean()
+            if BASELINE in losses and name != BASELINE and same_batches:
+                if any(one.get("dataset_facts", {}).get("streamed") for one in recorded[name]):
+                    line["parity"] = "other batches"  # whose losses have no counterpart
+                else:
+                    line |= intervals.loss_difference(losses[BASELINE], losses[name])
+                    fewer = _fewer_updated(recorded[name], recorded[BASELINE])
+                    line["parity"] = intervals.parity(
+                        by_step[BASELINE], by_step[name], own.iloc[0], fewer
+                    )
+            if not np.isfinite(timed.loss[timed.technique == name]).all():
+                line["loss_verdict"] = "diverged"
+            for prefix, other in (("", BASELINE), ("parent_", parent)):
+                if other in medians and (other != name or prefix == ""):
+                    ratio = intervals.speedup(medians[other], medians[name])
+                    line |= {prefix + key: value for key, value in ratio.items()}
+            line |= _from_records(line, recorded[name], own.model.iloc[0])
+            if _compiles(recorded[name]) and not _compiles(recorded.get(parent, [])):
+                line["break_even_steps"] = intervals.break_even(rows, name, parent)
+        lines.append(line)
+    return pd.DataFrame(lines, columns=["technique", *COLUMNS]).set_index("technique")
+
+
+COLUMNS = [
+    *("parent", "status", "note", "grade", "rounds", "median_ms", "p20_ms", "p80_ms"),
+    *("tokens_per_second", "first_step_s", "own_batch"),
+    *(
+        prefix + key
+        for prefix in ("", "parent_")
+        for key in ("speedup", "speedup_low", "speedup_high", "verdict")
+    ),
+    *("loss", "loss_difference", "loss_low", "loss_high", "loss_verdict", "parity"),
+    *("peak_memory_mib", "weights_mib", "gradients_mib", "optimizer_state_mib", "rest_mib"),
+    *("reserved_mib", "device_mib", "graphs", "recompilations", "compile_cache"),
+    *("break_even_steps", "precision", "tflops", "ceiling_share", "mfu"),
+    *("floor_ms", "floor_speedup", "hours_per_billion", "kwh_per_billion"),
+    *("joules_per_million", "mean_power_w"),
+]
+
+
+def _from_records(line, records, model):
+    """The columns that come from the records of a technique's runs."""
+    found = {kind: _median(records, "memory", kind) for kind in (*MEMORY_KINDS, "reserved_mib")}
+    if "grade" not in line and records and all("quality" in record for record in records):
+        found["grade"] = "clean"
+    found["device_mib"] = _median(records, "quality", "used_memory_mib")
+    found["graphs"] = _median(records, "compile", "graphs")
+    found["recompilations"] = _median(records, "compile", "recompilations")
+    caches = [record["compile"]["cache"] for record in records if record.get("compile")]
+    found["compile_cache"] = " or ".join(sorted({cache for cache in caches if cache}))
+
+    rate = line["tokens_per_second"]
+    if limits := (records[-1].get("limits") if records else None):
+        found["precision"] = precision = limits["precision"]
+        found["tflops"] = limits["flops_per_token"] * rate / 1e12
+        ceilings = (limits["ceilings"] or {}).get("matmul_tflops", {})
+        found["ceiling_share"] = found["tflops"] / ceilings.get(precision, np.nan)
+        found["mfu"] = found["tflops"] / (limits["datasheet_tflops"] or np.nan)
+        if _updates_as_modelled(found, model):
+            found["floor_ms"] = limits.get("floor_ms") or np.nan
+            found["floor_speedup"] = line["median_ms"] / found["floor_ms"]
+
+    found["hours_per_billion"] = 1e9 / rate / 3600
+    found["mean_power_w"] = power = _median(records, "quality", "mean_power_w")
+    found["joules_per_million"] = power * 1e6 / rate
+    found["kwh_per_billion"] = power / 1e3 * found["hours_per_billion"]
+    return found
+
+
+def _updates_as_modelled(found, model):
+    """Whether an update moves what the modelled floor takes it to, that of AdamW in float32 over
+    the model's own parameters, by what weights and state hold. So it is said where that is not
+    known."""
+    held = found["weights_mib"] + found["optimizer_state_mib"]
+    modelled = 3 * 4 * CONFIGS[model].parameters() / 2**20 if model in CONFIGS else np.nan
+    return not abs(held / modelled - 1) > 0.01
+
+
+def _median(records, part, key):
+    """Of a figure over the records that have it; NaN where none has."""
+    values = [(record.get(part) or {}).get(key) for record in records]
+    values = [value for value in values if value is not None]
+    return float(np.median(values)) if values else np.nan
+
+
+def _compiles(records):
+    return any(record.get("compile") for record in records)
+
+
+def _fewer_updated(records, reference):
+    """Whether the runs trained fewer parameters than the baseline's did."""
+    own, other = (
+        {record["updated_parameters"] for record in some if "updated_parameters" in record}
+        for some in (records, reference)
+    )
+    return bool(own and other) and min(own) < max(other)
+
+
+def _outcome(own):
+    """status, note and grade of a technique: "ok" where any round has timings."""
+    runs = own.groupby("round").first()
+    timed = runs[runs.status == "ok"]
+    bad = runs[runs.status != "ok"]
+    if timed.empty:
+        return {"status": runs.status.iloc[-1], "note": runs.note.iloc[-1]}
+    parts = [note.partition(TAINTED) for note in timed.note]
+    notes = [*{before.removesuffix("; "): None for before, _, _ in parts if before}]
+    notes += [f"round {index}: {run.status}: {run.note}" for index, run in bad.iterrows()]
+    reasons = [after for _, mark, after in parts if mark]
+    line = {"status": "ok", "note": "; ".join(notes)}
+    if reasons:
+        line["grade"] = f"tainted in {len(reasons)} of {len(parts)} rounds: {reasons[0]}"
+    return line

@@ -1,0 +1,212 @@
+"""A summary as GitHub-markdown tables."""
+
+import numpy as np
+import pandas as pd
+
+from Utils.analysis import intervals, selection
+from Utils.analysis.intervals import NO_INTERVAL
+from Utils.analysis.summary import MEMORY_KINDS, summarize
+from Utils.base import ladder
+from Utils.base.ladder import BASELINE
+
+
+def own_notes(summary):
+    """The notes, less what the parent of a technique with timings has to say as well."""
+    notes = []
+    for note, parent, status in zip(summary.note, summary.parent, summary.status, strict=True):
+        said = summary.note.get(parent, "").split("; ") if status == "ok" else []
+        own = "; ".join(part for part in note.split("; ") if part not in said)
+        notes.append(own.replace("|", "\\|"))  # a bar would end the table's cell
+    return notes
+
+
+def reason(line):
+    """Why a technique has no timing."""
+    return line.status.replace("_", " ") + (f": {line.note}" if line.note else "")
+
+
+def ratio_text(line, prefix=""):
+    """ "1.52x (1.48-1.56), faster", or "1.52x" with one round, or "" where it is not known."""
+    value, low, high = (line[prefix + key] for key in ("speedup", "speedup_low", "speedup_high"))
+    if pd.isna(value):
+        return ""
+    if pd.isna(low) or (line.name == BASELINE and not prefix):
+        return f"{value:.2f}x"
+    return f"{value:.2f}x ({low:.2f}-{high:.2f}), {line[prefix + 'verdict']}"
+
+
+def loss_text(line):
+    """ "+0.0120 (+0.0020 to +0.0220), worse", or "" where it is not known."""
+    if line.loss_verdict == "diverged":
+        return "diverged"
+    if line.parity == "exact":
+        return "0"
+    if pd.isna(line.loss_difference):
+        return ""
+    if pd.isna(line.loss_low):
+        return f"{line.loss_difference:+.4f}"
+    interval = f"({line.loss_low:+.4f} to {line.loss_high:+.4f})"
+    return f"{line.loss_difference:+.4f} {interval}, {line.loss_verdict}"
+
+
+def break_even_text(line):
+    """After how many steps compiling has paid for itself; "" where nothing was compiled anew."""
+    if pd.isna(line.break_even_steps):
+        return ""
+    return "never" if np.isinf(line.break_even_steps) else f"{line.break_even_steps:,.0f} steps"
+
+
+def table(rows, left_out="", records=None, price=None, folded=False):
+    """The selected rows as GitHub-markdown tables with captions: speed and loss; memory; how far
+    from the limit; what a billion tokens take. A string.
+
+    records: as for `summarize`. price: of an hour of this device, in any currency. folded: for a
+    page, where all but the ladder's speed and loss opens on a click.
+    """
+    summary = summarize(rows, records)
+    speed, memory, limits, cost = columns(summary, price)
+    measured = summary.median_ms.notna().to_numpy()
+    beyond = summary.index.isin(ladder.beyond()) & folded
+    sections = [
+        _markdown(_only(speed, ~beyond)),
+        _caption(rows, summary),
+        *over_parents(summary),
+        *([left_out] if left_out else []),
+        *_section("Beyond the ladder", speed, beyond, folded),
+        *_section("Memory at its peak, by kind", memory, measured, folded, "weights (MiB)"),
+        *_section("How far from the limit", limits, measured, folded, "products in"),
+        *_section("What a billion tokens take", cost, measured, folded),
+    ]
+    return "\n\n".join(sections)
+
+
+def columns(summary, price=None):
+    """The four tables of a summary: speed and loss; memory; how far from the limit; what a billion
+    tokens take. Each a dict of texts, one a technique, by title; price as for `table`."""
+    lines = [line for _, line in summary.iterrows()]
+
+    def column(name, form, scale=1):
+        values = summary[name]
+        return ["" if pd.isna(value) else format(value * scale, form) for value in values]
+
+    spread = zip(column("p20_ms", ",.1f"), column("p80_ms", ",.1f"), strict=True)
+    speed = {
+        "technique": list(summary.index),
+        "status": [status.replace("_", " ") for status in summary.status],
+        "median step (ms)": column("median_ms", ",.1f"),
+        "p20-p80 (ms)": [f"{low}-{high}" if low else "" for low, high in spread],
+        "tokens/s": column("tokens_per_second", ",.0f"),
+        "speedup over parent": [ratio_text(line, "parent_") for line in lines],
+        "over baseline": [ratio_text(line) for line in lines],
+        "peak memory (MiB)": column("peak_memory_mib", ",.0f"),
+        "loss": column("loss", ".3f"),
+        "loss - baseline's": [loss_text(line) for line in lines],
+        "what it computes": _words(summary.parity),
+        "quality": _words(summary.grade),
+        "note": own_notes(summary),
+    }
+    memory = {
+        "technique": list(summary.index),
+        **{
+            f"{kind.removesuffix('_mib').replace('_', ' ')} (MiB)": column(kind, ",.0f")
+            for kind in MEMORY_KINDS
+        },
+        "peak (MiB)": column("peak_memory_mib", ",.0f"),
+        "peak (GiB)": column("peak_memory_mib", ".2f", 1 / 1024),
+        "held by torch (MiB)": column("reserved_mib", ",.0f"),
+        "used on the device (MiB)": column("device_mib", ",.0f"),
+    }
+    limits = {
+        "technique": list(summary.index),
+        "first step (s)": column("first_step_s", ".1f"),
+        "compiled": _compiled(summary),
+        "has paid after": [break_even_text(line) for line in lines],
+        "products in": _words(summary.precision),
+        "TFLOP/s": column("tflops", ",.3g"),
+        "of the measured ceiling": column("ceiling_share", ".0%"),
+        "MFU (of the datasheet)": column("mfu", ".0%"),
+        "modelled floor (ms)": column("floor_ms", ",.1f"),
+        "still to be had": [f"{x}x" if x else "" for x in column("floor_speedup", ".1f")],
+    }
+    cost = {
+        "technique": list(summary.index),
+        "hours for 10^9 tokens": column("hours_per_billion", ",.1f"),
+        "mean power (W)": column("mean_power_w", ",.0f"),
+        "kWh for 10^9 tokens": column("kwh_per_billion", ",.2f"),
+        "J for 10^6 tokens": column("joules_per_million", ",.0f"),
+    }
+    if price is not None:
+        title = f"cost of 10^9 tokens at {price:,.2f} an hour"
+        cost[title] = column("hours_per_billion", ",.2f", price)
+    return speed, memory, limits, cost
+
+
+def _section(title, columns, kept, folded=False, needed="technique"):
+    """Title and table of the techniques to be kept; nothing where `needed` is not known."""
+    columns = _only(columns, kept)
+    if not any(columns[needed]):
+        return []
+    if folded:
+        opening = f"<details>\n<summary>{title}</summary>"
+        return [opening, _markdown(columns), "</details>"]
+    return [f"{title}:", _markdown(columns)]
+
+
+def _only(columns, kept):
+    return {
+        name: [text for text, keep in zip(texts, kept, strict=True) if keep]
+        for name, texts in columns.items()
+    }
+
+
+def _markdown(columns):
+    """Columns of texts as a table, without those that have no text at all, notes aside."""
+    shown = {name: texts for name, texts in columns.items() if any(texts) or name == "note"}
+    words = ("technique", "status", "note", "what it computes", "quality", "compiled")
+    align = ["left" if name in words else "right" for name in shown]
+    return pd.DataFrame(shown).to_markdown(index=False, disable_numparse=True, colalign=align)
+
+
+def _caption(rows, summary):
+    """What the rows have in common, and what the brackets mean."""
+    if summary.speedup_low.isna().all():
+        return f"{selection.describe(rows)}; {NO_INTERVAL}."
+    seeds = rows[rows.technique == BASELINE].groupby("round").loss.apply(intervals._last)
+    return (
+        f"{selection.describe(rows)}; in brackets the 95% interval over rounds. From seed to seed "
+        f"the baseline's loss varies by {seeds.std():.3f} (standard deviation), so it is the "
+        "paired difference that says what a technique does to it."
+    )
+
+
+def over_parents(summary):
+    """What the intervals over the parents say, as one paragraph of a list: which techniques are
+    faster, which slower, of which neither can be said; [] where there are none."""
+    said = []
+    for verdict in ("faster", "slower", "no detectable difference"):
+        ratios = summary.parent_speedup[summary.parent_verdict == verdict]
+        texts = list(ratios.index)
+        if verdict != "no detectable difference":
+            ratios = ratios.sort_values(ascending=verdict == "slower")
+            texts = [f"{name} {ratio:.2f}x" for name, ratio in ratios.items()]
+        if texts:
+            said.append(f"{verdict}: {', '.join(texts)}")
+    return [f"Against their parents: {'; '.join(said)}."] if said else []
+
+
+def _compiled(summary):
+    """ "1 graph, cold cache; 2 recompilations" for each technique that compiles."""
+    texts = []
+    for graphs, again, cache in zip(
+        summary.graphs, summary.recompilations, summary.compile_cache, strict=True
+    ):
+        if pd.isna(graphs):
+            texts.append("")
+            continue
+        text = f"{graphs:.0f} graph{'s' * (graphs != 1)}" + (f", {cache} cache" if cache else "")
+        texts.append(text + (f"; {again:.0f} recompiled" if again else ""))
+    return texts
+
+
+def _words(column):
+    return ["" if pd.isna(word) else word.replace("|", "\\|") for word in column]

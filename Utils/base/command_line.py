@@ -1,0 +1,87 @@
+"""The flags that scripts, suite, table and charts share. Importing this costs no torch."""
+
+import argparse
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+
+from Utils.base.sizes import CONFIGS
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse, but a mistake is answered in one line, and no flag can be abbreviated."""
+
+    def __init__(self, prog, doc):
+        super().__init__(prog, description=doc, formatter_class=_Help, allow_abbrev=False)
+
+    def error(self, message):
+        if os.environ.get("RANK", "0") != "0":  # rank 0 says the same, and others wait until it has
+            time.sleep(15)
+            self.exit(2)
+        self.exit(2, f"{self.prog}: error: {message}\n")
+
+
+class _Help(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefaultsHelpFormatter):
+    pass
+
+
+def as_flags(values):
+    """The command line of those settings, a dict: --batch-size=4 of batch_size."""
+    return [f"--{name.replace('_', '-')}={value}" for name, value in values.items()]
+
+
+def at_least(minimum, auto=False):
+    """The type of a flag that takes a whole number from `minimum` up, or the word auto."""
+
+    def parse(text):
+        if auto and text == "auto":
+            return text
+        if not text.lstrip("-").isdecimal() or int(text) < minimum:
+            kind = "auto or a whole number" if auto else "a whole number"
+            raise argparse.ArgumentTypeError(f"{text!r} is not {kind} from {minimum} up")
+        return int(text)
+
+    return parse
+
+
+def add_settings(parser):
+    """The flags of every script. The Makefile's variables are these, in capitals."""
+    add = parser.add_argument
+    add("--steps", type=at_least(1), default=50, help="training steps, warm-up included")
+    add("--warmup", type=at_least(0), default=5, help="steps at the start that no statistic uses")
+    add("--batch-size", type=at_least(1, auto=True), default="auto", help="sequences a step")
+    add("--seq-len", type=at_least(1, auto=True), default="auto", help="tokens a sequence")
+    add("--model", default="gpt2", help=", ".join(CONFIGS))
+    add("--dataset", default="stdlib", help="stdlib, synthetic, file or folder, or Hub id")
+    add("--device", default="auto", help="auto, cpu, cuda, cuda:N or mps")
+    add("--seed", type=at_least(0), default=0, help="of the weights and the batches")
+    add("--bucket-mb", type=at_least(1), default=25, help="MiB of gradients that ranks sum at once")
+    add("--rounds", type=at_least(1), default=1, help="runs, each a process with its own seed")
+    add("--round", type=at_least(0), default=0, help="which of the rounds this run is")
+    add_results_file(parser)
+    add("--plotsprefix", default="", help="of the charts' file names; for plot_results.py")
+
+
+def add_results_file(parser):
+    help = "where rows are appended or read"
+    parser.add_argument("--results-file", type=Path, default=Path("results.csv"), help=help)
+
+
+def add_selection(parser):
+    """The flags of what reads results."""
+    add_results_file(parser)
+    help = "part of it; else the newest run's device is shown"
+    parser.add_argument("--device-name", default="", help=help)
+
+
+def hourly_price(text):
+    """A number from 0 up, or None for no text."""
+    try:
+        price = float(text or "nan")
+    except ValueError:
+        price = -1.0
+    if price < 0 or np.isinf(price):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a price")
+    return None if np.isnan(price) else price

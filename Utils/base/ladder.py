@@ -1,0 +1,123 @@
+"""What scripts there are, in which order, and how each differs from its parent.
+
+Nothing is listed by hand: a technique is a script, at the top level or in beyond/, whose docstring
+has a line `Parent:`. So a copy of a script with its own name is a technique like the others.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from Utils.base import paths
+from Utils.base.errors import UserError
+
+BASELINE = "no_optimization"
+
+
+@dataclass(frozen=True)
+class Technique:
+    name: str  # the file's stem, the label of its results
+    path: Path
+    parent: str | None  # None for the baseline
+    doc: str
+    code: str  # all that follows the docstring
+
+    @property
+    def headline(self):
+        return self.doc.split("\n", 1)[0]
+
+    @property
+    def needs(self):
+        """The text behind its `Needs:`."""
+        return self.doc.partition("\nNeeds:")[2].partition("\nGains:")[0]
+
+    @property
+    def at_top_level(self):
+        return self.path.parent == paths.ROOT
+
+    @property
+    def command(self):
+        """What Python is given to run it, wherever ROOT is on the path."""
+        within = self.path.parent == paths.ROOT / "beyond"
+        return ["-m", f"beyond.{self.name}"] if within else [str(self.path)]
+
+
+def techniques(root=paths.ROOT):
+    """All techniques by name, in ladder order: parents before children, the longest line first."""
+    found = {}
+    for path in [*sorted(root.glob("*.py")), *sorted(root.glob("beyond/*.py"))]:
+        doc, code = split(path.read_text(errors="replace"))
+        if match := re.search(r"^Parent: +(\S+)$", doc, re.MULTILINE):
+            parent = None if match[1] == "none" else match[1]
+            found[path.stem] = Technique(path.stem, path, parent, doc, code)
+    children = {}
+    for technique in found.values():
+        children.setdefault(technique.parent, []).append(technique)
+
+    def descend(parent):
+        """Lines of descent, the longest first; then by name, letters before digits."""
+        lines = [[child, *descend(child.name)] for child in children.get(parent, [])]
+        lines.sort(key=lambda line: (-len(line), not line[0].name[0].isalpha(), line[0].name))
+        return [technique for line in lines for technique in line]
+
+    ordered = {technique.name: technique for technique in descend(None)}
+    return ordered | found  # those whose parent is not there come last
+
+
+def split(source):
+    """(docstring, all that follows it) of a script."""
+    doc, _, code = source.removeprefix('"""').partition('"""')
+    return doc, code
+
+
+def get(name):
+    """The technique of that name. Raises UserError."""
+    known = techniques()
+    if name not in known:
+        raise UserError(f"no technique {name!r}; choose {', '.join(known)}")
+    return known[name]
+
+
+def line(name, known=None):
+    """The names from the baseline down to that technique, both included. Raises UserError.
+
+    known: what `techniques` returned, to spare reading the scripts again."""
+    known, names = known or techniques(), []
+    while name is not None:
+        if name not in known or name in names:
+            raise UserError(f"no line leads from {BASELINE} to {[name, *names][-1]}, by {name}")
+        names.append(name)
+        name = known[name].parent
+    return names[::-1]
+
+
+def group(name):
+    """The techniques that one word stands for: ladder, those at the top level; beyond, those of
+    beyond/ with what their ratios are taken over, the baseline and their parents; everything.
+    None where it is no such word."""
+    known = techniques()
+    if name == "everything":
+        return list(known.values())
+    if name == "ladder":
+        return [technique for technique in known.values() if technique.at_top_level]
+    if name == "beyond":
+        wanted = beyond()
+        names = wanted | {known[name].parent for name in wanted} | {BASELINE}
+        return [technique for technique in known.values() if technique.name in names]
+    return None
+
+
+def beyond():
+    """The names of the techniques in beyond/, a set."""
+    return {technique.name for technique in techniques().values() if not technique.at_top_level}
+
+
+def diff(technique, parent, context=3):
+    """The lines of a unified diff of two techniques' code, docstrings aside."""
+    lines = (code.strip("\n").splitlines() for code in (parent.code, technique.code))
+    return list(
+        difflib.unified_diff(*lines, parent.path.name, technique.path.name, "", "", context, "")
+    )

@@ -1,0 +1,230 @@
+"""results.csv: its columns, appending to it, reading it.
+
+One row a step, append-only, readable by `pandas.read_csv` with no options. A run's rows arrive in
+one write, under a lock, when the run has ended; so a killed run leaves nothing, and two runs at
+once interleave nothing. A file that is not what we wrote is refused, never mended or replaced.
+"""
+
+import csv
+import fcntl
+import io
+import json
+import os
+import tempfile
+from contextlib import contextmanager, suppress
+from datetime import datetime
+from pathlib import Path
+
+from Utils.base.errors import UserError
+
+COLUMNS = (
+    "run_id",  # sorts by time, unique
+    "round",  # runs of one round are compared with one another
+    "technique",  # the script's stem
+    "status",
+    "step",  # from 0
+    "phase",
+    "step_ms",  # from one step boundary to the next, waiting for data included
+    "data_ms",  # the part of it spent waiting for the batch
+    "loss",  # nats a token
+    "batch_size",  # sequences a step, over all processes
+    "seq_len",  # tokens a sequence
+    "model",
+    "dataset",
+    "world_size",  # processes
+    "device",
+    "torch",
+    "commit",  # with "-dirty" where the tree was not clean
+    "first_step_s",
+    "peak_memory_mib",
+    "note",  # why a run has no timing, or what to hold against one that has
+)
+STATUSES = ("ok", "unsupported", "out_of_memory", "failed")
+PHASES = ("warmup", "timed")
+INTEGERS = ("round", "batch_size", "seq_len", "world_size")
+HEADER = ",".join(COLUMNS)
+csv.field_size_limit(2**31 - 1)  # a failed run's note can be long
+
+
+def append(path, rows):
+    """Appends rows (dicts of COLUMNS; None is written empty) in one piece, all of them or none.
+
+    Raises UserError where the file is not ours, cannot be written, or the disk is full.
+    """
+    text = io.StringIO()
+    csv.DictWriter(text, COLUMNS, lineterminator="\r\n").writerows(rows)  # so that it quotes \r
+    lines = text.getvalue().replace("\r\n", "\n")
+    with _locked(path) as file:
+        size = os.fstat(file).st_size
+        check(path)
+        data = (lines if size else f"{HEADER}\n{lines}").encode(errors="backslashreplace")
+        try:
+            if os.write(file, data) != len(data):
+                raise OSError("No space left on device")
+            os.fsync(file)
+        except OSError as error:
+            os.ftruncate(file, size)
+            raise UserError(f"{path}: {error.strerror or error}; nothing was appended") from None
+
+
+def initialize(path):
+    """Writes the header where there is no file, or an empty one. Returns whether it did."""
+    with _locked(path) as file:
+        empty = os.fstat(file).st_size == 0
+    if empty:
+        append(path, [])
+    else:
+        check(path)
+    return empty
+
+
+def reset(path):
+    """Moves the file, whatever it holds, to a dated name beside it, and writes a new header.
+    Returns the new path of the old file."""
+    path = Path(path)
+    with _locked(path):
+        stem = f"{path.stem}-{datetime.now():%Y%m%d-%H%M%S}"
+        kept = path.with_name(f"{stem}{path.suffix}")
+        count = 1
+        while kept.exists():
+            count += 1
+            kept = path.with_name(f"{stem}-{count}{path.suffix}")
+        path.rename(kept)
+    initialize(path)
+    return kept
+
+
+def check(path, writable=True):
+    """Reads the whole file, if there is one, and checks that a run may append to it, or, not
+    `writable`, that it can be read.
+
+    Returns its rows as dicts of strings. Raises UserError with file, line and remedy.
+    """
+    path = Path(path)
+    try:
+        if not path.exists():
+            tempfile.TemporaryFile(dir=path.parent).close()  # raises where no file can be made
+            return []
+        if not path.is_file():
+            raise UserError(f"{path}: not a file")
+        mode = "r+b" if writable else "rb"  # os.access() knows less than opening does
+        with path.open(mode) as file:
+            data = file.read()
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        raise _damaged(path, data[: error.start].count(b"\n") + 1, "is not text") from None
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}") from None
+    if not text:
+        return []
+    if text.split("\n", 1)[0] != HEADER:
+        raise _damaged(path, 1, "has another header than this version writes")
+    rows = []
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    next(reader)
+    while True:
+        line = reader.line_num + 1
+        try:
+            fields = next(reader)
+        except StopIteration:
+            break
+        except csv.Error as error:
+            raise _damaged(path, line, f"cannot be read ({error})") from None
+        row = dict(zip(COLUMNS, fields, strict=False))
+        if len(fields) != len(COLUMNS):
+            raise _damaged(path, line, f"has {len(fields)} fields instead of {len(COLUMNS)}")
+        if problem := _problem(row):
+            raise _damaged(path, line, problem)
+        rows.append(row)
+    if not text.endswith("\n"):
+        raise _damaged(path, reader.line_num, "is cut off")
+    return rows
+
+
+def read(path):
+    """The file as a pandas DataFrame of COLUMNS, one row a step.
+
+    Raises UserError where there is no file, no row, or a damaged line.
+    """
+    import pandas  # here, because a training script has no need of it
+
+    if not Path(path).exists():
+        raise UserError(f"{path}: no such file; make baseline writes it")
+    rows = check(path, writable=False)
+    if not rows:
+        raise UserError(f"{path}: no results yet; make baseline writes some")
+    frame = pandas.DataFrame(rows, columns=COLUMNS)
+    for name in ("step", "step_ms", "data_ms", "loss", "first_step_s", "peak_memory_mib"):
+        frame[name] = [float(value or "nan") for value in frame[name]]
+    return frame.astype(dict.fromkeys(INTEGERS, int))
+
+
+def records(path, run_ids):
+    """What runs/<run_id>.json beside the results file says of those runs: dict of run_id to the
+    record, a dict. A run whose record is not there or cannot be read is left out."""
+    found = {}
+    for run_id in run_ids:
+        with suppress(OSError, ValueError, RecursionError):
+            file = f"{Path(run_id).name}.json"  # a run_id that leads elsewhere leads nowhere
+            record = json.loads((Path(path).parent / "runs" / file).read_text())
+            if isinstance(record, dict):
+                found[run_id] = record
+    return found
+
+
+def _problem(row):
+    """What is wrong with a row whose fields are strings, or None."""
+    if row["status"] not in STATUSES:
+        return f"has the unknown status {row['status']!r}"
+    if row["status"] == "ok" and row["phase"] not in PHASES:
+        return f"has the unknown phase {row['phase']!r}"
+    timed = row["status"] == "ok"
+    for name, kind, needed in (
+        *((name, int, True) for name in INTEGERS),
+        ("step", int, timed),
+        ("step_ms", float, timed),
+        ("data_ms", float, timed),
+        ("loss", float, False),
+        ("first_step_s", float, timed),
+        ("peak_memory_mib", float, False),
+    ):
+        if not row[name] and not needed:
+            continue
+        try:
+            value = kind(row[name])
+        except ValueError:
+            return f"has {name} {row[name]!r}, which is no number"
+        if kind is int and abs(value) >= 2**63:
+            return f"has a {name} of {len(row[name])} digits, which nothing here has"
+    for name in ("step_ms", "data_ms", "first_step_s"):
+        if timed and not 0 <= float(row[name]) < float("inf"):
+            return f"has {name} {row[name]}, which is no time"
+    return None
+
+
+def _damaged(path, line, problem):
+    return UserError(
+        f"{path}, line {line}: {problem}; mend that line, or put the file away with "
+        f"make reset RESULTS_FILE={path}"
+    )
+
+
+@contextmanager
+def _locked(path):
+    """A descriptor for appending to the file, made if need be, that no other run writes to."""
+    while True:
+        try:
+            file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise UserError(f"{path}: {error.strerror}") from None
+        try:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX)
+            except OSError as error:  # some network file systems have no locks
+                raise UserError(f"{path}: cannot be locked: {error.strerror}") from None
+            # While we waited, `make reset` may have moved the file away: then lock the new one.
+            if os.path.exists(path) and os.path.samestat(os.fstat(file), os.stat(path)):
+                yield file
+                return
+        finally:
+            os.close(file)

@@ -1,0 +1,33 @@
+"""Print every technique, or the diff of one against its parent."""
+
+from __future__ import annotations
+
+import sys
+
+from Utils.base import errors, ladder, variants
+
+COLOURS = {"+": "\033[32m", "-": "\033[31m", "@": "\033[36m"}
+
+
+def main(command, *names):
+    """list: every technique with its headline. diff NAME [WITHOUT]: what it says of itself, then
+    its code against its parent's, in colour on a terminal; of a variant (see `variants`), such as
+    NAME with the diff of WITHOUT taken back, its code against what it was made from."""
+    if command == "list":
+        for technique in ladder.techniques().values():
+            print(f"  {technique.name:20} {technique.headline}")
+        return
+
+    technique = variants.find("-".join(filter(None, names)))
+    print(technique.doc)
+    if technique.parent is None:
+        print(technique.code.strip("\n"))
+        return
+    for line in ladder.diff(technique, ladder.get(technique.parent)):
+        colour = COLOURS.get(line[:1], "") if sys.stdout.isatty() else ""
+        print(f"{colour}{line}\033[0m" if colour else line)
+
+
+if __name__ == "__main__":
+    with errors.one_line("ladder"):
+        main(*sys.argv[1:])

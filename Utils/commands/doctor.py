@@ -1,0 +1,135 @@
+"""Will it run here, and what holds it back? Asked in seconds, without training.
+
+    python -m Utils.commands.doctor [flags of the scripts] [--json]
+
+It says what is there, what is worth a note and what is a fault, each fault with its remedy; then,
+technique by technique, whether it runs, runs without effect, is emulated or unsupported; then, in
+at most five lines, what holds a run back and which technique addresses it. The exit code is 0 as
+long as any technique can run.
+
+What a technique needs is what its script declares, and each need is put to the same check as in a
+run. Whatever torch has to answer is asked in a process of its own, since its import, or the
+driver, can crash or hang, and so is each package with native code. This one imports none of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import sys
+import textwrap
+from contextlib import suppress
+from dataclasses import asdict
+from itertools import chain
+
+from Utils.base import command_line, errors, ladder
+from Utils.base.command_line import Parser
+from Utils.diagnose import findings, probes, verdicts
+from Utils.diagnose.findings import Apart, Finding
+from Utils.diagnose.probes import OUTSIDE
+from Utils.diagnose.verdicts import UNASKED, Row
+
+
+def examine(args, argv):
+    """(findings, rows, advice)."""
+    torch_part = Apart("-m", "Utils.commands.doctor", "--inside", *argv)
+    packages_part = probes.start_native()
+    try:
+        found = list(chain.from_iterable(findings.ask(probe, args) for probe in OUTSIDE))
+        output, problem = torch_part.end()
+        said = [json.loads(line) for line in output.splitlines() if line.endswith("}")]
+        found += [Finding(**line["finding"]) for line in said if "finding" in line]
+        found += findings.ask(probes.native, packages_part)
+    finally:
+        torch_part.kill()
+        packages_part.kill()
+    if problem:
+        asked = [line["asking"] for line in said if "asking" in line] or ["torch"]
+        remedy = "see what nvidia-smi says; DEVICE=cpu leaves the GPU alone"
+        if asked[-1] == "torch":  # it was being imported
+            remedy = "pip install --force-reinstall torch"
+        found.append(Finding(asked[-1], f"asking ended: {problem}", "fault", remedy, ("run",)))
+    rows = {line["row"]["technique"]: Row(**line["row"]) for line in said if "row" in line}
+    for name in names_of_techniques():
+        rows.setdefault(name, Row(name, "unsupported", UNASKED))
+    broken = [finding for finding in found if finding.state == "fault"]
+    rows = [verdicts.overlay(row, broken) for row in rows.values()]
+    return found, rows, verdicts.advice(found, rows)
+
+
+def names_of_techniques():
+    with suppress(OSError):  # which has been told, by whoever needed more than their names
+        return list(ladder.techniques())
+    return []
+
+
+def show(findings, rows, lines, terminal):
+    """Prints it for people. Faults show without colour, which only a terminal gets."""
+    width = max(60, shutil.get_terminal_size().columns) if terminal else 10_000
+    colours = {"fault": "\033[31m", "unsupported": "\033[31m", "note": "\033[33m"}
+
+    def line(state, columns, text):
+        indent = " " * len(columns)
+        text = textwrap.fill(text, width, initial_indent=columns, subsequent_indent=indent)
+        text = text[len(columns) :]
+        if terminal and state in colours:
+            columns = f"{colours[state]}{columns}\033[0m"
+        print(f"{columns}{text}".rstrip())
+
+    for finding in findings:
+        mark = finding.state.replace("fault", "FAULT")
+        line(finding.state, f"{mark:6} {finding.topic:12}  ", finding.what)
+        if finding.remedy:
+            line("", " " * 21, f"-> {finding.remedy}")
+    print()
+    told = {finding.remedy for finding in findings}
+    name = max((len(row.technique) for row in rows), default=0)
+    status = max((len(row.status) for row in rows), default=0)
+    for row in rows:
+        why = [row.reason, *({row.remedy} - told)]
+        columns = f"{row.technique:{name}}  {row.status:{status}}  "
+        line(row.status, columns, " -> ".join(filter(None, why)))
+    print("\nWhat holds a run back:" if lines else "\nNothing was found that holds a run back.")
+    for number, one in enumerate(lines, 1):
+        line("", f"{number}. ", one["advice"])
+
+
+def main(argv=None):
+    """Returns the exit code: 0, or 1 where no technique can run."""
+    argv = sys.argv[1:] if argv is None else argv
+    parser = Parser("doctor", __doc__)
+    command_line.add_settings(parser)
+    parser.add_argument("--json", action="store_true", help="for machines")
+    parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
+    args = parser.parse_args(argv)
+    if args.inside:
+        answers = os.fdopen(os.dup(1), "w")
+        os.dup2(2, 1)  # whatever a library prints is no answer
+        from Utils.diagnose import inside  # here, as it imports torch, which may crash or hang
+
+        inside.inside(args, answers)
+        return 0
+    findings, rows, lines = examine(args, argv)
+    can_run = any(row.status != "unsupported" for row in rows)
+    known = {
+        "findings": [asdict(finding) for finding in findings],
+        "techniques": [asdict(row) for row in rows],
+        "advice": lines,
+        "can_run": can_run,
+    }
+    try:
+        if args.json:
+            print(json.dumps(known, indent=1))
+        else:
+            show(findings, rows, lines, sys.stdout.isatty())
+        sys.stdout.flush()
+    except BrokenPipeError:  # whoever reads has read enough, as head has
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    return 0 if can_run else 1
+
+
+if __name__ == "__main__":
+    with errors.one_line("doctor"):
+        sys.exit(main())

@@ -1,0 +1,25 @@
+"""Draw the submissions in results/ and the local results side by side."""
+
+import sys
+
+from Utils.base import command_line, errors
+from Utils.base.command_line import Parser
+from Utils.draw import gallery_chart, style
+from Utils.share import collection
+
+
+def main(argv=None):
+    """Draws the submissions in results/ and the local results side by side into plots/gallery."""
+    parser = Parser("gallery", main.__doc__)
+    command_line.add_results_file(parser)
+    parser.add_argument("--plotsprefix", default="", help="of the chart's file name")
+    args = parser.parse_args(argv)
+    panels, left_out = collection.collect(args.results_file)
+    style.save(gallery_chart.draw(panels, left_out), f"{args.plotsprefix}gallery")
+    for text in left_out:
+        print(f"left out: {text}")
+
+
+if __name__ == "__main__":
+    with errors.one_line("gallery"):
+        sys.exit(main())

@@ -1,0 +1,89 @@
+"""Print the recipe of a results file, write its script, and run it."""
+
+import sys
+from pathlib import Path
+
+from Utils.analysis import recipe, selection
+from Utils.base import command_line, errors, paths, results
+from Utils.base.command_line import Parser
+from Utils.base.errors import UserError
+from Utils.base.ladder import BASELINE
+from Utils.device import devices
+from Utils.launch import suite
+
+
+def run(found, args, rows):
+    """Runs the recipes beside the baseline and the best in rounds of their own, and says whether
+    the new rows agree. Returns the lines to print and the exit code."""
+
+    device = devices.choose(args.device).name
+    if device != rows.device.iloc[0]:
+        raise UserError(f"RUN=1: the rows are of {rows.device.iloc[0]}, and this is {device}")
+    entries = [found[key] for key in ("fastest", "least_memory") if found[key]]
+    names = dict.fromkeys([BASELINE, found["best"]["name"], *(entry["name"] for entry in entries)])
+    if len(names) == 1:
+        return [f"{BASELINE} is all there is to run"], 0
+    first = int(rows["round"].max()) + 1
+    rounds = args.rounds if args.rounds > 1 else max(2, rows["round"].nunique())
+    flags = {name.lower(): value for name, value in found["settings"].items()}
+    flags |= {"rounds": rounds, "round": first, "device": args.device, "seed": args.seed}
+    flags |= {"results_file": args.results_file, "timeout": args.timeout}
+    code = suite.main([*names, *command_line.as_flags(flags)])
+    if code > 1:
+        return [], code
+    new = results.read(args.results_file)
+    new, _ = selection.select(new[new["round"] >= first], with_variants=True)
+    records = results.records(args.results_file, new.run_id.unique())
+    return [
+        recipe.agreement(entry, new, records) for entry in {e["name"]: e for e in entries}.values()
+    ], code
+
+
+def main(argv=None):
+    """Prints the shortest set of techniques that cannot be told from the best measured, with its
+    evidence and as lines for other loops, and writes it as a script."""
+    parser = Parser("recipe", main.__doc__)
+    command_line.add_selection(parser)
+    add = parser.add_argument
+    add("--recipe", default="", help="where the script goes; else a folder of scratch")
+    add("--run", default="", help="1: run it beside the baseline and the best, and compare")
+    add(
+        "--rounds",
+        type=command_line.at_least(1),
+        default=1,
+        help="for --run; 1: as many as there are",
+    )
+    add("--device", default="auto", help="for --run: auto, cpu, cuda, cuda:N or mps")
+    add("--seed", type=command_line.at_least(0), default=0, help="for --run: of the first round")
+    add(
+        "--timeout",
+        type=command_line.at_least(1),
+        default=60,
+        help="for --run: minutes for each run",
+    )
+    args = parser.parse_args(argv)
+    rows, left_out = selection.select(
+        results.read(args.results_file), args.device_name, with_variants=True
+    )
+    found = recipe.recommend(rows, results.records(args.results_file, rows.run_id.unique()))
+    path = Path(args.recipe) if args.recipe else paths.CACHE / "recipe" / "recipe.py"
+    written = {}
+    if found["fastest"]:
+        written["fastest"] = path
+        if found["least_memory"] and found["least_memory"]["name"] != found["fastest"]["name"]:
+            written["least_memory"] = path.with_stem(f"{path.stem}_least_memory")
+    for key, place in written.items():
+        recipe.write(place, recipe.script(found[key], found["described"]))
+    print(recipe.text(found, written))
+    if left_out:
+        print(f"\n{left_out}")
+    if args.run not in ("", "0") and found["fastest"]:
+        lines, code = run(found, args, rows)
+        print("", *lines, sep="\n")
+        return code
+    return 0
+
+
+if __name__ == "__main__":
+    with errors.one_line("recipe"):
+        sys.exit(main())

@@ -1,0 +1,45 @@
+"""All that is known of a results file on one page, which needs no server and no network.
+
+    python -m Utils.commands.report [--results-file FILE] [--report report.html]
+    python -m Utils.commands.report --a results.csv:2.11 --b results.csv:2.13
+
+The figures are those of `summary`, `compare` and `ablation`; here they are laid out and drawn. Bars
+and lines are SVG in percent of whatever width there is, so one drawing serves a phone, a screen
+and paper. Nothing is ever marked safe: the templates in pages/ escape all that comes from a
+file, and the page's own security policy lets nothing run but the one script whose hash it names.
+"""
+
+from pathlib import Path
+
+from Utils.base import command_line, errors
+from Utils.base.command_line import Parser
+from Utils.base.errors import UserError
+from Utils.draw import report_page
+
+
+def main(argv=None):
+    """Writes a page of all that the results hold, or of two results compared, and names it."""
+    parser = Parser("report", main.__doc__)
+    command_line.add_selection(parser)
+    help = "of an hour of this device; adds what a billion tokens cost"
+    parser.add_argument("--price", type=command_line.hourly_price, help=help)
+    help = "where the page is written"
+    parser.add_argument("--report", type=Path, default=Path("report.html"), help=help)
+    help = "results file, or FILE:WORDS, to compare B with; see `make compare`"
+    parser.add_argument("--a", default="", help=help)
+    parser.add_argument("--b", default="", help="the same; how many times as fast it is as A")
+    args = parser.parse_args(argv)
+    if args.a or args.b:
+        html = report_page.comparison(args.a, args.b)
+    else:
+        html = report_page.report(args.results_file, args.device_name, args.price)
+    try:
+        args.report.write_text(html, encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"{args.report}: {error.strerror}") from None
+    print(args.report)
+
+
+if __name__ == "__main__":
+    with errors.one_line("report"):
+        main()

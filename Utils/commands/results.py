@@ -1,0 +1,23 @@
+"""Make a results file, or archive one."""
+
+from Utils.base import command_line, errors, results
+from Utils.base.command_line import Parser
+
+
+def main(argv=None):
+    """Makes a results file (init), or puts one away and makes a new one (reset)."""
+    parser = Parser("results", main.__doc__)
+    parser.add_argument("command", choices=("init", "reset"), help=" ")
+    command_line.add_results_file(parser)
+    args = parser.parse_args(argv)
+    if args.command == "reset" and args.results_file.exists():
+        print(f"{args.results_file} is kept as {results.reset(args.results_file)}")
+    elif results.initialize(args.results_file):
+        print(f"{args.results_file}: header written")
+    else:
+        print(f"{args.results_file} is there already")
+
+
+if __name__ == "__main__":
+    with errors.one_line("results"):
+        main()

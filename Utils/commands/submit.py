@@ -1,0 +1,34 @@
+"""Make a file of results to share, check one, or add one."""
+
+from pathlib import Path
+
+from Utils.base import command_line, errors
+from Utils.base.command_line import Parser
+from Utils.share import submission
+from Utils.share.submission import FACTS
+
+
+def main(argv=None):
+    """Makes a file of results to share, checks one, or adds one to results/."""
+    parser = Parser("submission", main.__doc__)
+    parser.add_argument("command", choices=("make", "check", "add"), help=" ")
+    help = "the zip; for make, it is named by device and date otherwise"
+    parser.add_argument("file", type=Path, nargs="?", help=help)
+    command_line.add_selection(parser)
+    args = parser.parse_args(argv)
+    if args.command == "make":
+        path, left_out = submission.make(args.file, args.results_file, args.device_name)
+        print(path, *([left_out] if left_out else []), sep="\n")
+        submission.check(path)  # says what it lacks, and leaves it
+    elif args.file is None:
+        parser.error(f"{args.command} needs a file")
+    elif args.command == "check":
+        manifest = submission.check(args.file)
+        print(f"{args.file}: whole; {', '.join(f'{name} {manifest[name]}' for name in FACTS)}")
+    else:
+        print(submission.add(args.file))
+
+
+if __name__ == "__main__":
+    with errors.one_line("submission"):
+        main()

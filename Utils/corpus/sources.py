@@ -1,0 +1,166 @@
+"""Texts of a corpus: the standard library, files, or a dataset of the Hugging Face Hub."""
+
+import glob
+import os
+import sysconfig
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+from Utils.base import paths
+from Utils.base.errors import UserError
+
+HUB_TOKENS = 20_000_000  # how much of a Hub dataset is read: 24 default GPU runs of 50 steps
+BUILDERS = {".txt": "text", ".md": "text", ".py": "text", ".jsonl": "json", ".parquet": "parquet"}
+DATASETS = (
+    "stdlib, synthetic, a file or folder of .txt .md .py .jsonl .parquet, "
+    "or a Hugging Face Hub id such as HuggingFaceFW/fineweb-edu (OWNER/NAME or OWNER/NAME:CONFIG)"
+)
+
+
+def _corpus(dataset):
+    """What makes up the cache key, a function that yields the documents, and how much there is to
+    read, with its unit."""
+    files = _files(dataset)
+    if files is None:
+        return ["hub", dataset, HUB_TOKENS], lambda: _read(_open_hub, dataset), HUB_TOKENS, "tokens"
+    stats = [p.stat() for p in files]
+    contents = [
+        (str(p.resolve()), stat.st_size, stat.st_mtime_ns)
+        for p, stat in zip(files, stats, strict=True)
+    ]
+    documents = (_read_utf8, files) if dataset == "stdlib" else (_read, _open_files, files)
+    return contents, partial(*documents), sum(stat.st_size for stat in stats), "B"
+
+
+def _files(dataset):
+    """The files of a corpus, or None where it is on the Hub."""
+    path = Path(dataset).expanduser()
+    if dataset == "stdlib":
+        root = Path(sysconfig.get_path("stdlib"))
+        files = sorted(_sources(root, without={"site-packages", "dist-packages"}))
+    elif dataset and path.exists():
+        found = sorted(path.rglob("*")) if path.is_dir() else [path]
+        files = [p for p in found if p.is_file() and p.suffix in BUILDERS]
+    elif dataset.count("/") == 1 and dataset[0] not in "./~" and path.suffix not in BUILDERS:
+        return None
+    else:
+        raise UserError(f"--dataset {dataset}: no such file, folder or name; choose {DATASETS}")
+    if not files:
+        raise UserError(f"--dataset {dataset}: no file of {' '.join(BUILDERS)} there")
+    return files
+
+
+def _sources(root, without):
+    """Python's files below a folder, without those in folders of some names, which are skipped."""
+    for folder, folders, names in os.walk(root):
+        folders[:] = {*folders} - without
+        yield from (Path(folder, name) for name in names if name.endswith(".py"))
+
+
+def _read_utf8(files):
+    """The standard library has a few files in other encodings, to test itself with."""
+    for file in files:
+        try:
+            yield file.read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            continue
+
+
+def _open(dataset):
+    """A corpus as datasets of the package of that name, from which rows are streamed."""
+    files = _files(dataset)
+    if files is None:
+        return _open_hub(dataset)
+    return _open_files(files, "ignore" if dataset == "stdlib" else "strict")
+
+
+def _open_files(files, encoding_errors="strict"):
+    datasets = _import_datasets()
+    opened = []
+    for builder in dict.fromkeys(BUILDERS.values()):
+        ours = [p for p in files if BUILDERS[p.suffix] == builder and p.stat().st_size]
+        names = [glob.escape(str(p.resolve())) for p in ours]
+        text = {"sample_by": "document", "encoding_errors": encoding_errors}
+        options = text if builder == "text" else {}
+        if names:
+            rows = datasets.load_dataset(
+                builder,
+                data_files=names,
+                split="train",
+                streaming=True,
+                cache_dir=str(paths.CACHE / "datasets"),
+                **options,
+            )
+            opened.append(rows)
+    return opened
+
+
+def _open_hub(dataset):
+    datasets = _import_datasets()
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
+
+    name, _, config = dataset.partition(":")
+    try:
+        HfApi().dataset_info(name, timeout=5)
+    except (RepositoryNotFoundError, HFValidationError):
+        raise UserError(
+            f"--dataset {dataset}: no such file or folder here, no such public dataset on the Hub"
+        ) from None
+    except Exception as error:
+        raise UserError(
+            f"--dataset {dataset}: the Hugging Face Hub cannot be reached "
+            f"({type(error).__name__}); use stdlib, synthetic, or a file or folder of text"
+        ) from None
+    rows = datasets.load_dataset(
+        name, config or None, split="train", streaming=True, cache_dir=str(paths.CACHE / "datasets")
+    )
+    return [rows]
+
+
+def _import_datasets():
+    try:
+        import datasets
+    except ModuleNotFoundError:
+        raise UserError(
+            "--dataset: reading this needs the package datasets; stdlib and synthetic do not"
+        ) from None
+    datasets.disable_progress_bars()
+    datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # what it logs, it raises as well
+    return datasets
+
+
+def _read(opener, corpus):
+    for rows in opener(corpus):
+        yield from _texts(rows)
+
+
+def _texts(rows):
+    for row in rows:
+        if not isinstance(row.get("text"), str):
+            raise ValueError(f"a row has no string in the field text; it has {', '.join(row)}")
+        yield row["text"]
+
+
+def _readable(dataset, documents):
+    """The documents; whatever a reader raises on the way becomes one line."""
+    with _in_one_line(dataset):
+        for text in documents:
+            if "\0" in text:
+                raise UserError(f"--dataset {dataset}: holds binary data, not text")
+            if text.strip():
+                yield text
+
+
+@contextmanager
+def _in_one_line(dataset):
+    try:
+        yield
+    except UserError:
+        raise
+    except UnicodeDecodeError:
+        raise UserError(f"--dataset {dataset}: holds binary data, not text in UTF-8") from None
+    except Exception as error:
+        reason = str(error).strip().split("\n")[0] or type(error).__name__
+        raise UserError(f"--dataset {dataset}: cannot be read: {reason}") from None

@@ -1,0 +1,177 @@
+"""Checks of what techniques need of a device."""
+
+import importlib.util
+import os
+import shutil
+import sys
+
+import torch
+
+from Utils.base.errors import Unsupported
+from Utils.device.devices import CPU, CUDA, MPS
+
+
+class WithoutEffect(str):
+    """What `check` says of a need that this device cannot serve, and that takes nothing amiss."""
+
+
+class Emulated(str):
+    """What `check` says of a need that this device serves by slower means than are meant."""
+
+
+def check(need, device):
+    """What stands against a technique that needs `need` on this device.
+
+    need: "tf32", "bfloat16" (both: computed natively), "compile" (Inductor's tool chain), "triton"
+        (kernels of our own), "float16", "float8" (both: on tensor cores), "managed_memory" (whose
+        pages move between GPU and host), "pinned_memory", "cudnn_attention", "cuda_graphs",
+        "distributed" (processes that form a group), "nccl", or the name of a Python package that
+        must be there.
+    Returns "" where it runs as meant, else a few words on what to hold against its timing: a str,
+    WithoutEffect or Emulated where it is one of these.
+    Raises Unsupported, with the reason, where it cannot run.
+    """
+    if need in CHECKS:
+        return CHECKS[need](device) or ""
+    if importlib.util.find_spec(need) is None:
+        raise Unsupported(f"needs {need} (pip install {need})")
+    return ""
+
+
+def _check_tf32(device):
+    if isinstance(device, CUDA) and not torch.version.hip:
+        return _need_capability(device, (8, 0), "TF32")
+    if isinstance(device, CPU) and _cpu_has("amx_fp16"):
+        return None
+    if isinstance(device, CUDA) and device.architecture.startswith(("gfx94", "gfx95")):
+        return None  # AMD's matrix cores have it from the MI300 on
+    return WithoutEffect("TF32: no effect expected on this device")
+
+
+def _check_bfloat16(device):
+    # torch.cuda.is_bf16_supported() says yes to emulation as well, so ask the hardware.
+    if isinstance(device, CUDA) and not torch.version.hip:
+        return _need_capability(device, (8, 0), "native bfloat16")
+    if isinstance(device, CPU) and not _cpu_has("bf16"):
+        return Emulated("bfloat16: emulated on this device")
+    return None
+
+
+def _check_compile(device):
+    if isinstance(device, CUDA):
+        if not torch.version.hip:
+            _need_capability(device, (7, 0), "torch.compile")
+        _check_triton(device)
+    elif isinstance(device, CPU) and compiler("C++") is None:
+        raise Unsupported("torch.compile needs a C++ compiler on a CPU (g++, or CXX=another)")
+
+
+def _check_triton(device):
+    if not isinstance(device, CUDA):
+        raise Unsupported("Triton kernels need an NVIDIA or AMD GPU")
+    if importlib.util.find_spec("triton") is None:
+        raise Unsupported("needs triton (pip install triton)")
+    if compiler("C") is None:
+        raise Unsupported("triton needs a C compiler (gcc or clang)")
+
+
+def compiler(language):
+    """Path of the compiler that Inductor ("C++") or Triton ("C") takes, or None."""
+    if language == "C++":
+        names = [os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")]
+    else:
+        names = [os.environ["CC"]] if "CC" in os.environ else ["gcc", "clang"]
+    return next(filter(None, map(shutil.which, names)), None)
+
+
+def _need_capability(device, minimum, what):
+    if device.capability < minimum:
+        have, need = ("{}.{}".format(*version) for version in (device.capability, minimum))
+        raise Unsupported(f"{what} needs compute capability {need}; {device.name} has {have}")
+
+
+def _check_bitsandbytes(device):
+    if importlib.util.find_spec("bitsandbytes") is None:
+        raise Unsupported("needs bitsandbytes (pip install bitsandbytes)")
+    if isinstance(device, MPS):
+        raise Unsupported("bitsandbytes has no 8-bit optimizer for Apple GPUs")
+
+
+def _check_cudnn_attention(device):
+    # As in torch's sdp_utils.cpp. GPT-2's shapes meet its other conditions.
+    if not isinstance(device, CUDA) or torch.version.hip:
+        raise Unsupported("cuDNN's attention needs an NVIDIA GPU")
+    _need_capability(device, (8, 0), "cuDNN's attention")
+    if (torch.backends.cudnn.version() or 0) < 90_000:
+        raise Unsupported("cuDNN's attention needs cuDNN 9")
+    if device.capability < (9, 0):
+        return "cuDNN's attention: made for compute capability 9.0 and newer"
+
+
+def _check_cuda_graphs(device):
+    if not isinstance(device, CUDA):
+        return WithoutEffect("CUDA graphs: no effect on this device")
+
+
+def _check_float16(device):
+    if isinstance(device, CPU):
+        raise Unsupported("float16 needs a GPU; on a CPU bfloat16 is the 16-bit type")
+    if isinstance(device, CUDA) and not torch.version.hip:
+        _need_capability(device, (7, 0), "float16 on tensor cores")
+
+
+def _check_float8(device):
+    if not isinstance(device, CUDA):
+        raise Unsupported("float8 products need an NVIDIA or AMD GPU")
+    if not torch.version.hip:
+        _need_capability(device, (8, 9), "float8")
+    elif not device.architecture.startswith(("gfx94", "gfx95")):
+        raise Unsupported(f"float8 needs an MI300 or newer; {device.name} is none")
+
+
+def _check_managed_memory(device):
+    return None if isinstance(device, CUDA) else WithoutEffect("not paged on this device")
+
+
+def _check_distributed(device):
+    if not torch.distributed.is_available():
+        raise Unsupported("this build of torch has no torch.distributed")
+    if isinstance(device, MPS):
+        raise Unsupported("torch.distributed has no backend for Apple GPUs; DEVICE=cpu has one")
+
+
+def _check_nccl(device):
+    if not isinstance(device, CUDA) or not torch.distributed.is_nccl_available():
+        raise Unsupported("needs NCCL, so an NVIDIA or AMD GPU; gloo has no bfloat16 hook")
+
+
+def _check_pinned_memory(device):
+    if not isinstance(device, CUDA):
+        raise Unsupported("pinned memory is for copies to an NVIDIA or AMD GPU")
+
+
+CHECKS = {
+    "tf32": _check_tf32,
+    "bfloat16": _check_bfloat16,
+    "compile": _check_compile,
+    "triton": _check_triton,
+    "bitsandbytes": _check_bitsandbytes,
+    "cudnn_attention": _check_cudnn_attention,
+    "cuda_graphs": _check_cuda_graphs,
+    "float16": _check_float16,
+    "float8": _check_float8,
+    "managed_memory": _check_managed_memory,
+    "pinned_memory": _check_pinned_memory,
+    "distributed": _check_distributed,
+    "nccl": _check_nccl,
+}
+
+
+def _cpu_has(feature):
+    """Whether the CPU has an instruction set whose name holds `feature`."""
+    if hasattr(torch.cpu, "get_capabilities"):
+        return any(
+            on is True and feature in name for name, on in torch.cpu.get_capabilities().items()
+        )
+    flags = {"bf16": "_is_avx512_bf16_supported", "amx_fp16": "_is_amx_fp16_supported"}
+    return getattr(torch.cpu, flags[feature], lambda: False)()

@@ -1,0 +1,92 @@
+"""Measured ceilings of a device: matrix products of each precision, and memory bandwidth."""
+
+import hashlib
+import json
+
+import torch
+
+from Utils.base import paths
+from Utils.base.errors import Unsupported
+from Utils.device import checks
+
+# What a technique may declare that it needs, and the type that its matrix products then have.
+PRECISIONS = {"tf32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+SECONDS = 0.5  # for each measurement
+
+
+def matmul_tflops(precision, n, device, seconds=SECONDS):
+    """TFLOP/s of an n x n x n product of normal random numbers, the fastest of several.
+
+    precision: a name of PRECISIONS or "float32". device: torch.device.
+    """
+    dtype = PRECISIONS.get(precision, torch.float32)
+    a, b = (torch.randn(n, n, device=device).to(dtype) for _ in range(2))
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
+    try:
+        fastest = _fastest("torch.mm(a, b, out=out)", seconds, a=a, b=b, out=torch.empty_like(a))
+    finally:
+        torch.set_float32_matmul_precision(before)
+    return 2 * n**3 / fastest / 1e12
+
+
+def bandwidth_gb_s(device, mib=256, seconds=SECONDS):
+    """GB/s (10^9 bytes) of copying a tensor far larger than the caches, bytes read and bytes
+    written both counted; the fastest of several."""
+    source = torch.randn(mib * 2**20 // 4, device=device)
+    fastest = _fastest("out.copy_(a)", seconds, a=source, out=torch.empty_like(source))
+    return 2 * source.nbytes / fastest / 1e9
+
+
+def _fastest(statement, seconds, **names):
+    """Seconds of one call. The fastest: whatever slows a call is no limit of the device."""
+    from torch.utils.benchmark import Timer  # here, as a training script has no need of it
+
+    timer = Timer(statement, globals=names | {"torch": torch}, num_threads=torch.get_num_threads())
+    return min(timer.blocked_autorange(min_run_time=seconds).times)
+
+
+def measure(device, seconds=SECONDS):
+    """The ceilings of a device of `hardware`: a dict of matmul_tflops by precision, the matmul_n at
+    which each was reached, bandwidth_gb_s, and of what they were measured."""
+    on_gpu = device.torch_device.type != "cpu"
+    sizes = (2048, 4096, 8192) if on_gpu else (1024, 2048)
+    sizes = [n for n in sizes if 3 * 4 * n**2 < device.memory_bytes / 4]
+    best = {}
+    for precision in ("float32", *PRECISIONS):
+        if not _worth_measuring(precision, device):
+            continue
+        rates = {n: matmul_tflops(precision, n, device.torch_device, seconds) for n in sizes}
+        best[precision] = max((rate, n) for n, rate in rates.items())
+    return {
+        "device": device.name,
+        "torch": torch.__version__,
+        "matmul_tflops": {precision: round(rate, 4) for precision, (rate, _) in best.items()},
+        "matmul_n": {precision: n for precision, (_, n) in best.items()},
+        "bandwidth_gb_s": round(bandwidth_gb_s(device.torch_device, seconds=seconds), 2),
+    }
+
+
+def _worth_measuring(precision, device):
+    """float16 and bfloat16 on a processor that has neither take minutes, and are no ceiling."""
+    if precision == "float32":
+        return True
+    if precision == "float16":
+        return device.torch_device.type != "cpu"
+    try:
+        return precision == "tf32" or not checks.check(precision, device)
+    except Unsupported:
+        return False
+
+
+def _cache(device):
+    key = f"{device.name}\0{torch.__version__}\0{device.torch_device.type}"
+    return paths.CACHE / "ceilings" / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
+
+
+def ceilings(device):
+    """What `measure` found for this device earlier, or None."""
+    try:
+        return json.loads(_cache(device).read_text())
+    except (OSError, ValueError):
+        return None

@@ -1,0 +1,203 @@
+"""Probes that need no torch: Python, packages, processor, memory, disk, results."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import shutil
+import sys
+import tempfile
+import textwrap
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from Utils.base import paths, results
+from Utils.base.errors import UserError
+from Utils.base.units import GIB
+from Utils.device import cgroup
+from Utils.diagnose.findings import Apart, Finding
+
+OLDEST = (3, 11)  # Python
+ROOM_GIB = 2  # for tokens and compiled kernels
+REQUIREMENTS = "pip install -r requirements.txt"
+
+
+def python(args):
+    found = f"{sys.version.split()[0]}, {sys.executable}"
+    if sys.version_info < OLDEST:
+        oldest = "{}.{}".format(*OLDEST)
+        remedy = f"PYTHON= names one from {oldest} on"
+        yield Finding("python", f"{found} is older than {oldest}", "fault", remedy, ("run",))
+    else:
+        yield Finding("python", found)
+
+
+def packages(args):
+    """Of requirements.txt. That some are missing stops what needs them, which says so below."""
+    listed = (paths.ROOT / "requirements.txt").read_text()
+    tested = re.findall(r"^([\w-]+)==([\w.]+)", listed, re.MULTILINE)
+    missing, others = [], []
+    for name, wanted in tested:
+        try:
+            if (found := version(name).split("+")[0]) != wanted:
+                others.append(f"{name} {found}")
+        except PackageNotFoundError:
+            missing.append(name)
+    yield Finding("packages", f"{len(tested) - len(missing)} of {len(tested)} that are required")
+    if missing:
+        yield Finding("packages", f"not installed: {', '.join(missing)}", "note", REQUIREMENTS)
+    if others:
+        what = f"other versions than those tested together: {', '.join(others)}"
+        yield Finding("packages", what, "note")
+
+
+def processor(args):
+    """Cores, and how many of them this process may use."""
+    cores = os.cpu_count() or 1
+    cpus = cgroup.usable_cpus()
+    load = os.getloadavg()[0]
+    what = f"{cores} logical CPUs, {cpus:g} for this process; load of the last minute {load:.1f}"
+    figures = {"logical_cpus": cores, "usable_cpus": cpus, "load_1min": round(load, 1)}
+    if load > cpus / 2:
+        remedy = "close what else runs before measuring: it takes its part of the time"
+        yield Finding("processor", what, "note", remedy, figures=figures)
+    else:
+        yield Finding("processor", what, figures=figures)
+
+
+def memory(args):
+    """Of the host. Swap is counted apart: a step that swaps is no measurement."""
+    import psutil
+
+    host, (_, limit), swap = psutil.virtual_memory(), cgroup.cgroup_limits(), psutil.swap_memory()
+    free = min(host.available, limit)
+    what = f"{host.total / GIB:.1f} GiB in all, {host.available / GIB:.1f} available"
+    if limit < host.total:
+        what += f", {limit / GIB:.1f} allowed by the control group"
+    what += f"; {swap.used / GIB:.1f} GiB of {swap.total / GIB:.1f} swapped" if swap.total else ""
+    figures = {"memory_gib": round(host.total / GIB, 1), "available_gib": round(free / GIB, 1)}
+    yield Finding("memory", what, figures=figures)
+    with suppress(OSError):  # only Linux has it
+        shared = shutil.disk_usage("/dev/shm").free
+        if shared < 16 * 2**20:
+            what = f"/dev/shm has {shared / 2**20:.0f} MiB free, through which a loader's workers "
+            remedy = "in a container: --shm-size=1g or --ipc=host"
+            yield Finding("memory", f"{what}hand over batches", "fault", remedy)
+
+
+def disk(args):
+    """Whether what a run writes can be written, and for how long."""
+    kernels = ("TORCHINDUCTOR_CACHE_DIR", "inductor"), ("TRITON_CACHE_DIR", "triton")
+    kept = [Path(os.environ.get(variable, paths.CACHE / name)) for variable, name in kernels]
+    for folder in dict.fromkeys([paths.CACHE, paths.CACHE / "tokens", *kept]):
+        if problem := unwritable(folder):
+            remedy, blocks = "CACHE_DIR names another place", ("compile", "triton")
+            if not kept[0].exists() and unwritable(kept[0]):
+                blocks = ("run",)  # any optimizer of torch makes Inductor's folder when it is made
+            yield Finding("cache", problem, "fault", remedy, blocks)
+            break
+    else:
+        free = shutil.disk_usage(nearest(paths.CACHE)).free / GIB
+        figures = {"free_disk_gib": round(free, 1)}
+        what, short = f"{paths.CACHE}: {free:.1f} GiB free", free < ROOM_GIB
+        remedy = f"make room: tokens and kernels may want {ROOM_GIB}; or CACHE_DIR elsewhere"
+        yield Finding("cache", what, *(("fault", remedy) if short else ()), figures=figures)
+    try:
+        problem = unwritable(Path(tempfile.gettempdir()))
+    except FileNotFoundError as error:
+        problem = error.strerror
+    if problem:
+        remedy = "TMPDIR names another place"
+        yield Finding("cache", problem, "fault", remedy, ("compile", "triton"))
+
+
+def results_file(args):
+
+    path = args.results_file
+    try:
+        rows = results.check(path)
+        if problem := unwritable(path.parent / "runs"):
+            raise UserError(problem)
+    except UserError as error:
+        what, _, remedy = str(error).partition("; ")
+        remedy = remedy or "RESULTS_FILE names another place"
+        yield Finding("results", what, "fault", remedy, ("run",))
+        return
+    runs = len({row["run_id"] for row in rows})
+    what = f"{path}: {runs} runs" if rows else f"{path}: will be made"
+    yield Finding("results", what, figures={"runs": runs})
+
+
+OUTSIDE = (python, packages, processor, memory, disk, results_file)
+
+
+def nearest(folder):
+    """The folder, or the nearest one above it that is there."""
+    return next(place for place in (folder, *folder.parents) if place.exists())
+
+
+def unwritable(folder):
+    """Why nothing can be written into a folder, which may not be there yet; "" where it can."""
+    place = nearest(folder.absolute())
+    try:
+        with tempfile.TemporaryFile(dir=place) as file:
+            file.write(bytes(2**20))
+            file.flush()
+        return ""
+    except OSError as error:
+        return f"{place}: {error.strerror}"
+
+
+NATIVE = {
+    "bitsandbytes": """
+import bitsandbytes.optim
+from bitsandbytes import cextension
+error = vars(cextension.lib).get("error_msg")  # else it would come with the first call
+if error and getattr(cextension, "BNB_BACKEND", "") not in ("CPU", "XPU"):
+    raise ImportError("its native library: " + error)
+""",
+    "torchao": "import torchao.float8",
+}
+ONE_AFTER_THE_OTHER = """
+import json, sys
+for name, code in json.loads(sys.argv[1]).items():
+    try:
+        exec(code, {})
+        problem = ""
+    except BaseException as error:
+        problem = f"{type(error).__name__}: {error}".split(chr(10))[0]
+    print("\\n" + json.dumps({name: problem}), flush=True)
+"""
+
+
+def start_native():
+    """The imports of those that are there, begun; together, as each would import torch anew."""
+    there = {name: code for name, code in NATIVE.items() if importlib.util.find_spec(name)}
+    return Apart("-c", ONE_AFTER_THE_OTHER, json.dumps(there))
+
+
+def native(started):
+    output, _ = started.end()
+    problems = {}
+    for line in output.splitlines():
+        if line.startswith("{"):
+            problems |= json.loads(line)
+    for name, code in NATIVE.items():
+        if importlib.util.find_spec(name) is None:
+            yield Finding(name, "not installed", "fault", f"pip install {name}", (name,))
+            continue
+        if name not in problems:  # it has ended the process, or another one before it has
+            problems[name] = Apart("-c", code).end()[1]
+        try:
+            installed = version(name)
+        except PackageNotFoundError:
+            installed = "of unknown version"
+        if problem := problems[name]:
+            what = f"{installed}, cannot be imported: {textwrap.shorten(problem, 200)}"
+            remedy = f"pip install --force-reinstall {name}"
+            yield Finding(name, what, "fault", remedy, (name,))
+        else:
+            yield Finding(name, f"{installed}, can be imported")

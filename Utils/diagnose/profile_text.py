@@ -1,0 +1,92 @@
+"""A profile's summary in words and tables."""
+
+from tabulate import tabulate
+
+from Utils.diagnose.kinds import KINDS
+
+PARTS = {
+    "data": "waiting for data",
+    "dispatch": "dispatch, allocation, autograd",
+    "python": "Python",
+    "loss": "the loss",
+    "softmax": "softmax",
+    "norms": "LayerNorm",
+    "sums": "sums",
+    "transfers": "between host and device",
+    "embedding": "rows of the embedding",
+    "on the device": "on the device",
+}
+NAME = 60  # letters of an operator's name that are shown; a fused one's can be hundreds
+
+
+def report(summary, folder):
+    """A summary in words and tables, its advice last."""
+    found = summary["profile"]
+    lines = [
+        f"{summary['technique']}: {found['steps']} steps under the profiler took "
+        f"{found['mean_step_ms']:,.1f} ms each, without it {summary['timed_median_ms']:,.1f} ms "
+        "(median)",
+        "",
+        _table(found["kinds"]),
+        "",
+    ]
+    if all(facts["ceiling_share"] is None for facts in found["kinds"].values()):
+        lines += ["No ceiling is known here; `make ceilings` measures them.", ""]
+    shown = [one for one in found["operators"] if one["ms"] > 0.01 * found["mean_step_ms"]]
+    rows = [
+        (one["name"][:NAME], KINDS[one["kind"]], f"{one['ms']:,.2f}", f"{one['calls']:.3g}")
+        for one in shown
+    ]
+    lines += [_grid(rows, ("longest", "kind", "ms a step", "calls a step")), ""]
+    if summary["python"]:
+        rows = [
+            (
+                one["function"],
+                f"{one['own_ms']:,.2f}",
+                f"{one['total_ms']:,.2f}",
+                f"{one['calls']:.3g}",
+            )
+            for one in summary["python"]
+        ]
+        lines += [_grid(rows, ("in Python", "own ms", "with callees", "calls a step")), ""]
+    gap, memory = found["gap"], found["memory"]
+    lines.append(
+        f"longest stretch outside of torch: {gap['ms']:,.2f} ms a step, between {gap['after']} "
+        f"and {gap['before']}"
+    )
+    lines.append(f"values of tensors that the host reads: {found['reads']:.3g} a step")
+    if exchange := found["communication"]:
+        lines.append(
+            f"collectives are under way for {exchange['ms']:,.2f} ms a step, and "
+            f"{exchange['hidden']:.0%} of that is hidden behind what is computed meanwhile"
+        )
+    if memory["grows"] is not None:
+        grows = f"grows by {memory['growth_mib']:,.2f} MiB a step" if memory["grows"] else "stays"
+        lines.append(f"memory from step to step: {grows}")
+    files = ", ".join(str(folder / name) for name in [*summary["files"]])
+    lines += [f"files: {files}", "", "Advice", *(f"- {line}" for line in summary["advice"])]
+    return "\n".join(lines)
+
+
+def _table(found):
+    """The kinds of work, and below each what it consists of."""
+    rows = []
+    for kind, facts in found.items():
+        if not facts["ms"]:
+            continue
+        reached = facts["ceiling_share"]
+        reached = "" if reached is None else f"{reached:.0%}"
+        bound = f"{facts['bound']}-bound" if facts["bound"] else ""
+        rows.append((KINDS[kind], f"{facts['ms']:,.2f}", f"{facts['share']:.1%}", reached, bound))
+        if len(facts["parts"]) > 1 or kind == "idle":
+            share = facts["share"] / facts["ms"]
+            rows += [
+                (f"- {PARTS[part]}", f"{ms:,.2f}", f"{ms * share:.1%}", "", "")
+                for part, ms in sorted(facts["parts"].items(), key=lambda item: -item[1])
+            ]
+    return _grid(rows, ("kind", "ms a step", "share", "of the ceiling", ""))
+
+
+def _grid(rows, headers):
+    align = ("left", *["right"] * (len(headers) - 1))
+    return tabulate(rows, headers, "github", colalign=align, disable_numparse=True)

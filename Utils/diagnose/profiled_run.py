@@ -1,0 +1,188 @@
+"""A run whose timed steps are followed by a few under the profiler."""
+
+import cProfile
+import gzip
+import json
+import os
+import pickle
+import pstats
+import re
+import sys
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+
+import torch
+from torch.profiler import record_function
+
+from Utils.analysis.selection import OWN_BATCH
+from Utils.base import paths
+from Utils.base.errors import Unsupported, UserError
+from Utils.device import limits
+from Utils.device.devices import CUDA, MPS
+from Utils.diagnose import advice, profile_text
+from Utils.diagnose.kinds import WAIT, summarize
+from Utils.harness import footprint
+from Utils.run import Run
+
+# That a block freed under the profiler was allocated before it is no news; torch reads this once.
+os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+STEPS = 4  # are summed up; one before them is discarded, one after closes the last
+PYTHON_STEPS, MEMORY_STEPS = 3, 2
+FUNCTIONS = 8  # of Python's that are shown
+
+
+class ProfiledRun(Run):
+    """A Run whose timed steps are followed by a few under the profiler, on the batches that come
+    next. The run is recorded before these begin, so nothing of them is in its figures.
+
+    technique: of `ladder`. wanted: the command line of this module.
+    """
+
+    def __init__(self, technique, wanted, args, model, optimizer):
+        if isinstance(args.hardware, MPS):
+            raise Unsupported(
+                "torch's profiler does not see an Apple GPU; DEVICE=cpu shows the CPU"
+            )
+        args.steps = wanted.steps - (1 + STEPS + 1)
+        args.steps -= PYTHON_STEPS * wanted.cpu + MEMORY_STEPS * wanted.memory
+        super().__init__(args, model, optimizer)
+        self.technique, self.wanted, self.recorded = technique, wanted, False
+        self.clock_ms, self.cprofile, self.history = [], None, None
+
+    def steps(self, batches):
+        facts, batches = getattr(batches, "facts", {}), iter(batches)
+        yield from super().steps(batches)
+        self.dataset_facts = facts
+        super().__exit__(None, None, None)
+        self.recorded = True
+        print(f"  {STEPS} steps under the profiler ...", file=sys.stderr)
+        yield from self._profiled(batches)
+        if self.wanted.cpu:
+            self.cprofile = cProfile.Profile()
+            for _ in range(PYTHON_STEPS):
+                self.cprofile.enable()
+                yield next(batches)
+                self.cprofile.disable()
+        if self.wanted.memory:
+            with self.args.hardware.memory_history() as self.history:
+                for _ in range(MEMORY_STEPS):
+                    yield next(batches)
+
+    def _profiled(self, batches):
+        marks, mark = [], self.args.hardware.mark
+        schedule = torch.profiler.schedule(wait=0, warmup=1, active=STEPS + 1, repeat=1)
+        with torch.profiler.profile(
+            schedule=schedule, record_shapes=True, profile_memory=True
+        ) as self.profile:
+            for _ in range(1 + STEPS + 1):
+                marks.append(mark())
+                with record_function(WAIT):
+                    batch = next(batches)
+                yield batch
+                self.profile.step()
+        self.clock_ms = self.args.hardware.elapsed_ms(marks)[1:]
+
+    def log(self, loss):
+        if not self.recorded:
+            super().log(loss)
+
+    def __exit__(self, kind, error, trace):
+        if kind is not None:
+            return
+        args, name = self.args, self.technique.name
+        if args.rank:  # rank 0's trace is the one that is kept
+            return
+        with _replacing(self.wanted.folder, name) as folder:
+            self.profile.export_chrome_trace(str(folder / f"{name}.trace.json.gz"))
+            if self.cprofile:
+                self.cprofile.dump_stats(folder / f"{name}.prof")
+            if self.history:
+                with open(folder / f"{name}.memory.pickle", "wb") as file:
+                    pickle.dump(self.history, file)
+            files = sorted(path.name for path in folder.iterdir())
+            with gzip.open(folder / f"{name}.trace.json.gz") as file:
+                events = json.load(file)["traceEvents"]
+            on_gpu = isinstance(args.hardware, CUDA)
+            if on_gpu and not any(event.get("cat") == "kernel" for event in events):
+                raise UserError(
+                    "torch.profiler saw no kernel on the GPU: CUPTI (on AMD roctracer) is missing, "
+                    "or may not be used here, as in some containers"
+                )
+            found = summarize(
+                events, args.needs, limits.ceilings(args.hardware), self._update_bytes()
+            )
+            summary = self._facts() | {
+                "profile": found,
+                "advice": advice.advise(found, self.technique, args.needs, args.hardware),
+                "python": _functions(self.cprofile) if self.cprofile else None,
+                "files": files,
+            }
+            (folder / f"{name}.json").write_text(json.dumps(summary, indent=1) + "\n")
+        print(profile_text.report(summary, self.wanted.folder))
+
+    def _facts(self):
+
+        args, note = self.args, "; ".join(self.args.notes)
+        same = ("run_id", "commit", "model", "batch_size", "seq_len", "dataset", "needs")
+        asked = re.search(OWN_BATCH, note)
+        return {
+            "technique": self.technique.name,
+            "status": "ok",
+            "note": note,
+            "device": args.hardware.name,
+            "torch": torch.__version__,
+            **{name: getattr(args, name) for name in same},
+            "asked_batch_size": int(asked[1]) if asked else args.batch_size,
+            "threads": torch.get_num_threads(),
+            "timed_median_ms": median(args.hardware.elapsed_ms(self.marks)[args.warmup :]),
+            "clock_ms": self.clock_ms,
+        }
+
+    def _update_bytes(self):
+        """What the optimizer cannot but read and write in a step: weights and its state both ways,
+        gradients one."""
+        trained = [p for p in self.model.parameters() if p.requires_grad]
+        state = (
+            value
+            for one in footprint.optimizers(self.optimizer)
+            for values in one.state.values()
+            for value in values.values()
+            if isinstance(value, torch.Tensor)
+        )
+        return 3 * sum(p.nbytes for p in trained) + 2 * sum(value.nbytes for value in state)
+
+
+@contextmanager
+def _replacing(folder, name):
+    """A folder for the files of one technique. When the block ends well they take the place of the
+    old ones, the summary last; else those stay as they were. Raises UserError."""
+    try:
+        with tempfile.TemporaryDirectory(prefix=".", dir=folder) as parts:
+            yield Path(parts)
+            for kind in ("trace.json.gz", "prof", "memory.pickle", "json"):
+                new, old = Path(parts) / f"{name}.{kind}", folder / f"{name}.{kind}"
+                new.replace(old) if new.exists() else old.unlink(missing_ok=True)
+    except OSError as error:
+        raise UserError(f"{error.filename or folder}: {error.strerror}") from None
+
+
+def _functions(profile):
+    """Where Python's time went, the functions that took longest by themselves first."""
+    found = []
+    stats = pstats.Stats(profile).stats
+    for (file, line, name), (_, calls, own_s, total_s, _) in stats.items():
+        place = Path(file)
+        if place.is_absolute():
+            inside = place.is_relative_to(paths.ROOT)
+            file = place.relative_to(paths.ROOT) if inside else Path(*place.parts[-2:])
+        found.append(
+            {
+                "function": name if str(file) == "~" else f"{file}:{line} {name}",
+                "own_ms": own_s * 1e3 / PYTHON_STEPS,
+                "total_ms": total_s * 1e3 / PYTHON_STEPS,
+                "calls": calls / PYTHON_STEPS,
+            }
+        )
+    return sorted(found, key=lambda one: -one["own_ms"])[:FUNCTIONS]

@@ -1,0 +1,90 @@
+"""Whether each technique runs on this device, and what holds a run back."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+UNASKED = "could not be asked"
+
+
+@dataclass(frozen=True)
+class Row:
+    technique: str
+    status: str  # runs, runs without effect, emulated or unsupported
+    reason: str = ""
+    remedy: str = ""
+    needs: tuple = ()
+    lacks: tuple = ()  # those that are not met
+
+
+def overlay(row, faults):
+    """The row, unsupported where a fault takes away what it needs."""
+    for fault in faults:
+        if taken := {"run", *row.needs} & {*fault.blocks}:
+            row = replace(row, lacks=sorted({*row.lacks, *taken}))
+            if row.status != "unsupported" or row.reason == UNASKED:
+                reason = f"{fault.topic}: {fault.what}"
+                row = replace(row, status="unsupported", reason=reason, remedy=fault.remedy)
+    return row
+
+
+PRECISIONS = {"bfloat16": "brainFloat16", "float16": "float16_grad_scaler", "tf32": "tensorFloat32"}
+
+
+def advice(findings, rows, most=5):
+    """At most so many lines, the heaviest first: dicts of `advice` and of `because`, the topics
+    whose figures it repeats. What is broken comes before what could be faster, and no technique is
+    named that does not run here."""
+    facts = {name: value for finding in findings for name, value in finding.figures.items()}
+    can = {row.technique for row in rows if row.status in ("runs", "emulated")}
+    lines = []
+
+    def say(topic, text, *techniques):
+        named = [name for name in techniques if name in can]
+        if named or not techniques:
+            text = f"{text}: {', '.join(named)}" if named else text
+            lines.append({"advice": text, "because": [topic]})
+
+    def lost(fault):
+        """How many techniques it alone holds back."""
+        return sum(bool(row.lacks) and {*row.lacks} <= {*fault.blocks} for row in rows)
+
+    for fault in sorted((f for f in findings if f.state == "fault"), key=lost, reverse=True):
+        if count := lost(fault):
+            what = f"{fault.topic} holds back {count} of {len(rows)} techniques"
+            say(fault.topic, f"{what} -> {fault.remedy}")
+        elif not fault.blocks:
+            say(fault.topic, f"{fault.topic}: {fault.what} -> {fault.remedy}")
+    for note in findings:
+        if note.state == "note" and note.remedy and note.topic in ("gpu", "processor", "threads"):
+            say(note.topic, f"{note.what} -> {note.remedy}")
+    plain = facts.get("float32_tflops", math.inf)
+    for precision, technique in PRECISIONS.items():
+        rate = facts.get(f"{precision}_tflops", 0)
+        if technique in can and rate > 1.1 * plain:
+            text = f"products reach {plain:,.2f} TFLOP/s in float32 and {rate:,.2f} in {precision}"
+            say("ceilings", text, technique)
+            break
+    if plain == math.inf and facts.get("type") == "cuda" and facts["capability"] >= 7:
+        text = f"compute capability {facts['capability']} has tensor cores, idle in plain float32"
+        faster = [technique for technique in PRECISIONS.values() if technique in can]
+        say("device", text, *(faster[:1] or PRECISIONS.values()))
+    if facts.get("scores_mib", 0) >= 64:
+        text = f"{facts['scores_mib']:,.1f} MiB of scores a layer go to memory and back"
+        say("step", text, "flash_attention")
+    if facts.get("update_ms", 0) >= 0.2 * facts.get("floor_ms", math.inf):
+        least = f"{facts['update_ms']:,.1f} of {facts['floor_ms']:,.1f} ms, a step's least"
+        text = f"AdamW's update takes {least}"
+        say("ceilings", text, "fused_optimizer", "larger_batch")
+    on_gpu = facts.get("type") in ("cuda", "rocm", "mps")
+    if on_gpu and facts.get("tokens", math.inf) <= 2048:
+        text = f"{facts['tokens']} tokens a step leave a GPU waiting for launches"
+        say("step", text, "cuda_graphs")
+    if on_gpu and facts.get("least_gib", 0) > 0.7 * facts.get("free_gib", math.inf):
+        text = f"the baseline takes {facts['least_gib']:.1f} GiB of {facts['free_gib']:.1f} free"
+        say("step", text, "gradient_checkpointing", "8bit_optimizer", "fused_cross_entropy")
+    if on_gpu and facts.get("usable_cpus", math.inf) <= 2:
+        text = f"{facts['usable_cpus']:g} CPUs are few for a loader's workers"
+        say("processor", text, "data_on_device")
+    return lines[:most]

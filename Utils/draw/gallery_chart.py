@@ -1,0 +1,105 @@
+"""The chart of several devices side by side."""
+
+import textwrap
+
+import matplotlib.pyplot as plt
+import numpy as np
+import seaborn as sns
+
+from Utils.analysis import tables
+from Utils.analysis.intervals import NO_INTERVAL
+from Utils.base import ladder
+from Utils.base.ladder import BASELINE
+from Utils.draw import style
+from Utils.draw.style import GREY
+from Utils.share import collection
+
+TICKS = (0.1, 0.2, 0.5, 1, 2, 4, 8, 16, 32)
+
+
+def draw(panels, left_out=()):
+    """One panel a device, techniques in the same rows of all: speedups over the device's own
+    baseline with their intervals, and above them what the best reaches."""
+    sns.set_theme(style="whitegrid", rc={"svg.hashsalt": "plots", "svg.fonttype": "none"})
+    shown = {name for panel in panels for name in panel["lines"].index} - {BASELINE}
+    known = ladder.techniques()
+    names = [*(name for name in known if name in shown), *sorted(shown - {*known})]
+    figure, grid = plt.subplots(
+        1,
+        len(panels),
+        figsize=(3 + 3.6 * len(panels), 2.4 + 0.42 * len(names)),
+        sharex=True,
+        sharey=True,
+        squeeze=False,
+    )
+    for axes, panel in zip(grid[0], panels, strict=True):
+        _draw_panel(axes, panel, names)
+    ends = np.array([x for panel in panels for x in _ends(panel)])
+    low, high = ends.min() / 1.1, ends.max() * (ends.max() / ends.min()) ** 0.25 * 1.1
+    for axes in grid[0]:
+        axes.set_xscale("log")
+        axes.set_xlim(low, high)
+        ticks = [x for x in TICKS if low <= x <= high]
+        axes.set_xticks(ticks, [f"{x:g}x" for x in ticks])
+        axes.minorticks_off()
+        axes.grid(axis="y", visible=False)
+    grid[0][0].set_yticks(range(len(names)), names)
+    grid[0][0].set_ylim(len(names) - 0.5, -0.5)
+    intervals = any(panel["lines"].speedup_low.notna().any() for panel in panels)
+    spread = "line: 95% interval over its clean rounds" if intervals else NO_INTERVAL
+    notes = [
+        f"speedup over the device's own baseline, {collection._shape(panels[0]['shape'])}; {spread}"
+    ]
+    notes += [f"left out: {text}" for text in left_out]
+    width = int(12 * (3 + 3.6 * len(panels)))
+    notes = [line for text in notes for line in textwrap.wrap(collection._plain(text), width)]
+    figure.suptitle("Devices side by side", x=0.01, ha="left", fontweight="bold")
+    figure.supxlabel("\n".join(notes), fontsize="small", color="0.3", x=0.01, ha="left")
+    figure.tight_layout()
+    return figure
+
+
+def _draw_panel(axes, panel, names):
+    lines, colours = panel["lines"], style.colours()
+    same = lines[lines.parity.ne("model changed") & ~lines.loss_verdict.isin(("worse", "diverged"))]
+    best = same.tokens_per_second.idxmax()
+    title = textwrap.wrap(collection._plain(panel["device"]), 34)
+    facts = [
+        f"torch {panel['torch']}, commit {panel['commit'] or 'unknown'}, "
+        f"{panel['rounds']} round{'s' * (panel['rounds'] > 1)}",
+        f"best: {best}",
+        f"{lines.tokens_per_second[best]:,.0f} tokens/s",
+    ]
+    axes.set_title("\n".join(title), loc="left", fontweight="bold", pad=52)
+    axes.annotate(
+        collection._plain("\n".join(facts)),
+        (0, 1),
+        (0, 6),
+        xycoords="axes fraction",
+        textcoords="offset points",
+        va="bottom",
+        size="small",
+        color="0.3",
+    )
+    axes.axvline(1, color="0.3", lw=1, zorder=1)
+    for y, name in enumerate(names):
+        line = lines.loc[name] if name in lines.index else None
+        if line is None or np.isnan(line.speedup):
+            why = "not run" if line is None else tables.reason(line)
+            why = collection._plain(textwrap.shorten(why, 40, placeholder=" ..."))
+            how = {"ha": "left", "size": "x-small", "color": GREY}
+            style.beside(axes, 0.02, y, why, bbox={"fc": "white", "lw": 0, "pad": 1}, **how)
+            continue
+        colour = colours.get(name, GREY)
+        axes.plot([line.speedup_low, line.speedup_high], [y, y], color=colour, lw=2, zorder=2)
+        axes.plot(line.speedup, y, "o", color=colour, ms=7, zorder=3)
+        right = np.nanmax([line.speedup, line.speedup_high])
+        how = {"textcoords": "offset points", "va": "center", "size": "small"}
+        axes.annotate(f"{line.speedup:.2f}x", (right, y), (6, 0), **how)
+
+
+def _ends(panel):
+    """All that a panel has to show on its axis, 1 included."""
+    lines = panel["lines"]
+    values = lines[["speedup", "speedup_low", "speedup_high"]].to_numpy().ravel()
+    return [1, *values[np.isfinite(values)]]

@@ -1,0 +1,68 @@
+"""The chart of where the time of a step goes."""
+
+from Utils.diagnose.kinds import KINDS
+from Utils.draw import style
+from Utils.draw.style import GREY
+
+
+def draw(summaries):
+    """The kinds of work of each technique, stacked: milliseconds a step, of as many tokens."""
+    import seaborn as sns
+
+    colours = dict(zip(KINDS, sns.color_palette("Set2", 8), strict=False))
+    colours |= {"copies": "0.45", "communication": "0.25", "other": "0.1", "idle": "0.88"}
+    measured = [summary for summary in summaries if summary["status"] == "ok"]
+    title = "Where the time of a step goes"
+    height = 1.8 + 0.5 * len(summaries)
+    figure, axes = style.figure(height, title, *(map(_described, measured[:1])))
+    widths = [_per_batch(summary) * summary["profile"]["mean_step_ms"] for summary in measured]
+    widest = max(widths, default=1)
+    for y, summary in enumerate(summaries):
+        if summary["status"] != "ok":
+            axes.text(0.01 * widest, y, style.brief(summary["note"]), va="center", color=GREY)
+            continue
+        left = 0.0
+        for kind, facts in summary["profile"]["kinds"].items():
+            width = facts["ms"] * _per_batch(summary)
+            axes.barh(y, width, left=left, color=colours[kind], height=0.7, zorder=2)
+            if width > 0.06 * widest:
+                dark = kind in ("copies", "communication", "other")
+                how = {"color": "white" if dark else "black", "size": "small", "zorder": 3}
+                axes.text(left + width / 2, y, _digits(width), ha="center", va="center", **how)
+            left += width
+        axes.text(left + 0.015 * widest, y, _digits(left), va="center", fontweight="bold")
+    for kind, words in KINDS.items():
+        if any(summary["profile"]["kinds"][kind]["ms"] for summary in measured):
+            axes.barh(0, 0, color=colours[kind], label=words)
+    if measured:
+        axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False)
+    axes.set_xlim(0, widest * 1.12)
+    axes.set_yticks(range(len(summaries)), [_name(summary) for summary in summaries])
+    axes.set_ylim(len(summaries) - 0.5, -0.6)
+    axes.grid(axis="y", visible=False)
+    axes.set_xlabel("ms a step under the profiler, which slows it; idle: nothing is computed")
+    style.grey_labels(axes, [summary["status"] != "ok" for summary in summaries])
+    return figure
+
+
+def _described(summary):
+    return (
+        f"{summary['device']}, torch {summary['torch']}, {summary['model']}, "
+        f"{summary['asked_batch_size']}x{summary['seq_len']} tokens a step, {summary['dataset']}, "
+        f"{summary['profile']['steps']} steps each, commit {summary['commit'] or 'unknown'}"
+    )
+
+
+def _digits(ms):
+    return f"{ms:,.0f}" if ms >= 100 else f"{ms:.3g}"
+
+
+def _per_batch(summary):
+    """By what a step's times are multiplied to be those of as many tokens as the others'."""
+    return summary["asked_batch_size"] / summary["batch_size"]
+
+
+def _name(summary):
+    if summary["status"] != "ok" or _per_batch(summary) == 1:
+        return summary["technique"]
+    return f"{summary['technique']} (batch {summary['batch_size']})"

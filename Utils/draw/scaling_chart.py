@@ -1,0 +1,37 @@
+"""The chart of strong and weak scaling."""
+
+from Utils.analysis.scaling import KINDS
+from Utils.draw import style
+from Utils.draw.style import GREY
+
+COLOURS = {"strong": "C0", "weak": "C1"}
+ASIDE = {"strong": (8, -14), "weak": (-8, 10)}  # points, of what stands beside one of its points
+
+
+def draw(found, words):
+    """Tokens per second over those of the fewest processes, a line a kind, with the ideal one."""
+    figure, axes = style.figure(5.5, "What more processes bring", words)
+    counts = sorted(found.processes.unique())
+    ideal = [n / counts[0] for n in counts]
+    axes.plot(counts, ideal, color=GREY, linestyle="--", label="ideal")
+    for kind, what in KINDS.items():
+        own = found[found.scaling == kind]
+        if own.empty:
+            continue
+        errors = [own.speedup - own.speedup_low, own.speedup_high - own.speedup]
+        errors = [side.fillna(0.0) for side in errors]
+        how = {"color": COLOURS[kind], "marker": "o", "capsize": 4, "label": f"{kind}: {what}"}
+        axes.errorbar(own.processes, own.speedup, yerr=errors, **how)
+        for line in own.iloc[1:].itertuples():
+            x, y = ASIDE[kind]
+            where = {"xytext": (x, y), "textcoords": "offset points"}
+            where["ha"] = "left" if x > 0 else "right"
+            place, how = (line.processes, line.speedup), {"color": COLOURS[kind], **where}
+            axes.annotate(f"{line.efficiency:.0%}", place, fontsize="small", **how)
+    axes.set_xticks(counts)
+    axes.set_xlim(counts[0] - 0.1 * counts[-1], counts[-1] * 1.1)
+    axes.set_ylim(0, 1.4 * ideal[-1])  # an interval of few rounds can be longer than the chart
+    axes.set_xlabel("processes (beside each point: its efficiency; bars: 95% over rounds)")
+    axes.set_ylabel("tokens per second, over the fewest processes'")
+    axes.legend(loc="upper left", frameon=False)
+    return figure

@@ -1,0 +1,257 @@
+"""Numbers -> what is drawn of them, in percent of the room there is.
+
+The templates in pages/ make SVG of it: bars with intervals, stacked bars, lines with bands, a
+heatmap, dots. All of it is plain values and texts, so that the templates escape what came from a
+file. What cannot be drawn, as it is no finite number, is left out.
+"""
+
+import json
+import string
+
+import numpy as np
+import pandas as pd
+
+from Utils.analysis import tables
+from Utils.base.ladder import BASELINE
+
+POINTS = 120  # of a line, and cells of a row of the heatmap, at most; else steps are put together
+LONGEST = 400  # letters of a note
+LARGEST = 1e12  # beyond, a number is no measurement, and would be a line of digits
+LEVELS = 9  # of the heatmap's colours
+FARTHEST = 1.5  # times the longest bar that an interval may stretch the axis
+MARKS = {"faster": "▲", "slower": "▼", "no detectable difference": "="}
+
+
+def number(value, form=",.1f"):
+    """A finite number as text, else ""."""
+    if pd.isna(value) or not np.isfinite(value):
+        return ""
+    return format(value, form if abs(value) < LARGEST else ".3g")
+
+
+def short(text):
+    """A text of at most LONGEST letters: a note can hold a compiler's whole output."""
+    text = "" if pd.isna(text) else str(text)
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]} …"
+
+
+def percent(value, most):
+    """What part of `most` a value is, from 0 to 100, for SVG."""
+    share = 100 * value / most if most else 0
+    return round(float(np.clip(share, 0, 100)), 2) if np.isfinite(share) else 0
+
+
+def ticks(most, unit=""):
+    """Round values from 0 to `most`, about five: a list of {"x": percent, "text"}."""
+    if not (np.isfinite(most) and most > 0):
+        return []
+    rough = most / 5
+    power = 10 ** np.floor(np.log10(rough))
+    step = next(power * k for k in (1, 2, 5, 10) if power * k >= rough)
+    values = np.arange(0, most * 1.001, step)
+    return [{"x": percent(v, most), "text": f"{v:,g}{unit}"} for v in values]
+
+
+def is_tainted(line):
+    return isinstance(line.grade, str) and line.grade.startswith("tainted")
+
+
+def label(line):
+    """The name of a technique, a line of summary.summarize, with its batch if that is its own."""
+    return line.name if np.isnan(line.own_batch) else f"{line.name} (batch {line.own_batch:.0f})"
+
+
+def reason(line):
+    """Why there is no bar of a technique, or ""."""
+    if np.isnan(line.median_ms):
+        return short(tables.reason(line))
+    return "" if np.isfinite(line.speedup) else "no baseline to compare with"
+
+
+def bars(rows):
+    """Ratios as bars from 0, in percent of the axis: {"rows", "one", "ticks"}.
+
+    rows: dicts of name, value, low and high (NaN where there is no interval), mark (another value
+    to show, or NaN), verdict, tainted, reason (why there is no value, or "").
+    """
+    values = np.array([row["value"] for row in rows if np.isfinite(row["value"])] or [1.0])
+    longest = max(1.0, values.max())
+    highs = [row["high"] for row in rows if np.isfinite(row["high"])]
+    most = max(longest, min(max(highs, default=0), FARTHEST * longest)) * 1.02
+    for row in rows:
+        shown = ("value", "low", "high", "mark")
+        row["at"] = {key: percent(row[key], most) for key in shown if np.isfinite(row[key])}
+        value, low, high = (number(row[key], ".2f") for key in ("value", "low", "high"))
+        row["text"] = value and f"{value}x"
+        row["interval"] = low and f"{low}-{high}"
+        row["words"] = f"{MARKS.get(row['verdict'], '')} {row['verdict']}".strip()
+        row["kind"] = {"faster": "good", "slower": "bad"}.get(row["verdict"], "plain")
+    return {"rows": rows, "one": percent(1, most), "ticks": ticks(most, "x")}
+
+
+def stacks(values, unit, totals=None):
+    """Stacked bars: {"kinds": [(letter, name)], "rows", "ticks", "unit"}; {} without values.
+
+    values: {technique: {kind: number}}, or a text in place of the dict where there are none.
+    totals: what is written behind each bar, by technique; else the sum.
+    """
+    known = {name: kinds for name, kinds in values.items() if isinstance(kinds, dict)}
+    order = list(dict.fromkeys(kind for kinds in known.values() for kind in kinds))
+    if not order:
+        return {}
+    sums = {name: sum(kinds.values()) for name, kinds in known.items()}
+    totals = sums | (totals or {})
+    most = max([*sums.values(), *totals.values()]) * 1.02
+    rows = []
+    for name, kinds in values.items():
+        if name not in known:
+            rows.append({"name": name, "reason": kinds})
+            continue
+        segments, left = [], 0
+        for kind, value in kinds.items():
+            place = order.index(kind)
+            segments.append(
+                {
+                    "x": percent(left, most),
+                    "width": percent(value, most),
+                    "letter": string.ascii_uppercase[place % 26],
+                    "colour": place % 10,
+                    "text": f"{kind}: {value:,.4g} {unit}",
+                }
+            )
+            left += value
+        peak = {"at": percent(totals[name], most), "text": f"{totals[name]:,.4g}"}
+        rows.append({"name": name, "segments": segments, "total": peak})
+    letters = [string.ascii_uppercase[place % 26] for place in range(len(order))]
+    kinds = [
+        {"letter": letter, "name": kind, "colour": place % 10}
+        for place, (letter, kind) in enumerate(zip(letters, order, strict=True))
+    ]
+    return {"kinds": kinds, "rows": rows, "ticks": ticks(most), "unit": unit}
+
+
+def by_step(rows):
+    """(frame, size): median, min and max of step_ms over the rounds, indexed by technique and
+    step. Of more than POINTS steps, each `size` that follow one another are put together."""
+    ok = rows[(rows.status == "ok") & np.isfinite(rows.step)]
+    if ok.empty:
+        return pd.DataFrame(columns=["median", "min", "max"]), 1
+    size = max(1, int(np.ceil((ok.step.max() - ok.step.min() + 1) / POINTS)))
+    step = (ok.step // size * size).rename("step")
+    return ok.groupby(["technique", step]).step_ms.agg(["median", "min", "max"]), size
+
+
+def step_times(rows, lines):
+    """A panel a technique, and a row of the heatmap, all of one scale; {} without a timing."""
+    frame, size = by_step(rows)
+    measured = rows.step_ms[(rows.status == "ok") & (rows.phase == "timed")]
+    if frame.empty or measured.empty:
+        return {}
+    steps = frame.index.get_level_values("step")
+    first, last = steps.min(), steps.max() + size
+    warmup = rows.step[rows.phase == "warmup"].max() + 1
+    medians = lines.median_ms.dropna()
+    scale = _scale(measured, medians.max() > 4 * medians.min() > 0)
+    low, high = np.percentile(measured, [2, 98])
+    heat = _scale(pd.Series([low, high]), high > 4 * low > 0, margin=1, bottom=low)
+
+    def x(step):
+        return percent(step - first, last - first)
+
+    panels, strips = [], []
+    for name, line in lines.iterrows():
+        if name not in frame.index:
+            strips.append({"name": label(line), "reason": reason(line)})
+            continue
+        own = frame.loc[name]
+        across = [10 * x(step + size / 2) for step in own.index]
+        down = {key: [round(100 - scale["at"](v), 1) for v in own[key]] for key in own}
+        points = {k: [f"{a:.1f},{b}" for a, b in zip(across, down[k], strict=True)] for k in own}
+        texts = [
+            f"{_steps(step, size)}: {number(row['median'])} ms"
+            for step, row in own.iterrows()  # the rounds' median
+        ]
+        panels.append(
+            {
+                "name": label(line) + (" (tainted)" if is_tainted(line) else ""),
+                "median": number(line.median_ms),
+                "first": number(line.first_step_s, ",.1f"),
+                "line": " ".join(points["median"]),
+                "band": " ".join([*points["max"], *points["min"][::-1]]),
+                "texts": json.dumps(texts),
+                "at": [round(value / 10, 2) for value in across],
+            }
+        )
+        cells = [
+            {"x": x(s), "width": x(s + size) - x(s), "text": text, "level": _level(heat, ms)}
+            for s, text, ms in zip(own.index, texts, own["median"], strict=True)
+        ]
+        strips.append({"name": label(line), "cells": cells, "median": number(line.median_ms)})
+    baseline = medians.get(BASELINE, np.nan)
+    return {
+        "panels": panels,
+        "strips": strips,
+        "size": size,
+        "steps": number(last - first, ",.0f"),
+        "warmup": x(warmup) if pd.notna(warmup) else 0,
+        "baseline": round(100 - scale["at"](baseline), 1) if baseline == baseline else None,
+        "low": number(scale["low"], ",.3g"),
+        "high": number(scale["high"], ",.4g"),
+        "log": scale["log"],
+        "coldest": number(low),
+        "hottest": number(high),
+    }
+
+
+def _scale(values, log, margin=1.3, bottom=0.0):
+    """A linear or a logarithmic axis for values: {"low", "high", "log", "at"}; at(value) is its
+    place from 0 to 100. A single hiccup does not stretch it."""
+    high = float(values.quantile(0.99)) * margin or 1.0
+    low = float(values.min()) / margin if log else float(bottom)
+    form = np.log if log else np.asarray
+
+    def at(value):
+        with np.errstate(divide="ignore"):
+            return percent(form(value) - form(low), form(high) - form(low))
+
+    return {"low": low, "high": high, "log": log, "at": at}
+
+
+def _level(heat, ms):
+    return min(LEVELS - 1, int(heat["at"](ms) * LEVELS / 100))
+
+
+def _steps(first, size):
+    return f"step {first:,.0f}" if size == 1 else f"steps {first:,.0f} to {first + size - 1:,.0f}"
+
+
+def dots(found, ways):
+    """`ablation.credits` as dots with intervals on a logarithmic axis, in percent of it."""
+    columns = [f"{way}{part}" for way in ways for part in ("", "_low", "_high")]
+    values = found[columns].to_numpy(float)
+    values = values[np.isfinite(values) & (values > 0)]
+    low, high = min(0.9, values.min(initial=1)) / 1.05, max(1.1, values.max(initial=1)) * 1.05
+
+    def at(value):
+        return percent(np.log(value / low), np.log(high / low)) if value > 0 else 0
+
+    rows = []
+    for name, line in found.iterrows():
+        dots = []
+        for way, title in ways.items():
+            value, ends = line[way], (line[f"{way}_low"], line[f"{way}_high"])
+            if not np.isfinite(value):
+                continue
+            text = line[[way, f"{way}_low", f"{way}_high", f"{way}_verdict"]]
+            text = text.set_axis(["speedup", "speedup_low", "speedup_high", "verdict"])
+            bounds = [at(end) for end in ends] if np.isfinite(ends).all() else None
+            dot = {"way": way, "title": title, "at": at(value), "text": tables.ratio_text(text)}
+            dots.append(dot | {"ends": bounds})
+        rows.append({"name": name, "dots": dots, "says": line.says})
+    marks = [0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 8, 15, 30]
+    return {
+        "ways": ways,
+        "rows": rows,
+        "one": at(1),
+        "ticks": [{"x": at(v), "text": f"{v:g}x"} for v in marks if low < v < high],
+    }

@@ -1,0 +1,79 @@
+"""Progress of a run, for people."""
+
+import sys
+import time
+
+import numpy as np
+from tqdm import tqdm
+
+tqdm.monitor_interval = 0  # no thread of tqdm's beside the measured loop
+
+
+class Progress:
+    """A bar on a terminal, a line every ten seconds elsewhere, on stderr.
+
+    Costs a step one look at the clock; it draws at most four times a second, right after a
+    boundary, from what the host knows already.
+    """
+
+    def __init__(self, args, model):
+        self.args = args
+        self.interval = 0.25 if sys.stderr.isatty() else 10
+        compiled = hasattr(model, "_orig_mod") or getattr(model, "_compiled_call_impl", None)
+        self.first = "compiling, first step" if compiled else "first step"
+        self.tokens = args.batch_size * args.seq_len
+
+    def __enter__(self):
+        self.bar = tqdm(
+            total=self.args.steps,
+            disable=None if self.args.rank == 0 else True,
+            leave=False,
+            miniters=1,
+            mininterval=0,
+            bar_format="{desc} {bar:20} {n_fmt}/{total_fmt} {postfix} [{elapsed}<{remaining}]",
+            desc=self.args.technique,
+            postfix=self.first,
+        )
+        if self.bar.disable and self.args.rank == 0:
+            print(f"  {self.first} ...", file=sys.stderr)
+        self.drawn_at, self.drawn_step = time.perf_counter(), 0
+        return self
+
+    def show(self, step, losses):
+        now = time.perf_counter()
+        if self.args.rank or (now - self.drawn_at < self.interval and step):
+            return
+        step_s = (now - self.drawn_at) / (step + 1 - self.drawn_step)
+        text = f"{step_s * 1e3:,.1f} ms  {self.tokens / step_s:,.0f} tokens/s"
+        if losses and isinstance(losses[-1], float):  # a tensor would have to be waited for
+            text += f"  loss {losses[-1]:.3f}"
+        self.drawn_at, self.drawn_step = now, step + 1
+        if self.bar.disable:
+            print(f"  step {step + 1}/{self.args.steps}  {text}", file=sys.stderr)
+        else:
+            self.bar.set_postfix_str(text, refresh=False)
+            self.bar.update(step + 1 - self.bar.n)
+
+    def __exit__(self, *error):
+        self.bar.close()
+
+
+def _headline(args):
+    auto = " (chosen for this device)" if args.auto else ""
+    several = f" and {args.world_size - 1} more like it" if args.world_size > 1 else ""
+    return (
+        f"{args.technique} on {args.hardware.name}{several}: {args.model}, "
+        f"{args.batch_size}x{args.seq_len} tokens a step{auto}, {args.dataset}, {args.steps} steps"
+    )
+
+
+def _last_line(args, rows):
+    timed = [row["step_ms"] for row in rows if row["phase"] == "timed"]
+    p20, median, p80 = np.percentile(timed, [20, 50, 80])
+    tokens = args.batch_size * args.seq_len / median * 1e3
+    note = f"  ({rows[0]['note']})" if rows[0]["note"] else ""
+    return (
+        f"{args.technique}: median {median:,.1f} ms (p20-p80 {p20:,.1f}-{p80:,.1f}), "
+        f"{tokens:,.0f} tokens/s, first step {rows[0]['first_step_s']:.1f} s, "
+        f"peak memory {rows[0]['peak_memory_mib']:,.0f} MiB, loss {rows[-1]['loss']:.3f}{note}"
+    )

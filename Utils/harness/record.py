@@ -1,0 +1,87 @@
+"""A run's rows, and its record."""
+
+import json
+import os
+import subprocess
+from datetime import UTC, datetime
+
+import torch
+
+from Utils.base import paths, results
+from Utils.base.errors import UserError
+from Utils.base.results import COLUMNS
+from Utils.harness import provenance
+
+
+def _row(args, status):
+    """The columns that all rows of a run share."""
+    return {
+        **dict.fromkeys(COLUMNS),
+        "run_id": args.run_id,
+        "round": args.round,
+        "technique": args.technique,
+        "status": status,
+        "batch_size": args.batch_size,
+        "seq_len": args.seq_len,
+        "model": args.model,
+        "dataset": args.dataset,
+        "world_size": args.world_size,
+        "device": args.hardware.name,
+        "torch": torch.__version__,
+        "commit": args.commit,
+        "note": "; ".join(args.notes),
+    }
+
+
+def _record(args, status):
+    """What else is to be known about a run, for runs/<run_id>.json."""
+    return {
+        "run_id": args.run_id,
+        "technique": args.technique,
+        "status": status,
+        "started": args.started.isoformat(),
+        "ended": datetime.now(UTC).isoformat(),
+        "command": [args.technique, *map(str, args.argv)],
+        "settings": {
+            name: getattr(args, name)
+            for name in ("steps", "warmup", "batch_size", "seq_len", "model", "dataset", "seed")
+        },
+        "chosen_automatically": args.auto,
+        "round": args.round,
+        "suite": os.environ.get("SUITE"),
+        "commit": args.commit,
+        "device": args.hardware.describe(),
+        **provenance.environment(),
+        "source": args.source,
+        "notes": args.notes,
+    }
+
+
+def _write(args, rows, known):
+    """Rows and record, or, where either cannot be written, a UserError and neither."""
+    path = args.results_file.parent / "runs" / f"{args.run_id}.json"
+    try:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json.dumps(known, indent=1, default=str) + "\n")
+        results.append(args.results_file, rows)
+    except (OSError, UserError) as error:
+        path.unlink(missing_ok=True)
+        if isinstance(error, UserError):
+            raise
+        raise UserError(f"{path}: {error.strerror}; nothing was recorded") from None
+
+
+def _commit():
+    """Short hash of the project's commit, with -dirty where code differs from it; "" without git.
+    Results and plots may differ: runs write them."""
+
+    def git(*command):
+        command = ["git", "-C", str(paths.ROOT), *command]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    try:
+        ours = [f":(exclude){path}" for path in ("*.csv", "*.zip", "plots", "runs", "results")]
+        dirty = "-dirty" if git("status", "--porcelain", "--", ".", *ours) else ""
+        return git("rev-parse", "--short=7", "HEAD") + dirty
+    except (OSError, subprocess.CalledProcessError):
+        return ""

@@ -1,0 +1,94 @@
+"""The work of a training step, and the least time that it could take."""
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from Utils.base.sizes import VOCABULARY
+from Utils.device import limits
+from Utils.device.datasheets import DATASHEET
+from Utils.device.limits import PRECISIONS
+from Utils.model import GPT
+
+MIXED = {"float8"}  # needs of scripts whose products are of several types: no one ceiling is theirs
+
+
+def precision_of(needs):
+    """The name of the precision of the matrix products, from what a script declared: the last
+    counts, as autocast overrides TF32. None where they have several."""
+    if MIXED.intersection(needs):
+        return None
+    return ["float32", *(need for need in needs if need in PRECISIONS)][-1]
+
+
+def flops_per_token(config, seq_len):
+    """Floating-point operations of forward and backward for one token, counted by torch on a model
+    without storage (the meta device) with the scores of attention in full. Equals the closed form
+    6 N + 12 n_layer n_embd T, N being the weights of all matrix products, the head's included.
+    """
+
+    def full(q, k, v):
+        return (q @ k.transpose(-2, -1)).softmax(-1) @ v
+
+    with torch.device("meta"):
+        model = GPT(config, full, VOCABULARY, loss=torch.nn.functional.cross_entropy)
+        idx = torch.zeros(1, seq_len, dtype=torch.long)
+    with FlopCounterMode(display=False) as counter:
+        model(idx, idx)[1].backward()
+    return counter.get_total_flops() // seq_len
+
+
+def parts(config, batch_size, seq_len, precision):
+    """The unavoidable work of a training step, as (name, count, FLOP, bytes) of each part.
+
+    Each of the three products of a linear layer reads its operands and writes its result once.
+    Attention reads q, k, v and writes its mix, the scores staying on the chip; the masked half of
+    them is not computed. AdamW reads weights, gradients and two moments, and writes three of them
+    back, in float32. All that is element by element is taken to be fused into its neighbours.
+    """
+    L, C, T = config.n_layer, config.n_embd, seq_len
+    tokens = batch_size * T
+    size = 2 if PRECISIONS.get(precision) in (torch.bfloat16, torch.float16) else 4
+
+    def linear(name, count, inputs, outputs):
+        operands = tokens * inputs + inputs * outputs + tokens * outputs
+        return name, 3 * count, 2 * tokens * inputs * outputs, operands * size
+
+    return [
+        linear("c_attn", L, C, 3 * C),
+        linear("attention's c_proj", L, C, C),
+        linear("c_fc", L, C, 4 * C),
+        linear("mlp's c_proj", L, 4 * C, C),
+        linear("lm_head", 1, C, VOCABULARY),
+        ("attention", L, 6 * C * (T + 1) * tokens, 12 * tokens * C * size),
+        ("optimizer", 1, 0, 7 * 4 * config.parameters()),
+    ]
+
+
+def floor_ms(config, batch_size, seq_len, precision, ceilings):
+    """Milliseconds that a step would take with every part at its ceiling, one after the other.
+    None where the precision has no ceiling here."""
+    if precision not in ceilings["matmul_tflops"]:
+        return None
+    rate, traffic = ceilings["matmul_tflops"][precision] * 1e12, ceilings["bandwidth_gb_s"] * 1e9
+    work = parts(config, batch_size, seq_len, precision)
+    return 1e3 * sum(n * max(flop / rate, size / traffic) for _, n, flop, size in work)
+
+
+def describe(args):
+    """What a run's record says of limits. args: its Settings, with the needs it declared.
+
+    flops_per_token; precision of the matrix products or None; datasheet_tflops of it or None; and,
+    where `ceilings` were measured, those and floor_ms, the modelled shortest step, or None.
+    """
+    precision, found = precision_of(args.needs), limits.ceilings(args.hardware)
+    peaks = DATASHEET.get(args.hardware.name, {})
+    known = {
+        "flops_per_token": flops_per_token(args.config, args.seq_len),
+        "precision": precision,
+        "datasheet_tflops": peaks.get(precision),
+        "ceilings": found,
+    }
+    if found:
+        shape = args.config, args.batch_size, args.seq_len
+        known["floor_ms"] = floor_ms(*shape, precision, found)
+    return known

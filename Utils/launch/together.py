@@ -1,0 +1,185 @@
+"""Several processes of one script at once."""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from Utils.base import command_line, paths, results, variants
+from Utils.base.errors import Unsupported, UserError
+from Utils.launch import suite
+from Utils.run import Run, execute
+
+
+class Failed(Exception):
+    """A process ended without a timing: the message names it. Exit code 1."""
+
+
+class RunAmongOthers(Run):
+    """A Run that goes on from its warm-up when the others have come as far, and notes the moment.
+
+    go: threading.Event, which says so.
+    """
+
+    def __init__(self, go, args, model, optimizer):
+        super().__init__(args, model, optimizer)
+        self.go, self.folder = go, args.results_file.parent
+
+    def steps(self, batches):
+        for step, batch in enumerate(super().steps(batches)):
+            if step == self.args.warmup:  # which began as long ago as its batch has taken
+                self.began = time.monotonic() - self.data_ms[-1] / 1e3
+            yield batch
+            if step + 1 == self.args.warmup:
+                self.args.hardware.elapsed_ms([self.args.hardware.mark()])  # waits for the device
+                (self.folder / "ready").touch()
+                self.go.wait()
+
+    def __exit__(self, kind, *error):
+        super().__exit__(kind, *error)
+        if kind is None:
+            (self.folder / "began").write_text(str(self.began))
+
+
+def take_part():
+    """What each of the processes runs; its command line: NAME and the flags of the script."""
+    name, *flags = sys.argv[1:]
+    go = threading.Event()
+    threading.Thread(target=_listen, args=(go,), daemon=True).start()
+    execute(variants.find(name), flags, partial(RunAmongOthers, go))
+
+
+def _listen(go):
+    """Standard input has a line when all are ready, and ends where who started us has ended."""
+    if os.read(0, 1):
+        go.set()
+        os.read(0, 1)
+    os.killpg(0, signal.SIGKILL)  # a loader's workers too
+
+
+@dataclass
+class Part:
+    """What a process has done. began: seconds of the clock that all processes here share; step_s:
+    of the timed steps; tokens: of a step; record: of `run`."""
+
+    began: float
+    step_s: np.ndarray
+    tokens: int
+    peak_mib: float
+    note: str
+    record: dict
+
+
+def at_once(technique, n, flags, minutes, threads=None):
+    """Runs n processes of a technique at once: a list of Part.
+
+    flags: of its script. minutes: after which all are ended. threads: of each, or None for as many
+    as ever. Raises UserError, Unsupported or Failed, which name the process that could not run.
+    """
+    how = {} if threads is None else {"OMP_NUM_THREADS": str(threads)}
+    end, waiting = time.monotonic() + 60 * minutes, True
+    paths.CACHE.mkdir(parents=True, exist_ok=True)
+    with (
+        tempfile.TemporaryDirectory(prefix="together-", dir=paths.CACHE) as scratch,
+        ExitStack() as stack,
+    ):
+        folders = [Path(scratch) / str(i + 1) for i in range(n)]
+        processes = [stack.enter_context(_started(technique, f, flags, how)) for f in folders]
+        while True:
+            codes = [process.poll() for process in processes]
+            bad = [i for i, code in enumerate(codes) if code or (waiting and code == 0)]
+            if not bad and None in codes and time.monotonic() > end:
+                bad = [codes.index(None)]
+            if bad:
+                who = f"{technique.name}, process {bad[0] + 1} of {n}"
+                raise _failure(who, folders[bad[0]], suite.why_ended(codes[bad[0]], minutes))
+            if None not in codes:
+                return [_part(folder) for folder in folders]
+            if waiting and all((folder / "ready").exists() for folder in folders):
+                waiting = False
+                for process in processes:
+                    os.write(process.stdin.fileno(), b"\n")
+            time.sleep(0.02)
+
+
+@contextmanager
+def _started(technique, folder, flags, how):
+    """A process of a technique, which is ended with all that it has started."""
+    folder.mkdir()
+    command = [sys.executable, "-c", "from Utils import together; together.take_part()"]
+    command += [technique.name, *flags, f"--results-file={folder / 'results.csv'}"]
+    with open(folder / "log", "w") as log:
+        process = subprocess.Popen(
+            command,
+            env=paths.environment(**how),
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    try:
+        yield process
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.stdin.close()
+        process.wait()
+
+
+def _part(folder):
+    rows = results.check(folder / "results.csv")
+    (record,) = results.records(folder / "results.csv", {row["run_id"] for row in rows}).values()
+    first = rows[0]
+    return Part(
+        began=float((folder / "began").read_text()),
+        step_s=np.array([float(r["step_ms"]) for r in rows if r["phase"] == "timed"]) / 1e3,
+        tokens=int(first["batch_size"]) * int(first["seq_len"]),
+        peak_mib=float(first["peak_memory_mib"]),
+        note=first["note"],
+        record=record,
+    )
+
+
+def _failure(who, folder, reason):
+    """What to raise for a process without timing. reason: for one that left no word itself."""
+    rows, log = results.check(folder / "results.csv"), (folder / "log").read_text()
+    if rows and rows[-1]["status"] != "ok":
+        kind = Unsupported if rows[-1]["status"] == "unsupported" else Failed
+        return kind(f"{who}: {rows[-1]['status'].replace('_', ' ')}: {rows[-1]['note']}")
+    lines = [line for line in log.splitlines() if ": error: " in line]
+    if lines:
+        return UserError(lines[-1].partition(": error: ")[2])
+    return Failed(f"{who}: failed: {reason}")
+
+
+def measure(technique, args):
+    """Rounds of one process alone and of args.n at once, every other round backwards: two lists,
+    with a list of Part for each round. One alone has the threads that it would have anyway, of
+    several each its share of them."""
+    alone, several, share = [], [], None
+    for place, r in enumerate(range(args.round, args.round + args.rounds)):
+        for n in (1, args.n) if place % 2 == 0 else (args.n, 1):
+            number = len(alone) + len(several) + 1
+            what = "one alone" if n == 1 else f"{n} at once"
+            print(f"[{number}/{2 * args.rounds}] round {r}, {what}", file=sys.stderr, flush=True)
+            if n > 1:
+                share = max(1, alone[0][0].record["threads"] // n)
+            found = at_once(technique, n, _flags(args, r), args.timeout, share if n > 1 else None)
+            (alone if n == 1 else several).append(found)
+    return alone, several
+
+
+def _flags(args, r):
+    """The command line of the processes in round r."""
+    values = vars(args) | {"rounds": 1, "round": r, "seed": args.seed + r}
+    names = sorted(values.keys() - {"name", "n", "timeout", "results_file"})
+    return command_line.as_flags({name: values[name] for name in names})

@@ -1,0 +1,129 @@
+"""One run in several processes of this machine, by the parts of torchrun."""
+
+import json
+import logging
+import os
+import signal
+import sys
+import tempfile
+import uuid
+from pathlib import Path
+from unittest.mock import patch
+
+from Utils.base import command_line, paths
+from Utils.base.command_line import Parser
+from Utils.base.errors import UserError
+from Utils.device import devices
+from Utils.harness import ranks
+
+DEFAULT = "distributed_data_parallel"
+SHUTDOWN_S = 5  # between asking the ranks to end and ending them
+
+
+def counts(text, wanted):
+    """How many processes, each time: whole numbers, of "1 2 4", or "all" for as many as the device
+    has room for. wanted: the device by name. Raises UserError where it has fewer."""
+    most, there = devices.available(wanted)
+    try:
+        asked = [most if word == "all" else int(word) for word in text.replace(",", " ").split()]
+    except ValueError:
+        asked = [0]
+    if not asked or min(asked) < 1:
+        raise UserError(f"GPUS={text}: give whole numbers from 1 up")
+    if max(asked) > most:
+        raise UserError(f"GPUS={text}: there are {there} here, for one process each")
+    return asked
+
+
+def one_count(text, wanted):
+    """`counts`, of which there has to be one. Raises UserError."""
+    count, *more = counts(text, wanted)
+    if more:
+        raise UserError(f"GPUS={text}: give one number; `make scaling` compares several")
+    return count
+
+
+def flags(args, r, **others):
+    """The command line of a script in round r. others: settings in place of those of `args`."""
+    values = vars(args) | {"rounds": 1, "round": r, "seed": args.seed + r} | others
+    known = Parser("", "")
+    command_line.add_settings(known)
+    return command_line.as_flags({name: values[name] for name in vars(known.parse_args([]))})
+
+
+def launch(name, command, count, threads=None):
+    """Runs `count` ranks. Returns the exit code of one that failed, else 0; 130 where interrupted.
+
+    name: of the technique, for what is said of it. command: what Python is given to run one of
+    them. threads: of the host for each rank; else OMP_NUM_THREADS, else its share of the cores.
+    """
+    # Here, as it takes a second and says much that is of no use.
+    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
+    share = max(1, devices.available("cpu")[0] // count)
+    threads = str(threads or os.environ.get("OMP_NUM_THREADS", share))
+    told = patch.dict(os.environ, paths.environment(OMP_NUM_THREADS=threads))
+    with told, tempfile.TemporaryDirectory() as folder:
+        config = LaunchConfig(
+            min_nodes=1,
+            max_nodes=1,
+            nproc_per_node=count,
+            run_id=uuid.uuid4().hex,
+            rdzv_backend="c10d",
+            rdzv_endpoint="localhost:0",
+            local_addr="localhost",
+            max_restarts=0,
+            monitor_interval=0.1,
+            shutdown_timeout=SHUTDOWN_S,
+            logs_specs=DefaultLogsSpecs(log_dir=folder),
+        )
+        try:
+            elastic_launch(config, sys.executable)("-u", *command)
+        except ChildFailedError as error:
+            codes = {rank: failure.exitcode for rank, failure in error.failures.items()}
+            line = diagnosis(codes, _reports(folder))
+            if line:
+                print(f"{name}: {line}; nothing was recorded", file=sys.stderr)
+            return 2 if 2 in codes.values() else 1
+        except (SignalException, KeyboardInterrupt):
+            print(f"\n{name}: interrupted; nothing was recorded", file=sys.stderr)
+            return 130
+    return 0
+
+
+def _reports(folder):
+    """What the ranks have left through `ranks.report`, by rank: whether they were at fault."""
+    files = Path(folder).rglob("error.json")
+    return {int(file.parent.name): json.loads(file.read_text()).get("noticed") for file in files}
+
+
+def diagnosis(codes, reports):
+    """Which rank is at fault and what it did, in words; "" where it has said so itself.
+
+    codes: exit codes by rank. reports: of the ranks that could leave one, what they noticed of
+    another: "late", "gone" or None.
+    """
+    aborted = {rank for rank, code in codes.items() if code == -signal.SIGABRT}  # NCCL's watchdog
+    noticed = {rank for rank, what in reports.items() if what} | aborted
+    said = reports.keys() - noticed
+    if said or 2 in codes.values():
+        return ""
+    ended = sorted(codes.keys() - noticed)
+    if "late" in reports.values() or (aborted and ended):
+        return f"{_those(ended)} hung: the others waited for {ranks.PATIENCE_S:g} s"
+    dead = [rank for rank in ended if codes[rank] != -signal.SIGTERM] or ended or sorted(codes)
+    return f"{_those(dead)} {_how(codes[dead[0]])}"
+
+
+def _those(found):
+    return f"rank{'s' * (len(found) != 1)} {', '.join(map(str, found))}"
+
+
+def _how(code):
+    if code >= 0:
+        return f"ended with exit code {code} before it could say why"
+    hint = " (out of memory?)" if code == -signal.SIGKILL else ""
+    return f"was killed by {signal.Signals(-code).name}{hint}"

@@ -1,0 +1,300 @@
+"""Results to share: one file with rows, records, charts and a manifest, and nobody's name in it.
+
+    python -m Utils.commands.submit make [FILE]   the newest run's rows and what belongs to them
+    python -m Utils.commands.submit check FILE    whether it is whole, in one line
+    python -m Utils.commands.submit add FILE      unpacks it to results/<device>/<name>/
+
+Home folders, the user's name and the host's are replaced by <home>, <user> and <host> in every text
+before anything is written, charts included, as these are drawn from the replaced rows. A file that
+comes from somewhere else is read as what it is, a stranger's: nothing is unpacked before all of its
+names, sizes and contents have been looked at.
+"""
+
+import csv
+import getpass
+import io
+import json
+import os
+import platform
+import re
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+import zipfile
+import zlib
+from contextlib import suppress
+from pathlib import Path
+
+from Utils.analysis import selection
+from Utils.analysis.summary import summarize
+from Utils.base import paths, results
+from Utils.base.errors import UserError
+from Utils.base.ladder import BASELINE
+from Utils.base.results import COLUMNS
+
+COLLECTION = paths.ROOT / "results"
+FORMAT = 1
+MEMBER = re.compile(r"manifest\.json|results\.csv|runs/[\w.-]+\.json|plots/[\w-]+\.png")
+NEEDED = ("manifest.json", "results.csv")
+MAX_MEMBERS, MAX_MIB = 5000, 64  # unpacked, all together
+CLEAN_ROUNDS = 2  # of every technique with timings: the fewest that give an interval
+ANYBODY = {"root", "user", "admin", "ubuntu", "localhost"}  # names that tell nothing
+HOMES = re.compile(r"""(?:/home|/Users|[A-Za-z]:\\Users)[/\\][^\s/\\`"'<>&,;:)\]]+|/root(?=/|\b)""")
+FIXED = ("run_id", "status", "phase", "model", "device", "torch", "commit")  # never free text
+FACTS = ("device", "torch", "model", "batch_size", "seq_len", "dataset", "commit", "rounds")
+
+
+def identity():
+    """What tells who and where this is: a list of (text, what to put in its place), paths first."""
+    homes = {str(Path.home()), os.environ.get("HOME", "")}
+    users = {os.environ.get(name, "") for name in ("USER", "LOGNAME", "USERNAME", "SUDO_USER")}
+    with suppress(OSError, KeyError):
+        users.add(getpass.getuser())
+    users |= {Path(home).name for home in homes if home}
+    hosts = {platform.node(), socket.gethostname(), os.environ.get("HOSTNAME", "")}
+    hosts |= {host.partition(".")[0] for host in hosts}
+    found = [(home, "<home>") for home in sorted(homes, key=len, reverse=True) if len(home) > 1]
+    for names, mark in ((hosts, "<host>"), (users, "<user>")):
+        known = (name for name in names if len(name) > 2 and name.lower() not in ANYBODY)
+        found += [(name, mark) for name in sorted(known, key=len, reverse=True)]
+    return found
+
+
+def scrub(value, names):
+    """The value with all texts in it, keys aside, free of names: those of `identity`, whole words
+    in any case, and the home folders of others."""
+    if isinstance(value, dict):
+        return {key: scrub(item, names) for key, item in value.items()}
+    if isinstance(value, list):
+        return [scrub(item, names) for item in value]
+    if not isinstance(value, str):
+        return value
+    for text, mark in names:
+        word = rf"(?<![A-Za-z0-9]){re.escape(text)}(?![A-Za-z0-9])"
+        value = re.sub(word, mark, value, flags=re.IGNORECASE)
+    return HOMES.sub("<home>", value)
+
+
+def make(path, results_file, device_name=None):
+    """Writes the newest run's group of rows, or that device's, to a zip. Returns its path and the
+    sentence on what was left out. Raises UserError.
+
+    path: None names it by device and date.
+    """
+    rows, left_out = selection.select(results.read(results_file), device_name, with_variants=True)
+    chosen, names = {*rows.run_id}, identity()
+    lines = [row for row in results.check(results_file, writable=False) if row["run_id"] in chosen]
+    lines = [
+        {name: text if name in FIXED else scrub(text, names) for name, text in line.items()}
+        for line in lines
+    ]
+    records = {
+        run_id: {
+            key: value if key in FIXED else scrub(value, names) for key, value in record.items()
+        }
+        for run_id, record in results.records(results_file, chosen).items()
+    }
+    text = io.StringIO()
+    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(lines)
+    with tempfile.TemporaryDirectory() as folder:
+        folder = Path(folder)
+        (folder / "results.csv").write_text(text.getvalue())
+        (folder / "runs").mkdir()
+        for run_id, record in records.items():
+            (folder / "runs" / f"{run_id}.json").write_text(json.dumps(record, indent=1) + "\n")
+        manifest = describe(folder)
+        (folder / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n")
+        draw(folder)
+        if path is None:
+            path = Path(f"{_slug(manifest['device'])}-{manifest['date']}.zip")
+        _pack(folder, path)
+    return path, left_out
+
+
+def describe(folder):
+    """The manifest of an unpacked submission, from its rows and records: a dict of FACTS, format,
+    date of the newest run, techniques, runs, grade ("clean", or how many runs are tainted) and the
+    versions of what ran."""
+    rows = results.read(folder / "results.csv")
+    rows = rows.assign(batch=selection.asked_batch(rows))
+    records = results.records(folder / "results.csv", rows.run_id.unique())
+    first, timed = rows.iloc[0], rows[rows.status == "ok"]
+    newest = records.get(rows.run_id.max(), {})
+    tainted = timed.run_id[selection.is_tainted(timed, records)].nunique()
+    runs = timed.run_id.nunique()
+    return {
+        "format": FORMAT,
+        "device": first.device,
+        "torch": first.torch,
+        "model": first.model,
+        "batch_size": int(first.batch),
+        "seq_len": int(first.seq_len),
+        "dataset": first.dataset,
+        "commit": ", ".join(sorted({*rows.commit})),
+        "rounds": int(timed["round"].nunique()),
+        "techniques": int(timed.technique.nunique()),
+        "runs": int(rows.run_id.nunique()),
+        "grade": f"tainted in {tainted} of {runs} runs" if tainted else "clean",
+        "date": str(rows.run_id.max())[:8],
+        "versions": newest.get("versions", {}),
+    }
+
+
+def draw(folder):
+    """Draws the charts of its rows into the folder. Raises UserError."""
+    command = [sys.executable, str(paths.ROOT / "plot_results.py"), "--results-file", "results.csv"]
+    done = subprocess.run(
+        command, cwd=folder, env=paths.environment(), capture_output=True, text=True
+    )
+    if done.returncode:
+        raise UserError(f"the charts could not be drawn: {done.stderr.strip()[-300:]}")
+
+
+def _pack(folder, path):
+    """Zips what belongs to a submission. The zip's own fields say nothing of this machine."""
+    try:
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as pack:
+            for file in sorted(folder.rglob("*")):
+                name = file.relative_to(folder).as_posix()
+                if MEMBER.fullmatch(name):
+                    pack.writestr(zipfile.ZipInfo(name), file.read_bytes(), zipfile.ZIP_DEFLATED)
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}") from None
+
+
+def _slug(text):
+    return re.sub(r"[^\w.-]+", "_", text).strip("._-") or "device"
+
+
+def unpack(path, folder):
+    """Writes a stranger's file into the folder, once everything in it has been looked at. Raises
+    UserError where it is no submission."""
+    found = {}
+    try:
+        with zipfile.ZipFile(path) as pack:
+            members = pack.infolist()
+            if len(members) > MAX_MEMBERS:
+                raise UserError(f"{path}: has {len(members)} members; a submission has fewer")
+            left = MAX_MIB * 2**20
+            for member in members:
+                kind = stat.S_IFMT(member.external_attr >> 16)
+                if not MEMBER.fullmatch(member.filename) or kind not in (0, stat.S_IFREG):
+                    raise UserError(
+                        f"{path}: {member.filename[:80]!r} has no place in a submission"
+                    )
+                if member.filename in found:
+                    raise UserError(f"{path}: has {member.filename} twice")
+                with pack.open(member) as file:  # what it says of its size need not be true
+                    found[member.filename] = file.read(left + 1)
+                left -= len(found[member.filename])
+                if left < 0:
+                    raise UserError(f"{path}: is larger than {MAX_MIB} MiB unpacked")
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror or 'cannot be read'}") from None
+    except (
+        zipfile.BadZipFile,
+        zlib.error,
+        EOFError,
+        RuntimeError,
+        NotImplementedError,
+        ValueError,
+    ):
+        raise UserError(f"{path}: is no zip, or a damaged or an encrypted one") from None
+    if missing := [name for name in NEEDED if name not in found]:
+        raise UserError(f"{path}: lacks {' and '.join(missing)}, so it is no submission")
+    for name, data in found.items():
+        file = Path(folder) / name
+        file.parent.mkdir(exist_ok=True)
+        file.write_bytes(data)
+
+
+def problems(folder):
+    """What an unpacked submission lacks: a list of phrases, empty where it is whole. Raises
+    UserError where its rows cannot be read."""
+    folder = Path(folder)
+    rows = results.read(folder / "results.csv")
+    return [*_problems(folder, rows)]
+
+
+def _problems(folder, rows):
+    for name in ("run_id", "technique", "model", "torch", "commit"):
+        for text in rows[name].unique():
+            if not re.fullmatch(r"[\w.+-]{1,200}", text):
+                yield f"{name} {text[:40]!r} is no such name"
+    for name in ("device", "dataset"):
+        for text in rows[name].unique():
+            if not text or not text.isprintable() or len(text) > 200:
+                yield f"{name} {text[:40]!r} is no such name"
+    groups = selection.groups(rows)
+    if len(groups) > 1:
+        yield f"rows of {len(groups)} devices, versions, shapes or commits; one is asked for"
+    try:
+        manifest = json.loads((folder / "manifest.json").read_text())
+        said = {name: manifest[name] for name in (*FACTS, "format", "grade")}
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        yield "no manifest that can be read"
+        return
+    is_so = describe(folder)
+    for name, value in said.items():
+        if value != is_so[name]:
+            yield f"its manifest says {name} {str(value)[:40]!r}, its rows {is_so[name]!r}"
+    if "dirty" in is_so["commit"] or not is_so["commit"]:
+        yield f"measured with code of no commit ({is_so['commit'] or 'unknown'})"
+    timed = rows[rows.status == "ok"]
+    if not timed.step_ms.gt(0).all():
+        yield "steps that took no time"
+        return
+    if BASELINE not in set(timed.technique):
+        yield f"no timings of {BASELINE}"
+    records = results.records(folder / "results.csv", rows.run_id.unique())
+    whole = [
+        run_id
+        for run_id, record in records.items()
+        if isinstance(record.get("versions"), dict) and isinstance(record.get("quality"), dict)
+    ]
+    if lacking := {*timed.run_id} - {*whole}:
+        yield f"no record with versions and quality of {len(lacking)} runs"
+        return
+    try:
+        summarize(rows, records)
+    except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError):
+        yield "records that make no sense"
+    clean = timed[~selection.is_tainted(timed, records)].groupby("technique")["round"].nunique()
+    few = [name for name in timed.technique.unique() if clean.get(name, 0) < CLEAN_ROUNDS]
+    if few:
+        yield f"fewer than {CLEAN_ROUNDS} clean rounds of {', '.join(few)}"
+    if not (folder / "plots" / "speedup.png").exists():
+        yield "no chart of speedups"
+    for chart in (folder / "plots").glob("*.png"):
+        if not chart.read_bytes().startswith(b"\x89PNG\r\n\x1a\n"):
+            yield f"{chart.name} is no PNG"
+
+
+def check(path):
+    """Raises UserError where the file is no submission, or not a whole one."""
+    with tempfile.TemporaryDirectory() as folder:
+        unpack(path, folder)
+        try:
+            lacks = problems(folder)
+        except UserError as error:
+            said = str(error).replace(f"{folder}/", "").partition("; mend that line")[0]
+            raise UserError(f"{path}: {said}") from None
+        if lacks:
+            raise UserError(f"{path}: {'; '.join(lacks[:5])}")
+        return json.loads((Path(folder) / "manifest.json").read_text())
+
+
+def add(path):
+    """Unpacks a whole submission into the collection. Returns the folder. Raises UserError."""
+    manifest = check(path)
+    folder = COLLECTION / _slug(manifest["device"]) / _slug(Path(path).stem)
+    try:
+        folder.mkdir(parents=True)
+    except OSError as error:
+        raise UserError(f"{folder}: {error.strerror}") from None
+    unpack(path, folder)
+    return folder
