@@ -69,7 +69,7 @@ class TokenBatches:
     def __setstate__(self, state):
         self.__dict__ = state
         if isinstance(self.tokens, Path):
-            self.tokens = tokenize._mapped(self.tokens)
+            self.tokens = tokenize.mapped(self.tokens)
 
 
 class StreamedBatches(torch.utils.data.IterableDataset):
@@ -87,10 +87,11 @@ class StreamedBatches(torch.utils.data.IterableDataset):
         args.require("datasets")
         self.dataset, self.tokenized = args.dataset, tokenized
         self.batch_size, self.seq_len = args.batch_size, args.seq_len
-        with sources._in_one_line(args.dataset):
+        with sources.one_line(args.dataset):
             # Through a buffer, so little is read before the first batch; files are shuffled whole.
             self.parts = [
-                part.shuffle(args.seed, buffer_size=100) for part in sources._open(args.dataset)
+                part.shuffle(args.seed, buffer_size=100)
+                for part in sources.open_streams(args.dataset)
             ]
         self.facts = {"dataset": args.dataset, "streamed": True}
         args.notes.append("other batches than the other scripts', so other losses")
@@ -107,12 +108,12 @@ class StreamedBatches(torch.utils.data.IterableDataset):
 
     def _texts(self):
         """Without end, unless there is none at all: with fewer files than workers some get none."""
-        sources._import_datasets()
+        sources.import_datasets()
         for epoch in count():
             found = False
             for part in self.parts:
                 part.set_epoch(epoch)
-                for text in sources._readable(self.dataset, sources._texts(part)):
+                for text in sources.readable(self.dataset, sources.texts(part)):
                     found = True
                     yield text
             if not found:

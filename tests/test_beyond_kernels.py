@@ -26,7 +26,9 @@ from Utils.base import ladder, paths, results
 from Utils.base.errors import Unsupported
 from Utils.device import checks
 from Utils.device.checks import CHECKS
-from Utils.device.devices import CPU, CUDA, MPS
+from Utils.device.cpu import CPU
+from Utils.device.cuda import CUDA
+from Utils.device.mps import MPS
 from Utils.harness import ends
 from Utils.harness.settings import Settings
 from Utils.launch import trials

@@ -18,7 +18,8 @@ from Utils.base.errors import Unsupported
 from Utils.base.sizes import CONFIGS, GPTConfig
 from Utils.device import checks, limits
 from Utils.device.checks import CHECKS
-from Utils.device.devices import CPU, CUDA
+from Utils.device.cpu import CPU
+from Utils.device.cuda import CUDA
 from Utils.harness import footprint, work
 from Utils.harness.footprint import GradientWatch
 from Utils.run import parse_args

@@ -24,7 +24,7 @@ from Utils.base.errors import UserError
 from Utils.corpus import sources, tokenize
 from Utils.corpus.tokenize import END_OF_TEXT
 from Utils.data import TokenBatches
-from Utils.device.devices import CPU
+from Utils.device.cpu import CPU
 
 PROJECT_CACHE = paths.CACHE
 TEXT = "".join(f"The {n}th line of a text, naïve and 長い.\n" for n in range(200))
@@ -281,7 +281,7 @@ def test_an_interrupted_tokenization_leaves_nothing_and_can_be_repeated(
         raise interruption
 
     with monkeypatch.context() as patch:
-        patch.setattr(tokenize, "_chunks", interrupted)
+        patch.setattr(tokenize, "chunks", interrupted)
         with pytest.raises(interruption):
             tokenize.load_tokens(str(text_file))
     assert not list((paths.CACHE / "tokens").iterdir())
@@ -381,7 +381,7 @@ def hub(monkeypatch):
     monkeypatch.setattr(huggingface_hub, "HfApi", Api)
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
     monkeypatch.setattr(sources, "HUB_TOKENS", 5000)
-    monkeypatch.setattr(tokenize._chunks, "__defaults__", (1000,))  # two rows a chunk
+    monkeypatch.setattr(tokenize.chunks, "__defaults__", (1000,))  # two rows a chunk
     return asked
 
 

@@ -27,7 +27,8 @@ from Utils.base.ladder import Technique
 from Utils.base.sizes import CONFIGS
 from Utils.data import TokenBatches
 from Utils.device import cgroup, devices, shapes
-from Utils.device.devices import CPU, ImaginedGPU
+from Utils.device.cpu import CPU
+from Utils.device.cuda import ImaginedGPU
 from Utils.diagnose.kinds import summarize
 from Utils.harness import footprint, ranks
 from Utils.harness.ranks import ALONE, GRACE_S, NOTICED

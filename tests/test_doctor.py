@@ -29,7 +29,7 @@ from Utils.base.ladder import Technique
 from Utils.commands import doctor as doctor_command
 from Utils.corpus import sources
 from Utils.device.checks import Emulated, WithoutEffect
-from Utils.device.devices import CPU
+from Utils.device.cpu import CPU
 from Utils.diagnose import findings, judgement, probes, verdicts
 from Utils.diagnose.findings import Finding
 from Utils.diagnose.probes import NATIVE
@@ -255,7 +255,7 @@ def test_a_row_says_what_the_run_says(technique, here, monkeypatch, tmp_path):
     monkeypatch.setattr(trials, "largest_batch", lambda args, name: args.batch_size)
     monkeypatch.setattr(record, "_commit", lambda: "")
     monkeypatch.setattr(
-        sources, "_open", lambda dataset: []
+        sources, "open_streams", lambda dataset: []
     )  # no text is read before the first step
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", "")
     flags = ["--model", "gpt2-tiny", "--device", "cpu"]

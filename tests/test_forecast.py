@@ -22,7 +22,8 @@ from Utils.base.sizes import CONFIGS
 from Utils.base.units import GIB
 from Utils.commands import forecast as forecast_command
 from Utils.device import shapes
-from Utils.device.devices import CPU, ImaginedGPU
+from Utils.device.cpu import CPU
+from Utils.device.cuda import ImaginedGPU
 from Utils.diagnose import fakes, forecast
 from Utils.diagnose.allocations import KINDS, Heap, Recording
 from Utils.diagnose.forecast import LIBRARIES_BYTES, Forecast

@@ -14,7 +14,7 @@ from tests.rows import untainted
 from Utils.base import command_line, ladder, paths, results
 from Utils.base.command_line import Parser
 from Utils.device import checks
-from Utils.device.devices import CPU
+from Utils.device.cpu import CPU
 
 TECHNIQUES = ladder.techniques()
 BELOW_BASELINE = [t for t in TECHNIQUES.values() if t.parent]

@@ -12,7 +12,7 @@ from Utils.base.errors import UserError
 from Utils.base.sizes import CONFIGS
 from Utils.commands import ceilings
 from Utils.device import limits
-from Utils.device.devices import CPU
+from Utils.device.cpu import CPU
 from Utils.harness import work
 
 CEILINGS = {"matmul_tflops": {"float32": 10.0, "bfloat16": 100.0}, "bandwidth_gb_s": 1000.0}

@@ -20,7 +20,8 @@ from Utils.base.command_line import Parser
 from Utils.corpus import tokenize
 from Utils.corpus.tokenize import VOCABULARY_URL
 from Utils.device import cgroup, checks, devices, drivers
-from Utils.device.devices import CPU, CUDA
+from Utils.device.cpu import CPU
+from Utils.device.cuda import CUDA
 from Utils.diagnose import findings, probes, torch_probes
 from Utils.diagnose.findings import Apart, Finding
 from Utils.harness import settings

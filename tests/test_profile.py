@@ -19,9 +19,9 @@ from Utils.base import errors, ladder, paths, results
 from Utils.base.errors import UserError
 from Utils.base.ladder import Technique
 from Utils.commands import profile as profile_command
-from Utils.device import devices
-from Utils.device.devices import CPU, CUDA
-from Utils.diagnose import advice, kinds
+from Utils.device.cpu import CPU
+from Utils.device.cuda import CUDA
+from Utils.diagnose import advice, kinds, profiled_run
 from Utils.diagnose.kinds import KINDS, WAIT, summarize
 from Utils.diagnose.profiled_run import FUNCTIONS, STEPS
 
@@ -516,7 +516,7 @@ def test_a_gpu_of_which_the_profiler_saw_nothing_is_said_and_not_taken_for_a_cpu
     profiled, tmp_path, monkeypatch
 ):
     (tmp_path / "no_optimization.json").write_text('"old"')
-    monkeypatch.setattr(devices, "CUDA", CPU)  # so this is one
+    monkeypatch.setattr(profiled_run, "CUDA", CPU)  # so this is one
     with pytest.raises(UserError, match="^torch.profiler saw no kernel on the GPU: CUPTI"):
         profiled(folder=tmp_path)
     assert (tmp_path / "no_optimization.json").read_text() == '"old"'

@@ -23,7 +23,7 @@ from Utils.base import ladder, paths, results, variants
 from Utils.base.errors import UserError
 from Utils.base.ladder import Technique
 from Utils.commands import recipe as recipe_command
-from Utils.device.devices import CPU
+from Utils.device.cpu import CPU
 from Utils.launch import suite
 
 WHOLE = "fused_optimizer"

@@ -22,7 +22,7 @@ from tests.harness_cost import empty_steps, stopwatch_steps
 from Utils.base import paths, results
 from Utils.base.errors import Unsupported
 from Utils.data import TokenBatches
-from Utils.device.devices import CUDA
+from Utils.device.cuda import CUDA
 from Utils.harness import record
 from Utils.run import Run, parse_args
 

@@ -12,7 +12,7 @@ from Utils.base import ladder, results
 from Utils.base.errors import UserError
 from Utils.commands import scaling as scaling_command
 from Utils.device import devices
-from Utils.device.devices import ImaginedGPU
+from Utils.device.cuda import ImaginedGPU
 from Utils.draw import scaling_chart
 from Utils.launch import torchrun
 from Utils.launch.torchrun import DEFAULT

@@ -1,11 +1,10 @@
 """The flags that scripts, suite, table and charts share. Importing this costs no torch."""
 
 import argparse
+import math
 import os
 import time
 from pathlib import Path
-
-import numpy as np
 
 from Utils.base.sizes import CONFIGS
 
@@ -82,6 +81,6 @@ def hourly_price(text):
         price = float(text or "nan")
     except ValueError:
         price = -1.0
-    if price < 0 or np.isinf(price):
+    if price < 0 or math.isinf(price):
         raise argparse.ArgumentTypeError(f"{text!r} is not a price")
-    return None if np.isnan(price) else price
+    return None if math.isnan(price) else price

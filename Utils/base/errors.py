@@ -1,15 +1,19 @@
-"""The two ways to stop that are nobody's bug. Both end in one line, never in a traceback."""
+"""Expected failures: bad input, unsupported device. Both end in one line, never in a traceback."""
 
 import sys
 from contextlib import contextmanager
 
 
 class UserError(Exception):
-    """What was asked for cannot be done: the message names the remedy. Exit code 2, no row."""
+    """What was asked for cannot be done. Exit code 2, no row.
 
-    def __init__(self, message):
+    remedy: what to do about it, where `message` does not say so itself; str() joins the two.
+    """
+
+    def __init__(self, message, remedy=""):
         # A DataLoader raises what a worker has raised with the worker's traceback in front.
-        super().__init__(message.rpartition("UserError: ")[2].strip())
+        self.message, self.remedy = message.rpartition("UserError: ")[2].strip(), remedy
+        super().__init__("; ".join(filter(None, [self.message, remedy])))
 
 
 class Unsupported(Exception):

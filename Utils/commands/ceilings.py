@@ -25,12 +25,12 @@ def main(argv=None):
     device = devices.choose(args.device)
     found = None if args.again else limits.ceilings(device)
     if found is None:
-        found, path = limits.measure(device), limits._cache(device)
+        found, path = limits.measure(device), limits.file_of(device)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(json.dumps(found, indent=1) + "\n")
         except OSError as error:
-            raise UserError(f"{path}: {error.strerror}; CACHE_DIR names another place") from None
+            raise UserError(f"{path}: {error.strerror}", "CACHE_DIR names another place") from None
     rates = (f"{precision} {rate:,.2f}" for precision, rate in found["matmul_tflops"].items())
     print(
         f"{device.name} can do at most, in TFLOP/s of matrix products: {', '.join(rates)}; "

@@ -18,7 +18,7 @@ DATASETS = (
 )
 
 
-def _corpus(dataset):
+def find(dataset):
     """What makes up the cache key, a function that yields the documents, and how much there is to
     read, with its unit."""
     files = _files(dataset)
@@ -45,7 +45,7 @@ def _files(dataset):
     elif dataset.count("/") == 1 and dataset[0] not in "./~" and path.suffix not in BUILDERS:
         return None
     else:
-        raise UserError(f"--dataset {dataset}: no such file, folder or name; choose {DATASETS}")
+        raise UserError(f"--dataset {dataset}: no such file, folder or name", f"choose {DATASETS}")
     if not files:
         raise UserError(f"--dataset {dataset}: no file of {' '.join(BUILDERS)} there")
     return files
@@ -67,7 +67,7 @@ def _read_utf8(files):
             continue
 
 
-def _open(dataset):
+def open_streams(dataset):
     """A corpus as datasets of the package of that name, from which rows are streamed."""
     files = _files(dataset)
     if files is None:
@@ -76,7 +76,7 @@ def _open(dataset):
 
 
 def _open_files(files, encoding_errors="strict"):
-    datasets = _import_datasets()
+    datasets = import_datasets()
     opened = []
     for builder in dict.fromkeys(BUILDERS.values()):
         ours = [p for p in files if BUILDERS[p.suffix] == builder and p.stat().st_size]
@@ -97,7 +97,7 @@ def _open_files(files, encoding_errors="strict"):
 
 
 def _open_hub(dataset):
-    datasets = _import_datasets()
+    datasets = import_datasets()
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
 
@@ -110,8 +110,8 @@ def _open_hub(dataset):
         ) from None
     except Exception as error:
         raise UserError(
-            f"--dataset {dataset}: the Hugging Face Hub cannot be reached "
-            f"({type(error).__name__}); use stdlib, synthetic, or a file or folder of text"
+            f"--dataset {dataset}: the Hugging Face Hub cannot be reached ({type(error).__name__})",
+            "use stdlib, synthetic, or a file or folder of text",
         ) from None
     rows = datasets.load_dataset(
         name, config or None, split="train", streaming=True, cache_dir=str(paths.CACHE / "datasets")
@@ -119,12 +119,12 @@ def _open_hub(dataset):
     return [rows]
 
 
-def _import_datasets():
+def import_datasets():
     try:
         import datasets
     except ModuleNotFoundError:
         raise UserError(
-            "--dataset: reading this needs the package datasets; stdlib and synthetic do not"
+            "--dataset: reading this needs the package datasets", "stdlib and synthetic do not"
         ) from None
     datasets.disable_progress_bars()
     datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # what it logs, it raises as well
@@ -133,19 +133,19 @@ def _import_datasets():
 
 def _read(opener, corpus):
     for rows in opener(corpus):
-        yield from _texts(rows)
+        yield from texts(rows)
 
 
-def _texts(rows):
+def texts(rows):
     for row in rows:
         if not isinstance(row.get("text"), str):
             raise ValueError(f"a row has no string in the field text; it has {', '.join(row)}")
         yield row["text"]
 
 
-def _readable(dataset, documents):
+def readable(dataset, documents):
     """The documents; whatever a reader raises on the way becomes one line."""
-    with _in_one_line(dataset):
+    with one_line(dataset):
         for text in documents:
             if "\0" in text:
                 raise UserError(f"--dataset {dataset}: holds binary data, not text")
@@ -154,7 +154,7 @@ def _readable(dataset, documents):
 
 
 @contextmanager
-def _in_one_line(dataset):
+def one_line(dataset):
     try:
         yield
     except UserError:

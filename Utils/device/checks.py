@@ -8,7 +8,9 @@ import sys
 import torch
 
 from Utils.base.errors import Unsupported
-from Utils.device.devices import CPU, CUDA, MPS
+from Utils.device.cpu import CPU
+from Utils.device.cuda import CUDA
+from Utils.device.mps import MPS
 
 
 class WithoutEffect(str):

@@ -79,7 +79,7 @@ def _worth_measuring(precision, device):
         return False
 
 
-def _cache(device):
+def file_of(device):
     key = f"{device.name}\0{torch.__version__}\0{device.torch_device.type}"
     return paths.CACHE / "ceilings" / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
 
@@ -87,6 +87,6 @@ def _cache(device):
 def ceilings(device):
     """What `measure` found for this device earlier, or None."""
     try:
-        return json.loads(_cache(device).read_text())
+        return json.loads(file_of(device).read_text())
     except (OSError, ValueError):
         return None

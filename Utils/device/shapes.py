@@ -1,7 +1,7 @@
 """A batch size and sequence length at which the baseline fits the device."""
 
 from Utils.base.sizes import VOCABULARY
-from Utils.device.devices import CPU
+from Utils.device.cpu import CPU
 
 # Of a device's memory, what tensors cannot take: the context, loaded kernels and the libraries'
 # workspaces, and of the rest what torch's allocator holds in pieces too small for the next tensor.

@@ -5,7 +5,7 @@ import re
 from Utils.base import ladder
 from Utils.base.errors import Unsupported
 from Utils.device import checks
-from Utils.device.devices import CPU
+from Utils.device.cpu import CPU
 
 LINES = 5  # at most
 REQUIRED = re.compile(r'args\.require\("(\w+)"\)')

@@ -20,7 +20,7 @@ from torch.distributed._tools.mem_tracker import MemTracker, _MemRefType, _Updat
 from torch.utils._pytree import tree_map_only
 
 from Utils.base.errors import Unsupported
-from Utils.device.devices import CUDA
+from Utils.device.cuda import CUDA
 from Utils.diagnose.allocations import Recording
 from Utils.harness import footprint
 from Utils.run import execute

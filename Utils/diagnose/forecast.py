@@ -22,7 +22,8 @@ from Utils.base.sizes import VOCABULARY
 from Utils.base.units import GIB
 from Utils.corpus import tokenize
 from Utils.device import devices
-from Utils.device.devices import CPU, CUDA, ImaginedGPU
+from Utils.device.cpu import CPU
+from Utils.device.cuda import CUDA, ImaginedGPU
 from Utils.diagnose import fakes
 from Utils.diagnose.allocations import KINDS, PHASES, Recording
 from Utils.harness.settings import Settings

@@ -122,9 +122,8 @@ def results_file(args):
         if problem := unwritable(path.parent / "runs"):
             raise UserError(problem)
     except UserError as error:
-        what, _, remedy = str(error).partition("; ")
-        remedy = remedy or "RESULTS_FILE names another place"
-        yield Finding("results", what, "fault", remedy, ("run",))
+        remedy = error.remedy or "RESULTS_FILE names another place"
+        yield Finding("results", error.message, "fault", remedy, ("run",))
         return
     runs = len({row["run_id"] for row in rows})
     what = f"{path}: {runs} runs" if rows else f"{path}: will be made"

@@ -20,7 +20,8 @@ from Utils.analysis.selection import OWN_BATCH
 from Utils.base import paths
 from Utils.base.errors import Unsupported, UserError
 from Utils.device import limits
-from Utils.device.devices import CUDA, MPS
+from Utils.device.cuda import CUDA
+from Utils.device.mps import MPS
 from Utils.diagnose import advice, profile_text
 from Utils.diagnose.kinds import WAIT, summarize
 from Utils.harness import footprint

@@ -20,7 +20,9 @@ from Utils.base.units import GIB
 from Utils.corpus import tokenize
 from Utils.corpus.tokenize import VOCABULARY_URL
 from Utils.device import cgroup, checks, devices, drivers, limits, shapes
-from Utils.device.devices import CPU, CUDA, MPS
+from Utils.device.cpu import CPU
+from Utils.device.cuda import CUDA
+from Utils.device.mps import MPS
 from Utils.diagnose import findings, probes
 from Utils.diagnose.findings import Finding
 from Utils.diagnose.probes import REQUIREMENTS
@@ -85,9 +87,8 @@ def device(here):
     try:
         settings.settle(here.args)
     except UserError as error:
-        of_device = str(error).startswith("--device")
-        remedy = "DEVICE=auto takes what there is" if of_device else "make lists what it can be"
-        yield Finding("settings", str(error), "fault", remedy, ("run",))
+        remedy = error.remedy or "make lists what it can be"
+        yield Finding("settings", error.message, "fault", remedy, ("run",))
         return
     except Exception as error:  # of the driver
         yield Finding(
@@ -256,8 +257,7 @@ def corpus(here):
         try:
             path, files = tokenize.token_file(dataset)
         except UserError as error:
-            what, _, remedy = str(error).partition("; ")
-            yield Finding("corpus", what, "fault", remedy, ("run",))
+            yield Finding("corpus", error.message, "fault", error.remedy, ("run",))
             return
         if path.exists():
             yield Finding("corpus", f"{dataset}: its tokens are in {path}")

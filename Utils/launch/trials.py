@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import median
 
 from Utils.base import command_line, ladder, paths, results
-from Utils.device.devices import CPU
+from Utils.device.cpu import CPU
 
 STEPS = 4  # of a trial: from the second on, the optimizer's state is there beside the gradients
 

@@ -1,0 +1,139 @@
+"""A GPU of NVIDIA's or AMD's: its clock, its memory, what it can do and what it is doing."""
+
+import re
+import time
+from contextlib import contextmanager
+from itertools import pairwise
+
+import torch
+
+from Utils.base.units import MIB
+from Utils.device.nvml import Nvml
+
+
+class CUDA:
+    """An NVIDIA GPU, or an AMD one through ROCm, which torch calls cuda too.
+
+    cuda, nvml: the modules that are asked, `torch.cuda` and `pynvml`; a test hands in others that
+        record the calls.
+    other_processes: who else holds the GPU, as in ["python3 (pid 4711, 1,234 MiB)"].
+    """
+
+    def __init__(self, device, cuda=torch.cuda, nvml=None):
+        self.torch_device, self.cuda = device, cuda
+        self.nvml = Nvml(getattr(cuda.get_device_properties(device), "uuid", ""), nvml)
+        # Before we have a context: in a container NVML may give the host's pids, and the one of
+        # this process could not be told from others.
+        self.other_processes = self.nvml.other_processes()
+        cuda.set_device(device)
+
+    @property
+    def name(self):
+        return self.cuda.get_device_name(self.torch_device)
+
+    @property
+    def memory_bytes(self):
+        return self.cuda.get_device_properties(self.torch_device).total_memory
+
+    @property
+    def free_memory_bytes(self):
+        return self.cuda.mem_get_info(self.torch_device)[0]
+
+    @property
+    def capability(self):
+        return self.cuda.get_device_capability(self.torch_device)
+
+    @property
+    def architecture(self):
+        """gfx942 and the like on ROCm, "" elsewhere."""
+        properties = self.cuda.get_device_properties(self.torch_device)
+        return getattr(properties, "gcnArchName", "")
+
+    def built_for(self):
+        """(whether torch's build has code for this GPU, what it has code for, as in "sm_90").
+
+        Machine code (sm_90) runs on its own major version from its minor one on, that of an
+        architecture with a letter (sm_90a) on that one alone; PTX (compute_90) is compiled by the
+        driver, for whatever is newer.
+        """
+        built = self.cuda.get_arch_list()
+        if torch.version.hip:
+            return self.architecture.split(":")[0] in built, built
+        return any(_runs_on(self.capability, architecture) for architecture in built), built
+
+    def mark(self):
+        event = self.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def elapsed_ms(self, marks):
+        self.cuda.synchronize()
+        return [start.elapsed_time(end) for start, end in pairwise(marks)]
+
+    def forget_peak_memory(self):
+        pass  # the corpus takes none of the GPU's
+
+    def peak_memory_mib(self):
+        """Peak of what torch's allocator had handed out, in MiB, since the process began."""
+        return self.cuda.max_memory_allocated(self.torch_device) / MIB
+
+    def reserved_memory_mib(self):
+        """Peak of what torch's allocator held of the device, used by tensors or not, in MiB."""
+        return self.cuda.max_memory_reserved(self.torch_device) / MIB
+
+    @contextmanager
+    def memory_history(self):
+        """Gives a dict that, when the block has ended, is a snapshot for torch's memory viewer of
+        what was allocated and freed in it, from the allocator itself."""
+        snapshot = {}
+        self.cuda.memory._record_memory_history()
+        try:
+            yield snapshot
+            snapshot |= self.cuda.memory._snapshot()
+        finally:
+            self.cuda.memory._record_memory_history(enabled=None)
+
+    def counters(self):
+        """Readings that only grow: clock_s, and those of `Nvml.counters`."""
+        return {"clock_s": time.perf_counter(), **self.nvml.counters()}
+
+    def readings(self):
+        return self.nvml.readings()
+
+    def describe(self):
+        return {
+            "type": "rocm" if torch.version.hip else "cuda",
+            "name": self.name,
+            "memory_mib": round(self.memory_bytes / MIB),
+            "capability": "{}.{}".format(*self.capability),
+            "toolkit": torch.version.hip or torch.version.cuda,
+            "driver": self.nvml.driver(),
+            "power_limit_w": self.nvml.power_limit_w(),
+            "clocks_max_sm_mhz": self.nvml.ask(
+                lambda nvml, gpu: nvml.nvmlDeviceGetMaxClockInfo(gpu, nvml.NVML_CLOCK_SM)
+            ),
+        }
+
+
+class ImaginedGPU(CUDA):
+    """A GPU known by its facts alone, for what is worked out and not run. It need not be here, so
+    tensors that stand for its own are the CPU's."""
+
+    name = memory_bytes = capability = architecture = None
+
+    def __init__(self, name, memory_bytes, capability=(9, 0), architecture=""):
+        self.torch_device, self.name = torch.device("cpu"), name
+        self.memory_bytes, self.capability = memory_bytes, capability
+        self.architecture = architecture
+
+
+def _runs_on(capability, architecture):
+    parts = re.fullmatch(r"(sm|compute)_(\d+)(\d)([a-z]?)", architecture)
+    if not parts:
+        return False
+    built = int(parts[2]), int(parts[3])
+    if parts[4] == "a":
+        return capability == built
+    if parts[1] == "compute" and not parts[4]:
+        return capability >= built
+    return capability[0] == built[0] and capability >= built

@@ -1,0 +1,58 @@
+"""An Apple GPU: its clock and its memory."""
+
+import time
+from itertools import pairwise
+
+import torch
+
+from Utils.base.units import MIB
+from Utils.device.cpu import processor_name
+
+
+class MPS:
+    """An Apple GPU. torch keeps no peak there; what the driver has given to its pool by the end
+    stands in for it. What else it is doing, no one tells without being root."""
+
+    other_processes = ()
+
+    def __init__(self, device):
+        self.torch_device = device
+
+    @property
+    def name(self):
+        return processor_name()
+
+    @property
+    def memory_bytes(self):
+        return torch.mps.recommended_max_memory()
+
+    @property
+    def free_memory_bytes(self):
+        return self.memory_bytes - torch.mps.driver_allocated_memory()
+
+    def mark(self):
+        event = torch.mps.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def elapsed_ms(self, marks):
+        torch.mps.synchronize()
+        return [start.elapsed_time(end) for start, end in pairwise(marks)]
+
+    def forget_peak_memory(self):
+        pass
+
+    def peak_memory_mib(self):
+        return torch.mps.driver_allocated_memory() / MIB
+
+    def reserved_memory_mib(self):
+        return None  # its pool is what peak_memory_mib reads
+
+    def counters(self):
+        return {"clock_s": time.perf_counter()}
+
+    def readings(self):
+        return {}
+
+    def describe(self):
+        return {"type": "mps", "name": self.name, "memory_mib": round(self.memory_bytes / MIB)}
