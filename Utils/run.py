@@ -201,12 +201,12 @@ class Run:
         if waiting > DATA_SHARE:
             args.notes.append(f"waits for data {waiting:.0%} of the time")
         graded = self._quality(everyones, timed)
-        if graded["reasons"]:
-            args.notes.append(f"tainted: {' and '.join(graded['reasons'])}")
         constant = {
             **record._row(args, "ok"),
             "first_step_s": round(times[0] / 1e3, 4),
             "peak_memory_mib": memory["peak_mib"],
+            "reserved_memory_mib": memory["reserved_mib"],
+            "grade": graded["grade"],
         }
         rows = [
             {
@@ -243,7 +243,7 @@ class Run:
                 for rank, one in enumerate(everyones)
             ]
         record._write(args, rows, known)
-        print(progress._last_line(args, rows))
+        print(progress._last_line(args, rows, graded["reasons"]))
 
     def _quality(self, everyones, timed):
         """Of the run: of rank 0's device, with what taints the others'. The cores of one machine

@@ -1,6 +1,5 @@
 """Rows of runs that never happened, for tests of what reads results."""
 
-import re
 import subprocess
 from itertools import count
 
@@ -10,31 +9,30 @@ from Utils.base.results import COLUMNS
 _number = count()
 
 
-def untainted(note):
-    """A run's note less what a busy machine adds to it."""
-    return re.sub(r"(^|; )tainted: .*", "", note)
-
-
 def rows_of(technique, step_ms, warmup=2, loss=5.0, **columns):
     """The rows of one run whose steps took step_ms; with no steps, the one row without timings."""
     row = dict.fromkeys(COLUMNS) | {
         "run_id": f"20260101T{next(_number):06}",
+        "base": "no_optimization",
         "round": 0,
+        "seed": 0,
         "technique": technique,
         "status": "ok",
         "batch_size": 1,
+        "requested_batch_size": columns.get("batch_size", 1),
         "seq_len": 64,
+        "unit": "tokens",
         "model": "gpt2",
         "dataset": "stdlib",
         "world_size": 1,
         "device": "Test GPU",
         "torch": "2.13.0",
         "commit": "abc1234",
-        **columns,
+        "note": "",
     }
     if not step_ms:
-        return [row]
-    row |= {"first_step_s": step_ms[0] / 1e3, "peak_memory_mib": 900}
+        return [row | columns]
+    row |= {"grade": "clean", "first_step_s": step_ms[0] / 1e3, "peak_memory_mib": 900, **columns}
     return [
         {
             **row,

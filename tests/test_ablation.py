@@ -89,9 +89,9 @@ def test_a_sentence_says_where_the_order_decides_and_nowhere_else(rows):
 
 def test_a_batch_of_its_own_is_compared_by_tokens():
     """Steps of four times the tokens that take twice as long are twice as fast."""
-    note = {"batch_size": 4, "note": "own batch: 4 in place of 1"}
+    own = {"batch_size": 4, "requested_batch_size": 1}
     made = [row for r in range(2) for row in rows_of("fused_optimizer", [100] * 4, round=r)]
-    made += [row for r in range(2) for row in rows_of("larger_batch", [200] * 4, round=r, **note)]
+    made += [row for r in range(2) for row in rows_of("larger_batch", [200] * 4, round=r, **own)]
     lines = ablation.credits(pd.DataFrame(made), "larger_batch")
     assert lines.ladder["larger_batch"] == pytest.approx(2)
 

@@ -161,10 +161,10 @@ def test_what_a_technique_is_worth_and_costs_stands_for_both_sides(folder, compa
 
 
 def test_a_run_that_something_disturbed_is_told(folder, compared):
-    write(folder / "a.csv", *rounds("no_optimization", [9, 9], note="odd; tainted: hot | late"))
+    write(folder / "a.csv", *rounds("no_optimization", [9, 9], note="odd | ", grade="tainted"))
     write(folder / "b.csv", *rounds("no_optimization", [9, 9]))
     note = compared()[1]["no_optimization"]["note"]
-    assert note == "A: odd; tainted in 2 of 2 rounds: hot \\| late"
+    assert note == "A: odd \\| ; tainted in 2 of 2 rounds"
 
 
 def test_a_loss_that_is_not_finite_is_told(folder, compared):

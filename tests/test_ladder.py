@@ -10,7 +10,6 @@ import sys
 
 import pytest
 
-from tests.rows import untainted
 from Utils.base import command_line, ladder, paths, results
 from Utils.base.command_line import Parser
 from Utils.device import checks
@@ -222,6 +221,6 @@ def test_its_losses_fall_together_with_the_baselines(technique, smoke):
 
 def test_a_technique_without_effect_on_this_device_says_so(smoke):
     rows, _ = smoke
-    notes = rows.groupby("technique").note.first().map(untainted)
+    notes = rows.groupby("technique").note.first()
     assert notes["tensorFloat32"] == checks.check("tf32", CPU())
     assert notes["no_optimization"] == ""

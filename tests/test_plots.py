@@ -144,7 +144,7 @@ def test_the_modelled_floor_stands_in_the_speedup_chart(floor_ms, shown, draw, t
 
 
 def test_tainted_runs_are_marked_in_every_chart_of_times(draw):
-    runs = [*ladder_runs(), rows_of("torch_compile", [9, 9, 9], note="tainted: slowed by 8%")]
+    runs = [*ladder_runs(), rows_of("torch_compile", [9, 9, 9], grade="tainted")]
     texts = draw(*runs)
     assert "torch_compile (tainted)" in texts["step_times"]
     assert "torch_compile (tainted)" in texts["heatmap"]
@@ -238,7 +238,7 @@ def test_a_few_techniques_share_one_panel_and_many_are_each_beside_their_parent(
     assert "its parent" not in text and "step (grey: warm-up)" in text
     names = list(ladder.techniques())[: plot_results.MOST_LINES + 1]
     runs = [rows_of(name, [9, 9, 100 + i, 100 + i]) for i, name in enumerate(names)]
-    runs.append(rows_of(names[1], [9, 9, 50], round=1, note="tainted: slowed by 8%"))
+    runs.append(rows_of(names[1], [9, 9, 50], round=1, grade="tainted"))
     runs.append(rows_of("all_together", [], status="unsupported", note="needs a GPU"))
     text = draw(*runs)["step_times"]
     assert all(name in text for name in names) and text.count("tainted") == 1
@@ -266,8 +266,8 @@ def test_a_long_reason_stays_within_its_row(draw):
 
 
 def test_a_batch_of_ones_own_stands_beside_the_name(draw):
-    note = "own batch: 64 in place of 1"
-    own = rows_of("fused_optimizer", [9000, 800, *[800] * 8], batch_size=64, note=note)
+    own = {"batch_size": 64, "requested_batch_size": 1}
+    own = rows_of("fused_optimizer", [9000, 800, *[800] * 8], **own)
     for text in draw(*ladder_runs(), own).values():
         assert "fused_optimizer (batch 64)" in text and "1x64" in text
     rows = results.read("results.csv")

@@ -171,7 +171,7 @@ def test_the_best_of_few_rounds_sets_no_measure():
 def test_drifting_rounds_that_one_has_not_seen_do_not_make_it_best():
     rows = rows_from(halving(FUSED), rounds=4)
     slow_start = (rows.technique == "flash_attention") & (rows["round"] >= 2)
-    rows.loc[slow_start, "note"] = "tainted: slowed by 9% during the run"
+    rows.loc[slow_start, "grade"] = "tainted"
     rows.loc[rows["round"] >= 2, "step_ms"] *= 0.5  # flash_attention was timed in slow rounds only
     found = recipe.recommend(rows)
     assert found["fastest"]["name"] == "flash_attention"
@@ -187,7 +187,7 @@ def test_drifting_rounds_that_one_has_not_seen_do_not_make_it_best():
         (lambda r: r.assign(loss=r.loss.where(r.step > 0, r.loss + 0.5)), "model changed"),
         (lambda r: r.assign(loss=r.loss.where(r.step == 0, r.loss + 0.5)), "worse"),
         (lambda r: r.assign(loss=r.loss.where(r.step < 4, np.nan)), "diverged"),
-        (lambda r: r.assign(note="tainted: other processes took 50% of the cores"), "tainted in 4"),
+        (lambda r: r.assign(grade="tainted"), "tainted in 4 of 4 rounds"),
     ],
 )
 def test_what_is_fastest_by_other_means_is_not_the_best(spoil, words):
@@ -212,22 +212,17 @@ def test_rounds_in_which_a_run_was_tainted_are_not_used_for_it():
     rows = rows_from(halving(FUSED), ladder.line(WHOLE))
     own = (rows.technique == WHOLE) & (rows["round"] == 1)
     rows.loc[own, "step_ms"] /= 10
-    run_id = rows.run_id[own].iloc[0]
     assert recipe.recommend(rows)["best"]["name"] == WHOLE
-    for note, records in (
-        ("loud; tainted: sped up by 90% during the run", {}),
-        ("", {run_id: {"quality": {"grade": "tainted"}, "updated_parameters": 9}}),
-    ):
-        rows.loc[own, "note"] = note
-        found = recipe.recommend(rows, records)
-        assert found["fastest"]["name"] == "flash_attention"
-        assert "1 of 24 runs are tainted; their times are not used" in found["says"]
+    rows.loc[own, "grade"] = "tainted"
+    found = recipe.recommend(rows)
+    assert found["fastest"]["name"] == "flash_attention"
+    assert "1 of 24 runs are tainted; their times are not used" in found["says"]
 
 
 def test_where_nothing_is_clean_or_comparable_one_line_says_so():
     rows = rows_from(halving(), ladder.line(WHOLE))
     for bad, words in (
-        (rows.assign(note="tainted: heat"), "all 24 runs are tainted"),
+        (rows.assign(grade="tainted"), "all 24 runs are tainted"),
         (rows[rows.technique != BASE], "no_optimization was not measured"),
     ):
         found = recipe.recommend(bad)
@@ -257,7 +252,7 @@ def test_a_wide_interval_is_pointed_out_with_a_remedy():
 def test_a_batch_of_its_own_is_compared_for_as_many_tokens():
     rows = rows_from(halving(), ladder.line(WHOLE))
     own = rows[rows.technique == WHOLE].assign(technique="larger_batch", batch_size=4)
-    own = own.assign(note="own batch: 4 in place of 1", run_id=own.run_id + "x")
+    own = own.assign(run_id=own.run_id + "x")
     for factor, best in ((3, "larger_batch"), (5, WHOLE)):
         found = recipe.recommend(pd.concat([rows, own.assign(step_ms=own.step_ms * factor)]))
         assert found["best"]["name"] == best
@@ -313,7 +308,7 @@ def test_new_rows_bear_out_a_forecast_or_do_not():
     )
     alone = rows_from(halving(TF32, COMPILE), names, first=4, rounds=1)
     assert recipe.agreement(entry, alone).endswith("too few rounds to say whether they agree")
-    tainted = right.assign(note="tainted: heat")
+    tainted = right.assign(grade="tainted")
     assert "no clean rows of it" in recipe.agreement(entry, tainted)
 
 

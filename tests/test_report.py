@@ -376,7 +376,7 @@ def test_what_computes_something_else_is_no_headline(made):
             *ladder_runs(),
             rows_of("fused_optimizer", [9] * 10, loss=float("nan")),
             rows_of("flash_attention", [8] * 10, loss=9.0),
-            rows_of("larger_batch", [7] * 10, batch_size=2, note="own batch: 2 in place of 1"),
+            rows_of("larger_batch", [7] * 10, batch_size=2, requested_batch_size=1),
         )
     )
     assert "brainFloat16 takes" in text and "4.00x faster" in text
@@ -452,7 +452,8 @@ def test_the_recipe_is_shown_or_its_command(made, tmp_path):
 def test_environment_memory_limits_and_quality_come_from_the_records(made, tmp_path):
     (tmp_path / "runs").mkdir()
     runs = list(ladder_runs(rounds=2))
-    runs[1][0]["note"] = "tainted: slowed by 8% during the run"
+    for row in runs[1]:
+        row["grade"] = "tainted"
     memory = dict(zip(MEMORY_KINDS, (475.0, 475.0, 949.0, 200.0), strict=True))
     limits = {"flops_per_token": 1, "precision": "tf32", "datasheet_tflops": None, "floor_ms": 50}
     for i, run in enumerate(runs):
@@ -462,8 +463,10 @@ def test_environment_memory_limits_and_quality_come_from_the_records(made, tmp_p
             "memory": memory,
             "limits": limits | {"ceilings": None},
             "collect_env": "GCC version: 12",
-            "quality": {"grade": "clean", "drift": 0.01 * i, "other_cpu_share": None},
+            "quality": {"drift": 0.01 * i, "other_cpu_share": None},
         }
+        if i == 1:
+            record["quality"]["reasons"] = ["slowed by 8% during the run"]
         (tmp_path / "runs" / f"{run[0]['run_id']}.json").write_text(json.dumps(record))
     text = plain(made(*runs))
     for words in ("cudnn 91002", "python 3.12.1", "dataset's tokens 15,316,420", "GCC version: 12"):
@@ -577,7 +580,7 @@ ATTACKS = {
 
 def test_nothing_hostile_runs_or_breaks_the_page(made, opened):
     hostile = f"{SCRIPT}<svg onload=window.ran=4>"
-    own_batch = ATTACKS | {"note": "own batch: 0 in place of 1", "batch_size": 0}
+    own_batch = ATTACKS | {"batch_size": 0, "requested_batch_size": 1}
     runs = [
         rows_of("no_optimization", [9, 9, 8, 8], loss=float("nan"), **ATTACKS),
         rows_of(hostile, [9, 9, 0, 0], loss=float("inf"), round=-3, **ATTACKS),

@@ -33,7 +33,7 @@ def filled(path):
 
 def process(code, *arguments):
     """A Python process of its own, to write to the file beside us."""
-    imports = "import sys; from tests.rows import rows_of; from Utils import results"
+    imports = "import sys; from tests.rows import rows_of; from Utils.base import results"
     code = f"{imports}; TIMES = {TIMES}\n{code}"
     return subprocess.Popen([sys.executable, "-c", code, *map(str, arguments)], cwd=ROOT)
 
@@ -78,7 +78,7 @@ def test_what_is_appended_is_what_pandas_reads_with_no_options(path):
     assert len(frame) == 5
     for row, (_, read) in zip(first + second, frame.iterrows(), strict=True):
         for name, value in row.items():
-            if value is None:
+            if value in (None, ""):
                 assert pandas.isna(read[name])
             elif isinstance(value, float):
                 assert read[name] == pytest.approx(value, rel=1e-12)
@@ -88,8 +88,9 @@ def test_what_is_appended_is_what_pandas_reads_with_no_options(path):
 
 def test_the_header_is_the_one_promised():
     assert HEADER == (
-        "run_id,round,technique,status,step,phase,step_ms,data_ms,loss,batch_size,seq_len,model,"
-        "dataset,world_size,device,torch,commit,first_step_s,peak_memory_mib,note"
+        "run_id,base,round,seed,technique,status,step,phase,step_ms,data_ms,loss,held_out_loss,"
+        "batch_size,requested_batch_size,seq_len,unit,model,dataset,world_size,device,torch,commit,"
+        "grade,first_step_s,peak_memory_mib,reserved_memory_mib,note"
     )
 
 
@@ -120,11 +121,12 @@ def test_a_name_that_is_no_unicode_does_not_lose_the_run(path):
 def test_none_is_written_empty(path):
     (row,) = rows_of("a", [], commit=None, note=None)
     results.append(path, [row])
-    assert path.read_text().endswith(",1,Test GPU,2.13.0,,,,\n")
+    assert path.read_text().endswith(",1,Test GPU,2.13.0,,,,,,\n")
 
 
 def test_a_run_without_timings_is_one_row_with_its_reason(path):
-    figures = ["step", "step_ms", "data_ms", "loss", "first_step_s", "peak_memory_mib"]
+    figures = ["step", "step_ms", "data_ms", "loss", "first_step_s"]
+    figures += ["held_out_loss", "peak_memory_mib", "reserved_memory_mib"]
     for status in ("unsupported", "out_of_memory", "failed"):
         results.append(path, rows_of("a", [], status=status, note="because"))
     frame = results.read(path)
@@ -333,7 +335,7 @@ def test_a_wrong_number_of_fields_is_refused(filled, change):
     lines[2] = change(lines[2])
     filled.write_text("\n".join(lines) + "\n")
     assert f"{filled}, line 3: has " in (message := refusal(filled))
-    assert "fields instead of 20" in message
+    assert "fields instead of 27" in message
 
 
 @pytest.mark.parametrize(
@@ -358,6 +360,10 @@ def test_a_wrong_number_of_fields_is_refused(filled, change):
         ("status", "fine", "has the unknown status 'fine'"),
         ("phase", "cold", "has the unknown phase 'cold'"),
         ("phase", "", "has the unknown phase ''"),
+        ("grade", "good", "has the unknown grade 'good'"),
+        ("grade", "", "has the unknown grade ''"),
+        ("seed", "", "has seed '', which is no number"),
+        ("requested_batch_size", "auto", "has requested_batch_size 'auto', which is no number"),
     ],
 )
 def test_a_value_that_makes_no_sense_is_refused(filled, column, value, problem):
@@ -366,7 +372,7 @@ def test_a_value_that_makes_no_sense_is_refused(filled, column, value, problem):
     fields[COLUMNS.index(column)] = value
     lines[2] = ",".join(fields)
     filled.write_text("\n".join(lines) + "\n")
-    assert f"{filled}, line 3: {problem}; mend that line, or " in refusal(filled)
+    assert f"{filled}, line 3: {problem}; fix that line, or " in refusal(filled)
 
 
 def test_the_line_named_is_the_files_even_behind_a_note_of_several(path):

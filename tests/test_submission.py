@@ -178,7 +178,7 @@ def replace(name, old, new):
     [
         ({"commit": "abc1234-dirty"}, None, "code of no commit"),
         ({"rounds": 1}, None, "fewer than 2 clean rounds of no_optimization, tensorFloat32"),
-        ({"note": "tainted: heat"}, None, "fewer than 2 clean rounds"),
+        ({"grade": "tainted"}, None, "fewer than 2 clean rounds"),
         ({"names": ["tensorFloat32"]}, None, "no timings of no_optimization"),
         ({}, drop("runs/"), "no record with versions and quality of 4 runs"),
         ({}, every_record(b"[" * 10**5), "no record with versions and quality of 4 runs"),
@@ -367,7 +367,7 @@ def test_devices_of_one_shape_are_drawn_side_by_side_and_others_named(three, mon
 
 
 def test_tainted_runs_and_repeated_results_are_not_drawn(three):
-    measured(three, device="My GPU", note="tainted: heat")
+    measured(three, device="My GPU", grade="tainted")
     _, left_out = collection.collect(three / "results.csv")
     assert any("no clean timings of no_optimization" in text for text in left_out)
     again = three / "results" / "GPU_B" / "again"

@@ -11,7 +11,6 @@ import time
 import pytest
 
 from tests.known import changed, copy_project
-from tests.rows import untainted
 from Utils.base import paths, results
 from Utils.base.results import HEADER
 from Utils.launch import suite
@@ -40,6 +39,7 @@ row = dict.fromkeys(results.COLUMNS, 1) | {
     "round": args.round,
     "technique": Path(sys.argv[0]).stem,
     "status": "ok",
+    "grade": "clean",
     "note": "",
 }
 phases = ["warmup"] * args.warmup + ["timed"] * (args.steps - args.warmup)
@@ -174,7 +174,6 @@ def test_by_hand_and_by_make_do_the_same(project):
     command = [sys.executable, "tensorFloat32.py", *flags, "--batch-size", "2", "--seed", "3"]
     assert subprocess.run(command, cwd=project, capture_output=True).returncode == 0
     rows = results.read(project / "results.csv")
-    rows.note = rows.note.map(untainted)
     same = ["technique", "status", "step", "phase", "loss", "batch_size", "model", "commit", "note"]
     by_make, by_hand = (rows[rows.run_id == run_id][same] for run_id in rows.run_id.unique())
     assert by_make.reset_index(drop=True).equals(by_hand.reset_index(drop=True))

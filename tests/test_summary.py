@@ -253,6 +253,7 @@ def test_the_table_carries_status_reason_memory_and_loss(read):
         "loss": "4.250",
         "loss - baseline's": "",
         "what it computes": "",
+        "quality": "clean",
         "note": "",
     }
     assert cells["tensorFloat32"]["loss - baseline's"] == "+0.7500"
@@ -436,15 +437,18 @@ def test_without_records_what_is_not_known_is_left_out(read):
 def test_tainted_runs_are_marked_with_their_reason(read):
     runs = [
         rows_of("no_optimization", [9, 9, 9]),
-        rows_of("no_optimization", [9, 9, 9], round=1, note="loud; tainted: slowed by 8%; hot"),
+        rows_of("no_optimization", [9, 9, 9], round=1, note="loud", grade="tainted"),
         rows_of("tensorFloat32", [9, 9, 9]),
     ]
     rows = read(*runs)
     records = {run_id: record_of() for run_id in rows.run_id}
-    lines = summarize(rows, records)
-    assert lines.grade["no_optimization"] == "tainted in 1 of 2 rounds: slowed by 8%; hot"
-    assert lines.note["no_optimization"] == "loud"
-    assert lines.grade["tensorFloat32"] == "clean"
+    records[runs[1][0]["run_id"]]["quality"] = {"reasons": ["slowed by 8%", "hot"]}
+    said = "tainted in 1 of 2 rounds: slowed by 8% and hot"
+    for known, text in ((records, said), ({}, said.partition(":")[0])):
+        lines = summarize(rows, known)
+        assert tables.grade_text(lines.loc["no_optimization"]) == text
+        assert lines.note["no_optimization"] == "loud"
+        assert tables.grade_text(lines.loc["tensorFloat32"]) == "clean"
 
 
 @pytest.mark.parametrize(

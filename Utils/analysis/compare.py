@@ -76,7 +76,7 @@ def select(name, text):
         raise UserError(f"{path}: no runs match {' '.join(words)!r}; there are {known}")
     rows, _ = selection.select(pd.concat(matching))
     records = results.records(path, sorted(rows.run_id.unique()))
-    return Side(name, Path(path), rows, summarize(rows), records)
+    return Side(name, Path(path), rows, summarize(rows, records), records)
 
 
 def sides(a, b):
@@ -274,8 +274,9 @@ def _note(side, technique):
     if state := side.state(technique):
         return state.replace("|", "\\|")
     own = dict(zip(side.lines.index, tables.own_notes(side.lines), strict=True))
-    grade = str(side.lines.grade[technique]).replace("|", "\\|")
-    return "; ".join(filter(None, [own[technique], grade if "tainted" in grade else ""]))
+    line = side.lines.loc[technique]
+    grade = tables.grade_text(line).replace("|", "\\|") if line.grade == "tainted" else ""
+    return "; ".join(filter(None, [own[technique], grade]))
 
 
 def why_not(a, b, technique):

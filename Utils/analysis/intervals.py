@@ -3,7 +3,6 @@
 import numpy as np
 from scipy import stats
 
-from Utils.analysis import selection
 from Utils.base.sizes import CONFIGS
 
 LAST_STEPS = 10  # whose mean loss is a run's loss
@@ -20,8 +19,9 @@ def _last(losses):
 def round_medians(timed):
     """Milliseconds: the median step of each technique in each round, a Series indexed by both. Of
     a technique that chose its own batch, what as many tokens take as the others' steps have."""
-    by_run = timed.assign(batch=selection.asked_batch(timed)).groupby(["technique", "round"])
-    return by_run.step_ms.median() * by_run.batch.first() / by_run.batch_size.first()
+    by_run = timed.groupby(["technique", "round"])
+    scale = by_run.requested_batch_size.first() / by_run.batch_size.first()
+    return by_run.step_ms.median() * scale
 
 
 def speedup(reference, medians):

@@ -118,7 +118,7 @@ def recommend(rows, records=None):
 
 def _clean(rows, records):
     """The rows with timings of runs that are not tainted."""
-    return rows[(rows.status == "ok") & ~selection.is_tainted(rows, records)]
+    return rows[(rows.status == "ok") & (rows.grade == "clean")]
 
 
 def _candidates(clean, sets):
@@ -151,7 +151,7 @@ def _problems(rows, lines, sets, measured):
         elif line.loss_verdict in ("worse", "diverged"):
             found[name] = f"its loss: {tables.loss_text(line)}"
         elif name not in measured:
-            found[name] = line.grade
+            found[name] = tables.grade_text(line)
     return found
 
 
@@ -383,7 +383,7 @@ def _settings(rows):
     steps = {"STEPS": len(newest), "WARMUP": int((newest.phase == "warmup").sum())}
     return {
         "MODEL": first.model,
-        "BATCH_SIZE": int(selection.asked_batch(rows).iloc[0]),
+        "BATCH_SIZE": int(rows.requested_batch_size.iloc[0]),
         "SEQ_LEN": int(first.seq_len),
         "DATASET": first.dataset,
         **(steps if len(newest) else {}),

@@ -1,13 +1,12 @@
 """Rows that may be compared with one another."""
 
-import pandas as pd
-
 from Utils.base import variants
 from Utils.base.errors import UserError
 
-GROUP = ["device", "torch", "model", "dataset", "batch", "seq_len", "world_size", "code"]
-TAINTED = "tainted: "  # begins the last of a run's notes
-OWN_BATCH = r"own batch: \d+ in place of (\d+)"  # the note of a run that chose its own
+GROUP = [
+    *("device", "torch", "model", "dataset", "requested_batch_size", "seq_len", "world_size"),
+    "code",
+]
 
 
 def select(rows, device_name=None, with_variants=False):
@@ -49,10 +48,9 @@ def select(rows, device_name=None, with_variants=False):
 
 def groups(rows):
     """The rows that may be compared with one another, with what they have in common in words: a
-    list of (words, rows), the rows with two columns more: `code`, and `batch`, the batch_size that
-    was asked for."""
+    list of (words, rows), the rows with one column more: `code`, the commit without "-dirty"."""
     # An idea that is tried on top of a commit is compared with that commit's runs.
-    rows = rows.assign(code=rows.commit.str.removesuffix("-dirty"), batch=asked_batch(rows))
+    rows = rows.assign(code=rows.commit.str.removesuffix("-dirty"))
     return [
         (
             f"{model} {B}x{T} on {f'{ranks} x ' if ranks > 1 else ''}{device} "
@@ -63,23 +61,6 @@ def groups(rows):
     ]
 
 
-def asked_batch(rows):
-    """The batch_size that was asked for: a technique may choose its own; its note then says so."""
-    asked = pd.to_numeric(rows.note.astype(str).str.extract(OWN_BATCH, expand=False))
-    return asked.fillna(rows.batch_size).astype(int)
-
-
-def is_tainted(rows, records):
-    """Which rows are of a tainted run, by their note or their record: a boolean Series."""
-    qualities = {run_id: record.get("quality") for run_id, record in records.items()}
-    tainted = {
-        run_id
-        for run_id, quality in qualities.items()
-        if isinstance(quality, dict) and quality.get("grade") == "tainted"
-    }
-    return rows.note.str.contains(TAINTED, regex=False) | rows.run_id.isin(tainted)
-
-
 def count(rows):
     runs = rows.run_id.nunique()
     return f"{runs} run{'s' * (runs > 1)}"
@@ -87,9 +68,10 @@ def count(rows):
 
 def describe(rows):
     """What selected rows have in common, in one line."""
-    first, rounds, batch = rows.iloc[0], rows["round"].nunique(), asked_batch(rows).iloc[0]
+    first, rounds = rows.iloc[0], rows["round"].nunique()
     commits = ", ".join(commit or "unknown" for commit in rows.commit.unique())
     return (
-        f"{first.device}, torch {first.torch}, {first.model}, {batch}x{first.seq_len} "
+        f"{first.device}, torch {first.torch}, {first.model}, "
+        f"{first.requested_batch_size}x{first.seq_len} "
         f"tokens a step, {first.dataset}, {rounds} round{'s' * (rounds > 1)}, commit {commits}"
     )

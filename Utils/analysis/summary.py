@@ -9,8 +9,7 @@ Losses are paired in the same way, as differences.
 import numpy as np
 import pandas as pd
 
-from Utils.analysis import intervals, selection
-from Utils.analysis.selection import TAINTED
+from Utils.analysis import intervals
 from Utils.base import ladder
 from Utils.base.ladder import BASELINE
 from Utils.base.sizes import CONFIGS
@@ -24,7 +23,8 @@ def summarize(rows, records=None):
     rows: selected rows. records: of those runs, from `results.records`; without them their part is
     empty. What is not known is NaN.
 
-    - status, note; parent; rounds (with timings); grade ("clean", or "tainted" with the reasons)
+    - status, note; parent; rounds (with timings); grade, "tainted" where any of these is,
+      with tainted_rounds and the reason of the first
     - median_ms, p20_ms, p80_ms (of all timed steps); tokens_per_second; first_step_s
     - own_batch, the batch_size of a technique that chose its own
     - for the ratio of step times, of as many tokens, over the baseline and over the parent:
@@ -40,7 +40,6 @@ def summarize(rows, records=None):
     - hours_per_billion, kwh_per_billion, joules_per_million (tokens); mean_power_w
     """
     known, records = ladder.techniques(), records or {}
-    rows = rows.assign(batch=selection.asked_batch(rows))
     order = [*known, *rows.technique[~rows.technique.isin(known)].unique()]
     timed = rows[(rows.status == "ok") & (rows.phase == "timed")]
     medians = intervals.round_medians(timed)
@@ -58,14 +57,14 @@ def summarize(rows, records=None):
         if own.empty:
             continue
         parent = known[name].parent if name in known else None
-        line = {"technique": name, "parent": parent, **_outcome(own)}
+        line = {"technique": name, "parent": parent, **_outcome(own, records)}
         if name in medians:
             steps = timed.step_ms[timed.technique == name]
             line["rounds"] = len(medians[name])
             line["p20_ms"], line["median_ms"], line["p80_ms"] = np.percentile(steps, [20, 50, 80])
             tokens = own.batch_size.iloc[-1] * own.seq_len.iloc[0]
             line["tokens_per_second"] = tokens / line["median_ms"] * 1e3
-            same_batches = own.batch_size.eq(own.batch).all()
+            same_batches = own.batch_size.eq(own.requested_batch_size).all()
             if not same_batches:
                 line["own_batch"] = own.batch_size.iloc[-1]
             ok = own[own.status == "ok"].groupby("round")
@@ -95,7 +94,8 @@ def summarize(rows, records=None):
 
 
 COLUMNS = [
-    *("parent", "status", "note", "grade", "rounds", "median_ms", "p20_ms", "p80_ms"),
+    *("parent", "status", "note", "grade", "tainted_rounds", "reason", "rounds"),
+    *("median_ms", "p20_ms", "p80_ms"),
     *("tokens_per_second", "first_step_s", "own_batch"),
     *(
         prefix + key
@@ -114,8 +114,6 @@ COLUMNS = [
 def _from_records(line, records, model):
     """The columns that come from the records of a technique's runs."""
     found = {kind: _median(records, "memory", kind) for kind in (*MEMORY_KINDS, "reserved_mib")}
-    if "grade" not in line and records and all("quality" in record for record in records):
-        found["grade"] = "clean"
     found["device_mib"] = _median(records, "quality", "used_memory_mib")
     found["graphs"] = _median(records, "compile", "graphs")
     found["recompilations"] = _median(records, "compile", "recompilations")
@@ -169,18 +167,18 @@ def _fewer_updated(records, reference):
     return bool(own and other) and min(own) < max(other)
 
 
-def _outcome(own):
+def _outcome(own, records):
     """status, note and grade of a technique: "ok" where any round has timings."""
     runs = own.groupby("round").first()
     timed = runs[runs.status == "ok"]
     bad = runs[runs.status != "ok"]
     if timed.empty:
         return {"status": runs.status.iloc[-1], "note": runs.note.iloc[-1]}
-    parts = [note.partition(TAINTED) for note in timed.note]
-    notes = [*{before.removesuffix("; "): None for before, _, _ in parts if before}]
+    notes = [note for note in timed.note.unique() if note]
     notes += [f"round {index}: {run.status}: {run.note}" for index, run in bad.iterrows()]
-    reasons = [after for _, mark, after in parts if mark]
-    line = {"status": "ok", "note": "; ".join(notes)}
-    if reasons:
-        line["grade"] = f"tainted in {len(reasons)} of {len(parts)} rounds: {reasons[0]}"
-    return line
+    line = {"status": "ok", "note": "; ".join(notes), "grade": "clean"}
+    if (tainted := timed[timed.grade == "tainted"]).empty:
+        return line
+    quality = records.get(tainted.run_id.iloc[0], {}).get("quality") or {}
+    reason = " and ".join(quality.get("reasons") or [])
+    return line | {"grade": "tainted", "tainted_rounds": len(tainted), "reason": reason}

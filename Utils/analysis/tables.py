@@ -49,6 +49,14 @@ def loss_text(line):
     return f"{line.loss_difference:+.4f} {interval}, {line.loss_verdict}"
 
 
+def grade_text(line):
+    """ "clean", or "tainted in 1 of 4 rounds: slowed by 8%", or "" where there is no timing."""
+    if line.grade != "tainted":
+        return "" if pd.isna(line.grade) else line.grade
+    text = f"tainted in {line.tainted_rounds:.0f} of {line.rounds:.0f} rounds"
+    return text + (f": {line.reason}" if line.reason else "")
+
+
 def break_even_text(line):
     """After how many steps compiling has paid for itself; "" where nothing was compiled anew."""
     if pd.isna(line.break_even_steps):
@@ -102,7 +110,7 @@ def columns(summary, price=None):
         "loss": column("loss", ".3f"),
         "loss - baseline's": [loss_text(line) for line in lines],
         "what it computes": _words(summary.parity),
-        "quality": _words(summary.grade),
+        "quality": _words(pd.Series([grade_text(line) for line in lines])),
         "note": own_notes(summary),
     }
     memory = {

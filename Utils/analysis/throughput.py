@@ -6,7 +6,6 @@ from tabulate import tabulate
 
 from Utils.analysis import intervals
 from Utils.analysis.intervals import NO_INTERVAL
-from Utils.analysis.selection import TAINTED
 
 VERDICTS = {
     "faster": "it pays",
@@ -59,7 +58,7 @@ def report(technique, alone, several):
         f"alone: {VERDICTS[ratio['verdict']]}.",
     ]
     for r, (part,) in enumerate(alone):
-        if TAINTED in part.note:
-            why = part.note.partition(TAINTED)[2]
+        if part.record["quality"]["reasons"]:
+            why = " and ".join(part.record["quality"]["reasons"])
             lines.append(f"One alone was tainted in its round {r + 1} of {rounds}: {why}.")
     return "\n".join(lines)

@@ -19,7 +19,9 @@ from Utils.base.errors import UserError
 
 COLUMNS = (
     "run_id",  # sorts by time, unique
+    "base",  # the script at the root of its ladder
     "round",  # runs of one round are compared with one another
+    "seed",  # of the weights and the batches
     "technique",  # the script's stem
     "status",
     "step",  # from 0
@@ -27,21 +29,29 @@ COLUMNS = (
     "step_ms",  # from one step boundary to the next, waiting for data included
     "data_ms",  # the part of it spent waiting for the batch
     "loss",  # nats a token
+    "held_out_loss",  # of text that is not trained on
     "batch_size",  # sequences a step, over all processes
+    "requested_batch_size",  # the one asked for; a technique may choose its own
     "seq_len",  # tokens a sequence
+    "unit",  # what a batch holds: tokens, samples, images
     "model",
     "dataset",
     "world_size",  # processes
     "device",
     "torch",
     "commit",  # with "-dirty" where the tree was not clean
+    "grade",  # clean or tainted; empty for a run without timing
     "first_step_s",
     "peak_memory_mib",
+    "reserved_memory_mib",  # what torch's allocator held of the device; empty on a CPU
     "note",  # why a run has no timing, or what to hold against one that has
 )
 STATUSES = ("ok", "unsupported", "out_of_memory", "failed")
 PHASES = ("warmup", "timed")
-INTEGERS = ("round", "batch_size", "seq_len", "world_size")
+GRADES = ("clean", "tainted")
+INTEGERS = ("round", "seed", "batch_size", "requested_batch_size", "seq_len", "world_size")
+MEASURED = ("step_ms", "data_ms", "first_step_s")  # of every run with timings
+OPTIONAL = ("loss", "held_out_loss", "peak_memory_mib", "reserved_memory_mib")
 HEADER = ",".join(COLUMNS)
 csv.field_size_limit(2**31 - 1)  # a failed run's note can be long
 
@@ -118,7 +128,8 @@ def check(path, writable=True):
     if not text:
         return []
     if text.split("\n", 1)[0] != HEADER:
-        raise _damaged(path, 1, "has another header than this version writes")
+        problem = f"{path}, line 1: has another header than this version writes"
+        raise UserError(problem, f"archive the file with make reset RESULTS_FILE={path}")
     rows = []
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     next(reader)
@@ -154,7 +165,7 @@ def read(path):
     if not rows:
         raise UserError(f"{path}: no results yet; make baseline writes some")
     frame = pandas.DataFrame(rows, columns=COLUMNS)
-    for name in ("step", "step_ms", "data_ms", "loss", "first_step_s", "peak_memory_mib"):
+    for name in ("step", *MEASURED, *OPTIONAL):
         frame[name] = [float(value or "nan") for value in frame[name]]
     return frame.astype(dict.fromkeys(INTEGERS, int))
 
@@ -179,14 +190,13 @@ def _problem(row):
     if row["status"] == "ok" and row["phase"] not in PHASES:
         return f"has the unknown phase {row['phase']!r}"
     timed = row["status"] == "ok"
+    if row["grade"] not in (GRADES if timed else ("",)):
+        return f"has the unknown grade {row['grade']!r}"
     for name, kind, needed in (
         *((name, int, True) for name in INTEGERS),
         ("step", int, timed),
-        ("step_ms", float, timed),
-        ("data_ms", float, timed),
-        ("loss", float, False),
-        ("first_step_s", float, timed),
-        ("peak_memory_mib", float, False),
+        *((name, float, timed) for name in MEASURED),
+        *((name, float, False) for name in OPTIONAL),
     ):
         if not row[name] and not needed:
             continue
@@ -196,17 +206,15 @@ def _problem(row):
             return f"has {name} {row[name]!r}, which is no number"
         if kind is int and abs(value) >= 2**63:
             return f"has a {name} of {len(row[name])} digits, which nothing here has"
-    for name in ("step_ms", "data_ms", "first_step_s"):
+    for name in MEASURED:
         if timed and not 0 <= float(row[name]) < float("inf"):
             return f"has {name} {row[name]}, which is no time"
     return None
 
 
 def _damaged(path, line, problem):
-    return UserError(
-        f"{path}, line {line}: {problem}; mend that line, or put the file away with "
-        f"make reset RESULTS_FILE={path}"
-    )
+    remedy = f"fix that line, or archive the file with make reset RESULTS_FILE={path}"
+    return UserError(f"{path}, line {line}: {problem}", remedy)
 
 
 @contextmanager

@@ -6,7 +6,6 @@ import json
 import os
 import pickle
 import pstats
-import re
 import sys
 import tempfile
 from contextlib import contextmanager
@@ -16,7 +15,6 @@ from statistics import median
 import torch
 from torch.profiler import record_function
 
-from Utils.analysis.selection import OWN_BATCH
 from Utils.base import paths
 from Utils.base.errors import Unsupported, UserError
 from Utils.device import limits
@@ -124,10 +122,8 @@ class ProfiledRun(Run):
         print(profile_text.report(summary, self.wanted.folder))
 
     def _facts(self):
-
         args, note = self.args, "; ".join(self.args.notes)
         same = ("run_id", "commit", "model", "batch_size", "seq_len", "dataset", "needs")
-        asked = re.search(OWN_BATCH, note)
         return {
             "technique": self.technique.name,
             "status": "ok",
@@ -135,7 +131,7 @@ class ProfiledRun(Run):
             "device": args.hardware.name,
             "torch": torch.__version__,
             **{name: getattr(args, name) for name in same},
-            "asked_batch_size": int(asked[1]) if asked else args.batch_size,
+            "asked_batch_size": args.requested_batch_size,
             "threads": torch.get_num_threads(),
             "timed_median_ms": median(args.hardware.elapsed_ms(self.marks)[args.warmup :]),
             "clock_ms": self.clock_ms,

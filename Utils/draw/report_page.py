@@ -25,7 +25,6 @@ import pandas as pd
 from Utils.analysis import ablation, compare, recipe, selection, tables
 from Utils.analysis.ablation import WAYS
 from Utils.analysis.intervals import NO_INTERVAL
-from Utils.analysis.selection import TAINTED
 from Utils.analysis.summary import summarize
 from Utils.base import command_line, ladder, results
 from Utils.base.command_line import Parser
@@ -182,16 +181,14 @@ def quality(rows, lines, records):
     for name in lines.index:
         own = rows[rows.technique == name].drop_duplicates("run_id")
         facts = [records.get(run_id, {}).get("quality") or {} for run_id in own.run_id]
-        notes = own.note[own.status == "ok"].astype(str)
-        reasons = dict.fromkeys(note.partition(TAINTED)[2] for note in notes if TAINTED in note)
-        known = sum("grade" in one for one in facts)
-        tainted = notes.str.contains(TAINTED, regex=False).sum()
+        reasons = {" and ".join(one["reasons"]): None for one in facts if one.get("reasons")}
+        clean, tainted = ((own.grade == grade).sum() for grade in results.GRADES)
         found.append(
             {
                 "technique": name,
                 "runs": str(len(own)),
-                "clean": str(known - tainted) if known >= tainted and known else "",
-                "tainted": str(tainted) if known or tainted else "",
+                "clean": str(clean) if clean or tainted else "",
+                "tainted": str(tainted) if clean or tainted else "",
                 "why": svg.short("; ".join(reasons)),
                 "other processes (of the cores)": _most(facts, "other_cpu_share", ".1%"),
                 "hypervisor (of the cores)": _most(facts, "steal_share", ".1%"),
@@ -238,7 +235,7 @@ def repeat(rows, records):
         "rounds": rows["round"].nunique(),
         "steps": int(ok.step.max()) + 1 if len(ok) else None,
         "warmup": ok.step[ok.phase == "warmup"].nunique() if len(ok) else None,
-        "batch_size": int(selection.asked_batch(rows.head(1)).iloc[0]),
+        "batch_size": int(rows.requested_batch_size.iloc[0]),
         "seq_len": int(first.seq_len),
         "model": first.model,
         "dataset": first.dataset,

@@ -17,8 +17,7 @@ from Utils.harness.ranks import GRACE_S, NOTICED
 def record_ended(args, status, reason):
     """Appends the one row of a run that has no timing, and says why on stderr."""
     reason = textwrap.shorten(reason, 300, placeholder=" ...")
-    # A batch that the technique chose by itself still has to be told from the one asked for.
-    args.notes = [*(note for note in args.notes if note.startswith("own batch: ")), reason]
+    args.notes = [reason]
     print(f"{args.technique}: {status.replace('_', ' ')}: {reason}", file=sys.stderr)
     record._write(args, [record._row(args, status)], record._record(args, status))
 

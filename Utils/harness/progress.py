@@ -67,11 +67,12 @@ def _headline(args):
     )
 
 
-def _last_line(args, rows):
+def _last_line(args, rows, reasons):
     timed = [row["step_ms"] for row in rows if row["phase"] == "timed"]
     p20, median, p80 = np.percentile(timed, [20, 50, 80])
     tokens = args.batch_size * args.seq_len / median * 1e3
-    note = f"  ({rows[0]['note']})" if rows[0]["note"] else ""
+    notes = [*args.notes, *([f"tainted: {' and '.join(reasons)}"] if reasons else [])]
+    note = f"  ({'; '.join(notes)})" if notes else ""
     return (
         f"{args.technique}: median {median:,.1f} ms (p20-p80 {p20:,.1f}-{p80:,.1f}), "
         f"{tokens:,.0f} tokens/s, first step {rows[0]['first_step_s']:.1f} s, "

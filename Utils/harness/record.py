@@ -9,6 +9,7 @@ import torch
 
 from Utils.base import paths, results
 from Utils.base.errors import UserError
+from Utils.base.ladder import BASELINE
 from Utils.base.results import COLUMNS
 from Utils.harness import provenance
 
@@ -18,11 +19,15 @@ def _row(args, status):
     return {
         **dict.fromkeys(COLUMNS),
         "run_id": args.run_id,
+        "base": BASELINE,
         "round": args.round,
+        "seed": args.seed,
         "technique": args.technique,
         "status": status,
         "batch_size": args.batch_size,
+        "requested_batch_size": args.requested_batch_size,
         "seq_len": args.seq_len,
+        "unit": "tokens",
         "model": args.model,
         "dataset": args.dataset,
         "world_size": args.world_size,

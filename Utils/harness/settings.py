@@ -79,6 +79,7 @@ def settle(args):
         **{name: value for name, value in given.items() if name not in args.auto},
         ranks=args.world_size,
     )
+    args.requested_batch_size = args.batch_size  # a technique may choose its own
     if args.batch_size % args.world_size:
         fits = args.world_size * -(-args.batch_size // args.world_size)
         raise UserError(

@@ -75,7 +75,6 @@ class Part:
     step_s: np.ndarray
     tokens: int
     peak_mib: float
-    note: str
     record: dict
 
 
@@ -144,7 +143,6 @@ def _part(folder):
         step_s=np.array([float(r["step_ms"]) for r in rows if r["phase"] == "timed"]) / 1e3,
         tokens=int(first["batch_size"]) * int(first["seq_len"]),
         peak_mib=float(first["peak_memory_mib"]),
-        note=first["note"],
         record=record,
     )
 

@@ -23,8 +23,7 @@ def largest_batch(args, technique):
         that what did not fit leaves nothing behind.
     A CPU's memory is large and its steps are long: there it is the largest that was faster than
     half of it, among those that can be tried in about the time that the run itself would take.
-    The run's note tells both batches, which is how `summary` knows what to compare it with. All
-    rounds of a suite take what the first of them found.
+    The run's note tells both batches. All rounds of a suite take what the first of them found.
     """
     suite = os.environ.get("SUITE")
     kept = paths.CACHE / "suites" / f"{suite}-{args.technique}.json"

@@ -38,7 +38,7 @@ def collect(results_file=None, folder=None):
         if more:
             left_out.append(f"{path}: {more.removeprefix('left out: ')}")
         records = results.records(path, rows.run_id.unique())
-        rows = rows[(rows.status != "ok") | ~selection.is_tainted(rows, records)]
+        rows = rows[rows.grade != "tainted"]
         panel = _panel(path, rows, records)
         if panel is None:
             left_out.append(f"{path}: no clean timings of {BASELINE}")
@@ -69,7 +69,7 @@ def _panel(path, rows, records):
     first = rows.iloc[0]
     return {
         "device": first.device,
-        "shape": (first.model, int(selection.asked_batch(rows).iloc[0]), int(first.seq_len)),
+        "shape": (first.model, int(first.requested_batch_size), int(first.seq_len)),
         "described": selection.describe(rows),
         "rounds": rows["round"].nunique(),
         "torch": first.torch,

@@ -120,18 +120,17 @@ def describe(folder):
     date of the newest run, techniques, runs, grade ("clean", or how many runs are tainted) and the
     versions of what ran."""
     rows = results.read(folder / "results.csv")
-    rows = rows.assign(batch=selection.asked_batch(rows))
     records = results.records(folder / "results.csv", rows.run_id.unique())
     first, timed = rows.iloc[0], rows[rows.status == "ok"]
     newest = records.get(rows.run_id.max(), {})
-    tainted = timed.run_id[selection.is_tainted(timed, records)].nunique()
+    tainted = timed.run_id[timed.grade == "tainted"].nunique()
     runs = timed.run_id.nunique()
     return {
         "format": FORMAT,
         "device": first.device,
         "torch": first.torch,
         "model": first.model,
-        "batch_size": int(first.batch),
+        "batch_size": int(first.requested_batch_size),
         "seq_len": int(first.seq_len),
         "dataset": first.dataset,
         "commit": ", ".join(sorted({*rows.commit})),
@@ -263,7 +262,7 @@ def _problems(folder, rows):
         summarize(rows, records)
     except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError):
         yield "records that make no sense"
-    clean = timed[~selection.is_tainted(timed, records)].groupby("technique")["round"].nunique()
+    clean = timed[timed.grade == "clean"].groupby("technique")["round"].nunique()
     few = [name for name in timed.technique.unique() if clean.get(name, 0) < CLEAN_ROUNDS]
     if few:
         yield f"fewer than {CLEAN_ROUNDS} clean rounds of {', '.join(few)}"
