@@ -462,12 +462,13 @@ def test_environment_memory_limits_and_quality_come_from_the_records(made, tmp_p
             "dataset_facts": {"tokens": 15316420, "shuffled": True},
             "memory": memory,
             "limits": limits | {"ceilings": None},
+            "run_id": run[0]["run_id"],
             "collect_env": "GCC version: 12",
             "quality": {"drift": 0.01 * i, "other_cpu_share": None},
         }
         if i == 1:
             record["quality"]["reasons"] = ["slowed by 8% during the run"]
-        (tmp_path / "runs" / f"{run[0]['run_id']}.json").write_text(json.dumps(record))
+        results.write_record(tmp_path / "results.csv", record)
     text = plain(made(*runs))
     for words in ("cudnn 91002", "python 3.12.1", "dataset's tokens 15,316,420", "GCC version: 12"):
         assert words in text, words

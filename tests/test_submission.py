@@ -70,8 +70,7 @@ def measured(folder, names=("no_optimization", "tensorFloat32"), rounds=2, ms=10
                 "versions": {"python": "3.11.7", "torch": "2.13.0"},
                 "quality": {"grade": "clean", "other_processes": ["/home/mortimer/a.out (pid 1)"]},
             }
-            (folder / "runs").mkdir(exist_ok=True)
-            (folder / "runs" / f"{own[0]['run_id']}.json").write_text(json.dumps(record))
+            results.write_record(path, record)
     return path
 
 
@@ -89,11 +88,13 @@ def test_no_byte_of_it_names_anyone(here):
         names = pack.namelist()
         members = {name: pack.read(name) for name in names}
     assert {"manifest.json", "results.csv", "plots/speedup.png", "plots/memory.png"} <= {*names}
-    assert len([name for name in names if name.startswith("runs/")]) == 4
+    assert len([name for name in names if name.startswith("runs/") and "json" in name]) == 4
+    (report,) = [data for name, data in members.items() if name.startswith("runs/collect_env-")]
+    assert report == b"PyTorch version: 2\n-e git+ssh://<user>@<host>/idea.git\n<home>/x"
     for name, data in [*members.items(), ("its names", " ".join(names).encode())]:
         for word in PLANTED:
             assert word.encode() not in data.lower(), f"{word} in {name}"
-    record = json.loads(members[next(name for name in names if name.startswith("runs/"))])
+    record = json.loads(members[next(name for name in names if name.startswith("runs/2"))])
     assert record["command"][1:] == ["--dataset=<home>/corpus", "--results-file=/data/<user>/r.csv"]
     assert record["variables"] == {"CUDA_HOST": "<host>", "TORCH_USER": "<user>"}
     assert record["versions"] == {"python": "3.11.7", "torch": "2.13.0"}
@@ -142,7 +143,7 @@ def test_only_the_newest_group_is_in_it(here, no_charts):
     assert submission.check(path)["rounds"] == 3
     with zipfile.ZipFile(path) as pack:
         assert b"Other GPU" not in pack.read("results.csv")
-        assert len(pack.namelist()) == 2 + 6 + 1
+        assert len(pack.namelist()) == 2 + 6 + 1 + 1
 
 
 # What it lacks ----------------------------------------------------------------------------------
@@ -161,7 +162,7 @@ def repacked(path, change):
 
 def every_record(data):
     return lambda members: members.update(
-        {name: data for name in members if name.startswith("runs/")}
+        {name: data for name in members if name.startswith("runs/2")}
     )
 
 

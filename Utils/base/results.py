@@ -7,6 +7,7 @@ once interleave nothing. A file that is not what we wrote is refused, never mend
 
 import csv
 import fcntl
+import hashlib
 import io
 import json
 import os
@@ -171,16 +172,37 @@ def read(path):
 
 
 def records(path, run_ids):
-    """What runs/<run_id>.json beside the results file says of those runs: dict of run_id to the
-    record, a dict. A run whose record is not there or cannot be read is left out."""
-    found = {}
+    """Read runs/<run_id>.json beside the results file: a dict of run_id to the record, a dict.
+    A run whose record is not there or cannot be read is left out."""
+    folder, found = Path(path).parent / "runs", {}
     for run_id in run_ids:
         with suppress(OSError, ValueError, RecursionError):
-            file = f"{Path(run_id).name}.json"  # a run_id that leads elsewhere leads nowhere
-            record = json.loads((Path(path).parent / "runs" / file).read_text())
+            # Of a run_id, only the name: one that leads elsewhere leads nowhere.
+            record = json.loads((folder / f"{Path(run_id).name}.json").read_text())
             if isinstance(record, dict):
                 found[run_id] = record
     return found
+
+
+def write_record(path, record):
+    """Write a run's record, a dict, beside the results file, and the report of collect_env in it,
+    which is the same for many runs, to a file of its own. Return the record's path."""
+    file = Path(path).parent / "runs" / f"{record['run_id']}.json"
+    file.parent.mkdir(exist_ok=True)
+    if report := record.get("collect_env"):
+        name = f"collect_env-{hashlib.sha256(report.encode()).hexdigest()[:16]}.txt"
+        record = record | {"collect_env": name}
+        if not (file.parent / name).exists():
+            (file.parent / name).write_text(report)
+    file.write_text(json.dumps(record, indent=1, default=str) + "\n")
+    return file
+
+
+def collect_env(path, record):
+    """Return the report of collect_env that a record names, or "" where it is not there."""
+    with suppress(OSError, ValueError, TypeError):
+        return (Path(path).parent / "runs" / Path(record["collect_env"]).name).read_text()
+    return ""
 
 
 def _problem(row):

@@ -52,7 +52,7 @@ def draw(panels, left_out=()):
     ]
     notes += [f"left out: {text}" for text in left_out]
     width = int(12 * (3 + 3.6 * len(panels)))
-    notes = [line for text in notes for line in textwrap.wrap(collection._plain(text), width)]
+    notes = [line for text in notes for line in textwrap.wrap(plain(text), width)]
     figure.suptitle("Devices side by side", x=0.01, ha="left", fontweight="bold")
     figure.supxlabel("\n".join(notes), fontsize="small", color="0.3", x=0.01, ha="left")
     figure.tight_layout()
@@ -63,7 +63,7 @@ def _draw_panel(axes, panel, names):
     lines, colours = panel["lines"], style.colours()
     same = lines[lines.parity.ne("model changed") & ~lines.loss_verdict.isin(("worse", "diverged"))]
     best = same.tokens_per_second.idxmax()
-    title = textwrap.wrap(collection._plain(panel["device"]), 34)
+    title = textwrap.wrap(plain(panel["device"]), 34)
     facts = [
         f"torch {panel['torch']}, commit {panel['commit'] or 'unknown'}, "
         f"{panel['rounds']} round{'s' * (panel['rounds'] > 1)}",
@@ -72,7 +72,7 @@ def _draw_panel(axes, panel, names):
     ]
     axes.set_title("\n".join(title), loc="left", fontweight="bold", pad=52)
     axes.annotate(
-        collection._plain("\n".join(facts)),
+        plain("\n".join(facts)),
         (0, 1),
         (0, 6),
         xycoords="axes fraction",
@@ -86,7 +86,7 @@ def _draw_panel(axes, panel, names):
         line = lines.loc[name] if name in lines.index else None
         if line is None or np.isnan(line.speedup):
             why = "not run" if line is None else tables.reason(line)
-            why = collection._plain(textwrap.shorten(why, 40, placeholder=" ..."))
+            why = plain(textwrap.shorten(why, 40, placeholder=" ..."))
             how = {"ha": "left", "size": "x-small", "color": GREY}
             style.beside(axes, 0.02, y, why, bbox={"fc": "white", "lw": 0, "pad": 1}, **how)
             continue
@@ -103,3 +103,8 @@ def _ends(panel):
     lines = panel["lines"]
     values = lines[["speedup", "speedup_low", "speedup_high"]].to_numpy().ravel()
     return [1, *values[np.isfinite(values)]]
+
+
+def plain(text):
+    """Escape what matplotlib would set as a formula."""
+    return text.replace("$", r"\$")

@@ -207,7 +207,7 @@ def _most(facts, key, form):
     return svg.number(max(values, key=abs), form) if values else ""
 
 
-def environment(records):
+def environment(path, records):
     """What the runs ran on: a list of (name, value), and the reports of torch's collect_env."""
     found, reports = {}, {}
     for record in records.values():
@@ -221,9 +221,11 @@ def environment(records):
         for name, value in facts.items():
             if isinstance(value, (str, int, float)) and not isinstance(value, bool):
                 found.setdefault(name, {})[svg.short(value)] = None
-        if record.get("collect_env"):
-            reports[str(record["collect_env"])[:20_000]] = None
-    return [(name, " or ".join(values)) for name, values in found.items()], list(reports)
+        if isinstance(file := record.get("collect_env"), str) and file not in reports:
+            reports[file] = results.collect_env(path, record)[:20_000]
+    return [(name, " or ".join(values)) for name, values in found.items()], [
+        *filter(None, reports.values())
+    ]
 
 
 def repeat(rows, records):
@@ -366,7 +368,7 @@ def report(path, device_name="", price=None):
         lines = summarize(rows, records)
     _, memory, limits, cost = tables.columns(lines, price)
     timed = lines.median_ms.notna().to_numpy()
-    facts, reports = environment(records)
+    facts, reports = environment(path, records)
     shown = diffs(lines, records)
     parts = {
         "steps": (svg.step_times(rows, lines), "make baseline"),

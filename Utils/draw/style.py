@@ -7,6 +7,7 @@ import matplotlib
 import matplotlib.pyplot as plt
 import numpy as np
 import seaborn as sns
+from matplotlib.text import Text
 
 from Utils.analysis import tables
 from Utils.base import ladder
@@ -64,12 +65,14 @@ def _head(axes, title, described, room=0):
 
 
 def save(figure, name):
-    """Writes the figure to plots/ as .png and .svg and prints their paths. Raises UserError."""
+    """Write the figure to plots/ as .png, with all its words as description, and .svg, and print
+    their paths. Raises UserError."""
     try:
         FOLDER.mkdir(exist_ok=True)
         for kind in ("png", "svg"):
             path = FOLDER / f"{name}.{kind}"
-            metadata = {"Date": None} if kind == "svg" else {"Software": None}
+            said = " ".join(text.get_text() for text in figure.findobj(Text) if text.get_text())
+            metadata = {"Date": None} if kind == "svg" else {"Software": None, "Description": said}
             figure.savefig(path, dpi=150, bbox_inches="tight", metadata=metadata)
             print(path)
     except OSError as error:

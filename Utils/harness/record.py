@@ -1,6 +1,5 @@
 """A run's rows, and its record."""
 
-import json
 import os
 import subprocess
 from datetime import UTC, datetime
@@ -66,8 +65,7 @@ def _write(args, rows, known):
     """Rows and record, or, where either cannot be written, a UserError and neither."""
     path = args.results_file.parent / "runs" / f"{args.run_id}.json"
     try:
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(json.dumps(known, indent=1, default=str) + "\n")
+        results.write_record(args.results_file, known)
         results.append(args.results_file, rows)
     except (OSError, UserError) as error:
         path.unlink(missing_ok=True)

@@ -81,7 +81,3 @@ def _panel(path, rows, records):
 def _shape(shape):
     model, batch, seq_len = shape
     return f"{model} {batch}x{seq_len}"
-
-
-def _plain(text):
-    return text.replace("$", r"\$")  # matplotlib would set what stands between two as a formula

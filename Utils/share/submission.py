@@ -10,9 +10,7 @@ comes from somewhere else is read as what it is, a stranger's: nothing is unpack
 names, sizes and contents have been looked at.
 """
 
-import csv
 import getpass
-import io
 import json
 import os
 import platform
@@ -32,16 +30,18 @@ from Utils.analysis.summary import summarize
 from Utils.base import paths, results
 from Utils.base.errors import UserError
 from Utils.base.ladder import BASELINE
-from Utils.base.results import COLUMNS
 
 COLLECTION = paths.ROOT / "results"
 FORMAT = 1
-MEMBER = re.compile(r"manifest\.json|results\.csv|runs/[\w.-]+\.json|plots/[\w-]+\.png")
+MEMBER = re.compile(
+    r"manifest\.json|results\.csv|runs/[\w.-]+\.json|runs/collect_env-\w+\.txt|plots/[\w-]+\.png"
+)
 NEEDED = ("manifest.json", "results.csv")
 MAX_MEMBERS, MAX_MIB = 5000, 64  # unpacked, all together
 CLEAN_ROUNDS = 2  # of every technique with timings: the fewest that give an interval
 ANYBODY = {"root", "user", "admin", "ubuntu", "localhost"}  # names that tell nothing
 HOMES = re.compile(r"""(?:/home|/Users|[A-Za-z]:\\Users)[/\\][^\s/\\`"'<>&,;:)\]]+|/root(?=/|\b)""")
+UNREADABLE = (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, ValueError)
 FIXED = ("run_id", "status", "phase", "model", "device", "torch", "commit")  # never free text
 FACTS = ("device", "torch", "model", "batch_size", "seq_len", "dataset", "commit", "rounds")
 
@@ -90,22 +90,14 @@ def make(path, results_file, device_name=None):
         {name: text if name in FIXED else scrub(text, names) for name, text in line.items()}
         for line in lines
     ]
-    records = {
-        run_id: {
-            key: value if key in FIXED else scrub(value, names) for key, value in record.items()
-        }
-        for run_id, record in results.records(results_file, chosen).items()
-    }
-    text = io.StringIO()
-    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(lines)
+    records = results.records(results_file, chosen)
     with tempfile.TemporaryDirectory() as folder:
         folder = Path(folder)
-        (folder / "results.csv").write_text(text.getvalue())
-        (folder / "runs").mkdir()
-        for run_id, record in records.items():
-            (folder / "runs" / f"{run_id}.json").write_text(json.dumps(record, indent=1) + "\n")
+        results.append(folder / "results.csv", lines)
+        for record in records.values():
+            record["collect_env"] = results.collect_env(results_file, record)
+            scrubbed = {key: x if key in FIXED else scrub(x, names) for key, x in record.items()}
+            results.write_record(folder / "results.csv", scrubbed)
         manifest = describe(folder)
         (folder / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n")
         draw(folder)
@@ -182,9 +174,8 @@ def unpack(path, folder):
             for member in members:
                 kind = stat.S_IFMT(member.external_attr >> 16)
                 if not MEMBER.fullmatch(member.filename) or kind not in (0, stat.S_IFREG):
-                    raise UserError(
-                        f"{path}: {member.filename[:80]!r} has no place in a submission"
-                    )
+                    name = repr(member.filename[:80])
+                    raise UserError(f"{path}: {name} has no place in a submission")
                 if member.filename in found:
                     raise UserError(f"{path}: has {member.filename} twice")
                 with pack.open(member) as file:  # what it says of its size need not be true
@@ -194,14 +185,7 @@ def unpack(path, folder):
                     raise UserError(f"{path}: is larger than {MAX_MIB} MiB unpacked")
     except OSError as error:
         raise UserError(f"{path}: {error.strerror or 'cannot be read'}") from None
-    except (
-        zipfile.BadZipFile,
-        zlib.error,
-        EOFError,
-        RuntimeError,
-        NotImplementedError,
-        ValueError,
-    ):
+    except UNREADABLE:
         raise UserError(f"{path}: is no zip, or a damaged or an encrypted one") from None
     if missing := [name for name in NEEDED if name not in found]:
         raise UserError(f"{path}: lacks {' and '.join(missing)}, so it is no submission")
@@ -212,15 +196,10 @@ def unpack(path, folder):
 
 
 def problems(folder):
-    """What an unpacked submission lacks: a list of phrases, empty where it is whole. Raises
-    UserError where its rows cannot be read."""
-    folder = Path(folder)
+    """Yield what an unpacked submission lacks, in phrases. Raises UserError where its rows cannot
+    be read."""
     rows = results.read(folder / "results.csv")
-    return [*_problems(folder, rows)]
-
-
-def _problems(folder, rows):
-    for name in ("run_id", "technique", "model", "torch", "commit"):
+    for name in ("run_id", "base", "technique", "unit", "model", "torch", "commit"):
         for text in rows[name].unique():
             if not re.fullmatch(r"[\w.+-]{1,200}", text):
                 yield f"{name} {text[:40]!r} is no such name"
@@ -278,10 +257,9 @@ def check(path):
     with tempfile.TemporaryDirectory() as folder:
         unpack(path, folder)
         try:
-            lacks = problems(folder)
-        except UserError as error:
-            said = str(error).replace(f"{folder}/", "").partition("; mend that line")[0]
-            raise UserError(f"{path}: {said}") from None
+            lacks = [*problems(Path(folder))]
+        except UserError as error:  # its remedy is for a file of one's own
+            raise UserError(f"{path}: {error.message.replace(f'{folder}/', '')}") from None
         if lacks:
             raise UserError(f"{path}: {'; '.join(lacks[:5])}")
         return json.loads((Path(folder) / "manifest.json").read_text())
