@@ -30,6 +30,14 @@ def merge(mine, base, other):
     return merged and "".join(map(json.loads, merged))
 
 
+def merge_aligned(mine, base, other):
+    """As `merge`, but aligned by the longest runs of words that two texts have in common, where git
+    looks for the fewest changes: of a long insertion it may take single words for what was there.
+    """
+    merged = _apply_both(*map(_tokens, (mine, base, other)))
+    return merged and "".join(merged)
+
+
 def _tokens(text):
     """Words, single other characters, and the blanks between: joined, they are the text again."""
     return re.findall(r"\w+|\s+|[^\w\s]", text)
