@@ -25,7 +25,7 @@ REPORT       ?= report.html  ## for report: where the page is written
 JSON         ?=              ## for doctor: 1 for machines
 N            ?= 2            ## for together: how many processes at once
 T            ?=              ## for diff, profile, forecast, together: a technique, or all; for ablate: the whole, else the last rung; for ddp, scaling: else distributed_data_parallel
-GPUS         ?=              ## for ddp and profile: how many; for scaling: as in GPUS="1 2 4"
+GPUS         ?=              ## for ddp, profile and train: how many; for scaling: as in GPUS="1 2 4"
 WITHOUT      ?=              ## for diff: a technique whose diff is taken back from T
 CPU          ?=              ## for profile: 1 adds where Python's time goes
 MEMORY       ?=              ## for forecast: of a device that need not be here, as in 24GiB; for profile: 1 adds what was allocated when
@@ -34,6 +34,20 @@ B            ?=              ## for compare and report: the same, as in B=result
 RECIPE       ?=              ## for recipe: where its script goes; else .cache/recipe/recipe.py
 CHECK        ?=              ## for submit: a file to look at in place of making one
 RUN          ?=              ## for recipe: 1 runs it beside the baseline and the best, and compares
+
+# For train, whose defaults for STEPS, MODEL and the rest are its own:
+TOKENS_PER_STEP ?=           ## of all ranks and accumulated batches; 524288 on a GPU
+LEARNING_RATE ?=             ## the highest; 6e-4 on a GPU
+WEIGHT_DECAY ?=              ## of matrices; 0.1
+CLIP         ?=              ## largest norm of the gradients; 1
+VALIDATE_EVERY ?=            ## steps between validations; 250 on a GPU
+VALIDATION_TOKENS ?=         ## held-out tokens of a validation, at most
+CHECKPOINT_EVERY ?=          ## steps between checkpoints; else as validations
+CORPUS_TOKENS ?=             ## use about so many tokens of the corpus; else all
+WITH         ?=              ## techniques to merge into the loop, or none; else the recipe's
+RESUME       ?=              ## 1 goes on with the newest run; or a run's folder
+OUT          ?=              ## the run's folder; else training/ and the time
+PLOT         ?=              ## 1 draws the loss curves while it trains
 
 # Make keeps the blanks before a comment: strip takes them off.
 flag  = --$(1)='$(strip $(2))'
@@ -44,6 +58,20 @@ FLAGS = $(call flag,steps,$(STEPS)) $(call flag,warmup,$(WARMUP)) \
         $(call flag,bucket-mb,$(BUCKET_MB)) \
         $(call flag,rounds,$(ROUNDS)) $(call flag,results-file,$(RESULTS_FILE)) \
         $(call flag,plotsprefix,$(PLOTSPREFIX))
+# A training run has defaults of its own: it is given what you give, and nothing else.
+given    = $(if $(filter-out file default undefined,$(origin $(2))),$(call flag,$(1),$($(2))))
+TRAINING = $(call given,steps,STEPS) $(call given,tokens-per-step,TOKENS_PER_STEP) \
+           $(call given,batch-size,BATCH_SIZE) $(call given,seq-len,SEQ_LEN) \
+           $(call given,model,MODEL) $(call given,dataset,DATASET) \
+           $(call given,corpus-tokens,CORPUS_TOKENS) $(call given,device,DEVICE) \
+           $(call given,seed,SEED) $(call given,bucket-mb,BUCKET_MB) \
+           $(call given,learning-rate,LEARNING_RATE) $(call given,warmup,WARMUP) \
+           $(call given,weight-decay,WEIGHT_DECAY) $(call given,clip,CLIP) \
+           $(call given,validate-every,VALIDATE_EVERY) \
+           $(call given,validation-tokens,VALIDATION_TOKENS) \
+           $(call given,checkpoint-every,CHECKPOINT_EVERY) $(call given,with,WITH) \
+           $(call given,resume,RESUME) $(call given,out,OUT) $(call given,plot,PLOT) \
+           $(call given,results-file,RESULTS_FILE)
 SELECTION = $(call flag,results-file,$(RESULTS_FILE)) $(call flag,device-name,$(DEVICE_NAME))
 
 # PYTHON=python3 uses that environment as it is; without it, one is made here from requirements.txt.
@@ -110,8 +138,9 @@ profile: $(ENVIRONMENT)      ## where a step's time goes and what to do about it
 	    $(if $(filter 1,$(MEMORY)),--memory) $(call flag,gpus,$(GPUS))
 
 ##@ Read
-plots: $(ENVIRONMENT)        ## draw the charts into plots/
+plots: $(ENVIRONMENT)        ## draw the charts into plots/, and the loss curves of training runs
 	@$(PYTHON) plot_results.py $(SELECTION) $(call flag,plotsprefix,$(PLOTSPREFIX))
+	@if [ -d training ]; then $(PYTHON) -m pretraining.curves; fi
 
 table: $(ENVIRONMENT)        ## print the results as GitHub-markdown tables; PRICE=2.50 adds cost
 	@$(PYTHON) -m Utils.commands.table $(SELECTION) $(call flag,price,$(PRICE))
@@ -133,6 +162,11 @@ recipe: $(ENVIRONMENT)       ## the fewest techniques as fast as the best measur
 	@$(PYTHON) -m Utils.commands.recipe $(SELECTION) $(call flag,recipe,$(RECIPE)) $(call flag,run,$(RUN)) \
 	    $(call flag,rounds,$(ROUNDS)) $(call flag,device,$(DEVICE)) $(call flag,seed,$(SEED)) \
 	    $(call flag,timeout,$(TIMEOUT))
+
+##@ Keep a model
+train: $(ENVIRONMENT)        ## pretrain and keep it, on the recipe's techniques; RESUME=1 goes on, PLOT=1 draws, GPUS=8
+	@$(PYTHON) $(if $(strip $(GPUS)),-m torch.distributed.run --standalone --nproc-per-node=$(strip $(GPUS))) \
+	    -m pretraining.train $(TRAINING)
 
 ##@ Share
 submit: $(ENVIRONMENT)       ## one file to attach to a pull request: rows, environment, charts, no names
@@ -197,5 +231,5 @@ help:                        ## this list
 	@touch $@
 
 .PHONY: baseline tf32 bf16 flash fused 8bit all beyond everything ablate ddp scaling together smoke ceilings $(TECHNIQUES) \
-        doctor forecast profile plots table readme diff compare report recipe submit gallery \
+        doctor forecast profile train plots table readme diff compare report recipe submit gallery \
         init_results reset clean test lint gpu-check help

@@ -1,0 +1,94 @@
+"""Batches of a run: which sequences come when, whatever the number of ranks.
+
+The tokens are cut into windows of seq_len, at other places in each epoch. An epoch is all of them
+once, in an order of its own. Which window comes when is computed from the seed and the step alone:
+a resumed run, also on other ranks, sees the batches of the run without a break.
+"""
+
+import numpy as np
+import torch
+
+from pretraining import shards
+from Utils.base.errors import UserError
+
+
+class TokenBatches:
+    """Micro-batches of (idx, targets), each int64 (B, T), of this rank.
+
+    Reads dataset, corpus_tokens, seq_len (T), batch_size (B), accumulation, validation_tokens,
+    seed, rank, local_rank and world_size off `args`. Raises UserError where the corpus cannot be
+    had or is too short.
+    """
+
+    def __init__(self, args):
+        self.args = args
+        self.training, self.validation, self.corpus = shards.load(
+            args.dataset, args.corpus_tokens, prepares=args.local_rank == 0
+        )
+        self.windows, self.orders = self._windows(self.training), {}
+        available = self._windows(self.validation)
+        if min(self.windows, available) < 1:
+            raise UserError(
+                f"--dataset {args.dataset}: {len(self.training):,} tokens, and "
+                f"{len(self.validation):,} held out, are too few for sequences of {args.seq_len}: "
+                "choose a smaller --seq-len or more text"
+            )
+        self.held_out_windows = min(available, max(1, args.validation_tokens // args.seq_len))
+        args.hardware.forget_peak_memory()  # what preparing the corpus took is not the model's
+
+    def _windows(self, tokens):
+        """How many sequences an epoch has; there is room for each of T places to begin at."""
+        return (len(tokens) - self.args.seq_len) // self.args.seq_len
+
+    def epoch(self, step):
+        """How often the corpus has been seen when that many steps have been trained."""
+        return step * self._sequences / self.windows
+
+    @property
+    def _sequences(self):
+        """In a step, of all ranks."""
+        return self.args.batch_size * self.args.accumulation * self.args.world_size
+
+    def starts(self, step):
+        """Where in the corpus the sequences of a step begin: a list, of all ranks."""
+        first = step * self._sequences
+        return [self._start(index) for index in range(first, first + self._sequences)]
+
+    def _start(self, index):
+        epoch, index = divmod(index, self.windows)
+        offset, order = self._order(epoch)
+        return offset + int(order[index]) * self.args.seq_len
+
+    def _order(self, epoch):
+        """(place at which the first window begins, order of the windows) in an epoch."""
+        if epoch not in self.orders:
+            random = np.random.default_rng((self.args.seed, epoch))
+            offset = int(random.integers(self.args.seq_len))
+            self.orders = {epoch: (offset, random.permutation(self.windows))}  # the last one alone
+        return self.orders[epoch]
+
+    def of(self, step):
+        """This rank's micro-batches of a step."""
+        B, ranks = self.args.batch_size, self.args.world_size
+        starts = self.starts(step)
+        for n in range(self.args.rank, self.args.accumulation * ranks, ranks):
+            yield self._batch(self.training, starts[n * B : (n + 1) * B])
+
+    def held_out(self):
+        """This rank's batches of the held-out tokens: the same at each validation.
+
+        They are full, so the last of all may begin again with the first sequences.
+        """
+        B, T, ranks = self.args.batch_size, self.args.seq_len, self.args.world_size
+        count = max(1, self.held_out_windows // (B * ranks))  # of batches, for each rank
+        for n in range(self.args.rank, count * ranks, ranks):
+            rows = (row % self.held_out_windows for row in range(n * B, (n + 1) * B))
+            yield self._batch(self.validation, [row * T for row in rows])
+
+    def _batch(self, tokens, starts):
+        T = self.args.seq_len
+        rows = np.stack([tokens.read(start, T + 1) for start in starts])
+        rows = torch.from_numpy(rows.astype(np.int64))  # (B, T + 1)
+        batch = rows[:, :-1].contiguous(), rows[:, 1:].contiguous()
+        # From pinned memory a copy to the device need not be waited for.
+        return [t.pin_memory() for t in batch] if self.args.device.type == "cuda" else batch

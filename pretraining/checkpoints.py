@@ -1,0 +1,121 @@
+"""Checkpoints of a run: the last two and the one with the lowest validation loss.
+
+A checkpoint is two files. step_00000250.pt holds the state, as torch.save writes it. Beside it,
+step_00000250.json holds what a person wants to know, and the state's checksum. It is written last
+and removed first, so a state without one is not a checkpoint.
+"""
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from pretraining import files
+from Utils.base.errors import UserError
+
+KEPT = 2  # of the newest
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    step: int  # steps that had been trained
+    state: Path
+    facts: dict  # step, validation_loss, sha256, and what the run adds
+
+    @property
+    def described(self):
+        return self.state.with_suffix(".json")
+
+
+class Hashed:
+    """A binary file that also takes the checksum of what is written to it, and keeps the error of a
+    write that failed: torch.save raises another one."""
+
+    def __init__(self, file):
+        self.file, self.digest, self.error = file, hashlib.sha256(), None
+
+    def write(self, data):
+        try:
+            self.file.write(data)
+        except OSError as error:
+            self.error = error
+            raise
+        self.digest.update(data)
+        return len(data)
+
+    def flush(self):
+        self.file.flush()
+
+
+def save(folder, step, state, facts):
+    """Write a checkpoint and remove those that are no longer kept.
+
+    state: what torch.save takes. facts: values for JSON, with validation_loss, which may be None.
+    Raises UserError where it cannot be written; the checkpoints before it are whole then.
+    """
+    path = folder / f"step_{step:08}.pt"
+    with files.written_whole(path) as file:
+        hashed = Hashed(file)
+        try:
+            torch.save(state, hashed)
+        except RuntimeError:
+            raise hashed.error or RuntimeError from None
+    facts = {"step": step, **facts, "sha256": hashed.digest.hexdigest()}
+    files.write_json(path.with_suffix(".json"), facts)
+    _remove_old(folder)
+
+
+def available(folder):
+    """All checkpoints of a folder, the oldest first. Raises UserError."""
+    found = []
+    for described in sorted(folder.glob("step_*.json")):
+        facts = files.read_json(described)
+        if not isinstance(facts, dict) or not {"step", "sha256"} <= facts.keys():
+            raise UserError(f"{described}: damaged; remove it to go on from the one before")
+        found.append(Checkpoint(facts["step"], described.with_suffix(".pt"), facts))
+    return found
+
+
+def best(checkpoints):
+    """The checkpoint with the lowest validation loss, or None where none has been validated."""
+    scored = [c for c in checkpoints if c.facts.get("validation_loss") is not None]
+    return min(scored, key=lambda c: c.facts["validation_loss"], default=None)
+
+
+def load(checkpoint):
+    """The state of a checkpoint, on the CPU. Raises UserError where it is damaged."""
+    remedy = f"remove {checkpoint.described} to go on from the one before"
+    try:
+        with open(checkpoint.state, "rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise UserError(f"{checkpoint.state}: {error.strerror}; {remedy}") from None
+    if digest != checkpoint.facts["sha256"]:
+        raise UserError(f"{checkpoint.state}: damaged, its checksum is another; {remedy}")
+    return torch.load(checkpoint.state, map_location="cpu", weights_only=True)
+
+
+def load_weights(model, weights, source):
+    """Put a checkpoint's weights into a model. Raises UserError where it is of another model."""
+    own = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    theirs = {name: tuple(tensor.shape) for name, tensor in weights.items()}
+    if own != theirs:
+        name = next(n for n in [*own, *theirs] if own.get(n) != theirs.get(n))
+        raise UserError(
+            f"{source}: a checkpoint of another model: {name} is {theirs.get(name, 'not there')}, "
+            f"and {own.get(name, 'not there')} in this one"
+        )
+    model.load_state_dict(weights)
+
+
+def _remove_old(folder):
+    checkpoints = available(folder)
+    kept = [c.step for c in [*checkpoints[-KEPT:], best(checkpoints)] if c]
+    for checkpoint in checkpoints:
+        if checkpoint.step not in kept:
+            checkpoint.described.unlink()
+            checkpoint.state.unlink(missing_ok=True)
+    described = {checkpoint.state for checkpoint in checkpoints}
+    for state in {*folder.glob("step_*.pt")} - described:
+        state.unlink()

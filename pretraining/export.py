@@ -1,0 +1,108 @@
+"""Weights as safetensors, with the names of GPT-2's checkpoints, for other libraries to load.
+
+    python -m pretraining.export CHECKPOINT FOLDER
+
+writes those of a checkpoint, such as training/RUN/checkpoints/step_00000250.pt, into a folder that
+`transformers.GPT2LMHeadModel.from_pretrained` loads. At its end a run does the same by itself.
+"""
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import torch
+
+from pretraining import checkpoints, files
+from Utils.base.command_line import Parser
+from Utils.base.errors import UserError, one_line
+from Utils.base.sizes import CONFIGS, VOCABULARY
+from Utils.corpus.tokenize import END_OF_TEXT, vocabulary_files
+
+TRANSPOSED = ("attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj")  # GPT-2 keeps (in, out)
+
+
+def gpt2_weights(state):
+    """A model's state_dict under GPT-2's names, as float32: {name: contiguous tensor}.
+
+    Rows that pad the vocabulary are cut off. The head is left out where it is the embedding.
+    """
+    tied = state["lm_head.weight"].equal(state["wte.weight"])
+    found = {}
+    for name, tensor in state.items():
+        module = name.removesuffix(".weight")
+        if name == "lm_head.weight" and tied:
+            continue
+        if name in ("lm_head.weight", "wte.weight"):
+            tensor = tensor[:VOCABULARY]
+        if module.endswith(TRANSPOSED) and name != module:
+            tensor = tensor.t()
+        theirs = name if name == "lm_head.weight" else f"transformer.{name}"
+        found[theirs] = tensor.detach().to("cpu", torch.float32).contiguous()
+    return found
+
+
+def write(folder, state, config):
+    """Write weights, the model's description and its tokenizer. Raises UserError.
+
+    config: GPTConfig of the model.
+    """
+    weights = gpt2_weights(state)
+    described = {
+        "architectures": ["GPT2LMHeadModel"],
+        "model_type": "gpt2",
+        "vocab_size": VOCABULARY,
+        "n_positions": config.block_size,
+        "n_embd": config.n_embd,
+        "n_layer": config.n_layer,
+        "n_head": config.n_head,
+        "activation_function": "gelu_new",
+        "resid_pdrop": 0.0,
+        "embd_pdrop": 0.0,
+        "attn_pdrop": 0.0,
+        "layer_norm_epsilon": 1e-5,
+        "tie_word_embeddings": "lm_head.weight" not in weights,
+        "bos_token_id": END_OF_TEXT,
+        "eos_token_id": END_OF_TEXT,
+        "torch_dtype": "float32",
+    }
+    files.write_json(folder / "config.json", described)
+    _write_safetensors(folder / "model.safetensors", weights)
+    for (_, source), name in zip(vocabulary_files(), ("merges.txt", "vocab.json"), strict=True):
+        if source:
+            with files.written_whole(folder / name) as target, source.open("rb") as original:
+                shutil.copyfileobj(original, target)
+
+
+def _write_safetensors(path, tensors):
+    """The format of https://github.com/huggingface/safetensors: eight bytes with the length of the
+    header, the header, which is JSON, and the tensors one after the other."""
+    header, end = {"__metadata__": {"format": "pt"}}, 0
+    for name, tensor in tensors.items():
+        start, end = end, end + tensor.numel() * tensor.element_size()
+        header[name] = {"dtype": "F32", "shape": [*tensor.shape], "data_offsets": [start, end]}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)  # tensors begin at a multiple of eight bytes
+    with files.written_whole(path) as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for tensor in tensors.values():
+            file.write(tensor.numpy().data)
+
+
+def main(argv=None):
+    parser = Parser("export", __doc__)
+    parser.add_argument("checkpoint", type=Path, help="a file step_*.pt")
+    parser.add_argument("folder", type=Path, help="where the model goes")
+    args = parser.parse_args(argv)
+    described = files.read_json(args.checkpoint.with_suffix(".json"))
+    if described is None:
+        raise UserError(f"{args.checkpoint}: no checkpoint there with its .json beside it")
+    checkpoint = checkpoints.Checkpoint(described["step"], args.checkpoint, described)
+    state = checkpoints.load(checkpoint)
+    write(args.folder, state["model"], CONFIGS[described["model"]])
+    print(args.folder)
+
+
+if __name__ == "__main__":
+    with one_line("export"):
+        sys.exit(main())

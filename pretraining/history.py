@@ -1,0 +1,89 @@
+"""training.csv: a row a step, from which curves are drawn.
+
+Rows are appended as the run goes. A resumed run first drops those after its checkpoint, and
+whatever a killed process left unfinished; so the file reads like that of a run without a break.
+"""
+
+import csv
+import io
+import os
+
+from pretraining import files
+from Utils.base.errors import UserError
+
+COLUMNS = (
+    "step",  # counted from 1: how many updates there have been
+    "tokens",
+    "epoch",
+    "training_loss",  # nats, the mean over the step's tokens
+    "training_perplexity",
+    "validation_loss",  # nats, on held-out documents; in the rows of steps that were validated
+    "validation_perplexity",
+    "learning_rate",
+    "gradient_norm",  # before clipping
+    "tokens_per_second",
+    "memory_share",  # of the device's, at its peak
+    "seconds",  # of training, all sessions together
+    "hours_left",
+)
+
+
+class History:
+    """The rows of a run, of which the last may still change."""
+
+    def __init__(self, path):
+        self.path, self.pending = path, None
+
+    def cut(self, step):
+        """Keep the rows up to that step alone. Raises UserError."""
+        rows = read(self.path) if self.path.exists() else []
+        kept = [row for row in rows if int(row["step"]) <= step]
+        if len(kept) < step:
+            raise UserError(f"{self.path}: has rows of {len(kept)} steps, and {step} were trained")
+        with files.written_whole(self.path) as file:
+            file.write(_lines(kept, header=True))
+
+    def log(self, **values):
+        self.flush()
+        self.pending = values
+
+    def amend(self, **values):
+        """Add values to the last row."""
+        self.pending |= values
+
+    def flush(self, to_disk=False):
+        """Write the last row, which then no longer changes. to_disk: and see that all rows survive
+        a power cut. Raises UserError."""
+        if self.pending is None:
+            return
+        try:
+            with open(self.path, "ab") as file:
+                file.write(_lines([self.pending]))
+                if to_disk:
+                    file.flush()
+                    os.fsync(file.fileno())
+        except OSError as error:
+            raise files.cannot_write(self.path, error) from None
+        self.pending = None
+
+
+def read(path):
+    """The rows of a training.csv, dicts of texts by column; what is unfinished is left out."""
+    try:
+        text = path.read_text()
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}") from None
+    whole = text[: text.rfind("\n") + 1]
+    rows = list(csv.DictReader(io.StringIO(whole)))
+    if rows and tuple(rows[0]) != COLUMNS:
+        raise UserError(f"{path}: not a training.csv of this version")
+    return rows
+
+
+def _lines(rows, header=False):
+    text = io.StringIO()
+    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n", restval="")
+    if header:
+        writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue().encode()

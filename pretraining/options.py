@@ -1,0 +1,169 @@
+"""Settings of a training run: flags, defaults of a device, and what follows from both."""
+
+import argparse
+import math
+from datetime import timedelta
+from pathlib import Path
+
+from Utils.base.command_line import Parser, at_least
+from Utils.base.errors import UserError
+from Utils.base.sizes import CONFIGS
+from Utils.device import devices, shapes
+from Utils.harness import ranks, settings
+
+PATIENCE = timedelta(minutes=30)  # of a rank for the others, as one of them saves and tokenizes
+
+# build-nanogpt's: GPT-2 124M on 10B tokens.
+ON_A_GPU = {
+    "model": "gpt2",
+    "steps": 19_073,
+    "tokens_per_step": 524_288,
+    "seq_len": 1024,
+    "learning_rate": 6e-4,
+    "warmup": 715,
+    "validate_every": 250,
+    "validation_tokens": 10_485_760,
+}
+# A tiny model whose loss falls within three minutes on two cores.
+ON_A_CPU = {
+    "model": "gpt2-tiny",
+    "steps": 600,
+    "tokens_per_step": 512,
+    "seq_len": 128,
+    "learning_rate": 5e-3,
+    "warmup": 30,
+    "validate_every": 50,
+    "validation_tokens": 8_192,
+}
+EVERYWHERE = {
+    "dataset": "stdlib",
+    "corpus_tokens": 0,
+    "batch_size": "auto",
+    "weight_decay": 0.1,
+    "clip": 1.0,
+    "checkpoint_every": 0,
+    "device": "auto",
+    "seed": 0,
+    "bucket_mb": settings.BUCKET_MB,
+}
+# What a resumed run may be given anew. Of these, steps changes the schedule from there on.
+CHANGEABLE = {"steps", "batch_size", "validate_every", "checkpoint_every", "device", "bucket_mb"}
+
+
+class Settings(settings.Settings):
+    """What `settle` makes of the flags; beside them:
+
+    device, hardware, config, backend, patience, rank, world_size, local_rank, local_world_size:
+        as for the ladder's scripts.
+    batch_size: sequences that a rank computes at once; accumulation: how often in a step.
+    folder: of the run. techniques: merged into its loop. resumes: whether it has begun before.
+    """
+
+
+def parse(doc, argv=None):
+    """The flags that were given, a Namespace; None for the others."""
+    parser = Parser("train", doc)
+    add = parser.add_argument
+    add("--steps", type=at_least(1), help="updates of the weights")
+    add("--tokens-per-step", type=at_least(1), help="of all ranks and accumulated batches")
+    add("--batch-size", type=at_least(1, auto=True), help="sequences that a rank computes at once")
+    add("--seq-len", type=at_least(1), help="tokens of a sequence")
+    add("--model", help=", ".join(CONFIGS))
+    add("--dataset", help="stdlib, synthetic, file or folder, or Hub id")
+    add("--corpus-tokens", type=at_least(0), help="use about so many of its tokens; 0: all")
+    add("--learning-rate", type=_positive, help="the highest, after the warm-up")
+    add("--warmup", type=at_least(0), help="steps until the learning rate is reached")
+    add("--weight-decay", type=_from_zero, help="of matrices")
+    add("--clip", type=_positive, help="the largest norm of the gradients")
+    add("--validate-every", type=at_least(1), help="steps between validations")
+    add("--validation-tokens", type=at_least(1), help="held-out tokens of a validation, at most")
+    add("--checkpoint-every", type=at_least(0), help="steps between checkpoints; 0: as validations")
+    add("--device", help="auto, cpu, cuda, cuda:N or mps")
+    add("--seed", type=at_least(0), help="of the weights and the batches")
+    add("--bucket-mb", type=at_least(1), help="MiB of gradients that ranks sum at once")
+    add("--with", dest="with_", help="techniques to merge into the loop, or none")
+    add("--resume", default="", help="1: go on with the newest run; or a run's folder")
+    add("--out", type=Path, help="the run's folder; else training/ and the time")
+    add("--plot", default="", help="1: draw the curves while it trains")
+    add("--results-file", type=Path, default=Path("results.csv"), help="where the recipe is from")
+    args = parser.parse_args(argv)
+    for flag in ("resume", "plot"):
+        setattr(args, flag, "" if getattr(args, flag) == "0" else getattr(args, flag))
+    return args
+
+
+def names():
+    """The settings that make a run what it is."""
+    return [*ON_A_GPU, *EVERYWHERE]
+
+
+def fill(given, kind):
+    """All settings of a new run: those given, a dict, and the defaults of a device's kind."""
+    defaults = EVERYWHERE | (ON_A_GPU if kind == "cuda" else ON_A_CPU)
+    filled = defaults | given
+    if "warmup" not in given:
+        filled["warmup"] = min(filled["warmup"], math.ceil(filled["steps"] / 20))
+    return filled
+
+
+def settle(chosen, hardware=None):
+    """Settings of those values, a dict, on this device and rank. Raises UserError."""
+    args = Settings(**chosen, technique="train", notes=[], needs=[])
+    if args.model not in CONFIGS:
+        raise UserError(f"--model {args.model}: choose {', '.join(CONFIGS)}")
+    args.config = CONFIGS[args.model]
+    if args.seq_len > args.config.block_size:
+        raise UserError(
+            f"--seq-len {args.seq_len}: {args.model} takes {args.config.block_size} tokens at most"
+        )
+    here = ranks.from_environment()
+    vars(args).update(here._asdict(), patience=PATIENCE)
+    args.hardware = hardware or devices.choose(args.device, here.local_rank, here.local_world_size)
+    args.device = args.hardware.torch_device
+    args.backend = "nccl" if args.device.type == "cuda" else "gloo"
+    args.checkpoint_every = args.checkpoint_every or args.validate_every
+    args.batch_size, args.accumulation = _shares(args)
+    return args
+
+
+def _shares(args):
+    """(sequences that a rank computes at once, how often in a step). Raises UserError."""
+    unit = args.seq_len * args.world_size
+    if args.tokens_per_step % unit:
+        raise UserError(
+            f"--tokens-per-step {args.tokens_per_step}: not a multiple of {unit}, a sequence for "
+            f"each rank; try {unit * -(-args.tokens_per_step // unit)}"
+        )
+    own = args.tokens_per_step // unit  # sequences of a step for this rank
+    if args.batch_size == "auto":
+        most = 16
+        if args.device.type != "cpu":
+            parameters = args.config.parameters()
+            shape = {"seq_len": args.seq_len}
+            most, _ = shapes.auto_shape(args.hardware, args.config, parameters, **shape)
+        size = max(n for n in range(1, min(own, most) + 1) if own % n == 0)
+    else:
+        size = args.batch_size
+        if own % size:
+            raise UserError(
+                f"--batch-size {size}: a step has {own} sequences for each rank, which is no "
+                f"multiple; try {max(n for n in range(1, min(own, size) + 1) if own % n == 0)}"
+            )
+    return size, own // size
+
+
+def _positive(text):
+    value = _from_zero(text)
+    if not value:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
+    return value
+
+
+def _from_zero(text):
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 up")
+    return value

@@ -1,0 +1,204 @@
+"""A corpus as shards of tokens, made once, in parallel, and kept on disk.
+
+A shard is a run of consecutive documents, and two files: the tokens of those that are trained on,
+and of those that are held out. The text of a document alone says which it is, so copies of one are
+on the same side. progress.json grows by an entry when both files of a shard are there: what was
+interrupted goes on behind the last of them.
+"""
+
+import hashlib
+import itertools
+import json
+import os
+import sys
+import time
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+from tqdm import tqdm
+
+from pretraining import files
+from Utils.base import paths
+from Utils.base.errors import UserError
+from Utils.base.sizes import VOCABULARY
+from Utils.corpus import sources
+from Utils.corpus.tokenize import END_OF_TEXT, gpt2_encoding
+
+SIDES = ("training", "held_out")
+HELD_OUT = 50  # one document in so many
+LEAST_HELD_OUT = 0.005  # of the tokens; with less, the end of the corpus is held out
+SHARD_BYTES = 400_000_000  # of text: about 100M tokens, 200 MB
+CHUNK_CHARACTERS = 1_000_000  # that one thread tokenizes at a time
+SYNTHETIC_TOKENS = 4_000_000
+
+
+class Tokens:
+    """Several arrays of tokens, read as if they were one."""
+
+    def __init__(self, arrays):
+        self.arrays = [array for array in arrays if len(array)]
+        self.starts = np.cumsum([0, *(len(array) for array in self.arrays)])
+
+    def __len__(self):
+        return int(self.starts[-1])
+
+    def read(self, start, count):
+        """`count` tokens from place `start` on: uint16 (count,)."""
+        parts, end = [], start + count
+        n = int(np.searchsorted(self.starts, start, side="right")) - 1
+        while start < end:
+            first = int(self.starts[n])
+            parts.append(self.arrays[n][start - first : end - first])
+            start += len(parts[-1])
+            n += 1
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def split(self, place):
+        """The tokens before a place, and those from there on: two Tokens."""
+        cuts = [
+            int(np.clip(place - start, 0, len(array)))
+            for start, array in zip(self.starts[:-1], self.arrays, strict=True)
+        ]
+        before = [array[:cut] for array, cut in zip(self.arrays, cuts, strict=True)]
+        after = [array[cut:] for array, cut in zip(self.arrays, cuts, strict=True)]
+        return Tokens(before), Tokens(after)
+
+
+def load(dataset, cap=0, prepares=True):
+    """(tokens to train on, held-out tokens, name of the corpus as it is now), made on first use.
+
+    dataset: as for the scripts. cap: about how many tokens at most; 0 for all there are.
+    prepares: whether this process makes what is missing; another one waits until it is there.
+    Raises UserError.
+    """
+    if dataset == "synthetic":
+        random = np.random.default_rng(0)
+        tokens = Tokens([random.integers(VOCABULARY, size=SYNTHETIC_TOKENS, dtype=np.uint16)])
+        return *_hold_out_end(tokens), dataset
+    contents, documents, total, unit = sources.find(dataset)
+    folder = _folder(dataset, contents, cap)
+    while not (progress := _progress(folder))["complete"]:
+        if prepares:
+            prepare(folder, dataset, documents(), cap, total if unit == "B" else None)
+        else:
+            time.sleep(1)
+    training, held_out = (
+        Tokens(
+            np.memmap(_file(folder, n, side), np.uint16, "r")
+            for n, shard in enumerate(progress["shards"])
+            if shard[side]
+        )
+        for side in SIDES
+    )
+    if len(held_out) < LEAST_HELD_OUT * (len(training) + len(held_out)):
+        training, held_out = _hold_out_end(training)  # there are too few documents
+    return training, held_out, folder.name
+
+
+def prepare(folder, dataset, texts, cap=0, total=None, shard_bytes=SHARD_BYTES):
+    """Tokenize what is not there yet, in as many threads as there are cores. Raises UserError.
+
+    texts: of all documents, in the same order each time. total: how many bytes they have, for the
+    progress bar.
+    """
+    encoding, progress = gpt2_encoding(), _progress(folder)
+    files.remove_leftovers(folder)
+    title = f"tokenizing {dataset}"
+    bar = tqdm(total=total, unit="B", unit_scale=True, desc=title, disable=None, leave=False)
+    if bar.disable:
+        print(f"{title}, once; {progress['documents']:,} documents are done", file=sys.stderr)
+    texts = itertools.islice(sources.readable(dataset, texts), progress["documents"], None)
+    with bar, ThreadPoolExecutor(os.cpu_count()) as pool:
+        bar.update(progress["bytes"])
+        chunks = _in_order(pool, lambda chunk: _encode(encoding, chunk), _chunks(texts))
+        while not progress["complete"]:
+            _write_shard(folder, progress, chunks, bar, shard_bytes)
+            tokens = sum(shard[side] for shard in progress["shards"] for side in SIDES)
+            if not tokens:
+                raise UserError(f"--dataset {dataset}: holds no text")
+            progress["complete"] |= bool(cap) and tokens >= cap
+            files.write_json(folder / "progress.json", progress)
+
+
+def _write_shard(folder, progress, chunks, bar, shard_bytes):
+    """Write the next shard's two files, and what is in them to `progress`."""
+    n = len(progress["shards"])
+    shard, end = dict.fromkeys(SIDES, 0), progress["bytes"] + shard_bytes
+    with (
+        files.written_whole(_file(folder, n, "training")) as training,
+        files.written_whole(_file(folder, n, "held_out")) as held_out,
+    ):
+        while progress["bytes"] < end and not progress["complete"]:
+            chunk = next(chunks, None)
+            if chunk is None:
+                progress["complete"] = True
+                break
+            for side, file in zip(SIDES, (training, held_out), strict=True):
+                file.write(chunk[side].tobytes())
+                shard[side] += len(chunk[side])
+            progress["documents"] += chunk["documents"]
+            progress["bytes"] += chunk["bytes"]
+            bar.update(chunk["bytes"])
+    progress["shards"].append(shard)
+
+
+def _encode(encoding, texts):
+    """The tokens of some documents, by side, and how much text they were."""
+    tokens = {side: [np.empty(0, np.uint16)] for side in SIDES}
+    for text in texts:
+        side = tokens["held_out" if is_held_out(text) else "training"]
+        side += [encoding.encode_to_numpy(text, disallowed_special=()), [END_OF_TEXT]]
+    size = sum(len(text.encode()) for text in texts)
+    joined = {side: np.concatenate(parts).astype(np.uint16) for side, parts in tokens.items()}
+    return joined | {"documents": len(texts), "bytes": size}
+
+
+def is_held_out(text):
+    digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") % HELD_OUT == 0
+
+
+def _hold_out_end(tokens):
+    return tokens.split(len(tokens) - len(tokens) // HELD_OUT)
+
+
+def _chunks(texts):
+    """Lists of texts of about CHUNK_CHARACTERS together."""
+    chunk, size = [], 0
+    for text in texts:
+        chunk.append(text)
+        size += len(text)
+        if size >= CHUNK_CHARACTERS:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk
+
+
+def _in_order(pool, function, items):
+    """What the function makes of each item, in order; a few are worked on ahead."""
+    ahead = deque()
+    for item in items:
+        ahead.append(pool.submit(function, item))
+        if len(ahead) > 2 * pool._max_workers:
+            yield ahead.popleft().result()
+    while ahead:
+        yield ahead.popleft().result()
+
+
+def _folder(dataset, contents, cap):
+    key = hashlib.sha256(json.dumps([VOCABULARY, HELD_OUT, cap, *contents]).encode())
+    name = "".join(c if c.isalnum() else "-" for c in dataset.rstrip("/").split("/")[-1])[:40]
+    return paths.CACHE / "tokens" / f"{name}-{key.hexdigest()[:16]}"
+
+
+def _file(folder, n, side):
+    return folder / f"{side}_{n:06}.bin"
+
+
+def _progress(folder):
+    """What is there of a corpus: documents and bytes of text read, shards with the tokens of each
+    side, and whether that is all."""
+    nothing = {"documents": 0, "bytes": 0, "shards": [], "complete": False}
+    return files.read_json(folder / "progress.json") or nothing

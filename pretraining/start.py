@@ -1,0 +1,233 @@
+"""Beginning and end of a run: its settings, its folder, and one line for whatever ends it."""
+
+import contextlib
+import fcntl
+import json
+import os
+import subprocess
+import sys
+import time
+import traceback
+from datetime import UTC, datetime
+from pathlib import Path
+
+import torch
+
+from pretraining import files, options, techniques
+from pretraining.run import Interrupted
+from Utils.base.errors import Unsupported, UserError
+from Utils.device import devices
+from Utils.harness import ranks, record
+
+FOLDER = Path("training")  # of all runs
+LOCKS = []  # held until this process ends
+
+
+def run_script(main, doc):
+    """Train as the command line says, and end the process where that fails.
+
+    main: of the loop as it stands; what runs is the loop with the techniques merged into it, unless
+    there are none.
+    """
+    given = options.parse(doc)
+    args = None
+    try:
+        chosen = _agreed(lambda: plan(given))
+        args = options.settle(chosen["settings"])
+        args.folder, args.resumes = Path(chosen["folder"]), chosen["resumes"]
+        names = chosen["techniques"] + ([techniques.RANKS] if args.world_size > 1 else [])
+        source = techniques.merged(names)
+        if args.rank == 0:
+            _announce(args, chosen, source)
+        loop = techniques.load(source) if names else main
+        with _curves(given.plot and args.rank == 0, args.folder):
+            loop(args)
+        if args.rank == 0:
+            run = files.read_json(args.folder / "run.json")
+            files.write_json(args.folder / "run.json", run | {"ended": _now()})
+        ranks.leave()
+    except (Exception, KeyboardInterrupt) as error:
+        _end(error, args)
+
+
+# Settings and folder ------------------------------------------------------------------------------
+
+
+def plan(given):
+    """What run this is: a dict for JSON of settings, techniques, folder, and whether it resumes.
+
+    given: of `options.parse`. Makes the folder and keeps others out of it. Raises UserError.
+    """
+    explicit = {n: getattr(given, n) for n in options.names() if getattr(given, n) is not None}
+    if given.resume:
+        return _resumed(given, explicit)
+    hardware = devices.choose(explicit.get("device", "auto"), *_place())
+    settings = options.fill(explicit, hardware.torch_device.type)
+    args = options.settle(settings, hardware)
+    names, source = techniques.choose(given.with_, args, given.results_file)
+    started = datetime.now(UTC)
+    folder = given.out or FOLDER / f"{started:%Y%m%d-%H%M%S}-{args.model}"
+    if (folder / "run.json").exists():
+        raise UserError(f"{folder}: holds a run; --resume {folder} goes on with it")
+    _make(folder)
+    chosen = {"settings": settings, "techniques": names, "techniques_from": source}
+    files.write_json(folder / "run.json", {**chosen, "started": _now(), "sessions": [_session()]})
+    return {**chosen, "folder": str(folder), "resumes": False}
+
+
+def _resumed(given, explicit):
+    """The same, of a run that goes on."""
+    folder = _newest() if given.resume == "1" else Path(given.resume)
+    if given.out:
+        raise UserError("--out: a resumed run stays where it is; --resume FOLDER names it")
+    run = files.read_json(folder / "run.json")
+    if run is None:
+        raise UserError(f"{folder}: no run there to resume")
+    settings = run["settings"]
+    for name, value in explicit.items():
+        if name not in options.CHANGEABLE and value != settings[name]:
+            raise UserError(
+                f"--{name.replace('_', '-')} {value}: {folder} has {settings[name]}, which a "
+                "resumed run keeps; leave it out, or begin another run"
+            )
+    if given.with_ and given.with_.split() != (run["techniques"] or ["none"]):
+        raise UserError(
+            f"--with {given.with_}: {folder} has {' '.join(run['techniques']) or 'none'}, which a "
+            "resumed run keeps; leave it out, or begin another run"
+        )
+    _lock(folder)
+    files.remove_leftovers(folder)
+    files.remove_leftovers(folder / "checkpoints")
+    longer = explicit.get("steps", 0) > settings["steps"]
+    if run.get("ended") and not longer:
+        print(f"{folder}: has ended after {settings['steps']} steps; --steps makes it longer")
+        raise SystemExit(0)
+    run |= {"settings": settings | explicit, "sessions": [*run["sessions"], _session()]}
+    run.pop("ended", None)
+    files.write_json(folder / "run.json", run)
+    chosen = {key: run[key] for key in ("settings", "techniques", "techniques_from")}
+    return {**chosen, "folder": str(folder), "resumes": True}
+
+
+def _newest():
+    runs = sorted(FOLDER.glob("*/run.json"), key=lambda path: path.stat().st_mtime)
+    if not runs:
+        raise UserError(f"--resume 1: no run in {FOLDER}/; --resume FOLDER names one elsewhere")
+    return runs[-1].parent
+
+
+def _make(folder):
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise files.cannot_write(folder, error) from None
+    _lock(folder)
+
+
+def _lock(folder):
+    """Keep other processes out of a run's folder until this one ends, however it does."""
+    lock = open(folder / "lock", "w")  # noqa: SIM115, closed with the process
+    LOCKS.append(lock)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        raise UserError(f"{folder}: another process is training there") from None
+
+
+def _agreed(make):
+    """What rank 0 makes, on all ranks: a dict for JSON."""
+    rank, world_size, *_ = ranks.from_environment()
+    if world_size == 1:
+        return make()
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    store = torch.distributed.TCPStore(address, port, is_master=False, timeout=options.PATIENCE)
+    key = f"pretraining, attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
+    if rank == 0:
+        store.set(key, json.dumps(make()))
+    return json.loads(store.get(key))
+
+
+def _place():
+    here = ranks.from_environment()
+    return here.local_rank, here.local_world_size
+
+
+def _session():
+    return {
+        "began": _now(),
+        "torch": torch.__version__,
+        "commit": record._commit(),
+        "world_size": ranks.from_environment().world_size,
+        "command": sys.argv[1:],
+    }
+
+
+def _now():
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _announce(args, chosen, source):
+    """Say on stderr what will run, and keep the loop in the run's folder."""
+    with files.written_whole(args.folder / "loop.py") as file:
+        file.write(source.encode())
+    several = f" and {args.world_size - 1} more like it" if args.world_size > 1 else ""
+    names = ", ".join(chosen["techniques"]) or "none"
+    tokens = args.steps * args.tokens_per_step
+    print(
+        f"{args.folder}: {args.model} on {args.hardware.name}{several}, {args.dataset}\n"
+        f"  {args.steps:,} steps of {args.tokens_per_step:,} tokens, {tokens:,} in all; "
+        f"{args.batch_size}x{args.seq_len} at once, {args.accumulation} times a step\n"
+        f"  techniques: {names} ({chosen['techniques_from']})",
+        file=sys.stderr,
+    )
+
+
+@contextlib.contextmanager
+def _curves(wanted, folder):
+    """A process that draws the curves while the block runs."""
+    if not wanted:
+        yield
+        return
+    command = [sys.executable, "-m", "pretraining.curves", str(folder), "--live"]
+    drawing = subprocess.Popen(command, start_new_session=True, stdin=subprocess.PIPE)
+    try:
+        yield
+    finally:
+        drawing.stdin.close()  # its sign to end; this process's end is the same
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            drawing.wait(20)
+
+
+# Ends ---------------------------------------------------------------------------------------------
+
+
+def _end(error, args):
+    """End the process in one line; in a traceback where it is a bug."""
+    rank = ranks.from_environment().rank
+    several = ranks.from_environment().world_size > 1
+    if several and (what := ranks.noticed(error)):
+        ranks.report(f"train: rank {rank} lost another rank", what)
+        time.sleep(ranks.GRACE_S)
+        ranks.end(ranks.NOTICED)
+    code, line = 1, ""
+    if isinstance(error, Interrupted):
+        code = 128 + error.signum
+        line = f"train: {error}, and saved; make train RESUME={args.folder} goes on"
+    elif isinstance(error, KeyboardInterrupt):
+        code, line = 130, "train: interrupted"
+        if args and (args.folder / "checkpoints").exists():
+            line += f"; make train RESUME={args.folder} goes on after the last checkpoint"
+    elif isinstance(error, UserError | Unsupported):
+        code, line = 2, f"train: error: {error}"
+    elif devices.is_out_of_memory(error):
+        size = f", such as {max(1, args.batch_size // 2)}" if args else ""
+        line = f"train: out of memory; try a smaller --batch-size{size}"
+    else:
+        traceback.print_exception(error)
+        line = f"train: rank {rank}: failed: {type(error).__name__}" if several else ""
+    if rank and not isinstance(error, Interrupted):
+        time.sleep(ranks.GRACE_S)  # rank 0 may say the same
+        ranks.report(line)
+    if rank == 0 and line:
+        print(line, file=sys.stderr)
+    ranks.end(code)

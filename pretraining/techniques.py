@@ -1,0 +1,151 @@
+"""Techniques of a run, and the loop with their diffs."""
+
+import hashlib
+import importlib.util
+import re
+import textwrap
+
+from pretraining import files
+from Utils.base import ladder, merge, paths, variants
+from Utils.base.errors import Unsupported, UserError
+from Utils.device import checks
+
+LOOP = paths.ROOT / "pretraining" / "train.py"
+BEST = "all_together"  # of the ladder
+RANKS = "distributed_data_parallel"  # merged in whenever there are several processes
+# What the loop does by itself, so that a diff for it has nothing to add.
+INCLUDED = {
+    "asynchronous_logging": "losses stay on the device until the next step is under way",
+    "gradient_accumulation": "TOKENS_PER_STEP and BATCH_SIZE decide how many batches make a step",
+    "larger_batch": "BATCH_SIZE decides",
+    "prefetching_loader": "batches come from pinned memory while the device computes",
+    "no_sync": "ranks exchange gradients once a step",
+    RANKS: "start it by torchrun, or by make train GPUS=2",
+}
+# What a run that is kept cannot have.
+EXCLUDED = {
+    "all_together": "name its parts",
+    "cuda_graphs": "a replay overwrites gradients that add up over several batches",
+    "data_on_device": "the batches of this loop are its own",
+    "float16_grad_scaler": "gradients are clipped, and would have to be unscaled before",
+    "fully_sharded": "a checkpoint would hold the share of one rank",
+    "gradient_compression": "what its hook remembers is in no checkpoint",
+    "optimizer_in_backward": "gradients add up over several batches, and are clipped",
+    "streaming_dataset": "the batches of this loop are its own",
+    "zero_redundancy": "a checkpoint would hold the share of one rank",
+}
+SLOW_START = {"torch_compile", "max_autotune"}  # not worth their first step on a CPU
+
+
+def choose(wanted, args, results_file):
+    """(names of techniques in ladder order, where they are from in words).
+
+    wanted: names, "none", or "" for those of the recipe for this device and model, or else of the
+    best script as far as it runs here. Raises UserError.
+    """
+    if wanted:
+        found = [] if wanted == "none" else re.split(r"[\s,+]+", wanted.strip())
+        return _checked(found), "asked for"
+    if found := _recipe(args, results_file):
+        return found, f"the recipe for {args.model} on {args.hardware.name}"
+    line = ladder.line(BEST)[1:]
+    return _usable(line, args), f"{BEST}, as far as it runs here"
+
+
+def merged(names):
+    """The loop with those techniques' diffs: a script's text. Raises UserError."""
+    doc, code = ladder.split(LOOP.read_text())
+    for n, name in enumerate(names):
+        code = _apply(name, code)
+        if code is None:
+            lacking = [other for other in variants.needs(name) or () if other not in names]
+            hint = f"; name {' and '.join(lacking)} as well" if lacking else ""
+            before = f"with {', '.join(names[:n])}" if n else "as it is"
+            raise UserError(f"--with {name}: its diff does not apply to the loop {before}{hint}")
+    made = textwrap.fill(f"Merged into it: {', '.join(names)}.", 100)
+    made = f"\n\n{made}" if names else ""
+    headline, _, rest = doc.partition("\n")
+    return f'"""{headline}{made}\n{rest}"""{code}'
+
+
+def _apply(name, code):
+    """That code with a technique's diff, or None where it contradicts it."""
+    known = ladder.techniques()
+    parent = known[known[name].parent]
+    change = parent.code, known[name].code
+    return merge.merge(code, *change) or merge.merge_aligned(code, *change)
+
+
+def load(source):
+    """The function main of a script's text, which is kept for tracebacks and Triton to read."""
+    digest = hashlib.sha256(source.encode()).hexdigest()[:16]
+    path = paths.CACHE / "pretraining" / f"loop_{digest}.py"
+    if not path.exists():
+        with files.written_whole(path) as file:
+            file.write(source.encode())
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.main
+
+
+def _checked(names):
+    known = ladder.techniques()
+    for name in names:
+        if name not in known:
+            raise UserError(f"--with {name}: no technique of that name; choose {', '.join(known)}")
+        if name in INCLUDED:
+            raise UserError(f"--with {name}: part of the loop: {INCLUDED[name]}")
+        if name in EXCLUDED:
+            raise UserError(f"--with {name}: not for this loop: {EXCLUDED[name]}")
+        if lacking := variants._declared(name, known) - {*names}:
+            raise UserError(f"--with {name}: needs {' and '.join(sorted(lacking))}")
+    return [name for name in known if name in names and known[name].parent]
+
+
+def _recipe(args, results_file):
+    """The recipe's techniques, as far as they run here; None where no rows are of this device and
+    model."""
+    if not results_file.exists():
+        return None
+    # Here, as pandas and scipy take seconds, and a resumed run does not ask.
+    from Utils.analysis import recipe, selection
+    from Utils.base import results
+
+    rows = results.read(results_file)
+    rows = rows[(rows.device == args.hardware.name) & (rows.model == args.model)]
+    try:
+        rows, _ = selection.select(rows, with_variants=True)
+    except (UserError, StopIteration):
+        return None
+    entry = recipe.recommend(rows, results.records(results_file, rows.run_id.unique()))["fastest"]
+    return entry and _usable(entry["techniques"], args)
+
+
+def _usable(names, args):
+    """Those of the techniques that this loop takes and that run here as they are meant."""
+    known, kept = ladder.techniques(), []
+    for name in known:
+        refused = name not in names or name in INCLUDED or name in EXCLUDED
+        refused |= name in SLOW_START and args.device.type == "cpu"
+        if not refused and known[name].parent and _runs(known[name], args):
+            try:
+                merged([*kept, name])
+            except UserError:
+                continue
+            kept.append(name)
+    return kept
+
+
+def _runs(technique, args):
+    """Whether the device has what the technique's own diff asks for."""
+    parent = ladder.techniques()[technique.parent]
+    asked = {*_required(technique.code)} - {*_required(parent.code)}
+    try:
+        return not any(checks.check(need, args.hardware) for need in asked)
+    except Unsupported:
+        return False
+
+
+def _required(code):
+    return re.findall(r'args\.require\("(\w+)"\)', code)
