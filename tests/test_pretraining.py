@@ -1,0 +1,324 @@
+"""Parts of a training run: its data, schedule, techniques, checkpoints, files."""
+
+import ast
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from pretraining import checkpoints, export, files, history, options, schedule, shards, techniques
+from pretraining.batches import TokenBatches
+from Utils.base import ladder
+from Utils.base.errors import UserError
+
+TEXTS = [f"document {n}: " + "all work and no play " * (n % 7) for n in range(400)]
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    """A folder of two files of documents, one of which is in both."""
+    folder = tmp_path / "corpus"
+    folder.mkdir()
+    for n, text in enumerate(TEXTS[:60]):
+        (folder / f"{n:03}.txt").write_text(text)
+    return folder
+
+
+def read(tokens):
+    return tokens.read(0, len(tokens)).tolist() if len(tokens) else []
+
+
+# Data ---------------------------------------------------------------------------------------------
+
+
+def prepared(folder, texts, shard_bytes=3_000, **options):
+    """The tokens of both sides of a corpus, prepared in shards of that size."""
+    shards.prepare(folder, "a corpus", iter(texts), shard_bytes=shard_bytes, **options)
+    made = files.read_json(folder / "progress.json")["shards"]
+    return made, {
+        side: b"".join((folder / f"{side}_{n:06}.bin").read_bytes() for n in range(len(made)))
+        for side in shards.SIDES
+    }
+
+
+@pytest.fixture
+def small_chunks(monkeypatch):
+    monkeypatch.setattr(shards, "CHUNK_CHARACTERS", 500)
+
+
+def test_shards_hold_every_document_once_on_one_side(tmp_path, small_chunks):
+    made, sides = prepared(tmp_path, TEXTS)
+    assert len(made) > 5
+    encoding = shards.gpt2_encoding()
+    for side in shards.SIDES:
+        texts = [text for text in TEXTS if shards.is_held_out(text) == (side == "held_out")]
+        expected = [t for text in texts for t in [*encoding.encode_ordinary(text), 50_256]]
+        assert np.frombuffer(sides[side], np.uint16).tolist() == expected
+    assert 0.005 < sum(map(shards.is_held_out, TEXTS)) / len(TEXTS) < 0.05
+
+
+def test_interrupted_preparation_goes_on_behind_the_last_shard(tmp_path, small_chunks):
+    def interrupted():
+        yield from TEXTS[:250]
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        shards.prepare(tmp_path / "a", "a corpus", interrupted(), shard_bytes=3_000)
+    progress = files.read_json(tmp_path / "a" / "progress.json")
+    assert 0 < progress["documents"] < 250 and not progress["complete"]
+    assert prepared(tmp_path / "a", TEXTS) == prepared(tmp_path / "b", TEXTS)
+
+
+def test_a_cap_ends_the_corpus(tmp_path, small_chunks):
+    made, sides = prepared(tmp_path, TEXTS, cap=1_500)
+    tokens = sum(map(len, sides.values())) // 2
+    assert 1_500 <= tokens < 3_500
+    assert sum(shard[side] for shard in made for side in shards.SIDES) == tokens
+
+
+def test_a_corpus_of_one_document_holds_out_its_end(tmp_path, monkeypatch):
+    monkeypatch.setattr(shards.paths, "CACHE", tmp_path / "cache")
+    (tmp_path / "one.txt").write_text(" ".join(map(str, range(3_000))))
+    training, held_out, _ = shards.load(str(tmp_path / "one.txt"))
+    encoding = shards.gpt2_encoding()
+    both = encoding.encode_ordinary((tmp_path / "one.txt").read_text())
+    assert read(training) + read(held_out) == [*both, 50_256]
+    assert len(held_out) == len(both) // shards.HELD_OUT
+
+
+def test_several_arrays_read_as_one():
+    tokens = shards.Tokens([np.arange(5), np.arange(0), np.arange(5, 6), np.arange(6, 20)])
+    for start in range(len(tokens)):
+        for count in range(1, len(tokens) - start + 1):
+            assert tokens.read(start, count).tolist() == [*range(start, start + count)]
+    for place in range(21):
+        before, after = tokens.split(place)
+        assert read(before) == [*range(place)] and read(after) == [*range(place, 20)]
+
+
+def batches(monkeypatch, tokens=1_003, **values):
+    """TokenBatches of a corpus whose tokens are their places."""
+    corpus = shards.Tokens([np.arange(tokens, dtype=np.uint16)])
+    monkeypatch.setattr(shards, "load", lambda *_, **__: (corpus, corpus, "a corpus"))
+    defaults = {"dataset": "", "corpus_tokens": 0, "seq_len": 10, "batch_size": 2, "seed": 3}
+    defaults |= {"accumulation": 4, "validation_tokens": 70, "local_rank": 0, "rank": 0}
+    defaults |= {"world_size": 1, "device": torch.device("cpu")}
+    hardware = SimpleNamespace(forget_peak_memory=lambda: None)
+    return TokenBatches(SimpleNamespace(**defaults | values, hardware=hardware))
+
+
+def test_an_epoch_is_every_window_once_in_another_order(monkeypatch):
+    data = batches(monkeypatch)
+    windows = data.windows
+    assert windows == 99
+    starts = [start for step in range(3 * windows) for start in data.starts(step)]
+    epochs = [starts[n * windows : (n + 1) * windows] for n in range(8)]
+    for epoch in epochs:
+        covered = sorted(place for start in epoch for place in range(start, start + 10))
+        assert len({*covered}) == len(covered) == windows * 10
+    assert epochs[0] != epochs[1]
+    assert data.epoch(windows) == 8
+    for idx, targets in data.of(1):
+        assert torch.equal(idx[:, 1:], targets[:, :-1])
+        assert torch.equal(idx + 1, targets)
+
+
+@pytest.mark.parametrize(("world_size", "batch_size"), [(2, 2), (4, 1), (1, 8)])
+def test_other_ranks_and_sizes_give_the_same_step(monkeypatch, world_size, batch_size):
+    def step(n, world_size, batch_size):
+        """The first tokens of its sequences."""
+        accumulation = 8 // world_size // batch_size
+        shape = {"world_size": world_size, "accumulation": accumulation, "batch_size": batch_size}
+        own = [batches(monkeypatch, rank=rank, **shape).of(n) for rank in range(world_size)]
+        return sorted(int(row[0]) for rank in own for idx, _ in rank for row in idx)
+
+    for n in (0, 7, 40):
+        assert step(n, world_size, batch_size) == step(n, 1, 2)
+
+
+def test_validation_reads_the_same_held_out_windows_each_time(monkeypatch):
+    data = batches(monkeypatch)
+    first, second = ([idx.tolist() for idx, _ in data.held_out()] for _ in range(2))
+    assert first == second
+    assert sorted(row[0] for idx in first for row in idx) == [0, 10, 20, 30, 40, 50]
+
+
+def test_a_corpus_too_short_for_a_sequence_is_told(monkeypatch):
+    with pytest.raises(UserError, match="too few for sequences of 10"):
+        batches(monkeypatch, tokens=12)
+
+
+# Schedule -----------------------------------------------------------------------------------------
+
+
+def test_learning_rate_warms_up_and_decays_to_a_tenth():
+    args = SimpleNamespace(learning_rate=1.0, warmup=10, steps=110)
+    rates = [schedule.learning_rate(step, args) for step in range(111)]
+    assert rates[0] == 0.1 and rates[9] == rates[10] == 1.0
+    assert rates[60] == pytest.approx(0.55) and rates[110] == pytest.approx(0.1)
+    assert all(later < earlier for earlier, later in zip(rates[10:], rates[11:], strict=False))
+
+
+def test_only_matrices_decay():
+    model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.LayerNorm(3))
+    optimizer = torch.optim.AdamW(model.parameters())
+    schedule.decay_matrices_only(optimizer, 0.1)
+    groups = [(group["weight_decay"], len(group["params"])) for group in optimizer.param_groups]
+    assert groups == [(0.1, 1), (0.0, 3)]
+    assert all(group["betas"] == (0.9, 0.95) for group in optimizer.param_groups)
+
+
+# Techniques ---------------------------------------------------------------------------------------
+
+
+def test_the_best_line_merges_with_and_without_ranks():
+    names = [n for n in ladder.line(techniques.BEST)[1:] if n not in techniques.EXCLUDED]
+    assert "fused_cross_entropy" in names
+    for more in ([], [techniques.RANKS]):
+        source = techniques.merged(names + more)
+        ast.parse(source)
+        for words in ("torch.compile(model)", "fused=True", "torch.autocast", "vocab_size=50_304"):
+            assert source.count(words) == 1
+        assert ("DistributedDataParallel(" in source) == bool(more)
+
+
+@pytest.mark.parametrize("name", [*ladder.techniques()][1:])
+def test_every_technique_merges_or_says_why_not(name):
+    hardware = SimpleNamespace(name="no such device")
+    args = SimpleNamespace(hardware=hardware, model="gpt2", device=torch.device("cpu"))
+    try:
+        names, _ = techniques.choose(name, args, None)
+        source = techniques.merged(names)
+    except UserError as error:
+        assert f"--with {name}: " in str(error)
+        return
+    ast.parse(source)
+    assert source != techniques.merged([])
+
+
+def test_none_is_the_loop_as_it_stands():
+    assert techniques.choose("none", None, None) == ([], "asked for")
+    assert techniques.merged([]) == techniques.LOOP.read_text()
+
+
+# Settings -----------------------------------------------------------------------------------------
+
+
+def test_defaults_are_those_of_the_device_and_given_values_stay():
+    gpu, cpu = options.fill({}, "cuda"), options.fill({"steps": 20}, "cpu")
+    assert (gpu["tokens_per_step"], gpu["warmup"], gpu["steps"]) == (524_288, 715, 19_073)
+    assert (cpu["model"], cpu["steps"], cpu["warmup"]) == ("gpt2-tiny", 20, 1)
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"seq_len": 2048}, "takes 1024 tokens at most"),
+        ({"tokens_per_step": 500}, "try 512"),
+        ({"tokens_per_step": 512, "batch_size": 3}, "try 2"),
+        ({"model": "gpt5"}, "choose gpt2-tiny"),
+    ],
+)
+def test_settings_that_cannot_be_are_told(values, words):
+    with pytest.raises(UserError, match=words):
+        options.settle(options.fill(values, "cpu"))
+
+
+# Files --------------------------------------------------------------------------------------------
+
+
+def saved(folder, step, loss):
+    checkpoints.save(folder, step, {"model": torch.full((9,), step)}, {"validation_loss": loss})
+
+
+def test_the_last_two_checkpoints_and_the_best_are_kept(tmp_path):
+    for step, loss in enumerate((9.0, 5.0, 6.0, 7.0, None, 8.0), 1):
+        saved(tmp_path, step, loss)
+    kept = checkpoints.available(tmp_path)
+    assert [checkpoint.step for checkpoint in kept] == [2, 5, 6]
+    assert checkpoints.best(kept).step == 2
+    assert sorted(path.name for path in tmp_path.glob("*.pt")) == [
+        f"step_{n:08}.pt" for n in (2, 5, 6)
+    ]
+    assert checkpoints.load(kept[0])["model"].tolist() == [2] * 9
+
+
+def test_a_damaged_checkpoint_is_told_and_its_remedy_works(tmp_path):
+    saved(tmp_path, 1, 9.0)
+    saved(tmp_path, 2, 8.0)
+    state = tmp_path / "step_00000002.pt"
+    data = bytearray(state.read_bytes())
+    data[len(data) // 2] ^= 1
+    state.write_bytes(data)
+    with pytest.raises(UserError, match="damaged.*remove .*step_00000002.json"):
+        checkpoints.load(checkpoints.available(tmp_path)[-1])
+    (tmp_path / "step_00000002.json").unlink()
+    assert checkpoints.load(checkpoints.available(tmp_path)[-1])["model"][0] == 1
+
+
+def test_a_checkpoint_of_another_model_is_told():
+    model = torch.nn.Linear(3, 3)
+    with pytest.raises(UserError, match="another model: weight is "):
+        checkpoints.load_weights(model, torch.nn.Linear(4, 3).state_dict(), "x.pt")
+
+
+def test_a_full_disk_leaves_the_old_checkpoint_whole(tmp_path, monkeypatch):
+    saved(tmp_path, 1, 9.0)
+    usual = files.tempfile.NamedTemporaryFile
+
+    def on_a_full_disk(**options):
+        file = usual(**options)
+        file.file.close()
+        file.file = open("/dev/full", "wb", buffering=0)  # noqa: SIM115, the wrapper closes it
+        file.write, file.flush, file.fileno = file.file.write, file.file.flush, file.file.fileno
+        return file
+
+    monkeypatch.setattr(files.tempfile, "NamedTemporaryFile", on_a_full_disk)
+    with pytest.raises(UserError, match="the disk is full"):
+        saved(tmp_path, 2, 8.0)
+    monkeypatch.undo()
+    assert [checkpoint.step for checkpoint in checkpoints.available(tmp_path)] == [1]
+    assert checkpoints.load(checkpoints.available(tmp_path)[0])["model"][0] == 1
+    assert not [*tmp_path.glob(".tmp*")]
+
+
+def test_history_is_cut_to_the_checkpoint_and_to_whole_lines(tmp_path):
+    path = tmp_path / "training.csv"
+    rows = history.History(path)
+    rows.cut(0)
+    for step in (1, 2, 3):
+        rows.log(step=step, training_loss=0.1 + step)
+        rows.amend(validation_loss=step / 3)
+    rows.flush()
+    with open(path, "a") as file:
+        file.write("4,12")
+    assert [row["step"] for row in history.read(path)] == ["1", "2", "3"]
+    history.History(path).cut(2)
+    assert [float(row["validation_loss"]) for row in history.read(path)] == [1 / 3, 2 / 3]
+    with pytest.raises(UserError, match="2 steps, and 5 were trained"):
+        history.History(path).cut(5)
+
+
+def test_export_cuts_padding_and_keeps_an_untied_head():
+    state = {
+        "wte.weight": torch.rand(50_304, 2),
+        "h.0.attn.c_attn.weight": torch.rand(6, 2),
+        "h.0.attn.c_attn.bias": torch.rand(6),
+    }
+    tied = export.gpt2_weights(state | {"lm_head.weight": state["wte.weight"]})
+    assert {name: tuple(tensor.shape) for name, tensor in tied.items()} == {
+        "transformer.wte.weight": (50_257, 2),
+        "transformer.h.0.attn.c_attn.weight": (2, 6),
+        "transformer.h.0.attn.c_attn.bias": (6,),
+    }
+    untied = export.gpt2_weights(state | {"lm_head.weight": torch.rand(50_304, 2)})
+    assert untied["lm_head.weight"].shape == (50_257, 2)
+
+
+def test_perplexity_of_any_loss_is_a_number():
+    from pretraining.run import _perplexity
+
+    assert _perplexity(math.log(7)) == pytest.approx(7)
+    assert _perplexity(1e4) == math.inf

@@ -1,0 +1,154 @@
+"""Whole training runs: interrupted, resumed, on two ranks, exported, and with bad input."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+
+from pretraining import checkpoints, options
+from pretraining import start as pretraining
+from tests import kill_pretraining
+from Utils.base import paths
+from Utils.base.errors import UserError
+
+SHAPE = ["--tokens-per-step=128", "--seq-len=32", "--batch-size=2", "--with=flash_attention"]
+SHAPE += ["--steps=8", "--validate-every=4", "--checkpoint-every=3", "--validation-tokens=256"]
+
+
+def start(*flags, several=(), cwd=paths.ROOT):
+    command = [sys.executable, *several, "-m", "pretraining.train", *map(str, flags)]
+    environment = paths.environment(OMP_NUM_THREADS="1", PYTHONUNBUFFERED="1")
+    how = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen(command, env=environment, cwd=cwd, **how)
+
+
+def train(*flags, **how):
+    """(exit code, standard output, standard error) of a run."""
+    process = start(*flags, **how)
+    output, errors = process.communicate(timeout=300)
+    return process.returncode, output, errors
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The folder of a run that nothing disturbed."""
+    folder = tmp_path_factory.mktemp("training") / "whole"
+    code, output, errors = train(f"--out={folder}", *SHAPE)
+    assert code == 0, errors
+    assert f"{folder}: 8 steps, lowest validation loss" in output
+    return folder
+
+
+def copy_before(whole, folder, step):
+    """A copy of a run as it would be, had it been killed after its checkpoint of that step."""
+    shutil.copytree(whole, folder)
+    for checkpoint in checkpoints.available(folder / "checkpoints"):
+        if checkpoint.step > step:
+            checkpoint.described.unlink()
+    run = json.loads((folder / "run.json").read_text())
+    del run["ended"]
+    (folder / "run.json").write_text(json.dumps(run))
+    shutil.rmtree(folder / "model")
+
+
+def test_a_run_keeps_what_it_says(whole):
+    rows = [*kill_pretraining.curve(whole)]
+    assert [row[0] for row in rows] == [str(n) for n in range(1, 9)]
+    assert [bool(row[4]) for row in rows] == [n in (4, 8) for n in range(1, 9)]
+    assert float(rows[0][3]) > float(rows[-1][3])
+    kept = checkpoints.available(whole / "checkpoints")
+    assert [checkpoint.step for checkpoint in kept] == [6, 8]
+    for name in ("loss.png", "loss.svg", "sample.txt", "loop.py", "model/vocab.json"):
+        assert (whole / name).stat().st_size
+    assert "def flash_attention" in (whole / "loop.py").read_text()
+
+
+def test_sigterm_saves_and_a_resume_is_exact(whole, tmp_path):
+    folder = tmp_path / "stopped"
+    process = start(f"--out={folder}", *SHAPE)
+    while not (folder / "training.csv").exists() and process.poll() is None:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=300)
+    assert process.returncode == 128 + signal.SIGTERM, errors
+    assert "stopped by SIGTERM after step" in errors and f"RESUME={folder} goes on" in errors
+    trained = kill_pretraining.rows(folder)
+    assert trained < 8
+    assert checkpoints.available(folder / "checkpoints")[-1].step == trained
+    code, _, errors = train(f"--resume={folder}")
+    assert code == 0, errors
+    kill_pretraining.compare(whole, folder)
+
+
+def test_two_ranks_go_on_with_the_same_batches(whole, tmp_path):
+    copy_before(whole, tmp_path / "two", 6)
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    code, _, errors = train(f"--resume={tmp_path / 'two'}", several=torchrun)
+    assert code == 0, errors
+    one, two = (kill_pretraining.curve(folder) for folder in (whole, tmp_path / "two"))
+    assert one[:6] == two[:6]
+    for column in (3, 6):  # loss and gradient norm
+        figures = [[float(row[column]) for row in rows] for rows in (one, two)]
+        assert figures[0] == pytest.approx(figures[1], rel=1e-4)
+    assert float(one[-1][4]) == pytest.approx(float(two[-1][4]), rel=1e-4)
+
+
+def test_transformers_loads_the_export(whole):
+    transformers = pytest.importorskip("transformers")
+    from pretraining.batches import shards
+    from Utils.base.sizes import CONFIGS
+    from Utils.model import GPT
+
+    theirs = transformers.GPT2LMHeadModel.from_pretrained(whole / "model").eval()
+    tokens = transformers.GPT2Tokenizer.from_pretrained(whole / "model")
+    state = checkpoints.load(checkpoints.available(whole / "checkpoints")[-1])["model"]
+    ours = GPT(CONFIGS["gpt2-tiny"], _attention, 50_257, torch.nn.functional.cross_entropy)
+    ours.load_state_dict(state)
+    text = "def main(args):\n    print(args)\n"
+    idx = torch.tensor([tokens.encode(text)])
+    assert idx[0].tolist() == shards.gpt2_encoding().encode_ordinary(text)
+    with torch.no_grad():
+        difference = (theirs(idx).logits - ours(idx, idx)[0]).abs().max()
+    assert difference < 1e-4
+
+
+def _attention(q, k, v):
+    return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--seed=1"], "has 0, which a resumed run keeps"),
+        (["--model=gpt2"], "has gpt2-tiny, which a resumed run keeps"),
+        (["--with=none"], "has flash_attention, which a resumed run keeps"),
+        (["--out=elsewhere"], "a resumed run stays where it is"),
+    ],
+)
+def test_a_resume_keeps_its_settings(whole, flags, words):
+    with pytest.raises(UserError, match=words):
+        pretraining.plan(options.parse("", [f"--resume={whole}", *flags]))
+
+
+def test_a_damaged_checkpoint_is_one_line(whole, tmp_path):
+    copy_before(whole, tmp_path / "damaged", 6)
+    state = checkpoints.available(tmp_path / "damaged" / "checkpoints")[-1].state
+    os.truncate(state, state.stat().st_size // 2)
+    code, _, errors = train(f"--resume={tmp_path / 'damaged'}")
+    assert code == 2
+    assert "damaged, its checksum is another" in errors.splitlines()[-1]
+    assert "Traceback" not in errors
+
+
+def test_a_run_that_has_ended_is_not_begun_again(whole):
+    with pytest.raises(SystemExit) as ended:
+        pretraining.plan(options.parse("", [f"--resume={whole}"]))
+    assert ended.value.code == 0
+    with pytest.raises(UserError, match="holds a run"):
+        pretraining.plan(options.parse("", [f"--out={whole}", *SHAPE]))
