@@ -16,8 +16,18 @@ import pytest
 
 from tests.known import changed
 from tests.rows import rows_of
-from Utils.analysis import ablation, intervals, recipe, selection
-from Utils.analysis.recipe import LINES, NEAR, Candidate
+from Utils.analysis import (
+    ablation,
+    candidates,
+    intervals,
+    recipe,
+    recipe_code,
+    recipe_text,
+    selection,
+)
+from Utils.analysis.candidates import Candidate
+from Utils.analysis.recipe import NEAR
+from Utils.analysis.recipe_code import LINES
 from Utils.analysis.summary import summarize
 from Utils.base import ladder, paths, results, variants
 from Utils.base.errors import UserError
@@ -125,8 +135,8 @@ def test_what_was_slower_together_is_not_dropped_together_with_more():
 
     def forecasts(names):
         rows = rows_from(lambda techniques: 200 if techniques & three else 400, names)
-        measured = recipe._candidates(rows, {name: variants.parts(name) for name in names})
-        return [c.techniques for c in recipe._forecasts(measured, recipe._effects(measured))]
+        measured = candidates.measured(rows, {name: variants.parts(name) for name in names})
+        return [c.techniques for c in candidates.forecasts(measured, candidates.effects(measured))]
 
     assert any(not techniques & three for techniques in forecasts(LEFT_OUT))
     found = forecasts([*LEFT_OUT, f"{WHOLE}-{TF32}-{BF16}-{COMPILE}"])
@@ -147,7 +157,7 @@ def test_a_forecast_is_as_uncertain_as_it_is():
         usable = {name: candidate(name, name) for name in ("abc", "ab", "ac")}
         # what is told slower by chance is no candidate, which would be a selection
         found = [
-            c for c in recipe._forecasts(usable, effects) if c.techniques == whole - {"b", "c"}
+            c for c in candidates.forecasts(usable, effects) if c.techniques == whole - {"b", "c"}
         ]
         ms = usable["abc"].ms
         logs = usable["ab"].ms + usable["ac"].ms - 2 * ms
@@ -227,7 +237,7 @@ def test_where_nothing_is_clean_or_comparable_one_line_says_so():
     ):
         found = recipe.recommend(bad)
         assert found["fastest"] is found["best"] is found["least_memory"] is None
-        said = recipe.text(found, {})
+        said = recipe_text.text(found, {})
         assert words in said and "\n" not in said and "make all ROUNDS=5" in said
 
 
@@ -235,7 +245,7 @@ def test_one_round_tells_nothing_and_says_so():
     rows = rows_from(halving(TF32), rounds=1)
     found = recipe.recommend(rows)
     assert found["best"] is found["fastest"] and len(found["fastest"]["techniques"]) in (4, 5)
-    said = recipe.text(found, {})
+    said = recipe_text.text(found, {})
     assert "one clean round: nothing can be told" in said and "faster" not in said
     assert found["more"] == "make ablate ROUNDS=5 BATCH_SIZE=1 SEQ_LEN=64 STEPS=6 WARMUP=2"
 
@@ -258,7 +268,7 @@ def test_a_batch_of_its_own_is_compared_for_as_many_tokens():
         assert found["best"]["name"] == best
     found = recipe.recommend(pd.concat([rows, own.assign(step_ms=own.step_ms * 3)]))
     assert found["fastest"]["batch"] == 4
-    said = recipe.text(found, {})
+    said = recipe_text.text(found, {})
     assert "per_device_train_batch_size=4" in said and "are another training" in said
 
 
@@ -288,7 +298,7 @@ def test_the_reference_results_give_what_they_show():
     found = recipe.recommend(rows, results.records(path, rows.run_id.unique()))
     lines = summarize(rows)
     assert found["best"]["name"] == lines.speedup.idxmax()
-    said = recipe.text(found, {})
+    said = recipe_text.text(found, {})
     assert "tainted" in said and "8bit_optimizer" in found["fastest"]["left_out"]
 
 
@@ -373,7 +383,7 @@ def test_run_needs_the_device_of_the_rows_and_something_to_run():
 def test_the_script_of_a_forecast_runs(tmp_path):
     found = recipe.recommend(rows_from(halving(TF32, COMPILE)))
     path = tmp_path / "recipe.py"
-    recipe.write(path, recipe.script(found["fastest"], found["described"]))
+    recipe_code.write(path, recipe_code.script(found["fastest"], found["described"]))
     source = path.read_text()
     assert "torch.compile" not in source and "fused=True" in source and "bfloat16" in source
     assert not re.search("^Parent:", source, re.MULTILINE)  # it is no rung beside the others
@@ -388,26 +398,27 @@ def test_the_script_of_a_forecast_runs(tmp_path):
 
 def test_only_a_recipe_that_nobody_changed_is_written_over(tmp_path):
     found = recipe.recommend(rows_from(halving(), ladder.line(WHOLE)))
-    text, path = recipe.script(found["fastest"], found["described"]), tmp_path / "recipe.py"
-    recipe.write(path, text)
-    recipe.write(path, text)
+    text, path = recipe_code.script(found["fastest"], found["described"]), tmp_path / "recipe.py"
+    recipe_code.write(path, text)
+    recipe_code.write(path, text)
     path.write_text(text + "# mine\n")
     with pytest.raises(UserError, match="was changed, and stays"):
-        recipe.write(path, text)
+        recipe_code.write(path, text)
     for mine in ("mine\n", (paths.ROOT / "no_optimization.py").read_text()):
         path.write_text(mine)
         with pytest.raises(UserError, match="is no recipe, and stays"):
-            recipe.write(path, text)
+            recipe_code.write(path, text)
         assert path.read_text() == mine
     with pytest.raises(UserError, match="Is a directory"):
-        recipe.write(tmp_path, text)
+        recipe_code.write(tmp_path, text)
     with pytest.raises(UserError, match="nowhere/recipe.py: No such file or directory"):
-        recipe.write(tmp_path / "nowhere" / "recipe.py", text)
+        recipe_code.write(tmp_path / "nowhere" / "recipe.py", text)
     assert not (tmp_path / "nowhere").exists()
 
 
 def blocks(techniques):
-    return {library: "\n".join(lines) for library, lines in recipe.lines_of(techniques).items()}
+    found = recipe_code.lines_of(techniques)
+    return {library: "\n".join(lines) for library, lines in found.items()}
 
 
 def calls_of(code):

@@ -9,15 +9,13 @@ import shutil
 import subprocess
 import tarfile
 from html import unescape
-from importlib import import_module
-from importlib.util import find_spec
 
 import pandas as pd
 import pytest
 from playwright.sync_api import sync_playwright
 
 from tests.rows import rows_of
-from Utils.analysis import compare, selection
+from Utils.analysis import compare, recipe, selection, tables
 from Utils.analysis.summary import MEMORY_KINDS, summarize
 from Utils.base import ladder, paths, results
 from Utils.base.errors import UserError
@@ -437,14 +435,10 @@ def test_a_profile_is_drawn_by_kind_for_the_same_device_only(made, tmp_path):
 
 def test_the_recipe_is_shown_or_its_command(made, tmp_path):
     html = made(*ladder_runs(rounds=3))
-    if find_spec("Utils.commands.recipe") is None:
-        assert "recipe make recipe" in plain(html)
-        return
-    recipe = import_module("Utils.commands.recipe")
     rows, _ = selection.select(results.read(tmp_path / "results.csv"), with_variants=True)
     found = recipe.recommend(rows)["fastest"]
     part = plain(section(html, "recipe"))
-    assert f"{found['name']} (measured): {recipe.ratio_text(found['speedup'])}" in part
+    assert f"{found['name']} (measured): {tables.ratio_text(found['speedup'])}" in part
     assert all(f"{name} {why}" in part for name, why in found["evidence"].items())
     assert "As lines for PyTorch" in part and "make recipe" not in plain(html[-3000:])
 

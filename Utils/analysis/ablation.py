@@ -12,7 +12,7 @@ and no table or chart of the ladder shows them.
 import numpy as np
 import pandas as pd
 
-from Utils.analysis import intervals, tables
+from Utils.analysis import intervals, selection, tables
 from Utils.base import ladder, variants
 from Utils.base.ladder import BASELINE
 
@@ -77,8 +77,7 @@ def credits(rows, whole):
     _verdict; NaN where there are no rows. `says`: a sentence where two ways differ by more than
     chance, or why a way cannot be gone; "" elsewhere.
     """
-    timed = rows[(rows.status == "ok") & (rows.phase == "timed")]
-    medians = intervals.round_medians(timed)
+    medians = intervals.round_medians(selection.timed(rows))
     lines = []
     for name in members(whole):
         line, logs = {"technique": name}, {}
@@ -127,7 +126,5 @@ def table(lines):
             ["speedup", "speedup_low", "speedup_high", "verdict"], axis=1
         )
         shown[title] = [tables.ratio_text(line) for _, line in part.iterrows()]
-    align = ["left", *("right" for _ in WAYS)]
-    text = pd.DataFrame(shown).to_markdown(index=False, disable_numparse=True, colalign=align)
     says = [f"- {name}: {line.says}" for name, line in lines.iterrows() if line.says]
-    return "\n".join([text, *([""] if says else []), *says])
+    return "\n".join([tables.markdown(shown), *([""] if says else []), *says])

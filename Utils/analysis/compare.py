@@ -21,7 +21,6 @@ from Utils.analysis.intervals import CONFIDENCE, NO_INTERVAL
 from Utils.analysis.summary import summarize
 from Utils.base import ladder, results
 from Utils.base.errors import UserError
-from Utils.draw import style
 
 RATIO = ["speedup", "speedup_low", "speedup_high", "verdict"]
 # What of a record is a condition of the run, not its outcome; and what of that the rows hold too.
@@ -122,8 +121,7 @@ def compare(a, b):
 
 def _tokens_per_second(rows):
     """At the median step of each run: a Series indexed by technique and round."""
-    timed = rows[(rows.status == "ok") & (rows.phase == "timed")]
-    by_run = timed.groupby(["technique", "round"])
+    by_run = selection.timed(rows).groupby(["technique", "round"])
     tokens = by_run.batch_size.first() * by_run.seq_len.first()
     return tokens / by_run.step_ms.median() * 1e3
 
@@ -218,9 +216,7 @@ def table(a, b):
     """Two Sides as a GitHub-markdown table, with what it means and what else differs. A string."""
     ratios = compare(a, b)
     shown = columns(a, b, ratios)
-    words = ("technique", "verdict on B", "note")
-    align = ["left" if name in words else "right" for name in shown]
-    text = pd.DataFrame(shown).to_markdown(index=False, disable_numparse=True, colalign=align)
+    text = tables.markdown(shown, left=("technique", "verdict on B", "note"))
     meaning = "B over A: tokens per second of B / of A"
     if ratios.speedup_low.notna().any():
         meaning += ", in brackets the 95% interval, Welch's t over rounds"
@@ -238,14 +234,14 @@ def columns(a, b, ratios):
     title."""
     columns = {
         "technique": list(ratios.index),
-        "B over A": [_ratio(line) for _, line in ratios.iterrows()],
+        "B over A": [tables.interval_text(line) for _, line in ratios.iterrows()],
         "verdict on B": ["" if pd.isna(verdict) else verdict for verdict in ratios.verdict],
     }
     for title, cell in (
-        ("tokens/s", lambda line: style.number(line.tokens_per_second, ",.0f")),
+        ("tokens/s", lambda line: tables.number(line.tokens_per_second, ",.0f")),
         ("over baseline", tables.ratio_text),
-        ("peak memory (MiB)", _memory),
-        ("loss", _loss),
+        ("peak memory (MiB)", memory_text),
+        ("loss", loss_text),
     ):
         for side in (a, b):
             lines = side.lines.reindex(ratios.index)
@@ -254,28 +250,23 @@ def columns(a, b, ratios):
     return columns
 
 
-def _ratio(line):
-    if np.isnan(line.speedup):
-        return ""
-    low, high = line.speedup_low, line.speedup_high
-    return f"{line.speedup:.2f}x" + ("" if np.isnan(low) else f" ({low:.2f}-{high:.2f})")
+def memory_text(line):
+    """The peak of a summary's line in MiB."""
+    return tables.number(line.peak_memory_mib, ",.0f")
 
 
-def _memory(line):
-    return style.number(line.peak_memory_mib, ",.0f")
-
-
-def _loss(line):
-    return "diverged" if line.loss_verdict == "diverged" else style.number(line.loss, ".3f")
+def loss_text(line):
+    """The loss of a summary's line."""
+    return "diverged" if line.loss_verdict == "diverged" else tables.number(line.loss, ".3f")
 
 
 def _note(side, technique):
     """Why it has no timing, else what is to be held against it, as it may stand in a table."""
     if state := side.state(technique):
-        return state.replace("|", "\\|")
+        return tables.cell(state)
     own = dict(zip(side.lines.index, tables.own_notes(side.lines), strict=True))
     line = side.lines.loc[technique]
-    grade = tables.grade_text(line).replace("|", "\\|") if line.grade == "tainted" else ""
+    grade = tables.cell(tables.grade_text(line)) if line.grade == "tainted" else ""
     return "; ".join(filter(None, [own[technique], grade]))
 
 

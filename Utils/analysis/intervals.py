@@ -12,7 +12,8 @@ INIT_STD = 0.02  # of GPT-2's weights, and so 0.02 sqrt(n_embd) that of a logit 
 ROUNDING = 2**-4  # of that: what the first losses may differ by; docs/METHOD.md has the figures
 
 
-def _last(losses):
+def final_loss(losses):
+    """The loss of a run: the mean of its last steps."""
     return losses.tail(LAST_STEPS).mean()
 
 

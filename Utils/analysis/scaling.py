@@ -3,9 +3,8 @@
 import math
 
 import pandas as pd
-from tabulate import tabulate
 
-from Utils.analysis import intervals
+from Utils.analysis import intervals, tables
 from Utils.analysis.intervals import NO_INTERVAL
 
 KINDS = {"strong": "the same batch for all together", "weak": "the same batch for each"}
@@ -61,8 +60,7 @@ def table(found):
         "speedup in tokens/s": [_ratio(line, "speedup", "{:.2f}x") for line in found.itertuples()],
         "efficiency": [_ratio(line, "efficiency", "{:.0%}") for line in found.itertuples()],
     }
-    align = ["left", *["right"] * (len(shown) - 1)]
-    return tabulate(shown, "keys", "github", disable_numparse=True, colalign=align)
+    return tables.markdown(shown, left=("scaling",))
 
 
 def _ratio(line, name, form):

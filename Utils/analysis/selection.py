@@ -61,6 +61,11 @@ def groups(rows):
     ]
 
 
+def timed(rows):
+    """The rows of timed steps."""
+    return rows[(rows.status == "ok") & (rows.phase == "timed")]
+
+
 def count(rows):
     runs = rows.run_id.nunique()
     return f"{runs} run{'s' * (runs > 1)}"

@@ -6,10 +6,12 @@ interval is Student's t over the rounds, 95%. With one round there is none, and 
 Losses are paired in the same way, as differences.
 """
 
+from dataclasses import dataclass
+
 import numpy as np
 import pandas as pd
 
-from Utils.analysis import intervals
+from Utils.analysis import intervals, selection
 from Utils.base import ladder
 from Utils.base.ladder import BASELINE
 from Utils.base.sizes import CONFIGS
@@ -41,16 +43,19 @@ def summarize(rows, records=None):
     """
     known, records = ladder.techniques(), records or {}
     order = [*known, *rows.technique[~rows.technique.isin(known)].unique()]
-    timed = rows[(rows.status == "ok") & (rows.phase == "timed")]
-    medians = intervals.round_medians(timed)
-    losses = timed.groupby(["technique", "round"]).loss.apply(intervals._last)
+    timed = selection.timed(rows)
     by_step = rows[rows.status == "ok"].set_index(["technique", "round", "step"]).loss
-    by_step = by_step[~by_step.index.duplicated()]  # a step twice is no run of ours
-    recorded = {
-        name: [records[run_id] for run_id in own.run_id.unique() if run_id in records]
-        for name, own in timed.groupby("technique")
-    }
-
+    data = Data(
+        rows,
+        timed,
+        intervals.round_medians(timed),
+        timed.groupby(["technique", "round"]).loss.apply(intervals.final_loss),
+        by_step[~by_step.index.duplicated()],  # a step twice is no run of ours
+        {
+            name: [records[run_id] for run_id in own.run_id.unique() if run_id in records]
+            for name, own in timed.groupby("technique")
+        },
+    )
     lines = []
     for name in order:
         own = rows[rows.technique == name]
@@ -58,39 +63,65 @@ def summarize(rows, records=None):
             continue
         parent = known[name].parent if name in known else None
         line = {"technique": name, "parent": parent, **_outcome(own, records)}
-        if name in medians:
-            steps = timed.step_ms[timed.technique == name]
-            line["rounds"] = len(medians[name])
-            line["p20_ms"], line["median_ms"], line["p80_ms"] = np.percentile(steps, [20, 50, 80])
-            tokens = own.batch_size.iloc[-1] * own.seq_len.iloc[0]
-            line["tokens_per_second"] = tokens / line["median_ms"] * 1e3
-            same_batches = own.batch_size.eq(own.requested_batch_size).all()
-            if not same_batches:
-                line["own_batch"] = own.batch_size.iloc[-1]
-            ok = own[own.status == "ok"].groupby("round")
-            line["first_step_s"] = ok.first_step_s.first().median()
-            line["peak_memory_mib"] = ok.peak_memory_mib.first().median()
-            line["loss"] = losses[name].mean()
-            if BASELINE in losses and name != BASELINE and same_batches:
-                if any(one.get("dataset_facts", {}).get("streamed") for one in recorded[name]):
-                    line["parity"] = "other batches"  # whose losses have no counterpart
-                else:
-                    line |= intervals.loss_difference(losses[BASELINE], losses[name])
-                    fewer = _fewer_updated(recorded[name], recorded[BASELINE])
-                    line["parity"] = intervals.parity(
-                        by_step[BASELINE], by_step[name], own.iloc[0], fewer
-                    )
-            if not np.isfinite(timed.loss[timed.technique == name]).all():
-                line["loss_verdict"] = "diverged"
-            for prefix, other in (("", BASELINE), ("parent_", parent)):
-                if other in medians and (other != name or prefix == ""):
-                    ratio = intervals.speedup(medians[other], medians[name])
-                    line |= {prefix + key: value for key, value in ratio.items()}
-            line |= _from_records(line, recorded[name], own.model.iloc[0])
-            if _compiles(recorded[name]) and not _compiles(recorded.get(parent, [])):
+        if name in data.medians:
+            line |= _times(data, name, own, parent) | _losses(data, name, own)
+            line |= from_records(line, data.records[name], own.model.iloc[0])
+            if _compiles(data.records[name]) and not _compiles(data.records.get(parent, [])):
                 line["break_even_steps"] = intervals.break_even(rows, name, parent)
         lines.append(line)
     return pd.DataFrame(lines, columns=["technique", *COLUMNS]).set_index("technique")
+
+
+@dataclass(frozen=True, eq=False)
+class Data:
+    """Selected rows; of those with timings, the medians and final losses of each technique and
+    round, the losses by step, and the records by technique."""
+
+    rows: pd.DataFrame
+    timed: pd.DataFrame
+    medians: pd.Series
+    losses: pd.Series
+    by_step: pd.Series
+    records: dict
+
+
+def _times(data, name, own, parent):
+    """The columns that come from step times, and the peak of memory."""
+    steps = data.timed.step_ms[data.timed.technique == name]
+    line = {"rounds": len(data.medians[name])}
+    line["p20_ms"], line["median_ms"], line["p80_ms"] = np.percentile(steps, [20, 50, 80])
+    tokens = own.batch_size.iloc[-1] * own.seq_len.iloc[0]
+    line["tokens_per_second"] = tokens / line["median_ms"] * 1e3
+    if not _same_batches(own):
+        line["own_batch"] = own.batch_size.iloc[-1]
+    by_round = own[own.status == "ok"].groupby("round")
+    for figure in ("first_step_s", "peak_memory_mib"):
+        line[figure] = by_round[figure].first().median()
+    for prefix, other in (("", BASELINE), ("parent_", parent)):
+        if other in data.medians and (other != name or prefix == ""):
+            ratio = intervals.speedup(data.medians[other], data.medians[name])
+            line |= {prefix + key: value for key, value in ratio.items()}
+    return line
+
+
+def _losses(data, name, own):
+    """The columns that come from losses. Those of other batches have no counterpart."""
+    line, records = {"loss": data.losses[name].mean()}, data.records[name]
+    if BASELINE in data.losses and name != BASELINE and _same_batches(own):
+        if any(record.get("dataset_facts", {}).get("streamed") for record in records):
+            line["parity"] = "other batches"
+        else:
+            line |= intervals.loss_difference(data.losses[BASELINE], data.losses[name])
+            fewer = _fewer_updated(records, data.records[BASELINE])
+            pair = data.by_step[BASELINE], data.by_step[name]
+            line["parity"] = intervals.parity(*pair, own.iloc[0], fewer)
+    if not np.isfinite(data.timed.loss[data.timed.technique == name]).all():
+        line["loss_verdict"] = "diverged"
+    return line
+
+
+def _same_batches(own):
+    return own.batch_size.eq(own.requested_batch_size).all()
 
 
 COLUMNS = [
@@ -111,7 +142,7 @@ COLUMNS = [
 ]
 
 
-def _from_records(line, records, model):
+def from_records(line, records, model):
     """The columns that come from the records of a technique's runs."""
     found = {kind: _median(records, "memory", kind) for kind in (*MEMORY_KINDS, "reserved_mib")}
     found["device_mib"] = _median(records, "quality", "used_memory_mib")

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pandas as pd
+from tabulate import tabulate
 
 from Utils.analysis import intervals, selection
 from Utils.analysis.intervals import NO_INTERVAL
@@ -10,13 +11,29 @@ from Utils.base import ladder
 from Utils.base.ladder import BASELINE
 
 
+def markdown(columns, left=("technique",)):
+    """Columns of texts by title, a dict, as a GitHub-markdown table; those in `left` are aligned
+    to the left."""
+    align = ["left" if title in left else "right" for title in columns]
+    return tabulate(columns, "keys", "pipe", disable_numparse=True, colalign=align)
+
+
+def number(value, form):
+    """A number as text, or "" where it is not known."""
+    return "" if pd.isna(value) else format(value, form)
+
+
+def cell(text):
+    """A text as it may stand in a table's cell, which a bar would end."""
+    return "" if pd.isna(text) else text.replace("|", "\\|")
+
+
 def own_notes(summary):
     """The notes, less what the parent of a technique with timings has to say as well."""
     notes = []
     for note, parent, status in zip(summary.note, summary.parent, summary.status, strict=True):
         said = summary.note.get(parent, "").split("; ") if status == "ok" else []
-        own = "; ".join(part for part in note.split("; ") if part not in said)
-        notes.append(own.replace("|", "\\|"))  # a bar would end the table's cell
+        notes.append(cell("; ".join(part for part in note.split("; ") if part not in said)))
     return notes
 
 
@@ -25,14 +42,23 @@ def reason(line):
     return line.status.replace("_", " ") + (f": {line.note}" if line.note else "")
 
 
-def ratio_text(line, prefix=""):
-    """ "1.52x (1.48-1.56), faster", or "1.52x" with one round, or "" where it is not known."""
-    value, low, high = (line[prefix + key] for key in ("speedup", "speedup_low", "speedup_high"))
+def interval_text(ratio, prefix=""):
+    """ "1.52x (1.48-1.56)", or "1.52x" with one round, or "" where it is not known.
+
+    ratio: of `intervals.speedup`, or a line that has its keys behind a prefix."""
+    value, low, high = (ratio.get(f"{prefix}speedup{end}") for end in ("", "_low", "_high"))
     if pd.isna(value):
         return ""
-    if pd.isna(low) or (line.name == BASELINE and not prefix):
-        return f"{value:.2f}x"
-    return f"{value:.2f}x ({low:.2f}-{high:.2f}), {line[prefix + 'verdict']}"
+    return f"{value:.2f}x" + ("" if pd.isna(low) else f" ({low:.2f}-{high:.2f})")
+
+
+def ratio_text(ratio, prefix=""):
+    """`interval_text` with the verdict: "1.52x (1.48-1.56), faster". The baseline's ratio to
+    itself has neither."""
+    if not prefix and getattr(ratio, "name", None) == BASELINE:
+        return number(ratio.speedup, ".2f") and f"{ratio.speedup:.2f}x"
+    text = interval_text(ratio, prefix)
+    return f"{text}, {ratio[f'{prefix}verdict']}" if text.endswith(")") else text
 
 
 def loss_text(line):
@@ -76,7 +102,7 @@ def table(rows, left_out="", records=None, price=None, folded=False):
     measured = summary.median_ms.notna().to_numpy()
     beyond = summary.index.isin(ladder.beyond()) & folded
     sections = [
-        _markdown(_only(speed, ~beyond)),
+        _shown(_only(speed, ~beyond)),
         _caption(rows, summary),
         *over_parents(summary),
         *([left_out] if left_out else []),
@@ -94,8 +120,7 @@ def columns(summary, price=None):
     lines = [line for _, line in summary.iterrows()]
 
     def column(name, form, scale=1):
-        values = summary[name]
-        return ["" if pd.isna(value) else format(value * scale, form) for value in values]
+        return [number(value * scale, form) for value in summary[name]]
 
     spread = zip(column("p20_ms", ",.1f"), column("p80_ms", ",.1f"), strict=True)
     speed = {
@@ -109,8 +134,8 @@ def columns(summary, price=None):
         "peak memory (MiB)": column("peak_memory_mib", ",.0f"),
         "loss": column("loss", ".3f"),
         "loss - baseline's": [loss_text(line) for line in lines],
-        "what it computes": _words(summary.parity),
-        "quality": _words(pd.Series([grade_text(line) for line in lines])),
+        "what it computes": [cell(parity) for parity in summary.parity],
+        "quality": [cell(grade_text(line)) for line in lines],
         "note": own_notes(summary),
     }
     memory = {
@@ -129,7 +154,7 @@ def columns(summary, price=None):
         "first step (s)": column("first_step_s", ".1f"),
         "compiled": _compiled(summary),
         "has paid after": [break_even_text(line) for line in lines],
-        "products in": _words(summary.precision),
+        "products in": [cell(precision) for precision in summary.precision],
         "TFLOP/s": column("tflops", ",.3g"),
         "of the measured ceiling": column("ceiling_share", ".0%"),
         "MFU (of the datasheet)": column("mfu", ".0%"),
@@ -156,8 +181,8 @@ def _section(title, columns, kept, folded=False, needed="technique"):
         return []
     if folded:
         opening = f"<details>\n<summary>{title}</summary>"
-        return [opening, _markdown(columns), "</details>"]
-    return [f"{title}:", _markdown(columns)]
+        return [opening, _shown(columns), "</details>"]
+    return [f"{title}:", _shown(columns)]
 
 
 def _only(columns, kept):
@@ -167,19 +192,18 @@ def _only(columns, kept):
     }
 
 
-def _markdown(columns):
+def _shown(columns):
     """Columns of texts as a table, without those that have no text at all, notes aside."""
-    shown = {name: texts for name, texts in columns.items() if any(texts) or name == "note"}
     words = ("technique", "status", "note", "what it computes", "quality", "compiled")
-    align = ["left" if name in words else "right" for name in shown]
-    return pd.DataFrame(shown).to_markdown(index=False, disable_numparse=True, colalign=align)
+    known = {name: texts for name, texts in columns.items() if any(texts) or name == "note"}
+    return markdown(known, words)
 
 
 def _caption(rows, summary):
     """What the rows have in common, and what the brackets mean."""
     if summary.speedup_low.isna().all():
         return f"{selection.describe(rows)}; {NO_INTERVAL}."
-    seeds = rows[rows.technique == BASELINE].groupby("round").loss.apply(intervals._last)
+    seeds = rows[rows.technique == BASELINE].groupby("round").loss.apply(intervals.final_loss)
     return (
         f"{selection.describe(rows)}; in brackets the 95% interval over rounds. From seed to seed "
         f"the baseline's loss varies by {seeds.std():.3f} (standard deviation), so it is the "
@@ -214,7 +238,3 @@ def _compiled(summary):
         text = f"{graphs:.0f} graph{'s' * (graphs != 1)}" + (f", {cache} cache" if cache else "")
         texts.append(text + (f"; {again:.0f} recompiled" if again else ""))
     return texts
-
-
-def _words(column):
-    return ["" if pd.isna(word) else word.replace("|", "\\|") for word in column]

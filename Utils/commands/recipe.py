@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from Utils.analysis import recipe, selection
+from Utils.analysis import recipe, recipe_code, recipe_text, selection
 from Utils.base import command_line, errors, paths, results
 from Utils.base.command_line import Parser
 from Utils.base.errors import UserError
@@ -33,9 +33,8 @@ def run(found, args, rows):
         return [], code
     new = results.read(args.results_file)
     new, _ = selection.select(new[new["round"] >= first], with_variants=True)
-    records = results.records(args.results_file, new.run_id.unique())
     return [
-        recipe.agreement(entry, new, records) for entry in {e["name"]: e for e in entries}.values()
+        recipe.agreement(entry, new) for entry in {e["name"]: e for e in entries}.values()
     ], code
 
 
@@ -73,8 +72,8 @@ def main(argv=None):
         if found["least_memory"] and found["least_memory"]["name"] != found["fastest"]["name"]:
             written["least_memory"] = path.with_stem(f"{path.stem}_least_memory")
     for key, place in written.items():
-        recipe.write(place, recipe.script(found[key], found["described"]))
-    print(recipe.text(found, written))
+        recipe_code.write(place, recipe_code.script(found[key], found["described"]))
+    print(recipe_text.text(found, written))
     if left_out:
         print(f"\n{left_out}")
     if args.run not in ("", "0") and found["fastest"]:

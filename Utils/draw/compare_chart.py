@@ -39,7 +39,7 @@ def draw(a, b):
             text, how = f"{line.speedup:.2f}x", {"textcoords": "offset points", "bbox": white}
             axes.annotate(text, (end, y), (9, 0), va="center", weight="bold", **how)
             style.beside(axes, 1.03, y, line.verdict, ha="left")
-        for x, cell in ((1.66, compare._memory), (2, compare._loss)):
+        for x, cell in ((1.66, compare.memory_text), (2, compare.loss_text)):
             cells = [cell(side.lines.reindex([name]).iloc[0]) or "-" for side in (a, b)]
             style.beside(axes, x, y, " | ".join(cells))
     for x, heading, how in (

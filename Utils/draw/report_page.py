@@ -22,7 +22,7 @@ import jinja2
 import numpy as np
 import pandas as pd
 
-from Utils.analysis import ablation, compare, recipe, selection, tables
+from Utils.analysis import ablation, compare, recipe, recipe_code, selection, tables
 from Utils.analysis.ablation import WAYS
 from Utils.analysis.intervals import NO_INTERVAL
 from Utils.analysis.summary import summarize
@@ -333,8 +333,8 @@ def recipes(rows, records):
             "title": title,
             "name": one["name"],
             "kind": "a forecast, not measured" if one["forecast"] else "measured",
-            "speedup": recipe.ratio_text(one["speedup"]),
-            "to_best": recipe.ratio_text(one["to_best"])
+            "speedup": tables.ratio_text(one["speedup"]),
+            "to_best": tables.ratio_text(one["to_best"])
             if one["name"] != found["best"]["name"]
             else "",
             "best": found["best"]["name"],
@@ -342,8 +342,8 @@ def recipes(rows, records):
             "loss": "; ".join(filter(None, [one["loss"], one["parity"]])),
             "why": {"switch on": list(one["evidence"]), "why": [*one["evidence"].values()]},
             "why_not": {"leave out": list(one["left_out"]), "why": [*one["left_out"].values()]},
-            "lines": recipe.lines_of(one["techniques"], one["batch"]),
-            "script": recipe.script(one, found["described"]),
+            "lines": recipe_code.lines_of(one["techniques"], one["batch"]),
+            "script": recipe_code.script(one, found["described"]),
         }
         for key, title in titles.items()
         if (one := found.get(key))
