@@ -5,9 +5,9 @@ is dense near zero. An update unpacks a block, computes in float32 and packs it 
 optimizer's state shrinks from 8 bytes a parameter to about 2. Small tensors keep 32 bits.
 
 Parent: flash_attention
-Needs:  the package bitsandbytes
-Gains:  memory: some 6 bytes a parameter; time on a GPU, as far as its parent's update is no single
-        kernel: compare it with fused_optimizer
+Needs:  tf32, bfloat16, compile, bitsandbytes
+Gains:  memory, time: some 6 bytes a parameter; time on a GPU as far as the parent's update is
+        not one kernel: compare it with fused_optimizer
 Costs:  precision of the moments; time for unpacking and packing, and much of it on a CPU; on a GPU
         a wait of the host for the device after each parameter (bitsandbytes 0.50)
 See:    Dettmers et al. 2022, 8-bit Optimizers via Block-wise Quantization (ICLR)
@@ -17,7 +17,7 @@ import torch
 
 from Utils.data import TokenBatches
 from Utils.model import GPT
-from Utils.run import Run, parse_args
+from Utils.run import Run, run_script
 
 
 def flash_attention(q, k, v):  # each (B, n_head, T, head_dim)
@@ -26,9 +26,7 @@ def flash_attention(q, k, v):  # each (B, n_head, T, head_dim)
 
 def main(args):
     torch.manual_seed(args.seed)
-    args.require("tf32")
     torch.set_float32_matmul_precision("high")
-    args.require("bfloat16")
     batches = TokenBatches(args)
     model = GPT(
         args.config,
@@ -36,9 +34,7 @@ def main(args):
         vocab_size=50_257,
         loss=torch.nn.functional.cross_entropy,
     ).to(args.device)
-    args.require("compile")
     model = torch.compile(model)
-    args.require("bitsandbytes")
     from bitsandbytes.optim import AdamW8bit  # here, so that --help does without the package
 
     # torch's defaults, spelled out, as bitsandbytes has others
@@ -58,4 +54,4 @@ def main(args):
 
 
 if __name__ == "__main__":
-    main(parse_args(__doc__))
+    run_script(main, __doc__)

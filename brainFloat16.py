@@ -7,8 +7,8 @@ type operation by operation; softmax, LayerNorm and the loss stay in float32 on 
 pass computes each operation in the type that its forward had.
 
 Parent: tensorFloat32
-Needs:  bfloat16 in hardware: compute capability 8.0 or newer, or a CPU with AVX512-BF16 or AMX
-Gains:  time, and the memory of activations that are kept in 16 bits
+Needs:  tf32, bfloat16; on a CPU that is AVX512-BF16 or AMX
+Gains:  time, memory: activations are kept in 16 bits
 Costs:  mantissa bits in the products; a copy of each weight in bfloat16, made anew every step
 See:    Kalamkar et al. 2019, A Study of BFLOAT16 for Deep Learning Training
 """
@@ -17,7 +17,7 @@ import torch
 
 from Utils.data import TokenBatches
 from Utils.model import GPT
-from Utils.run import Run, parse_args
+from Utils.run import Run, run_script
 
 
 def explicit_attention(q, k, v):  # each (B, n_head, T, head_dim)
@@ -30,9 +30,7 @@ def explicit_attention(q, k, v):  # each (B, n_head, T, head_dim)
 
 def main(args):
     torch.manual_seed(args.seed)
-    args.require("tf32")
     torch.set_float32_matmul_precision("high")
-    args.require("bfloat16")
     batches = TokenBatches(args)
     model = GPT(
         args.config,
@@ -54,4 +52,4 @@ def main(args):
 
 
 if __name__ == "__main__":
-    main(parse_args(__doc__))
+    run_script(main, __doc__)

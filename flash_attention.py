@@ -7,8 +7,8 @@ the backward pass: more arithmetic, far less traffic, memory linear in T. Being 
 attention is causal, it skips the tiles above the diagonal.
 
 Parent: torch_compile
-Needs:  nothing; torch takes the first of its kernels that can, and the run's record says which
-Gains:  time and memory, the more the longer the sequence
+Needs:  tf32, bfloat16, compile; torch takes the first of its attention kernels that can run
+Gains:  time, memory: the more the longer the sequence
 Costs:  sums in another order, so other rounding
 See:    Dao et al. 2022, FlashAttention (NeurIPS)
 """
@@ -17,7 +17,7 @@ import torch
 
 from Utils.data import TokenBatches
 from Utils.model import GPT
-from Utils.run import Run, parse_args
+from Utils.run import Run, run_script
 
 
 def flash_attention(q, k, v):  # each (B, n_head, T, head_dim)
@@ -26,9 +26,7 @@ def flash_attention(q, k, v):  # each (B, n_head, T, head_dim)
 
 def main(args):
     torch.manual_seed(args.seed)
-    args.require("tf32")
     torch.set_float32_matmul_precision("high")
-    args.require("bfloat16")
     batches = TokenBatches(args)
     model = GPT(
         args.config,
@@ -36,7 +34,6 @@ def main(args):
         vocab_size=50_257,
         loss=torch.nn.functional.cross_entropy,
     ).to(args.device)
-    args.require("compile")
     model = torch.compile(model)
     optimizer = torch.optim.AdamW(model.parameters())
 
@@ -52,4 +49,4 @@ def main(args):
 
 
 if __name__ == "__main__":
-    main(parse_args(__doc__))
+    run_script(main, __doc__)

@@ -6,9 +6,9 @@ each reads and writes memory. Fused, every number is read once, updated in regis
 once. The arithmetic is the same.
 
 Parent: flash_attention
-Needs:  nothing
-Gains:  time in the optimizer, and its temporaries; the same whatever the batch, so the smaller the
-        batch, the more it shows
+Needs:  tf32, bfloat16, compile
+Gains:  time, memory: in the optimizer, and its temporaries; the same whatever the batch, so it
+        shows most with a small one
 Costs:  nothing known
 See:    torch.optim.AdamW in PyTorch's documentation, on fused
 """
@@ -17,7 +17,7 @@ import torch
 
 from Utils.data import TokenBatches
 from Utils.model import GPT
-from Utils.run import Run, parse_args
+from Utils.run import Run, run_script
 
 
 def flash_attention(q, k, v):  # each (B, n_head, T, head_dim)
@@ -26,9 +26,7 @@ def flash_attention(q, k, v):  # each (B, n_head, T, head_dim)
 
 def main(args):
     torch.manual_seed(args.seed)
-    args.require("tf32")
     torch.set_float32_matmul_precision("high")
-    args.require("bfloat16")
     batches = TokenBatches(args)
     model = GPT(
         args.config,
@@ -36,7 +34,6 @@ def main(args):
         vocab_size=50_257,
         loss=torch.nn.functional.cross_entropy,
     ).to(args.device)
-    args.require("compile")
     model = torch.compile(model)
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
 
@@ -52,4 +49,4 @@ def main(args):
 
 
 if __name__ == "__main__":
-    main(parse_args(__doc__))
+    run_script(main, __doc__)

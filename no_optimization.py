@@ -6,7 +6,7 @@ operation is a kernel of its own, launched one after the other from Python.
 
 Parent: none
 Needs:  nothing
-Gains:  nothing; it is what the others gain on
+Gains:  nothing: it is what the others gain on
 Costs:  the most time and the most memory of all
 See:    Radford et al. 2019, Language Models are Unsupervised Multitask Learners
 """
@@ -15,7 +15,7 @@ import torch
 
 from Utils.data import TokenBatches
 from Utils.model import GPT
-from Utils.run import Run, parse_args
+from Utils.run import Run, run_script
 
 
 def explicit_attention(q, k, v):  # each (B, n_head, T, head_dim)
@@ -49,4 +49,4 @@ def main(args):
 
 
 if __name__ == "__main__":
-    main(parse_args(__doc__))
+    run_script(main, __doc__)

@@ -5,8 +5,8 @@ float32. Tensor cores multiply small matrices in one instruction, where the ordi
 number by number. Nothing is stored differently: memory traffic and capacity stay what they were.
 
 Parent: no_optimization
-Needs:  an NVIDIA GPU of compute capability 8.0 or newer; most CPUs have nothing like it
-Gains:  time, where matrix products dominate
+Needs:  tf32; most CPUs have nothing like it
+Gains:  time: where matrix products dominate
 Costs:  13 bits of the inputs' mantissas, in matrix products alone
 See:    NVIDIA A100 Tensor Core GPU Architecture, 2020, on TF32
 """
@@ -15,7 +15,7 @@ import torch
 
 from Utils.data import TokenBatches
 from Utils.model import GPT
-from Utils.run import Run, parse_args
+from Utils.run import Run, run_script
 
 
 def explicit_attention(q, k, v):  # each (B, n_head, T, head_dim)
@@ -28,7 +28,6 @@ def explicit_attention(q, k, v):  # each (B, n_head, T, head_dim)
 
 def main(args):
     torch.manual_seed(args.seed)
-    args.require("tf32")
     torch.set_float32_matmul_precision("high")
     batches = TokenBatches(args)
     model = GPT(
@@ -50,4 +49,4 @@ def main(args):
 
 
 if __name__ == "__main__":
-    main(parse_args(__doc__))
+    run_script(main, __doc__)

@@ -6,8 +6,8 @@ Inductor fuses neighbours: bias, GELU, LayerNorm, casts, mask and softmax stay i
 is left is fewer kernels, less memory traffic, and a plain list of launches in place of modules.
 
 Parent: brainFloat16
-Needs:  Triton on a GPU of compute capability 7.0 or newer, a C++ compiler on a CPU
-Gains:  time in everything that is not a matrix product, and activation memory
+Needs:  tf32, bfloat16, compile
+Gains:  time, memory: in everything that is not a matrix product, and of activations
 Costs:  a long first step; another compilation whenever a shape changes
 See:    Ansel et al. 2024, PyTorch 2 (ASPLOS)
 """
@@ -16,7 +16,7 @@ import torch
 
 from Utils.data import TokenBatches
 from Utils.model import GPT
-from Utils.run import Run, parse_args
+from Utils.run import Run, run_script
 
 
 def explicit_attention(q, k, v):  # each (B, n_head, T, head_dim)
@@ -29,9 +29,7 @@ def explicit_attention(q, k, v):  # each (B, n_head, T, head_dim)
 
 def main(args):
     torch.manual_seed(args.seed)
-    args.require("tf32")
     torch.set_float32_matmul_precision("high")
-    args.require("bfloat16")
     batches = TokenBatches(args)
     model = GPT(
         args.config,
@@ -39,7 +37,6 @@ def main(args):
         vocab_size=50_257,
         loss=torch.nn.functional.cross_entropy,
     ).to(args.device)
-    args.require("compile")
     model = torch.compile(model)
     optimizer = torch.optim.AdamW(model.parameters())
 
@@ -55,4 +52,4 @@ def main(args):
 
 
 if __name__ == "__main__":
-    main(parse_args(__doc__))
+    run_script(main, __doc__)

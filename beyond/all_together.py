@@ -6,8 +6,8 @@ second pass over the logits, the slower product kernels, and the host's two wait
 launches run ahead of the device.
 
 Parent: fused_cross_entropy
-Needs:  Triton, so an NVIDIA or AMD GPU
-Gains:  what its parts gain; a host that waits for nothing hides its launches entirely
+Needs:  tf32, bfloat16, compile, triton, pinned_memory
+Gains:  time, memory: what its parts gain; a host that waits for nothing hides its launches
 Costs:  a first step of minutes; the logits; losses that are seen at the end only
 See:    the scripts whose lines it takes: max_autotune, asynchronous_logging, prefetching_loader
 """
@@ -18,7 +18,7 @@ import torch
 
 from Utils.data import TokenBatches
 from Utils.model import GPT
-from Utils.run import Run, parse_args
+from Utils.run import Run, run_script
 
 try:
     import triton
@@ -109,10 +109,7 @@ def cross_entropy(logits, targets):  # (B * T, 50_304), (B * T,)
 
 def main(args):
     torch.manual_seed(args.seed)
-    args.require("tf32")
     torch.set_float32_matmul_precision("high")
-    args.require("bfloat16")
-    args.require("triton")
     batches = TokenBatches(args)
     model = GPT(
         args.config,
@@ -120,12 +117,10 @@ def main(args):
         vocab_size=50_304,
         loss=cross_entropy,
     ).to(args.device)
-    args.require("compile")
     # otherwise the ten fastest of each product are printed
     torch._inductor.config.autotune_num_choices_displayed = 0
     model = torch.compile(model, mode="max-autotune-no-cudagraphs")
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
-    args.require("pinned_memory")
 
     with Run(args, model, optimizer) as run:
         for idx, targets in run.steps(batches):
@@ -141,4 +136,4 @@ def main(args):
 
 
 if __name__ == "__main__":
-    main(parse_args(__doc__))
+    run_script(main, __doc__)

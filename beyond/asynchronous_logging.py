@@ -7,8 +7,8 @@ the device from ordinary, pageable memory waits too until all that was queued be
 the host gets ahead by no more than the end of a step and the drawing of the next batch.
 
 Parent: padded_vocabulary
-Needs:  nothing; on a CPU, which has no queue, no effect is to be expected
-Gains:  the device's idle time between the last kernel of a step and the copy of the next batch
+Needs:  tf32, bfloat16, compile; on a CPU, which has no queue, expect no effect
+Gains:  time: the device's idle time between the last kernel of a step and the next batch's copy
 Costs:  no loss to be seen while it trains, and none to stop at; a scalar on the device a step
 See:    PyTorch's Performance Tuning Guide, on avoiding unnecessary CPU-GPU synchronization
 """
@@ -17,7 +17,7 @@ import torch
 
 from Utils.data import TokenBatches
 from Utils.model import GPT
-from Utils.run import Run, parse_args
+from Utils.run import Run, run_script
 
 
 def flash_attention(q, k, v):  # each (B, n_head, T, head_dim)
@@ -30,9 +30,7 @@ def cross_entropy(logits, targets):  # (B * T, 50_304), (B * T,)
 
 def main(args):
     torch.manual_seed(args.seed)
-    args.require("tf32")
     torch.set_float32_matmul_precision("high")
-    args.require("bfloat16")
     batches = TokenBatches(args)
     model = GPT(
         args.config,
@@ -40,7 +38,6 @@ def main(args):
         vocab_size=50_304,
         loss=cross_entropy,
     ).to(args.device)
-    args.require("compile")
     model = torch.compile(model)
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
 
@@ -56,4 +53,4 @@ def main(args):
 
 
 if __name__ == "__main__":
-    main(parse_args(__doc__))
+    run_script(main, __doc__)

@@ -7,8 +7,8 @@ one's. What is kept for longer is therefore cloned, and gradients are dropped be
 replay, by set_to_none: kept and added to, they would be overwritten.
 
 Parent: asynchronous_logging
-Needs:  a CUDA GPU; shapes and addresses that stay the same
-Gains:  the time between kernels, so most where they are short: small batches, small models
+Needs:  tf32, bfloat16, compile, cuda_graphs; shapes and addresses that stay the same
+Gains:  time: between kernels, so most where they are short: small batches, small models
 Costs:  memory that the graphs keep for themselves; two slow steps, to warm up and to record
 See:    Nguyen et al. 2021, Accelerating PyTorch with CUDA Graphs (PyTorch's blog)
 """
@@ -17,7 +17,7 @@ import torch
 
 from Utils.data import TokenBatches
 from Utils.model import GPT
-from Utils.run import Run, parse_args
+from Utils.run import Run, run_script
 
 
 def flash_attention(q, k, v):  # each (B, n_head, T, head_dim)
@@ -30,9 +30,7 @@ def cross_entropy(logits, targets):  # (B * T, 50_304), (B * T,)
 
 def main(args):
     torch.manual_seed(args.seed)
-    args.require("tf32")
     torch.set_float32_matmul_precision("high")
-    args.require("bfloat16")
     batches = TokenBatches(args)
     model = GPT(
         args.config,
@@ -40,8 +38,6 @@ def main(args):
         vocab_size=50_304,
         loss=cross_entropy,
     ).to(args.device)
-    args.require("compile")
-    args.require("cuda_graphs")
     model = torch.compile(model, mode="reduce-overhead")
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
 
@@ -57,4 +53,4 @@ def main(args):
 
 
 if __name__ == "__main__":
-    main(parse_args(__doc__))
+    run_script(main, __doc__)

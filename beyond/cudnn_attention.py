@@ -6,9 +6,9 @@ shared memory by themselves, and copies that run while they multiply. cuDNN pick
 kernel for the shape and the very GPU that does. What is computed is the same, tile by tile.
 
 Parent: fused_optimizer
-Needs:  an NVIDIA GPU of compute capability 8.0 or newer, cuDNN 9; made for 9.0 and newer
-Gains:  time in attention, the more the longer the sequence, where the parent does not run it
-        already: on such GPUs torch may take it by itself, and the run's record says which ran
+Needs:  tf32, bfloat16, compile, cudnn_attention
+Gains:  time: in attention, the more the longer the sequence, where the parent does not run it
+        already: on such GPUs torch may take it by itself, which make profile shows
 Costs:  sums in another order; its backward pass is not deterministic
 See:    Shah et al. 2024, FlashAttention-3, on what Hopper offers to attention
 """
@@ -18,7 +18,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from Utils.data import TokenBatches
 from Utils.model import GPT
-from Utils.run import Run, parse_args
+from Utils.run import Run, run_script
 
 
 def cudnn_attention(q, k, v):  # each (B, n_head, T, head_dim)
@@ -28,10 +28,7 @@ def cudnn_attention(q, k, v):  # each (B, n_head, T, head_dim)
 
 def main(args):
     torch.manual_seed(args.seed)
-    args.require("tf32")
     torch.set_float32_matmul_precision("high")
-    args.require("bfloat16")
-    args.require("cudnn_attention")
     batches = TokenBatches(args)
     model = GPT(
         args.config,
@@ -39,7 +36,6 @@ def main(args):
         vocab_size=50_257,
         loss=torch.nn.functional.cross_entropy,
     ).to(args.device)
-    args.require("compile")
     model = torch.compile(model)
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
 
@@ -55,4 +51,4 @@ def main(args):
 
 
 if __name__ == "__main__":
-    main(parse_args(__doc__))
+    run_script(main, __doc__)

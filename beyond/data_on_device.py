@@ -6,8 +6,8 @@ kernel that gathers rows: no worker, no copy, no waiting, and the host can run s
 device.
 
 Parent: asynchronous_logging
-Needs:  a corpus that fits into the device's memory
-Gains:  the copies of each step, and with them the last wait of the loop
+Needs:  tf32, bfloat16, compile; a corpus that fits into the device's memory
+Gains:  time: the copies of each step, and with them the last wait of the loop
 Costs:  4 bytes a token of the corpus; the copy of all of it before the first step
 See:    github.com/KellerJordan/cifar10-loader, which keeps all images on the GPU
 """
@@ -16,7 +16,7 @@ import torch
 
 from Utils.data import TokenBatches
 from Utils.model import GPT
-from Utils.run import Run, parse_args
+from Utils.run import Run, run_script
 
 
 def flash_attention(q, k, v):  # each (B, n_head, T, head_dim)
@@ -41,9 +41,7 @@ class BatchesOnDevice(TokenBatches):
 
 def main(args):
     torch.manual_seed(args.seed)
-    args.require("tf32")
     torch.set_float32_matmul_precision("high")
-    args.require("bfloat16")
     batches = BatchesOnDevice(args)
     model = GPT(
         args.config,
@@ -51,7 +49,6 @@ def main(args):
         vocab_size=50_304,
         loss=cross_entropy,
     ).to(args.device)
-    args.require("compile")
     model = torch.compile(model)
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
 
@@ -66,4 +63,4 @@ def main(args):
 
 
 if __name__ == "__main__":
-    main(parse_args(__doc__))
+    run_script(main, __doc__)

@@ -6,8 +6,8 @@ run time may come out as another kernel the next time. Here torch takes kernels 
 sorts before it adds, and Inductor decides by rule instead of by stopwatch.
 
 Parent: fused_optimizer
-Needs:  nothing; an operation that has no such kernel raises
-Gains:  nothing but repeatability, on the same device with the same versions
+Needs:  tf32, bfloat16, compile; an operation that has no such kernel raises
+Gains:  nothing: but repeatability, on the same device with the same versions
 Costs:  time, in the kernels that are replaced
 See:    PyTorch's documentation, Reproducibility
 """
@@ -18,7 +18,7 @@ import torch
 
 from Utils.data import TokenBatches
 from Utils.model import GPT
-from Utils.run import Run, parse_args
+from Utils.run import Run, run_script
 
 
 def flash_attention(q, k, v):  # each (B, n_head, T, head_dim)
@@ -31,9 +31,7 @@ def main(args):
     torch.use_deterministic_algorithms(True)
     # filling torch.empty costs time and only shows bugs: nothing here reads what was not written
     torch.utils.deterministic.fill_uninitialized_memory = False
-    args.require("tf32")
     torch.set_float32_matmul_precision("high")
-    args.require("bfloat16")
     batches = TokenBatches(args)
     model = GPT(
         args.config,
@@ -41,7 +39,6 @@ def main(args):
         vocab_size=50_257,
         loss=torch.nn.functional.cross_entropy,
     ).to(args.device)
-    args.require("compile")
     model = torch.compile(model)
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
 
@@ -57,4 +54,4 @@ def main(args):
 
 
 if __name__ == "__main__":
-    main(parse_args(__doc__))
+    run_script(main, __doc__)

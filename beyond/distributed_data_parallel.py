@@ -6,7 +6,8 @@ computed, so communication hides behind arithmetic. The model is wrapped before 
 the compiled graph is cut where buckets end, else all gradients would come at once, at its end.
 
 Parent: asynchronous_logging
-Needs:  nothing; for a gain, several GPUs: make ddp GPUS=4, or torchrun
+Needs:  tf32, bfloat16, compile, distributed; for a gain several GPUs: make ddp GPUS=4, or
+        torchrun
 Gains:  time: each of N processes computes 1/N of the batch
 Costs:  an all-reduce of all gradients in every step; the whole model and its state in each process
 See:    Li et al. 2020, PyTorch Distributed: Experiences on Accelerating Data Parallel Training
@@ -17,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from Utils.data import TokenBatches
 from Utils.model import GPT
-from Utils.run import Run, parse_args
+from Utils.run import Run, run_script
 
 
 def flash_attention(q, k, v):  # each (B, n_head, T, head_dim)
@@ -30,10 +31,7 @@ def cross_entropy(logits, targets):  # (B * T, 50_304), (B * T,)
 
 def main(args):
     torch.manual_seed(args.seed)
-    args.require("tf32")
     torch.set_float32_matmul_precision("high")
-    args.require("bfloat16")
-    args.require_ranks()
     torch.distributed.init_process_group(args.backend, timeout=args.patience)
     batches = TokenBatches(args)
     model = GPT(
@@ -45,7 +43,6 @@ def main(args):
     model = DistributedDataParallel(
         model, bucket_cap_mb=args.bucket_mb, gradient_as_bucket_view=True
     )
-    args.require("compile")
     model = torch.compile(model)
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
 
@@ -61,4 +58,4 @@ def main(args):
 
 
 if __name__ == "__main__":
-    main(parse_args(__doc__))
+    run_script(main, __doc__)

@@ -6,8 +6,8 @@ Where one overflowed, the update is skipped and the scale halved. Tensor cores f
 capability 7.0 on multiply float16, so this is the way for those that know no bfloat16.
 
 Parent: tensorFloat32
-Needs:  a GPU; on NVIDIA's, compute capability 7.0 or newer, whether it has TF32 or not
-Gains:  time, and the memory of activations that are kept in 16 bits
+Needs:  float16
+Gains:  time, memory: activations are kept in 16 bits
 Costs:  range; updates that are skipped, the first ones often; a look at each gradient for infinity,
         whose result the host waits for every step
 See:    Micikevicius et al. 2018, Mixed Precision Training (ICLR)
@@ -17,7 +17,7 @@ import torch
 
 from Utils.data import TokenBatches
 from Utils.model import GPT
-from Utils.run import Run, parse_args
+from Utils.run import Run, run_script
 
 
 def explicit_attention(q, k, v):  # each (B, n_head, T, head_dim)
@@ -30,7 +30,6 @@ def explicit_attention(q, k, v):  # each (B, n_head, T, head_dim)
 
 def main(args):
     torch.manual_seed(args.seed)
-    args.require("float16")
     torch.set_float32_matmul_precision("high")
     batches = TokenBatches(args)
     model = GPT(
@@ -55,4 +54,4 @@ def main(args):
 
 
 if __name__ == "__main__":
-    main(parse_args(__doc__))
+    run_script(main, __doc__)

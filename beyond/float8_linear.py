@@ -6,8 +6,8 @@ anew every step; gradients take E5M2, which has more range. Finding the largest 
 read each operand once more: that pays only where the products are large enough to hide it.
 
 Parent: padded_vocabulary
-Needs:  the package torchao; an NVIDIA GPU of compute capability 8.9 or newer, or an AMD MI300
-Gains:  time, where matrices are large; at GPT-2 124M's width casts may cost more than is won
+Needs:  tf32, bfloat16, compile, float8, package torchao
+Gains:  time: where matrices are large; at GPT-2 124M's width casts may cost more than is won
 Costs:  all but 3 or 2 bits of the operands' mantissas; the casts; sizes that are multiples of 16
 See:    Micikevicius et al. 2022, FP8 Formats for Deep Learning
 """
@@ -16,7 +16,7 @@ import torch
 
 from Utils.data import TokenBatches
 from Utils.model import GPT
-from Utils.run import Run, parse_args
+from Utils.run import Run, run_script
 
 
 def flash_attention(q, k, v):  # each (B, n_head, T, head_dim)
@@ -29,9 +29,7 @@ def cross_entropy(logits, targets):  # (B * T, 50_304), (B * T,)
 
 def main(args):
     torch.manual_seed(args.seed)
-    args.require("tf32")
     torch.set_float32_matmul_precision("high")
-    args.require("bfloat16")
     batches = TokenBatches(args)
     model = GPT(
         args.config,
@@ -39,12 +37,9 @@ def main(args):
         vocab_size=50_304,
         loss=cross_entropy,
     ).to(args.device)
-    args.require("float8")
-    args.require("torchao")
     from torchao.float8 import convert_to_float8_training  # here, so that --help does without
 
     convert_to_float8_training(model, module_filter_fn=lambda layer, name: name != "lm_head")
-    args.require("compile")
     model = torch.compile(model)
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
 
@@ -60,4 +55,4 @@ def main(args):
 
 
 if __name__ == "__main__":
-    main(parse_args(__doc__))
+    run_script(main, __doc__)

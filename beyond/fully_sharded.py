@@ -7,7 +7,8 @@ Blocks are compiled one by one, between these exchanges, and the loss by itself.
 and head are one tensor, so it belongs to the root, which keeps it gathered from end to end.
 
 Parent: asynchronous_logging
-Needs:  nothing; for a gain, several GPUs: make ddp T=fully_sharded GPUS=4, or torchrun
+Needs:  tf32, bfloat16, compile, distributed; for a gain several GPUs:
+        make ddp T=fully_sharded GPUS=4, or torchrun
 Gains:  memory: weights, gradients and state in N parts, and so models that no one GPU holds
 Costs:  half as much communication again as one all-reduce, in each layer's way
 See:    Zhao et al. 2023, PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel
@@ -19,7 +20,7 @@ from torch.distributed.fsdp import fully_shard
 
 from Utils.data import TokenBatches
 from Utils.model import GPT
-from Utils.run import Run, parse_args
+from Utils.run import Run, run_script
 
 
 def flash_attention(q, k, v):  # each (B, n_head, T, head_dim)
@@ -33,10 +34,7 @@ def cross_entropy(logits, targets):  # (B * T, 50_304), (B * T,)
 
 def main(args):
     torch.manual_seed(args.seed)
-    args.require("tf32")
     torch.set_float32_matmul_precision("high")
-    args.require("bfloat16")
-    args.require_ranks()
     torch.distributed.init_process_group(args.backend, timeout=args.patience)
     batches = TokenBatches(args)
     model = GPT(
@@ -45,7 +43,6 @@ def main(args):
         vocab_size=50_304,
         loss=cross_entropy,
     ).to(args.device)
-    args.require("compile")
     mesh = init_device_mesh(args.device.type, (args.world_size,))
     for block in model.h:
         block.compile()  # they all run one graph, which is compiled once
@@ -65,4 +62,4 @@ def main(args):
 
 
 if __name__ == "__main__":
-    main(parse_args(__doc__))
+    run_script(main, __doc__)

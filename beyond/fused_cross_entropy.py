@@ -6,8 +6,8 @@ gradient in its place, softmax less 1 at the target. Arithmetic is float32, in r
 sees the row in its own type, once in and once out. What is left for the backward pass is a factor.
 
 Parent: padded_vocabulary
-Needs:  Triton, so an NVIDIA or AMD GPU
-Gains:  memory: one tensor of the logits' size; time: the backward pass does not read them again
+Needs:  tf32, bfloat16, compile, triton
+Gains:  memory, time: one tensor of the logits' size; the backward pass does not read them again
 Costs:  the logits themselves; in float16, gradients too small for it, before loss scaling helps
 See:    Hsu et al. 2024, Liger Kernel; Milakov and Gimelshein 2018, Online normalizer calculation
 """
@@ -18,7 +18,7 @@ import torch
 
 from Utils.data import TokenBatches
 from Utils.model import GPT
-from Utils.run import Run, parse_args
+from Utils.run import Run, run_script
 
 try:
     import triton
@@ -109,10 +109,7 @@ def cross_entropy(logits, targets):  # (B * T, 50_304), (B * T,)
 
 def main(args):
     torch.manual_seed(args.seed)
-    args.require("tf32")
     torch.set_float32_matmul_precision("high")
-    args.require("bfloat16")
-    args.require("triton")
     batches = TokenBatches(args)
     model = GPT(
         args.config,
@@ -120,7 +117,6 @@ def main(args):
         vocab_size=50_304,
         loss=cross_entropy,
     ).to(args.device)
-    args.require("compile")
     model = torch.compile(model)
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
 
@@ -136,4 +132,4 @@ def main(args):
 
 
 if __name__ == "__main__":
-    main(parse_args(__doc__))
+    run_script(main, __doc__)

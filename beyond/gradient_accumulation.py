@@ -6,7 +6,7 @@ of the activations and logits is there at once. This is how a batch is trained t
 where it does fit, products of fewer rows use the device less well.
 
 Parent: fused_optimizer
-Needs:  a batch size that is a multiple of 4
+Needs:  tf32, bfloat16, compile, batch multiple of 4
 Gains:  memory: up to three quarters of the activations
 Costs:  time: four times as many launches, on smaller products, and gradients that are read and
         written to be added up; while they are, a compiled backward's own are there as well
@@ -17,7 +17,7 @@ import torch
 
 from Utils.data import TokenBatches
 from Utils.model import GPT
-from Utils.run import Run, parse_args
+from Utils.run import Run, run_script
 
 
 def flash_attention(q, k, v):  # each (B, n_head, T, head_dim)
@@ -26,10 +26,7 @@ def flash_attention(q, k, v):  # each (B, n_head, T, head_dim)
 
 def main(args):
     torch.manual_seed(args.seed)
-    args.require("tf32")
     torch.set_float32_matmul_precision("high")
-    args.require("bfloat16")
-    args.require_batch_multiple(4)
     batches = TokenBatches(args)
     model = GPT(
         args.config,
@@ -37,7 +34,6 @@ def main(args):
         vocab_size=50_257,
         loss=torch.nn.functional.cross_entropy,
     ).to(args.device)
-    args.require("compile")
     model = torch.compile(model)
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
 
@@ -56,4 +52,4 @@ def main(args):
 
 
 if __name__ == "__main__":
-    main(parse_args(__doc__))
+    run_script(main, __doc__)

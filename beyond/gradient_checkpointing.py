@@ -6,7 +6,7 @@ more. The compiler sees the mark and puts the second forward into the backward g
 fused like the rest. Memory for activations then grows by one tensor a block in place of a dozen.
 
 Parent: fused_optimizer
-Needs:  nothing
+Needs:  tf32, bfloat16, compile
 Gains:  memory: most of the blocks' activations, so the more, the more tokens a step
 Costs:  time: the blocks' forward once more, up to a third of a step's arithmetic
 See:    Chen et al. 2016, Training Deep Nets with Sublinear Memory Cost
@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 from Utils.data import TokenBatches
 from Utils.model import GPT
-from Utils.run import Run, parse_args
+from Utils.run import Run, run_script
 
 
 def flash_attention(q, k, v):  # each (B, n_head, T, head_dim)
@@ -31,9 +31,7 @@ def recompute(block):
 
 def main(args):
     torch.manual_seed(args.seed)
-    args.require("tf32")
     torch.set_float32_matmul_precision("high")
-    args.require("bfloat16")
     batches = TokenBatches(args)
     model = GPT(
         args.config,
@@ -43,7 +41,6 @@ def main(args):
     ).to(args.device)
     for block in model.h:
         recompute(block)
-    args.require("compile")
     model = torch.compile(model)
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
 
@@ -59,4 +56,4 @@ def main(args):
 
 
 if __name__ == "__main__":
-    main(parse_args(__doc__))
+    run_script(main, __doc__)

@@ -4,8 +4,8 @@ A communication hook casts each full bucket, sums it in bfloat16 over the proces
 mean back to float32. It pays where links between GPUs are slow against what they compute.
 
 Parent: distributed_data_parallel
-Needs:  NCCL, so NVIDIA or AMD GPUs; a gain only with several
-Gains:  time, where a step waits for its communication: half of its bytes
+Needs:  tf32, bfloat16, compile, distributed, nccl; for a gain several GPUs
+Gains:  time: where a step waits for its communication, half of its bytes
 Costs:  gradients with 8 significant bits, summed in as many
 See:    PyTorch's documentation of torch.distributed.algorithms.ddp_comm_hooks
 """
@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from Utils.data import TokenBatches
 from Utils.model import GPT
-from Utils.run import Run, parse_args
+from Utils.run import Run, run_script
 
 
 def flash_attention(q, k, v):  # each (B, n_head, T, head_dim)
@@ -29,11 +29,7 @@ def cross_entropy(logits, targets):  # (B * T, 50_304), (B * T,)
 
 def main(args):
     torch.manual_seed(args.seed)
-    args.require("tf32")
     torch.set_float32_matmul_precision("high")
-    args.require("bfloat16")
-    args.require_ranks()
-    args.require("nccl")
     torch.distributed.init_process_group(args.backend, timeout=args.patience)
     batches = TokenBatches(args)
     model = GPT(
@@ -46,7 +42,6 @@ def main(args):
         model, bucket_cap_mb=args.bucket_mb, gradient_as_bucket_view=True
     )
     model.register_comm_hook(None, bf16_compress_hook)
-    args.require("compile")
     model = torch.compile(model)
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
 
@@ -62,4 +57,4 @@ def main(args):
 
 
 if __name__ == "__main__":
-    main(parse_args(__doc__))
+    run_script(main, __doc__)

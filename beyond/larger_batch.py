@@ -6,8 +6,8 @@ batch is doubled until the parent, in a process of its own for a few steps, is o
 CPU, which has memory enough, as long as it pays and the search is shorter than the run.
 
 Parent: fused_optimizer
-Needs:  nothing
-Gains:  tokens a second, until the device is busy throughout
+Needs:  tf32, bfloat16, compile
+Gains:  time: more tokens a second, until the device is busy throughout
 Costs:  memory, all of it; fewer updates from the same tokens, so another learning rate
 See:    McCandlish et al. 2018, An Empirical Model of Large-Batch Training
 """
@@ -17,7 +17,7 @@ import torch
 from Utils.data import TokenBatches
 from Utils.launch import trials
 from Utils.model import GPT
-from Utils.run import Run, parse_args
+from Utils.run import Run, run_script
 
 
 def flash_attention(q, k, v):  # each (B, n_head, T, head_dim)
@@ -26,10 +26,8 @@ def flash_attention(q, k, v):  # each (B, n_head, T, head_dim)
 
 def main(args):
     torch.manual_seed(args.seed)
-    args.require("tf32")
     torch.set_float32_matmul_precision("high")
-    args.require("bfloat16")
-    args.batch_size = trials.largest_batch(args, "fused_optimizer")
+    args.batch_size = trials.largest_batch(args, "fused_optimizer", at_most=4096)
     batches = TokenBatches(args)
     model = GPT(
         args.config,
@@ -37,7 +35,6 @@ def main(args):
         vocab_size=50_257,
         loss=torch.nn.functional.cross_entropy,
     ).to(args.device)
-    args.require("compile")
     model = torch.compile(model)
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
 
@@ -53,4 +50,4 @@ def main(args):
 
 
 if __name__ == "__main__":
-    main(parse_args(__doc__))
+    run_script(main, __doc__)

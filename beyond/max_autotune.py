@@ -6,8 +6,8 @@ and in C++ on a CPU, times them and the library's, and keeps the fastest. A kern
 also do what follows a product, bias, GELU or a cast, while the tile is still on the chip.
 
 Parent: fused_optimizer
-Needs:  what torch.compile does
-Gains:  time in matrix products, where one of the generated kernels beats the library's
+Needs:  tf32, bfloat16, compile
+Gains:  time: in matrix products, where a generated kernel beats the library's
 Costs:  a much longer first step, minutes where nothing is in the cache; memory while it tries
 See:    torch.compile in PyTorch's documentation, on mode
 """
@@ -16,7 +16,7 @@ import torch
 
 from Utils.data import TokenBatches
 from Utils.model import GPT
-from Utils.run import Run, parse_args
+from Utils.run import Run, run_script
 
 
 def flash_attention(q, k, v):  # each (B, n_head, T, head_dim)
@@ -25,9 +25,7 @@ def flash_attention(q, k, v):  # each (B, n_head, T, head_dim)
 
 def main(args):
     torch.manual_seed(args.seed)
-    args.require("tf32")
     torch.set_float32_matmul_precision("high")
-    args.require("bfloat16")
     batches = TokenBatches(args)
     model = GPT(
         args.config,
@@ -35,7 +33,6 @@ def main(args):
         vocab_size=50_257,
         loss=torch.nn.functional.cross_entropy,
     ).to(args.device)
-    args.require("compile")
     # otherwise the ten fastest of each product are printed
     torch._inductor.config.autotune_num_choices_displayed = 0
     model = torch.compile(model, mode="max-autotune-no-cudagraphs")
@@ -53,4 +50,4 @@ def main(args):
 
 
 if __name__ == "__main__":
-    main(parse_args(__doc__))
+    run_script(main, __doc__)

@@ -5,7 +5,7 @@ half's stay in each process; the second half's backward adds to them, and what t
 averages is the sum of both. Without it each half would pay for communication of its own.
 
 Parent: distributed_data_parallel
-Needs:  a batch size that is a multiple of 2 in each process
+Needs:  tf32, bfloat16, compile, distributed, batch multiple of 2
 Gains:  memory: up to half of the activations, at the communication of one backward pass
 Costs:  time: twice as many launches, on smaller products
 See:    Li et al. 2020, PyTorch Distributed, section 3.2.4
@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from Utils.data import TokenBatches
 from Utils.model import GPT
-from Utils.run import Run, parse_args
+from Utils.run import Run, run_script
 
 
 def flash_attention(q, k, v):  # each (B, n_head, T, head_dim)
@@ -29,11 +29,7 @@ def cross_entropy(logits, targets):  # (B * T, 50_304), (B * T,)
 
 def main(args):
     torch.manual_seed(args.seed)
-    args.require("tf32")
     torch.set_float32_matmul_precision("high")
-    args.require("bfloat16")
-    args.require_ranks()
-    args.require_batch_multiple(2)
     torch.distributed.init_process_group(args.backend, timeout=args.patience)
     batches = TokenBatches(args)
     model = GPT(
@@ -45,7 +41,6 @@ def main(args):
     model = DistributedDataParallel(
         model, bucket_cap_mb=args.bucket_mb, gradient_as_bucket_view=True
     )
-    args.require("compile")
     model = torch.compile(model)
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
 
@@ -66,4 +61,4 @@ def main(args):
 
 
 if __name__ == "__main__":
-    main(parse_args(__doc__))
+    run_script(main, __doc__)

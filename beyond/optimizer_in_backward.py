@@ -6,7 +6,7 @@ while the backward pass is still on its way to the layers before. A compiled gra
 its gradients at its end, so blocks are compiled one by one: then a block's are the most that wait.
 
 Parent: fused_optimizer
-Needs:  nothing
+Needs:  tf32, bfloat16, compile
 Gains:  memory: nearly all gradients but the embedding's, which waits for both of its uses
 Costs:  an optimizer's calls for each parameter; gradients that nobody can clip or accumulate
 See:    Lv et al. 2023, Full Parameter Fine-tuning for Large Language Models with Limited Resources
@@ -16,7 +16,7 @@ import torch
 
 from Utils.data import TokenBatches
 from Utils.model import GPT
-from Utils.run import Run, parse_args
+from Utils.run import Run, run_script
 
 
 def flash_attention(q, k, v):  # each (B, n_head, T, head_dim)
@@ -25,9 +25,7 @@ def flash_attention(q, k, v):  # each (B, n_head, T, head_dim)
 
 def main(args):
     torch.manual_seed(args.seed)
-    args.require("tf32")
     torch.set_float32_matmul_precision("high")
-    args.require("bfloat16")
     batches = TokenBatches(args)
     model = GPT(
         args.config,
@@ -35,7 +33,6 @@ def main(args):
         vocab_size=50_257,
         loss=torch.compile(torch.nn.functional.cross_entropy),
     ).to(args.device)
-    args.require("compile")
     for block in model.h:
         block.compile()  # they all run one graph, which is compiled once
     optimizer = {p: torch.optim.AdamW([p], fused=True) for p in model.parameters()}
@@ -53,4 +50,4 @@ def main(args):
 
 
 if __name__ == "__main__":
-    main(parse_args(__doc__))
+    run_script(main, __doc__)

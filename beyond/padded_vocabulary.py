@@ -7,8 +7,8 @@ has those rows' numbers, and the loss leaves their logits out: their gradient is
 is the parent's.
 
 Parent: fused_optimizer
-Needs:  nothing
-Gains:  time in the products with the head; Inductor may have padded some by itself
+Needs:  tf32, bfloat16, compile
+Gains:  time: in the products with the head; Inductor may have padded some by itself
 Costs:  47 rows of weights and of AdamW's moments; 0.1% more arithmetic in the head
 See:    NVIDIA, Matrix Multiplication Background User's Guide, on tensor core requirements
 """
@@ -17,7 +17,7 @@ import torch
 
 from Utils.data import TokenBatches
 from Utils.model import GPT
-from Utils.run import Run, parse_args
+from Utils.run import Run, run_script
 
 
 def flash_attention(q, k, v):  # each (B, n_head, T, head_dim)
@@ -30,9 +30,7 @@ def cross_entropy(logits, targets):  # (B * T, 50_304), (B * T,)
 
 def main(args):
     torch.manual_seed(args.seed)
-    args.require("tf32")
     torch.set_float32_matmul_precision("high")
-    args.require("bfloat16")
     batches = TokenBatches(args)
     model = GPT(
         args.config,
@@ -40,7 +38,6 @@ def main(args):
         vocab_size=50_304,
         loss=cross_entropy,
     ).to(args.device)
-    args.require("compile")
     model = torch.compile(model)
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
 
@@ -56,4 +53,4 @@ def main(args):
 
 
 if __name__ == "__main__":
-    main(parse_args(__doc__))
+    run_script(main, __doc__)

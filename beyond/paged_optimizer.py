@@ -6,8 +6,8 @@ pages of them to the host in its favour, and they come back for the update: a pe
 ended the run is paid for in transfers.
 
 Parent: 8bit_optimizer
-Needs:  the package bitsandbytes; a GPU, as a CPU has nowhere to move pages to
-Gains:  nothing while everything fits; at the edge of memory, room for up to the optimizer's state
+Needs:  tf32, bfloat16, compile, bitsandbytes, managed_memory
+Gains:  memory: nothing while everything fits; at its edge, room for up to the optimizer's state
 Costs:  under pressure, moments that cross the bus every step
 See:    Dettmers et al. 2023, QLoRA: Efficient Finetuning of Quantized LLMs, on paged optimizers
 """
@@ -16,7 +16,7 @@ import torch
 
 from Utils.data import TokenBatches
 from Utils.model import GPT
-from Utils.run import Run, parse_args
+from Utils.run import Run, run_script
 
 
 def flash_attention(q, k, v):  # each (B, n_head, T, head_dim)
@@ -25,9 +25,7 @@ def flash_attention(q, k, v):  # each (B, n_head, T, head_dim)
 
 def main(args):
     torch.manual_seed(args.seed)
-    args.require("tf32")
     torch.set_float32_matmul_precision("high")
-    args.require("bfloat16")
     batches = TokenBatches(args)
     model = GPT(
         args.config,
@@ -35,10 +33,7 @@ def main(args):
         vocab_size=50_257,
         loss=torch.nn.functional.cross_entropy,
     ).to(args.device)
-    args.require("compile")
     model = torch.compile(model)
-    args.require("bitsandbytes")
-    args.require("managed_memory")
     from bitsandbytes.optim import PagedAdamW8bit  # here, so that --help does without the package
 
     # torch's defaults, spelled out, as bitsandbytes has others
@@ -58,4 +53,4 @@ def main(args):
 
 
 if __name__ == "__main__":
-    main(parse_args(__doc__))
+    run_script(main, __doc__)

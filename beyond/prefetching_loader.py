@@ -6,8 +6,8 @@ any kernel, and `.to` returns at once. So the host fetches and sends the next ba
 computes, and nothing in the loop waits for the device any more.
 
 Parent: asynchronous_logging
-Needs:  nothing; on a CPU workers take the cores that train
-Gains:  the wait for a batch, and the device's idle time while the host waits for the copy
+Needs:  tf32, bfloat16, compile; on a CPU workers take the cores that train
+Gains:  time: the wait for a batch, and the device's idle time while the host waits for the copy
 Costs:  seconds until the workers have imported torch; their memory, of which a run's peak knows
         nothing; handing over a batch, which can take longer than drawing it does here
 See:    A guide on good usage of non_blocking and pin_memory(), in PyTorch's tutorials
@@ -15,9 +15,9 @@ See:    A guide on good usage of non_blocking and pin_memory(), in PyTorch's tut
 
 import torch
 
-from Utils.data import DataLoader, TokenBatches
+from Utils.data import TokenBatches
 from Utils.model import GPT
-from Utils.run import Run, parse_args
+from Utils.run import Run, run_script
 
 
 def flash_attention(q, k, v):  # each (B, n_head, T, head_dim)
@@ -30,14 +30,15 @@ def cross_entropy(logits, targets):  # (B * T, 50_304), (B * T,)
 
 def main(args):
     torch.manual_seed(args.seed)
-    args.require("tf32")
     torch.set_float32_matmul_precision("high")
-    args.require("bfloat16")
-    batches = DataLoader(
-        TokenBatches(args),
+    batches = TokenBatches(args)
+    batches = torch.utils.data.DataLoader(
+        batches,
+        batch_size=None,  # each item is a batch already
         sampler=range(args.steps),  # one a step and in this order, whichever worker is done first
         num_workers=2,
         pin_memory=args.device.type == "cuda",  # pageable memory cannot be copied without waiting
+        **batches.worker_options,
     )
     model = GPT(
         args.config,
@@ -45,7 +46,6 @@ def main(args):
         vocab_size=50_304,
         loss=cross_entropy,
     ).to(args.device)
-    args.require("compile")
     model = torch.compile(model)
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
 
@@ -62,4 +62,4 @@ def main(args):
 
 
 if __name__ == "__main__":
-    main(parse_args(__doc__))
+    run_script(main, __doc__)

@@ -7,8 +7,8 @@ less than half of that is rounded off. AdamW's are about the learning rate, 0.00
 they come: the weights of LayerNorm, which start at 1.0, do not move at all.
 
 Parent: fused_optimizer
-Needs:  bfloat16 in hardware
-Gains:  memory: 8 bytes a parameter; time in the update, and that of the casts
+Needs:  tf32, bfloat16, compile
+Gains:  memory, time: 8 bytes a parameter; the update, and the casts
 Costs:  updates smaller than half a unit in the weight's last place; loss, the more the longer
 See:    Zamirai et al. 2020, Revisiting BFloat16 Training
 """
@@ -17,7 +17,7 @@ import torch
 
 from Utils.data import TokenBatches
 from Utils.model import GPT
-from Utils.run import Run, parse_args
+from Utils.run import Run, run_script
 
 
 def flash_attention(q, k, v):  # each (B, n_head, T, head_dim)
@@ -30,9 +30,7 @@ def cross_entropy(logits, targets):  # in bfloat16 a loss of 11 is a multiple of
 
 def main(args):
     torch.manual_seed(args.seed)
-    args.require("tf32")
     torch.set_float32_matmul_precision("high")
-    args.require("bfloat16")
     batches = TokenBatches(args)
     model = GPT(
         args.config,
@@ -40,7 +38,6 @@ def main(args):
         vocab_size=50_257,
         loss=cross_entropy,
     ).to(args.device, torch.bfloat16)
-    args.require("compile")
     model = torch.compile(model)
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
 
@@ -55,4 +52,4 @@ def main(args):
 
 
 if __name__ == "__main__":
-    main(parse_args(__doc__))
+    run_script(main, __doc__)

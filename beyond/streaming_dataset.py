@@ -6,8 +6,8 @@ the device notices nothing. When they do not, it waits. The share of the time th
 data stands in its note where it is above a tenth, and in the column data_ms.
 
 Parent: prefetching_loader
-Needs:  the packages datasets and tiktoken; a corpus of text, so not the synthetic one
-Gains:  no time in a step; it starts at once on a corpus of any size, and needs no disk for it
+Needs:  tf32, bfloat16, compile, text, package datasets, package tiktoken
+Gains:  nothing: no time in a step; it starts at once on a corpus of any size, and needs no disk
 Costs:  the workers' cores; other batches than the other scripts', so its losses stand alone; a
         corpus of one file keeps only one worker busy
 See:    Hugging Face, Datasets, on streaming and on torch's DataLoader
@@ -15,11 +15,9 @@ See:    Hugging Face, Datasets, on streaming and on torch's DataLoader
 
 import torch
 
-from Utils.corpus import tokenize
-from Utils.corpus.tokenize import END_OF_TEXT
-from Utils.data import DataLoader, StreamedBatches
+from Utils.data import END_OF_TEXT, StreamedBatches, gpt2_encoding
 from Utils.model import GPT
-from Utils.run import Run, parse_args
+from Utils.run import Run, run_script
 
 
 def flash_attention(q, k, v):  # each (B, n_head, T, head_dim)
@@ -31,20 +29,21 @@ def cross_entropy(logits, targets):  # (B * T, 50_304), (B * T,)
 
 
 def tokenized(texts):  # runs in the workers
-    encoding = tokenize.gpt2_encoding()
+    encoding = gpt2_encoding()
     for text in texts:
         yield [*encoding.encode_ordinary(text), END_OF_TEXT]
 
 
 def main(args):
     torch.manual_seed(args.seed)
-    args.require("tf32")
     torch.set_float32_matmul_precision("high")
-    args.require("bfloat16")
-    batches = DataLoader(
-        StreamedBatches(args, tokenized),
+    batches = StreamedBatches(args, tokenized)
+    batches = torch.utils.data.DataLoader(
+        batches,
+        batch_size=None,  # each item is a batch already
         num_workers=2,
         pin_memory=args.device.type == "cuda",  # pageable memory cannot be copied without waiting
+        **batches.worker_options,
     )
     model = GPT(
         args.config,
@@ -52,7 +51,6 @@ def main(args):
         vocab_size=50_304,
         loss=cross_entropy,
     ).to(args.device)
-    args.require("compile")
     model = torch.compile(model)
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
 
@@ -69,4 +67,4 @@ def main(args):
 
 
 if __name__ == "__main__":
-    main(parse_args(__doc__))
+    run_script(main, __doc__)

@@ -6,8 +6,8 @@ on the two go their own ways. The arithmetic of forward and backward stays what 
 50,257 x n_embd parameters more to keep, to differentiate and to update.
 
 Parent: fused_optimizer
-Needs:  nothing
-Gains:  freedom for the two to differ; their gradients need not be added up
+Needs:  tf32, bfloat16, compile
+Gains:  nothing: but freedom for the two to differ; their gradients need not be added up
 Costs:  memory: 16 bytes for each of 38.6M parameters more; time in the optimizer
 See:    Press and Wolf 2017, Using the Output Embedding to Improve Language Models
 """
@@ -16,7 +16,7 @@ import torch
 
 from Utils.data import TokenBatches
 from Utils.model import GPT
-from Utils.run import Run, parse_args
+from Utils.run import Run, run_script
 
 
 def flash_attention(q, k, v):  # each (B, n_head, T, head_dim)
@@ -25,9 +25,7 @@ def flash_attention(q, k, v):  # each (B, n_head, T, head_dim)
 
 def main(args):
     torch.manual_seed(args.seed)
-    args.require("tf32")
     torch.set_float32_matmul_precision("high")
-    args.require("bfloat16")
     batches = TokenBatches(args)
     model = GPT(
         args.config,
@@ -36,7 +34,6 @@ def main(args):
         loss=torch.nn.functional.cross_entropy,
     ).to(args.device)
     model.lm_head.weight = torch.nn.Parameter(model.wte.weight.detach().clone())
-    args.require("compile")
     model = torch.compile(model)
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
 
@@ -52,4 +49,4 @@ def main(args):
 
 
 if __name__ == "__main__":
-    main(parse_args(__doc__))
+    run_script(main, __doc__)

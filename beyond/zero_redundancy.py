@@ -5,8 +5,8 @@ N times. Here each parameter is updated by one process alone, which broadcasts i
 is the first stage of ZeRO; fully_sharded is the third.
 
 Parent: distributed_data_parallel
-Needs:  distributed_data_parallel's processes; for a gain, several GPUs: make ddp GPUS=4
-        T=zero_redundancy, or torchrun
+Needs:  tf32, bfloat16, compile, distributed, distributed_data_parallel; for a gain several
+        GPUs: make ddp T=zero_redundancy GPUS=4, or torchrun
 Gains:  memory: AdamW's moments in N parts
 Costs:  a broadcast of all weights in every step, behind the update and in nothing's shadow
 See:    Rajbhandari et al. 2020, ZeRO (section 5.1: optimizer state partitioning)
@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from Utils.data import TokenBatches
 from Utils.model import GPT
-from Utils.run import Run, parse_args
+from Utils.run import Run, run_script
 
 
 def flash_attention(q, k, v):  # each (B, n_head, T, head_dim)
@@ -31,10 +31,7 @@ def cross_entropy(logits, targets):  # (B * T, 50_304), (B * T,)
 
 def main(args):
     torch.manual_seed(args.seed)
-    args.require("tf32")
     torch.set_float32_matmul_precision("high")
-    args.require("bfloat16")
-    args.require_ranks()
     torch.distributed.init_process_group(args.backend, timeout=args.patience)
     batches = TokenBatches(args)
     model = GPT(
@@ -46,7 +43,6 @@ def main(args):
     model = DistributedDataParallel(
         model, bucket_cap_mb=args.bucket_mb, gradient_as_bucket_view=True
     )
-    args.require("compile")
     model = torch.compile(model)
     optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, fused=True)
 
@@ -62,4 +58,4 @@ def main(args):
 
 
 if __name__ == "__main__":
-    main(parse_args(__doc__))
+    run_script(main, __doc__)

@@ -1,7 +1,7 @@
-"""What scripts there are, in which order, and how each differs from its parent.
+"""The scripts, their order, the facts in their docstrings, and their diffs.
 
 Nothing is listed by hand: a technique is a script, at the top level or in beyond/, whose docstring
-has a line `Parent:`. So a copy of a script with its own name is a technique like the others.
+has a line `Parent:`. A copy of a script with its own name is a technique like the others.
 """
 
 from __future__ import annotations
@@ -15,24 +15,59 @@ from Utils.base import paths
 from Utils.base.errors import UserError
 
 BASELINE = "no_optimization"
+FACTS = ("Parent", "Needs", "Gains", "Costs", "See")
+KINDS = ("time", "memory", "nothing")  # of gains
+
+
+@dataclass(frozen=True)
+class Facts:
+    """The facts that a script's docstring states.
+
+    parent: name of the script that this one extends; None for the baseline, and where none is
+        named.
+    needs: names of the checks that a run has to pass, in order; see `device.checks`.
+    gains: of KINDS, the most important one first.
+    texts: the full text of each of FACTS, on one line.
+    """
+
+    parent: str | None
+    needs: tuple
+    gains: tuple
+    texts: dict
+
+
+def facts(doc):
+    """Return the Facts of a docstring."""
+    lines = re.findall(rf"^({'|'.join(FACTS)}): +(.*(?:\n +\S.*)*)", doc, re.MULTILINE)
+    texts = {name: " ".join(text.split()) for name, text in lines}
+    parent = texts.get("Parent", "none")
+    names = {}
+    for fact in ("Needs", "Gains"):
+        listed = re.match(r"[^;:]*", texts.get(fact, "nothing"))[0]
+        names[fact] = tuple(word.strip() for word in listed.split(",") if word.strip())
+    needs = () if names["Needs"] == ("nothing",) else names["Needs"]
+    return Facts(None if parent == "none" else parent, needs, names["Gains"], texts)
 
 
 @dataclass(frozen=True)
 class Technique:
     name: str  # the file's stem, the label of its results
     path: Path
-    parent: str | None  # None for the baseline
     doc: str
     code: str  # all that follows the docstring
+    facts: Facts
 
     @property
     def headline(self):
         return self.doc.split("\n", 1)[0]
 
     @property
+    def parent(self):
+        return self.facts.parent
+
+    @property
     def needs(self):
-        """The text behind its `Needs:`."""
-        return self.doc.partition("\nNeeds:")[2].partition("\nGains:")[0]
+        return self.facts.needs
 
     @property
     def at_top_level(self):
@@ -50,9 +85,9 @@ def techniques(root=paths.ROOT):
     found = {}
     for path in [*sorted(root.glob("*.py")), *sorted(root.glob("beyond/*.py"))]:
         doc, code = split(path.read_text(errors="replace"))
-        if match := re.search(r"^Parent: +(\S+)$", doc, re.MULTILINE):
-            parent = None if match[1] == "none" else match[1]
-            found[path.stem] = Technique(path.stem, path, parent, doc, code)
+        stated = facts(doc)
+        if "Parent" in stated.texts:
+            found[path.stem] = Technique(path.stem, path, doc, code, stated)
     children = {}
     for technique in found.values():
         children.setdefault(technique.parent, []).append(technique)

@@ -28,6 +28,7 @@ DOC = """{headline}
 Made by merging diffs, and made anew each time: change the scripts that it comes from.
 
 Parent: {whole}
+Needs:  {needs}
 """
 
 
@@ -77,14 +78,15 @@ def find(name):
         problem = "" if code else _why_not_without(names, whole)
     if code is None:
         raise UserError(f"{name} cannot be made: {problem}")
-    doc = DOC.format(headline=headline, whole=whole)
+    needs = ", ".join(_composed_needs(whole, sign, names)) or "nothing"
+    doc = DOC.format(headline=headline, whole=whole, needs=needs)
     path, text = FOLDER / f"{name}.py", f'"""{doc}"""{code}'
     try:
         FOLDER.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}; CACHE_DIR names another place") from None
-    return Technique(name, path, whole, doc, code)
+    return Technique(name, path, doc, code, ladder.facts(doc))
 
 
 def made_of(names):
@@ -141,8 +143,21 @@ def without(names, whole):
 
 
 def _declared(name, known):
-    """The techniques that its `Needs:` names, without which it means nothing: a set."""
-    return {*re.findall(r"\w+", known[name].needs)} & known.keys() - {name}
+    """Return the techniques among a technique's needs, without which it means nothing: a set."""
+    return {*known[name].needs} & known.keys()
+
+
+def _composed_needs(whole, sign, names):
+    """Return the needs of a variant, a list: each technique adds what its parent does not need,
+    and takes away what only its parent needs; with the sign - the other way around."""
+    known = ladder.techniques()
+    needs = list(known[whole].needs)
+    for name in names:
+        own, inherited = known[name].needs, known[known[name].parent].needs
+        added, removed = (own, inherited) if sign == "+" else (inherited, own)
+        needs = [need for need in needs if need in added or need not in removed]
+        needs += [need for need in added if need not in removed and need not in needs]
+    return needs
 
 
 def needs(name):

@@ -14,7 +14,7 @@ from Utils.base import command_line, errors, ladder
 from Utils.base.command_line import Parser
 from Utils.device import shapes
 from Utils.diagnose import forecast
-from Utils.run import parse_args
+from Utils.harness.settings import parse_args
 
 
 def main(argv):
@@ -32,10 +32,7 @@ def main(argv):
     device = forecast.device_of(given["device"], memory)
     given |= {"rounds": 1, "round": 0}
     flags = command_line.as_flags(given)
-    with (
-        patch("Utils.device.devices.choose", lambda wanted, *ranks: device),
-        patch("sys.excepthook"),
-    ):
+    with patch("Utils.device.devices.choose", lambda wanted, *ranks: device):
         args = parse_args("", flags, "forecast")
     flags += [f"--seq-len={args.seq_len}"]
     memory = memory or device.memory_bytes

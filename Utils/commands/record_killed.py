@@ -1,10 +1,15 @@
-"""Record a run that was killed before it could say why."""
+"""Record a run that was killed before it could say why.
+
+python -m Utils.commands.record_killed NAME REASON [flags of the script]
+"""
 
 import sys
 
+from Utils.base.errors import one_line
 from Utils.harness import ends
-from Utils.run import parse_args
+from Utils.harness.settings import parse_args
 
-if __name__ == "__main__":  # python -m Utils.run NAME REASON flags: records a run that died mutely
+if __name__ == "__main__":
     name, reason, *flags = sys.argv[1:]
-    ends.record_ended(parse_args("", flags, name), "failed", reason)
+    with one_line(name):
+        ends.record_end(parse_args("", flags, name), "failed", reason)

@@ -1,4 +1,4 @@
-"""Checks of what techniques need of a device."""
+"""Checks of what a technique needs of a device: the words after `Needs:` in its docstring."""
 
 import importlib.util
 import os
@@ -7,36 +7,38 @@ import sys
 
 import torch
 
-from Utils.base.errors import Unsupported
+from Utils.base.errors import Unsupported, UserError
 from Utils.device.cpu import CPU
 from Utils.device.cuda import CUDA
 from Utils.device.mps import MPS
 
 
 class WithoutEffect(str):
-    """What `check` says of a need that this device cannot serve, and that takes nothing amiss."""
+    """A note on a need that this device ignores: the technique has no effect here."""
 
 
 class Emulated(str):
-    """What `check` says of a need that this device serves by slower means than are meant."""
+    """A note on a need that this device emulates, slowly."""
 
 
 def check(need, device):
-    """What stands against a technique that needs `need` on this device.
+    """Return what limits a technique with this need on this device, in words.
 
     need: "tf32", "bfloat16" (both: computed natively), "compile" (Inductor's tool chain), "triton"
         (kernels of our own), "float16", "float8" (both: on tensor cores), "managed_memory" (whose
         pages move between GPU and host), "pinned_memory", "cudnn_attention", "cuda_graphs",
-        "distributed" (processes that form a group), "nccl", or the name of a Python package that
-        must be there.
-    Returns "" where it runs as meant, else a few words on what to hold against its timing: a str,
-    WithoutEffect or Emulated where it is one of these.
-    Raises Unsupported, with the reason, where it cannot run.
+        "distributed" (processes that form a group), "nccl", "bitsandbytes", or "package NAME".
+    Returns "" where it runs as meant; else a str, WithoutEffect or Emulated.
+    Raises Unsupported, with the reason, where it cannot run, and UserError for an unknown need.
     """
     if need in CHECKS:
         return CHECKS[need](device) or ""
-    if importlib.util.find_spec(need) is None:
-        raise Unsupported(f"needs {need} (pip install {need})")
+    kind, _, name = need.partition(" ")
+    if kind != "package" or not name.isidentifier():
+        known = ", ".join([*CHECKS, "text", "package NAME", "batch multiple of N"])
+        raise UserError(f"Needs: {need!r} is unknown; choose from {known}")
+    if importlib.util.find_spec(name) is None:
+        raise Unsupported(f"needs {name} (pip install {name})")
     return ""
 
 

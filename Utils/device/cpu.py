@@ -22,7 +22,7 @@ class CPU:
 
     def __init__(self, device=None):
         self.torch_device = torch.device("cpu")
-        self.forget_peak_memory()
+        self.rss_before = psutil.Process().memory_info().rss
 
     @property
     def name(self):
@@ -45,16 +45,15 @@ class CPU:
         """Milliseconds between each mark and the next: one fewer than there are marks."""
         return [(end - start) * 1e3 for start, end in pairwise(marks)]
 
-    def forget_peak_memory(self):
-        """From here on memory counts: called when the corpus is there, before there is a model."""
+    def reset_peak_memory(self):
+        """Forget peaks from before the first step, such as that of tokenizing the corpus."""
         if sys.platform == "linux":
             with suppress(OSError), open("/proc/self/clear_refs", "w") as file:
                 file.write("5")  # VmHWM starts again from what is resident now: proc(5)
-        self.rss_before = psutil.Process().memory_info().rss
 
     def peak_memory_mib(self):
-        """Peak resident set of the process above what it was before the model, in MiB: weights,
-        gradients, optimizer state, activations, and whatever a technique loads."""
+        """Peak resident set of the process above what it was when this object was made, in MiB:
+        weights, gradients, optimizer state, activations, and whatever a technique loads."""
         return max(0.0, (_peak_rss() - self.rss_before) / MIB)
 
     def reserved_memory_mib(self):

@@ -70,8 +70,8 @@ class CUDA:
         self.cuda.synchronize()
         return [start.elapsed_time(end) for start, end in pairwise(marks)]
 
-    def forget_peak_memory(self):
-        pass  # the corpus takes none of the GPU's
+    def reset_peak_memory(self):
+        pass  # nothing before the first step takes more than the step does
 
     def peak_memory_mib(self):
         """Peak of what torch's allocator had handed out, in MiB, since the process began."""

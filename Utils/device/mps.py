@@ -39,8 +39,8 @@ class MPS:
         torch.mps.synchronize()
         return [start.elapsed_time(end) for start, end in pairwise(marks)]
 
-    def forget_peak_memory(self):
-        pass
+    def reset_peak_memory(self):
+        pass  # torch keeps no peak
 
     def peak_memory_mib(self):
         return torch.mps.driver_allocated_memory() / MIB

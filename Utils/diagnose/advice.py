@@ -1,14 +1,12 @@
 """What holds a profiled run back, and which technique addresses it."""
 
-import re
-
 from Utils.base import ladder
 from Utils.base.errors import Unsupported
 from Utils.device import checks
+from Utils.device.checks import CHECKS
 from Utils.device.cpu import CPU
 
 LINES = 5  # at most
-REQUIRED = re.compile(r'args\.require\("(\w+)"\)')
 # From which share of the step on a thing is worth a line.
 DATA, STRETCH, LAUNCHES, COPIES, OPTIMIZER = 0.1, 0.1, 0.2, 0.05, 0.15
 SOFTMAX, ELEMENTWISE, PRODUCTS, COMMUNICATION = 0.1, 0.15, 0.25, 0.1
@@ -132,11 +130,11 @@ def _helps(name, technique, needs, device):
     ancestors = ladder.line(technique.parent) if technique.parent else ()
     if name in (technique.name, *ancestors) or all(line in technique.code for line in added):
         return False
-    own = REQUIRED.findall("\n".join(added))
-    if own and set(own) <= set(needs):
+    own = set(candidate.needs) - set(known[candidate.parent].needs)
+    if own and own <= set(needs):
         return False
     try:
-        notes = {need: checks.check(need, device) for need in REQUIRED.findall(candidate.code)}
+        notes = {need: checks.check(need, device) for need in candidate.needs if need in CHECKS}
     except Unsupported:
         return False
-    return not any(notes[need] for need in own)
+    return not any(notes.get(need) for need in own)

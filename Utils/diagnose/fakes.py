@@ -7,7 +7,6 @@ modelled here, each beside what it stands for.
 """
 
 import importlib.util
-import sys
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from operator import getitem
@@ -23,6 +22,7 @@ from Utils.base.errors import Unsupported
 from Utils.device.cuda import CUDA
 from Utils.diagnose.allocations import Recording
 from Utils.harness import footprint
+from Utils.harness.settings import batch_multiple
 from Utils.run import execute
 
 
@@ -332,22 +332,15 @@ _ALONE = {  # what a group of one process comes to; buckets are the gradients' o
 
 
 @contextmanager
-def fakes(technique, device, tracker, multiples):
+def fakes(technique, device, tracker):
     """Within it tensors are fakes, and what needs numbers, a driver or other processes is left out.
 
-    device: of `hardware`, a GPU one imagined. multiples: a list, to which the number is appended
-    that a script wants its batch to be a multiple of; it gets so many times the batch.
+    device: of `devices`, a GPU one imagined.
     """
-
-    def require_batch_multiple(args, n):
-        multiples.append(n)
-        args.batch_size *= n
-
     with ExitStack() as stack:
         for target, replacement in (
             ("Utils.device.devices.choose", lambda wanted, *ranks: device),
-            ("Utils.launch.trials.largest_batch", lambda args, technique: args.batch_size),
-            ("Utils.harness.settings.Settings.require_batch_multiple", require_batch_multiple),
+            ("Utils.launch.trials.largest_batch", lambda args, *bounds, **more: args.batch_size),
             ("multiprocessing.forkserver.ensure_running", lambda: None),
             ("torch.compile", _without_kernels(tracker)),
             ("torch.nn.Module._apply", _moved),
@@ -355,7 +348,6 @@ def fakes(technique, device, tracker, multiples):
             ("torch.Tensor.share_memory_", lambda self: self),
             # An optimizer looks at the type of its parameters to choose its kernels.
             ("torch.optim.optimizer._foreach_supported_types", [FakeTensor, torch.nn.Parameter]),
-            ("sys.excepthook", sys.excepthook),  # which parse_args replaces
             *(_gpu_habits() if isinstance(device, CUDA) else ()),
         ):
             stack.enter_context(patch(target, replacement))
@@ -412,13 +404,13 @@ class FakeRun:
 def recording(technique, flags, device):
     """Runs a technique's script on fakes. flags: its command line. Returns a Recording, or, where
     it cannot be had, the reason in words."""
-    tracker, multiples = Tracker(device.torch_device), []
+    tracker = Tracker(device.torch_device)
     try:
-        with fakes(technique, device, tracker, multiples):
+        with fakes(technique, device, tracker):
             execute(technique, flags, partial(FakeRun, tracker))
     except Unsupported as error:
         return str(error)
     except Exception as error:
         lines = str(error).strip().splitlines() or [""]
         return f"cannot be forecast: {type(error).__name__}: {lines[0]}"
-    return tracker.recording(multiples[0] if multiples else 1)
+    return tracker.recording(batch_multiple(technique.needs))

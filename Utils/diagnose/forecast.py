@@ -26,7 +26,7 @@ from Utils.device.cpu import CPU
 from Utils.device.cuda import CUDA, ImaginedGPU
 from Utils.diagnose import fakes
 from Utils.diagnose.allocations import KINDS, PHASES, Recording
-from Utils.harness.settings import Settings
+from Utils.harness.settings import Settings, batch_multiple, check_need
 
 # On a CPU: what a run takes beside its tensors, such as code that is loaded and products' buffers;
 # measured, docs/LOG.md says how.
@@ -105,7 +105,11 @@ def forecasts(techniques, flags, device, args, budget):
     batches = [prime_batch(args.batch_size, *sizes)]
     if args.batch_size == 1:  # which can take other operations than several sequences
         batches.append(1)
-    tasks = [(t, [*flags, f"--batch-size={B}"], device) for t in techniques for B in batches]
+    tasks = [
+        (t, [*flags, f"--batch-size={B * batch_multiple(t.needs)}"], device)
+        for t in techniques
+        for B in batches
+    ]
     answers = iter(recordings(tasks))
     on_host = isinstance(device, CPU)
     return [
@@ -200,7 +204,7 @@ def forecast(name, recordings, batch, budget, on_host=False):
             return Forecast(name, reason=found or "cannot be forecast: its process was killed")
     line, own = recordings[0], recordings[-1]
     try:
-        Settings(batch_size=batch).require_batch_multiple(line.multiple)
+        check_need(f"batch multiple of {line.multiple}", Settings(batch_size=batch))
     except Unsupported as error:
         return Forecast(name, reason=str(error))
     if own.batch != batch:

@@ -1,8 +1,5 @@
-"""Ends of a run other than a good one."""
+"""The end of a script: whatever it raises becomes a row, or one line and an exit code."""
 
-import atexit
-import os
-import signal
 import sys
 import textwrap
 import time
@@ -11,60 +8,69 @@ import traceback
 from Utils.base.errors import Unsupported, UserError
 from Utils.device import devices
 from Utils.harness import ranks, record
-from Utils.harness.ranks import GRACE_S, NOTICED
 
 
-def record_ended(args, status, reason):
-    """Appends the one row of a run that has no timing, and says why on stderr."""
-    reason = textwrap.shorten(reason, 300, placeholder=" ...")
-    args.notes = [reason]
-    print(f"{args.technique}: {status.replace('_', ' ')}: {reason}", file=sys.stderr)
-    record._write(args, [record._row(args, status)], record._record(args, status))
+def call(main, args):
+    """Call main(args), and end the process where it raises.
+
+    Exit codes: 0 with a row for Unsupported; 1 with a row for out of memory and for any other
+    exception, after its traceback; 2 and no row for a UserError; 130 and no row for Ctrl-C.
+    """
+    try:
+        main(args)
+    except (Exception, KeyboardInterrupt) as error:
+        sys.exit(_end_rank(args, error) if args.world_size > 1 else _end(args, error))
+    finally:
+        ranks.leave()
 
 
-def _ended_early(args, error, trace):
-    """The end of a script that raised: one line and, except for bad input, one row."""
-    if args.world_size > 1:
-        _rank_ended(args, error, trace)
+def record_end(args, status, reason):
+    """Append the one row of a run that has no timing, and print the reason to stderr."""
+    args.notes = [textwrap.shorten(reason, 300, placeholder=" ...")]
+    print(f"{args.technique}: {status.replace('_', ' ')}: {args.notes[0]}", file=sys.stderr)
+    record.write(args, [record.row(args, status)], record.record(args, status))
+
+
+def _end(args, error):
+    """Return the exit code, once the row is written."""
     try:
         if isinstance(error, KeyboardInterrupt):
             print(f"\n{args.technique}: interrupted; nothing was recorded", file=sys.stderr)
-            atexit._run_exitfuncs()  # the signal skips them, and they end a loader's workers
-            signal.signal(signal.SIGINT, signal.SIG_DFL)  # end as the signal would have it
-            os.kill(os.getpid(), signal.SIGINT)
+            return 130
         if isinstance(error, UserError):
             raise error
         if isinstance(error, Unsupported):
-            record_ended(args, "unsupported", str(error))
-            raise SystemExit(0)
+            record_end(args, "unsupported", str(error))
+            return 0
         if devices.is_out_of_memory(error):
-            record_ended(args, "out_of_memory", _advice_on_memory(args))
-            raise SystemExit(1)
-        traceback.print_exception(type(error), error, trace)  # a bug: whoever wrote it wants it
-        record_ended(args, "failed", f"{type(error).__name__}: {error}")
-        raise SystemExit(1)
+            record_end(args, "out_of_memory", _advice_on_memory(args))
+            return 1
+        traceback.print_exception(error)  # a bug: whoever wrote it wants it
+        record_end(args, "failed", f"{type(error).__name__}: {error}")
+        return 1
     except UserError as problem:
         print(f"{args.technique}: error: {problem}", file=sys.stderr)
-        raise SystemExit(2) from None
+        return 2
 
 
-def _rank_ended(args, error, trace):
-    """The end of one of several ranks that raised: one line, from it or from whoever started it,
-    and no row, except where the technique is unsupported."""
+def _end_rank(args, error):
+    """End one of several ranks at once: one line, from it or from the launcher, and no row, except
+    where the technique is unsupported."""
     name, nothing = f"{args.technique}: rank {args.rank}", "nothing was recorded"
     if isinstance(error, KeyboardInterrupt):
         ranks.end(130)
-    if what := ranks.noticed(error):
-        waited = f"waited {ranks.PATIENCE_S:g} s for another rank"
-        what_it_saw = waited if what == "late" else "lost another rank"
-        ranks.report(f"{name} {what_it_saw}; {nothing}", what)
-        time.sleep(GRACE_S)
-        ranks.end(NOTICED)
-    if args.rank:  # what happens to all of them, as bad input does, rank 0 tells when it gets there
-        time.sleep(ranks.PATIENCE_S / 3 if isinstance(error, UserError) else GRACE_S)
+    if seen := ranks.noticed(error):
+        seconds = args.patience.total_seconds()
+        text = f"waited {seconds:g} s for another rank" if seen == "late" else "lost another rank"
+        ranks.report(f"{name} {text}; {nothing}", seen)
+        time.sleep(ranks.GRACE_S)
+        ranks.end(ranks.NOTICED)
+    if args.rank:  # of what happens to all of them, as bad input does, rank 0 tells
+        patience_s = args.patience.total_seconds()
+        time.sleep(patience_s / 3 if isinstance(error, UserError) else ranks.GRACE_S)
     if isinstance(error, Unsupported):
         if args.rank == 0:
-            record_ended(args, "unsupported", str(error))
+            record_end(args, "unsupported", str(error))
         ranks.end(0)
     code, line = 1, f"{name}: failed: {type(error).__name__}: {error}; {nothing}"
     if isinstance(error, UserError):
@@ -72,7 +78,7 @@ def _rank_ended(args, error, trace):
     elif devices.is_out_of_memory(error):
         line = f"{name}: out of memory: {_advice_on_memory(args)}; {nothing}"
     else:
-        traceback.print_exception(type(error), error, trace)
+        traceback.print_exception(error)
     ranks.report(line)
     print(line, file=sys.stderr)
     ranks.end(code)

@@ -35,7 +35,7 @@ def _local(tensor):
     return getattr(tensor, "_local_tensor", tensor)
 
 
-def memory(device, model, optimizer, gradients, allocated=None):
+def memory(device, model, optimizer, gradients):
     """Peak memory by kind, in MiB: a dict.
 
     peak_mib; reserved_mib, what torch's allocator held of the device at most (None on a CPU);
@@ -44,11 +44,7 @@ def memory(device, model, optimizer, gradients, allocated=None):
     workspace and, on a CPU, libraries. As gradients arrive while activations go, activations alone
     can be larger than the rest. Optimizer state that is kept off the device is off_device_mib, and
     no part of the peak: there, where the driver moves it, it may lie on the device for a while.
-    tensors_mib, on a CPU, is what tensors had of the peak, without libraries and without what
-    malloc keeps of freed ones: weights, state and what a step allocates (None where none was
-    watched). On a GPU the peak is that of tensors.
-    optimizer: an optimizer, several, or None. gradients: bytes or None. allocated: bytes that a
-    step had allocated on the host at most, or None.
+    optimizer: an optimizer, several, or None. gradients: bytes or None.
     """
     peak = device.peak_memory_mib()
     own = {p.device for p in model.parameters()} or {torch.device("cpu")}
@@ -62,8 +58,6 @@ def memory(device, model, optimizer, gradients, allocated=None):
     found = {"peak_mib": peak, "reserved_mib": device.reserved_memory_mib(), **kinds}
     found["rest_mib"] = rest if gradients is not None else None
     found["off_device_mib"] = _size(x for x in _state_of(optimizer) if x.device not in own) / MIB
-    if allocated is not None and own == {torch.device("cpu")}:
-        found["tensors_mib"] = kinds["weights_mib"] + kinds["optimizer_state_mib"] + allocated / MIB
     return {kind: size if size is None else round(size, 1) for kind, size in found.items()}
 
 

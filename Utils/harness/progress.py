@@ -6,8 +6,6 @@ import time
 import numpy as np
 from tqdm import tqdm
 
-tqdm.monitor_interval = 0  # no thread of tqdm's beside the measured loop
-
 
 class Progress:
     """A bar on a terminal, a line every ten seconds elsewhere, on stderr.
@@ -58,7 +56,7 @@ class Progress:
         self.bar.close()
 
 
-def _headline(args):
+def headline(args):
     auto = " (chosen for this device)" if args.auto else ""
     several = f" and {args.world_size - 1} more like it" if args.world_size > 1 else ""
     return (
@@ -67,7 +65,7 @@ def _headline(args):
     )
 
 
-def _last_line(args, rows, reasons):
+def last_line(args, rows, reasons):
     timed = [row["step_ms"] for row in rows if row["phase"] == "timed"]
     p20, median, p80 = np.percentile(timed, [20, 50, 80])
     tokens = args.batch_size * args.seq_len / median * 1e3

@@ -1,13 +1,11 @@
-"""One run in several processes: which of them this one is, what they tell each other, how they end.
+"""One run in several processes: its ranks, what they exchange, and how they end.
 
-torchrun and `launch.torchrun` start the processes and tell each in its environment which rank it
-has.
-All ranks do the same; rank 0 alone prints and writes. They exchange figures once, after the loop.
-When one ends badly the others cannot go on. Whoever starts them ends them all as soon as one has
-ended; so the one at fault ends first, and those that only noticed wait a moment before they do.
+torchrun and `launch.torchrun` start the processes and set each one's rank in its environment. All
+ranks do the same; rank 0 alone prints and writes. They exchange figures once, after the loop. When
+one fails the others cannot continue. The launcher ends all of them as soon as one has ended; so the
+rank at fault ends first, and the others wait a moment before they do.
 """
 
-import atexit
 import json
 import os
 import socket
@@ -18,14 +16,8 @@ from typing import NamedTuple
 
 import torch
 
-# Seconds that a rank waits for the others in one exchange before it takes them for hanging.
-try:
-    PATIENCE_S = float(os.environ.get("PATIENCE_S", 45))
-    PATIENCE = timedelta(seconds=PATIENCE_S)
-    if PATIENCE_S <= 0:
-        raise ValueError
-except (ValueError, OverflowError):
-    sys.exit(f"PATIENCE_S={os.environ['PATIENCE_S']}: give a number of seconds")
+from Utils.base.errors import UserError
+
 GRACE_S = 2.0  # within which whoever starts the ranks has seen that one of them is gone
 ALONE = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_PORT": "0"}
 ALONE |= {"LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "localhost"}
@@ -51,10 +43,21 @@ def from_environment():
     return Ranks(*(int(os.environ.get(name, ALONE[name])) for name in names))
 
 
+def patience():
+    """Return how long a rank waits for the others in one exchange before it considers them hung: a
+    timedelta, from the environment variable PATIENCE_S, in seconds. Raises UserError."""
+    text = os.environ.get("PATIENCE_S", "45")
+    try:
+        if not 0 < float(text) < float("inf"):
+            raise ValueError
+        return timedelta(seconds=float(text))
+    except (ValueError, OverflowError):
+        raise UserError(f"PATIENCE_S={text}: give a number of seconds") from None
+
+
 def stand_alone():
-    """Sets what torchrun would, where it has not; so a script started plainly is a group of one."""
+    """Set what torchrun sets, where it has not: a script started plainly is a group of one."""
     leave()  # the group of a script that ran in this process before
-    atexit.register(leave)
     if _is_another_attempt():
         _move_to_another_store()
     for name, value in ALONE.items():
@@ -72,7 +75,7 @@ def _move_to_another_store():
     """torchrun's agent keeps one store for all attempts, in which gloo would find the addresses of
     ranks that are gone. Rank 0 opens one of its own instead, and tells the others its port."""
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    agents = torch.distributed.TCPStore(address, port, is_master=False, timeout=PATIENCE)
+    agents = torch.distributed.TCPStore(address, port, is_master=False, timeout=patience())
     key = f"port of attempt {os.environ['TORCHELASTIC_RESTART_COUNT']}"
     if from_environment().rank == 0:
         with socket.socket() as free:

@@ -13,8 +13,8 @@ from Utils.base.results import COLUMNS
 from Utils.harness import provenance
 
 
-def _row(args, status):
-    """The columns that all rows of a run share."""
+def row(args, status):
+    """Return the columns that all rows of a run share, a dict."""
     return {
         **dict.fromkeys(COLUMNS),
         "run_id": args.run_id,
@@ -37,8 +37,8 @@ def _row(args, status):
     }
 
 
-def _record(args, status):
-    """What else is to be known about a run, for runs/<run_id>.json."""
+def record(args, status):
+    """Return what else is known about a run, for runs/<run_id>.json."""
     return {
         "run_id": args.run_id,
         "technique": args.technique,
@@ -61,8 +61,11 @@ def _record(args, status):
     }
 
 
-def _write(args, rows, known):
-    """Rows and record, or, where either cannot be written, a UserError and neither."""
+def write(args, rows, known):
+    """Append rows and write the record, a dict; where either fails, neither is kept.
+
+    Raises UserError.
+    """
     path = args.results_file.parent / "runs" / f"{args.run_id}.json"
     try:
         results.write_record(args.results_file, known)
@@ -74,9 +77,9 @@ def _write(args, rows, known):
         raise UserError(f"{path}: {error.strerror}; nothing was recorded") from None
 
 
-def _commit():
-    """Short hash of the project's commit, with -dirty where code differs from it; "" without git.
-    Results and plots may differ: runs write them."""
+def commit():
+    """Return the short hash of the project's commit, with -dirty where code differs from it; ""
+    without git. Results and plots may differ: runs write them."""
 
     def git(*command):
         command = ["git", "-C", str(paths.ROOT), *command]

@@ -1,62 +1,66 @@
-"""Settings of a run: what was asked for, and what follows from it on this device."""
+"""Settings of a run: the command line, and what follows from it on this device."""
 
 import argparse
+import os
+import re
+import secrets
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
 
+from Utils.base import command_line, ladder, paths, results
 from Utils.base.errors import Unsupported, UserError
 from Utils.base.sizes import CONFIGS
 from Utils.device import checks, devices, shapes
-from Utils.harness import ranks
+from Utils.harness import ranks, record
 
 BUCKET_MB = 25  # of DistributedDataParallel, and of ours
 
 
 class Settings(argparse.Namespace):
-    """What the command line asked for, and what follows from it on this device.
+    """The flags of a script, and what follows from them.
 
     device: torch.device that tensors go to; hardware: its clock and memory.
-    config: GPTConfig of the model. technique: the script's stem.
-    rank, world_size, local_rank, local_world_size: of `ranks`. backend, patience: of the group that
-    ranks form, by name and as the timedelta after which a rank is taken for hanging.
+    config: GPTConfig of the model. technique: the script's stem. needs: of its docstring.
+    rank, world_size, local_rank, local_world_size: of `ranks`. backend, patience: of the process
+    group, by name and as the timedelta after which a rank is considered to hang.
+    notes: phrases that explain the run's timing, or why there is none.
     """
 
     rank, world_size = 0, 1  # until `settle` knows
 
-    def require(self, need):
-        """Declares what the technique needs: one of `hardware.CHECKS`, such as "tf32", or the name
-        of a package.
 
-        Raises Unsupported where this device lacks it, which ends the run with a row that says so.
-        Where the technique can run but not as meant, that goes into the run's note.
-        """
-        self.needs.append(need)
-        if note := checks.check(need, self.hardware):
-            self.notes.append(note)
+def parse_args(doc, argv=None, technique=None):
+    """Return the Settings of a training script, whose docstring `doc` is what --help prints.
 
-    def require_ranks(self):
-        """Declares that the script's processes form a group, be it of one. Raises Unsupported."""
-        self.require("distributed")
-        if self.world_size > 1 and self.bucket_mb != BUCKET_MB:
-            self.notes.append(f"buckets of {self.bucket_mb} MiB")
-        ranks.stand_alone()
-
-    def require_batch_multiple(self, n):
-        """Declares that a rank's sequences of a step are dealt out to n equal parts. Raises
-        Unsupported."""
-        n *= self.world_size
-        if self.batch_size % n:
-            raise Unsupported(
-                f"needs a batch size that is a multiple of {n}, not {self.batch_size}; "
-                f"try --batch-size {n * -(-self.batch_size // n)}"
-            )
-
-    def require_text(self):
-        """Declares that the corpus has to be text. Raises Unsupported."""
-        if self.dataset == "synthetic":
-            raise Unsupported("--dataset synthetic is random tokens: there is no text to stream")
+    argv, technique: in place of this process's command line and script name.
+    Ends the process with one line and exit code 2 where a setting is not possible here.
+    """
+    argv = sys.argv[1:] if argv is None else argv
+    script = Path(sys.argv[0])
+    parser = command_line.Parser(technique or script.name, doc)
+    command_line.add_settings(parser)
+    args = parser.parse_args(argv, Settings(technique=technique or script.stem))
+    if args.rounds > 1:
+        command = [sys.executable, "-m", "Utils.commands.suite", args.technique, *argv]
+        if ranks.from_environment().world_size > 1:
+            parser.error("--rounds: torchrun starts one run; make scaling has rounds")
+        os.execve(sys.executable, command, paths.environment())
+    try:
+        settle(args)
+        results.check(args.results_file)
+    except UserError as error:
+        parser.error(str(error))
+    args.started = datetime.now(UTC)
+    args.run_id = f"{args.started:%Y%m%dT%H%M%S.%fZ}-{secrets.token_hex(2)}"
+    args.needs, args.notes, args.argv = ladder.facts(doc).needs, [], argv
+    # Now, not after the run: someone may edit the script meanwhile.
+    args.commit, args.source = record.commit(), "" if technique else script.read_text()
+    return args
 
 
 def settle(args):
-    """Turns what was asked for into what will run, on the device chosen. Raises UserError."""
+    """Replace what was asked for by what will run on the device chosen. Raises UserError."""
     if args.model not in CONFIGS:
         raise UserError(f"--model {args.model}: choose {', '.join(CONFIGS)}")
     args.config = CONFIGS[args.model]
@@ -66,7 +70,7 @@ def settle(args):
     if args.seq_len != "auto" and args.seq_len > longest:
         raise UserError(f"--seq-len {args.seq_len}: {args.model} takes {longest} tokens at most")
     here = ranks.from_environment()
-    vars(args).update(here._asdict(), patience=ranks.PATIENCE)
+    vars(args).update(here._asdict(), patience=ranks.patience())
     args.hardware = devices.choose(args.device, here.local_rank, here.local_world_size)
     args.device = args.hardware.torch_device
     args.backend = "nccl" if args.device.type == "cuda" else "gloo"
@@ -86,3 +90,45 @@ def settle(args):
             f"--batch-size {args.batch_size}: {args.world_size} ranks cannot share it evenly; "
             f"try --batch-size {fits}"
         )
+
+
+# Needs of the script ----------------------------------------------------------------------------
+
+
+def check_needs(args):
+    """Check all needs of the script, and note what limits its timing.
+
+    Raises Unsupported where a need cannot be met here, and UserError where one is unknown.
+    """
+    args.notes += filter(None, (check_need(need, args) for need in args.needs))
+
+
+def check_need(need, args):
+    """Return what limits a technique with this need here, in words; "" where nothing does.
+
+    need: "text" (a corpus of text), "batch multiple of N" (sequences of a rank), the name of
+        another technique (without which a diff has no meaning), or a need of `device.checks`.
+    Raises Unsupported and UserError as `check_needs` does.
+    """
+    if need == "text":
+        if args.dataset == "synthetic":
+            raise Unsupported("--dataset synthetic is random tokens: there is no text to stream")
+        return ""
+    if n := batch_multiple([need]) * args.world_size if need.startswith("batch") else 0:
+        if args.batch_size % n:
+            raise Unsupported(
+                f"needs a batch size that is a multiple of {n}, not {args.batch_size}; "
+                f"try --batch-size {n * -(-args.batch_size // n)}"
+            )
+        return ""
+    if need == "distributed" and args.world_size > 1 and args.bucket_mb != BUCKET_MB:
+        args.notes.append(f"buckets of {args.bucket_mb} MiB")
+    if need not in checks.CHECKS and need in ladder.techniques():
+        return ""
+    return checks.check(need, args.hardware)
+
+
+def batch_multiple(needs):
+    """Return the number that a rank's sequences must be a multiple of, by these needs."""
+    found = (re.fullmatch(r"batch multiple of ([1-9]\d*)", need) for need in needs)
+    return max((int(match[1]) for match in found if match), default=1)

@@ -113,7 +113,7 @@ def diagnosis(codes, reports):
         return ""
     ended = sorted(codes.keys() - noticed)
     if "late" in reports.values() or (aborted and ended):
-        return f"{_those(ended)} hung: the others waited for {ranks.PATIENCE_S:g} s"
+        return f"{_those(ended)} hung: the others waited for {ranks.patience().total_seconds():g} s"
     dead = [rank for rank in ended if codes[rank] != -signal.SIGTERM] or ended or sorted(codes)
     return f"{_those(dead)} {_how(codes[dead[0]])}"
 

@@ -1,4 +1,4 @@
-"""The largest batch that a technique can be run with on this device, found by running it."""
+"""The largest batch at which a technique runs on this device, found by running it."""
 
 import json
 import math
@@ -9,26 +9,39 @@ import tempfile
 import time
 from pathlib import Path
 from statistics import median
+from typing import NamedTuple
 
 from Utils.base import command_line, ladder, paths, results
 from Utils.device.cpu import CPU
 
 STEPS = 4  # of a trial: from the second on, the optimizer's state is there beside the gradients
+SLOWER = 0.5  # of the last speed: some drivers move what does not fit to the host instead
 
 
-def largest_batch(args, technique):
-    """The largest power of two times args.batch_size at which a technique runs on this device.
+class Trial(NamedTuple):
+    """Outcome of a few steps at one batch size.
+
+    tokens_per_second: 0.0 where it did not run. seconds: that the trial took. outcome: in words.
+    """
+
+    tokens_per_second: float
+    seconds: float
+    outcome: str
+
+
+def largest_batch(args, technique, at_most):
+    """Return the largest power of two times args.batch_size at which a technique runs here.
 
     technique: whose script is tried, for a few steps and each time in a process of its own, so
-        that what did not fit leaves nothing behind.
+        that what did not fit leaves nothing behind. at_most: where the search ends.
     A CPU's memory is large and its steps are long: there it is the largest that was faster than
     half of it, among those that can be tried in about the time that the run itself would take.
-    The run's note tells both batches. All rounds of a suite take what the first of them found.
+    All rounds of a suite take what the first of them found.
     """
     suite = os.environ.get("SUITE")
     kept = paths.CACHE / "suites" / f"{suite}-{args.technique}.json"
     known = suite and kept.exists()
-    found = json.loads(kept.read_text()) if known else _search(args, technique)
+    found = json.loads(kept.read_text()) if known else _search(args, technique, at_most)
     if suite:
         kept.parent.mkdir(parents=True, exist_ok=True)
         kept.write_text(json.dumps(found))
@@ -37,24 +50,26 @@ def largest_batch(args, technique):
     return found
 
 
-def _search(args, technique):
+def _search(args, technique, at_most):
+    """Double the batch for as long as it runs and is not slower."""
     on_cpu = isinstance(args.hardware, CPU)
-    best, speed, took, left = args.batch_size, 0.0, 0.0, math.inf
+    best, last = args.batch_size, _run(args, technique, args.batch_size)
+    speed = last.tokens_per_second
+    left_s = math.inf
     if on_cpu:
-        speed, took = _try(args, technique, best)
-        left = args.steps * best * args.seq_len / speed if speed else 0.0
-    while left > took:
-        next_speed, took = _try(args, technique, 2 * best)
-        if not next_speed or (on_cpu and next_speed <= speed):
+        left_s = args.steps * best * args.seq_len / speed if speed else 0.0
+    while 2 * best <= at_most and left_s > last.seconds:
+        last = _run(args, technique, 2 * best)
+        if not last.tokens_per_second or last.tokens_per_second < SLOWER * speed:
             break
-        if next_speed < speed / 2:  # some drivers move what does not fit to the host instead
+        if on_cpu and last.tokens_per_second <= speed:
             break
-        best, speed, left = 2 * best, next_speed, left - took
+        best, speed, left_s = 2 * best, last.tokens_per_second, left_s - last.seconds
     return best
 
 
-def _try(args, technique, batch_size):
-    """(tokens a second, 0.0 where it did not run; seconds that the trial took)."""
+def _run(args, technique, batch_size):
+    """Run a Trial, and print its outcome."""
     start = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "results.csv"
@@ -62,13 +77,17 @@ def _try(args, technique, batch_size):
         for name in ("seq_len", "model", "dataset", "device", "seed"):
             flags[name] = getattr(args, name)
         command = [sys.executable, *ladder.get(technique).command, *command_line.as_flags(flags)]
-        subprocess.run(command, env=paths.environment(), capture_output=True)
+        done = subprocess.run(command, env=paths.environment(), capture_output=True, text=True)
         rows = results.check(file)
-    status = rows[-1]["status"] if rows else "killed"
-    speed, outcome = 0.0, status.replace("_", " ")
-    if status == "ok":
+    speed = 0.0
+    if rows and rows[-1]["status"] == "ok":
         step_ms = median(float(row["step_ms"]) for row in rows if row["phase"] == "timed")
         speed = batch_size * args.seq_len / step_ms * 1e3
         outcome = f"{speed:,.0f} tokens/s"
+    elif rows:
+        outcome = f"{rows[-1]['status'].replace('_', ' ')}: {rows[-1]['note']}"
+    else:
+        last_lines = done.stderr.strip().splitlines()[-1:]
+        outcome = " ".join(["ended with exit code", str(done.returncode), *last_lines])
     print(f"  {technique}, batch of {batch_size}: {outcome}", file=sys.stderr)
-    return speed, time.monotonic() - start
+    return Trial(speed, time.monotonic() - start, outcome)
