@@ -42,7 +42,11 @@ class Batches:
             multiprocessing.forkserver.ensure_running()  # it gets ready while the model is made
         finally:
             signal.signal(signal.SIGINT, interrupt)
-        return {"multiprocessing_context": context, "worker_init_fn": _follow_parent}
+        return {
+            "multiprocessing_context": context,
+            "worker_init_fn": _follow_parent,
+            "generator": torch.Generator(),  # not the one that weights are drawn from
+        }
 
 
 class TokenBatches(Batches):

@@ -14,7 +14,8 @@ import torch
 import no_optimization
 from Utils.base import results
 from Utils.data import TokenBatches
-from Utils.run import Run, parse_args
+from Utils.harness.settings import parse_args
+from Utils.run import Run
 
 
 class StopwatchBatches(TokenBatches):

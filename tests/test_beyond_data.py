@@ -30,8 +30,10 @@ from Utils.base import paths, results
 from Utils.base.errors import Unsupported, UserError
 from Utils.corpus import tokenize
 from Utils.corpus.tokenize import END_OF_TEXT
-from Utils.data import DataLoader, StreamedBatches, TokenBatches
-from Utils.run import Run, parse_args
+from torch.utils.data import DataLoader
+from Utils.data import StreamedBatches, TokenBatches
+from Utils.harness.settings import parse_args
+from Utils.run import Run
 
 TINY = ["--model", "gpt2-tiny", "--device", "cpu", "--batch-size", "2", "--seq-len", "32"]
 TINY += ["--steps", "6", "--warmup", "1"]
@@ -40,7 +42,6 @@ TINY += ["--steps", "6", "--warmup", "1"]
 @pytest.fixture
 def settle(tmp_path, monkeypatch):
     """parse_args for a tiny run in this process, its results in a folder of their own."""
-    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
 
     def settle(*flags, script=padded_vocabulary, dataset="synthetic"):
         file = ["--results-file", str(tmp_path / "results.csv"), "--dataset", str(dataset)]
@@ -64,6 +65,10 @@ def mapped(tmp_path, monkeypatch):
     tokens = np.memmap(path, dtype=np.uint16, mode="r")
     monkeypatch.setattr(tokenize, "load_tokens", lambda dataset: (tokens, {"dataset": dataset}))
     return tokens
+
+
+def loader_of(batches, **options):
+    return DataLoader(batches, batch_size=None, **batches.worker_options, **options)
 
 
 def workers():
@@ -142,7 +147,7 @@ def test_workers_give_the_same_batches_in_the_same_order_and_end_with_the_loop(s
     args = settle()
     batches = TokenBatches(args)
     state = torch.get_rng_state()
-    loader = DataLoader(batches, sampler=range(args.steps), num_workers=2)
+    loader = loader_of(batches, sampler=range(args.steps), num_workers=2)
     assert not workers()
     stream = iter(loader)
     for step, batch in enumerate(itertools.islice(stream, args.steps)):
@@ -168,6 +173,8 @@ LOOP = """
 import psutil, sys
 from beyond import prefetching_loader
 from Utils import run
+from Utils.harness import ends
+from Utils.harness.settings import parse_args
 
 def log(self, loss):
     if len(self.data_ms) == 2:
@@ -176,7 +183,7 @@ def log(self, loss):
     self.losses.append(loss.detach())
 
 run.Run.log = log
-prefetching_loader.main(run.parse_args("", sys.argv[1:], "prefetching_loader"))
+ends.call(prefetching_loader.main, parse_args("", sys.argv[1:], "prefetching_loader"))
 """
 
 
@@ -292,14 +299,14 @@ def test_the_order_depends_on_the_seed_alone(settle, folder):
 
 def test_workers_share_the_files_and_one_without_any_does_no_harm(settle, folder):
     args = settle(dataset=folder)
-    loader = DataLoader(streamed(args), num_workers=2)
+    loader = loader_of(streamed(args), num_workers=2)
     batches = list(itertools.islice(loader, 12))  # less than either has in its files
     first, second = (
         set().union(*map(words, batches[worker::2])) - {*"<|endoftxof>"} for worker in (0, 1)
     )
     assert len(first) > 1 and len(second) > 1 and not first & second
     args = settle(dataset=folder / "3.txt")
-    loader = DataLoader(streamed(args), num_workers=2)
+    loader = loader_of(streamed(args), num_workers=2)
     assert all("3" in words(batch) for batch in itertools.islice(loader, 5))
 
 
@@ -323,7 +330,7 @@ def test_streaming_trains_and_its_losses_stand_alone(settle, folder, eager):
 )
 def test_what_a_worker_cannot_read_is_one_line(content, words, settle, tmp_path):
     (tmp_path / "a.txt").write_bytes(content)
-    loader = DataLoader(streamed(settle(dataset=tmp_path / "a.txt")), num_workers=1)
+    loader = loader_of(streamed(settle(dataset=tmp_path / "a.txt")), num_workers=1)
     with pytest.raises(UserError) as caught:
         next(iter(loader))
     assert str(caught.value) == f"--dataset {tmp_path / 'a.txt'}: {words}"

@@ -32,7 +32,7 @@ from Utils.device.mps import MPS
 from Utils.harness import ends
 from Utils.harness.settings import Settings
 from Utils.launch import trials
-from Utils.run import parse_args
+from Utils.harness.settings import parse_args
 
 STEPS = 5
 
@@ -61,7 +61,6 @@ class Watch:
 @pytest.fixture
 def settle(tmp_path, monkeypatch):
     """A script's Settings for a tiny run in this process."""
-    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
     monkeypatch.delenv("SUITE", raising=False)
 
     def settle(script, shape=(2, 32)):

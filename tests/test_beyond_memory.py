@@ -22,7 +22,7 @@ from Utils.device.cpu import CPU
 from Utils.device.cuda import CUDA
 from Utils.harness import footprint, work
 from Utils.harness.footprint import GradientWatch
-from Utils.run import parse_args
+from Utils.harness.settings import parse_args
 
 STEPS = 5
 MIB = 2**20
@@ -59,7 +59,6 @@ class Watch:
 @pytest.fixture
 def train(tmp_path, monkeypatch):
     """A few steps of a script's own main, not compiled: train("fused_optimizer") is its Watch."""
-    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
     monkeypatch.setattr(torch, "compile", lambda model: model)
     file = ["--results-file", str(tmp_path / "results.csv"), "--device", "cpu"]
 

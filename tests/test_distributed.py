@@ -33,7 +33,9 @@ from Utils.diagnose.kinds import summarize
 from Utils.harness import footprint, ranks
 from Utils.harness.ranks import ALONE, GRACE_S, NOTICED
 from Utils.launch import torchrun
-from Utils.run import Measured, Run, execute, parse_args
+from Utils.harness.measured import Measured
+from Utils.harness.settings import parse_args
+from Utils.run import Run, execute
 
 NAMES = ("distributed_data_parallel", "zero_redundancy", "fully_sharded", "no_sync")
 FLAGS = ["--model=gpt2-tiny", "--seq-len=16", "--batch-size=8", "--device=cpu", "--steps=5"]
@@ -88,8 +90,6 @@ def forked(n, script, *flags, agent=True, before=lambda rank: None):
             runpy.run_path(str(script), run_name="__main__")
         except SystemExit as end:
             ranks.end(end.code or 0)
-        except BaseException:
-            sys.excepthook(*sys.exc_info())
         ranks.end(0)
 
     with tempfile.TemporaryFile("w+") as output:
@@ -173,7 +173,7 @@ def test_rows_are_the_slowest_ranks_times_and_the_mean_of_losses(tmp_path):
         place = {"node": "0", "device": "it"}
         return Measured(times, [0.1] * 5, losses, memory, counted, False, updated, place, others)
 
-    one._write(
+    one.write(
         [
             measured([9, 1, 2, 5, 4], [4.0] * 5, 20.0, [0]),
             measured([8, 3, 1, 6, 2], [2.0] * 5, 30.0, [1], "game (pid 4711, 1 MiB)"),
@@ -229,7 +229,6 @@ def test_eight_ranks_of_fsdp_in_one_process(tmp_path, monkeypatch):
     )
     for name, value in {"RANK": "0", "WORLD_SIZE": "8"}.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
 
     class Looked(Run):
         def __exit__(self, *error):
@@ -239,7 +238,7 @@ def test_eight_ranks_of_fsdp_in_one_process(tmp_path, monkeypatch):
             found["steps"] = len(self.losses)
 
     script = in_float32("fully_sharded", tmp_path)
-    technique = Technique("fully_sharded", script, None, "", "")
+    technique = Technique("fully_sharded", script, "", "", ladder.facts(""))
     try:
         execute(technique, [*FLAGS, f"--results-file={tmp_path / 'r.csv'}"], Looked)
     finally:
@@ -260,7 +259,7 @@ def test_a_script_for_one_process_says_so_under_several(tmp_path):
     rank_0_late = {"before": lambda rank: rank or time.sleep(2 * GRACE_S)}
     codes, said = forked(2, script, *FLAGS, f"--results-file={file}", **rank_0_late)
     assert codes[0] == 2 and said.count("\n") == 1 and not file.exists()
-    assert said.startswith("asynchronous_logging: error: it is no script for 2 ranks")
+    assert said.startswith("asynchronous_logging: error: this script does not support several ranks")
 
 
 def test_a_batch_that_ranks_cannot_share_is_one_line(tmp_path):

@@ -251,12 +251,9 @@ class Stopped:
 @pytest.mark.parametrize("technique", TECHNIQUES.values(), ids=TECHNIQUES.keys())
 def test_a_row_says_what_the_run_says(technique, here, monkeypatch, tmp_path):
     """The real script, up to its first step: what it then is and has noted is in the row."""
-    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
-    monkeypatch.setattr(trials, "largest_batch", lambda args, name: args.batch_size)
-    monkeypatch.setattr(record, "_commit", lambda: "")
-    monkeypatch.setattr(
-        sources, "open_streams", lambda dataset: []
-    )  # no text is read before the first step
+    monkeypatch.setattr(trials, "largest_batch", lambda args, name, at_most: args.batch_size)
+    monkeypatch.setattr(record, "commit", lambda: "")
+    monkeypatch.setattr(sources, "open_streams", lambda dataset: [])  # no text is read yet
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", "")
     flags = ["--model", "gpt2-tiny", "--device", "cpu"]
     if technique.name != "streaming_dataset":
@@ -365,28 +362,39 @@ def test_what_a_script_takes_from_utils_declares_for_itself(monkeypatch):
     assert "datasets" in judged("streaming_dataset", CPU()).needs
 
 
-def own_script(tmp_path, code, parent="no_optimization"):
+def own_script(tmp_path, code, parent="no_optimization", needs="nothing"):
     path = tmp_path / "my_idea.py"
-    path.write_text(f'"""My idea.\n\nParent: {parent}\n"""\n{code}\n')
-    return Technique("my_idea", path, parent, "", code)
+    doc = f"My idea.\n\nParent: {parent}\nNeeds:  {needs}\n"
+    path.write_text(f'"""{doc}"""\n{code}\n')
+    return Technique("my_idea", path, doc, code, ladder.facts(doc))
 
 
 @pytest.mark.parametrize(
     ("code", "status", "words"),
     [
-        ("def main(args:", "unsupported", "no Python: line 5"),
+        ("def main(args:", "unsupported", "no Python: line 6"),
         ("import liger", "unsupported", "imports liger, which is not installed"),
         ("from liger.ops import x", "unsupported", "imports liger, which is not installed"),
         ("try:\n    import liger\nexcept ImportError:\n    pass", "runs", ""),
-        ('args.require("liger")', "unsupported", "needs liger (pip install liger)"),
-        ("args.require(need)", "runs", "what it hands to require is not written out"),
-        ('args.require_wings("two")', "unsupported", "no attribute 'require_wings'"),
-        ("args.require_batch_multiple(3)", "unsupported", "multiple of 3"),
-        ('model.require("liger")', "runs", ""),
     ],
 )
 def test_a_script_of_ones_own_has_its_row(code, status, words, tmp_path):
-    technique = own_script(tmp_path, code)
+    assert_row(own_script(tmp_path, code), status, words)
+
+
+@pytest.mark.parametrize(
+    ("needs", "status", "words"),
+    [
+        ("package liger", "unsupported", "needs liger (pip install liger)"),
+        ("wings", "unsupported", "'wings' is unknown; choose from tf32"),
+        ("batch multiple of 3", "unsupported", "multiple of 3"),
+    ],
+)
+def test_a_need_of_ones_own_is_checked(needs, status, words, tmp_path):
+    assert_row(own_script(tmp_path, "", needs=needs), status, words)
+
+
+def assert_row(technique, status, words):
     row = judgement.judge(technique, TECHNIQUES["no_optimization"], on(CPU()).args)
     assert (row.technique, row.status) == ("my_idea", status)
     assert words in row.reason and bool(words) == bool(row.reason)

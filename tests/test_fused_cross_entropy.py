@@ -180,12 +180,11 @@ class Strict(run.Run):
 
 torch.compile = lambda model, **options: model
 torch.Tensor.pin_memory = lambda tensor: tensor
-run.Settings.require = lambda args, need: None
 all_together.Run = Strict
 flags = ["--model=gpt2-tiny", "--dataset=synthetic", "--device=cpu", "--seq-len=8", "--steps=4"]
 for script in (padded_vocabulary, all_together):
     name = script.__name__.split(".")[1]
-    script.main(run.parse_args("", [*flags, "--warmup=1", f"--results-file={sys.argv[1]}"], name))
+    script.main(parse_args("", [*flags, "--warmup=1", f"--results-file={sys.argv[1]}"], name))
 """
 
 

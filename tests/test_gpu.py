@@ -19,7 +19,8 @@ from Utils.base.sizes import CONFIGS
 from Utils.data import TokenBatches
 from Utils.device import devices
 from Utils.model import GPT
-from Utils.run import Run, parse_args
+from Utils.harness.settings import parse_args
+from Utils.run import Run
 
 pytestmark = pytest.mark.gpu
 MEMORY = torch.cuda.get_device_properties(0).total_memory if torch.cuda.is_available() else 0
@@ -29,7 +30,6 @@ SMALL = ["--device", "cuda", "--batch-size", str(B), "--seq-len", "512"]
 
 @pytest.fixture
 def settle(tmp_path, monkeypatch):
-    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
 
     def settle(*flags):
         file = ["--results-file", str(tmp_path / "results.csv")]

@@ -9,7 +9,7 @@ import torch
 from tests.known import COPIES, WAIT, changed
 from Utils.analysis.summary import summarize
 from Utils.base import results
-from Utils.run import parse_args
+from Utils.harness.settings import parse_args
 
 FLAGS = ["--model", "gpt2-tiny", "--dataset", "synthetic", "--device", "cpu"]
 
@@ -18,7 +18,6 @@ FLAGS = ["--model", "gpt2-tiny", "--dataset", "synthetic", "--device", "cpu"]
 def measure(tmp_path, monkeypatch):
     """Runs the baseline and copies of it for so many rounds, forwards and backwards, in this
     process, and returns the rows' summary."""
-    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # a second one, asleep, can take 10 ms to wake
     path = tmp_path / "results.csv"

@@ -45,7 +45,7 @@ def test_every_script_is_a_technique():
         path.stem
         for folder in (paths.ROOT, paths.ROOT / "beyond")
         for path in folder.glob("*.py")
-        if "parse_args(__doc__)" in path.read_text()
+        if "run_script(main, __doc__)" in path.read_text()
     }
     assert scripts == set(TECHNIQUES)
 
@@ -101,7 +101,7 @@ def test_the_docstring_explains_and_the_script_fits_a_page(technique):
     assert kernels <= 80
     functions = [n.name for n in ast.parse(technique.code).body if isinstance(n, ast.FunctionDef)]
     assert functions[-1] == "main"
-    assert technique.code.endswith('if __name__ == "__main__":\n    main(parse_args(__doc__))\n')
+    assert technique.code.endswith('if __name__ == "__main__":\n    run_script(main, __doc__)\n')
 
 
 @by_name(TECHNIQUES.values())

@@ -8,7 +8,7 @@ import torch
 
 import fused_optimizer
 from beyond import padded_vocabulary
-from Utils.run import parse_args
+from Utils.harness.settings import parse_args
 
 STEPS = 6
 
@@ -45,7 +45,6 @@ def trained(tmp_path_factory):
     flags += ["--seq-len", "32", "--device", "cpu", "--results-file", file]
     watches = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "excepthook", sys.excepthook)
         patch.setattr(torch, "compile", lambda model: model)
         patch.setattr(torch, "autocast", lambda *args, **kwargs: contextlib.nullcontext())
         for script in (fused_optimizer, padded_vocabulary):

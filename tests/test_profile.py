@@ -349,8 +349,7 @@ def profiled(tmp_path_factory):
         path.write_text(text) if replaced else None
         doc, code = ladder.split(text)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(sys, "excepthook", sys.excepthook)
-            own = Technique(name, path, technique.parent, doc, code)
+            own = Technique(name, path, doc, code, ladder.facts(doc))
             patch.setattr(ladder, "get", lambda _: own)
             steps = ["--steps", "6", "--warmup", "3", "--folder", str(folder)]
             code = profile_command.main([name, *TINY, *steps, *flags])

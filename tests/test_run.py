@@ -23,8 +23,9 @@ from Utils.base import paths, results
 from Utils.base.errors import Unsupported
 from Utils.data import TokenBatches
 from Utils.device.cuda import CUDA
-from Utils.harness import record
-from Utils.run import Run, parse_args
+from Utils.harness import ends, record
+from Utils.harness.settings import check_need, check_needs, parse_args
+from Utils.run import Run
 
 TINY = ["--model", "gpt2-tiny", "--dataset", "synthetic", "--device", "cpu"]
 
@@ -32,11 +33,10 @@ TINY = ["--model", "gpt2-tiny", "--dataset", "synthetic", "--device", "cpu"]
 @pytest.fixture
 def settle(tmp_path, monkeypatch):
     """parse_args for a tiny run in this process, its results in a folder of their own."""
-    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
 
     def settle(*flags, technique="no_optimization"):
         file = ["--results-file", str(tmp_path / "results.csv")]
-        return parse_args("", [*TINY, *file, *flags], technique)
+        return parse_args(no_optimization.__doc__, [*TINY, *file, *flags], technique)
 
     return settle
 
@@ -146,32 +146,14 @@ def test_the_record_says_how_to_repeat_the_run(settle):
     assert record["parameters"] == args.config.parameters()
     assert record["optimizer"] == "torch.optim.adamw.AdamW"
     assert record["dataset_facts"]["tokens"] > 1_000_000
-    assert record["attention_backend"] == "none" and record["compile"] is None
-
-
-@pytest.mark.parametrize("backend", ["math", "flash"])
-def test_the_attention_that_really_ran_is_recorded(backend, settle, monkeypatch):
-    from torch.nn.attention import SDPBackend, sdpa_kernel
-
-    kernels = {"math": SDPBackend.MATH, "flash": SDPBackend.FLASH_ATTENTION}
-
-    def attention(q, k, v):
-        with sdpa_kernel(kernels[backend]):
-            return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-
-    monkeypatch.setattr(no_optimization, "explicit_attention", attention)
-    args = settle("--steps", "4", "--warmup", "3")
-    no_optimization.main(args)
-    assert record_of(args)["attention_backend"] == backend
-    note = results.read(args.results_file).note[0]
-    assert ("unfused" in note) == (backend == "math")
+    assert record["compile"] is None
 
 
 @pytest.mark.parametrize("warmup", [0, 1, 2])
 def test_no_step_is_watched_that_could_slow_a_timed_one(warmup, settle):
     args = settle("--steps", "3", "--warmup", str(warmup))
     no_optimization.main(args)
-    assert record_of(args)["attention_backend"] is None
+    assert record_of(args)["memory"]["gradients_mib"] is None
 
 
 def test_the_commit_says_when_the_tree_is_not_clean(tmp_path, monkeypatch):
@@ -179,19 +161,19 @@ def test_the_commit_says_when_the_tree_is_not_clean(tmp_path, monkeypatch):
         subprocess.run(["git", "-C", str(tmp_path), *command], check=True, capture_output=True)
 
     monkeypatch.setattr(paths, "ROOT", tmp_path)
-    assert record._commit() == ""
+    assert record.commit() == ""
     git("init")
     (tmp_path / "a.py").write_text("a = 1\n")
     git("add", ".")
     git("-c", "user.name=a", "-c", "user.email=a@b", "commit", "-m", "a")
-    clean = record._commit()
+    clean = record.commit()
     assert re.fullmatch(r"[0-9a-f]{7}", clean)
     (tmp_path / "results.csv").write_text("x\n")
     (tmp_path / "plots").mkdir()
     (tmp_path / "plots" / "a.png").write_text("x")
-    assert record._commit() == clean
+    assert record.commit() == clean
     (tmp_path / "my_idea.py").write_text("b = 1\n")
-    assert record._commit() == clean + "-dirty"
+    assert record.commit() == clean + "-dirty"
 
 
 def test_a_loss_that_is_not_finite_is_noted(settle):
@@ -362,13 +344,16 @@ def test_on_a_terminal_there_is_a_bar_elsewhere_there_are_lines(tmp_path):
 # What goes wrong --------------------------------------------------------------------------------
 
 
-def ended(args, error):
-    """What the process does when its script raises `error`: its exit code."""
-    try:
-        raise error
-    except type(error):
-        with pytest.raises(SystemExit) as stop:
-            sys.excepthook(*sys.exc_info())
+def ended(args, main):
+    """The exit code of a process whose script is `main`; an exception is raised by it."""
+    error, script = main, main
+    if isinstance(error, Exception):
+
+        def script(args):
+            raise error
+
+    with pytest.raises(SystemExit) as stop:
+        ends.call(script, args)
     return stop.value.code
 
 
@@ -379,13 +364,12 @@ def only_row(args):
 
 
 def test_a_missing_package_is_a_row_with_the_reason_and_no_failure(settle, monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "bitsandbytes", None)
+    monkeypatch.setitem(sys.modules, "torchao", None)
     args = settle()
-    with pytest.raises(Unsupported) as reason:
-        args.require("bitsandbytes")
-    assert ended(args, reason.value) == 0
+    args.needs = ("package torchao",)
+    assert ended(args, check_needs) == 0
     assert only_row(args)["status"] == "unsupported"
-    assert only_row(args)["note"] == "needs bitsandbytes (pip install bitsandbytes)"
+    assert only_row(args)["note"] == "needs torchao (pip install torchao)"
     assert capsys.readouterr().err.count("\n") == 1
 
 
@@ -393,7 +377,17 @@ def test_an_old_gpu_is_told_what_tf32_needs(settle):
     args = settle()
     args.hardware = CUDA(torch.device("cpu"), cuda=FakeCuda(capability=(7, 5)))
     with pytest.raises(Unsupported, match="needs compute capability 8.0; .* has 7.5"):
-        args.require("tf32")
+        check_need("tf32", args)
+
+
+@pytest.mark.parametrize("need", ["bfloat61", "torchao", "package", "batch multiple of 0"])
+def test_an_unknown_need_is_an_error_of_the_author(need, settle, capsys):
+    args = settle()
+    args.needs = (need,)
+    assert ended(args, check_needs) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and f"{need!r} is unknown; choose from tf32" in said
+    assert not args.results_file.exists()
 
 
 def test_a_bug_in_a_script_keeps_its_traceback_and_leaves_a_row(settle, capsys):
@@ -432,7 +426,7 @@ def test_a_run_that_is_stopped_leaves_the_file_as_it_was(how, tmp_path):
             break
     process.send_signal(how)
     said = process.stderr.read()
-    assert process.wait() == -how
+    assert process.wait() == (130 if how == signal.SIGINT else -how)
     assert path.read_bytes() == before
     assert len(list((tmp_path / "runs").iterdir())) == 1
     assert "Traceback" not in said

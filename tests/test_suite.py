@@ -106,7 +106,7 @@ def test_all_goes_on_past_failures_and_says_so_in_the_end(project):
     run_here = "with Run(args, model, optimizer) as run:"
     idea(project, "broken", (run_here, 'raise ValueError("on purpose")\n    ' + run_here))
     idea(project, "forgets", ("run.log(loss.item())", "loss.item()"))
-    idea(project, "cannot", (run_here, 'args.require("no_such_package")\n    ' + run_here))
+    idea(project, "cannot", ("Needs:  nothing", "Needs:  package no_such_package"))
     idea(project, "killed", (run_here, "import os; os.kill(os.getpid(), 9)\n    " + run_here))
     idea(project, "mistyped", (run_here, "with with\n    " + run_here))
     done = make(project, "all")
@@ -130,7 +130,7 @@ def test_all_goes_on_past_failures_and_says_so_in_the_end(project):
 
 
 def test_what_is_only_unsupported_is_no_failure(project):
-    idea(project, "cannot", ("batches =", 'args.require("no_such_package")\n    batches ='))
+    idea(project, "cannot", ("Needs:  nothing", "Needs:  package no_such_package"))
     done = run_suite(project)
     assert done.returncode == 0, done.stderr
 

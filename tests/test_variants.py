@@ -199,7 +199,6 @@ def test_every_variant_runs_and_trains(tmp_path, monkeypatch):
     monkeypatch.setattr(variants, "FOLDER", tmp_path / "variants")
     monkeypatch.setattr(torch, "compile", lambda model, **options: model)
     monkeypatch.setattr(torch.nn.Module, "compile", lambda module, **options: None)
-    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
     monkeypatch.setattr(provenance, "environment", dict)
     monkeypatch.setattr(
         work, "describe", lambda args: {}

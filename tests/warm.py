@@ -42,8 +42,6 @@ def forked(command, name, minutes=None):
             else:
                 sys.argv = command
                 runpy.run_path(command[0], run_name="__main__")
-        except Exception:
-            sys.excepthook(*sys.exc_info())
         finally:
             atexit._run_exitfuncs()
 
