@@ -5,7 +5,7 @@ half's stay in each process; the second half's backward adds to them, and what t
 averages is the sum of both. Without it each half would pay for communication of its own.
 
 Parent: distributed_data_parallel
-Needs:  tf32, bfloat16, compile, distributed, batch multiple of 2
+Needs:  tf32, bfloat16, compile, distributed, distributed_data_parallel, batch multiple of 2
 Gains:  memory: up to half of the activations, at the communication of one backward pass
 Costs:  time: twice as many launches, on smaller products
 See:    Li et al. 2020, PyTorch Distributed, section 3.2.4

@@ -17,6 +17,7 @@ import psutil
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.data import DataLoader
 
 from beyond import (
     asynchronous_logging,
@@ -30,7 +31,6 @@ from Utils.base import paths, results
 from Utils.base.errors import Unsupported, UserError
 from Utils.corpus import tokenize
 from Utils.corpus.tokenize import END_OF_TEXT
-from torch.utils.data import DataLoader
 from Utils.data import StreamedBatches, TokenBatches
 from Utils.harness.settings import parse_args
 from Utils.run import Run

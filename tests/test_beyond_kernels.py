@@ -3,7 +3,6 @@
 import contextlib
 import os
 import subprocess
-import sys
 
 import pytest
 import torch
@@ -30,9 +29,8 @@ from Utils.device.cpu import CPU
 from Utils.device.cuda import CUDA
 from Utils.device.mps import MPS
 from Utils.harness import ends
-from Utils.harness.settings import Settings
+from Utils.harness.settings import Settings, parse_args
 from Utils.launch import trials
-from Utils.harness.settings import parse_args
 
 STEPS = 5
 

@@ -31,10 +31,10 @@ from Utils.device.cpu import CPU
 from Utils.device.cuda import ImaginedGPU
 from Utils.diagnose.kinds import summarize
 from Utils.harness import footprint, ranks
-from Utils.harness.ranks import ALONE, GRACE_S, NOTICED
-from Utils.launch import torchrun
 from Utils.harness.measured import Measured
+from Utils.harness.ranks import ALONE, GRACE_S, NOTICED
 from Utils.harness.settings import parse_args
+from Utils.launch import torchrun
 from Utils.run import Run, execute
 
 NAMES = ("distributed_data_parallel", "zero_redundancy", "fully_sharded", "no_sync")
@@ -259,7 +259,9 @@ def test_a_script_for_one_process_says_so_under_several(tmp_path):
     rank_0_late = {"before": lambda rank: rank or time.sleep(2 * GRACE_S)}
     codes, said = forked(2, script, *FLAGS, f"--results-file={file}", **rank_0_late)
     assert codes[0] == 2 and said.count("\n") == 1 and not file.exists()
-    assert said.startswith("asynchronous_logging: error: this script does not support several ranks")
+    assert said.startswith(
+        "asynchronous_logging: error: this script does not support several ranks"
+    )
 
 
 def test_a_batch_that_ranks_cannot_share_is_one_line(tmp_path):

@@ -18,8 +18,8 @@ from Utils.base.errors import Unsupported
 from Utils.base.sizes import CONFIGS
 from Utils.data import TokenBatches
 from Utils.device import devices
-from Utils.model import GPT
 from Utils.harness.settings import parse_args
+from Utils.model import GPT
 from Utils.run import Run
 
 pytestmark = pytest.mark.gpu

@@ -1,7 +1,5 @@
 """Where the truth is known, the verdicts are right: equal, slower by 3%, sabotaged."""
 
-import sys
-
 import numpy as np
 import pytest
 import torch

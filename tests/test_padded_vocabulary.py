@@ -1,7 +1,6 @@
 """Padding the vocabulary changes shapes and nothing else."""
 
 import contextlib
-import sys
 
 import pytest
 import torch

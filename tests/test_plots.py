@@ -207,11 +207,9 @@ def test_a_folder_that_cannot_be_made_is_one_line(draw, tmp_path):
 
 
 def test_forty_techniques_are_told_apart(draw, tmp_path, monkeypatch):
-    own = ladder.techniques()
+    own, child = ladder.techniques(), ladder.facts("Parent: fused_optimizer")
     more = {
-        name: Technique(
-            name, paths.ROOT / "beyond" / f"{name}.py", "", "", ladder.facts("Parent: fused_optimizer")
-        )
+        name: Technique(name, paths.ROOT / "beyond" / f"{name}.py", "", "", child)
         for name in (f"idea_{i}" for i in range(40 - len(own)))
     }
     colours_of_the_ladder = [style.colours()[t.name] for t in own.values() if t.at_top_level]

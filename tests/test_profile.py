@@ -9,7 +9,6 @@ import pickle
 import pstats
 import re
 import subprocess
-import sys
 from types import SimpleNamespace
 
 import pytest

@@ -110,7 +110,7 @@ def test_a_parameter_without_a_say_in_the_loss_is_missed():
 def test_recompilations_are_counted_with_their_reasons(monkeypatch, tmp_path):
     code = """
 import torch
-from Utils import record
+from Utils.harness import dynamo as record
 assert record.compilation() is None and record.compiled_graphs() == 0
 import torch._dynamo.utils
 assert record.compilation() is None

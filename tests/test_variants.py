@@ -2,7 +2,6 @@
 
 import ast
 import re
-import sys
 from contextlib import suppress
 from itertools import combinations
 
@@ -20,7 +19,6 @@ NEEDS = {  # every technique whose diff does not apply to the baseline by itself
     "all_together": ["torch_compile"],
     "cuda_graphs": ["torch_compile", "asynchronous_logging"],
     "cudnn_attention": ["flash_attention"],
-    "float16_grad_scaler": ["tensorFloat32"],
     "fully_sharded": ["torch_compile", "flash_attention"],
     "fused_cross_entropy": ["flash_attention", "padded_vocabulary"],
     "gradient_accumulation": ["brainFloat16"],

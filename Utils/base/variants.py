@@ -144,7 +144,7 @@ def without(names, whole):
 
 def _declared(name, known):
     """Return the techniques among a technique's needs, without which it means nothing: a set."""
-    return {*known[name].needs} & known.keys()
+    return {*known[name].needs} & known.keys() - {name}
 
 
 def _composed_needs(whole, sign, names):

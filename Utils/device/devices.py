@@ -12,8 +12,6 @@ What else goes on is read outside the timed steps: `other_processes` when the de
 `counters()` before the first timed step and after the last, `readings()` after the last.
 """
 
-import logging
-
 import torch
 
 from Utils.base import errors
@@ -63,12 +61,7 @@ def choose(wanted, local_rank=0, local_world_size=1):
     if device.type == "cuda":
         return CUDA(torch.device("cuda", device.index or 0))
     # Whatever compiles would log that there is a toolkit and no GPU, which is no news of a CPU run.
-    logging.getLogger("torch.utils.cpp_extension").addFilter(_is_news)
     return MPS(device) if device.type == "mps" else CPU()
-
-
-def _is_news(record):
-    return not str(record.msg).startswith("No CUDA runtime is found, using CUDA_HOME")
 
 
 def gpus(count):

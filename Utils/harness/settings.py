@@ -114,7 +114,8 @@ def check_need(need, args):
         if args.dataset == "synthetic":
             raise Unsupported("--dataset synthetic is random tokens: there is no text to stream")
         return ""
-    if n := batch_multiple([need]) * args.world_size if need.startswith("batch") else 0:
+    if (multiple := batch_multiple([need])) > 1:
+        n = multiple * args.world_size
         if args.batch_size % n:
             raise Unsupported(
                 f"needs a batch size that is a multiple of {n}, not {args.batch_size}; "
