@@ -29,7 +29,7 @@ from Utils.data import TokenBatches
 from Utils.device import cgroup, devices, shapes
 from Utils.device.cpu import CPU
 from Utils.device.cuda import ImaginedGPU
-from Utils.diagnose.kinds import summarize
+from Utils.diagnose.breakdown import summarize
 from Utils.harness import footprint, ranks
 from Utils.harness.measured import Measured
 from Utils.harness.ranks import ALONE, GRACE_S, NOTICED

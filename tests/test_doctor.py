@@ -295,7 +295,7 @@ def test_what_the_committed_runs_on_a_cpu_said_is_said(here):
 
 
 def judged(name, device, *flags):
-    args = on(device, *flags).args
+    args = on(device, *flags)
     return judgement.judge(TECHNIQUES[name], TECHNIQUES.get(TECHNIQUES[name].parent), args)
 
 
@@ -395,7 +395,7 @@ def test_a_need_of_ones_own_is_checked(needs, status, words, tmp_path):
 
 
 def assert_row(technique, status, words):
-    row = judgement.judge(technique, TECHNIQUES["no_optimization"], on(CPU()).args)
+    row = judgement.judge(technique, TECHNIQUES["no_optimization"], on(CPU()))
     assert (row.technique, row.status) == ("my_idea", status)
     assert words in row.reason and bool(words) == bool(row.reason)
 
@@ -421,7 +421,7 @@ def advised(*findings, rows=None):
 
 
 def test_the_names_in_the_advice_are_techniques():
-    source = (paths.ROOT / "Utils" / "doctor.py").read_text()
+    source = (paths.ROOT / "Utils" / "diagnose" / "verdicts.py").read_text()
     named = re.findall(r'say\([^)]*?text, ("[^)]*)\)', source)
     words = {word for line in named for word in re.findall(r'"(\w+)"', line)}
     assert len(words) >= 7 and words | {*PRECISIONS.values()} <= set(TECHNIQUES)
@@ -518,7 +518,7 @@ def test_who_has_read_enough_may_stop():
     command = [
         sys.executable,
         "-c",
-        "import sys; from Utils import doctor as d; "
+        "import sys; from Utils.commands import doctor as d; "
         "d.examine = lambda *_: ([], [d.Row('a' * 9999, 'runs')] * 99, []); sys.exit(d.main([]))",
     ]
     process = subprocess.Popen(

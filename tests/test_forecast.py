@@ -1,14 +1,9 @@
 """What a forecast counts, what it says of it, and that runs confirm it."""
 
-import ctypes
 import dataclasses
-import inspect
 import json
 import os
-import random
 import re
-import subprocess
-import sys
 from argparse import Namespace
 
 import numpy as np
@@ -16,7 +11,8 @@ import pytest
 import torch
 
 from tests.rows import rows_of
-from Utils.base import ladder, paths, results
+from Utils.base import command_line, ladder, paths, results
+from Utils.base.command_line import Parser
 from Utils.base.errors import UserError
 from Utils.base.sizes import CONFIGS
 from Utils.base.units import GIB
@@ -24,23 +20,23 @@ from Utils.commands import forecast as forecast_command
 from Utils.device import shapes
 from Utils.device.cpu import CPU
 from Utils.device.cuda import ImaginedGPU
-from Utils.diagnose import fakes, forecast
-from Utils.diagnose.allocations import KINDS, Heap, Recording
-from Utils.diagnose.forecast import LIBRARIES_BYTES, Forecast
+from Utils.diagnose import fakes, forecast, forecast_text, profiled_run, recordings
+from Utils.diagnose.allocations import KINDS, Recording
+from Utils.diagnose.forecast import Forecast
 
 MIB = 2**20
 GPU = ImaginedGPU("an imagined GPU", 80 * GIB)
 TINY = ["--model=gpt2-tiny", "--dataset=synthetic", "--seq-len=64"]
 
 
-RECORDING = Recording(97, 1, np.ones((2, 4)), np.zeros(2), np.zeros(2), [(0, 1, 97), (1, 1, 0)])
+RECORDING = Recording(97, 1, np.ones((2, 4)), np.zeros(2), np.ones(2))
 
 
 def recorded(*names, batch_size=4, device=GPU, flags=TINY):
     """Recordings of techniques, given by name or as they are, each in a process of its own."""
     techniques = [ladder.get(name) if isinstance(name, str) else name for name in names]
     flags = [*flags, f"--batch-size={batch_size}"]
-    return forecast.apart(fakes.recording, [(t, flags, device) for t in techniques])
+    return recordings.in_processes(fakes.recording, [(t, flags, device) for t in techniques])
 
 
 def peak(recording):
@@ -77,7 +73,7 @@ def made(constant, slopes, multiple=1):
     live = np.zeros((len(slopes), len(KINDS)), dtype=np.int64)
     live[:, 0], live[:, -1] = constant, slopes * batch
     phase = np.zeros(len(slopes), dtype=np.int8)
-    return Recording(batch, multiple, live, phase, slopes * batch, [])
+    return Recording(batch, multiple, live, phase, slopes * batch)
 
 
 def test_the_largest_batch_is_the_last_that_fits():
@@ -125,8 +121,6 @@ def test_one_recording_gives_the_peak_at_any_batch(name):
     (at_97,), (at_32,) = (recorded(name, batch_size=B) for B in (97, own))
     assert peak(at_97.at(32)) == pytest.approx(peak(at_32), rel=1e-4)
     assert at_97.largest_batch(peak(at_32) + 1000) == 32
-    # And what malloc would hold of it, block by block.
-    assert at_97.at(32).held().max() == pytest.approx(at_32.held().max(), rel=1e-4)
 
 
 def test_techniques_differ_in_what_they_are_about():
@@ -158,60 +152,13 @@ def test_what_cannot_run_says_why_and_a_broken_script_is_named(tmp_path):
 
 
 def test_a_process_that_dies_stops_nothing_else():
-    assert forecast.apart(lambda code: code if code else os._exit(1), [(3,), (0,), (4,)]) == [
-        *(3, None, 4)
-    ]
+    def end(code):
+        return code or os._exit(1)
+
+    assert recordings.in_processes(end, [(3,), (0,), (4,)]) == [3, None, 4]
 
 
 # On a CPU ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="of glibc")
-def test_the_heap_holds_what_glibcs_does():
-    """A trace of 400 blocks, replayed by malloc itself, which is asked for what it holds."""
-    draw, trace, alive = random.Random(0), [], []
-    for key in range(400):
-        if alive and draw.random() < 0.45:
-            trace.append((alive.pop(draw.randrange(len(alive))), 0))
-        trace.append((key, draw.choice([1, 2, 3, 4, 9, 50]) * MIB))
-        alive.append(key)
-    trace += [(key, 0) for key in alive]
-    heap, most = Heap(), 0
-    for key, size in trace:
-        heap.allocate(key, size) if size else heap.free(key)
-        most = max(most, heap.held())
-    # In a new process: this one's heap has room from whatever ran before.
-    code = f"import ctypes\n{inspect.getsource(replayed)}\nprint(*replayed({trace}))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    theirs, left = map(int, done.stdout.split())
-    assert most == pytest.approx(theirs, rel=0.03)
-    # Its top has gone back, but for what malloc keeps at hand and what lies under Python's blocks.
-    assert heap.held() == pytest.approx(left, abs=0.05 * theirs)
-
-
-def replayed(trace):
-    """The most bytes that glibc held for a trace of (key, size), size 0 for a free; the last."""
-
-    class Info(ctypes.Structure):  # mallinfo2(3)
-        _fields_ = [(name, ctypes.c_size_t) for name in "abcdefghij"]
-
-    libc = ctypes.CDLL(None)
-    libc.mallinfo2.restype, libc.free.argtypes = Info, [ctypes.c_void_p]
-
-    def held():
-        info = libc.mallinfo2()
-        return info.a + info.e  # arena, hblkhd
-
-    libc.malloc_trim(0)
-    blocks, before, most = {}, held(), 0
-    for key, size in trace:
-        if size:
-            blocks[key] = ctypes.c_void_p()
-            libc.posix_memalign(ctypes.byref(blocks[key]), 64, ctypes.c_size_t(size))
-        else:
-            libc.free(blocks.pop(key))
-        most = max(most, held() - before)
-    return most, held() - before
 
 
 def in_float32(name, folder):
@@ -225,28 +172,26 @@ def in_float32(name, folder):
     return dataclasses.replace(technique, name=file.stem, path=file)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="the heap is told to keep nothing, by glibc's")
-def test_a_run_in_float32_takes_what_was_forecast_within_5_percent(tmp_path):
-    """Its tensors to a thousandth; with libraries where glibc keeps nothing of freed ones: what it
-    keeps is Heap's to tell, and differs from run to run."""
-    techniques = [
-        in_float32(name, tmp_path)
-        for name in ("no_optimization", "flash_attention", "gradient_checkpointing")
-    ]
+def tensors_mib(technique, flags, folder):
+    """The peak of tensors in a profiled run, in MiB, from a process that was forked: with one
+    thread, as OpenMP's others are gone."""
+    torch.set_num_threads(1)
+    parser = Parser("", "")
+    command_line.add_settings(parser)
+    wanted = parser.parse_args([*flags, "--device=cpu", "--steps=2", "--warmup=1"])
+    more = {"name": "", "gpus": "", "cpu": False, "memory": False, "folder": folder}
+    return profiled_run.profile(technique, Namespace(**vars(wanted), **more))["tensors_mib"]
+
+
+def test_the_tensors_of_a_run_in_float32_are_what_was_forecast(tmp_path):
+    names = ("no_optimization", "flash_attention", "gradient_checkpointing")
+    techniques = [in_float32(name, tmp_path) for name in names]
     shape = ["--model=gpt2-tiny", "--dataset=synthetic", "--seq-len=256"]
     found = recorded(*techniques, batch_size=4, device=CPU(), flags=shape)
-    for technique, recording in zip(techniques, found, strict=True):
-        file = tmp_path / f"{technique.name}.csv"
-        command = [sys.executable, str(technique.path), *shape, "--batch-size=4", "--device=cpu"]
-        command += ["--steps=4", "--warmup=3", f"--results-file={file}"]
-        keep_nothing = paths.environment(MALLOC_MMAP_THRESHOLD_="100000")
-        done = subprocess.run(command, env=keep_nothing, check=True, capture_output=True)
-        assert b"CPUAllocator" not in done.stderr  # which logs while a step is watched
-        row = results.check(file)[0]
-        memory = results.records(file, [row["run_id"]])[row["run_id"]]["memory"]
-        assert peak(recording) / MIB == pytest.approx(memory["tensors_mib"], rel=0.001)
-        predicted = (peak(recording) + LIBRARIES_BYTES) / MIB
-        assert predicted == pytest.approx(memory["peak_mib"], rel=0.05), technique.name
+    tasks = [(technique, [*shape, "--batch-size=4"], tmp_path) for technique in techniques]
+    taken = recordings.in_processes(tensors_mib, tasks)
+    for recording, size in zip(found, taken, strict=True):
+        assert peak(recording) / MIB == pytest.approx(size, rel=0.001)
 
 
 # What it says -----------------------------------------------------------------------------------
@@ -256,7 +201,7 @@ def one(name, weights, gradients, state, activations, **more):
     kinds = dict(zip(KINDS, (weights, gradients, state, activations), strict=True))
     kinds = {kind: size * GIB for kind, size in kinds.items()}
     size = sum(kinds.values())
-    return Forecast(name, size, size, kinds, "backward", **more)
+    return Forecast(name, size, kinds, "backward", **more)
 
 
 ARGS = Namespace(batch_size=16, seq_len=1024)
@@ -270,39 +215,53 @@ def test_advice_names_what_dominates_and_who_takes_less_of_it():
         one("d", 9, 0, 0.1, 9, largest_batch=1, next_bytes=13 * GIB),  # less state, a higher peak
         Forecast("e", reason="needs a thing"),
     ]
-    lines = forecast.advice(found, ARGS, 12 * GIB)
+    lines = forecast_text.advice(found, ARGS, 12 * GIB)
     assert lines[0] == "a fits at 16x1024: 2.00 GiB are left; its largest batch is 20"
     assert lines[1] == "activations: 70% of that peak, 7.00 GiB; less with b (3.00), c (3.00)"
     assert lines[2] == "optimizer state: 20% of that peak, 2.00 GiB; less with c (0.50)"
     assert lines[3] == "c takes the largest batch of these: 60"
     assert len(lines) <= 5
-    assert "does not fit at 16x1024: 1.00 GiB too much" in forecast.advice(found, ARGS, 9 * GIB)[0]
-    assert forecast.advice([found[-1]], ARGS, 9 * GIB) == []
+    lines = forecast_text.advice(found, ARGS, 9 * GIB)
+    assert "does not fit at 16x1024: 1.00 GiB too much" in lines[0]
+    assert forecast_text.advice([found[-1]], ARGS, 9 * GIB) == []
 
 
-def test_a_measured_peak_stands_beside_the_predicted_one(tmp_path):
-    file = tmp_path / "results.csv"
+def settings_on(device, folder):
     args = Namespace(model="gpt2", batch_size=1, seq_len=64, device=torch.device("cpu"))
-    args.hardware = CPU()
-    for device in (args.hardware.name, "another machine"):
+    args.hardware, args.results_file = device, folder / "results.csv"
+    return args
+
+
+def test_a_gpus_measured_peak_stands_beside_the_predicted_one(tmp_path):
+    args = settings_on(ImaginedGPU("a GPU", 24 * GIB), tmp_path)
+    file = args.results_file
+    for device in ("another GPU", "another machine"):
         results.append(file, rows_of("no_optimization", [1.0, 2.0], device=device))
-    results.append(file, rows_of("flash_attention", [1.0], batch_size=2, device=args.hardware.name))
+    results.append(file, rows_of("flash_attention", [1.0], batch_size=2, device="a GPU"))
     (tmp_path / "runs").mkdir()
     run_id = results.check(file)[0]["run_id"]
-    told_apart = {"memory": {"tensors_mib": 800.0}}
-    (tmp_path / "runs" / f"{run_id}.json").write_text(json.dumps(told_apart))
-    peaks = forecast.measured(file, args)
-    assert peaks == {"no_optimization": (900 * MIB, 800 * MIB)}
-    args.hardware = ImaginedGPU("a GPU", 24 * GIB)  # whose tensors are the CPU's
-    told_apart["device"] = {"type": "cpu"}
-    (tmp_path / "runs" / f"{run_id}.json").write_text(json.dumps(told_apart))
-    assert forecast.measured(file, args) == {}
-    told_apart["device"] = {"type": "rocm"}
-    (tmp_path / "runs" / f"{run_id}.json").write_text(json.dumps(told_apart))
-    assert forecast.measured(file, args) == peaks
-    text = forecast.table([one("no_optimization", 0.25, 0, 0.25, 0.25)], peaks, GIB)
+    for kind, peaks in (("cpu", {}), ("rocm", {"no_optimization": 900 * MIB})):
+        record = json.dumps({"device": {"type": kind}})
+        (tmp_path / "runs" / f"{run_id}.json").write_text(record)
+        assert forecast.measured(args) == peaks
+    text = forecast_text.table([one("no_optimization", 0.25, 0, 0.25, 0.25)], peaks, GIB)
     cells = [cell.strip() for cell in text.splitlines()[-1].split("|")]
-    assert cells[6] == "0.75" and cells[-5:-1] == ["0.88", "-14.7%", "0.78", "-4.0%"]
+    assert cells[6] == "0.75" and cells[-3:-1] == ["0.88", "-14.7%"]
+
+
+def test_on_a_cpu_it_is_what_a_profile_saw_of_tensors(tmp_path):
+    args = settings_on(CPU(), tmp_path)
+    (tmp_path / "profiles").mkdir()
+    shape = {"model": "gpt2", "batch_size": 1, "seq_len": 64, "device": args.hardware.name}
+    for name, facts in {
+        "a": shape | {"tensors_mib": 800.0},
+        "b": shape | {"tensors_mib": 800.0, "batch_size": 2},
+        "c": shape | {"tensors_mib": 800.0, "device": "another"},
+        "d": ["no summary"],
+    }.items():
+        facts = facts | {"technique": name} if isinstance(facts, dict) else facts
+        (tmp_path / "profiles" / f"{name}.json").write_text(json.dumps(facts))
+    assert forecast.measured(args) == {"a": 800 * MIB}
 
 
 def test_what_was_traced_is_kept_until_something_that_decides_it_changes(tmp_path, monkeypatch):
@@ -313,31 +272,31 @@ def test_what_was_traced_is_kept_until_something_that_decides_it_changes(tmp_pat
         return ["no figures" if task[0].name == "deterministic" else RECORDING for task in tasks]
 
     monkeypatch.setattr(paths, "CACHE", tmp_path)
-    monkeypatch.setattr(forecast, "apart", stand_in)
+    monkeypatch.setattr(recordings, "in_processes", stand_in)
     first, second = (ladder.get(name) for name in ("no_optimization", "deterministic"))
     tasks = [(first, TINY, GPU), (second, TINY, GPU)]
-    found = forecast.recordings(tasks)
+    found = recordings.recordings(tasks)
     tasks[0] = first, ["--seq-len=auto", *TINY, "--steps=3"], GPU  # which comes to the same
     assert traced == [["no_optimization", "deterministic"]] and found[1] == "no figures"
-    again = forecast.recordings(tasks)  # a reason may have gone
-    assert traced[1:] == [["deterministic"]] and again[0].blocks == RECORDING.blocks
+    again = recordings.recordings(tasks)  # a reason may have gone
+    assert traced[1:] == [["deterministic"]] and again[0].batch == RECORDING.batch
     changed = dataclasses.replace(first, code=first.code + "# another idea\n")
     others = [(changed, TINY, GPU), (first, [*TINY, "--batch-size=2"], GPU)]
     others += [
         (first, TINY, CPU()),
         (first, TINY, ImaginedGPU("old", GIB, (7, 5))),
     ]
-    forecast.recordings(others)
+    recordings.recordings(others)
     assert traced[2:] == [["no_optimization"] * 4]
     for file in (tmp_path / "forecasts").iterdir():
         file.write_bytes(b"damaged")
-    forecast.recordings(tasks[:1])
+    recordings.recordings(tasks[:1])
     monkeypatch.setenv("TORCHDYNAMO_DISABLE", "1")
-    forecast.recordings(tasks[:1])
+    recordings.recordings(tasks[:1])
     assert traced[3:] == [["no_optimization"]] * 2
     (tmp_path / "file").touch()
     monkeypatch.setattr(paths, "CACHE", tmp_path / "file")
-    assert forecast.recordings(tasks[:1]) == [RECORDING]
+    assert recordings.recordings(tasks[:1])[0] is RECORDING
 
 
 def test_it_ends_in_one_line_where_there_is_no_such_device():
@@ -345,25 +304,17 @@ def test_it_ends_in_one_line_where_there_is_no_such_device():
         forecast_command.main(["no_optimization", "--device=cuda:99"])
 
 
-def test_the_command_forecasts_for_a_gpu_that_is_not_there(tmp_path):
+def test_the_command_forecasts_for_a_gpu_that_is_not_there(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(paths, "CACHE", tmp_path / "cache")
     file = tmp_path / "results.csv"
-    command = [
-        sys.executable,
-        "-m",
-        "Utils.commands.forecast",
-        "no_optimization",
-        "gradient_accumulation",
-    ]
-    command += [*TINY, "--batch-size=2", "--device=cuda:99", "--memory=4GiB"]
-    command += [f"--results-file={file}"]
-    done = subprocess.run(
-        command, cwd=paths.ROOT, env=paths.environment(), capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    assert "Estimates for an imagined GPU: gpt2-tiny, 2x64 tokens" in done.stdout
-    row = re.search(r"^\| no_optimization .*$", done.stdout, re.MULTILINE)[0].split("|")
+    command = ["no_optimization", "gradient_accumulation", *TINY, "--batch-size=2"]
+    command += ["--device=cuda:99", "--memory=4GiB", f"--results-file={file}"]
+    forecast_command.main(command)
+    said = capsys.readouterr().out
+    assert "Estimates for an imagined GPU: gpt2-tiny, 2x64 tokens" in said
+    row = re.search(r"^\| no_optimization .*$", said, re.MULTILINE)[0].split("|")
     largest = int(row[-3])
     assert largest > 2 and float(row[-2]) > float(shapes.usable_bytes(4 * GIB) / GIB) - 0.01
-    assert "gradient_accumulation: needs a batch size that is a multiple of 4" in done.stdout
-    assert f"its largest batch is {largest}" in done.stdout
+    assert "gradient_accumulation: needs a batch size that is a multiple of 4" in said
+    assert f"its largest batch is {largest}" in said
     assert not file.exists()

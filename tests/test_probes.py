@@ -22,8 +22,8 @@ from Utils.corpus.tokenize import VOCABULARY_URL
 from Utils.device import cgroup, checks, devices, drivers
 from Utils.device.cpu import CPU
 from Utils.device.cuda import CUDA
-from Utils.diagnose import findings, probes, torch_probes
-from Utils.diagnose.findings import Apart, Finding
+from Utils.diagnose import device_probes, findings, probes, run_probes, toolchain_probes
+from Utils.diagnose.findings import Finding, Subprocess
 from Utils.harness import settings
 
 
@@ -54,16 +54,16 @@ def on(device, *flags):
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(devices, "choose", lambda wanted, *ranks: device)
         settings.settle(args)
-    return SimpleNamespace(args=args)
+    return args
 
 
 def test_what_hangs_or_dies_apart_says_so():
-    assert Apart("-c", "print(7)").end() == ("7\n", "")
-    output, problem = Apart("-c", "import sys; print(7); sys.exit('why\\nso')").end()
+    assert Subprocess("-c", "print(7)").end() == ("7\n", "")
+    output, problem = Subprocess("-c", "import sys; print(7); sys.exit('why\\nso')").end()
     assert (output, problem) == ("7\n", "so")
     started = time.monotonic()
     code = "import subprocess, time; print(7, flush=True); subprocess.run(['sleep', '60'])"
-    output, problem = Apart("-c", code).end(seconds=0.5)
+    output, problem = Subprocess("-c", code).end(seconds=0.5)
     assert (output, problem) == ("7\n", "did not answer within 0.5 s")
     assert time.monotonic() - started < 5
 
@@ -159,7 +159,7 @@ def test_a_compiler_that_cannot_compile_is_no_compiler(compiler, words, tmp_path
     fake.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.delenv("CXX", raising=False)
-    finding, _ = findings.ask(torch_probes.compilers, on(CPU()))
+    finding, _ = findings.ask(toolchain_probes.compilers, on(CPU()))
     assert finding.state == "fault" and finding.blocks == ("compile",)
     assert str(fake) in finding.what and words in finding.what
 
@@ -167,10 +167,10 @@ def test_a_compiler_that_cannot_compile_is_no_compiler(compiler, words, tmp_path
 @pytest.mark.parametrize("language", ["C", "C++"])
 def test_missing_headers_are_named(language, monkeypatch, tmp_path):
     compiler = checks.compiler(language)
-    assert torch_probes.compiling(compiler, language) == ""
+    assert toolchain_probes.compiling(compiler, language) == ""
     monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path))
     monkeypatch.delenv("CPATH", raising=False)
-    assert "Python.h: No such file or directory" in torch_probes.compiling(compiler, language)
+    assert "Python.h: No such file or directory" in toolchain_probes.compiling(compiler, language)
 
 
 # The limits of a container ----------------------------------------------------------------------
@@ -210,7 +210,7 @@ def test_the_quota_of_a_control_group_is_found(tmp_path):
 def test_more_threads_than_cpus_is_worth_a_note(cpus, remedy, monkeypatch):
     monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
     monkeypatch.setattr(cgroup, "cgroup_limits", lambda: (cpus, math.inf))
-    (finding,) = findings.ask(torch_probes.threads, None)
+    (finding,) = findings.ask(device_probes.threads, None)
     assert (finding.state, finding.remedy) == ("note", remedy)
     assert f"8 of {cpus} CPUs" in finding.what
 
@@ -221,7 +221,7 @@ def test_the_host_runs_out_of_memory_by_its_groups_limit(monkeypatch, tmp_path):
     memory = findings.ask(probes.memory, None)[0]
     assert "1.0 allowed by the control group" in memory.what
     assert memory.figures["available_gib"] == 1.0 < memory.figures["memory_gib"]
-    step, fault, ceilings = findings.ask(torch_probes.step, on(CPU()))
+    step, fault, ceilings = findings.ask(run_probes.step, on(CPU()))
     assert "at least 2.3 GiB of the 1.0 free" in step.what and fault.state == "fault"
     assert (ceilings.state, ceilings.remedy) == ("note", "make ceilings, once")
 
@@ -274,7 +274,7 @@ def test_a_package_that_cannot_be_imported_is_named(backend, ending, words, monk
 
 def about_device(device, monkeypatch, *flags):
     monkeypatch.setattr(devices, "choose", lambda wanted, *ranks: device)
-    return findings.ask(torch_probes.device, SimpleNamespace(args=arguments(*flags)))
+    return findings.ask(device_probes.device, arguments(*flags))
 
 
 def test_a_gpu_is_told_with_its_capability_and_memory(monkeypatch):
@@ -308,7 +308,7 @@ def test_a_device_that_cannot_be_had_stops_everything(monkeypatch):
         raise RuntimeError("CUDA error: all CUDA-capable devices are busy\nmore")
 
     monkeypatch.setattr(devices, "choose", busy)
-    (finding,) = findings.ask(torch_probes.device, SimpleNamespace(args=arguments()))
+    (finding,) = findings.ask(device_probes.device, arguments())
     assert finding.state == "fault" and finding.blocks == ("run",)
     assert finding.what == "CUDA error: all CUDA-capable devices are busy"
 
@@ -323,7 +323,7 @@ def test_a_device_that_cannot_be_had_stops_everything(monkeypatch):
     ],
 )
 def test_settings_that_a_run_would_refuse_are_refused_in_its_words(flags, words):
-    (finding,) = findings.ask(torch_probes.device, SimpleNamespace(args=arguments(*flags)))
+    (finding,) = findings.ask(device_probes.device, arguments(*flags))
     assert finding.topic == "settings" and finding.state == "fault" and words in finding.what
     assert finding.blocks == ("run",) and finding.remedy
 
@@ -340,7 +340,7 @@ def test_who_else_is_on_the_gpu_and_what_holds_it_down():
     nvml.compute.append(other)
     nvml.names = {4711: "/usr/bin/python3"}
     nvml.reasons, nvml.limit_mw = 0x40, 300_000
-    process, clocks, limit = findings.ask(torch_probes.gpu, on(gpu(nvml)))
+    process, clocks, limit = findings.ask(device_probes.gpu, on(gpu(nvml)))
     assert process.what == "python3 (pid 4711, 9,000 MiB) is on it as well"
     assert {process.state, clocks.state, limit.state} == {"note"}
     assert "held down by hw thermal slowdown" in clocks.what and "limit 300 W" in clocks.what
@@ -351,27 +351,27 @@ def test_who_else_is_on_the_gpu_and_what_holds_it_down():
 def test_a_cool_gpu_at_its_power_cap_is_well():
     nvml = FakeNvml()
     nvml.reasons = 0x4
-    (finding,) = findings.ask(torch_probes.gpu, on(gpu(nvml)))
+    (finding,) = findings.ask(device_probes.gpu, on(gpu(nvml)))
     assert finding.state == "ok" and "held down by sw power cap" in finding.what
 
 
 def test_without_nvml_it_says_what_is_not_known(monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    (finding,) = findings.ask(torch_probes.gpu, on(gpu()))
+    (finding,) = findings.ask(device_probes.gpu, on(gpu()))
     assert finding.state == "note" and finding.remedy == "pip install nvidia-ml-py"
-    assert findings.ask(torch_probes.gpu, on(CPU())) == []
+    assert findings.ask(device_probes.gpu, on(CPU())) == []
 
 
 def test_memory_that_others_hold_is_missed(monkeypatch, tmp_path):
     monkeypatch.setattr(paths, "CACHE", tmp_path)
     device = gpu(memory_bytes=80e9)
-    step, _ = findings.ask(torch_probes.step, on(device))
+    step, _ = findings.ask(run_probes.step, on(device))
     assert step.state == "ok" and "gpt2 at 16x1024 tokens" in step.what
     device.cuda.free_bytes = 20e9
-    _, fault, _ = findings.ask(torch_probes.step, on(device))
+    _, fault, _ = findings.ask(run_probes.step, on(device))
     assert fault.state == "fault" and "BATCH_SIZE" in fault.remedy
     assert fault.what.startswith("31.7 GiB at least, and 18.6 free")
-    step, _ = findings.ask(torch_probes.step, on(device, "--batch-size", "8"))
+    step, _ = findings.ask(run_probes.step, on(device, "--batch-size", "8"))
     assert step.state == "ok"  # 2 GB and 1.9 for each of 8 x 1024 tokens
 
 
@@ -399,7 +399,7 @@ def test_a_gpu_that_torch_does_not_take_is_explained(
     monkeypatch.setattr(drivers, "torch_toolkit", lambda: toolkit)
     monkeypatch.setattr(drivers, "gpus_of_torch", lambda: (0, error))
     monkeypatch.setattr(drivers, "gpus_of_driver", lambda: seen)
-    (finding,) = findings.ask(torch_probes.driver, None)
+    (finding,) = findings.ask(device_probes.driver, None)
     assert finding.state == "fault" and not finding.blocks  # the CPU can train
     assert words in finding.what and remedy in finding.remedy
     assert "CUDA_VISIBLE_DEVICES" not in finding.what
@@ -410,7 +410,7 @@ def test_a_gpu_that_a_variable_hides_is_explained(monkeypatch):
     monkeypatch.setattr(drivers, "torch_toolkit", lambda: "CUDA 12.4")
     monkeypatch.setattr(drivers, "gpus_of_torch", lambda: (0, "No CUDA GPUs are available"))
     monkeypatch.setattr(drivers, "gpus_of_driver", lambda: NVML)
-    (finding,) = findings.ask(torch_probes.driver, None)
+    (finding,) = findings.ask(device_probes.driver, None)
     assert "CUDA_VISIBLE_DEVICES='' hides it" in finding.what
 
 
@@ -418,20 +418,20 @@ def test_a_gpu_that_torch_takes_is_no_fault(monkeypatch):
     monkeypatch.setattr(drivers, "torch_toolkit", lambda: "CUDA 13.0")
     monkeypatch.setattr(drivers, "gpus_of_torch", lambda: (1, ""))
     monkeypatch.setattr(drivers, "gpus_of_driver", lambda: NVML)
-    (finding,) = findings.ask(torch_probes.driver, None)  # whatever the versions: it works
+    (finding,) = findings.ask(device_probes.driver, None)  # whatever the versions: it works
     assert finding.state == "ok"
     assert finding.what == "550.54, for CUDA 12.4 at most: NVIDIA A100"
 
 
 def test_torch_older_than_tested_is_worth_a_note(monkeypatch):
     monkeypatch.setattr(torch, "__version__", "2.9.1+cu128")
-    (finding,) = findings.ask(torch_probes.torch_build, None)
+    (finding,) = findings.ask(device_probes.torch_build, None)
     assert finding.state == "note" and finding.what.startswith("2.9.1+cu128")
 
 
 def test_a_triton_without_a_gpu_is_a_fault(monkeypatch):
     monkeypatch.setitem(sys.modules, "triton.runtime", SimpleNamespace())  # it has no driver
-    (finding,) = findings.ask(torch_probes.triton, "gcc", False)
+    (finding,) = findings.ask(toolchain_probes.triton, "gcc", False)
     assert finding.state == "fault" and finding.blocks == ("compile", "triton")
 
 
@@ -442,7 +442,7 @@ def test_a_triton_without_a_gpu_is_a_fault(monkeypatch):
 def offline(monkeypatch, tmp_path):
     """No host answers, no cache, no package with the vocabulary; returns whom it asked."""
     asked, find_spec = [], importlib.util.find_spec
-    monkeypatch.setattr(torch_probes, "reach", lambda url: asked.append(url))
+    monkeypatch.setattr(run_probes, "reach", lambda url: asked.append(url))
     monkeypatch.setattr(paths, "CACHE", tmp_path)
     monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path / "tiktoken"))
     monkeypatch.setattr(
@@ -452,9 +452,7 @@ def offline(monkeypatch, tmp_path):
 
 
 def corpus(dataset):
-    return findings.ask(
-        torch_probes.corpus, SimpleNamespace(args=arguments("--dataset", str(dataset)))
-    )
+    return findings.ask(run_probes.corpus, arguments("--dataset", str(dataset)))
 
 
 def test_a_vocabulary_that_cannot_be_had_stops_everything(offline):
@@ -512,18 +510,18 @@ def test_a_host_answers_or_does_not(tmp_path):
     Thread(target=server.handle_request, daemon=True).start()
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("no_proxy", "*")
-        assert torch_probes.reach(f"http://127.0.0.1:{server.server_port}/x")  # whatever it says
+        assert run_probes.reach(f"http://127.0.0.1:{server.server_port}/x")  # whatever it says
         server.server_close()
-        assert not torch_probes.reach(f"http://127.0.0.1:{server.server_port}/x")
-        assert not torch_probes.reach("no address")
+        assert not run_probes.reach(f"http://127.0.0.1:{server.server_port}/x")
+        assert not run_probes.reach("no address")
 
 
 def test_a_host_that_is_never_found_is_not_waited_for(monkeypatch):
     import socket
 
     monkeypatch.setenv("no_proxy", "*")
-    monkeypatch.setattr(torch_probes, "NETWORK_S", 0.2)
+    monkeypatch.setattr(run_probes, "NETWORK_S", 0.2)
     monkeypatch.setattr(socket, "getaddrinfo", lambda *args, **kwargs: time.sleep(30))
     start = time.monotonic()
-    assert not torch_probes.reach("https://example.org")
+    assert not run_probes.reach("https://example.org")
     assert time.monotonic() - start < 5

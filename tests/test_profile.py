@@ -21,8 +21,10 @@ from Utils.commands import profile as profile_command
 from Utils.device.cpu import CPU
 from Utils.device.cuda import CUDA
 from Utils.diagnose import advice, kinds, profiled_run
-from Utils.diagnose.kinds import KINDS, WAIT, summarize
+from Utils.diagnose.breakdown import summarize
+from Utils.diagnose.kinds import KINDS
 from Utils.diagnose.profiled_run import FUNCTIONS, STEPS
+from Utils.diagnose.trace import WAIT
 
 TINY = ["--model", "gpt2-tiny", "--dataset", "synthetic", "--device", "cpu", "--seq-len", "64"]
 

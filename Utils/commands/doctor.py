@@ -27,14 +27,14 @@ from itertools import chain
 from Utils.base import command_line, errors, ladder
 from Utils.base.command_line import Parser
 from Utils.diagnose import findings, probes, verdicts
-from Utils.diagnose.findings import Apart, Finding
+from Utils.diagnose.findings import Finding, Subprocess
 from Utils.diagnose.probes import OUTSIDE
 from Utils.diagnose.verdicts import UNASKED, Row
 
 
 def examine(args, argv):
     """(findings, rows, advice)."""
-    torch_part = Apart("-m", "Utils.commands.doctor", "--inside", *argv)
+    torch_part = Subprocess("-m", "Utils.commands.doctor", "--inside", *argv)
     packages_part = probes.start_native()
     try:
         found = list(chain.from_iterable(findings.ask(probe, args) for probe in OUTSIDE))

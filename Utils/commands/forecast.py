@@ -13,7 +13,9 @@ from unittest.mock import patch
 from Utils.base import command_line, errors, ladder
 from Utils.base.command_line import Parser
 from Utils.device import shapes
-from Utils.diagnose import forecast
+from Utils.device.cpu import CPU
+from Utils.diagnose import forecast, forecast_text
+from Utils.diagnose.forecast_text import gib
 from Utils.harness.settings import parse_args
 
 
@@ -39,15 +41,18 @@ def main(argv):
     budget = shapes.usable_bytes(memory)
     print(
         f"Estimates for {device.name}: {args.model}, {args.batch_size}x{args.seq_len} tokens a "
-        f"step, GiB (2^30 bytes), {forecast.gib(budget)} usable of {forecast.gib(memory)}\n"
+        f"step, GiB (2^30 bytes), {gib(budget)} usable of {gib(memory)}"
     )
+    if isinstance(device, CPU):
+        print("Memory of tensors; the process adds its libraries and what malloc keeps.")
+    print()
     others = []
     if "ladder" in (names or ["ladder"]):  # for the advice, those that gain memory first of all
         known = ladder.techniques().values()
-        others = [t for t in known if t not in chosen and "\nGains:  memory" in t.doc]
+        others = [t for t in known if t not in chosen and "memory" in t.facts.gains[:1]]
     found = forecast.forecasts([*chosen, *others], flags, device, args, budget)
-    print(forecast.table(found, forecast.measured(args.results_file, args), budget))
-    print(*["", *forecast.advice(found, args, budget)], sep="\n")
+    print(forecast_text.table(found, forecast.measured(args), budget))
+    print(*["", *forecast_text.advice(found, args, budget)], sep="\n")
 
 
 if __name__ == "__main__":

@@ -17,28 +17,26 @@ it is a run in several processes, and rank 0 is shown.
 """
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
-from functools import partial
 from pathlib import Path
-
-import torch
 
 from Utils.base import command_line, errors, ladder, paths
 from Utils.base.command_line import Parser
-from Utils.base.errors import Unsupported, UserError
-from Utils.device import devices
-from Utils.diagnose import profiled_run
-from Utils.diagnose.profiled_run import MEMORY_STEPS, PYTHON_STEPS, STEPS, ProfiledRun
+from Utils.base.errors import UserError
+from Utils.diagnose import profile_text
+from Utils.diagnose.kinds import KINDS
 from Utils.draw import profile_chart, style
-from Utils.launch import torchrun
-from Utils.run import execute
 
 
 def main(argv=None):
-    """Profiles one technique or several. Returns the exit code: 0, or 1 where a run failed or did
+    """Profile one technique or several. Returns the exit code: 0, or 1 where a run failed or did
     not fit into memory, or 2 where the settings are not possible."""
+    # Before torch is imported, which reads it once: the profiler would warn of each block that is
+    # freed under it and was allocated before.
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     parser = Parser("profile", __doc__)
     command_line.add_settings(parser)
     add = parser.add_argument
@@ -62,43 +60,29 @@ def main(argv=None):
         raise UserError(f"{args.folder}: {error.strerror}") from None
     if several:
         return _profile_all(techniques, args)
+    # Here, as they import torch: see above.
+    from Utils.diagnose import profiled_run
+    from Utils.launch import torchrun
+
     if args.gpus:
         count, args.gpus = torchrun.one_count(args.gpus, args.device), ""
-        command = ["-m", "Utils.commands.profile", args.name, *_flags(args, own=True)]
+        command = ["-m", "Utils.commands.profile", args.name, *_flags(args)]
         return torchrun.launch(args.name, command, count)
-    return _profile(techniques[0], args)
-
-
-def _flags(args, own=()):
-    """The command line of a script with the settings of ours, or, with our `own`, of ourselves."""
-    values = {name: value for name, value in vars(args).items() if name != "name"}
-    switches = [f"--{name}" for name in ("cpu", "memory") if values.pop(name) and own]
-    if not own:
-        del values["folder"], values["gpus"]
-    return [*switches, *command_line.as_flags(values)]
-
-
-def _profile(technique, args):
-    import torch._inductor.config as inductor  # here, since without a script there is no need
-
-    inductor.cpp.enable_kernel_profile = True  # else compiled C++ is one dark stretch of the trace
-    args.results_file, args.rounds = args.folder / "results.csv", 1
-    args.steps += 1 + STEPS + 1 + PYTHON_STEPS * args.cpu + MEMORY_STEPS * args.memory
-    note = {"technique": technique.name, "torch": torch.__version__}
-    try:
-        execute(technique, _flags(args), partial(ProfiledRun, technique, args))
+    outcome = profiled_run.profile(techniques[0], args)
+    if "profile" in outcome:
+        print(profile_text.report(outcome, args.folder))
+    if outcome["status"] == "ok":
         return 0
-    except Unsupported as reason:
-        note |= {"status": "unsupported", "note": str(reason)}
-    except Exception as error:
-        if not devices.is_out_of_memory(error):
-            raise  # to the script's own hook, which records a failed run
-        note |= {"status": "out_of_memory", "note": "out of memory; a smaller BATCH_SIZE may fit"}
-    print(f"{technique.name}: {note['status'].replace('_', ' ')}: {note['note']}", file=sys.stderr)
-    with profiled_run._replacing(args.folder, technique.name) as folder:
-        facts = note | {"device": devices.choose(args.device).name}
-        (folder / f"{technique.name}.json").write_text(json.dumps(facts, indent=1) + "\n")
-    return 0 if note["status"] == "unsupported" else 1
+    status = outcome["status"].replace("_", " ")
+    print(f"{outcome['technique']}: {status}: {outcome['note']}", file=sys.stderr)
+    return 0 if status == "unsupported" else 1
+
+
+def _flags(args):
+    """This command's own flags with these settings, but for the technique's name."""
+    values = {name: value for name, value in vars(args).items() if name != "name"}
+    switches = [f"--{name}" for name in ("cpu", "memory") if values.pop(name)]
+    return [*switches, *command_line.as_flags(values)]
 
 
 def _profile_all(techniques, args):
@@ -106,13 +90,7 @@ def _profile_all(techniques, args):
     outcomes, found = set(), []
     for number, technique in enumerate(techniques):
         print(f"\n[{number + 1}/{len(techniques)}]", file=sys.stderr, flush=True)
-        command = [
-            sys.executable,
-            "-m",
-            "Utils.commands.profile",
-            technique.name,
-            *_flags(args, own=True),
-        ]
+        command = [sys.executable, "-m", "Utils.commands.profile", technique.name, *_flags(args)]
         with subprocess.Popen(command, env=paths.environment()) as process:
             try:
                 outcome = process.wait()
@@ -125,7 +103,7 @@ def _profile_all(techniques, args):
         outcomes.add(outcome)
         found.append(_summary(args.folder, technique, outcome))
 
-    style.save(profile_chart.draw(found), f"{args.plotsprefix}profile")
+    style.save(profile_chart.draw(found, KINDS), f"{args.plotsprefix}profile")
     return max(map(bool, outcomes))
 
 

@@ -109,9 +109,7 @@ class CUDA:
             "toolkit": torch.version.hip or torch.version.cuda,
             "driver": self.nvml.driver(),
             "power_limit_w": self.nvml.power_limit_w(),
-            "clocks_max_sm_mhz": self.nvml.ask(
-                lambda nvml, gpu: nvml.nvmlDeviceGetMaxClockInfo(gpu, nvml.NVML_CLOCK_SM)
-            ),
+            "clocks_max_sm_mhz": self.nvml.get("MaxClockInfo", "CLOCK_SM"),
         }
 
 

@@ -50,6 +50,21 @@ class Nvml:
         except Exception:  # NVMLError, or what module and driver of different versions make of it
             return None
 
+    def get(self, name, *constants, field=None, divisor=None):
+        """What nvmlDeviceGet<name> says of the GPU, or None.
+
+        constants: names of what it is given further, without NVML_. field: of the structure that it
+        returns. divisor: of the number, for another unit.
+        """
+
+        def question(nvml, gpu):
+            given = (getattr(nvml, f"NVML_{constant}") for constant in constants)
+            answer = getattr(nvml, f"nvmlDeviceGet{name}")(gpu, *given)
+            answer = getattr(answer, field) if field else answer
+            return answer / divisor if divisor else answer
+
+        return self.ask(question)
+
     def driver(self):
         return self.ask(lambda nvml, gpu: nvml.nvmlSystemGetDriverVersion())
 
@@ -69,9 +84,9 @@ class Nvml:
 
     def other_processes(self):
         """Who holds the GPU besides this process, as in ["python3 (pid 4711, 1,234 MiB)"]."""
-        computing = self.ask(lambda nvml, gpu: nvml.nvmlDeviceGetComputeRunningProcesses(gpu))
-        drawing = self.ask(lambda nvml, gpu: nvml.nvmlDeviceGetGraphicsRunningProcesses(gpu))
-        memory = {p.pid: p.usedGpuMemory for p in [*(computing or ()), *(drawing or ())]}
+        computing = self.get("ComputeRunningProcesses") or ()
+        drawing = self.get("GraphicsRunningProcesses") or ()
+        memory = {process.pid: process.usedGpuMemory for process in [*computing, *drawing]}
         memory.pop(os.getpid(), None)
         return [self._process(pid, used) for pid, used in memory.items()]
 
@@ -84,56 +99,36 @@ class Nvml:
     def counters(self):
         """Readings that only grow: energy_j, and power_violation_s, thermal_violation_s and so
         on, the seconds for which clocks were held down for that reason."""
-        counted = {
-            "energy_j": self.ask(
-                lambda nvml, gpu: nvml.nvmlDeviceGetTotalEnergyConsumption(gpu) / 1e3
-            ),
-            "power_violation_s": self._violation_s("POWER"),
-            "thermal_violation_s": self._violation_s("THERMAL"),
-            "board_limit_violation_s": self._violation_s("BOARD_LIMIT"),
-            "reliability_violation_s": self._violation_s("RELIABILITY"),
-        }
+        counted = {"energy_j": self.get("TotalEnergyConsumption", divisor=1e3)}
+        for policy in ("POWER", "THERMAL", "BOARD_LIMIT", "RELIABILITY"):
+            constant, time = f"PERF_POLICY_{policy}", {"field": "violationTime", "divisor": 1e9}
+            counted[f"{policy.lower()}_violation_s"] = self.get("ViolationStatus", constant, **time)
         return _without_none(counted)
-
-    def _violation_s(self, policy):
-        def question(nvml, gpu):
-            number = getattr(nvml, f"NVML_PERF_POLICY_{policy}")
-            return nvml.nvmlDeviceGetViolationStatus(gpu, number).violationTime / 1e9
-
-        return self.ask(question)
 
     def readings(self):
         """What the GPU is doing now: sm_clock_mhz, memory_clock_mhz, temperature_c, power_w,
         power_limit_w, used_memory_mib (by whomever), throttle_reasons (of THROTTLE_REASONS)."""
-        ask = self.ask
         read = {
-            "sm_clock_mhz": self._clock_mhz("SM"),
-            "memory_clock_mhz": self._clock_mhz("MEM"),
-            "temperature_c": ask(
-                lambda nvml, gpu: nvml.nvmlDeviceGetTemperature(gpu, nvml.NVML_TEMPERATURE_GPU)
-            ),
-            "power_w": ask(lambda nvml, gpu: nvml.nvmlDeviceGetPowerUsage(gpu) / 1e3),
+            "sm_clock_mhz": self.get("ClockInfo", "CLOCK_SM"),
+            "memory_clock_mhz": self.get("ClockInfo", "CLOCK_MEM"),
+            "temperature_c": self.get("Temperature", "TEMPERATURE_GPU"),
+            "power_w": self.get("PowerUsage", divisor=1e3),
             "power_limit_w": self.power_limit_w(),
-            "used_memory_mib": ask(lambda nvml, gpu: nvml.nvmlDeviceGetMemoryInfo(gpu).used / MIB),
+            "used_memory_mib": self.get("MemoryInfo", field="used", divisor=MIB),
             "throttle_reasons": self._throttle_reasons(),
         }
         return _without_none(read)
 
-    def _clock_mhz(self, clock):
-        return self.ask(
-            lambda nvml, gpu: nvml.nvmlDeviceGetClockInfo(gpu, getattr(nvml, f"NVML_CLOCK_{clock}"))
-        )
-
     def power_limit_w(self):
-        return self.ask(lambda nvml, gpu: nvml.nvmlDeviceGetPowerManagementLimit(gpu) / 1e3)
+        return self.get("PowerManagementLimit", divisor=1e3)
 
     def default_power_limit_w(self):
-        return self.ask(lambda nvml, gpu: nvml.nvmlDeviceGetPowerManagementDefaultLimit(gpu) / 1e3)
+        return self.get("PowerManagementDefaultLimit", divisor=1e3)
 
     def _throttle_reasons(self):
-        bits = self.ask(lambda nvml, gpu: nvml.nvmlDeviceGetCurrentClocksEventReasons(gpu))
+        bits = self.get("CurrentClocksEventReasons")
         if bits is None:  # the name that drivers before 535 know
-            bits = self.ask(lambda nvml, gpu: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(gpu))
+            bits = self.get("CurrentClocksThrottleReasons")
         if bits is None:
             return None
         return [reason for bit, reason in THROTTLE_REASONS.items() if bits & bit]

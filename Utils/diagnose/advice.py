@@ -7,18 +7,33 @@ from Utils.device.checks import CHECKS
 from Utils.device.cpu import CPU
 
 LINES = 5  # at most
-# From which share of the step on a thing is worth a line.
-DATA, STRETCH, LAUNCHES, COPIES, OPTIMIZER = 0.1, 0.1, 0.2, 0.05, 0.15
-SOFTMAX, ELEMENTWISE, PRODUCTS, COMMUNICATION = 0.1, 0.15, 0.25, 0.1
+# Kind and parts of it; the share of the step from which on they are worth a line; what then is said
+# of that share; the techniques that address it.
+SHARES = (
+    ("idle", ("data",), 0.1, "waits for data", ("prefetching_loader", "data_on_device")),
+    (
+        *("copies", ("transfers",), 0.05, "copies between host and device"),
+        ("data_on_device", "prefetching_loader"),
+    ),
+    ("copies", ("embedding",), 0.1, "moves rows of the embedding and its gradient", ()),
+    ("optimizer", (), 0.15, "is the optimizer", ("fused_optimizer",)),
+    ("normalization", ("softmax",), 0.1, "is attention's softmax", ("flash_attention",)),
+    ("normalization", ("loss",), 0.1, "is the loss", ("torch_compile", "fused_cross_entropy")),
+    ("normalization", ("norms", "sums"), 0.1, "is LayerNorm and sums", ("torch_compile",)),
+    ("elementwise", (), 0.15, "is element-wise", ("torch_compile",)),
+    ("communication", (), 0.1, "is communication", ()),
+)
+COPIES, STRETCH, PRODUCTS = 0.05, 0.1, 0.25  # likewise, of what follows
+HOST_OF_GPU, HOST = 0.1, 0.2
 READS = 0.1  # the weight of a needless one where nothing waits for it, as on a CPU
 REACHED = 0.7  # of the ceiling of products; beyond that only another type makes them faster
 
 
 def advise(summary, technique, needs, device):
-    """At most five lines, what costs most first, each from figures of `kinds.summarize`.
+    """At most five lines, what costs most first, each from figures of `breakdown.summarize`.
 
     technique: of `ladder`, whose run it was; what it has already is not advised. needs: what it
-        declared. device: of `hardware`; what it cannot do, or what has no effect there, is not
+        declared. device: of Utils.device; what it cannot do, or what has no effect there, is not
         advised either.
     """
     findings = sorted(_findings(summary, needs, device), key=lambda finding: -finding[0])
@@ -36,7 +51,7 @@ def advise(summary, technique, needs, device):
 
 def _findings(summary, needs, device):
     """(how much it weighs, what was found, names of the techniques that address it)."""
-    kinds, gap = summary["kinds"], summary["gap"]
+    kinds, gap, memory = summary["kinds"], summary["gap"], summary["memory"]
     step_ms = summary["mean_step_ms"]
     on_gpu = not isinstance(device, CPU)
 
@@ -45,72 +60,42 @@ def _findings(summary, needs, device):
             return kinds[kind]["share"]
         return sum(kinds[kind]["parts"].get(part, 0.0) for part in parts) / step_ms
 
-    if summary["memory"]["grows"]:
-        yield (
-            2.0,
-            f"memory grows by {summary['memory']['growth_mib']:,.2f} MiB a step: "
-            "something that the loop keeps holds on to tensors",
-            (),
-        )
-    if (waiting := share("idle", "data")) > DATA:
-        yield (
-            waiting,
-            f"{waiting:.0%} of the step waits for data",
-            ("prefetching_loader", "data_on_device"),
-        )
+    for kind, parts, least, text, names in SHARES:
+        if (weight := share(kind, *parts)) > least:
+            yield weight, f"{weight:.0%} of the step {text}", names
+    if memory["grows"]:
+        grows = f"memory grows by {memory['growth_mib']:,.2f} MiB a step"
+        yield 2.0, f"{grows}: something that the loop keeps holds on to tensors", ()
     stretch = gap["ms"] / step_ms
     if stretch > STRETCH:
-        yield (
-            stretch,
+        text = (
             f"{gap['ms']:,.1f} ms of the step ({stretch:.0%}) pass in one stretch outside of "
-            f"torch, between {gap['after']} and {gap['before']}; CPU=1 shows in which function",
-            (),
+            f"torch, between {gap['after']} and {gap['before']}; CPU=1 shows in which function"
         )
+        yield stretch, text, ()
     host = share("idle", "dispatch", "python") - (0 if on_gpu else min(stretch, 1))
-    if host > (DATA if on_gpu else LAUNCHES):
-        waits = "the device waits for the host" if on_gpu else "Python and dispatch compute nothing"
-        names = ("asynchronous_logging", "cuda_graphs") if on_gpu else ("torch_compile",)
-        yield host, f"{host:.0%} of the step {waits}", (*names, "larger_batch")
+    if on_gpu and host > HOST_OF_GPU:
+        names = ("asynchronous_logging", "cuda_graphs", "larger_batch")
+        yield host, f"{host:.0%} of the step the device waits for the host", names
+    elif not on_gpu and host > HOST:
+        text = f"{host:.0%} of the step Python and dispatch compute nothing"
+        yield host, text, ("torch_compile", "larger_batch")
     if summary["reads"] > 1:
-        yield (
-            max(host, READS) if on_gpu else READS,
+        text = (
             f"the host reads {summary['reads']:.3g} values of tensors in a step, as by .item(), "
-            "where run.log needs one; on a GPU each read waits for the device",
-            ("asynchronous_logging",) if on_gpu else (),
+            "where run.log needs one; on a GPU each read waits for the device"
         )
-    if (transfers := share("copies", "transfers")) > COPIES:
-        yield (
-            transfers,
-            f"{transfers:.0%} of the step copies between host and device",
-            ("data_on_device", "prefetching_loader"),
-        )
-    if (weight := share("copies", "embedding")) > SOFTMAX:
-        yield weight, f"{weight:.0%} of the step moves rows of the embedding and its gradient", ()
+        yield max(host * on_gpu, READS), text, ("asynchronous_logging",) if on_gpu else ()
     if (copies := share("copies", "on the device")) > COPIES:
         moving = (one for one in summary["operators"] if one["kind"] == "copies")
         most = next((one for one in moving if "embedding" not in one["name"]), None)
         which = f", most of it {most['name']} ({most['ms']:,.1f} ms)" if most else ""
         yield copies, f"{copies:.0%} of the step copies tensors{which}", ("torch_compile",)
-    if share("optimizer") > OPTIMIZER:
-        weight = share("optimizer")
-        yield weight, f"{weight:.0%} of the step is the optimizer", ("fused_optimizer",)
-    if (weight := share("normalization", "softmax")) > SOFTMAX:
-        yield weight, f"{weight:.0%} of the step is attention's softmax", ("flash_attention",)
-    if (weight := share("normalization", "loss")) > SOFTMAX:
-        names = ("torch_compile", "fused_cross_entropy")
-        yield weight, f"{weight:.0%} of the step is the loss", names
-    if (weight := share("normalization", "norms", "sums")) > SOFTMAX:
-        yield weight, f"{weight:.0%} of the step is LayerNorm and sums", ("torch_compile",)
-    if (weight := share("elementwise")) > ELEMENTWISE:
-        yield weight, f"{weight:.0%} of the step is element-wise", ("torch_compile",)
-    if (weight := share("communication")) > COMMUNICATION:
-        yield weight, f"{weight:.0%} of the step is communication", ()
     if (weight := share("matmul")) > PRODUCTS:
         reached = kinds["matmul"]["ceiling_share"]
         at = f", at {reached:.0%} of their ceiling" if reached is not None else ""
         names = ("tensorFloat32", "brainFloat16", "float16_grad_scaler")
-        halves = {"bfloat16", "float16"}.intersection(needs)
-        if halves:
+        if {"bfloat16", "float16"}.intersection(needs):
             names = () if (reached or 0) > REACHED else ("max_autotune", "larger_batch")
         yield weight, f"{weight:.0%} of the step is matrix products{at}", names
 

@@ -2,25 +2,24 @@
 
 Fake tensors have a shape, a type and a device but no memory, so a step of the real script, with its
 own model, loss and optimizer, runs anywhere in seconds. torch's MemTracker counts what would be
-allocated, by kind. What torch.compile does to memory, and what a GPU does otherwise than a CPU, is
-modelled here, each beside what it stands for.
+allocated, by kind. What a GPU does otherwise than a CPU is modelled here, each beside what it
+stands for; what torch.compile does to memory, in `compiled`.
 """
 
 import importlib.util
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
-from operator import getitem
 from unittest.mock import patch
 
 import numpy as np
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.distributed._tools.mem_tracker import MemTracker, _MemRefType, _UpdateType
-from torch.utils._pytree import tree_map_only
 
 from Utils.base.errors import Unsupported
 from Utils.device.cuda import CUDA
 from Utils.diagnose.allocations import Recording
+from Utils.diagnose.compiled import without_kernels
 from Utils.harness import footprint
 from Utils.harness.settings import batch_multiple
 from Utils.run import execute
@@ -36,7 +35,8 @@ class Tracker(MemTracker):
         super().__init__()
         self.device, self.live, self.phase = device, [], []
         self.in_registers, self.state_bytes = False, 0
-        self.batch, self.blocks, self.sizes = 1, [], {}
+        self.batch, self.blocks = 1, {}  # sequences a step; bytes of each block that there is
+        self.changes = []  # (operation before which, bytes)
 
     @classmethod
     def ignore_compile_internals(cls):
@@ -75,11 +75,11 @@ class Tracker(MemTracker):
         super()._update_snap(change, block, *args, **kwargs)
         if change is _UpdateType.REF:
             return
-        if self.sizes.pop(id(block), 0):
-            self.blocks.append((len(self.live), id(block), 0))
+        if freed := self.blocks.pop(id(block), 0):
+            self.changes.append((len(self.live), -freed))
         if change is not _UpdateType.DEL:
-            self.sizes[id(block)] = block.mem_consumed
-            self.blocks.append((len(self.live), id(block), block.mem_consumed))
+            self.blocks[id(block)] = block.mem_consumed
+            self.changes.append((len(self.live), block.mem_consumed))
 
     def _update_peak_stats(self, state):
         now = self._curr_mem_snap.get(self.device)
@@ -96,164 +96,11 @@ class Tracker(MemTracker):
         rest = total - weights - gradients - state
         live = np.stack([weights, gradients, state, rest], axis=1)
         phase = np.array(self.phase, dtype=np.int8)
-        prime, change, sizes = self.batch // multiple, np.zeros(len(live) + 1, dtype=np.int64), {}
-        for at, key, size in self.blocks:
-            delta = size or -sizes[key]
-            sizes[key] = size
-            if delta % prime == 0:
-                change[at] += delta
-        return Recording(self.batch, multiple, live, phase, change.cumsum()[:-1], self.blocks)
-
-
-class Kernels:
-    """A graph that torch.compile has traced and cut, run operation by operation on fake tensors,
-    that allocates about as Inductor's kernels would.
-
-    A matrix product and the like read and write memory. An operation element by element becomes a
-    part of the kernels that read it, reductions too, and takes no memory of its own, unless such a
-    product or the graph's caller reads it.
-    """
-
-    def __init__(self, tracker, module):
-        self.tracker, self.module = tracker, module
-        self.nodes = [node for node in module.graph.nodes if node.op != "placeholder"]
-        self.inputs = [node for node in module.graph.nodes if node.op == "placeholder"]
-        self.last_uses = _last_uses(module.graph)
-        self.fused = set()
-        for node in reversed(self.nodes):  # users first
-            in_a_kernel = all(map(self._reads_in_a_kernel, node.users))
-            if in_a_kernel and (_is_elementwise(node) or _is_view(node)):
-                self.fused.add(node)
-
-    def _reads_in_a_kernel(self, node):
-        """Whether it reads what it needs while a kernel computes it."""
-        return node in self.fused or _is_elementwise(node) or _is_reduction(node)
-
-    def __call__(self, arguments):
-        values = dict(zip(self.inputs, arguments, strict=True))
-        arguments.clear()
-        for node in self.inputs:
-            self._forget(node, values)
-        for node in self.nodes:
-            operands = torch.fx.node.map_arg((node.args, dict(node.kwargs)), values.__getitem__)
-            if node.op == "output":
-                return self._computed(operands[0][0])
-            if node.op == "get_attr":
-                values[node] = getattr(self.module, node.target)
-            elif node in self.fused:
-                # A view shares the memory of what it shows; any other result is as it was traced.
-                result = None if _is_view(node) else node.meta["val"]
-                values[node] = Deferred(node.target, operands, result)
-            else:
-                args, kwargs = self._computed(operands)
-                values[node] = node.target(*args, **kwargs)
-                del args, kwargs
-            del operands
-            self._forget(node, values)
-
-    def _forget(self, node, values):
-        for dead in self.last_uses.get(node, ()):
-            del values[dead]
-
-    def _computed(self, operands):
-        """The operands with each deferred one computed, in registers."""
-        self.tracker.in_registers = True
-        try:
-            return tree_map_only(Deferred, Deferred.computed, operands)
-        finally:
-            self.tracker.in_registers = False
-
-
-class Deferred:
-    """An operation inside a kernel, which reads its operands when its own result is read: until
-    then they stay. result: a tensor like it; None: the operation is run whenever it is read."""
-
-    def __init__(self, function, operands, result):
-        self.function, self.operands, self.result = function, operands, result
-
-    def computed(self):
-        if self.result is not None:
-            return self.result
-        args, kwargs = tree_map_only(Deferred, Deferred.computed, self.operands)
-        return self.function(*args, **kwargs)
-
-
-ELEMENTWISE = {  # of Inductor's, beside those that torch tags as such
-    *("cat", "clone", "constant_pad_nd", "convert_element_type", "copy", "embedding", "full"),
-    *("full_like", "gather", "index", "iota", "scalar_tensor", "select_scatter", "slice_scatter"),
-    *("new_zeros", "zeros", "zeros_like", "ones", "arange"),
-}
-REDUCTIONS = {"amax", "amin", "any", "argmax", "max", "mean", "min", "prod", "sum", "var_mean"}
-
-
-def _operator(node):
-    return node.target if isinstance(node.target, torch._ops.OpOverload) else None
-
-
-def _name(operator):
-    return operator._schema.name.split("::")[1]
-
-
-def _is_elementwise(node):
-    operator = _operator(node)
-    if operator is None or operator._schema.is_mutable or _is_view(node):
-        return False
-    return torch.Tag.pointwise in operator.tags or _name(operator) in ELEMENTWISE
-
-
-def _is_reduction(node):
-    operator = _operator(node)
-    return operator is not None and _name(operator) in REDUCTIONS
-
-
-def _is_view(node):
-    if node.target is getitem:
-        return True
-    operator = _operator(node)
-    if operator is None or operator._schema.is_mutable:
-        return False
-    return any(returned.alias_info is not None for returned in operator._schema.returns)
-
-
-def _last_uses(graph):
-    """Which nodes are dead after each node: dict of node to a list of nodes."""
-    seen, dead = set(), {}
-    for node in reversed(graph.nodes):
-        ended = [one for one in node.all_input_nodes if one not in seen]
-        if not node.users:
-            ended.append(node)
-        seen.update(node.all_input_nodes)
-        dead[node] = ended
-    return dead
-
-
-def _without_kernels(tracker):
-    """A stand-in for torch.compile: Dynamo and AOTAutograd as they are, with Inductor's rules of
-    what is decomposed and of what is kept for the backward, and no kernels."""
-    compile = torch.compile
-
-    def compiler(module, example):
-        kernels = Kernels(tracker, module)
-
-        def run(arguments):
-            return kernels(arguments)
-
-        run._boxed_call = True  # the caller hands over a list to be emptied, and keeps nothing
-        return run
-
-    def backend(module, example):
-        from functorch.compile import min_cut_rematerialization_partition
-        from torch._dynamo.backends.common import aot_autograd
-        from torch._inductor.decomposition import select_decomp_table
-
-        return aot_autograd(
-            fw_compiler=compiler,
-            bw_compiler=compiler,
-            decompositions=select_decomp_table(),
-            partition_fn=partial(min_cut_rematerialization_partition, compiler="inductor"),
-        )(module, example)
-
-    return lambda model=None, **options: compile(model, backend=backend, dynamic=False)
+        prime, growing = self.batch // multiple, np.zeros(len(live) + 1, dtype=np.int64)
+        for at, size in self.changes:
+            if size % prime == 0:
+                growing[at] += size
+        return Recording(self.batch, multiple, live, phase, growing.cumsum()[:-1])
 
 
 # What torch does otherwise on a GPU than on the CPU whose tensors stand for a GPU's.
@@ -335,14 +182,14 @@ _ALONE = {  # what a group of one process comes to; buckets are the gradients' o
 def fakes(technique, device, tracker):
     """Within it tensors are fakes, and what needs numbers, a driver or other processes is left out.
 
-    device: of `devices`, a GPU one imagined.
+    device: of Utils.device, a GPU one imagined.
     """
     with ExitStack() as stack:
         for target, replacement in (
             ("Utils.device.devices.choose", lambda wanted, *ranks: device),
             ("Utils.launch.trials.largest_batch", lambda args, *bounds, **more: args.batch_size),
             ("multiprocessing.forkserver.ensure_running", lambda: None),
-            ("torch.compile", _without_kernels(tracker)),
+            ("torch.compile", without_kernels(tracker)),
             ("torch.nn.Module._apply", _moved),
             ("torch.Tensor.pin_memory", lambda self: self),  # of the host's memory
             ("torch.Tensor.share_memory_", lambda self: self),

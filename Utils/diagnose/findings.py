@@ -1,4 +1,4 @@
-"""What a probe finds, and processes in which to look."""
+"""What a probe finds, and subprocesses for probes that may crash or hang."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Finding:
     figures: dict = field(default_factory=dict)
 
 
-class Apart:
-    """A Python process of its own, for what may crash, hang or chatter."""
+class Subprocess:
+    """A Python process for what may crash, hang or be noisy."""
 
     def __init__(self, *command):
         self.process = subprocess.Popen(

@@ -1,47 +1,46 @@
-"""Doctor's questions to torch, answered in a process of their own."""
+"""Doctor's questions to torch, answered in a subprocess."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from types import SimpleNamespace
 
 from Utils.base import errors, ladder
-from Utils.diagnose import findings, judgement
+from Utils.diagnose import findings
 from Utils.diagnose.findings import Finding
 from Utils.diagnose.probes import REQUIREMENTS
-from Utils.diagnose.torch_probes import INSIDE, WITHOUT_DEVICE
 
 
 def inside(args, answers):
-    """What has to be asked of torch. Each answer is a line of JSON, at once, so that a crash loses
-    only what would have followed; in front of them goes the name of what is asked."""
+    """Write what torch has to answer to a file, a line of JSON each, at once: a crash then loses
+    only what would have followed. In front of each goes the name of what is asked."""
 
     def say(kind, what):
         print(json.dumps({kind: what}), file=answers, flush=True)
 
     say("asking", "torch")
-    try:
+    try:  # here, as it imports torch: what is wrong with that is a finding
         import Utils.run  # noqa: F401  with it comes all that a script imports
+        from Utils.diagnose import device_probes, judgement, run_probes, toolchain_probes
     except Exception as error:
         what = f"scripts cannot be started: {type(error).__name__}: {errors.first_line(error)}"
         remedy = f"{REQUIREMENTS}; or leave out PYTHON=, and an environment is made"
         say("finding", asdict(Finding("torch", what, "fault", remedy, ("run",))))
         return
-    here = SimpleNamespace(args=args)
-    for probe in INSIDE:
-        if hasattr(args, "hardware") or probe in WITHOUT_DEVICE:
+
+    def ask(*probes):
+        for probe in probes:
             say("asking", probe.__name__.replace("_", " "))
-            for finding in findings.ask(probe, here):
+            for finding in findings.ask(probe, args):
                 say("finding", asdict(finding))
-    if hasattr(args, "hardware"):
-        say("asking", "techniques")
-        for finding in findings.ask(techniques, args, lambda row: say("row", asdict(row))):
-            say("finding", asdict(finding))
 
+    def techniques(args):
+        known = ladder.techniques()
+        for technique in known.values():
+            say("row", asdict(judgement.judge(technique, known.get(technique.parent), args)))
+        return ()
 
-def techniques(args, say):
-    known = ladder.techniques()
-    for technique in known.values():
-        say(judgement.judge(technique, known.get(technique.parent), args))
-    return []
+    ask(device_probes.torch_build, device_probes.driver, device_probes.device)
+    if hasattr(args, "hardware"):  # else the device of the run cannot be had
+        ask(device_probes.gpu, device_probes.threads, toolchain_probes.compilers)
+        ask(run_probes.corpus, run_probes.step, techniques)

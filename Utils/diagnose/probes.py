@@ -18,7 +18,7 @@ from Utils.base import paths, results
 from Utils.base.errors import UserError
 from Utils.base.units import GIB
 from Utils.device import cgroup
-from Utils.diagnose.findings import Apart, Finding
+from Utils.diagnose.findings import Finding, Subprocess
 
 OLDEST = (3, 11)  # Python
 ROOM_GIB = 2  # for tokens and compiled kernels
@@ -175,7 +175,7 @@ for name, code in json.loads(sys.argv[1]).items():
 def start_native():
     """The imports of those that are there, begun; together, as each would import torch anew."""
     there = {name: code for name, code in NATIVE.items() if importlib.util.find_spec(name)}
-    return Apart("-c", ONE_AFTER_THE_OTHER, json.dumps(there))
+    return Subprocess("-c", ONE_AFTER_THE_OTHER, json.dumps(there))
 
 
 def native(started):
@@ -189,7 +189,7 @@ def native(started):
             yield Finding(name, "not installed", "fault", f"pip install {name}", (name,))
             continue
         if name not in problems:  # it has ended the process, or another one before it has
-            problems[name] = Apart("-c", code).end()[1]
+            problems[name] = Subprocess("-c", code).end()[1]
         try:
             installed = version(name)
         except PackageNotFoundError:

@@ -3,7 +3,6 @@
 import cProfile
 import gzip
 import json
-import os
 import pickle
 import pstats
 import sys
@@ -15,28 +14,70 @@ from statistics import median
 import torch
 from torch.profiler import record_function
 
-from Utils.base import paths
+from Utils.base import command_line, paths
 from Utils.base.errors import Unsupported, UserError
-from Utils.device import limits
+from Utils.device import devices, limits
 from Utils.device.cuda import CUDA
 from Utils.device.mps import MPS
-from Utils.diagnose import advice, profile_text
-from Utils.diagnose.kinds import WAIT, summarize
+from Utils.diagnose import advice
+from Utils.diagnose.breakdown import summarize
+from Utils.diagnose.trace import WAIT
 from Utils.harness import footprint
-from Utils.run import Run
+from Utils.run import Run, execute
 
-# That a block freed under the profiler was allocated before it is no news; torch reads this once.
-os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 STEPS = 4  # are summed up; one before them is discarded, one after closes the last
 PYTHON_STEPS, MEMORY_STEPS = 3, 2
 FUNCTIONS = 8  # of Python's that are shown
+
+
+def profile(technique, wanted):
+    """Run a technique and profile a few steps more. Returns what NAME.json then holds, a dict: the
+    summary, or status and note where it did not come to that. On ranks but the first, the status.
+
+    wanted: the settings of `make profile`. Raises what the script raises, other than Unsupported
+    and running out of memory.
+    """
+    # Else C++ that Inductor has compiled is one dark stretch of the trace. Here, as importing it
+    # takes seconds, and a run in several processes does without.
+    import torch._inductor.config as inductor
+
+    inductor.cpp.enable_kernel_profile = True
+    settings = {**vars(wanted), "results_file": wanted.folder / "results.csv", "rounds": 1}
+    settings["steps"] += further_steps(wanted)
+    for name in ("name", "cpu", "memory", "gpus", "folder"):
+        del settings[name]
+    runs = []
+
+    def run(*args):
+        runs.append(ProfiledRun(technique, wanted, *args))
+        return runs[0]
+
+    note = {"technique": technique.name, "torch": torch.__version__}
+    try:
+        execute(technique, command_line.as_flags(settings), run)
+        return runs[0].summary
+    except Unsupported as reason:
+        note |= {"status": "unsupported", "note": str(reason)}
+    except Exception as error:
+        if not devices.is_out_of_memory(error):
+            raise
+        note |= {"status": "out_of_memory", "note": "out of memory; a smaller BATCH_SIZE may fit"}
+    with replacing(wanted.folder, technique.name) as folder:
+        facts = note | {"device": devices.choose(wanted.device).name}
+        (folder / f"{technique.name}.json").write_text(json.dumps(facts, indent=1) + "\n")
+    return note
+
+
+def further_steps(wanted):
+    """How many steps follow the timed ones."""
+    return 1 + STEPS + 1 + PYTHON_STEPS * wanted.cpu + MEMORY_STEPS * wanted.memory
 
 
 class ProfiledRun(Run):
     """A Run whose timed steps are followed by a few under the profiler, on the batches that come
     next. The run is recorded before these begin, so nothing of them is in its figures.
 
-    technique: of `ladder`. wanted: the command line of this module.
+    technique: of `ladder`. wanted: the settings of `make profile`. summary: see `profile`.
     """
 
     def __init__(self, technique, wanted, args, model, optimizer):
@@ -44,11 +85,11 @@ class ProfiledRun(Run):
             raise Unsupported(
                 "torch's profiler does not see an Apple GPU; DEVICE=cpu shows the CPU"
             )
-        args.steps = wanted.steps - (1 + STEPS + 1)
-        args.steps -= PYTHON_STEPS * wanted.cpu + MEMORY_STEPS * wanted.memory
+        args.steps -= further_steps(wanted)
         super().__init__(args, model, optimizer)
         self.technique, self.wanted, self.recorded = technique, wanted, False
         self.clock_ms, self.cprofile, self.history = [], None, None
+        self.summary = {"technique": technique.name, "status": "ok"}
 
     def steps(self, batches):
         facts, batches = getattr(batches, "facts", {}), iter(batches)
@@ -93,7 +134,7 @@ class ProfiledRun(Run):
         args, name = self.args, self.technique.name
         if args.rank:  # rank 0's trace is the one that is kept
             return
-        with _replacing(self.wanted.folder, name) as folder:
+        with replacing(self.wanted.folder, name) as folder:
             self.profile.export_chrome_trace(str(folder / f"{name}.trace.json.gz"))
             if self.cprofile:
                 self.cprofile.dump_stats(folder / f"{name}.prof")
@@ -112,21 +153,22 @@ class ProfiledRun(Run):
             found = summarize(
                 events, args.needs, limits.ceilings(args.hardware), self._update_bytes()
             )
-            summary = self._facts() | {
+            step = found["memory"]["peak_mib"]  # beside weights and the optimizer's state
+            memory = footprint.memory(args.hardware, self.model, self.optimizer, None)
+            lasting = memory["weights_mib"] + memory["optimizer_state_mib"]
+            self.summary |= self._facts() | {
+                "tensors_mib": None if step is None else round(lasting + step, 1),
                 "profile": found,
                 "advice": advice.advise(found, self.technique, args.needs, args.hardware),
                 "python": _functions(self.cprofile) if self.cprofile else None,
                 "files": files,
             }
-            (folder / f"{name}.json").write_text(json.dumps(summary, indent=1) + "\n")
-        print(profile_text.report(summary, self.wanted.folder))
+            (folder / f"{name}.json").write_text(json.dumps(self.summary, indent=1) + "\n")
 
     def _facts(self):
         args, note = self.args, "; ".join(self.args.notes)
         same = ("run_id", "commit", "model", "batch_size", "seq_len", "dataset", "needs")
         return {
-            "technique": self.technique.name,
-            "status": "ok",
             "note": note,
             "device": args.hardware.name,
             "torch": torch.__version__,
@@ -152,7 +194,7 @@ class ProfiledRun(Run):
 
 
 @contextmanager
-def _replacing(folder, name):
+def replacing(folder, name):
     """A folder for the files of one technique. When the block ends well they take the place of the
     old ones, the summary last; else those stay as they were. Raises UserError."""
     try:

@@ -1,15 +1,17 @@
 """The chart of where the time of a step goes."""
 
-from Utils.diagnose.kinds import KINDS
 from Utils.draw import style
 from Utils.draw.style import GREY
 
 
-def draw(summaries):
-    """The kinds of work of each technique, stacked: milliseconds a step, of as many tokens."""
+def draw(summaries, kinds):
+    """The kinds of work of each technique, stacked: milliseconds a step, of as many tokens.
+
+    kinds: names of the kinds to what the legend calls them, in order.
+    """
     import seaborn as sns
 
-    colours = dict(zip(KINDS, sns.color_palette("Set2", 8), strict=False))
+    colours = dict(zip(kinds, sns.color_palette("Set2", 8), strict=False))
     colours |= {"copies": "0.45", "communication": "0.25", "other": "0.1", "idle": "0.88"}
     measured = [summary for summary in summaries if summary["status"] == "ok"]
     title = "Where the time of a step goes"
@@ -31,7 +33,7 @@ def draw(summaries):
                 axes.text(left + width / 2, y, _digits(width), ha="center", va="center", **how)
             left += width
         axes.text(left + 0.015 * widest, y, _digits(left), va="center", fontweight="bold")
-    for kind, words in KINDS.items():
+    for kind, words in kinds.items():
         if any(summary["profile"]["kinds"][kind]["ms"] for summary in measured):
             axes.barh(0, 0, color=colours[kind], label=words)
     if measured:

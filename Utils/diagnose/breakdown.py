@@ -1,0 +1,254 @@
+"""A trace -> what the time of a step was spent on, by kind of work.
+
+What is left of a step is `idle`: nothing was computed.
+"""
+
+import re
+from bisect import bisect_left
+from collections import Counter
+from itertools import accumulate, pairwise
+
+from Utils.base.units import MIB
+from Utils.diagnose.kinds import KERNELS, KINDS
+from Utils.diagnose.trace import PYTHON, WAIT, Trace, first, is_operator
+
+SHORT_US = 10.0  # kernels and operators below it last about as long as it takes to launch them
+STARVED = 0.1  # of the step; where a GPU waits less than that, launches hold nothing up
+KNOWN = 0.8  # of a kind's time; where the work of less is known, no ceiling is held against it
+GROWTH_BYTES = 4096  # a step; scalars that a loop keeps are less
+PRECISIONS = {"c10::BFloat16": "bfloat16", "c10::Half": "float16", "float": "float32"}
+
+
+def summarize(events, needs=(), ceilings=None, update_bytes=0):
+    """What a trace says of a step: a dict.
+
+    events: the list "traceEvents" of a trace with N + 1 ranges ProfilerStep#; N are summed up, from
+        the beginning of the first to that of the last. needs: what the script declared, which says
+        whether its float32 products are TF32's. ceilings: of `limits`, or None. update_bytes: the
+        least that the optimizer has to read and write in a step.
+
+    - steps; step_ms, a list of N; mean_step_ms
+    - kinds: for each of KINDS ms a step, share (of 1), parts (ms by part: data, dispatch, python of
+      idle; loss, softmax, norms, sums of what reduces; transfers, embedding, on the device of
+      copies), and
+      ceiling_share (the time of its work at the measured
+      ceilings over the time that it took, or None), bound ("compute", "memory", "launch" or None)
+    - operators: the ten longest, each name, kind, ms and calls a step
+    - gap: the longest stretch of a step with no operator at all, median over the steps: ms, after,
+      before (what ran on either side)
+    - reads: tensors whose value the host asks for, a step, the optimizer's own aside
+    - communication: ms a step that collectives are under way, and hidden, the share of it in which
+      something is computed as well; or None
+    - memory: see `memory`
+    Raises ValueError where the trace holds no two steps.
+    """
+    trace = Trace(events)
+    start, end = trace.boundaries[0], trace.boundaries[-1]
+    steps = len(trace.boundaries) - 1
+    spent = _spent(trace.pieces, start, end)
+    spent[PYTHON] = max(0.0, end - start - sum(spent.values()))
+    waits_us = sum(us for task, us in spent.items() if task.part in ("dispatch", "python"))
+    starved = not trace.device or waits_us > STARVED * (end - start)
+    inside = [piece for piece in trace.pieces if start <= piece.start < end]
+    kinds = {}
+    for kind in KINDS:
+        times = {task: us for task, us in spent.items() if task.kind == kind}
+        total_us = sum(times.values())
+        parts = Counter()
+        for task, us in times.items():
+            parts[task.part] += us / steps / 1e3
+        own = [piece for piece in inside if piece.task.kind == kind]
+        least = _least_us(own, trace.inner_us, needs, ceilings)
+        if kind == "optimizer" and ceilings:
+            least = 0.0, steps * update_bytes / ceilings["bandwidth_gb_s"] / 1e3, total_us
+        kinds[kind] = {
+            "ms": total_us / steps / 1e3,
+            "share": total_us / (end - start),
+            "parts": {part: ms for part, ms in parts.items() if part},
+            **_bound(kind, own, least, total_us, starved),
+        }
+    return {
+        "steps": steps,
+        "step_ms": [(b - a) / 1e3 for a, b in pairwise(trace.boundaries)],
+        "mean_step_ms": (end - start) / steps / 1e3,
+        "kinds": kinds,
+        "operators": _operators(spent, inside, steps),
+        "gap": _gap(trace),
+        "reads": _reads(trace),
+        "communication": _communication(trace, start, end, steps),
+        "memory": memory(trace),
+    }
+
+
+def _sweep(spans, start, end):
+    """(microseconds, keys of the spans there) of each stretch between start and end in which the
+    spans (begin, end, key) stay the same; those without any are left out."""
+    points = []
+    for number, (a, b, _) in enumerate(spans):
+        a, b = max(start, a), min(end, b)
+        points += [(a, 1, number), (b, 0, number)] if a < b else []
+    running, at = {}, start
+    for time, begins, number in sorted(points):
+        if running and time > at:
+            yield time - at, running.values()
+        at = time
+        if begins:
+            running[number] = spans[number][2]
+        else:
+            del running[number]
+
+
+def _communication(trace, start, end, steps):
+    """How long collectives are under way, ms a step, and the share of it in which something is
+    computed as well, on whichever stream or thread; None where there are none."""
+    own = trace.collectives
+    if trace.device:
+        own = [e for e in trace.device if re.search(KERNELS["communication"], e["name"], re.I)]
+    spans = [(event["ts"], event["ts"] + event["dur"], "collective") for event in own]
+    for piece in trace.pieces:
+        if piece.task.kind not in ("communication", "idle"):
+            spans.append((piece.start, piece.end, "computing"))
+    under_way = hidden = 0.0
+    for us, kinds in _sweep(spans, start, end):
+        under_way += us * ("collective" in kinds)
+        hidden += us * ({"collective", "computing"} <= {*kinds})
+    return {"ms": under_way / steps / 1e3, "hidden": hidden / under_way} if under_way else None
+
+
+def _spent(pieces, start, end):
+    """Microseconds between start and end by task, each moment given to one: the first in the order
+    of KINDS, and of idle parts waiting for data."""
+    order, spans = {kind: rank for rank, kind in enumerate(KINDS)}, []
+    for number, (a, b, task) in enumerate(pieces):
+        spans.append((a, b, (order[task.kind], task.part != "data", number)))
+    spent = Counter()
+    for us, ranks in _sweep(spans, start, end):
+        spent[pieces[min(ranks)[-1]].task] += us
+    return spent
+
+
+def _least_us(pieces, inner_us, needs, ceilings):
+    """What the tasks of some pieces cannot go below, in microseconds: of those nearer to the limit
+    of arithmetic, and of those nearer to memory's; then how long they took. Of tasks whose work is
+    known, those aside that mostly call others of their kind."""
+    took, bound = Counter(), Counter()
+    for start, end, task in pieces:
+        took[task] += end - start
+    for task, us in took.items():
+        if not (ceilings and task.work) or inner_us[task] > us:
+            continue
+        flop, size, kind = task.work
+        precision = PRECISIONS.get(kind)
+        if precision == "float32" and "tf32" in needs:
+            precision = "tf32"
+        rate = ceilings["matmul_tflops"].get(precision)
+        if flop and not rate:
+            continue
+        memory_us = size / ceilings["bandwidth_gb_s"] / 1e3
+        compute_us = flop / rate / 1e6 if flop else 0.0
+        bound["compute" if compute_us > memory_us else "memory"] += max(compute_us, memory_us)
+        bound["took"] += us
+    return bound["compute"], bound["memory"], bound["took"]
+
+
+def _bound(kind, pieces, least_us, total_us, starved):
+    """ceiling_share and bound of a kind.
+
+    least_us: of `_least_us`. total_us: what all of its tasks took. starved: whether launches hold
+        the device up.
+    """
+    if kind == "idle" or not total_us:
+        return dict.fromkeys(("ceiling_share", "bound"))
+    compute_us, memory_us, took_us = least_us
+    share = bound = None
+    if took_us >= KNOWN * total_us:
+        share = (compute_us + memory_us) / took_us
+        bound = "compute" if compute_us > memory_us else "memory"
+    elif kind in ("normalization", "elementwise", "optimizer", "copies"):
+        bound = "memory"  # whatever their shapes: hardly any arithmetic for each byte
+    lengths = [end - start for start, end, _ in pieces]
+    if starved and sum(us for us in lengths if us < SHORT_US) > sum(lengths) / 2:
+        bound = "launch"
+    return {"ceiling_share": share, "bound": bound}
+
+
+def _operators(spent, pieces, steps):
+    """The ten that took longest."""
+    calls, took, kinds = Counter(), Counter(), {}
+    for task in {piece.task for piece in pieces}:
+        calls[task.name] += 1
+    for task, us in spent.items():
+        if task.kind != "idle":
+            took[task.name] += us
+            kinds[task.name] = task.kind
+    return [
+        {"name": name, "kind": kinds[name], "ms": us / steps / 1e3, "calls": calls[name] / steps}
+        for name, us in took.most_common(10)
+    ]
+
+
+def _gap(trace):
+    """The longest stretch of a step in which the host is in no operator, no optimizer and no wait:
+    in Python, then, or asleep."""
+    spans = []
+    for thread, segments in trace.segments.items():
+        if not trace.device and thread != trace.thread:
+            continue
+        for start, end, stack in segments:
+            if any(map(is_operator, stack)) or first(stack, WAIT) or first(stack, "Optimizer."):
+                spans.append((start, end, stack[-1]["name"]))
+    spans.sort()
+    gaps = []
+    for begin, finish in pairwise(trace.starts):
+        longest, at, after = (0.0, "", ""), begin, "the beginning of the step"
+        for start, end, name in spans:
+            if end <= begin or start >= finish:
+                continue
+            longest = max(longest, (start - at, after, name))
+            if end > at:
+                at, after = end, name
+        gaps.append(max(longest, (finish - at, after, "the end of the step")))
+    middle = sorted(gaps)[len(gaps) // 2]
+    return {"ms": middle[0] / 1e3, "after": middle[1], "before": middle[2]}
+
+
+def _reads(trace):
+    """How many tensors' values the host asks for in a step, such as by .item()."""
+    asked = {
+        id(event)
+        for segments in trace.segments.values()
+        for start, _, stack in segments
+        for event in stack
+        if event["name"] == "aten::_local_scalar_dense"
+        and trace.starts[0] <= start < trace.starts[-1]
+        and not first(stack, "Optimizer.")
+    }
+    return len(asked) / (len(trace.starts) - 1)
+
+
+def memory(trace):
+    """What the device's allocator has handed out at the boundaries of the steps: a dict of
+
+    boundaries_mib, above the first; peak_mib, the most in the first step, above its beginning;
+    growth_mib, the least by which a step added to it; grows, whether each step did, by more than
+    the scalars that a loop may keep. All None where the trace has no allocations.
+    """
+    on_gpu = bool(trace.device)
+    changes = sorted(
+        (event["ts"], event["args"]["Bytes"])
+        for event in trace.memory
+        if (event["args"]["Device Type"] != 0) == on_gpu
+    )
+    if not changes:
+        return dict.fromkeys(("boundaries_mib", "peak_mib", "growth_mib", "grows"))
+    times, sizes = zip(*changes, strict=True)
+    totals = [0, *accumulate(sizes)]
+    at = [bisect_left(times, start) for start in trace.starts]
+    held = [totals[index] for index in at]
+    grown = [b - a for a, b in pairwise(held)]
+    return {
+        "boundaries_mib": [(size - held[0]) / MIB for size in held],
+        "peak_mib": (max(totals[at[0] : at[1] + 1]) - held[0]) / MIB,
+        "growth_mib": min(grown) / MIB,
+        "grows": min(grown) > GROWTH_BYTES,
+    }

@@ -1,0 +1,158 @@
+"""Graphs of torch.compile on fake tensors, run as Inductor's kernels would be."""
+
+from functools import partial
+from operator import getitem
+
+import torch
+from torch.utils._pytree import tree_map_only
+
+
+class Kernels:
+    """A graph that torch.compile has traced and cut, run operation by operation on fake tensors,
+    that allocates about as Inductor's kernels would.
+
+    A matrix product and the like read and write memory. An operation element by element becomes a
+    part of the kernels that read it, reductions too, and takes no memory of its own, unless such a
+    product or the graph's caller reads it.
+    """
+
+    def __init__(self, tracker, module):
+        self.tracker, self.module = tracker, module
+        self.nodes = [node for node in module.graph.nodes if node.op != "placeholder"]
+        self.inputs = [node for node in module.graph.nodes if node.op == "placeholder"]
+        self.last_uses = _last_uses(module.graph)
+        self.fused = set()
+        for node in reversed(self.nodes):  # users first
+            in_a_kernel = all(map(self._reads_in_a_kernel, node.users))
+            if in_a_kernel and (_is_elementwise(node) or _is_view(node)):
+                self.fused.add(node)
+
+    def _reads_in_a_kernel(self, node):
+        """Whether it reads what it needs while a kernel computes it."""
+        return node in self.fused or _is_elementwise(node) or _is_reduction(node)
+
+    def __call__(self, arguments):
+        values = dict(zip(self.inputs, arguments, strict=True))
+        arguments.clear()
+        for node in self.inputs:
+            self._forget(node, values)
+        for node in self.nodes:
+            operands = torch.fx.node.map_arg((node.args, dict(node.kwargs)), values.__getitem__)
+            if node.op == "output":
+                return self._computed(operands[0][0])
+            if node.op == "get_attr":
+                values[node] = getattr(self.module, node.target)
+            elif node in self.fused:
+                # A view shares the memory of what it shows; any other result is as it was traced.
+                result = None if _is_view(node) else node.meta["val"]
+                values[node] = Deferred(node.target, operands, result)
+            else:
+                args, kwargs = self._computed(operands)
+                values[node] = node.target(*args, **kwargs)
+                del args, kwargs
+            del operands
+            self._forget(node, values)
+
+    def _forget(self, node, values):
+        for dead in self.last_uses.get(node, ()):
+            del values[dead]
+
+    def _computed(self, operands):
+        """The operands with each deferred one computed, in registers."""
+        self.tracker.in_registers = True
+        try:
+            return tree_map_only(Deferred, Deferred.computed, operands)
+        finally:
+            self.tracker.in_registers = False
+
+
+class Deferred:
+    """An operation inside a kernel, which reads its operands when its own result is read: until
+    then they stay. result: a tensor like it; None: the operation is run whenever it is read."""
+
+    def __init__(self, function, operands, result):
+        self.function, self.operands, self.result = function, operands, result
+
+    def computed(self):
+        if self.result is not None:
+            return self.result
+        args, kwargs = tree_map_only(Deferred, Deferred.computed, self.operands)
+        return self.function(*args, **kwargs)
+
+
+ELEMENTWISE = {  # of Inductor's, beside those that torch tags as such
+    *("cat", "clone", "constant_pad_nd", "convert_element_type", "copy", "embedding", "full"),
+    *("full_like", "gather", "index", "iota", "scalar_tensor", "select_scatter", "slice_scatter"),
+    *("new_zeros", "zeros", "zeros_like", "ones", "arange"),
+}
+REDUCTIONS = {"amax", "amin", "any", "argmax", "max", "mean", "min", "prod", "sum", "var_mean"}
+
+
+def _operator(node):
+    return node.target if isinstance(node.target, torch._ops.OpOverload) else None
+
+
+def _name(operator):
+    return operator._schema.name.split("::")[1]
+
+
+def _is_elementwise(node):
+    operator = _operator(node)
+    if operator is None or operator._schema.is_mutable or _is_view(node):
+        return False
+    return torch.Tag.pointwise in operator.tags or _name(operator) in ELEMENTWISE
+
+
+def _is_reduction(node):
+    operator = _operator(node)
+    return operator is not None and _name(operator) in REDUCTIONS
+
+
+def _is_view(node):
+    if node.target is getitem:
+        return True
+    operator = _operator(node)
+    if operator is None or operator._schema.is_mutable:
+        return False
+    return any(returned.alias_info is not None for returned in operator._schema.returns)
+
+
+def _last_uses(graph):
+    """Which nodes are dead after each node: dict of node to a list of nodes."""
+    seen, dead = set(), {}
+    for node in reversed(graph.nodes):
+        ended = [one for one in node.all_input_nodes if one not in seen]
+        if not node.users:
+            ended.append(node)
+        seen.update(node.all_input_nodes)
+        dead[node] = ended
+    return dead
+
+
+def without_kernels(tracker):
+    """A stand-in for torch.compile: Dynamo and AOTAutograd as they are, with Inductor's rules of
+    what is decomposed and of what is kept for the backward, and no kernels."""
+    compile = torch.compile
+
+    def compiler(module, example):
+        kernels = Kernels(tracker, module)
+
+        def run(arguments):
+            return kernels(arguments)
+
+        run._boxed_call = True  # the caller hands over a list to be emptied, and keeps nothing
+        return run
+
+    def backend(module, example):
+        from functorch.compile import min_cut_rematerialization_partition
+        from torch._dynamo.backends.common import aot_autograd
+        from torch._inductor.decomposition import select_decomp_table
+
+        return aot_autograd(
+            fw_compiler=compiler,
+            bw_compiler=compiler,
+            decompositions=select_decomp_table(),
+            partition_fn=partial(min_cut_rematerialization_partition, compiler="inductor"),
+        )(module, example)
+
+    return lambda model=None, **options: compile(model, backend=backend, dynamic=False)

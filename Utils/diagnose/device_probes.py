@@ -1,0 +1,162 @@
+"""Probes of torch and its device: build, driver, GPU, threads."""
+
+from __future__ import annotations
+
+import os
+import re
+from importlib.metadata import version
+
+import torch
+
+from Utils.base import errors
+from Utils.base.errors import UserError
+from Utils.base.units import GIB
+from Utils.device import cgroup, devices, drivers
+from Utils.device.cpu import CPU
+from Utils.device.cuda import CUDA
+from Utils.diagnose.findings import Finding
+from Utils.diagnose.probes import REQUIREMENTS
+from Utils.harness import settings
+from Utils.harness.quality import SLOWDOWNS
+
+GET_STARTED = "https://pytorch.org/get-started names the command"
+
+
+def torch_build(args):
+    found = f"{torch.__version__}, built for {drivers.torch_toolkit() or 'CPUs alone'}"
+    if tuple(map(int, re.findall(r"\d+", torch.__version__)[:2])) < (2, 11):
+        yield Finding("torch", f"{found}; tested are 2.11 and newer", "note", REQUIREMENTS)
+    else:
+        yield Finding("torch", found)
+
+
+def driver(args):
+    """The NVIDIA GPUs that are there, and why torch has none of them."""
+    toolkit = drivers.torch_toolkit()
+    count, error = drivers.gpus_of_torch()
+    seen = drivers.gpus_of_driver()
+    name = seen["gpus"][0] if seen["gpus"] else "NVIDIA GPU"
+    newest = "{}.{}".format(*seen["cuda"]) if seen["cuda"] else ""
+    if seen["source"] == "bus":
+        what = "there is an NVIDIA GPU, and no driver of NVIDIA's"
+    elif seen["source"]:
+        many = f" and {len(seen['gpus']) - 1} more" if len(seen["gpus"]) > 1 else ""
+        what = f"{seen['driver']}{f', for CUDA {newest} at most' if newest else ''}: {name}{many}"
+    else:
+        what = f"torch sees {count} GPUs" if count else "no NVIDIA GPU"
+    if count or not seen["source"]:
+        yield Finding("driver", what, figures={"gpus_of_torch": count})
+        return
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if seen["source"] == "bus":
+        why, remedy = "", "install NVIDIA's driver"
+    elif not toolkit.startswith("CUDA"):
+        why = f"torch {version('torch')} is not built for CUDA"
+        remedy = f"torch's build for CUDA{f' {newest} or older' if newest else ''}: {GET_STARTED}"
+    elif seen["cuda"] and seen["cuda"][0] < int(toolkit.split()[1].split(".")[0]):
+        why = f"torch is built for {toolkit}"
+        remedy = f"a newer driver, or torch's build for CUDA {newest}: {GET_STARTED}"
+    elif visible is not None and "No CUDA GPUs" in error:
+        why, remedy = f"CUDA_VISIBLE_DEVICES={visible!r} hides it", "unset CUDA_VISIBLE_DEVICES"
+    elif seen["source"] == "kernel":
+        why = f"this environment cannot reach it: {error}"
+        remedy = "a container is to be started with --gpus all; else see what nvidia-smi says"
+    else:
+        why, remedy = error, "see what nvidia-smi says; after an update of the driver, reboot"
+    what = f"{what}; {why}" if why else what
+    yield Finding("driver", what, "fault", remedy, figures={"gpus_of_torch": 0})
+
+
+def device(args):
+    """The device of the run, and whether it can compute. Leaves it in args.hardware."""
+    try:
+        settings.settle(args)
+    except UserError as error:
+        remedy = error.remedy or "make lists what it can be"
+        yield Finding("settings", error.message, "fault", remedy, ("run",))
+        return
+    except Exception as error:  # of the driver
+        yield Finding(
+            "device", errors.first_line(error), "fault", "see what nvidia-smi says", ("run",)
+        )
+        return
+    chosen = args.hardware
+    known = chosen.describe()
+    figures = {"memory_gib": round(chosen.memory_bytes / GIB, 1)}
+    if isinstance(chosen, CPU):
+        what = f"{chosen.name}, {known['capability']}"
+    else:
+        figures["free_gib"] = round(chosen.free_memory_bytes / GIB, 1)
+        what = f"{chosen.name} ({args.device}), "
+        if "capability" in known:
+            what += f"compute capability {known['capability']}, "
+            figures["capability"] = float(known["capability"])
+        what += f"{figures['memory_gib']:.1f} GiB, {figures['free_gib']:.1f} free"
+    covered, built = True, []
+    if isinstance(chosen, CUDA):
+        covered, built = chosen.built_for()
+        what += "; torch's build covers it" if covered else ""
+    yield Finding("device", what, figures={"type": known["type"], **figures})
+    if " MIG " in chosen.name:
+        what = "a slice (MIG): others on the same GPU share its power and heat, unseen from here"
+        yield Finding("device", what, "note")
+    if not covered:
+        what = f"torch's build has no code for it, only for {' '.join(built)}"
+        remedy = f"another build of torch: {GET_STARTED}"
+        yield Finding("device", what, "fault", remedy, ("run",))
+    if problem := devices.try_out(chosen):
+        remedy = "see what nvidia-smi says" if known["type"] == "cuda" else REQUIREMENTS
+        yield Finding("device", f"a first product on it: {problem}", "fault", remedy, ("run",))
+
+
+def gpu(args):
+    """What it is doing now, and for whom."""
+    chosen = args.hardware
+    if not isinstance(chosen, CUDA):
+        return
+    for process in chosen.other_processes:
+        what = f"{process} is on it as well"
+        yield Finding("gpu", what, "note", "end it before measuring: it takes memory and time")
+    now = chosen.readings()
+    if not now:
+        what = "NVML does not answer: nothing is known of power, heat and other processes"
+        yield Finding("gpu", what, "note", "pip install nvidia-ml-py")
+        return
+    words = {
+        "power_w": "drawing {:.0f} W",
+        "power_limit_w": "limit {:.0f} W",
+        "temperature_c": "{} C",
+        "sm_clock_mhz": "SM clock {} MHz",
+    }
+    what = ", ".join(text.format(now[name]) for name, text in words.items() if name in now)
+    held = now.get("throttle_reasons") or []
+    slowed = [reason for reason in held if reason in SLOWDOWNS]
+    what += f"; clocks held down by {', '.join(held)}" if held else "; clocks not held down"
+    remedy = "better cooling, or a better power supply" if slowed else ""
+    figures = {name: now[name] for name in words if name in now}
+    yield Finding("gpu", what, "note" if slowed else "ok", remedy, figures=figures)
+    limit, usual = now.get("power_limit_w"), chosen.nvml.default_power_limit_w()
+    if limit and usual and limit < usual:
+        what = f"limited to {limit:.0f} W of the {usual:.0f} W that are its default"
+        yield Finding("gpu", what, "note", f"as root: nvidia-smi -pl {usual:.0f}")
+
+
+def threads(args):
+    used, cpus = torch.get_num_threads(), cgroup.usable_cpus()
+    what = f"torch takes {used} of {cpus:g} CPUs"
+    figures = {"threads": used}
+    share = f"N runs at once want OMP_NUM_THREADS = {cpus:g} / N each"
+    if used > cpus:
+        remedy = f"OMP_NUM_THREADS={max(1, int(cpus))}"
+        yield Finding("threads", what, "note", remedy, figures=figures)
+    elif "OMP_NUM_THREADS" in os.environ and used < int(cpus):
+        what = f"{what}, as OMP_NUM_THREADS says; {share}"
+        yield Finding("threads", what, "note", figures=figures)
+    else:
+        yield Finding("threads", f"{what}; {share}", figures=figures)
+
+
+SOURCES = {  # what Inductor and Triton compile comes to this
+    "C++": "#include <omp.h>\n#include <Python.h>\nint n() { return omp_get_max_threads(); }\n",
+    "C": "#include <Python.h>\nint n() { return PY_MAJOR_VERSION; }\n",
+}

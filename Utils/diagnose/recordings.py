@@ -1,0 +1,124 @@
+"""What a step of each technique allocates, worked out in processes of their own, and kept."""
+
+import gc
+import hashlib
+import multiprocessing
+import os
+import pickle
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
+from multiprocessing.connection import wait
+
+from Utils.base import errors, paths
+from Utils.base.errors import UserError
+from Utils.corpus import tokenize
+from Utils.diagnose.allocations import Recording
+
+
+def in_processes(function, tasks):
+    """What function(*task) returns for each of the tasks, in order; None where it was killed.
+
+    Each runs in a process of its own, forked from this one: imports are paid for once, and nothing
+    that a script sets outlives it. As many at once as there are cores.
+    """
+    context = multiprocessing.get_context("fork")
+
+    def answer(task, connection):
+        gc.disable()  # once the mode of the fakes has been left, a collection has crashed in torch
+        with connection, errors.one_line("forecast"):
+            connection.send(function(*task))
+
+    waiting, running, answers = list(enumerate(tasks)), {}, [None] * len(tasks)
+    while waiting or running:
+        while waiting and len(running) < (os.cpu_count() or 1):
+            index, task = waiting.pop(0)
+            ours, theirs = context.Pipe(duplex=False)
+            process = context.Process(target=answer, args=(task, theirs), daemon=True)
+            process.start()
+            theirs.close()
+            running[ours] = index, process
+        for ours in wait(list(running)):
+            index, process = running.pop(ours)
+            with ours, suppress(EOFError):  # it ended without an answer
+                answers[index] = ours.recv()
+            process.join()
+    return answers
+
+
+def recordings(tasks):
+    """What `fakes.recording` says of each of the tasks, its arguments. Tracing gives the same each
+    time and takes seconds, so what it has given is kept, until something that decides it changes.
+    """
+    shared = _shared_parts(tasks[0][1]) if tasks else []
+    files = [_file(shared, *task) for task in tasks]
+    found = [_kept(file) for file in files]
+    missing = [index for index, one in enumerate(found) if one is None]
+    if len(missing) > 1:  # here, once; one alone imports by itself, and copies fewer pages of ours
+        _import(any("compile" in tasks[index][0].code for index in missing))
+    answers = in_processes(_recording, [tasks[index] for index in missing])
+    for index, answer in zip(missing, answers, strict=True):
+        found[index] = answer
+        if isinstance(answer, Recording):
+            _keep(answer, files[index])
+    return found
+
+
+def _recording(*task):
+    from Utils.diagnose import fakes  # here: seconds, where all is kept from before
+
+    return fakes.recording(*task)
+
+
+def _import(compiler):
+    """Import what recordings need. All of it stays, so the collector need not look it through."""
+    gc.disable()
+    import Utils.diagnose.fakes  # noqa: F401  here: seconds, where all is kept from before
+
+    if compiler:
+        import torch._dynamo.backends.common
+        import torch._inductor.decomposition  # noqa: F401
+    gc.enable()
+
+
+def _shared_parts(flags):
+    """Of all that decides a Recording what is the same for every technique, as strings."""
+    parts = [f"{name}={os.environ[name]}" for name in sorted(os.environ) if name[:5] == "TORCH"]
+    for package in ("torch", "bitsandbytes", "torchao"):
+        with suppress(PackageNotFoundError):
+            parts.append(version(package))
+    parts += paths.sources("base", "corpus", "device", "harness", "diagnose")
+    dataset = next((flag.partition("=")[2] for flag in flags if flag.startswith("--dataset=")), "")
+    if dataset != "synthetic":
+        with suppress(UserError):  # of which the script itself will speak
+            parts.append(tokenize.token_file(dataset)[0].name)
+    return parts
+
+
+def _file(shared, technique, flags, device):
+    """Where a technique's Recording is kept, by all that decides it."""
+    given = dict(flag.split("=", 1) for flag in flags)  # of a flag given twice the last counts
+    parts = [*shared, technique.name, technique.code, type(device).__name__]
+    shape = ("--model", "--seq-len", "--batch-size", "--dataset", "--bucket-mb")
+    parts += [f"{name}={given.get(name)}" for name in shape]
+    parts += [str(getattr(device, name, "")) for name in ("capability", "architecture")]
+    key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+    return paths.CACHE / "forecasts" / f"{technique.name}-{key}.pickle"
+
+
+def _kept(file):
+    try:
+        found = pickle.loads(file.read_bytes())
+        return found if isinstance(found, Recording) else None
+    except Exception:  # whatever a damaged file may raise; it is made again
+        return None
+
+
+def _keep(recording, file):
+    part = file.with_suffix(f".{os.getpid()}")
+    with suppress(OSError):  # then it is traced again
+        file.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            part.write_bytes(pickle.dumps(recording))
+            part.replace(file)
+        finally:  # of a full disk nothing is left
+            part.unlink(missing_ok=True)

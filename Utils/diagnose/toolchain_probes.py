@@ -1,0 +1,87 @@
+"""Probes of the tool chain: a compiler, and Triton."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from importlib.metadata import version
+from pathlib import Path
+
+from Utils.base import errors
+from Utils.device import checks
+from Utils.device.cpu import CPU
+from Utils.device.mps import MPS
+from Utils.diagnose.findings import PATIENCE_S, Finding
+
+SOURCES = {  # what Inductor and Triton compile comes to this
+    "C++": "#include <omp.h>\n#include <Python.h>\nint n() { return omp_get_max_threads(); }\n",
+    "C": "#include <Python.h>\nint n() { return PY_MAJOR_VERSION; }\n",
+}
+
+
+def compilers(args):
+    """Whether the tool chain of torch.compile can compile, tried on two lines."""
+    if isinstance(args.hardware, MPS):
+        return  # Metal's is a part of the system
+    on_cpu = isinstance(args.hardware, CPU)
+    language = "C++" if on_cpu else "C"
+    packages = {"C++": "g++ python3-dev", "C": "gcc python3-dev"}[language]
+    remedy = f"apt-get install {packages}, or the like"
+    blocks = ("compile",) if on_cpu else ("compile", "triton")
+    compiler = checks.compiler(language)
+    if compiler is None:
+        yield Finding("compiler", f"no {language} compiler on PATH", "fault", remedy, blocks)
+    elif problem := compiling(compiler, language):
+        what = f"{compiler} cannot compile what it is given: {problem}"
+        yield Finding("compiler", what, "fault", remedy, blocks)
+    else:
+        with_it = "with OpenMP and Python's headers" if on_cpu else "with Python's headers"
+        yield Finding("compiler", f"{compiler} compiles {language} {with_it}")
+    yield from triton(compiler, on_cpu)
+
+
+def triton(compiler, on_cpu):
+    """Whether Triton finds driver and GPU, for which it compiles a module of its own."""
+    there = importlib.util.find_spec("triton")
+    if on_cpu:
+        found = version("triton") if there else "not installed"
+        yield Finding("triton", f"{found}; a CPU has no use for it")
+    elif not there:
+        remedy = "pip install triton"
+        yield Finding("triton", "not installed", "fault", remedy, ("compile", "triton"))
+    elif compiler:
+        try:
+            from triton.runtime import driver
+
+            yield Finding("triton", f"{version('triton')}: {driver.active.get_current_target()}")
+        except Exception as error:
+            what = f"finds no GPU to compile for: {errors.first_line(error)}"
+            remedy = "pip install --force-reinstall triton, of the version that torch asks for"
+            yield Finding("triton", what, "fault", remedy, ("compile", "triton"))
+
+
+def compiling(compiler, language):
+    """What is wrong with a compiler, in one line, or ""."""
+    suffix, flags = {"C++": (".cpp", ["-fopenmp"]), "C": (".c", [])}[language]
+    flags = [] if sys.platform == "darwin" else flags  # Apple's knows the flag by another name
+    source = SOURCES[language]
+    if not flags:
+        source = re.sub(r".*omp.*\n", "", source)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, f"source{suffix}")
+        file.write_text(source)
+        command = [compiler, "-shared", "-fPIC", *flags, f"-I{sysconfig.get_path('include')}"]
+        command += [str(file), "-o", str(file.with_suffix(".so"))]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S / 2)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            return getattr(error, "strerror", None) or str(error)
+    if done.returncode == 0:
+        return ""
+    lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
+    wrong = [line for line in lines if "error" in line.lower()] or lines
+    return wrong[0].replace(f"{folder}/", "") if wrong else f"exit code {done.returncode}"
