@@ -23,6 +23,7 @@ from Utils.device.cuda import ImaginedGPU
 from Utils.diagnose import fakes, forecast, forecast_text, profiled_run, recordings
 from Utils.diagnose.allocations import KINDS, Recording
 from Utils.diagnose.forecast import Forecast
+from Utils.harness.settings import batch_multiple
 
 MIB = 2**20
 GPU = ImaginedGPU("an imagined GPU", 80 * GIB)
@@ -34,6 +35,7 @@ RECORDING = Recording(97, 1, np.ones((2, 4)), np.zeros(2), np.ones(2))
 
 def recorded(*names, batch_size=4, device=GPU, flags=TINY):
     """Recordings of techniques, given by name or as they are, each in a process of its own."""
+    recordings.prepare(compiler=True)
     techniques = [ladder.get(name) if isinstance(name, str) else name for name in names]
     flags = [*flags, f"--batch-size={batch_size}"]
     return recordings.in_processes(fakes.recording, [(t, flags, device) for t in techniques])
@@ -115,10 +117,10 @@ def test_weights_gradients_and_state_are_counted_to_the_byte():
     assert about == pytest.approx(peak(found), rel=0.02)
 
 
-@pytest.mark.parametrize("name", ["no_optimization", "flash_attention", "gradient_accumulation"])
+@pytest.mark.parametrize("name", ["no_optimization", "gradient_accumulation"])
 def test_one_recording_gives_the_peak_at_any_batch(name):
-    own = 32 // (4 if name == "gradient_accumulation" else 1)  # it is given that many times as much
-    (at_97,), (at_32,) = (recorded(name, batch_size=B) for B in (97, own))
+    batches = 97 * batch_multiple(ladder.get(name).needs), 32
+    (at_97,), (at_32,) = (recorded(name, batch_size=B) for B in batches)
     assert peak(at_97.at(32)) == pytest.approx(peak(at_32), rel=1e-4)
     assert at_97.largest_batch(peak(at_32) + 1000) == 32
 
@@ -162,11 +164,10 @@ def test_a_process_that_dies_stops_nothing_else():
 
 
 def in_float32(name, folder):
-    """A technique whose script is that one's without compiling, autocast and what it requires."""
+    """A technique whose script is that one's without compiling and autocast."""
     technique = ladder.get(name)
     text = technique.path.read_text().replace("model = torch.compile(model)\n", "pass\n")
     text = re.sub(r"torch\.autocast\(.*?\)", "torch.enable_grad()", text)
-    text = re.sub(r"args\.require\(.*\)\n", "pass\n", text)
     file = folder / f"float32_{name}.py"
     file.write_text(text)
     return dataclasses.replace(technique, name=file.stem, path=file)

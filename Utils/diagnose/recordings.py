@@ -54,7 +54,7 @@ def recordings(tasks):
     found = [_kept(file) for file in files]
     missing = [index for index, one in enumerate(found) if one is None]
     if len(missing) > 1:  # here, once; one alone imports by itself, and copies fewer pages of ours
-        _import(any("compile" in tasks[index][0].code for index in missing))
+        prepare(any("compile" in tasks[index][0].code for index in missing))
     answers = in_processes(_recording, [tasks[index] for index in missing])
     for index, answer in zip(missing, answers, strict=True):
         found[index] = answer
@@ -69,8 +69,9 @@ def _recording(*task):
     return fakes.recording(*task)
 
 
-def _import(compiler):
-    """Import what recordings need. All of it stays, so the collector need not look it through."""
+def prepare(compiler):
+    """Import what recordings need, the compiler too or not, once for all processes that are forked.
+    All of it stays, so the collector need not look it through."""
     gc.disable()
     import Utils.diagnose.fakes  # noqa: F401  here: seconds, where all is kept from before
 
