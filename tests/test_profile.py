@@ -331,6 +331,14 @@ def test_memory_that_grows_in_every_step(sizes, grows):
     assert summarize(gpu_trace() + allocations(*sizes, device=1))["memory"]["grows"] is grows
 
 
+def test_the_peak_of_a_step_is_that_of_the_first_above_its_beginning():
+    events = [*step_ranges(3, 1000), event("aten::mm", 10, 50)]
+    for ts, size in {-500: 5e6, -400: -4e6, 100: 3e6, 200: -2e6, 1500: 9e6}.items():
+        args = {"Bytes": size, "Device Type": 0}
+        events.append({"ph": "i", "name": "[memory]", "ts": ts, "args": args})
+    assert summarize(events)["memory"]["peak_mib"] == 3e6 / 2**20
+
+
 # Real runs --------------------------------------------------------------------------------------
 
 

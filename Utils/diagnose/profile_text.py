@@ -62,7 +62,8 @@ def report(summary, folder):
         )
     if memory["grows"] is not None:
         grows = f"grows by {memory['growth_mib']:,.2f} MiB a step" if memory["grows"] else "stays"
-        lines.append(f"memory from step to step: {grows}")
+        most = f"tensors take {summary['tensors_mib']:,.1f} MiB at most"
+        lines.append(f"memory from step to step: {grows}; {most}")
     files = ", ".join(str(folder / name) for name in [*summary["files"]])
     lines += [f"files: {files}", "", "Advice", *(f"- {line}" for line in summary["advice"])]
     return "\n".join(lines)
