@@ -666,6 +666,8 @@ def test_at_most_five_lines_the_heaviest_first():
     lines = advised(**many, copies_transfers=7, grows=True, reads=9)
     assert len(lines) == 5
     assert "memory" in lines[0] and "optimizer" in lines[1] and "element-wise" in lines[2]
+    lines = advised(copies_transfers=7, reads=9)  # a needless read counts for 0.1
+    assert "reads 9 values" in lines[1] and "between host and device" in lines[2]
 
 
 # Several techniques -----------------------------------------------------------------------------

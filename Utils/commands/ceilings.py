@@ -1,4 +1,4 @@
-"""How fast this device can be, and how long a step would take on it at best.
+"""Measure the ceilings of this device, from which the shortest step is modelled.
 
     python -m Utils.commands.ceilings [--device cuda]
 

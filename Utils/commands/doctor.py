@@ -1,4 +1,4 @@
-"""Will it run here, and what holds it back? Asked in seconds, without training.
+"""Check which techniques run here, and why others do not, in seconds and without training.
 
     python -m Utils.commands.doctor [flags of the scripts] [--json]
 

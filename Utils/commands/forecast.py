@@ -1,4 +1,4 @@
-"""Will it fit? The peak memory of a technique before it runs, on a device that need not be here.
+"""Forecast the peak memory of a technique before it runs, on a device that need not be here.
 
     python -m Utils.commands.forecast [TECHNIQUE ... | ladder | everything] [--memory 24GiB] [flags]
 

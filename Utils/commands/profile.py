@@ -1,4 +1,4 @@
-"""Where the time of a step goes, by kind of work, and what to do about it.
+"""Profile the time of a step by kind of work, and advise.
 
     python -m Utils.commands.profile NAME [--cpu] [--memory] [--gpus 2] [flags of the scripts]
 
@@ -108,7 +108,7 @@ def _profile_all(techniques, args):
 
 
 def _summary(folder, technique, outcome):
-    """What a technique's process has left; of one that left nothing, an old file says nothing."""
+    """Return the summary that a technique's process has left, or that it failed."""
     try:
         summary = json.loads((folder / f"{technique.name}.json").read_text())
     except (OSError, ValueError):

@@ -19,7 +19,7 @@ DATASETS = (
 
 
 def find(dataset):
-    """What makes up the cache key, a function that yields the documents, and how much there is to
+    """Return what makes up the cache key, a function that yields the documents, and the amount to
     read, with its unit."""
     files = _files(dataset)
     if files is None:

@@ -43,8 +43,8 @@ def load_tokens(dataset):
 
 
 def token_file(dataset):
-    """Where the tokens of a corpus, not the synthetic one, are kept once they have been made; and
-    how many files it has, or None where it is on the Hub. Raises UserError where there is none."""
+    """Return the file that keeps the tokens of a corpus, not the synthetic one, once made; and the
+    number of its files, or None where it is on the Hub. Raises UserError where there is none."""
     contents = sources.find(dataset)[0]
     return _token_file(dataset, contents), None if "hub" in contents else len(contents)
 

@@ -88,7 +88,7 @@ class CPU:
         return counted | ({"steal_s": cores["steal"]} if "steal" in cores else {})
 
     def readings(self):
-        """What the device is doing now, as far as it can be asked."""
+        """What else is known of the device now: nothing."""
         return {}
 
     def describe(self):

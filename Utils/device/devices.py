@@ -82,7 +82,7 @@ def available(wanted):
 
 
 def try_out(device):
-    """What goes wrong with a first small product on a device, in one line, or ""."""
+    """Return what goes wrong with a first small product on a device, in one line, or ""."""
     try:
         ones = torch.ones(64, 64, device=device.torch_device)
         return "" if (ones @ ones).sum().item() == 64**3 else "it computes a wrong product"
@@ -91,7 +91,7 @@ def try_out(device):
 
 
 def is_out_of_memory(error):
-    """Whether an exception says that memory ran out, on whichever device."""
+    """Return whether an exception says that memory ran out, on whichever device."""
     words = ("out of memory", "can't allocate memory", "not enough memory")
     words += ("cublas_status_alloc_failed",)  # a GPU so full that cuBLAS has no workspace
     return isinstance(error, torch.OutOfMemoryError | MemoryError) or (

@@ -11,7 +11,7 @@ from Utils.device.nvml import Nvml
 
 
 def torch_toolkit():
-    """What torch is built for: "CUDA 13.0", "ROCm 7.0", or "" for CPUs alone."""
+    """The toolkit that torch is built for: "CUDA 13.0", "ROCm 7.0", or "" for CPUs alone."""
     if torch.version.hip:
         return f"ROCm {torch.version.hip}"
     return f"CUDA {torch.version.cuda}" if torch.version.cuda else ""

@@ -85,7 +85,7 @@ def file_of(device):
 
 
 def ceilings(device):
-    """What `measure` found for this device earlier, or None."""
+    """Return what `measure` found for this device earlier, or None."""
     try:
         return json.loads(file_of(device).read_text())
     except (OSError, ValueError):

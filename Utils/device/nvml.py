@@ -44,14 +44,14 @@ class Nvml:
         return self.ask(lambda nvml, gpu: nvml.nvmlDeviceGetHandleByUUID(name))
 
     def ask(self, question):
-        """What question(module, gpu) returns, or None where that is not to be had."""
+        """Return question(module, gpu), or None where that is not available."""
         try:
             return question(self.module, self.gpu)
         except Exception:  # NVMLError, or what module and driver of different versions make of it
             return None
 
     def get(self, name, *constants, field=None, divisor=None):
-        """What nvmlDeviceGet<name> says of the GPU, or None.
+        """Return nvmlDeviceGet<name> of the GPU, or None.
 
         constants: names of what it is given further, without NVML_. field: of the structure that it
         returns. divisor: of the number, for another unit.
@@ -83,7 +83,7 @@ class Nvml:
         return self.ask(question) or []
 
     def other_processes(self):
-        """Who holds the GPU besides this process, as in ["python3 (pid 4711, 1,234 MiB)"]."""
+        """Processes on the GPU besides this one, as in ["python3 (pid 4711, 1,234 MiB)"]."""
         computing = self.get("ComputeRunningProcesses") or ()
         drawing = self.get("GraphicsRunningProcesses") or ()
         memory = {process.pid: process.usedGpuMemory for process in [*computing, *drawing]}
@@ -106,7 +106,7 @@ class Nvml:
         return _without_none(counted)
 
     def readings(self):
-        """What the GPU is doing now: sm_clock_mhz, memory_clock_mhz, temperature_c, power_w,
+        """Readings of the GPU now: sm_clock_mhz, memory_clock_mhz, temperature_c, power_w,
         power_limit_w, used_memory_mib (by whomever), throttle_reasons (of THROTTLE_REASONS)."""
         read = {
             "sm_clock_mhz": self.get("ClockInfo", "CLOCK_SM"),

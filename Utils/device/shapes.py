@@ -10,7 +10,7 @@ FRAGMENTED = 0.05
 
 
 def usable_bytes(memory_bytes):
-    """How much of a device's memory tensors can take."""
+    """The bytes of a device's memory that tensors can take."""
     return int((memory_bytes - OVERHEAD_BYTES) * (1 - FRAGMENTED))
 
 

@@ -1,4 +1,4 @@
-"""What holds a profiled run back, and which technique addresses it."""
+"""Advice on a profiled run: the largest costs of its step, and techniques that address them."""
 
 from Utils.base import ladder
 from Utils.base.errors import Unsupported
@@ -101,8 +101,8 @@ def _findings(summary, needs, device):
 
 
 def _helps(name, technique, needs, device):
-    """Whether a technique is there, is not in that script already, and does what it is for on that
-    device."""
+    """Return whether a technique is known, is not in that script already, and has its effect on
+    that device."""
     known = ladder.techniques()
     if name not in known:
         return False

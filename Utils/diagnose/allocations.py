@@ -10,7 +10,7 @@ PHASES = ("forward", "backward", "update")
 
 @dataclass
 class Recording:
-    """What would have been allocated, after each operation.
+    """The bytes that would be allocated after each operation of a step.
 
     batch: sequences a step, a prime times multiple, which is what the batch must be a multiple of.
     live: int64 (operations, KINDS), bytes. phase: (operations,), indices of PHASES.

@@ -20,7 +20,7 @@ PRECISIONS = {"c10::BFloat16": "bfloat16", "c10::Half": "float16", "float": "flo
 
 
 def summarize(events, needs=(), ceilings=None, update_bytes=0):
-    """What a trace says of a step: a dict.
+    """Sum up the steps of a trace. Returns a dict.
 
     events: the list "traceEvents" of a trace with N + 1 ranges ProfilerStep#; N are summed up, from
         the beginning of the first to that of the last. needs: what the script declared, which says
@@ -99,7 +99,7 @@ def _sweep(spans, start, end):
 
 
 def _communication(trace, start, end, steps):
-    """How long collectives are under way, ms a step, and the share of it in which something is
+    """Return how long collectives are under way, ms a step, and the share of it in which something is
     computed as well, on whichever stream or thread; None where there are none."""
     own = trace.collectives
     if trace.device:
@@ -128,7 +128,7 @@ def _spent(pieces, start, end):
 
 
 def _least_us(pieces, inner_us, needs, ceilings):
-    """What the tasks of some pieces cannot go below, in microseconds: of those nearer to the limit
+    """The least time of the tasks of some pieces, in microseconds: of those nearer to the limit
     of arithmetic, and of those nearer to memory's; then how long they took. Of tasks whose work is
     known, those aside that mostly call others of their kind."""
     took, bound = Counter(), Counter()
@@ -213,7 +213,7 @@ def _gap(trace):
 
 
 def _reads(trace):
-    """How many tensors' values the host asks for in a step, such as by .item()."""
+    """The number of tensors' values that the host asks for in a step, such as by .item()."""
     asked = {
         id(event)
         for segments in trace.segments.values()
@@ -227,7 +227,7 @@ def _reads(trace):
 
 
 def memory(trace):
-    """What the device's allocator has handed out at the boundaries of the steps: a dict of
+    """Memory handed out by the device's allocator: a dict of
 
     boundaries_mib, above the first; peak_mib, the most in the first step, above its beginning;
     growth_mib, the least by which a step added to it; grows, whether each step did, by more than

@@ -28,7 +28,7 @@ class Kernels:
                 self.fused.add(node)
 
     def _reads_in_a_kernel(self, node):
-        """Whether it reads what it needs while a kernel computes it."""
+        """Return whether it reads what it needs while a kernel computes it."""
         return node in self.fused or _is_elementwise(node) or _is_reduction(node)
 
     def __call__(self, arguments):
@@ -118,7 +118,7 @@ def _is_view(node):
 
 
 def _last_uses(graph):
-    """Which nodes are dead after each node: dict of node to a list of nodes."""
+    """Nodes that are dead after each node: dict of node to a list of nodes."""
     seen, dead = set(), {}
     for node in reversed(graph.nodes):
         ended = [one for one in node.all_input_nodes if one not in seen]

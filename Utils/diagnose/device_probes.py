@@ -110,7 +110,7 @@ def device(args):
 
 
 def gpu(args):
-    """What it is doing now, and for whom."""
+    """Other processes on the GPU, its readings and its power limit."""
     chosen = args.hardware
     if not isinstance(chosen, CUDA):
         return

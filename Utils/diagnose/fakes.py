@@ -90,7 +90,7 @@ class Tracker(MemTracker):
             self.phase.append(2 if self._in_opt else int(self._mod_tracker.is_bw))
 
     def recording(self, multiple):
-        """What was tracked. multiple: see Recording."""
+        """Return what was tracked. multiple: see Recording."""
         weights, gradients, state, total = np.array(self.live, dtype=np.int64).T
         state = np.minimum(state, self.state_bytes)  # an update's temporaries are none
         rest = total - weights - gradients - state

@@ -1,4 +1,4 @@
-"""What a probe finds, and subprocesses for probes that may crash or hang."""
+"""Findings of probes, and subprocesses for probes that may crash or hang."""
 
 from __future__ import annotations
 

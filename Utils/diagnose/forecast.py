@@ -125,7 +125,7 @@ def measured(args):
 
 
 def _profiled(args, shape):
-    """What the files that `make profile` has left say of the peak of tensors."""
+    """Peaks of tensors from the summaries that `make profile` leaves, by technique, in bytes."""
     found = {}
     for file in (args.results_file.parent / "profiles").glob("*.json"):
         with suppress(OSError, ValueError, AttributeError):  # no file of ours

@@ -1,4 +1,4 @@
-"""Whether a script runs on this device, by the checks that its own run would make."""
+"""Check which techniques run on this device, by the checks of their own runs."""
 
 from __future__ import annotations
 

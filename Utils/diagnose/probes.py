@@ -89,7 +89,7 @@ def memory(args):
 
 
 def disk(args):
-    """Whether what a run writes can be written, and for how long."""
+    """Check that caches and temporary files can be written, and the free space."""
     kernels = ("TORCHINDUCTOR_CACHE_DIR", "inductor"), ("TRITON_CACHE_DIR", "triton")
     kept = [Path(os.environ.get(variable, paths.CACHE / name)) for variable, name in kernels]
     for folder in dict.fromkeys([paths.CACHE, paths.CACHE / "tokens", *kept]):
@@ -139,7 +139,7 @@ def nearest(folder):
 
 
 def unwritable(folder):
-    """Why nothing can be written into a folder, which may not be there yet; "" where it can."""
+    """Return why nothing can be written into a folder, which need not exist yet; "" where it can."""
     place = nearest(folder.absolute())
     try:
         with tempfile.TemporaryFile(dir=place) as file:

@@ -69,7 +69,7 @@ def profile(technique, wanted):
 
 
 def further_steps(wanted):
-    """How many steps follow the timed ones."""
+    """The number of steps after the timed ones."""
     return 1 + STEPS + 1 + PYTHON_STEPS * wanted.cpu + MEMORY_STEPS * wanted.memory
 
 
@@ -180,7 +180,7 @@ class ProfiledRun(Run):
         }
 
     def _update_bytes(self):
-        """What the optimizer cannot but read and write in a step: weights and its state both ways,
+        """The least that the optimizer reads and writes in a step: weights and state both ways,
         gradients one."""
         trained = [p for p in self.model.parameters() if p.requires_grad]
         state = (
@@ -208,7 +208,7 @@ def replacing(folder, name):
 
 
 def _functions(profile):
-    """Where Python's time went, the functions that took longest by themselves first."""
+    """The functions of Python that took longest by themselves."""
     found = []
     stats = pstats.Stats(profile).stats
     for (file, line, name), (_, calls, own_s, total_s, _) in stats.items():

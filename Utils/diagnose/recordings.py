@@ -1,4 +1,4 @@
-"""What a step of each technique allocates, worked out in processes of their own, and kept."""
+"""Recordings of techniques, each made in a subprocess and kept in the cache."""
 
 import gc
 import hashlib
@@ -16,7 +16,7 @@ from Utils.diagnose.allocations import Recording
 
 
 def in_processes(function, tasks):
-    """What function(*task) returns for each of the tasks, in order; None where it was killed.
+    """Return function(*task) of each of the tasks, in order; None where it was killed.
 
     Each runs in a process of its own, forked from this one: imports are paid for once, and nothing
     that a script sets outlives it. As many at once as there are cores.
@@ -46,7 +46,7 @@ def in_processes(function, tasks):
 
 
 def recordings(tasks):
-    """What `fakes.recording` says of each of the tasks, its arguments. Tracing gives the same each
+    """Return `fakes.recording` of each of the tasks, its arguments. Tracing gives the same each
     time and takes seconds, so what it has given is kept, until something that decides it changes.
     """
     shared = _shared_parts(tasks[0][1]) if tasks else []
@@ -96,7 +96,7 @@ def _shared_parts(flags):
 
 
 def _file(shared, technique, flags, device):
-    """Where a technique's Recording is kept, by all that decides it."""
+    """The file that keeps a technique's Recording, by all that decides it."""
     given = dict(flag.split("=", 1) for flag in flags)  # of a flag given twice the last counts
     parts = [*shared, technique.name, technique.code, type(device).__name__]
     shape = ("--model", "--seq-len", "--batch-size", "--dataset", "--bucket-mb")

@@ -23,7 +23,7 @@ NETWORK_S = 2
 
 
 def corpus(args):
-    """Whether the run will have its tokens, and whether it needs the network for them."""
+    """The tokens of the run, and the network where they need it."""
     dataset, hosts = args.dataset, {}  # whom it needs, and how it could do without
     if dataset == "synthetic":
         yield Finding("corpus", "synthetic: random tokens, for which nothing is needed")
@@ -57,7 +57,7 @@ def corpus(args):
 
 
 def _to_be_made(dataset, where, path):
-    """What stands against making the tokens of a corpus, the network apart."""
+    """Check what tokenizing a corpus needs, the network apart."""
     problem, remedy = probes.unwritable(path.parent), "CACHE_DIR names another place"
     for package in ["tiktoken"] + ["datasets"] * (dataset != "stdlib"):
         if importlib.util.find_spec(package) is None:
@@ -70,7 +70,7 @@ def _to_be_made(dataset, where, path):
 
 
 def reach(url):
-    """Whether a host answers in time, whatever it says. A proxy is used if the environment names
+    """Return whether a host answers in time, whatever it says. A proxy is used if the environment names
     one; the time-out includes looking up the name, which no socket's does."""
     answers = []
 
@@ -90,7 +90,7 @@ def reach(url):
 
 
 def step(args):
-    """What a step of the baseline at this shape takes, of memory and of time."""
+    """Memory and time of a step of the baseline at this shape."""
     chosen = args.hardware
     B, T, config = args.batch_size, args.seq_len, args.config
     least = shapes.baseline_bytes(config, config.parameters(), B, T) / GIB

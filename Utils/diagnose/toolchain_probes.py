@@ -24,7 +24,7 @@ SOURCES = {  # what Inductor and Triton compile comes to this
 
 
 def compilers(args):
-    """Whether the tool chain of torch.compile can compile, tried on two lines."""
+    """Check that the tool chain of torch.compile can compile, with two lines."""
     if isinstance(args.hardware, MPS):
         return  # Metal's is a part of the system
     on_cpu = isinstance(args.hardware, CPU)
@@ -45,7 +45,7 @@ def compilers(args):
 
 
 def triton(compiler, on_cpu):
-    """Whether Triton finds driver and GPU, for which it compiles a module of its own."""
+    """Check that Triton finds driver and GPU, for which it compiles a module of its own."""
     there = importlib.util.find_spec("triton")
     if on_cpu:
         found = version("triton") if there else "not installed"
@@ -65,7 +65,7 @@ def triton(compiler, on_cpu):
 
 
 def compiling(compiler, language):
-    """What is wrong with a compiler, in one line, or ""."""
+    """Return what is wrong with a compiler, in one line, or ""."""
     suffix, flags = {"C++": (".cpp", ["-fopenmp"]), "C": (".c", [])}[language]
     flags = [] if sys.platform == "darwin" else flags  # Apple's knows the flag by another name
     source = SOURCES[language]

@@ -90,7 +90,7 @@ class Trace:
         self.pieces += self._on_host()
 
     def _launches(self):
-        """What the host was in when it launched each thing that ran on the device, by number."""
+        """The host's events around the launch of each thing that ran on the device, by number."""
         return {
             stack[-1]["args"]["correlation"]: (stack[-1]["ts"], stack)
             for segments in self.segments.values()

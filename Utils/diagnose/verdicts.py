@@ -1,4 +1,4 @@
-"""Whether each technique runs on this device, and what holds a run back."""
+"""Verdicts on techniques, and advice, from the findings of all probes."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def advice(findings, rows, most=5):
             lines.append({"advice": text, "because": [topic]})
 
     def lost(fault):
-        """How many techniques it alone holds back."""
+        """The number of techniques that it alone holds back."""
         return sum(bool(row.lacks) and {*row.lacks} <= {*fault.blocks} for row in rows)
 
     for fault in sorted((f for f in findings if f.state == "fault"), key=lost, reverse=True):
