@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def usable_cpus():
-    """The number of CPUs that this process may keep busy: those it is bound to, or its quota if less."""
+    """The CPUs that this process may keep busy: those it is bound to, or its quota if less."""
     with suppress(AttributeError):  # macOS has no affinity
         return min(len(os.sched_getaffinity(0)), cgroup_limits()[0])
     return os.cpu_count() or 1

@@ -99,8 +99,8 @@ def _sweep(spans, start, end):
 
 
 def _communication(trace, start, end, steps):
-    """Return how long collectives are under way, ms a step, and the share of it in which something is
-    computed as well, on whichever stream or thread; None where there are none."""
+    """Return how long collectives are under way, ms a step, and the share of it in which something
+    is computed as well, on whichever stream or thread; None where there are none."""
     own = trace.collectives
     if trace.device:
         own = [e for e in trace.device if re.search(KERNELS["communication"], e["name"], re.I)]

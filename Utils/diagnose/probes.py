@@ -139,7 +139,7 @@ def nearest(folder):
 
 
 def unwritable(folder):
-    """Return why nothing can be written into a folder, which need not exist yet; "" where it can."""
+    """Return why a folder, which need not exist yet, cannot be written; "" where it can."""
     place = nearest(folder.absolute())
     try:
         with tempfile.TemporaryFile(dir=place) as file:

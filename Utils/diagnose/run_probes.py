@@ -70,8 +70,8 @@ def _to_be_made(dataset, where, path):
 
 
 def reach(url):
-    """Return whether a host answers in time, whatever it says. A proxy is used if the environment names
-    one; the time-out includes looking up the name, which no socket's does."""
+    """Return whether a host answers in time, whatever it says. A proxy is used if the environment
+    names one; the time-out includes looking up the name, which no socket's does."""
     answers = []
 
     def attempt():
