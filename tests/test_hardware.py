@@ -23,6 +23,7 @@ from Utils.device.cpu import CPU
 from Utils.device.cuda import CUDA
 from Utils.device.mps import MPS
 from Utils.device.nvml import THROTTLE_REASONS
+from Utils.harness import quiet
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -667,7 +668,7 @@ def test_tf32_on_amd_is_there_from_the_mi300_on(monkeypatch):
 
 def test_only_that_there_is_a_toolkit_without_a_gpu_is_not_said(caplog):
     logger = logging.getLogger("torch.utils.cpp_extension")
-    devices.choose("cpu")
+    quiet.prepare()
     logger.warning("No CUDA runtime is found, using CUDA_HOME='%s'", "/usr/local/cuda")
     logger.warning("the compiler is too old")
     assert caplog.messages == ["the compiler is too old"]
