@@ -224,21 +224,24 @@ class Trials:
 
     def __call__(self, args, technique, batch_size):
         self.tried.append(batch_size)
-        return self.speed(batch_size) if batch_size <= self.largest else 0.0, self.seconds
+        speed = self.speed(batch_size) if batch_size <= self.largest else 0.0
+        return trials.Trial(speed, self.seconds, "")
 
 
-def search(monkeypatch, stand_in, device, asked=16):
-    monkeypatch.setattr(trials, "_try", stand_in)
+def search(monkeypatch, stand_in, device, asked=16, at_most=4096):
+    monkeypatch.setattr(trials, "run", stand_in)
     monkeypatch.delenv("SUITE", raising=False)
     args = Settings(batch_size=asked, seq_len=64, steps=50, hardware=device, notes=[])
     args.technique = "larger_batch"
-    return trials.largest_batch(args, "fused_optimizer"), args.notes
+    return trials.largest_batch(args, "fused_optimizer", at_most), args.notes
 
 
 def test_on_a_gpu_the_batch_is_doubled_until_memory_is_out(monkeypatch):
     slower = Trials(largest=200, speed=lambda B: 1 / B, seconds=1e6)
     assert search(monkeypatch, slower, gpu()) == (128, ["own batch: 128 in place of 16"])
-    assert slower.tried == [32, 64, 128, 256]
+    assert slower.tried == [16, 32, 64, 128, 256]
+    bounded = Trials()
+    assert search(monkeypatch, bounded, gpu(), at_most=64)[0] == 64 == bounded.tried[-1]
     assert search(monkeypatch, Trials(largest=16), gpu()) == (16, [])
     spills = Trials(speed=lambda B: 1000.0 if B <= 64 else 10.0)  # to the host, and never fails
     assert search(monkeypatch, spills, gpu())[0] == 64 and spills.tried[-1] == 128
@@ -259,11 +262,11 @@ def test_all_rounds_of_a_suite_take_the_batch_that_the_first_found(monkeypatch, 
     monkeypatch.setattr(paths, "CACHE", tmp_path)
     found = []
     for suite, largest in (("a", 64), ("a", 32), ("b", 32)):
-        monkeypatch.setattr(trials, "_try", Trials(largest=largest))
+        monkeypatch.setattr(trials, "run", Trials(largest=largest))
         monkeypatch.setenv("SUITE", suite)
         args = Settings(batch_size=16, seq_len=64, hardware=gpu(), notes=[], steps=5)
         args.technique = "larger_batch"
-        found.append(trials.largest_batch(args, "fused_optimizer"))
+        found.append(trials.largest_batch(args, "fused_optimizer", 4096))
     assert found == [64, 64, 32]
 
 
@@ -272,26 +275,29 @@ def test_a_trial_is_the_script_itself_and_leaves_nothing_behind(
 ):
     """Of the baseline, which compiles nothing."""
     args = settle(fused_optimizer)
-    speed, seconds = trials._try(args, "no_optimization", 4)
+    speed, seconds, _ = trials.run(args, "no_optimization", 4)
     assert speed > 0 and seconds > 0 and not list(tmp_path.iterdir())
 
     def out_of_memory(command, **how):
         file = next(flag.partition("=")[2] for flag in command if "--results-file=" in flag)
         results.append(file, rows_of("no_optimization", [], status="out_of_memory"))
 
+    def killed(command, **how):
+        return subprocess.CompletedProcess(command, -9, "", "warming up\nno memory left\n")
+
     monkeypatch.setattr(subprocess, "run", out_of_memory)
-    assert trials._try(args, "no_optimization", 8)[0] == 0
-    monkeypatch.setattr(subprocess, "run", lambda command, **how: None)
-    assert trials._try(args, "no_optimization", 16)[0] == 0
+    assert trials.run(args, "no_optimization", 8).tokens_per_second == 0
+    monkeypatch.setattr(subprocess, "run", killed)
+    assert trials.run(args, "no_optimization", 16).tokens_per_second == 0
     assert capsys.readouterr().err.splitlines() == [
         f"  no_optimization, batch of 4: {speed:,.0f} tokens/s",
         "  no_optimization, batch of 8: out of memory",
-        "  no_optimization, batch of 16: killed",
+        "  no_optimization, batch of 16: ended with exit code -9 no memory left",
     ]
 
 
 def test_larger_batch_trains_with_the_batch_that_was_found(train, monkeypatch):
-    monkeypatch.setattr(trials, "_try", Trials(speed=lambda B: float(min(B, 8)), seconds=0.0))
+    monkeypatch.setattr(trials, "run", Trials(speed=lambda B: float(min(B, 8)), seconds=0.0))
     watch = train(larger_batch)
     assert watch.args.batch_size == 8 and watch.args.notes[-1] == "own batch: 8 in place of 2"
     assert watch.losses != train(fused_optimizer).losses
@@ -340,7 +346,7 @@ def test_another_batch_that_was_asked_for_is_still_another_result(mixed, tmp_pat
 def test_a_run_that_failed_at_its_own_batch_stays_with_its_suite(settle, tmp_path):
     args = settle(larger_batch)
     args.batch_size = 8
-    ends.record_ended(args, "out_of_memory", "8x32 does not fit")
+    ends.record_end(args, "out_of_memory", "8x32 does not fit")
     (row,) = results.check(tmp_path / "results.csv")
     assert (row["batch_size"], row["requested_batch_size"]) == ("8", "2")
     assert row["note"] == "8x32 does not fit"

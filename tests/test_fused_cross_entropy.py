@@ -131,7 +131,7 @@ COMPILED = """
 import sys, torch
 from torch._dynamo.testing import CompileCounterWithBackend
 from beyond import fused_cross_entropy, padded_vocabulary
-from Utils.config import CONFIGS
+from Utils.base.sizes import CONFIGS
 from Utils.model import GPT
 
 steps = {}
@@ -167,6 +167,7 @@ import sys, torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from beyond import all_together, padded_vocabulary
 from Utils import run
+from Utils.harness.settings import parse_args
 
 class NoSynchronization(TorchDispatchMode):
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):

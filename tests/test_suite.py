@@ -29,10 +29,10 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 
-from Utils import results, settings
+from Utils.base import command_line, results
 
-parser = settings.Parser("stand-in", __doc__)
-settings.add_settings(parser)
+parser = command_line.Parser("stand-in", __doc__)
+command_line.add_settings(parser)
 args = parser.parse_args()
 row = dict.fromkeys(results.COLUMNS, 1) | {
     "run_id": f"{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}",

@@ -114,7 +114,7 @@ def at_once(technique, n, flags, minutes, threads=None):
 def _started(technique, folder, flags, how):
     """A process of a technique, which is ended with all that it has started."""
     folder.mkdir()
-    command = [sys.executable, "-c", "from Utils import together; together.take_part()"]
+    command = [sys.executable, "-c", "from Utils.launch import together; together.take_part()"]
     command += [technique.name, *flags, f"--results-file={folder / 'results.csv'}"]
     with open(folder / "log", "w") as log:
         process = subprocess.Popen(

@@ -53,13 +53,13 @@ def largest_batch(args, technique, at_most):
 def _search(args, technique, at_most):
     """Double the batch for as long as it runs and is not slower."""
     on_cpu = isinstance(args.hardware, CPU)
-    best, last = args.batch_size, _run(args, technique, args.batch_size)
+    best, last = args.batch_size, run(args, technique, args.batch_size)
     speed = last.tokens_per_second
     left_s = math.inf
     if on_cpu:
         left_s = args.steps * best * args.seq_len / speed if speed else 0.0
     while 2 * best <= at_most and left_s > last.seconds:
-        last = _run(args, technique, 2 * best)
+        last = run(args, technique, 2 * best)
         if not last.tokens_per_second or last.tokens_per_second < SLOWER * speed:
             break
         if on_cpu and last.tokens_per_second <= speed:
@@ -68,7 +68,7 @@ def _search(args, technique, at_most):
     return best
 
 
-def _run(args, technique, batch_size):
+def run(args, technique, batch_size):
     """Run a Trial, and print its outcome."""
     start = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
