@@ -33,6 +33,7 @@ A            ?=              ## for compare and report: a results file, or FILE:
 B            ?=              ## for compare and report: the same, as in B=results.csv:2.13; held against A
 RECIPE       ?=              ## for recipe: where its script goes; else .cache/recipe/recipe.py
 CHECK        ?=              ## for submit: a file to look at in place of making one
+TORCH        ?=              ## for virtual-gpu: another torch, as in 2.11, or newest
 RUN          ?=              ## for recipe: 1 runs it beside the baseline and the best, and compares
 
 # For train, whose defaults for STEPS, MODEL and the rest are its own:
@@ -213,6 +214,9 @@ gpu-check: $(ENVIRONMENT)    ## on a GPU: its tests, of all techniques, and the 
 	echo "gpu-check: GPU tests $$(result $$tests), scripts $$(result $$scripts)"; \
 	[ $$tests -eq 0 ] && [ $$scripts -eq 0 ]
 
+virtual-gpu: $(ENVIRONMENT)  ## without a GPU: the CUDA path on a virtual one, in an environment of 6 GB
+	@$(PYTHON) -m tests.virtual_gpu $(call flag,torch,$(TORCH))
+
 help:                        ## this list
 	@awk '/^##@/ { printf "\n%s\n", substr($$0, 5) } \
 	  match($$0, /^[a-zA-Z0-9_-]+:[^=].*## /) { name = $$1; sub(":", "", name); \
@@ -232,4 +236,4 @@ help:                        ## this list
 
 .PHONY: baseline tf32 bf16 flash fused 8bit all beyond everything ablate ddp scaling together smoke ceilings $(TECHNIQUES) \
         doctor forecast profile train plots table readme diff compare report recipe submit gallery \
-        init_results reset clean test lint gpu-check help
+        init_results reset clean test lint gpu-check virtual-gpu help

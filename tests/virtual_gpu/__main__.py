@@ -1,0 +1,117 @@
+"""The CUDA path, run where there is no GPU. Started by `make virtual-gpu`.
+
+    python -m tests.virtual_gpu [--torch 2.11 | --torch newest] [--only WORDS]
+
+Builds an environment with torch's CUDA build and the virtual GPU, runs the checks on it, prints a
+table and, with the project's own torch, writes docs/virtual_gpu.csv. What has not changed since it
+was last run is not run again.
+"""
+
+import argparse
+import csv
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+from tests.virtual_gpu import checks
+from tests.virtual_gpu.build import BuildFailed, environment, libraries
+from tests.virtual_gpu.processes import KEPT, Machine
+from Utils.base import ladder
+from Utils.base.paths import ROOT
+
+COLUMNS = ("technique", "profile", "model", "batch_size", "seq_len", "torch", "status", "peak_mib")
+COLUMNS += ("reserved_mib", "forecast_mib", "launches", "synchronizations", "pageable_copies")
+
+
+def main(argv=None):
+    """Runs the checks. Returns the exit code: 0, or 1 where one of them found a problem."""
+    parser = argparse.ArgumentParser("virtual-gpu", description=__doc__.split("\n", 1)[0])
+    add = parser.add_argument
+    add("--torch", default="", help="a version, or newest; else that of requirements.txt")
+    add("--only", default="", help="checks whose name has these words; the file stays as it is")
+    args = parser.parse_args(argv)
+    try:
+        python = environment(args.torch.strip())
+        machine = Machine(python, libraries(python))
+    except BuildFailed as error:
+        print(f"virtual-gpu: error: {error}", file=sys.stderr)
+        return 2
+    with ThreadPoolExecutor(os.cpu_count()) as workers:
+        lines = run(machine, workers, args.only, everything=not args.torch)
+    problems = sum(map(len, (line.problems for line in lines)))
+    print(f"\n{len(lines)} checks, {problems} problem{'s' * (problems != 1)}")
+    if not args.torch and not args.only:
+        write(lines)
+    return 1 if problems else 0
+
+
+def run(machine, workers, only, everything):
+    """The lines of all checks, each printed as it is known; of those whose names hold `only`.
+
+    everything: every technique and every failure, else the ladder and the doctor on one card.
+    """
+    techniques = list(ladder.techniques()) if everything else checks.LADDER
+    cards = ("h100", *checks.OTHER_CARDS) if everything else ("h100",)
+    lines, told = [], {}
+    for card, (line, statuses) in zip(
+        cards, workers.map(lambda card: checks.doctor(machine, card), cards), strict=True
+    ):
+        lines.append(show(line))
+        told[card] = statuses
+    tasks = [(name, checks.TINY, "h100") for name in techniques]
+    tasks += [(name, checks.TINY, card) for card in cards[1:] for name in checks.LADDER]
+    if everything:
+        tasks += [(name, checks.FULL, "h100") for name in techniques]
+    tasks = [task for task in tasks if only in task_name(*task)]
+    runs = workers.map(lambda task: checks.technique(machine, *task, told[task[2]]), tasks)
+    lines += map(show, runs)
+    if not everything:
+        return lines
+    if not only:
+        full = [line for line in lines if line.facts.get("model") == checks.FULL[0]]
+        lines.append(show(checks.forecast(full, forecast_table())))
+    named = [name for name in techniques if only in f"kernels of {name}"]
+    lines += map(show, workers.map(lambda name: checks.kernels(machine, name), named))
+    if not only or only == "failures":
+        lines += map(show, checks.failures(machine))
+        lines.append(show(checks.nvml_names()))
+    return lines
+
+
+def task_name(name, shape, profile):
+    return f"{name}, {profile}, {shape[0]} {shape[1]}x{shape[2]}"
+
+
+def forecast_table():
+    """The file with what `make forecast` prints for the H100, in this environment."""
+    model, batch_size, seq_len = checks.FULL
+    shape = [f"MODEL={model}", f"BATCH_SIZE={batch_size}", f"SEQ_LEN={seq_len}"]
+    command = ["make", "-s", "forecast", "T=everything", "DEVICE=cuda", "MEMORY=80GiB", *shape]
+    file = KEPT / "forecast.txt"
+    with file.open("w") as output:
+        subprocess.run([*command, f"PYTHON={sys.executable}"], cwd=ROOT, stdout=output, check=True)
+    return file
+
+
+def show(line):
+    """Prints a line of the table as soon as it is known."""
+    facts = line.facts
+    peak = f"{float(facts['peak_mib']) / 1024:.2f} GiB" if facts.get("peak_mib") else ""
+    counted = [facts.get("launches", ""), facts.get("synchronizations", "")]
+    cells = [f"{line.name:52}", f"{peak:>10}", *(f"{cell!s:>5}" for cell in counted)]
+    cells += [f"{line.seconds:6.0f} s", "ok" if not line.problems else "; ".join(line.problems)]
+    print("  ".join(cells), flush=True)
+    return line
+
+
+def write(lines):
+    """Writes docs/virtual_gpu.csv: what was counted of each run of a technique."""
+    with (ROOT / "docs" / "virtual_gpu.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS, restval="", lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(line.facts for line in lines if line.facts)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

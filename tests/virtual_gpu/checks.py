@@ -1,0 +1,248 @@
+"""The checks: each a command or a few on the virtual GPU, and what must hold of the outcome.
+
+A check gives a Line of the table; its problems are empty where all is well.
+"""
+
+import json
+import re
+import tomllib
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.virtual_gpu.processes import Command
+from Utils.base import ladder
+from Utils.base.paths import ROOT
+
+EXPECTED = tomllib.loads((Path(__file__).parent / "expected.toml").read_text())
+LADDER = [t.name for t in ladder.techniques().values() if t.at_top_level]
+OTHER_CARDS = ("a100", "l4", "3050", "t4", "5090", "b200")
+STEPS, WARMUP = 14, 5
+TINY = ("gpt2-tiny", 4, 128)
+FULL = ("gpt2", 16, 1024)
+FORECAST_ERROR = 0.05  # of the allocator's peak
+OTHER_KERNELS = 0.02  # of the device's time that `make profile` may leave unnamed
+
+
+@dataclass
+class Line:
+    """A line of the table. facts: what docs/virtual_gpu.csv has of it, where it is a run."""
+
+    name: str
+    problems: list = field(default_factory=list)
+    facts: dict = field(default_factory=dict)
+    seconds: float = 0.0
+
+
+def script(name, shape, profile="h100", *more, steps=STEPS, **settings):
+    """The Command of a technique at a shape: (model, batch size, tokens a sequence)."""
+    model, batch_size, seq_len = shape
+    command = ladder.get(name).command
+    command = (str(Path(command[0]).relative_to(ROOT)),) if len(command) == 1 else tuple(command)
+    flags = ("--device", "cuda", "--model", model, "--batch-size", str(batch_size))
+    flags += ("--seq-len", str(seq_len), "--steps", str(steps), "--warmup", str(WARMUP))
+    return Command((*command, *flags, *more), profile, **settings)
+
+
+# What the doctor says, and each technique ---------------------------------------------------------
+
+
+def doctor(machine, profile):
+    """(Line, status by technique) of `make doctor` on a card, whose operators compute."""
+    command = Command(("make", "doctor", "JSON=1", "DEVICE=cuda"), profile, emulated=True)
+    outcome = machine.run(command)
+    line = Line(f"doctor, {profile}", seconds=outcome.seconds)
+    told = re.search(r"^\{.*?^\}$", outcome.output, re.MULTILINE | re.DOTALL)
+    if outcome.traceback or not told:
+        machine.forget(command)
+        line.problems.append(f"no JSON: {_last(outcome)}")
+        return line, {}
+    told = json.loads(told[0])
+    states = {one["topic"]: one["state"] for one in told["findings"]}
+    line.problems += [
+        f"{topic} is not ok" for topic in ("device", "driver", "gpu") if states[topic] != "ok"
+    ]
+    return line, {one["technique"]: one["status"] for one in told["techniques"]}
+
+
+def technique(machine, name, shape, profile, told):
+    """A technique's status, as the doctor `told`; its steps' synchronizations; its kernels' types;
+    and what NVML gave to its record."""
+    command = script(name, shape, profile)
+    outcome = machine.run(command)
+    line = Line(f"{name}, {profile}, {shape[0]} {shape[1]}x{shape[2]}", seconds=outcome.seconds)
+    row = outcome.row
+    status = row.get("status", "killed" if outcome.code < 0 else "no row")
+    line.facts = {
+        "technique": name,
+        "profile": profile,
+        "model": shape[0],
+        "batch_size": row.get("batch_size", ""),
+        "seq_len": shape[2],
+        "torch": row.get("torch", ""),
+        "status": status,
+        "peak_mib": row.get("peak_memory_mib", ""),
+        "reserved_mib": row.get("reserved_memory_mib", ""),
+    }
+    runs = told.get(name) != "unsupported"
+    if outcome.traceback or status != ("ok" if runs else "unsupported"):
+        machine.forget(command)
+        line.problems.append(f"{status}, the doctor says {told.get(name)}: {_last(outcome)}")
+    if status == "ok" and not line.problems:
+        line.problems += _steps(name, shape[0], outcome, line.facts)
+        if profile == "h100":
+            line.problems += _quality(outcome) + _signatures(name, outcome)
+    return line
+
+
+def _steps(name, model, outcome, facts):
+    expected = EXPECTED["ladder"] | EXPECTED.get(name, {})
+    synchronizations, copies = expected["synchronizations"], expected["pageable_copies"]
+    if isinstance(synchronizations, dict):
+        synchronizations = synchronizations[model]
+    steps = outcome.per_step(WARMUP)
+    facts["launches"], facts["synchronizations"], facts["pageable_copies"] = steps[-1]
+    wrong = {(s, c) for _, s, c in steps} - {(synchronizations, copies)}
+    return [
+        f"{s} synchronizations, {c} pageable copies a step, not {synchronizations} and {copies}"
+        for s, c in sorted(wrong)
+    ]
+
+
+def _quality(outcome):
+    quality = outcome.record.get("quality", {})
+    problems = [
+        f"quality.{name} is {quality.get(name)}, not {value}"
+        for name, value in EXPECTED["quality"].items()
+        if quality.get(name) != value
+    ]
+    if abs((quality.get("mean_power_w") or 0) / 350 - 1) > 0.01:
+        problems.append(f"quality.mean_power_w is {quality.get('mean_power_w')}, not 350")
+    for name in ("power_violation_s", "thermal_violation_s"):
+        if quality.get(name) != 0:
+            problems.append(f"quality.{name} is {quality.get(name)}, not 0")
+    return problems
+
+
+def _signatures(name, outcome):
+    expected = EXPECTED["signatures"].get(name, {})
+    if outcome.signatures == expected:
+        return []
+    return [f"kernels of {outcome.signatures}, not of {expected}"]
+
+
+def forecast(lines, path):
+    """Compares peaks at one shape with `make forecast`'s table, the file of its output."""
+    line = Line("forecast against the allocator")
+    rows = [part.strip() for part in path.read_text().splitlines() if part.startswith("|")]
+    cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
+    column = cells[0].index("peak")
+    known = {row[0]: float(row[column]) for row in cells[2:]}
+    for run in lines:
+        if run.facts.get("status") == "ok" and run.facts["technique"] in known:
+            own, peak = known[run.facts["technique"]], float(run.facts["peak_mib"]) / 1024
+            run.facts["forecast_mib"] = round(own * 1024)
+            if abs(own / peak - 1) > FORECAST_ERROR:
+                name = run.facts["technique"]
+                line.problems.append(f"{name}: {own:.2f} GiB forecast, {peak:.2f} allocated")
+    return line
+
+
+def kernels(machine, name):
+    """The names of a technique's kernels are known to `make profile`."""
+    shape = ("MODEL=gpt2-tiny", "BATCH_SIZE=4", "SEQ_LEN=128", "STEPS=8")
+    command = Command(("make", "profile", f"T={name}", "DEVICE=cuda", *shape))
+    outcome = machine.run(command)
+    line = Line(f"kernels of {name}", seconds=outcome.seconds)
+    kinds = outcome.profile.get("kinds", {})
+    busy = sum(kind["ms"] for word, kind in kinds.items() if word not in ("idle", "data"))
+    if outcome.code or not busy:
+        machine.forget(command)
+        line.problems.append(f"no profile: {_last(outcome)}")
+    elif kinds["other"]["ms"] > OTHER_KERNELS * busy:
+        line.problems.append(f"{kinds['other']['ms'] / busy:.1%} of the kernels' time is unnamed")
+    return line
+
+
+# What goes wrong ---------------------------------------------------------------------------------
+
+
+def failures(machine):
+    """Lines on what a user's machine may do to a run."""
+    yield _out_of_memory(machine, "h100", ("gpt2", 64, 1024), "try --batch-size 32")
+    yield _out_of_memory(machine, "3050", ("gpt2", 4, 1024), "try --batch-size 2")
+    yield _graded(machine, "another process", "tainted", "(pid 1", VIRTUAL_GPU_OTHER="1")
+    yield _graded(machine, "throttled", "tainted", "thermal", VIRTUAL_GPU_NVML="throttled")
+    yield _graded(machine, "NVML that tells little", "clean", "", VIRTUAL_GPU_NVML="poor")
+    yield _graded(machine, "NVML that is broken", "clean", "", VIRTUAL_GPU_NVML="broken")
+    for name in ("distributed_data_parallel", "fully_sharded"):
+        yield _ranks(machine, name)
+    yield _lost_rank(machine)
+
+
+def _out_of_memory(machine, profile, shape, advice):
+    outcome = machine.run(script("no_optimization", shape, profile))
+    line = Line(f"out of memory, {profile}", seconds=outcome.seconds)
+    told = outcome.row.get("status"), outcome.code, advice in outcome.row.get("note", "")
+    if told != ("out_of_memory", 1, True) or outcome.traceback:
+        line.problems.append(f"{told}: {_last(outcome)}")
+    return line
+
+
+def _graded(machine, what, grade, reason, **variables):
+    command = script("no_optimization", TINY, steps=60, variables=tuple(variables.items()))
+    outcome = machine.run(command)
+    quality = outcome.record.get("quality", {})
+    line = Line(what, seconds=outcome.seconds)
+    reasons = [
+        one for one in quality.get("reasons", []) if "during the run" not in one
+    ]  # a clock's
+    if outcome.code or (grade == "tainted") != bool(reasons) or reason not in " ".join(reasons):
+        machine.forget(command)
+        line.problems.append(f"{quality.get('grade')}, {reasons}: {_last(outcome)}")
+    return line
+
+
+TWO = ("GPUS=2", "DEVICE=cuda", "MODEL=gpt2-tiny", "BATCH_SIZE=4", "SEQ_LEN=128")
+
+
+def _ranks(machine, name):
+    command = Command(
+        ("make", "ddp", f"T={name}", *TWO, "STEPS=8"), variables=(("VIRTUAL_GPU_DEVICES", "2"),)
+    )
+    outcome = machine.run(command)
+    line = Line(f"{name} on two GPUs", seconds=outcome.seconds)
+    told = outcome.row.get("status"), outcome.row.get("world_size"), outcome.rows
+    if told != ("ok", "2", 8) or outcome.traceback:
+        machine.forget(command)
+        line.problems.append(f"{told}: {_last(outcome)}")
+    return line
+
+
+def _lost_rank(machine):
+    command = Command(
+        ("make", "ddp", "T=distributed_data_parallel", *TWO, "STEPS=1000000"),
+        variables=(("VIRTUAL_GPU_DEVICES", "2"),),
+        kills=1,
+    )
+    outcome = machine.run(command)
+    line = Line("a rank killed", seconds=outcome.seconds)
+    if not outcome.code or outcome.rows or "rank 1" not in outcome.output or outcome.traceback:
+        machine.forget(command)
+        line.problems.append(f"exit code {outcome.code}, {outcome.rows} rows: {_last(outcome)}")
+    return line
+
+
+def nvml_names():
+    """Every name that the project takes from pynvml is there."""
+    import pynvml  # here: the fast tests do without this module
+
+    text = "\n".join(file.read_text() for file in (ROOT / "Utils").rglob("*.py"))
+    names = set(re.findall(r"\bnvml\.(\w+)", text)) - {"py"}
+    line = Line(f"{len(names)} names of NVML")
+    line.problems += [f"there is no {name}" for name in sorted(names) if not hasattr(pynvml, name)]
+    return line
+
+
+def _last(outcome):
+    lines = [line for line in outcome.output.splitlines() if line.strip()]
+    return lines[-1][:200] if lines else "no output"

@@ -1,0 +1,44 @@
+// The cards that the virtual GPU can be. VIRTUAL_GPU_PROFILE names one, VIRTUAL_GPU_DEVICES says
+// how many there are.
+#pragma once
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+struct Profile {  // memory is what the driver leaves of it; the bus is in bits
+  const char *key, *name;
+  int major, minor, multiprocessors;
+  size_t memory;
+  int shared_optin, shared_multiprocessor, l2, clock_khz, memory_clock_khz, bus;
+};
+constexpr Profile PROFILES[] = {
+    {"h100", "NVIDIA H100 80GB HBM3", 9, 0, 132, 85045149696, 232448, 233472, 50 << 20, 1980000,
+     2619000, 5120},
+    {"a100", "NVIDIA A100-SXM4-40GB", 8, 0, 108, 42297786368, 166912, 167936, 40 << 20, 1410000,
+     1215000, 5120},
+    {"l4", "NVIDIA L4", 8, 9, 58, 23580639232, 101376, 102400, 48 << 20, 2040000, 6251000, 192},
+    {"3050", "NVIDIA GeForce RTX 3050 Laptop GPU", 8, 6, 16, 4294508544, 101376, 102400, 2 << 20,
+     1057000, 5501000, 128},
+    {"t4", "Tesla T4", 7, 5, 40, 15642329088, 65536, 65536, 4 << 20, 1590000, 5001000, 256},
+    {"5090", "NVIDIA GeForce RTX 5090", 12, 0, 170, 33661911040, 101376, 102400, 96 << 20, 2407000,
+     14001000, 512},
+    {"b200", "NVIDIA B200", 10, 0, 148, 191503138816, 232448, 233472, 126 << 20, 1965000, 3996000,
+     8192},
+};
+inline const Profile& profile() {
+  static const Profile& chosen = []() -> const Profile& {
+    const char* key = getenv("VIRTUAL_GPU_PROFILE");
+    for (auto& known : PROFILES)
+      if (!key || !strcmp(key, known.key)) return known;
+    fprintf(stderr, "VIRTUAL_GPU_PROFILE=%s: there is no such profile\n", key);
+    _exit(2);
+  }();
+  return chosen;
+}
+inline long number_from_environment(const char* name, long otherwise) {
+  const char* value = getenv(name);
+  return value ? atol(value) : otherwise;
+}
+inline int devices_installed() { return number_from_environment("VIRTUAL_GPU_DEVICES", 1); }

@@ -1,0 +1,54 @@
+"""Installs the emulation as soon as torch has been imported, in a process whose PYTHONPATH has this
+folder. Compiled code cannot be emulated, so torch.compile stops at its eager backend there."""
+
+import ctypes
+import importlib.machinery
+import os
+import sys
+
+KEPT = []
+
+
+class AfterTorch:
+    """A finder that has torch's module executed as ever, and then installs."""
+
+    @classmethod
+    def find_spec(cls, name, path, target=None):
+        if name != "torch":
+            return None
+        sys.meta_path.remove(cls)
+        spec = importlib.machinery.PathFinder.find_spec(name, path)
+        execute = spec.loader.exec_module
+
+        def execute_and_install(module):
+            execute(module)
+            install(module)
+
+        spec.loader.exec_module = execute_and_install
+        return spec
+
+
+def install(torch):
+    import attention  # of this folder; it imports torch
+
+    ctypes.CDLL(os.environ["VIRTUAL_GPU_EMULATION"]).install()
+    KEPT.append(attention.install())
+    compile_function, compile_module = torch.compile, torch.nn.Module.compile
+
+    def eager(options):
+        return {key: value for key, value in options.items() if key not in ("mode", "options")} | {
+            "backend": "aot_eager"
+        }
+
+    def compile(model=None, **options):
+        if model is None:
+            return lambda function: compile(function, **options)
+        return compile_function(model, **eager(options))
+
+    torch.compile = compile
+    torch.nn.Module.compile = lambda self, *args, **options: compile_module(
+        self, *args, **eager(options)
+    )
+
+
+sys.meta_path.insert(0, AfterTorch)

@@ -1,0 +1,249 @@
+"""Commands of the project, run on the virtual GPU, and what they left behind.
+
+An outcome is kept under a key of all that decides it: the command, the card, the environment, the
+virtual GPU's sources and the source of every module that the command can import. So a second run
+takes only what has changed.
+"""
+
+import ast
+import csv
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import tempfile
+import time
+from dataclasses import asdict, dataclass, field
+from functools import cache
+from pathlib import Path
+
+from Utils.base.paths import CACHE, ROOT
+
+HERE = Path(__file__).parent
+KEPT = CACHE / "virtual_gpu"
+LIMIT_S = 1800  # of one process
+COUNTED = ("stream_syncs", "device_syncs", "event_syncs", "blocking_copies")
+
+
+@dataclass(frozen=True)
+class Command:
+    """What is run: arguments of Python, or of make where the first is "make".
+
+    profile: of driver/profiles.h. variables: more of the environment, as (name, value) pairs.
+    emulated: whether operators compute, on the CPU. kills: a rank that is ended by force.
+    """
+
+    arguments: tuple
+    profile: str = "h100"
+    variables: tuple = ()
+    emulated: bool = False
+    kills: int | None = None
+
+
+@dataclass
+class Outcome:
+    """What a command left: its exit code, seconds, the end of its output, whether a traceback was
+    in it; of the results file the row of the last step and the number of rows; the record; of each
+    step what was counted; of `make profile` the summary; the kernels' signatures."""
+
+    code: int
+    seconds: float
+    output: str
+    traceback: bool
+    row: dict = field(default_factory=dict)
+    rows: int = 0
+    record: dict = field(default_factory=dict)
+    counts: list = field(default_factory=list)
+    profile: dict = field(default_factory=dict)
+    signatures: dict = field(default_factory=dict)
+
+    def per_step(self, warmup):
+        """(launches, synchronizations, pageable copies) of each of the timed steps."""
+        return [
+            (
+                step["launches"] + step["graph_launches"],
+                sum(step[name] for name in COUNTED),
+                step["h2d_pageable"] + step["d2h_pageable"],
+            )
+            for step in self.counts[warmup:]
+        ]
+
+
+class Machine:
+    """One environment's Python with its libraries."""
+
+    def __init__(self, python, libraries):
+        self.python, self.libraries = python, libraries
+        self.packages = (python.parents[1] / "installed").read_text()
+
+    def run(self, command):
+        """The Outcome of a command, kept or new. One that failed unexpectedly is not kept: whoever
+        checks it calls `forget`."""
+        file = self._file(command)
+        if file.exists():
+            return Outcome(**json.loads(file.read_text()))
+        outcome = self._run(command)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(asdict(outcome)))
+        return outcome
+
+    def forget(self, command):
+        self._file(command).unlink(missing_ok=True)
+
+    def _file(self, command):
+        ours = [*(HERE / "driver").iterdir(), *(HERE / "emulation").glob("*.*"), Path(__file__)]
+        files = [*sorted(ours), *sources(command.arguments)]
+        digest = hashlib.sha256(repr((command, self.packages)).encode())
+        for file in files:
+            digest.update(file.read_bytes())
+        return KEPT / "kept" / f"{digest.hexdigest()[:24]}.json"
+
+    def environment(self, command, folder):
+        """Variables under which a command finds the virtual GPU in place of a driver."""
+        caches = KEPT / self.python.parents[1].name
+        variables = os.environ | {
+            "LD_PRELOAD": str(self.libraries / "libcuda.so.1"),
+            "LD_LIBRARY_PATH": str(self.libraries),
+            "TRITON_LIBCUDA_PATH": str(self.libraries),
+            "TORCHINDUCTOR_CACHE_DIR": str(caches / "inductor"),
+            "TRITON_CACHE_DIR": str((folder if self._has_kernels(command) else caches) / "triton"),
+            "OMP_NUM_THREADS": "1",
+            "TORCHINDUCTOR_COMPILE_THREADS": "1",
+            "VIRTUAL_GPU_PROFILE": command.profile,
+            "VIRTUAL_GPU_TRACE": str(folder / "trace"),
+            **dict(command.variables),
+        }
+        for name in ("CUDA_VISIBLE_DEVICES", "SUITE", "RANK", "WORLD_SIZE"):
+            variables.pop(name, None)
+        if command.emulated:
+            variables["PYTHONPATH"] = str(HERE / "emulation")
+            variables["VIRTUAL_GPU_EMULATION"] = str(self.libraries / "libemulation.so")
+        return variables
+
+    def _has_kernels(self, command):
+        """Whether a script has kernels of its own: they are compiled anew, to see of what types."""
+        return "@triton.jit" in _script(command.arguments).read_text()
+
+    def _run(self, command):
+        with tempfile.TemporaryDirectory(prefix="virtual-gpu-") as name:
+            folder = Path(name)
+            first, *rest = command.arguments
+            results = folder / "results.csv"
+            if first == "make":
+                line = ["make", "-s", *rest, f"PYTHON={self.python}", f"RESULTS_FILE={results}"]
+            else:
+                line = [str(self.python), first, *rest]
+                if "pytest" not in rest:
+                    line += ["--results-file", str(results)]
+            start = time.monotonic()
+            with open(folder / "output", "w+") as output:
+                process = subprocess.Popen(
+                    line,
+                    cwd=ROOT,
+                    env=self.environment(command, folder),
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+                if command.kills is not None:
+                    _kill_rank(process, command.kills, folder)
+                try:
+                    code = process.wait(LIMIT_S)
+                except subprocess.TimeoutExpired:
+                    os.killpg(process.pid, signal.SIGKILL)
+                    code = process.wait()
+            seconds = time.monotonic() - start
+            return _outcome(folder, code, seconds, process.pid)
+
+
+def _kill_rank(process, rank, folder):
+    """Ends a rank of a run under way with SIGKILL, once it has recorded steps on its device."""
+    import psutil  # here: the tests' environment has it, and nothing else needs it
+
+    while process.poll() is None:
+        for child in psutil.Process(process.pid).children(recursive=True):
+            try:
+                own = child.environ().get("RANK") == str(rank)
+                if own and "step 1/" in (folder / "output").read_text():
+                    return child.kill()
+            except psutil.Error:
+                continue
+        time.sleep(0.2)
+
+
+def _outcome(folder, code, seconds, pid):
+    text = (folder / "output").read_text(errors="replace")
+    outcome = Outcome(code, round(seconds, 1), text[-20_000:], "Traceback (most recent" in text)
+    results = folder / "results.csv"
+    if results.exists():
+        rows = list(csv.DictReader(results.open()))
+        outcome.rows = len(rows)
+        outcome.row = rows[-1] if rows else {}
+        records = sorted((folder / "runs").glob("*.json"))
+        outcome.record = json.loads(records[-1].read_text()) if records else {}
+        outcome.record.pop("source", None)
+    trace = folder / f"trace.{pid}"
+    if trace.exists() and outcome.rows:  # the harness asks for its steps last
+        lines = trace.read_text().splitlines()[-outcome.rows :]
+        outcome.counts = [json.loads(line) for line in lines]
+    for file in folder.glob("profiles/*.json"):
+        outcome.profile = json.loads(file.read_text()).get("profile", {})
+    for file in folder.glob("triton/*/*_kernel.source"):
+        outcome.signatures[file.stem] = _signature(file.read_text())
+    return outcome
+
+
+def _signature(source):
+    """The types of a kernel's arguments, as Triton has compiled it: ["*bf16", "*i64", ...]."""
+    arguments = source.partition("tt.func public")[2].partition(") attributes")[0]
+    types = [part.partition(": ")[2].split()[0].rstrip(",") for part in arguments.split("%")[1:]]
+    return [kind.replace("!tt.ptr<", "*").rstrip(">") for kind in types]
+
+
+# What a command can import -----------------------------------------------------------------------
+
+
+@cache
+def sources(arguments):
+    """The project's files that decide what a command does, sorted: those that its script imports,
+    directly or not; for a command of make all of them."""
+    if arguments[0] == "make":
+        files = {ROOT / "Makefile", *ROOT.glob("*.py"), *(ROOT / "beyond").glob("*.py")}
+        return sorted({*files, *(ROOT / "Utils").rglob("*.py")})
+    script = _script(arguments)
+    found, waiting = set(), [script]
+    while waiting:
+        file = waiting.pop()
+        if file.exists() and file not in found:
+            found.add(file)
+            waiting += _imported(file)
+    if "trials" in script.read_text():  # it runs another technique's script
+        found |= set(ROOT.glob("*.py"))
+    return sorted(found)
+
+
+def _script(arguments):
+    """The file that a command runs: of pytest the tests', of make its own."""
+    if arguments[0] != "-m":
+        return ROOT / ("Makefile" if arguments[0] == "make" else arguments[0])
+    if arguments[1] == "pytest":
+        return ROOT / arguments[2]
+    return ROOT / Path(*arguments[1].split(".")).with_suffix(".py")
+
+
+@cache
+def _imported(file):
+    names = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    found = []
+    for name in names:
+        parts = name.split(".")
+        for end in range(1, len(parts) + 1):
+            path = ROOT.joinpath(*parts[:end])
+            found += [path.with_suffix(".py"), path / "__init__.py"]
+    return [path for path in found if path.exists()]
