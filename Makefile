@@ -13,11 +13,11 @@ MODEL        ?= gpt2         ## gpt2-tiny, gpt2, gpt2-medium, gpt2-large, gpt2-x
 DATASET      ?= stdlib       ## stdlib, synthetic, a file or folder of text, or a Hugging Face Hub id
 DEVICE       ?= auto         ## auto, cpu, cuda, cuda:N, mps
 SEED         ?= 0            ## of the weights and the batches
-BUCKET_MB    ?= 25           ## MiB of gradients that several ranks sum at once
 ROUNDS       ?= 1            ## runs of each script, interleaved; from 2 on there are intervals
 RESULTS_FILE ?= results.csv  ## where rows are appended
-PLOTSPREFIX  ?=              ## of the charts' file names
-# Not settings of a run:
+# Not settings of every run:
+BUCKET_MB    ?= 25           ## for ddp, scaling, profile: MiB of gradients that several ranks sum at once
+PLOTSPREFIX  ?=              ## for plots, ablate, compare, profile, scaling, gallery: of the charts' file names
 DEVICE_NAME  ?=              ## for plots, table, report: part of a device's name; else the newest run's
 TIMEOUT      ?= 60           ## for all, beyond, everything, ablate, together, recipe: minutes after which a run is ended
 PRICE        ?=              ## for table and report: what an hour of this device costs
@@ -56,9 +56,9 @@ FLAGS = $(call flag,steps,$(STEPS)) $(call flag,warmup,$(WARMUP)) \
         $(call flag,batch-size,$(BATCH_SIZE)) $(call flag,seq-len,$(SEQ_LEN)) \
         $(call flag,model,$(MODEL)) $(call flag,dataset,$(DATASET)) \
         $(call flag,device,$(DEVICE)) $(call flag,seed,$(SEED)) \
-        $(call flag,bucket-mb,$(BUCKET_MB)) \
-        $(call flag,rounds,$(ROUNDS)) $(call flag,results-file,$(RESULTS_FILE)) \
-        $(call flag,plotsprefix,$(PLOTSPREFIX))
+        $(call flag,rounds,$(ROUNDS)) $(call flag,results-file,$(RESULTS_FILE))
+BUCKETS = $(call flag,bucket-mb,$(BUCKET_MB))
+PREFIX  = $(call flag,plotsprefix,$(PLOTSPREFIX))
 # A training run has defaults of its own: it is given what you give, and nothing else.
 given    = $(if $(filter-out file default undefined,$(origin $(2))),$(call flag,$(1),$($(2))))
 TRAINING = $(call given,steps,STEPS) $(call given,tokens-per-step,TOKENS_PER_STEP) \
@@ -75,14 +75,17 @@ TRAINING = $(call given,steps,STEPS) $(call given,tokens-per-step,TOKENS_PER_STE
            $(call given,results-file,RESULTS_FILE)
 SELECTION = $(call flag,results-file,$(RESULTS_FILE)) $(call flag,device-name,$(DEVICE_NAME))
 
-# PYTHON=python3 uses that environment as it is; without it, one is made here from requirements.txt.
+# PYTHON=python3 uses that environment as it is; without it, one is made here from requirements.txt,
+# to which the checks add requirements-test.txt.
 ifeq ($(origin PYTHON),undefined)
 PYTHON      := .venv/bin/python
 ENVIRONMENT := .venv/installed
+CHECKS      := .venv/installed-test
 endif
 
 # A technique is a script whose docstring names its parent; there is no list to edit.
 TECHNIQUES := $(basename $(notdir $(shell grep -l '^Parent: ' *.py beyond/*.py 2>/dev/null)))
+BUCKETED   := $(basename $(notdir $(shell grep -l 'args\.bucket_mb' *.py beyond/*.py 2>/dev/null)))
 
 ##@ Run
 baseline: no_optimization    ## plain float32: what the others are measured against
@@ -103,16 +106,16 @@ all beyond everything:
 	if [ $$status -le 1 ]; then $(MAKE) plots || status=1; fi; exit $$status
 
 ablate: ceilings             ## each technique alone, and the whole without it: table and chart
-	@$(PYTHON) -m Utils.commands.ablation $(strip $(T)) $(FLAGS) $(call flag,timeout,$(TIMEOUT))
+	@$(PYTHON) -m Utils.commands.ablation $(strip $(T)) $(FLAGS) $(PREFIX) $(call flag,timeout,$(TIMEOUT))
 
 together: $(ENVIRONMENT)     ## several processes of a script at once against one alone; N=2 T=NAME ROUNDS=6
 	@$(PYTHON) -m Utils.commands.together '$(strip $(T))' $(FLAGS) $(call flag,n,$(N)) $(call flag,timeout,$(TIMEOUT))
 
 ddp: $(ENVIRONMENT)          ## one run on several GPUs, or cores with DEVICE=cpu; GPUS=4, T=fully_sharded
-	@$(PYTHON) -m Utils.commands.ddp '$(strip $(T))' $(call flag,gpus,$(GPUS)) $(FLAGS)
+	@$(PYTHON) -m Utils.commands.ddp '$(strip $(T))' $(call flag,gpus,$(GPUS)) $(FLAGS) $(BUCKETS)
 
 scaling: $(ENVIRONMENT)      ## strong and weak scaling: table and chart; GPUS="1 2 4 8" ROUNDS=4
-	@$(PYTHON) -m Utils.commands.scaling '$(strip $(T))' $(call flag,gpus,$(GPUS)) $(FLAGS)
+	@$(PYTHON) -m Utils.commands.scaling '$(strip $(T))' $(call flag,gpus,$(GPUS)) $(FLAGS) $(BUCKETS) $(PREFIX)
 
 smoke: $(ENVIRONMENT)        ## the seven at a tiny model, in about a minute; results.csv stays as it is
 	@mkdir -p .cache/smoke
@@ -120,7 +123,7 @@ smoke: $(ENVIRONMENT)        ## the seven at a tiny model, in about a minute; re
 	    --results-file .cache/smoke/results.csv
 
 $(TECHNIQUES): $(ENVIRONMENT)
-	@$(PYTHON) $(if $(wildcard $@.py),$@.py,-m beyond.$@) $(FLAGS)
+	@$(PYTHON) $(if $(wildcard $@.py),$@.py,-m beyond.$@) $(FLAGS) $(if $(filter $@,$(BUCKETED)),$(BUCKETS))
 
 ceilings: $(ENVIRONMENT)     ## measure, once, how fast products and memory can be on this device
 	@$(PYTHON) -m Utils.commands.ceilings $(call flag,device,$(DEVICE))
@@ -135,12 +138,12 @@ forecast: $(ENVIRONMENT)     ## peak memory before running, and the largest batc
 	    $(call flag,memory,$(MEMORY))
 
 profile: $(ENVIRONMENT)      ## where a step's time goes and what to do about it; T=NAME or T=all, CPU=1, MEMORY=1
-	@$(PYTHON) -m Utils.commands.profile '$(strip $(T))' $(FLAGS) $(if $(filter 1,$(CPU)),--cpu) \
+	@$(PYTHON) -m Utils.commands.profile '$(strip $(T))' $(FLAGS) $(BUCKETS) $(PREFIX) $(if $(filter 1,$(CPU)),--cpu) \
 	    $(if $(filter 1,$(MEMORY)),--memory) $(call flag,gpus,$(GPUS))
 
 ##@ Read
 plots: $(ENVIRONMENT)        ## draw the charts into plots/, and the loss curves of training runs
-	@$(PYTHON) plot_results.py $(SELECTION) $(call flag,plotsprefix,$(PLOTSPREFIX))
+	@$(PYTHON) plot_results.py $(SELECTION) $(PREFIX)
 	@if [ -d training ]; then $(PYTHON) -m pretraining.curves; fi
 
 table: $(ENVIRONMENT)        ## print the results as GitHub-markdown tables; PRICE=2.50 adds cost
@@ -153,7 +156,7 @@ diff: $(ENVIRONMENT)         ## what a technique is: its script against its pare
 	@$(PYTHON) -m Utils.commands.diff diff '$(strip $(T))' '$(strip $(WITHOUT))'
 
 compare: $(ENVIRONMENT)      ## two devices, torch versions or commits; A=results.csv:2.11 B=results.csv:2.13
-	@$(PYTHON) -m Utils.commands.compare '$(strip $(A))' '$(strip $(B))' $(call flag,plotsprefix,$(PLOTSPREFIX))
+	@$(PYTHON) -m Utils.commands.compare '$(strip $(A))' '$(strip $(B))' $(PREFIX)
 
 report: $(ENVIRONMENT)       ## all of it on one page, REPORT=report.html; with A= and B= those two compared
 	@$(PYTHON) -m Utils.commands.report $(SELECTION) $(call flag,price,$(PRICE)) $(call flag,report,$(REPORT)) \
@@ -174,7 +177,7 @@ submit: $(ENVIRONMENT)       ## one file to attach to a pull request: rows, envi
 	@$(PYTHON) -m Utils.commands.submit $(if $(strip $(CHECK)),check '$(strip $(CHECK))',make) $(SELECTION)
 
 gallery: $(ENVIRONMENT)      ## devices side by side: the submissions in results/ and your own rows
-	@$(PYTHON) -m Utils.commands.gallery $(call flag,results-file,$(RESULTS_FILE)) $(call flag,plotsprefix,$(PLOTSPREFIX))
+	@$(PYTHON) -m Utils.commands.gallery $(call flag,results-file,$(RESULTS_FILE)) $(PREFIX)
 
 ##@ Keep
 init_results: $(ENVIRONMENT) ## write the header of the results file where there is none
@@ -196,15 +199,15 @@ TESTS   = $(LONGEST) $(filter-out $(LONGEST),$(wildcard tests/test_*.py))
 # Kernels without vector instructions take a compiler half as long, and ours take it most of the time.
 QUICKLY = OMP_NUM_THREADS=1 TORCHINDUCTOR_COMPILE_THREADS=1 TORCHINDUCTOR_VEC_ISA_OK=0
 
-test: $(ENVIRONMENT)         ## the tests that need no GPU
+test: $(CHECKS)              ## the tests that need no GPU
 	@$(QUICKLY) $(PYTHON) -m pytest -m 'not gpu and not timing' -n auto --maxprocesses 4 \
 	    --dist loadfile --no-loadscope-reorder $(TESTS); most=$$?; \
 	$(PYTHON) -m pytest -m timing; timed=$$?; [ $$most -eq 0 ] && [ $$timed -eq 0 ]
 
-lint: $(ENVIRONMENT)         ## ruff: errors and formatting
+lint: $(CHECKS)              ## ruff: errors and formatting
 	@$(PYTHON) -m ruff check . && $(PYTHON) -m ruff format --check .
 
-gpu-check: $(ENVIRONMENT)    ## on a GPU: its tests, of all techniques, and the seven at 20 steps
+gpu-check: $(CHECKS)         ## on a GPU: its tests, of all techniques, and the seven at 20 steps
 	@$(PYTHON) -c 'import sys, torch; torch.cuda.is_available() or sys.exit("gpu-check: torch sees no CUDA device here")'
 	@mkdir -p .cache/gpu-check
 	@$(PYTHON) -m pytest -m gpu -p no:cacheprovider tests/test_gpu.py; tests=$$?; \
@@ -232,6 +235,10 @@ help:                        ## this list
 	@python3 -c 'import sys; sys.version_info >= (3, 11) or sys.exit("python3 is older than 3.11; PYTHON=... names another")'
 	python3 -m venv .venv
 	.venv/bin/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
+	@touch $@
+
+.venv/installed-test: .venv/installed requirements-test.txt
+	.venv/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-test.txt
 	@touch $@
 
 .PHONY: baseline tf32 bf16 flash fused 8bit all beyond everything ablate ddp scaling together smoke ceilings $(TECHNIQUES) \

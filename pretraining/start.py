@@ -15,9 +15,10 @@ import torch
 
 from pretraining import files, options, techniques
 from pretraining.run import Interrupted
+from Utils.base import git
 from Utils.base.errors import Unsupported, UserError
 from Utils.device import devices
-from Utils.harness import ranks, record
+from Utils.harness import ranks
 
 FOLDER = Path("training")  # of all runs
 LOCKS = []  # held until this process ends
@@ -156,7 +157,7 @@ def _session():
     return {
         "began": _now(),
         "torch": torch.__version__,
-        "commit": record._commit(),
+        "commit": git.commit(),
         "world_size": ranks.from_environment().world_size,
         "command": sys.argv[1:],
     }

@@ -113,7 +113,7 @@ def test_rows_tell_whose_ablation_they_are(rows):
 
 def test_one_word_of_the_suite_stands_for_the_plan(tmp_path, monkeypatch):
     monkeypatch.setattr(variants, "FOLDER", tmp_path)
-    assert [one.name for one in suite._named("ablation")] == PLAN
+    assert [one.name for one in suite.named(["ablation"])] == PLAN
 
 
 def test_a_technique_that_pays_only_with_others_is_told_so():

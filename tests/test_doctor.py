@@ -23,7 +23,7 @@ import torch
 
 from tests.rows import committed
 from tests.test_probes import gpu, on, states
-from Utils.base import ladder, paths, variants
+from Utils.base import git, ladder, paths, variants
 from Utils.base.errors import Unsupported
 from Utils.base.ladder import Technique
 from Utils.commands import doctor as doctor_command
@@ -34,7 +34,6 @@ from Utils.diagnose import findings, judgement, probes, verdicts
 from Utils.diagnose.findings import Finding
 from Utils.diagnose.probes import NATIVE
 from Utils.diagnose.verdicts import PRECISIONS, Row
-from Utils.harness import record
 from Utils.launch import trials
 from Utils.run import execute
 
@@ -258,7 +257,7 @@ class Stopped:
 def test_a_row_says_what_the_run_says(technique, here, monkeypatch, tmp_path):
     """The real script, up to its first step: what it then is and has noted is in the row."""
     monkeypatch.setattr(trials, "largest_batch", lambda args, name, at_most: args.batch_size)
-    monkeypatch.setattr(record, "commit", lambda: "")
+    monkeypatch.setattr(git, "commit", lambda: "")
     monkeypatch.setattr(sources, "open_streams", lambda dataset: [])  # no text is read yet
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", "")
     flags = ["--model", "gpt2-tiny", "--device", "cpu"]

@@ -15,7 +15,7 @@ from Utils.analysis.summary import summarize
 from Utils.base import ladder, paths, results
 from Utils.base.errors import UserError
 from Utils.base.ladder import Technique
-from Utils.draw import style
+from Utils.draw import heatmap_chart, memory_chart, speedup_chart, step_times_chart, style
 
 CHARTS = ("step_times", "heatmap", "speedup", "memory")
 
@@ -80,7 +80,7 @@ def test_ladder_order_and_one_colour_a_technique_everywhere(draw):
     for text in texts.values():
         places = [text.index(n) for n in ("no_optimization", "tensorFloat32", "brainFloat16")]
         assert places == sorted(places)
-    colours = plot_results.colours()
+    colours = style.colours()
     assert len({tuple(colour) for colour in colours.values()}) == len(colours)
 
 
@@ -116,7 +116,7 @@ def test_memory_is_stacked_by_kind_up_to_the_measured_peak(draw, tmp_path):
     assert text.count("900") == 3
     rows = results.read("results.csv")
     lines = summarize(rows, results.records("results.csv", rows.run_id))
-    axes = plot_results.draw_memory(rows, lines).axes[0]
+    axes = memory_chart.draw(rows, lines).axes[0]
     assert sorted(bar.get_width() for bar in axes.patches)[-12:] == sorted([100, 90, 200, 510] * 3)
 
 
@@ -151,7 +151,7 @@ def test_tainted_runs_are_marked_in_every_chart_of_times(draw):
     assert "hatched: tainted runs" in texts["speedup"]
     assert texts["heatmap"].count("(tainted)") == 1
     rows = results.read("results.csv")
-    bars = plot_results.draw_speedup(rows, summarize(rows)).axes[0].patches
+    bars = speedup_chart.draw(rows, summarize(rows)).axes[0].patches
     assert [bool(bar.get_hatch()) for bar in bars] == [False, False, False, True]
 
 
@@ -178,7 +178,7 @@ def test_one_hiccup_does_not_wash_out_the_heatmap(draw, tmp_path):
     steps = [*[100, 101] * 49, 9000, 100]
     draw(rows_of("no_optimization", steps))
     rows = results.read(tmp_path / "results.csv")
-    figure = plot_results.draw_heatmap(rows, summarize(rows))
+    figure = heatmap_chart.draw(rows, summarize(rows))
     assert figure.axes[0].collections[0].get_clim() == (100, 101)
 
 
@@ -221,7 +221,7 @@ def test_forty_techniques_are_told_apart(draw, tmp_path, monkeypatch):
     for name in colours:
         results.append("results.csv", rows_of(name, [500, 210, *[200] * 8]))
     rows = results.read("results.csv")
-    figure = plot_results.draw_step_times(rows, summarize(rows))
+    figure = step_times_chart.draw(rows, summarize(rows))
     figure.canvas.draw()
     panels = {axes.get_title(loc="left"): axes for axes in figure.axes if axes.axison}
     assert list(panels) == list(ladder.techniques())
@@ -236,7 +236,7 @@ def test_forty_techniques_are_told_apart(draw, tmp_path, monkeypatch):
 def test_a_few_techniques_share_one_panel_and_many_are_each_beside_their_parent(draw):
     text = draw(*ladder_runs())["step_times"]
     assert "its parent" not in text and "step (grey: warm-up)" in text
-    names = list(ladder.techniques())[: plot_results.MOST_LINES + 1]
+    names = list(ladder.techniques())[: step_times_chart.MOST_LINES + 1]
     runs = [rows_of(name, [9, 9, 100 + i, 100 + i]) for i, name in enumerate(names)]
     runs.append(rows_of(names[1], [9, 9, 50], round=1, grade="tainted"))
     runs.append(rows_of("all_together", [], status="unsupported", note="needs a GPU"))
@@ -252,12 +252,8 @@ def test_a_long_reason_stays_within_its_row(draw):
     draw(*list(ladder_runs())[:1], missing)
     rows = results.read("results.csv")
     lines = summarize(rows)
-    for draw_one in (
-        plot_results.draw_heatmap,
-        plot_results.draw_speedup,
-        plot_results.draw_memory,
-    ):
-        figure = draw_one(rows, lines)
+    for chart in (heatmap_chart, speedup_chart, memory_chart):
+        figure = chart.draw(rows, lines)
         figure.canvas.draw()
         axes = figure.axes[0]
         (text,) = [text for text in axes.texts if "unsupported" in text.get_text()]
@@ -271,6 +267,6 @@ def test_a_batch_of_ones_own_stands_beside_the_name(draw):
     for text in draw(*ladder_runs(), own).values():
         assert "fused_optimizer (batch 64)" in text and "1x64" in text
     rows = results.read("results.csv")
-    axes = plot_results.draw_speedup(rows, summarize(rows)).axes[0]
+    axes = speedup_chart.draw(rows, summarize(rows)).axes[0]
     whiskers = [line.get_xdata() for line in axes.lines if line.get_color() == "black"]
     assert list(whiskers[-1]) == pytest.approx([32, 32])

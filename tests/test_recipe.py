@@ -34,7 +34,7 @@ from Utils.base.errors import UserError
 from Utils.base.ladder import Technique
 from Utils.commands import recipe as recipe_command
 from Utils.device.cpu import CPU
-from Utils.launch import suite
+from Utils.launch import process as launch_process
 
 WHOLE = "fused_optimizer"
 LINE = ladder.line(WHOLE)[1:]
@@ -347,7 +347,7 @@ def test_run_adds_rounds_of_the_recipe_the_best_and_the_baseline(
     def ms(techniques):
         return halving(TF32, COMPILE)(techniques) * (1 if TF32 in techniques else 0.999)
 
-    monkeypatch.setattr(suite, "_python", process)
+    monkeypatch.setattr(launch_process, "python", process)
     results.append(path, shaped(rows_from(ms, noise=0.004)).to_dict("records"))
     argv = ["--results-file", str(path), "--run", "1", "--rounds", "3", "--device", "cpu"]
     assert recipe_command.main([*argv, "--seed", "7"]) == 0

@@ -21,8 +21,8 @@ from Utils.base import ladder, paths, results
 from Utils.base.errors import UserError
 from Utils.base.results import COLUMNS
 from Utils.commands import report
-from Utils.draw import report_page, svg
-from Utils.draw.report_page import PAGES
+from Utils.draw import compare_page, report_page, svg
+from Utils.draw.page import PAGES
 from Utils.draw.svg import LEVELS
 
 FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run")
@@ -512,7 +512,7 @@ def test_two_results_are_compared(tmp_path, opened):
     faster = [{**row, "step_ms": row["step_ms"] / 2} for row in results_of("brainFloat16")]
     results.append(tmp_path / "results.csv", faster)
     path = tmp_path / "results.csv"
-    html = report_page.comparison(f"{path}:2.13.0", f"{path}:2.12.0")
+    html = compare_page.comparison(f"{path}:2.13.0", f"{path}:2.12.0")
     page = opened(html, width=390)
     assert "torch: 2.13.0 | 2.12.0" in page.inner_text("#differences")
     a, b = compare.sides(f"{path}:2.13.0", f"{path}:2.12.0")
@@ -522,7 +522,7 @@ def test_two_results_are_compared(tmp_path, opened):
     ]
     assert found.speedup["brainFloat16"] > 1.5
     with pytest.raises(UserError, match="same runs"):
-        report_page.comparison(f"{path}:2.13.0", f"{path}:2.13.0")
+        compare_page.comparison(f"{path}:2.13.0", f"{path}:2.13.0")
 
 
 def results_of(name):

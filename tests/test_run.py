@@ -20,6 +20,7 @@ import no_optimization
 from tests.fakes import FakeCuda, FakeNvml
 from tests.harness_cost import empty_steps, stopwatch_steps
 from Utils.base import paths, results
+from Utils.base.git import commit
 from Utils.base.errors import Unsupported
 from Utils.data import TokenBatches
 from Utils.device.cuda import CUDA
@@ -161,19 +162,19 @@ def test_the_commit_says_when_the_tree_is_not_clean(tmp_path, monkeypatch):
         subprocess.run(["git", "-C", str(tmp_path), *command], check=True, capture_output=True)
 
     monkeypatch.setattr(paths, "ROOT", tmp_path)
-    assert record.commit() == ""
+    assert commit() == ""
     git("init")
     (tmp_path / "a.py").write_text("a = 1\n")
     git("add", ".")
     git("-c", "user.name=a", "-c", "user.email=a@b", "commit", "-m", "a")
-    clean = record.commit()
+    clean = commit()
     assert re.fullmatch(r"[0-9a-f]{7}", clean)
     (tmp_path / "results.csv").write_text("x\n")
     (tmp_path / "plots").mkdir()
     (tmp_path / "plots" / "a.png").write_text("x")
-    assert record.commit() == clean
+    assert commit() == clean
     (tmp_path / "my_idea.py").write_text("b = 1\n")
-    assert record.commit() == clean + "-dirty"
+    assert commit() == clean + "-dirty"
 
 
 def test_a_loss_that_is_not_finite_is_noted(settle):

@@ -13,7 +13,8 @@ import pytest
 from tests.known import changed, copy_project
 from Utils.base import paths, results
 from Utils.base.results import HEADER
-from Utils.launch import suite
+from Utils.commands import suite
+from Utils.launch import process
 
 FLAGS = ["MODEL=gpt2-tiny", "STEPS=3", "WARMUP=1", "DATASET=synthetic", "DEVICE=cpu"]
 PARENT = "Parent: no_optimization"
@@ -315,8 +316,8 @@ def test_a_changed_script_is_measured_anew(quick):
 
 
 def test_a_run_that_hangs_is_ended_and_recorded(tmp_path, monkeypatch, capsys):
-    whole = suite._python
-    monkeypatch.setattr(suite, "_python", lambda c, s, m=None: whole(c, s, m and 0.02))
+    whole = process.python
+    monkeypatch.setattr(process, "python", lambda c, s, m=None: whole(c, s, m and 0.02))
     monkeypatch.setattr(paths, "CACHE", tmp_path)
     path = tmp_path / "results.csv"
     flags = ["--model", "gpt2-tiny", "--dataset", "synthetic", "--steps", "1000000"]

@@ -28,7 +28,7 @@ PART = Part(
 def left():
     """Those of the processes that are there, in the order of their start."""
     found = [p for p in psutil.process_iter(["cmdline", "status"]) if p.info["cmdline"]]
-    ours = [p for p in found if any("together.take_part" in word for word in p.info["cmdline"])]
+    ours = [p for p in found if any("import take_part" in word for word in p.info["cmdline"])]
     ours = [p for p in ours if p.info["status"] != psutil.STATUS_ZOMBIE]
     return sorted(ours, key=lambda process: process.pid)
 

@@ -15,7 +15,8 @@ from multiprocessing import get_context
 from unittest.mock import patch
 
 from Utils.base import errors
-from Utils.launch import suite
+from Utils.commands import suite
+from Utils.launch import process
 
 # A pool of compiling processes would be one for all forks, and each of them imports torch as well.
 os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
@@ -31,7 +32,7 @@ SHARED += ("torch._inductor.codegen.cpp_wrapper_cpu", "torch.distributed.optim")
 
 
 def forked(command, name, minutes=None):
-    """What `suite._python` does, without a new interpreter. Returns the exit code."""
+    """What `process.python` does, without a new interpreter. Returns the exit code."""
 
     def script():
         os.environ["SUITE"] = name
@@ -54,5 +55,5 @@ def forked(command, name, minutes=None):
 if __name__ == "__main__":
     for name in SHARED:
         importlib.import_module(name)
-    with errors.one_line("suite"), patch.object(suite, "_python", forked):
+    with errors.one_line("suite"), patch.object(process, "python", forked):
         sys.exit(suite.main(sys.argv[1:]))

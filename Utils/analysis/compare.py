@@ -21,6 +21,7 @@ from Utils.analysis.intervals import CONFIDENCE, NO_INTERVAL
 from Utils.analysis.summary import summarize
 from Utils.base import ladder, results
 from Utils.base.errors import UserError
+from Utils.base.text import number
 
 RATIO = ["speedup", "speedup_low", "speedup_high", "verdict"]
 # What of a record is a condition of the run, not its outcome; and what of that the rows hold too.
@@ -238,7 +239,7 @@ def columns(a, b, ratios):
         "verdict on B": ["" if pd.isna(verdict) else verdict for verdict in ratios.verdict],
     }
     for title, cell in (
-        ("tokens/s", lambda line: tables.number(line.tokens_per_second, ",.0f")),
+        ("tokens/s", lambda line: number(line.tokens_per_second, ",.0f")),
         ("over baseline", tables.ratio_text),
         ("peak memory (MiB)", memory_text),
         ("loss", loss_text),
@@ -252,12 +253,12 @@ def columns(a, b, ratios):
 
 def memory_text(line):
     """The peak of a summary's line in MiB."""
-    return tables.number(line.peak_memory_mib, ",.0f")
+    return number(line.peak_memory_mib, ",.0f")
 
 
 def loss_text(line):
     """The loss of a summary's line."""
-    return "diverged" if line.loss_verdict == "diverged" else tables.number(line.loss, ".3f")
+    return "diverged" if line.loss_verdict == "diverged" else number(line.loss, ".3f")
 
 
 def _note(side, technique):

@@ -9,6 +9,7 @@ from Utils.analysis.intervals import NO_INTERVAL
 from Utils.analysis.summary import MEMORY_KINDS, summarize
 from Utils.base import ladder
 from Utils.base.ladder import BASELINE
+from Utils.base.text import number
 
 
 def markdown(columns, left=("technique",)):
@@ -16,11 +17,6 @@ def markdown(columns, left=("technique",)):
     to the left."""
     align = ["left" if title in left else "right" for title in columns]
     return tabulate(columns, "keys", "pipe", disable_numparse=True, colalign=align)
-
-
-def number(value, form):
-    """A number as text, or "" where it is not known."""
-    return "" if pd.isna(value) else format(value, form)
 
 
 def cell(text):

@@ -27,8 +27,31 @@ class _Help(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefaultsHelpF
 
 
 def as_flags(values):
-    """The command line of those settings, a dict: --batch-size=4 of batch_size."""
+    """Return the command line of settings, a dict: --batch-size=4 of batch_size."""
     return [f"--{name.replace('_', '-')}={value}" for name, value in values.items()]
+
+
+def defaults():
+    """Return the settings of every script as they are without flags, a dict."""
+    parser = Parser("", "")
+    add_settings(parser)
+    return vars(parser.parse_args([]))
+
+
+def round_flags(args, r, code="", **changes):
+    """Return the command line of a script in round r: those of a command's args that it takes.
+
+    code: of the script, for the settings that only some scripts have. changes: settings in place
+    of those of args.
+    """
+    values = vars(args) | {"rounds": 1, "round": r, "seed": args.seed + r} | changes
+    names = [*defaults(), *(name for name in read_by(code) if name in values)]
+    return as_flags({name: values[name] for name in names})
+
+
+def read_by(code):
+    """Return the names of the settings that only some scripts have and this code reads."""
+    return [name for name in EXTRA if f"args.{name}" in code]
 
 
 def at_least(minimum, auto=False):
@@ -45,6 +68,12 @@ def at_least(minimum, auto=False):
     return parse
 
 
+BUCKETS = "MiB of gradients that ranks sum at once"
+EXTRA = {
+    "bucket_mb": {"type": at_least(1), "default": 25, "help": BUCKETS}
+}  # of scripts reading it
+
+
 def add_settings(parser):
     """The flags of every script. The Makefile's variables are these, in capitals."""
     add = parser.add_argument
@@ -56,11 +85,23 @@ def add_settings(parser):
     add("--dataset", default="stdlib", help="stdlib, synthetic, file or folder, or Hub id")
     add("--device", default="auto", help="auto, cpu, cuda, cuda:N or mps")
     add("--seed", type=at_least(0), default=0, help="of the weights and the batches")
-    add("--bucket-mb", type=at_least(1), default=25, help="MiB of gradients that ranks sum at once")
     add("--rounds", type=at_least(1), default=1, help="runs, each a process with its own seed")
     add("--round", type=at_least(0), default=0, help="which of the rounds this run is")
     add_results_file(parser)
-    add("--plotsprefix", default="", help="of the charts' file names; for plot_results.py")
+
+
+def add_extra(parser, name):
+    """A flag of EXTRA."""
+    parser.add_argument(f"--{name.replace('_', '-')}", **EXTRA[name])
+
+
+def add_timeout(parser):
+    help = "minutes after which a run is ended"
+    parser.add_argument("--timeout", type=at_least(1), default=60, help=help)
+
+
+def add_plotsprefix(parser):
+    parser.add_argument("--plotsprefix", default="", help="of the charts' file names")
 
 
 def add_results_file(parser):

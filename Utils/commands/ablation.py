@@ -1,6 +1,7 @@
 """Run an ablation, print its table and draw its chart."""
 
 import sys
+from functools import partial
 
 from Utils.analysis import ablation, selection
 from Utils.base import command_line, errors, ladder, results
@@ -11,27 +12,29 @@ from Utils.launch import suite
 
 
 def main(argv=None):
-    """Runs every script and variant that it takes, then prints the table and draws
-    plots/ablation. Returns the exit code, that of `suite`."""
-    argv = sys.argv[1:] if argv is None else argv
-    given = argv[:1] if argv and not argv[0].startswith("-") else []
-    whole = given[0] if given else ablation.last_rung()
-    flags = argv[len(given) :]
-    if ladder.get(whole).parent is None:
-        raise UserError(f"{whole} has no technique that could be left out")
-    code = suite.main([*ablation.plan(whole), *flags])
-    if code > 1:
-        return code
+    """Run every script and variant of an ablation, print its table and draw plots/ablation.
+    Returns the exit code of `suite.Outcome`."""
     parser = Parser("ablation", main.__doc__)
     command_line.add_settings(parser)
-    args, _ = parser.parse_known_args(flags)
+    command_line.add_timeout(parser)
+    command_line.add_plotsprefix(parser)
+    parser.add_argument("whole", nargs="?", default="", help="a technique; else the last rung")
+    args = parser.parse_args(argv)
+    whole = args.whole or ablation.last_rung()
+    if ladder.get(whole).parent is None:
+        raise UserError(f"{whole} has no technique that could be left out")
+    techniques = suite.named(ablation.plan(whole))
+    outcome = suite.run(techniques, args, partial(print, file=sys.stderr, flush=True))
+    if outcome.code > 1:
+        return outcome.code
+    print(suite.table(outcome, args.results_file))
     rows, left_out = selection.select(results.read(args.results_file), with_variants=True)
     lines = ablation.credits(rows, whole)
     print("\n" + ablation.table(lines))
     style.save(ablation_chart.draw(rows, lines, whole), f"{args.plotsprefix}ablation")
     if left_out:
         print(left_out)
-    return code
+    return outcome.code
 
 
 if __name__ == "__main__":

@@ -17,19 +17,19 @@ from Utils.launch.torchrun import DEFAULT
 
 
 def main(argv=None):
-    """Runs each round. Returns the exit code: 0, or 1 where a rank failed, or 2 where the settings
+    """Run each round. Returns the exit code: 0, or 1 where a rank failed, or 2 where the settings
     are not possible."""
     parser = Parser("launch", __doc__)
     command_line.add_settings(parser)
+    command_line.add_extra(parser, "bucket_mb")
     parser.add_argument("name", nargs="?", default="", help=f"a technique; else {DEFAULT}")
     parser.add_argument("--gpus", default="", help="how many processes; else as many as there are")
     args = parser.parse_args(argv)
     technique = ladder.get(args.name or DEFAULT)
     count = torchrun.one_count(args.gpus or "all", args.device)
     for r in range(args.round, args.round + args.rounds):
-        if code := torchrun.launch(
-            technique.name, [*technique.command, *torchrun.flags(args, r)], count
-        ):
+        command = torchrun.command(technique, args, r)
+        if code := torchrun.launch(technique.name, command, count):
             return code
     return 0
 

@@ -39,6 +39,8 @@ def main(argv=None):
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     parser = Parser("profile", __doc__)
     command_line.add_settings(parser)
+    command_line.add_extra(parser, "bucket_mb")
+    command_line.add_plotsprefix(parser)
     add = parser.add_argument
     add("name", nargs="?", default="", help="a technique, or all, beyond, everything")
     add("--cpu", action="store_true", help="as well: where Python's time goes, by cProfile")

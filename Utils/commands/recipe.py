@@ -1,6 +1,8 @@
 """Print the recipe of a results file, write its script, and run it."""
 
 import sys
+from argparse import Namespace
+from functools import partial
 from pathlib import Path
 
 from Utils.analysis import recipe, recipe_code, recipe_text, selection
@@ -28,14 +30,16 @@ def run(found, args, rows):
     flags = {name.lower(): value for name, value in found["settings"].items()}
     flags |= {"rounds": rounds, "round": first, "device": args.device, "seed": args.seed}
     flags |= {"results_file": args.results_file, "timeout": args.timeout}
-    code = suite.main([*names, *command_line.as_flags(flags)])
-    if code > 1:
-        return [], code
+    settings = Namespace(**command_line.defaults() | flags)
+    outcome = suite.run(suite.named(names), settings, partial(print, file=sys.stderr, flush=True))
+    if outcome.code > 1:
+        return [], outcome.code
+    print(suite.table(outcome, args.results_file))
     new = results.read(args.results_file)
     new, _ = selection.select(new[new["round"] >= first], with_variants=True)
     return [
         recipe.agreement(entry, new) for entry in {e["name"]: e for e in entries}.values()
-    ], code
+    ], outcome.code
 
 
 def main(argv=None):
@@ -54,12 +58,7 @@ def main(argv=None):
     )
     add("--device", default="auto", help="for --run: auto, cpu, cuda, cuda:N or mps")
     add("--seed", type=command_line.at_least(0), default=0, help="for --run: of the first round")
-    add(
-        "--timeout",
-        type=command_line.at_least(1),
-        default=60,
-        help="for --run: minutes for each run",
-    )
+    command_line.add_timeout(parser)
     args = parser.parse_args(argv)
     rows, left_out = selection.select(
         results.read(args.results_file), args.device_name, with_variants=True

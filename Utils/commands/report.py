@@ -14,7 +14,7 @@ from pathlib import Path
 from Utils.base import command_line, errors
 from Utils.base.command_line import Parser
 from Utils.base.errors import UserError
-from Utils.draw import report_page
+from Utils.draw import compare_page, report_page
 
 
 def main(argv=None):
@@ -30,7 +30,7 @@ def main(argv=None):
     parser.add_argument("--b", default="", help="the same; how many times as fast it is as A")
     args = parser.parse_args(argv)
     if args.a or args.b:
-        html = report_page.comparison(args.a, args.b)
+        html = compare_page.comparison(args.a, args.b)
     else:
         html = report_page.report(args.results_file, args.device_name, args.price)
     try:

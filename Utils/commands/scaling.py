@@ -1,5 +1,4 @@
-"""What more GPUs bring: strong scaling, the same batch dealt out to more of them, and weak scaling,
-the same batch for each.
+"""Strong scaling, the same batch shared out to more GPUs, and weak, the same batch for each.
 
     python -m Utils.commands.scaling [NAME] --gpus "1 2 4 8" [flags of the scripts]
 
@@ -27,10 +26,12 @@ from Utils.launch.torchrun import DEFAULT
 
 
 def main(argv=None):
-    """Runs, then prints the table and draws the chart. Returns the exit code: 0, or 1 where a run
+    """Run, print the table and draw the chart. Returns the exit code: 0, or 1 where a run
     failed, or 2 where the settings are not possible."""
     parser = Parser("scaling", __doc__)
     command_line.add_settings(parser)
+    command_line.add_extra(parser, "bucket_mb")
+    command_line.add_plotsprefix(parser)
     help = f"a technique; else {DEFAULT}"
     parser.add_argument("name", nargs="?", default="", help=help)
     parser.add_argument("--gpus", default="", help="numbers of processes, as in '1 2 4'")
@@ -46,12 +47,12 @@ def main(argv=None):
     threads = max(1, devices.available("cpu")[0] // counts[-1])
     for r in range(args.round, args.round + args.rounds):
         for n, size in plan if r % 2 == 0 else plan[::-1]:
-            command = [*technique.command, *torchrun.flags(args, r, batch_size=size)]
+            command = torchrun.command(technique, args, r, batch_size=size)
             with patch.dict(os.environ, SUITE=name):
                 codes.append(torchrun.launch(technique.name, command, n, threads))
             if codes[-1] in (2, 130):
                 return codes[-1]
-    ours = suite._runs_of(name, args.results_file)
+    ours = suite.runs_of(name, args.results_file)
     if ours:
         rows = results.read(args.results_file)
         rows = rows[rows.run_id.isin(ours) & (rows.status == "ok")]
@@ -64,8 +65,8 @@ def main(argv=None):
 
 
 def batch(args, counts):
-    """The global batch of strong scaling: what was asked for, or the largest that one process takes
-    alone and each of the counts can share evenly; where that is none, the least they can share."""
+    """Return the global batch of strong scaling: what was asked for, or the largest that one
+    process takes alone and all counts share evenly; where there is none, the least they share."""
     if args.batch_size != "auto":
         for n in counts:
             if args.batch_size % n:

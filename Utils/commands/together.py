@@ -20,15 +20,14 @@ from Utils.launch.together import Failed
 
 
 def main(argv=None):
-    """Runs several processes of a technique at once and one alone, in rounds, and says what that
-    brings. Returns the exit code: 0, or 1 where a process failed or did not fit into memory, or 2
-    where the settings are not possible."""
+    """Run several processes of a technique at once and one alone, in rounds, and print the speedup.
+    Returns the exit code: 0, or 1 where a process failed or did not fit into memory."""
     parser = Parser("together", __doc__)
     command_line.add_settings(parser)
+    command_line.add_timeout(parser)
     add = parser.add_argument
     add("name", nargs="?", default="", help="a technique")
     add("--n", type=command_line.at_least(2), default=2, help="processes at once")
-    add("--timeout", type=command_line.at_least(1), default=60, help="minutes after which they end")
     args = parser.parse_args(argv)
     if not args.name:
         raise UserError(f"T=NAME says what: one of {', '.join(ladder.techniques())}")

@@ -42,10 +42,9 @@ def profile(technique, wanted):
     import torch._inductor.config as inductor
 
     inductor.cpp.enable_kernel_profile = True
-    settings = {**vars(wanted), "results_file": wanted.folder / "results.csv", "rounds": 1}
-    settings["steps"] += further_steps(wanted)
-    for name in ("name", "cpu", "memory", "gpus", "folder"):
-        del settings[name]
+    changes = {"results_file": wanted.folder / "results.csv", "seed": wanted.seed}
+    changes["steps"] = wanted.steps + further_steps(wanted)
+    flags = command_line.round_flags(wanted, wanted.round, technique.code, **changes)
     runs = []
 
     def run(*args):
@@ -54,7 +53,7 @@ def profile(technique, wanted):
 
     note = {"technique": technique.name, "torch": torch.__version__}
     try:
-        execute(technique, command_line.as_flags(settings), run)
+        execute(technique, flags, run)
         return runs[0].summary
     except Unsupported as reason:
         note |= {"status": "unsupported", "note": str(reason)}

@@ -99,7 +99,7 @@ def _file(shared, technique, flags, device):
     """The file that keeps a technique's Recording, by all that decides it."""
     given = dict(flag.split("=", 1) for flag in flags)  # of a flag given twice the last counts
     parts = [*shared, technique.name, technique.code, type(device).__name__]
-    shape = ("--model", "--seq-len", "--batch-size", "--dataset", "--bucket-mb")
+    shape = ("--model", "--seq-len", "--batch-size", "--dataset")
     parts += [f"{name}={given.get(name)}" for name in shape]
     parts += [str(getattr(device, name, "")) for name in ("capability", "architecture")]
     key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]

@@ -8,13 +8,14 @@ from Utils.analysis.intervals import NO_INTERVAL
 from Utils.draw import style
 
 MARKERS = dict(zip(WAYS, "o^s", strict=True))
+COLOURS = dict(zip(WAYS, ("#0173b2", "0.55", "#de8f05"), strict=True))
+TICKS = (0.2, 0.25, 0.3, 0.4, 0.5, 0.7, 1, 1.5, 2, 3, 4, 6, 8)
 
 
 def draw(rows, lines, whole):
-    """What each technique is worth in each of WAYS: points with their intervals."""
+    """Draw what each technique is worth in each of WAYS: points with their intervals."""
     title = f"What each technique is worth: alone, in the ladder, and in {whole}"
     figure, axes = style.figure(2 + 0.62 * len(lines), title, selection.describe(rows))
-    shades = dict(zip(WAYS, ("#0173b2", "0.55", "#de8f05"), strict=True))
     intervals = lines[[f"{way}_low" for way in WAYS]].notna().any(axis=None)
     for offset, way in zip((-0.22, 0, 0.22), WAYS, strict=True):
         y = np.arange(len(lines)) + offset
@@ -23,29 +24,18 @@ def draw(rows, lines, whole):
         ):
             if np.isnan(x):
                 continue
-            axes.plot([low, high], [height, height], color=shades[way], lw=1.8, zorder=2)
-            end = np.nanmax([x, high])
-            axes.annotate(
-                f"{x:.2f}x",
-                (end, height),
-                (7, 0),
-                textcoords="offset points",
-                va="center",
-                size="small",
-                color="0.2",
-            )
-        axes.plot(lines[way], y, MARKERS[way], color=shades[way], ms=7, zorder=3, label=WAYS[way])
+            axes.plot([low, high], [height, height], color=COLOURS[way], lw=1.8, zorder=2)
+            place, how = (np.nanmax([x, high]), height), {"size": "small", "color": "0.2"}
+            how |= {"textcoords": "offset points", "va": "center"}
+            axes.annotate(f"{x:.2f}x", place, (7, 0), **how)
+        axes.plot(lines[way], y, MARKERS[way], color=COLOURS[way], ms=7, zorder=3, label=WAYS[way])
     axes.axvline(1, color="0.3", linewidth=1, zorder=1)
     axes.set_xscale("log")
     low, high = axes.get_xlim()
     axes.set_xlim(low / 1.02, high * 1.12)
-    ticks = [x for x in (0.2, 0.25, 0.3, 0.4, 0.5, 0.7, 1, 1.5, 2, 3, 4, 6, 8) if low <= x <= high]
-    axes.set_xticks(ticks, [f"{x:g}x" for x in ticks])
-    axes.minorticks_off()
-    axes.set_yticks(range(len(lines)), lines.index)
-    axes.set_ylim(len(lines) - 0.5, -0.5)
-    axes.grid(axis="y", visible=False)
+    style.ratio_ticks(axes, TICKS)
+    style.name_rows(axes, lines.index, top=-0.5)
     spread = "line: 95% interval over rounds" if intervals else NO_INTERVAL
     axes.set_xlabel(f"step time without it / with it (x)\n{spread}")
-    axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False)
+    axes.legend(**style.BESIDE)
     return figure

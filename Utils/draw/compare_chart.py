@@ -1,17 +1,16 @@
 """The chart of a comparison."""
 
-import textwrap
-
 import numpy as np
 
 from Utils.analysis import compare
 from Utils.analysis.intervals import NO_INTERVAL
+from Utils.base.text import brief
 from Utils.draw import style
 from Utils.draw.style import GREY
 
 
 def draw(a, b):
-    """How many times as fast B is as A (Sides), a point a technique with its interval, the verdict
+    """Draw the speedup of B over A (Sides), a point a technique with its interval, the verdict
     beside it, and what either side costs in memory and loss."""
     ratios = compare.compare(a, b)
     title = "How many times as fast B is as A"
@@ -25,9 +24,8 @@ def draw(a, b):
     white = {"facecolor": "white", "edgecolor": "none", "pad": 1}  # no grid through words
     for y, (name, line) in enumerate(ratios.iterrows()):
         if np.isnan(line.speedup):
-            why = textwrap.shorten(compare.why_not(a, b, name), 100, placeholder=" ...")
-            why, how = "\n".join(textwrap.wrap(why, 68)), {"ha": "left", "size": "small"}
-            style.beside(axes, 0.01, y, why, color=GREY, bbox=white, **how)
+            how = {"ha": "left", "size": "small", "color": GREY, "bbox": white}
+            style.beside(axes, 0.01, y, brief(compare.why_not(a, b, name)), **how)
         else:
             colour = style.colours().get(name, GREY)
             end = np.nanmax([line.speedup, min(line.speedup_high, right)])
@@ -50,11 +48,8 @@ def draw(a, b):
         style.beside(axes, x, -0.5, heading, ha=how, va="bottom", size="small")
     axes.axvline(1, color="0.3", linewidth=1, zorder=1)
     axes.set_xlim(max(0, left - 0.05 * width), right + 0.25 * width)
-    axes.set_yticks(range(len(ratios)), ratios.index)
-    axes.set_ylim(len(ratios) - 0.5, -1.1)
-    axes.grid(axis="y", visible=False)
     intervals = ratios.speedup_low.notna().any()
     spread = "line: 95% interval over rounds (Welch's t)" if intervals else NO_INTERVAL
     axes.set_xlabel(f"tokens per second of B / of A (x)\n{spread}")
-    style.grey_labels(axes, ratios.speedup.isna())
+    style.name_rows(axes, ratios.index, ratios.speedup.isna(), top=-1.1)
     return figure

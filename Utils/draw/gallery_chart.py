@@ -2,57 +2,42 @@
 
 import textwrap
 
-import matplotlib.pyplot as plt
 import numpy as np
-import seaborn as sns
 
 from Utils.analysis import tables
 from Utils.analysis.intervals import NO_INTERVAL
 from Utils.base import ladder
 from Utils.base.ladder import BASELINE
+from Utils.base.text import plural
 from Utils.draw import style
-from Utils.draw.style import GREY
-from Utils.share import collection
+from Utils.draw.style import GREY, plain
 
 TICKS = (0.1, 0.2, 0.5, 1, 2, 4, 8, 16, 32)
 
 
 def draw(panels, left_out=()):
-    """One panel a device, techniques in the same rows of all: speedups over the device's own
+    """Draw one panel a device, techniques in the same rows of all: speedups over the device's own
     baseline with their intervals, and above them what the best reaches."""
-    sns.set_theme(style="whitegrid", rc={"svg.hashsalt": "plots", "svg.fonttype": "none"})
     shown = {name for panel in panels for name in panel["lines"].index} - {BASELINE}
     known = ladder.techniques()
     names = [*(name for name in known if name in shown), *sorted(shown - {*known})]
-    figure, grid = plt.subplots(
-        1,
-        len(panels),
-        figsize=(3 + 3.6 * len(panels), 2.4 + 0.42 * len(names)),
-        sharex=True,
-        sharey=True,
-        squeeze=False,
-    )
-    for axes, panel in zip(grid[0], panels, strict=True):
+    width, height = 3 + 3.6 * len(panels), 2.4 + 0.42 * len(names)
+    figure, grid = style.panels(1, len(panels), height, width)
+    for axes, panel in zip(grid, panels, strict=True):
         _draw_panel(axes, panel, names)
     ends = np.array([x for panel in panels for x in _ends(panel)])
     low, high = ends.min() / 1.1, ends.max() * (ends.max() / ends.min()) ** 0.25 * 1.1
-    for axes in grid[0]:
+    for axes in grid:
         axes.set_xscale("log")
         axes.set_xlim(low, high)
-        ticks = [x for x in TICKS if low <= x <= high]
-        axes.set_xticks(ticks, [f"{x:g}x" for x in ticks])
-        axes.minorticks_off()
-        axes.grid(axis="y", visible=False)
-    grid[0][0].set_yticks(range(len(names)), names)
-    grid[0][0].set_ylim(len(names) - 0.5, -0.5)
+        style.ratio_ticks(axes, TICKS)
+        style.name_rows(axes, names, top=-0.5)
     intervals = any(panel["lines"].speedup_low.notna().any() for panel in panels)
     spread = "line: 95% interval over its clean rounds" if intervals else NO_INTERVAL
-    notes = [
-        f"speedup over the device's own baseline, {collection._shape(panels[0]['shape'])}; {spread}"
-    ]
+    model, batch, seq_len = panels[0]["shape"]
+    notes = [f"speedup over the device's own baseline, {model} {batch}x{seq_len}; {spread}"]
     notes += [f"left out: {text}" for text in left_out]
-    width = int(12 * (3 + 3.6 * len(panels)))
-    notes = [line for text in notes for line in textwrap.wrap(plain(text), width)]
+    notes = [line for text in notes for line in textwrap.wrap(plain(text), int(12 * width))]
     figure.suptitle("Devices side by side", x=0.01, ha="left", fontweight="bold")
     figure.supxlabel("\n".join(notes), fontsize="small", color="0.3", x=0.01, ha="left")
     figure.tight_layout()
@@ -66,21 +51,13 @@ def _draw_panel(axes, panel, names):
     title = textwrap.wrap(plain(panel["device"]), 34)
     facts = [
         f"torch {panel['torch']}, commit {panel['commit'] or 'unknown'}, "
-        f"{panel['rounds']} round{'s' * (panel['rounds'] > 1)}",
+        f"{plural(panel['rounds'], 'round')}",
         f"best: {best}",
         f"{lines.tokens_per_second[best]:,.0f} tokens/s",
     ]
     axes.set_title("\n".join(title), loc="left", fontweight="bold", pad=52)
-    axes.annotate(
-        plain("\n".join(facts)),
-        (0, 1),
-        (0, 6),
-        xycoords="axes fraction",
-        textcoords="offset points",
-        va="bottom",
-        size="small",
-        color="0.3",
-    )
+    how = {"xycoords": "axes fraction", "textcoords": "offset points", "va": "bottom"}
+    axes.annotate(plain("\n".join(facts)), (0, 1), (0, 6), size="small", color="0.3", **how)
     axes.axvline(1, color="0.3", lw=1, zorder=1)
     for y, name in enumerate(names):
         line = lines.loc[name] if name in lines.index else None
@@ -99,12 +76,7 @@ def _draw_panel(axes, panel, names):
 
 
 def _ends(panel):
-    """All that a panel has to show on its axis, 1 included."""
+    """Return the values and interval ends on a panel's axis, 1 included."""
     lines = panel["lines"]
     values = lines[["speedup", "speedup_low", "speedup_high"]].to_numpy().ravel()
     return [1, *values[np.isfinite(values)]]
-
-
-def plain(text):
-    """Escape what matplotlib would set as a formula."""
-    return text.replace("$", r"\$")

@@ -1,16 +1,17 @@
 """The chart of where the time of a step goes."""
 
+import seaborn as sns
+
+from Utils.base.text import brief
 from Utils.draw import style
 from Utils.draw.style import GREY
 
 
 def draw(summaries, kinds):
-    """The kinds of work of each technique, stacked: milliseconds a step, of as many tokens.
+    """Draw each technique's kinds of work stacked: milliseconds a step, of as many tokens.
 
-    kinds: names of the kinds to what the legend calls them, in order.
+    kinds: names of the kinds in their order, with their words for the legend.
     """
-    import seaborn as sns
-
     colours = dict(zip(kinds, sns.color_palette("Set2", 8), strict=False))
     colours |= {"copies": "0.45", "communication": "0.25", "other": "0.1", "idle": "0.88"}
     measured = [summary for summary in summaries if summary["status"] == "ok"]
@@ -21,7 +22,7 @@ def draw(summaries, kinds):
     widest = max(widths, default=1)
     for y, summary in enumerate(summaries):
         if summary["status"] != "ok":
-            axes.text(0.01 * widest, y, style.brief(summary["note"]), va="center", color=GREY)
+            axes.text(0.01 * widest, y, brief(summary["note"]), va="center", color=GREY)
             continue
         left = 0.0
         for kind, facts in summary["profile"]["kinds"].items():
@@ -33,17 +34,15 @@ def draw(summaries, kinds):
                 axes.text(left + width / 2, y, _digits(width), ha="center", va="center", **how)
             left += width
         axes.text(left + 0.015 * widest, y, _digits(left), va="center", fontweight="bold")
-    for kind, words in kinds.items():
+    for kind, label in kinds.items():
         if any(summary["profile"]["kinds"][kind]["ms"] for summary in measured):
-            axes.barh(0, 0, color=colours[kind], label=words)
+            axes.barh(0, 0, color=colours[kind], label=label)
     if measured:
-        axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False)
+        axes.legend(**style.BESIDE)
     axes.set_xlim(0, widest * 1.12)
-    axes.set_yticks(range(len(summaries)), [_name(summary) for summary in summaries])
-    axes.set_ylim(len(summaries) - 0.5, -0.6)
-    axes.grid(axis="y", visible=False)
     axes.set_xlabel("ms a step under the profiler, which slows it; idle: nothing is computed")
-    style.grey_labels(axes, [summary["status"] != "ok" for summary in summaries])
+    missing = [summary["status"] != "ok" for summary in summaries]
+    style.name_rows(axes, [_name(summary) for summary in summaries], missing)
     return figure
 
 
@@ -60,7 +59,7 @@ def _digits(ms):
 
 
 def _per_batch(summary):
-    """By what a step's times are multiplied to be those of as many tokens as the others'."""
+    """Return the factor that makes a step's times those of as many tokens as the others'."""
     return summary["asked_batch_size"] / summary["batch_size"]
 
 

@@ -8,14 +8,14 @@ COLOURS = {"strong": "C0", "weak": "C1"}
 ASIDE = {"strong": (8, -14), "weak": (-8, 10)}  # points, of what stands beside one of its points
 
 
-def draw(found, words):
-    """Tokens per second over those of the fewest processes, a line a kind, with the ideal one."""
-    figure, axes = style.figure(5.5, "What more processes bring", words)
-    counts = sorted(found.processes.unique())
+def draw(efficiencies, described):
+    """Draw tokens per second over those of the fewest processes, a line a kind, and the ideal."""
+    figure, axes = style.figure(5.5, "What more processes bring", described)
+    counts = sorted(efficiencies.processes.unique())
     ideal = [n / counts[0] for n in counts]
     axes.plot(counts, ideal, color=GREY, linestyle="--", label="ideal")
     for kind, what in KINDS.items():
-        own = found[found.scaling == kind]
+        own = efficiencies[efficiencies.scaling == kind]
         if own.empty:
             continue
         errors = [own.speedup - own.speedup_low, own.speedup_high - own.speedup]

@@ -1,15 +1,13 @@
-"""What all charts share: their size, title, colours, words, and how they are saved."""
+"""Size, title, colours and words of all charts, and how they are saved."""
 
 import textwrap
 from pathlib import Path
 
 import matplotlib
 import matplotlib.pyplot as plt
-import numpy as np
 import seaborn as sns
 from matplotlib.text import Text
 
-from Utils.analysis import tables
 from Utils.base import ladder
 from Utils.base.errors import UserError
 
@@ -18,19 +16,21 @@ FOLDER = Path("plots")
 GREY = "0.55"
 WIDTH = 10  # inches
 COLUMNS = 4  # of a grid of panels
+BESIDE = {"loc": "upper left", "bbox_to_anchor": (1.01, 1), "frameon": False}  # of a legend
 
 
 def figure(height, title, *described):
-    """A figure of that height in inches and its axes, with a title and, below it, lines that say
-    what is shown."""
+    """Return a figure of that height in inches and its axes. described: lines below the title."""
     figure, axes = panels(1, 1, height)
     _head(axes[0], title, described)
     return figure, axes[0]
 
 
 def grid(count, title, *described, x, y):
-    """A figure of so many panels with the same scales, and a list of their axes, from the left and
-    from above, with a title, lines that say what is shown, and what the axes x and y are."""
+    """Return a figure of `count` panels with the same scales, and their axes row by row.
+
+    described: lines below the title. x, y: labels of the axes.
+    """
     rows = -(-count // COLUMNS)
     figure, axes = panels(rows, COLUMNS, 1.7 * rows)
     figure.subplots_adjust(hspace=0.3, wspace=0.08)
@@ -41,25 +41,26 @@ def grid(count, title, *described, x, y):
         lowest.set_xlabel(x, fontsize="small")
     for first in axes[:count:COLUMNS]:
         first.set_ylabel(y, fontsize="small")
-    for one in axes[:count]:
-        one.tick_params(labelsize="small")
+    for panel in axes[:count]:
+        panel.tick_params(labelsize="small")
     _head(axes[0], title, described, room=16)  # the panels have titles of their own
     return figure, axes[:count]
 
 
-def panels(rows, columns, height):
+def panels(rows, columns, height, width=WIDTH):
+    """Return a figure of rows and columns, and its axes in a list."""
     sns.set_theme(style="whitegrid", rc={"svg.hashsalt": "plots", "svg.fonttype": "none"})
-    size = {"figsize": (WIDTH, height), "squeeze": False}
+    size = {"figsize": (width, height), "squeeze": False}
     figure, axes = plt.subplots(rows, columns, sharex=True, sharey=True, **size)
     return figure, list(axes.flat)
 
 
 def _head(axes, title, described, room=0):
-    """Writes above the axes, with so much room in points below the text."""
+    """Write above the axes. room: points below the text."""
     subtitle = [line for text in described for line in textwrap.wrap(text, 110)]
     above = {"xycoords": "axes fraction", "textcoords": "offset points"}
-    said = {"fontsize": "small", "color": "0.3", "linespacing": 1.2}
-    axes.annotate("\n".join(subtitle), (0, 1), (0, room + 6), **said, **above)
+    small = {"fontsize": "small", "color": "0.3", "linespacing": 1.2}
+    axes.annotate("\n".join(subtitle), (0, 1), (0, room + 6), **small, **above)
     place = 0, room + 10 + 13 * len(subtitle)
     axes.annotate(title, (0, 1), place, fontweight="bold", **above)
 
@@ -82,10 +83,10 @@ def save(figure, name):
 
 
 def colours():
-    """One colour a technique in all charts, by its place: first those of the ladder, whose colours
-    stay what they are, then those of beyond/. A technique whose script is not here has none."""
-    names = sorted(ladder.techniques().values(), key=lambda technique: not technique.at_top_level)
-    names = [technique.name for technique in names]
+    """Return one colour a technique for all charts; one without a script has none. The ladder comes
+    first, so that its colours stay when beyond/ grows."""
+    known = sorted(ladder.techniques().values(), key=lambda technique: not technique.at_top_level)
+    names = [technique.name for technique in known]
     palette = sns.color_palette("colorblind", 10)
     more = sns.husl_palette(max(0, len(names) - 10), s=0.7, l=0.5)
     palette += more[::3] + more[1::3] + more[2::3]  # so that neighbours differ
@@ -93,34 +94,40 @@ def colours():
 
 
 def styles():
-    """How each technique's line is drawn: beyond ten, colours alone are too alike."""
+    """Return the style of each technique's line: beyond ten, colours alone are too alike."""
     return {name: "-" if i < 10 else ("--", "-.", ":")[i % 3] for i, name in enumerate(colours())}
 
 
-def reason(line):
-    """Why a technique, a line of summary.summarize, has no timing, in 100 letters at most, on one
-    line or two."""
-    return brief(tables.reason(line))
-
-
-def brief(text):
-    """A text's first 100 letters, on one line or two."""
-    text = textwrap.shorten(text, 100, placeholder=" ...")
-    return textwrap.fill(text, 66, break_on_hyphens=False)
+def plain(text):
+    """Escape dollars: matplotlib typesets what stands between two as a formula."""
+    return text.replace("$", r"\$")
 
 
 def beside(axes, x, y, text, **how):
-    """Puts text on the height y, at x as a fraction of the axes' width."""
+    """Put text on the height y, at x as a fraction of the axes' width."""
     how = {"ha": "right", "va": "center", **how}
     axes.text(x, y, text, transform=axes.get_yaxis_transform(), **how)
 
 
+def ratio_ticks(axes, ticks):
+    """Label those of the ticks that are on a logarithmic axis of ratios."""
+    low, high = axes.get_xlim()
+    ticks = [x for x in ticks if low <= x <= high]
+    axes.set_xticks(ticks, [f"{x:g}x" for x in ticks])
+    axes.minorticks_off()
+
+
+def name_rows(axes, labels, missing=None, top=-0.6):
+    """Label the rows from above, without lines between them. missing: one bool each, to grey it."""
+    axes.set_yticks(range(len(labels)), labels)
+    axes.set_ylim(len(labels) - 0.5, top)
+    axes.grid(axis="y", visible=False)
+    if missing is not None:
+        grey_labels(axes, missing)
+
+
 def grey_labels(axes, missing):
-    """Greys the names of the techniques for which `missing`, one bool each, is true."""
+    """Grey the labels for which `missing`, one bool each, is true."""
     for label, grey in zip(axes.get_yticklabels(), missing, strict=True):
         if grey:
             label.set_color(GREY)
-
-
-def number(value, form):
-    return "" if np.isnan(value) else format(value, form)

@@ -1,8 +1,8 @@
-"""Numbers -> what is drawn of them, in percent of the room there is.
+"""Places of bars, lines and dots, in percent of the room there is.
 
 The templates in pages/ make SVG of it: bars with intervals, stacked bars, lines with bands, a
 heatmap, dots. All of it is plain values and texts, so that the templates escape what came from a
-file. What cannot be drawn, as it is no finite number, is left out.
+file. What is no finite number is left out.
 """
 
 import json
@@ -13,36 +13,23 @@ import pandas as pd
 
 from Utils.analysis import tables
 from Utils.base.ladder import BASELINE
+from Utils.base.text import number, short
+from Utils.draw import steps, words
 
 POINTS = 120  # of a line, and cells of a row of the heatmap, at most; else steps are put together
-LONGEST = 400  # letters of a note
-LARGEST = 1e12  # beyond, a number is no measurement, and would be a line of digits
 LEVELS = 9  # of the heatmap's colours
 FARTHEST = 1.5  # times the longest bar that an interval may stretch the axis
 MARKS = {"faster": "▲", "slower": "▼", "no detectable difference": "="}
 
 
-def number(value, form=",.1f"):
-    """A finite number as text, else ""."""
-    if pd.isna(value) or not np.isfinite(value):
-        return ""
-    return format(value, form if abs(value) < LARGEST else ".3g")
-
-
-def short(text):
-    """A text of at most LONGEST letters: a note can hold a compiler's whole output."""
-    text = "" if pd.isna(text) else str(text)
-    return text if len(text) <= LONGEST else f"{text[:LONGEST]} …"
-
-
 def percent(value, most):
-    """What part of `most` a value is, from 0 to 100, for SVG."""
+    """Return a value as percent of `most`, from 0 to 100."""
     share = 100 * value / most if most else 0
     return round(float(np.clip(share, 0, 100)), 2) if np.isfinite(share) else 0
 
 
 def ticks(most, unit=""):
-    """Round values from 0 to `most`, about five: a list of {"x": percent, "text"}."""
+    """Return about five round values from 0 to `most`: a list of {"x": percent, "text"}."""
     if not (np.isfinite(most) and most > 0):
         return []
     rough = most / 5
@@ -52,24 +39,8 @@ def ticks(most, unit=""):
     return [{"x": percent(v, most), "text": f"{v:,g}{unit}"} for v in values]
 
 
-def is_tainted(line):
-    return line.grade == "tainted"
-
-
-def label(line):
-    """The name of a technique, a line of summary.summarize, with its batch if that is its own."""
-    return line.name if np.isnan(line.own_batch) else f"{line.name} (batch {line.own_batch:.0f})"
-
-
-def reason(line):
-    """Why there is no bar of a technique, or ""."""
-    if np.isnan(line.median_ms):
-        return short(tables.reason(line))
-    return "" if np.isfinite(line.speedup) else "no baseline to compare with"
-
-
 def bars(rows):
-    """Ratios as bars from 0, in percent of the axis: {"rows", "one", "ticks"}.
+    """Return ratios as bars from 0, in percent of the axis: {"rows", "one", "ticks"}.
 
     rows: dicts of name, value, low and high (NaN where there is no interval), mark (another value
     to show, or NaN), verdict, tainted, reason (why there is no value, or "").
@@ -90,10 +61,10 @@ def bars(rows):
 
 
 def stacks(values, unit, totals=None):
-    """Stacked bars: {"kinds": [(letter, name)], "rows", "ticks", "unit"}; {} without values.
+    """Return stacked bars: {"kinds": [(letter, name)], "rows", "ticks", "unit"}; {} without values.
 
     values: {technique: {kind: number}}, or a text in place of the dict where there are none.
-    totals: what is written behind each bar, by technique; else the sum.
+    totals: the number behind each bar, by technique; else the sum.
     """
     known = {name: kinds for name, kinds in values.items() if isinstance(kinds, dict)}
     order = list(dict.fromkeys(kind for kinds in known.values() for kind in kinds))
@@ -130,26 +101,14 @@ def stacks(values, unit, totals=None):
     return {"kinds": kinds, "rows": rows, "ticks": ticks(most), "unit": unit}
 
 
-def by_step(rows):
-    """(frame, size): median, min and max of step_ms over the rounds, indexed by technique and
-    step. Of more than POINTS steps, each `size` that follow one another are put together."""
-    ok = rows[(rows.status == "ok") & np.isfinite(rows.step)]
-    if ok.empty:
-        return pd.DataFrame(columns=["median", "min", "max"]), 1
-    size = max(1, int(np.ceil((ok.step.max() - ok.step.min() + 1) / POINTS)))
-    step = (ok.step // size * size).rename("step")
-    return ok.groupby(["technique", step]).step_ms.agg(["median", "min", "max"]), size
-
-
 def step_times(rows, lines):
-    """A panel a technique, and a row of the heatmap, all of one scale; {} without a timing."""
-    frame, size = by_step(rows)
-    measured = rows.step_ms[(rows.status == "ok") & (rows.phase == "timed")]
+    """Return a panel and a heatmap row a technique, all of one scale; {} without a timing."""
+    frame, size = steps.by_step(rows, POINTS)
+    measured = steps.timed(rows)
     if frame.empty or measured.empty:
         return {}
-    steps = frame.index.get_level_values("step")
-    first, last = steps.min(), steps.max() + size
-    warmup = rows.step[rows.phase == "warmup"].max() + 1
+    index = frame.index.get_level_values("step")
+    first, last = index.min(), index.max() + size
     medians = lines.median_ms.dropna()
     scale = _scale(measured, medians.max() > 4 * medians.min() > 0)
     low, high = np.percentile(measured, [2, 98])
@@ -161,7 +120,7 @@ def step_times(rows, lines):
     panels, strips = [], []
     for name, line in lines.iterrows():
         if name not in frame.index:
-            strips.append({"name": label(line), "reason": reason(line)})
+            strips.append({"name": words.label(line), "reason": short(words.reason(line))})
             continue
         own = frame.loc[name]
         across = [10 * x(step + size / 2) for step in own.index]
@@ -173,7 +132,7 @@ def step_times(rows, lines):
         ]
         panels.append(
             {
-                "name": label(line) + (" (tainted)" if is_tainted(line) else ""),
+                "name": words.label(line, tainted=True),
                 "median": number(line.median_ms),
                 "first": number(line.first_step_s, ",.1f"),
                 "line": " ".join(points["median"]),
@@ -186,14 +145,14 @@ def step_times(rows, lines):
             {"x": x(s), "width": x(s + size) - x(s), "text": text, "level": _level(heat, ms)}
             for s, text, ms in zip(own.index, texts, own["median"], strict=True)
         ]
-        strips.append({"name": label(line), "cells": cells, "median": number(line.median_ms)})
+        strips.append({"name": words.label(line), "cells": cells, "median": number(line.median_ms)})
     baseline = medians.get(BASELINE, np.nan)
     return {
         "panels": panels,
         "strips": strips,
         "size": size,
         "steps": number(last - first, ",.0f"),
-        "warmup": x(warmup) if pd.notna(warmup) else 0,
+        "warmup": x(steps.warmup(rows)),
         "baseline": round(100 - scale["at"](baseline), 1) if baseline == baseline else None,
         "low": number(scale["low"], ",.3g"),
         "high": number(scale["high"], ",.4g"),
@@ -204,8 +163,8 @@ def step_times(rows, lines):
 
 
 def _scale(values, log, margin=1.3, bottom=0.0):
-    """A linear or a logarithmic axis for values: {"low", "high", "log", "at"}; at(value) is its
-    place from 0 to 100. A single hiccup does not stretch it."""
+    """Return a linear or logarithmic axis for values: {"low", "high", "log", "at"}, at(value) being
+    its place from 0 to 100. A single hiccup does not stretch it."""
     high = float(values.quantile(0.99)) * margin or 1.0
     low = float(values.min()) / margin if log else float(bottom)
     form = np.log if log else np.asarray
@@ -225,10 +184,10 @@ def _steps(first, size):
     return f"step {first:,.0f}" if size == 1 else f"steps {first:,.0f} to {first + size - 1:,.0f}"
 
 
-def dots(found, ways):
-    """`ablation.credits` as dots with intervals on a logarithmic axis, in percent of it."""
+def dots(credits, ways):
+    """Return `ablation.credits` as dots with intervals on a logarithmic axis, in percent of it."""
     columns = [f"{way}{part}" for way in ways for part in ("", "_low", "_high")]
-    values = found[columns].to_numpy(float)
+    values = credits[columns].to_numpy(float)
     values = values[np.isfinite(values) & (values > 0)]
     low, high = min(0.9, values.min(initial=1)) / 1.05, max(1.1, values.max(initial=1)) * 1.05
 
@@ -236,7 +195,7 @@ def dots(found, ways):
         return percent(np.log(value / low), np.log(high / low)) if value > 0 else 0
 
     rows = []
-    for name, line in found.iterrows():
+    for name, line in credits.iterrows():
         dots = []
         for way, title in ways.items():
             value, ends = line[way], (line[f"{way}_low"], line[f"{way}_high"])

@@ -1,12 +1,11 @@
 """A run's rows, and its record."""
 
 import os
-import subprocess
 from datetime import UTC, datetime
 
 import torch
 
-from Utils.base import paths, results
+from Utils.base import results
 from Utils.base.errors import UserError
 from Utils.base.ladder import BASELINE
 from Utils.base.results import COLUMNS
@@ -75,19 +74,3 @@ def write(args, rows, known):
         if isinstance(error, UserError):
             raise
         raise UserError(f"{path}: {error.strerror}; nothing was recorded") from None
-
-
-def commit():
-    """Return the short hash of the project's commit, with -dirty where code differs from it; ""
-    without git. Results and plots may differ: runs write them."""
-
-    def git(*command):
-        command = ["git", "-C", str(paths.ROOT), *command]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-
-    try:
-        ours = [f":(exclude){path}" for path in ("*.csv", "*.zip", "plots", "runs", "results")]
-        dirty = "-dirty" if git("status", "--porcelain", "--", ".", *ours) else ""
-        return git("rev-parse", "--short=7", "HEAD") + dirty
-    except (OSError, subprocess.CalledProcessError):
-        return ""

@@ -8,13 +8,13 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
-from Utils.base import command_line, ladder, paths, results
+from Utils.base import command_line, git, ladder, paths, results
 from Utils.base.errors import Unsupported, UserError
 from Utils.base.sizes import CONFIGS
 from Utils.device import checks, devices, shapes
-from Utils.harness import ranks, record
+from Utils.harness import ranks
 
-BUCKET_MB = 25  # of DistributedDataParallel, and of ours
+BUCKET_MB = command_line.EXTRA["bucket_mb"]["default"]
 
 
 class Settings(argparse.Namespace):
@@ -28,6 +28,7 @@ class Settings(argparse.Namespace):
     """
 
     rank, world_size = 0, 1  # until `settle` knows
+    bucket_mb = BUCKET_MB  # where the script has no such flag
 
 
 def parse_args(doc, argv=None, technique=None):
@@ -40,6 +41,9 @@ def parse_args(doc, argv=None, technique=None):
     script = Path(sys.argv[0])
     parser = command_line.Parser(technique or script.name, doc)
     command_line.add_settings(parser)
+    source = "" if technique else script.read_text()  # now: someone may edit it during the run
+    for name in command_line.read_by(source):
+        command_line.add_extra(parser, name)
     args = parser.parse_args(argv, Settings(technique=technique or script.stem))
     if args.rounds > 1:
         command = [sys.executable, "-m", "Utils.commands.suite", args.technique, *argv]
@@ -54,8 +58,7 @@ def parse_args(doc, argv=None, technique=None):
     args.started = datetime.now(UTC)
     args.run_id = f"{args.started:%Y%m%dT%H%M%S.%fZ}-{secrets.token_hex(2)}"
     args.needs, args.notes, args.argv = ladder.facts(doc).needs, [], argv
-    # Now, not after the run: someone may edit the script meanwhile.
-    args.commit, args.source = record.commit(), "" if technique else script.read_text()
+    args.commit, args.source = git.commit(), source
     return args
 
 

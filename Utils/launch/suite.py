@@ -1,15 +1,9 @@
 """Many scripts, many rounds, one process each.
 
-    python -m Utils.commands.suite [TECHNIQUE ...] [flags of the scripts]
-
-Without names it runs the ladder; `beyond` stands for all of beyond/ with the baseline and their
-parents, `everything` for all there is, `ablation` for what `make ablate` runs.
 Round r runs every technique once with seed SEED + r, and every other round goes backwards, so
 that a machine that warms up or slows down does so for and against each. What cannot run here, or
 fails, stops nothing else. A suite that was interrupted, or is asked for with more rounds, runs
-only what is missing; one that is complete, or whose code has changed, starts anew. With --round
-it begins at that round, so that it adds rounds to others instead of repeating them.
-Ends with one table.
+only what is missing; one that is complete, or whose code has changed, starts anew.
 """
 
 import hashlib
@@ -17,106 +11,125 @@ import json
 import os
 import platform
 import signal
-import subprocess
 import sys
 import time
+from dataclasses import dataclass, field
 from importlib.metadata import version
-from itertools import takewhile
 
 from Utils.analysis import ablation, selection, tables
-from Utils.base import command_line, ladder, paths, results, variants
-from Utils.base.command_line import Parser
+from Utils.base import command_line, git, ladder, paths, results, variants
 from Utils.base.errors import UserError
+from Utils.launch import process
 
 # The layers that decide a step's time and loss, beside the script.
 LAYERS = ("base", "corpus", "device", "harness")
+INTERRUPTED = 130
 
 
-def main(argv):
-    """Runs techniques (default: the ladder). Returns the exit code: 0, or 1 where a run
-    failed or did not fit into memory, or 2 where the settings are not possible."""
-    names = list(takewhile(lambda word: not word.startswith("-"), argv))
-    parser = Parser("suite", __doc__)
-    command_line.add_settings(parser)
-    help = "minutes after which a run is ended"
-    parser.add_argument("--timeout", type=command_line.at_least(1), default=60, help=help)
-    args = parser.parse_args(argv[len(names) :])
+@dataclass
+class Outcome:
+    """What a suite has done.
+
+    code: 0; 1 where a run failed or did not fit into memory; 2 where the settings are not possible;
+    INTERRUPTED. run_ids: of its runs. silent: sentences on those that could leave no row.
+    """
+
+    code: int
+    run_ids: set = field(default_factory=set)
+    silent: list = field(default_factory=list)
+
+
+def named(words):
+    """Return the techniques or variants that names and words (see `ladder.group`) stand for;
+    `ablation` is what `make ablate` runs. Raises UserError."""
+    chosen = []
+    for word in words:
+        if word == "ablation":
+            found = [variants.find(name) for name in ablation.plan(ablation.last_rung())]
+        else:
+            found = ladder.group(word) or [variants.find(word)]
+        chosen += [technique for technique in found if technique not in chosen]
+    return chosen
+
+
+def run(techniques, args, say):
+    """Run the techniques in args.rounds rounds from args.round on. Returns an Outcome.
+
+    args: the settings of every script, and timeout, the minutes after which a run is ended. say: is
+    called with a line on the progress. Raises UserError.
+    """
     path = args.results_file
     results.check(path)
-
-    chosen = []
-    for name in names or ["ladder"]:
-        chosen += [technique for technique in _named(name) if technique not in chosen]
     rounds = range(args.round, args.round + args.rounds)
     # Every other round backwards.
-    plan = [(r, t) for r in rounds for t in (chosen if r % 2 == 0 else chosen[::-1])]
-    suite, done = _resume(args, chosen, plan)
+    plan = [(r, t) for r in rounds for t in (techniques if r % 2 == 0 else techniques[::-1])]
+    suite, done = _resume(args, techniques, plan)
     missing = [(r, technique) for r, technique in plan if (r, technique.name) not in done]
     if done:
-        print(f"going on: {len(done)} of {len(plan)} runs are in {path} already", file=sys.stderr)
+        say(f"going on: {len(done)} of {len(plan)} runs are in {path} already")
 
-    silent, started = [], time.monotonic()  # silent: ended badly and could leave no row
+    silent, started = [], time.monotonic()
     for number, (r, technique) in enumerate(missing):
         left = ""
         if number:
             seconds = (time.monotonic() - started) / number * (len(missing) - number)
             left = f", about {seconds / 60:.0f} min left" if seconds > 90 else ""
-        print(f"\n[{number + 1}/{len(missing)}] round {r}{left}", file=sys.stderr, flush=True)
+        say(f"\n[{number + 1}/{len(missing)}] round {r}{left}")
         before = len(results.check(path))
-        flags = _flags(args, r)
-        code = _python([*technique.command, *flags], suite, args.timeout)
+        flags = command_line.round_flags(args, r)
+        code = process.python([*technique.command, *flags], suite, args.timeout)
         if code == 2:
-            return 2  # it said why, and the others would say the same
-        if code in (130, -signal.SIGINT):
-            print("interrupted; the same command goes on from here", file=sys.stderr)
-            return 130
+            return Outcome(2)  # it said why, and the others would say the same
+        if code in (INTERRUPTED, -signal.SIGINT):
+            say("interrupted; the same command goes on from here")
+            return Outcome(INTERRUPTED)
         if code != 0 and len(results.check(path)) == before:
-            reason = why_ended(code, args.timeout)
-            if _python(
-                ["-m", "Utils.commands.record_killed", technique.name, reason, *flags], suite
-            ):
+            reason = process.why_ended(code, args.timeout)
+            record = ["-m", "Utils.commands.record_killed", technique.name, reason, *flags]
+            if process.python(record, suite):
                 silent.append(f"{technique.name}: failed: {reason}")
 
-    ours = _runs_of(suite, path)
+    found = runs_of(suite, path)
     latest = {
         (row["round"], row["technique"]): row["status"]
         for row in results.check(path)
-        if row["run_id"] in ours
+        if row["run_id"] in found
     }
-    if latest:
-        rows = results.read(path)
-        rows, left_out = selection.select(rows[rows.run_id.isin(ours)], with_variants=True)
-        print("\n" + tables.table(rows, left_out, results.records(path, rows.run_id.unique())))
-    print(*silent, sep="\n", end="\n" if silent else "")
-    return 1 if silent or {"failed", "out_of_memory"} & {*latest.values()} else 0
+    bad = silent or {"failed", "out_of_memory"} & {*latest.values()}
+    return Outcome(1 if bad else 0, found, silent)
 
 
-def _named(name):
-    """The techniques or variants that one word stands for."""
-    if name == "ablation":
-        return [variants.find(one) for one in ablation.plan(ablation.last_rung())]
-    return ladder.group(name) or [variants.find(name)]
+def table(outcome, path):
+    """Return the table of a suite's runs, and a line on each that left no row."""
+    parts = outcome.silent
+    rows = results.read(path) if outcome.run_ids else None
+    if rows is not None and len(rows := rows[rows.run_id.isin(outcome.run_ids)]):
+        rows, left_out = selection.select(rows, with_variants=True)
+        records = results.records(path, rows.run_id.unique())
+        parts = ["\n" + tables.table(rows, left_out, records), *parts]
+    return "\n".join(parts)
 
 
-def _resume(args, chosen, plan):
-    """(name of the suite, its (round, technique) pairs that need not run again)."""
-    parts = [sys.executable, version("torch"), platform.node(), _head()]
+def _resume(args, techniques, plan):
+    """Return the suite's name, and its (round, technique) pairs that need not run again."""
+    parts = [sys.executable, version("torch"), platform.node(), git.head()]
     parts += [os.environ.get(name, "") for name in ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")]
-    parts += [str(args.results_file.resolve()), *_flags(args, 0)]
+    parts += [str(args.results_file.resolve()), *command_line.round_flags(args, 0)]
     parts += paths.sources(*LAYERS)
-    parts += [t.name + t.code for t in chosen]
+    parts += [technique.name + technique.code for technique in techniques]
     key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
     note = paths.CACHE / "suites" / f"{key}.json"
+    wanted = {(r, technique.name) for r, technique in plan}
     try:
         suite = json.loads(note.read_text())["suite"]
-        rows = results.check(args.results_file)
-        ours = _runs_of(suite, args.results_file)
-        good = [
-            row for row in rows if row["run_id"] in ours and row["status"] in ("ok", "unsupported")
-        ]
-        done = {(int(row["round"]), row["technique"]) for row in good}
-        if not done >= {(r, technique.name) for r, technique in plan}:
-            return suite, done & {(r, technique.name) for r, technique in plan}
+        found = runs_of(suite, args.results_file)
+        done = {
+            (int(row["round"]), row["technique"])
+            for row in results.check(args.results_file)
+            if row["run_id"] in found and row["status"] in ("ok", "unsupported")
+        }
+        if not done >= wanted:
+            return suite, done & wanted
     except (OSError, ValueError, KeyError):
         pass  # none was begun
     suite = f"{time.time_ns():x}"
@@ -128,17 +141,8 @@ def _resume(args, chosen, plan):
     return suite, set()
 
 
-def _head():
-    """The project's commit, or "" without git. Runs of another one are not compared with these."""
-    command = ["git", "-C", str(paths.ROOT), "rev-parse", "HEAD"]
-    try:
-        return subprocess.run(command, capture_output=True, text=True).stdout
-    except OSError:
-        return ""
-
-
-def _runs_of(suite, path):
-    """run_ids of a suite, from the records beside the results file."""
+def runs_of(suite, path):
+    """Return the run_ids of a suite, from the records beside the results file."""
     found = set()
     for record in (path.parent / "runs").glob("*.json"):
         try:
@@ -147,37 +151,3 @@ def _runs_of(suite, path):
         except (OSError, ValueError):
             continue
     return found
-
-
-def _flags(args, r):
-    """The command line of round r's runs."""
-    values = vars(args) | {"rounds": 1, "round": r, "seed": args.seed + r}
-    del values["timeout"]
-    return command_line.as_flags(values)
-
-
-def _python(command, suite, minutes=None):
-    """Runs Python with the project on its path, its output going where ours goes. Exit code, or
-    None where it was ended after so many minutes."""
-    environment = paths.environment(SUITE=suite)
-    process = subprocess.Popen([sys.executable, *command], env=environment)
-    end = time.monotonic() + 60 * minutes if minutes else None
-    while True:
-        try:
-            return process.wait(end and max(0, end - time.monotonic()))
-        except KeyboardInterrupt:
-            pass  # the terminal has told the child as well: let it end first
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-            return None
-
-
-def why_ended(code, minutes):
-    """Why a process that left no row has ended. code: None after so many minutes."""
-    if code is None:
-        return f"ended after the time-out of {minutes} minutes"
-    if code < 0:
-        hint = " (out of memory?)" if code == -signal.SIGKILL else ""
-        return f"killed by {signal.Signals(-code).name}{hint}"
-    return f"ended with exit code {code} before it could say why"

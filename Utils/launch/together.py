@@ -16,7 +16,7 @@ import numpy as np
 
 from Utils.base import command_line, paths, results, variants
 from Utils.base.errors import Unsupported, UserError
-from Utils.launch import suite
+from Utils.launch.process import why_ended
 from Utils.run import Run, execute
 
 
@@ -100,7 +100,7 @@ def at_once(technique, n, flags, minutes, threads=None):
                 bad = [codes.index(None)]
             if bad:
                 who = f"{technique.name}, process {bad[0] + 1} of {n}"
-                raise _failure(who, folders[bad[0]], suite.why_ended(codes[bad[0]], minutes))
+                raise _failure(who, folders[bad[0]], why_ended(codes[bad[0]], minutes))
             if None not in codes:
                 return [_part(folder) for folder in folders]
             if waiting and all((folder / "ready").exists() for folder in folders):
@@ -171,13 +171,7 @@ def measure(technique, args):
             print(f"[{number}/{2 * args.rounds}] round {r}, {what}", file=sys.stderr, flush=True)
             if n > 1:
                 share = max(1, alone[0][0].record["threads"] // n)
-            found = at_once(technique, n, _flags(args, r), args.timeout, share if n > 1 else None)
+            flags = command_line.round_flags(args, r)  # of which the last --results-file counts
+            found = at_once(technique, n, flags, args.timeout, share if n > 1 else None)
             (alone if n == 1 else several).append(found)
     return alone, several
-
-
-def _flags(args, r):
-    """The command line of the processes in round r."""
-    values = vars(args) | {"rounds": 1, "round": r, "seed": args.seed + r}
-    names = sorted(values.keys() - {"name", "n", "timeout", "results_file"})
-    return command_line.as_flags({name: values[name] for name in names})

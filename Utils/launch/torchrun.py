@@ -11,18 +11,20 @@ from pathlib import Path
 from unittest.mock import patch
 
 from Utils.base import command_line, paths
-from Utils.base.command_line import Parser
 from Utils.base.errors import UserError
 from Utils.device import devices
 from Utils.harness import ranks
+from Utils.launch import process
 
 DEFAULT = "distributed_data_parallel"
 SHUTDOWN_S = 5  # between asking the ranks to end and ending them
 
 
 def counts(text, wanted):
-    """How many processes, each time: whole numbers, of "1 2 4", or "all" for as many as the device
-    has room for. wanted: the device by name. Raises UserError where it has fewer."""
+    """Return the numbers of processes in "1 2 4", "all" being as many as the device has room for.
+
+    wanted: the device by name. Raises UserError where it has fewer.
+    """
     most, there = devices.available(wanted)
     try:
         asked = [most if word == "all" else int(word) for word in text.replace(",", " ").split()]
@@ -36,28 +38,32 @@ def counts(text, wanted):
 
 
 def one_count(text, wanted):
-    """`counts`, of which there has to be one. Raises UserError."""
+    """Return the one number of processes in a text, as `counts` does. Raises UserError."""
     count, *more = counts(text, wanted)
     if more:
         raise UserError(f"GPUS={text}: give one number; `make scaling` compares several")
     return count
 
 
-def flags(args, r, **others):
-    """The command line of a script in round r. others: settings in place of those of `args`."""
-    values = vars(args) | {"rounds": 1, "round": r, "seed": args.seed + r} | others
-    known = Parser("", "")
-    command_line.add_settings(known)
-    return command_line.as_flags({name: values[name] for name in vars(known.parse_args([]))})
+def command(technique, args, r, **changes):
+    """Return what Python is given to run a technique in round r. changes: settings in place of
+    those of args. Raises UserError where the script has no use for one that was asked for."""
+    code = technique.code
+    for name in command_line.EXTRA.keys() - {*command_line.read_by(code)}:
+        if getattr(args, name) != command_line.EXTRA[name]["default"]:
+            raise UserError(
+                f"{name.upper()}={getattr(args, name)}: {technique.name} has no use for it"
+            )
+    return [*technique.command, *command_line.round_flags(args, r, code, **changes)]
 
 
 def launch(name, command, count, threads=None):
-    """Runs `count` ranks. Returns the exit code of one that failed, else 0; 130 where interrupted.
+    """Run `count` ranks. Returns the exit code of one that failed, else 0; 130 where interrupted.
 
-    name: of the technique, for what is said of it. command: what Python is given to run one of
-    them. threads: of the host for each rank; else OMP_NUM_THREADS, else its share of the cores.
+    name: of the technique, for messages. command: what Python is given to run one of them. threads:
+    of the host for each rank; else OMP_NUM_THREADS, else its share of the cores.
     """
-    # Here, as it takes a second and says much that is of no use.
+    # Here, as it takes a second, which a mistake in the settings need not wait for.
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
@@ -95,13 +101,13 @@ def launch(name, command, count, threads=None):
 
 
 def _reports(folder):
-    """What the ranks have left through `ranks.report`, by rank: whether they were at fault."""
+    """Return what the ranks noticed of another, by rank, of those that left a report."""
     files = Path(folder).rglob("error.json")
     return {int(file.parent.name): json.loads(file.read_text()).get("noticed") for file in files}
 
 
 def diagnosis(codes, reports):
-    """Which rank is at fault and what it did, in words; "" where it has said so itself.
+    """Return which rank is at fault and what it did; "" where it has said so itself.
 
     codes: exit codes by rank. reports: of the ranks that could leave one, what they noticed of
     another: "late", "gone" or None.
@@ -113,17 +119,12 @@ def diagnosis(codes, reports):
         return ""
     ended = sorted(codes.keys() - noticed)
     if "late" in reports.values() or (aborted and ended):
-        return f"{_those(ended)} hung: the others waited for {ranks.patience().total_seconds():g} s"
+        patience = ranks.patience().total_seconds()
+        return f"{_ranks(ended)} hung: the others waited for {patience:g} s"
     dead = [rank for rank in ended if codes[rank] != -signal.SIGTERM] or ended or sorted(codes)
-    return f"{_those(dead)} {_how(codes[dead[0]])}"
+    code = codes[dead[0]]
+    return f"{_ranks(dead)} {'was ' * (code < 0)}{process.why_ended(code)}"
 
 
-def _those(found):
-    return f"rank{'s' * (len(found) != 1)} {', '.join(map(str, found))}"
-
-
-def _how(code):
-    if code >= 0:
-        return f"ended with exit code {code} before it could say why"
-    hint = " (out of memory?)" if code == -signal.SIGKILL else ""
-    return f"was killed by {signal.Signals(-code).name}{hint}"
+def _ranks(numbers):
+    return f"rank{'s' * (len(numbers) != 1)} {', '.join(map(str, numbers))}"

@@ -30,6 +30,7 @@ from Utils.analysis.summary import summarize
 from Utils.base import paths, results
 from Utils.base.errors import UserError
 from Utils.base.ladder import BASELINE
+from Utils.base.text import HOMES
 
 COLLECTION = paths.ROOT / "results"
 FORMAT = 1
@@ -40,7 +41,6 @@ NEEDED = ("manifest.json", "results.csv")
 MAX_MEMBERS, MAX_MIB = 5000, 64  # unpacked, all together
 CLEAN_ROUNDS = 2  # of every technique with timings: the fewest that give an interval
 ANYBODY = {"root", "user", "admin", "ubuntu", "localhost"}  # names that tell nothing
-HOMES = re.compile(r"""(?:/home|/Users|[A-Za-z]:\\Users)[/\\][^\s/\\`"'<>&,;:)\]]+|/root(?=/|\b)""")
 UNREADABLE = (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, ValueError)
 FIXED = ("run_id", "status", "phase", "model", "device", "torch", "commit")  # never free text
 FACTS = ("device", "torch", "model", "batch_size", "seq_len", "dataset", "commit", "rounds")

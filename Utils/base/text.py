@@ -1,0 +1,34 @@
+"""Numbers and texts of a results file, as tables, charts and pages write them."""
+
+import math
+import re
+import textwrap
+
+LONGEST = 400  # letters of a note
+LARGEST = 1e12  # beyond, a number is no measurement, and would be a line of digits
+# Paths that say who someone is.
+HOMES = re.compile(r"""(?:/home|/Users|[A-Za-z]:\\Users)[/\\][^\s/\\`"'<>&,;:)\]]+|/root(?=/|\b)""")
+
+
+def number(value, form=",.1f"):
+    """Return a finite number as text, else ""."""
+    if not math.isfinite(value):
+        return ""
+    return format(value, form if abs(value) < LARGEST else ".3g")
+
+
+def short(text):
+    """Return at most LONGEST letters: a note can hold a compiler's whole output."""
+    text = "" if text is None or text != text else str(text)
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]} …"
+
+
+def brief(text):
+    """Return the first 100 letters of a text on one line or two."""
+    text = textwrap.shorten(text, 100, placeholder=" ...")
+    return textwrap.fill(text, 66, break_on_hyphens=False)
+
+
+def plural(count, noun):
+    """Return "1 round" or "3 rounds"."""
+    return f"{count} {noun}{'s' * (count != 1)}"

@@ -1,0 +1,39 @@
+"""The page that compares two results."""
+
+import numpy as np
+
+from Utils.analysis import compare, selection
+from Utils.analysis.intervals import NO_INTERVAL
+from Utils.base.text import short
+from Utils.draw import page, page_speed, svg, words
+from Utils.draw.svg import MARKS
+
+
+def comparison(a, b):
+    """Return the page of two selections of results (see `compare`), a string of HTML. Raises
+    UserError."""
+    a, b = compare.sides(a, b)
+    ratios = compare.compare(a, b)
+    rows = [
+        {
+            "name": name,
+            "value": line.speedup,
+            **page_speed.interval(line),
+            "mark": np.nan,
+            "tainted": any(
+                name in s.lines.index and words.is_tainted(s.lines.loc[name]) for s in (a, b)
+            ),
+            "reason": "" if np.isfinite(line.speedup) else short(compare.why_not(a, b, name)),
+        }
+        for name, line in ratios.iterrows()
+    ]
+    verdicts = ratios.verdict.value_counts()
+    return page.render(
+        "compare.html",
+        sides=[{"name": s.name, "described": selection.describe(s.rows)} for s in (a, b)],
+        bars_drawn=svg.bars(rows),
+        counts={verdict: int(verdicts.get(verdict, 0)) for verdict in MARKS},
+        undecided=int(verdicts.get(NO_INTERVAL, 0)),
+        columns=page.table(compare.columns(a, b, ratios), np.ones(len(ratios), bool), "technique"),
+        differences=[short(line) for line in compare.differences(a, b)],
+    )

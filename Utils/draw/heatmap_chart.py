@@ -1,0 +1,43 @@
+"""The chart of step times as a heatmap."""
+
+import numpy as np
+import seaborn as sns
+from matplotlib.colors import LogNorm, Normalize
+
+from Utils.analysis import selection
+from Utils.base.text import brief
+from Utils.draw import steps, style, words
+from Utils.draw.style import GREY
+
+
+def draw(rows, lines):
+    """Draw milliseconds a step, technique by step: hiccups, drift and warm-up at a glance."""
+    height, described = 1.6 + 0.5 * len(lines), selection.describe(rows)
+    figure, axes = style.figure(height, "Time of each step", described)
+    measured, (times, _) = steps.timed(rows), steps.by_step(rows)
+    low, high = np.percentile(measured, [2, 98]) if len(measured) else (0, 1)
+    if len(times):
+        grid = times["median"].unstack("step").reindex(lines.index)
+        sns.heatmap(
+            grid.rename(columns=int),
+            ax=axes,
+            cmap="viridis",
+            norm=LogNorm(low, high) if high > 4 * low > 0 else Normalize(low, high),
+            cbar_kws={"label": "step time (ms), colours end at p2 and p98", "extend": "both"},
+        )
+        scale = figure.axes[-1].yaxis
+        scale.set_major_formatter("{x:g}")
+        scale.set_minor_formatter("{x:g}")
+    axes.set_facecolor("0.93")
+    axes.axvline(steps.warmup(rows), color="white", linewidth=2)
+    axes.grid(False)
+    axes.set_xlabel("step (left of the white line: warm-up)")
+    axes.set_ylabel("")
+    for y, (_, line) in enumerate(lines.iterrows()):
+        if np.isnan(line.median_ms):
+            style.beside(axes, 0.01, y + 0.5, brief(words.reason(line)), ha="left", color=GREY)
+    labels = [words.label(line, tainted=True) for _, line in lines.iterrows()]
+    axes.set_yticks([y + 0.5 for y in range(len(lines))], labels, rotation=0)
+    axes.set_ylim(len(lines), 0)
+    style.grey_labels(axes, lines.median_ms.isna())
+    return figure

@@ -1,0 +1,47 @@
+"""A page: its templates filled in, with its style and its script inside."""
+
+import base64
+import hashlib
+from pathlib import Path
+
+import jinja2
+
+from Utils.base.text import HOMES, number, short
+from Utils.draw.svg import LEVELS
+
+PAGES = Path(__file__).with_name("pages")
+
+
+def table(columns, keep, needed):
+    """Return columns of texts for a table, {} where the column `needed` has none.
+
+    keep: one bool a row. Columns without a text are left out.
+    """
+    columns = {
+        name: [
+            short(text.replace("\\|", "|")) for text, kept in zip(texts, keep, strict=True) if kept
+        ]
+        for name, texts in columns.items()
+    }
+    columns = {name: texts for name, texts in columns.items() if any(texts)}
+    return columns if columns.get(needed) else {}
+
+
+def render(template, **parts):
+    """Return a template filled in, with the hashes of its style and script in its policy."""
+    pages = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(PAGES),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    pages.filters |= {"number": number, "rows": lambda table: zip(*table.values(), strict=True)}
+    hashes = {}
+    for name in ("page.css", "page.js"):
+        digest = hashlib.sha256(pages.get_template(name).render().encode()).digest()
+        hashes[name.replace(".", "_")] = base64.b64encode(digest).decode()
+    html = pages.get_template(template).render(hashes=hashes, levels=LEVELS, **parts)
+    # Homes say who someone is. Records hold none; a note or a data set's path may. And a page can
+    # hold what UTF-8 cannot: half a pair, from a file that was not text.
+    return HOMES.sub("~", html).encode(errors="replace").decode()

@@ -1,0 +1,81 @@
+"""The sections of a page on profiles, ablation and recipe."""
+
+import json
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+
+from Utils.analysis import ablation, recipe, recipe_code, selection, tables
+from Utils.analysis.ablation import WAYS
+from Utils.base import ladder
+from Utils.base.text import number, short
+from Utils.draw import svg
+
+RECIPES = {
+    "fastest": "The fewest techniques that cannot be told from the fastest",
+    "least_memory": "The least memory, near the best speed",
+}
+
+
+def profile(path, rows):
+    """Return the profiles of the same device and shape: `svg.stacks` of milliseconds a step, of as
+    many tokens, by kind of work, with {"advice"}; {} without a profile."""
+    first, values, advice, commits = rows.iloc[0], {}, [], {}
+    for name in ladder.techniques():
+        with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+            found = json.loads((Path(path).parent / "profiles" / f"{name}.json").read_text())
+            if found["device"] != first.device or found["torch"] != first.torch:
+                continue
+            if found["status"] != "ok":
+                values[name] = short(f"{found['status'].replace('_', ' ')}: {found['note']}")
+                continue
+            if (found["model"], found["seq_len"]) != (first.model, first.seq_len):
+                continue
+            scale = found["asked_batch_size"] / found["batch_size"]
+            kinds = {kind: scale * one["ms"] for kind, one in found["profile"]["kinds"].items()}
+            values[name] = {kind: ms for kind, ms in kinds.items() if np.isfinite(ms) and ms >= 0}
+            advice.append((name, [short(line) for line in found["advice"]]))
+            commits[found["commit"] or "unknown"] = None
+    described = f"{first.device}, torch {first.torch}, {first.model}, profiled at commit "
+    drawn = svg.stacks(values, "ms a step")
+    return drawn and drawn | {"advice": advice, "described": described + ", ".join(commits)}
+
+
+def worth(rows):
+    """Return the ablation of selected rows, variants included, as `svg.dots` with {"whole"} and
+    {"described"}; {} without variants."""
+    whole = ablation.whole_of(rows)
+    if whole is None:
+        return {}
+    credits = ablation.credits(rows, whole)
+    return {"whole": whole, "described": selection.describe(rows)} | svg.dots(credits, WAYS)
+
+
+def recipes(rows, records):
+    """Return the recipes for speed and for memory of selected rows, variants included: {"said",
+    "entries"}; {} where the rows support none. See `recipe.recommend`."""
+    timed = rows.status == "ok"
+    sound = rows[~timed | (rows.step_ms.gt(0) & rows.batch_size.gt(0))]  # what has a logarithm
+    found = recipe.recommend(sound, records) if len(sound) else {"fastest": None}
+    entries = [
+        {
+            "title": title,
+            "name": one["name"],
+            "kind": "a forecast, not measured" if one["forecast"] else "measured",
+            "speedup": tables.ratio_text(one["speedup"]),
+            "to_best": tables.ratio_text(one["to_best"])
+            if one["name"] != found["best"]["name"]
+            else "",
+            "best": found["best"]["name"],
+            "memory": number(one["peak_mib"], ",.0f"),
+            "loss": "; ".join(filter(None, [one["loss"], one["parity"]])),
+            "why": {"switch on": list(one["evidence"]), "why": [*one["evidence"].values()]},
+            "why_not": {"leave out": list(one["left_out"]), "why": [*one["left_out"].values()]},
+            "lines": recipe_code.lines_of(one["techniques"], one["batch"]),
+            "script": recipe_code.script(one, found["described"]),
+        }
+        for key, title in RECIPES.items()
+        if (one := found.get(key))
+    ]
+    return {"said": found["says"], "entries": entries} if entries else {}

@@ -1,0 +1,23 @@
+"""Words about a technique, which charts and the page share."""
+
+import numpy as np
+
+from Utils.analysis import tables
+
+
+def is_tainted(line):
+    """Tell whether a line of summary.summarize holds a tainted run."""
+    return line.grade == "tainted"
+
+
+def label(line, tainted=False):
+    """Return a technique's name, with its batch if that is its own, and with its taint if asked."""
+    name = line.name if np.isnan(line.own_batch) else f"{line.name} (batch {line.own_batch:.0f})"
+    return f"{name} (tainted)" if tainted and is_tainted(line) else name
+
+
+def reason(line):
+    """Return why a technique has no bar, or ""."""
+    if np.isnan(line.median_ms):
+        return tables.reason(line)
+    return "" if np.isfinite(line.speedup) else "no baseline to compare with"

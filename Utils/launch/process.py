@@ -1,0 +1,36 @@
+"""One process of this project, and how it ended."""
+
+import signal
+import subprocess
+import sys
+import time
+
+from Utils.base import paths
+
+
+def python(command, suite, minutes=None):
+    """Run Python with the project on its path, its output going where ours goes.
+
+    Returns the exit code, or None where it was ended after so many minutes.
+    """
+    process = subprocess.Popen([sys.executable, *command], env=paths.environment(SUITE=suite))
+    end = time.monotonic() + 60 * minutes if minutes else None
+    while True:
+        try:
+            return process.wait(end and max(0, end - time.monotonic()))
+        except KeyboardInterrupt:
+            pass  # the terminal has told the child as well: let it end first
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            return None
+
+
+def why_ended(code, minutes=None):
+    """Return why a process ended that left no row. code: None after so many minutes."""
+    if code is None:
+        return f"ended after the time-out of {minutes} minutes"
+    if code < 0:
+        hint = " (out of memory?)" if code == -signal.SIGKILL else ""
+        return f"killed by {signal.Signals(-code).name}{hint}"
+    return f"ended with exit code {code} before it could say why"
