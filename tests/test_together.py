@@ -20,9 +20,7 @@ from Utils.launch import together
 from Utils.launch.together import Failed, Part
 
 FLAGS = ["--model=gpt2-tiny", "--steps=6", "--warmup=2", "--dataset=synthetic", "--device=cpu"]
-PART = Part(
-    began=100.0, step_s=np.array([1.0, 1.0, 2.0]), tokens=64, peak_mib=300.0, note="", record={}
-)
+PART = Part(began=100.0, step_s=np.array([1.0, 1.0, 2.0]), tokens=64, peak_mib=300.0, record={})
 
 
 def left():
