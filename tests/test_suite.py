@@ -11,10 +11,11 @@ import time
 import pytest
 
 from tests.known import changed, copy_project
-from Utils.base import paths, results
+from Utils.base import ladder, paths, results
 from Utils.base.results import HEADER
 from Utils.commands import suite
 from Utils.launch import process
+from Utils.launch import suite as launched
 
 FLAGS = ["MODEL=gpt2-tiny", "STEPS=3", "WARMUP=1", "DATASET=synthetic", "DEVICE=cpu"]
 PARENT = "Parent: no_optimization"
@@ -76,6 +77,10 @@ def make(project, *words, **options):
     return subprocess.run(
         command, cwd=project, env=environment, capture_output=True, text=True, **options
     )
+
+
+def make_all(project, *words):
+    return make(project, "all", *words)
 
 
 def run_suite(project, *words):
@@ -147,11 +152,12 @@ def test_rounds_are_interleaved_and_every_other_one_goes_backwards(quick):
 
 
 def test_a_mistake_in_the_settings_is_said_once_and_stops_everything(project):
-    for words in (["STEPS=abc"], ["MODEL=gpt5"], ["DATASET=nope"], ["RESULTS_FILE=/nowhere/a.csv"]):
-        done = make(project, "all", *words)
+    words = ("STEPS=abc", "MODEL=gpt5", "DATASET=nope", "RESULTS_FILE=/nowhere/a.csv")
+    for word, run in zip(words, (run_suite, run_suite, run_suite, make_all), strict=True):
+        done = run(project, word)
         errors = [line for line in done.stderr.splitlines() if "error: " in line]
         assert done.returncode != 0 and len(errors) == 1, done.stderr
-        assert words[0].split("=")[1] in errors[0]
+        assert word.split("=")[1] in errors[0]
         assert "Traceback" not in done.stderr and not (project / "results.csv").exists()
 
 
@@ -290,15 +296,7 @@ def test_more_rounds_run_only_what_is_missing_and_a_complete_suite_starts_anew(q
 
 
 def test_rounds_can_be_added_to_others(quick):
-    command = [
-        sys.executable,
-        "-m",
-        "Utils.commands.suite",
-        *(f"--{flag.lower()}" for flag in FLAGS),
-    ]
-    command += ["--round", "3"]
-    environment = {**os.environ, "CACHE_DIR": str(paths.CACHE), "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run(command, cwd=quick, env=environment, capture_output=True, text=True)
+    done = run_suite(quick, "ROUND=3")
     assert done.returncode == 0, done.stderr
     runs = results.read(quick / "results.csv").groupby("run_id").first()
     assert list(runs["round"]) == [3, 3]
@@ -326,16 +324,25 @@ def test_a_run_that_hangs_is_ended_and_recorded(tmp_path, monkeypatch, capsys):
     assert row["status"] == "failed" and "time-out of 60 minutes" in row["note"]
 
 
-def test_one_word_runs_the_ladder_or_what_is_beyond_it_or_everything(quick):
+def test_one_word_stands_for_the_ladder_or_what_is_beyond_it_or_everything():
+    known = ladder.techniques()
+    top = [technique for technique in known.values() if technique.at_top_level]
+    assert launched.named(["ladder"]) == top
+    assert launched.named(["everything"]) == [*known.values()]
+    names = [technique.name for technique in launched.named(["beyond", "tensorFloat32"])]
+    assert names[0] == "no_optimization" and names[-1] == "tensorFloat32"
+    assert ladder.beyond() < {*names} and len({*names}) == len(names)
+    for target, word in (("all", "ladder"), ("beyond", "beyond"), ("everything", "everything")):
+        shown = make(paths.ROOT, "-n", target).stdout
+        assert f"Utils.commands.suite {word} --steps=" in shown and "plots ||" in shown
+
+
+def test_make_measures_prints_and_draws_what_is_beyond(quick):
     (quick / "beyond").mkdir()
     (quick / "beyond" / "__init__.py").touch()
     (quick / "beyond" / "my_idea.py").write_text(STAND_IN.replace("Parent: none", PARENT))
-    for target, names in (
-        ("all", ["no_optimization", "tensorFloat32"]),
-        ("beyond", ["no_optimization", "my_idea"]),
-        ("everything", ["no_optimization", "my_idea", "tensorFloat32"]),
-    ):
-        done = make(quick, target, f"RESULTS_FILE={target}.csv")
-        assert done.returncode == 0, done.stderr
-        assert list(results.read(quick / f"{target}.csv").technique.unique()) == names
-        assert f"| {names[-1]}" in done.stdout and "plots/speedup.png" in done.stdout
+    done = make(quick, "beyond")
+    assert done.returncode == 0, done.stderr
+    names = ["no_optimization", "my_idea"]
+    assert list(results.read(quick / "results.csv").technique.unique()) == names
+    assert "| my_idea" in done.stdout and "plots/speedup.png" in done.stdout
