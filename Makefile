@@ -15,7 +15,7 @@ DEVICE       ?= auto         ## auto, cpu, cuda, cuda:N, mps
 SEED         ?= 0            ## of the weights and the batches
 ROUNDS       ?= 1            ## runs of each script, interleaved; from 2 on there are intervals
 RESULTS_FILE ?= results.csv  ## where rows are appended
-# Not settings of every run:
+# Not settings of each script:
 BUCKET_MB    ?= 25           ## for ddp, scaling, profile: MiB of gradients that several ranks sum at once
 PLOTSPREFIX  ?=              ## for plots, ablate, compare, profile, scaling, gallery: of the charts' file names
 DEVICE_NAME  ?=              ## for plots, table, report: part of a device's name; else the newest run's

@@ -141,7 +141,7 @@ def main(args):
 
 
 def test_variables_of_the_makefile_are_flags_with_the_same_defaults():
-    block = MAKEFILE[MAKEFILE.index("# Settings") : MAKEFILE.index("# Not settings")]
+    block = MAKEFILE[MAKEFILE.index("# Settings") : MAKEFILE.index("# Not settings of")]
     variables = dict(re.findall(r"^(\w+) *\?= *(.*?) *##", block, re.MULTILINE))
     parser = Parser("", "")
     command_line.add_settings(parser)

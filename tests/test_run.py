@@ -20,11 +20,11 @@ import no_optimization
 from tests.fakes import FakeCuda, FakeNvml
 from tests.harness_cost import empty_steps, stopwatch_steps
 from Utils.base import paths, results
-from Utils.base.git import commit
 from Utils.base.errors import Unsupported
+from Utils.base.git import commit
 from Utils.data import TokenBatches
 from Utils.device.cuda import CUDA
-from Utils.harness import ends, record
+from Utils.harness import ends
 from Utils.harness.settings import check_need, check_needs, parse_args
 from Utils.run import Run
 
