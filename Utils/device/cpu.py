@@ -63,6 +63,7 @@ class CPU:
     def memory_history(self):
         """Gives a dict that, when the block has ended, is a snapshot for torch's memory viewer of
         what was allocated and freed in it, from a profile with allocations and stacks."""
+        # Here, as only `make profile MEMORY=1` needs it: a training script is spared it.
         from torch.cuda._memory_viz import _profile_to_snapshot
 
         snapshot = {}

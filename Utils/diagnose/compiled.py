@@ -144,6 +144,7 @@ def without_kernels(tracker):
         return run
 
     def backend(module, example):
+        # Here, as they take seconds, and a technique that does not compile is spared them.
         from functorch.compile import min_cut_rematerialization_partition
         from torch._dynamo.backends.common import aot_autograd
         from torch._inductor.decomposition import select_decomp_table

@@ -70,7 +70,7 @@ def processor(args):
 
 def memory(args):
     """Of the host. Swap is counted apart: a step that swaps is no measurement."""
-    import psutil
+    import psutil  # here, as doctor runs without it where it is missing
 
     host, (_, limit), swap = psutil.virtual_memory(), cgroup.cgroup_limits(), psutil.swap_memory()
     free = min(host.available, limit)

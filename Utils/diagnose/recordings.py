@@ -76,6 +76,7 @@ def prepare(compiler):
     import Utils.diagnose.fakes  # noqa: F401  here: seconds, where all is kept from before
 
     if compiler:
+        # Here: seconds, for techniques that compile alone.
         import torch._dynamo.backends.common
         import torch._inductor.decomposition  # noqa: F401
     gc.enable()

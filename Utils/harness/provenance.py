@@ -50,6 +50,7 @@ def _collect_env():
     try:
         return kept.read_text()
     except OSError:
+        # Here, as only the first run of a machine needs it.
         from torch.utils.collect_env import get_pretty_env_info
 
         report = get_pretty_env_info()

@@ -1,6 +1,6 @@
 """What the virtual GPU is built of: an environment with torch's CUDA build, and three libraries.
 
-The environment is a folder beside .venv with the packages of requirements.txt. Two libraries are
+The environment is a folder beside .venv with the packages of requirements.txt and requirements-test.txt. Two libraries are
 compiled from driver/, and take the places of libcuda.so.1 and libnvidia-ml.so.1; the third is the
 emulation, which not all processes load.
 """
@@ -60,7 +60,8 @@ def environment(torch):
 def _requirements(torch):
     """Those of the project, with a torch that is not the CPU's: === leaves out 2.13.0+cpu, which ==
     would take where it is offered."""
-    lines = [line.split("#")[0].strip() for line in (ROOT / "requirements.txt").open()]
+    files = [ROOT / "requirements.txt", ROOT / "requirements-test.txt"]
+    lines = [line.split("#")[0].strip() for file in files for line in file.read_text().splitlines()]
     named = {re.match(r"[\w.-]+", line)[0]: line for line in lines if line}
     pins = [line for name, line in named.items() if name not in LEFT_OUT]
     if not torch:
