@@ -32,7 +32,7 @@ from Utils.base.errors import Unsupported, UserError
 from Utils.corpus import tokenize
 from Utils.corpus.tokenize import END_OF_TEXT
 from Utils.data import StreamedBatches, TokenBatches
-from Utils.harness.settings import parse_args
+from Utils.harness.settings import check_need, parse_args
 from Utils.run import Run
 
 TINY = ["--model", "gpt2-tiny", "--device", "cpu", "--batch-size", "2", "--seq-len", "32"]
@@ -63,7 +63,7 @@ def mapped(tmp_path, monkeypatch):
     path = tmp_path / "tokens.bin"
     np.random.default_rng(1).integers(50_257, size=100_000, dtype=np.uint16).tofile(path)
     tokens = np.memmap(path, dtype=np.uint16, mode="r")
-    monkeypatch.setattr(tokenize, "load_tokens", lambda dataset: (tokens, {"dataset": dataset}))
+    monkeypatch.setattr(data, "load_tokens", lambda dataset: (tokens, {"dataset": dataset}))
     return tokens
 
 
@@ -174,7 +174,7 @@ import psutil, sys
 from beyond import prefetching_loader
 from Utils import run
 from Utils.harness import ends
-from Utils.harness.settings import parse_args
+from Utils.harness.settings import check_need, parse_args
 
 def log(self, loss):
     if len(self.data_ms) == 2:
@@ -213,7 +213,8 @@ def test_no_worker_outlives_a_run_that_breaks_off(how, tmp_path):
     elif how == signal.SIGINT:
         os.killpg(process.pid, how)  # as a terminal does
     said = process.communicate(timeout=60)[1]  # which a worker that is left would keep open
-    assert process.returncode == (1 if how == "ValueError" else -how)
+    codes = {"ValueError": 1, signal.SIGINT: 130, signal.SIGKILL: -signal.SIGKILL}
+    assert process.returncode == codes[how]
     assert not psutil.wait_procs(descendants, timeout=4)[1]
     if how == signal.SIGINT:
         assert said.endswith("\nprefetching_loader: interrupted; nothing was recorded\n")
@@ -330,9 +331,10 @@ def test_streaming_trains_and_its_losses_stand_alone(settle, folder, eager):
 )
 def test_what_a_worker_cannot_read_is_one_line(content, words, settle, tmp_path):
     (tmp_path / "a.txt").write_bytes(content)
-    loader = loader_of(streamed(settle(dataset=tmp_path / "a.txt")), num_workers=1)
-    with pytest.raises(UserError) as caught:
-        next(iter(loader))
+    args = settle(dataset=tmp_path / "a.txt")
+    loader = loader_of(streamed(args), num_workers=1)
+    with pytest.raises(UserError) as caught, Run(args, torch.nn.Linear(1, 1), None) as run:
+        next(run.steps(loader))
     assert str(caught.value) == f"--dataset {tmp_path / 'a.txt'}: {words}"
 
 
@@ -342,10 +344,10 @@ def test_what_cannot_be_streamed_says_so_before_there_is_a_model(settle, monkeyp
 
     monkeypatch.setattr(socket, "getaddrinfo", unresolved)
     with pytest.raises(Unsupported, match="there is no text to stream"):
-        streamed(settle(dataset="synthetic"))
+        check_need("text", settle(dataset="synthetic"))
     with pytest.raises(UserError, match="Hub cannot be reached.*use stdlib") as caught:
         streamed(settle(dataset="owner/name"))
     assert "\n" not in str(caught.value)
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(Unsupported, match="needs datasets"):
-        streamed(settle(dataset="stdlib"))
+        check_need("package datasets", settle())

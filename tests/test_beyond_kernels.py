@@ -29,7 +29,7 @@ from Utils.device.cpu import CPU
 from Utils.device.cuda import CUDA
 from Utils.device.mps import MPS
 from Utils.harness import ends
-from Utils.harness.settings import Settings, parse_args
+from Utils.harness.settings import Settings, check_needs, parse_args
 from Utils.launch import trials
 
 STEPS = 5
@@ -65,7 +65,7 @@ def settle(tmp_path, monkeypatch):
         flags = ["--model", "gpt2-tiny", "--dataset", "synthetic", "--device", "cpu"]
         flags += ["--batch-size", str(shape[0]), "--seq-len", str(shape[1])]
         flags += ["--results-file", str(tmp_path / "results.csv")]
-        return parse_args("", flags, script.__name__.rpartition(".")[2])
+        return parse_args(script.__doc__, flags, script.__name__.rpartition(".")[2])
 
     return settle
 
@@ -181,8 +181,10 @@ def test_the_stand_in_overwrites_a_loss_that_is_not_cloned(train):
     assert first == 3
 
 
-def test_where_there_are_no_cuda_graphs_the_run_says_so(train):
-    assert "CUDA graphs: no effect on this device" in train(cuda_graphs, Replay).args.notes
+def test_where_there_are_no_cuda_graphs_the_run_says_so(settle):
+    args = settle(cuda_graphs)
+    check_needs(args)
+    assert "CUDA graphs: no effect on this device" in args.notes
     assert checks.check("cuda_graphs", gpu()) == ""
 
 
@@ -202,10 +204,9 @@ def restored(monkeypatch):
 
 
 def test_two_runs_of_one_seed_are_the_same_to_the_last_bit(train, restored):
-    """Compiled, with threads and a shape at which the parent's losses do differ from run to run:
-    its embedding's gradient is added up by whichever thread comes first."""
-    parent = train(fused_optimizer, compile=None, shape=(8, 256)).losses
-    first, second = (train(deterministic, compile=None, shape=(8, 256)).losses for _ in range(2))
+    """Compiled, as the script is."""
+    parent = train(fused_optimizer, compile=None).losses
+    first, second = (train(deterministic, compile=None).losses for _ in range(2))
     assert first == second and len(set(first)) == STEPS
     assert first == pytest.approx(parent, rel=2**-8)
     assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"

@@ -85,7 +85,8 @@ def run(args, technique, batch_size):
         speed = batch_size * args.seq_len / step_ms * 1e3
         outcome = f"{speed:,.0f} tokens/s"
     elif rows:
-        outcome = f"{rows[-1]['status'].replace('_', ' ')}: {rows[-1]['note']}"
+        status = rows[-1]["status"].replace("_", " ")
+        outcome = ": ".join(filter(None, [status, rows[-1]["note"]]))
     else:
         last_lines = done.stderr.strip().splitlines()[-1:]
         outcome = " ".join(["ended with exit code", str(done.returncode), *last_lines])
