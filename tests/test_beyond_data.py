@@ -26,6 +26,7 @@ from beyond import (
     prefetching_loader,
     streaming_dataset,
 )
+from Utils import data
 from Utils.analysis.summary import summarize
 from Utils.base import paths, results
 from Utils.base.errors import Unsupported, UserError
