@@ -513,9 +513,9 @@ def test_kernels_of_our_own_need_a_gpu_and_triton_and_a_c_compiler(monkeypatch, 
 
 
 def test_a_missing_package_is_named_with_its_remedy():
-    assert checks.check("torch", CPU()) == ""
+    assert checks.check("package torch", CPU()) == ""
     with pytest.raises(Unsupported) as caught:
-        checks.check("bits_and_pieces", CPU())
+        checks.check("package bits_and_pieces", CPU())
     assert str(caught.value) == "needs bits_and_pieces (pip install bits_and_pieces)"
 
 

@@ -42,6 +42,8 @@ def parse(name):
     names = parts[2][1:].split(sign)
     if not {parts[1], *names} <= {*known} or len({*names}) < len(names):
         return None
+    if sign == "+" and BASELINE in names:
+        return None
     return parts[1], sign, [name for name in known if name in names]
 
 
