@@ -182,7 +182,7 @@ def test_changes_that_touch_are_both_made_and_others_are_not():
 
 
 def variants_to_train():
-    """Each technique alone, the ladder's last rung without each other, and one variant of each other
+    """Each technique alone, the last rung without each other, and one variant of each other
     script without children: with it come all diffs of its line."""
     for name in [*TECHNIQUES][1:]:
         with suppress(UserError):
