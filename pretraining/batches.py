@@ -34,7 +34,7 @@ class TokenBatches:
                 "choose a smaller --seq-len or more text"
             )
         self.held_out_windows = min(available, max(1, args.validation_tokens // args.seq_len))
-        args.hardware.forget_peak_memory()  # what preparing the corpus took is not the model's
+        args.hardware.reset_peak_memory()  # what preparing the corpus took is not the model's
 
     def _windows(self, tokens):
         """How many sequences an epoch has; there is room for each of T places to begin at."""

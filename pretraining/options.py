@@ -30,7 +30,7 @@ ON_A_CPU = {
     "steps": 600,
     "tokens_per_step": 512,
     "seq_len": 128,
-    "learning_rate": 5e-3,
+    "learning_rate": 3e-3,
     "warmup": 30,
     "validate_every": 50,
     "validation_tokens": 8_192,
@@ -108,7 +108,7 @@ def fill(given, kind):
 
 def settle(chosen, hardware=None):
     """Settings of those values, a dict, on this device and rank. Raises UserError."""
-    args = Settings(**chosen, technique="train", notes=[], needs=[])
+    args = Settings(**chosen, technique="train", notes=[])
     if args.model not in CONFIGS:
         raise UserError(f"--model {args.model}: choose {', '.join(CONFIGS)}")
     args.config = CONFIGS[args.model]

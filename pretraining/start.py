@@ -18,7 +18,7 @@ from pretraining.run import Interrupted
 from Utils.base import git
 from Utils.base.errors import Unsupported, UserError
 from Utils.device import devices
-from Utils.harness import ranks
+from Utils.harness import quiet, ranks
 
 FOLDER = Path("training")  # of all runs
 LOCKS = []  # held until this process ends
@@ -38,6 +38,10 @@ def run_script(main, doc):
         args.folder, args.resumes = Path(chosen["folder"]), chosen["resumes"]
         names = chosen["techniques"] + ([techniques.RANKS] if args.world_size > 1 else [])
         source = techniques.merged(names)
+        quiet.prepare()
+        techniques.check(names, args)
+        if names[-1:] == [techniques.RANKS]:
+            ranks.stand_alone()
         if args.rank == 0:
             _announce(args, chosen, source)
         loop = techniques.load(source) if names else main

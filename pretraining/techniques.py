@@ -1,5 +1,6 @@
 """Techniques of a run, and the loop with their diffs."""
 
+import contextlib
 import hashlib
 import importlib.util
 import re
@@ -8,10 +9,10 @@ import textwrap
 from pretraining import files
 from Utils.base import ladder, merge, paths, variants
 from Utils.base.errors import Unsupported, UserError
-from Utils.device import checks
+from Utils.harness.settings import check_need
 
 LOOP = paths.ROOT / "pretraining" / "train.py"
-BEST = "all_together"  # of the ladder
+BEST = "all_together", "fused_optimizer"  # of the scripts; the second runs everywhere
 RANKS = "distributed_data_parallel"  # merged in whenever there are several processes
 # What the loop does by itself, so that a diff for it has nothing to add.
 INCLUDED = {
@@ -48,8 +49,8 @@ def choose(wanted, args, results_file):
         return _checked(found), "asked for"
     if found := _recipe(args, results_file):
         return found, f"the recipe for {args.model} on {args.hardware.name}"
-    line = ladder.line(BEST)[1:]
-    return _usable(line, args), f"{BEST}, as far as it runs here"
+    script = next(name for name in BEST if _can_run(ladder.line(name), args) or name == BEST[-1])
+    return _usable(ladder.line(script), args), f"of {script}, what has an effect here"
 
 
 def merged(names):
@@ -128,24 +129,33 @@ def _usable(names, args):
     for name in known:
         refused = name not in names or name in INCLUDED or name in EXCLUDED
         refused |= name in SLOW_START and args.device.type == "cpu"
-        if not refused and known[name].parent and _runs(known[name], args):
-            try:
+        if refused or not known[name].parent:
+            continue
+        with contextlib.suppress(UserError, Unsupported):
+            if not _notes(name, args):
                 merged([*kept, name])
-            except UserError:
-                continue
-            kept.append(name)
+                kept.append(name)
     return kept
 
 
-def _runs(technique, args):
-    """Whether the device has what the technique's own diff asks for."""
-    parent = ladder.techniques()[technique.parent]
-    asked = {*_required(technique.code)} - {*_required(parent.code)}
+def check(names, args):
+    """Raises Unsupported where the device lacks what one of the techniques needs."""
+    for name in names:
+        _notes(name, args)
+
+
+def _can_run(names, args):
+    """Whether the device supports all of these techniques, if need be without effect."""
     try:
-        return not any(checks.check(need, args.hardware) for need in asked)
+        check(names, args)
     except Unsupported:
         return False
+    return True
 
 
-def _required(code):
-    return re.findall(r'args\.require\("(\w+)"\)', code)
+def _notes(name, args):
+    """What limits a technique on this device, words. Raises Unsupported."""
+    known = ladder.techniques()
+    parent = known.get(known[name].parent)
+    needs = {*known[name].needs} - {*(parent.needs if parent else ())}
+    return [note for need in needs if (note := check_need(need, args))]
