@@ -18,7 +18,7 @@ from matplotlib.ticker import EngFormatter
 
 from pretraining import files, history
 from Utils.base.command_line import Parser
-from Utils.base.errors import UserError, one_line
+from Utils.base.errors import one_line
 
 matplotlib.use("Agg")  # a picture, no window
 SIZE = 10, 6  # inches
@@ -94,12 +94,11 @@ def main(argv=None):
     args = parser.parse_args(argv)
     folders = args.folders or [path.parent for path in sorted(Path("training").glob("*/run.json"))]
     for folder in folders:
-        if not (folder / "training.csv").exists():
-            raise UserError(f"{folder}: no training.csv there")
         if args.live:
             follow(folder)
-        draw(folder)
-        print(folder / "loss.png")
+        else:
+            draw(folder)
+            print(folder / "loss.png")
 
 
 if __name__ == "__main__":

@@ -38,6 +38,7 @@ class Run:
         self.folder = args.folder / "checkpoints"
         self.history = History(args.folder / "training.csv") if args.rank == 0 else None
         self.trained, self.seconds, self.best = 0, 0.0, math.inf  # steps; of training; nats
+        self.saved = None  # at which step
         self.validated = self.validation = None  # at which step, and its loss
         self.losses = self.figures = self.told_to_stop = self.stops = None
         if args.resumes:
@@ -107,8 +108,7 @@ class Run:
     def finish(self):
         """Save the last step, export the weights, and write a sample and the curves."""
         args = self.args
-        if self.start < args.steps:
-            self._save()
+        self._save()
         self.progress.close()
         for signum, handler in self.handlers.items():
             signal.signal(signum, handler)
@@ -180,7 +180,7 @@ class Run:
     def _save(self):
         """Write a checkpoint: all that the next step depends on, and what belongs to the run."""
         self._read_figures()
-        if self.args.rank:
+        if self.args.rank or self.saved == self.trained:
             return
         self.history.flush(to_disk=True)
         validation = self.validation if self.validated == self.trained else None
@@ -198,6 +198,7 @@ class Run:
             "random_cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
         }
         checkpoints.save(self.folder, self.trained, state, facts)
+        self.saved = self.trained
         self.clock = time.perf_counter()
 
     def _load(self):
@@ -216,7 +217,8 @@ class Run:
         torch.set_rng_state(state["random"])
         if len(state["random_cuda"]) == torch.cuda.device_count() > 0:
             torch.cuda.set_rng_state_all(state["random_cuda"])
-        self.trained, self.seconds = last.step, last.facts["seconds"]
+        self.trained = self.saved = last.step
+        self.seconds = last.facts["seconds"]
         self.best = math.inf if last.facts["best"] is None else last.facts["best"]
 
 
