@@ -22,7 +22,7 @@ from Utils.device.cpu import CPU
 from Utils.device.cuda import CUDA
 from Utils.harness import footprint, work
 from Utils.harness.footprint import GradientWatch
-from Utils.harness.settings import parse_args
+from Utils.harness.settings import check_needs, parse_args
 
 STEPS = 5
 MIB = 2**20
@@ -38,6 +38,7 @@ class Watch:
         Watch.last = self
 
     def __enter__(self):
+        self.args.hardware.reset_peak_memory()
         return self
 
     def __exit__(self, *error):
@@ -67,8 +68,9 @@ def train(tmp_path, monkeypatch):
         script = importlib.import_module(name if found.at_top_level else f"beyond.{name}")
         monkeypatch.setattr(script, "Run", Watch)
         flags = ["--model", "gpt2-tiny", "--dataset", "synthetic", *file, *flags]
-        args = parse_args("", flags, name)
+        args = parse_args(script.__doc__, flags, name)
         args.config = config or args.config
+        check_needs(args)
         script.main(args)
         return Watch.last
 
@@ -86,7 +88,7 @@ def gpu(capability=(9, 0), **facts):
 
 
 def needs_of(name):
-    return re.findall(r'args\.require\("(\w+)"\)', ladder.get(name).code)
+    return ladder.get(name).needs
 
 
 # Checkpointing ----------------------------------------------------------------------------------
@@ -295,7 +297,7 @@ def test_float8_needs_a_gpu_that_has_it_and_the_package(monkeypatch):
     assert checks.check("float8", gpu(architecture="gfx942:sramecc+")) == ""
     with pytest.raises(Unsupported, match="float8 needs an MI300 or newer"):
         checks.check("float8", gpu(architecture="gfx90a"))
-    assert needs_of("float8_linear")[-3:] == ["float8", "torchao", "compile"]
+    assert needs_of("float8_linear")[-2:] == ("float8", "package torchao")
 
 
 def test_products_of_several_precisions_have_no_ceiling_and_no_mfu(monkeypatch):

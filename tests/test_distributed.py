@@ -169,7 +169,7 @@ def test_rows_are_the_slowest_ranks_times_and_the_mean_of_losses(tmp_path):
     counted = {"clock_s": 0.0}, {"clock_s": 1.0}, {}
 
     def measured(times, losses, peak, updated, *others):
-        memory = {"peak_mib": peak}
+        memory = {"peak_mib": peak, "reserved_mib": None}
         place = {"node": "0", "device": "it"}
         return Measured(times, [0.1] * 5, losses, memory, counted, False, updated, place, others)
 
@@ -503,8 +503,8 @@ def test_a_run_of_two_is_profiled_by_rank_0(tmp_path):
 
 @pytest.mark.parametrize("seconds", ["soon", "0"])
 def test_a_patience_that_is_none_is_one_line(seconds):
-    command = [sys.executable, "-c", "import Utils.harness.ranks"]
+    command = [sys.executable, "-m", "beyond.distributed_data_parallel"]
     environment = paths.environment(PATIENCE_S=seconds)
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert done.returncode == 1
-    assert done.stderr == f"PATIENCE_S={seconds}: give a number of seconds\n"
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    assert done.stderr.endswith(f"error: PATIENCE_S={seconds}: give a number of seconds\n")

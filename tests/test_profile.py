@@ -644,7 +644,8 @@ def test_advice_names_nothing_that_is_there_already_nor_what_cannot_run():
     own = dataclasses.replace(
         own, name="own", code=own.code.replace("fused=True", "fused=True, lr=1")
     )
-    grandchild = dataclasses.replace(own, parent="padded_vocabulary")
+    facts = dataclasses.replace(own.facts, parent="padded_vocabulary")
+    grandchild = dataclasses.replace(own, facts=facts)
     assert advised(grandchild, needs, gpu(), optimizer=50)[0].endswith("left for it")
     # all_together is no descendant of prefetching_loader, and has no workers
     waiting = advised("all_together", needs, gpu(), idle_data=50)

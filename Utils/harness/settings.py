@@ -17,6 +17,9 @@ from Utils.harness import ranks
 BUCKET_MB = command_line.EXTRA["bucket_mb"]["default"]
 
 
+MULTIPLE = re.compile(r"batch multiple of ([1-9]\d*)")  # a need
+
+
 class Settings(argparse.Namespace):
     """The flags of a script, and what follows from them.
 
@@ -117,8 +120,8 @@ def check_need(need, args):
         if args.dataset == "synthetic":
             raise Unsupported("--dataset synthetic is random tokens: there is no text to stream")
         return ""
-    if (multiple := batch_multiple([need])) > 1:
-        n = multiple * args.world_size
+    if multiple := MULTIPLE.fullmatch(need):
+        n = int(multiple[1]) * args.world_size
         if args.batch_size % n:
             raise Unsupported(
                 f"needs a batch size that is a multiple of {n}, not {args.batch_size}; "
@@ -134,5 +137,4 @@ def check_need(need, args):
 
 def batch_multiple(needs):
     """Return the number that a rank's sequences must be a multiple of, by these needs."""
-    found = (re.fullmatch(r"batch multiple of ([1-9]\d*)", need) for need in needs)
-    return max((int(match[1]) for match in found if match), default=1)
+    return max((int(n[1]) for n in map(MULTIPLE.fullmatch, needs) if n), default=1)
