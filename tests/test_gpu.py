@@ -17,15 +17,35 @@ from Utils.base import ladder, paths, results
 from Utils.base.errors import Unsupported
 from Utils.base.sizes import CONFIGS
 from Utils.data import TokenBatches
-from Utils.device import devices
-from Utils.harness.settings import parse_args
+from Utils.device import devices, shapes
+from Utils.harness.settings import check_need, parse_args
 from Utils.model import GPT
-from Utils.run import Run
+from Utils.run import Run, start
 
 pytestmark = pytest.mark.gpu
 MEMORY = torch.cuda.get_device_properties(0).total_memory if torch.cuda.is_available() else 0
-B = 8 if MEMORY > 12 * 2**30 else 4  # of 512 tokens, which the baseline has room for in 8 GB
-SMALL = ["--device", "cuda", "--batch-size", str(B), "--seq-len", "512"]
+
+
+def largest_shape(memory_bytes):
+    """The (batch size, tokens a sequence) at which the baseline fits, of a few: the largest that
+    leaves an eighth of the memory to this process, which holds tensors of its own."""
+    config = CONFIGS["gpt2"]
+    room = shapes.usable_bytes(memory_bytes * 7 // 8)
+    for shape in ((8, 512), (4, 512), (2, 512), (2, 256)):
+        if shapes.baseline_bytes(config, config.parameters(), *shape) <= room:
+            return shape
+    return 1, 256
+
+
+B, T = largest_shape(MEMORY)
+SMALL = ["--device", "cuda", "--batch-size", str(B), "--seq-len", str(T)]
+
+
+def skip_without(need, args):
+    try:
+        check_need(need, args)
+    except Unsupported as reason:
+        pytest.skip(str(reason))
 
 
 @pytest.fixture
@@ -121,10 +141,7 @@ def test_the_model_is_the_same_function_on_gpu_and_cpu():
 
 
 def test_tf32_rounds_inputs_and_float32_does_not(settle):
-    try:
-        settle().require("tf32")
-    except Unsupported as reason:
-        pytest.skip(str(reason))
+    skip_without("tf32", settle())
     a, b = (torch.randn(1024, 1024, device="cuda") for _ in range(2))
     exact = a.double() @ b.double()
     errors = []
@@ -183,12 +200,11 @@ def test_fused_cross_entropy_needs_less_memory_than_its_parent(scripts):
     [(torch.float32, 64), (torch.float16, 64), (torch.bfloat16, 2**31 // 50_304 + 8)],
 )
 def test_our_cross_entropy_is_pytorchs_beyond_2_to_the_31_logits_too(dtype, N, settle):
-    try:
-        settle().require("triton")
-    except Unsupported as reason:
-        pytest.skip(str(reason))
+    skip_without("triton", settle())
     from beyond.fused_cross_entropy import FusedCrossEntropy
 
+    if (needed := 1.5 * N * 50_304 * dtype.itemsize) > MEMORY:
+        pytest.skip(f"so many logits take {needed / 2**30:.1f} GiB")
     torch.manual_seed(0)
     logits = torch.randn(N, 50_304, dtype=dtype, device="cuda", requires_grad=True)
     targets = torch.randint(50_257, (N,), device="cuda")
@@ -229,8 +245,9 @@ class Strict(Run):
 
 
 def run_here(script, args):
+    args.needs = ladder.facts(script.__doc__).needs
     try:
-        script.main(args)
+        start(script.main, args)
     except Unsupported as reason:
         pytest.skip(str(reason))
 
@@ -312,7 +329,7 @@ def test_a_steps_launches_are_recorded_as_graphs_and_none_is_skipped(settle):
 def test_the_batch_that_was_found_fits_and_twice_as_much_does_not(tmp_path):
     file = tmp_path / "results.csv"
     command = [sys.executable, "-m", "beyond.larger_batch", "--device", "cuda", "--steps", "8"]
-    command += ["--batch-size", str(B), "--seq-len", "1024", "--results-file", str(file)]
+    command += ["--batch-size", str(B), "--seq-len", str(T), "--results-file", str(file)]
     ended = subprocess.run(command, cwd=paths.ROOT, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
     rows = results.read(file)
