@@ -75,7 +75,6 @@ def run(machine, workers, only, everything):
     lines += map(show, workers.map(lambda name: checks.kernels(machine, name), named))
     if not only or only == "failures":
         lines += map(show, checks.failures(machine))
-        lines.append(show(checks.nvml_names()))
     return lines
 
 

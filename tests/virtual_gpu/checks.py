@@ -57,10 +57,10 @@ def doctor(machine, profile):
         line.problems.append(f"no JSON: {_last(outcome)}")
         return line, {}
     told = json.loads(told[0])
-    states = {one["topic"]: one["state"] for one in told["findings"]}
-    line.problems += [
-        f"{topic} is not ok" for topic in ("device", "driver", "gpu") if states[topic] != "ok"
-    ]
+    line.problems += _missing_names(outcome)
+    for one in told["findings"]:
+        if one["topic"] in ("device", "driver", "gpu") and one["state"] != "ok":
+            line.problems.append(f"{one['topic']}: {one['what']}")
     return line, {one["technique"]: one["status"] for one in told["techniques"]}
 
 
@@ -88,7 +88,7 @@ def technique(machine, name, shape, profile, told):
         machine.forget(command)
         line.problems.append(f"{status}, the doctor says {told.get(name)}: {_last(outcome)}")
     if status == "ok" and not line.problems:
-        line.problems += _steps(name, shape[0], outcome, line.facts)
+        line.problems += _steps(name, shape[0], outcome, line.facts) + _missing_names(outcome)
         if profile == "h100":
             line.problems += _quality(outcome) + _signatures(name, outcome)
     return line
@@ -121,6 +121,10 @@ def _quality(outcome):
         if quality.get(name) != 0:
             problems.append(f"quality.{name} is {quality.get(name)}, not 0")
     return problems
+
+
+def _missing_names(outcome):
+    return sorted(set(re.findall(r"^pynvml has no \w+", outcome.output, re.MULTILINE)))
 
 
 def _signatures(name, outcome):
@@ -229,17 +233,6 @@ def _lost_rank(machine):
     if not outcome.code or outcome.rows or "rank 1" not in outcome.output or outcome.traceback:
         machine.forget(command)
         line.problems.append(f"exit code {outcome.code}, {outcome.rows} rows: {_last(outcome)}")
-    return line
-
-
-def nvml_names():
-    """Every name that the project takes from pynvml is there."""
-    import pynvml  # here: the fast tests do without this module
-
-    text = "\n".join(file.read_text() for file in (ROOT / "Utils").rglob("*.py"))
-    names = set(re.findall(r"\bnvml\.(\w+)", text)) - {"py"}
-    line = Line(f"{len(names)} names of NVML")
-    line.problems += [f"there is no {name}" for name in sorted(names) if not hasattr(pynvml, name)]
     return line
 
 

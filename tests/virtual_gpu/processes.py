@@ -92,7 +92,8 @@ class Machine:
         self._file(command).unlink(missing_ok=True)
 
     def _file(self, command):
-        ours = [*(HERE / "driver").iterdir(), *(HERE / "emulation").glob("*.*"), Path(__file__)]
+        ours = [Path(__file__), *(HERE / "driver").iterdir()]
+        ours += [*(HERE / "emulation").glob("*.*"), *(HERE / "names").glob("*.py")]
         files = [*sorted(ours), *sources(command.arguments)]
         digest = hashlib.sha256(repr((command, self.packages)).encode())
         for file in files:
@@ -116,9 +117,11 @@ class Machine:
         }
         for name in ("CUDA_VISIBLE_DEVICES", "SUITE", "RANK", "WORLD_SIZE"):
             variables.pop(name, None)
+        folders = [HERE / "names"]
         if command.emulated:
-            variables["PYTHONPATH"] = str(HERE / "emulation")
+            folders.append(HERE / "emulation")
             variables["VIRTUAL_GPU_EMULATION"] = str(self.libraries / "libemulation.so")
+        variables["PYTHONPATH"] = os.pathsep.join(map(str, folders))
         return variables
 
     def _has_kernels(self, command):
@@ -133,9 +136,7 @@ class Machine:
             if first == "make":
                 line = ["make", "-s", *rest, f"PYTHON={self.python}", f"RESULTS_FILE={results}"]
             else:
-                line = [str(self.python), first, *rest]
-                if "pytest" not in rest:
-                    line += ["--results-file", str(results)]
+                line = [str(self.python), first, *rest, "--results-file", str(results)]
             start = time.monotonic()
             with open(folder / "output", "w+") as output:
                 process = subprocess.Popen(
@@ -224,11 +225,9 @@ def sources(arguments):
 
 
 def _script(arguments):
-    """The file that a command runs: of pytest the tests', of make its own."""
+    """The file that a command runs; make's own where make is run."""
     if arguments[0] != "-m":
         return ROOT / ("Makefile" if arguments[0] == "make" else arguments[0])
-    if arguments[1] == "pytest":
-        return ROOT / arguments[2]
     return ROOT / Path(*arguments[1].split(".")).with_suffix(".py")
 
 
