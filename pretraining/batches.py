@@ -26,14 +26,15 @@ class TokenBatches:
             args.dataset, args.corpus_tokens, prepares=args.local_rank == 0
         )
         self.windows, self.orders = self._windows(self.training), {}
-        available = self._windows(self.validation)
-        if min(self.windows, available) < 1:
+        self.held_out_windows = self._windows(self.validation)
+        if min(self.windows, self.held_out_windows) < 1:
             raise UserError(
                 f"--dataset {args.dataset}: {len(self.training):,} tokens, and "
                 f"{len(self.validation):,} held out, are too few for sequences of {args.seq_len}: "
                 "choose a smaller --seq-len or more text"
             )
-        self.held_out_windows = min(available, max(1, args.validation_tokens // args.seq_len))
+        wanted = max(1, args.validation_tokens // args.seq_len)
+        self.scored = min(self.held_out_windows, wanted)  # sequences of a validation
         args.hardware.reset_peak_memory()  # what preparing the corpus took is not the model's
 
     def _windows(self, tokens):
@@ -75,15 +76,14 @@ class TokenBatches:
             yield self._batch(self.training, starts[n * B : (n + 1) * B])
 
     def held_out(self):
-        """This rank's batches of the held-out tokens: the same at each validation.
-
-        They are full, so the last of all may begin again with the first sequences.
-        """
+        """This rank's batches of the held-out tokens: the same at each validation, and from all
+        over them. They are full, so with few sequences some may come twice."""
         B, T, ranks = self.args.batch_size, self.args.seq_len, self.args.world_size
-        count = max(1, self.held_out_windows // (B * ranks))  # of batches, for each rank
+        count = max(1, self.scored // (B * ranks))  # of batches, for each rank
         for n in range(self.args.rank, count * ranks, ranks):
-            rows = (row % self.held_out_windows for row in range(n * B, (n + 1) * B))
-            yield self._batch(self.validation, [row * T for row in rows])
+            rows = (row % self.scored for row in range(n * B, (n + 1) * B))
+            windows = (row * self.held_out_windows // self.scored for row in rows)
+            yield self._batch(self.validation, [window * T for window in windows])
 
     def _batch(self, tokens, starts):
         T = self.args.seq_len
