@@ -62,7 +62,7 @@ def plot(rows, run, name):
     described = f"{settings['model']}, {settings['dataset']}, seed {settings['seed']}; {techniques}"
     upper.set_title(f"{name}\n{described}", loc="left", fontsize="medium")
     upper.set_ylabel("loss (nats a token)")
-    upper.legend(frameon=False)
+    upper.legend(loc="upper right", frameon=False)
     lower.plot(tokens, _column(rows, "learning_rate"), color="0.4", lw=1.2)
     lower.set_ylim(bottom=0)
     lower.set_ylabel("learning\nrate")
