@@ -32,7 +32,7 @@ class GradientWatch:
 
 def _local(tensor):
     """What this rank holds of a tensor that is sharded over several; any other as it is."""
-    return getattr(tensor, "_local_tensor", tensor)
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 
 def memory(device, model, optimizer, gradients):
