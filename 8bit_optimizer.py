@@ -1,15 +1,15 @@
-"""AdamW with its two moments kept in 8 bits instead of 32.
+"""AdamW with both moments in 8 bits instead of 32.
 
-The moments are cut into blocks, each with its own scale, and stored as indices into a table that
-is dense near zero. An update unpacks a block, computes in float32 and packs it again, so the
-optimizer's state shrinks from 8 bytes a parameter to about 2. Small tensors keep 32 bits.
+The moments are stored in blocks, each with its own scale, as indices into a table that is dense
+near zero. An update unpacks a block, computes in float32 and packs it again. The optimizer's state
+shrinks from 8 bytes per parameter to about 2. Small tensors keep 32 bits.
 
 Parent: flash_attention
 Needs:  tf32, bfloat16, compile, bitsandbytes
-Gains:  memory, time: some 6 bytes a parameter; time on a GPU as far as the parent's update is
-        not one kernel: compare it with fused_optimizer
-Costs:  precision of the moments; time for unpacking and packing, and much of it on a CPU; on a GPU
-        a wait of the host for the device after each parameter (bitsandbytes 0.50)
+Gains:  memory, time: about 6 bytes per parameter; time on a GPU, since the parent's update is not
+        one kernel: compare with fused_optimizer
+Costs:  precision of the moments; time for unpacking and packing, a lot of it on a CPU; on a GPU
+        the host waits for the device after each parameter (bitsandbytes 0.50)
 See:    Dettmers et al. 2022, 8-bit Optimizers via Block-wise Quantization (ICLR)
 """
 

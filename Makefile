@@ -1,54 +1,54 @@
-# Bare `make` lists everything below. Two scripts never run at once, whatever -j says: they would
-# share the device and time each other.
+# `make` alone lists all targets. Two scripts never run at once, whatever -j says: they would share
+# the device and slow each other down.
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
 
 # Settings: each is a flag of the same name on every script (BATCH_SIZE is --batch-size).
 STEPS        ?= 50           ## training steps, warm-up included
-WARMUP       ?= 5            ## steps at the start that no statistic uses
-BATCH_SIZE   ?= auto         ## sequences a step; auto: what fits this device
-SEQ_LEN      ?= auto         ## tokens a sequence; auto: what fits this device
-MODEL        ?= gpt2         ## gpt2-tiny, gpt2, gpt2-medium, gpt2-large, gpt2-xl
+WARMUP       ?= 5            ## first steps, which no statistic uses
+BATCH_SIZE   ?= auto         ## sequences per step; auto: the shape that the baseline fits on this device
+SEQ_LEN      ?= auto         ## tokens per sequence; auto: as for BATCH_SIZE
+MODEL        ?= gpt2         ## gpt2-tiny, gpt2, gpt2-medium, gpt2-large or gpt2-xl
 DATASET      ?= stdlib       ## stdlib, synthetic, a file or folder of text, or a Hugging Face Hub id
-DEVICE       ?= auto         ## auto, cpu, cuda, cuda:N, mps
-SEED         ?= 0            ## of the weights and the batches
-ROUNDS       ?= 1            ## runs of each script, interleaved; from 2 on there are intervals
-RESULTS_FILE ?= results.csv  ## where rows are appended
-# Not settings of each script:
-BUCKET_MB    ?= 25           ## for ddp, scaling, profile: MiB of gradients that several ranks sum at once
-PLOTSPREFIX  ?=              ## for plots, ablate, compare, profile, scaling, gallery: of the charts' file names
-DEVICE_NAME  ?=              ## for plots, table, report: part of a device's name; else the newest run's
-TIMEOUT      ?= 60           ## for all, beyond, everything, ablate, together, recipe: minutes after which a run is ended
-PRICE        ?=              ## for table and report: what an hour of this device costs
-REPORT       ?= report.html  ## for report: where the page is written
-JSON         ?=              ## for doctor: 1 for machines
-N            ?= 2            ## for together: how many processes at once
-T            ?=              ## for diff, profile, forecast, together: a technique, or all; for ablate: the whole, else the last rung; for ddp, scaling: else distributed_data_parallel
-GPUS         ?=              ## for ddp, profile and train: how many; for scaling: as in GPUS="1 2 4"
-WITHOUT      ?=              ## for diff: a technique whose diff is taken back from T
-CPU          ?=              ## for profile: 1 adds where Python's time goes
-MEMORY       ?=              ## for forecast: of a device that need not be here, as in 24GiB; for profile: 1 adds what was allocated when
-A            ?=              ## for compare and report: a results file, or FILE:WORDS, as in A=results.csv:2.11
-B            ?=              ## for compare and report: the same, as in B=results.csv:2.13; held against A
-RECIPE       ?=              ## for recipe: where its script goes; else .cache/recipe/recipe.py
-CHECK        ?=              ## for submit: a file to look at in place of making one
-TORCH        ?=              ## for virtual-gpu: another torch, as in 2.11, or newest
-RUN          ?=              ## for recipe: 1 runs it beside the baseline and the best, and compares
+DEVICE       ?= auto         ## auto, cpu, cuda, cuda:N or mps
+SEED         ?= 0            ## seed of weights and batches; round r uses SEED + r
+ROUNDS       ?= 1            ## runs per script, interleaved; intervals need 2 or more
+RESULTS_FILE ?= results.csv  ## file that rows are appended to
+# Not settings of each script, but variables of single commands:
+BUCKET_MB    ?= 25           ## ddp, scaling, profile: MiB of gradients per all-reduce
+PLOTSPREFIX  ?=              ## plots, ablate, compare, profile, scaling, gallery: prefix of the charts' file names
+DEVICE_NAME  ?=              ## plots, table, report, recipe, submit, field-report: part of a device's name; default: the newest run's
+TIMEOUT      ?= 60           ## all, beyond, everything, ablate, together, recipe: minutes until a run is stopped
+PRICE        ?=              ## table, report: price of one hour of this device
+REPORT       ?= report.html  ## report: the page to write
+JSON         ?=              ## doctor: 1 prints JSON
+N            ?= 2            ## together: number of processes
+T            ?=              ## diff, profile, forecast, together: a technique, or all; ablate: last script of the line; ddp, scaling: a distributed script
+GPUS         ?=              ## ddp, profile, train: number of GPUs; scaling: several numbers, as in GPUS="1 2 4"
+WITHOUT      ?=              ## diff: a technique whose diff is removed from T
+CPU          ?=              ## profile: 1 adds Python's functions
+MEMORY       ?=              ## forecast: memory of a device that need not be here, as in 24GiB; profile: 1 adds a memory snapshot
+A            ?=              ## compare, report: a results file, or FILE:WORDS, as in A=results.csv:2.11
+B            ?=              ## compare, report: the same for the other side, as in B=results.csv:2.13
+RECIPE       ?=              ## recipe: the script to write; default .cache/recipe/recipe.py
+CHECK        ?=              ## submit: a file to check instead of making one
+RUN          ?=              ## recipe: 1 runs the recipe beside the baseline and the fastest
+TORCH        ?=              ## virtual-gpu: another torch, as in 2.11, or newest
 
 # For train, whose defaults for STEPS, MODEL and the rest are its own:
-TOKENS_PER_STEP ?=           ## of all ranks and accumulated batches; 524288 on a GPU
-LEARNING_RATE ?=             ## the highest; 6e-4 on a GPU
-WEIGHT_DECAY ?=              ## of matrices; 0.1
-CLIP         ?=              ## largest norm of the gradients; 1
-VALIDATE_EVERY ?=            ## steps between validations; 250 on a GPU
-VALIDATION_TOKENS ?=         ## held-out tokens of a validation, at most
-CHECKPOINT_EVERY ?=          ## steps between checkpoints; else as validations
-CORPUS_TOKENS ?=             ## use about so many tokens of the corpus; else all
-WITH         ?=              ## techniques to merge into the loop, or none; else the recipe's
-RESUME       ?=              ## 1 goes on with the newest run; or a run's folder
-OUT          ?=              ## the run's folder; else training/ and the time
-PLOT         ?=              ## 1 draws the loss curves while it trains
+TOKENS_PER_STEP ?=           ## of all ranks and accumulated batches; default 524288 on a GPU
+LEARNING_RATE ?=             ## peak learning rate; default 6e-4 on a GPU
+WEIGHT_DECAY ?=              ## of matrices; default 0.1
+CLIP         ?=              ## largest norm of the gradients; default 1
+VALIDATE_EVERY ?=            ## steps between validations; default 250 on a GPU
+VALIDATION_TOKENS ?=         ## most held-out tokens per validation
+CHECKPOINT_EVERY ?=          ## steps between checkpoints; default: VALIDATE_EVERY
+CORPUS_TOKENS ?=             ## tokens of the corpus to use; default: all
+WITH         ?=              ## techniques to merge into the loop, or none; default: the recipe's
+RESUME       ?=              ## 1 resumes the newest run; or a run's folder
+OUT          ?=              ## the run's folder; default training/ and the time
+PLOT         ?=              ## 1 draws the loss curves during training
 
 # Make keeps the blanks before a comment: strip takes them off.
 flag  = --$(1)='$(strip $(2))'
@@ -56,10 +56,10 @@ FLAGS = $(call flag,steps,$(STEPS)) $(call flag,warmup,$(WARMUP)) \
         $(call flag,batch-size,$(BATCH_SIZE)) $(call flag,seq-len,$(SEQ_LEN)) \
         $(call flag,model,$(MODEL)) $(call flag,dataset,$(DATASET)) \
         $(call flag,device,$(DEVICE)) $(call flag,seed,$(SEED)) \
-        $(call flag,rounds,$(ROUNDS)) $(call flag,results-file,$(RESULTS_FILE))
-BUCKETS = $(call flag,bucket-mb,$(BUCKET_MB))
-PREFIX  = $(call flag,plotsprefix,$(PLOTSPREFIX))
-# A training run has defaults of its own: it is given what you give, and nothing else.
+        $(call flag,bucket-mb,$(BUCKET_MB)) \
+        $(call flag,rounds,$(ROUNDS)) $(call flag,results-file,$(RESULTS_FILE)) \
+        $(call flag,plotsprefix,$(PLOTSPREFIX))
+# A training run has its own defaults, so only variables that you set are passed on.
 given    = $(if $(filter-out file default undefined,$(origin $(2))),$(call flag,$(1),$($(2))))
 TRAINING = $(call given,steps,STEPS) $(call given,tokens-per-step,TOKENS_PER_STEP) \
            $(call given,batch-size,BATCH_SIZE) $(call given,seq-len,SEQ_LEN) \
@@ -88,36 +88,36 @@ TECHNIQUES := $(basename $(notdir $(shell grep -l '^Parent: ' *.py beyond/*.py 2
 BUCKETED   := $(basename $(notdir $(shell grep -l 'args\.bucket_mb' *.py beyond/*.py 2>/dev/null)))
 
 ##@ Run
-baseline: no_optimization    ## plain float32: what the others are measured against
+baseline: no_optimization    ## plain float32, the reference for all ratios
 tf32: tensorFloat32          ## + float32 matrix products on tensor cores
 bf16: brainFloat16           ## + bfloat16 autocast
-flash: flash_attention       ## + torch.compile + FlashAttention
+flash: flash_attention       ## + torch.compile and FlashAttention
 fused: fused_optimizer       ## + fused AdamW
 8bit: 8bit_optimizer         ## flash_attention with 8-bit AdamW
 
 all: WHICH := ladder
-all: ceilings                ## the seven of the ladder once a round, the table, the charts
+all: ceilings                ## run the seven scripts of the ladder, print the table, draw the charts
 beyond: WHICH := beyond
-beyond: ceilings             ## the same for the scripts of beyond/, with the baseline and their parents
+beyond: ceilings             ## the same for the scripts of beyond/, the baseline and their parents
 everything: WHICH := everything
 everything: ceilings         ## the same for all techniques
 all beyond everything:
 	@$(PYTHON) -m Utils.commands.suite $(WHICH) $(FLAGS) $(call flag,timeout,$(TIMEOUT)); status=$$?; \
 	if [ $$status -le 1 ]; then $(MAKE) plots || status=1; fi; exit $$status
 
-ablate: ceilings             ## each technique alone, and the whole without it: table and chart
-	@$(PYTHON) -m Utils.commands.ablation $(strip $(T)) $(FLAGS) $(PREFIX) $(call flag,timeout,$(TIMEOUT))
+ablate: ceilings             ## ablation: each technique alone, and the whole without it; table and chart
+	@$(PYTHON) -m Utils.commands.ablation $(strip $(T)) $(FLAGS) $(call flag,timeout,$(TIMEOUT))
 
-together: $(ENVIRONMENT)     ## several processes of a script at once against one alone; N=2 T=NAME ROUNDS=6
+together: $(ENVIRONMENT)     ## several processes of one script at once, compared with one; N=2 T=NAME ROUNDS=6
 	@$(PYTHON) -m Utils.commands.together '$(strip $(T))' $(FLAGS) $(call flag,n,$(N)) $(call flag,timeout,$(TIMEOUT))
 
-ddp: $(ENVIRONMENT)          ## one run on several GPUs, or cores with DEVICE=cpu; GPUS=4, T=fully_sharded
-	@$(PYTHON) -m Utils.commands.ddp '$(strip $(T))' $(call flag,gpus,$(GPUS)) $(FLAGS) $(BUCKETS)
+ddp: $(ENVIRONMENT)          ## one run on several GPUs, or on CPU cores with DEVICE=cpu; GPUS=4 T=fully_sharded
+	@$(PYTHON) -m Utils.commands.ddp '$(strip $(T))' $(call flag,gpus,$(GPUS)) $(FLAGS)
 
 scaling: $(ENVIRONMENT)      ## strong and weak scaling: table and chart; GPUS="1 2 4 8" ROUNDS=4
 	@$(PYTHON) -m Utils.commands.scaling '$(strip $(T))' $(call flag,gpus,$(GPUS)) $(FLAGS) $(BUCKETS) $(PREFIX)
 
-smoke: $(ENVIRONMENT)        ## the seven at a tiny model, in about a minute; results.csv stays as it is
+smoke: $(ENVIRONMENT)        ## run the seven on a tiny model, in about a minute; results.csv is not touched
 	@mkdir -p .cache/smoke
 	@$(PYTHON) -m Utils.commands.suite $(FLAGS) --model gpt2-tiny --steps 8 --warmup 3 --rounds 1 \
 	    --results-file .cache/smoke/results.csv
@@ -125,11 +125,11 @@ smoke: $(ENVIRONMENT)        ## the seven at a tiny model, in about a minute; re
 $(TECHNIQUES): $(ENVIRONMENT)
 	@$(PYTHON) $(if $(wildcard $@.py),$@.py,-m beyond.$@) $(FLAGS) $(if $(filter $@,$(BUCKETED)),$(BUCKETS))
 
-ceilings: $(ENVIRONMENT)     ## measure, once, how fast products and memory can be on this device
+ceilings: $(ENVIRONMENT)     ## measure peak matrix-product rate and memory bandwidth of this device, once
 	@$(PYTHON) -m Utils.commands.ceilings $(call flag,device,$(DEVICE))
 
-##@ Before and inside a step
-doctor: $(ENVIRONMENT)       ## will it run here? device, tool chain, a line a technique, advice; JSON=1
+##@ Diagnose
+doctor: $(ENVIRONMENT)       ## check which techniques run here, and why others do not; JSON=1
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("doctor: $(PYTHON) is older than 3.11; PYTHON=... names another")'
 	@$(PYTHON) -m Utils.commands.doctor $(FLAGS) $(if $(filter-out 0,$(strip $(JSON))),--json)
 
@@ -137,77 +137,80 @@ forecast: $(ENVIRONMENT)     ## peak memory before running, and the largest batc
 	@$(PYTHON) -m Utils.commands.forecast $(if $(filter-out all,$(T)),$(strip $(T)),ladder) $(FLAGS) \
 	    $(call flag,memory,$(MEMORY))
 
-profile: $(ENVIRONMENT)      ## where a step's time goes and what to do about it; T=NAME or T=all, CPU=1, MEMORY=1
-	@$(PYTHON) -m Utils.commands.profile '$(strip $(T))' $(FLAGS) $(BUCKETS) $(PREFIX) $(if $(filter 1,$(CPU)),--cpu) \
+profile: $(ENVIRONMENT)      ## time of a step by kind of work, with advice; T=NAME or T=all, CPU=1, MEMORY=1
+	@$(PYTHON) -m Utils.commands.profile '$(strip $(T))' $(FLAGS) $(if $(filter 1,$(CPU)),--cpu) \
 	    $(if $(filter 1,$(MEMORY)),--memory) $(call flag,gpus,$(GPUS))
 
-##@ Read
+##@ Read results
 plots: $(ENVIRONMENT)        ## draw the charts into plots/, and the loss curves of training runs
 	@$(PYTHON) plot_results.py $(SELECTION) $(PREFIX)
 	@if [ -d training ]; then $(PYTHON) -m pretraining.curves; fi
 
-table: $(ENVIRONMENT)        ## print the results as GitHub-markdown tables; PRICE=2.50 adds cost
+table: $(ENVIRONMENT)        ## print the results as Markdown tables; PRICE=2.50 adds cost
 	@$(PYTHON) -m Utils.commands.table $(SELECTION) $(call flag,price,$(PRICE))
 
-readme: $(ENVIRONMENT)       ## put those tables into README.md
-	@$(PYTHON) -m Utils.commands.table $(SELECTION) --into README.md
+readme: $(ENVIRONMENT)       ## write the generated parts of README.md and docs/
+	@$(PYTHON) -m Utils.commands.readme $(SELECTION)
 
-diff: $(ENVIRONMENT)         ## what a technique is: its script against its parent's; T=flash_attention
+diff: $(ENVIRONMENT)         ## show a script's diff against its parent; T=flash_attention
 	@$(PYTHON) -m Utils.commands.diff diff '$(strip $(T))' '$(strip $(WITHOUT))'
 
-compare: $(ENVIRONMENT)      ## two devices, torch versions or commits; A=results.csv:2.11 B=results.csv:2.13
-	@$(PYTHON) -m Utils.commands.compare '$(strip $(A))' '$(strip $(B))' $(PREFIX)
+compare: $(ENVIRONMENT)      ## compare two devices, torch versions or commits; A=results.csv:2.11 B=results.csv:2.13
+	@$(PYTHON) -m Utils.commands.compare '$(strip $(A))' '$(strip $(B))' $(call flag,plotsprefix,$(PLOTSPREFIX))
 
-report: $(ENVIRONMENT)       ## all of it on one page, REPORT=report.html; with A= and B= those two compared
+report: $(ENVIRONMENT)       ## write all results to one HTML page, report.html; A= and B= add a comparison
 	@$(PYTHON) -m Utils.commands.report $(SELECTION) $(call flag,price,$(PRICE)) $(call flag,report,$(REPORT)) \
 	    $(call flag,a,$(A)) $(call flag,b,$(B))
 
-recipe: $(ENVIRONMENT)       ## the fewest techniques as fast as the best measured: list, script, lines to copy
+recipe: $(ENVIRONMENT)       ## find the fewest techniques that are as fast as the fastest: list, script, lines to copy
 	@$(PYTHON) -m Utils.commands.recipe $(SELECTION) $(call flag,recipe,$(RECIPE)) $(call flag,run,$(RUN)) \
 	    $(call flag,rounds,$(ROUNDS)) $(call flag,device,$(DEVICE)) $(call flag,seed,$(SEED)) \
 	    $(call flag,timeout,$(TIMEOUT))
 
-##@ Keep a model
-train: $(ENVIRONMENT)        ## pretrain and keep it, on the recipe's techniques; RESUME=1 goes on, PLOT=1 draws, GPUS=8
+##@ Train
+train: $(ENVIRONMENT)        ## pretrain a model and keep it, with the recipe's techniques; RESUME=1, PLOT=1, GPUS=8
 	@$(PYTHON) $(if $(strip $(GPUS)),-m torch.distributed.run --standalone --nproc-per-node=$(strip $(GPUS))) \
 	    -m pretraining.train $(TRAINING)
 
 ##@ Share
-submit: $(ENVIRONMENT)       ## one file to attach to a pull request: rows, environment, charts, no names
+submit: $(ENVIRONMENT)       ## pack rows, records and charts into one file for a pull request, without names
 	@$(PYTHON) -m Utils.commands.submit $(if $(strip $(CHECK)),check '$(strip $(CHECK))',make) $(SELECTION)
 
-gallery: $(ENVIRONMENT)      ## devices side by side: the submissions in results/ and your own rows
-	@$(PYTHON) -m Utils.commands.gallery $(call flag,results-file,$(RESULTS_FILE)) $(PREFIX)
+field-report: $(ENVIRONMENT) ## print device, driver, versions and the table, to paste into an issue
+	@$(PYTHON) -m Utils.commands.field_report $(SELECTION)
 
-##@ Keep
-init_results: $(ENVIRONMENT) ## write the header of the results file where there is none
+gallery: $(ENVIRONMENT)      ## chart of several devices: the submissions in results/ and your own rows
+	@$(PYTHON) -m Utils.commands.gallery $(call flag,results-file,$(RESULTS_FILE)) $(call flag,plotsprefix,$(PLOTSPREFIX))
+
+##@ Housekeeping
+init_results: $(ENVIRONMENT) ## create the results file with its header, where there is none
 	@$(PYTHON) -m Utils.commands.results init $(call flag,results-file,$(RESULTS_FILE))
 
-reset: $(ENVIRONMENT)        ## empty results and plots; the old file is kept under a dated name
+reset: $(ENVIRONMENT)        ## start an empty results file and delete plots; the old file is kept under a dated name
 	@$(PYTHON) -m Utils.commands.results reset $(call flag,results-file,$(RESULTS_FILE))
 	@rm -f plots/*.png plots/*.svg
 
-clean:                       ## remove caches: tokens, compiled kernels; never results or .venv
+clean:                       ## delete caches (tokens, compiled kernels); results and .venv stay
 	rm -rf .cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +
 
-##@ Check
-# First, so that none of them is still running when all others have ended.
+##@ Develop
+# The longest files start first, so that the others do not wait for them at the end.
 LONGEST = $(addprefix tests/test_,ladder.py suite.py variants.py known.py forecast.py)
 TESTS   = $(LONGEST) $(filter-out $(LONGEST),$(wildcard tests/test_*.py))
 
-# Kernels without vector instructions take a compiler half as long, and ours take it most of the time.
+# Kernels without vector instructions compile twice as fast, and compiling is most of the test time.
 QUICKLY = OMP_NUM_THREADS=1 TORCHINDUCTOR_COMPILE_THREADS=1 TORCHINDUCTOR_VEC_ISA_OK=0
 
-test: $(CHECKS)              ## the tests that need no GPU
+test: $(ENVIRONMENT)         ## run the tests that need no GPU
 	@$(QUICKLY) $(PYTHON) -m pytest -m 'not gpu and not timing' -n auto --maxprocesses 4 \
 	    --dist loadfile --no-loadscope-reorder $(TESTS); most=$$?; \
 	$(PYTHON) -m pytest -m timing; timed=$$?; [ $$most -eq 0 ] && [ $$timed -eq 0 ]
 
-lint: $(CHECKS)              ## ruff: errors and formatting
+lint: $(ENVIRONMENT)         ## run ruff: errors and formatting
 	@$(PYTHON) -m ruff check . && $(PYTHON) -m ruff format --check .
 
-gpu-check: $(CHECKS)         ## on a GPU: its tests, of all techniques, and the seven at 20 steps
+gpu-check: $(ENVIRONMENT)    ## on a GPU: run its tests and the seven scripts for 20 steps
 	@$(PYTHON) -c 'import sys, torch; torch.cuda.is_available() or sys.exit("gpu-check: torch sees no CUDA device here")'
 	@mkdir -p .cache/gpu-check
 	@$(PYTHON) -m pytest -m gpu -p no:cacheprovider tests/test_gpu.py; tests=$$?; \
@@ -217,19 +220,19 @@ gpu-check: $(CHECKS)         ## on a GPU: its tests, of all techniques, and the 
 	echo "gpu-check: GPU tests $$(result $$tests), scripts $$(result $$scripts)"; \
 	[ $$tests -eq 0 ] && [ $$scripts -eq 0 ]
 
-virtual-gpu: $(ENVIRONMENT)  ## without a GPU: the CUDA path on a virtual one, in an environment of 6 GB
+virtual-gpu: $(ENVIRONMENT)  ## without a GPU: run the CUDA path on a virtual one, in an environment of 6 GB
 	@$(PYTHON) -m tests.virtual_gpu $(call flag,torch,$(TORCH))
 
-help:                        ## this list
+help:                        ## print this list
 	@awk '/^##@/ { printf "\n%s\n", substr($$0, 5) } \
 	  match($$0, /^[a-zA-Z0-9_-]+:[^=].*## /) { name = $$1; sub(":", "", name); \
 	    printf "  %-20s %s\n", name, substr($$0, RSTART + RLENGTH) }' Makefile
-	@echo; echo 'Techniques, each a target by its own name'
+	@echo; echo 'Techniques, each a target of its name'
 	@python3 -m Utils.commands.diff list
 	@awk '/^# Settings/ { print "\nVariables, as in make all ROUNDS=3 STEPS=100" } \
 	  match($$0, /^[A-Z_]+ *\?=.*## /) { split($$0, part, / *\?= */); value = part[2]; sub(/ *##.*/, "", value); \
 	    printf "  %-24s %s\n", part[1] "=" value, substr($$0, RSTART + RLENGTH) }' Makefile
-	@echo; echo 'PYTHON=python3 uses an existing environment instead of making .venv.'
+	@echo; echo 'PYTHON=python3 uses an existing environment; without it, .venv is created.'
 
 .venv/installed: requirements.txt
 	@python3 -c 'import sys; sys.version_info >= (3, 11) or sys.exit("python3 is older than 3.11; PYTHON=... names another")'
@@ -242,5 +245,6 @@ help:                        ## this list
 	@touch $@
 
 .PHONY: baseline tf32 bf16 flash fused 8bit all beyond everything ablate ddp scaling together smoke ceilings $(TECHNIQUES) \
-        doctor forecast profile train plots table readme diff compare report recipe submit gallery \
+        doctor forecast profile train plots table readme diff compare report recipe submit \
+        field-report gallery \
         init_results reset clean test lint gpu-check virtual-gpu help

@@ -1,15 +1,15 @@
 """Autocast: matrix products in bfloat16, weights and their update in float32.
 
 bfloat16 is float32 cut to 16 bits: the same 8 exponent bits, so nothing overflows and no loss
-scaling is needed, and 7 bits of mantissa. Tensor cores run it at twice the rate of TF32, and what
-the products read, write and keep for the backward pass takes half the memory. Autocast picks the
-type operation by operation; softmax, LayerNorm and the loss stay in float32 on a GPU. The backward
-pass computes each operation in the type that its forward had.
+scaling is needed, and 7 bits of mantissa. Tensor cores run it at twice the rate of TF32.
+Operands and saved activations of the products take half the memory. Autocast picks the type of each
+operation; softmax, LayerNorm and the loss stay in float32 on a GPU. The backward pass computes each
+operation in the type of its forward pass.
 
 Parent: tensorFloat32
 Needs:  tf32, bfloat16; on a CPU that is AVX512-BF16 or AMX
 Gains:  time, memory: activations are kept in 16 bits
-Costs:  mantissa bits in the products; a copy of each weight in bfloat16, made anew every step
+Costs:  mantissa bits in the products; a bfloat16 copy of each weight, made in every step
 See:    Kalamkar et al. 2019, A Study of BFLOAT16 for Deep Learning Training
 """
 

@@ -1,15 +1,15 @@
-"""FlashAttention: softmax(QK^T)V tile by tile, so that the T x T scores never reach memory.
+"""FlashAttention: softmax(QK^T)V tile by tile, without writing the T x T scores to memory.
 
-Explicit attention writes B x n_head x T x T scores to memory and reads them back for the mask,
-the softmax and the product with V, and keeps them for the backward pass. FlashAttention holds one
-tile at a time on the chip, corrects a running softmax as tiles come in, and recomputes scores in
-the backward pass: more arithmetic, far less traffic, memory linear in T. Being told that the
-attention is causal, it skips the tiles above the diagonal.
+Explicit attention writes B x n_head x T x T scores to memory, reads them back for the mask, the
+softmax and the product with V, and keeps them for the backward pass. FlashAttention holds one tile
+at a time on the chip, updates a running softmax tile by tile, and recomputes scores in the backward
+pass: more arithmetic, far less traffic, memory linear in T. With is_causal it skips the tiles above
+the diagonal.
 
 Parent: torch_compile
-Needs:  tf32, bfloat16, compile; torch takes the first of its attention kernels that can run
-Gains:  time, memory: the more the longer the sequence
-Costs:  sums in another order, so other rounding
+Needs:  tf32, bfloat16, compile; torch selects the first of its attention kernels that can run
+Gains:  time, memory: more for longer sequences
+Costs:  another order of summation, so different rounding
 See:    Dao et al. 2022, FlashAttention (NeurIPS)
 """
 

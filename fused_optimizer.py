@@ -1,15 +1,15 @@
-"""AdamW's whole update in one kernel over many parameters at once.
+"""AdamW's whole update in one kernel over many parameters.
 
 AdamW is a dozen element-wise operations on the weight, its gradient and two moments. By default
-torch runs them one after the other, over lists of tensors on a GPU, tensor by tensor on a CPU, and
+torch runs them one after the other, over lists of tensors on a GPU and tensor by tensor on a CPU;
 each reads and writes memory. Fused, every number is read once, updated in registers and written
 once. The arithmetic is the same.
 
 Parent: flash_attention
 Needs:  tf32, bfloat16, compile
-Gains:  time, memory: in the optimizer, and its temporaries; the same whatever the batch, so it
-        shows most with a small one
-Costs:  nothing known
+Gains:  time, memory: of the optimizer and its temporaries; independent of the batch size, so
+        most visible with small batches
+Costs:  none known
 See:    torch.optim.AdamW in PyTorch's documentation, on fused
 """
 

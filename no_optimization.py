@@ -1,13 +1,13 @@
-"""Plain float32, each formula as it is written: the baseline that the others are measured by.
+"""Plain float32, every formula as it is written: the baseline of all comparisons.
 
 Every matrix product runs in full float32, which a GPU computes outside its tensor cores.
 Attention writes T x T scores to memory and reads them back, several times over. Every
-operation is a kernel of its own, launched one after the other from Python.
+operation is a separate kernel, launched from Python.
 
 Parent: none
 Needs:  nothing
-Gains:  nothing: it is what the others gain on
-Costs:  the most time and the most memory of all
+Gains:  nothing: it is the reference for the others
+Costs:  time and memory
 See:    Radford et al. 2019, Language Models are Unsupervised Multitask Learners
 """
 

@@ -1,13 +1,13 @@
-"""Float32 matrix products on tensor cores, their inputs rounded to TF32.
+"""Float32 matrix products on tensor cores, with inputs rounded to TF32.
 
 TF32 keeps float32's 8 exponent bits and 10 of its 23 mantissa bits; products are still summed in
-float32. Tensor cores multiply small matrices in one instruction, where the ordinary units go
-number by number. Nothing is stored differently: memory traffic and capacity stay what they were.
+float32. Tensor cores multiply small matrices in one instruction; ordinary units multiply number
+by number. Storage stays float32, so memory traffic and peak memory do not change.
 
 Parent: no_optimization
-Needs:  tf32; most CPUs have nothing like it
+Needs:  tf32; most CPUs have no equivalent
 Gains:  time: where matrix products dominate
-Costs:  13 bits of the inputs' mantissas, in matrix products alone
+Costs:  13 mantissa bits of the inputs, in matrix products only
 See:    NVIDIA A100 Tensor Core GPU Architecture, 2020, on TF32
 """
 

@@ -1,14 +1,14 @@
-"""The model compiled: its Python traced once, its operations fused into generated kernels.
+"""The model compiled: Python traced once, operations fused into generated kernels.
 
-Eager PyTorch launches a kernel an operation, and each reads its inputs from memory and writes its
+Eager PyTorch launches one kernel per operation; each reads its inputs from memory and writes its
 outputs back. TorchDynamo captures the model as a graph, AOTAutograd adds the backward graph, and
-Inductor fuses neighbours: bias, GELU, LayerNorm, casts, mask and softmax stay in registers. What
-is left is fewer kernels, less memory traffic, and a plain list of launches in place of modules.
+Inductor fuses neighbours: bias, GELU, LayerNorm, casts, mask and softmax stay in registers. The
+result is fewer kernels, less memory traffic, and a plain list of launches in place of modules.
 
 Parent: brainFloat16
 Needs:  tf32, bfloat16, compile
-Gains:  time, memory: in everything that is not a matrix product, and of activations
-Costs:  a long first step; another compilation whenever a shape changes
+Gains:  time, memory: everything but matrix products gets faster; fewer activations are stored
+Costs:  a long first step; recompilation when a shape changes
 See:    Ansel et al. 2024, PyTorch 2 (ASPLOS)
 """
 

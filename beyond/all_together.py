@@ -1,14 +1,14 @@
-"""What of all this adds up on one GPU: a page that leaves the device nothing to wait for.
+"""Several techniques in one script: loss kernel, tuned products, no waiting host.
 
-The kernel for the loss, products tuned for their shapes, batches copied from pinned memory, and a
-loss that is read when the run has ended. Each removes something that none of the others does: the
-second pass over the logits, the slower product kernels, and the host's two waits a step, so that
-launches run ahead of the device.
+A fused loss kernel, products tuned for their shapes, batches copied from pinned memory, and a loss
+that is read after the run. Each removes a different cost: the second pass over the logits, slower
+product kernels, and the host's two waits per step. The host then launches kernels ahead of the
+device.
 
 Parent: fused_cross_entropy
 Needs:  tf32, bfloat16, compile, triton, pinned_memory
-Gains:  time, memory: what its parts gain; a host that waits for nothing hides its launches
-Costs:  a first step of minutes; the logits; losses that are seen at the end only
+Gains:  time, memory: those of its parts; launches are hidden, since the host never waits
+Costs:  a first step of minutes; logits are overwritten; losses are known only after the run
 See:    the scripts whose lines it takes: max_autotune, asynchronous_logging, prefetching_loader
 """
 

@@ -1,15 +1,14 @@
-"""The loss stays on the device until the run has ended: no .item() in the loop.
+"""Loss logging without synchronization: losses stay on the device until the run ends.
 
-A GPU works through a queue that the host fills. `.item()` asks for a number, so the host stands
-still until the queue is empty, and the device then stands still until the host has launched the
-next kernels. What can go on without the number need not ask for it. One wait is left: a copy to
-the device from ordinary, pageable memory waits too until all that was queued before is done, so
-the host gets ahead by no more than the end of a step and the drawing of the next batch.
+A GPU works through a queue that the host fills. `.item()` needs a number, so the host waits until
+the queue is empty; then the device waits until the host has launched the next kernels. Without
+`.item()` the host continues. One wait remains: a copy from pageable memory also waits for the work
+queued before it, so the host gets ahead only by the end of a step and the drawing of a batch.
 
 Parent: padded_vocabulary
-Needs:  tf32, bfloat16, compile; on a CPU, which has no queue, expect no effect
+Needs:  tf32, bfloat16, compile; no effect on a CPU, which has no queue
 Gains:  time: the device's idle time between the last kernel of a step and the next batch's copy
-Costs:  no loss to be seen while it trains, and none to stop at; a scalar on the device a step
+Costs:  the loss is not known during training; one scalar per step on the device
 See:    PyTorch's Performance Tuning Guide, on avoiding unnecessary CPU-GPU synchronization
 """
 

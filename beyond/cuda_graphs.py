@@ -1,15 +1,14 @@
-"""The launches of forward and backward recorded as CUDA graphs, and replayed with one call each.
+"""Forward and backward recorded as CUDA graphs, each replayed with one call.
 
-Python and the driver take microseconds to launch a kernel, and a step has hundreds; where kernels
-are shorter than that, the GPU waits for the host. A recorded graph is submitted whole. Its kernels
-have their addresses built in, so each replay writes its outputs, loss and gradients, over the last
-one's. What is kept for longer is therefore cloned, and gradients are dropped before the next
-replay, by set_to_none: kept and added to, they would be overwritten.
+Python and the driver take microseconds to launch a kernel, and a step has hundreds. Where kernels
+are shorter than that, the GPU waits for the host. A recorded graph is submitted as a whole. Its
+kernels use fixed addresses, so each replay overwrites the outputs of the last one, loss and
+gradients. Therefore the loss is cloned, and set_to_none drops the gradients before the next replay.
 
 Parent: asynchronous_logging
-Needs:  tf32, bfloat16, compile, cuda_graphs; shapes and addresses that stay the same
-Gains:  time: between kernels, so most where they are short: small batches, small models
-Costs:  memory that the graphs keep for themselves; two slow steps, to warm up and to record
+Needs:  tf32, bfloat16, compile, cuda_graphs; constant shapes and addresses
+Gains:  time: between kernels, most with short ones: small batches, small models
+Costs:  memory that the graphs hold; two slow steps, for warm-up and recording
 See:    Nguyen et al. 2021, Accelerating PyTorch with CUDA Graphs (PyTorch's blog)
 """
 

@@ -1,15 +1,15 @@
-"""Attention by cuDNN's kernel in place of FlashAttention-2: the same idea, written for this GPU.
+"""cuDNN's attention kernel in place of FlashAttention-2.
 
-The kernel that torch calls flash is FlashAttention-2, written for compute capability 8.0. A Hopper
-or Blackwell GPU has instructions that it does not use: tensor cores that read their tiles from
-shared memory by themselves, and copies that run while they multiply. cuDNN picks or builds a
-kernel for the shape and the very GPU that does. What is computed is the same, tile by tile.
+The kernel that torch calls flash is FlashAttention-2, written for compute capability 8.0. Hopper
+and Blackwell GPUs have instructions that it does not use: tensor cores that read tiles directly
+from shared memory, and copies that run during products. cuDNN picks or generates a kernel for the
+shape and the GPU. The computation is the same, tile by tile.
 
 Parent: fused_optimizer
 Needs:  tf32, bfloat16, compile, cudnn_attention
-Gains:  time: in attention, the more the longer the sequence, where the parent does not run it
-        already: on such GPUs torch may take it by itself, which make profile shows
-Costs:  sums in another order; its backward pass is not deterministic
+Gains:  time: in attention, more for longer sequences, unless the parent runs it already: torch
+        may select it by itself on such GPUs, which make profile shows
+Costs:  another order of summation; a backward pass that is not deterministic
 See:    Shah et al. 2024, FlashAttention-3, on what Hopper offers to attention
 """
 

@@ -1,14 +1,13 @@
-"""The whole corpus lies on the device, and batches are cut from it there.
+"""The whole corpus on the device, with batches gathered there.
 
-A few tens of millions of tokens are a few tens of megabytes, little beside a model's activations.
-Once they are there, together with the places at which each step's sequences begin, a batch is one
-kernel that gathers rows: no worker, no copy, no waiting, and the host can run steps ahead of the
-device.
+Tens of millions of tokens take tens of megabytes, little beside a model's activations. With tokens
+and the start positions of all sequences on the device, a batch is one gather kernel: no worker, no
+copy, no wait. The host can run steps ahead of the device.
 
 Parent: asynchronous_logging
-Needs:  tf32, bfloat16, compile; a corpus that fits into the device's memory
-Gains:  time: the copies of each step, and with them the last wait of the loop
-Costs:  4 bytes a token of the corpus; the copy of all of it before the first step
+Needs:  tf32, bfloat16, compile; a corpus that fits into device memory
+Gains:  time: the copies of each step, and with them the last wait in the loop
+Costs:  4 bytes per token of the corpus; a copy of all of it before the first step
 See:    github.com/KellerJordan/cifar10-loader, which keeps all images on the GPU
 """
 

@@ -1,14 +1,14 @@
-"""The same seed, the same losses to the last bit: no sum depends on who comes first.
+"""Deterministic kernels: the same seed gives the same losses to the last bit.
 
-Floating-point sums depend on their order. Kernels that add to one place from many threads, such as
-the embedding's gradient and FlashAttention's, take them as they come, and what is benchmarked at
-run time may come out as another kernel the next time. Here torch takes kernels of a fixed order,
-sorts before it adds, and Inductor decides by rule instead of by stopwatch.
+Floating-point sums depend on their order. Kernels that add from many threads to one address, as in
+the gradients of the embedding and of FlashAttention, add in arbitrary order, and run-time benchmarks
+may select another kernel in the next run. Here torch uses kernels with a fixed order, or sorts
+before it adds, and Inductor selects by rule instead of by benchmark.
 
 Parent: fused_optimizer
-Needs:  tf32, bfloat16, compile; an operation that has no such kernel raises
-Gains:  nothing: but repeatability, on the same device with the same versions
-Costs:  time, in the kernels that are replaced
+Needs:  tf32, bfloat16, compile; an operation without such a kernel raises
+Gains:  nothing: repeatability, on the same device with the same versions
+Costs:  time, in the replaced kernels
 See:    PyTorch's documentation, Reproducibility
 """
 

@@ -1,15 +1,14 @@
-"""Each process computes the gradients of its share of the batch; all share the mean of them.
+"""Data parallelism: each process takes a share of the batch, gradients are averaged.
 
 Every process holds the whole model. In the backward pass, as soon as the gradients of a few layers
-fill a bucket, an all-reduce averages them over the processes while the layers below are still being
-computed, so communication hides behind arithmetic. The model is wrapped before it is compiled: then
-the compiled graph is cut where buckets end, else all gradients would come at once, at its end.
+fill a bucket, an all-reduce averages them while the layers below are still being computed: the
+communication overlaps with arithmetic. The model is wrapped before it is compiled, so that the
+compiled graph is split at the buckets; otherwise all gradients would arrive at its end.
 
 Parent: asynchronous_logging
-Needs:  tf32, bfloat16, compile, distributed; for a gain several GPUs: make ddp GPUS=4, or
-        torchrun
+Needs:  tf32, bfloat16, compile, distributed; several GPUs for a gain: make ddp GPUS=4, or torchrun
 Gains:  time: each of N processes computes 1/N of the batch
-Costs:  an all-reduce of all gradients in every step; the whole model and its state in each process
+Costs:  an all-reduce of all gradients per step; the whole model and its state in each process
 See:    Li et al. 2020, PyTorch Distributed: Experiences on Accelerating Data Parallel Training
 """
 

@@ -1,15 +1,15 @@
-"""Autocast in float16, its gradients kept from vanishing by a loss that is scaled up.
+"""Autocast in float16, with a scaled loss so that gradients do not underflow.
 
-float16 has 5 exponent bits: what is smaller than 6e-8 is zero, and many gradients are. The loss is
-multiplied by 65,536 before the backward pass, and the gradients divided by it before the update.
-Where one overflowed, the update is skipped and the scale halved. Tensor cores from compute
-capability 7.0 on multiply float16, so this is the way for those that know no bfloat16.
+float16 has 5 exponent bits: numbers below 6e-8 become zero, and many gradients are that small. The
+loss is multiplied by 65,536 before the backward pass, and the gradients are divided by it before
+the update. After an overflow the update is skipped and the scale halved. Tensor cores multiply
+float16 from compute capability 7.0 on, so this is the option for GPUs without bfloat16.
 
 Parent: tensorFloat32
 Needs:  float16
 Gains:  time, memory: activations are kept in 16 bits
-Costs:  range; updates that are skipped, the first ones often; a look at each gradient for infinity,
-        whose result the host waits for every step
+Costs:  range; skipped updates, often the first ones; a check of each gradient for infinity, whose
+        result the host waits for in every step
 See:    Micikevicius et al. 2018, Mixed Precision Training (ICLR)
 """
 

@@ -1,14 +1,14 @@
-"""The blocks' linear layers in 8-bit floats, forward and backward, the head's left in bfloat16.
+"""The blocks' linear layers in 8-bit floats, forward and backward; the head in bfloat16.
 
 Tensor cores multiply 8-bit floats at twice the rate of bfloat16. E4M3 has 4 exponent bits, so each
-tensor is divided by a scale of its own that puts its largest element at the top of the range, found
-anew every step; gradients take E5M2, which has more range. Finding the largest element and casting
-read each operand once more: that pays only where the products are large enough to hide it.
+tensor is divided by its own scale, computed in every step, which maps its largest element to the
+top of the range. Gradients use E5M2, which has more range. Finding the largest element and casting
+read each operand once more, so only large products pay for it.
 
 Parent: padded_vocabulary
 Needs:  tf32, bfloat16, compile, float8, package torchao
-Gains:  time: where matrices are large; at GPT-2 124M's width casts may cost more than is won
-Costs:  all but 3 or 2 bits of the operands' mantissas; the casts; sizes that are multiples of 16
+Gains:  time: with large matrices; at the width of GPT-2 124M casts may cost more than they gain
+Costs:  all but 3 or 2 mantissa bits of the operands; the casts; sizes must be multiples of 16
 See:    Micikevicius et al. 2022, FP8 Formats for Deep Learning
 """
 

@@ -1,16 +1,16 @@
-"""Weights, gradients and AdamW's state sharded: each process keeps 1/N of each tensor of them.
+"""Weights, gradients and AdamW's state sharded: each process keeps 1/N of every tensor.
 
-Before a block computes, an all-gather puts its weights together, and they are freed again behind
-it; in the backward pass a reduce-scatter leaves each process the mean gradients of its own shard,
-which is all that its AdamW has to update. The next block's weights arrive while this one computes.
-Blocks are compiled one by one, between these exchanges, and the loss by itself. The tied embedding
-and head are one tensor, so it belongs to the root, which keeps it gathered from end to end.
+Before a block computes, an all-gather collects its weights; afterwards they are freed. In the
+backward pass a reduce-scatter gives each process the mean gradients of its own shard, and its AdamW
+updates that shard only. The next block's weights arrive while this one computes. Blocks are compiled
+one by one, between these exchanges, and the loss separately. The embedding and the head share one
+tensor, so it belongs to the root module and stays gathered during the whole step.
 
 Parent: asynchronous_logging
-Needs:  tf32, bfloat16, compile, distributed; for a gain several GPUs:
+Needs:  tf32, bfloat16, compile, distributed; several GPUs for a gain:
         make ddp T=fully_sharded GPUS=4, or torchrun
-Gains:  memory: weights, gradients and state in N parts, and so models that no one GPU holds
-Costs:  half as much communication again as one all-reduce, in each layer's way
+Gains:  memory: weights, gradients and state in N parts, so models too large for one GPU
+Costs:  1.5 times the communication of an all-reduce, between the layers
 See:    Zhao et al. 2023, PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel
 """
 

@@ -1,14 +1,14 @@
-"""Cross-entropy as one kernel of our own, which writes the gradient over the logits.
+"""Cross-entropy in one Triton kernel that writes the gradient over the logits.
 
-The logits are the largest tensor of a step. In Triton, a program takes one row: it reads it for
-the softmax's maximum and sum, reads it once more while the cache still holds it, and puts the
-gradient in its place, softmax less 1 at the target. Arithmetic is float32, in registers; memory
-sees the row in its own type, once in and once out. What is left for the backward pass is a factor.
+The logits are the largest tensor of a step. Each Triton program takes one row: it reads the row for
+the maximum and the sum of the softmax, reads it again while it is still in the cache, and overwrites
+it with the gradient, softmax minus 1 at the target. Arithmetic is float32, in registers; memory
+traffic is one read and one write of the row. The backward pass only multiplies by a factor.
 
 Parent: padded_vocabulary
 Needs:  tf32, bfloat16, compile, triton
-Gains:  memory, time: one tensor of the logits' size; the backward pass does not read them again
-Costs:  the logits themselves; in float16, gradients too small for it, before loss scaling helps
+Gains:  memory, time: one tensor of the logits' size, and reading it in the backward pass
+Costs:  the logits are overwritten; in float16 gradients underflow before loss scaling helps
 See:    Hsu et al. 2024, Liger Kernel; Milakov and Gimelshein 2018, Online normalizer calculation
 """
 

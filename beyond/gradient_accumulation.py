@@ -1,15 +1,15 @@
-"""A step's batch in four parts, one after the other, their gradients added up before the update.
+"""The batch in four parts, one after the other, with accumulated gradients.
 
-The mean over a batch is the mean of the means of its quarters, so four backward passes, each of a
-quarter of the loss, leave in every .grad what one pass over the whole batch would. Only a quarter
-of the activations and logits is there at once. This is how a batch is trained that does not fit;
-where it does fit, products of fewer rows use the device less well.
+The mean over a batch is the mean of the means of its quarters. So four backward passes, each of a
+quarter of the loss, leave the same gradients as one pass over the whole batch, with a quarter of
+the activations and logits in memory. It trains a batch that does not fit; where the batch fits,
+products with fewer rows use the device less efficiently.
 
 Parent: fused_optimizer
 Needs:  tf32, bfloat16, compile, batch multiple of 4
 Gains:  memory: up to three quarters of the activations
-Costs:  time: four times as many launches, on smaller products, and gradients that are read and
-        written to be added up; while they are, a compiled backward's own are there as well
+Costs:  time: four times as many launches, of smaller products, and reading and writing gradients
+        to add them; during that a compiled backward holds a second set of gradients
 See:    Ott et al. 2018, Scaling Neural Machine Translation, on delayed updates
 """
 

@@ -1,14 +1,14 @@
-"""Activations thrown away in the forward pass, and computed again, block by block, in the backward.
+"""Activations discarded in the forward pass and recomputed block by block in the backward.
 
-The backward pass needs what each operation read, so all of it is kept, from the first block to the
-last. Here a block keeps its input alone; when the backward pass comes to it, its forward runs once
-more. The compiler sees the mark and puts the second forward into the backward graph, where it is
-fused like the rest. Memory for activations then grows by one tensor a block in place of a dozen.
+The backward pass needs the inputs of each operation, so they are all kept. Here a block keeps only
+its own input; when the backward pass reaches the block, its forward pass runs again. The compiler
+puts this second forward pass into the backward graph, where it is fused like the rest. Activations
+then take one tensor per block instead of a dozen.
 
 Parent: fused_optimizer
 Needs:  tf32, bfloat16, compile
-Gains:  memory: most of the blocks' activations, so the more, the more tokens a step
-Costs:  time: the blocks' forward once more, up to a third of a step's arithmetic
+Gains:  memory: most of the blocks' activations, more with more tokens per step
+Costs:  time: a second forward pass of the blocks, up to a third of a step's arithmetic
 See:    Chen et al. 2016, Training Deep Nets with Sublinear Memory Cost
 """
 

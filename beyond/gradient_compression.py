@@ -1,12 +1,12 @@
-"""Gradients rounded to bfloat16 for the all-reduce, which then has half as many bytes to move.
+"""Gradients rounded to bfloat16 for the all-reduce, which halves its bytes.
 
 A communication hook casts each full bucket, sums it in bfloat16 over the processes, and casts the
-mean back to float32. It pays where links between GPUs are slow against what they compute.
+mean back to float32. It pays where links between GPUs are slow relative to their arithmetic.
 
 Parent: distributed_data_parallel
-Needs:  tf32, bfloat16, compile, distributed, nccl; for a gain several GPUs
-Gains:  time: where a step waits for its communication, half of its bytes
-Costs:  gradients with 8 significant bits, summed in as many
+Needs:  tf32, bfloat16, compile, distributed, nccl; several GPUs for a gain
+Gains:  time: half of the communication that a step waits for
+Costs:  gradients with 8 significant bits, also in their sum
 See:    PyTorch's documentation of torch.distributed.algorithms.ddp_comm_hooks
 """
 

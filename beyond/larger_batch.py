@@ -1,14 +1,14 @@
-"""The largest batch that fits: what optimization has freed in memory, spent on arithmetic.
+"""The largest batch that fits: freed memory is spent on arithmetic.
 
-Each step reads and updates all weights, whatever the batch, and launches the same kernels. More
-sequences spread that over more tokens, and their larger products fill the device better. So the
-batch is doubled until the parent, in a process of its own for a few steps, is out of memory; on a
-CPU, which has memory enough, as long as it pays and the search is shorter than the run.
+Each step reads and updates all weights and launches the same kernels, whatever the batch size. More
+sequences spread this over more tokens, and larger products use the device better. The batch is
+doubled until the parent, in a subprocess for a few steps, runs out of memory. On a CPU, which has
+enough memory, it is doubled as long as it pays and the search is shorter than the run.
 
 Parent: fused_optimizer
 Needs:  tf32, bfloat16, compile
-Gains:  time: more tokens a second, until the device is busy throughout
-Costs:  memory, all of it; fewer updates from the same tokens, so another learning rate
+Gains:  time: more tokens per second, until the device is fully used
+Costs:  all of the memory; fewer updates from the same tokens, so another learning rate
 See:    McCandlish et al. 2018, An Empirical Model of Large-Batch Training
 """
 

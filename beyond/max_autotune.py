@@ -1,14 +1,14 @@
-"""Each product by the fastest of many kernels, which the first step tries out on this device.
+"""The fastest of many generated kernels for each product, found by timing them.
 
 torch.compile calls the library's kernel for a matrix product and picks the tile sizes of its own
-kernels by rule. With max-autotune it generates a dozen or more kernels a shape, in Triton on a GPU
-and in C++ on a CPU, times them and the library's, and keeps the fastest. A kernel of its own can
-also do what follows a product, bias, GELU or a cast, while the tile is still on the chip.
+kernels by rule. With max-autotune it generates a dozen or more kernels per shape, in Triton on a
+GPU and in C++ on a CPU, times them against the library's, and keeps the fastest. A generated kernel
+can also apply what follows a product (bias, GELU, a cast) while the tile is still on the chip.
 
 Parent: fused_optimizer
 Needs:  tf32, bfloat16, compile
 Gains:  time: in matrix products, where a generated kernel beats the library's
-Costs:  a much longer first step, minutes where nothing is in the cache; memory while it tries
+Costs:  a much longer first step, minutes with an empty cache; memory during the trials
 See:    torch.compile in PyTorch's documentation, on mode
 """
 

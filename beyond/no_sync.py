@@ -1,13 +1,13 @@
-"""The batch in two halves, of which only the second one's backward pass sums over the processes.
+"""Two backward passes per step, of which only the second one communicates.
 
-Gradients that are added up before an update need to be averaged once. Under no_sync the first
-half's stay in each process; the second half's backward adds to them, and what the all-reduce
-averages is the sum of both. Without it each half would pay for communication of its own.
+Accumulated gradients need to be averaged only once. Under no_sync the gradients of the first half
+stay in each process; the second backward pass adds to them, and the all-reduce averages the sum.
+Without no_sync each half would communicate.
 
 Parent: distributed_data_parallel
 Needs:  tf32, bfloat16, compile, distributed, distributed_data_parallel, batch multiple of 2
-Gains:  memory: up to half of the activations, at the communication of one backward pass
-Costs:  time: twice as many launches, on smaller products
+Gains:  memory: up to half of the activations, with the communication of one backward pass
+Costs:  time: twice as many launches, of smaller products
 See:    Li et al. 2020, PyTorch Distributed, section 3.2.4
 """
 

@@ -1,14 +1,14 @@
-"""Each parameter is updated as soon as its gradient is there, and the gradient freed at once.
+"""Each parameter updated, and its gradient freed, during the backward pass.
 
-The usual loop holds a gradient for every parameter until the last one is there, 4 bytes each. Here
-a hook of each parameter runs an AdamW of its own the moment autograd has accumulated the gradient,
-while the backward pass is still on its way to the layers before. A compiled graph hands out all of
-its gradients at its end, so blocks are compiled one by one: then a block's are the most that wait.
+The usual loop holds the gradients of all parameters at once, 4 bytes each. Here a hook on each
+parameter runs its own AdamW as soon as autograd has accumulated the gradient, while the backward
+pass continues with the earlier layers. A compiled graph returns all gradients at its end, so blocks
+are compiled one by one: then only the gradients of one block exist at once.
 
 Parent: fused_optimizer
 Needs:  tf32, bfloat16, compile
-Gains:  memory: nearly all gradients but the embedding's, which waits for both of its uses
-Costs:  an optimizer's calls for each parameter; gradients that nobody can clip or accumulate
+Gains:  memory: nearly all gradients except the embedding's, which is used twice
+Costs:  one optimizer call per parameter; no clipping and no accumulation of gradients
 See:    Lv et al. 2023, Full Parameter Fine-tuning for Large Language Models with Limited Resources
 """
 

@@ -1,14 +1,13 @@
-"""The vocabulary padded from 50,257 to 50,304 rows, a multiple of 64, which tensor cores like.
+"""The vocabulary padded from 50,257 to 50,304 rows, a multiple of 64, for tensor cores.
 
-50,257 is odd: in 16 bits a row of logits is no multiple of 16 bytes, so rows start where wide
-loads may not, and the products with the head, the largest of the model, take slower kernels. With
-47 more rows each row of logits starts at a multiple of 128 bytes and tiles come out even. No token
-has those rows' numbers, and the loss leaves their logits out: their gradient is zero, and training
-is the parent's.
+50,257 is odd: in 16 bits a row of logits is not a multiple of 16 bytes, so rows are not aligned for
+wide loads, and the products with the head, the largest of the model, use slower kernels. With 47
+more rows each row of logits starts at a multiple of 128 bytes. No token uses these rows, and the
+loss ignores their logits: their gradient is zero, and training is the same as the parent's.
 
 Parent: fused_optimizer
 Needs:  tf32, bfloat16, compile
-Gains:  time: in the products with the head; Inductor may have padded some by itself
+Gains:  time: in the products with the head, as far as Inductor has not padded them already
 Costs:  47 rows of weights and of AdamW's moments; 0.1% more arithmetic in the head
 See:    NVIDIA, Matrix Multiplication Background User's Guide, on tensor core requirements
 """

@@ -1,14 +1,14 @@
-"""8-bit AdamW whose moments lie in managed memory: under pressure they move to the host.
+"""8-bit AdamW with moments in managed memory, which move to the host under pressure.
 
-Managed memory has one address on both sides, and pages of it lie where they were used last. While
-everything fits, the moments stay on the GPU. Where an allocation does not fit, the driver moves
-pages of them to the host in its favour, and they come back for the update: a peak that would have
-ended the run is paid for in transfers.
+Managed memory has one address for GPU and host, and its pages lie where they were used last. While
+everything fits, the moments stay on the GPU. When an allocation does not fit, the driver moves pages
+of moments to the host, and back for the update. A peak that would end the run costs transfers
+instead.
 
 Parent: 8bit_optimizer
 Needs:  tf32, bfloat16, compile, bitsandbytes, managed_memory
-Gains:  memory: nothing while everything fits; at its edge, room for up to the optimizer's state
-Costs:  under pressure, moments that cross the bus every step
+Gains:  memory: none while everything fits; under pressure, up to the optimizer's state
+Costs:  under pressure, transfers of moments in every step
 See:    Dettmers et al. 2023, QLoRA: Efficient Finetuning of Quantized LLMs, on paged optimizers
 """
 

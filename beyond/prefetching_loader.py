@@ -1,15 +1,15 @@
-"""Batches made by other processes, in pinned memory, and copied without the host waiting.
+"""Batches from worker processes, in pinned memory, copied without the host waiting.
 
-Workers draw batches ahead of time, so that the loop finds the next one ready. Pinned memory cannot
-be swapped out: the GPU's copy engine reads it by itself, the copy queues up behind the step like
-any kernel, and `.to` returns at once. So the host fetches and sends the next batch while this one
-computes, and nothing in the loop waits for the device any more.
+Workers draw batches ahead of time, so the next one is ready when the loop needs it. Pinned memory
+cannot be swapped out: the GPU's copy engine reads it directly, the copy is queued like a kernel,
+and `.to` returns at once. The host fetches and sends the next batch while this one computes, and
+nothing in the loop waits for the device.
 
 Parent: asynchronous_logging
-Needs:  tf32, bfloat16, compile; on a CPU workers take the cores that train
+Needs:  tf32, bfloat16, compile; on a CPU workers compete with training for cores
 Gains:  time: the wait for a batch, and the device's idle time while the host waits for the copy
-Costs:  seconds until the workers have imported torch; their memory, of which a run's peak knows
-        nothing; handing over a batch, which can take longer than drawing it does here
+Costs:  seconds until the workers have imported torch; their memory, which is not part of the
+        measured peak; transfer of a batch between processes, slower than drawing it here
 See:    A guide on good usage of non_blocking and pin_memory(), in PyTorch's tutorials
 """
 

@@ -1,15 +1,15 @@
-"""Weights, gradients and AdamW's moments all in bfloat16, with no float32 copy behind them.
+"""Weights, gradients and AdamW's moments all in bfloat16, without a float32 copy.
 
-Autocast keeps weights in float32 and casts them in every step. Here there is nothing to cast, and
-weights, gradients and both moments take half the memory and half the traffic of the update. But a
-bfloat16 has 8 significant bits: near 1.0 the next smaller number is 0.004 away, and an update of
-less than half of that is rounded off. AdamW's are about the learning rate, 0.001, however often
-they come: the weights of LayerNorm, which start at 1.0, do not move at all.
+Autocast keeps weights in float32 and casts them in every step. Here nothing is cast, and weights,
+gradients and both moments take half the memory and half the traffic of the update. But bfloat16 has
+8 significant bits: near 1.0 the next smaller number is 0.004 away, and an update of less than half
+of that is rounded to zero. AdamW's updates are about the learning rate, 0.001, so the weights of
+LayerNorm, which start at 1.0, never change.
 
 Parent: fused_optimizer
 Needs:  tf32, bfloat16, compile
-Gains:  memory, time: 8 bytes a parameter; the update, and the casts
-Costs:  updates smaller than half a unit in the weight's last place; loss, the more the longer
+Gains:  memory, time: 8 bytes per parameter; of the update and the casts
+Costs:  updates smaller than half a unit in the last place are lost; worse loss in long runs
 See:    Zamirai et al. 2020, Revisiting BFloat16 Training
 """
 

@@ -1,15 +1,14 @@
-"""Text is fetched, tokenized and cut into batches by the workers, while the model trains.
+"""Text streamed, tokenized and cut into batches by the workers during training.
 
-Nothing is prepared: no corpus to download first, no tokens to keep on disk. What a tokenized file
-gives for nothing must then be had in time: as long as the workers make a batch in less than a step,
-the device notices nothing. When they do not, it waits. The share of the time that a run waits for
-data stands in its note where it is above a tenth, and in the column data_ms.
+Nothing is prepared: no download of a corpus, no tokens on disk. As long as the workers make a batch
+in less time than a step takes, the device does not wait. The column data_ms holds the wait for data;
+a run whose wait exceeds a tenth of its time has a note.
 
 Parent: prefetching_loader
 Needs:  tf32, bfloat16, compile, text, package datasets, package tiktoken
-Gains:  nothing: no time in a step; it starts at once on a corpus of any size, and needs no disk
-Costs:  the workers' cores; other batches than the other scripts', so its losses stand alone; a
-        corpus of one file keeps only one worker busy
+Gains:  nothing: no step gets faster; training starts at once on a corpus of any size, without disk
+Costs:  the workers' cores; batches differ from those of other scripts, so losses cannot be
+        compared; a corpus of one file keeps only one worker busy
 See:    Hugging Face, Datasets, on streaming and on torch's DataLoader
 """
 

@@ -1,14 +1,14 @@
-"""An output head with a weight of its own, which shows what tying it to the embedding saves.
+"""An output head with its own weight, which shows what weight tying saves.
 
-GPT-2 uses one matrix twice, to look tokens up and to score them, and its gradient is the sum of
-both uses. Untied, the head gets a copy: the first loss is the parent's, and from the first update
-on the two go their own ways. The arithmetic of forward and backward stays what it was; there are
-50,257 x n_embd parameters more to keep, to differentiate and to update.
+GPT-2 uses one matrix twice, to look up tokens and to score them, and its gradient is the sum of
+both uses. Untied, the head starts as a copy, so the first loss is the parent's; from the first
+update on the two matrices differ. The arithmetic of forward and backward stays the same. There are
+50,257 x n_embd more parameters to store, to differentiate and to update.
 
 Parent: fused_optimizer
 Needs:  tf32, bfloat16, compile
-Gains:  nothing: but freedom for the two to differ; their gradients need not be added up
-Costs:  memory: 16 bytes for each of 38.6M parameters more; time in the optimizer
+Gains:  nothing: the two matrices may differ; their gradients need no addition
+Costs:  memory: 16 bytes for each of 38.6M more parameters; time in the optimizer
 See:    Press and Wolf 2017, Using the Output Embedding to Improve Language Models
 """
 

@@ -1,14 +1,14 @@
-"""Each process updates 1/N of the weights, holding 1/N of AdamW's moments, and sends out its part.
+"""AdamW's moments sharded: each process updates 1/N of the weights and broadcasts them.
 
-Where all have the mean gradients, N processes make the same update N times and hold its two moments
-N times. Here each parameter is updated by one process alone, which broadcasts its new values. That
-is the first stage of ZeRO; fully_sharded is the third.
+With averaged gradients, N processes make the same update N times and hold its two moments N times.
+Here one process updates each parameter and broadcasts the new values. This is the first stage of
+ZeRO; fully_sharded is the third.
 
 Parent: distributed_data_parallel
-Needs:  tf32, bfloat16, compile, distributed, distributed_data_parallel; for a gain several
-        GPUs: make ddp T=zero_redundancy GPUS=4, or torchrun
+Needs:  tf32, bfloat16, compile, distributed, distributed_data_parallel; several GPUs
+        for a gain: make ddp T=zero_redundancy GPUS=4, or torchrun
 Gains:  memory: AdamW's moments in N parts
-Costs:  a broadcast of all weights in every step, behind the update and in nothing's shadow
+Costs:  a broadcast of all weights per step, after the update, which nothing hides
 See:    Rajbhandari et al. 2020, ZeRO (section 5.1: optimizer state partitioning)
 """
 

@@ -1,0 +1,21 @@
+"""Write the generated parts of README.md and docs/."""
+
+from Utils.analysis import selection
+from Utils.base import command_line, errors, results
+from Utils.base.command_line import Parser
+from Utils.share import pages
+
+
+def main(argv=None):
+    """Write the generated parts of README.md and docs/ from rows, docstrings and the Makefile."""
+    parser = Parser("readme", main.__doc__)
+    command_line.add_selection(parser)
+    args = parser.parse_args(argv)
+    rows, left_out = selection.select(results.read(args.results_file), args.device_name)
+    records = results.records(args.results_file, rows.run_id.unique())
+    print(*pages.write(rows, records), *([left_out] if left_out else []), sep="\n")
+
+
+if __name__ == "__main__":
+    with errors.one_line("readme"):
+        main()

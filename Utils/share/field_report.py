@@ -1,0 +1,29 @@
+"""A field report: results of one device as a block of Markdown to paste into an issue."""
+
+from Utils.share import pages
+
+VERSIONS = ("python", "torch", "triton", "bitsandbytes", "cudnn")
+
+
+def field_report(rows, records):
+    """Return the report: device, driver, versions, shape, quality, and the table.
+
+    rows: selected rows of one device. records: of their runs; without them the report has the
+    columns of the rows alone.
+    """
+    newest = records.get(rows.run_id.max(), {})
+    device, versions = newest.get("device") or {}, newest.get("versions") or {}
+    driver = device.get("driver") or newest.get("driver")
+    grades = rows.groupby("run_id").grade.first().dropna()
+    tainted = int((grades == "tainted").sum())
+    facts = {
+        "device": rows.device.iloc[0],
+        "memory": f"{device['memory_mib']:,} MiB" if device.get("memory_mib") else "",
+        "driver": driver,
+        "versions": ", ".join(f"{name} {versions[name]}" for name in VERSIONS if versions.get(name))
+        or f"torch {rows.torch.iloc[0]}",
+        "platform": newest.get("platform"),
+        "runs": f"{len(grades)} with timings, {tainted} tainted",
+    }
+    lines = [f"- {name}: {value}" for name, value in facts.items() if value]
+    return "\n".join([*lines, "", pages.report_table(rows, records)])

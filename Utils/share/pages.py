@@ -1,0 +1,260 @@
+"""The generated parts of README.md and docs/: from rows, docstrings, Makefile and published.csv.
+
+A part of a page stands between two equal comments, <!-- NAME -->, of the names in PARTS.
+"""
+
+import csv
+import re
+from itertools import groupby
+
+from Utils.analysis import selection, tables
+from Utils.analysis.summary import summarize
+from Utils.base import ladder, paths
+from Utils.base.errors import UserError
+
+PUBLISHED = paths.ROOT / "docs" / "published.csv"
+# Of docs/published.csv: beginning of the source, metric, batch size or any, what to say of it.
+SHOWN = (
+    ("build-nanogpt", "step time", None, "build-nanogpt", "rounded in the source"),
+    ("rasbt/", "throughput", None, "LLMs-from-scratch", "last rung: larger batch"),
+    ("gilesthomas.com", "throughput", None, "gilesthomas.com", "not cumulative; batch 6 with AMP"),
+    ("abdo-ashraf/", "median step time", "256", "Optimizing-GPU-Utilization", "not GPT-2: a translation model"),
+)
+DIFFERENT = ("faster", "slower")  # verdicts that are set in bold
+
+
+def ladder_table(rows, records):
+    """Return the README's table of the ladder: six columns and a caption."""
+    lines = summarize(rows, records)
+    return _six_columns(rows, lines[~lines.index.isin(ladder.beyond())])
+
+
+def report_table(rows, records):
+    """Return the same table of all techniques."""
+    return _six_columns(rows, summarize(rows, records))
+
+
+def _six_columns(rows, lines):
+    """Return the six columns and the caption for the lines of a summary."""
+    columns = {
+        "technique": [_broken(name) for name in lines.index],
+        "median step (ms)": [
+            tables.number(line.median_ms, ",.0f") or line.status.replace("_", " ")
+            for _, line in lines.iterrows()
+        ],
+        "over parent": [_ratio(line, "parent_") for _, line in lines.iterrows()],
+        "over baseline": [_ratio(line, "") for _, line in lines.iterrows()],
+        "peak memory (MiB)": [tables.number(x, ",.0f") for x in lines.peak_memory_mib],
+        "loss": [_loss(line) for _, line in lines.iterrows()],
+    }
+    caption = (
+        f"{selection.describe(rows)}. Ratios are speedups with their 95% confidence interval over "
+        "rounds, **bold** where it excludes 1. The loss is compared with the baseline's."
+    )
+    return f"{tables.markdown(columns)}\n\n{caption}"
+
+
+def _ratio(line, prefix):
+    """Return a speedup with its interval, in bold where the interval excludes 1."""
+    text = tables.interval_text(line, prefix)
+    if not prefix and line.name == ladder.BASELINE:
+        return text.split(" ")[0]
+    ratio, space, interval = text.partition(" ")
+    bold = line.get(f"{prefix}verdict") in DIFFERENT
+    return f"**{ratio}**{space}{interval}" if bold else text
+
+
+def _loss(line):
+    """Return the verdict on the loss: exact, better, worse, indistinguishable, diverged."""
+    if line.loss_verdict == "diverged" or line.parity in ("model changed", "other batches"):
+        return line.loss_verdict if line.loss_verdict == "diverged" else line.parity
+    known = line.parity if line.parity == "exact" else line.loss_verdict
+    return known if isinstance(known, str) else ""
+
+
+def _broken(name):
+    """Return a name that a narrow column may break after an underscore."""
+    return name.replace("_", "_<wbr>")
+
+
+def results(rows, records):
+    """Return all tables of docs/RESULTS.md, none wider than a page."""
+    summary = summarize(rows, records)
+    speed, *others = tables.columns(summary)
+    speed["technique"] = [_broken(name) for name in summary.index]
+    measured = summary.median_ms.notna().to_numpy()
+    sections = [
+        ("Speed", ("median", "p20", "tokens", "speedup", "over"), speed, measured),
+        ("Loss", ("loss", "what it computes"), speed, measured),
+        ("Quality and notes", ("status", "quality", "note"), speed, measured | True),
+        *(
+            (title, tuple(columns), columns | {"technique": speed["technique"]}, measured)
+            for title, columns in zip(
+                ("Peak memory by kind", "Distance from the limit", "Cost of 10^9 tokens"),
+                others,
+                strict=True,
+            )
+        ),
+    ]
+    text = [selection.describe(rows) + ".", *tables.over_parents(summary)]
+    for title, starts, columns, kept in sections:
+        chosen = {
+            name: [cell for cell, keep in zip(cells, kept, strict=True) if keep]
+            for name, cells in columns.items()
+            if name == "technique" or name.startswith(starts)
+        }
+        shown = {name: cells for name, cells in chosen.items() if any(cells)}
+        if len(shown) > 1:
+            words = {"technique", "status", "quality", "note", "what it computes", "compiled"}
+            text += [f"## {title}", tables.markdown(shown, words)]
+    return "\n\n".join(text)
+
+
+def published():
+    """Return the table of what others have measured on GPUs."""
+    with PUBLISHED.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    lines = [_published(rows, *shown) for shown in SHOWN]
+    titles = ("device", "model and batch", "measured, with the speedup over the first", "source")
+    columns = dict(zip(titles, zip(*lines, strict=True), strict=True))
+    return tables.markdown(columns, titles)
+
+
+def _published(rows, source, metric, batch, name, remark):
+    """Return one line of the table: the rows of one source, in its order."""
+    rows = [
+        row
+        for row in rows
+        if row["source"].startswith(source)
+        and row["metric"] == metric
+        and batch in (None, row["batch_size"])
+        and not re.match(r"\d+x ", row["device"])
+    ]
+    if not rows:
+        raise UserError(f"docs/published.csv: no rows of {source} with {metric}")
+    first = rows[0]
+    start = float(first["value"])
+    said = [f"{first['technique']} {start:,g} {first['unit']}"]
+    for row in rows[1:]:
+        value = float(row["value"])
+        ratio = value / start if metric == "throughput" else start / value
+        said.append(f"{row['technique']} {ratio:.2f}x")
+    device = re.sub(r" \(.*", "", first["device"])
+    shape = f"{first['batch_size']}x{first['seq_len']}"
+    link = f"[{name}]({first['url'].split(' ')[0]}), {remark}"
+    return device, f"{first['model']}, {shape}", "; ".join(said), link
+
+
+def rungs():
+    """Return the ladder as a list, a line a rung."""
+    return "\n".join(f"- {_link(t, '')}: {_summary(t)}" for t in ladder.group("ladder"))
+
+
+def techniques():
+    """Return docs/TECHNIQUES.md: a table with a row a script, and a section for each."""
+    known = ladder.techniques()
+    text = []
+    for title, where in (("The ladder", True), ("Beyond the ladder", False)):
+        chosen = [t for t in known.values() if t.at_top_level is where]
+        columns = {
+            "technique": [f"[{_broken(t.name)}](#{t.name.lower()})" for t in chosen],
+            "mechanism": [_summary(t).replace("|", "\\|") for t in chosen],
+            "gains": [", ".join(t.facts.gains) for t in chosen],
+        }
+        text += [f"## {title}", tables.markdown(columns, columns)]
+        text += [_section(t) for t in chosen]
+    return "\n\n".join(text)
+
+
+def _section(technique):
+    """Return the facts of a script under a heading of its name."""
+    facts = technique.facts.texts
+    parent = facts["Parent"]
+    parent = "none" if parent == "none" else f"[{parent}](#{parent.lower()})"
+    lines = [f"### {technique.name}", "", f"{_link(technique, '../', 'Script')}; parent: {parent}."]
+    lines.append("")
+    lines += [f"- {name}: {facts[name]}" for name in ladder.FACTS[1:]]
+    return "\n".join(lines)
+
+
+def _link(technique, up, text=None):
+    path = technique.path.relative_to(paths.ROOT).as_posix()
+    return f"[{text or technique.name}]({up}{path})"
+
+
+def _summary(technique):
+    """Return a script's first line without its full stop."""
+    return technique.headline.removesuffix(".")
+
+
+def targets():
+    """Return the Makefile's targets as tables, one a section of its help."""
+    text = []
+    for line in (paths.ROOT / "Makefile").read_text().splitlines():
+        if section := re.match(r"##@ (.*)", line):
+            text.append((section[1], "", ""))
+        elif target := re.match(r"([\w-]+):[^=]*## (.*)", line):
+            text.append((text[-1][0], f"`make {target[1]}`", target[2]))
+    parts = []
+    for section, lines in groupby(text, key=lambda line: line[0]):
+        lines = [line for line in lines if line[1]]
+        columns = {"command": [line[1] for line in lines], "meaning": [line[2] for line in lines]}
+        parts += [f"### {section}", tables.markdown(columns, columns)]
+    return "\n\n".join(parts)
+
+
+def variables():
+    """Return the Makefile's variables as tables: settings of every run, of commands, of train."""
+    titles = {
+        "# Settings": "Settings of a run",
+        "# Not settings": "Variables of single commands",
+        "# For train": "Variables of `make train`",
+    }
+    text, lines = [], []
+    for line in (paths.ROOT / "Makefile").read_text().splitlines():
+        for start, title in titles.items():
+            if line.startswith(start):
+                lines = []
+                text.append((title, lines))
+        if variable := re.match(r"([A-Z_]+) *\?= *(.*?) *## (.*)", line):
+            lines.append(variable.groups())
+    parts = []
+    for title, lines in text:
+        names, defaults, meanings = zip(*lines, strict=True)
+        columns = {
+            "variable": [_broken(name) for name in names],
+            "default": defaults,
+            "meaning": [tables.cell(meaning) for meaning in meanings],
+        }
+        parts += [f"### {title}", tables.markdown(columns, columns)]
+    return "\n\n".join(parts)
+
+
+PARTS = {  # page, its generated parts by name; those of rows take rows and records
+    "README.md": {"ladder": ladder_table, "published": published, "rungs": rungs},
+    "docs/RESULTS.md": {"results": results},
+    "docs/TECHNIQUES.md": {"techniques": techniques},
+    "docs/COMMANDS.md": {"targets": targets, "variables": variables},
+}
+OF_ROWS = (ladder_table, results)
+
+
+def part(text, name):
+    """Return what stands between the marks of a part, or None without two marks."""
+    parts = text.split(f"<!-- {name} -->")
+    return parts[1].strip() if len(parts) == 3 else None
+
+
+def write(rows, records):
+    """Write every generated part into its page. Return the pages."""
+    for page, parts in PARTS.items():
+        path = paths.ROOT / page
+        text = path.read_text()
+        for name, make in parts.items():
+            made = make(rows, records) if make in OF_ROWS else make()
+            pieces = text.split(mark := f"<!-- {name} -->")
+            if len(pieces) != 3:
+                raise UserError(f"{page}: needs the mark {mark} twice")
+            text = f"{pieces[0]}{mark}\n{made}\n{mark}{pieces[2]}"
+        path.write_text(text)
+    return list(PARTS)
