@@ -1,8 +1,8 @@
 """Plain float32, every formula as it is written: the baseline of all comparisons.
 
-Every matrix product runs in full float32, which a GPU computes outside its tensor cores.
-Attention writes T x T scores to memory and reads them back, several times over. Every
-operation is a separate kernel, launched from Python.
+Every matrix product runs in full float32, which a GPU computes outside its tensor cores. Attention
+writes T x T scores to memory and reads them back, several times over. Every operation is a separate
+kernel, launched from Python.
 
 Parent: none
 Needs:  nothing

@@ -1,8 +1,8 @@
 """Float32 matrix products on tensor cores, with inputs rounded to TF32.
 
 TF32 keeps float32's 8 exponent bits and 10 of its 23 mantissa bits; products are still summed in
-float32. Tensor cores multiply small matrices in one instruction; ordinary units multiply number
-by number. Storage stays float32, so memory traffic and peak memory do not change.
+float32. Tensor cores multiply small matrices in one instruction; ordinary units multiply number by
+number. Storage stays float32, so memory traffic and peak memory do not change.
 
 Parent: no_optimization
 Needs:  tf32; most CPUs have no equivalent

@@ -1,9 +1,9 @@
 """Deterministic kernels: the same seed gives the same losses to the last bit.
 
 Floating-point sums depend on their order. Kernels that add from many threads to one address, as in
-the gradients of the embedding and of FlashAttention, add in arbitrary order, and run-time benchmarks
-may select another kernel in the next run. Here torch uses kernels with a fixed order, or sorts
-before it adds, and Inductor selects by rule instead of by benchmark.
+the gradients of the embedding and of FlashAttention, add in arbitrary order, and run-time
+benchmarks may select another kernel in the next run. Here torch uses kernels with a fixed order, or
+sorts before it adds, and Inductor selects by rule instead of by benchmark.
 
 Parent: fused_optimizer
 Needs:  tf32, bfloat16, compile; an operation without such a kernel raises

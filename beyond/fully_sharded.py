@@ -2,9 +2,9 @@
 
 Before a block computes, an all-gather collects its weights; afterwards they are freed. In the
 backward pass a reduce-scatter gives each process the mean gradients of its own shard, and its AdamW
-updates that shard only. The next block's weights arrive while this one computes. Blocks are compiled
-one by one, between these exchanges, and the loss separately. The embedding and the head share one
-tensor, so it belongs to the root module and stays gathered during the whole step.
+updates that shard only. The next block's weights arrive while this one computes. Blocks are
+compiled one by one, between these exchanges, and the loss separately. The embedding and the head
+share one tensor, so it belongs to the root module and stays gathered during the whole step.
 
 Parent: asynchronous_logging
 Needs:  tf32, bfloat16, compile, distributed; several GPUs for a gain:

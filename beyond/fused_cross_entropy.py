@@ -1,9 +1,9 @@
 """Cross-entropy in one Triton kernel that writes the gradient over the logits.
 
 The logits are the largest tensor of a step. Each Triton program takes one row: it reads the row for
-the maximum and the sum of the softmax, reads it again while it is still in the cache, and overwrites
-it with the gradient, softmax minus 1 at the target. Arithmetic is float32, in registers; memory
-traffic is one read and one write of the row. The backward pass only multiplies by a factor.
+the maximum and the sum of the softmax, reads it again while it is still in the cache, and
+overwrites it with the gradient, softmax minus 1 at the target. Arithmetic is float32, in registers;
+memory traffic is one read and one write of the row. The backward pass only multiplies by a factor.
 
 Parent: padded_vocabulary
 Needs:  tf32, bfloat16, compile, triton

@@ -1,8 +1,8 @@
 """8-bit AdamW with moments in managed memory, which move to the host under pressure.
 
 Managed memory has one address for GPU and host, and its pages lie where they were used last. While
-everything fits, the moments stay on the GPU. When an allocation does not fit, the driver moves pages
-of moments to the host, and back for the update. A peak that would end the run costs transfers
+everything fits, the moments stay on the GPU. When an allocation does not fit, the driver moves
+pages of moments to the host, and back for the update. A peak that would end the run costs transfers
 instead.
 
 Parent: 8bit_optimizer

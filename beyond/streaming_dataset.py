@@ -1,8 +1,8 @@
 """Text streamed, tokenized and cut into batches by the workers during training.
 
 Nothing is prepared: no download of a corpus, no tokens on disk. As long as the workers make a batch
-in less time than a step takes, the device does not wait. The column data_ms holds the wait for data;
-a run whose wait exceeds a tenth of its time has a note.
+in less time than a step takes, the device does not wait. The column data_ms holds the wait for
+data; a run whose wait exceeds a tenth of its time has a note.
 
 Parent: prefetching_loader
 Needs:  tf32, bfloat16, compile, text, package datasets, package tiktoken

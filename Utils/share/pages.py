@@ -17,9 +17,10 @@ PUBLISHED = paths.ROOT / "docs" / "published.csv"
 SHOWN = (
     ("build-nanogpt", "step time", None, "build-nanogpt", "rounded in the source"),
     ("rasbt/", "throughput", None, "LLMs-from-scratch", "last rung: larger batch"),
-    ("gilesthomas.com", "throughput", None, "gilesthomas.com", "not cumulative; batch 6 with AMP"),
-    ("abdo-ashraf/", "median step time", "256", "Optimizing-GPU-Utilization", "not GPT-2: a translation model"),
+    ("gilesthomas.com", "throughput", None, "gilesthomas.com", "not cumulative; AMP with batch 6"),
+    ("abdo-ashraf/", "median step time", "256", "Optimizing-GPU-Utilization", "another model"),
 )
+EXAMPLE = "flash_attention"  # whose diff the README shows
 DIFFERENT = ("faster", "slower")  # verdicts that are set in bold
 
 
@@ -115,7 +116,7 @@ def published():
     with PUBLISHED.open(newline="") as file:
         rows = list(csv.DictReader(file))
     lines = [_published(rows, *shown) for shown in SHOWN]
-    titles = ("device", "model and batch", "measured, with the speedup over the first", "source")
+    titles = ("device and model", "measured, then speedup over the first", "source")
     columns = dict(zip(titles, zip(*lines, strict=True), strict=True))
     return tables.markdown(columns, titles)
 
@@ -140,14 +141,22 @@ def _published(rows, source, metric, batch, name, remark):
         ratio = value / start if metric == "throughput" else start / value
         said.append(f"{row['technique']} {ratio:.2f}x")
     device = re.sub(r" \(.*", "", first["device"])
-    shape = f"{first['batch_size']}x{first['seq_len']}"
-    link = f"[{name}]({first['url'].split(' ')[0]}), {remark}"
-    return device, f"{first['model']}, {shape}", "; ".join(said), link
+    shape = f"batch {first['batch_size']} of {first['seq_len']} tokens"
+    link = f"[{name}]({first['url'].split(' ')[0]}); {remark}"
+    text = "; ".join(said).replace("/", "/<wbr>").replace("_", "_<wbr>")
+    return f"{device}: {first['model']}, {shape}", text, link
 
 
 def rungs():
     """Return the ladder as a list, a line a rung."""
     return "\n".join(f"- {_link(t, '')}: {_summary(t)}" for t in ladder.group("ladder"))
+
+
+def one_diff():
+    """Return the diff of EXAMPLE against its parent."""
+    technique = ladder.get(EXAMPLE)
+    lines = ladder.diff(technique, ladder.get(technique.parent), context=1)
+    return "\n".join(["```diff", *lines, "```"])
 
 
 def techniques():
@@ -231,7 +240,7 @@ def variables():
 
 
 PARTS = {  # page, its generated parts by name; those of rows take rows and records
-    "README.md": {"ladder": ladder_table, "published": published, "rungs": rungs},
+    "README.md": {"ladder": ladder_table, "published": published, "diff": one_diff, "rungs": rungs},
     "docs/RESULTS.md": {"results": results},
     "docs/TECHNIQUES.md": {"techniques": techniques},
     "docs/COMMANDS.md": {"targets": targets, "variables": variables},
