@@ -384,12 +384,12 @@ def test_memory_limits_and_cost_come_from_the_records(read):
     assert line.joules_per_million == pytest.approx(500 * 10)
     assert line.kwh_per_billion == pytest.approx(0.5 * 1e9 / 100_000 / 3600)
     text = tables.table(rows, records=records, price=2.5)
-    memory = cells_of(text, "Memory at its peak, by kind")["no_optimization"]
+    memory = cells_of(text, "Peak memory by kind")["no_optimization"]
     assert memory["optimizer state (MiB)"] == "950" and memory["peak (GiB)"] == "0.88"
     assert "held by torch (MiB)" not in memory
-    limits = cells_of(text, "How far from the limit")["no_optimization"]
-    assert limits["of the measured ceiling"] == "200%" and limits["still to be had"] == "4.0x"
-    cost = cells_of(text, "What a billion tokens take")["no_optimization"]
+    limits = cells_of(text, "Distance from the limit")["no_optimization"]
+    assert limits["of the measured ceiling"] == "200%" and limits["headroom"] == "4.0x"
+    cost = cells_of(text, "Cost of 10^9 tokens")["no_optimization"]
     assert cost["cost of 10^9 tokens at 2.50 an hour"] == "6.94" and cost["mean power (W)"] == "500"
 
 
@@ -428,8 +428,8 @@ def test_on_a_page_all_but_the_ladders_speed_is_folded(read):
 
 def test_without_records_what_is_not_known_is_left_out(read):
     text = tables.table(read(rows_of("no_optimization", [9, 9, 100])))
-    assert "Memory at its peak" not in text and "from the limit" not in text
-    assert list(cells_of(text, "What a billion tokens take")["no_optimization"]) == [
+    assert "Peak memory by kind" not in text and "from the limit" not in text
+    assert list(cells_of(text, "Cost of 10^9 tokens")["no_optimization"]) == [
         "hours for 10^9 tokens"
     ]
 
@@ -476,10 +476,10 @@ def test_compiling_has_paid_when_its_extra_warm_up_is_saved(own, steps, read):
     lines = summarize(rows, records)
     assert lines.break_even_steps["torch_compile"] == steps
     assert lines.break_even_steps.drop("torch_compile").isna().all()  # flash's parent compiles too
-    cells = cells_of(tables.table(rows, records=records), "How far from the limit")
+    cells = cells_of(tables.table(rows, records=records), "Distance from the limit")
     assert cells["torch_compile"]["compiled"] == "1 graph, cold cache; 2 recompiled"
     text = {49: "49 steps", np.inf: "never", 0: "0 steps"}[steps]
-    assert cells["torch_compile"]["has paid after"] == text
+    assert cells["torch_compile"]["breaks even after"] == text
 
 
 def test_whether_compiling_pays_is_left_open_where_the_interval_leaves_it_open(read):

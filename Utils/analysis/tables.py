@@ -7,7 +7,6 @@ from tabulate import tabulate
 from Utils.analysis import intervals, selection
 from Utils.analysis.intervals import NO_INTERVAL
 from Utils.analysis.summary import MEMORY_KINDS, summarize
-from Utils.base import ladder
 from Utils.base.ladder import BASELINE
 from Utils.base.text import number
 
@@ -86,26 +85,23 @@ def break_even_text(line):
     return "never" if np.isinf(line.break_even_steps) else f"{line.break_even_steps:,.0f} steps"
 
 
-def table(rows, left_out="", records=None, price=None, folded=False):
+def table(rows, left_out="", records=None, price=None):
     """The selected rows as GitHub-markdown tables with captions: speed and loss; memory; how far
     from the limit; what a billion tokens take. A string.
 
-    records: as for `summarize`. price: of an hour of this device, in any currency. folded: for a
-    page, where all but the ladder's speed and loss opens on a click.
+    records: as for `summarize`. price: of an hour of this device, in any currency.
     """
     summary = summarize(rows, records)
     speed, memory, limits, cost = columns(summary, price)
     measured = summary.median_ms.notna().to_numpy()
-    beyond = summary.index.isin(ladder.beyond()) & folded
     sections = [
-        _shown(_only(speed, ~beyond)),
+        _shown(speed),
         _caption(rows, summary),
         *over_parents(summary),
         *([left_out] if left_out else []),
-        *_section("Beyond the ladder", speed, beyond, folded),
-        *_section("Memory at its peak, by kind", memory, measured, folded, "weights (MiB)"),
-        *_section("How far from the limit", limits, measured, folded, "products in"),
-        *_section("What a billion tokens take", cost, measured, folded),
+        *_section("Peak memory by kind", memory, measured, "weights (MiB)"),
+        *_section("Distance from the limit", limits, measured, "products in"),
+        *_section("Cost of 10^9 tokens", cost, measured),
     ]
     return "\n\n".join(sections)
 
@@ -149,13 +145,13 @@ def columns(summary, price=None):
         "technique": list(summary.index),
         "first step (s)": column("first_step_s", ".1f"),
         "compiled": _compiled(summary),
-        "has paid after": [break_even_text(line) for line in lines],
+        "breaks even after": [break_even_text(line) for line in lines],
         "products in": [cell(precision) for precision in summary.precision],
         "TFLOP/s": column("tflops", ",.3g"),
         "of the measured ceiling": column("ceiling_share", ".0%"),
         "MFU (of the datasheet)": column("mfu", ".0%"),
         "modelled floor (ms)": column("floor_ms", ",.1f"),
-        "still to be had": [f"{x}x" if x else "" for x in column("floor_speedup", ".1f")],
+        "headroom": [f"{x}x" if x else "" for x in column("floor_speedup", ".1f")],
     }
     cost = {
         "technique": list(summary.index),
@@ -170,14 +166,11 @@ def columns(summary, price=None):
     return speed, memory, limits, cost
 
 
-def _section(title, columns, kept, folded=False, needed="technique"):
+def _section(title, columns, kept, needed="technique"):
     """Title and table of the techniques to be kept; nothing where `needed` is not known."""
     columns = _only(columns, kept)
     if not any(columns[needed]):
         return []
-    if folded:
-        opening = f"<details>\n<summary>{title}</summary>"
-        return [opening, _shown(columns), "</details>"]
     return [f"{title}:", _shown(columns)]
 
 

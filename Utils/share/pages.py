@@ -16,10 +16,20 @@ PUBLISHED = paths.ROOT / "docs" / "published.csv"
 # Of docs/published.csv: beginning of the source, metric, batch size or any, what to say of it.
 SHOWN = (
     ("build-nanogpt", "step time", None, "build-nanogpt", "rounded in the source"),
-    ("rasbt/", "throughput", None, "LLMs-from-scratch", "last rung: larger batch"),
-    ("gilesthomas.com", "throughput", None, "gilesthomas.com", "not cumulative; AMP with batch 6"),
+    ("rasbt/", "throughput", None, "LLMs-from-scratch", "head not tied"),
+    ("gilesthomas.com", "throughput", None, "Giles Thomas", "not cumulative; AMP with batch 6"),
     ("abdo-ashraf/", "median step time", "256", "Optimizing-GPU-Utilization", "another model"),
 )
+RESULTS = {  # tables of docs/RESULTS.md, with the beginnings of their columns' titles
+    "Speed": ("median", "p20", "tokens", "speedup", "over"),
+    "Loss": ("loss", "what it computes"),
+    "Quality and notes": ("status", "quality", "note"),
+    "Peak memory by kind": ("weights", "gradients", "optimizer", "rest", "peak (", "held", "used"),
+    "Compilation": ("first step", "compiled", "breaks even"),
+    "Distance from the limit": ("products", "TFLOP", "of the", "MFU", "modelled", "headroom"),
+    "Cost of 10^9 tokens": ("hours", "mean power", "kWh", "J for"),
+}
+LEFT = {"technique", "status", "quality", "note", "what it computes", "compiled"}
 EXAMPLE = "flash_attention"  # whose diff the README shows
 DIFFERENT = ("faster", "slower")  # verdicts that are set in bold
 
@@ -61,15 +71,16 @@ def _ratio(line, prefix):
     if not prefix and line.name == ladder.BASELINE:
         return text.split(" ")[0]
     ratio, space, interval = text.partition(" ")
-    bold = line.get(f"{prefix}verdict") in DIFFERENT
-    return f"**{ratio}**{space}{interval}" if bold else text
+    bold = "**" if line.get(f"{prefix}verdict") in DIFFERENT else ""
+    return f"{bold}{ratio}{bold}{space}{interval}"
 
 
 def _loss(line):
-    """Return the verdict on the loss: exact, better, worse, indistinguishable, diverged."""
+    """Return the verdict on the loss, in the words of the other verdicts."""
     if line.loss_verdict == "diverged" or line.parity in ("model changed", "other batches"):
         return line.loss_verdict if line.loss_verdict == "diverged" else line.parity
     known = line.parity if line.parity == "exact" else line.loss_verdict
+    known = "no detectable difference" if known == "indistinguishable" else known
     return known if isinstance(known, str) else ""
 
 
@@ -81,24 +92,14 @@ def _broken(name):
 def results(rows, records):
     """Return all tables of docs/RESULTS.md, none wider than a page."""
     summary = summarize(rows, records)
-    speed, *others = tables.columns(summary)
-    speed["technique"] = [_broken(name) for name in summary.index]
+    columns = {}
+    for table in tables.columns(summary):
+        columns |= table
+    columns["technique"] = [_broken(name) for name in summary.index]
     measured = summary.median_ms.notna().to_numpy()
-    sections = [
-        ("Speed", ("median", "p20", "tokens", "speedup", "over"), speed, measured),
-        ("Loss", ("loss", "what it computes"), speed, measured),
-        ("Quality and notes", ("status", "quality", "note"), speed, measured | True),
-        *(
-            (title, tuple(columns), columns | {"technique": speed["technique"]}, measured)
-            for title, columns in zip(
-                ("Peak memory by kind", "Distance from the limit", "Cost of 10^9 tokens"),
-                others,
-                strict=True,
-            )
-        ),
-    ]
     text = [selection.describe(rows) + ".", *tables.over_parents(summary)]
-    for title, starts, columns, kept in sections:
+    for title, starts in RESULTS.items():
+        kept = measured | (title == "Quality and notes")
         chosen = {
             name: [cell for cell, keep in zip(cells, kept, strict=True) if keep]
             for name, cells in columns.items()
@@ -106,8 +107,7 @@ def results(rows, records):
         }
         shown = {name: cells for name, cells in chosen.items() if any(cells)}
         if len(shown) > 1:
-            words = {"technique", "status", "quality", "note", "what it computes", "compiled"}
-            text += [f"## {title}", tables.markdown(shown, words)]
+            text += [f"## {title}", tables.markdown(shown, LEFT)]
     return "\n\n".join(text)
 
 
@@ -143,7 +143,7 @@ def _published(rows, source, metric, batch, name, remark):
     device = re.sub(r" \(.*", "", first["device"])
     shape = f"batch {first['batch_size']} of {first['seq_len']} tokens"
     link = f"[{name}]({first['url'].split(' ')[0]}); {remark}"
-    text = "; ".join(said).replace("/", "/<wbr>").replace("_", "_<wbr>")
+    text = re.sub(r"(?<=\w)[/_+](?=\w)", r"\g<0><wbr>", "; ".join(said))
     return f"{device}: {first['model']}, {shape}", text, link
 
 
@@ -167,8 +167,9 @@ def techniques():
         chosen = [t for t in known.values() if t.at_top_level is where]
         columns = {
             "technique": [f"[{_broken(t.name)}](#{t.name.lower()})" for t in chosen],
-            "mechanism": [_summary(t).replace("|", "\\|") for t in chosen],
-            "gains": [", ".join(t.facts.gains) for t in chosen],
+            "mechanism, and what it gains": [
+                f"{tables.cell(t.headline)} *{', '.join(t.facts.gains)}*" for t in chosen
+            ],
         }
         text += [f"## {title}", tables.markdown(columns, columns)]
         text += [_section(t) for t in chosen]
@@ -231,8 +232,9 @@ def variables():
     for title, lines in text:
         names, defaults, meanings = zip(*lines, strict=True)
         columns = {
-            "variable": [_broken(name) for name in names],
-            "default": defaults,
+            "variable": [
+                f"{_broken(name)}={default}" for name, default in zip(names, defaults, strict=True)
+            ],
             "meaning": [tables.cell(meaning) for meaning in meanings],
         }
         parts += [f"### {title}", tables.markdown(columns, columns)]
