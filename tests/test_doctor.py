@@ -118,10 +118,10 @@ def test_it_takes_little_of_two_cores(here):
 
 
 def test_json_has_the_keys_that_are_documented(here):
-    method = (paths.ROOT / "docs" / "METHOD.md").read_text()
+    page = (paths.ROOT / "docs" / "COMMANDS.md").read_text()
     for kind in (here.findings, here.techniques, here.advice):
         for key in kind[0]:
-            assert f"`{key}`" in method
+            assert f"`{key}`" in page
     for finding in here.findings:
         assert finding["state"] in ("ok", "note", "fault") and finding["what"]
 

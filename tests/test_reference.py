@@ -1,4 +1,4 @@
-"""The results that the README shows are the committed ones, and are fit to be shown."""
+"""The results that README and docs/ show are the committed ones, and are fit to be shown."""
 
 import io
 import json
@@ -8,10 +8,10 @@ import pytest
 from PIL import Image
 
 from tests.rows import committed
-from Utils.analysis import selection, tables
+from Utils.analysis import selection
 from Utils.analysis.summary import summarize
-from Utils.base import paths, results
-from Utils.commands.table import MARK
+from Utils.base import ladder, paths, results
+from Utils.share import pages
 
 
 @pytest.fixture(scope="module")
@@ -26,9 +26,12 @@ def records(rows):
     return {i: json.loads(committed(f"runs/{i}.json")) for i in rows.run_id.unique()}
 
 
-def test_the_readmes_tables_are_made_from_them(rows, records):
-    shown = committed("README.md").decode().split(MARK)[1].strip()
-    assert shown == tables.table(rows, records=records, folded=True)
+def test_the_tables_of_the_pages_are_made_from_them(rows, records):
+    for page, parts in pages.PARTS.items():
+        for name, make in parts.items():
+            if make in pages.OF_ROWS:
+                shown = pages.part(committed(page).decode(), name)
+                assert shown == make(rows, records), f"{page}: {name}"
 
 
 def words_of(chart):
@@ -39,11 +42,13 @@ def words_of(chart):
 
 def test_the_charts_are_drawn_from_them(rows):
     described = selection.describe(rows)
-    for chart in ("step_times", "heatmap", "speedup", "memory"):
+    for chart in ("step_times", "heatmap", "speedup", "speedup_beyond", "memory"):
         assert described in words_of(chart)
-    bars = words_of("speedup")
-    for value in summarize(rows).speedup.dropna():
-        assert f"{value:.2f}x" in bars
+    speedups, beyond = summarize(rows).speedup.dropna(), ladder.beyond()
+    for name, value in speedups.items():
+        bars = words_of("speedup_beyond" if name in beyond else "speedup")
+        assert name in bars and f"{value:.2f}x" in bars
+    assert not any(name in words_of("speedup") for name in beyond)
 
 
 def test_they_come_from_a_clean_tree_in_three_rounds_or_more(rows):

@@ -3,17 +3,15 @@
 import io
 import itertools
 import json
-import os
 import re
-import shutil
 import subprocess
 import tarfile
 from html import unescape
 
 import pandas as pd
 import pytest
-from playwright.sync_api import sync_playwright
 
+from tests.browser import chromium  # noqa: F401  (a fixture)
 from tests.rows import rows_of
 from Utils.analysis import compare, recipe, selection, tables
 from Utils.analysis.summary import MEMORY_KINDS, summarize
@@ -25,8 +23,6 @@ from Utils.draw import compare_page, report_page, svg
 from Utils.draw.page import PAGES
 from Utils.draw.svg import LEVELS
 
-FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run")
-FLAGS += ("--disable-background-networking", "--disable-component-update", "--disable-sync")
 SCREENS = [*itertools.product((1280, 390), ("light", "dark"))]
 STYLE = (PAGES / "page.css").read_text()
 
@@ -34,21 +30,8 @@ STYLE = (PAGES / "page.css").read_text()
 # The page in a browser --------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def chromium():
-    path = shutil.which("chromium") or shutil.which("chromium-browser")
-    if path is None:
-        # CI sees to it that there is one; on a machine without, the others still prove something.
-        assert not os.environ.get("CI"), "no chromium here, so the page is not looked at"
-        pytest.skip("no chromium here: the page is not opened in one")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=list(FLAGS))
-        yield browser
-        browser.close()
-
-
 @pytest.fixture
-def opened(chromium, tmp_path):
+def opened(chromium, tmp_path):  # noqa: F811
     """Opens a page's HTML, or a file, and fails where anything went wrong in it."""
     contexts, wrong = [], []
 

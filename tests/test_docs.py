@@ -1,0 +1,177 @@
+"""README and docs/: lengths, links, commands, generated parts, and tables as GitHub shows them."""
+
+import html
+import importlib.util
+import re
+import subprocess
+
+import pytest
+import yaml
+
+from tests.browser import chromium  # noqa: F401  (a fixture)
+from Utils.base import ladder, paths, results
+from Utils.share import pages
+
+PAGES = [
+    paths.ROOT / name
+    for name in subprocess.run(
+        ["git", "-C", str(paths.ROOT), "ls-files", "*.md"], capture_output=True, text=True
+    ).stdout.split()
+]
+MAKEFILE = (paths.ROOT / "Makefile").read_text()
+TARGETS = {*re.findall(r"^([\w-]+):(?!=)", MAKEFILE, re.MULTILINE), *ladder.techniques()}
+TARGETS |= {"all", "beyond", "everything"}
+VARIABLES = {*re.findall(r"^([A-Z_]+) *\?=", MAKEFILE, re.MULTILINE), "PYTHON", "PATIENCE_S"}
+# A page of GitHub at its usual width, and what its style sheet says of tables.
+WIDTH, STYLE = (
+    1012,
+    """
+body { margin: 0; font: 16px/1.5 sans-serif }
+article { box-sizing: border-box; max-width: 1012px; margin: auto; padding: 32px }
+table { display: block; width: max-content; max-width: 100%; overflow: auto }
+table { border-collapse: collapse }
+td, th { padding: 6px 13px; border: 1px solid }
+code { font: 85% monospace }
+""",
+)
+
+
+def by_page(test):
+    names = [page.relative_to(paths.ROOT).as_posix() for page in PAGES]
+    return pytest.mark.parametrize("page", PAGES, ids=names)(test)
+
+
+def code_of(page):
+    """The code of a page: its blocks and what stands between backticks."""
+    text = page.read_text()
+    blocks = re.findall(r"^```\w*\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    prose = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+    return "\n".join([*blocks, *re.findall(r"`([^`\n]+)`", prose)])
+
+
+def anchors(page):
+    """The anchors that GitHub gives to a page's headings."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    titles = re.findall(r"^#+ (.*)", text, re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def test_the_first_page_and_the_method_are_short():
+    for name in ("README.md", "docs/METHOD.md"):
+        assert len((paths.ROOT / name).read_text().splitlines()) <= 150, name
+
+
+def test_each_finding_is_short_and_in_the_table_of_contents():
+    contents, *findings = (paths.ROOT / "docs/LOG.md").read_text().split("\n### ")
+    assert findings
+    for finding in findings:
+        title, *lines = finding.split("\n## ")[0].splitlines()
+        assert len([line for line in lines if line.strip()]) <= 15, title
+        assert f"[{title}](#" in contents, title
+
+
+@by_page
+def test_every_link_resolves(page):
+    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+        if re.match(r"https?://", target):
+            continue
+        name, _, anchor = target.partition("#")
+        path = page.parent / name if name else page
+        assert path.exists(), target
+        assert not anchor or anchor in anchors(path), target
+
+
+@by_page
+def test_every_command_exists(page):
+    code = code_of(page)
+    for line in re.findall(r"(?<![\w.])make (?!-)([^\n`#|;]+)", code):
+        words = line.split()
+        for word in words:
+            name, sets, _ = word.partition("=")
+            if sets and name.isupper():
+                assert name in VARIABLES, line
+        if "=" not in words[0]:
+            assert words[0] in TARGETS, line
+    for module in re.findall(r"python3? -m ([\w.]+)", code):
+        beginning = module.removesuffix(".NAME")
+        assert module == "beyond.NAME" or importlib.util.find_spec(beginning), module
+    for script in re.findall(r"python3? (\w+\.py)", code):
+        assert (paths.ROOT / script).exists(), script
+
+
+@by_page
+def test_no_page_names_a_file_that_is_gone(page):
+    for path in re.findall(
+        r"(?<![\w/.])((?:Utils|tests|beyond|docs|pretraining)/[\w/]+\.\w+)", code
+    ):
+        assert (paths.ROOT / path).exists(), path
+
+
+def test_generated_parts_are_up_to_date():
+    for page, parts in pages.PARTS.items():
+        text = (paths.ROOT / page).read_text()
+        for name, make in parts.items():
+            shown = pages.part(text, name)
+            assert shown, f"{page}: {name}"
+            if make not in pages.OF_ROWS:  # these are held against committed rows elsewhere
+                assert shown == make(), f"{page}: {name}; make readme writes it"
+
+
+def test_every_column_is_explained():
+    page = (paths.ROOT / "docs/COMMANDS.md").read_text().replace("<wbr>", "")
+    table = page[page.index("| column |") :]
+    names = re.findall(r"^\| ([\w, ]+) \|", table, re.MULTILINE)[1:]
+    assert ", ".join(names).split(", ") == list(results.COLUMNS)
+
+
+def test_published_figures_have_a_source():
+    table = pages.published()
+    assert table.count("](https://") == len(pages.SHOWN) == len(table.splitlines()) - 2
+    assert "+TF32 3.00x" in table and "+larger batch 11.35x" in table
+
+
+def tables_of(page):
+    """The tables of a page in HTML."""
+    lines = page.read_text().splitlines()
+    for i, line in enumerate(lines):
+        if not re.fullmatch(r"\|[:| -]+\|", line):
+            continue
+        rows = [lines[i - 1]]
+        for row in lines[i + 1 :]:
+            if not row.startswith("|"):
+                break
+            rows.append(row)
+        cells = [re.split(r"(?<!\\)\|", row)[1:-1] for row in rows]
+        yield "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in cells)
+
+
+def _cell(text):
+    text = html.escape(text.strip(), quote=False).replace("&lt;wbr&gt;", "<wbr>")
+    text = re.sub(r"\[(.*?)\]\(.*?\)", r"\1", text)
+    text = re.sub(r"\*\*(.*?)\*\*", r"<b>\1</b>", text)
+    text = re.sub(r"`(.*?)`", r"<code>\1</code>", text)
+    return f"<td>{text}</td>"
+
+
+def test_no_table_is_wider_than_a_page_of_github(chromium):  # noqa: F811
+    shown = [(page, table) for page in PAGES for table in tables_of(page)]
+    assert len(shown) > 15
+    body = "".join(f"<table>{table}</table>" for _, table in shown)
+    opened = chromium.new_page(viewport={"width": WIDTH, "height": 800})
+    opened.set_content(f"<style>{STYLE}</style><article>{body}</article>")
+    sizes = opened.evaluate(
+        "[...document.querySelectorAll('table')].map(t => [t.scrollWidth, t.clientWidth])"
+    )
+    opened.close()
+    for (page, table), (needed, there) in zip(shown, sizes, strict=True):
+        assert needed <= there, f"{page.name}: {needed - there} px too wide: {table[:120]}"
+
+
+def test_workflows_and_forms_can_be_read_and_run_commands_that_exist():
+    github = paths.ROOT / ".github"
+    files = [*github.glob("*/*.yml")]
+    assert {file.name for file in files} >= {"test.yml", "submission.yml", "field_report.yml"}
+    for file in files:
+        assert isinstance(yaml.safe_load(file.read_text()), dict), file
+    for module in re.findall(r"-m (Utils[\w.]+)", "".join(file.read_text() for file in files)):
+        assert importlib.util.find_spec(module), module
