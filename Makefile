@@ -15,7 +15,7 @@ DEVICE       ?= auto         ## auto, cpu, cuda, cuda:N or mps
 SEED         ?= 0            ## seed of weights and batches; round r uses SEED + r
 ROUNDS       ?= 1            ## runs per script, interleaved; intervals need 2 or more
 RESULTS_FILE ?= results.csv  ## file that rows are appended to
-# Not settings of each script, but variables of single commands:
+# Not settings of each script:
 BUCKET_MB    ?= 25           ## ddp, scaling, profile: MiB of gradients per all-reduce
 PLOTSPREFIX  ?=              ## plots, ablate, compare, profile, scaling, gallery: prefix of the charts' file names
 DEVICE_NAME  ?=              ## plots, table, report, recipe, submit, field-report: part of a device's name; default: the newest run's
@@ -33,8 +33,8 @@ A            ?=              ## compare, report: a results file, or FILE:WORDS, 
 B            ?=              ## compare, report: the same for the other side, as in B=results.csv:2.13
 RECIPE       ?=              ## recipe: the script to write; default .cache/recipe/recipe.py
 CHECK        ?=              ## submit: a file to check instead of making one
-RUN          ?=              ## recipe: 1 runs the recipe beside the baseline and the fastest
 TORCH        ?=              ## virtual-gpu: another torch, as in 2.11, or newest
+RUN          ?=              ## recipe: 1 runs the recipe beside the baseline and the fastest
 
 # For train, whose defaults for STEPS, MODEL and the rest are its own:
 TOKENS_PER_STEP ?=           ## of all ranks and accumulated batches; default 524288 on a GPU
@@ -56,9 +56,9 @@ FLAGS = $(call flag,steps,$(STEPS)) $(call flag,warmup,$(WARMUP)) \
         $(call flag,batch-size,$(BATCH_SIZE)) $(call flag,seq-len,$(SEQ_LEN)) \
         $(call flag,model,$(MODEL)) $(call flag,dataset,$(DATASET)) \
         $(call flag,device,$(DEVICE)) $(call flag,seed,$(SEED)) \
-        $(call flag,bucket-mb,$(BUCKET_MB)) \
-        $(call flag,rounds,$(ROUNDS)) $(call flag,results-file,$(RESULTS_FILE)) \
-        $(call flag,plotsprefix,$(PLOTSPREFIX))
+        $(call flag,rounds,$(ROUNDS)) $(call flag,results-file,$(RESULTS_FILE))
+BUCKETS = $(call flag,bucket-mb,$(BUCKET_MB))
+PREFIX  = $(call flag,plotsprefix,$(PLOTSPREFIX))
 # A training run has its own defaults, so only variables that you set are passed on.
 given    = $(if $(filter-out file default undefined,$(origin $(2))),$(call flag,$(1),$($(2))))
 TRAINING = $(call given,steps,STEPS) $(call given,tokens-per-step,TOKENS_PER_STEP) \
@@ -106,13 +106,13 @@ all beyond everything:
 	if [ $$status -le 1 ]; then $(MAKE) plots || status=1; fi; exit $$status
 
 ablate: ceilings             ## ablation: each technique alone, and the whole without it; table and chart
-	@$(PYTHON) -m Utils.commands.ablation $(strip $(T)) $(FLAGS) $(call flag,timeout,$(TIMEOUT))
+	@$(PYTHON) -m Utils.commands.ablation $(strip $(T)) $(FLAGS) $(PREFIX) $(call flag,timeout,$(TIMEOUT))
 
 together: $(ENVIRONMENT)     ## several processes of one script at once, compared with one; N=2 T=NAME ROUNDS=6
 	@$(PYTHON) -m Utils.commands.together '$(strip $(T))' $(FLAGS) $(call flag,n,$(N)) $(call flag,timeout,$(TIMEOUT))
 
 ddp: $(ENVIRONMENT)          ## one run on several GPUs, or on CPU cores with DEVICE=cpu; GPUS=4 T=fully_sharded
-	@$(PYTHON) -m Utils.commands.ddp '$(strip $(T))' $(call flag,gpus,$(GPUS)) $(FLAGS)
+	@$(PYTHON) -m Utils.commands.ddp '$(strip $(T))' $(call flag,gpus,$(GPUS)) $(FLAGS) $(BUCKETS)
 
 scaling: $(ENVIRONMENT)      ## strong and weak scaling: table and chart; GPUS="1 2 4 8" ROUNDS=4
 	@$(PYTHON) -m Utils.commands.scaling '$(strip $(T))' $(call flag,gpus,$(GPUS)) $(FLAGS) $(BUCKETS) $(PREFIX)
@@ -138,7 +138,7 @@ forecast: $(ENVIRONMENT)     ## peak memory before running, and the largest batc
 	    $(call flag,memory,$(MEMORY))
 
 profile: $(ENVIRONMENT)      ## time of a step by kind of work, with advice; T=NAME or T=all, CPU=1, MEMORY=1
-	@$(PYTHON) -m Utils.commands.profile '$(strip $(T))' $(FLAGS) $(if $(filter 1,$(CPU)),--cpu) \
+	@$(PYTHON) -m Utils.commands.profile '$(strip $(T))' $(FLAGS) $(BUCKETS) $(PREFIX) $(if $(filter 1,$(CPU)),--cpu) \
 	    $(if $(filter 1,$(MEMORY)),--memory) $(call flag,gpus,$(GPUS))
 
 ##@ Read results
@@ -156,7 +156,7 @@ diff: $(ENVIRONMENT)         ## show a script's diff against its parent; T=flash
 	@$(PYTHON) -m Utils.commands.diff diff '$(strip $(T))' '$(strip $(WITHOUT))'
 
 compare: $(ENVIRONMENT)      ## compare two devices, torch versions or commits; A=results.csv:2.11 B=results.csv:2.13
-	@$(PYTHON) -m Utils.commands.compare '$(strip $(A))' '$(strip $(B))' $(call flag,plotsprefix,$(PLOTSPREFIX))
+	@$(PYTHON) -m Utils.commands.compare '$(strip $(A))' '$(strip $(B))' $(PREFIX)
 
 report: $(ENVIRONMENT)       ## write all results to one HTML page, report.html; A= and B= add a comparison
 	@$(PYTHON) -m Utils.commands.report $(SELECTION) $(call flag,price,$(PRICE)) $(call flag,report,$(REPORT)) \
@@ -180,7 +180,7 @@ field-report: $(ENVIRONMENT) ## print device, driver, versions and the table, to
 	@$(PYTHON) -m Utils.commands.field_report $(SELECTION)
 
 gallery: $(ENVIRONMENT)      ## chart of several devices: the submissions in results/ and your own rows
-	@$(PYTHON) -m Utils.commands.gallery $(call flag,results-file,$(RESULTS_FILE)) $(call flag,plotsprefix,$(PLOTSPREFIX))
+	@$(PYTHON) -m Utils.commands.gallery $(call flag,results-file,$(RESULTS_FILE)) $(PREFIX)
 
 ##@ Housekeeping
 init_results: $(ENVIRONMENT) ## create the results file with its header, where there is none
@@ -202,15 +202,15 @@ TESTS   = $(LONGEST) $(filter-out $(LONGEST),$(wildcard tests/test_*.py))
 # Kernels without vector instructions compile twice as fast, and compiling is most of the test time.
 QUICKLY = OMP_NUM_THREADS=1 TORCHINDUCTOR_COMPILE_THREADS=1 TORCHINDUCTOR_VEC_ISA_OK=0
 
-test: $(ENVIRONMENT)         ## run the tests that need no GPU
+test: $(CHECKS)              ## run the tests that need no GPU
 	@$(QUICKLY) $(PYTHON) -m pytest -m 'not gpu and not timing' -n auto --maxprocesses 4 \
 	    --dist loadfile --no-loadscope-reorder $(TESTS); most=$$?; \
 	$(PYTHON) -m pytest -m timing; timed=$$?; [ $$most -eq 0 ] && [ $$timed -eq 0 ]
 
-lint: $(ENVIRONMENT)         ## run ruff: errors and formatting
+lint: $(CHECKS)              ## run ruff: errors and formatting
 	@$(PYTHON) -m ruff check . && $(PYTHON) -m ruff format --check .
 
-gpu-check: $(ENVIRONMENT)    ## on a GPU: run its tests and the seven scripts for 20 steps
+gpu-check: $(CHECKS)         ## on a GPU: run its tests and the seven scripts for 20 steps
 	@$(PYTHON) -c 'import sys, torch; torch.cuda.is_available() or sys.exit("gpu-check: torch sees no CUDA device here")'
 	@mkdir -p .cache/gpu-check
 	@$(PYTHON) -m pytest -m gpu -p no:cacheprovider tests/test_gpu.py; tests=$$?; \

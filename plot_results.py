@@ -3,12 +3,14 @@ its runs were made, the ablation.
 
 Each chart goes to plots/ as .png and .svg. One chart holds one device, one torch version, one
 model, one shape and one commit: those of the newest run, or of the device that --device-name names.
+Speedups of the scripts of beyond/ have a chart of their own, with the baseline and their parents.
 """
 
 from Utils.analysis import ablation, selection
 from Utils.analysis.summary import summarize
-from Utils.base import command_line, errors, results
+from Utils.base import command_line, errors, ladder, results
 from Utils.base.command_line import Parser
+from Utils.base.ladder import BASELINE
 from Utils.draw import (
     ablation_chart,
     heatmap_chart,
@@ -21,9 +23,14 @@ from Utils.draw import (
 CHARTS = {
     "step_times": step_times_chart,
     "heatmap": heatmap_chart,
-    "speedup": speedup_chart,
     "memory": memory_chart,
 }
+
+
+def with_parents(lines, some):
+    """Return those lines with the baseline's and their parents', in the order of all."""
+    names = {BASELINE, *some.index, *some.parent}
+    return lines[lines.index.isin(names)]
 
 
 def main(argv=None):
@@ -36,8 +43,16 @@ def main(argv=None):
     known = results.read(args.results_file)
     rows, left_out = selection.select(known, args.device_name)
     lines = summarize(rows, results.records(args.results_file, rows.run_id.unique()))
-    for name, chart in CHARTS.items():
-        style.save(chart.draw(rows, lines), f"{args.plotsprefix}{name}")
+    beyond = lines.index.isin(ladder.beyond())
+    drawn = [
+        *((name, chart, lines) for name, chart in CHARTS.items()),
+        ("speedup", speedup_chart, lines[~beyond]),
+    ]
+    if beyond.any():
+        drawn.append(("speedup_beyond", speedup_chart, with_parents(lines, lines[beyond])))
+    for name, chart, shown in drawn:
+        if len(shown):
+            style.save(chart.draw(rows, shown), f"{args.plotsprefix}{name}")
     with_variants, _ = selection.select(known, args.device_name, with_variants=True)
     if whole := ablation.whole_of(with_variants):
         credits = ablation.credits(with_variants, whole)

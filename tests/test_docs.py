@@ -101,9 +101,9 @@ def test_every_command_exists(page):
 
 @by_page
 def test_no_page_names_a_file_that_is_gone(page):
-    for path in re.findall(
-        r"(?<![\w/.])((?:Utils|tests|beyond|docs|pretraining)/[\w/]+\.\w+)", code
-    ):
+    code = code_of(page)
+    folders = "Utils|tests|beyond|docs|pretraining"
+    for path in re.findall(rf"(?<![\w/.])((?:{folders})/[\w/]+\.(?:py|md|toml|sh))", code):
         assert (paths.ROOT / path).exists(), path
 
 

@@ -272,3 +272,14 @@ def test_a_batch_of_ones_own_stands_beside_the_name(draw):
     axes = speedup_chart.draw(rows, summarize(rows)).axes[0]
     whiskers = [line.get_xdata() for line in axes.lines if line.get_color() == "black"]
     assert list(whiskers[-1]) == pytest.approx([32, 32])
+
+
+def test_speedups_of_beyond_have_a_chart_of_their_own_with_their_parents(draw, tmp_path):
+    padded = rows_of("padded_vocabulary", [40, 40, 50, 50])
+    runs = [*ladder_runs(), rows_of("fused_optimizer", [80, 80, 80, 80]), padded]
+    ladder = draw(*runs)["speedup"]
+    assert "fused_optimizer" in ladder and "padded_vocabulary" not in ladder
+    beyond = (tmp_path / "plots" / "speedup_beyond.svg").read_text()
+    for name in ("no_optimization", "fused_optimizer", "padded_vocabulary"):
+        assert f">{name}<" in beyond
+    assert "tensorFloat32" not in beyond
