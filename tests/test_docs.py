@@ -10,6 +10,7 @@ import yaml
 
 from tests.browser import chromium  # noqa: F401  (a fixture)
 from Utils.base import ladder, paths, results
+from Utils.base.errors import UserError
 from Utils.share import pages
 
 PAGES = [
@@ -115,6 +116,19 @@ def test_generated_parts_are_up_to_date():
             assert shown, f"{page}: {name}"
             if make not in pages.OF_ROWS:  # these are held against committed rows elsewhere
                 assert shown == make(), f"{page}: {name}; make readme writes it"
+
+
+def test_parts_are_written_between_their_marks(tmp_path, monkeypatch):
+    page = tmp_path / "page.md"
+    page.write_text("above\n<!-- x -->\nold\n<!-- x -->\nbelow\n")
+    monkeypatch.setattr(pages.paths, "ROOT", tmp_path)
+    monkeypatch.setattr(pages, "PARTS", {"page.md": {"x": lambda: "new"}})
+    assert pages.write(None, None) == ["page.md"]
+    assert page.read_text() == "above\n<!-- x -->\nnew\n<!-- x -->\nbelow\n"
+    page.write_text("no marks")
+    with pytest.raises(UserError, match="page.md: needs the mark"):
+        pages.write(None, None)
+    assert page.read_text() == "no marks"
 
 
 def test_every_column_is_explained():

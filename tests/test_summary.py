@@ -10,7 +10,6 @@ from Utils.analysis.summary import summarize
 from Utils.base import results
 from Utils.base.errors import UserError
 from Utils.commands import table
-from Utils.commands.table import MARK
 
 
 @pytest.fixture
@@ -276,21 +275,6 @@ def test_a_round_that_failed_is_told_beside_those_that_did_not(read):
     assert line.status == "ok" and line.note == "round 1: out_of_memory: too big"
 
 
-def test_the_table_goes_between_the_marks_of_a_page(read, tmp_path):
-    read(rows_of("no_optimization", [9, 9, 100]))
-    page = tmp_path / "page.md"
-    page.write_text(f"above\n{MARK}\nold\n{MARK}\nbelow\n")
-    flags = ["--results-file", str(tmp_path / "results.csv"), "--into", str(page)]
-    table.main(flags)
-    text = page.read_text()
-    assert text.startswith("above\n") and text.endswith("\nbelow\n") and "old" not in text
-    assert "| no_optimization" in text
-    page.write_text("no marks")
-    with pytest.raises(UserError, match="page.md: has no two marks"):
-        table.main(flags)
-    assert page.read_text() == "no marks"
-
-
 # What a technique computes ----------------------------------------------------------------------
 
 
@@ -399,31 +383,6 @@ def test_an_update_of_fewer_bytes_has_no_floor(read):
     small["memory"]["optimizer_state_mib"] = 242.0  # two moments of 8 bits
     line = summarize(rows, {rows.run_id[0]: small}).loc["no_optimization"]
     assert np.isnan(line.floor_ms) and np.isnan(line.floor_speedup) and line.tflops > 0
-
-
-def test_on_a_page_all_but_the_ladders_speed_is_folded(read):
-    times = {
-        "no_optimization": (100, 102),
-        "tensorFloat32": (50, 51),
-        "brainFloat16": (100, 102),
-        "torch_compile": (100, 101.9),
-        "untied_weights": (10, 11),
-    }
-
-    def round_of(index):
-        return [rows_of(name, [9, 9, ms[index]], round=index) for name, ms in times.items()]
-
-    assert "Against" not in tables.table(read(*round_of(0)))  # one round says nothing
-    rows = read(*round_of(1))
-    text = tables.table(rows, folded=True)
-    assert list(cells_of(text)) == [*times][:4]
-    page = text.replace("<summary>", "").replace("</summary>", ":")
-    assert list(cells_of(page, "Beyond the ladder")) == ["untied_weights"]
-    assert text.count("<details>") == text.count("\n</details>") == 2
-    said = "Against their parents: faster: tensorFloat32 2.00x; slower: brainFloat16 0.50x; "
-    said += "no detectable difference: torch_compile."
-    assert said in text and said in tables.table(rows)
-    assert "<details>" not in tables.table(rows)
 
 
 def test_without_records_what_is_not_known_is_left_out(read):
