@@ -385,6 +385,23 @@ def test_an_update_of_fewer_bytes_has_no_floor(read):
     assert np.isnan(line.floor_ms) and np.isnan(line.floor_speedup) and line.tflops > 0
 
 
+def test_a_sentence_has_the_verdicts_over_the_parents(read):
+    times = {
+        "no_optimization": (100, 102),
+        "tensorFloat32": (50, 51),
+        "brainFloat16": (100, 102),
+        "torch_compile": (100, 101.9),
+    }
+
+    def round_of(index):
+        return [rows_of(name, [9, 9, ms[index]], round=index) for name, ms in times.items()]
+
+    assert "Against" not in tables.table(read(*round_of(0)))  # one round says nothing
+    said = "Against their parents: faster: tensorFloat32 2.00x; slower: brainFloat16 0.50x; "
+    said += "no detectable difference: torch_compile."
+    assert said in tables.table(read(*round_of(1)))
+
+
 def test_without_records_what_is_not_known_is_left_out(read):
     text = tables.table(read(rows_of("no_optimization", [9, 9, 100])))
     assert "Peak memory by kind" not in text and "from the limit" not in text
