@@ -3,8 +3,8 @@
 Explicit attention writes B x n_head x T x T scores to memory, reads them back for the mask, the
 softmax and the product with V, and keeps them for the backward pass. FlashAttention holds one tile
 at a time on the chip, updates a running softmax tile by tile, and recomputes scores in the backward
-pass: more arithmetic, far less traffic, memory linear in T. With is_causal it skips the tiles above
-the diagonal.
+pass. This is more arithmetic, far less traffic, and memory linear in T. With is_causal it skips the
+tiles above the diagonal.
 
 Parent: torch_compile
 Needs:  tf32, bfloat16, compile; torch selects the first of its attention kernels that can run
