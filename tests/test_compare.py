@@ -265,7 +265,7 @@ def test_a_file_whose_name_holds_a_colon_is_found(folder):
         ("results.csv", "results.csv:h100 xl", "no runs match 'h100 xl'; there are gpt2 1x64 on"),
         ("results.csv", "results.csv:fffffff", "A and B are the same runs: Test GPU, torch 2.13"),
         ("missing.csv:2.11:x", "results.csv", "missing.csv: no such file; make baseline"),
-        ("results.csv", "damaged.csv", "damaged.csv, line 1: has another header"),
+        ("results.csv", "damaged.csv", "damaged.csv, line 1: unknown header"),
         ("results.csv", "empty.csv", "empty.csv: no results yet"),
         ("results.csv", "copy.csv:fffffff", "A and B share 1 of their runs"),
         ("", "results.csv", "A names no results file; A=results.csv:H100 would"),

@@ -294,7 +294,10 @@ def test_a_full_disk_is_one_line_and_leaves_no_tokens(tmp_path, capsys, lines, s
     path, text = tmp_path / "a.txt", "\n".join(TEXT.splitlines()[:lines])
     path.write_text(text, encoding="utf-8")
     tokenize.gpt2_encoding()
-    with full_disk(size), pytest.raises(UserError, match="CACHE_DIR names another place") as caught:
+    with (
+        full_disk(size),
+        pytest.raises(UserError, match="set CACHE_DIR to another folder") as caught,
+    ):
         tokenize.load_tokens(str(path))
     assert "\n" not in str(caught.value)
     assert not list((paths.CACHE / "tokens").iterdir())
@@ -303,7 +306,7 @@ def test_a_full_disk_is_one_line_and_leaves_no_tokens(tmp_path, capsys, lines, s
 
 def test_a_cache_that_cannot_be_written_is_one_line(text_file, monkeypatch):
     monkeypatch.setattr(paths, "CACHE", text_file / "below a file")
-    with pytest.raises(UserError, match="CACHE_DIR names another place"):
+    with pytest.raises(UserError, match="set CACHE_DIR to another folder"):
         tokenize.load_tokens(str(text_file))
 
 
@@ -488,7 +491,7 @@ def test_without_package_and_network_the_missing_vocabulary_is_one_line(no_vocab
 
 
 def test_a_full_disk_leaves_no_half_vocabulary(no_vocabulary, cache, capsys):
-    with full_disk(4096), pytest.raises(UserError, match="CACHE_DIR names another place"):
+    with full_disk(4096), pytest.raises(UserError, match="set CACHE_DIR to another folder"):
         tokenize.gpt2_encoding()
     assert not list((cache / "tiktoken").iterdir())
     assert tokenize.gpt2_encoding().n_vocab == 50_257

@@ -165,11 +165,11 @@ def test_broken_parts_are_named_with_their_remedies(tmp_path):
     )
     lines = done.stdout.splitlines()
     for topic, words, remedy in (
-        ("cache", f"{tmp_path / 'file'}: Not a directory", "CACHE_DIR names another place"),
+        ("cache", f"{tmp_path / 'file'}: Not a directory", "set CACHE_DIR to another folder"),
         ("compiler", "no C++ compiler on PATH", "apt-get install g++"),
         ("bitsandbytes", "cannot be imported: OSError: libcudart.so.11.0", "pip install"),
-        ("corpus", "stdlib: to be tokenized once", "CACHE_DIR names another place"),
-        ("results", "line 1: has another header", "make reset"),
+        ("corpus", "stdlib: to be tokenized once", "set CACHE_DIR to another folder"),
+        ("results", "line 1: unknown header", "make reset"),
     ):
         (at,) = (i for i, line in enumerate(lines) if line.startswith(f"FAULT  {topic} "))
         assert words in lines[at] and f"-> {lines[at + 1].strip()[3:]}" in lines[at + 1]

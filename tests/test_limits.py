@@ -145,7 +145,7 @@ def test_a_cache_that_cannot_be_written_is_one_line(tmp_path, monkeypatch):
     (tmp_path / "ceilings").write_text("a file")
     monkeypatch.setattr(paths, "CACHE", tmp_path)
     monkeypatch.setattr(limits, "measure", lambda device: CEILINGS)
-    with pytest.raises(UserError, match="CACHE_DIR names another place"):
+    with pytest.raises(UserError, match="set CACHE_DIR to another folder"):
         ceilings.main(["--device", "cpu"])
 
 

@@ -301,13 +301,13 @@ def test_reading_nothing_says_how_to_get_something(path):
 
 def test_another_header_is_refused(filled):
     filled.write_text(filled.read_text().replace("step_ms", "ms", 1))
-    assert f"{filled}, line 1: has another header" in refusal(filled)
+    assert f"{filled}, line 1: unknown header" in refusal(filled)
 
 
 @pytest.mark.parametrize("content", [b"hello", b"\n", b"run_id,round\n", "\ufeff".encode()])
 def test_any_other_file_is_refused(path, content):
     path.write_bytes(content)
-    assert f"{path}, line 1: has another header" in refusal(path)
+    assert f"{path}, line 1: unknown header" in refusal(path)
 
 
 @pytest.mark.parametrize(("cut", "line"), [(1, 4), (2, 4), (40, 4)])
@@ -341,29 +341,29 @@ def test_a_wrong_number_of_fields_is_refused(filled, change):
 @pytest.mark.parametrize(
     ("column", "value", "problem"),
     [
-        ("step_ms", "fast", "has step_ms 'fast', which is no number"),
-        ("step_ms", "", "has step_ms '', which is no number"),
-        ("step_ms", "-1.5", "has step_ms -1.5, which is no time"),
-        ("step_ms", "nan", "has step_ms nan, which is no time"),
-        ("step_ms", "inf", "has step_ms inf, which is no time"),
-        ("data_ms", "-1", "has data_ms -1, which is no time"),
-        ("data_ms", "nan", "has data_ms nan, which is no time"),
-        ("first_step_s", "inf", "has first_step_s inf, which is no time"),
-        ("first_step_s", "", "has first_step_s '', which is no number"),
-        ("step", "1.5", "has step '1.5', which is no number"),
-        ("step", "", "has step '', which is no number"),
-        ("loss", "low", "has loss 'low', which is no number"),
-        ("peak_memory_mib", "1 GB", "has peak_memory_mib '1 GB', which is no number"),
-        ("batch_size", "", "has batch_size '', which is no number"),
-        ("round", "one", "has round 'one', which is no number"),
-        ("round", "9" * 20, "has a round of 20 digits, which nothing here has"),
+        ("step_ms", "fast", "has step_ms 'fast', which is not a number"),
+        ("step_ms", "", "has step_ms '', which is not a number"),
+        ("step_ms", "-1.5", "has step_ms -1.5, which is not a duration"),
+        ("step_ms", "nan", "has step_ms nan, which is not a duration"),
+        ("step_ms", "inf", "has step_ms inf, which is not a duration"),
+        ("data_ms", "-1", "has data_ms -1, which is not a duration"),
+        ("data_ms", "nan", "has data_ms nan, which is not a duration"),
+        ("first_step_s", "inf", "has first_step_s inf, which is not a duration"),
+        ("first_step_s", "", "has first_step_s '', which is not a number"),
+        ("step", "1.5", "has step '1.5', which is not a number"),
+        ("step", "", "has step '', which is not a number"),
+        ("loss", "low", "has loss 'low', which is not a number"),
+        ("peak_memory_mib", "1 GB", "has peak_memory_mib '1 GB', which is not a number"),
+        ("batch_size", "", "has batch_size '', which is not a number"),
+        ("round", "one", "has round 'one', which is not a number"),
+        ("round", "9" * 20, "has a round of 20 digits, which is too large"),
         ("status", "fine", "has the unknown status 'fine'"),
         ("phase", "cold", "has the unknown phase 'cold'"),
         ("phase", "", "has the unknown phase ''"),
         ("grade", "good", "has the unknown grade 'good'"),
         ("grade", "", "has the unknown grade ''"),
-        ("seed", "", "has seed '', which is no number"),
-        ("requested_batch_size", "auto", "has requested_batch_size 'auto', which is no number"),
+        ("seed", "", "has seed '', which is not a number"),
+        ("requested_batch_size", "auto", "has requested_batch_size 'auto', which is not a number"),
     ],
 )
 def test_a_value_that_makes_no_sense_is_refused(filled, column, value, problem):

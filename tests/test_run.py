@@ -459,5 +459,5 @@ def test_a_damaged_results_file_stops_a_run_before_it_starts(settle, tmp_path, c
         settle()
     said = capsys.readouterr().err
     assert stop.value.code == 2 and said.count("\n") == 1
-    assert "results.csv, line 1: has another header" in said and "make reset" in said
+    assert "results.csv, line 1: unknown header" in said and "make reset" in said
     assert (tmp_path / "results.csv").read_text() == "a,b\n1,2\n"

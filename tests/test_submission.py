@@ -388,5 +388,5 @@ def test_without_any_results_one_line_says_so(here):
 def test_where_all_results_are_damaged_their_damage_is_said(here):
     file = here / "damaged.csv"
     file.write_text("damaged, but mine")
-    with pytest.raises(UserError, match="damaged.csv, line 1: has another header"):
+    with pytest.raises(UserError, match="damaged.csv, line 1: unknown header"):
         collection.collect(file)

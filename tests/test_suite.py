@@ -221,7 +221,7 @@ def test_reset_keeps_the_old_file_and_init_never_empties_one(project):
     assert header.decode() == HEADER + "\n"
     (project / "results.csv").write_text("damaged, but mine")
     done = make(project, "init_results")
-    assert done.returncode != 0 and "line 1: has another header" in done.stderr
+    assert done.returncode != 0 and "line 1: unknown header" in done.stderr
     (project / "plots").mkdir()
     (project / "plots" / "speedup.png").write_text("")
     assert make(project, "reset").returncode == 0

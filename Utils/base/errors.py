@@ -5,13 +5,13 @@ from contextlib import contextmanager
 
 
 class UserError(Exception):
-    """What was asked for cannot be done. Exit code 2, no row.
+    """An impossible request. Exit code 2, no row.
 
-    remedy: what to do about it, where `message` does not say so itself; str() joins the two.
+    message: what is wrong. remedy: what to do. str() joins the two.
     """
 
     def __init__(self, message, remedy=""):
-        # A DataLoader raises what a worker has raised with the worker's traceback in front.
+        # A DataLoader puts a worker's traceback in front of the message.
         self.message, self.remedy = message.rpartition("UserError: ")[2].strip(), remedy
         super().__init__("; ".join(filter(None, [self.message, remedy])))
 
@@ -21,14 +21,13 @@ class Unsupported(Exception):
 
 
 def first_line(error):
-    """What an exception says, in one line."""
+    """Return an exception's message, cut to one line."""
     return (str(error).strip() or type(error).__name__).split("\n")[0]
 
 
 @contextmanager
 def one_line(program):
-    """Around a command: a UserError ends it with one line and exit code 2, Ctrl-C with another and
-    130."""
+    """End a command in one line: exit code 2 for a UserError, 130 for Ctrl-C."""
     try:
         yield
     except UserError as error:

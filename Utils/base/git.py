@@ -1,4 +1,4 @@
-"""The commit that the project is at."""
+"""The checked-out commit of the project."""
 
 import subprocess
 
@@ -6,17 +6,15 @@ from Utils.base import paths
 
 
 def commit():
-    """Return the short hash of the commit, with -dirty where code differs from it; "" without git.
-
-    Results and plots may differ: runs write them.
-    """
+    """Return the short hash, with -dirty where the code is modified; "" without git."""
+    # Runs write these.
     results = [f":(exclude){path}" for path in ("*.csv", "*.zip", "plots", "runs", "results")]
-    found = _git("rev-parse", "--short=7", "HEAD")
-    return found and found + "-dirty" * bool(_git("status", "--porcelain", "--", ".", *results))
+    short = _git("rev-parse", "--short=7", "HEAD")
+    return short and short + "-dirty" * bool(_git("status", "--porcelain", "--", ".", *results))
 
 
 def head():
-    """Return the whole hash of the commit, or "" without git."""
+    """Return the full hash, or "" without git."""
     return _git("rev-parse", "HEAD")
 
 

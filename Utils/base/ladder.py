@@ -1,7 +1,7 @@
 """The scripts, their order, the facts in their docstrings, and their diffs.
 
-Nothing is listed by hand: a technique is a script, at the top level or in beyond/, whose docstring
-has a line `Parent:`. A copy of a script with its own name is a technique like the others.
+A technique is a script, at the top level or in beyond/, whose docstring has a line `Parent:`. There
+is no other list of them: a copy of a script under a new name is a technique too.
 """
 
 from __future__ import annotations
@@ -23,10 +23,9 @@ KINDS = ("time", "memory", "nothing")  # of gains
 class Facts:
     """The facts that a script's docstring states.
 
-    parent: name of the script that this one extends; None for the baseline, and where none is
-        named.
+    parent: name of the script that this one extends, or None.
     needs: names of the checks that a run has to pass, in order; see `device.checks`.
-    gains: of KINDS, the most important one first.
+    gains: of KINDS, the most important first.
     texts: the full text of each of FACTS, on one line.
     """
 
@@ -54,7 +53,7 @@ class Technique:
     name: str  # the file's stem, the label of its results
     path: Path
     doc: str
-    code: str  # all that follows the docstring
+    code: str  # all after the docstring
     facts: Facts
 
     @property
@@ -75,83 +74,86 @@ class Technique:
 
     @property
     def command(self):
-        """What Python is given to run it, wherever ROOT is on the path."""
+        """Arguments for Python that run the script, with ROOT on the path."""
         within = self.path.parent == paths.ROOT / "beyond"
         return ["-m", f"beyond.{self.name}"] if within else [str(self.path)]
 
 
 def techniques(root=paths.ROOT):
-    """All techniques by name, in ladder order: parents before children, the longest line first."""
-    found = {}
+    """Return all techniques by name, parents before children, the longest line first."""
+    known = {}
     for path in [*sorted(root.glob("*.py")), *sorted(root.glob("beyond/*.py"))]:
         doc, code = split(path.read_text(errors="replace"))
         stated = facts(doc)
         if "Parent" in stated.texts:
-            found[path.stem] = Technique(path.stem, path, doc, code, stated)
+            known[path.stem] = Technique(path.stem, path, doc, code, stated)
     children = {}
-    for technique in found.values():
+    for technique in known.values():
         children.setdefault(technique.parent, []).append(technique)
 
     def descend(parent):
-        """Lines of descent, the longest first; then by name, letters before digits."""
+        """Sort lines of descent: the longest first; then by name, letters before digits."""
         lines = [[child, *descend(child.name)] for child in children.get(parent, [])]
         lines.sort(key=lambda line: (-len(line), not line[0].name[0].isalpha(), line[0].name))
         return [technique for line in lines for technique in line]
 
     ordered = {technique.name: technique for technique in descend(None)}
-    return ordered | found  # those whose parent is not there come last
+    return ordered | known  # techniques with an unknown parent come last
 
 
 def split(source):
-    """(docstring, all that follows it) of a script."""
+    """Return (docstring, code after it) of a script."""
     doc, _, code = source.removeprefix('"""').partition('"""')
     return doc, code
 
 
 def get(name):
-    """The technique of that name. Raises UserError."""
+    """Return the technique of that name. Raises UserError."""
     known = techniques()
     if name not in known:
-        raise UserError(f"no technique {name!r}; choose {', '.join(known)}")
+        raise UserError(f"no technique {name!r}", f"choose {', '.join(known)}")
     return known[name]
 
 
 def line(name, known=None):
-    """The names from the baseline down to that technique, both included. Raises UserError.
+    """Return the names from the baseline down to a technique, both included. Raises UserError.
 
-    known: what `techniques` returned, to spare reading the scripts again."""
+    known: `techniques()`, to avoid reading the scripts again.
+    """
     known, names = known or techniques(), []
     while name is not None:
         if name not in known or name in names:
-            raise UserError(f"no line leads from {BASELINE} to {[name, *names][-1]}, by {name}")
+            raise UserError(f"{[name, *names][-1]} does not descend from {BASELINE}: see {name}")
         names.append(name)
         name = known[name].parent
     return names[::-1]
 
 
 def group(name):
-    """The techniques that one word stands for: ladder, those at the top level; beyond, those of
-    beyond/ with what their ratios are taken over, the baseline and their parents; everything.
-    None where it is no such word."""
+    """Return the techniques of a group, or None for any other word.
+
+    ladder: the top level. beyond: those of beyond/, with their parents and the baseline, over which
+    their ratios are taken. everything: all.
+    """
     known = techniques()
     if name == "everything":
         return list(known.values())
     if name == "ladder":
         return [technique for technique in known.values() if technique.at_top_level]
     if name == "beyond":
-        wanted = beyond()
-        names = wanted | {known[name].parent for name in wanted} | {BASELINE}
+        names = beyond()
+        names |= {known[name].parent for name in names} | {BASELINE}
         return [technique for technique in known.values() if technique.name in names]
     return None
 
 
 def beyond():
-    """The names of the techniques in beyond/, a set."""
+    """Return the names of the techniques in beyond/, a set."""
     return {technique.name for technique in techniques().values() if not technique.at_top_level}
 
 
 def diff(technique, parent, context=3):
-    """The lines of a unified diff of two techniques' code, docstrings aside."""
+    """Return the lines of a unified diff of two techniques' code, without docstrings."""
     lines = (code.strip("\n").splitlines() for code in (parent.code, technique.code))
     return list(
         difflib.unified_diff(*lines, parent.path.name, technique.path.name, "", "", context, "")

@@ -13,8 +13,10 @@ MARKS = "<<<<<<< ", "||||||| ", "=======", ">>>>>>> "  # around a conflict, in g
 
 
 def merge(mine, base, other):
-    """`mine` with what leads from `base` to `other`; each is a script's text. None where the two
-    changes contradict each other."""
+    """Return `mine` with the changes from `base` to `other`, or None where changes conflict.
+
+    All are texts of scripts.
+    """
     with tempfile.TemporaryDirectory() as folder:
         paths = [Path(folder) / name for name in ("mine", "base", "other")]
         for path, text in zip(paths, (mine, base, other), strict=True):
@@ -23,7 +25,7 @@ def merge(mine, base, other):
         try:
             done = subprocess.run(command, capture_output=True, text=True)
         except OSError:
-            raise UserError("git is not there, and variants are merged by it") from None
+            raise UserError("merging variants needs git", "install git") from None
     if done.returncode > 127:
         raise UserError(f"git merge-file: {done.stderr.strip()}")
     merged = _settle(done.stdout.splitlines())
@@ -31,21 +33,21 @@ def merge(mine, base, other):
 
 
 def merge_aligned(mine, base, other):
-    """As `merge`, but aligned by the longest runs of words that two texts have in common, where git
-    looks for the fewest changes: of a long insertion it may take single words for what was there.
+    """Merge as `merge` does, aligned by the longest common runs of tokens.
+
+    git minimizes the number of changes, and may match single tokens inside a long insertion.
     """
     merged = _apply_both(*map(_tokens, (mine, base, other)))
     return merged and "".join(merged)
 
 
 def _tokens(text):
-    """Words, single other characters, and the blanks between: joined, they are the text again."""
+    """Split a text into words, blanks and single other characters; joined they are the text."""
     return re.findall(r"\w+|\s+|[^\w\s]", text)
 
 
 def _settle(lines):
-    """The merged lines, each conflict settled whose two sides change different words of it; None
-    where one cannot be."""
+    """Return the merged lines, or None where both sides of a conflict change the same words."""
     merged, sides = [], None
     for line in lines:
         if line.startswith(MARKS[0]):
@@ -63,8 +65,7 @@ def _settle(lines):
 
 
 def _apply_both(mine, base, other):
-    """`base` with the changes of both sides, or None where they touch the same words or insert at
-    the same place."""
+    """Return `base` with the changes of both sides, or None where they overlap."""
     edits = sorted(_edits(base, mine) + _edits(base, other))
     merged, end = [], 0
     for (start, stop, words), after in zip(edits, [*edits[1:], None], strict=True):
@@ -76,7 +77,7 @@ def _apply_both(mine, base, other):
 
 
 def _edits(base, side):
-    """What leads from base to side, as (start, stop, the words in place of base[start:stop])."""
+    """Return the changes from base to side: (start, stop, words that replace base[start:stop])."""
     matcher = difflib.SequenceMatcher(None, base, side, autojunk=False)
     changes = (change for change in matcher.get_opcodes() if change[0] != "equal")
     return [(start, stop, side[first:last]) for _, start, stop, first, last in changes]

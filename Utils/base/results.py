@@ -1,8 +1,8 @@
 """results.csv: its columns, appending to it, reading it.
 
-One row a step, append-only, readable by `pandas.read_csv` with no options. A run's rows arrive in
-one write, under a lock, when the run has ended; so a killed run leaves nothing, and two runs at
-once interleave nothing. A file that is not what we wrote is refused, never mended or replaced.
+One row per step, append-only, readable by `pandas.read_csv` without options. A run appends all its
+rows in one write, under a lock, when it has ended: a killed run leaves no rows, and concurrent runs
+never interleave. A damaged file is refused, never repaired or replaced.
 """
 
 import csv
@@ -28,12 +28,12 @@ COLUMNS = (
     "step",  # from 0
     "phase",
     "step_ms",  # from one step boundary to the next, waiting for data included
-    "data_ms",  # the part of it spent waiting for the batch
-    "loss",  # nats a token
-    "held_out_loss",  # of text that is not trained on
+    "data_ms",  # part of step_ms spent waiting for the batch
+    "loss",  # nats per token
+    "held_out_loss",  # on text that is not trained on
     "batch_size",  # sequences a step, over all processes
-    "requested_batch_size",  # the one asked for; a technique may choose its own
-    "seq_len",  # tokens a sequence
+    "requested_batch_size",  # as requested; a technique may choose another
+    "seq_len",  # tokens per sequence
     "unit",  # what a batch holds: tokens, samples, images
     "model",
     "dataset",
@@ -45,7 +45,7 @@ COLUMNS = (
     "first_step_s",
     "peak_memory_mib",
     "reserved_memory_mib",  # what torch's allocator held of the device; empty on a CPU
-    "note",  # why a run has no timing, or what to hold against one that has
+    "note",  # why a run has no timing, or what limits its timing
 )
 STATUSES = ("ok", "unsupported", "out_of_memory", "failed")
 PHASES = ("warmup", "timed")
@@ -58,9 +58,9 @@ csv.field_size_limit(2**31 - 1)  # a failed run's note can be long
 
 
 def append(path, rows):
-    """Appends rows (dicts of COLUMNS; None is written empty) in one piece, all of them or none.
+    """Append rows, dicts of COLUMNS, all of them or none. None is written as an empty field.
 
-    Raises UserError where the file is not ours, cannot be written, or the disk is full.
+    Raises UserError where the file is damaged, cannot be written, or the disk is full.
     """
     text = io.StringIO()
     csv.DictWriter(text, COLUMNS, lineterminator="\r\n").writerows(rows)  # so that it quotes \r
@@ -79,7 +79,7 @@ def append(path, rows):
 
 
 def initialize(path):
-    """Writes the header where there is no file, or an empty one. Returns whether it did."""
+    """Write the header to a missing or empty file. Return whether it was written."""
     with _locked(path) as file:
         empty = os.fstat(file).st_size == 0
     if empty:
@@ -90,26 +90,24 @@ def initialize(path):
 
 
 def reset(path):
-    """Moves the file, whatever it holds, to a dated name beside it, and writes a new header.
-    Returns the new path of the old file."""
+    """Archive the file, damaged or not, and start a new one. Return the path of the archive."""
     path = Path(path)
     with _locked(path):
         stem = f"{path.stem}-{datetime.now():%Y%m%d-%H%M%S}"
-        kept = path.with_name(f"{stem}{path.suffix}")
+        archive = path.with_name(f"{stem}{path.suffix}")
         count = 1
-        while kept.exists():
+        while archive.exists():
             count += 1
-            kept = path.with_name(f"{stem}-{count}{path.suffix}")
-        path.rename(kept)
+            archive = path.with_name(f"{stem}-{count}{path.suffix}")
+        path.rename(archive)
     initialize(path)
-    return kept
+    return archive
 
 
 def check(path, writable=True):
-    """Reads the whole file, if there is one, and checks that a run may append to it, or, not
-    `writable`, that it can be read.
+    """Read and check the whole file. Return its rows as dicts of strings; none without a file.
 
-    Returns its rows as dicts of strings. Raises UserError with file, line and remedy.
+    writable: check that a run may append to it. Raises UserError with file, line and remedy.
     """
     path = Path(path)
     try:
@@ -118,7 +116,7 @@ def check(path, writable=True):
             return []
         if not path.is_file():
             raise UserError(f"{path}: not a file")
-        mode = "r+b" if writable else "rb"  # os.access() knows less than opening does
+        mode = "r+b" if writable else "rb"  # os.access() knows less than open()
         with path.open(mode) as file:
             data = file.read()
         text = data.decode()
@@ -129,7 +127,7 @@ def check(path, writable=True):
     if not text:
         return []
     if text.split("\n", 1)[0] != HEADER:
-        problem = f"{path}, line 1: has another header than this version writes"
+        problem = f"{path}, line 1: unknown header"
         raise UserError(problem, f"archive the file with make reset RESULTS_FILE={path}")
     rows = []
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
@@ -154,17 +152,17 @@ def check(path, writable=True):
 
 
 def read(path):
-    """The file as a pandas DataFrame of COLUMNS, one row a step.
+    """Read the file into a pandas DataFrame of COLUMNS, one row per step.
 
     Raises UserError where there is no file, no row, or a damaged line.
     """
-    import pandas  # here, because a training script has no need of it
+    import pandas  # here, because a training script does not need it
 
     if not Path(path).exists():
-        raise UserError(f"{path}: no such file; make baseline writes it")
+        raise UserError(f"{path}: no such file", "make baseline writes it")
     rows = check(path, writable=False)
     if not rows:
-        raise UserError(f"{path}: no results yet; make baseline writes some")
+        raise UserError(f"{path}: no results yet", "make baseline writes some")
     frame = pandas.DataFrame(rows, columns=COLUMNS)
     for name in ("step", *MEASURED, *OPTIONAL):
         frame[name] = [float(value or "nan") for value in frame[name]]
@@ -172,21 +170,25 @@ def read(path):
 
 
 def records(path, run_ids):
-    """Read runs/<run_id>.json beside the results file: a dict of run_id to the record, a dict.
-    A run whose record is not there or cannot be read is left out."""
-    folder, found = Path(path).parent / "runs", {}
+    """Read the records runs/<run_id>.json beside the results file: a dict by run_id.
+
+    Missing and unreadable records are left out.
+    """
+    folder, records = Path(path).parent / "runs", {}
     for run_id in run_ids:
         with suppress(OSError, ValueError, RecursionError):
-            # Of a run_id, only the name: one that leads elsewhere leads nowhere.
+            # Only the name: a run_id with a path must not leave the folder.
             record = json.loads((folder / f"{Path(run_id).name}.json").read_text())
             if isinstance(record, dict):
-                found[run_id] = record
-    return found
+                records[run_id] = record
+    return records
 
 
 def write_record(path, record):
-    """Write a run's record, a dict, beside the results file, and the report of collect_env in it,
-    which is the same for many runs, to a file of its own. Return the record's path."""
+    """Write a run's record, a dict, beside the results file. Return its path.
+
+    Its report of collect_env, the same for many runs, goes to a separate file.
+    """
     file = Path(path).parent / "runs" / f"{record['run_id']}.json"
     file.parent.mkdir(exist_ok=True)
     if report := record.get("collect_env"):
@@ -199,14 +201,14 @@ def write_record(path, record):
 
 
 def collect_env(path, record):
-    """Return the report of collect_env that a record names, or "" where it is not there."""
+    """Return the report of collect_env that a record names, or "" where it is missing."""
     with suppress(OSError, ValueError, TypeError):
         return (Path(path).parent / "runs" / Path(record["collect_env"]).name).read_text()
     return ""
 
 
 def _problem(row):
-    """What is wrong with a row whose fields are strings, or None."""
+    """Return the problem of a row whose fields are strings, or None."""
     if row["status"] not in STATUSES:
         return f"has the unknown status {row['status']!r}"
     if row["status"] == "ok" and row["phase"] not in PHASES:
@@ -225,12 +227,12 @@ def _problem(row):
         try:
             value = kind(row[name])
         except ValueError:
-            return f"has {name} {row[name]!r}, which is no number"
+            return f"has {name} {row[name]!r}, which is not a number"
         if kind is int and abs(value) >= 2**63:
-            return f"has a {name} of {len(row[name])} digits, which nothing here has"
+            return f"has a {name} of {len(row[name])} digits, which is too large"
     for name in MEASURED:
         if timed and not 0 <= float(row[name]) < float("inf"):
-            return f"has {name} {row[name]}, which is no time"
+            return f"has {name} {row[name]}, which is not a duration"
     return None
 
 
@@ -241,7 +243,7 @@ def _damaged(path, line, problem):
 
 @contextmanager
 def _locked(path):
-    """A descriptor for appending to the file, made if need be, that no other run writes to."""
+    """Open the file for appending, creating it if needed, and lock out other runs."""
     while True:
         try:
             file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
@@ -252,7 +254,7 @@ def _locked(path):
                 fcntl.flock(file, fcntl.LOCK_EX)
             except OSError as error:  # some network file systems have no locks
                 raise UserError(f"{path}: cannot be locked: {error.strerror}") from None
-            # While we waited, `make reset` may have moved the file away: then lock the new one.
+            # `make reset` may have moved the file meanwhile: then lock the new one.
             if os.path.exists(path) and os.path.samestat(os.fstat(file), os.stat(path)):
                 yield file
                 return

@@ -13,7 +13,7 @@ class GPTConfig:
     block_size: int = 1024  # longest context, in tokens
 
     def parameters(self, vocab_size=VOCABULARY):
-        """How many a GPT of this shape has; the tied head counts once."""
+        """Return the number of parameters, counting the tied head once."""
         C = self.n_embd
         return self.n_layer * (12 * C * C + 13 * C) + (vocab_size + self.block_size + 2) * C
 

@@ -1,12 +1,12 @@
-"""Numbers and texts of a results file, as tables, charts and pages write them."""
+"""Numbers and texts of a results file, formatted for tables, charts and pages."""
 
 import math
 import re
 import textwrap
 
 LONGEST = 400  # letters of a note
-LARGEST = 1e12  # beyond, a number is no measurement, and would be a line of digits
-# Paths that say who someone is.
+LARGEST = 1e12  # a larger number is no measurement, and would fill a line with digits
+# Home folders: their names identify a person.
 HOMES = re.compile(r"""(?:/home|/Users|[A-Za-z]:\\Users)[/\\][^\s/\\`"'<>&,;:)\]]+|/root(?=/|\b)""")
 
 
@@ -18,13 +18,13 @@ def number(value, form=",.1f"):
 
 
 def short(text):
-    """Return at most LONGEST letters: a note can hold a compiler's whole output."""
+    """Return a text cut to LONGEST letters: a note can hold a compiler's whole output."""
     text = "" if text is None or text != text else str(text)
     return text if len(text) <= LONGEST else f"{text[:LONGEST]} …"
 
 
 def brief(text):
-    """Return the first 100 letters of a text on one line or two."""
+    """Return the first 100 letters of a text, wrapped to two lines."""
     text = textwrap.shorten(text, 100, placeholder=" ...")
     return textwrap.fill(text, 66, break_on_hyphens=False)
 

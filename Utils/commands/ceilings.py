@@ -30,7 +30,9 @@ def main(argv=None):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(json.dumps(found, indent=1) + "\n")
         except OSError as error:
-            raise UserError(f"{path}: {error.strerror}", "CACHE_DIR names another place") from None
+            raise UserError(
+                f"{path}: {error.strerror}", "set CACHE_DIR to another folder"
+            ) from None
     rates = (f"{precision} {rate:,.2f}" for precision, rate in found["matmul_tflops"].items())
     print(
         f"{device.name} can do at most, in TFLOP/s of matrix products: {', '.join(rates)}; "

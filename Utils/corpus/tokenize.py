@@ -151,7 +151,7 @@ def _written_whole(path):
         temporary.replace(path)
     except OSError as error:
         raise UserError(
-            f"{path}: {error.strerror or error}", "CACHE_DIR names another place"
+            f"{path}: {error.strerror or error}", "set CACHE_DIR to another folder"
         ) from None
     finally:
         if temporary:

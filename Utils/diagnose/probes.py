@@ -94,7 +94,7 @@ def disk(args):
     kept = [Path(os.environ.get(variable, paths.CACHE / name)) for variable, name in kernels]
     for folder in dict.fromkeys([paths.CACHE, paths.CACHE / "tokens", *kept]):
         if problem := unwritable(folder):
-            remedy, blocks = "CACHE_DIR names another place", ("compile", "triton")
+            remedy, blocks = "set CACHE_DIR to another folder", ("compile", "triton")
             if not kept[0].exists() and unwritable(kept[0]):
                 blocks = ("run",)  # any optimizer of torch makes Inductor's folder when it is made
             yield Finding("cache", problem, "fault", remedy, blocks)

@@ -58,7 +58,7 @@ def corpus(args):
 
 def _to_be_made(dataset, where, path):
     """Check what tokenizing a corpus needs, the network apart."""
-    problem, remedy = probes.unwritable(path.parent), "CACHE_DIR names another place"
+    problem, remedy = probes.unwritable(path.parent), "set CACHE_DIR to another folder"
     for package in ["tiktoken"] + ["datasets"] * (dataset != "stdlib"):
         if importlib.util.find_spec(package) is None:
             problem, remedy = f"that needs {package}", f"pip install {package}"

@@ -137,7 +137,7 @@ def _resume(args, techniques, plan):
         note.parent.mkdir(parents=True, exist_ok=True)
         note.write_text(json.dumps({"suite": suite}))
     except OSError as error:
-        raise UserError(f"{note}: {error.strerror}; CACHE_DIR names another place") from None
+        raise UserError(f"{note}: {error.strerror}", "set CACHE_DIR to another folder") from None
     return suite, set()
 
 
