@@ -1,19 +1,68 @@
-"""Peak rates of GPUs, from their datasheets."""
+"""Peak rates, bandwidth and memory of GPUs, from their makers' datasheets: datasheets.toml."""
 
-# Dense peaks of matrix products, TFLOP/s, accumulating in float32, from NVIDIA's datasheets (A100,
-# H100, H200, L4; where they count sparsity, half of it) and from the whitepapers of GA102 and Ada
-# (GeForce). Names as torch gives them, matched whole: a longer name can be a slower card.
-_COLUMNS = ("float32", "tf32", "bfloat16", "float16")
-_PEAKS = {
-    "NVIDIA A100-SXM4-40GB": (19.5, 156, 312, 312),
-    "NVIDIA A100-SXM4-80GB": (19.5, 156, 312, 312),
-    "NVIDIA A100-PCIE-40GB": (19.5, 156, 312, 312),
-    "NVIDIA A100 80GB PCIe": (19.5, 156, 312, 312),
-    "NVIDIA H100 80GB HBM3": (67, 494.5, 989.5, 989.5),
-    "NVIDIA H100 PCIe": (51, 378, 756.5, 756.5),
-    "NVIDIA H200": (67, 494.5, 989.5, 989.5),
-    "NVIDIA L4": (30.3, 60, 121, 121),
-    "NVIDIA GeForce RTX 3090": (35.6, 35.6, 71, 71),
-    "NVIDIA GeForce RTX 4090": (82.6, 82.6, 165.2, 165.2),
-}
-DATASHEET = {name: dict(zip(_COLUMNS, peaks, strict=True)) for name, peaks in _PEAKS.items()}
+import tomllib
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cache
+from pathlib import Path
+
+from Utils.base.errors import UserError
+
+GB = 10**9
+# A card sold with 24 GB has 24 GiB; the share that a driver keeps is no part of the table.
+SOLD = 2**30
+
+
+@dataclass(frozen=True)
+class Datasheet:
+    """A row of datasheets.toml, where its columns are explained."""
+
+    key: str
+    names: tuple
+    float32: float
+    tf32: float
+    bfloat16: float
+    float16: float
+    bandwidth: float
+    memory: float
+    sms: int
+    l2: float
+    watts: float
+    year: int
+    capability: tuple
+    process: str
+    source: str
+    architecture: str = ""
+
+    @property
+    def memory_bytes(self):
+        return int(self.memory * SOLD)
+
+    def peak(self, precision):
+        """Dense TFLOP/s of products of that type; without tensor cores for tf32, float32's."""
+        return getattr(self, precision) or (self.float32 if precision == "tf32" else 0)
+
+
+@cache
+def datasheets():
+    """Datasheets by key, in the order of the table."""
+    rows = tomllib.loads(Path(__file__).with_name("datasheets.toml").read_text())
+    return {
+        key: Datasheet(key, tuple(row.pop("names")), capability=tuple(row.pop("capability")), **row)
+        for key, row in rows.items()
+    }
+
+
+def named(torch_name):
+    """The Datasheet of a device by the name that torch gives it, matched whole, as a longer name can be
+    a slower card; or None."""
+    return next((one for one in datasheets().values() if torch_name in one.names), None)
+
+
+def find(key):
+    """The Datasheet of that key. Raises UserError with the nearest keys."""
+    wanted = key.lower().replace("_", "-").replace(" ", "")
+    if wanted in datasheets():
+        return datasheets()[wanted]
+    near = get_close_matches(wanted, datasheets(), n=4, cutoff=0.3) or list(datasheets())
+    raise UserError(f"no device {key!r} in the table; nearest: {', '.join(near)}")

@@ -1,8 +1,10 @@
 """The bytes of a step's tensors, operation by operation."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
+
+from Utils.diagnose.operations import Work
 
 KINDS = ("weights", "gradients", "optimizer state", "activations")  # the last: all other tensors
 PHASES = ("forward", "backward", "update")
@@ -15,6 +17,7 @@ class Recording:
     batch: sequences a step, a prime times multiple, which is what the batch must be a multiple of.
     live: int64 (operations, KINDS), bytes. phase: (operations,), indices of PHASES.
     growing: (operations,), bytes of the activations that are in proportion to the batch.
+    work: what the step computes, at the prime.
     """
 
     batch: int
@@ -22,6 +25,7 @@ class Recording:
     live: np.ndarray
     phase: np.ndarray
     growing: np.ndarray
+    work: Work = field(default_factory=Work)
 
     def at(self, batch):
         """The Recording at another batch size.
@@ -32,7 +36,7 @@ class Recording:
         grown = self.growing * batch // self.batch
         live = self.live.copy()
         live[:, -1] += grown - self.growing
-        return Recording(batch, self.multiple, live, self.phase, grown)
+        return Recording(batch, self.multiple, live, self.phase, grown, self.work)
 
     @property
     def total(self):

@@ -6,6 +6,8 @@ from operator import getitem
 import torch
 from torch.utils._pytree import tree_map_only
 
+from Utils.diagnose import recorded
+
 
 class Kernels:
     """A graph that torch.compile has traced and cut, run operation by operation on fake tensors,
@@ -26,6 +28,8 @@ class Kernels:
             in_a_kernel = all(map(self._reads_in_a_kernel, node.users))
             if in_a_kernel and (_is_elementwise(node) or _is_view(node)):
                 self.fused.add(node)
+        rules = recorded.Rules(self.fused, _is_view, _is_elementwise, _is_reduction)
+        self.operations = recorded.compiled([*self.inputs, *self.nodes], rules)
 
     def _reads_in_a_kernel(self, node):
         """Return whether it reads what it needs while a kernel computes it."""
@@ -36,6 +40,15 @@ class Kernels:
         arguments.clear()
         for node in self.inputs:
             self._forget(node, values)
+        for operation in self.operations:
+            self.tracker.note(operation)
+        self.tracker.in_graph = True
+        try:
+            return self._run(values)
+        finally:
+            self.tracker.in_graph = False
+
+    def _run(self, values):
         for node in self.nodes:
             operands = torch.fx.node.map_arg((node.args, dict(node.kwargs)), values.__getitem__)
             if node.op == "output":

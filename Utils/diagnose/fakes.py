@@ -8,6 +8,7 @@ stands for; what torch.compile does to memory, in `compiled`.
 
 import importlib.util
 from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import replace
 from functools import partial
 from unittest.mock import patch
 
@@ -18,8 +19,10 @@ from torch.distributed._tools.mem_tracker import MemTracker, _MemRefType, _Updat
 
 from Utils.base.errors import Unsupported
 from Utils.device.cuda import CUDA
+from Utils.diagnose import recorded
 from Utils.diagnose.allocations import Recording
 from Utils.diagnose.compiled import without_kernels
+from Utils.diagnose.operations import Work
 from Utils.harness import footprint
 from Utils.harness.settings import batch_multiple
 from Utils.run import execute
@@ -37,6 +40,7 @@ class Tracker(MemTracker):
         self.in_registers, self.state_bytes = False, 0
         self.batch, self.blocks = 1, {}  # sequences a step; bytes of each block that there is
         self.changes = []  # (operation before which, bytes)
+        self.work, self.in_graph = Work(), False  # what is computed; kernels' parts are not noted
 
     @classmethod
     def ignore_compile_internals(cls):
@@ -69,7 +73,16 @@ class Tracker(MemTracker):
             return float(self._in_opt) if args[0].is_floating_point() else int(self._in_opt)
         if self.in_registers:
             return function(*args, **kwargs or {})
-        return super().__torch_dispatch__(function, types, args, kwargs)
+        result = super().__torch_dispatch__(function, types, args, kwargs)
+        if not self.in_graph and function.namespace != "prim":
+            self.note(recorded.operation(function, args, kwargs or {}, result))
+        return result
+
+    def note(self, operation):
+        """Adds an Operation to the step's work."""
+        phase = 2 if self._in_opt else int(self._mod_tracker.is_bw)
+        precision = "tf32" if torch.get_float32_matmul_precision() == "high" else "float32"
+        self.work.add(replace(operation, phase=phase, precision=precision))
 
     def _update_snap(self, change, block, *args, **kwargs):
         super()._update_snap(change, block, *args, **kwargs)
@@ -100,7 +113,8 @@ class Tracker(MemTracker):
         for at, size in self.changes:
             if size % prime == 0:
                 growing[at] += size
-        return Recording(self.batch, multiple, live, phase, growing.cumsum()[:-1])
+        self.work.batch = prime
+        return Recording(self.batch, multiple, live, phase, growing.cumsum()[:-1], self.work)
 
 
 # What torch does otherwise on a GPU than on the CPU whose tensors stand for a GPU's.
@@ -200,7 +214,7 @@ def fakes(technique, device, tracker):
             stack.enter_context(patch(target, replacement))
         if "triton" in technique.code and importlib.util.find_spec("triton"):
             launch = "triton.runtime.jit.JITFunction.run"
-            stack.enter_context(patch(launch, lambda *args, **options: None))
+            stack.enter_context(patch(launch, recorded.launches(tracker)))
         if "compile" in technique.code:  # Dynamo would collect garbage, which takes half a second
             target = "torch._dynamo.config.run_gc_after_compile"
             stack.enter_context(patch(target, False))
@@ -231,6 +245,7 @@ class FakeRun:
 
     def steps(self, batches):
         shape = 2, self.args.batch_size, self.args.seq_len
+        self.tracker.work = Work(self.args.batch_size)
         yield tuple(torch.zeros(shape, dtype=torch.int64, device=self.args.device))
 
     def log(self, loss):

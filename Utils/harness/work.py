@@ -4,8 +4,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from Utils.base.sizes import VOCABULARY
-from Utils.device import limits
-from Utils.device.datasheets import DATASHEET
+from Utils.device import datasheets, limits
 from Utils.device.limits import PRECISIONS
 from Utils.model import GPT
 
@@ -81,11 +80,12 @@ def describe(args):
     where `ceilings` were measured, those and floor_ms, the modelled shortest step, or None.
     """
     precision, found = precision_of(args.needs), limits.ceilings(args.hardware)
-    peaks = DATASHEET.get(args.hardware.name, {})
+    datasheet = datasheets.named(args.hardware.name)
+    peak = datasheet.peak(precision) if datasheet and precision else None
     known = {
         "flops_per_token": flops_per_token(args.config, args.seq_len),
         "precision": precision,
-        "datasheet_tflops": peaks.get(precision),
+        "datasheet_tflops": peak or None,
         "ceilings": found,
     }
     if found:

@@ -1,0 +1,124 @@
+"""The constants of `steptime` fitted to published figures, and the error of what that forecasts.
+
+The error is that of figures of a source that took no part in the fit: each source is left out in
+turn, and the constants are fitted to the others.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from Utils.device import datasheets
+from Utils.diagnose import steptime
+
+TRACED_LAYERS = 1, 2  # of the models of others: each layer more costs what the second does
+PRIME = 97  # sequences, of which any batch is worked out
+ROUNDS = 8
+STEP = 0.02  # of a constant, for the slope of what depends on it
+LARGEST = 0.3  # deviation, as a logarithm, beyond which a figure pulls no harder
+
+
+@dataclass
+class Checked:
+    """A Figure with what the fit to all other sources forecasts, in seconds; and the plain roofline's."""
+
+    figure: object
+    forecast: float
+    roofline: float
+    bound: str
+
+    @property
+    def error(self):
+        return self.forecast / self.figure.seconds - 1
+
+
+class Cases:
+    """Figures with the kernels of their steps, of which `works` gives the Work of a traced Step."""
+
+    def __init__(self, figures, works):
+        self.figures, self._kernels = figures, {}
+        for figure in figures:
+            for layers in TRACED_LAYERS:
+                traced = replace(figure.step, batch=PRIME, layers=layers)
+                key = traced, figure.step.batch
+                if key not in self._kernels:
+                    self._kernels[key] = works[traced].at(figure.step.batch).kernels()
+        self.measured = np.log([figure.seconds for figure in figures])
+
+    def step_time(self, figure, constants, entry=None):
+        """The StepTime of a figure's step."""
+        entry = entry or datasheets.find(figure.key)
+        few, more = (
+            self._of_layers(figure.step, layers, entry, constants) for layers in TRACED_LAYERS
+        )
+        return few.extended(more, figure.step.layers - TRACED_LAYERS[0])
+
+    def _of_layers(self, step, layers, entry, constants):
+        kernels, order = self._kernels[replace(step, batch=PRIME, layers=layers), step.batch]
+        found = steptime.step_time(kernels, order, entry, constants)
+        if step.evaluations:
+            forward = order[kernels.phase[order] == 0]
+            found = found.plus(steptime.step_time(kernels, forward, entry, constants), step.evaluations)
+        return found
+
+    def forecasts(self, constants):
+        """Logarithms of the seconds of every figure."""
+        return np.log([self.step_time(figure, constants).seconds for figure in self.figures])
+
+    def rooflines(self):
+        """The same of a plain roofline, but for its one constant."""
+        return np.log([self._roofline(figure) for figure in self.figures])
+
+    def _roofline(self, figure):
+        entry, seconds = datasheets.find(figure.key), []
+        for layers in TRACED_LAYERS:
+            step = replace(figure.step, batch=PRIME, layers=layers)
+            seconds.append(steptime.roofline(*self._kernels[step, figure.step.batch], entry))
+        return seconds[0] + (figure.step.layers - TRACED_LAYERS[0]) * (seconds[1] - seconds[0])
+
+
+def weights(figures):
+    """Weights of figures: many of one source count as much as the square root of their number."""
+    sources = [figure.source for figure in figures]
+    return np.array([sources.count(source) ** -0.5 for source in sources])
+
+
+def slopes(cases, names, constants):
+    """(forecasts, their change with each constant's logarithm)."""
+    here = cases.forecasts(constants)
+    columns = []
+    for name in names:
+        moved = constants | {name: constants[name] * np.exp(STEP)}
+        columns.append((cases.forecasts(moved) - here) / STEP)
+    return here, np.stack(columns, axis=1)
+
+
+def fitted(cases, groups):
+    """Constants fitted to each group of figures, a boolean array: least squares of logarithms with
+    priors, where a figure far off pulls no harder than at LARGEST."""
+    known = steptime.constants()
+    names = [name for name, one in known.items() if one.spread]
+    spreads = np.array([known[name].spread for name in names])
+    priors = np.log([known[name].prior for name in names])
+    start = {name: one.prior for name, one in known.items()}
+    found = []
+    for group in groups:
+        values = dict(start)
+        for _ in range(ROUNDS):
+            here, matrix = slopes(cases, names, values)
+            off = (cases.measured - here)[group]
+            weight = weights([f for f, used in zip(cases.figures, group, strict=True) if used])
+            weight = weight * np.minimum(1, LARGEST / np.maximum(np.abs(off), 1e-9)) / SIGMA**2
+            now = np.log([values[name] for name in names])
+            rows = matrix[group]
+            left = rows.T @ (weight[:, None] * rows) + np.diag(spreads**-2.0)
+            right = rows.T @ (weight * off) + (priors - now) / spreads**2
+            change = np.clip(np.linalg.solve(left, right), -0.3, 0.3)
+            values |= dict(zip(names, np.exp(now + change).tolist(), strict=True))
+            if np.abs(change).max() < 2e-3:
+                break
+        found.append(values)
+    return found
+
+
+SIGMA = 0.12  # of a figure: what sources leave unsaid

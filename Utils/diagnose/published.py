@@ -1,0 +1,201 @@
+"""Figures that others have published, and what a forecast says of the same steps.
+
+docs/published.csv holds them with their sources. The rule of which a forecast is held against is
+`left_out`; what each of the others ran is `step_of`.
+"""
+
+import csv
+import re
+from dataclasses import dataclass, replace
+from functools import cache
+
+from Utils.base import paths
+from Utils.diagnose.others import Step
+
+FILE = paths.ROOT / "docs" / "published.csv"
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A published time of a step. seconds: of one step. key: of the device in the table. widened:
+    what the source does not say."""
+
+    source: str
+    device: str
+    key: str
+    model: str
+    technique: str
+    step: Step
+    seconds: float
+    widened: str = ""
+
+
+@cache
+def rows(path=FILE):
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))
+
+
+# Rules, in this order: the first that holds says why a row is left out.
+_MULTIPLE = re.compile(r"^\d+x ")
+_TIMES = {"step time", "median step time", "iteration", "throughput", "forward + backward"}
+
+
+def left_out(row):
+    """Why a forecast is not held against a row, or None."""
+    if row["metric"] not in _TIMES:
+        return f"{row['metric']}: no time of a training step, or one beside the median"
+    if _MULTIPLE.match(row["device"]) or "a node" in row["device"]:
+        return "several GPUs: communication is no part of the forecast"
+    if device_key(row["device"]) is None:
+        return "the device is not named, or has no published dense peaks"
+    if not row["batch_size"].isdecimal() or not re.match(r"\d+", row["seq_len"]):
+        return "the batch or the sequence length is not given"
+    if step_of(row) is None:
+        return "not a training step of a model whose code is known"
+    return None
+
+
+_DEVICES = (  # beginnings of names in the file, with keys of the table and what is not said
+    ("NVIDIA RTX 3050 Ti 4GB", "rtx3050ti-laptop", "power limit of the laptop"),
+    ("NVIDIA A100 80GB PCIe", "a100-pcie", ""),
+    ("NVIDIA H100 80GB HBM3", "h100", ""),
+    ("NVIDIA GeForce RTX 3090", "rtx3090", ""),
+    ("NVIDIA GeForce RTX 3080", "rtx3080", ""),
+    ("NVIDIA GeForce RTX 4070 Ti SUPER", "rtx4070tisuper", ""),
+    ("NVIDIA GeForce RTX 4090", "rtx4090", ""),
+    ("NVIDIA A100 (not in the chapter", "a100", "variant of the A100"),
+    ("NVIDIA A100 (variant", "a100-40", "variant of the A100"),
+    ("NVIDIA A100 40GB", "a100-40", "variant of the A100"),
+    ("NVIDIA A100", "a100", "variant of the A100"),
+    ("NVIDIA A40", "a40", ""),
+    ("NVIDIA H100", "h100", "variant of the H100"),
+)
+
+
+def device_key(name):
+    return next((key for start, key, _ in _DEVICES if name.startswith(start)), None)
+
+
+_BOOK = Step(
+    attention="late", composed=True, gelu="composed", separate=True, bias=False, tied=False,
+    dropout=0.1, attention_dropout=0.1, loss_apart=True,
+)  # fmt: skip
+_TF32 = {"precision": "tf32"}
+_BF16 = {"precision": "bfloat16"}
+_NATIVE = {"precision": "pure_bfloat16", "composed": False, "gelu": "tanh", "optimizer": "fused"}
+_SDPA = {"attention": "sdpa", "separate": False}
+_RASBT = {  # 15 steps and an evaluation of two batches are timed together
+    "baseline fp32": {},
+    "+mask on the fly": {},
+    "+TF32 tensor cores": _TF32,
+    "+fused AdamW": _TF32 | {"optimizer": "fused"},
+    "+pinned memory": _TF32 | {"optimizer": "fused"},
+    "+bf16 (model cast)": {"precision": "pure_bfloat16", "optimizer": "fused"},
+    "+nn.LayerNorm and nn.GELU": _NATIVE,
+    "+FlashAttention": _NATIVE | _SDPA,
+    "+torch.compile": _NATIVE | _SDPA | {"compile": True},
+    "+vocab 50304": _NATIVE | _SDPA | {"compile": True, "vocabulary": 50_304},
+}
+_COMPILED = _BF16 | {"compile": True}
+_LAST = _COMPILED | {"attention": "sdpa", "vocabulary": 50_304}
+_KARPATHY = {
+    "fp32": {},
+    "+TF32": _TF32,
+    "+bf16 autocast": _BF16,
+    "+torch.compile": _COMPILED,
+    "+flash attention (SDPA)": _COMPILED | {"attention": "sdpa"},
+    "+vocab 50304": _LAST,
+    "+grad clip, lr schedule, fused AdamW": _LAST | {"clip": True, "optimizer": "fused"},
+}
+_GILES = {
+    "fp32": {},
+    "TF32": _TF32,
+    "AMP fp16 + GradScaler": {"precision": "float16"},
+    "TF32 + AMP fp16": {"precision": "float16"},
+}
+_TRANSLATION = Step("translation", 3, 8, 512, 5000, tokens=50, dropout=0.1)
+_ABDO = {
+    "no_optimization": {},
+    "TF32": _TF32,
+    "BF16": _BF16,
+    "BF16+TC": _COMPILED | {"graphs": True},
+    "BF16+TC+FA": _COMPILED | {"graphs": True, "attention": "sdpa"},
+    "BF16+TC+FA+FuOp": _COMPILED | {"graphs": True, "attention": "sdpa", "optimizer": "fused"},
+    "BF16+TC+FA+8bOp": _COMPILED | {"graphs": True, "attention": "sdpa", "optimizer": "8bit"},
+}
+_BABY = Step(
+    "gpt", 6, 6, 384, 65, dropout=0.2, attention_dropout=0.2, attention="sdpa", bias=False,
+    gelu="exact", precision="bfloat16", optimizer="fused", clip=True,
+)  # fmt: skip
+_PR376 = {"compile + SDPA flash": {"compile": True}, "no compile, SDPA flash": {}}
+_HF = {"gelu": "composed", "attention": "where", "dropout": 0.1, "attention_dropout": 0.1}
+_NEUSIGHT = {  # forward and backward, float32; shapes of its DLmodel_configs
+    "gpt2_large": Step("gpt", 36, 20, 1280, optimizer=None, **_HF),
+    "gpt3_xl": Step("gpt", 24, 24, 3072, optimizer=None, **_HF),
+    "gpt3_27": Step("gpt", 32, 32, 2560, optimizer=None, **_HF),
+    "opt_13": Step(
+        "gpt", 24, 32, 2048, 50_272, attention="lowest", gelu="relu", dropout=0.1, separate=True,
+        optimizer=None,
+    ),
+    "bert_large": Step(
+        "bert", 24, 16, 1024, 30_522, attention="added", gelu="exact", dropout=0.1,
+        attention_dropout=0.1, separate=True, optimizer=None,
+    ),
+}  # fmt: skip
+
+
+def step_of(row):
+    """The Step that a row has timed, or None."""
+    source, technique = row["source"], row["technique"]
+    found = None
+    if source.startswith("abdo-ashraf"):
+        found = technique in _ABDO and replace(_TRANSLATION, **_ABDO[technique])
+    elif source.startswith("build-nanogpt"):
+        found = technique in _KARPATHY and Step(**_KARPATHY[technique])
+    elif source.startswith("rasbt"):
+        technique = technique.split(",")[0]
+        found = technique in _RASBT and replace(_BOOK, evaluations=2 / 15, **_RASBT[technique])
+    elif source.startswith("gilesthomas"):
+        found = technique in _GILES and replace(_BOOK, **_GILES[technique])
+    elif source.startswith("karpathy/nanoGPT PR"):
+        found = technique in _PR376 and replace(_BABY, **_PR376[technique])
+    elif source.startswith("sitar-lab/NeuSight ASPLOS"):
+        found = _NEUSIGHT.get(row["model"])
+    if not found:
+        return None
+    tokens = int(re.match(r"\d+", row["seq_len"])[0])
+    return replace(found, batch=int(row["batch_size"]), tokens=tokens)
+
+
+def seconds_of(row, step):
+    """Seconds a step, of a figure in milliseconds or in tokens/s."""
+    value = float(row["value"])
+    return step.tokens_a_step / value if row["unit"] == "tokens/s" else value / 1e3
+
+
+def figures(path=FILE):
+    """The Figures that a forecast is held against; a step that a source gives twice counts once."""
+    found = {}
+    for row in rows(path):
+        if left_out(row):
+            continue
+        step = step_of(row)
+        device = row["device"]
+        key, widened = next(entry[1:] for entry in _DEVICES if device.startswith(entry[0]))
+        figure = Figure(
+            row["source"], device, key, row["model"], row["technique"], step,
+            seconds_of(row, step), widened,
+        )  # fmt: skip
+        found.setdefault((row["source"], key, step, row["technique"], row["url"]), figure)
+    return list(found.values())
+
+
+def reasons(path=FILE):
+    """How many rows are left out, by the reason."""
+    counts = {}
+    for row in rows(path):
+        reason = left_out(row)
+        if reason:
+            counts[reason] = counts.get(reason, 0) + 1
+    return counts

@@ -1,0 +1,210 @@
+"""How long a step would take on a device of the table: a time for each kernel, and for the host.
+
+A kernel lasts as long as the larger of its FLOP over the rate that its type, shape and device allow
+and its bytes over the bandwidth that they allow, plus a fixed part. The host starts kernels one
+after the other, and the device runs them in that order: the step ends when both have ended.
+Constants and their origins are in steptime.toml.
+"""
+
+import tomllib
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from Utils.diagnose.operations import (
+    ATTENTION, COMPILED, EAGER, FAMILIES, LIST, MATMUL, OPTIMIZER, REDUCTION, TYPES, VIEW,
+)  # fmt: skip
+
+# Best shares of a peak that a matrix product reaches, by the chip's process and kind of core.
+# float32 on general cores: NeuSight's kernels (ASPLOS 2025, 755 large products a device): V100
+# 0.96, A100 80 GB PCIe 0.90, H100 0.74; those with 128 lanes an SM are taken to be like the H100.
+BEST_FLOAT32 = {"12 nm": 0.96, "7 nm": 0.90, "8 nm": 0.74, "4 nm": 0.74, "4 nm, second": 0.74}
+# Tensor cores: best shapes of S. Bekman's Machine Learning Engineering (2026): A100 0.87, H100 0.80,
+# B200 0.78, MI300X 0.51. Turing, Volta and GeForce: CUTLASS's own figures, 0.80 to 0.95.
+BEST_TENSOR = {"12 nm": 0.80, "7 nm": 0.87, "8 nm": 0.92, "4 nm": 0.92, "4 nm, second": 0.78}
+BEST_HOPPER = 0.80
+BEST_AMD = 0.51
+# TFLOP/s a watt, which hold small cards back. float32: T4 57 GFLOP/s a watt, A100 PCIe (250 W) 63,
+# L4 122 by the same kernels; 8 nm between. Tensor cores: A100 PCIe 0.84, H100 1.13 by the same
+# best shapes; 12 nm: T4 0.5; 8 nm between.
+WATT_FLOAT32 = {"12 nm": 0.057, "8 nm": 0.075, "7 nm": 0.063, "4 nm": 0.122}
+WATT_TENSOR = {"12 nm": 0.5, "8 nm": 0.6, "7 nm": 0.84, "4 nm": 1.13, "4 nm, second": 1.75}
+# Tiles of a product's kernels with the share of the best rate that each reaches.
+TILES = {"tensor": ((256, 128, 1.0), (128, 128, 0.97), (128, 64, 0.85), (64, 64, 0.65))}
+TILES["simt"] = ((128, 128, 1.0), (128, 64, 0.95), (64, 64, 0.8))
+SPLITS = (1, 2, 4, 8)  # of K, each with at least so many numbers:
+SPLIT_K = 512
+SPLIT_COST = 1.03  # for adding the parts
+BACKWARD = 0.75  # of attention's forward rate: Dao 2023
+HOPPER_ATTENTION = 0.62  # FlashAttention-2 on an H100: 35% of the peak against 57 (Shah et al. 2024)
+SLOW_MEMORY = 0.88  # of the share of bandwidth: GDDR6 cards of up to 75 W, by NeuSight's kernels
+VIEW_SHARE = 0.3  # of an operation's host time, for one that starts no kernel
+LIST_SHARE = 0.1  # for each tensor of a list
+PARTS = ("matrix products", "attention", "optimizer", "memory traffic", "waiting for the host")
+
+
+@dataclass(frozen=True)
+class Constant:
+    """prior: what its origin says; spread: None where it is not fitted; value: in use."""
+
+    name: str
+    prior: float
+    value: float
+    origin: str
+    spread: float = 0
+
+
+@cache
+def constants():
+    """Constants by name."""
+    rows = tomllib.loads(Path(__file__).with_name("steptime.toml").read_text())
+    return {name: Constant(name, **row) for name, row in rows.items()}
+
+
+def values():
+    return {name: one.value for name, one in constants().items()}
+
+
+def best_rates(entry):
+    """FLOP/s of products of each of TYPES at the best shape."""
+    rates = []
+    for precision in TYPES:
+        if precision == "float8":
+            rates.append(2 * rates[TYPES.index("bfloat16")] if entry.capability >= (8, 9) else 0)
+            continue
+        peak = entry.peak(precision)
+        general = precision == "float32" or (precision == "tf32" and not entry.tf32)
+        if precision == "bfloat16" and not peak:
+            peak, general = entry.float32 / 2, True  # emulated
+        share = (BEST_FLOAT32 if general else BEST_TENSOR).get(entry.process, BEST_AMD)
+        if not general and entry.capability[0] == 9 and not entry.architecture:
+            share = BEST_HOPPER
+        watt = (WATT_FLOAT32 if general else WATT_TENSOR).get(entry.process, np.inf)
+        if precision == "tf32" and not general:
+            watt /= 2
+        rates.append(1e12 * min(peak * share, entry.watts * watt))
+    return np.array(rates)
+
+
+def _product_seconds(k, entry, rates, c, tiles, share):
+    """Seconds of products, each with the tile and the split of K that make it shortest.
+
+    Blocks run in waves, one on each SM; a wave lasts as long as a tile's FLOP take and its start
+    and end. k: Kernels of products. rates: FLOP/s of the best shape.
+    """
+    best = np.full(len(k.m), np.inf)
+    for height, width, of_best in tiles:
+        for tall, wide in {(height, width), (width, height)}:
+            covered = np.ceil(k.m / tall) * np.ceil(k.n / wide) * k.b
+            for split in SPLITS:
+                waves = np.ceil(covered * split / entry.sms)
+                tile_flop = 2.0 * tall * wide * k.k / split
+                seconds = tile_flop * entry.sms / (rates * share * of_best) + 1e-6 * c["wave"]
+                seconds = waves * seconds * SPLIT_COST ** (split > 1)
+                allowed = (split == 1) | (k.k / split >= SPLIT_K)
+                best = np.minimum(best, np.where(allowed, seconds, np.inf))
+    return best
+
+
+def kernel_seconds(kernels, entry, c):
+    """(Seconds of each kernel on the device, of the host to start it). c: constants' values."""
+    k = kernels
+    rates = best_rates(entry)
+    general = np.array([True, not entry.tf32, not entry.bfloat16, not entry.float16, False])
+    simt = general[k.type]
+    flop_seconds = np.zeros(len(k.flop))
+
+    product = k.family == MATMUL
+    if product.any():
+        slow, one = simt[product], k.chosen(product)
+        top = rates[one.type]
+        capped = np.minimum(top * c["tensor"], 1e12 * entry.sms * c["unaligned"])
+        top = np.where(one.aligned, top * c["tensor"], capped)
+        flop_seconds[product] = np.where(
+            slow,
+            _product_seconds(one, entry, rates[one.type], c, TILES["simt"], c["simt"]),
+            _product_seconds(one, entry, top, c, TILES["tensor"], 1),
+        )
+
+    mix = k.family == ATTENTION
+    if mix.any():
+        share = np.where(simt[mix], c["attention_float32"], c["attention"])
+        share = share * np.where(k.backward[mix], BACKWARD, 1)
+        share *= k.n[mix] / (k.n[mix] + 128.0 * (1 + k.causal[mix]))
+        if entry.capability[0] >= 9 and not entry.architecture:
+            share = share * np.where(simt[mix], 1, HOPPER_ATTENTION)
+        flop_seconds[mix] = k.flop[mix] / (rates[k.type[mix]] * share)
+
+    reach = c["memory"] * (SLOW_MEMORY if entry.watts <= 75 else 1)
+    reach = np.where(k.family == REDUCTION, reach * c["reduction"], reach)
+    reach = reach * (1 + c["l2"] * np.clip(1 - k.tensor / (entry.l2 * 2**20), 0, 1))
+    byte_seconds = k.nbytes / (entry.bandwidth * 1e9 * reach)
+
+    byte_copies = k.copies / (entry.bandwidth * 1e9 * c["memory"])
+    device = np.maximum(flop_seconds, byte_seconds) + byte_copies + 1e-6 * c["tail"] * k.launches
+    host = np.select(
+        [k.host == EAGER, k.host == COMPILED, k.host == VIEW, k.host == LIST],
+        [c["eager"], c["compiled"], c["eager"] * VIEW_SHARE, c["eager"] * (1 + LIST_SHARE * k.lists)],
+    )
+    return device, 1e-6 * host
+
+
+@dataclass
+class StepTime:
+    """seconds of a step; parts: seconds by PARTS, of the device; host: seconds that it needs."""
+
+    seconds: float
+    parts: dict
+    host: float
+    kernels: int
+
+    def plus(self, other, times):
+        """This step and so many times another after it."""
+        parts = {name: self.parts[name] + times * other.parts[name] for name in self.parts}
+        return StepTime(
+            self.seconds + times * other.seconds,
+            parts,
+            self.host + times * other.host,
+            round(self.kernels + times * other.kernels),
+        )
+
+    def extended(self, larger, times):
+        """This step with so many times what a larger one has more."""
+        return self.plus(larger.plus(self, -1), times)
+
+    @property
+    def bound(self):
+        """The part that takes most of the step."""
+        return max(self.parts, key=self.parts.get)
+
+
+def step_time(kernels, order, entry, c=None, wait=0.0):
+    """The StepTime of kernels that run in that order. wait: seconds that the host stands still."""
+    device, host = kernel_seconds(kernels, entry, c or values())
+    seconds, started = device[order], host[order].cumsum()
+    done = seconds.cumsum()
+    before = done - seconds
+    end = done[-1] + np.maximum(started - before, 0).max()
+    total = max(end, started[-1]) + wait
+    family = kernels.family[order]
+    parts = {
+        "matrix products": seconds[family == MATMUL].sum(),
+        "attention": seconds[family == ATTENTION].sum(),
+        "optimizer": seconds[family == OPTIMIZER].sum(),
+    }
+    parts["memory traffic"] = done[-1] - sum(parts.values())
+    parts["waiting for the host"] = total - done[-1]
+    return StepTime(total, parts, started[-1], int(kernels.launches[order].sum()))
+
+
+def roofline(kernels, order, entry):
+    """Seconds of a step by a plain roofline: every kernel at the peak of its type or of memory."""
+    peaks = np.array([entry.peak(name) if name != "float8" else 0 for name in TYPES])
+    peaks = np.where(peaks > 0, peaks, entry.float32)
+    flop = kernels.flop / (1e12 * peaks[kernels.type])
+    return np.maximum(flop, kernels.nbytes / (1e9 * entry.bandwidth))[order].sum()
+
+
+__all__ = ["FAMILIES", "Constant", "StepTime", "best_rates", "constants", "roofline", "step_time", "values"]
