@@ -8,9 +8,9 @@ from pathlib import Path
 
 from Utils.base.errors import UserError
 
-GB = 10**9
 # A card sold with 24 GB has 24 GiB; the share that a driver keeps is no part of the table.
 SOLD = 2**30
+MEASURED = "measured"  # in place of a process: peaks and bandwidth are ceilings measured here
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Datasheet:
         return int(self.memory * SOLD)
 
     def peak(self, precision):
-        """Dense TFLOP/s of products of that type; without tensor cores for tf32, float32's."""
+        """Dense TFLOP/s of products of that type; of tf32 without tensor cores for it, float32's."""
         return getattr(self, precision) or (self.float32 if precision == "tf32" else 0)
 
 
@@ -54,8 +54,8 @@ def datasheets():
 
 
 def named(torch_name):
-    """The Datasheet of a device by the name that torch gives it, matched whole, as a longer name can be
-    a slower card; or None."""
+    """The Datasheet of a device by the name that torch gives it, or None. Matched whole, as a longer
+    name can be a slower card."""
     return next((one for one in datasheets().values() if torch_name in one.names), None)
 
 
@@ -65,4 +65,4 @@ def find(key):
     if wanted in datasheets():
         return datasheets()[wanted]
     near = get_close_matches(wanted, datasheets(), n=4, cutoff=0.3) or list(datasheets())
-    raise UserError(f"no device {key!r} in the table; nearest: {', '.join(near)}")
+    raise UserError(f"no device {key!r} in the table", f"nearest: {', '.join(near)}")

@@ -13,8 +13,9 @@ from Utils.diagnose import steptime
 
 TRACED_LAYERS = 1, 2  # of the models of others: each layer more costs what the second does
 PRIME = 97  # sequences, of which any batch is worked out
-ROUNDS = 8
+ROUNDS = 3
 STEP = 0.02  # of a constant, for the slope of what depends on it
+SIGMA = 0.12  # deviation, as a logarithm, of a figure: what sources leave unsaid
 LARGEST = 0.3  # deviation, as a logarithm, beyond which a figure pulls no harder
 
 
@@ -77,10 +78,10 @@ class Cases:
         return seconds[0] + (figure.step.layers - TRACED_LAYERS[0]) * (seconds[1] - seconds[0])
 
 
-def weights(figures):
+def weights(figures, used):
     """Weights of figures: many of one source count as much as the square root of their number."""
     sources = [figure.source for figure in figures]
-    return np.array([sources.count(source) ** -0.5 for source in sources])
+    return np.array([sources.count(source) ** -0.5 for source in sources]) * used
 
 
 def slopes(cases, names, constants):
@@ -93,32 +94,40 @@ def slopes(cases, names, constants):
     return here, np.stack(columns, axis=1)
 
 
-def fitted(cases, groups):
-    """Constants fitted to each group of figures, a boolean array: least squares of logarithms with
-    priors, where a figure far off pulls no harder than at LARGEST."""
+def fitted(cases, left_out):
+    """Constants fitted to all figures, and to all but those of each source of left_out.
+
+    Least squares of logarithms with priors, in which a figure far off pulls no harder than one at
+    LARGEST. Without a source they are worked out from the same slopes.
+    """
     known = steptime.constants()
     names = [name for name, one in known.items() if one.spread]
     spreads = np.array([known[name].spread for name in names])
     priors = np.log([known[name].prior for name in names])
-    start = {name: one.prior for name, one in known.items()}
-    found = []
-    for group in groups:
-        values = dict(start)
-        for _ in range(ROUNDS):
-            here, matrix = slopes(cases, names, values)
-            off = (cases.measured - here)[group]
-            weight = weights([f for f, used in zip(cases.figures, group, strict=True) if used])
-            weight = weight * np.minimum(1, LARGEST / np.maximum(np.abs(off), 1e-9)) / SIGMA**2
-            now = np.log([values[name] for name in names])
-            rows = matrix[group]
-            left = rows.T @ (weight[:, None] * rows) + np.diag(spreads**-2.0)
-            right = rows.T @ (weight * off) + (priors - now) / spreads**2
-            change = np.clip(np.linalg.solve(left, right), -0.3, 0.3)
-            values |= dict(zip(names, np.exp(now + change).tolist(), strict=True))
-            if np.abs(change).max() < 2e-3:
-                break
-        found.append(values)
-    return found
+    values = {name: one.prior for name, one in known.items()}
+    everything = np.ones(len(cases.figures), dtype=bool)
+    for _ in range(ROUNDS):
+        now = np.log([values[name] for name in names])
+        here, matrix = slopes(cases, names, values)
+
+        def solved(used):
+            at = now.copy()
+            for _ in range(20):  # weights follow the deviations
+                off = cases.measured - here - matrix @ (at - now)
+                weight = weights(cases.figures, used) / SIGMA**2
+                weight = weight * np.minimum(1, LARGEST / np.maximum(np.abs(off), 1e-9))
+                left = matrix.T @ (weight[:, None] * matrix) + np.diag(spreads**-2.0)
+                right = matrix.T @ (weight * off) + (priors - at) / spreads**2
+                at = at + 0.7 * np.linalg.solve(left, right)
+            return at
+
+        best = solved(everything)
+        values |= dict(zip(names, np.exp(best).tolist(), strict=True))
+        if np.abs(best - now).max() < 5e-3:
+            break
+    sources = np.array([figure.source for figure in cases.figures])
+    others = [solved(sources != source) for source in left_out]
+    return values, [values | dict(zip(names, np.exp(o).tolist(), strict=True)) for o in others]
 
 
-SIGMA = 0.12  # of a figure: what sources leave unsaid
+

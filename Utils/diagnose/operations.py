@@ -115,6 +115,7 @@ class Work:
 FIELDS = (
     "family", "host", "flop", "nbytes", "tensor", "type", "m", "n", "k", "b", "aligned", "launches",
     "lists", "phase", "backward", "causal", "copies",
+    "waits",
 )  # fmt: skip
 TYPES = ("float32", "tf32", "bfloat16", "float16", "float8")
 
@@ -166,6 +167,7 @@ def kernel(op):
     elif op.lists or op.name.startswith(("_fused_adam", "optimizer_update")):
         numbers = sum(t.numel for t in op.writes)
         row |= {"family": OPTIMIZER, "launches": 1 + numbers // (320 * 65536)}
+        row["waits"] = op.name.startswith("optimizer_update")  # bitsandbytes 0.50, after each
     elif op.name in PASSES:
         row |= {"family": REDUCTION, "nbytes": PASSES[op.name] * reads + writes}
     elif op.name in ("sum", "mean", "var", "var_mean", "amax", "linalg_vector_norm", "reduction"):

@@ -10,9 +10,45 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from Utils.base import paths
-from Utils.diagnose.others import Step
 
 FILE = paths.ROOT / "docs" / "published.csv"
+
+
+@dataclass(frozen=True)
+class Step:
+    """A training step of others.
+
+    model: gpt, bert or translation. precision: float32, tf32, bfloat16 or float16 for autocast,
+    pure_bfloat16 for weights too. attention: explicit, composed, masked or sdpa. optimizer: None
+    for forward and backward alone. evaluations: forward passes besides, a step.
+    """
+
+    model: str = "gpt"
+    layers: int = 12
+    heads: int = 12
+    width: int = 768
+    vocabulary: int = 50_257
+    batch: int = 8
+    tokens: int = 1024
+    precision: str = "float32"
+    attention: str = "explicit"
+    tied: bool = True
+    separate: bool = False  # queries, keys and values are products of their own
+    bias: bool = True  # of queries, keys and values
+    composed: bool = False  # LayerNorm written out
+    gelu: str = "tanh"  # exact, composed or relu
+    dropout: float = 0.0
+    attention_dropout: float = 0.0
+    compile: bool = False
+    loss_apart: bool = False  # and so not compiled
+    optimizer: str | None = "foreach"
+    clip: bool = False
+    graphs: bool = False
+    evaluations: float = 0.0
+
+    @property
+    def tokens_a_step(self):
+        return self.batch * self.tokens
 
 
 @dataclass(frozen=True)

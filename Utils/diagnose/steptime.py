@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from Utils.device.datasheets import MEASURED
 from Utils.diagnose.operations import (
     ATTENTION, COMPILED, EAGER, FAMILIES, LIST, MATMUL, OPTIMIZER, REDUCTION, TYPES, VIEW,
 )  # fmt: skip
@@ -40,8 +41,10 @@ SPLIT_COST = 1.03  # for adding the parts
 BACKWARD = 0.75  # of attention's forward rate: Dao 2023
 HOPPER_ATTENTION = 0.62  # FlashAttention-2 on an H100: 35% of the peak against 57 (Shah et al. 2024)
 SLOW_MEMORY = 0.88  # of the share of bandwidth: GDDR6 cards of up to 75 W, by NeuSight's kernels
+WAIT = 20e-6  # seconds of the device for which the host waits until it has ended, then starts anew
 VIEW_SHARE = 0.3  # of an operation's host time, for one that starts no kernel
 LIST_SHARE = 0.1  # for each tensor of a list
+FILE = Path(__file__).with_name("steptime.toml")
 PARTS = ("matrix products", "attention", "optimizer", "memory traffic", "waiting for the host")
 
 
@@ -59,7 +62,7 @@ class Constant:
 @cache
 def constants():
     """Constants by name."""
-    rows = tomllib.loads(Path(__file__).with_name("steptime.toml").read_text())
+    rows = tomllib.loads(FILE.read_text())
     return {name: Constant(name, **row) for name, row in rows.items()}
 
 
@@ -79,6 +82,9 @@ def best_rates(entry):
         if precision == "bfloat16" and not peak:
             peak, general = entry.float32 / 2, True  # emulated
         share = (BEST_FLOAT32 if general else BEST_TENSOR).get(entry.process, BEST_AMD)
+        if entry.process == MEASURED:
+            rates.append(1e12 * peak)
+            continue
         if not general and entry.capability[0] == 9 and not entry.architecture:
             share = BEST_HOPPER
         watt = (WATT_FLOAT32 if general else WATT_TENSOR).get(entry.process, np.inf)
@@ -144,6 +150,7 @@ def kernel_seconds(kernels, entry, c):
 
     byte_copies = k.copies / (entry.bandwidth * 1e9 * c["memory"])
     device = np.maximum(flop_seconds, byte_seconds) + byte_copies + 1e-6 * c["tail"] * k.launches
+    device += WAIT * k.waits
     host = np.select(
         [k.host == EAGER, k.host == COMPILED, k.host == VIEW, k.host == LIST],
         [c["eager"], c["compiled"], c["eager"] * VIEW_SHARE, c["eager"] * (1 + LIST_SHARE * k.lists)],

@@ -1,0 +1,184 @@
+"""The forecast held against published figures, each source left out of the fit in turn."""
+
+import csv
+import hashlib
+import pickle
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+
+from Utils.base import paths
+from Utils.base.units import GIB
+from Utils.device import datasheets
+from Utils.diagnose import fit, outlook, published, steptime
+from Utils.diagnose.recordings import in_processes
+
+WORTH = 1.05  # a ratio of two rungs beyond which its direction counts
+COLUMNS = (
+    "source", "key", "model", "technique", "batch", "tokens", "precision", "measured_ms",
+    "forecast_ms", "low_ms", "high_ms", "roofline_ms", "factor", "bound",
+)  # fmt: skip
+
+
+@dataclass
+class Row:
+    """A published figure with its forecast, without its source, in milliseconds. COLUMNS."""
+
+    source: str
+    key: str
+    model: str
+    technique: str
+    batch: int
+    tokens: int
+    precision: str
+    measured_ms: float
+    forecast_ms: float
+    low_ms: float
+    high_ms: float
+    roofline_ms: float
+    factor: float
+    bound: str
+
+    @property
+    def error(self):
+        return self.forecast_ms / self.measured_ms - 1
+
+    @property
+    def within(self):
+        return self.low_ms <= self.measured_ms <= self.high_ms
+
+
+def works(figures):
+    """Works of the figures' steps, traced at few layers and a prime batch; kept in the cache."""
+    wanted = dict.fromkeys(
+        replace(figure.step, batch=fit.PRIME, layers=layers)
+        for figure in figures
+        for layers in fit.TRACED_LAYERS
+    )
+    names = ("others", "operations", "recorded", "fusion", "compiled", "fakes")
+    folder = paths.ROOT / "Utils" / "diagnose"
+    sources = "\0".join((folder / f"{name}.py").read_text() for name in names)
+    kept, found = paths.CACHE / "forecasts" / "published", {}
+    for step in wanted:
+        key = hashlib.sha256(f"{sources}\0{step}".encode()).hexdigest()[:16]
+        wanted[step] = kept / f"{key}.pickle"
+        with suppress(OSError, EOFError, pickle.UnpicklingError):
+            found[step] = pickle.loads(wanted[step].read_bytes())
+    missing = [step for step in wanted if step not in found]
+    answers = in_processes(_traced, [(step, wanted[step]) for step in missing])
+    return found | dict(zip(missing, answers, strict=True))
+
+
+def _traced(step, file):
+    from Utils.device.cuda import ImaginedGPU  # here: seconds, where all is kept from before
+    from Utils.diagnose import others
+
+    work = others.work(step, ImaginedGPU("published", 80 * GIB))
+    with suppress(OSError):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(pickle.dumps(work))
+    return work
+
+
+def precision_of(step):
+    """The precision of a step's products, as the table of devices has it."""
+    return step.precision.removeprefix("pure_")
+
+
+def check(figures, cases):
+    """(Rows, constants fitted to all figures)."""
+    sources = list(dict.fromkeys(figure.source for figure in figures))
+    constants, without = fit.fitted(cases, sources)
+    deviations, factors = np.zeros(len(figures)), np.ones(len(figures))
+    steps, roofs, rooflines = {}, np.zeros(len(figures)), cases.rooflines()
+    of = np.array([figure.source for figure in figures])
+    kinds = [_kind(figure) for figure in figures]
+    for source, values in zip(sources, without, strict=True):
+        apart = of != source
+        known = {kind for kind, other in zip(kinds, apart, strict=True) if other}
+        share = np.median((cases.measured - rooflines)[apart])
+        for index in np.flatnonzero(~apart):
+            figure, entry = figures[index], datasheets.find(figures[index].key)
+            steps[index] = cases.step_time(figure, values)
+            deviations[index] = np.log(steps[index].seconds) - cases.measured[index]
+            factors[index] = outlook.kind_factor(entry, kinds[index][1], known)
+            factors[index] *= outlook.UNSAID if figure.widened else 1
+            roofs[index] = np.exp(rooflines[index] + share)
+    rows = []
+    for index, figure in enumerate(figures):
+        apart = of != figure.source
+        half = factors[index] * outlook.width(deviations[apart], factors[apart])
+        ms, step = 1e3 * steps[index].seconds, figure.step
+        rows.append(
+            Row(
+                figure.source, figure.key, figure.model, figure.technique, step.batch, step.tokens,
+                precision_of(step), round(1e3 * figure.seconds, 3), round(ms, 3),
+                round(ms * np.exp(-half), 3), round(ms * np.exp(half), 3),
+                round(1e3 * roofs[index], 3), round(float(factors[index]), 3), steps[index].bound,
+            )  # fmt: skip
+        )
+    return rows, constants
+
+
+def _kind(figure):
+    return outlook.chip(datasheets.find(figure.key)), precision_of(figure.step)
+
+
+def ratios(rows):
+    """(measured, forecast) ratios of each rung to the next of the same source, device and batch."""
+    found = []
+    for before, after in pairwise(rows):
+        if all(getattr(before, n) == getattr(after, n) for n in ("source", "key", "batch", "model")):
+            measured = before.measured_ms / after.measured_ms
+            found.append((measured, before.forecast_ms / after.forecast_ms))
+    return found
+
+
+def summary(rows):
+    """Lines of what the check comes to."""
+    def line(name, chosen):
+        errors = np.abs([row.error for row in chosen])
+        plain = np.abs([row.roofline_ms / row.measured_ms - 1 for row in chosen])
+        return (
+            f"{name}: {len(chosen)} figures, median error {np.median(errors):.1%} (plain roofline "
+            f"{np.median(plain):.1%}), 90% within {np.quantile(errors, 0.9):.1%} "
+            f"({np.quantile(plain, 0.9):.1%}); {np.mean([row.within for row in chosen]):.0%} of "
+            f"them in their range"
+        )
+
+    lines = [line("all", rows)]
+    own = [row for row in rows if "GPT-2" in row.model and not row.source.startswith("sitar")]
+    lines.append(line("GPT-2 124M", own))
+    for source in dict.fromkeys(row.source for row in rows):
+        lines.append(line(source, [row for row in rows if row.source == source]))
+    worth = [(m, f) for m, f in ratios(rows) if m > WORTH]
+    right = sum(f > 1 for _, f in worth)
+    off = np.median([abs(f / m - 1) for m, f in worth])
+    lines.append(
+        f"rung to rung, where the published ratio is above {WORTH}: direction right in {right} of "
+        f"{len(worth)}, median error of the ratio {off:.1%}"
+    )
+    return lines
+
+
+def write(rows, constants):
+    """Keep the check in docs/, and the fitted constants in steptime.toml."""
+    with open(outlook.CHECK, "w", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(asdict(row) for row in rows)
+    path = steptime.FILE
+    lines, name = [], None
+    for text in path.read_text().splitlines():
+        if text.startswith("["):
+            name = text.strip("[]")
+        lines.append(f"value = {constants[name]:.4g}" if text.startswith("value =") else text)
+    path.write_text("\n".join(lines) + "\n")
+
+
+def run():
+    """(Rows, constants) of all published figures that count."""
+    figures = published.figures()
+    return check(figures, fit.Cases(figures, works(figures)))

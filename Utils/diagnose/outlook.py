@@ -1,0 +1,129 @@
+"""A forecast of a step's time for techniques, with its range.
+
+A range is what 90% of the published figures kept to, each forecast without its own source:
+docs/forecast_check.csv. It is wider where no figure is of that kind of chip, or of that precision.
+"""
+
+import csv
+import math
+import tomllib
+from dataclasses import dataclass, field, replace
+from functools import cache
+
+import numpy as np
+
+from Utils.base import paths
+from Utils.base.errors import UserError
+from Utils.device import datasheets
+from Utils.diagnose import steptime
+
+CHECK = paths.ROOT / "docs" / "forecast_check.csv"
+COVERED = 0.9
+OTHER_PRECISION = 1.5  # times as wide, where figures of this kind of chip are of other precisions
+OTHER_CHIP = 2.0  # and where no figure is of this kind of chip
+UNSAID = 1.25  # where a source does not say the variant of its device or its power limit
+
+
+@dataclass
+class Outlook:
+    """A technique's step on a device that need not be here; seconds, with the ends of the range."""
+
+    technique: str
+    seconds: float = 0.0
+    low: float = 0.0
+    high: float = 0.0
+    parts: dict = field(default_factory=dict)
+    kernels: int = 0
+
+    @property
+    def bound(self):
+        part = max(self.parts, key=self.parts.get)
+        return f"{part} {self.parts[part] / self.seconds:.0%}"
+
+
+@cache
+def checks(path=CHECK):
+    """Rows of the check against published figures: dicts, or none where the file is not there."""
+    if not path.exists():
+        return ()
+    with open(path, newline="") as file:
+        return tuple(csv.DictReader(file))
+
+
+def chip(entry):
+    """The kind of a chip, within which a model of time is taken to hold alike."""
+    return entry.architecture or entry.capability
+
+
+def kind_factor(entry, precision, known):
+    """How much wider a range is than where figures are of this chip and precision. known: pairs of
+    chip and precision."""
+    if (chip(entry), precision) in known:
+        return 1.0
+    return OTHER_PRECISION if any(one == chip(entry) for one, _ in known) else OTHER_CHIP
+
+
+def width(deviations, factors):
+    """Half of a range, as a logarithm, that covers COVERED of what deviated so much where ranges
+    are so many times as wide."""
+    sizes = np.sort(np.abs(deviations) / factors)
+    at = math.ceil(COVERED * (len(sizes) + 1)) - 1
+    return float(sizes[min(at, len(sizes) - 1)])
+
+
+@cache
+def base_width():
+    rows = checks()
+    if not rows:
+        return math.log(2)
+    deviations = [math.log(float(row["forecast_ms"]) / float(row["measured_ms"])) for row in rows]
+    return width(np.array(deviations), np.array([float(row["factor"]) for row in rows]))
+
+
+def known_kinds():
+    """Pairs of chip and precision of which there are published figures."""
+    return {(chip(datasheets.find(row["key"])), row["precision"]) for row in checks()}
+
+
+def outlook(technique, work, batch, entry, precision):
+    """The Outlook of a technique. work: of its Recording, at a prime; batch: sequences of the
+    step. precision: of its matrix products, or None where they have several."""
+    kernels, order = work.at(batch).kernels()
+    found = steptime.step_time(kernels, order, entry)
+    half = base_width() * kind_factor(entry, precision, known_kinds())
+    ends = found.seconds * math.exp(-half), found.seconds * math.exp(half)
+    return Outlook(technique, found.seconds, *ends, found.parts, found.kernels)
+
+
+def measured_entry(name, ceilings, memory):
+    """A Datasheet of the device that is here, from the ceilings that were measured."""
+    rates, bandwidth = ceilings["matmul_tflops"], ceilings["bandwidth_gb_s"]
+    known = datasheets.named(name)
+    peaks = {key: rates.get(key, 0.0) for key in ("float32", "tf32", "bfloat16", "float16")}
+    peaks["tf32"] = 0.0 if not known else peaks["tf32"]
+    if known:
+        return replace(known, **peaks, bandwidth=bandwidth, process=datasheets.MEASURED)
+    return datasheets.Datasheet(
+        "here", (name,), **peaks, bandwidth=bandwidth, memory=memory / datasheets.SOLD, sms=1,
+        l2=1, watts=math.inf, year=0, capability=(0, 0), process=datasheets.MEASURED,
+        source="make ceilings",
+    )  # fmt: skip
+
+
+def prices(path):
+    """Dollars an hour by device, from a TOML file of `key = price`. Raises UserError."""
+    try:
+        with open(path, "rb") as file:
+            found = tomllib.load(file)
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise UserError(f"{path}: {error}", 'write lines such as a100 = 1.79') from None
+    for key, price in found.items():
+        try:
+            datasheets.find(key)
+        except UserError as error:
+            raise UserError(f"{path}: {error.message}", error.remedy) from None
+        if isinstance(price, bool) or not isinstance(price, int | float) or not 0 <= price < math.inf:
+            raise UserError(f"{path}: {key} = {price!r} is not a price in dollars an hour")
+    return {datasheets.find(key).key: float(price) for key, price in found.items()}
