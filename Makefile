@@ -133,9 +133,10 @@ doctor: $(ENVIRONMENT)       ## check which techniques run here, and why others 
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("doctor: $(PYTHON) is older than 3.11; PYTHON=... names another")'
 	@$(PYTHON) -m Utils.commands.doctor $(FLAGS) $(if $(filter-out 0,$(strip $(JSON))),--json)
 
-forecast: $(ENVIRONMENT)     ## peak memory before running, and the largest batch; DEVICE=cuda MEMORY=24GiB
+forecast: $(ENVIRONMENT)     ## memory and time before running; DEVICE=h100, DEVICE=cuda MEMORY=24GiB, DEVICE=all TOKENS=1e10 PRICES=prices.toml, AGAINST=published
 	@$(PYTHON) -m Utils.commands.forecast $(if $(filter-out all,$(T)),$(strip $(T)),ladder) $(FLAGS) \
-	    $(call flag,memory,$(MEMORY))
+	    $(call flag,memory,$(MEMORY)) $(call flag,tokens,$(TOKENS)) $(call flag,prices,$(PRICES)) \
+	    $(call flag,against,$(AGAINST)) $(if $(filter 1,$(WRITE)),--write)
 
 profile: $(ENVIRONMENT)      ## time of a step by kind of work, with advice; T=NAME or T=all, CPU=1, MEMORY=1
 	@$(PYTHON) -m Utils.commands.profile '$(strip $(T))' $(FLAGS) $(BUCKETS) $(PREFIX) $(if $(filter 1,$(CPU)),--cpu) \

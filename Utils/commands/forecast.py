@@ -1,42 +1,92 @@
-"""Forecast the peak memory of a technique before it runs, on a device that need not be here.
+"""Will it fit, and how long would a step take, on a device that need not be here?
 
-    python -m Utils.commands.forecast [TECHNIQUE ... | ladder | everything] [--memory 24GiB] [flags]
+    python -m Utils.commands.forecast [TECHNIQUE ... | ladder | everything] [--device h100] [flags]
 
 `fakes` makes a step of the real script on tensors that have no memory, and records what it would
-allocate. All of it is an estimate, and is labelled so.
+allocate and compute. All of it is an estimate, and is labelled so. A device of the table of
+datasheets is named by its key, `all` is each of them; --against published holds the forecast of
+time against what others have measured.
 """
 
+import argparse
+import math
 import sys
 from itertools import takewhile
+from pathlib import Path
 from unittest.mock import patch
 
 from Utils.base import command_line, errors, ladder
 from Utils.base.command_line import Parser
-from Utils.device import shapes
-from Utils.device.cpu import CPU
-from Utils.diagnose import forecast, forecast_text
-from Utils.diagnose.forecast_text import gib
-from Utils.harness.settings import parse_args
+from Utils.base.errors import UserError
+from Utils.base.units import GIB
+from Utils.device import datasheets
+from Utils.diagnose import check, outlook, outlook_text, published
 
 
-def main(argv):
+def positive(text):
+    """The type of a flag that takes a number above 0, as in 1e10."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 0 < number < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of tokens, as in 1e10")
+    return number
+
+
+def parsed(argv):
+    """(Names of techniques, Namespace)."""
     names = list(takewhile(lambda word: not word.startswith("-"), argv))
     parser = Parser("forecast", __doc__)
     command_line.add_settings(parser)
     help = "of the device: 24GiB, 24GB (10^9) or bytes; else what it has"
     parser.add_argument("--memory", default="", help=help)
-    given = vars(parser.parse_args(argv[len(names) :]))
-    memory = forecast.size(given.pop("memory")) if given["memory"] else given.pop("memory") or None
-    chosen = []
-    for name in names or ["ladder"]:
-        chosen += [t for t in ladder.group(name) or [ladder.get(name)] if t not in chosen]
+    parser.add_argument("--tokens", type=positive, help="with --device all: to train on")
+    parser.add_argument("--prices", type=Path, help="a TOML file of dollars an hour by device")
+    parser.add_argument("--against", choices=["published"], help="figures of others")
+    parser.add_argument("--write", action="store_true", help="with --against: keep what was found")
+    return names, parser.parse_args(argv[len(names) :])
 
-    device = forecast.device_of(given["device"], memory)
-    given |= {"rounds": 1, "round": 0}
+
+def chosen_of(names):
+    chosen = []
+    for name in names:
+        chosen += [t for t in ladder.group(name) or [ladder.get(name)] if t not in chosen]
+    return chosen
+
+
+def settings(given, device):
+    """(Settings of a run on a device, flags of its scripts)."""
+    from Utils.harness.settings import parse_args  # here: seconds, which the check does without
+
+    given = given | {"rounds": 1, "round": 0}
     flags = command_line.as_flags(given)
     with patch("Utils.device.devices.choose", lambda wanted, *ranks: device):
         args = parse_args("", flags, "forecast")
-    flags += [f"--seq-len={args.seq_len}"]
+    return args, [*flags, f"--seq-len={args.seq_len}"]
+
+
+def entry_of(device):
+    """The Datasheet to work out time with, or None: of the table, or of ceilings measured here."""
+    from Utils.device import limits  # here: seconds, which the check does without
+
+    found = limits.ceilings(device)
+    if found:
+        return outlook.measured_entry(device.name, found, device.memory_bytes)
+    return datasheets.named(device.name)
+
+
+def one_device(names, given, memory):
+    from Utils.device import shapes  # here: seconds, which the check does without
+    from Utils.device.cpu import CPU
+    from Utils.diagnose import forecast, forecast_text
+    from Utils.diagnose.forecast_text import gib
+    from Utils.harness.work import precision_of
+
+    chosen = chosen_of(names or ["ladder"])
+    memory = forecast.size(memory) if memory else None
+    device = forecast.device_of(given["device"], memory)
+    args, flags = settings(given, device)
     memory = memory or device.memory_bytes
     budget = shapes.usable_bytes(memory)
     print(
@@ -53,6 +103,99 @@ def main(argv):
     found = forecast.forecasts([*chosen, *others], flags, device, args, budget)
     print(forecast_text.table(found, forecast.measured(args), budget))
     print(*["", *forecast_text.advice(found, args, budget)], sep="\n")
+    entry = entry_of(device)
+    if entry is None:
+        known = ", ".join(datasheets.datasheets())
+        print(f"\nNo forecast of time without a datasheet or make ceilings; DEVICE= knows {known}")
+        return
+    needs = {technique.name: technique.needs for technique in [*chosen, *others]}
+    looked = [
+        outlook.outlook(one.technique, *one.kernels, entry, precision_of(needs[one.technique]))
+        for one in found
+        if not one.reason
+    ]
+    tokens = args.batch_size * args.seq_len
+    measured = outlook.measured(args)
+    if not looked:
+        return
+    widest = max(one.factor for one in looked)
+    origin = "ceilings measured here" if entry.process == datasheets.MEASURED else entry.source
+    print(f"\nForecast of time, from {origin}:\n")
+    print(outlook_text.table(looked, {one.technique: one for one in found}, measured, tokens))
+    if widest > 1:
+        print("\nRanges are wider where no published figure is of that chip at that precision.")
+
+
+def all_devices(names, given, tokens, prices):
+    from Utils.device import shapes  # here: seconds, which the check does without
+    from Utils.device.cuda import ImaginedGPU
+    from Utils.diagnose import forecast
+    from Utils.harness.work import precision_of
+
+    chosen = chosen_of(names or ["fused_optimizer"])
+    if names in ([], ["ladder"]):
+        chosen = chosen_of(["fused_optimizer"])
+    if given["batch_size"] == "auto":
+        given = given | {"batch_size": 8}
+    if given["seq_len"] == "auto":
+        given = given | {"seq_len": 1024}
+    device = ImaginedGPU("an imagined GPU", 2**40)  # of any memory: each device's is compared below
+    args, flags = settings(given | {"device": "cuda"}, device)
+    tokens_a_step = args.batch_size * args.seq_len
+    for technique, one in zip(
+        chosen, forecast.forecasts(chosen, flags, device, args, 2**40), strict=True
+    ):
+        print(f"Forecast of {technique.name}: {args.model}, {args.batch_size}x{args.seq_len}\n")
+        if one.reason:
+            print(one.reason)
+            continue
+        lines = []
+        for key, entry in datasheets.datasheets().items():
+            precision = precision_of(technique.needs)
+            budget = shapes.usable_bytes(entry.memory_bytes)
+            reason = None
+            if precision and not entry.peak(precision):
+                reason = f"no products in {precision}"
+            elif one.peak > budget:
+                reason = f"needs {one.peak / GIB:.1f} of {budget / GIB:.1f} GiB"
+            looked = hours = None
+            if not reason:
+                looked = outlook.outlook(one.technique, *one.kernels, entry, precision)
+            if looked and tokens:
+                ends = looked.seconds, looked.low, looked.high
+                hours = [tokens / tokens_a_step * seconds / 3600 for seconds in ends]
+            price = prices.get(key) if prices else None
+            lines.append((key, reason, looked, tokens_a_step, hours, price))
+        print(outlook_text.devices(lines, bool(prices)), end="\n\n")
+
+
+def against_published(write):
+    rows, constants = check.run()
+    print("Forecast, each source left out of the fit, beside what was published:\n")
+    print(outlook_text.check(rows))
+    print(*["", *check.summary(rows)], sep="\n")
+    print("\nLeft out:")
+    print(*(f"  {n} {reason}" for reason, n in published.reasons().items()), sep="\n")
+    if write:
+        check.write(rows, constants)
+
+
+def main(argv):
+    names, args = parsed(argv)
+    given = vars(args)
+    against, write = given.pop("against"), given.pop("write")
+    tokens, prices = given.pop("tokens"), given.pop("prices")
+    text = given.pop("memory")
+    if against:
+        return against_published(write)
+    prices = outlook.prices(prices) if prices else {}
+    if given["device"] == "all":
+        return all_devices(names, given, tokens, prices)
+    if datasheets.names_one(given["device"]):
+        datasheets.find(given["device"])  # before what takes seconds
+    if tokens or prices:
+        raise UserError("--tokens and --prices go with --device all")
+    return one_device(names, given, text)
 
 
 if __name__ == "__main__":

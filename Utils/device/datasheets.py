@@ -1,5 +1,6 @@
 """Peak rates, bandwidth and memory of GPUs, from their makers' datasheets: datasheets.toml."""
 
+import re
 import tomllib
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -39,7 +40,7 @@ class Datasheet:
         return int(self.memory * SOLD)
 
     def peak(self, precision):
-        """Dense TFLOP/s of products of that type; of tf32 without tensor cores for it, float32's."""
+        """Dense TFLOP/s of products of that type; for tf32 without its tensor cores, float32's."""
         return getattr(self, precision) or (self.float32 if precision == "tf32" else 0)
 
 
@@ -54,8 +55,8 @@ def datasheets():
 
 
 def named(torch_name):
-    """The Datasheet of a device by the name that torch gives it, or None. Matched whole, as a longer
-    name can be a slower card."""
+    """The Datasheet of a device by the name that torch gives it, or None. It is matched whole: a
+    longer name can be a slower card."""
     return next((one for one in datasheets().values() if torch_name in one.names), None)
 
 
@@ -66,3 +67,8 @@ def find(key):
         return datasheets()[wanted]
     near = get_close_matches(wanted, datasheets(), n=4, cutoff=0.3) or list(datasheets())
     raise UserError(f"no device {key!r} in the table", f"nearest: {', '.join(near)}")
+
+
+def names_one(wanted):
+    """Whether --device names a row of the table, and no device that torch looks for here."""
+    return not re.match("auto$|cpu$|mps$|cuda", wanted)

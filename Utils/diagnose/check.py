@@ -16,6 +16,7 @@ from Utils.diagnose import fit, outlook, published, steptime
 from Utils.diagnose.recordings import in_processes
 
 WORTH = 1.05  # a ratio of two rungs beyond which its direction counts
+LADDER = ("source", "key", "batch", "model")  # what the rungs of one ladder have in common
 COLUMNS = (
     "source", "key", "model", "technique", "batch", "tokens", "precision", "measured_ms",
     "forecast_ms", "low_ms", "high_ms", "roofline_ms", "factor", "bound",
@@ -113,10 +114,20 @@ def check(figures, cases):
         ms, step = 1e3 * steps[index].seconds, figure.step
         rows.append(
             Row(
-                figure.source, figure.key, figure.model, figure.technique, step.batch, step.tokens,
-                precision_of(step), round(1e3 * figure.seconds, 3), round(ms, 3),
-                round(ms * np.exp(-half), 3), round(ms * np.exp(half), 3),
-                round(1e3 * roofs[index], 3), round(float(factors[index]), 3), steps[index].bound,
+                figure.source,
+                figure.key,
+                figure.model,
+                figure.technique,
+                step.batch,
+                step.tokens,
+                precision_of(step),
+                round(1e3 * figure.seconds, 3),
+                round(ms, 3),
+                round(ms * np.exp(-half), 3),
+                round(ms * np.exp(half), 3),
+                round(1e3 * roofs[index], 3),
+                round(float(factors[index]), 3),
+                steps[index].bound,
             )  # fmt: skip
         )
     return rows, constants
@@ -130,7 +141,7 @@ def ratios(rows):
     """(measured, forecast) ratios of each rung to the next of the same source, device and batch."""
     found = []
     for before, after in pairwise(rows):
-        if all(getattr(before, n) == getattr(after, n) for n in ("source", "key", "batch", "model")):
+        if all(getattr(before, n) == getattr(after, n) for n in LADDER):
             measured = before.measured_ms / after.measured_ms
             found.append((measured, before.forecast_ms / after.forecast_ms))
     return found
@@ -138,6 +149,7 @@ def ratios(rows):
 
 def summary(rows):
     """Lines of what the check comes to."""
+
     def line(name, chosen):
         errors = np.abs([row.error for row in chosen])
         plain = np.abs([row.roofline_ms / row.measured_ms - 1 for row in chosen])
@@ -149,7 +161,7 @@ def summary(rows):
         )
 
     lines = [line("all", rows)]
-    own = [row for row in rows if "GPT-2" in row.model and not row.source.startswith("sitar")]
+    own = [row for row in rows if row.model.startswith("GPT-2")]
     lines.append(line("GPT-2 124M", own))
     for source in dict.fromkeys(row.source for row in rows):
         lines.append(line(source, [row for row in rows if row.source == source]))

@@ -4,7 +4,7 @@ The error is that of figures of a source that took no part in the fit: each sour
 turn, and the constants are fitted to the others.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -14,23 +14,10 @@ from Utils.diagnose import steptime
 TRACED_LAYERS = 1, 2  # of the models of others: each layer more costs what the second does
 PRIME = 97  # sequences, of which any batch is worked out
 ROUNDS = 3
+ENOUGH = 5e-3  # change of a constant, as a logarithm, after which it is found
 STEP = 0.02  # of a constant, for the slope of what depends on it
 SIGMA = 0.12  # deviation, as a logarithm, of a figure: what sources leave unsaid
 LARGEST = 0.3  # deviation, as a logarithm, beyond which a figure pulls no harder
-
-
-@dataclass
-class Checked:
-    """A Figure with what the fit to all other sources forecasts, in seconds; and the plain roofline's."""
-
-    figure: object
-    forecast: float
-    roofline: float
-    bound: str
-
-    @property
-    def error(self):
-        return self.forecast / self.figure.seconds - 1
 
 
 class Cases:
@@ -59,7 +46,8 @@ class Cases:
         found = steptime.step_time(kernels, order, entry, constants)
         if step.evaluations:
             forward = order[kernels.phase[order] == 0]
-            found = found.plus(steptime.step_time(kernels, forward, entry, constants), step.evaluations)
+            evaluation = steptime.step_time(kernels, forward, entry, constants)
+            found = found.plus(evaluation, step.evaluations)
         return found
 
     def forecasts(self, constants):
@@ -95,39 +83,41 @@ def slopes(cases, names, constants):
 
 
 def fitted(cases, left_out):
-    """Constants fitted to all figures, and to all but those of each source of left_out.
-
-    Least squares of logarithms with priors, in which a figure far off pulls no harder than one at
-    LARGEST. Without a source they are worked out from the same slopes.
-    """
+    """(Constants fitted to all figures, those fitted to all but the figures of each source of
+    left_out). What a source changes is worked out from the slopes at the first."""
     known = steptime.constants()
     names = [name for name, one in known.items() if one.spread]
-    spreads = np.array([known[name].spread for name in names])
-    priors = np.log([known[name].prior for name in names])
     values = {name: one.prior for name, one in known.items()}
-    everything = np.ones(len(cases.figures), dtype=bool)
     for _ in range(ROUNDS):
-        now = np.log([values[name] for name in names])
-        here, matrix = slopes(cases, names, values)
-
-        def solved(used):
-            at = now.copy()
-            for _ in range(20):  # weights follow the deviations
-                off = cases.measured - here - matrix @ (at - now)
-                weight = weights(cases.figures, used) / SIGMA**2
-                weight = weight * np.minimum(1, LARGEST / np.maximum(np.abs(off), 1e-9))
-                left = matrix.T @ (weight[:, None] * matrix) + np.diag(spreads**-2.0)
-                right = matrix.T @ (weight * off) + (priors - at) / spreads**2
-                at = at + 0.7 * np.linalg.solve(left, right)
-            return at
-
-        best = solved(everything)
+        line = Line(cases, values, names)
+        best = line.solved(np.ones(len(cases.figures), dtype=bool))
         values |= dict(zip(names, np.exp(best).tolist(), strict=True))
-        if np.abs(best - now).max() < 5e-3:
+        if np.abs(best - line.at).max() < ENOUGH:
             break
     sources = np.array([figure.source for figure in cases.figures])
-    others = [solved(sources != source) for source in left_out]
+    others = [line.solved(sources != source) for source in left_out]
     return values, [values | dict(zip(names, np.exp(o).tolist(), strict=True)) for o in others]
 
 
+class Line:
+    """The forecasts as a linear function of the constants' logarithms around given values."""
 
+    def __init__(self, cases, values, names):
+        known = steptime.constants()
+        self.cases, self.at = cases, np.log([values[name] for name in names])
+        self.here, self.matrix = slopes(cases, names, values)
+        self.spreads = np.array([known[name].spread for name in names])
+        self.priors = np.log([known[name].prior for name in names])
+
+    def solved(self, used):
+        """Logarithms of the constants: least squares with priors, of the figures that are used, in
+        which one far off pulls no harder than one at LARGEST."""
+        matrix, at = self.matrix, self.at.copy()
+        for _ in range(20):  # as the weights follow the deviations
+            off = self.cases.measured - self.here - matrix @ (at - self.at)
+            weight = weights(self.cases.figures, used) / SIGMA**2
+            weight = weight * np.minimum(1, LARGEST / np.maximum(np.abs(off), 1e-9))
+            left = matrix.T @ (weight[:, None] * matrix) + np.diag(self.spreads**-2.0)
+            right = matrix.T @ (weight * off) + (self.priors - at) / self.spreads**2
+            at = at + 0.7 * np.linalg.solve(left, right)
+        return at

@@ -11,7 +11,7 @@ from Utils.base import results
 from Utils.base.errors import Unsupported, UserError
 from Utils.base.sizes import VOCABULARY
 from Utils.base.units import GIB, MIB
-from Utils.device import devices
+from Utils.device import datasheets, devices
 from Utils.device.cpu import CPU
 from Utils.device.cuda import CUDA, ImaginedGPU
 from Utils.diagnose.allocations import KINDS, PHASES, Recording
@@ -29,6 +29,7 @@ class Forecast:
     phase: where in a step the peak falls.
     largest_batch: that fits; next_bytes: what one more (or the next that it takes) would need.
     reason: why there are no figures.
+    kernels: of a step, with the order in which they run.
     """
 
     technique: str
@@ -38,6 +39,7 @@ class Forecast:
     largest_batch: int = 0
     next_bytes: int = 0
     reason: str = ""
+    kernels: tuple | None = None
 
 
 def prime_batch(at_least, *sizes):
@@ -91,7 +93,9 @@ def forecast(name, recordings, batch, budget):
     kinds = dict(zip(KINDS, map(int, own.live[top]), strict=True))
     largest = line.largest_batch(budget)
     following = int(line.at(largest + line.multiple).total.max())
-    return Forecast(name, sum(kinds.values()), kinds, PHASES[own.phase[top]], largest, following)
+    peaks = sum(kinds.values()), kinds, PHASES[own.phase[top]]
+    work = line.work.at(batch // line.multiple).kernels()
+    return Forecast(name, *peaks, largest, following, kernels=work)
 
 
 def size(text):
@@ -137,12 +141,18 @@ def _profiled(args, shape):
 
 
 def device_of(wanted, memory):
-    """The device to forecast for, as `hardware` knows it, without this process asking a GPU for
-    anything: it could then fork no more. memory: bytes, or None for what the device has.
+    """The device to forecast for: one of the table of datasheets, or as `devices` knows it.
+
+    This process asks no GPU for anything: it could then fork no more. memory: bytes, or None for
+    what the device has.
 
     Raises UserError where there is no such device here, and its memory is not given.
     """
-    facts = in_processes(_facts, [(wanted,)])[0]
+    if datasheets.names_one(wanted):
+        entry = datasheets.find(wanted)
+        facts = entry.names[0], entry.memory_bytes, entry.capability, entry.architecture
+    else:
+        facts = in_processes(_facts, [(wanted,)])[0]
     if isinstance(facts, UserError):
         if not wanted.startswith("cuda"):
             raise facts

@@ -107,16 +107,14 @@ def _joined(node, leaves, group_of, readers, ancestors, positions, is_reduction,
 def _operation(group, fused, is_view, tensor):
     members = set(group.nodes)
     reads = tuple(t for leaf, t in group.leaves.items() if leaf not in members)
-    outside = [
-        node for node in group.nodes if _read_outside(node, members, fused, is_view) and tensor(node)
-    ]
+    outside = [one for one in group.nodes if _read_outside(one, members, fused, is_view)]
     passes = 1
     if group.row > LONGEST_ROW:
         stages = max(group.stage.values())
         last = any(tensor(node) and tensor(node).numel == group.domain for node in group.nodes)
         passes = max(1, stages + last)
     name = "reduction" if group.columns or group.row > 1 else "pointwise"
-    writes = tuple(tensor(node) for node in outside)
+    writes = tuple(tensor(node) for node in outside if tensor(node))
     return Operation(name, reads, writes, host=COMPILED, passes=passes)
 
 

@@ -1,8 +1,8 @@
 """The work of a recorded step: its kernels with their FLOP and bytes, at any batch size.
 
 A step is a sequence of operations, each with the shapes and types of its tensors. An eager
-operation is one kernel, or as many as `KERNELS` says; of a compiled graph `fusion` hands over groups
-that are one kernel each. Importing this costs no torch.
+operation is one kernel, or as many as `KERNELS` says; of a compiled graph `fusion` hands over
+groups that are one kernel each. Importing this costs no torch.
 """
 
 from dataclasses import dataclass
@@ -190,9 +190,7 @@ def _product(op):
     batch = prod(a.shape[:-2])
     # A row's length in memory decides how many numbers a load can take: 16 bytes at best.
     size = SIZES.get(a.dtype, 4)
-    odd = [
-        t for t in (a, b, *op.writes[:1]) if t.shape[-2 if t.transposed else -1] * size % 16
-    ]
+    odd = [t for t in (a, b, *op.writes[:1]) if t.shape[-2 if t.transposed else -1] * size % 16]
     # Inductor copies such a matrix into one with longer rows.
     copies = 2 * sum(t.nbytes for t in odd) if op.host == COMPILED else 0
     return {

@@ -61,7 +61,8 @@ class Block(nn.Module):
         elif step.attention == "late":  # in place, and scaled after it
             scores = scores.masked_fill_(mask[:T, :T], -torch.inf) / D**0.5
         elif step.attention == "where":
-            scores = torch.where(mask[:T, :T], scores / torch.full([], D**0.5), torch.full([], -1e9))
+            scores = scores / torch.full([], D**0.5)
+            scores = torch.where(mask[:T, :T], scores, torch.full([], -1e9))
         elif step.attention == "added":
             scores = scores / D**0.5 + mask[:T, :T].to(scores.dtype)
         elif step.attention == "lowest":
@@ -71,7 +72,8 @@ class Block(nn.Module):
     def forward(self, x, mask):
         B, T, C = x.shape
         y = self.norms[0](x)
-        q, k, v = [part(y) for part in self.qkv] if len(self.qkv) > 1 else self.qkv[0](y).split(C, 2)
+        parts = [part(y) for part in self.qkv]
+        q, k, v = parts if self.step.separate else parts[0].split(C, 2)
         q, k, v = (t.view(B, T, self.step.heads, -1).transpose(1, 2) for t in (q, k, v))
         y = self.mix(q, k, v, mask).transpose(1, 2).reshape(B, T, C)
         x = x + self.dropout(self.out(y))
@@ -201,6 +203,6 @@ def _work(step, tracker):
 
 def _update_8bit(parameter, tracker):
     """bitsandbytes' kernel, with moments of 8 bits."""
-    weight, moment = Tensor(tuple(parameter.shape), "float32"), Tensor(tuple(parameter.shape), "int8")
+    weight, moment = (Tensor(tuple(parameter.shape), name) for name in ("float32", "int8"))
     reads, writes = (weight, weight, moment, moment), (weight, moment, moment)
     tracker.note(Operation("optimizer_update_8bit_blockwise", reads, writes))

@@ -9,10 +9,11 @@ import math
 import tomllib
 from dataclasses import dataclass, field, replace
 from functools import cache
+from statistics import median
 
 import numpy as np
 
-from Utils.base import paths
+from Utils.base import paths, results
 from Utils.base.errors import UserError
 from Utils.device import datasheets
 from Utils.diagnose import steptime
@@ -34,6 +35,7 @@ class Outlook:
     high: float = 0.0
     parts: dict = field(default_factory=dict)
     kernels: int = 0
+    factor: float = 1.0  # how much wider the range is than where published figures are alike
 
     @property
     def bound(self):
@@ -85,14 +87,44 @@ def known_kinds():
     return {(chip(datasheets.find(row["key"])), row["precision"]) for row in checks()}
 
 
-def outlook(technique, work, batch, entry, precision):
-    """The Outlook of a technique. work: of its Recording, at a prime; batch: sequences of the
-    step. precision: of its matrix products, or None where they have several."""
-    kernels, order = work.at(batch).kernels()
+@cache
+def ratio_width():
+    """Half of a range of a ratio, as a logarithm: of a rung of a ladder over its first."""
+    ladders = {}
+    for row in checks():
+        ladder = ladders.setdefault((row["source"], row["key"], row["batch"], row["model"]), [])
+        ladder.append(math.log(float(row["forecast_ms"]) / float(row["measured_ms"])))
+    off = [one - ladder[0] for ladder in ladders.values() for one in ladder[1:]]
+    return width(np.array(off), np.ones(len(off))) if off else math.log(2)
+
+
+def speedup(baseline, outlook, factor):
+    """(Ratio of the two forecasts, the ends of its range). factor: as of their own ranges."""
+    ratio, half = baseline.seconds / outlook.seconds, ratio_width() * factor
+    return ratio, ratio * math.exp(-half), ratio * math.exp(half)
+
+
+def outlook(technique, kernels, order, entry, precision):
+    """The Outlook of a technique's kernels, in the order in which they run. precision: of its
+    matrix products, or None where they have several."""
     found = steptime.step_time(kernels, order, entry)
-    half = base_width() * kind_factor(entry, precision, known_kinds())
+    factor = kind_factor(entry, precision, known_kinds())
+    half = base_width() * factor
     ends = found.seconds * math.exp(-half), found.seconds * math.exp(half)
-    return Outlook(technique, found.seconds, *ends, found.parts, found.kernels)
+    return Outlook(technique, found.seconds, *ends, found.parts, found.kernels, factor)
+
+
+def measured(args):
+    """By technique, the median seconds of a timed step at this model and shape on this device."""
+    path = args.results_file
+    rows = results.check(path, writable=False) if path.exists() else []
+    wanted = {name: str(getattr(args, name)) for name in ("model", "batch_size", "seq_len")}
+    wanted |= {"status": "ok", "phase": "timed", "device": args.hardware.name}
+    found = {}
+    for row in rows:
+        if all(row[key] == value for key, value in wanted.items()):
+            found.setdefault(row["technique"], []).append(float(row["step_ms"]) / 1e3)
+    return {technique: median(seconds) for technique, seconds in found.items()}
 
 
 def measured_entry(name, ceilings, memory):
@@ -118,12 +150,13 @@ def prices(path):
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}") from None
     except tomllib.TOMLDecodeError as error:
-        raise UserError(f"{path}: {error}", 'write lines such as a100 = 1.79') from None
+        raise UserError(f"{path}: {error}", "write lines such as a100 = 1.79") from None
     for key, price in found.items():
         try:
             datasheets.find(key)
         except UserError as error:
             raise UserError(f"{path}: {error.message}", error.remedy) from None
-        if isinstance(price, bool) or not isinstance(price, int | float) or not 0 <= price < math.inf:
+        number = isinstance(price, int | float) and not isinstance(price, bool)
+        if not number or not 0 <= price < math.inf:
             raise UserError(f"{path}: {key} = {price!r} is not a price in dollars an hour")
     return {datasheets.find(key).key: float(price) for key, price in found.items()}

@@ -1,7 +1,7 @@
 """Operations as torch dispatches or traces them, as values that need no torch."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Callable
 
 import torch
 from torch.utils._pytree import tree_leaves
@@ -9,11 +9,10 @@ from torch.utils._pytree import tree_leaves
 from Utils.diagnose.fusion import groups
 from Utils.diagnose.operations import COMPILED, EAGER, LIST, VIEW, Operation, Tensor
 
+
 def tensors(values):
     """The Tensors of what an operation was given or has returned."""
-    return tuple(
-        _tensor(value) for value in tree_leaves(values) if isinstance(value, torch.Tensor)
-    )
+    return tuple(_tensor(value) for value in tree_leaves(values) if isinstance(value, torch.Tensor))
 
 
 def _tensor(value):
@@ -60,7 +59,7 @@ def operation(function, args, kwargs, result):
 
 @dataclass(frozen=True)
 class Rules:
-    """Which nodes of a graph take no memory of their own, and functions that tell what a node is."""
+    """Nodes of a graph that take no memory of their own, and functions that tell what a node is."""
 
     fused: set
     is_view: Callable
@@ -68,7 +67,7 @@ class Rules:
     is_reduction: Callable
 
     def is_kernel(self, node):
-        """Whether Inductor makes its kernel: a scatter into a constant is done element by element."""
+        """Whether Inductor makes its kernel, as it does of a scatter into a constant."""
         known = self.is_elementwise(node) or self.is_reduction(node)
         return known or (_is_operator(node) and node.target._schema.name == "aten::scatter")
 

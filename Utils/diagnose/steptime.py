@@ -15,21 +15,29 @@ import numpy as np
 
 from Utils.device.datasheets import MEASURED
 from Utils.diagnose.operations import (
-    ATTENTION, COMPILED, EAGER, FAMILIES, LIST, MATMUL, OPTIMIZER, REDUCTION, TYPES, VIEW,
+    ATTENTION,
+    COMPILED,
+    EAGER,
+    LIST,
+    MATMUL,
+    OPTIMIZER,
+    REDUCTION,
+    TYPES,
+    VIEW,
 )  # fmt: skip
 
 # Best shares of a peak that a matrix product reaches, by the chip's process and kind of core.
 # float32 on general cores: NeuSight's kernels (ASPLOS 2025, 755 large products a device): V100
 # 0.96, A100 80 GB PCIe 0.90, H100 0.74; those with 128 lanes an SM are taken to be like the H100.
 BEST_FLOAT32 = {"12 nm": 0.96, "7 nm": 0.90, "8 nm": 0.74, "4 nm": 0.74, "4 nm, second": 0.74}
-# Tensor cores: best shapes of S. Bekman's Machine Learning Engineering (2026): A100 0.87, H100 0.80,
-# B200 0.78, MI300X 0.51. Turing, Volta and GeForce: CUTLASS's own figures, 0.80 to 0.95.
+# Tensor cores: best shapes of S. Bekman's Machine Learning Engineering (2026): A100 0.87, H100
+# 0.80, B200 0.78, MI300X 0.51. Volta, Turing and GeForce are assumed: no table of theirs was found.
 BEST_TENSOR = {"12 nm": 0.80, "7 nm": 0.87, "8 nm": 0.92, "4 nm": 0.92, "4 nm, second": 0.78}
 BEST_HOPPER = 0.80
 BEST_AMD = 0.51
 # TFLOP/s a watt, which hold small cards back. float32: T4 57 GFLOP/s a watt, A100 PCIe (250 W) 63,
-# L4 122 by the same kernels; 8 nm between. Tensor cores: A100 PCIe 0.84, H100 1.13 by the same
-# best shapes; 12 nm: T4 0.5; 8 nm between.
+# L4 122 by the same kernels. Tensor cores: A100 PCIe 0.84, H100 1.13, B200 1.75 by the same best
+# shapes. Assumed: 8 nm, between its neighbours, and 12 nm of tensor cores.
 WATT_FLOAT32 = {"12 nm": 0.057, "8 nm": 0.075, "7 nm": 0.063, "4 nm": 0.122}
 WATT_TENSOR = {"12 nm": 0.5, "8 nm": 0.6, "7 nm": 0.84, "4 nm": 1.13, "4 nm, second": 1.75}
 # Tiles of a product's kernels with the share of the best rate that each reaches.
@@ -39,9 +47,10 @@ SPLITS = (1, 2, 4, 8)  # of K, each with at least so many numbers:
 SPLIT_K = 512
 SPLIT_COST = 1.03  # for adding the parts
 BACKWARD = 0.75  # of attention's forward rate: Dao 2023
-HOPPER_ATTENTION = 0.62  # FlashAttention-2 on an H100: 35% of the peak against 57 (Shah et al. 2024)
+# FlashAttention-2 reaches 35% of an H100's peak against 57 of an A100's: Shah et al. 2024.
+HOPPER_ATTENTION = 0.62
 SLOW_MEMORY = 0.88  # of the share of bandwidth: GDDR6 cards of up to 75 W, by NeuSight's kernels
-WAIT = 20e-6  # seconds of the device for which the host waits until it has ended, then starts anew
+WAIT = 20e-6  # seconds in which a host that has waited for the device starts it again
 VIEW_SHARE = 0.3  # of an operation's host time, for one that starts no kernel
 LIST_SHARE = 0.1  # for each tensor of a list
 FILE = Path(__file__).with_name("steptime.toml")
@@ -153,9 +162,9 @@ def kernel_seconds(kernels, entry, c):
     device += WAIT * k.waits
     host = np.select(
         [k.host == EAGER, k.host == COMPILED, k.host == VIEW, k.host == LIST],
-        [c["eager"], c["compiled"], c["eager"] * VIEW_SHARE, c["eager"] * (1 + LIST_SHARE * k.lists)],
+        [1, c["compiled"] / c["eager"], VIEW_SHARE, 1 + LIST_SHARE * k.lists],
     )
-    return device, 1e-6 * host
+    return device, 1e-6 * c["eager"] * host
 
 
 @dataclass
@@ -212,6 +221,3 @@ def roofline(kernels, order, entry):
     peaks = np.where(peaks > 0, peaks, entry.float32)
     flop = kernels.flop / (1e12 * peaks[kernels.type])
     return np.maximum(flop, kernels.nbytes / (1e9 * entry.bandwidth))[order].sum()
-
-
-__all__ = ["FAMILIES", "Constant", "StepTime", "best_rates", "constants", "roofline", "step_time", "values"]

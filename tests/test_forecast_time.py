@@ -1,0 +1,247 @@
+"""The forecast of a step's time: the table of devices, the work of a step, its time, and the check
+against what others have published."""
+
+import math
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from Utils.base import ladder, paths
+from Utils.base.errors import UserError
+from Utils.base.sizes import CONFIGS
+from Utils.device import datasheets
+from Utils.device.cuda import ImaginedGPU
+from Utils.diagnose import check, fakes, outlook, published, steptime
+from Utils.diagnose.operations import LIST, VIEW, Operation, Tensor, Work
+from Utils.harness.work import flops_per_token
+
+ISSUED = [
+    "t4",
+    "v100",
+    "rtx2080ti",
+    "rtx3050",
+    "rtx3060",
+    "rtx3090",
+    "rtx4060",
+    "rtx4090",
+    "rtx5090",
+    "a10",
+    "a40",
+    "a6000",
+    "a100",
+    "a100-40",
+    "a100-pcie",
+    "l4",
+    "l40s",
+    "h100",
+    "h100-pcie",
+    "h100-nvl",
+    "h200",
+    "gh200",
+    "b200",
+    "mi210",
+    "mi250",
+    "mi300x",
+]
+
+
+def square(n, dtype="bfloat16"):
+    return Tensor((n, n), dtype)
+
+
+def product(m, n, k, dtype="bfloat16", **more):
+    return Operation(
+        "mm", (Tensor((m, k), dtype), Tensor((k, n), dtype)), (Tensor((m, n), dtype),), **more
+    )
+
+
+def seconds(entry, *operations, times=1):
+    work = Work()
+    for operation in operations * times:
+        work.add(operation)
+    return steptime.step_time(*work.kernels(), datasheets.find(entry)).seconds
+
+
+# The table --------------------------------------------------------------------------------------
+
+
+def test_every_device_is_in_the_one_table_with_its_source():
+    table = datasheets.datasheets()
+    assert set(ISSUED) <= set(table)
+    names = [name for entry in table.values() for name in entry.names]
+    assert len(names) == len(set(names))
+    for entry in table.values():
+        assert entry.source and 2017 <= entry.year <= 2026
+        assert min(entry.float32, entry.float16, entry.bandwidth, entry.memory, entry.sms) > 0
+        assert entry.float16 >= entry.float32  # no sparsity, and float32 by general cores
+
+
+def test_an_unknown_device_lists_the_nearest():
+    with pytest.raises(UserError, match="rtx4090"):
+        datasheets.find("rtx4080")
+    assert datasheets.find("RTX4090").key == "rtx4090"
+
+
+# Work -------------------------------------------------------------------------------------------
+
+
+def test_a_recorded_step_has_the_flop_that_torch_counts():
+    """Of the baseline on a GPU, at the prime and at any other batch."""
+    device = ImaginedGPU("an imagined GPU", 80 * 2**30)
+    flags = ["--model=gpt2-tiny", "--dataset=synthetic", "--seq-len=64", "--batch-size=97"]
+    recording = fakes.recording(ladder.get("no_optimization"), flags, device)
+    for batch in (97, 8):
+        kernels, order = recording.work.at(batch).kernels()
+        expected = flops_per_token(CONFIGS["gpt2-tiny"], 64) * 64 * batch
+        assert kernels.flop[order].sum() == pytest.approx(expected)
+    update = kernels.nbytes[order][kernels.host[order] == LIST].sum()
+    assert update > 7 * 4 * CONFIGS["gpt2-tiny"].parameters()  # AdamW in several passes
+
+
+def test_a_dimension_that_is_no_multiple_of_the_batch_stays():
+    tensor = Tensor((97 * 64, 768), "float32")
+    assert tensor.scaled(97, 4).shape == (4 * 64, 768)
+
+
+def test_attention_that_is_causal_does_half_of_the_products():
+    q = Tensor((2, 4, 128, 64), "bfloat16")
+    flop = []
+    for causal in (False, True):
+        work = Work()
+        work.add(Operation("_scaled_dot_product_flash_attention", (q, q, q), (q,), causal=causal))
+        flop.append(work.kernels()[0].flop[0])
+    assert flop == [4 * 2 * 4 * 128 * 128 * 64, 2 * 2 * 4 * 128 * 128 * 64]
+
+
+# Time -------------------------------------------------------------------------------------------
+
+
+def test_no_product_is_faster_than_the_peak_and_no_copy_than_the_bandwidth():
+    for key, entry in datasheets.datasheets().items():
+        n = 8192
+        for dtype in ("float32", "float16"):
+            rate = 2 * n**3 / seconds(key, product(n, n, n, dtype)) / 1e12
+            assert 0.05 * entry.peak(dtype) < rate < entry.peak(dtype), (key, dtype)
+        copied = Tensor((2**30,), "float32")
+        copy = Operation("copy", (copied,), (copied,))
+        assert 0.5 < 8 * 2**30 / seconds(key, copy) / (1e9 * entry.bandwidth) < 1
+
+
+def test_a_width_that_is_no_multiple_of_16_bytes_costs_time_in_16_bits_only():
+    odd, even = (product(8192, n, 768) for n in (50_257, 50_304))
+    assert seconds("a100", odd) > 2 * seconds("a100", even)
+    odd, even = (product(8192, n, 768, "float32") for n in (50_257, 50_304))
+    assert seconds("a100", odd) == pytest.approx(seconds("a100", even), rel=0.05)
+
+
+def test_many_small_kernels_take_as_long_as_the_host_needs():
+    small = Operation("add", (square(64),), (square(64),))
+    eager = steptime.values()["eager"]
+    assert seconds("h100", small, times=1000) == pytest.approx(eager * 1e-3, rel=0.02)
+    view = Operation("view", (), (), host=VIEW)
+    assert 0 < seconds("h100", view, times=1000) < seconds("h100", small, times=1000)
+
+
+def test_waits_of_the_8_bit_update_are_counted():
+    weight, moment = Tensor((1000,), "float32"), Tensor((1000,), "int8")
+    update = (weight, weight, moment, moment), (weight, moment, moment)
+    waits = Operation("optimizer_update_8bit_blockwise", *update)
+    assert seconds("a100", waits, times=148) > 148 * steptime.WAIT
+
+
+# Published figures ------------------------------------------------------------------------------
+
+
+def test_every_published_row_is_used_or_left_out_with_a_reason():
+    rows, left = published.rows(), published.reasons()
+    used = [row for row in rows if not published.left_out(row)]
+    assert len(used) + sum(left.values()) == len(rows) and used
+    assert len(published.figures()) <= len(used)
+    for row in used:
+        assert not row["device"].startswith(("8x", "4x")) and row["batch_size"].isdecimal()
+    for figure in published.figures():
+        assert 0.01 < figure.seconds < 10 and figure.key in datasheets.datasheets()
+
+
+def test_the_check_that_is_kept_holds_every_figure_once():
+    figures, rows = published.figures(), outlook.checks()
+    assert [row["technique"] for row in rows] == [figure.technique for figure in figures]
+    for row, figure in zip(rows, figures, strict=True):
+        assert float(row["measured_ms"]) == pytest.approx(1e3 * figure.seconds, abs=1e-3)
+        assert float(row["low_ms"]) < float(row["forecast_ms"]) < float(row["high_ms"])
+
+
+def test_figures_are_mostly_in_their_ranges_and_directions_mostly_right():
+    kept = outlook.checks()
+    rows = [check.Row(**{name: _number(text) for name, text in row.items()}) for row in kept]
+    assert np.mean([row.within for row in rows]) >= 0.85
+    worth = [(m, f) for m, f in check.ratios(rows) if m > check.WORTH]
+    assert np.mean([f > 1 for _, f in worth]) >= 0.9
+
+
+def _number(text):
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def test_a_range_is_wider_where_no_figure_is_alike():
+    known = {((8, 0), "float32"), ((8, 0), "bfloat16"), ((9, 0), "float32")}
+    a100, h100, b200 = (datasheets.find(key) for key in ("a100", "h100", "b200"))
+    factors = [outlook.kind_factor(entry, "bfloat16", known) for entry in (a100, h100, b200)]
+    assert factors == [1, outlook.OTHER_PRECISION, outlook.OTHER_CHIP]
+
+
+def test_a_width_covers_what_it_says():
+    random = np.random.default_rng(0)
+    factors = random.choice([1.0, 2.0], 1000)
+    off = random.normal(size=1000) * factors
+    half = outlook.width(off, factors)
+    assert np.mean(np.abs(off) <= half * factors) == pytest.approx(outlook.COVERED, abs=0.01)
+
+
+# The command ------------------------------------------------------------------------------------
+
+
+def answer(*flags):
+    command = [sys.executable, "-m", "Utils.commands.forecast", *flags]
+    done = subprocess.run(command, cwd=paths.ROOT, capture_output=True, text=True, timeout=60)
+    return done.returncode, done.stderr
+
+
+@pytest.mark.parametrize(
+    "flags, words",
+    [
+        (["--device=rtx4091"], "rtx4090"),
+        (["--device=all", "--tokens=abc"], "'abc' is not a number"),
+        (["--device=all", "--prices=-"], "-: "),
+        (["--tokens=1e9"], "--device all"),
+    ],
+)
+def test_bad_input_is_answered_in_one_line(flags, words):
+    code, text = answer(*flags)
+    assert code == 2 and len(text.splitlines()) == 1 and words in text
+
+
+@pytest.mark.parametrize(
+    "content, words",
+    [("h1000 = 2", "no device 'h1000'"), ("a100 = -1", "not a price"), ("a100", "a100 = 1.79")],
+)
+def test_a_file_of_prices_is_refused_with_the_line_to_mend(tmp_path, content, words):
+    file = tmp_path / "prices.toml"
+    file.write_text(content)
+    with pytest.raises(UserError, match=words):
+        outlook.prices(file)
+    file.write_text("a100 = 1.79\n")
+    assert outlook.prices(file) == {"a100": 1.79}
+
+
+def test_a_speedup_has_the_ratio_of_the_two_forecasts():
+    slow, fast = (outlook.Outlook("x", s) for s in (2.0, 0.5))
+    ratio, low, high = outlook.speedup(slow, fast, 1.0)
+    assert ratio == 4 and low * high == pytest.approx(16) and low < 4 < high
+    assert math.isfinite(outlook.base_width()) and replace(fast).seconds == 0.5
