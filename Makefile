@@ -29,6 +29,10 @@ GPUS         ?=              ## ddp, profile, train: number of GPUs; scaling: se
 WITHOUT      ?=              ## diff: a technique whose diff is removed from T
 CPU          ?=              ## profile: 1 adds Python's functions
 MEMORY       ?=              ## forecast: memory of a device that need not be here, as in 24GiB; profile: 1 adds a memory snapshot
+TOKENS       ?=              ## forecast with DEVICE=all: tokens to train on, as in 1e10
+PRICES       ?=              ## forecast with DEVICE=all: a TOML file of dollars per hour, as in a100 = 1.79
+AGAINST      ?=              ## forecast: published compares it with published figures
+WRITE        ?=              ## forecast with AGAINST=published: 1 keeps the check and its constants
 A            ?=              ## compare, report: a results file, or FILE:WORDS, as in A=results.csv:2.11
 B            ?=              ## compare, report: the same for the other side, as in B=results.csv:2.13
 RECIPE       ?=              ## recipe: the script to write; default .cache/recipe/recipe.py
@@ -133,10 +137,13 @@ doctor: $(ENVIRONMENT)       ## check which techniques run here, and why others 
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("doctor: $(PYTHON) is older than 3.11; PYTHON=... names another")'
 	@$(PYTHON) -m Utils.commands.doctor $(FLAGS) $(if $(filter-out 0,$(strip $(JSON))),--json)
 
-forecast: $(ENVIRONMENT)     ## memory and time before running; DEVICE=h100, DEVICE=cuda MEMORY=24GiB, DEVICE=all TOKENS=1e10 PRICES=prices.toml, AGAINST=published
+forecast: $(ENVIRONMENT)     ## memory and time before running; DEVICE=h100, DEVICE=all TOKENS=1e10, AGAINST=published
 	@$(PYTHON) -m Utils.commands.forecast $(if $(filter-out all,$(T)),$(strip $(T)),ladder) $(FLAGS) \
 	    $(call flag,memory,$(MEMORY)) $(call flag,tokens,$(TOKENS)) $(call flag,prices,$(PRICES)) \
 	    $(call flag,against,$(AGAINST)) $(if $(filter 1,$(WRITE)),--write)
+
+expectations: $(ENVIRONMENT) ## write docs/forecast.csv and its chart: a forecast of the ladder on five GPUs
+	@$(PYTHON) -m Utils.commands.expectations
 
 profile: $(ENVIRONMENT)      ## time of a step by kind of work, with advice; T=NAME or T=all, CPU=1, MEMORY=1
 	@$(PYTHON) -m Utils.commands.profile '$(strip $(T))' $(FLAGS) $(BUCKETS) $(PREFIX) $(if $(filter 1,$(CPU)),--cpu) \
@@ -246,6 +253,6 @@ help:                        ## print this list
 	@touch $@
 
 .PHONY: baseline tf32 bf16 flash fused 8bit all beyond everything ablate ddp scaling together smoke ceilings $(TECHNIQUES) \
-        doctor forecast profile train plots table readme diff compare report recipe submit \
+        doctor forecast expectations profile train plots table readme diff compare report recipe submit \
         field-report gallery \
         init_results reset clean test lint gpu-check virtual-gpu help
