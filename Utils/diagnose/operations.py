@@ -124,7 +124,8 @@ class Kernels:
     """An array for each of FIELDS: what decides the time of each kernel."""
 
     def __init__(self, rows):
-        for name, column in zip(FIELDS, zip(*rows, strict=True), strict=True):
+        columns = zip(*rows, strict=True) if rows else [()] * len(FIELDS)
+        for name, column in zip(FIELDS, columns, strict=True):
             setattr(self, name, np.array(column))
 
     def chosen(self, which):

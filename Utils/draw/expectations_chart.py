@@ -17,10 +17,7 @@ def draw(rows):
     for place, device in enumerate(devices):
         known = [row for row in rows if row["device"] == device and not row.get("reason")]
         at = [techniques.index(row["technique"]) + (place + 0.5) * width - 0.4 for row in known]
-        speedup, low, high = (
-            [float(row[name]) for row in known]
-            for name in ENDS
-        )
+        speedup, low, high = ([float(row[name]) for row in known] for name in ENDS)
         error = [
             [middle - end for middle, end in zip(speedup, low, strict=True)],
             [end - middle for middle, end in zip(speedup, high, strict=True)],
