@@ -12,7 +12,6 @@ import argparse
 import math
 import sys
 from itertools import takewhile
-from pathlib import Path
 from unittest.mock import patch
 
 from Utils.base import command_line, errors, ladder
@@ -24,7 +23,9 @@ from Utils.diagnose import check, outlook, outlook_text, published
 
 
 def positive(text):
-    """The type of a flag that takes a number above 0, as in 1e10."""
+    """The type of a flag that takes a number above 0, as in 1e10, or nothing."""
+    if not text:
+        return None
     try:
         number = float(text)
     except ValueError:
@@ -42,8 +43,10 @@ def parsed(argv):
     help = "of the device: 24GiB, 24GB (10^9) or bytes; else what it has"
     parser.add_argument("--memory", default="", help=help)
     parser.add_argument("--tokens", type=positive, help="with --device all: to train on")
-    parser.add_argument("--prices", type=Path, help="a TOML file of dollars an hour by device")
-    parser.add_argument("--against", choices=["published"], help="figures of others")
+    parser.add_argument("--prices", default="", help="a TOML file of dollars an hour by device")
+    parser.add_argument(
+        "--against", default="", choices=["", "published"], help="figures of others"
+    )
     parser.add_argument("--write", action="store_true", help="with --against: keep what was found")
     return names, parser.parse_args(argv[len(names) :])
 
