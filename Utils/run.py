@@ -40,13 +40,18 @@ def start(main, args):
     main(args)
 
 
-def execute(technique, argv, run):
+def execute(technique, argv, run, passes=lambda error: True):
     """Run a technique's script in this process, with the class `run` in place of Run.
 
-    technique: of `ladder`. argv: its flags. What the script raises gets through to the caller.
+    technique: of `ladder`. argv: its flags. passes: function of an exception of the script; where
+    it is true, the exception gets through to the caller. Any other ends as `ends.call` says.
     """
     module, command_line, usual = sys.modules[__name__], sys.argv, (Run, run_script)
-    module.Run, module.run_script = run, lambda main, doc: start(main, parse_args(doc))
+
+    def run_here(main, doc):
+        ends.call(lambda args: start(main, args), parse_args(doc), passes)
+
+    module.Run, module.run_script = run, run_here
     sys.argv = [str(technique.path), *argv]
     try:
         runpy.run_path(sys.argv[0], run_name="__main__")

@@ -22,7 +22,7 @@ from Utils.device.mps import MPS
 from Utils.diagnose import advice
 from Utils.diagnose.breakdown import summarize
 from Utils.diagnose.trace import WAIT
-from Utils.harness import footprint
+from Utils.harness import footprint, ranks
 from Utils.run import Run, execute
 
 STEPS = 4  # are summed up; one before them is discarded, one after closes the last
@@ -53,7 +53,7 @@ def profile(technique, wanted):
 
     note = {"technique": technique.name, "torch": torch.__version__}
     try:
-        execute(technique, flags, run)
+        execute(technique, flags, run, passes=_handled)
         return runs[0].summary
     except Unsupported as reason:
         note |= {"status": "unsupported", "note": str(reason)}
@@ -65,6 +65,13 @@ def profile(technique, wanted):
         facts = note | {"device": devices.choose(wanted.device).name}
         (folder / f"{technique.name}.json").write_text(json.dumps(facts, indent=1) + "\n")
     return note
+
+
+def _handled(error):
+    """Return whether this module or its command handles an exception; a bug is a failed run."""
+    alone = ranks.from_environment().world_size == 1  # a rank's end is its launcher's to tell
+    told = isinstance(error, UserError | KeyboardInterrupt) and alone
+    return told or isinstance(error, Unsupported) or devices.is_out_of_memory(error)
 
 
 def further_steps(wanted):

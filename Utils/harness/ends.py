@@ -10,15 +10,18 @@ from Utils.device import devices
 from Utils.harness import ranks, record
 
 
-def call(main, args):
+def call(main, args, passes=lambda error: False):
     """Call main(args), and end the process where it raises.
 
     Exit codes: 0 with a row for Unsupported; 1 with a row for out of memory and for any other
     exception, after its traceback; 2 and no row for a UserError; 130 and no row for Ctrl-C.
+    passes: function of an exception that is true where the caller handles it.
     """
     try:
         main(args)
     except (Exception, KeyboardInterrupt) as error:
+        if passes(error):
+            raise
         sys.exit(_end_rank(args, error) if args.world_size > 1 else _end(args, error))
     finally:
         ranks.leave()
