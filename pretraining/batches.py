@@ -69,15 +69,15 @@ class TokenBatches:
         return self.orders[epoch]
 
     def of(self, step):
-        """This rank's micro-batches of a step."""
+        """Yield the rank's micro-batches of a step."""
         B, ranks = self.args.batch_size, self.args.world_size
         starts = self.starts(step)
         for n in range(self.args.rank, self.args.accumulation * ranks, ranks):
             yield self._batch(self.training, starts[n * B : (n + 1) * B])
 
     def held_out(self):
-        """This rank's batches of the held-out tokens: the same at each validation, and from all
-        over them. They are full, so with few sequences some may come twice."""
+        """Yield the rank's batches of the held-out tokens, the same at each validation, from all over
+        them. They are full, so with few sequences some may come twice."""
         B, T, ranks = self.args.batch_size, self.args.seq_len, self.args.world_size
         count = max(1, self.scored // (B * ranks))  # of batches, for each rank
         for n in range(self.args.rank, count * ranks, ranks):

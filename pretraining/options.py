@@ -51,7 +51,7 @@ CHANGEABLE = {"steps", "batch_size", "validate_every", "checkpoint_every", "devi
 
 
 class Settings(settings.Settings):
-    """What `settle` makes of the flags; beside them:
+    """The settings that `settle` makes of the flags, with more attributes.
 
     device, hardware, config, backend, patience, rank, world_size, local_rank, local_world_size:
         as for the ladder's scripts.

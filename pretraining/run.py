@@ -67,7 +67,7 @@ class Run:
                 raise Interrupted(self.stops, self.trained)
 
     def batches(self, step):
-        """This rank's batches of a step. Several ranks exchange gradients in the last one alone."""
+        """Yield the rank's batches of a step; gradients are exchanged in the last one only."""
         for n, batch in enumerate(self.data.of(step), 1):
             if self.parallel is not None:
                 self.parallel.require_backward_grad_sync = n == self.args.accumulation

@@ -463,7 +463,7 @@ def test_what_is_said_of_hugging_face_is_there():
 
 
 def test_what_is_said_of_lightning_is_documented():
-    """https://lightning.ai/docs/pytorch/2.5.1/api/lightning.pytorch.trainer.trainer.Trainer.html"""
+    # https://lightning.ai/docs/pytorch/2.5.1/api/lightning.pytorch.trainer.trainer.Trainer.html
     documented = {
         "precision": {"bf16-mixed", "16-mixed", "bf16-true"},
         "accumulate_grad_batches": {2, 4},

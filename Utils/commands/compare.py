@@ -7,7 +7,7 @@ from Utils.draw import compare_chart, style
 
 
 def main(argv=None):
-    """Compares two results technique by technique, and draws plots/compare."""
+    """Compare two results technique by technique, and draw plots/compare."""
     parser = Parser("compare", main.__doc__)
     help = "results file, or FILE:WORDS with words of a device, version, model, shape or commit"
     parser.add_argument("a", metavar="A", help=help)

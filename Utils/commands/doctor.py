@@ -33,7 +33,7 @@ from Utils.diagnose.verdicts import UNASKED, Row
 
 
 def examine(args, argv):
-    """(findings, rows, advice)."""
+    """Return findings, rows of techniques, and advice."""
     torch_part = Subprocess("-m", "Utils.commands.doctor", "--inside", *argv)
     packages_part = probes.start_native()
     try:
@@ -66,7 +66,7 @@ def names_of_techniques():
 
 
 def show(findings, rows, lines, terminal):
-    """Prints it for people. Faults show without colour, which only a terminal gets."""
+    """Print it for people. Faults show without colour, which only a terminal gets."""
     width = max(60, shutil.get_terminal_size().columns) if terminal else 10_000
     colours = {"fault": "\033[31m", "unsupported": "\033[31m", "note": "\033[33m"}
 
@@ -97,7 +97,7 @@ def show(findings, rows, lines, terminal):
 
 
 def main(argv=None):
-    """Returns the exit code: 0, or 1 where no technique can run."""
+    """Return the exit code: 0, or 1 where no technique can run."""
     argv = sys.argv[1:] if argv is None else argv
     parser = Parser("doctor", __doc__)
     command_line.add_settings(parser)

@@ -81,7 +81,7 @@ def main(argv=None):
 
 
 def _flags(args):
-    """This command's own flags with these settings, but for the technique's name."""
+    """Return this command's flags for these settings, without the technique's name."""
     values = {name: value for name, value in vars(args).items() if name != "name"}
     switches = [f"--{name}" for name in ("cpu", "memory") if values.pop(name)]
     return [*switches, *command_line.as_flags(values)]

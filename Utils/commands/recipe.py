@@ -15,8 +15,8 @@ from Utils.launch import suite
 
 
 def run(found, args, rows):
-    """Runs the recipes beside the baseline and the best in rounds of their own, and says whether
-    the new rows agree. Returns the lines to print and the exit code."""
+    """Run the recipes beside the baseline and the fastest in new rounds, and check whether the
+    rows agree. Return the lines to print and the exit code."""
 
     device = devices.choose(args.device).name
     if device != rows.device.iloc[0]:
@@ -43,8 +43,8 @@ def run(found, args, rows):
 
 
 def main(argv=None):
-    """Prints the shortest set of techniques that cannot be told from the best measured, with its
-    evidence and as lines for other loops, and writes it as a script."""
+    """Print the fewest techniques that are statistically as fast as the fastest, with evidence and
+    lines for other loops, and write them as a script."""
     parser = Parser("recipe", main.__doc__)
     command_line.add_selection(parser)
     add = parser.add_argument

@@ -18,7 +18,7 @@ from Utils.draw import compare_page, report_page
 
 
 def main(argv=None):
-    """Writes a page of all that the results hold, or of two results compared, and names it."""
+    """Write all results, or two of them compared, to one page, and print its path."""
     parser = Parser("report", main.__doc__)
     command_line.add_selection(parser)
     help = "of an hour of this device; adds what a billion tokens cost"

@@ -5,7 +5,7 @@ from Utils.base.command_line import Parser
 
 
 def main(argv=None):
-    """Makes a results file (init), or puts one away and makes a new one (reset)."""
+    """Create a results file (init), or archive one and create a new one (reset)."""
     parser = Parser("results", main.__doc__)
     parser.add_argument("command", choices=("init", "reset"), help=" ")
     command_line.add_results_file(parser)

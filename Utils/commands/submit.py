@@ -9,7 +9,7 @@ from Utils.share.submission import FACTS
 
 
 def main(argv=None):
-    """Makes a file of results to share, checks one, or adds one to results/."""
+    """Make a file of results to share, check one, or add one to results/."""
     parser = Parser("submission", main.__doc__)
     parser.add_argument("command", choices=("make", "check", "add"), help=" ")
     help = "the zip; for make, it is named by device and date otherwise"

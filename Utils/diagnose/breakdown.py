@@ -227,7 +227,7 @@ def _reads(trace):
 
 
 def memory(trace):
-    """Memory handed out by the device's allocator: a dict of
+    """Return the memory handed out by the device's allocator, a dict.
 
     boundaries_mib, above the first; peak_mib, the most in the first step, above its beginning;
     growth_mib, the least by which a step added to it; grows, whether each step did, by more than

@@ -26,7 +26,7 @@ EMPTY = dict.fromkeys(
 
 
 def describe(others, before, after, readings, step_ms):
-    """The quality of a run, for its record: dict of
+    """Return the quality of a run for its record, a dict.
 
     grade ("clean" or "tainted"), reasons (short phrases), other_processes (that hold the GPU);
     the device's readings; over the timed steps what its counters grew by, mean_power_w,
