@@ -17,7 +17,7 @@ class UserError(Exception):
 
 
 class Unsupported(Exception):
-    """A technique that cannot run on this device. The run is one row with the reason, exit code 0."""
+    """A technique that cannot run on this device. Its run is one row with a reason, exit code 0."""
 
 
 def first_line(error):
