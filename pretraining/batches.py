@@ -76,7 +76,7 @@ class TokenBatches:
             yield self._batch(self.training, starts[n * B : (n + 1) * B])
 
     def held_out(self):
-        """Yield the rank's batches of the held-out tokens, from all over them, always the same ones.
+        """Yield the rank's batches of the held-out tokens, from all over them, always the same.
         They are full, so with few sequences some may come twice."""
         B, T, ranks = self.args.batch_size, self.args.seq_len, self.args.world_size
         count = max(1, self.scored // (B * ranks))  # of batches, for each rank

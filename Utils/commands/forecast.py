@@ -1,4 +1,4 @@
-"""Will it fit, and how long would a step take, on a device that need not be here?
+"""Forecast peak memory and step time, on a device that need not be here.
 
     python -m Utils.commands.forecast [TECHNIQUE ... | ladder | everything] [--device h100] [flags]
 
@@ -23,7 +23,7 @@ from Utils.diagnose import check, outlook, outlook_text, published
 
 
 def positive(text):
-    """The type of a flag that takes a number above 0, as in 1e10, or nothing."""
+    """Return the value of a flag that takes a number above 0, as in 1e10, or nothing."""
     if not text:
         return None
     try:
@@ -59,7 +59,7 @@ def chosen_of(names):
 
 
 def settings(given, device):
-    """(Settings of a run on a device, flags of its scripts)."""
+    """Return the settings of a run on a device, and the flags of its scripts."""
     from Utils.harness.settings import parse_args  # here: seconds, which the check does without
 
     given = given | {"rounds": 1, "round": 0}
@@ -70,7 +70,7 @@ def settings(given, device):
 
 
 def entry_of(device):
-    """The Datasheet to work out time with, or None: of the table, or of ceilings measured here."""
+    """Return the Datasheet for times, or None: of the table, or of ceilings measured here."""
     from Utils.device import limits  # here: seconds, which the check does without
 
     found = limits.ceilings(device)

@@ -54,7 +54,7 @@ class Tensor:
         return self.numel * SIZES.get(self.dtype, 4)
 
     def scaled(self, old, new):
-        """This tensor where each dimension that is a multiple of the old batch has the new one."""
+        """The tensor where each dimension that is a multiple of the old batch has the new one."""
         shape = tuple(n // old * new if n and n % old == 0 else n for n in self.shape)
         return Tensor(shape, self.dtype, self.transposed)
 

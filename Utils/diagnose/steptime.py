@@ -177,7 +177,7 @@ class StepTime:
     kernels: int
 
     def plus(self, other, times):
-        """This step and so many times another after it."""
+        """The step and so many times another after it."""
         parts = {name: self.parts[name] + times * other.parts[name] for name in self.parts}
         return StepTime(
             self.seconds + times * other.seconds,
@@ -187,7 +187,7 @@ class StepTime:
         )
 
     def extended(self, larger, times):
-        """This step with so many times what a larger one has more."""
+        """The step with so many times what a larger one has more."""
         return self.plus(larger.plus(self, -1), times)
 
     @property
