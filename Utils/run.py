@@ -131,7 +131,7 @@ class Run:
             times,
             self.data_ms,
             losses,
-            footprint.memory(args.hardware, self.model, self.optimizer, self.gradients.most),
+            footprint.memory(args.hardware, self.model, self.optimizer, self.gradients.peak),
             (self.before, after, readings),
             bool(args.warmup and dynamo.compiled_graphs() > self.compiled),
             footprint.updated(self.model, self.optimizer),

@@ -163,8 +163,8 @@ def test_updating_on_the_way_gives_the_parents_losses_to_the_last_bit(train):
 
 def test_one_gradient_is_there_at_once(train):
     parent, child = train("fused_optimizer"), train("optimizer_in_backward")
-    assert parent.gradients.most == 4 * parent.args.config.parameters()
-    assert child.gradients.most == child.model.wte.weight.nbytes
+    assert parent.gradients.peak == 4 * parent.args.config.parameters()
+    assert child.gradients.peak == child.model.wte.weight.nbytes
 
 
 def test_each_block_is_a_graph_of_its_own(train, monkeypatch):
@@ -254,7 +254,7 @@ def test_in_bfloat16_layer_norms_do_not_move(train):
 def test_it_is_all_in_bfloat16_but_the_loss(train):
     parent, child = train("fused_optimizer"), train("pure_bfloat16")
     assert {p.dtype for p in child.model.parameters()} == {torch.bfloat16}
-    assert child.gradients.most == parent.gradients.most / 2
+    assert child.gradients.peak == parent.gradients.peak / 2
     assert child.state_mib() == pytest.approx(parent.state_mib() / 2, rel=0.01)
     rounded = torch.tensor(child.losses).bfloat16().float().tolist()
     assert all(loss != coarse for loss, coarse in zip(child.losses, rounded, strict=True))

@@ -233,7 +233,7 @@ def test_eight_ranks_of_fsdp_in_one_process(tmp_path, monkeypatch):
     class Looked(Run):
         def __exit__(self, *error):
             found["memory"] = footprint.memory(
-                self.args.hardware, self.model, self.optimizer, self.gradients.most
+                self.args.hardware, self.model, self.optimizer, self.gradients.peak
             )
             found["steps"] = len(self.losses)
 
@@ -507,4 +507,6 @@ def test_a_patience_that_is_none_is_one_line(seconds):
     environment = paths.environment(PATIENCE_S=seconds)
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 2 and done.stderr.count("\n") == 1
-    assert done.stderr.endswith(f"error: PATIENCE_S={seconds}: give a number of seconds\n")
+    assert done.stderr.endswith(
+        f"error: PATIENCE_S={seconds}: not a duration; give a number of seconds\n"
+    )

@@ -40,7 +40,7 @@ def train(model, optimizer, free_at_once=False):
         sum(p.sum() for p in model.parameters()).backward()
     if optimizer:
         optimizer.step()
-    return watch.most
+    return watch.peak
 
 
 def test_memory_is_told_by_kind():
@@ -78,7 +78,7 @@ def test_the_watch_takes_its_hooks_away():
     with watch:
         pass
     model.p0.sum().backward()
-    assert watch.most == 0
+    assert watch.peak == 0
 
 
 def test_without_a_watched_step_gradients_and_rest_are_not_known():

@@ -1,4 +1,4 @@
-"""One device: its clock and memory, what it can do, and what it is doing.
+"""One device: its clock, memory, capabilities and state.
 
 Imports Utils.base, and nothing that knows of a run.
 """

@@ -1,4 +1,4 @@
-"""CPUs and memory that this process may use."""
+"""Limits of CPUs and memory of this process."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from pathlib import Path
 
 
 def usable_cpus():
-    """The CPUs that this process may keep busy: those it is bound to, or its quota if less."""
+    """Return the number of CPUs that this process may use: its affinity, or its quota if less."""
     with suppress(AttributeError):  # macOS has no affinity
         return min(len(os.sched_getaffinity(0)), cgroup_limits()[0])
     return os.cpu_count() or 1
 
 
 def cgroup_limits(root="/sys/fs/cgroup", own="/proc/self/cgroup"):
-    """(CPUs, bytes of memory) that the control groups of this process allow; math.inf for no limit.
+    """Return (CPUs, bytes of memory) of this process's control groups; math.inf for no limit.
 
-    A group's limits hold for all below it, and in a container the root is the container's own.
+    A group's limits apply to its descendants; in a container the root is the container's.
     """
     cpus, memory = [math.inf], [math.inf]
 
@@ -32,7 +32,7 @@ def cgroup_limits(root="/sys/fs/cgroup", own="/proc/self/cgroup"):
         lines = Path(own).read_text().splitlines()
     for line in lines:
         _, controllers, path = line.split(":", 2)
-        # cpu,cpuacct is a folder of that name, with links of either's
+        # the folder is named cpu,cpuacct; links may have either name
         for top in {Path(root, name) for name in (controllers, *controllers.split(","))}:
             group = top / path.strip("/")
             folders = [group, *group.parents]

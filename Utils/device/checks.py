@@ -1,4 +1,4 @@
-"""Checks of what a technique needs of a device: the words after `Needs:` in its docstring."""
+"""Checks of the needs of a technique, declared after `Needs:` in its docstring."""
 
 import importlib.util
 import os
@@ -22,21 +22,21 @@ class Emulated(str):
 
 
 def check(need, device):
-    """Return what limits a technique with this need on this device, in words.
+    """Return the limit of a technique with this need on this device, in words.
 
     need: "tf32", "bfloat16" (both: computed natively), "compile" (Inductor's tool chain), "triton"
-        (kernels of our own), "float16", "float8" (both: on tensor cores), "managed_memory" (whose
+        (custom kernels), "float16", "float8" (both: on tensor cores), "managed_memory" (whose
         pages move between GPU and host), "pinned_memory", "cudnn_attention", "cuda_graphs",
         "distributed" (processes that form a group), "nccl", "bitsandbytes", or "package NAME".
-    Returns "" where it runs as meant; else a str, WithoutEffect or Emulated.
-    Raises Unsupported, with the reason, where it cannot run, and UserError for an unknown need.
+    Returns "" without a limit, else a str, WithoutEffect or Emulated.
+    Raises Unsupported, with the reason, and UserError for an unknown need.
     """
     if need in CHECKS:
         return CHECKS[need](device) or ""
     kind, _, name = need.partition(" ")
     if kind != "package" or not name.isidentifier():
         known = ", ".join([*CHECKS, "text", "package NAME", "batch multiple of N"])
-        raise UserError(f"Needs: {need!r} is unknown; choose from {known}")
+        raise UserError(f"Needs: {need!r} is unknown", f"choose from {known}")
     if importlib.util.find_spec(name) is None:
         raise Unsupported(f"needs {name} (pip install {name})")
     return ""
@@ -48,12 +48,12 @@ def _check_tf32(device):
     if isinstance(device, CPU) and _cpu_has("amx_fp16"):
         return None
     if isinstance(device, CUDA) and device.architecture.startswith(("gfx94", "gfx95")):
-        return None  # AMD's matrix cores have it from the MI300 on
+        return None  # AMD's matrix cores support it from the MI300 on
     return WithoutEffect("TF32: no effect expected on this device")
 
 
 def _check_bfloat16(device):
-    # torch.cuda.is_bf16_supported() says yes to emulation as well, so ask the hardware.
+    # torch.cuda.is_bf16_supported() is also True for emulation, so check the hardware.
     if isinstance(device, CUDA) and not torch.version.hip:
         return _need_capability(device, (8, 0), "native bfloat16")
     if isinstance(device, CPU) and not _cpu_has("bf16"):
@@ -80,7 +80,7 @@ def _check_triton(device):
 
 
 def compiler(language):
-    """Path of the compiler that Inductor ("C++") or Triton ("C") takes, or None."""
+    """Return the path of the compiler of Inductor ("C++") or Triton ("C"), or None."""
     if language == "C++":
         names = [os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")]
     else:
@@ -88,10 +88,10 @@ def compiler(language):
     return next(filter(None, map(shutil.which, names)), None)
 
 
-def _need_capability(device, minimum, what):
+def _need_capability(device, minimum, feature):
     if device.capability < minimum:
         have, need = ("{}.{}".format(*version) for version in (device.capability, minimum))
-        raise Unsupported(f"{what} needs compute capability {need}; {device.name} has {have}")
+        raise Unsupported(f"{feature} needs compute capability {need}; {device.name} has {have}")
 
 
 def _check_bitsandbytes(device):
@@ -141,7 +141,7 @@ def _check_distributed(device):
     if not torch.distributed.is_available():
         raise Unsupported("this build of torch has no torch.distributed")
     if isinstance(device, MPS):
-        raise Unsupported("torch.distributed has no backend for Apple GPUs; DEVICE=cpu has one")
+        raise Unsupported("torch.distributed has no backend for Apple GPUs; use DEVICE=cpu")
 
 
 def _check_nccl(device):
@@ -172,7 +172,7 @@ CHECKS = {
 
 
 def _cpu_has(feature):
-    """Whether the CPU has an instruction set whose name holds `feature`."""
+    """Return whether the CPU has an instruction set whose name contains `feature`."""
     if hasattr(torch.cpu, "get_capabilities"):
         return any(
             on is True and feature in name for name, on in torch.cpu.get_capabilities().items()

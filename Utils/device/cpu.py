@@ -1,4 +1,4 @@
-"""The host's processor: its clock, its memory, and what else runs on it."""
+"""The host's processor: its clock, its memory and its load."""
 
 import os
 import platform
@@ -18,7 +18,7 @@ from Utils.base.units import MIB
 class CPU:
     """The host's processor."""
 
-    other_processes = ()  # they hold no GPU; what they took of the cores is in the counters
+    other_processes = ()  # of a GPU; the counters show the load of the cores
 
     def __init__(self, device=None):
         self.torch_device = torch.device("cpu")
@@ -38,22 +38,24 @@ class CPU:
         return psutil.virtual_memory().available
 
     def mark(self):
-        """A step boundary, to be handed to `elapsed_ms` after the run."""
+        """Return a step boundary, for `elapsed_ms` after the run."""
         return time.perf_counter()
 
     def elapsed_ms(self, marks):
-        """Milliseconds between each mark and the next: one fewer than there are marks."""
+        """Return the milliseconds between consecutive marks."""
         return [(end - start) * 1e3 for start, end in pairwise(marks)]
 
     def reset_peak_memory(self):
-        """Forget peaks from before the first step, such as that of tokenizing the corpus."""
+        """Reset the peak, which tokenizing the corpus may have raised."""
         if sys.platform == "linux":
             with suppress(OSError), open("/proc/self/clear_refs", "w") as file:
-                file.write("5")  # VmHWM starts again from what is resident now: proc(5)
+                file.write("5")  # resets VmHWM to the current size: proc(5)
 
     def peak_memory_mib(self):
-        """Peak resident set of the process above what it was when this object was made, in MiB:
-        weights, gradients, optimizer state, activations, and whatever a technique loads."""
+        """Return the growth of the resident set since this object was made, at its peak, in MiB.
+
+        It covers weights, gradients, optimizer state, activations and loaded libraries.
+        """
         return max(0.0, (_peak_rss() - self.rss_before) / MIB)
 
     def reserved_memory_mib(self):
@@ -61,9 +63,11 @@ class CPU:
 
     @contextmanager
     def memory_history(self):
-        """Gives a dict that, when the block has ended, is a snapshot for torch's memory viewer of
-        what was allocated and freed in it, from a profile with allocations and stacks."""
-        # Here, as only `make profile MEMORY=1` needs it: a training script is spared it.
+        """Yield a dict that the end of the block fills with a snapshot for torch's memory viewer.
+
+        It holds the allocations of the block, from a profile with stacks.
+        """
+        # Here, as only `make profile MEMORY=1` needs it.
         from torch.cuda._memory_viz import _profile_to_snapshot
 
         snapshot = {}
@@ -74,11 +78,15 @@ class CPU:
         snapshot |= _profile_to_snapshot(profile)
 
     def counters(self):
-        """Readings that only grow, in seconds: clock_s, and of all cores together all_cpu_s,
-        busy_cpu_s (at work for any process), own_cpu_s (for this one and its descendants) and,
-        where it is counted, steal_s (taken by the hypervisor)."""
+        """Return readings that only grow, in seconds.
+
+        clock_s; over all cores all_cpu_s, busy_cpu_s (of any process), own_cpu_s (of this process
+        and its descendants) and, where counted, steal_s (taken by the hypervisor).
+        """
         cores = psutil.cpu_times()._asdict()
-        cores = {name: cores[name] for name in cores if not name.startswith("guest")}  # in user
+        cores = {
+            name: cores[name] for name in cores if not name.startswith("guest")
+        }  # part of user
         idle = cores["idle"] + cores.get("iowait", 0.0)
         counted = {
             "clock_s": time.perf_counter(),
@@ -89,7 +97,7 @@ class CPU:
         return counted | ({"steal_s": cores["steal"]} if "steal" in cores else {})
 
     def readings(self):
-        """What else is known of the device now: nothing."""
+        """Return readings of the device now: none of a CPU."""
         return {}
 
     def describe(self):
@@ -114,7 +122,7 @@ def processor_name():
 
 
 def _peak_rss():
-    """Bytes. VmHWM is this process's own; getrusage's figure can come from the parent."""
+    """Return bytes. On Linux from VmHWM, as getrusage's figure can be the parent's."""
     if sys.platform == "linux":
         with open("/proc/self/status") as file:
             return next(int(line.split()[1]) * 1024 for line in file if line.startswith("VmHWM"))
@@ -122,10 +130,12 @@ def _peak_rss():
 
 
 def _own_cpu_s():
-    """Seconds of CPU time of this process and all that descend from it, such as the workers of a
-    DataLoader; of those that have ended too, as whoever waited for them has inherited theirs."""
+    """Return the CPU time of this process and its descendants in seconds.
+
+    Ended descendants count too: their parents inherit their time.
+    """
     total = sum(os.times()[:4])
     for child in psutil.Process().children(recursive=True):
-        with suppress(psutil.Error):  # it has ended meanwhile
+        with suppress(psutil.Error):  # ended meanwhile
             total += sum(child.cpu_times()[:4])
     return total

@@ -1,4 +1,4 @@
-"""A GPU of NVIDIA's or AMD's: its clock, its memory, what it can do and what it is doing."""
+"""An NVIDIA or AMD GPU: its clock, memory, capabilities and state."""
 
 import re
 import time
@@ -14,16 +14,15 @@ from Utils.device.nvml import Nvml
 class CUDA:
     """An NVIDIA GPU, or an AMD one through ROCm, which torch calls cuda too.
 
-    cuda, nvml: the modules that are asked, `torch.cuda` and `pynvml`; a test hands in others that
-        record the calls.
-    other_processes: who else holds the GPU, as in ["python3 (pid 4711, 1,234 MiB)"].
+    cuda, nvml: the modules `torch.cuda` and `pynvml`, or substitutes for tests.
+    other_processes: on the GPU, as in ["python3 (pid 4711, 1,234 MiB)"].
     """
 
     def __init__(self, device, cuda=torch.cuda, nvml=None):
         self.torch_device, self.cuda = device, cuda
         self.nvml = Nvml(getattr(cuda.get_device_properties(device), "uuid", ""), nvml)
-        # Before we have a context: in a container NVML may give the host's pids, and the one of
-        # this process could not be told from others.
+        # Before this process has a context: in a container NVML may give the host's pids, among
+        # which this process could not be recognized.
         self.other_processes = self.nvml.other_processes()
         cuda.set_device(device)
 
@@ -45,16 +44,15 @@ class CUDA:
 
     @property
     def architecture(self):
-        """gfx942 and the like on ROCm, "" elsewhere."""
+        """Name such as gfx942 on ROCm, "" elsewhere."""
         properties = self.cuda.get_device_properties(self.torch_device)
         return getattr(properties, "gcnArchName", "")
 
     def built_for(self):
-        """(whether torch's build has code for this GPU, what it has code for, as in "sm_90").
+        """Return (whether torch's build covers this GPU, its architectures such as "sm_90").
 
-        Machine code (sm_90) runs on its own major version from its minor one on, that of an
-        architecture with a letter (sm_90a) on that one alone; PTX (compute_90) is compiled by the
-        driver, for whatever is newer.
+        Machine code (sm_90) runs on the same major version from its minor version on, or with a
+        letter (sm_90a) on that version alone. The driver compiles PTX (compute_90) for newer GPUs.
         """
         built = self.cuda.get_arch_list()
         if torch.version.hip:
@@ -71,20 +69,19 @@ class CUDA:
         return [start.elapsed_time(end) for start, end in pairwise(marks)]
 
     def reset_peak_memory(self):
-        pass  # nothing before the first step takes more than the step does
+        pass  # nothing before the first step takes more than a step
 
     def peak_memory_mib(self):
-        """Peak of what torch's allocator had handed out, in MiB, since the process began."""
+        """Return the peak of tensors allocated since the process began, in MiB."""
         return self.cuda.max_memory_allocated(self.torch_device) / MIB
 
     def reserved_memory_mib(self):
-        """Peak of what torch's allocator held of the device, used by tensors or not, in MiB."""
+        """Return the peak held by torch's allocator, used by tensors or not, in MiB."""
         return self.cuda.max_memory_reserved(self.torch_device) / MIB
 
     @contextmanager
     def memory_history(self):
-        """Gives a dict that, when the block has ended, is a snapshot for torch's memory viewer of
-        what was allocated and freed in it, from the allocator itself."""
+        """Yield a dict, filled at the end with a snapshot for torch's memory viewer."""
         snapshot = {}
         self.cuda.memory._record_memory_history()
         try:
@@ -94,7 +91,7 @@ class CUDA:
             self.cuda.memory._record_memory_history(enabled=None)
 
     def counters(self):
-        """Readings that only grow: clock_s, and those of `Nvml.counters`."""
+        """Return readings that only grow: clock_s, and those of `Nvml.counters`."""
         return {"clock_s": time.perf_counter(), **self.nvml.counters()}
 
     def readings(self):
@@ -114,8 +111,7 @@ class CUDA:
 
 
 class ImaginedGPU(CUDA):
-    """A GPU known by its facts alone, for what is worked out and not run. It need not be here, so
-    tensors that stand for its own are the CPU's."""
+    """A GPU known by its facts alone, for forecasts. Its tensors are on the CPU."""
 
     name = memory_bytes = capability = architecture = None
 

@@ -1,4 +1,4 @@
-"""GPUs as torch and the driver see them, for when torch sees none."""
+"""GPUs as torch and the driver see them, to explain why torch sees none."""
 
 import re
 from contextlib import suppress
@@ -11,14 +11,14 @@ from Utils.device.nvml import Nvml
 
 
 def torch_toolkit():
-    """The toolkit that torch is built for: "CUDA 13.0", "ROCm 7.0", or "" for CPUs alone."""
+    """Return the toolkit of torch's build: "CUDA 13.0", "ROCm 7.0", or "" for CPUs alone."""
     if torch.version.hip:
         return f"ROCm {torch.version.hip}"
     return f"CUDA {torch.version.cuda}" if torch.version.cuda else ""
 
 
 def gpus_of_torch(cuda=torch.cuda):
-    """(how many CUDA devices torch sees, what it says where there is none)."""
+    """Return (number of CUDA devices that torch sees, its error where there is none)."""
     if count := cuda.device_count() if cuda.is_available() else 0:
         return count, ""
     try:
@@ -29,14 +29,14 @@ def gpus_of_torch(cuda=torch.cuda):
 
 
 def gpus_of_driver(nvml=None, kernel="/proc/driver/nvidia", bus="/sys/bus/pci/devices"):
-    """The NVIDIA GPUs that are there whatever torch sees, and who says so: a dict.
+    """Return the NVIDIA GPUs of this machine, whether torch sees them or not: a dict.
 
-    source: "NVML", "kernel" (its module is loaded, and NVML does not answer), "bus" (there is no
-    driver) or "" (there is no GPU); gpus: names, as far as they are known; driver and cuda: its
-    version and the newest CUDA that it runs, or None.
+    source: "NVML", "kernel" (the module is loaded, but NVML does not answer), "bus" (no driver) or
+    "" (no GPU); gpus: known names; driver: version or None; cuda: newest version that the driver
+    supports, or None.
     """
-    asked = Nvml(None, nvml)
-    known = {"driver": asked.driver(), "cuda": asked.cuda(), "gpus": asked.names()}
+    driver = Nvml(None, nvml)
+    known = {"driver": driver.driver(), "cuda": driver.cuda(), "gpus": driver.names()}
     if known["gpus"]:
         return {"source": "NVML", **known}
     for file in Path(kernel).glob("gpus/*/information"):

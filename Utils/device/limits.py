@@ -9,13 +9,13 @@ from Utils.base import paths
 from Utils.base.errors import Unsupported
 from Utils.device import checks
 
-# What a technique may declare that it needs, and the type that its matrix products then have.
+# Needs that set the precision of matrix products, and the types of their operands.
 PRECISIONS = {"tf32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 SECONDS = 0.5  # for each measurement
 
 
 def matmul_tflops(precision, n, device, seconds=SECONDS):
-    """TFLOP/s of an n x n x n product of normal random numbers, the fastest of several.
+    """Return TFLOP/s of an n x n x n product of normal random numbers, the fastest of several.
 
     precision: a name of PRECISIONS or "float32". device: torch.device.
     """
@@ -31,24 +31,25 @@ def matmul_tflops(precision, n, device, seconds=SECONDS):
 
 
 def bandwidth_gb_s(device, mib=256, seconds=SECONDS):
-    """GB/s (10^9 bytes) of copying a tensor far larger than the caches, bytes read and bytes
-    written both counted; the fastest of several."""
+    """Return GB/s (10^9 bytes read or written) of copying a tensor far larger than the caches."""
     source = torch.randn(mib * 2**20 // 4, device=device)
     fastest = _fastest("out.copy_(a)", seconds, a=source, out=torch.empty_like(source))
     return 2 * source.nbytes / fastest / 1e9
 
 
 def _fastest(statement, seconds, **names):
-    """Seconds of one call. The fastest: whatever slows a call is no limit of the device."""
-    from torch.utils.benchmark import Timer  # here, as a training script has no need of it
+    """Return the seconds of the fastest call: slower ones do not show the device's limit."""
+    from torch.utils.benchmark import Timer  # here, as training scripts do not need it
 
     timer = Timer(statement, globals=names | {"torch": torch}, num_threads=torch.get_num_threads())
     return min(timer.blocked_autorange(min_run_time=seconds).times)
 
 
 def measure(device, seconds=SECONDS):
-    """The ceilings of a device of `hardware`: a dict of matmul_tflops by precision, the matmul_n at
-    which each was reached, bandwidth_gb_s, and of what they were measured."""
+    """Measure the ceilings of a device: a dict.
+
+    matmul_tflops by precision, matmul_n at which each was reached, bandwidth_gb_s, device, torch.
+    """
     on_gpu = device.torch_device.type != "cpu"
     sizes = (2048, 4096, 8192) if on_gpu else (1024, 2048)
     sizes = [n for n in sizes if 3 * 4 * n**2 < device.memory_bytes / 4]
@@ -68,7 +69,7 @@ def measure(device, seconds=SECONDS):
 
 
 def _worth_measuring(precision, device):
-    """float16 and bfloat16 on a processor that has neither take minutes, and are no ceiling."""
+    """Return False for an emulated precision: it takes minutes, and is no ceiling."""
     if precision == "float32":
         return True
     if precision == "float16":
@@ -85,7 +86,7 @@ def file_of(device):
 
 
 def ceilings(device):
-    """Return what `measure` found for this device earlier, or None."""
+    """Return the stored result of `measure` for this device, or None."""
     try:
         return json.loads(file_of(device).read_text())
     except (OSError, ValueError):

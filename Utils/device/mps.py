@@ -1,4 +1,4 @@
-"""An Apple GPU: its clock and its memory."""
+"""An Apple GPU: its clock and memory."""
 
 import time
 from itertools import pairwise
@@ -10,8 +10,10 @@ from Utils.device.cpu import processor_name
 
 
 class MPS:
-    """An Apple GPU. torch keeps no peak there; what the driver has given to its pool by the end
-    stands in for it. What else it is doing, no one tells without being root."""
+    """An Apple GPU. torch keeps no peak: the size of the driver's pool at the end replaces it.
+
+    Only root can read its load.
+    """
 
     other_processes = ()
 

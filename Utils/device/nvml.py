@@ -20,12 +20,13 @@ THROTTLE_REASONS = {  # bits of nvml.h; the lowest, "gpu idle", is no reason
 
 
 class Nvml:
-    """One GPU through NVML, of nvidia-ml-py. Nothing here raises: what is not to be had, for want
-    of the package, of a driver, of permission, or on a GPU that does not have it, is left out.
+    """One GPU through NVML, of nvidia-ml-py. Nothing here raises.
 
-    uuid: torch's, so without a prefix; numbers would not do, as CUDA_VISIBLE_DEVICES changes them.
-        None where only the driver is asked.
-    module: pynvml, or a test's stand-in.
+    Values are left out where the package, the driver, the permission or the sensor is missing.
+
+    uuid: torch's, without a prefix, as CUDA_VISIBLE_DEVICES changes numbers; None for the driver
+        alone.
+    module: pynvml, or a substitute for tests.
     """
 
     def __init__(self, uuid, module=None):
@@ -37,7 +38,7 @@ class Nvml:
                 self.module = pynvml
         self.ask(lambda nvml, gpu: nvml.nvmlInit())
         self.gpu = self._handle(f"GPU-{uuid}") or self._handle(f"MIG-{uuid}")
-        if self.gpu is None and uuid is not None:  # the driver, if there is one, is not this GPU's
+        if self.gpu is None and uuid is not None:  # a driver would not be that of this GPU
             self.module = None
 
     def _handle(self, name):
@@ -47,14 +48,14 @@ class Nvml:
         """Return question(module, gpu), or None where that is not available."""
         try:
             return question(self.module, self.gpu)
-        except Exception:  # NVMLError, or what module and driver of different versions make of it
+        except Exception:  # not only NVMLError: versions of module and driver may differ
             return None
 
     def get(self, name, *constants, field=None, divisor=None):
         """Return nvmlDeviceGet<name> of the GPU, or None.
 
-        constants: names of what it is given further, without NVML_. field: of the structure that it
-        returns. divisor: of the number, for another unit.
+        constants: further arguments, names without NVML_. field: of the returned structure.
+        divisor: of the number, for another unit.
         """
 
         def question(nvml, gpu):
@@ -69,12 +70,12 @@ class Nvml:
         return self.ask(lambda nvml, gpu: nvml.nvmlSystemGetDriverVersion())
 
     def cuda(self):
-        """The newest CUDA version that the driver runs, as (13, 0)."""
+        """Return the newest CUDA version that the driver supports, as (13, 0)."""
         number = self.ask(lambda nvml, gpu: nvml.nvmlSystemGetCudaDriverVersion())
         return number and (number // 1000, number % 1000 // 10)
 
     def names(self):
-        """Of all GPUs that the driver has."""
+        """Return the names of all GPUs of the driver."""
 
         def question(nvml, gpu):
             handles = map(nvml.nvmlDeviceGetHandleByIndex, range(nvml.nvmlDeviceGetCount()))
@@ -83,7 +84,7 @@ class Nvml:
         return self.ask(question) or []
 
     def other_processes(self):
-        """Processes on the GPU besides this one, as in ["python3 (pid 4711, 1,234 MiB)"]."""
+        """Return other processes on the GPU, as in ["python3 (pid 4711, 1,234 MiB)"]."""
         computing = self.get("ComputeRunningProcesses") or ()
         drawing = self.get("GraphicsRunningProcesses") or ()
         memory = {process.pid: process.usedGpuMemory for process in [*computing, *drawing]}
@@ -92,13 +93,13 @@ class Nvml:
 
     def _process(self, pid, used_bytes):
         command = self.ask(lambda nvml, gpu: nvml.nvmlSystemGetProcessName(pid)) or ""
-        name = os.path.basename(command.split(" ")[0])  # some come with their arguments
+        name = os.path.basename(command.split(" ")[0])  # some include arguments
         facts = f"pid {pid}" if used_bytes is None else f"pid {pid}, {used_bytes / MIB:,.0f} MiB"
         return f"{name} ({facts})" if name else facts
 
     def counters(self):
-        """Readings that only grow: energy_j, and power_violation_s, thermal_violation_s and so
-        on, the seconds for which clocks were held down for that reason."""
+        """Return readings that only grow: energy_j, and the seconds of clock throttling by cause,
+        power_violation_s, thermal_violation_s and so on."""
         counted = {"energy_j": self.get("TotalEnergyConsumption", divisor=1e3)}
         for policy in ("POWER", "THERMAL", "BOARD_LIMIT", "RELIABILITY"):
             constant, time = f"PERF_POLICY_{policy}", {"field": "violationTime", "divisor": 1e9}
@@ -106,8 +107,7 @@ class Nvml:
         return _without_none(counted)
 
     def readings(self):
-        """Readings of the GPU now: sm_clock_mhz, memory_clock_mhz, temperature_c, power_w,
-        power_limit_w, used_memory_mib (by whomever), throttle_reasons (of THROTTLE_REASONS)."""
+        """Return readings of the GPU now; used_memory_mib is of all processes."""
         read = {
             "sm_clock_mhz": self.get("ClockInfo", "CLOCK_SM"),
             "memory_clock_mhz": self.get("ClockInfo", "CLOCK_MEM"),
@@ -127,12 +127,12 @@ class Nvml:
 
     def _throttle_reasons(self):
         bits = self.get("CurrentClocksEventReasons")
-        if bits is None:  # the name that drivers before 535 know
+        if bits is None:  # the name before driver 535
             bits = self.get("CurrentClocksThrottleReasons")
         if bits is None:
             return None
         return [reason for bit, reason in THROTTLE_REASONS.items() if bits & bit]
 
 
-def _without_none(found):
-    return {name: value for name, value in found.items() if value is not None}
+def _without_none(values):
+    return {name: value for name, value in values.items() if value is not None}

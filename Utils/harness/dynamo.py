@@ -1,20 +1,19 @@
-"""What torch.compile did in this process."""
+"""Statistics of torch.compile in this process."""
 
 import sys
 
 
 def compiled_graphs():
-    """How many graphs torch.compile has compiled in this process so far."""
+    """Return the number of graphs compiled so far."""
     dynamo = sys.modules.get("torch._dynamo.utils")
     return dynamo.counters["stats"]["unique_graphs"] if dynamo else 0
 
 
 def compilation():
-    """What torch.compile did in this process: a dict, or None where it compiled nothing.
+    """Return the statistics of torch.compile, a dict, or None where it compiled nothing.
 
-    graphs; recompilations, those of them that replaced one whose assumptions no longer held, and
-    their reasons; seconds spent; cache: "cold" where Inductor compiled something, "warm" where all
-    of it came from the cache on disk.
+    graphs; recompilations among them, after a guard failed, and their reasons; seconds spent;
+    cache: "warm" where all of it came from Inductor's cache on disk, else "cold".
     """
     if not compiled_graphs():
         return None
@@ -22,9 +21,9 @@ def compilation():
     metrics = dynamo.get_compilation_metrics()
     # An id is "0/1": the second version of the first function, "0/1_1" another attempt at it.
     reasons = {
-        one.compile_id.split("_")[0]: one.recompile_reason
-        for one in metrics
-        if one.compile_id and one.recompile_reason
+        metric.compile_id.split("_")[0]: metric.recompile_reason
+        for metric in metrics
+        if metric.compile_id and metric.recompile_reason
     }
     inductor, autograd = dynamo.counters["inductor"], dynamo.counters["aot_autograd"]
     cache = None
@@ -36,6 +35,6 @@ def compilation():
         "graphs": compiled_graphs(),
         "recompilations": len(reasons),
         "recompile_reasons": [reason[:200] for reason in reasons.values()],
-        "seconds": round(sum(one.duration_us or 0 for one in metrics) / 1e6, 2),
+        "seconds": round(sum(metric.duration_us or 0 for metric in metrics) / 1e6, 2),
         "cache": cache,
     }

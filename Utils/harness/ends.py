@@ -1,4 +1,4 @@
-"""The end of a script: whatever it raises becomes a row, or one line and an exit code."""
+"""The end of a script: an exception becomes a row, or one line and an exit code."""
 
 import sys
 import textwrap
@@ -11,7 +11,7 @@ from Utils.harness import ranks, record
 
 
 def call(main, args, passes=lambda error: False):
-    """Call main(args), and end the process where it raises.
+    """Call main(args); end the process where it raises.
 
     Exit codes: 0 with a row for Unsupported; 1 with a row for out of memory and for any other
     exception, after its traceback; 2 and no row for a UserError; 130 and no row for Ctrl-C.
@@ -28,14 +28,14 @@ def call(main, args, passes=lambda error: False):
 
 
 def record_end(args, status, reason):
-    """Append the one row of a run that has no timing, and print the reason to stderr."""
+    """Append the single row of a run without timing, and print the reason to stderr."""
     args.notes = [textwrap.shorten(reason, 300, placeholder=" ...")]
     print(f"{args.technique}: {status.replace('_', ' ')}: {args.notes[0]}", file=sys.stderr)
     record.write(args, [record.row(args, status)], record.record(args, status))
 
 
 def _end(args, error):
-    """Return the exit code, once the row is written."""
+    """Write the row, and return the exit code."""
     try:
         if isinstance(error, KeyboardInterrupt):
             print(f"\n{args.technique}: interrupted; nothing was recorded", file=sys.stderr)
@@ -48,7 +48,7 @@ def _end(args, error):
         if devices.is_out_of_memory(error):
             record_end(args, "out_of_memory", _advice_on_memory(args))
             return 1
-        traceback.print_exception(error)  # a bug: whoever wrote it wants it
+        traceback.print_exception(error)  # a bug: its author needs it
         record_end(args, "failed", f"{type(error).__name__}: {error}")
         return 1
     except UserError as problem:
@@ -57,8 +57,10 @@ def _end(args, error):
 
 
 def _end_rank(args, error):
-    """End one of several ranks at once: one line, from it or from the launcher, and no row, except
-    where the technique is unsupported."""
+    """End one of several ranks immediately: one line, by it or by the launcher.
+
+    Only an unsupported technique leaves a row.
+    """
     name, nothing = f"{args.technique}: rank {args.rank}", "nothing was recorded"
     if isinstance(error, KeyboardInterrupt):
         ranks.end(130)
@@ -68,7 +70,7 @@ def _end_rank(args, error):
         ranks.report(f"{name} {text}; {nothing}", seen)
         time.sleep(ranks.GRACE_S)
         ranks.end(ranks.NOTICED)
-    if args.rank:  # of what happens to all of them, as bad input does, rank 0 tells
+    if args.rank:  # bad input fails on all ranks: let rank 0 report it
         patience_s = args.patience.total_seconds()
         time.sleep(patience_s / 3 if isinstance(error, UserError) else ranks.GRACE_S)
     if isinstance(error, Unsupported):

@@ -1,4 +1,4 @@
-"""Memory of a run by kind, and what was trained by which optimizer."""
+"""Memory of a run by kind, and the parameters that an optimizer has updated."""
 
 import torch
 
@@ -6,63 +6,63 @@ from Utils.base.units import MIB
 
 
 class GradientWatch:
-    """The most bytes of gradients that are there at once, in the step that it is entered for.
+    """Peak bytes of gradients within a `with` block, one training step.
 
-    A hook looks whenever a gradient is complete, so a technique that frees each one as soon as it
-    is used shows what it saves.
+    Measured whenever a gradient is complete, so freeing each one early lowers the peak.
     """
 
     def __init__(self, model):
         self.parameters = [p for p in model.parameters() if p.requires_grad]
-        self.most = None
+        self.peak = None
 
     def __enter__(self):
-        self.most = 0
-        self.hooks = [p.register_post_accumulate_grad_hook(self._look) for p in self.parameters]
+        self.peak = 0
+        self.hooks = [p.register_post_accumulate_grad_hook(self._measure) for p in self.parameters]
 
     def __exit__(self, *error):
         for hook in self.hooks:
             hook.remove()
 
-    def _look(self, complete):
-        others = (p.grad for p in self.parameters if p is not complete and p.grad is not None)
-        held = sum(_local(grad).nbytes for grad in others)
-        self.most = max(self.most, _local(complete).nbytes + held)
+    def _measure(self, complete):
+        kept = (p.grad for p in self.parameters if p is not complete and p.grad is not None)
+        held = sum(_local(grad).nbytes for grad in kept)
+        self.peak = max(self.peak, _local(complete).nbytes + held)
 
 
 def _local(tensor):
-    """What this rank holds of a tensor that is sharded over several; any other as it is."""
+    """Return this rank's shard of a sharded tensor; any other tensor unchanged."""
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 
 def memory(device, model, optimizer, gradients):
-    """Peak memory by kind, in MiB: a dict.
+    """Return peak memory by kind in MiB, a dict.
 
-    peak_mib; reserved_mib, what torch's allocator held of the device at most (None on a CPU);
-    weights_mib, buffers included; gradients_mib, the most that were there at once (None where no
-    step was watched); optimizer_state_mib; rest_mib, what the peak has beyond those: activations,
-    workspace and, on a CPU, libraries. As gradients arrive while activations go, activations alone
-    can be larger than the rest. Optimizer state that is kept off the device is off_device_mib, and
-    no part of the peak: there, where the driver moves it, it may lie on the device for a while.
+    peak_mib; reserved_mib, the peak held by torch's allocator (None on a CPU); weights_mib with
+    buffers; gradients_mib, their peak (None where no step was watched); optimizer_state_mib;
+    rest_mib, the remainder of the peak: activations, workspace and, on a CPU, libraries. Gradients
+    replace activations during the backward, so activations alone can exceed the rest.
+    off_device_mib: optimizer state kept off the device, no part of the peak.
+
     optimizer: an optimizer, several, or None. gradients: bytes or None.
     """
     peak = device.peak_memory_mib()
-    own = {p.device for p in model.parameters()} or {torch.device("cpu")}
+    devices = {p.device for p in model.parameters()} or {torch.device("cpu")}
     kinds = {
         "weights_mib": _size([*model.parameters(), *model.buffers()]),
         "gradients_mib": gradients,
-        "optimizer_state_mib": _size(x for x in _state_of(optimizer) if x.device in own),
+        "optimizer_state_mib": _size(x for x in _state_of(optimizer) if x.device in devices),
     }
     kinds = {kind: size if size is None else size / MIB for kind, size in kinds.items()}
     rest = max(0.0, peak - sum(filter(None, kinds.values())))
-    found = {"peak_mib": peak, "reserved_mib": device.reserved_memory_mib(), **kinds}
-    found["rest_mib"] = rest if gradients is not None else None
-    found["off_device_mib"] = _size(x for x in _state_of(optimizer) if x.device not in own) / MIB
-    return {kind: size if size is None else round(size, 1) for kind, size in found.items()}
+    off_device = _size(x for x in _state_of(optimizer) if x.device not in devices)
+    kinds = {"peak_mib": peak, "reserved_mib": device.reserved_memory_mib(), **kinds}
+    kinds["rest_mib"] = rest if gradients is not None else None
+    kinds["off_device_mib"] = off_device / MIB
+    return {kind: size if size is None else round(size, 1) for kind, size in kinds.items()}
 
 
 def optimizers(optimizer):
-    """A list of them: of one, of several in a list or a dict, of none."""
+    """Return the optimizers in an optimizer, a list, a dict or None, as a list."""
     if optimizer is None:
         return []
     if hasattr(optimizer, "state"):
@@ -71,33 +71,35 @@ def optimizers(optimizer):
 
 
 def _state_of(optimizer):
-    for one in optimizers(optimizer):
-        for state in one.state.values():
+    for each in optimizers(optimizer):
+        for state in each.state.values():
             yield from (value for value in state.values() if isinstance(value, torch.Tensor))
 
 
 def _size(tensors):
-    """Bytes, those of shared storage once."""
+    """Return the bytes of tensors, counting shared storage once."""
     storages = (_local(tensor).untyped_storage() for tensor in tensors)
     return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
 
 
 def updated(model, optimizer):
-    """Which of the model's parameters, by number, an optimizer of this rank has ever updated."""
-    known = {id(p) for one in optimizers(optimizer) for p in one.state}
+    """Return the numbers of the parameters that an optimizer of this rank has updated."""
+    known = {id(p) for each in optimizers(optimizer) for p in each.state}
     return [number for number, p in enumerate(model.parameters()) if id(p) in known]
 
 
-def training(model, optimizer, everyones=None):
-    """What was trained by what: the number of parameters, how many of them an optimizer has ever
-    updated (fewer where a part of the model has no say in the loss), and its class.
+def training(model, optimizer, updated_by_rank=None):
+    """Return the number of parameters, the number updated, and the optimizer's class: a dict.
 
-    everyones: what `updated` says on each of several ranks."""
-    everyones = everyones or [updated(model, optimizer)]
-    sizes, ours = [p.numel() for p in model.parameters()], optimizers(optimizer)
-    classes = {f"{type(one).__module__}.{type(one).__name__}" for one in ours}
+    Parameters that do not affect the loss are never updated.
+    updated_by_rank: result of `updated` on each rank.
+    """
+    updated_by_rank = updated_by_rank or [updated(model, optimizer)]
+    sizes = [p.numel() for p in model.parameters()]
+    types = map(type, optimizers(optimizer))
+    classes = {f"{kind.__module__}.{kind.__name__}" for kind in types}
     return {
         "parameters": sum(sizes),
-        "updated_parameters": sum(sizes[number] for number in set().union(*everyones)),
+        "updated_parameters": sum(sizes[number] for number in set().union(*updated_by_rank)),
         "optimizer": " + ".join(sorted(classes)),
     }

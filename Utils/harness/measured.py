@@ -1,4 +1,4 @@
-"""Measurements of the ranks of a run, and the one result that they make together."""
+"""Measurements of each rank of a run, combined into one result."""
 
 import math
 from typing import NamedTuple
@@ -7,18 +7,18 @@ import numpy as np
 
 from Utils.harness import dynamo, footprint, quality, record, work
 
-DATA_SHARE = 0.1  # of the timed steps; a run that waits longer for its batches says so
+DATA_SHARE = 0.1  # of the timed steps; a run that waits longer for batches gets a note
 
 
 class Measured(NamedTuple):
     """Measurements of one rank.
 
-    times, data_ms: milliseconds of each step, and those of them spent waiting for data.
-    losses: nats, one a step. memory: of `footprint.memory`.
-    counters: the device's, before and after the timed steps, and its readings at the end.
-    compiled_late: whether something was compiled in a timed step.
+    times, data_ms: milliseconds of each step, and the part spent waiting for data.
+    losses: nats, one per step. memory: of `footprint.memory`.
+    counters: of the device, before and after the timed steps, and its readings at the end.
+    compiled_late: True where something was compiled in a timed step.
     updated: numbers of the parameters that an optimizer has updated.
-    place: node and device. others: processes that hold the device as well.
+    place: node and device. others: other processes on the device.
     """
 
     times: list
@@ -33,9 +33,9 @@ class Measured(NamedTuple):
 
 
 def result(args, ranks, model, optimizer, dataset_facts):
-    """Return (rows, record) of a run from the Measured of its ranks, in their order.
+    """Return (rows, record) of a run from the Measured of each rank, in order.
 
-    A step lasts as long as the slowest rank's; its loss is the ranks' mean. Notes go to args.notes.
+    A step takes the time of the slowest rank; its loss is the mean. Notes go to args.notes.
     """
     times = [max(step) for step in zip(*(rank.times for rank in ranks), strict=True)]
     data_ms = [max(step) for step in zip(*(rank.data_ms for rank in ranks), strict=True)]
@@ -93,28 +93,28 @@ def _describe(args, number, rank):
 
 
 def grade(ranks, timed):
-    """Return the quality of a run: that of rank 0, tainted by what taints any other rank.
+    """Return the quality of a run: that of rank 0, tainted where any rank is.
 
-    timed: milliseconds of the timed steps. The ranks of one machine share its cores, so their CPU
-    time is summed, and none of them is another process to the others.
+    timed: milliseconds of the timed steps. Ranks of one machine share its cores: their CPU time is
+    summed, so that none counts as another process.
     """
-    found = {}
+    qualities = {}
     for number, rank in enumerate(ranks):
         before, after, readings = rank.counters
-        here = [other for other in ranks if other.place["node"] == rank.place["node"]]
-        if "own_cpu_s" in after and len(here) > 1:
-            if rank is not here[0]:
+        local = [other for other in ranks if other.place["node"] == rank.place["node"]]
+        if "own_cpu_s" in after and len(local) > 1:
+            if rank is not local[0]:
                 continue
             before, after = (
-                ends | {"own_cpu_s": sum(other.counters[at]["own_cpu_s"] for other in here)}
+                ends | {"own_cpu_s": sum(other.counters[at]["own_cpu_s"] for other in local)}
                 for at, ends in enumerate((before, after))
             )
-        found[number] = quality.describe(rank.others, before, after, readings, timed)
-    more = [
+        qualities[number] = quality.describe(rank.others, before, after, readings, timed)
+    first = qualities[0]
+    reasons = first["reasons"] + [
         f"rank {number}: {reason}"
-        for number, other in found.items()
+        for number, other in qualities.items()
         for reason in other["reasons"]
-        if reason not in found[0]["reasons"]
+        if reason not in first["reasons"]
     ]
-    reasons = found[0]["reasons"] + more
-    return found[0] | {"reasons": reasons, "grade": "tainted" if reasons else "clean"}
+    return first | {"reasons": reasons, "grade": "tainted" if reasons else "clean"}

@@ -1,4 +1,4 @@
-"""Progress of a run, for people."""
+"""Progress of a run on stderr."""
 
 import sys
 import time
@@ -8,10 +8,10 @@ from tqdm import tqdm
 
 
 class Progress:
-    """A bar on a terminal, a line every ten seconds elsewhere, on stderr.
+    """A bar on a terminal; elsewhere a line every ten seconds.
 
-    Costs a step one look at the clock; it draws at most four times a second, right after a
-    boundary, from what the host knows already.
+    A step costs one reading of the clock. Drawing happens right after a step boundary, at most four
+    times a second, from values that are already on the host.
     """
 
     def __init__(self, args, model):
@@ -43,7 +43,7 @@ class Progress:
             return
         step_s = (now - self.drawn_at) / (step + 1 - self.drawn_step)
         text = f"{step_s * 1e3:,.1f} ms  {self.tokens / step_s:,.0f} tokens/s"
-        if losses and isinstance(losses[-1], float):  # a tensor would have to be waited for
+        if losses and isinstance(losses[-1], float):  # reading a tensor would wait for the device
             text += f"  loss {losses[-1]:.3f}"
         self.drawn_at, self.drawn_step = now, step + 1
         if self.bar.disable:

@@ -17,7 +17,7 @@ VARIABLES = ("CUDA_", "NVIDIA_", "OMP_", "MKL_", "KMP_", "PYTORCH_", "TORCH", "T
 
 
 def environment():
-    """What else decides how a run goes: threads, versions, variables, torch's own report."""
+    """Return threads, versions, variables and torch's report of a process, a dict."""
     return {
         "threads": torch.get_num_threads(),
         "interop_threads": torch.get_num_interop_threads(),
@@ -26,34 +26,38 @@ def environment():
         "variables": {
             name: value
             for name, value in sorted(os.environ.items())
-            if name.startswith(VARIABLES) and os.sep not in value  # whose paths say who you are
+            if name.startswith(VARIABLES) and os.sep not in value  # paths may contain a user name
         },
         "collect_env": _collect_env(),
     }
 
 
 def _versions():
-    """Of Python and of the packages that decide what runs, as far as they are there."""
-    found = {"python": platform.python_version(), "torch": torch.__version__}
+    """Return the versions of Python and of the installed packages that affect a run."""
+    versions = {"python": platform.python_version(), "torch": torch.__version__}
     for package in ("numpy", "triton", "bitsandbytes", "torchao", "datasets", "tiktoken"):
         with contextlib.suppress(PackageNotFoundError):
-            found[package] = version(package)
-    return found | {"cudnn": torch.backends.cudnn.version()}
+            versions[package] = version(package)
+    return versions | {"cudnn": torch.backends.cudnn.version()}
 
 
 def _collect_env():
-    """The report of torch.utils.collect_env. It takes seconds, so it is kept until the machine is
-    started anew or a package is installed."""
+    """Return the report of torch.utils.collect_env.
+
+    It takes seconds, so it is cached until a reboot or the installation of a package.
+    """
     packages = Path(torch.__file__).parent.parent
     parts = sys.executable, torch.__version__, psutil.boot_time(), packages.stat().st_mtime
-    kept = paths.CACHE / f"collect_env-{hashlib.sha256(repr(parts).encode()).hexdigest()[:16]}.txt"
+    cached = (
+        paths.CACHE / f"collect_env-{hashlib.sha256(repr(parts).encode()).hexdigest()[:16]}.txt"
+    )
     try:
-        return kept.read_text()
+        return cached.read_text()
     except OSError:
-        # Here, as only the first run of a machine needs it.
+        # Here, as only the first run on a machine needs it.
         from torch.utils.collect_env import get_pretty_env_info
 
         report = get_pretty_env_info()
         with contextlib.suppress(OSError):
-            kept.write_text(report)
+            cached.write_text(report)
         return report

@@ -1,18 +1,17 @@
-"""How far one run's timing can be trusted: clean, or tainted with the reasons.
+"""Quality of one run's timing: clean, or tainted with the reasons.
 
-All of it comes from counters read before the first timed step and after the last, from readings
-taken after the last, and from the step times themselves. Nothing is polled while steps run.
+It comes from counters read before the first timed step and after the last, readings taken after the
+last, and the step times themselves. Nothing is polled while steps run.
 """
 
 import statistics
 
-OTHER_CPU_SHARE = 0.05  # an idle machine's shells and daemons stay well below, a compiler does not
-STEAL_SHARE = 0.02  # lower: others may use cores that we leave idle, this is all taken from us
-SHORTEST_S = 1.0  # the kernel counts in ticks of up to 10 ms; in less time shares are too coarse
-THERMAL_SHARE = 0.01  # a single short dip moves no median; a hundredth of the time is no dip
+OTHER_CPU_SHARE = 0.05  # shells and daemons of an idle machine stay well below, a compiler not
+STEAL_SHARE = 0.02  # lower: other processes may use idle cores, stolen time is always lost
+SHORTEST_S = 1.0  # the kernel counts in ticks of up to 10 ms: too coarse for shorter runs
+THERMAL_SHARE = 0.01  # a single short dip does not move the median
 SLOWDOWNS = ("hw slowdown", "hw thermal slowdown", "sw thermal slowdown", "hw power brake slowdown")
-# Both: a change too small to matter can be certain, and a large one by chance. At this p one clean
-# run of a thousand would be called tainted even if any change counted.
+# Both are required: a change too small to matter can be significant, and a large one be chance.
 DRIFT = 0.05
 DRIFT_P = 0.001
 EMPTY = dict.fromkeys(
@@ -28,13 +27,13 @@ EMPTY = dict.fromkeys(
 def describe(others, before, after, readings, step_ms):
     """Return the quality of a run for its record, a dict.
 
-    grade ("clean" or "tainted"), reasons (short phrases), other_processes (that hold the GPU);
-    the device's readings; over the timed steps what its counters grew by, mean_power_w,
+    grade ("clean" or "tainted"), reasons (short phrases), other_processes (on the GPU); the
+    device's readings; over the timed steps the growth of its counters, mean_power_w,
     other_cpu_share and steal_share (fractions of all cores' time), and drift (relative change of
-    the median step from the first third to the last). What is not to be had is None.
+    the median step from the first third to the last). Unknown values are None.
 
-    others: processes that hold the GPU beside the run's own, in words.
-    before, after: the device's counters at the two ends of the timed steps; readings: at the end.
+    others: other processes on the GPU, in words.
+    before, after: the device's counters at the two ends of the timed steps. readings: at the end.
     step_ms: milliseconds of the timed steps, in order.
     """
     grown = {name: after[name] - before[name] for name in after if name in before}
@@ -42,9 +41,9 @@ def describe(others, before, after, readings, step_ms):
     if facts["energy_j"] is not None:
         facts["mean_power_w"] = facts["energy_j"] / grown["clock_s"]
     if grown.get("all_cpu_s") and grown["clock_s"] >= SHORTEST_S:
-        # Not below 0: own time is exact, the cores' is counted in ticks.
-        not_own = max(0.0, grown["busy_cpu_s"] - grown["own_cpu_s"])
-        facts["other_cpu_share"] = not_own / grown["all_cpu_s"]
+        # Can be below 0: own time is exact, that of the cores is counted in ticks.
+        other_cpu_s = max(0.0, grown["busy_cpu_s"] - grown["own_cpu_s"])
+        facts["other_cpu_share"] = other_cpu_s / grown["all_cpu_s"]
         if "steal_s" in grown:
             facts["steal_share"] = grown["steal_s"] / grown["all_cpu_s"]
     facts["drift"] = _drift(step_ms)
@@ -70,13 +69,12 @@ def _reasons(others, facts, step_ms):
     if thermal_share > THERMAL_SHARE:
         yield f"thermal slowdown in {thermal_share:.0%} of the time"
     if facts["drift"] is not None and abs(facts["drift"]) > DRIFT and _trend_p(step_ms) < DRIFT_P:
-        how = "slowed" if facts["drift"] > 0 else "sped up"
-        yield f"{how} by {abs(facts['drift']):.0%} during the run"
+        change = "slowed" if facts["drift"] > 0 else "sped up"
+        yield f"{change} by {abs(facts['drift']):.0%} during the run"
 
 
 def _drift(step_ms):
-    """Relative change from the first third's median to the last third's, or None with fewer than
-    three steps."""
+    """Return the relative change from the first third's median to the last third's, or None."""
     third = len(step_ms) // 3
     if not third:
         return None
@@ -84,7 +82,7 @@ def _drift(step_ms):
 
 
 def _trend_p(step_ms):
-    """How probable so strong a rank correlation of time and step is where there is no trend."""
-    from scipy.stats import kendalltau  # here, because few runs come this far
+    """Return the p-value of Kendall's rank correlation of time and step."""
+    from scipy.stats import kendalltau  # here, because few runs need it
 
     return kendalltau(range(len(step_ms)), step_ms).pvalue

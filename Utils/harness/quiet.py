@@ -8,14 +8,14 @@ from tqdm import tqdm
 
 from Utils.base import paths
 
-# Messages that are wrong or noisy here. All others get through.
+# Messages that are wrong or noisy here. All others are shown.
 WARNINGS = (
     ".*Please use the new API settings to control TF32",
     ".*Online softmax is disabled on the fly",
     "Paged optimizers are not supported on CPU",  # a note of the run says so
 )
 LOGGERS = (
-    "bitsandbytes.backends.cpu.ops",  # a package that it can do without is missing
+    "bitsandbytes.backends.cpu.ops",  # an optional package is missing
     "torch._dynamo.variables.ctx_manager",  # profiler ranges of DistributedDataParallel
 )
 
@@ -24,13 +24,13 @@ def prepare():
     """Keep compiled kernels in the project's cache, and silence noisy messages."""
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(paths.CACHE / "inductor"))
     os.environ.setdefault("TRITON_CACHE_DIR", str(paths.CACHE / "triton"))
-    os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # the profiler announces itself otherwise
-    tqdm.monitor_interval = 0  # no thread of tqdm's beside the measured loop
+    os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # else the profiler logs its start
+    tqdm.monitor_interval = 0  # no thread of tqdm during the measured loop
     for message in WARNINGS:
         warnings.filterwarnings("ignore", message=message)
     for name in LOGGERS:
         logging.getLogger(name).setLevel(logging.ERROR)
-    # A CUDA toolkit on a machine without a GPU is not the run's concern.
+    # A CUDA toolkit without a GPU does not matter to a run.
     logging.getLogger("torch.utils.cpp_extension").addFilter(_names_a_problem)
 
 

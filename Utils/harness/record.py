@@ -1,4 +1,4 @@
-"""A run's rows, and its record."""
+"""Rows of a run, and its record."""
 
 import os
 from datetime import UTC, datetime
@@ -37,7 +37,7 @@ def row(args, status):
 
 
 def record(args, status):
-    """Return what else is known about a run, for runs/<run_id>.json."""
+    """Return the record of a run, runs/<run_id>.json, a dict."""
     return {
         "run_id": args.run_id,
         "technique": args.technique,
@@ -61,10 +61,7 @@ def record(args, status):
 
 
 def write(args, rows, known):
-    """Append rows and write the record, a dict; where either fails, neither is kept.
-
-    Raises UserError.
-    """
+    """Append rows and write the record, a dict: both or neither. Raises UserError."""
     path = args.results_file.parent / "runs" / f"{args.run_id}.json"
     try:
         results.write_record(args.results_file, known)

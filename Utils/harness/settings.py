@@ -1,4 +1,4 @@
-"""Settings of a run: the command line, and what follows from it on this device."""
+"""Settings of a run: its flags, resolved on this device."""
 
 import argparse
 import os
@@ -21,30 +21,30 @@ MULTIPLE = re.compile(r"batch multiple of ([1-9]\d*)")  # a need
 
 
 class Settings(argparse.Namespace):
-    """The flags of a script, and what follows from them.
+    """The flags of a script, and values derived from them.
 
     device: torch.device that tensors go to; hardware: its clock and memory.
     config: GPTConfig of the model. technique: the script's stem. needs: of its docstring.
-    rank, world_size, local_rank, local_world_size: of `ranks`. backend, patience: of the process
-    group, by name and as the timedelta after which a rank is considered to hang.
-    notes: phrases that explain the run's timing, or why there is none.
+    rank, world_size, local_rank, local_world_size: of `ranks`. backend: name, of the process group.
+    patience: timedelta after which a rank is considered hung.
+    notes: phrases that explain the run's timing, or its lack.
     """
 
-    rank, world_size = 0, 1  # until `settle` knows
+    rank, world_size = 0, 1  # until `settle`
     bucket_mb = BUCKET_MB  # where the script has no such flag
 
 
 def parse_args(doc, argv=None, technique=None):
-    """Return the Settings of a training script, whose docstring `doc` is what --help prints.
+    """Return the Settings of a training script. doc: its docstring, which --help prints.
 
-    argv, technique: in place of this process's command line and script name.
-    Ends the process with one line and exit code 2 where a setting is not possible here.
+    argv, technique: replace this process's command line and script name.
+    An impossible setting ends the process with one line and exit code 2.
     """
     argv = sys.argv[1:] if argv is None else argv
     script = Path(sys.argv[0])
     parser = command_line.Parser(technique or script.name, doc)
     command_line.add_settings(parser)
-    source = "" if technique else script.read_text()  # now: someone may edit it during the run
+    source = "" if technique else script.read_text()  # now: it may be edited during the run
     for name in command_line.read_by(source):
         command_line.add_extra(parser, name)
     args = parser.parse_args(argv, Settings(technique=technique or script.stem))
@@ -66,7 +66,7 @@ def parse_args(doc, argv=None, technique=None):
 
 
 def settle(args):
-    """Replace what was asked for by what will run on the device chosen. Raises UserError."""
+    """Resolve automatic settings on the chosen device. Raises UserError."""
     if args.model not in CONFIGS:
         raise UserError(f"--model {args.model}: choose {', '.join(CONFIGS)}")
     args.config = CONFIGS[args.model]
@@ -92,33 +92,31 @@ def settle(args):
     args.requested_batch_size = args.batch_size  # a technique may choose its own
     if args.batch_size % args.world_size:
         fits = args.world_size * -(-args.batch_size // args.world_size)
-        raise UserError(
-            f"--batch-size {args.batch_size}: {args.world_size} ranks cannot share it evenly; "
-            f"try --batch-size {fits}"
-        )
+        problem = f"--batch-size {args.batch_size}: {args.world_size} ranks cannot share it evenly"
+        raise UserError(problem, f"try --batch-size {fits}")
 
 
 # Needs of the script ----------------------------------------------------------------------------
 
 
 def check_needs(args):
-    """Check all needs of the script, and note what limits its timing.
+    """Check all needs of the script, and note limits of its timing.
 
-    Raises Unsupported where a need cannot be met here, and UserError where one is unknown.
+    Raises Unsupported where a need is not met here, and UserError where one is unknown.
     """
     args.notes += filter(None, (check_need(need, args) for need in args.needs))
 
 
 def check_need(need, args):
-    """Return what limits a technique with this need here, in words; "" where nothing does.
+    """Return the limit of a technique with this need here, in words, or "".
 
     need: "text" (a corpus of text), "batch multiple of N" (sequences of a rank), the name of
-        another technique (without which a diff has no meaning), or a need of `device.checks`.
+        another technique (for variants), or a need of `device.checks`.
     Raises Unsupported and UserError as `check_needs` does.
     """
     if need == "text":
         if args.dataset == "synthetic":
-            raise Unsupported("--dataset synthetic is random tokens: there is no text to stream")
+            raise Unsupported("--dataset synthetic has random tokens: there is no text to stream")
         return ""
     if multiple := MULTIPLE.fullmatch(need):
         n = int(multiple[1]) * args.world_size
@@ -136,5 +134,5 @@ def check_need(need, args):
 
 
 def batch_multiple(needs):
-    """Return the number that a rank's sequences must be a multiple of, by these needs."""
+    """Return the number by which these needs require a rank's sequences to be divisible."""
     return max((int(n[1]) for n in map(MULTIPLE.fullmatch, needs) if n), default=1)

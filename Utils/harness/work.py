@@ -1,4 +1,4 @@
-"""The work of a training step, and the least time that it could take."""
+"""The work of a training step, and its modelled floor."""
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode
@@ -8,21 +8,24 @@ from Utils.device import datasheets, limits
 from Utils.device.limits import PRECISIONS
 from Utils.model import GPT
 
-MIXED = {"float8"}  # needs of scripts whose products are of several types: no one ceiling is theirs
+MIXED = {"float8"}  # needs of scripts with products of several types: no single ceiling applies
 
 
 def precision_of(needs):
-    """The name of the precision of the matrix products, from what a script declared: the last
-    counts, as autocast overrides TF32. None where they have several."""
+    """Return the precision of a script's matrix products, by name; None for several.
+
+    The last of the needs counts, as autocast overrides TF32.
+    """
     if MIXED.intersection(needs):
         return None
     return ["float32", *(need for need in needs if need in PRECISIONS)][-1]
 
 
 def flops_per_token(config, seq_len):
-    """Floating-point operations of forward and backward for one token, counted by torch on a model
-    without storage (the meta device) with the scores of attention in full. Equals the closed form
-    6 N + 12 n_layer n_embd T, N being the weights of all matrix products, the head's included.
+    """Return the floating-point operations of forward and backward per token.
+
+    torch counts them on the meta device, with the full scores of attention. They equal
+    6 N + 12 n_layer n_embd T, with N the weights of all matrix products, including the head.
     """
 
     def full(q, k, v):
@@ -37,12 +40,12 @@ def flops_per_token(config, seq_len):
 
 
 def parts(config, batch_size, seq_len, precision):
-    """The unavoidable work of a training step, as (name, count, FLOP, bytes) of each part.
+    """Return the unavoidable work of a training step: (name, count, FLOP, bytes) of each part.
 
     Each of the three products of a linear layer reads its operands and writes its result once.
-    Attention reads q, k, v and writes its mix, the scores staying on the chip; the masked half of
-    them is not computed. AdamW reads weights, gradients and two moments, and writes three of them
-    back, in float32. All that is element by element is taken to be fused into its neighbours.
+    Attention reads q, k, v and writes its mix; scores stay on the chip, and their masked half is
+    not computed. AdamW reads weights, gradients and two moments, and writes three of them back, in
+    float32. Element-wise operations are assumed to be fused into their neighbours.
     """
     L, C, T = config.n_layer, config.n_embd, seq_len
     tokens = batch_size * T
@@ -64,8 +67,10 @@ def parts(config, batch_size, seq_len, precision):
 
 
 def floor_ms(config, batch_size, seq_len, precision, ceilings):
-    """Milliseconds that a step would take with every part at its ceiling, one after the other.
-    None where the precision has no ceiling here."""
+    """Return the milliseconds of a step whose parts run in turn, each at its ceiling.
+
+    None where the precision has no ceiling here.
+    """
     if precision not in ceilings["matmul_tflops"]:
         return None
     rate, traffic = ceilings["matmul_tflops"][precision] * 1e12, ceilings["bandwidth_gb_s"] * 1e9
@@ -74,21 +79,21 @@ def floor_ms(config, batch_size, seq_len, precision, ceilings):
 
 
 def describe(args):
-    """What a run's record says of limits. args: its Settings, with the needs it declared.
+    """Return the limits of a run for its record, a dict. args: its Settings.
 
-    flops_per_token; precision of the matrix products or None; datasheet_tflops of it or None; and,
-    where `ceilings` were measured, those and floor_ms, the modelled shortest step, or None.
+    flops_per_token; precision of the matrix products or None; datasheet_tflops of it or None;
+    ceilings, measured, or None; with them floor_ms, the modelled floor, or None.
     """
-    precision, found = precision_of(args.needs), limits.ceilings(args.hardware)
+    precision, ceilings = precision_of(args.needs), limits.ceilings(args.hardware)
     datasheet = datasheets.named(args.hardware.name)
     peak = datasheet.peak(precision) if datasheet and precision else None
     known = {
         "flops_per_token": flops_per_token(args.config, args.seq_len),
         "precision": precision,
         "datasheet_tflops": peak or None,
-        "ceilings": found,
+        "ceilings": ceilings,
     }
-    if found:
+    if ceilings:
         shape = args.config, args.batch_size, args.seq_len
-        known["floor_ms"] = floor_ms(*shape, precision, found)
+        known["floor_ms"] = floor_ms(*shape, precision, ceilings)
     return known
