@@ -79,7 +79,7 @@ def test_a_sentence_says_where_the_order_decides_and_nowhere_else(rows):
     assert {name for name, text in says.items() if text} == SHARED
     assert re.fullmatch(
         r"2.0\dx alone and [01].\d\dx added last to fused_optimizer; "
-        "part of what it saves, the others save too",
+        "other techniques save part of the same time",
         says["torch_compile"].replace("1.99", "2.00"),
     )
     text = ablation.table(ablation.credits(rows, WHOLE))
@@ -124,16 +124,16 @@ def test_a_technique_that_pays_only_with_others_is_told_so():
         for name, ms in names.items():
             made += rows_of(name, [ms * (1 + 0.01 * r)] * 4, round=r)
     lines = ablation.credits(pd.DataFrame(made), "brainFloat16")
-    assert lines.says["tensorFloat32"].endswith("it pays most together with the others")
+    assert lines.says["tensorFloat32"].endswith("it gains most in combination")
     assert "1.00x alone and 2.00x added last" in lines.says["tensorFloat32"]
 
 
 def test_what_cannot_be_tried_says_why():
     lines = ablation.credits(pd.DataFrame(rows_of("no_optimization", [9, 9, 9])), "cuda_graphs")
     says = lines.says["cuda_graphs"]
-    assert says == "alone it does not apply: it needs torch_compile and asynchronous_logging"
+    assert says == "not applicable alone: it needs torch_compile and asynchronous_logging"
     assert lines.says["torch_compile"] == (
-        "it cannot be left out of cuda_graphs: cuda_graphs builds on it"
+        "not removable from cuda_graphs: cuda_graphs builds on it"
     )
 
 
@@ -143,7 +143,7 @@ def test_no_table_of_the_ladder_shows_variants(rows):
     kept, _ = selection.select(rows, with_variants=True)
     assert set(kept.technique) == set(PLAN)
     only = rows[rows.technique.str.contains(r"[+-]")]
-    with pytest.raises(UserError, match="nothing but variants"):
+    with pytest.raises(UserError, match="only variants"):
         selection.select(only)
 
 

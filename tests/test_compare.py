@@ -267,9 +267,9 @@ def test_a_file_whose_name_holds_a_colon_is_found(folder):
         ("missing.csv:2.11:x", "results.csv", "missing.csv: no such file; make baseline"),
         ("results.csv", "damaged.csv", "damaged.csv, line 1: unknown header"),
         ("results.csv", "empty.csv", "empty.csv: no results yet"),
-        ("results.csv", "copy.csv:fffffff", "A and B share 1 of their runs"),
-        ("", "results.csv", "A names no results file; A=results.csv:H100 would"),
-        ("results.csv", ":2.11", "B names no results file; B=results.csv:H100 would"),
+        ("results.csv", "copy.csv:fffffff", "A and B share 1 run; select"),
+        ("", "results.csv", "A names no results file; for example A=results.csv:H100"),
+        ("results.csv", ":2.11", "B names no results file; for example B=results.csv:H100"),
         ("results.csv", "runs", "runs: not a file"),
     ],
 )

@@ -74,7 +74,7 @@ def test_efficiency_has_an_interval_over_rounds_whose_drift_cancels():
         assert own.efficiency_low < own.efficiency < own.efficiency_high
         assert own.efficiency_high - own.efficiency_low < 0.1
     said = scaling.sentence(found)
-    assert "strong scaling" in said and "4 processes do 3." in said and said.count("faster") == 2
+    assert "strong scaling" in said and "4 processes reach 3." in said and said.count("faster") == 2
     assert " to " in scaling.table(found)
 
 

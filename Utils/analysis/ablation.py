@@ -1,12 +1,12 @@
-"""What each technique is worth alone, in the ladder, and when it is left out of the whole.
+"""Ablation: the speedup of each technique alone, in the ladder, and added last to the whole.
 
     python -m Utils.commands.ablation [WHOLE] [flags of the scripts]
 
-A ladder credits a technique with what it adds to those before it, so the order decides. Here every
-rung also runs alone, on the baseline, and the whole (by default the last script of the longest line
-of the ladder) runs without it, in the same interleaved rounds: scripts that `variants` merges. Rows
-bear the variants' names, `no_optimization+flash_attention` and `fused_optimizer-flash_attention`,
-and no table or chart of the ladder shows them.
+In a ladder, a technique's speedup depends on the order. Here every rung also runs alone, on the
+baseline, and the whole (by default the last script of the ladder's longest line) runs without it,
+in the same interleaved rounds. `variants` merges these scripts. Rows bear the variants' names,
+`no_optimization+flash_attention` and `fused_optimizer-flash_attention`, and no table or chart of
+the ladder shows them.
 """
 
 import numpy as np
@@ -16,7 +16,7 @@ from Utils.analysis import intervals, selection, tables
 from Utils.base import ladder, variants
 from Utils.base.ladder import BASELINE
 
-WAYS = {  # a column of `credits`, and what it is called
+WAYS = {  # columns of `credits`, and their titles
     "alone": "alone, on the baseline",
     "ladder": "in the ladder, on its parent",
     "last": "added last, to the whole without it",
@@ -24,14 +24,14 @@ WAYS = {  # a column of `credits`, and what it is called
 
 
 def last_rung():
-    """The end of the longest line at the top level: what the ladder makes of the baseline."""
+    """Return the end of the ladder's longest line."""
     names = [technique.name for technique in ladder.group("ladder")]
     return max(names, key=lambda name: len(ladder.line(name)))
 
 
 def members(whole):
-    """The techniques to give credit to: those from which `whole` descends and itself; for the
-    ladder's own whole, its other branches too."""
+    """Return the techniques to ablate: the line of `whole`, and the other branches of the ladder
+    where `whole` is its last rung."""
     line = ladder.line(whole)[1:]
     if whole == last_rung():
         line += [t.name for t in ladder.group("ladder") if t.name not in (BASELINE, *line)]
@@ -39,8 +39,8 @@ def members(whole):
 
 
 def names_of(technique, whole):
-    """What is divided by what to give `technique` credit: {way: (without it, with it)}, each the
-    name of a script or of a variant. A way that cannot be gone is left out."""
+    """Return the pairs whose ratio is the technique's speedup: {way: (without it, with it)}, names
+    of scripts or variants. A way that has no variant is left out."""
     first, line = ladder.get(technique).parent == BASELINE, ladder.line(whole)
     pairs = {"ladder": (ladder.get(technique).parent, technique)}
     if first:
@@ -55,27 +55,27 @@ def names_of(technique, whole):
 
 
 def plan(whole):
-    """The names of all scripts and variants that have to run, each once."""
+    """Return the names of all scripts and variants to run, each once."""
     pairs = [pair for name in members(whole) for pair in names_of(name, whole).values()]
     return list(dict.fromkeys([BASELINE, *(name for pair in pairs for name in pair)]))
 
 
 def whole_of(rows):
-    """The script that the variants among selected rows are an ablation of, the newest where there
-    are several; None where there are no variants."""
-    found = [variants.parse(name) for name in rows.sort_values("run_id").technique.unique()]
-    if not any(found):
-        return None
-    wholes = [whole for whole, sign, _ in filter(None, found) if sign == "-"]
-    return wholes[-1] if wholes else last_rung()
+    """Return the script that the rows ablate, the newest of several; None without variants."""
+    names = rows.sort_values("run_id").technique.unique()
+    parsed = [parts for name in names if (parts := variants.parse(name))]
+    wholes = [whole for whole, sign, _ in parsed if sign == "-"]
+    if wholes:
+        return wholes[-1]
+    return last_rung() if parsed else None
 
 
 def credits(rows, whole):
-    """One line a technique: what it is worth in each of WAYS, as a DataFrame indexed by technique.
+    """Return a DataFrame with one line per technique: its speedup in each of WAYS, with _low, _high
+    and _verdict; NaN without rows. `says`: a remark where two ways differ significantly, or where
+    a way has no variant; "" elsewhere.
 
-    rows: selected rows, variants included. For each way its speedup, with _low, _high and
-    _verdict; NaN where there are no rows. `says`: a sentence where two ways differ by more than
-    chance, or why a way cannot be gone; "" elsewhere.
+    rows: selected rows, variants included.
     """
     medians = intervals.round_medians(selection.timed(rows))
     lines = []
@@ -83,8 +83,8 @@ def credits(rows, whole):
         line, logs = {"technique": name}, {}
         for way, (without, with_it) in names_of(name, whole).items():
             if without in medians and with_it in medians:
-                found = intervals.speedup(medians[without], medians[with_it])
-                line |= {key.replace("speedup", way): value for key, value in found.items()}
+                ratio = intervals.speedup(medians[without], medians[with_it])
+                line |= {key.replace("speedup", way): value for key, value in ratio.items()}
                 line[f"{way}_verdict"] = line.pop("verdict", "")
                 logs[way] = np.log(medians[without] / medians[with_it])
         line["says"] = _disagreement(line, logs, whole) or _missing(name, whole)
@@ -94,8 +94,8 @@ def credits(rows, whole):
 
 
 def _disagreement(line, logs, whole):
-    """What is to be said where a technique's worth alone and its worth at the end are not the
-    same, by the interval of their paired difference; "" where they may be."""
+    """Return a remark if the speedups alone and added last differ, by the interval of their paired
+    difference; else ""."""
     if not {"alone", "last"} <= set(logs):
         return ""
     _, low, high = intervals.interval((logs["alone"] - logs["last"]).dropna())
@@ -103,23 +103,23 @@ def _disagreement(line, logs, whole):
         return ""
     text = f"{line['alone']:.2f}x alone and {line['last']:.2f}x added last to {whole}"
     if low > 0:
-        return f"{text}; part of what it saves, the others save too"
-    return f"{text}; it pays most together with the others"
+        return f"{text}; other techniques save part of the same time"
+    return f"{text}; it gains most in combination"
 
 
 def _missing(name, whole):
-    """Why a technique has no variant, where that is so."""
+    """Return why a technique has no variant for a way, or ""."""
     pairs, reasons = names_of(name, whole), []
     if "alone" not in pairs:
-        reasons.append(f"alone it does not apply: it needs {' and '.join(variants.needs(name))}")
+        reasons.append(f"not applicable alone: it needs {' and '.join(variants.needs(name))}")
     if "last" not in pairs and name in ladder.line(whole):
         child = variants.builds_on(name, whole)
-        reasons.append(f"it cannot be left out of {whole}: {child} builds on it")
+        reasons.append(f"not removable from {whole}: {child} builds on it")
     return "; ".join(reasons)
 
 
 def table(lines):
-    """`credits` as a GitHub-markdown table, and the sentences below it. A string."""
+    """Return `credits` as a GitHub-markdown table with its remarks, a string."""
     shown = {"technique": list(lines.index)}
     for way, title in WAYS.items():
         part = lines[[way, f"{way}_low", f"{way}_high", f"{way}_verdict"]].set_axis(

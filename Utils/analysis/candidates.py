@@ -1,4 +1,4 @@
-"""Sets of techniques, measured and forecast, and the shortest that is as good as the best."""
+"""Sets of techniques, measured and forecast; the shortest that is as good as the best."""
 
 from dataclasses import dataclass
 from itertools import combinations
@@ -15,8 +15,8 @@ AS_GOOD = ("faster", "no detectable difference")
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """A set of techniques with logs of what it takes, indexed by round: of milliseconds a step of
-    as many tokens, and of MiB at the peak. A forecast has no name, and rests on measured ones."""
+    """A set of techniques with the logs of its step time (ms, for as many tokens) and peak memory
+    (MiB), indexed by round. A forecast has no name, and rests on measured Candidates."""
 
     techniques: frozenset
     ms: pd.Series
@@ -26,8 +26,8 @@ class Candidate:
 
 
 def measured(clean, sets):
-    """A Candidate for each script and variant with clean rows, by name. sets: its techniques, or
-    None where it is not here any more, by name."""
+    """Return a Candidate for each script and variant with clean rows, by name. sets: techniques by
+    name, None for a script that is gone."""
     timed = clean[clean.phase == "timed"]
     ms = np.log(intervals.round_medians(timed))
     mib = np.log(timed.groupby(["technique", "round"]).peak_memory_mib.first())
@@ -36,25 +36,24 @@ def measured(clean, sets):
 
 
 def effects(measured):
-    """{(set, technique): ratio} of what a technique changes where a set of others is there, for all
-    pairs that were measured, with the two Candidates."""
+    """Return the ratio of a technique added to a set, with the two Candidates, for all measured
+    pairs: {(set, technique): ratio}."""
     sets = by_set(measured)
     return {
-        (others, name): ratio(sets[others].ms, with_it.ms)
-        | {"without": sets[others], "with": with_it}
+        (rest, name): ratio(sets[rest].ms, with_it.ms) | {"without": sets[rest], "with": with_it}
         for techniques, with_it in sets.items()
         for name in techniques
-        if (others := techniques - {name}) in sets
+        if (rest := techniques - {name}) in sets
     }
 
 
 def by_set(candidates):
-    """Of those that are the same set by other names, the first, scripts before variants."""
+    """Return the candidates by set; of equal sets the first, scripts before variants."""
     return {c.techniques: c for c in reversed(candidates.values())}
 
 
 def ratio(reference, logs):
-    """As `summary.speedup`, of logs; {} without a common round."""
+    """Return the same as `intervals.speedup`, from logs; {} without a common round."""
     differences = (reference - logs).dropna().round(9)  # equal is equal
     return intervals.as_ratio(*intervals.interval(differences)) if len(differences) else {}
 
@@ -64,7 +63,7 @@ def mean(logs):
 
 
 def levels(logs):
-    """Each column's mean as if all had run in every round: least squares on column and round."""
+    """Return each column's mean as if all had run in every round, by least squares."""
     long = logs.rename_axis("round").reset_index().melt("round").dropna()
     names, columns = pd.factorize(long.variable)
     rounds = pd.factorize(long["round"])[0]
@@ -73,14 +72,14 @@ def levels(logs):
 
 
 def forecasts(usable, effects):
-    """Sets without rows, made by dropping several techniques of a measured one which it can spare,
-    one at a time, in time or in memory: a list of Candidates.
+    """Return Candidates for sets without rows: a measured set less several techniques, each of
+    which it can spare alone, in time or in memory.
 
-    Logs add up, within each round: the noise of the whole itself is in each of the ratios, so their
-    variances would not. Not forecast is what the rows speak against: where some of the dropped were
-    dropped together and it got slower than so forecast, or one may stand in for another.
+    Logs are added within each round, since all ratios share the noise of the whole. A set is not
+    forecast where rows contradict it: some of its dropped techniques were measured slower when
+    dropped together, or one may replace another.
     """
-    sets, found = by_set(usable), {}
+    sets, forecast = by_set(usable), {}
     for techniques, whole in sorted(sets.items(), key=lambda item: len(item[0])):
         without = {
             name: sets[techniques - {name}]
@@ -103,34 +102,35 @@ def forecasts(usable, effects):
                     if ratio(ms, sets[rest].ms).get("verdict") == "slower":
                         contradicted.append(dropped)
                 elif (
-                    rest not in found
+                    rest not in forecast
                     and not any(part <= dropped for part in contradicted)
                     and not any(_may_replace(a, b, effects) for a in dropped for b in dropped - {a})
                 ):
                     rests_on = (whole.name, *(c.name for c in singly))
-                    found[rest] = Candidate(rest, ms, mib, None, rests_on)
-    return list(found.values())
+                    forecast[rest] = Candidate(rest, ms, mib, None, rests_on)
+    return list(forecast.values())
 
 
 def _may_replace(other, name, effects):
-    """Whether it may be for `other` that a whole can spare `name`: where `name` pays, `other` is
-    never there, nor was it tried there in vain."""
-    pays = [
-        others
-        for (others, added), ratio in effects.items()
+    """Tell whether a whole may spare `name` because of `other`: no set where `name` is faster has
+    `other`, or is no faster with it."""
+    gaining = [
+        rest
+        for (rest, added), ratio in effects.items()
         if added == name and ratio.get("verdict") == "faster"
     ]
     cleared = (
-        other in others
-        or effects.get((others, other), {}).get("verdict") in ("slower", "no detectable difference")
-        for others in pays
+        other in rest
+        or effects.get((rest, other), {}).get("verdict") in ("slower", "no detectable difference")
+        for rest in gaining
     )
-    return bool(pays) and not any(cleared)
+    return bool(gaining) and not any(cleared)
 
 
 def shortest(candidates, metric, best):
-    """The candidate with the fewest techniques that is not told worse than the best by that metric
-    (ms or mib); measured before forecast, then the best by the metric; which can be made."""
+    """Return the candidate with the fewest techniques that is not significantly worse than the best
+    by the metric (ms or mib) and whose script can be made. Measured ones come before forecasts,
+    then the best by the metric."""
     target = getattr(best, metric)
     fit = [c for c in candidates if ratio(target, getattr(c, metric)).get("verdict") in AS_GOOD]
     fit.sort(key=lambda c: (len(c.techniques), not c.name, mean(getattr(c, metric) - target)))
@@ -138,7 +138,7 @@ def shortest(candidates, metric, best):
 
 
 def made(candidate):
-    """Its script or variant, or None where the merges contradict each other."""
+    """Return the candidate's script or variant, or None if its merges conflict."""
     try:
         if candidate.name:
             return variants.find(candidate.name)

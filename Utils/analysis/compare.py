@@ -2,9 +2,9 @@
 
     python -m Utils.commands.compare results.csv:2.11 results.csv:2.13
 
-The ratio is of tokens per second, so shapes may differ. Rounds are not paired here: those of A
-were measured at another time or on another machine than those of B. So the interval is Welch's t
-on the logs of the rounds' medians, 95%; with one round on either side there is none.
+The ratio is of tokens per second, so shapes may differ. Rounds are not paired: A and B ran at
+different times or on different machines. So the interval is Welch's t on the logs of the rounds'
+medians, 95%; with one round on either side there is none.
 """
 
 import os
@@ -21,10 +21,10 @@ from Utils.analysis.intervals import CONFIDENCE, NO_INTERVAL
 from Utils.analysis.summary import summarize
 from Utils.base import ladder, results
 from Utils.base.errors import UserError
-from Utils.base.text import number
+from Utils.base.text import number, plural
 
 RATIO = ["speedup", "speedup_low", "speedup_high", "verdict"]
-# What of a record is a condition of the run, not its outcome; and what of that the rows hold too.
+# Fields of a record that are conditions of the run, not its outcome; and those also in the rows.
 CONDITIONS = (
     *("settings", "threads", "interop_threads", "variables", "versions", "platform", "device"),
     "dataset_facts",
@@ -38,19 +38,19 @@ OF_TECHNIQUE = ("attention_backend", "optimizer", "parameters", "updated_paramet
 
 @dataclass(frozen=True)
 class Side:
-    """A or B: rows that may be compared with one another, and what is known of them."""
+    """A or B: comparable rows, their summary and their records."""
 
     name: str
     path: Path
     rows: pd.DataFrame  # of results.COLUMNS
     lines: pd.DataFrame  # of summary.summarize
-    records: dict  # by run_id, as far as they are there
+    records: dict  # by run_id, those that exist
 
     def __str__(self):
         return f"{self.name}: {selection.describe(self.rows)}"
 
     def state(self, technique):
-        """What kept a technique from being timed, or ""."""
+        """Return why a technique has no timing, or ""."""
         if technique not in self.lines.index:
             return "not run"
         line = self.lines.loc[technique]
@@ -58,42 +58,41 @@ class Side:
 
 
 def select(name, text):
-    """The Side of that name (A or B) that a text selects.
+    """Return the Side of that name (A or B) that a text selects.
 
-    text: a results file, or one with a colon and words behind it, which must all occur in what the
-    runs of a group have in common; of several such groups the newest run's counts.
-    Raises UserError where there is no such file, or no such run in it.
+    text: a results file, optionally with a colon and words that the description of a group of runs
+    must contain; of several groups the newest run's counts. Raises UserError without such a run.
     """
     path, words = _split(text)
     if not path:
-        raise UserError(f"{name} names no results file; {name}=results.csv:H100 would")
+        raise UserError(f"{name} names no results file", f"for example {name}=results.csv:H100")
     parts = selection.groups(results.read(path))
     matching = [
         group for common, group in parts if all(word.lower() in common.lower() for word in words)
     ]
     if not matching:
         known = "; ".join(common for common, _ in parts)
-        raise UserError(f"{path}: no runs match {' '.join(words)!r}; there are {known}")
+        raise UserError(f"{path}: no runs match {' '.join(words)!r}", f"there are {known}")
     rows, _ = selection.select(pd.concat(matching))
     records = results.records(path, sorted(rows.run_id.unique()))
     return Side(name, Path(path), rows, summarize(rows, records), records)
 
 
 def sides(a, b):
-    """The Sides A and B that two texts select. Raises UserError, also where they share runs."""
+    """Return the Sides A and B that two texts select. Raises UserError, also if they share runs."""
     a, b = select("A", a), select("B", b)
     runs = [set(side.rows.run_id) for side in (a, b)]
     if runs[0] == runs[1]:
         raise UserError(f"A and B are the same runs: {selection.describe(a.rows)}")
     if common := runs[0] & runs[1]:
         raise UserError(
-            f"A and B share {len(common)} of their runs, so they are no two measurements"
+            f"A and B share {plural(len(common), 'run')}", "select runs that are in one alone"
         )
     return a, b
 
 
 def _split(text):
-    """(path, words) of a selection. A file's own name may hold colons."""
+    """Return (path, words) of a selection. A file's name may contain colons."""
     colons = [place for place, letter in enumerate(text) if letter == ":"]
     for end in (len(text), *reversed(colons)):
         if os.path.exists(text[:end]):
@@ -103,14 +102,14 @@ def _split(text):
 
 
 def compare(a, b):
-    """How many times as fast each technique is in B as in A (Sides), in ladder order.
+    """Return the speedup of B over A (Sides), a DataFrame indexed by technique in ladder order.
 
-    A DataFrame indexed by technique: speedup (the ratio of tokens per second), speedup_low and
-    speedup_high (95%) and verdict; all NaN where one of the sides has no timing.
+    Columns: speedup (the ratio of tokens per second), speedup_low and speedup_high (95%) and
+    verdict; all NaN where one side has no timing.
     """
-    names = {*a.lines.index, *b.lines.index}
-    order = dict.fromkeys([*ladder.techniques(), *a.lines.index, *b.lines.index])
-    order = [name for name in order if name in names]
+    names = dict.fromkeys([*a.lines.index, *b.lines.index])
+    known = ladder.techniques()
+    order = [*(name for name in known if name in names), *(n for n in names if n not in known)]
     speeds = [_tokens_per_second(side.rows) for side in (a, b)]
     lines = [
         ratio(*(speed[name] for speed in speeds)) if all(name in s for s in speeds) else {}
@@ -121,39 +120,39 @@ def compare(a, b):
 
 
 def _tokens_per_second(rows):
-    """At the median step of each run: a Series indexed by technique and round."""
+    """Return the rate at each run's median step, a Series indexed by technique and round."""
     by_run = selection.timed(rows).groupby(["technique", "round"])
     tokens = by_run.batch_size.first() * by_run.seq_len.first()
     return tokens / by_run.step_ms.median() * 1e3
 
 
 def ratio(a, b):
-    """How many times `b` is `a`, from rounds that are not paired.
+    """Return the ratio of `b` to `a`, from rounds that are not paired.
 
-    a, b: tokens per second, one value a round. Returns speedup (ratio of the geometric means),
+    a, b: tokens per second, one value per round. Returns speedup (ratio of the geometric means),
     speedup_low and speedup_high (95%, NaN with one round on either side) and a verdict.
     """
     a, b = np.log(a), np.log(b)
-    with warnings.catch_warnings(action="ignore"):  # that there is one round, or no spread at all
+    with warnings.catch_warnings(action="ignore"):  # of one round, or of no spread
         welch = stats.ttest_ind(b, a, equal_var=False)
     return intervals.as_ratio(b.mean() - a.mean(), *welch.confidence_interval(CONFIDENCE))
 
 
 def differences(a, b):
-    """What is recorded of A otherwise than of B (Sides), a line each: "torch: 2.11.0 | 2.13.0".
-    Several values on one side are all listed. Ends with what could not be looked up."""
+    """Return the recorded differences of A and B (Sides), a line each: "torch: 2.11.0 | 2.13.0".
+    Several values on one side are all listed. Missing records come last."""
     pairs = [_columns(side) for side in (a, b)]
     lines = []
     if a.records and b.records:
-        pairs = [found | _conditions(side) for found, side in zip(pairs, (a, b), strict=True)]
+        pairs = [facts | _conditions(side) for facts, side in zip(pairs, (a, b), strict=True)]
     for name in dict.fromkeys([*pairs[0], *pairs[1]]):
-        values = [found.get(name, {}) for found in pairs]
+        values = [facts.get(name, {}) for facts in pairs]
         if set(values[0]) != set(values[1]):
             lines.append(f"{name}: " + " | ".join(", ".join(v) or "not recorded" for v in values))
-    own = [_of_techniques(side) for side in (a, b)]
+    by_technique = [_of_techniques(side) for side in (a, b)]
     edited = []
-    for technique, key in own[0]:
-        values = [found.get((technique, key)) for found in own]
+    for technique, key in by_technique[0]:
+        values = [facts.get((technique, key)) for facts in by_technique]
         if values[1] is None or set(values[0]) == set(values[1]):
             continue
         if key == "source":
@@ -172,7 +171,7 @@ def differences(a, b):
     return lines
 
 
-# Each of these gives the distinct values, as the keys of a dict, by name.
+# The next three return distinct values, as the keys of a dict, by name.
 
 
 def _columns(side):
@@ -185,27 +184,27 @@ def _columns(side):
 
 
 def _conditions(side):
-    found = {}
+    conditions = {}
     for record in side.records.values():
         for name, value in _flat({key: record.get(key) for key in CONDITIONS}):
             if name not in IN_ROWS:
-                found.setdefault(name, {})[value] = None
-    return found
+                conditions.setdefault(name, {})[value] = None
+    return conditions
 
 
 def _of_techniques(side):
-    found = {}
+    facts = {}
     for record in side.records.values():
-        own = dict(_flat({key: record.get(key) for key in OF_TECHNIQUE}))
+        fields = dict(_flat({key: record.get(key) for key in OF_TECHNIQUE}))
         if record.get("source"):
-            own["source"] = ladder.split(record["source"])[1]
-        for key, value in own.items():
-            found.setdefault((record.get("technique"), key), {})[value] = None
-    return found
+            fields["source"] = ladder.split(record["source"])[1]
+        for key, value in fields.items():
+            facts.setdefault((record.get("technique"), key), {})[value] = None
+    return facts
 
 
 def _flat(value, name=""):
-    """("settings.steps", "50") and so on, of dicts in dicts; without what is not known."""
+    """Yield ("settings.steps", "50") and so on from nested dicts, without None."""
     if isinstance(value, dict):
         for key, inner in value.items():
             yield from _flat(inner, f"{name}.{key}" if name else key)
@@ -214,13 +213,13 @@ def _flat(value, name=""):
 
 
 def table(a, b):
-    """Two Sides as a GitHub-markdown table, with what it means and what else differs. A string."""
+    """Return two Sides as a GitHub-markdown table with caption and differences, a string."""
     ratios = compare(a, b)
     shown = columns(a, b, ratios)
     text = tables.markdown(shown, left=("technique", "verdict on B", "note"))
     meaning = "B over A: tokens per second of B / of A"
     if ratios.speedup_low.notna().any():
-        meaning += ", in brackets the 95% interval, Welch's t over rounds"
+        meaning += ", with its 95% confidence interval (Welch's t over rounds)"
     elif ratios.speedup.notna().any():
         meaning += f"; {NO_INTERVAL}"
     shapes = [" or ".join(_columns(side)["shape"]) for side in (a, b)]
@@ -231,8 +230,7 @@ def table(a, b):
 
 
 def columns(a, b, ratios):
-    """What `compare` found, and what is known of either Side: dict of texts, one a technique, by
-    title."""
+    """Return the columns of `table`: lists of texts, one per technique, by title."""
     columns = {
         "technique": list(ratios.index),
         "B over A": [tables.interval_text(line) for _, line in ratios.iterrows()],
@@ -252,32 +250,32 @@ def columns(a, b, ratios):
 
 
 def memory_text(line):
-    """The peak of a summary's line in MiB."""
+    """Return the peak memory of a summary's line in MiB."""
     return number(line.peak_memory_mib, ",.0f")
 
 
 def loss_text(line):
-    """The loss of a summary's line."""
+    """Return the loss of a summary's line."""
     return "diverged" if line.loss_verdict == "diverged" else number(line.loss, ".3f")
 
 
 def _note(side, technique):
-    """Why it has no timing, else what is to be held against it, as it may stand in a table."""
+    """Return why a technique has no timing, else its notes and taint, for a cell of a table."""
     if state := side.state(technique):
         return tables.cell(state)
-    own = dict(zip(side.lines.index, tables.own_notes(side.lines), strict=True))
+    notes = dict(zip(side.lines.index, tables.own_notes(side.lines), strict=True))
     line = side.lines.loc[technique]
     grade = tables.cell(tables.grade_text(line)) if line.grade == "tainted" else ""
-    return "; ".join(filter(None, [own[technique], grade]))
+    return "; ".join(filter(None, [notes[technique], grade]))
 
 
 def why_not(a, b, technique):
-    """What kept it from being timed on both Sides."""
+    """Return why a technique has no ratio, or ""."""
     return _both(a.state(technique), b.state(technique))
 
 
 def _both(a, b):
-    """What is to be said of A and what of B, in one."""
+    """Join the texts on A and B; equal ones become one."""
     if a == b:
         return a
     return "; ".join(f"{name}: {text}" for name, text in (("A", a), ("B", b)) if text)

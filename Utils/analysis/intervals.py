@@ -1,4 +1,4 @@
-"""Paired ratios and differences over rounds, their intervals and verdicts."""
+"""Paired ratios and differences over rounds, with intervals and verdicts."""
 
 import numpy as np
 from scipy import stats
@@ -8,25 +8,25 @@ from Utils.base.sizes import CONFIGS
 LAST_STEPS = 10  # whose mean loss is a run's loss
 CONFIDENCE = 0.95
 NO_INTERVAL = "one round: no interval"
-INIT_STD = 0.02  # of GPT-2's weights, and so 0.02 sqrt(n_embd) that of a logit at the start
-ROUNDING = 2**-4  # of that: what the first losses may differ by; docs/METHOD.md has the figures
+INIT_STD = 0.02  # of GPT-2's weights; an initial logit's is 0.02 sqrt(n_embd)
+ROUNDING = 2**-4  # of that: the largest difference of first losses that is rounding
 
 
 def final_loss(losses):
-    """The loss of a run: the mean of its last steps."""
+    """Return the loss of a run, the mean of its last steps."""
     return losses.tail(LAST_STEPS).mean()
 
 
 def round_medians(timed):
-    """Milliseconds: the median step of each technique in each round, a Series indexed by both. Of
-    a technique that chose its own batch, what as many tokens take as the others' steps have."""
+    """Return the median step in ms, a Series indexed by technique and round. A step with another
+    batch than requested is scaled to the requested one."""
     by_run = timed.groupby(["technique", "round"])
     scale = by_run.requested_batch_size.first() / by_run.batch_size.first()
     return by_run.step_ms.median() * scale
 
 
 def speedup(reference, medians):
-    """How many times faster `medians` is than `reference`, from the rounds that both have.
+    """Return the paired speedup of `medians` over `reference`, from their common rounds.
 
     reference, medians: Series of milliseconds, indexed by round. Returns speedup (geometric mean),
     speedup_low and speedup_high (95%, NaN with one round) and a verdict; {} without a common round.
@@ -38,8 +38,8 @@ def speedup(reference, medians):
 
 
 def as_ratio(mean, low, high):
-    """speedup, speedup_low, speedup_high and verdict of a mean log ratio and its interval, which
-    is NaN where there is none."""
+    """Return speedup, speedup_low, speedup_high and verdict of a mean log ratio and its interval
+    (NaN for none)."""
     verdict = NO_INTERVAL
     if not np.isnan(low):
         verdict = "faster" if low > 0 else "slower" if high < 0 else "no detectable difference"
@@ -48,7 +48,7 @@ def as_ratio(mean, low, high):
 
 
 def loss_difference(reference, losses):
-    """How much higher `losses` are than `reference`, from the rounds that both have.
+    """Return the paired difference of `losses` and `reference`, from their common rounds.
 
     reference, losses: Series of nats a token, indexed by round. Returns loss_difference, loss_low
     and loss_high (95%, NaN with one round) and a loss_verdict; {} without a common round.
@@ -67,14 +67,14 @@ def loss_difference(reference, losses):
 
 
 def parity(reference, losses, shape, fewer_updated=False):
-    """Whether two techniques compute the same: "exact" where the losses of all steps are the same
-    to the last bit, "model changed", else "numerics changed".
+    """Return "exact" if the losses of all steps are equal to the last bit, else "model changed" or
+    "numerics changed".
 
-    Before the first update both have the same weights and see the same batch, so that the loss of
-    the first step compares the two models themselves. bfloat16 rounds to 2^-9, relatively; beyond
-    `ROUNDING` deviations of a logit, shared among the step's tokens, it is not rounding.
-    reference, losses: Series of nats, indexed by round and step. shape: a row, for model, batch
-    and length. fewer_updated: whether parameters of the baseline's were never updated.
+    Before the first update both have the same weights and batch, so the first loss compares the
+    models. bfloat16 rounds to 2^-9, relatively; a difference beyond `ROUNDING` deviations of a
+    logit, divided by the root of the step's tokens, is not rounding. reference, losses: Series of
+    nats, indexed by round and step. shape: a row, for model, batch and length. fewer_updated: true
+    if some of the baseline's parameters were never updated.
     """
     common = losses.index.intersection(reference.index)
     differences = losses[common] - reference[common]
@@ -90,15 +90,15 @@ def parity(reference, losses, shape, fewer_updated=False):
 
 
 def break_even(rows, name, parent):
-    """After how many steps a script that compiles has overtaken its parent, from the rounds that
-    both have: what its warm-up cost more, over what a step saves. inf where it saves nothing; NaN
-    where that cannot be told, by too wide an interval or for want of a parent."""
+    """Return the steps after which a compiled script breaks even with its parent: the extra cost of
+    its warm-up over the time that a step saves, from their common rounds. inf if it saves nothing;
+    NaN if inconclusive, or without a parent."""
 
     def warmup_and_median(technique):
-        own = rows[(rows.technique == technique) & (rows.status == "ok")]
-        medians = own[own.phase == "timed"].groupby("round").step_ms.median()
-        first = own[(own.phase == "warmup") | (own.step == 0)].groupby("round").step_ms
-        return first.sum() - first.count() * medians, medians  # milliseconds, beyond usual steps
+        steps = rows[(rows.technique == technique) & (rows.status == "ok")]
+        medians = steps[steps.phase == "timed"].groupby("round").step_ms.median()
+        first = steps[(steps.phase == "warmup") | (steps.step == 0)].groupby("round").step_ms
+        return first.sum() - first.count() * medians, medians  # ms beyond usual steps
 
     cost, median = warmup_and_median(name)
     parents_cost, parents_median = warmup_and_median(parent)
@@ -112,7 +112,8 @@ def break_even(rows, name, parent):
 
 
 def interval(values):
-    """(mean, low, high) of independent values: Student's t, 95%; low and high are NaN for one."""
+    """Return (mean, low, high) of independent values by Student's t, 95%; one value has no low and
+    high, NaN."""
     mean, n = values.mean(), len(values)
     if n == 1:
         return mean, np.nan, np.nan

@@ -1,4 +1,4 @@
-"""A recipe as code: lines for loops of one's own, and a script."""
+"""A recipe as code: lines for other training loops, and a script."""
 
 import hashlib
 import re
@@ -12,7 +12,7 @@ from Utils.base.ladder import BASELINE
 
 LINES = Path(__file__).with_name("lines.toml")
 MARK = "Written by `make recipe`"
-OTHER_FILE = "RECIPE=... names another file"
+OTHER_FILE = "name another file with RECIPE="
 LIBRARIES = (  # title; the call whose arguments are set, their key in LINES; the key of other lines
     ("PyTorch", None, None, "pytorch"),
     ("Hugging Face Trainer", "TrainingArguments", "arguments", "hugging"),
@@ -21,25 +21,24 @@ LIBRARIES = (  # title; the call whose arguments are set, their key in LINES; th
 
 
 def lines_of(techniques, batch=None):
-    """The techniques as lines of code, by library: {library: list of lines}.
+    """Return the techniques as lines of code: {library: list of lines}.
 
-    batch: of a technique that chose its own. A technique that `LINES` does not know, as one's own,
-    is shown by its diff.
+    batch: of a technique that chose its batch. A technique missing in `LINES` is shown by its diff.
     """
     known = tomllib.loads(LINES.read_text())
-    found = {}
+    by_library = {}
     for library, call, arguments, lines in LIBRARIES:
         has = [t for t in techniques if {arguments, lines} & {*known.get(t, ())}]
         replaced = {name for t in has for name in known[t].get("replaces", ())}
         inside, around = [], []
         for name in techniques:
-            own = known.get(name, {})
+            entry = known.get(name, {})
             if name in replaced:
                 continue
-            if arguments in own:
-                inside.append(f"    {own[arguments]},  # {name}")
-            if lines in own:
-                around += [f"# {name}", *own[lines].strip().splitlines()]
+            if arguments in entry:
+                inside.append(f"    {entry[arguments]},  # {name}")
+            if lines in entry:
+                around += [f"# {name}", *entry[lines].strip().splitlines()]
             if name in has:
                 continue
             if name not in known and library == "PyTorch":
@@ -50,9 +49,9 @@ def lines_of(techniques, batch=None):
             else:
                 around.append(f"# {name}: no switch; in the model's or the loop's own code")
         block = [f"{call}(", *inside, ")"] if inside else []
-        text = "\n".join([*block, *around]) or "# nothing: as it comes"
-        found[library] = text.replace("{batch}", str(batch or "...")).splitlines()
-    return found
+        text = "\n".join([*block, *around]) or "# nothing to change"
+        by_library[library] = text.replace("{batch}", str(batch or "...")).splitlines()
+    return by_library
 
 
 def _digest(code):
@@ -60,7 +59,7 @@ def _digest(code):
 
 
 def script(entry, described):
-    """The recipe as a script, its docstring with the evidence. A string."""
+    """Return the recipe as a script with the evidence in its docstring, a string."""
     kind = "forecast" if entry["forecast"] else "measured"
     ratio = tables.ratio_text(entry["speedup"]) or "not known"
     digest = _digest(entry["code"])
@@ -68,7 +67,7 @@ def script(entry, described):
     doc = [
         f"{entry['name']}, made by merging the diffs of its techniques.",
         "",
-        f"{MARK}, which writes it anew as long as its code is not changed ({digest}).",
+        f"{MARK}, which overwrites it unless its code was changed ({digest}).",
         f"{kind.capitalize()}: {ratio}, against {BASELINE}",
         f"({described}).",
         *(["", *why] if why else []),
@@ -78,25 +77,25 @@ def script(entry, described):
 
 
 def write(path, text):
-    """Writes a recipe's script. Raises UserError where something else is there, or a recipe that
-    someone has changed."""
+    """Write a recipe's script. Raises UserError rather than overwrite another file, or a recipe
+    that someone has changed."""
     try:
         if path.exists():
             doc, code = ladder.split(path.read_text())
             written = re.search(rf"^{MARK}.*\((\w+)\)", doc, re.MULTILINE)
             if not written:
-                raise UserError(f"{path}: is no recipe, and stays", OTHER_FILE)
+                raise UserError(f"{path}: exists and is no recipe", OTHER_FILE)
             if written[1] != _digest(code):
-                raise UserError(f"{path}: was changed, and stays", OTHER_FILE)
-        if path.is_relative_to(paths.CACHE):  # elsewhere a folder that is not there is a slip
+                raise UserError(f"{path}: was changed by hand", OTHER_FILE)
+        if path.is_relative_to(paths.CACHE):  # elsewhere a missing folder is a typing error
             path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: {getattr(error, 'strerror', '') or 'is no text'}") from None
+        raise UserError(f"{path}: {getattr(error, 'strerror', '') or 'is not text'}") from None
 
 
 def run_line(path):
-    """The command that runs a recipe's script from the project's folder."""
+    """Return the command that runs a recipe's script from the project's folder."""
     path = path.resolve()
     if path.is_relative_to(paths.ROOT):
         path = path.relative_to(paths.ROOT)

@@ -7,15 +7,15 @@ from Utils.analysis.recipe import NEAR
 from Utils.base.ladder import BASELINE
 
 TITLES = {
-    "fastest": "The recipe: the fewest techniques that cannot be told from the fastest",
-    "least_memory": f"Least memory within {1 - NEAR:.0%} of the best speed, likewise",
+    "fastest": "Recipe: the fewest techniques statistically indistinguishable from the fastest",
+    "least_memory": f"Least memory within {1 - NEAR:.0%} of the best speed",
 }
 
 
 def text(found, paths):
-    """What `recommend` found, as a page in GitHub-markdown: list, code, lines. A string.
+    """Return the dict of `recommend` as a GitHub-markdown page, a string.
 
-    paths: {"fastest" or "least_memory": where its script was written}.
+    paths: {"fastest" or "least_memory": path of its script}.
     """
     if not found["fastest"]:
         return found["says"][0]
@@ -27,7 +27,7 @@ def text(found, paths):
 
 
 def _section(found, entry, path):
-    """The paragraphs on one recipe; a sentence where it is the other one."""
+    """Return the paragraphs on one recipe; a sentence if both recipes are the same."""
     best, memory = found["best"], f"{entry['peak_mib']:,.0f} MiB at the peak"
     if np.isnan(entry["peak_mib"]):
         memory = "peak memory not known"
@@ -39,28 +39,28 @@ def _section(found, entry, path):
         facts.append(f"Against {BASELINE}: {tables.ratio_text(entry['speedup']) or 'not known'}")
     if entry["name"] != best["name"]:
         facts.append(
-            f"To the best measured, {best['name']} with {tables.ratio_text(best['speedup'])}: "
+            f"Against the fastest, {best['name']} with {tables.ratio_text(best['speedup'])}: "
             f"{tables.ratio_text(entry['to_best'])}"
         )
     if entry["forecast"] and entry is found["fastest"]:
-        facts.append(f"The shortest that was measured: {found['measured']['name']}")
+        facts.append(f"Shortest measured: {found['measured']['name']}")
     if entry["loss"]:
-        facts.append(f"Loss less the baseline's: {entry['loss']} ({entry['parity']})")
+        facts.append(f"Loss minus the baseline's: {entry['loss']} ({entry['parity']})")
     if entry["batch"]:
         facts.append(
-            f"It trains on {entry['batch']} sequences a step: fewer updates from as many tokens "
-            "are another training"
+            f"It trains on {entry['batch']} sequences a step: fewer updates for as many tokens, "
+            "which changes training"
         )
     parts = ["\n".join(f"{fact}." for fact in facts)]
     if entry["evidence"]:
-        parts.append(_table("what to switch on", "what it changed", entry["evidence"]))
+        parts.append(_table("switch on", "measured effect", entry["evidence"]))
     if entry["left_out"]:
-        parts.append(_table("what to leave out", "why", entry["left_out"]))
+        parts.append(_table("leave out", "reason", entry["left_out"]))
     if path:
         parts.append(f"As code, {path}:\n\n    {recipe_code.run_line(path)}")
     for library, lines in recipe_code.lines_of(entry["techniques"], entry["batch"]).items():
         lines = "\n".join(f"    {line}".rstrip() for line in lines)
-        parts.append(f"As lines for a loop of your own, {library}:\n\n{lines}")
+        parts.append(f"Lines for your own loop, {library}:\n\n{lines}")
     return parts
 
 

@@ -1,7 +1,8 @@
-"""Rows that may be compared with one another."""
+"""Selection of comparable rows."""
 
 from Utils.base import variants
 from Utils.base.errors import UserError
+from Utils.base.text import plural
 
 GROUP = [
     *("device", "torch", "model", "dataset", "requested_batch_size", "seq_len", "world_size"),
@@ -10,13 +11,12 @@ GROUP = [
 
 
 def select(rows, device_name=None, with_variants=False):
-    """The rows that may be compared with one another, and a sentence on what was left out, or "".
+    """Return one group of comparable rows, and a sentence on the rows left out, or "".
 
-    rows: DataFrame of results.COLUMNS. device_name: part of a device's name; without it the
-    newest run decides. Of several runs of a technique in one round, the newest counts.
-    with_variants: keep the rows of an ablation, which are no techniques of anyone's.
-    Runs in several processes, which `make scaling` compares, are left out where there are others.
-    Raises UserError where no device has that name, and where nothing is left.
+    rows: DataFrame of results.COLUMNS. device_name: part of a device's name; by default the group
+    of the newest run. Of several runs of a technique in one round, the newest counts.
+    with_variants: keep the rows of an ablation. Runs in several processes, for `make scaling`, are
+    left out unless all are. Raises UserError if no device has that name or no row is left.
     """
     several = rows[rows.world_size > 1]
     if len(several) < len(rows):
@@ -25,13 +25,13 @@ def select(rows, device_name=None, with_variants=False):
         names = [name for name in rows.technique.unique() if variants.parse(name)]
         rows = rows[~rows.technique.isin(names)]
         if names and rows.empty:
-            raise UserError("the results hold nothing but variants; `make ablate` shows them")
+            raise UserError("the results hold only variants", "`make ablate` shows them")
     candidates = rows
     if device_name:
         candidates = rows[rows.device.str.contains(device_name, case=False, regex=False)]
         if candidates.empty:
             known = ", ".join(rows.device.unique())
-            raise UserError(f"no results of a device named {device_name!r}; there are {known}")
+            raise UserError(f"no results of a device named {device_name!r}", f"there are {known}")
     newest, parts = candidates.run_id.max(), groups(rows)
     same = next(group for _, group in parts if newest in set(group.run_id))
     latest = same.groupby(["technique", "round"]).run_id.transform("max")
@@ -47,9 +47,9 @@ def select(rows, device_name=None, with_variants=False):
 
 
 def groups(rows):
-    """The rows that may be compared with one another, with what they have in common in words: a
-    list of (words, rows), the rows with one column more: `code`, the commit without "-dirty"."""
-    # An idea that is tried on top of a commit is compared with that commit's runs.
+    """Return the groups of comparable rows: a list of (description, rows), the rows with a column
+    `code`, the commit without "-dirty"."""
+    # Uncommitted changes on top of a commit are compared with that commit's runs.
     rows = rows.assign(code=rows.commit.str.removesuffix("-dirty"))
     return [
         (
@@ -62,21 +62,21 @@ def groups(rows):
 
 
 def timed(rows):
-    """The rows of timed steps."""
+    """Return the rows of timed steps."""
     return rows[(rows.status == "ok") & (rows.phase == "timed")]
 
 
 def count(rows):
-    runs = rows.run_id.nunique()
-    return f"{runs} run{'s' * (runs > 1)}"
+    return plural(rows.run_id.nunique(), "run")
 
 
 def describe(rows):
-    """What selected rows have in common, in one line."""
-    first, rounds = rows.iloc[0], rows["round"].nunique()
+    """Return the common facts of selected rows in one line."""
+    first = rows.iloc[0]
     commits = ", ".join(commit or "unknown" for commit in rows.commit.unique())
     return (
         f"{first.device}, torch {first.torch}, {first.model}, "
         f"{first.requested_batch_size}x{first.seq_len} "
-        f"tokens a step, {first.dataset}, {rounds} round{'s' * (rounds > 1)}, commit {commits}"
+        f"tokens a step, {first.dataset}, {plural(rows['round'].nunique(), 'round')}, "
+        f"commit {commits}"
     )

@@ -1,9 +1,9 @@
-"""Rows of results.csv -> one line a technique: medians, ratios, intervals, verdicts.
+"""Rows of results.csv -> one line per technique: medians, ratios, intervals, verdicts.
 
-A ratio is paired: within a round both scripts ran under the same conditions on the same batches,
-so the median step times of that round are divided, and the rounds' log ratios averaged. The
-interval is Student's t over the rounds, 95%. With one round there is none, and no verdict.
-Losses are paired in the same way, as differences.
+Ratios are paired: within a round both scripts ran under the same conditions on the same batches,
+so the median step times of a round are divided, and the log ratios averaged over the rounds. The
+interval is Student's t over the rounds, 95%. One round has no interval and no verdict. Losses are
+paired in the same way, as differences.
 """
 
 from dataclasses import dataclass
@@ -20,25 +20,25 @@ MEMORY_KINDS = ("weights_mib", "gradients_mib", "optimizer_state_mib", "rest_mib
 
 
 def summarize(rows, records=None):
-    """One line a technique, in ladder order, as a DataFrame indexed by technique.
+    """Return a DataFrame with one line per technique, in ladder order, indexed by technique.
 
-    rows: selected rows. records: of those runs, from `results.records`; without them their part is
-    empty. What is not known is NaN.
+    rows: selected rows. records: of those runs, from `results.records`; without them their columns
+    are empty. Unknown values are NaN.
 
-    - status, note; parent; rounds (with timings); grade, "tainted" where any of these is,
-      with tainted_rounds and the reason of the first
+    - status, note; parent; rounds (with timings); grade, "tainted" if any of these is, with
+      tainted_rounds and the reason of the first
     - median_ms, p20_ms, p80_ms (of all timed steps); tokens_per_second; first_step_s
-    - own_batch, the batch_size of a technique that chose its own
-    - for the ratio of step times, of as many tokens, over the baseline and over the parent:
-      speedup, speedup_low, speedup_high, verdict and parent_speedup, ... likewise
+    - own_batch, the batch_size of a technique that chose its batch
+    - speedup, speedup_low, speedup_high, verdict over the baseline, for as many tokens;
+      parent_speedup, ... the same over the parent
     - loss (nats a token, mean of the last timed steps); loss_difference from the baseline,
       loss_low, loss_high, loss_verdict; parity ("exact", "numerics changed", "model changed",
       "other batches")
     - peak_memory_mib, and by kind weights_mib, gradients_mib, optimizer_state_mib, rest_mib;
       reserved_mib, device_mib
     - graphs, recompilations, compile_cache; break_even_steps against the parent, inf for never
-    - precision; tflops reached; ceiling_share and mfu (of 1); floor_ms and floor_speedup, how many
-      times faster the modelled floor is
+    - precision; tflops reached; ceiling_share and mfu (of 1); floor_ms and floor_speedup, the
+      headroom to the modelled floor
     - hours_per_billion, kwh_per_billion, joules_per_million (tokens); mean_power_w
     """
     known, records = ladder.techniques(), records or {}
@@ -50,10 +50,10 @@ def summarize(rows, records=None):
         timed,
         intervals.round_medians(timed),
         timed.groupby(["technique", "round"]).loss.apply(intervals.final_loss),
-        by_step[~by_step.index.duplicated()],  # a step twice is no run of ours
+        by_step[~by_step.index.duplicated()],  # a run of the harness has no step twice
         {
-            name: [records[run_id] for run_id in own.run_id.unique() if run_id in records]
-            for name, own in timed.groupby("technique")
+            name: [records[run_id] for run_id in runs.run_id.unique() if run_id in records]
+            for name, runs in timed.groupby("technique")
         },
     )
     lines = []
@@ -86,7 +86,7 @@ class Data:
 
 
 def _times(data, name, own, parent):
-    """The columns that come from step times, and the peak of memory."""
+    """Return the columns from step times, and peak memory."""
     steps = data.timed.step_ms[data.timed.technique == name]
     line = {"rounds": len(data.medians[name])}
     line["p20_ms"], line["median_ms"], line["p80_ms"] = np.percentile(steps, [20, 50, 80])
@@ -105,7 +105,7 @@ def _times(data, name, own, parent):
 
 
 def _losses(data, name, own):
-    """The columns that come from losses. Those of other batches have no counterpart."""
+    """Return the columns from losses. Losses on other batches cannot be paired."""
     line, records = {"loss": data.losses[name].mean()}, data.records[name]
     if BASELINE in data.losses and name != BASELINE and _same_batches(own):
         if any(record.get("dataset_facts", {}).get("streamed") for record in records):
@@ -143,43 +143,42 @@ COLUMNS = [
 
 
 def from_records(line, records, model):
-    """The columns that come from the records of a technique's runs."""
-    found = {kind: _median(records, "memory", kind) for kind in (*MEMORY_KINDS, "reserved_mib")}
-    found["device_mib"] = _median(records, "quality", "used_memory_mib")
-    found["graphs"] = _median(records, "compile", "graphs")
-    found["recompilations"] = _median(records, "compile", "recompilations")
+    """Return the columns from the records of a technique's runs."""
+    columns = {kind: _median(records, "memory", kind) for kind in (*MEMORY_KINDS, "reserved_mib")}
+    columns["device_mib"] = _median(records, "quality", "used_memory_mib")
+    columns["graphs"] = _median(records, "compile", "graphs")
+    columns["recompilations"] = _median(records, "compile", "recompilations")
     caches = [record["compile"]["cache"] for record in records if record.get("compile")]
-    found["compile_cache"] = " or ".join(sorted({cache for cache in caches if cache}))
+    columns["compile_cache"] = " or ".join(sorted({cache for cache in caches if cache}))
 
     rate = line["tokens_per_second"]
     if limits := (records[-1].get("limits") if records else None):
-        found["precision"] = precision = limits["precision"]
-        found["tflops"] = limits["flops_per_token"] * rate / 1e12
+        columns["precision"] = precision = limits["precision"]
+        columns["tflops"] = limits["flops_per_token"] * rate / 1e12
         ceilings = (limits["ceilings"] or {}).get("matmul_tflops", {})
-        found["ceiling_share"] = found["tflops"] / ceilings.get(precision, np.nan)
-        found["mfu"] = found["tflops"] / (limits["datasheet_tflops"] or np.nan)
-        if _updates_as_modelled(found, model):
-            found["floor_ms"] = limits.get("floor_ms") or np.nan
-            found["floor_speedup"] = line["median_ms"] / found["floor_ms"]
+        columns["ceiling_share"] = columns["tflops"] / ceilings.get(precision, np.nan)
+        columns["mfu"] = columns["tflops"] / (limits["datasheet_tflops"] or np.nan)
+        if _updates_as_modelled(columns, model):
+            columns["floor_ms"] = limits.get("floor_ms") or np.nan
+            columns["floor_speedup"] = line["median_ms"] / columns["floor_ms"]
 
-    found["hours_per_billion"] = 1e9 / rate / 3600
-    found["mean_power_w"] = power = _median(records, "quality", "mean_power_w")
-    found["joules_per_million"] = power * 1e6 / rate
-    found["kwh_per_billion"] = power / 1e3 * found["hours_per_billion"]
-    return found
+    columns["hours_per_billion"] = 1e9 / rate / 3600
+    columns["mean_power_w"] = power = _median(records, "quality", "mean_power_w")
+    columns["joules_per_million"] = power * 1e6 / rate
+    columns["kwh_per_billion"] = power / 1e3 * columns["hours_per_billion"]
+    return columns
 
 
-def _updates_as_modelled(found, model):
-    """Whether an update moves what the modelled floor takes it to, that of AdamW in float32 over
-    the model's own parameters, by what weights and state hold. So it is said where that is not
-    known."""
-    held = found["weights_mib"] + found["optimizer_state_mib"]
+def _updates_as_modelled(memory, model):
+    """Tell whether weights and optimizer state have the size that the modelled floor assumes, that
+    of AdamW in float32. True where their size is unknown."""
+    held = memory["weights_mib"] + memory["optimizer_state_mib"]
     modelled = 3 * 4 * CONFIGS[model].parameters() / 2**20 if model in CONFIGS else np.nan
     return not abs(held / modelled - 1) > 0.01
 
 
 def _median(records, part, key):
-    """Of a figure over the records that have it; NaN where none has."""
+    """Return the median of a value over the records that have it; NaN if none has."""
     values = [(record.get(part) or {}).get(key) for record in records]
     values = [value for value in values if value is not None]
     return float(np.median(values)) if values else np.nan
@@ -190,16 +189,16 @@ def _compiles(records):
 
 
 def _fewer_updated(records, reference):
-    """Whether the runs trained fewer parameters than the baseline's did."""
-    own, other = (
-        {record["updated_parameters"] for record in some if "updated_parameters" in record}
-        for some in (records, reference)
+    """Tell whether the runs trained fewer parameters than the baseline's."""
+    counts, baseline = (
+        {record["updated_parameters"] for record in runs if "updated_parameters" in record}
+        for runs in (records, reference)
     )
-    return bool(own and other) and min(own) < max(other)
+    return bool(counts and baseline) and min(counts) < max(baseline)
 
 
 def _outcome(own, records):
-    """status, note and grade of a technique: "ok" where any round has timings."""
+    """Return status ("ok" if any round has timings), note and grade of a technique."""
     runs = own.groupby("round").first()
     timed = runs[runs.status == "ok"]
     bad = runs[runs.status != "ok"]

@@ -12,35 +12,35 @@ from Utils.base.text import number
 
 
 def markdown(columns, left=("technique",)):
-    """Columns of texts by title, a dict, as a GitHub-markdown table; those in `left` are aligned
-    to the left."""
+    """Return a GitHub-markdown table of columns, lists of texts by title. Those in `left` are
+    aligned to the left."""
     align = ["left" if title in left else "right" for title in columns]
     return tabulate(columns, "keys", "pipe", disable_numparse=True, colalign=align)
 
 
 def cell(text):
-    """A text as it may stand in a table's cell, which a bar would end."""
+    """Return a text for a cell of a table, with bars escaped."""
     return "" if pd.isna(text) else text.replace("|", "\\|")
 
 
 def own_notes(summary):
-    """The notes, less what the parent of a technique with timings has to say as well."""
+    """Return the notes without those that a technique with timings shares with its parent."""
     notes = []
     for note, parent, status in zip(summary.note, summary.parent, summary.status, strict=True):
-        said = summary.note.get(parent, "").split("; ") if status == "ok" else []
-        notes.append(cell("; ".join(part for part in note.split("; ") if part not in said)))
+        shared = summary.note.get(parent, "").split("; ") if status == "ok" else []
+        notes.append(cell("; ".join(part for part in note.split("; ") if part not in shared)))
     return notes
 
 
 def reason(line):
-    """Why a technique has no timing."""
+    """Return why a technique has no timing."""
     return line.status.replace("_", " ") + (f": {line.note}" if line.note else "")
 
 
 def interval_text(ratio, prefix=""):
-    """ "1.52x (1.48-1.56)", or "1.52x" with one round, or "" where it is not known.
+    """Return "1.52x (1.48-1.56)", "1.52x" for one round, or "" if unknown.
 
-    ratio: of `intervals.speedup`, or a line that has its keys behind a prefix."""
+    ratio: of `intervals.speedup`, or a line with its keys after a prefix."""
     value, low, high = (ratio.get(f"{prefix}speedup{end}") for end in ("", "_low", "_high"))
     if pd.isna(value):
         return ""
@@ -48,8 +48,8 @@ def interval_text(ratio, prefix=""):
 
 
 def ratio_text(ratio, prefix=""):
-    """`interval_text` with the verdict: "1.52x (1.48-1.56), faster". The baseline's ratio to
-    itself has neither."""
+    """Return `interval_text` and verdict, "1.52x (1.48-1.56), faster". The baseline's ratio to
+    itself has neither interval nor verdict."""
     if not prefix and getattr(ratio, "name", None) == BASELINE:
         return number(ratio.speedup, ".2f") and f"{ratio.speedup:.2f}x"
     text = interval_text(ratio, prefix)
@@ -57,7 +57,7 @@ def ratio_text(ratio, prefix=""):
 
 
 def loss_text(line):
-    """ "+0.0120 (+0.0020 to +0.0220), worse", or "" where it is not known."""
+    """Return "+0.0120 (+0.0020 to +0.0220), worse", or "" if unknown."""
     if line.loss_verdict == "diverged":
         return "diverged"
     if line.parity == "exact":
@@ -71,7 +71,7 @@ def loss_text(line):
 
 
 def grade_text(line):
-    """ "clean", or "tainted in 1 of 4 rounds: slowed by 8%", or "" where there is no timing."""
+    """Return "clean", "tainted in 1 of 4 rounds: slowed by 8%", or "" without a timing."""
     if line.grade != "tainted":
         return "" if pd.isna(line.grade) else line.grade
     text = f"tainted in {line.tainted_rounds:.0f} of {line.rounds:.0f} rounds"
@@ -79,7 +79,7 @@ def grade_text(line):
 
 
 def break_even_text(line):
-    """After how many steps compiling has paid for itself; "" where nothing was compiled anew."""
+    """Return the steps after which compiling breaks even; "" if unknown."""
     if pd.isna(line.break_even_steps):
         return ""
     return "never" if np.isinf(line.break_even_steps) else f"{line.break_even_steps:,.0f} steps"
@@ -189,21 +189,21 @@ def _shown(columns):
 
 
 def _caption(rows, summary):
-    """What the rows have in common, and what the brackets mean."""
+    """Return the common facts of the rows, and the meaning of the intervals."""
     if summary.speedup_low.isna().all():
         return f"{selection.describe(rows)}; {NO_INTERVAL}."
     seeds = rows[rows.technique == BASELINE].groupby("round").loss.apply(intervals.final_loss)
     return (
-        f"{selection.describe(rows)}; in brackets the 95% interval over rounds. From seed to seed "
-        f"the baseline's loss varies by {seeds.std():.3f} (standard deviation), so it is the "
-        "paired difference that says what a technique does to it."
+        f"{selection.describe(rows)}; in brackets the 95% interval over rounds. The baseline's "
+        f"loss varies by {seeds.std():.3f} from seed to seed (standard deviation); the paired "
+        "difference excludes that."
     )
 
 
 def over_parents(summary):
-    """What the intervals over the parents say, as one paragraph of a list: which techniques are
-    faster, which slower, of which neither can be said; [] where there are none."""
-    said = []
+    """Return a list of one sentence with the techniques by their verdict over the parent; [] without
+    verdicts."""
+    lists = []
     for verdict in ("faster", "slower", "no detectable difference"):
         ratios = summary.parent_speedup[summary.parent_verdict == verdict]
         texts = list(ratios.index)
@@ -211,12 +211,12 @@ def over_parents(summary):
             ratios = ratios.sort_values(ascending=verdict == "slower")
             texts = [f"{name} {ratio:.2f}x" for name, ratio in ratios.items()]
         if texts:
-            said.append(f"{verdict}: {', '.join(texts)}")
-    return [f"Against their parents: {'; '.join(said)}."] if said else []
+            lists.append(f"{verdict}: {', '.join(texts)}")
+    return [f"Against their parents: {'; '.join(lists)}."] if lists else []
 
 
 def _compiled(summary):
-    """ "1 graph, cold cache; 2 recompilations" for each technique that compiles."""
+    """Return "1 graph, cold cache; 2 recompiled" for each technique that compiles, else ""."""
     texts = []
     for graphs, again, cache in zip(
         summary.graphs, summary.recompilations, summary.compile_cache, strict=True
