@@ -177,7 +177,7 @@ def replace(name, old, new):
 @pytest.mark.parametrize(
     ("options", "change", "words"),
     [
-        ({"commit": "abc1234-dirty"}, None, "code of no commit"),
+        ({"commit": "abc1234-dirty"}, None, "uncommitted code"),
         ({"rounds": 1}, None, "fewer than 2 clean rounds of no_optimization, tensorFloat32"),
         ({"grade": "tainted"}, None, "fewer than 2 clean rounds"),
         ({"names": ["tensorFloat32"]}, None, "no timings of no_optimization"),
@@ -187,7 +187,7 @@ def replace(name, old, new):
         (
             {},
             every_record(b'{"quality": {}, "versions": {}, "memory": "much"}'),
-            "records that make no sense",
+            "its records are malformed",
         ),
         ({}, drop("manifest"), "lacks manifest.json"),
         ({}, drop("results"), "lacks results.csv"),
@@ -198,17 +198,17 @@ def replace(name, old, new):
             "says rounds '9', its rows 2",
         ),
         ({}, replace("manifest.json", b"Test GPU", b"Best GPU"), "says device 'Best GPU'"),
-        ({}, replace("manifest.json", b"{", b"["), "no manifest that can be read"),
-        ({}, lambda m: m.update({"manifest.json": b"[" * 10**5}), "no manifest that can be read"),
+        ({}, replace("manifest.json", b"{", b"["), "its manifest cannot be read"),
+        ({}, lambda m: m.update({"manifest.json": b"[" * 10**5}), "its manifest cannot be read"),
         ({}, replace("results.csv", b"ok,1,warmup", b"ok,x,warmup"), "line 3: has step 'x'"),
-        ({}, replace("results.csv", b"tensorFloat32", b"<b>tensor"), "is no such name"),
+        ({}, replace("results.csv", b"tensorFloat32", b"<b>tensor"), "is not valid"),
         (
             {},
             replace("results.csv", b",0,tensorFloat32", b",%d,tensorFloat32" % 10**99),
             "100 digits",
         ),
-        ({"ms": 0}, None, "steps that took no time"),
-        ({}, replace("plots/speedup.png", PNG, b"<svg>"), "speedup.png is no PNG"),
+        ({"ms": 0}, None, "step times of 0"),
+        ({}, replace("plots/speedup.png", PNG, b"<svg>"), "speedup.png is not a PNG"),
     ],
 )
 def test_what_is_lacking_is_said_in_one_line(here, no_charts, options, change, words):
@@ -249,13 +249,13 @@ def member(name, data=b"x", mode=None):
 @pytest.mark.parametrize(
     ("write", "words"),
     [
-        (member("../evil.json"), "has no place"),
-        (member("/etc/cron.d/x"), "has no place"),
-        (member("runs/../../x.json"), "has no place"),
-        (member("runs\\..\\x.json"), "has no place"),
-        (member("runs/a/b.json"), "has no place"),
-        (member("plots/a.svg"), "has no place"),
-        (member("runs/x.json", b"/etc/passwd", 0o120777), "has no place"),
+        (member("../evil.json"), "is not allowed"),
+        (member("/etc/cron.d/x"), "is not allowed"),
+        (member("runs/../../x.json"), "is not allowed"),
+        (member("runs\\..\\x.json"), "is not allowed"),
+        (member("runs/a/b.json"), "is not allowed"),
+        (member("plots/a.svg"), "is not allowed"),
+        (member("runs/x.json", b"/etc/passwd", 0o120777), "is not allowed"),
         (member("runs/x.json", b"0" * 70 * 2**20), "larger than 64 MiB"),
         (lambda p: [member("runs/x.json")(p) for _ in range(2)], "has runs/x.json twice"),
         (lambda p: [member(f"runs/{i}.json")(p) for i in range(5001)], "has 5001 members"),
@@ -296,7 +296,7 @@ def test_what_is_no_whole_zip_is_refused_in_one_line(here, spoil):
     with zipfile.ZipFile(path, "w") as pack:
         member("manifest.json", b"{}" * 999)(pack)
     path.write_bytes(spoil(path.read_bytes()))
-    with pytest.raises(UserError, match="is no zip, or a damaged|so it is no submission"):
+    with pytest.raises(UserError, match="not a zip file, or damaged|no submission; it lacks"):
         submission.unpack(path, here)
     with pytest.raises(UserError, match="No such file"):
         submission.check(here / "nowhere.zip")
@@ -347,9 +347,7 @@ def test_devices_of_one_shape_are_drawn_side_by_side_and_others_named(three, mon
     measured(three, device="My GPU", rounds=3)
     panels, left_out = collection.collect(three / "results.csv")
     assert [panel["device"] for panel in panels] == ["GPU $A$", "GPU B", "My GPU"]
-    assert left_out == [
-        "GPU C: gpt2 1x1024, where the others are gpt2 1x64, which is no comparison"
-    ]
+    assert left_out == ["GPU C: gpt2 1x1024 is not comparable with gpt2 1x64"]
     figure = gallery_chart.draw(panels, left_out)
     assert len(figure.axes) == 3
     for axes, panel in zip(figure.axes, panels, strict=True):

@@ -201,7 +201,7 @@ def _caption(rows, summary):
 
 
 def over_parents(summary):
-    """Return a list of one sentence with the techniques by their verdict over the parent; [] without
+    """Return a list of one sentence, the techniques by verdict over the parent; [] without verdicts."""
     verdicts."""
     lists = []
     for verdict in ("faster", "slower", "no detectable difference"):

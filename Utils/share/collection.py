@@ -1,11 +1,10 @@
-"""Devices side by side: what each technique is worth on each of them, and how fast the best is.
+"""Devices side by side: the speedup of each technique on each device, and the fastest technique.
 
     python -m Utils.commands.gallery [--results-file results.csv]
 
-Reads the submissions in results/ and the local results file. Each panel is one device with one
-torch version, shape and commit; its speedups are paired within its own rounds, those of tainted
-runs left out. Panels share the model and the shape that most of them have; what has another one is
-left out and named.
+The gallery reads the submissions in results/ and the local results file. Each panel is one device
+with one torch version, shape and commit; its speedups are paired within its own clean rounds. All
+panels have the most common model and shape; the rest are left out and named.
 """
 
 import numpy as np
@@ -19,10 +18,10 @@ from Utils.share import submission
 
 
 def collect(results_file=None, folder=None):
-    """The panels to draw, and sentences on what was left out: ([{device, shape, described,
+    """Return the panels to draw and sentences on the results left out: ([{device, shape, described,
     lines}], [sentence]). lines: of `summary.summarize`, without tainted runs.
 
-    folder: of the submissions. Raises UserError where there is nothing to draw.
+    folder: of the submissions. Raises UserError if there is nothing to draw.
     """
     folder = submission.COLLECTION if folder is None else folder
     paths = sorted(folder.glob("*/*/results.csv"))
@@ -43,20 +42,19 @@ def collect(results_file=None, folder=None):
         if panel is None:
             left_out.append(f"{path}: no clean timings of {BASELINE}")
         elif any(panel["described"] == other["described"] for other in panels):
-            left_out.append(f"{path}: the same results as another's")
+            left_out.append(f"{path}: a copy of other results")
         else:
             panels.append(panel)
     if not panels:
-        nothing = f"no results to draw in {folder} or {results_file}; make all writes some"
-        raise UserError("; ".join(left_out) or nothing)
+        missing = f"no results to draw in {folder} or {results_file}; make all measures some"
+        raise UserError("; ".join(left_out) or missing)
     shapes = [panel["shape"] for panel in panels]
     common = max(shapes, key=lambda shape: (shapes.count(shape), shapes[::-1].index(shape) == 0))
-    for panel in panels:
-        if panel["shape"] != common:
-            left_out.append(
-                f"{panel['device']}: {_shape(panel['shape'])}, where the others are "
-                f"{_shape(common)}, which is no comparison"
-            )
+    left_out += [
+        f"{panel['device']}: {_shape(panel['shape'])} is not comparable with {_shape(common)}"
+        for panel in panels
+        if panel["shape"] != common
+    ]
     return [panel for panel in panels if panel["shape"] == common], left_out
 
 

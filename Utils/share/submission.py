@@ -1,13 +1,12 @@
-"""Results to share: one file with rows, records, charts and a manifest, and nobody's name in it.
+"""Results to share: one file with rows, records, charts and a manifest, without personal names.
 
-    python -m Utils.commands.submit make [FILE]   the newest run's rows and what belongs to them
-    python -m Utils.commands.submit check FILE    whether it is whole, in one line
-    python -m Utils.commands.submit add FILE      unpacks it to results/<device>/<name>/
+    python -m Utils.commands.submit make [FILE]   write the newest run's rows, records and charts
+    python -m Utils.commands.submit check FILE    check that a submission is complete
+    python -m Utils.commands.submit add FILE      unpack it to results/<device>/<name>/
 
-Home folders, the user's name and the host's are replaced by <home>, <user> and <host> in every text
-before anything is written, charts included, as these are drawn from the replaced rows. A file that
-comes from somewhere else is read as what it is, a stranger's: nothing is unpacked before all of its
-names, sizes and contents have been looked at.
+Home folders, user name and host name are replaced by <home>, <user> and <host> in every text before
+anything is written; charts are drawn from the replaced rows. A file from elsewhere is untrusted:
+nothing is unpacked before all of its names, sizes and contents have been checked.
 """
 
 import getpass
@@ -40,14 +39,14 @@ MEMBER = re.compile(
 NEEDED = ("manifest.json", "results.csv")
 MAX_MEMBERS, MAX_MIB = 5000, 64  # unpacked, all together
 CLEAN_ROUNDS = 2  # of every technique with timings: the fewest that give an interval
-ANYBODY = {"root", "user", "admin", "ubuntu", "localhost"}  # names that tell nothing
+ANYBODY = {"root", "user", "admin", "ubuntu", "localhost"}  # names that identify no one
 UNREADABLE = (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, ValueError)
 FIXED = ("run_id", "status", "phase", "model", "device", "torch", "commit")  # never free text
 FACTS = ("device", "torch", "model", "batch_size", "seq_len", "dataset", "commit", "rounds")
 
 
 def identity():
-    """What tells who and where this is: a list of (text, what to put in its place), paths first."""
+    """Return the texts that identify user and host: a list of (text, replacement), paths first."""
     homes = {str(Path.home()), os.environ.get("HOME", "")}
     users = {os.environ.get(name, "") for name in ("USER", "LOGNAME", "USERNAME", "SUDO_USER")}
     with suppress(OSError, KeyError):
@@ -55,16 +54,16 @@ def identity():
     users |= {Path(home).name for home in homes if home}
     hosts = {platform.node(), socket.gethostname(), os.environ.get("HOSTNAME", "")}
     hosts |= {host.partition(".")[0] for host in hosts}
-    found = [(home, "<home>") for home in sorted(homes, key=len, reverse=True) if len(home) > 1]
+    pairs = [(home, "<home>") for home in sorted(homes, key=len, reverse=True) if len(home) > 1]
     for names, mark in ((hosts, "<host>"), (users, "<user>")):
         known = (name for name in names if len(name) > 2 and name.lower() not in ANYBODY)
-        found += [(name, mark) for name in sorted(known, key=len, reverse=True)]
-    return found
+        pairs += [(name, mark) for name in sorted(known, key=len, reverse=True)]
+    return pairs
 
 
 def scrub(value, names):
-    """The value with all texts in it, keys aside, free of names: those of `identity`, whole words
-    in any case, and the home folders of others."""
+    """Return the value with names replaced in all of its texts, keys aside: those of `identity`, as
+    whole words in any case, and all home folders."""
     if isinstance(value, dict):
         return {key: scrub(item, names) for key, item in value.items()}
     if isinstance(value, list):
@@ -78,10 +77,10 @@ def scrub(value, names):
 
 
 def make(path, results_file, device_name=None):
-    """Writes the newest run's group of rows, or that device's, to a zip. Returns its path and the
-    sentence on what was left out. Raises UserError.
+    """Write the newest run's group of rows, or that device's, to a zip. Return its path and the
+    sentence on the rows left out. Raises UserError.
 
-    path: None names it by device and date.
+    path: None for a name from device and date.
     """
     rows, left_out = selection.select(results.read(results_file), device_name, with_variants=True)
     chosen, names = {*rows.run_id}, identity()
@@ -108,9 +107,9 @@ def make(path, results_file, device_name=None):
 
 
 def describe(folder):
-    """The manifest of an unpacked submission, from its rows and records: a dict of FACTS, format,
-    date of the newest run, techniques, runs, grade ("clean", or how many runs are tainted) and the
-    versions of what ran."""
+    """Return the manifest of an unpacked submission, from its rows and records: a dict of FACTS,
+    format, date of the newest run, techniques, runs, grade ("clean" or "tainted in 1 of 4 runs")
+    and versions."""
     rows = results.read(folder / "results.csv")
     records = results.records(folder / "results.csv", rows.run_id.unique())
     first, timed = rows.iloc[0], rows[rows.status == "ok"]
@@ -136,7 +135,7 @@ def describe(folder):
 
 
 def draw(folder):
-    """Draws the charts of its rows into the folder. Raises UserError."""
+    """Draw the charts of a folder's rows into it. Raises UserError."""
     command = [sys.executable, str(paths.ROOT / "plot_results.py"), "--results-file", "results.csv"]
     done = subprocess.run(
         command, cwd=folder, env=paths.environment(), capture_output=True, text=True
@@ -146,7 +145,7 @@ def draw(folder):
 
 
 def _pack(folder, path):
-    """Zips what belongs to a submission. The zip's own fields say nothing of this machine."""
+    """Zip the files of a submission. The zip's own fields hold nothing about this machine."""
     try:
         with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as pack:
             for file in sorted(folder.rglob("*")):
@@ -162,85 +161,84 @@ def _slug(text):
 
 
 def unpack(path, folder):
-    """Writes a stranger's file into the folder, once everything in it has been looked at. Raises
-    UserError where it is no submission."""
-    found = {}
+    """Unpack an untrusted file into the folder, after all of it has been checked. Raises UserError
+    if it is no submission."""
+    contents = {}
     try:
         with zipfile.ZipFile(path) as pack:
             members = pack.infolist()
             if len(members) > MAX_MEMBERS:
-                raise UserError(f"{path}: has {len(members)} members; a submission has fewer")
+                raise UserError(f"{path}: {len(members)} files; at most {MAX_MEMBERS} are allowed")
             left = MAX_MIB * 2**20
             for member in members:
                 kind = stat.S_IFMT(member.external_attr >> 16)
                 if not MEMBER.fullmatch(member.filename) or kind not in (0, stat.S_IFREG):
                     name = repr(member.filename[:80])
-                    raise UserError(f"{path}: {name} has no place in a submission")
-                if member.filename in found:
+                    raise UserError(f"{path}: {name} is not allowed in a submission")
+                if member.filename in contents:
                     raise UserError(f"{path}: has {member.filename} twice")
-                with pack.open(member) as file:  # what it says of its size need not be true
-                    found[member.filename] = file.read(left + 1)
-                left -= len(found[member.filename])
+                with pack.open(member) as file:  # the size in its header may be false
+                    contents[member.filename] = file.read(left + 1)
+                left -= len(contents[member.filename])
                 if left < 0:
-                    raise UserError(f"{path}: is larger than {MAX_MIB} MiB unpacked")
+                    raise UserError(f"{path}: larger than {MAX_MIB} MiB unpacked")
     except OSError as error:
         raise UserError(f"{path}: {error.strerror or 'cannot be read'}") from None
     except UNREADABLE:
-        raise UserError(f"{path}: is no zip, or a damaged or an encrypted one") from None
-    if missing := [name for name in NEEDED if name not in found]:
-        raise UserError(f"{path}: lacks {' and '.join(missing)}, so it is no submission")
-    for name, data in found.items():
+        raise UserError(f"{path}: not a zip file, or damaged or encrypted") from None
+    if missing := [name for name in NEEDED if name not in contents]:
+        raise UserError(f"{path}: no submission; it lacks {' and '.join(missing)}")
+    for name, data in contents.items():
         file = Path(folder) / name
         file.parent.mkdir(exist_ok=True)
         file.write_bytes(data)
 
 
 def problems(folder):
-    """Yield what an unpacked submission lacks, in phrases. Raises UserError where its rows cannot
-    be read."""
+    """Yield the problems of an unpacked submission. Raises UserError if its rows cannot be read."""
     rows = results.read(folder / "results.csv")
     for name in ("run_id", "base", "technique", "unit", "model", "torch", "commit"):
         for text in rows[name].unique():
             if not re.fullmatch(r"[\w.+-]{1,200}", text):
-                yield f"{name} {text[:40]!r} is no such name"
+                yield f"{name} {text[:40]!r} is not valid"
     for name in ("device", "dataset"):
         for text in rows[name].unique():
             if not text or not text.isprintable() or len(text) > 200:
-                yield f"{name} {text[:40]!r} is no such name"
+                yield f"{name} {text[:40]!r} is not valid"
     groups = selection.groups(rows)
     if len(groups) > 1:
-        yield f"rows of {len(groups)} devices, versions, shapes or commits; one is asked for"
+        yield f"rows of {len(groups)} devices, versions, shapes or commits; only one is allowed"
     try:
         manifest = json.loads((folder / "manifest.json").read_text())
-        said = {name: manifest[name] for name in (*FACTS, "format", "grade")}
+        stated = {name: manifest[name] for name in (*FACTS, "format", "grade")}
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        yield "no manifest that can be read"
+        yield "its manifest cannot be read"
         return
-    is_so = describe(folder)
-    for name, value in said.items():
-        if value != is_so[name]:
-            yield f"its manifest says {name} {str(value)[:40]!r}, its rows {is_so[name]!r}"
-    if "dirty" in is_so["commit"] or not is_so["commit"]:
-        yield f"measured with code of no commit ({is_so['commit'] or 'unknown'})"
+    actual = describe(folder)
+    for name, value in stated.items():
+        if value != actual[name]:
+            yield f"its manifest says {name} {str(value)[:40]!r}, its rows {actual[name]!r}"
+    if "dirty" in actual["commit"] or not actual["commit"]:
+        yield f"measured with uncommitted code ({actual['commit'] or 'commit unknown'})"
     timed = rows[rows.status == "ok"]
     if not timed.step_ms.gt(0).all():
-        yield "steps that took no time"
+        yield "step times of 0"
         return
     if BASELINE not in set(timed.technique):
         yield f"no timings of {BASELINE}"
     records = results.records(folder / "results.csv", rows.run_id.unique())
-    whole = [
+    complete = {
         run_id
         for run_id, record in records.items()
         if isinstance(record.get("versions"), dict) and isinstance(record.get("quality"), dict)
-    ]
-    if lacking := {*timed.run_id} - {*whole}:
+    }
+    if lacking := {*timed.run_id} - complete:
         yield f"no record with versions and quality of {len(lacking)} runs"
         return
     try:
         summarize(rows, records)
     except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError):
-        yield "records that make no sense"
+        yield "its records are malformed"
     clean = timed[timed.grade == "clean"].groupby("technique")["round"].nunique()
     few = [name for name in timed.technique.unique() if clean.get(name, 0) < CLEAN_ROUNDS]
     if few:
@@ -249,24 +247,24 @@ def problems(folder):
         yield "no chart of speedups"
     for chart in (folder / "plots").glob("*.png"):
         if not chart.read_bytes().startswith(b"\x89PNG\r\n\x1a\n"):
-            yield f"{chart.name} is no PNG"
+            yield f"{chart.name} is not a PNG"
 
 
 def check(path):
-    """Raises UserError where the file is no submission, or not a whole one."""
+    """Return the manifest of a complete submission. Raises UserError if it is not complete."""
     with tempfile.TemporaryDirectory() as folder:
         unpack(path, folder)
         try:
-            lacks = [*problems(Path(folder))]
-        except UserError as error:  # its remedy is for a file of one's own
+            reasons = [*problems(Path(folder))]
+        except UserError as error:  # its remedy applies to the user's own results file
             raise UserError(f"{path}: {error.message.replace(f'{folder}/', '')}") from None
-        if lacks:
-            raise UserError(f"{path}: {'; '.join(lacks[:5])}")
+        if reasons:
+            raise UserError(f"{path}: {'; '.join(reasons[:5])}")
         return json.loads((Path(folder) / "manifest.json").read_text())
 
 
 def add(path):
-    """Unpacks a whole submission into the collection. Returns the folder. Raises UserError."""
+    """Unpack a complete submission into the collection. Return its folder. Raises UserError."""
     manifest = check(path)
     folder = COLLECTION / _slug(manifest["device"]) / _slug(Path(path).stem)
     try:
