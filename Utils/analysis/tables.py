@@ -201,8 +201,7 @@ def _caption(rows, summary):
 
 
 def over_parents(summary):
-    """Return a list of one sentence, the techniques by verdict over the parent; [] without verdicts."""
-    verdicts."""
+    """Return [sentence] with the techniques by verdict over the parent; [] without verdicts."""
     lists = []
     for verdict in ("faster", "slower", "no detectable difference"):
         ratios = summary.parent_speedup[summary.parent_verdict == verdict]
