@@ -133,7 +133,7 @@ def test_large_memory_is_in_gib(draw):
     assert "memory (GiB)" in text and "5.00" in text and "0.88" in text
 
 
-@pytest.mark.parametrize(("floor_ms", "shown"), [(50, "8.0x "), (8, "50.0x, off to the right")])
+@pytest.mark.parametrize(("floor_ms", "shown"), [(50, "8.0x "), (8, "50.0x, beyond the axis")])
 def test_the_modelled_floor_stands_in_the_speedup_chart(floor_ms, shown, draw, tmp_path):
     limits = {"flops_per_token": 1, "precision": "float32", "datasheet_tflops": None}
     limits |= {"ceilings": None, "floor_ms": floor_ms}

@@ -13,8 +13,8 @@ TICKS = (0.2, 0.25, 0.3, 0.4, 0.5, 0.7, 1, 1.5, 2, 3, 4, 6, 8)
 
 
 def draw(rows, lines, whole):
-    """Draw what each technique is worth in each of WAYS: points with their intervals."""
-    title = f"What each technique is worth: alone, in the ladder, and in {whole}"
+    """Draw the speedup of each technique in each of WAYS, points with intervals."""
+    title = f"Ablation: speedup of each technique alone, in the ladder, and in {whole}"
     figure, axes = style.figure(2 + 0.62 * len(lines), title, selection.describe(rows))
     intervals = lines[[f"{way}_low" for way in WAYS]].notna().any(axis=None)
     for offset, way in zip((-0.22, 0, 0.22), WAYS, strict=True):
@@ -36,6 +36,6 @@ def draw(rows, lines, whole):
     style.ratio_ticks(axes, TICKS)
     style.name_rows(axes, lines.index, top=-0.5)
     spread = "line: 95% interval over rounds" if intervals else NO_INTERVAL
-    axes.set_xlabel(f"step time without it / with it (x)\n{spread}")
+    axes.set_xlabel(f"step time without / with the technique (x)\n{spread}")
     axes.legend(**style.BESIDE)
     return figure

@@ -13,11 +13,11 @@ def draw(a, b):
     """Draw the speedup of B over A (Sides), a point a technique with its interval, the verdict
     beside it, and what either side costs in memory and loss."""
     ratios = compare.compare(a, b)
-    title = "How many times as fast B is as A"
+    title = "Speedup of B over A"
     figure, axes = style.figure(2.3 + 0.5 * len(ratios), title, str(a), str(b))
     figure.subplots_adjust(right=0.66)  # the columns of words and numbers need room
     left = np.nanmin([1, *ratios.speedup, *ratios.speedup_low])
-    # One interval from two rounds each can be many times as wide as all there is to see.
+    # An interval from two rounds can be many times as wide as all the rest.
     most = np.nanmax([1, *ratios.speedup])
     right = min(3 * most, np.nanmax([most, *ratios.speedup_high]))
     width = max(right - left, 0.1)

@@ -13,8 +13,8 @@ from Utils.base.text import number, short
 from Utils.draw import svg
 
 RECIPES = {
-    "fastest": "The fewest techniques that cannot be told from the fastest",
-    "least_memory": "The least memory, near the best speed",
+    "fastest": "Fewest techniques statistically indistinguishable from the fastest",
+    "least_memory": "Least memory near the best speed",
 }
 
 
@@ -61,21 +61,21 @@ def recipes(rows, records):
     entries = [
         {
             "title": title,
-            "name": one["name"],
-            "kind": "a forecast, not measured" if one["forecast"] else "measured",
-            "speedup": tables.ratio_text(one["speedup"]),
-            "to_best": tables.ratio_text(one["to_best"])
-            if one["name"] != found["best"]["name"]
+            "name": entry["name"],
+            "kind": "a forecast, not measured" if entry["forecast"] else "measured",
+            "speedup": tables.ratio_text(entry["speedup"]),
+            "to_best": tables.ratio_text(entry["to_best"])
+            if entry["name"] != found["best"]["name"]
             else "",
             "best": found["best"]["name"],
-            "memory": number(one["peak_mib"], ",.0f"),
-            "loss": "; ".join(filter(None, [one["loss"], one["parity"]])),
-            "why": {"switch on": list(one["evidence"]), "why": [*one["evidence"].values()]},
-            "why_not": {"leave out": list(one["left_out"]), "why": [*one["left_out"].values()]},
-            "lines": recipe_code.lines_of(one["techniques"], one["batch"]),
-            "script": recipe_code.script(one, found["described"]),
+            "memory": number(entry["peak_mib"], ",.0f"),
+            "loss": "; ".join(filter(None, [entry["loss"], entry["parity"]])),
+            "why": {"switch on": [*entry["evidence"]], "why": [*entry["evidence"].values()]},
+            "why_not": {"leave out": [*entry["left_out"]], "why": [*entry["left_out"].values()]},
+            "lines": recipe_code.lines_of(entry["techniques"], entry["batch"]),
+            "script": recipe_code.script(entry, found["described"]),
         }
         for key, title in RECIPES.items()
-        if (one := found.get(key))
+        if (entry := found.get(key))
     ]
     return {"said": found["says"], "entries": entries} if entries else {}

@@ -26,34 +26,34 @@ CLASSES = {"+": "added", "-": "removed", "@": "place"}  # of a diff's lines
 
 
 def quality(rows, lines, records):
-    """Return how far the runs of each technique can be trusted: columns of texts by title."""
-    found = []
+    """Return the quality of each technique's runs, columns of texts by title."""
+    texts = []
     for name in lines.index:
-        own = rows[rows.technique == name].drop_duplicates("run_id")
-        facts = [records.get(run_id, {}).get("quality") or {} for run_id in own.run_id]
-        reasons = {" and ".join(one["reasons"]): None for one in facts if one.get("reasons")}
-        clean, tainted = ((own.grade == grade).sum() for grade in results.GRADES)
-        found.append(
+        runs = rows[rows.technique == name].drop_duplicates("run_id")
+        facts = [records.get(run_id, {}).get("quality") or {} for run_id in runs.run_id]
+        reasons = {" and ".join(run["reasons"]): None for run in facts if run.get("reasons")}
+        clean, tainted = ((runs.grade == grade).sum() for grade in results.GRADES)
+        texts.append(
             {
                 "technique": name,
-                "runs": str(len(own)),
+                "runs": str(len(runs)),
                 "clean": str(clean) if clean or tainted else "",
                 "tainted": str(tainted) if clean or tainted else "",
                 "why": short("; ".join(reasons)),
                 **{title: _most(facts, *reading) for title, reading in READINGS.items()},
             }
         )
-    return {key: [line[key] for line in found] for key in found[0]}
+    return {key: [line[key] for line in texts] for key in texts[0]}
 
 
 def _most(facts, key, form):
     """Return the known value that is farthest from 0, as text."""
-    values = [one[key] for one in facts if isinstance(one.get(key), (int, float))]
+    values = [run[key] for run in facts if isinstance(run.get(key), (int, float))]
     return number(max(values, key=abs), form) if values else ""
 
 
 def environment(path, records):
-    """Return what the runs ran on, (name, value) pairs, and the reports of torch's collect_env."""
+    """Return the environment of the runs, (name, value) pairs, and torch's collect_env reports."""
     found, reports = {}, {}
     for record in records.values():
         facts = {"platform": record.get("platform"), "threads": record.get("threads")}
@@ -73,7 +73,7 @@ def environment(path, records):
 
 
 def repeat(rows, records):
-    """Return the commands that make these results again."""
+    """Return the commands that reproduce these results."""
     ok, settled = rows[rows.status == "ok"], [r.get("settings") or {} for r in records.values()]
     names = set(rows.technique)
     first = rows.iloc[0]

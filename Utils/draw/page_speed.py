@@ -33,7 +33,7 @@ def headline(lines):
     certain = fair[fair.verdict == "faster"]
     chosen = certain if len(certain) else fair[fair.verdict == NO_INTERVAL]
     if chosen.empty:
-        return {"why": "Nothing here is faster than the baseline beyond chance", "remedy": ""}
+        return {"why": "No technique is significantly faster than the baseline", "remedy": ""}
     best, baseline = lines.loc[chosen.speedup.idxmax()], lines.loc[BASELINE]
     others = lines[(lines.speedup > best.speedup) & ~lines.index.isin(certain.index)]
     return {
@@ -55,7 +55,7 @@ def headline(lines):
 def _unfair(line):
     """Return why a technique that is faster is not in the headline."""
     if not np.isnan(line.own_batch):
-        return "with a batch of its own"
+        return "another batch size"
     if line.loss_verdict in WORSE:
         return f"its loss: {line.loss_verdict}"
     return line.verdict if line.parity in SAME else line.parity

@@ -1,4 +1,4 @@
-"""The chart of where the time of a step goes."""
+"""The chart of a step's time by kind of work."""
 
 import seaborn as sns
 
@@ -15,7 +15,7 @@ def draw(summaries, kinds):
     colours = dict(zip(kinds, sns.color_palette("Set2", 8), strict=False))
     colours |= {"copies": "0.45", "communication": "0.25", "other": "0.1", "idle": "0.88"}
     measured = [summary for summary in summaries if summary["status"] == "ok"]
-    title = "Where the time of a step goes"
+    title = "Step time by kind of work"
     height = 1.8 + 0.5 * len(summaries)
     figure, axes = style.figure(height, title, *(map(_described, measured[:1])))
     widths = [_per_batch(summary) * summary["profile"]["mean_step_ms"] for summary in measured]
@@ -40,7 +40,7 @@ def draw(summaries, kinds):
     if measured:
         axes.legend(**style.BESIDE)
     axes.set_xlim(0, widest * 1.12)
-    axes.set_xlabel("ms a step under the profiler, which slows it; idle: nothing is computed")
+    axes.set_xlabel("ms per step under the profiler, which slows it; idle: nothing is computed")
     missing = [summary["status"] != "ok" for summary in summaries]
     style.name_rows(axes, [_name(summary) for summary in summaries], missing)
     return figure
@@ -59,7 +59,7 @@ def _digits(ms):
 
 
 def _per_batch(summary):
-    """Return the factor that makes a step's times those of as many tokens as the others'."""
+    """Return the factor that scales a step's times to the requested batch."""
     return summary["asked_batch_size"] / summary["batch_size"]
 
 

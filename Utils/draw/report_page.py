@@ -1,9 +1,8 @@
-"""The page of a results file, which needs no server and no network.
+"""The page of a results file. It needs no server and no network.
 
-The figures are those of `summary`, `ablation` and `recipe`; here they are laid out and drawn. Bars
-and lines are SVG in percent of whatever width there is, so one drawing serves a phone, a screen
-and paper. Nothing is ever marked safe: the templates in pages/ escape all that comes from a
-file, and the page's own security policy lets nothing run but the one script whose hash it names.
+Its figures come from `summary`, `ablation` and `recipe`. Bars and lines are SVG in percent of the
+available width, so one drawing serves a phone, a screen and paper. The templates in pages/ escape
+all text from files, and the page's security policy allows only the script whose hash it names.
 """
 
 import numpy as np
@@ -14,7 +13,7 @@ from Utils.base import ladder, results
 from Utils.base.text import LONGEST
 from Utils.draw import page, page_diagnosis, page_runs, page_speed, svg
 
-MOST_TECHNIQUES = 100  # on one page: more rows than that are no ladder but a mistake
+MOST_TECHNIQUES = 100  # on one page
 
 
 def report(path, device_name="", price=None):

@@ -5,25 +5,25 @@ from Utils.draw import style
 from Utils.draw.style import GREY
 
 COLOURS = {"strong": "C0", "weak": "C1"}
-ASIDE = {"strong": (8, -14), "weak": (-8, 10)}  # points, of what stands beside one of its points
+OFFSETS = {"strong": (8, -14), "weak": (-8, 10)}  # points, of the text beside a marker
 
 
 def draw(efficiencies, described):
     """Draw tokens per second over those of the fewest processes, a line a kind, and the ideal."""
-    figure, axes = style.figure(5.5, "What more processes bring", described)
+    figure, axes = style.figure(5.5, "Strong and weak scaling", described)
     counts = sorted(efficiencies.processes.unique())
     ideal = [n / counts[0] for n in counts]
     axes.plot(counts, ideal, color=GREY, linestyle="--", label="ideal")
-    for kind, what in KINDS.items():
-        own = efficiencies[efficiencies.scaling == kind]
-        if own.empty:
+    for kind, batch in KINDS.items():
+        lines = efficiencies[efficiencies.scaling == kind]
+        if lines.empty:
             continue
-        errors = [own.speedup - own.speedup_low, own.speedup_high - own.speedup]
+        errors = [lines.speedup - lines.speedup_low, lines.speedup_high - lines.speedup]
         errors = [side.fillna(0.0) for side in errors]
-        how = {"color": COLOURS[kind], "marker": "o", "capsize": 4, "label": f"{kind}: {what}"}
-        axes.errorbar(own.processes, own.speedup, yerr=errors, **how)
-        for line in own.iloc[1:].itertuples():
-            x, y = ASIDE[kind]
+        how = {"color": COLOURS[kind], "marker": "o", "capsize": 4, "label": f"{kind}: {batch}"}
+        axes.errorbar(lines.processes, lines.speedup, yerr=errors, **how)
+        for line in lines.iloc[1:].itertuples():
+            x, y = OFFSETS[kind]
             where = {"xytext": (x, y), "textcoords": "offset points"}
             where["ha"] = "left" if x > 0 else "right"
             place, how = (line.processes, line.speedup), {"color": COLOURS[kind], **where}
@@ -31,7 +31,7 @@ def draw(efficiencies, described):
     axes.set_xticks(counts)
     axes.set_xlim(counts[0] - 0.1 * counts[-1], counts[-1] * 1.1)
     axes.set_ylim(0, 1.4 * ideal[-1])  # an interval of few rounds can be longer than the chart
-    axes.set_xlabel("processes (beside each point: its efficiency; bars: 95% over rounds)")
-    axes.set_ylabel("tokens per second, over the fewest processes'")
+    axes.set_xlabel("processes (percent: efficiency; error bars: 95% interval over rounds)")
+    axes.set_ylabel("tokens per second over those of the fewest processes")
     axes.legend(loc="upper left", frameon=False)
     return figure

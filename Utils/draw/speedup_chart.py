@@ -17,8 +17,8 @@ FARTHEST = 4  # times the longest bar that the axis is stretched to show it
 COLUMNS = (  # right of the bars: place, its alignment, heading
     (1.13, "right", "peak memory\n(MiB)"),
     (1.22, "right", "loss\n(nats)"),
-    (1.25, "left", "time against\nthe parent's"),
-    (1.43, "left", "what it\ncomputes"),
+    (1.25, "left", "verdict\nover parent"),
+    (1.43, "left", "parity"),
 )
 
 
@@ -85,7 +85,7 @@ def _draw_floor(axes, floor, widest):
     if np.isnan(floor):
         return widest
     if floor > FARTHEST * widest:
-        note = f"modelled floor: {floor:.1f}x, off to the right"
+        note = f"modelled floor: {floor:.1f}x, beyond the axis"
         axes.text(0.99, 0.01, note, transform=axes.transAxes, ha="right", color=FLOOR)
         return widest
     axes.axvline(floor, color=FLOOR, linestyle="--", linewidth=1.2, zorder=1)

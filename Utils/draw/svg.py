@@ -1,8 +1,8 @@
-"""Places of bars, lines and dots, in percent of the room there is.
+"""Coordinates of bars, lines and dots, in percent of the available width.
 
-The templates in pages/ make SVG of it: bars with intervals, stacked bars, lines with bands, a
-heatmap, dots. All of it is plain values and texts, so that the templates escape what came from a
-file. What is no finite number is left out.
+The templates in pages/ turn them into SVG: bars with intervals, stacked bars, lines with bands, a
+heatmap, dots. They are plain values and texts, which the templates escape. Values that are not
+finite are left out.
 """
 
 import json
