@@ -95,10 +95,10 @@ def test_the_ladder_shows_what_was_planted(page):
     assert line["over baseline"] == "1.60x 1.60-1.60 faster"  # 400 / 250, in either round
     assert line["over parent"] == "0.80x 0.80-0.80 slower"  # 200 / 250
     assert line["tokens/s"] == "975"  # 4 x 64 in 262.5 ms
-    assert line["loss - baseline's"] == "-0.1000 -0.1000 to -0.1000 better"
+    assert line["loss difference"] == "-0.1000 -0.1000 to -0.1000 better"
     assert (line["peak memory (MiB)"], line["loss"], line["quality"]) == ("900", "4.900", "clean")
-    assert line["what it computes"] == "model changed"
-    assert shown["tensorFloat32"]["what it computes"] == "exact"
+    assert line["parity"] == "model changed"
+    assert shown["tensorFloat32"]["parity"] == "exact"
     assert "4x64 tokens a step, stdlib, 2 rounds, commit abc1234" in page.text
 
 

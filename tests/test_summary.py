@@ -250,13 +250,13 @@ def test_the_table_carries_status_reason_memory_and_loss(read):
         "speedup over parent": "",
         "peak memory (MiB)": "900",
         "loss": "4.250",
-        "loss - baseline's": "",
-        "what it computes": "",
+        "loss difference": "",
+        "parity": "",
         "quality": "clean",
         "note": "",
     }
-    assert cells["tensorFloat32"]["loss - baseline's"] == "+0.7500"
-    assert cells["tensorFloat32"]["what it computes"] == "model changed"
+    assert cells["tensorFloat32"]["loss difference"] == "+0.7500"
+    assert cells["tensorFloat32"]["parity"] == "model changed"
     assert cells["tensorFloat32"]["note"] == "TF32: no effect expected on this device"
     assert cells["brainFloat16"]["note"] == ""  # its parent says so already
     said = {name: text for name, text in cells["8bit_optimizer"].items() if text}
@@ -370,7 +370,7 @@ def test_memory_limits_and_cost_come_from_the_records(read):
     text = tables.table(rows, records=records, price=2.5)
     memory = cells_of(text, "Peak memory by kind")["no_optimization"]
     assert memory["optimizer state (MiB)"] == "950" and memory["peak (GiB)"] == "0.88"
-    assert "held by torch (MiB)" not in memory
+    assert "reserved by torch (MiB)" not in memory
     limits = cells_of(text, "Distance from the limit")["no_optimization"]
     assert limits["of the measured ceiling"] == "200%" and limits["headroom"] == "4.0x"
     cost = cells_of(text, "Cost of 10^9 tokens")["no_optimization"]

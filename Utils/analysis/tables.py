@@ -100,7 +100,7 @@ def table(rows, left_out="", records=None, price=None):
         *over_parents(summary),
         *([left_out] if left_out else []),
         *_section("Peak memory by kind", memory, measured, "weights (MiB)"),
-        *_section("Distance from the limit", limits, measured, "products in"),
+        *_section("Distance from the limit", limits, measured, "matmul precision"),
         *_section("Cost of 10^9 tokens", cost, measured),
     ]
     return "\n\n".join(sections)
@@ -125,8 +125,8 @@ def columns(summary, price=None):
         "over baseline": [ratio_text(line) for line in lines],
         "peak memory (MiB)": column("peak_memory_mib", ",.0f"),
         "loss": column("loss", ".3f"),
-        "loss - baseline's": [loss_text(line) for line in lines],
-        "what it computes": [cell(parity) for parity in summary.parity],
+        "loss difference": [loss_text(line) for line in lines],
+        "parity": [cell(parity) for parity in summary.parity],
         "quality": [cell(grade_text(line)) for line in lines],
         "note": own_notes(summary),
     }
@@ -138,7 +138,7 @@ def columns(summary, price=None):
         },
         "peak (MiB)": column("peak_memory_mib", ",.0f"),
         "peak (GiB)": column("peak_memory_mib", ".2f", 1 / 1024),
-        "held by torch (MiB)": column("reserved_mib", ",.0f"),
+        "reserved by torch (MiB)": column("reserved_mib", ",.0f"),
         "used on the device (MiB)": column("device_mib", ",.0f"),
     }
     limits = {
@@ -146,7 +146,7 @@ def columns(summary, price=None):
         "first step (s)": column("first_step_s", ".1f"),
         "compiled": _compiled(summary),
         "breaks even after": [break_even_text(line) for line in lines],
-        "products in": [cell(precision) for precision in summary.precision],
+        "matmul precision": [cell(precision) for precision in summary.precision],
         "TFLOP/s": column("tflops", ",.3g"),
         "of the measured ceiling": column("ceiling_share", ".0%"),
         "MFU (of the datasheet)": column("mfu", ".0%"),
@@ -183,7 +183,7 @@ def _only(columns, kept):
 
 def _shown(columns):
     """Columns of texts as a table, without those that have no text at all, notes aside."""
-    words = ("technique", "status", "note", "what it computes", "quality", "compiled")
+    words = ("technique", "status", "note", "parity", "quality", "compiled")
     known = {name: texts for name, texts in columns.items() if any(texts) or name == "note"}
     return markdown(known, words)
 

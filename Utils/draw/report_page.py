@@ -41,7 +41,7 @@ def report(path, device_name="", price=None):
         "profile": (page_diagnosis.profile(path, rows), "make profile T=all"),
         "ablation": (page_diagnosis.worth(with_variants), "make ablate"),
         "recipe": (page_diagnosis.recipes(with_variants, all_records), "make recipe"),
-        "limits": (page.table(limits, timed, "products in"), "make ceilings all"),
+        "limits": (page.table(limits, timed, "matmul precision"), "make ceilings all"),
         "environment": (facts, "make all"),
     }
     return page.render(
