@@ -74,7 +74,7 @@ def test_one_probe_that_fails_takes_no_other_with_it():
 
     assert findings.ask(broken_part, None) == [
         Finding("a", "first"),
-        Finding("broken part", "could not be asked: RuntimeError: many", "note"),
+        Finding("broken part", "check failed: RuntimeError: many", "note"),
     ]
 
 

@@ -456,7 +456,7 @@ def test_copies_reads_and_what_is_kept_are_found(profiled, capsys):
     )
     found, lines = ran.summary["profile"], ran.summary["advice"]
     assert share(ran.summary, "copies") > 0.25
-    assert any("copies tensors, most of it aten::c" in line for line in lines)
+    assert any("copies tensors, mostly aten::c" in line for line in lines)
     assert found["reads"] == 2 and any("reads 2 values" in line for line in lines)
     assert found["memory"]["growth_mib"] == pytest.approx(64 * 50257 * 4 / 2**20, rel=0.01)
     assert lines[0].startswith("memory grows by 12.27 MiB a step")
@@ -599,7 +599,7 @@ def gpu(capability=(9, 0)):
     "facts, words",
     [
         ({"idle_data": 41}, "41% of the step waits for data: prefetching_loader or data_on_device"),
-        ({"gap_ms": 30, "idle_python": 30}, "30.0 ms of the step (30%) pass in one stretch"),
+        ({"gap_ms": 30, "idle_python": 30}, "30.0 ms of the step (30%) are one gap outside torch"),
         ({"idle_dispatch": 30}, "30% of the step Python and dispatch compute nothing: "),
         ({"optimizer": 40}, "40% of the step is the optimizer: fused_optimizer"),
         ({"normalization_softmax": 30}, "30% of the step is attention's softmax: flash_attention"),
@@ -610,10 +610,10 @@ def gpu(capability=(9, 0)):
         ),
         ({"elementwise": 30}, "30% of the step is element-wise: torch_compile"),
         ({"copies_transfers": 30}, "between host and device: data_on_device or prefetching_loader"),
-        ({"copies_on_the_device": 30}, "most of it aten::copy_ 8x8 (5.0 ms): torch_compile"),
+        ({"copies_on_the_device": 30}, "mostly aten::copy_ 8x8 (5.0 ms): torch_compile"),
         ({"copies_embedding": 30}, "30% of the step moves rows of the embedding"),
         ({"communication": 30}, "30% of the step is communication"),
-        ({"reads": 3}, "the host reads 3 values of tensors in a step"),
+        ({"reads": 3}, "the host reads 3 tensor values per step"),
         ({"grows": True}, "memory grows by 3.00 MiB a step"),
     ],
     ids=lambda facts: next(iter(facts)) if isinstance(facts, dict) else "",
@@ -638,7 +638,7 @@ def test_advice_names_nothing_that_is_there_already_nor_what_cannot_run():
     assert products[1].endswith(", at 85% of their ceiling")
     on_top = advised("flash_attention", needs, gpu(), optimizer=50, elementwise=30)
     assert on_top[0] == "50% of the step is the optimizer: fused_optimizer"
-    assert on_top[1] == ("30% of the step is element-wise; no technique here is left for it")
+    assert on_top[1] == ("30% of the step is element-wise; no technique is left for it")
     assert advised("fused_optimizer", needs, gpu(), optimizer=50)[0].endswith("left for it")
     own = ladder.get("fused_optimizer")
     own = dataclasses.replace(

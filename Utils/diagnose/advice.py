@@ -7,8 +7,7 @@ from Utils.device.checks import CHECKS
 from Utils.device.cpu import CPU
 
 LINES = 5  # at most
-# Kind and parts of it; the share of the step from which on they are worth a line; what then is said
-# of that share; the techniques that address it.
+# Kind and parts of it; the least share of the step that gets a line; the line's text; techniques.
 SHARES = (
     ("idle", ("data",), 0.1, "waits for data", ("prefetching_loader", "data_on_device")),
     (
@@ -23,18 +22,17 @@ SHARES = (
     ("elementwise", (), 0.15, "is element-wise", ("torch_compile",)),
     ("communication", (), 0.1, "is communication", ()),
 )
-COPIES, STRETCH, PRODUCTS = 0.05, 0.1, 0.25  # likewise, of what follows
+COPIES, STRETCH, PRODUCTS = 0.05, 0.1, 0.25  # least shares of further findings
 HOST_OF_GPU, HOST = 0.1, 0.2
-READS = 0.1  # the weight of a needless one where nothing waits for it, as on a CPU
-REACHED = 0.7  # of the ceiling of products; beyond that only another type makes them faster
+READS = 0.1  # the weight of a needless read on a CPU, where nothing waits for it
+REACHED = 0.7  # of the ceiling of products; beyond it only another type makes them faster
 
 
 def advise(summary, technique, needs, device):
-    """At most five lines, what costs most first, each from figures of `breakdown.summarize`.
+    """Return at most five lines from the figures of `breakdown.summarize`, the largest cost first.
 
-    technique: of `ladder`, whose run it was; what it has already is not advised. needs: what it
-        declared. device: of Utils.device; what it cannot do, or what has no effect there, is not
-        advised either.
+    technique: of `ladder`, the one that ran. needs: those that it declared. device: of
+        Utils.device. Techniques that it already has, or without effect there, are not advised.
     """
     findings = sorted(_findings(summary, needs, device), key=lambda finding: -finding[0])
     lines = []
@@ -43,14 +41,14 @@ def advise(summary, technique, needs, device):
         if useful:
             lines.append(f"{figure}: {' or '.join(useful)}")
         elif names:
-            lines.append(f"{figure}; no technique here is left for it")
+            lines.append(f"{figure}; no technique is left for it")
         else:
             lines.append(figure)
-    return lines or ["nothing stands out"]
+    return lines or ["no dominant cost"]
 
 
 def _findings(summary, needs, device):
-    """(how much it weighs, what was found, names of the techniques that address it)."""
+    """Yield (weight, finding, names of the techniques that address it)."""
     kinds, gap, memory = summary["kinds"], summary["gap"], summary["memory"]
     step_ms = summary["mean_step_ms"]
     on_gpu = not isinstance(device, CPU)
@@ -65,12 +63,12 @@ def _findings(summary, needs, device):
             yield weight, f"{weight:.0%} of the step {text}", names
     if memory["grows"]:
         grows = f"memory grows by {memory['growth_mib']:,.2f} MiB a step"
-        yield 2.0, f"{grows}: something that the loop keeps holds on to tensors", ()
+        yield 2.0, f"{grows}: the loop keeps references to tensors", ()
     stretch = gap["ms"] / step_ms
     if stretch > STRETCH:
         text = (
-            f"{gap['ms']:,.1f} ms of the step ({stretch:.0%}) pass in one stretch outside of "
-            f"torch, between {gap['after']} and {gap['before']}; CPU=1 shows in which function"
+            f"{gap['ms']:,.1f} ms of the step ({stretch:.0%}) are one gap outside torch, between "
+            f"{gap['after']} and {gap['before']}; CPU=1 shows the function"
         )
         yield stretch, text, ()
     host = share("idle", "dispatch", "python") - (0 if on_gpu else min(stretch, 1))
@@ -82,15 +80,15 @@ def _findings(summary, needs, device):
         yield host, text, ("torch_compile", "larger_batch")
     if summary["reads"] > 1:
         text = (
-            f"the host reads {summary['reads']:.3g} values of tensors in a step, as by .item(), "
-            "where run.log needs one; on a GPU each read waits for the device"
+            f"the host reads {summary['reads']:.3g} tensor values per step, as with .item(), and "
+            "run.log needs only one; on a GPU each read waits for the device"
         )
         yield max(host * on_gpu, READS), text, ("asynchronous_logging",) if on_gpu else ()
     if (copies := share("copies", "on the device")) > COPIES:
-        moving = (one for one in summary["operators"] if one["kind"] == "copies")
-        most = next((one for one in moving if "embedding" not in one["name"]), None)
-        which = f", most of it {most['name']} ({most['ms']:,.1f} ms)" if most else ""
-        yield copies, f"{copies:.0%} of the step copies tensors{which}", ("torch_compile",)
+        moving = (op for op in summary["operators"] if op["kind"] == "copies")
+        longest = next((op for op in moving if "embedding" not in op["name"]), None)
+        mostly = f", mostly {longest['name']} ({longest['ms']:,.1f} ms)" if longest else ""
+        yield copies, f"{copies:.0%} of the step copies tensors{mostly}", ("torch_compile",)
     if (weight := share("matmul")) > PRODUCTS:
         reached = kinds["matmul"]["ceiling_share"]
         at = f", at {reached:.0%} of their ceiling" if reached is not None else ""
@@ -115,11 +113,11 @@ def _helps(name, technique, needs, device):
     ancestors = ladder.line(technique.parent) if technique.parent else ()
     if name in (technique.name, *ancestors) or all(line in technique.code for line in added):
         return False
-    own = set(candidate.needs) - set(known[candidate.parent].needs)
-    if own and own <= set(needs):
+    added_needs = set(candidate.needs) - set(known[candidate.parent].needs)
+    if added_needs and added_needs <= set(needs):
         return False
     try:
         notes = {need: checks.check(need, device) for need in candidate.needs if need in CHECKS}
     except Unsupported:
         return False
-    return not any(notes.get(need) for need in own)
+    return not any(notes.get(need) for need in added_needs)

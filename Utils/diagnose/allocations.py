@@ -28,10 +28,10 @@ class Recording:
     work: Work = field(default_factory=Work)
 
     def at(self, batch):
-        """The Recording at another batch size.
+        """Return the Recording at another batch size.
 
-        The same operations run at any batch size, and each tensor's size is a constant or a
-        multiple of it: of a prime that divides no constant. So one recording gives all others.
+        The same operations run at any batch size. Each tensor's size is constant or proportional to
+        the batch, a prime that divides no constant, so one recording gives all batch sizes.
         """
         grown = self.growing * batch // self.batch
         live = self.live.copy()
@@ -40,11 +40,11 @@ class Recording:
 
     @property
     def total(self):
-        """(operations,), bytes of all tensors."""
+        """Bytes of all tensors, (operations,)."""
         return self.live.sum(axis=1)
 
     def largest_batch(self, size):
-        """The largest batch whose peak is no more than so many bytes, or 0."""
+        """Return the largest batch with a peak of at most `size` bytes, or 0."""
         room = size - (self.total - self.growing)
         if (room < 0).any():
             return 0

@@ -1,6 +1,6 @@
-"""A trace -> what the time of a step was spent on, by kind of work.
+"""A trace -> the time of a step by kind of work.
 
-What is left of a step is `idle`: nothing was computed.
+The rest of a step is `idle`: nothing was computed.
 """
 
 import re
@@ -12,35 +12,34 @@ from Utils.base.units import MIB
 from Utils.diagnose.kinds import KERNELS, KINDS
 from Utils.diagnose.trace import PYTHON, WAIT, Trace, first, is_operator
 
-SHORT_US = 10.0  # kernels and operators below it last about as long as it takes to launch them
-STARVED = 0.1  # of the step; where a GPU waits less than that, launches hold nothing up
-KNOWN = 0.8  # of a kind's time; where the work of less is known, no ceiling is held against it
-GROWTH_BYTES = 4096  # a step; scalars that a loop keeps are less
+SHORT_US = 10.0  # kernels and operators below it last about as long as their launch
+STARVED = 0.1  # of the step; a GPU that waits less is not bound by launches
+KNOWN = 0.8  # of a kind's time; with less known work there is no share of the ceiling
+GROWTH_BYTES = 4096  # per step; scalars that a loop keeps are less
 PRECISIONS = {"c10::BFloat16": "bfloat16", "c10::Half": "float16", "float": "float32"}
 
 
 def summarize(events, needs=(), ceilings=None, update_bytes=0):
-    """Sum up the steps of a trace. Returns a dict.
+    """Return the sums over the steps of a trace, a dict.
 
-    events: the list "traceEvents" of a trace with N + 1 ranges ProfilerStep#; N are summed up, from
-        the beginning of the first to that of the last. needs: what the script declared, which says
-        whether its float32 products are TF32's. ceilings: of `limits`, or None. update_bytes: the
-        least that the optimizer has to read and write in a step.
+    events: the list "traceEvents" of a trace with N + 1 ranges ProfilerStep#; N are summed, from
+        the start of the first to the start of the last. needs: those of the script; with "tf32" its
+        float32 products are TF32. ceilings: of `limits`, or None. update_bytes: the least that the
+        optimizer reads and writes in a step.
 
     - steps; step_ms, a list of N; mean_step_ms
-    - kinds: for each of KINDS ms a step, share (of 1), parts (ms by part: data, dispatch, python of
-      idle; loss, softmax, norms, sums of what reduces; transfers, embedding, on the device of
-      copies), and
-      ceiling_share (the time of its work at the measured
-      ceilings over the time that it took, or None), bound ("compute", "memory", "launch" or None)
-    - operators: the ten longest, each name, kind, ms and calls a step
-    - gap: the longest stretch of a step with no operator at all, median over the steps: ms, after,
-      before (what ran on either side)
-    - reads: tensors whose value the host asks for, a step, the optimizer's own aside
-    - communication: ms a step that collectives are under way, and hidden, the share of it in which
-      something is computed as well; or None
+    - kinds: for each of KINDS ms per step, share (of 1), parts (ms by part: data, dispatch, python
+      of idle; loss, softmax, norms, sums of reductions; transfers, embedding, on the device of
+      copies), ceiling_share (time at the measured ceilings / time taken, or None), bound
+      ("compute", "memory", "launch" or None)
+    - operators: the ten longest, each name, kind, ms and calls per step
+    - gap: the longest stretch of a step without an operator, median over the steps: ms, after,
+      before (the operators on either side)
+    - reads: tensor values that the host reads per step, without the optimizer's
+    - communication: ms per step of collectives, and hidden, the share of it that overlaps with
+      computation; or None
     - memory: see `memory`
-    Raises ValueError where the trace holds no two steps.
+    Raises ValueError if the trace has fewer than two steps.
     """
     trace = Trace(events)
     start, end = trace.boundaries[0], trace.boundaries[-1]
@@ -57,15 +56,15 @@ def summarize(events, needs=(), ceilings=None, update_bytes=0):
         parts = Counter()
         for task, us in times.items():
             parts[task.part] += us / steps / 1e3
-        own = [piece for piece in inside if piece.task.kind == kind]
-        least = _least_us(own, trace.inner_us, needs, ceilings)
+        pieces = [piece for piece in inside if piece.task.kind == kind]
+        least = _least_us(pieces, trace.inner_us, needs, ceilings)
         if kind == "optimizer" and ceilings:
             least = 0.0, steps * update_bytes / ceilings["bandwidth_gb_s"] / 1e3, total_us
         kinds[kind] = {
             "ms": total_us / steps / 1e3,
             "share": total_us / (end - start),
             "parts": {part: ms for part, ms in parts.items() if part},
-            **_bound(kind, own, least, total_us, starved),
+            **_bound(kind, pieces, least, total_us, starved),
         }
     return {
         "steps": steps,
@@ -81,8 +80,8 @@ def summarize(events, needs=(), ceilings=None, update_bytes=0):
 
 
 def _sweep(spans, start, end):
-    """(microseconds, keys of the spans there) of each stretch between start and end in which the
-    spans (begin, end, key) stay the same; those without any are left out."""
+    """Yield (microseconds, keys) of each stretch between start and end with a constant set of spans
+    (begin, end, key). Stretches without spans are left out."""
     points = []
     for number, (a, b, _) in enumerate(spans):
         a, b = max(start, a), min(end, b)
@@ -99,12 +98,12 @@ def _sweep(spans, start, end):
 
 
 def _communication(trace, start, end, steps):
-    """Return how long collectives are under way, ms a step, and the share of it in which something
-    is computed as well, on whichever stream or thread; None where there are none."""
-    own = trace.collectives
+    """Return the ms per step of collectives, and the share that overlaps with computation on any
+    stream or thread; None without collectives."""
+    events = trace.collectives
     if trace.device:
-        own = [e for e in trace.device if re.search(KERNELS["communication"], e["name"], re.I)]
-    spans = [(event["ts"], event["ts"] + event["dur"], "collective") for event in own]
+        events = [e for e in trace.device if re.search(KERNELS["communication"], e["name"], re.I)]
+    spans = [(event["ts"], event["ts"] + event["dur"], "collective") for event in events]
     for piece in trace.pieces:
         if piece.task.kind not in ("communication", "idle"):
             spans.append((piece.start, piece.end, "computing"))
@@ -116,8 +115,8 @@ def _communication(trace, start, end, steps):
 
 
 def _spent(pieces, start, end):
-    """Microseconds between start and end by task, each moment given to one: the first in the order
-    of KINDS, and of idle parts waiting for data."""
+    """Return microseconds between start and end by task. Each moment counts for one task: the first
+    in the order of KINDS; of idle parts, waiting for data."""
     order, spans = {kind: rank for rank, kind in enumerate(KINDS)}, []
     for number, (a, b, task) in enumerate(pieces):
         spans.append((a, b, (order[task.kind], task.part != "data", number)))
@@ -128,9 +127,9 @@ def _spent(pieces, start, end):
 
 
 def _least_us(pieces, inner_us, needs, ceilings):
-    """The least time of the tasks of some pieces, in microseconds: of those nearer to the limit
-    of arithmetic, and of those nearer to memory's; then how long they took. Of tasks whose work is
-    known, those aside that mostly call others of their kind."""
+    """Return microseconds of tasks with known work: the least time of compute-bound tasks, that of
+    memory-bound ones, and the time that both took. Tasks that mostly call tasks of their kind are
+    left out."""
     took, bound = Counter(), Counter()
     for start, end, task in pieces:
         took[task] += end - start
@@ -152,10 +151,10 @@ def _least_us(pieces, inner_us, needs, ceilings):
 
 
 def _bound(kind, pieces, least_us, total_us, starved):
-    """ceiling_share and bound of a kind.
+    """Return ceiling_share and bound of a kind.
 
-    least_us: of `_least_us`. total_us: what all of its tasks took. starved: whether launches hold
-        the device up.
+    least_us: of `_least_us`. total_us: the time of all its tasks. starved: true if the device waits
+        for launches.
     """
     if kind == "idle" or not total_us:
         return dict.fromkeys(("ceiling_share", "bound"))
@@ -165,7 +164,7 @@ def _bound(kind, pieces, least_us, total_us, starved):
         share = (compute_us + memory_us) / took_us
         bound = "compute" if compute_us > memory_us else "memory"
     elif kind in ("normalization", "elementwise", "optimizer", "copies"):
-        bound = "memory"  # whatever their shapes: hardly any arithmetic for each byte
+        bound = "memory"  # for any shapes: little arithmetic per byte
     lengths = [end - start for start, end, _ in pieces]
     if starved and sum(us for us in lengths if us < SHORT_US) > sum(lengths) / 2:
         bound = "launch"
@@ -173,7 +172,7 @@ def _bound(kind, pieces, least_us, total_us, starved):
 
 
 def _operators(spent, pieces, steps):
-    """The ten that took longest."""
+    """Return the ten longest operators."""
     calls, took, kinds = Counter(), Counter(), {}
     for task in {piece.task for piece in pieces}:
         calls[task.name] += 1
@@ -188,8 +187,8 @@ def _operators(spent, pieces, steps):
 
 
 def _gap(trace):
-    """The longest stretch of a step in which the host is in no operator, no optimizer and no wait:
-    in Python, then, or asleep."""
+    """Return the longest stretch of a step in which the host runs Python or sleeps: no operator, no
+    optimizer, no wait for data."""
     spans = []
     for thread, segments in trace.segments.items():
         if not trace.device and thread != trace.thread:
@@ -213,8 +212,8 @@ def _gap(trace):
 
 
 def _reads(trace):
-    """The number of tensors' values that the host asks for in a step, such as by .item()."""
-    asked = {
+    """Return the number of tensor values that the host reads in a step, as with .item()."""
+    reads = {
         id(event)
         for segments in trace.segments.values()
         for start, _, stack in segments
@@ -223,15 +222,15 @@ def _reads(trace):
         and trace.starts[0] <= start < trace.starts[-1]
         and not first(stack, "Optimizer.")
     }
-    return len(asked) / (len(trace.starts) - 1)
+    return len(reads) / (len(trace.starts) - 1)
 
 
 def memory(trace):
-    """Return the memory handed out by the device's allocator, a dict.
+    """Return the memory of the device's allocator, a dict of
 
-    boundaries_mib, above the first; peak_mib, the most in the first step, above its beginning;
-    growth_mib, the least by which a step added to it; grows, whether each step did, by more than
-    the scalars that a loop may keep. All None where the trace has no allocations.
+    boundaries_mib, at each step's start, above the first; peak_mib, the most in the first step,
+    above its start; growth_mib, the smallest growth of a step; grows, true if every step grew by
+    more than a few scalars. All None if the trace has no allocations.
     """
     on_gpu = bool(trace.device)
     changes = sorted(

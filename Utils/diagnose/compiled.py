@@ -10,12 +10,12 @@ from Utils.diagnose import recorded
 
 
 class Kernels:
-    """A graph that torch.compile has traced and cut, run operation by operation on fake tensors,
-    that allocates about as Inductor's kernels would.
+    """A graph of torch.compile, run operation by operation on fake tensors. It allocates about as
+    much as Inductor's kernels would.
 
-    A matrix product and the like read and write memory. An operation element by element becomes a
-    part of the kernels that read it, reductions too, and takes no memory of its own, unless such a
-    product or the graph's caller reads it.
+    Matrix products and the like read and write memory. An element-wise operation is fused into the
+    kernels and reductions that read it and takes no memory, unless a product or the graph's caller
+    reads it.
     """
 
     def __init__(self, tracker, module):
@@ -32,7 +32,7 @@ class Kernels:
         self.operations = recorded.compiled([*self.inputs, *self.nodes], rules)
 
     def _reads_in_a_kernel(self, node):
-        """Return whether it reads what it needs while a kernel computes it."""
+        """Tell whether a node can read a fused operation inside a kernel."""
         return node in self.fused or _is_elementwise(node) or _is_reduction(node)
 
     def __call__(self, arguments):
@@ -56,7 +56,7 @@ class Kernels:
             if node.op == "get_attr":
                 values[node] = getattr(self.module, node.target)
             elif node in self.fused:
-                # A view shares the memory of what it shows; any other result is as it was traced.
+                # A view shares its base's memory; any other result is as traced.
                 result = None if _is_view(node) else node.meta["val"]
                 values[node] = Deferred(node.target, operands, result)
             else:
@@ -71,7 +71,7 @@ class Kernels:
             del values[dead]
 
     def _computed(self, operands):
-        """The operands with each deferred one computed, in registers."""
+        """Return the operands with each deferred one computed, in registers."""
         self.tracker.in_registers = True
         try:
             return tree_map_only(Deferred, Deferred.computed, operands)
@@ -80,8 +80,8 @@ class Kernels:
 
 
 class Deferred:
-    """An operation inside a kernel, which reads its operands when its own result is read: until
-    then they stay. result: a tensor like it; None: the operation is run whenever it is read."""
+    """An operation in a kernel. It keeps its operands until its result is read. result: a tensor
+    like it, or None to run the operation on every read."""
 
     def __init__(self, function, operands, result):
         self.function, self.operands, self.result = function, operands, result
@@ -131,10 +131,10 @@ def _is_view(node):
 
 
 def _last_uses(graph):
-    """Nodes that are dead after each node: dict of node to a list of nodes."""
+    """Return {node: nodes that are dead after it}."""
     seen, dead = set(), {}
     for node in reversed(graph.nodes):
-        ended = [one for one in node.all_input_nodes if one not in seen]
+        ended = [used for used in node.all_input_nodes if used not in seen]
         if not node.users:
             ended.append(node)
         seen.update(node.all_input_nodes)
@@ -143,8 +143,8 @@ def _last_uses(graph):
 
 
 def without_kernels(tracker):
-    """A stand-in for torch.compile: Dynamo and AOTAutograd as they are, with Inductor's rules of
-    what is decomposed and of what is kept for the backward, and no kernels."""
+    """Return a stand-in for torch.compile: Dynamo and AOTAutograd, with Inductor's decompositions
+    and its choice of saved activations, but without kernels."""
     compile = torch.compile
 
     def compiler(module, example):

@@ -1,9 +1,8 @@
-"""A script on fake tensors: what its step would allocate, operation by operation.
+"""A script on fake tensors: the allocations of its step, operation by operation.
 
 Fake tensors have a shape, a type and a device but no memory, so a step of the real script, with its
-own model, loss and optimizer, runs anywhere in seconds. torch's MemTracker counts what would be
-allocated, by kind. What a GPU does otherwise than a CPU is modelled here, each beside what it
-stands for; what torch.compile does to memory, in `compiled`.
+model, loss and optimizer, runs anywhere in seconds. torch's MemTracker counts the allocations by
+kind. The differences of a GPU are modelled here, those of torch.compile in `compiled`.
 """
 
 import importlib.util
@@ -29,8 +28,8 @@ from Utils.run import execute
 
 
 class Tracker(MemTracker):
-    """torch's MemTracker that keeps a record of every operation, over several steps and in graphs
-    of torch.compile's, where it leaves out what a fused kernel keeps in registers."""
+    """A MemTracker that records every operation, over several steps and in graphs of torch.compile,
+    without the values that a fused kernel keeps in registers."""
 
     supports_higher_order_operators = True
 
@@ -38,17 +37,17 @@ class Tracker(MemTracker):
         super().__init__()
         self.device, self.live, self.phase = device, [], []
         self.in_registers, self.state_bytes = False, 0
-        self.batch, self.blocks = 1, {}  # sequences a step; bytes of each block that there is
+        self.batch, self.blocks = 1, {}  # sequences per step; bytes of each live block
         self.changes = []  # (operation before which, bytes)
         self.work, self.in_graph = Work(), False  # what is computed; kernels' parts are not noted
 
     @classmethod
     def ignore_compile_internals(cls):
-        return True  # what torch.compile does is not tracked, what it has compiled is
+        return True  # track the compiled graph, not the compiler
 
     def __enter__(self):
         super().__enter__()
-        # Peaks by module are not asked for, and refuse to see a module twice.
+        # Peaks by module are not needed, and fail on a module that is seen twice.
         self._mod_tracker.__exit__()
         return self
 
@@ -57,7 +56,7 @@ class Tracker(MemTracker):
         super().__exit__(*error)
 
     def watch(self, model):
-        """Tells weights and gradients from what else there is."""
+        """Mark the model's weights and gradients."""
         self.track_external(model)
         for parameter in model.parameters():
             parameter.register_hook(self._is_gradient)
@@ -69,7 +68,7 @@ class Tracker(MemTracker):
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         if function is torch.ops.aten._local_scalar_dense.default:
-            # A number is asked for. An optimizer's is how many steps it has made, any other a loss.
+            # The value of an optimizer's scalar is its step count, of any other a loss.
             return float(self._in_opt) if args[0].is_floating_point() else int(self._in_opt)
         if self.in_registers:
             return function(*args, **kwargs or {})
@@ -103,9 +102,9 @@ class Tracker(MemTracker):
             self.phase.append(2 if self._in_opt else int(self._mod_tracker.is_bw))
 
     def recording(self, multiple):
-        """Return what was tracked. multiple: see Recording."""
+        """Return the Recording. multiple: see Recording."""
         weights, gradients, state, total = np.array(self.live, dtype=np.int64).T
-        state = np.minimum(state, self.state_bytes)  # an update's temporaries are none
+        state = np.minimum(state, self.state_bytes)  # without an update's temporaries
         rest = total - weights - gradients - state
         live = np.stack([weights, gradients, state, rest], axis=1)
         phase = np.array(self.phase, dtype=np.int8)
@@ -117,25 +116,23 @@ class Tracker(MemTracker):
         return Recording(self.batch, multiple, live, phase, growing.cumsum()[:-1], self.work)
 
 
-# What torch does otherwise on a GPU than on the CPU whose tensors stand for a GPU's.
+# Behaviour of torch on a GPU that differs from the CPU tensors that stand for it.
 
 
-def _attention(q, k, v, attn_mask=None, dropout_p=0.0, is_causal=False, **others):
-    """scaled_dot_product_attention by the kernels that a GPU has: the first that takes the type."""
+def _attention(q, k, v, attn_mask=None, dropout_p=0.0, is_causal=False, **options):
+    """Run scaled_dot_product_attention with a GPU's first kernel for the type."""
     aten = torch.ops.aten
     if torch.is_autocast_enabled("cpu"):
         q, k, v = (x.to(torch.get_autocast_dtype("cpu")) for x in (q, k, v))
     if q.dtype == torch.float32:
-        found = aten._scaled_dot_product_efficient_attention(
+        return aten._scaled_dot_product_efficient_attention(
             q, k, v, attn_mask, True, dropout_p, is_causal
-        )
-    else:
-        found = aten._scaled_dot_product_flash_attention(q, k, v, dropout_p, is_causal)
-    return found[0]
+        )[0]
+    return aten._scaled_dot_product_flash_attention(q, k, v, dropout_p, is_causal)[0]
 
 
 def _in_float32(function):
-    """A function that CUDA's autocast computes in float32 and the CPU's does not."""
+    """Wrap a function that CUDA's autocast computes in float32 and the CPU's does not."""
 
     def computed(x, *args, **kwargs):
         if torch.is_autocast_enabled("cpu"):
@@ -146,7 +143,7 @@ def _in_float32(function):
 
 
 def _gpu_habits():
-    """(what is replaced, by what), of the above and of the optimizers, which then update all
+    """Return (target, replacement) pairs for the above, and for optimizers that update all
     parameters at once."""
     functional, name = torch.nn.functional, "torch.nn.functional"
     return [
@@ -160,7 +157,7 @@ def _gpu_habits():
 
 
 def _moved(module, function, recurse=True):
-    """Module._apply, which .to() calls, for fakes, whose tied weights torch's tears apart."""
+    """Replace Module._apply, which .to() calls: torch's version unties the weights of fakes."""
     moved = {}
     for part in module.modules():
         for tensors in (part._parameters, part._buffers):
@@ -170,7 +167,7 @@ def _moved(module, function, recurse=True):
                         new = function(old)
                     if isinstance(old, torch.nn.Parameter) and new is not old:
                         new = torch.nn.Parameter(new, old.requires_grad)
-                    moved[id(old)] = new, old  # which keeps the id taken
+                    moved[id(old)] = new, old  # keeps the id from being reused
                 if old is not None:
                     tensors[name] = moved[id(old)][0]
     return module
@@ -181,7 +178,7 @@ def _not_wrapped(module, **options):
     return module
 
 
-_ALONE = {  # what a group of one process comes to; buckets are the gradients' own memory
+_ALONE = {  # replacements for a group of one process; buckets are the gradients' memory
     "torch.distributed.init_process_group": lambda *args, **options: None,
     "torch.distributed.device_mesh.init_device_mesh": lambda *args, **options: None,
     "torch.distributed.fsdp.fully_shard": _not_wrapped,
@@ -194,9 +191,9 @@ _ALONE = {  # what a group of one process comes to; buckets are the gradients' o
 
 @contextmanager
 def fakes(technique, device, tracker):
-    """Within it tensors are fakes, and what needs numbers, a driver or other processes is left out.
+    """Make tensors fakes, and replace all that needs values, a driver or other processes.
 
-    device: of Utils.device, a GPU one imagined.
+    device: of Utils.device; a GPU is an imagined one.
     """
     with ExitStack() as stack:
         for target, replacement in (
@@ -207,7 +204,7 @@ def fakes(technique, device, tracker):
             ("torch.nn.Module._apply", _moved),
             ("torch.Tensor.pin_memory", lambda self: self),  # of the host's memory
             ("torch.Tensor.share_memory_", lambda self: self),
-            # An optimizer looks at the type of its parameters to choose its kernels.
+            # An optimizer chooses its kernels by the type of its parameters.
             ("torch.optim.optimizer._foreach_supported_types", [FakeTensor, torch.nn.Parameter]),
             *(_gpu_habits() if isinstance(device, CUDA) else ()),
         ):
@@ -227,7 +224,7 @@ def fakes(technique, device, tracker):
 
 
 class FakeRun:
-    """Stands in for Run: hands out one batch, and measures nothing."""
+    """A replacement for Run that yields one batch and measures nothing."""
 
     def __init__(self, tracker, args, model, optimizer):
         self.tracker, self.args, self.model, self.optimizer = tracker, args, model, optimizer
@@ -235,7 +232,7 @@ class FakeRun:
     def __enter__(self):
         self.tracker.batch = self.args.batch_size
         self.tracker.watch(self.model)
-        # What a first step leaves: in all others the optimizer's state is beside the activations.
+        # After a first step the optimizer's state is live beside the activations.
         for optimizer in footprint.optimizers(self.optimizer):
             for parameter in (p for group in optimizer.param_groups for p in group["params"]):
                 parameter.grad = torch.zeros_like(parameter)
@@ -254,8 +251,8 @@ class FakeRun:
     def __exit__(self, *error):
         tensors = {
             id(storage): storage.nbytes()
-            for one in footprint.optimizers(self.optimizer)
-            for state in one.state.values()
+            for optimizer in footprint.optimizers(self.optimizer)
+            for state in optimizer.state.values()
             for value in state.values()
             if isinstance(value, torch.Tensor) and value.device == self.args.device
             for storage in [value.untyped_storage()]
@@ -264,8 +261,10 @@ class FakeRun:
 
 
 def recording(technique, flags, device):
-    """Runs a technique's script on fakes. flags: its command line. Returns a Recording, or, where
-    it cannot be had, the reason in words."""
+    """Run a technique's script on fakes. Return a Recording, or the reason for none, a string.
+
+    flags: its command line.
+    """
     tracker = Tracker(device.torch_device)
     try:
         with fakes(technique, device, tracker):

@@ -20,7 +20,7 @@ class Finding:
     what: str
     state: str = "ok"  # or "note", or "fault"
     remedy: str = ""
-    # The needs that cannot be met as long as this is so; every technique needs "run".
+    # The needs that this fault leaves unmet; every technique needs "run".
     blocks: tuple = ()
     # The numbers of `what`, by names that end in their unit.
     figures: dict = field(default_factory=dict)
@@ -40,7 +40,7 @@ class Subprocess:
         )
 
     def end(self, seconds=PATIENCE_S):
-        """(its output, what went wrong in one line or "")."""
+        """Wait for the process. Return its output, and its problem in one line or ""."""
         problem = ""
         try:
             out, err = self.process.communicate(timeout=seconds)
@@ -64,12 +64,12 @@ class Subprocess:
 
 
 def ask(probe, *about):
-    """The findings of a probe, a list. What it raises is one of them."""
+    """Return the findings of a probe, a list. An exception becomes one of them."""
     found = []
     try:
         for finding in probe(*about):
             found.append(finding)
     except Exception as error:
-        what = f"could not be asked: {type(error).__name__}: {errors.first_line(error)}"
+        what = f"check failed: {type(error).__name__}: {errors.first_line(error)}"
         found.append(Finding(probe.__name__.replace("_", " "), what, "note"))
     return found

@@ -25,10 +25,10 @@ UNITS = {"": 1, "mb": 10**6, "mib": MIB, "gb": 10**9, "gib": GIB}
 class Forecast:
     """A technique at one shape on one device.
 
-    peak, kinds: bytes of all tensors at the peak, and of each kind of them.
-    phase: where in a step the peak falls.
-    largest_batch: that fits; next_bytes: what one more (or the next that it takes) would need.
-    reason: why there are no figures.
+    peak, kinds: bytes of all tensors at the peak, and of each kind.
+    phase: of a step, the one with the peak.
+    largest_batch: that fits; next_bytes: the peak at the next valid batch.
+    reason: for a missing forecast.
     kernels: of a step, with the order in which they run.
     """
 
@@ -43,8 +43,8 @@ class Forecast:
 
 
 def prime_batch(at_least, *sizes):
-    """A prime number of sequences that divides none of the sizes, those that a tensor can have
-    beside the batch: so what it divides is in proportion to the batch."""
+    """Return a prime batch that divides none of the other sizes of a tensor: then a tensor whose
+    size it divides is proportional to the batch."""
     candidate = max(97, at_least)
     while any(candidate % n == 0 for n in range(2, math.isqrt(candidate) + 1)) or any(
         size % candidate == 0 for size in sizes
@@ -54,15 +54,15 @@ def prime_batch(at_least, *sizes):
 
 
 def forecasts(techniques, flags, device, args, budget):
-    """A Forecast of each of the techniques.
+    """Return a Forecast for each of the techniques.
 
-    flags: those of the scripts, but for the batch size. args: Settings, of which the shape and the
-    model are asked. budget: bytes that a batch may need.
+    flags: of the scripts, without the batch size. args: Settings with shape and model. budget:
+    bytes that a batch may need.
     """
     config = args.config
     sizes = config.n_layer, config.n_head, config.n_embd, args.seq_len, VOCABULARY
     batches = [prime_batch(args.batch_size, *sizes)]
-    if args.batch_size == 1:  # which can take other operations than several sequences
+    if args.batch_size == 1:  # one sequence may run other operations than several
         batches.append(1)
     tasks = [
         (t, [*flags, f"--batch-size={B * batch_multiple(t.needs)}"], device)
@@ -77,39 +77,40 @@ def forecasts(techniques, flags, device, args, budget):
 
 
 def forecast(name, recordings, batch, budget):
-    """The Forecast of a technique at a batch size from its recordings at a prime's and, where there
-    is one, at its own; each may be the reason why there is none, or None."""
-    for found in recordings:
-        if not isinstance(found, Recording):
-            return Forecast(name, reason=found or "cannot be forecast: its process was killed")
-    line, own = recordings[0], recordings[-1]
+    """Return the Forecast of a technique at a batch size, from its recordings at a prime batch and
+    optionally at this one. A recording may be a reason for none, or None."""
+    for recording in recordings:
+        if not isinstance(recording, Recording):
+            return Forecast(name, reason=recording or "cannot be forecast: its process was killed")
+    prime, exact = recordings[0], recordings[-1]
     try:
-        check_need(f"batch multiple of {line.multiple}", Settings(batch_size=batch))
+        check_need(f"batch multiple of {prime.multiple}", Settings(batch_size=batch))
     except Unsupported as error:
         return Forecast(name, reason=str(error))
-    if own.batch != batch:
-        own = own.at(batch)
-    top = int(own.total.argmax())
-    kinds = dict(zip(KINDS, map(int, own.live[top]), strict=True))
-    largest = line.largest_batch(budget)
-    following = int(line.at(largest + line.multiple).total.max())
-    peaks = sum(kinds.values()), kinds, PHASES[own.phase[top]]
-    work = line.work.at(batch // line.multiple).kernels()
+    if exact.batch != batch:
+        exact = exact.at(batch)
+    top = int(exact.total.argmax())
+    kinds = dict(zip(KINDS, map(int, exact.live[top]), strict=True))
+    largest = prime.largest_batch(budget)
+    following = int(prime.at(largest + prime.multiple).total.max())
+    peaks = sum(kinds.values()), kinds, PHASES[exact.phase[top]]
+    work = prime.work.at(batch // prime.multiple).kernels()
     return Forecast(name, *peaks, largest, following, kernels=work)
 
 
 def size(text):
-    """Bytes, of 10GiB, 24 GB or 8e9. Raises UserError."""
+    """Return the bytes of "10GiB", "24 GB" or "8e9". Raises UserError."""
     match = re.fullmatch(r"\s*(\d+\.?\d*(?:e\d+)?)\s*([a-z]*)\s*", text.lower())
     if not match or match[2] not in UNITS or not float(match[1]):
-        raise UserError(f"--memory {text}: give it as 10GiB (2^30), 10GB (10^9) or 1e10, in bytes")
+        remedy = "give it as 10GiB (2^30), 10GB (10^9) or 1e10, in bytes"
+        raise UserError(f"--memory {text}: not a size", remedy)
     return int(float(match[1]) * UNITS[match[2]])
 
 
 def measured(args):
-    """By technique, the measured peak of tensors in bytes at this model and shape on a device like
-    this: on a GPU the median of the runs. On a CPU a run's peak is of the process, with all its
-    libraries, so it is that of the profiles.
+    """Return the measured peak of tensors in bytes, by technique, at this model and shape on such a
+    device: on a GPU the median of the runs. On a CPU a run's peak includes the process's libraries,
+    so peaks come from the profiles.
     """
     shape = {name: getattr(args, name) for name in ("model", "batch_size", "seq_len")}
     if isinstance(args.hardware, CPU):
@@ -120,24 +121,24 @@ def measured(args):
     rows = [row for row in rows if all(row[key] == value for key, value in shape.items())]
     records = results.records(path, [row["run_id"] for row in rows])
     kinds = ("cuda", "rocm") if isinstance(args.hardware, CUDA) else (args.device.type,)
-    found = {}
+    peaks = {}
     for row in rows:
         kind = records.get(row["run_id"], {}).get("device", {}).get("type")
         if kind in kinds or row["device"] == args.hardware.name:
-            found.setdefault(row["technique"], []).append(float(row["peak_memory_mib"] or "nan"))
-    return {technique: median(peaks) * MIB for technique, peaks in found.items()}
+            peaks.setdefault(row["technique"], []).append(float(row["peak_memory_mib"] or "nan"))
+    return {technique: median(values) * MIB for technique, values in peaks.items()}
 
 
 def _profiled(args, shape):
-    """Peaks of tensors from the summaries that `make profile` leaves, by technique, in bytes."""
-    found = {}
+    """Return the peaks of tensors in the summaries of `make profile`, by technique, in bytes."""
+    peaks = {}
     for file in (args.results_file.parent / "profiles").glob("*.json"):
-        with suppress(OSError, ValueError, AttributeError):  # no file of ours
-            known = json.loads(file.read_text())
-            same = known.get("device") == args.hardware.name
-            if same and all(known.get(name) == value for name, value in shape.items()):
-                found[known["technique"]] = (known.get("tensors_mib") or float("nan")) * MIB
-    return found
+        with suppress(OSError, ValueError, AttributeError):  # not a summary
+            summary = json.loads(file.read_text())
+            same = summary.get("device") == args.hardware.name
+            if same and all(summary.get(name) == value for name, value in shape.items()):
+                peaks[summary["technique"]] = (summary.get("tensors_mib") or float("nan")) * MIB
+    return peaks
 
 
 def device_of(wanted, memory):
@@ -165,8 +166,8 @@ def device_of(wanted, memory):
 
 
 def _facts(wanted):
-    """Of a GPU of that name: its name, memory, capability and architecture; None for another
-    device; what is wrong with the name where there is none."""
+    """Return name, memory, capability and architecture of a GPU, None for another device, or the
+    UserError for a missing one."""
     try:
         device = devices.choose(wanted)
     except UserError as error:

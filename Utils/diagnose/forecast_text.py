@@ -4,7 +4,7 @@ from tabulate import tabulate
 
 from Utils.base.units import GIB
 
-WORTH = 0.1  # of the peak: a kind that is less is not worth a line of advice
+WORTH = 0.1  # of the peak: the least share of a kind that gets a line of advice
 ADVICE = 5  # lines at most
 
 
@@ -12,56 +12,58 @@ def gib(size):
     return f"{size / GIB:.2f}"
 
 
-def table(found, peaks, budget):
-    """found: Forecasts. peaks: measured ones, of `measured`. budget: usable bytes."""
-    kinds = next((list(one.kinds) for one in found if one.kinds), [])
+def table(forecasts, peaks, budget):
+    """Return Forecasts as a table. peaks: of `measured`. budget: usable bytes."""
+    kinds = next((list(forecast.kinds) for forecast in forecasts if forecast.kinds), [])
     lines = []
-    for one in found:
-        if one.reason:
+    for forecast in forecasts:
+        if forecast.reason:
             continue
-        line = [one.technique, *(gib(size) for size in one.kinds.values()), gib(one.peak)]
-        dominant = max(one.kinds, key=one.kinds.get)
-        line += [one.phase, f"{dominant} {one.kinds[dominant] / one.peak:.0%}"]
-        line += ["yes" if one.peak <= budget else "no"]
-        line += [one.largest_batch, gib(one.next_bytes)]
-        peak = peaks.get(one.technique, float("nan"))
+        line = [forecast.technique, *map(gib, forecast.kinds.values()), gib(forecast.peak)]
+        dominant = max(forecast.kinds, key=forecast.kinds.get)
+        line += [forecast.phase, f"{dominant} {forecast.kinds[dominant] / forecast.peak:.0%}"]
+        line += ["yes" if forecast.peak <= budget else "no"]
+        line += [forecast.largest_batch, gib(forecast.next_bytes)]
+        peak = peaks.get(forecast.technique, float("nan"))
         if peak == peak:
-            line += [gib(peak), f"{one.peak / peak - 1:+.1%}"]
+            line += [gib(peak), f"{forecast.peak / peak - 1:+.1%}"]
         lines.append(line)
-    headers = ["technique", *kinds, "peak", "falls in the", "mostly"]
-    headers += ["fits", "largest batch", "the next needs", "measured", "error"]
+    headers = ["technique", *kinds, "peak", "phase", "mostly"]
+    headers += ["fits", "largest batch", "next batch needs", "measured", "error"]
     text = [tabulate(lines, headers, tablefmt="github", disable_numparse=True)] if lines else []
-    text += [f"{one.technique}: {one.reason}" for one in found if one.reason]
+    text += [
+        f"{forecast.technique}: {forecast.reason}" for forecast in forecasts if forecast.reason
+    ]
     return "\n".join(text)
 
 
-def advice(found, args, budget):
-    """At most five lines, of figures of the table: what holds the first technique back, and which
-    of the others takes less of it."""
-    known = [one for one in found if not one.reason]
+def advice(forecasts, args, budget):
+    """Return at most five lines from the figures of the table: the largest kinds of the first
+    technique's peak, and the techniques that need less of each."""
+    known = [forecast for forecast in forecasts if not forecast.reason]
     if not known:
         return []
-    own, others = known[0], known[1:]
+    first, rest = known[0], known[1:]
     shape = f"{args.batch_size}x{args.seq_len}"
-    if own.peak <= budget:
-        lines = [f"{own.technique} fits at {shape}: {gib(budget - own.peak)} GiB are left"]
+    if first.peak <= budget:
+        fit = f"fits at {shape}: {gib(budget - first.peak)} GiB are left"
     else:
-        lines = [f"{own.technique} does not fit at {shape}: {gib(own.peak - budget)} GiB too much"]
-    lines[0] += f"; its largest batch is {own.largest_batch}"
-    for kind in sorted(own.kinds, key=own.kinds.get, reverse=True):
-        share = own.kinds[kind] / own.peak
-        if share < WORTH:
+        fit = f"does not fit at {shape}: {gib(first.peak - budget)} GiB too much"
+    lines = [f"{first.technique} {fit}; its largest batch is {first.largest_batch}"]
+    for kind in sorted(first.kinds, key=first.kinds.get, reverse=True):
+        size = first.kinds[kind]
+        if size / first.peak < WORTH:
             continue
-        line = f"{kind}: {share:.0%} of that peak, {gib(own.kinds[kind])} GiB"
-        lower = [one for one in others if one.peak < own.peak and one.kinds[kind] < own.kinds[kind]]
+        line = f"{kind}: {size / first.peak:.0%} of that peak, {gib(size)} GiB"
+        lower = [f for f in rest if f.peak < first.peak and f.kinds[kind] < size]
         if lower:
-            least = sorted(lower, key=lambda one: one.kinds[kind])[:3]
-            with_less = (f"{one.technique} ({gib(one.kinds[kind])})" for one in least)
-            lines.append(f"{line}; less with {', '.join(with_less)}")
-        elif not others:
-            lines.append(f"{line}; T=all and T=everything show which technique takes less")
-    batches = {one.technique: one.largest_batch for one in known}
+            least = sorted(lower, key=lambda forecast: forecast.kinds[kind])[:3]
+            names = (f"{forecast.technique} ({gib(forecast.kinds[kind])})" for forecast in least)
+            lines.append(f"{line}; less with {', '.join(names)}")
+        elif not rest:
+            lines.append(f"{line}; T=all and T=everything show techniques that need less")
+    batches = {forecast.technique: forecast.largest_batch for forecast in known}
     most = max(batches, key=batches.get)
-    if batches[most] > batches[own.technique]:
+    if batches[most] > batches[first.technique]:
         lines.append(f"{most} takes the largest batch of these: {batches[most]}")
     return lines[:ADVICE]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-UNASKED = "could not be asked"
+UNASKED = "not checked"
 
 
 @dataclass(frozen=True)
