@@ -226,7 +226,7 @@ def _reads(trace):
 
 
 def memory(trace):
-    """Return the memory of the device's allocator, a dict of
+    """Return the memory of the device's allocator, a dict.
 
     boundaries_mib, at each step's start, above the first; peak_mib, the most in the first step,
     above its start; growth_mib, the smallest growth of a step; grows, true if every step grew by
