@@ -1,7 +1,7 @@
 """Batches of GPT-2 tokens, drawn from a corpus that is tokenized once, or streamed.
 
-Batches are cut from the tokens at places drawn from (seed, step) alone, so every technique sees the
-same tokens in the same order.
+Positions in the corpus are drawn from (seed, step) alone, so every technique sees the same tokens
+in the same order.
 """
 
 import multiprocessing
@@ -23,54 +23,57 @@ __all__ = ["END_OF_TEXT", "StreamedBatches", "TokenBatches", "gpt2_encoding"]
 
 
 class Batches:
-    """What TokenBatches and StreamedBatches share.
+    """Base of TokenBatches and StreamedBatches.
 
-    facts: what identifies the corpus, a dict for the record.
+    facts: identify the corpus in the record, a dict.
     """
 
     @property
     def worker_options(self):
-        """Options of a DataLoader for worker processes that end when this process does.
+        """Options of a DataLoader whose workers end with this process.
 
-        A fork would copy locks that other threads hold, and a GPU's context, which does not work in
-        a copy; a spawned worker would import torch again. A server of forks imports it once.
+        A fork would copy locks of other threads and a GPU's context, which does not work in a copy;
+        a spawned worker would import torch again. A fork server imports it once.
         """
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["torch"])
-        interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)  # which the server inherits, and
-        try:  # its workers from it: Ctrl-C is for this process, and they end with it
-            multiprocessing.forkserver.ensure_running()  # it gets ready while the model is made
+        # The server and its workers inherit this: Ctrl-C is handled by this process alone.
+        interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        try:
+            multiprocessing.forkserver.ensure_running()  # it starts while the model is built
         finally:
             signal.signal(signal.SIGINT, interrupt)
         return {
             "multiprocessing_context": context,
             "worker_init_fn": _follow_parent,
-            "generator": torch.Generator(),  # not the one that weights are drawn from
+            "generator": torch.Generator(),  # leaves the one of the weights unchanged
         }
 
 
 class TokenBatches(Batches):
-    """The batches of a run: `batches[step]` is (idx, targets), each int64 (B, T) on the CPU, in
-    pageable memory; targets are idx one token further on. Iterating never ends. Of several ranks
-    all draw the same batch, and each keeps its share, (B / world_size, T).
+    """The batches of a run: `batches[step]` is (idx, targets), each int64 (B, T) on the CPU.
 
-    args: Settings, of which dataset, batch_size (B), seq_len (T), seed, rank and world_size are
-        read. Raises UserError where the corpus cannot be had or is shorter than one sequence.
+    Memory is pageable; targets are idx shifted by one token. Iteration is endless. Several ranks
+    draw the same batch, and each keeps its share, (B / world_size, T).
+
+    args: Settings; dataset, batch_size (B), seq_len (T), seed, rank and world_size are read. Raises
+        UserError where the corpus is not available or shorter than one sequence.
     """
 
     def __init__(self, args):
         self.tokens, self.facts = load_tokens(args.dataset)
         self.batch_size, self.seq_len, self.seed = args.batch_size, args.seq_len, args.seed
-        own = args.batch_size // args.world_size
-        self.share = slice(args.rank * own, (args.rank + 1) * own)  # of every batch
+        size = args.batch_size // args.world_size
+        self.share = slice(args.rank * size, (args.rank + 1) * size)  # of every batch
         if len(self.tokens) <= self.seq_len:
             raise UserError(
                 f"--dataset {args.dataset} has {len(self.tokens)} tokens, too few for one sequence "
-                f"of {self.seq_len}: choose a smaller --seq-len or more text"
+                f"of {self.seq_len}",
+                "choose a smaller --seq-len or more text",
             )
 
     def starts(self, step):
-        """Return where in the corpus that step's sequences begin: int64 (B / world_size,)."""
+        """Return the first positions of a step's sequences: int64 (B / world_size,)."""
         random = np.random.default_rng((self.seed, step))
         all_ranks = random.integers(len(self.tokens) - self.seq_len, size=self.batch_size)
         return all_ranks[self.share]
@@ -88,7 +91,7 @@ class TokenBatches(Batches):
             step += 1
 
     def __getstate__(self):
-        """For a worker: pickle would copy what is mapped, so it gets the file's name instead."""
+        """Return the state for a worker, with the file's name in place of mapped tokens."""
         mapped = isinstance(self.tokens, np.memmap)
         return self.__dict__ | ({"tokens": Path(self.tokens.filename)} if mapped else {})
 
@@ -99,20 +102,21 @@ class TokenBatches(Batches):
 
 
 class StreamedBatches(Batches, torch.utils.data.IterableDataset):
-    """The batches of a run, shaped as TokenBatches' are, read and tokenized while it trains: no
-    token is kept. Each worker of a DataLoader reads files of its own, documents come in an order
-    that depends on the seed, and after the last comes the first again.
+    """The batches of a run, read and tokenized during training; shapes as of TokenBatches.
 
-    tokenized: function of an iterable of texts that yields a list of tokens for each. It runs in
-        the worker.
-    args: Settings, of which the same is read as by TokenBatches. Raises UserError.
+    Each worker of a DataLoader reads separate files. The order of documents depends on the seed;
+    after the last they repeat.
+
+    tokenized: function of an iterable of texts that yields a list of tokens for each, in the
+        worker.
+    args: Settings, as for TokenBatches. Raises UserError.
     """
 
     def __init__(self, args, tokenized):
         self.name, self.tokenized = args.dataset, tokenized
         self.batch_size, self.seq_len = args.batch_size, args.seq_len
         with sources.one_line(args.dataset):
-            # Through a buffer, so little is read before the first batch; files are shuffled whole.
+            # A small buffer, so that the first batch comes early; files are shuffled as a whole.
             opened = sources.open_streams(args.dataset)
             self.parts = [part.shuffle(args.seed, buffer_size=100) for part in opened]
         self.facts = {"dataset": args.dataset, "streamed": True}
@@ -128,27 +132,27 @@ class StreamedBatches(Batches, torch.utils.data.IterableDataset):
                 yield batch[:-1].view(B, T), batch[1:].view(B, T)
 
     def _texts(self):
-        """Without end, unless there is none at all: with fewer files than workers some get none."""
+        """Yield texts endlessly; none where there are fewer files than workers."""
         sources.import_datasets()
         for epoch in count():
-            found = False
+            empty = True
             for part in self.parts:
                 part.set_epoch(epoch)
                 for text in sources.readable(self.name, sources.texts(part)):
-                    found = True
+                    empty = False
                     yield text
-            if not found:
+            if empty:
                 return
 
 
 def _follow_parent(worker):
-    """End this worker when the process that reads from it is gone.
+    """End this worker when the process that reads from it has ended.
 
-    torch watches the process that forked the worker, here the server, which itself lives as long as
-    any worker does. A reader that is interrupted while it takes a batch hangs up on the thread that
-    sends it; the reader says why. What fails in the dataset itself torch raises in the reader.
+    torch watches the process that forked the worker, here the server, which lives as long as any
+    worker. An interrupted reader disconnects from the worker's sending thread and reports the
+    reason itself. torch raises errors of the dataset in the reader.
     """
-    parent, told = multiprocessing.parent_process(), sys.excepthook
+    parent, report = multiprocessing.parent_process(), sys.excepthook
     threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()
-    hung_up = (ConnectionError, EOFError)
-    sys.excepthook = lambda kind, *rest: issubclass(kind, hung_up) or told(kind, *rest)
+    disconnected = (ConnectionError, EOFError)
+    sys.excepthook = lambda kind, *rest: issubclass(kind, disconnected) or report(kind, *rest)

@@ -1,9 +1,8 @@
 """GPT-2 (Radford et al. 2019): the skeleton that every script trains.
 
-What a technique may change (attention, size of the vocabulary, loss, precision) is handed in by
-the script. What none of them changes is here. Parameters bear the names of OpenAI's checkpoint
-(https://github.com/openai/gpt-2, src/model.py), so weights can be compared one by one; as
-`nn.Linear` keeps its weight as (out, in), those of c_attn, c_fc and c_proj are transposed.
+The script passes in what a technique may change: attention, vocabulary size, loss. Parameters have
+the names of OpenAI's checkpoint (https://github.com/openai/gpt-2, src/model.py); `nn.Linear` stores
+weights as (out, in), so those of c_attn, c_fc and c_proj are transposed.
 """
 
 import torch
@@ -11,7 +10,7 @@ import torch.nn as nn
 
 
 class Attention(nn.Module):
-    """Causal multi-head self-attention, with the mixing itself handed in as a function."""
+    """Causal multi-head self-attention, with the mixing passed in as a function."""
 
     def __init__(self, config, attention):
         super().__init__()
@@ -57,8 +56,8 @@ class GPT(nn.Module):
 
     attention: function of q, k, v, each (B, n_head, T, n_embd / n_head), that returns the causal
         mix of v in the same shape.
-    vocab_size: rows of the embedding, so logits a token. With the same seed a larger one adds rows
-        and leaves all other weights as they are.
+    vocab_size: rows of the embedding, and logits per token. With the same seed a larger one adds
+        rows and leaves all other weights unchanged.
     loss: function of logits, (B * T, vocab_size), and targets, (B * T,), that returns a scalar.
     """
 
@@ -73,14 +72,16 @@ class GPT(nn.Module):
         self.ln_f = nn.LayerNorm(config.n_embd)
         self.lm_head = nn.Linear(config.n_embd, vocab_size, bias=False)
         self.lm_head.weight = self.wte.weight
-        torch.set_rng_state(random)  # what the layers drew by themselves depends on vocab_size
+        torch.set_rng_state(random)  # the default initialization depends on vocab_size
         self.apply(self._init_weights)
 
     def _init_weights(self, module):
-        """Normal weights of deviation 0.02 (positions 0.01), zero biases, as in src/model.py of
-        openai/gpt-2; the two projections into the residual stream are divided by the square root
-        of their number, as section 2.3 of the paper says. The rows of the vocabulary are drawn
-        last, as lm_head's."""
+        """Draw normal weights of deviation 0.02 (positions 0.01), and zero biases.
+
+        As in src/model.py of openai/gpt-2; projections into the residual stream are divided by the
+        square root of their number (section 2.3 of the paper). The embedding is drawn last, as
+        lm_head's weight.
+        """
         if isinstance(module, nn.Linear | nn.Embedding) and module is not self.wte:
             nn.init.normal_(module.weight, std=0.01 if module is self.wpe else 0.02)
         if isinstance(module, nn.Linear) and module.bias is not None:
@@ -89,13 +90,15 @@ class GPT(nn.Module):
             nn.init.normal_(module.c_proj.weight, std=0.02 / (2 * self.config.n_layer) ** 0.5)
 
     def forward(self, idx, targets):
-        """idx, targets: int64 (B, T). Returns logits (B, T, vocab_size), to look at, and the loss,
-        a scalar, to differentiate."""
+        """Return the logits (B, T, vocab_size), detached, and the loss, a scalar.
+
+        idx, targets: int64 (B, T).
+        """
         T = idx.size(1)
         x = self.wte(idx) + self.wpe(torch.arange(T, device=idx.device))  # (B, T, C)
         for block in self.h:
             x = block(x)
         logits = self.lm_head(self.ln_f(x))
-        # Not with its gradient: a compiled backward would fill and add zeros of the same size.
+        # Detached: a compiled backward would else fill and add zeros of the same size.
         shown = logits.detach()
         return shown, self.loss(logits.view(-1, logits.size(-1)), targets.view(-1))

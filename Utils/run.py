@@ -1,8 +1,8 @@
-"""The measured loop, and how a script is run.
+"""The measured loop, and the start of a script.
 
-A step lasts from one boundary to the next, so that nothing falls between two steps: waiting for
-the batch, the script's own code, and a few microseconds of bookkeeping are all in it. The clock is
-the device's; on a GPU the loop contains no synchronization of ours.
+A step lasts from one boundary to the next and includes everything: waiting for the batch, the
+script's code, and a few microseconds of bookkeeping. The clock is the device's; on a GPU the loop
+adds no synchronization.
 """
 
 import runpy
@@ -20,7 +20,7 @@ def run_script(main, doc):
     """Run a training script from the command line.
 
     main: function of the Settings. doc: the script's docstring, for --help and for its needs.
-    Whatever main raises ends the process in one place, with a row or a line: see `ends.call`.
+    An exception ends the process with a row or one line: see `ends.call`.
     """
     args = parse_args(doc)
     ends.call(lambda args: start(main, args), args)
@@ -34,8 +34,8 @@ def start(main, args):
         ranks.stand_alone()
     elif args.world_size > 1:
         raise UserError(
-            "this script does not support several ranks: each would train by itself; those that "
-            "do, such as distributed_data_parallel, have distributed among their Needs"
+            "this script does not support several ranks",
+            "use one with distributed among its Needs, such as distributed_data_parallel",
         )
     main(args)
 
@@ -61,9 +61,9 @@ def execute(technique, argv, run, passes=lambda error: True):
 
 
 class Run:
-    """One measured training run. Its rows are appended when the `with` block ends well.
+    """One measured training run. Its rows are appended at the end of the `with` block.
 
-    model, optimizer: what is trained; read for the record, never changed.
+    model, optimizer: read for the record, never changed.
     """
 
     def __init__(self, args, model, optimizer):
@@ -71,7 +71,7 @@ class Run:
         self.marks, self.data_ms, self.losses = [], [], []
         self.gradients = footprint.GradientWatch(model)
         self.dataset_facts = {}
-        # Where the timed steps begin: the device's counters, and how much was compiled by then.
+        # At the start of the timed steps: the device's counters, and the number of compiled graphs.
         self.before, self.compiled = None, 0
 
     def __enter__(self):
@@ -83,14 +83,13 @@ class Run:
     def steps(self, batches):
         """Yield one batch a step, and mark the boundaries between steps.
 
-        batches: an iterable of as many batches as the run has steps, or more. Raises UserError
-        where it ends before.
+        batches: an iterable. Raises UserError where it has fewer batches than the run has steps.
         """
         args, mark, clock = self.args, self.args.hardware.mark, time.perf_counter
         counters = args.hardware.counters
         self.dataset_facts = getattr(getattr(batches, "dataset", batches), "facts", {})
         watched = 1 if args.warmup >= 3 else None  # watching slows the next step as well
-        with _uninterrupted():  # a loader's worker half started would end in a traceback
+        with _uninterrupted():  # an interrupted start of workers prints tracebacks
             batches = iter(batches)
         with progress.Progress(args, self.model) as bar:
             self.before = counters()
@@ -106,7 +105,7 @@ class Run:
                         yield batch
                 else:
                     yield batch
-                if step + 1 == args.warmup:  # its cost falls into the last step of the warm-up
+                if step + 1 == args.warmup:  # its cost is part of the last warm-up step
                     self.before, self.compiled = counters(), dynamo.compiled_graphs()
                 self.marks.append(mark())
                 bar.show(step, self.losses)
@@ -127,7 +126,7 @@ class Run:
                 f"{len(times)} steps and {len(losses)} losses were recorded; the loop must run "
                 f"beyond --warmup {args.warmup} and call run.log once a step"
             )
-        own = measured.Measured(
+        measurements = measured.Measured(
             times,
             self.data_ms,
             losses,
@@ -138,12 +137,13 @@ class Run:
             {"node": ranks.node(), "device": args.hardware.name},
             list(args.hardware.other_processes),
         )
-        all_ranks = ranks.gather(own) if args.world_size > 1 else [own]
+        several = args.world_size > 1
+        all_ranks = ranks.gather(measurements) if several else [measurements]
         if args.rank == 0:
             self.write(all_ranks)
 
     def write(self, all_ranks):
-        """Append the rows of the Measured of all ranks, write the record, and print one line."""
+        """Append the rows, write the record, and print one line. all_ranks: a Measured of each."""
         rows, known = measured.result(
             self.args, all_ranks, self.model, self.optimizer, self.dataset_facts
         )
@@ -153,7 +153,7 @@ class Run:
 
 @contextmanager
 def _uninterrupted():
-    """Put off Ctrl-C until the end of the block."""
+    """Delay Ctrl-C until the end of the block."""
     pressed = []
     interrupt = signal.signal(signal.SIGINT, lambda *caught: pressed.append(caught))
     try:

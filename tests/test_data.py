@@ -139,7 +139,7 @@ def test_a_corpus_too_short_for_one_sequence_is_refused(tmp_path):
     (tmp_path / "short.txt").write_text("one two three")
     idx, targets = batches_of(tmp_path / "short.txt", seq_len=3)[0]
     assert idx.shape == (4, 3)
-    with pytest.raises(UserError, match=r"short\.txt has 4 tokens.* of 4: .*smaller --seq-len"):
+    with pytest.raises(UserError, match=r"short\.txt has 4 tokens.* of 4; .*smaller --seq-len"):
         batches_of(tmp_path / "short.txt", seq_len=4)
 
 

@@ -277,7 +277,7 @@ def test_a_killed_suite_goes_on_where_it_was(victim, quick):
     process.communicate()
     done = subprocess.run(command, **options, capture_output=True)
     assert done.returncode == 0, done.stderr
-    assert "going on: 1 of 4 runs" in done.stderr or victim == "child"
+    assert "resuming: 1 of 4 runs" in done.stderr or victim == "child"
     names = ("no_optimization", "tensorFloat32")
     whole = [(r, name, step, "ok") for r in (0, 1) for name in names for step in range(40)]
     assert [row for row in kept(quick) if row[3] == "ok"] == whole
@@ -287,12 +287,12 @@ def test_more_rounds_run_only_what_is_missing_and_a_complete_suite_starts_anew(q
     assert run_suite(quick).returncode == 0
     before = (quick / "results.csv").read_text()
     done = run_suite(quick, "ROUNDS=2")
-    assert "going on: 2 of 4 runs" in done.stderr
+    assert "resuming: 2 of 4 runs" in done.stderr
     after = (quick / "results.csv").read_text()
     assert after.startswith(before) and {row[0] for row in kept(quick)} == {0, 1}
     assert len(kept(quick)) == 2 * 2 * 3
     done = run_suite(quick, "ROUNDS=2")
-    assert "going on" not in done.stderr and len(kept(quick)) == 2 * 2 * 2 * 3
+    assert "resuming" not in done.stderr and len(kept(quick)) == 2 * 2 * 2 * 3
 
 
 def test_rounds_can_be_added_to_others(quick):
@@ -310,7 +310,7 @@ def test_a_changed_script_is_measured_anew(quick):
     with (quick / "tensorFloat32.py").open("a") as file:
         file.write("# another idea\n")
     done = run_suite(quick, "ROUNDS=2")
-    assert "going on" not in done.stderr and "[4/4]" in done.stderr
+    assert "resuming" not in done.stderr and "[4/4]" in done.stderr
 
 
 def test_a_run_that_hangs_is_ended_and_recorded(tmp_path, monkeypatch, capsys):

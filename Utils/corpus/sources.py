@@ -10,7 +10,7 @@ from pathlib import Path
 from Utils.base import paths
 from Utils.base.errors import UserError
 
-HUB_TOKENS = 20_000_000  # how much of a Hub dataset is read: 24 default GPU runs of 50 steps
+HUB_TOKENS = 20_000_000  # read of a Hub dataset: enough for 24 default GPU runs of 50 steps
 BUILDERS = {".txt": "text", ".md": "text", ".py": "text", ".jsonl": "json", ".parquet": "parquet"}
 DATASETS = (
     "stdlib, synthetic, a file or folder of .txt .md .py .jsonl .parquet, "
@@ -19,8 +19,8 @@ DATASETS = (
 
 
 def find(dataset):
-    """Return what makes up the cache key, a function that yields the documents, and the amount to
-    read, with its unit."""
+    """Return the parts of the cache key, a function that yields the documents, and the amount to
+    read with its unit."""
     files = _files(dataset)
     if files is None:
         return ["hub", dataset, HUB_TOKENS], lambda: _read(_open_hub, dataset), HUB_TOKENS, "tokens"
@@ -34,14 +34,14 @@ def find(dataset):
 
 
 def _files(dataset):
-    """The files of a corpus, or None where it is on the Hub."""
+    """Return the files of a corpus, or None where it is on the Hub."""
     path = Path(dataset).expanduser()
     if dataset == "stdlib":
         root = Path(sysconfig.get_path("stdlib"))
         files = sorted(_sources(root, without={"site-packages", "dist-packages"}))
     elif dataset and path.exists():
-        found = sorted(path.rglob("*")) if path.is_dir() else [path]
-        files = [p for p in found if p.is_file() and p.suffix in BUILDERS]
+        candidates = sorted(path.rglob("*")) if path.is_dir() else [path]
+        files = [p for p in candidates if p.is_file() and p.suffix in BUILDERS]
     elif dataset.count("/") == 1 and dataset[0] not in "./~" and path.suffix not in BUILDERS:
         return None
     else:
@@ -52,14 +52,14 @@ def _files(dataset):
 
 
 def _sources(root, without):
-    """Python's files below a folder, without those in folders of some names, which are skipped."""
+    """Yield the Python files below a folder, except in folders of the names in `without`."""
     for folder, folders, names in os.walk(root):
         folders[:] = {*folders} - without
         yield from (Path(folder, name) for name in names if name.endswith(".py"))
 
 
 def _read_utf8(files):
-    """The standard library has a few files in other encodings, to test itself with."""
+    """Yield the texts, without the standard library's few test files in other encodings."""
     for file in files:
         try:
             yield file.read_text(encoding="utf-8")
@@ -68,7 +68,7 @@ def _read_utf8(files):
 
 
 def open_streams(dataset):
-    """A corpus as datasets of the package of that name, from which rows are streamed."""
+    """Open a corpus as a list of streamed datasets of the package datasets."""
     files = _files(dataset)
     if files is None:
         return _open_hub(dataset)
@@ -79,8 +79,8 @@ def _open_files(files, encoding_errors="strict"):
     datasets = import_datasets()
     opened = []
     for builder in dict.fromkeys(BUILDERS.values()):
-        ours = [p for p in files if BUILDERS[p.suffix] == builder and p.stat().st_size]
-        names = [glob.escape(str(p.resolve())) for p in ours]
+        parts = [p for p in files if BUILDERS[p.suffix] == builder and p.stat().st_size]
+        names = [glob.escape(str(p.resolve())) for p in parts]
         text = {"sample_by": "document", "encoding_errors": encoding_errors}
         options = text if builder == "text" else {}
         if names:
@@ -124,10 +124,11 @@ def import_datasets():
         import datasets
     except ModuleNotFoundError:
         raise UserError(
-            "--dataset: reading this needs the package datasets", "stdlib and synthetic do not"
+            "--dataset: reading this needs the package datasets",
+            "pip install datasets, or use stdlib or synthetic",
         ) from None
     datasets.disable_progress_bars()
-    datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # what it logs, it raises as well
+    datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # it also raises what it logs
     return datasets
 
 
@@ -144,7 +145,7 @@ def texts(rows):
 
 
 def readable(dataset, documents):
-    """The documents; whatever a reader raises on the way becomes one line."""
+    """Yield the documents that hold text. Raises UserError for any error of a reader."""
     with one_line(dataset):
         for text in documents:
             if "\0" in text:
@@ -155,6 +156,7 @@ def readable(dataset, documents):
 
 @contextmanager
 def one_line(dataset):
+    """Turn any error of reading into a UserError."""
     try:
         yield
     except UserError:

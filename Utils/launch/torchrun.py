@@ -1,4 +1,4 @@
-"""One run in several processes of this machine, by the parts of torchrun."""
+"""One run in several processes of this machine, started by torchrun's library."""
 
 import json
 import logging
@@ -17,37 +17,40 @@ from Utils.harness import ranks
 from Utils.launch import process
 
 DEFAULT = "distributed_data_parallel"
-SHUTDOWN_S = 5  # between asking the ranks to end and ending them
+SHUTDOWN_S = 5  # between SIGTERM and SIGKILL of the ranks
 
 
 def counts(text, wanted):
-    """Return the numbers of processes in "1 2 4", "all" being as many as the device has room for.
+    """Return the numbers of processes in a text such as "1 2 4"; "all" is the largest possible.
 
-    wanted: the device by name. Raises UserError where it has fewer.
+    wanted: the device by name. Raises UserError where it has no room for as many.
     """
-    most, there = devices.available(wanted)
+    most, available = devices.available(wanted)
     try:
         asked = [most if word == "all" else int(word) for word in text.replace(",", " ").split()]
     except ValueError:
         asked = [0]
     if not asked or min(asked) < 1:
-        raise UserError(f"GPUS={text}: give whole numbers from 1 up")
+        raise UserError(f"GPUS={text}: not numbers of processes", "give whole numbers from 1 up")
     if max(asked) > most:
-        raise UserError(f"GPUS={text}: there are {there} here, for one process each")
+        raise UserError(f"GPUS={text}: there are {available} here", f"give {most} or fewer")
     return asked
 
 
 def one_count(text, wanted):
-    """Return the one number of processes in a text, as `counts` does. Raises UserError."""
+    """Return the number of processes in a text, as `counts` does. Raises UserError."""
     count, *more = counts(text, wanted)
     if more:
-        raise UserError(f"GPUS={text}: give one number; `make scaling` compares several")
+        raise UserError(f"GPUS={text}: several numbers", "give one number, or use `make scaling`")
     return count
 
 
 def command(technique, args, r, **changes):
-    """Return what Python is given to run a technique in round r. changes: settings in place of
-    those of args. Raises UserError where the script has no use for one that was asked for."""
+    """Return Python's arguments to run a technique in round r.
+
+    changes: settings that replace those of args. Raises UserError for a setting that the script
+    does not read.
+    """
     code = technique.code
     for name in command_line.EXTRA.keys() - {*command_line.read_by(code)}:
         if getattr(args, name) != command_line.EXTRA[name]["default"]:
@@ -58,12 +61,12 @@ def command(technique, args, r, **changes):
 
 
 def launch(name, command, count, threads=None):
-    """Run `count` ranks. Returns the exit code of one that failed, else 0; 130 where interrupted.
+    """Run `count` ranks. Return the exit code of one that failed, else 0; 130 where interrupted.
 
-    name: of the technique, for messages. command: what Python is given to run one of them. threads:
-    of the host for each rank; else OMP_NUM_THREADS, else its share of the cores.
+    name: of the technique, for messages. command: Python's arguments for each rank. threads: per
+    rank; else OMP_NUM_THREADS, else a share of the cores.
     """
-    # Here, as it takes a second, which a mistake in the settings need not wait for.
+    # Here, as it takes a second, which wrong settings need not wait for.
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
@@ -71,8 +74,8 @@ def launch(name, command, count, threads=None):
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
     share = max(1, devices.available("cpu")[0] // count)
     threads = str(threads or os.environ.get("OMP_NUM_THREADS", share))
-    told = patch.dict(os.environ, paths.environment(OMP_NUM_THREADS=threads))
-    with told, tempfile.TemporaryDirectory() as folder:
+    environment = patch.dict(os.environ, paths.environment(OMP_NUM_THREADS=threads))
+    with environment, tempfile.TemporaryDirectory() as folder:
         config = LaunchConfig(
             min_nodes=1,
             max_nodes=1,
@@ -101,21 +104,21 @@ def launch(name, command, count, threads=None):
 
 
 def _reports(folder):
-    """Return what the ranks noticed of another, by rank, of those that left a report."""
+    """Return `noticed` of the reports that ranks left, by rank."""
     files = Path(folder).rglob("error.json")
     return {int(file.parent.name): json.loads(file.read_text()).get("noticed") for file in files}
 
 
 def diagnosis(codes, reports):
-    """Return which rank is at fault and what it did; "" where it has said so itself.
+    """Return the rank at fault and its failure; "" where it has reported that itself.
 
-    codes: exit codes by rank. reports: of the ranks that could leave one, what they noticed of
-    another: "late", "gone" or None.
+    codes: exit codes by rank. reports: by rank, the state that it noticed of another: "late",
+    "gone" or None.
     """
     aborted = {rank for rank, code in codes.items() if code == -signal.SIGABRT}  # NCCL's watchdog
-    noticed = {rank for rank, what in reports.items() if what} | aborted
-    said = reports.keys() - noticed
-    if said or 2 in codes.values():
+    noticed = {rank for rank, state in reports.items() if state} | aborted
+    reported = reports.keys() - noticed
+    if reported or 2 in codes.values():
         return ""
     ended = sorted(codes.keys() - noticed)
     if "late" in reports.values() or (aborted and ended):

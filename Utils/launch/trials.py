@@ -1,4 +1,4 @@
-"""The largest batch at which a technique runs on this device, found by running it."""
+"""The largest batch at which a technique runs on this device, found by trials."""
 
 import json
 import math
@@ -14,14 +14,14 @@ from typing import NamedTuple
 from Utils.base import command_line, ladder, paths, results
 from Utils.device.cpu import CPU
 
-STEPS = 4  # of a trial: from the second on, the optimizer's state is there beside the gradients
-SLOWER = 0.5  # of the last speed: some drivers move what does not fit to the host instead
+STEPS = 4  # of a trial; from the second on, optimizer state and gradients are both allocated
+SLOWER = 0.5  # of the last speed: some drivers move excess memory to the host instead
 
 
 class Trial(NamedTuple):
     """Outcome of a few steps at one batch size.
 
-    tokens_per_second: 0.0 where it did not run. seconds: that the trial took. outcome: in words.
+    tokens_per_second: 0.0 where it did not run. seconds: of the trial. outcome: in words.
     """
 
     tokens_per_second: float
@@ -32,26 +32,24 @@ class Trial(NamedTuple):
 def largest_batch(args, technique, at_most):
     """Return the largest power of two times args.batch_size at which a technique runs here.
 
-    technique: whose script is tried, for a few steps and each time in a process of its own, so
-        that what did not fit leaves nothing behind. at_most: where the search ends.
-    A CPU's memory is large and its steps are long: there it is the largest that was faster than
-    half of it, among those that can be tried in about the time that the run itself would take.
-    All rounds of a suite take what the first of them found.
+    technique: name of the script to try, each time in a new process. at_most: end of the search.
+    A CPU has much memory and slow steps: there the batch doubles only while that is faster, within
+    about the time of the run itself. All rounds of a suite take the result of the first.
     """
     suite = os.environ.get("SUITE")
-    kept = paths.CACHE / "suites" / f"{suite}-{args.technique}.json"
-    known = suite and kept.exists()
-    found = json.loads(kept.read_text()) if known else _search(args, technique, at_most)
+    cached = paths.CACHE / "suites" / f"{suite}-{args.technique}.json"
+    known = suite and cached.exists()
+    batch_size = json.loads(cached.read_text()) if known else _search(args, technique, at_most)
     if suite:
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        kept.write_text(json.dumps(found))
-    if found != args.batch_size:
-        args.notes.append(f"own batch: {found} in place of {args.batch_size}")
-    return found
+        cached.parent.mkdir(parents=True, exist_ok=True)
+        cached.write_text(json.dumps(batch_size))
+    if batch_size != args.batch_size:
+        args.notes.append(f"own batch: {batch_size} in place of {args.batch_size}")
+    return batch_size
 
 
 def _search(args, technique, at_most):
-    """Double the batch for as long as it runs and is not slower."""
+    """Double the batch while it runs and is not slower."""
     on_cpu = isinstance(args.hardware, CPU)
     best, last = args.batch_size, run(args, technique, args.batch_size)
     speed = last.tokens_per_second
