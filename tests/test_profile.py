@@ -533,7 +533,7 @@ def test_a_gpu_of_which_the_profiler_saw_nothing_is_said_and_not_taken_for_a_cpu
 @pytest.mark.parametrize(
     "argv, words",
     [
-        ([""], "T=NAME says what"),
+        ([""], "no technique is named"),
         (["nonsense"], "no technique 'nonsense'"),
         (["no_optimization", "--steps", "5"], "--warmup 5 of --steps 5 leaves no step to time"),
         (["no_optimization", "--folder", "{file}"], "File exists"),

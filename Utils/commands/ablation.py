@@ -13,7 +13,9 @@ from Utils.launch import suite
 
 def main(argv=None):
     """Run every script and variant of an ablation, print its table and draw plots/ablation.
-    Returns the exit code of `suite.Outcome`."""
+
+    Return the exit code of `suite.Outcome`.
+    """
     parser = Parser("ablation", main.__doc__)
     command_line.add_settings(parser)
     command_line.add_timeout(parser)
@@ -22,7 +24,7 @@ def main(argv=None):
     args = parser.parse_args(argv)
     whole = args.whole or ablation.last_rung()
     if ladder.get(whole).parent is None:
-        raise UserError(f"{whole} has no technique that could be left out")
+        raise UserError(f"{whole} has no technique that could be left out", "name another")
     techniques = suite.named(ablation.plan(whole))
     outcome = suite.run(techniques, args, partial(print, file=sys.stderr, flush=True))
     if outcome.code > 1:

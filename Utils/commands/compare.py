@@ -11,8 +11,8 @@ def main(argv=None):
     parser = Parser("compare", main.__doc__)
     help = "results file, or FILE:WORDS with words of a device, version, model, shape or commit"
     parser.add_argument("a", metavar="A", help=help)
-    parser.add_argument("b", metavar="B", help="the same; how many times as fast it is as A")
-    parser.add_argument("--plotsprefix", default="", help="of the chart's file name")
+    parser.add_argument("b", metavar="B", help="the same; ratios are B over A")
+    parser.add_argument("--plotsprefix", default="", help="prefix of the chart's file name")
     args = parser.parse_args(argv)
     a, b = compare.sides(args.a, args.b)
     print(compare.table(a, b))

@@ -1,4 +1,4 @@
-"""Print every technique, or the diff of one against its parent."""
+"""Print the list of techniques, or the diff of one against its parent."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ COLOURS = {"+": "\033[32m", "-": "\033[31m", "@": "\033[36m"}
 
 
 def main(command, *names):
-    """list: every technique with its headline. diff NAME [WITHOUT]: what it says of itself, then
-    its code against its parent's, in colour on a terminal; of a variant (see `variants`), such as
-    NAME with the diff of WITHOUT taken back, its code against what it was made from."""
+    """Print a list of techniques or a diff.
+
+    list: every technique with its headline. diff NAME [WITHOUT]: docstring, and code against the
+    parent's, in colour on a terminal; with WITHOUT, of that variant against NAME.
+    """
     if command == "list":
         for technique in ladder.techniques().values():
             print(f"  {technique.name:20} {technique.headline}")

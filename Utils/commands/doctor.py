@@ -2,14 +2,12 @@
 
     python -m Utils.commands.doctor [flags of the scripts] [--json]
 
-It says what is there, what is worth a note and what is a fault, each fault with its remedy; then,
-technique by technique, whether it runs, runs without effect, is emulated or unsupported; then, in
-at most five lines, what holds a run back and which technique addresses it. The exit code is 0 as
-long as any technique can run.
+It prints findings, each fault with its remedy; the status of each technique: runs, runs without
+effect, emulated or unsupported; and at most five lines of advice. The exit code is 0 if any
+technique can run.
 
-What a technique needs is what its script declares, and each need is put to the same check as in a
-run. Whatever torch has to answer is asked in a process of its own, since its import, or the
-driver, can crash or hang, and so is each package with native code. This one imports none of them.
+The needs that scripts declare are checked as in a run. torch, the driver and packages with native
+code run in subprocesses: they may crash or hang. This process imports none of them.
 """
 
 from __future__ import annotations
@@ -60,7 +58,7 @@ def examine(args, argv):
 
 
 def names_of_techniques():
-    with suppress(OSError):  # which has been told, by whoever needed more than their names
+    with suppress(OSError):  # a probe has reported it
         return list(ladder.techniques())
     return []
 
@@ -101,12 +99,12 @@ def main(argv=None):
     argv = sys.argv[1:] if argv is None else argv
     parser = Parser("doctor", __doc__)
     command_line.add_settings(parser)
-    parser.add_argument("--json", action="store_true", help="for machines")
+    parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
     if args.inside:
         answers = os.fdopen(os.dup(1), "w")
-        os.dup2(2, 1)  # whatever a library prints is no answer
+        os.dup2(2, 1)  # output of libraries is no answer
         from Utils.diagnose import inside  # here, as it imports torch, which may crash or hang
 
         inside.inside(args, answers)
@@ -125,7 +123,7 @@ def main(argv=None):
         else:
             show(findings, rows, lines, sys.stdout.isatty())
         sys.stdout.flush()
-    except BrokenPipeError:  # whoever reads has read enough, as head has
+    except BrokenPipeError:  # the reader has closed the pipe, as head does
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     return 0 if can_run else 1
 

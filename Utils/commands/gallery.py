@@ -9,10 +9,10 @@ from Utils.share import collection
 
 
 def main(argv=None):
-    """Draws the submissions in results/ and the local results side by side into plots/gallery."""
+    """Draw the submissions in results/ and the local results side by side into plots/gallery."""
     parser = Parser("gallery", main.__doc__)
     command_line.add_results_file(parser)
-    parser.add_argument("--plotsprefix", default="", help="of the chart's file name")
+    parser.add_argument("--plotsprefix", default="", help="prefix of the chart's file name")
     args = parser.parse_args(argv)
     panels, left_out = collection.collect(args.results_file)
     style.save(gallery_chart.draw(panels, left_out), f"{args.plotsprefix}gallery")

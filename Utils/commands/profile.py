@@ -1,19 +1,19 @@
-"""Profile the time of a step by kind of work, and advise.
+"""Profile the time of a step by kind of work, and print advice.
 
     python -m Utils.commands.profile NAME [--cpu] [--memory] [--gpus 2] [flags of the scripts]
 
-NAME is a technique, or all for the ladder, beyond or everything. The script runs as ever, its rows
-going to profiles/results.csv; when its last timed step has ended, a few more run under
-torch.profiler. profiles/ lies beside the results file, where `make report` looks for it. For each
-technique it then holds, in place of what was there,
+NAME is a technique, or all (the ladder), beyond or everything. The script runs as usual, with its
+rows in profiles/results.csv; a few more steps then run under torch.profiler. profiles/ is beside
+the results file, where `make report` finds it. For each technique it then holds, replacing older
+files,
 
 - NAME.trace.json.gz, for ui.perfetto.dev or chrome://tracing
 - NAME.json, the summary
 - with --cpu NAME.prof, of cProfile, for `python -m pstats` or snakeviz
 - with --memory NAME.memory.pickle, for pytorch.org/memory_viz
 
-Several techniques are stacked in one chart, plots/profile.png. With --gpus, or started by torchrun,
-it is a run in several processes, and rank 0 is shown.
+Several techniques are stacked in one chart, plots/profile.png. With --gpus, or under torchrun, it
+is a run in several processes, and shows rank 0.
 """
 
 import json
@@ -32,10 +32,12 @@ from Utils.draw import profile_chart, style
 
 
 def main(argv=None):
-    """Profile one technique or several. Returns the exit code: 0, or 1 where a run failed or did
-    not fit into memory, or 2 where the settings are not possible."""
-    # Before torch is imported, which reads it once: the profiler would warn of each block that is
-    # freed under it and was allocated before.
+    """Profile one technique or several.
+
+    Return the exit code: 0; 1 where a run failed or ran out of memory; 2 for impossible settings.
+    """
+    # Before the import of torch, which reads it once: the profiler would warn of each block that
+    # was allocated before it.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     parser = Parser("profile", __doc__)
     command_line.add_settings(parser)
@@ -43,15 +45,17 @@ def main(argv=None):
     command_line.add_plotsprefix(parser)
     add = parser.add_argument
     add("name", nargs="?", default="", help="a technique, or all, beyond, everything")
-    add("--cpu", action="store_true", help="as well: where Python's time goes, by cProfile")
-    add("--memory", action="store_true", help="as well: what was allocated when")
-    add("--gpus", default="", help="in how many processes to run it, else in one")
-    add("--folder", type=Path, help="where all of it goes, else profiles/ beside the results file")
+    add("--cpu", action="store_true", help="also profile Python with cProfile")
+    add("--memory", action="store_true", help="also record allocations")
+    add("--gpus", default="", help="number of processes, else one")
+    add("--folder", type=Path, help="output folder, else profiles/ beside the results file")
     args = parser.parse_args(argv)
     args.folder = args.folder or args.results_file.parent / "profiles"
     if not args.name:
-        raise UserError(f"T=NAME says what: all, or one of {', '.join(ladder.techniques())}")
-    if args.warmup >= args.steps:  # before steps are added that the run knows nothing of
+        raise UserError(
+            "no technique is named", f"set T to all, or one of {', '.join(ladder.techniques())}"
+        )
+    if args.warmup >= args.steps:  # before profiled steps are added
         raise UserError(f"--warmup {args.warmup} of --steps {args.steps} leaves no step to time")
     several = ladder.group({"all": "ladder"}.get(args.name, args.name))
     techniques = several or [ladder.get(args.name)]
@@ -62,7 +66,7 @@ def main(argv=None):
         raise UserError(f"{args.folder}: {error.strerror}") from None
     if several:
         return _profile_all(techniques, args)
-    # Here, as they import torch: see above.
+    # Here, as they import torch, which must follow the setting above.
     from Utils.diagnose import profiled_run
     from Utils.launch import torchrun
 
@@ -88,29 +92,29 @@ def _flags(args):
 
 
 def _profile_all(techniques, args):
-    """One process each, then the chart."""
-    outcomes, found = set(), []
+    """Profile each technique in a subprocess, then draw the chart. Return the exit code."""
+    outcomes, summaries = set(), []
     for number, technique in enumerate(techniques):
         print(f"\n[{number + 1}/{len(techniques)}]", file=sys.stderr, flush=True)
         command = [sys.executable, "-m", "Utils.commands.profile", technique.name, *_flags(args)]
         with subprocess.Popen(command, env=paths.environment()) as process:
             try:
                 outcome = process.wait()
-            except KeyboardInterrupt:  # the terminal has told it as well: let it end first
+            except KeyboardInterrupt:  # the terminal interrupts it as well: let it end first
                 outcome = process.wait()
-                if outcome != 130:  # else it said so
+                if outcome != 130:  # else it has reported that
                     raise
         if outcome in (2, 130):
             return outcome
         outcomes.add(outcome)
-        found.append(_summary(args.folder, technique, outcome))
+        summaries.append(_summary(args.folder, technique, outcome))
 
-    style.save(profile_chart.draw(found, KINDS), f"{args.plotsprefix}profile")
+    style.save(profile_chart.draw(summaries, KINDS), f"{args.plotsprefix}profile")
     return max(map(bool, outcomes))
 
 
 def _summary(folder, technique, outcome):
-    """Return the summary that a technique's process has left, or that it failed."""
+    """Return the summary of a technique's subprocess, or one that says that it failed."""
     try:
         summary = json.loads((folder / f"{technique.name}.json").read_text())
     except (OSError, ValueError):

@@ -20,7 +20,8 @@ def run(found, args, rows):
 
     device = devices.choose(args.device).name
     if device != rows.device.iloc[0]:
-        raise UserError(f"RUN=1: the rows are of {rows.device.iloc[0]}, and this is {device}")
+        problem = f"RUN=1: the rows are of {rows.device.iloc[0]}, and this is {device}"
+        raise UserError(problem, "set DEVICE or DEVICE_NAME")
     entries = [found[key] for key in ("fastest", "least_memory") if found[key]]
     names = dict.fromkeys([BASELINE, found["best"]["name"], *(entry["name"] for entry in entries)])
     if len(names) == 1:
@@ -48,14 +49,10 @@ def main(argv=None):
     parser = Parser("recipe", main.__doc__)
     command_line.add_selection(parser)
     add = parser.add_argument
-    add("--recipe", default="", help="where the script goes; else a folder of scratch")
-    add("--run", default="", help="1: run it beside the baseline and the best, and compare")
-    add(
-        "--rounds",
-        type=command_line.at_least(1),
-        default=1,
-        help="for --run; 1: as many as there are",
-    )
+    add("--recipe", default="", help="path of the script; else in the cache folder")
+    add("--run", default="", help="1: run it with the baseline and the fastest, and compare")
+    help = "for --run; 1: as many as in the rows"
+    add("--rounds", type=command_line.at_least(1), default=1, help=help)
     add("--device", default="auto", help="for --run: auto, cpu, cuda, cuda:N or mps")
     add("--seed", type=command_line.at_least(0), default=0, help="for --run: of the first round")
     command_line.add_timeout(parser)

@@ -1,4 +1,4 @@
-"""Record a run that was killed before it could say why.
+"""Record a run that was killed before it could record itself.
 
 python -m Utils.commands.record_killed NAME REASON [flags of the script]
 """

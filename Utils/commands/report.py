@@ -1,12 +1,11 @@
-"""All that is known of a results file on one page, which needs no server and no network.
+"""Write a results file as one HTML page, which needs no server and no network.
 
     python -m Utils.commands.report [--results-file FILE] [--report report.html]
     python -m Utils.commands.report --a results.csv:2.11 --b results.csv:2.13
 
-The figures are those of `summary`, `compare` and `ablation`; here they are laid out and drawn. Bars
-and lines are SVG in percent of whatever width there is, so one drawing serves a phone, a screen
-and paper. Nothing is ever marked safe: the templates in pages/ escape all that comes from a
-file, and the page's own security policy lets nothing run but the one script whose hash it names.
+The figures are those of `summary`, `compare` and `ablation`. Bars and lines are SVG in percent of
+the width, so one drawing suits a phone, a screen and paper. The templates in pages/ escape all
+values from files, and the page's security policy allows only the one script whose hash it names.
 """
 
 from pathlib import Path
@@ -21,13 +20,13 @@ def main(argv=None):
     """Write all results, or two of them compared, to one page, and print its path."""
     parser = Parser("report", main.__doc__)
     command_line.add_selection(parser)
-    help = "of an hour of this device; adds what a billion tokens cost"
+    help = "price of one hour of this device; adds the cost of a billion tokens"
     parser.add_argument("--price", type=command_line.hourly_price, help=help)
-    help = "where the page is written"
+    help = "path of the page"
     parser.add_argument("--report", type=Path, default=Path("report.html"), help=help)
     help = "results file, or FILE:WORDS, to compare B with; see `make compare`"
     parser.add_argument("--a", default="", help=help)
-    parser.add_argument("--b", default="", help="the same; how many times as fast it is as A")
+    parser.add_argument("--b", default="", help="the same; ratios are B over A")
     args = parser.parse_args(argv)
     if args.a or args.b:
         html = compare_page.comparison(args.a, args.b)

@@ -1,11 +1,11 @@
-"""Strong scaling, the same batch shared out to more GPUs, and weak, the same batch for each.
+"""Measure strong scaling (one batch shared by more GPUs) and weak (the same batch for each).
 
     python -m Utils.commands.scaling [NAME] --gpus "1 2 4 8" [flags of the scripts]
 
-Each round runs every number of processes once with seed SEED + r, and every other round goes
-backwards. BATCH_SIZE is the batch of strong scaling; weak scaling gives each process what one has
-of it at the fewest processes, where the two are one run. Efficiency is the speedup over the fewest
-processes as a share of the ideal one, paired within rounds, with Student's t interval.
+Each round runs every number of processes once with seed SEED + r, every other round in reverse
+order. BATCH_SIZE is the batch of strong scaling; weak scaling gives each process its share at the
+fewest processes, where both are the same run. Efficiency is the speedup over the fewest processes
+as a share of the ideal one, paired within rounds, with Student's t interval.
 """
 
 import math
@@ -26,8 +26,10 @@ from Utils.launch.torchrun import DEFAULT
 
 
 def main(argv=None):
-    """Run, print the table and draw the chart. Returns the exit code: 0, or 1 where a run
-    failed, or 2 where the settings are not possible."""
+    """Run, print the table and draw the chart.
+
+    Return the exit code: 0; 1 where a run failed; 2 for impossible settings.
+    """
     parser = Parser("scaling", __doc__)
     command_line.add_settings(parser)
     command_line.add_extra(parser, "bucket_mb")
@@ -39,11 +41,11 @@ def main(argv=None):
     technique = ladder.get(args.name or DEFAULT)
     counts = sorted({*torchrun.counts(args.gpus or "1 all", args.device)})
     if len(counts) < 2:
-        raise UserError(f"GPUS={args.gpus}: one number of processes has nothing to compare with")
+        raise UserError(f"GPUS={args.gpus}: nothing to compare with", "give two numbers or more")
     results.check(args.results_file)
     plan = scaling.shapes(counts, batch(args, counts))
     name, codes = f"{time.time_ns():x}", []
-    # On a CPU a process stands for a device: as many cores each, however many there are.
+    # On a CPU a process stands for a device: always with the same number of cores.
     threads = max(1, devices.available("cpu")[0] // counts[-1])
     for r in range(args.round, args.round + args.rounds):
         for n, size in plan if r % 2 == 0 else plan[::-1]:
@@ -52,11 +54,11 @@ def main(argv=None):
                 codes.append(torchrun.launch(technique.name, command, n, threads))
             if codes[-1] in (2, 130):
                 return codes[-1]
-    ours = suite.runs_of(name, args.results_file)
-    if ours:
+    run_ids = suite.runs_of(name, args.results_file)
+    if run_ids:
         rows = results.read(args.results_file)
-        rows = rows[rows.run_id.isin(ours) & (rows.status == "ok")]
-    if not ours or rows.empty:
+        rows = rows[rows.run_id.isin(run_ids) & (rows.status == "ok")]
+    if not run_ids or rows.empty:
         raise UserError("no run has timings: there is nothing to compare")
     found = scaling.efficiencies(rows, plan, counts)
     print(f"\n{scaling.table(found)}\n\n{scaling.described(rows)}\n\n{scaling.sentence(found)}")
@@ -65,15 +67,16 @@ def main(argv=None):
 
 
 def batch(args, counts):
-    """Return the global batch of strong scaling: what was asked for, or the largest that one
-    process takes alone and all counts share evenly; where there is none, the least they share."""
+    """Return the global batch of strong scaling.
+
+    As requested, or the largest that fits one process and all counts share evenly, or else the
+    smallest that they share evenly.
+    """
     if args.batch_size != "auto":
         for n in counts:
             if args.batch_size % n:
-                raise UserError(
-                    f"--batch-size {args.batch_size}: {n} processes cannot share it evenly; "
-                    f"try --batch-size {math.lcm(*counts)}"
-                )
+                problem = f"--batch-size {args.batch_size}: {n} processes cannot share it evenly"
+                raise UserError(problem, f"try --batch-size {math.lcm(*counts)}")
         return args.batch_size
     if args.model not in CONFIGS:
         raise UserError(f"--model {args.model}: choose {', '.join(CONFIGS)}")

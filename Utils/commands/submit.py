@@ -12,14 +12,14 @@ def main(argv=None):
     """Make a file of results to share, check one, or add one to results/."""
     parser = Parser("submission", main.__doc__)
     parser.add_argument("command", choices=("make", "check", "add"), help=" ")
-    help = "the zip; for make, it is named by device and date otherwise"
+    help = "path of the zip; for make, else named by device and date"
     parser.add_argument("file", type=Path, nargs="?", help=help)
     command_line.add_selection(parser)
     args = parser.parse_args(argv)
     if args.command == "make":
         path, left_out = submission.make(args.file, args.results_file, args.device_name)
         print(path, *([left_out] if left_out else []), sep="\n")
-        submission.check(path)  # says what it lacks, and leaves it
+        submission.check(path)  # raises where it is incomplete, and keeps it
     elif args.file is None:
         parser.error(f"{args.command} needs a file")
     elif args.command == "check":

@@ -1,11 +1,10 @@
-"""Many scripts, many rounds, one process each.
+"""Run many scripts in many rounds, one process each.
 
     python -m Utils.commands.suite [TECHNIQUE ...] [flags of the scripts]
 
-Without names it runs the ladder; `beyond` stands for all of beyond/ with the baseline and their
-parents, `everything` for all there is, `ablation` for what `make ablate` runs. Rounds are
-interleaved; what was interrupted goes on where it was. With --round it begins at that round, so
-that it adds rounds to others instead of repeating them. Ends with one table.
+Without names it runs the ladder. `beyond` is all of beyond/ with the baseline and their parents,
+`everything` all techniques, `ablation` the runs of `make ablate`. Rounds are interleaved, and an
+interrupted suite resumes. --round sets the first round, to add rounds to existing ones.
 """
 
 import sys
@@ -17,7 +16,7 @@ from Utils.launch import suite
 
 
 def main(argv=None):
-    """Run techniques and print their table. Returns the exit code of `suite.Outcome`."""
+    """Run techniques and print their table. Return the exit code of `suite.Outcome`."""
     parser = Parser("suite", __doc__)
     command_line.add_settings(parser)
     command_line.add_timeout(parser)
@@ -25,8 +24,8 @@ def main(argv=None):
     args = parser.parse_args(argv)
     techniques = suite.named(args.names or ["ladder"])
     outcome = suite.run(techniques, args, partial(print, file=sys.stderr, flush=True))
-    if said := suite.table(outcome, args.results_file):
-        print(said)
+    if table := suite.table(outcome, args.results_file):
+        print(table)
     return outcome.code
 
 

@@ -1,10 +1,10 @@
-"""Several processes of one script at once on one device, against one process alone.
+"""Compare several processes of one script at once on one device with one process alone.
 
     python -m Utils.commands.together NAME [--n 2] [flags of the scripts]
 
-All of them begin their timed steps at the same moment, when the last has compiled and warmed up;
-from then until the first has ended, all train, and what they get done in that time is what counts.
-Their rows go to files of scratch: a run beside others of its kind is no row for results.csv.
+All begin their timed steps at the same moment, when the last has compiled and warmed up. Only the
+work until the first has ended counts. No rows are written to results.csv, as such runs are not
+comparable with others.
 """
 
 import os
@@ -20,8 +20,10 @@ from Utils.launch.together import Failed
 
 
 def main(argv=None):
-    """Run several processes of a technique at once and one alone, in rounds, and print the speedup.
-    Returns the exit code: 0, or 1 where a process failed or did not fit into memory."""
+    """Run several processes of a technique at once and one alone, in rounds; print the speedup.
+
+    Return the exit code: 0, or 1 where a process failed or ran out of memory.
+    """
     parser = Parser("together", __doc__)
     command_line.add_settings(parser)
     command_line.add_timeout(parser)
@@ -30,11 +32,13 @@ def main(argv=None):
     add("--n", type=command_line.at_least(2), default=2, help="processes at once")
     args = parser.parse_args(argv)
     if not args.name:
-        raise UserError(f"T=NAME says what: one of {', '.join(ladder.techniques())}")
+        raise UserError(
+            "no technique is named", f"set T to one of {', '.join(ladder.techniques())}"
+        )
     if not args.warmup:
-        raise UserError("--warmup 0: all begin together when the last has warmed up; 1 is enough")
+        raise UserError("--warmup 0: processes need a warm-up to begin together", "try --warmup 1")
     technique = variants.find(args.name)
-    os.environ["SUITE"] = f"together-{secrets.token_hex(4)}"  # a batch found is found once
+    os.environ["SUITE"] = f"together-{secrets.token_hex(4)}"  # a batch size is searched once
     try:
         print(throughput.report(technique, *together.measure(technique, args)))
     except (Unsupported, Failed) as error:
