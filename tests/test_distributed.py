@@ -497,7 +497,7 @@ def test_a_run_of_two_is_profiled_by_rank_0(tmp_path):
     folder = tmp_path / "profiles"
     summary = json.loads((folder / "distributed_data_parallel.json").read_text())
     assert summary["profile"]["communication"]["ms"] > 0
-    assert done.stdout.count("collectives are under way") == 1
+    assert done.stdout.count("overlapped with computation") == 1
     assert {row["world_size"] for row in results.check(folder / "results.csv")} == {"2"}
 
 

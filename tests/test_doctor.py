@@ -178,7 +178,7 @@ def test_broken_parts_are_named_with_their_remedies(tmp_path):
     for name in TECHNIQUES:
         (row,) = (line for line in lines if line.startswith(f"{name} "))
         assert "unsupported" in row
-    assert re.search(r"^1\. \w+ holds back \d+ of \d+ techniques -> ", done.stdout, re.MULTILINE)
+    assert re.search(r"^1\. \w+ blocks \d+ of \d+ techniques -> ", done.stdout, re.MULTILINE)
 
 
 def test_an_older_python_is_told_so(tmp_path, monkeypatch):
@@ -215,7 +215,7 @@ def test_a_torch_that_cannot_be_imported_is_answered_in_words(stub, words, tmp_p
     assert {row["status"] for row in found["techniques"]} == {"unsupported"}
     assert [row["technique"] for row in found["techniques"]] == list(TECHNIQUES)
     assert all(words in row["reason"] for row in found["techniques"])
-    held = f"torch holds back {len(TECHNIQUES)} of {len(TECHNIQUES)} techniques"
+    held = f"torch blocks {len(TECHNIQUES)} of {len(TECHNIQUES)} techniques"
     assert found["advice"][0]["advice"].startswith(held)
 
 
@@ -447,8 +447,8 @@ def test_what_holds_back_most_comes_first_and_what_holds_nothing_back_is_left_ou
         rows=rows,
     )
     assert lines == [
-        "compiler holds back 2 of 4 techniques -> install g++",
-        "bitsandbytes holds back 1 of 4 techniques -> mend it",
+        "compiler blocks 2 of 4 techniques -> install g++",
+        "bitsandbytes blocks 1 of 4 techniques -> mend it",
         "driver: torch has no GPU -> another build",
     ]
 

@@ -438,7 +438,7 @@ def test_a_sleep_is_a_stretch_outside_of_torch_and_a_slow_dataset_a_wait(profile
     waits = next(line for line in lines if "waits for data" in line)
     assert "prefetching_loader or data_on_device" in waits
     assert f"{share(ran.summary, 'idle', 'data'):.0%}" in waits
-    stretch = next(line for line in lines if "outside of torch" in line)
+    stretch = next(line for line in lines if "outside torch" in line)
     assert f"{found['gap']['ms']:,.1f} ms" in stretch and "CPU=1" in stretch
 
 

@@ -73,8 +73,8 @@ PARTS = {  # of what reduces, by the operator's name
 
 
 def operator_kind(name):
-    """The kind of an operator or of Inductor's kernel, by its name; None where it computes nothing,
-    or is no operator but a range, a region or a node of autograd; "other" where it is not known."""
+    """Return the kind of an operator or of Inductor's kernel by its name. None if it computes
+    nothing or is a range, a region or a node of autograd; "other" if unknown."""
     if re.match(r"graph_\d+_|cpp_|triton_", name):
         return _fused_kind(name)
     if not re.match(r"(?!autograd::|torch::autograd::)\w+::|(nccl|gloo|mpi):", name):
@@ -86,8 +86,8 @@ def operator_kind(name):
 
 
 def _fused_kind(name):
-    """Of Inductor's kernel, from the operators that it was fused from: its name says them, but for
-    products from templates, which say at most their shape."""
+    """Return the kind of Inductor's kernel from its fused operators, which its name lists. Products
+    from templates list at most their shape."""
     if "flex_attention" in name:
         return "attention"
     if re.match(r"graph_\d+_(?!cpp_fused)|cpp_(?!fused)|triton_(tem|mm|bmm)_", name):
@@ -101,7 +101,7 @@ def _fused_kind(name):
 
 
 def kernel_kind(name):
-    """The kind of a GPU's kernel by its own name, or "other"."""
+    """Return the kind of a GPU's kernel by its name, or "other"."""
     if name.startswith("triton_") and (kind := operator_kind(name)):
         return kind
     found = (kind for kind, pattern in KERNELS.items() if re.search(pattern, name, re.I))

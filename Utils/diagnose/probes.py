@@ -36,7 +36,7 @@ def python(args):
 
 
 def packages(args):
-    """Of requirements.txt. That some are missing stops what needs them, which says so below."""
+    """Check the packages of requirements.txt. A missing one is a fault only for its users."""
     listed = (paths.ROOT / "requirements.txt").read_text()
     tested = re.findall(r"^([\w-]+)==([\w.]+)", listed, re.MULTILINE)
     missing, others = [], []
@@ -69,7 +69,7 @@ def processor(args):
 
 
 def memory(args):
-    """Of the host. Swap is counted apart: a step that swaps is no measurement."""
+    """Check the host's memory. Swap is listed apart: a step that swaps is not a measurement."""
     import psutil  # here, as doctor runs without it where it is missing
 
     host, (_, limit), swap = psutil.virtual_memory(), cgroup.cgroup_limits(), psutil.swap_memory()

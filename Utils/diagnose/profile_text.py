@@ -16,7 +16,7 @@ PARTS = {
     "embedding": "rows of the embedding",
     "on the device": "on the device",
 }
-NAME = 60  # letters of an operator's name that are shown; a fused one's can be hundreds
+NAME = 60  # letters shown of an operator's name; a fused one can have hundreds
 
 
 def report(summary, folder):
@@ -51,14 +51,14 @@ def report(summary, folder):
         lines += [_grid(rows, ("in Python", "own ms", "with callees", "calls a step")), ""]
     gap, memory = found["gap"], found["memory"]
     lines.append(
-        f"longest stretch outside of torch: {gap['ms']:,.2f} ms a step, between {gap['after']} "
+        f"longest gap outside torch: {gap['ms']:,.2f} ms per step, between {gap['after']} "
         f"and {gap['before']}"
     )
-    lines.append(f"values of tensors that the host reads: {found['reads']:.3g} a step")
+    lines.append(f"tensor values read by the host: {found['reads']:.3g} per step")
     if exchange := found["communication"]:
         lines.append(
-            f"collectives are under way for {exchange['ms']:,.2f} ms a step, and "
-            f"{exchange['hidden']:.0%} of that is hidden behind what is computed meanwhile"
+            f"communication: {exchange['ms']:,.2f} ms per step, "
+            f"{exchange['hidden']:.0%} of it overlapped with computation"
         )
     if memory["grows"] is not None:
         grows = f"grows by {memory['growth_mib']:,.2f} MiB a step" if memory["grows"] else "stays"
@@ -70,7 +70,7 @@ def report(summary, folder):
 
 
 def _table(found):
-    """The kinds of work, and below each what it consists of."""
+    """Return the kinds of work, each with its parts below it."""
     rows = []
     for kind, facts in found.items():
         if not facts["ms"]:

@@ -75,7 +75,7 @@ def _handled(error):
 
 
 def further_steps(wanted):
-    """The number of steps after the timed ones."""
+    """Return the number of steps after the timed ones."""
     return 1 + STEPS + 1 + PYTHON_STEPS * wanted.cpu + MEMORY_STEPS * wanted.memory
 
 

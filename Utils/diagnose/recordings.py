@@ -83,7 +83,7 @@ def prepare(compiler):
 
 
 def _shared_parts(flags):
-    """Of all that decides a Recording what is the same for every technique, as strings."""
+    """Return the strings that decide a Recording and are the same for every technique."""
     parts = [f"{name}={os.environ[name]}" for name in sorted(os.environ) if name[:5] == "TORCH"]
     for package in ("torch", "bitsandbytes", "torchao"):
         with suppress(PackageNotFoundError):

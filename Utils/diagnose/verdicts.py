@@ -47,12 +47,12 @@ def advice(findings, rows, most=5):
             lines.append({"advice": text, "because": [topic]})
 
     def lost(fault):
-        """The number of techniques that it alone holds back."""
+        """Return the number of techniques that this fault alone blocks."""
         return sum(bool(row.lacks) and {*row.lacks} <= {*fault.blocks} for row in rows)
 
     for fault in sorted((f for f in findings if f.state == "fault"), key=lost, reverse=True):
         if count := lost(fault):
-            what = f"{fault.topic} holds back {count} of {len(rows)} techniques"
+            what = f"{fault.topic} blocks {count} of {len(rows)} techniques"
             say(fault.topic, f"{what} -> {fault.remedy}")
         elif not fault.blocks:
             say(fault.topic, f"{fault.topic}: {fault.what} -> {fault.remedy}")
@@ -79,12 +79,12 @@ def advice(findings, rows, most=5):
         say("ceilings", text, "fused_optimizer", "larger_batch")
     on_gpu = facts.get("type") in ("cuda", "rocm", "mps")
     if on_gpu and facts.get("tokens", math.inf) <= 2048:
-        text = f"{facts['tokens']} tokens a step leave a GPU waiting for launches"
+        text = f"{facts['tokens']} tokens per step: the GPU waits for launches"
         say("step", text, "cuda_graphs")
     if on_gpu and facts.get("least_gib", 0) > 0.7 * facts.get("free_gib", math.inf):
         text = f"the baseline takes {facts['least_gib']:.1f} GiB of {facts['free_gib']:.1f} free"
         say("step", text, "gradient_checkpointing", "8bit_optimizer", "fused_cross_entropy")
     if on_gpu and facts.get("usable_cpus", math.inf) <= 2:
-        text = f"{facts['usable_cpus']:g} CPUs are few for a loader's workers"
+        text = f"only {facts['usable_cpus']:g} CPUs for a loader's workers"
         say("processor", text, "data_on_device")
     return lines[:most]
