@@ -11,6 +11,7 @@ import torch
 from Utils.base import ladder, merge, results, variants
 from Utils.base.errors import Unsupported, UserError
 from Utils.harness import provenance, work
+from Utils.launch import trials
 from Utils.run import Run, execute
 
 TECHNIQUES = ladder.techniques()
@@ -208,6 +209,7 @@ def test_variants_run_and_train(tmp_path, monkeypatch):
     monkeypatch.setattr(
         work, "describe", lambda args: {}
     )  # counts FLOP: the same for all, and slow
+    monkeypatch.setattr(trials, "largest_batch", lambda args, *_, **__: 2 * args.batch_size)
     text = tmp_path / "text.txt"
     text.write_text("Nobody wrote these scripts, and they have to train all the same. " * 200)
     flags = f"--model gpt2-tiny --steps 2 --warmup 1 --dataset {text} --device cpu"
