@@ -38,11 +38,11 @@ class TokenBatches:
         args.hardware.reset_peak_memory()  # what preparing the corpus took is not the model's
 
     def _windows(self, tokens):
-        """How many sequences an epoch has; there is room for each of T places to begin at."""
+        """Return the number of sequences in an epoch, with room for each of T places to begin."""
         return (len(tokens) - self.args.seq_len) // self.args.seq_len
 
     def epoch(self, step):
-        """How often the corpus has been seen when that many steps have been trained."""
+        """Return how often the corpus has been seen when that many steps have been trained."""
         return step * self._sequences / self.windows
 
     @property
@@ -51,7 +51,7 @@ class TokenBatches:
         return self.args.batch_size * self.args.accumulation * self.args.world_size
 
     def starts(self, step):
-        """Where in the corpus the sequences of a step begin: a list, of all ranks."""
+        """Return where in the corpus the sequences of a step begin: a list, of all ranks."""
         first = step * self._sequences
         return [self._start(index) for index in range(first, first + self._sequences)]
 

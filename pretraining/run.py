@@ -135,7 +135,7 @@ class Run:
         signal.signal(signum, self.handlers[signum])
 
     def _mean(self, tensor):
-        """Of a tensor over all ranks."""
+        """Return the mean of a tensor over all ranks."""
         if self.parallel is not None:
             torch.distributed.all_reduce(tensor)
             tensor = tensor / self.args.world_size

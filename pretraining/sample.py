@@ -11,7 +11,7 @@ TOP = 50  # of the most likely tokens one is drawn, as build-nanogpt does
 
 @torch.no_grad()
 def sample(model, tokens=100, prompt="", seed=0):
-    """What the model writes behind the prompt, which is part of it.
+    """Return the text that the model writes, the prompt included.
 
     model: a GPT, neither compiled nor wrapped. It is called part by part, as its loss may be one
     that overwrites the logits.

@@ -177,7 +177,7 @@ def _chunks(texts):
 
 
 def _in_order(pool, function, items):
-    """What the function makes of each item, in order; a few are worked on ahead."""
+    """Yield the function of each item, in order; a few are worked on ahead."""
     ahead = deque()
     for item in items:
         ahead.append(pool.submit(function, item))
@@ -198,7 +198,7 @@ def _file(folder, n, side):
 
 
 def _progress(folder):
-    """What is there of a corpus: documents and bytes of text read, shards with the tokens of each
-    side, and whether that is all."""
+    """Return the progress of a corpus: documents and bytes of text read, shards with the tokens of
+    each side, and whether it is complete."""
     nothing = {"documents": 0, "bytes": 0, "shards": [], "complete": False}
     return files.read_json(folder / "progress.json") or nothing

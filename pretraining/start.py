@@ -59,7 +59,7 @@ def run_script(main, doc):
 
 
 def plan(given):
-    """What run this is: a dict for JSON of settings, techniques, folder, and whether it resumes.
+    """Return the plan of this run: settings, techniques, folder, and whether it resumes; for JSON.
 
     given: of `options.parse`. Makes the folder and keeps others out of it. Raises UserError.
     """
@@ -140,7 +140,7 @@ def _lock(folder):
 
 
 def _agreed(make):
-    """What rank 0 makes, on all ranks: a dict for JSON."""
+    """Return what rank 0 makes, on all ranks: a dict for JSON."""
     rank, world_size, *_ = ranks.from_environment()
     if world_size == 1:
         return make()

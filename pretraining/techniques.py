@@ -145,7 +145,7 @@ def check(names, args):
 
 
 def _can_run(names, args):
-    """Whether the device supports all of these techniques, if need be without effect."""
+    """Return whether the device supports all of these techniques, if need be without effect."""
     try:
         check(names, args)
     except Unsupported:
@@ -154,7 +154,7 @@ def _can_run(names, args):
 
 
 def _notes(name, args):
-    """What limits a technique on this device, words. Raises Unsupported."""
+    """Return what limits a technique on this device, in words. Raises Unsupported."""
     known = ladder.techniques()
     parent = known.get(known[name].parent)
     needs = {*known[name].needs} - {*(parent.needs if parent else ())}

@@ -70,5 +70,5 @@ def find(key):
 
 
 def names_one(wanted):
-    """Whether --device names a row of the table, and no device that torch looks for here."""
+    """Return whether --device names a row of the table, and no device that torch looks for here."""
     return not re.match("auto$|cpu$|mps$|cuda", wanted)

@@ -52,7 +52,7 @@ class Row:
 
 
 def works(figures):
-    """Works of the figures' steps, traced at few layers and a prime batch; kept in the cache."""
+    """Return the work of each figure's step, traced at few layers and a prime batch, and cached."""
     wanted = dict.fromkeys(
         replace(figure.step, batch=fit.PRIME, layers=layers)
         for figure in figures

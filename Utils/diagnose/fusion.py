@@ -1,4 +1,4 @@
-"""Which operations of a graph become one kernel when torch.compile has cut it.
+"""Fusion: the operations of a compiled graph that become one kernel.
 
 The rules are Inductor's, simplified. A matrix product, attention or the like is a kernel of its
 own. What is computed element by element, or reduced, joins the kernel that makes or reads the same
@@ -65,7 +65,7 @@ def groups(nodes, rules):
 
 
 def _leaves(node, fused, is_view):
-    """What is read from memory: results and inputs that no fused operation stands for."""
+    """Return what is read from memory: results and inputs that no fused operation stands for."""
     leaves, waiting, seen = [], list(node.all_input_nodes), set()
     while waiting:
         one = waiting.pop()

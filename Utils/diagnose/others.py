@@ -18,7 +18,7 @@ from Utils.diagnose.operations import Operation, Tensor, Work
 
 
 class LayerNorm(nn.Module):
-    """As the book of S. Raschka writes it out."""
+    """LayerNorm as the book of S. Raschka writes it out."""
 
     def __init__(self, width):
         super().__init__()

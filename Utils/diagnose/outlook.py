@@ -58,8 +58,10 @@ def chip(entry):
 
 
 def kind_factor(entry, precision, known):
-    """How much wider a range is than where figures are of this chip and precision. known: pairs of
-    chip and precision."""
+    """Return the factor by which a range is wider than with figures of this chip and precision.
+
+    known: pairs of chip and precision that have figures.
+    """
     if (chip(entry), precision) in known:
         return 1.0
     return OTHER_PRECISION if any(one == chip(entry) for one, _ in known) else OTHER_CHIP

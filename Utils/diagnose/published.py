@@ -78,7 +78,7 @@ _TIMES = {"step time", "median step time", "iteration", "throughput", "forward +
 
 
 def left_out(row):
-    """Why a forecast is not held against a row, or None."""
+    """Return why a forecast is not held against a row, or None."""
     if row["metric"] not in _TIMES:
         return f"{row['metric']}: no time of a training step, or one beside the median"
     if _MULTIPLE.match(row["device"]) or "a node" in row["device"]:
@@ -228,7 +228,7 @@ def figures(path=FILE):
 
 
 def reasons(path=FILE):
-    """How many rows are left out, by the reason."""
+    """Count the rows that are left out, by reason."""
     counts = {}
     for row in rows(path):
         reason = left_out(row)

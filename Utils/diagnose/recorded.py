@@ -67,7 +67,7 @@ class Rules:
     is_reduction: Callable
 
     def is_kernel(self, node):
-        """Whether Inductor makes its kernel, as it does of a scatter into a constant."""
+        """Return whether Inductor makes its kernel, as it does of a scatter into a constant."""
         known = self.is_elementwise(node) or self.is_reduction(node)
         return known or (_is_operator(node) and node.target._schema.name == "aten::scatter")
 

@@ -1,4 +1,4 @@
-"""How long a step would take on a device of the table: a time for each kernel, and for the host.
+"""Model of a step's time on a device of the table: a time for each kernel, and for the host.
 
 A kernel lasts as long as the larger of its FLOP over the rate that its type, shape and device allow
 and its bytes over the bandwidth that they allow, plus a fixed part. The host starts kernels one
