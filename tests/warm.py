@@ -16,6 +16,7 @@ from unittest.mock import patch
 
 from Utils.base import errors
 from Utils.commands import suite
+from Utils.harness import quiet
 from Utils.launch import process
 
 # A pool of compiling processes would be one for all forks, and each of them imports torch as well.
@@ -53,6 +54,7 @@ def forked(command, name, minutes=None):
 
 
 if __name__ == "__main__":
+    quiet.prepare()  # before the compiler is imported, which reads once where its cache is
     for name in SHARED:
         importlib.import_module(name)
     with errors.one_line("suite"), patch.object(process, "python", forked):
