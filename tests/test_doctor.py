@@ -475,10 +475,10 @@ def with_figures(**figures):
         ({"scores_mib": 0.2}, None),
         ({"update_ms": 87.5, "floor_ms": 204.4}, "87.5 of 204.4 ms.*: fused_optimizer, larger"),
         ({"update_ms": 5.0, "floor_ms": 204.4}, None),
-        ({"type": "cuda", "capability": 6, "tokens": 256}, "256 tokens a step .*: cuda_graphs"),
+        ({"type": "cuda", "capability": 6, "tokens": 256}, "256 tokens per step: .*: cuda_graphs"),
         ({"type": "cpu", "tokens": 64}, None),
         ({"type": "mps", "least_gib": 7.5, "free_gib": 8.0}, "7.5 GiB of 8.0 free: gradient_check"),
-        ({"type": "mps", "usable_cpus": 2, "tokens": 4096}, "2 CPUs are few .*: data_on_device"),
+        ({"type": "mps", "usable_cpus": 2, "tokens": 4096}, "only 2 CPUs for .*: data_on_device"),
     ],
 )
 def test_a_figure_leads_to_a_technique(figures, line):

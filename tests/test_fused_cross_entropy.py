@@ -238,13 +238,14 @@ def test_it_compiles_for(target, dtype, kernel, compiled):
 
 
 def test_help_needs_no_triton():
-    code = "import runpy, sys; sys.modules['triton'] = None; sys.argv = ['script', '--help']"
+    script = "beyond/fused_cross_entropy.py"
+    code = f"import runpy, sys; sys.modules['triton'] = None; sys.argv = [{script!r}, '--help']"
     code += "; runpy.run_module('beyond.fused_cross_entropy', run_name='__main__')"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=paths.ROOT, capture_output=True, text=True
     )
     assert done.returncode == 0 and done.stdout.startswith("usage"), done.stderr
-    assert "one kernel of our own" in done.stdout
+    assert "one kernel" in done.stdout
 
 
 def test_without_a_gpu_it_is_unsupported(tmp_path):

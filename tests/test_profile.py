@@ -457,7 +457,7 @@ def test_copies_reads_and_what_is_kept_are_found(profiled, capsys):
     found, lines = ran.summary["profile"], ran.summary["advice"]
     assert share(ran.summary, "copies") > 0.25
     assert any("copies tensors, mostly aten::c" in line for line in lines)
-    assert found["reads"] == 2 and any("reads 2 values" in line for line in lines)
+    assert found["reads"] == 2 and any("reads 2 tensor values" in line for line in lines)
     assert found["memory"]["growth_mib"] == pytest.approx(64 * 50257 * 4 / 2**20, rel=0.01)
     assert lines[0].startswith("memory grows by 12.27 MiB a step")
     printed = capsys.readouterr().out
@@ -668,7 +668,7 @@ def test_at_most_five_lines_the_heaviest_first():
     assert len(lines) == 5
     assert "memory" in lines[0] and "optimizer" in lines[1] and "element-wise" in lines[2]
     lines = advised(copies_transfers=7, reads=9)  # a needless read counts for 0.1
-    assert "reads 9 values" in lines[1] and "between host and device" in lines[2]
+    assert "reads 9 tensor values" in lines[1] and "between host and device" in lines[2]
 
 
 # Several techniques -----------------------------------------------------------------------------

@@ -341,7 +341,7 @@ def test_what_is_missing_is_named_with_the_command_that_makes_it(made):
     text = plain(made(*ladder_runs()))
     for command in ("make ablate", "make ceilings all", "make profile T=all"):
         assert command in text, command
-    assert "One round: there is no interval" in text and "4.00x faster" in text
+    assert "One round: no interval" in text and "4.00x faster" in text
 
 
 def test_one_round_never_beats_a_verdict(made):

@@ -127,7 +127,7 @@ def test_rounds_are_interleaved_and_every_other_one_goes_backwards(tmp_path, mon
     assert ran == [(r, n, B, 1) for r, plan in ((0, one), (1, one[::-1])) for n, B in plan]
     assert "plots/scaling.png" in capsys.readouterr().out
     assert ladder.get(DEFAULT)
-    with pytest.raises(UserError, match="there are 2 cores here, for one process each"):
+    with pytest.raises(UserError, match="there are 2 cores here; give 2 or fewer"):
         scaling_command.main(["--gpus=1 8", "--device=cpu"])
     with pytest.raises(UserError, match="nothing to compare with"):
         scaling_command.main(["--gpus=2", "--device=cpu"])

@@ -375,7 +375,7 @@ def test_tainted_runs_and_repeated_results_are_not_drawn(three):
         (three / "results" / "GPU_B" / "b" / "results.csv").read_bytes()
     )
     panels, left_out = collection.collect(None)
-    assert len(panels) == 2 and any("same results as another's" in text for text in left_out)
+    assert len(panels) == 2 and any("a copy of other results" in text for text in left_out)
 
 
 def test_without_any_results_one_line_says_so(here):
