@@ -245,7 +245,7 @@ def test_help_needs_no_triton():
         [sys.executable, "-c", code], cwd=paths.ROOT, capture_output=True, text=True
     )
     assert done.returncode == 0 and done.stdout.startswith("usage"), done.stderr
-    assert "one kernel" in done.stdout
+    assert "one Triton kernel" in done.stdout
 
 
 def test_without_a_gpu_it_is_unsupported(tmp_path):
