@@ -1,0 +1,358 @@
+"""Apply a technique's diff to a script of another shape, place by place.
+
+`merge` aligns texts; here statements are aligned by what they do. The diff of a technique, from its
+parent to itself, replaces, wraps, inserts and deletes statements beside the places of `anatomy`. A
+script's own arguments stay. What cannot be applied exactly is refused with the place it needs.
+"""
+
+import ast
+import difflib
+import re
+import textwrap
+
+from Utils.base import anatomy, arguments
+from Utils.base.anatomy import ROLES, Misfit, dump, short
+from Utils.base.errors import UserError
+
+# Of every model, whoever made it; other attributes are those of GPT.
+OF_MODULES = {"parameters", "to", "compile"}
+OF_PARALLEL = {"register_comm_hook", "no_sync"}  # of DistributedDataParallel
+# Other settings of the same idea: technique, name of the setting, value before, value after.
+SETTINGS = {"flash_attention": ("attn_implementation", "eager", "sdpa")}
+FIRST = ("seed", "precision")  # of the setup: what would follow them comes first
+
+
+def apply(source, before, after, name):
+    """Return a script's source with the diff of a technique. Raises Misfit.
+
+    before, after: source of the technique's parent, and of the technique. name: of the technique.
+    """
+    try:
+        return Graft(source, before, after).done()
+    except Misfit as misfit:
+        if name not in SETTINGS:
+            raise
+        return _setting(source, name, misfit)
+
+
+def _setting(source, name, misfit):
+    """Return the source with the setting that stands for a technique elsewhere."""
+    setting, old, new = SETTINGS[name]
+    pattern = re.compile(rf"""(\b_?{setting}\s*=\s*)(["']){old}\2""")
+    if pattern.search(source):
+        return pattern.sub(rf"\1\2{new}\2", source)
+    if re.search(rf"\b{setting}\s*=", source):
+        raise Misfit(f'{setting} is not "{old}"') from None
+    raise Misfit(f'{misfit}, or a model made with {setting}="{old}"') from None
+
+
+class Graft:
+    """The diff from a parent to a technique, applied to another script."""
+
+    def __init__(self, source, before, after):
+        self.before, self.after = anatomy.read(before, "parent"), anatomy.read(after, "technique")
+        self.script = anatomy.read(source, "base")
+        if self.before.body is self.before.loop.body:
+            self.after.body = self.after.loop.body
+        self.undefined = anatomy.undefined(self.script.tree)
+
+    def done(self):
+        self._check_owners()
+        self._definitions()
+        for block in ("setup", "body"):
+            self._block(block)
+        self._imports()
+        if missing := anatomy.undefined(self.script.tree) - self.undefined:
+            raise Misfit(f"needs {' and '.join(f'`{name}`' for name in sorted(missing))}")
+        return self.script.text
+
+    def _rewrite(self, first, last, lines):
+        """Replace lines of the script, first to last, counted from 1, last included."""
+        old = self.script.lines
+        text = "\n".join([*old[: first - 1], *lines, *old[last:]]) + "\n"
+        try:
+            self.script = anatomy.read(text, "base")
+        except UserError as error:
+            raise Misfit(f"does not parse after the change: {error}") from None
+
+    def _check_owners(self):
+        """Refuse code that uses what only our model or batches have."""
+        old = {dump(n) for n in ast.walk(self.before.tree)}
+        new = [n for n in ast.walk(self.after.tree) if dump(n) not in old]
+        batches = self.script.image("batches")
+        ours = [self.script.dump(node) for node in batches] == [
+            self.before.dump(node) for node in self.before.image("batches")
+        ]
+        for node in new:
+            if isinstance(node, ast.Name) and node.id in ("TokenBatches", "StreamedBatches"):
+                self._need(ours, "`batches = TokenBatches(args)`")
+            if not isinstance(node, ast.Attribute):
+                continue
+            owner, attribute = ast.unparse(node.value), node.attr
+            if owner == "batches" or attribute == "init_process_group":
+                shared = "" if owner == "batches" else ", which ranks can share"
+                self._need(ours, f"`batches = TokenBatches(args)`{shared}")
+            if owner == "model" and attribute in OF_PARALLEL:
+                self._need("DistributedDataParallel" in self.script.text, "DistributedDataParallel")
+            elif owner == "model" and attribute not in OF_MODULES:
+                self._need(self._model_is_ours(), f"`model.{attribute}` of GPT in Utils.model")
+            if owner == "trials":
+                raise Misfit("tries batches of a script of the ladder, not of this one")
+        calls = [n for n in new if isinstance(n, ast.Call) and ast.unparse(n.func) == "model"]
+        known = {dump(n) for n in ast.walk(self.before.tree) if isinstance(n, ast.Call)}
+        if any(dump(call) not in known for call in calls):
+            node = self.before.image("forward")
+            if self.script.dump(*self.script.image("forward")) != self.before.dump(*node):
+                raise Misfit(f"needs `{short(node[0])}` in the loop")
+
+    def _need(self, condition, place):
+        if not condition:
+            raise Misfit(f"needs {place}")
+
+    def _model_is_ours(self):
+        made = (ast.unparse(node) for node in self.script.image("model"))
+        imported = (ast.unparse(node) for node in self.script.imports)
+        return any("GPT(" in text for text in made) and any(
+            text.startswith("from Utils.model import") and "GPT" in text for text in imported
+        )
+
+    # At the top of the file ---------------------------------------------------------------------
+
+    def _definitions(self):
+        old, new = self.before.definitions, self.after.definitions
+        for _, i1, i2, j1, j2 in _changes(old, new, self.before, self.after):
+            place = None
+            for node in old[i1:i2]:
+                place = self._remove_definition(node)
+            known = {getattr(node, "name", None) for node in self.script.definitions} - {None}
+            for node in new[j1:j2]:
+                if getattr(node, "name", None) in known:
+                    raise Misfit(f"the script has another `{node.name}`")
+            if j1 < j2:
+                after = [dump(node) for node in old[i2 : i2 + 1]]
+                nodes = [n for n in self.script.definitions if dump(n) in after]
+                place = place or _first_line((nodes or [self.script.main])[0], self.script)
+                lines = [*_text(self.after, new[j1:j2]).splitlines(), "", ""]
+                self._rewrite(place, place - 1, lines)
+
+    def _remove_definition(self, node):
+        """Remove a function of the parent from the script. Return the line where it was."""
+        name = getattr(node, "name", "")
+        same = [n for n in self.script.definitions if dump(n) == dump(node)]
+        if not same:
+            raise Misfit(f"needs the function `{name}` of its parent{self._handed_in(name)}")
+        first, last = _first_line(same[0]), same[0].end_lineno
+        lines = self.script.lines
+        while last < len(lines) and not lines[last].strip():
+            last += 1
+        self._rewrite(first, last, [])
+        return first
+
+    def _handed_in(self, name):
+        for node in ast.walk(self.before.main):
+            if isinstance(node, ast.keyword) and ast.unparse(node.value) == name:
+                return f", handed to the model as {node.arg}="
+        return ""
+
+    def _imports(self):
+        """Import what the new code uses, and remove what only the old code used."""
+        old = {dump(node) for node in self.before.imports}
+        used = anatomy.loaded(self.script.tree)
+        bound = anatomy.bound(self.script.tree)
+        order = self.after.imports
+        for place, node in enumerate(order):
+            names = {alias.asname or alias.name.split(".")[0] for alias in node.names}
+            if not names & used or names <= bound:
+                continue
+            known = {dump(n): n for n in self.script.imports}
+            above = [known[dump(n)] for n in order[:place] if dump(n) in known]
+            below = [known[dump(n)] for n in order[place + 1 :] if dump(n) in known]
+            if above or not below:
+                line = (above or self.script.imports)[-1].end_lineno
+                self._rewrite(line + 1, line, [ast.unparse(node)])
+            else:
+                blank = order[place + 1].lineno - node.end_lineno > 1
+                self._rewrite(
+                    below[0].lineno, below[0].lineno - 1, [ast.unparse(node), ""][: 1 + blank]
+                )
+        new = {dump(node) for node in self.after.imports}
+        for node in reversed(self.script.imports):
+            names = {alias.asname or alias.name.split(".")[0] for alias in node.names}
+            if dump(node) in old - new and not names & anatomy.loaded(self.script.tree):
+                self._rewrite(node.lineno, node.end_lineno, [])
+
+    # In the main function -----------------------------------------------------------------------
+
+    def _block(self, block):
+        old, new = getattr(self.before, block), getattr(self.after, block)
+        for tag, i1, i2, j1, j2 in _changes(old, new, self.before, self.after):
+            if tag == "insert":
+                self._insert(block, old, i1, new[j1:j2])
+            else:
+                self._replace(block, old[i1:i2], new[j1:j2])
+
+    def _insert(self, block, old, place, added):
+        self._refuse_repeated(added)
+        before, after = old[place - 1 : place] if place else [], old[place : place + 1]
+        if before and (image := self._image(before[0], old)):
+            line, column = image[-1].end_lineno, image[-1].col_offset
+        elif after and (image := self._image(after[0], old)):
+            line, column = _first_line(image[0], self.script) - 1, image[0].col_offset
+        elif block == "setup" and (not before or self.before.role(before[0]) in FIRST):
+            first = [n for n in self.script.setup if not anatomy.is_text(n)][0:1]
+            first = (first or [self.script.measured])[0]
+            line, column = first.lineno - 1, first.col_offset
+        else:
+            raise Misfit(f"needs {self._named((before or after)[0])}")
+        self._rewrite(line + 1, line, self._lines(added, column))
+
+    def _refuse_repeated(self, added):
+        """Refuse what the script does by itself."""
+        calls = {ast.unparse(n.func) for n in ast.walk(self.script.main) if isinstance(n, ast.Call)}
+        for node in added:
+            value = getattr(node, "value", None)
+            if not isinstance(value, ast.Call):
+                continue
+            called = ast.unparse(value.func)
+            wraps = isinstance(node, ast.Assign) and value.args
+            if wraps and dump(value.args[0]) == dump(node.targets[0]) and called in calls:
+                raise Misfit(f"the script has {called} already")
+
+    def _image(self, node, old):
+        """Return the statements of the script that correspond to one of the parent, in order."""
+        role = self.before.role(node)
+        if role == "model":
+            return self._of_model({self.before.dump(n) for n in old if n is not node})
+        if role and role != "model":
+            return self.script.image(role)
+        text = self.before.dump(node)
+        return [n for n in (*self.script.setup, *self.script.body) if self.script.dump(n) == text]
+
+    def _of_model(self, others):
+        """Return the statements that make the model and change it, up to the optimizer.
+
+        others: dumps of statements of techniques.
+        """
+        made = self.script.image("model")
+        found = list(made)
+        if made:
+            rest = self.script.setup[self.script.setup.index(made[-1]) + 1 :]
+            for node in rest:
+                if self.script.role(node) == "optimizer" or self.script.dump(node) in others:
+                    break
+                targets = getattr(node, "targets", [getattr(node, "value", node)])
+                if any(_root(self.script.dump(t)) == "model" for t in targets):
+                    found.append(node)
+        return found
+
+    def _replace(self, block, removed, added):
+        """Replace statements of the parent, each where its counterpart in the script stands."""
+        roles = [self.before.role(node) for node in removed]
+        new_roles = [self.after.role(node) for node in added]
+        if roles == ["precision"] and not self.script.image("precision"):
+            seed = self.before.image("seed")
+            return self._insert("setup", [*seed, *removed], len(seed), added)
+        images = [self._image(node, removed) for node in removed]
+        for node, image in zip(removed, images, strict=True):
+            if not image:
+                raise Misfit(f"needs {self._named(node)}")
+        column = images[0][0].col_offset
+        lines, waiting = [], []
+        for node, role in zip(added, new_roles, strict=True):
+            if role is None or role not in roles:
+                waiting.append(node)
+                continue
+            place = roles.index(role)
+            lines += self._lines(waiting, column) if waiting else []
+            lines += self._changed(removed[place], node, images[place], role, column)
+            roles[place], waiting = None, []
+        if waiting:
+            lines += self._lines(waiting, column)
+        for node, image, role in zip(removed, images, roles, strict=True):
+            if role is not None or self.before.role(node) is None:
+                self._need_same(node, image)
+        nodes = [node for image in images for node in image]
+        own = self.script.body if nodes[0] in self.script.body else self.script.setup
+        first, last = own.index(nodes[0]), own.index(nodes[-1])
+        if own[first : last + 1] != nodes:
+            foreign = next(n for n in own[first : last + 1] if n not in nodes)
+            raise Misfit(
+                f"`{short(foreign)}` stands between {self._named(removed[0])} and "
+                f"{self._named(removed[-1])}"
+            )
+        if "step" in map(self.before.role, removed) and "backward" not in map(
+            self.before.role, removed
+        ):
+            before = own[first - 1] if first else None
+            if before is None or self.script.role(before) != "backward":
+                raise Misfit("needs `optimizer.step()` straight after `loss.backward()`")
+        self._rewrite(_first_line(nodes[0], self.script), nodes[-1].end_lineno, lines)
+
+    def _named(self, node):
+        """Return a place of the parent in words."""
+        role = self.before.role(node)
+        return ROLES[role] if role else f"`{short(node)}`"
+
+    def _need_same(self, node, image):
+        if self.script.dump(*image) != self.before.dump(node):
+            raise Misfit(f"needs `{short(node)}`, and has `{short(image[0])}`")
+
+    def _changed(self, old, new, image, role, column):
+        """Return the lines of a changed statement, from the script's own one."""
+        if self.script.dump(*image) == self.after.dump(new):
+            raise Misfit("the script has this already")
+        if self.script.dump(*image) == self.before.dump(old):
+            return self._lines([new], column)
+        own = self._own_lines(image)
+        if isinstance(new, ast.With) and self.after.dump(*new.body) == self.before.dump(old):
+            header = ast.unparse(new.items[0].context_expr)
+            called = header.split("(")[0]
+            if any(called in ast.unparse(node) for node in self.script.loop.body):
+                raise Misfit(f"the script has {called} already")
+            header = textwrap.indent(anatomy.renamed(header, self.script.names), " " * column)
+            start = f"{' ' * column}with {header.strip()}:"
+            return [start, *(f"    {line}" if line.strip() else line for line in own)]
+        if role == "log":
+            return self._lines([new], column)
+        if role == "precision":
+            return self._lines([new], column)
+        if role in ("optimizer", "model"):
+            merge = arguments.optimizer if role == "optimizer" else arguments.model
+            text = "\n".join(self._own_lines(image))
+            return merge(self.script, image, text, (self.before, old), (self.after, new))
+        raise Misfit(f"needs `{short(old)}`, and has `{short(image[0])}`")
+
+    def _own_lines(self, nodes):
+        return self.script.lines[nodes[0].lineno - 1 : nodes[-1].end_lineno] if nodes else []
+
+    def _lines(self, nodes, column):
+        """Return the lines of statements of the technique, with the names of the script."""
+        text = anatomy.renamed(_text(self.after, nodes), self.script.names)
+        return textwrap.indent(text, " " * column).splitlines()
+
+
+def _changes(old, new, before, after):
+    """Return the opcodes that are no match, the last first: earlier places then stay."""
+    texts = [before.dump(node) for node in old], [after.dump(node) for node in new]
+    matcher = difflib.SequenceMatcher(None, *texts, autojunk=False)
+    return [change for change in reversed(matcher.get_opcodes()) if change[0] != "equal"]
+
+
+def _text(script, nodes):
+    """Return the source of consecutive statements with the comments above, not indented."""
+    first, last = _first_line(nodes[0], script), nodes[-1].end_lineno
+    return textwrap.dedent("\n".join(script.lines[first - 1 : last])) + "\n"
+
+
+def _first_line(node, script=None):
+    """Return the first line of a statement, with its decorators and, of a script, comments."""
+    line = min([node.lineno, *(n.lineno for n in getattr(node, "decorator_list", ()))])
+    while script and line > 1 and script.lines[line - 2].lstrip().startswith("#"):
+        line -= 1
+    return line
+
+
+def _root(text):
+    """Return the name at the root of a dump, as of model.to(...)."""
+    found = re.search(r"Name\(id='(\w+)'\)", text)
+    return found and found[1]
