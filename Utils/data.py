@@ -17,7 +17,7 @@ import torch
 
 from Utils.base.errors import UserError
 from Utils.corpus import sources
-from Utils.corpus.tokenize import END_OF_TEXT, gpt2_encoding, load_tokens, mapped
+from Utils.corpus.tokenize import END_OF_TEXT, gpt2_encoding, load_tokens, mapped, split
 
 __all__ = ["END_OF_TEXT", "StreamedBatches", "TokenBatches", "gpt2_encoding"]
 
@@ -53,6 +53,8 @@ class Batches:
 class TokenBatches(Batches):
     """The batches of a run: `batches[step]` is (idx, targets), each int64 (B, T) on the CPU.
 
+    tokens: of the corpus without its held-out end.
+
     Memory is pageable; targets are idx shifted by one token. Iteration is endless. Several ranks
     draw the same batch, and each keeps its share, (B / world_size, T).
 
@@ -61,14 +63,15 @@ class TokenBatches(Batches):
     """
 
     def __init__(self, args):
-        self.tokens, self.facts = load_tokens(args.dataset)
+        tokens, self.facts = load_tokens(args.dataset)
+        self.tokens, _ = split(tokens)
         self.batch_size, self.seq_len, self.seed = args.batch_size, args.seq_len, args.seed
         size = args.batch_size // args.world_size
         self.share = slice(args.rank * size, (args.rank + 1) * size)  # of every batch
         if len(self.tokens) <= self.seq_len:
             raise UserError(
-                f"--dataset {args.dataset} has {len(self.tokens)} tokens, too few for one sequence "
-                f"of {self.seq_len}",
+                f"--dataset {args.dataset} has {len(self.tokens)} tokens to train on, too few for "
+                f"one sequence of {self.seq_len}",
                 "choose a smaller --seq-len or more text",
             )
 
@@ -98,7 +101,7 @@ class TokenBatches(Batches):
     def __setstate__(self, state):
         self.__dict__ = state
         if isinstance(self.tokens, Path):
-            self.tokens = mapped(self.tokens)
+            self.tokens, _ = split(mapped(self.tokens))
 
 
 class StreamedBatches(Batches, torch.utils.data.IterableDataset):

@@ -12,8 +12,19 @@ import time
 from contextlib import contextmanager
 
 from Utils.base.errors import UserError
-from Utils.harness import dynamo, ends, footprint, measured, progress, quiet, ranks, record
+from Utils.harness import (
+    ends,
+    footprint,
+    held_out,
+    measured,
+    progress,
+    quiet,
+    ranks,
+    record,
+    schedule,
+)
 from Utils.harness.settings import check_needs, parse_args
+from Utils.harness.stretches import Stretches
 
 
 def run_script(main, doc):
@@ -68,15 +79,14 @@ class Run:
 
     def __init__(self, args, model, optimizer):
         self.args, self.model, self.optimizer = args, model, optimizer
-        self.marks, self.data_ms, self.losses = [], [], []
+        self.watch = Stretches(args.hardware)
+        self.data_ms, self.losses = [], []
         self.gradients = footprint.GradientWatch(model)
-        self.dataset_facts = {}
-        # At the start of the timed steps: the device's counters, and the number of compiled graphs.
-        self.before, self.compiled = None, 0
+        self.dataset_facts, self.memory, self.held_out = {}, None, None
 
     def __enter__(self):
         self.args.hardware.reset_peak_memory()
-        if self.args.rank == 0:
+        if self.args.rank == 0 and not self.args.turn:
             print(progress.headline(self.args), file=sys.stderr)
         return self
 
@@ -85,30 +95,42 @@ class Run:
 
         batches: an iterable. Raises UserError where it has fewer batches than the run has steps.
         """
-        args, mark, clock = self.args, self.args.hardware.mark, time.perf_counter
-        counters = args.hardware.counters
+        args, watch, clock = self.args, self.watch, time.perf_counter
         self.dataset_facts = getattr(getattr(batches, "dataset", batches), "facts", {})
         watched = 1 if args.warmup >= 3 else None  # watching slows the next step as well
         with _uninterrupted():  # an interrupted start of workers prints tracebacks
             batches = iter(batches)
         with progress.Progress(args, self.model) as bar:
-            self.before = counters()
-            self.marks.append(mark())
-            for step in range(args.steps):
-                start = clock()
-                batch = next(batches, None)
-                self.data_ms.append((clock() - start) * 1e3)
-                if batch is None:
-                    raise UserError(f"--dataset {args.dataset}: holds no more text")
-                if step == watched:
-                    with self.gradients:
+            for steps, warmup in schedule.stretches(args, watch):
+                if not warmup:
+                    watch.count()
+                watch.start()
+                for number in range(1, steps + 1):
+                    start = clock()
+                    batch = next(batches, None)
+                    self.data_ms.append((clock() - start) * 1e3)
+                    if batch is None:
+                        raise UserError(f"--dataset {args.dataset}: holds no more text")
+                    if len(self.data_ms) - 1 == watched:
+                        with self.gradients:
+                            yield batch
+                    else:
                         yield batch
-                else:
-                    yield batch
-                if step + 1 == args.warmup:  # its cost is part of the last warm-up step
-                    self.before, self.compiled = counters(), dynamo.compiled_graphs()
-                self.marks.append(mark())
-                bar.show(step, self.losses)
+                    if number == warmup < steps:  # its cost is part of the last warm-up step
+                        watch.count()
+                    watch.step(timed=number > warmup)
+                    bar.show(len(self.data_ms) - 1, self.losses)
+                watch.stop()
+                if len(self.data_ms) == args.steps:
+                    self._evaluate()
+
+    def _evaluate(self):
+        """Measure memory and loss after step --steps, while the clock is stopped."""
+        args = self.args
+        self.memory = footprint.memory(
+            args.hardware, self.model, self.optimizer, self.gradients.peak
+        )
+        self.held_out = held_out.loss(args, self.model)
 
     def log(self, loss):
         """Record the step's loss: a float, or a 0-d tensor, which is read after the run."""
@@ -117,22 +139,22 @@ class Run:
     def __exit__(self, kind, error, trace):
         if kind is not None:
             return
-        args = self.args
-        times = args.hardware.elapsed_ms(self.marks)
-        after, readings = args.hardware.counters(), args.hardware.readings()
+        args, watch = self.args, self.watch
         losses = [float(loss) for loss in self.losses]
-        if len(times) <= args.warmup or len(losses) != len(times):
+        if self.memory is None or len(losses) != len(watch.timed):
             raise RuntimeError(
-                f"{len(times)} steps and {len(losses)} losses were recorded; the loop must run "
-                f"beyond --warmup {args.warmup} and call run.log once a step"
+                f"{len(watch.timed)} steps and {len(losses)} losses were recorded; the loop must "
+                "take all batches of run.steps and call run.log once a step"
             )
         measurements = measured.Measured(
-            times,
+            watch.step_ms(),
             self.data_ms,
+            watch.timed,
             losses,
-            footprint.memory(args.hardware, self.model, self.optimizer, self.gradients.peak),
-            (self.before, after, readings),
-            bool(args.warmup and dynamo.compiled_graphs() > self.compiled),
+            self.held_out,
+            self.memory,
+            (*watch.grown(), args.hardware.readings()),
+            bool(args.warmup) and watch.compiled_late(),
             footprint.updated(self.model, self.optimizer),
             {"node": ranks.node(), "device": args.hardware.name},
             list(args.hardware.other_processes),

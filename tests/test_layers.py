@@ -15,7 +15,7 @@ LAYERS = {
     "corpus": {"base"},
     "analysis": {"base"},
     "data": {"base", "corpus"},
-    "harness": {"base", "device", "model"},
+    "harness": {"base", "device", "corpus", "model"},
     "run": {"base", "harness"},
     "draw": {"base", "analysis"},
     "share": {"base", "analysis", "draw"},

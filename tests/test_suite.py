@@ -97,7 +97,12 @@ def idea(project, name, *changes, parent=PARENT):
 
 
 def test_an_idea_of_ones_own_is_measured_compared_and_drawn(project):
-    idea(project, "my_idea", ("AdamW(model.parameters())", "SGD(model.parameters(), lr=0.1)"))
+    sgd = "SGD(model.parameters(), lr=0.1)"
+    idea(project, "my_idea", ("AdamW(model.parameters(), lr=5e-5)", sgd))
+        project,
+        "my_idea",
+        ("AdamW(model.parameters(), lr=5e-5)", "SGD(model.parameters(), lr=0.1)"),
+    )
     assert make(project, "no_optimization").returncode == 0
     done = make(project, "my_idea", "plots", "table")
     assert done.returncode == 0, done.stderr
@@ -269,9 +274,10 @@ def test_a_killed_suite_goes_on_where_it_was(victim, quick):
         command, **options, stderr=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
     )
     for line in process.stderr:
-        if line.startswith("[2/4]"):
+        if line.startswith("[3/4]") or (victim == "suite" and "tensorFloat32 starts" in line):
             break
-        if "step 1/40" in line and victim == "child":
+        if "no_optimization starts" in line and victim == "child":
+            time.sleep(0.3)
             subprocess.run(["pkill", "-KILL", "-g", str(process.pid), "-f", "no_optimization.py"])
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
@@ -280,7 +286,8 @@ def test_a_killed_suite_goes_on_where_it_was(victim, quick):
     assert "resuming: 1 of 4 runs" in done.stderr or victim == "child"
     names = ("no_optimization", "tensorFloat32")
     whole = [(r, name, step, "ok") for r in (0, 1) for name in names for step in range(40)]
-    assert [row for row in kept(quick) if row[3] == "ok"] == whole
+    # A run whose partner was lost is repeated with it.
+    assert sorted({row for row in kept(quick) if row[3] == "ok"}) == whole
 
 
 def test_more_rounds_run_only_what_is_missing_and_a_complete_suite_starts_anew(quick):
@@ -310,7 +317,7 @@ def test_a_changed_script_is_measured_anew(quick):
     with (quick / "tensorFloat32.py").open("a") as file:
         file.write("# another idea\n")
     done = run_suite(quick, "ROUNDS=2")
-    assert "resuming" not in done.stderr and "[4/4]" in done.stderr
+    assert "resuming" not in done.stderr and "[3/4]" in done.stderr
 
 
 def test_a_run_that_hangs_is_ended_and_recorded(tmp_path, monkeypatch, capsys):

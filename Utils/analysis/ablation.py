@@ -12,7 +12,7 @@ the ladder shows them.
 import numpy as np
 import pandas as pd
 
-from Utils.analysis import intervals, selection, tables
+from Utils.analysis import intervals, rounds, selection, tables
 from Utils.base import ladder, variants
 from Utils.base.ladder import BASELINE
 
@@ -77,7 +77,7 @@ def credits(rows, whole):
 
     rows: selected rows, variants included.
     """
-    medians = intervals.round_medians(selection.timed(rows))
+    medians = rounds.step_ms(selection.timed(rows))
     lines = []
     for name in members(whole):
         line, logs = {"technique": name}, {}
@@ -98,7 +98,7 @@ def _disagreement(line, logs, whole):
     difference; else ""."""
     if not {"alone", "last"} <= set(logs):
         return ""
-    _, low, high = intervals.interval((logs["alone"] - logs["last"]).dropna())
+    _, low, high = intervals.drift_free((logs["alone"] - logs["last"]).dropna())
     if not (low > 0 or high < 0):
         return ""
     text = f"{line['alone']:.2f}x alone and {line['last']:.2f}x added last to {whole}"

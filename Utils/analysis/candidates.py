@@ -6,7 +6,7 @@ from itertools import combinations
 import numpy as np
 import pandas as pd
 
-from Utils.analysis import intervals
+from Utils.analysis import intervals, rounds
 from Utils.base import variants
 from Utils.base.errors import UserError
 
@@ -29,7 +29,7 @@ def measured(clean, sets):
     """Return a Candidate for each script and variant with clean rows, by name. sets: techniques by
     name, None for a script that is gone."""
     timed = clean[clean.phase == "timed"]
-    ms = np.log(intervals.round_medians(timed))
+    ms = np.log(rounds.step_ms(timed))
     mib = np.log(timed.groupby(["technique", "round"]).peak_memory_mib.first())
     names = [name for name, techniques in sets.items() if name in ms and techniques is not None]
     return {name: Candidate(sets[name], ms[name], mib[name], name) for name in names}
@@ -55,7 +55,7 @@ def by_set(candidates):
 def ratio(reference, logs):
     """Return the same as `intervals.speedup`, from logs; {} without a common round."""
     differences = (reference - logs).dropna().round(9)  # equal is equal
-    return intervals.as_ratio(*intervals.interval(differences)) if len(differences) else {}
+    return intervals.as_ratio(*intervals.drift_free(differences)) if len(differences) else {}
 
 
 def mean(logs):

@@ -7,6 +7,7 @@ from Utils.base.sizes import CONFIGS
 
 LAST_STEPS = 10  # whose mean loss is a run's loss
 CONFIDENCE = 0.95
+FIT_ROUNDS = 5  # from which a drift is fitted
 NO_INTERVAL = "one round: no interval"
 INIT_STD = 0.02  # of GPT-2's weights; an initial logit's is 0.02 sqrt(n_embd)
 ROUNDING = 2**-4  # of that: the largest difference of first losses that is rounding
@@ -17,12 +18,14 @@ def final_loss(losses):
     return losses.tail(LAST_STEPS).mean()
 
 
-def round_medians(timed):
-    """Return the median step in ms, a Series indexed by technique and round. A step with another
-    batch than requested is scaled to the requested one."""
-    by_run = timed.groupby(["technique", "round"])
-    scale = by_run.requested_batch_size.first() / by_run.batch_size.first()
-    return by_run.step_ms.median() * scale
+def losses(timed):
+    """Return the loss of each technique and round, a Series in nats per token.
+
+    On held-out text where the rows have it, else the mean of the last timed steps.
+    """
+    by_round = timed.groupby(["technique", "round"])
+    held_out = by_round.held_out_loss.mean()
+    return held_out if held_out.notna().any() else by_round.loss.apply(final_loss)
 
 
 def speedup(reference, medians):
@@ -34,7 +37,7 @@ def speedup(reference, medians):
     logs = np.log(reference / medians).dropna()
     if logs.empty:
         return {}
-    return as_ratio(*interval(logs))
+    return as_ratio(*drift_free(logs))
 
 
 def as_ratio(mean, low, high):
@@ -109,6 +112,26 @@ def break_even(rows, name, parent):
     if saved <= 0:
         return np.inf
     return float(np.ceil(max(0.0, (cost - parents_cost).mean()) / saved))
+
+
+def drift_free(logs):
+    """Return (mean, low, high) of log ratios by round, 95%.
+
+    Every other round runs in reverse order, so a drift of the machine adds to one and is taken from
+    the next. From FIT_ROUNDS on it is fitted, at the price of one degree of freedom; with fewer it
+    counts as noise. logs: Series indexed by round.
+    """
+    order = np.where(np.asarray(logs.index) % 2 == 0, 1.0, -1.0)
+    n, spread = len(logs), order - order.mean()
+    if n < FIT_ROUNDS or not spread.any():
+        return interval(logs)
+    # The value at order 0, half-way between both directions.
+    slope = (spread * logs).sum() / (spread**2).sum()
+    mean = logs.mean() - slope * order.mean()
+    rest = logs - logs.mean() - slope * spread
+    variance = (rest**2).sum() / (n - 2) * (1 / n + order.mean() ** 2 / (spread**2).sum())
+    half = stats.t.ppf((1 + CONFIDENCE) / 2, n - 2) * variance**0.5
+    return mean, mean - half, mean + half
 
 
 def interval(values):

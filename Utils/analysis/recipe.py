@@ -271,8 +271,8 @@ def agreement(entry, rows):
     logs = (measured[entry["reference"]].ms - measured[entry["name"]].ms).dropna()
     earlier = pd.Series(entry["logs"])
     kind = "forecast" if entry["forecast"] else "measured before"
-    before = intervals.as_ratio(*intervals.interval(earlier))
-    now = intervals.as_ratio(*intervals.interval(logs)) if len(logs) else {}
+    before = intervals.as_ratio(*intervals.drift_free(earlier))
+    now = intervals.as_ratio(*intervals.drift_free(logs)) if len(logs) else {}
     text = (
         f"{entry['name']} against {entry['reference']}: {kind} {tables.interval_text(before)}, "
         f"now {tables.interval_text(now) or 'not known'}"

@@ -1,6 +1,6 @@
 """Selection of comparable rows."""
 
-from Utils.base import variants
+from Utils.base import turns, variants
 from Utils.base.errors import UserError
 from Utils.base.text import plural
 
@@ -14,7 +14,8 @@ def select(rows, device_name=None, with_variants=False):
     """Return one group of comparable rows, and a sentence on the rows left out, or "".
 
     rows: DataFrame of results.COLUMNS. device_name: part of a device's name; by default the group
-    of the newest run. Of several runs of a technique in one round, the newest counts.
+    of the newest run. Of several runs of a technique in one round, the newest counts, and those
+    that took turns with the newest of another.
     with_variants: keep the rows of an ablation. Runs in several processes, for `make scaling`, are
     left out unless all are. Raises UserError if no device has that name or no row is left.
     """
@@ -34,8 +35,10 @@ def select(rows, device_name=None, with_variants=False):
             raise UserError(f"no results of a device named {device_name!r}", f"there are {known}")
     newest, parts = candidates.run_id.max(), groups(rows)
     same = next(group for _, group in parts if newest in set(group.run_id))
-    latest = same.groupby(["technique", "round"]).run_id.transform("max")
-    chosen = same[same.run_id == latest]
+    # The newest run of each technique and round, and those that it took turns with.
+    latest = same[same.run_id == same.groupby(["technique", "round"]).run_id.transform("max")]
+    key = same.run_id.str[-turns.TOKEN :] + same["round"].astype(str)
+    chosen = same[key.isin(key[latest.index])]
 
     left_out = [f"{count(group)} of {name}" for name, group in parts if group is not same]
     if rows.world_size.eq(1).all() and len(several):

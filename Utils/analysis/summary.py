@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from Utils.analysis import intervals, selection
+from Utils.analysis import intervals, rounds, selection
 from Utils.base import ladder
 from Utils.base.ladder import BASELINE
 from Utils.base.sizes import CONFIGS
@@ -31,9 +31,9 @@ def summarize(rows, records=None):
     - own_batch, the batch_size of a technique that chose its batch
     - speedup, speedup_low, speedup_high, verdict over the baseline, for as many tokens;
       parent_speedup, ... the same over the parent
-    - loss (nats a token, mean of the last timed steps); loss_difference from the baseline,
-      loss_low, loss_high, loss_verdict; parity ("exact", "numerics changed", "model changed",
-      "other batches")
+    - loss (nats a token, on held-out text; without it the mean of the last timed steps);
+      loss_difference from the baseline, loss_low, loss_high, loss_verdict; parity ("exact",
+      "numerics changed", "model changed", "other batches")
     - peak_memory_mib, and by kind weights_mib, gradients_mib, optimizer_state_mib, rest_mib;
       reserved_mib, device_mib
     - graphs, recompilations, compile_cache; break_even_steps against the parent, inf for never
@@ -48,8 +48,8 @@ def summarize(rows, records=None):
     data = Data(
         rows,
         timed,
-        intervals.round_medians(timed),
-        timed.groupby(["technique", "round"]).loss.apply(intervals.final_loss),
+        rounds.step_ms(timed),
+        intervals.losses(timed),
         by_step[~by_step.index.duplicated()],  # a run of the harness has no step twice
         {
             name: [records[run_id] for run_id in runs.run_id.unique() if run_id in records]

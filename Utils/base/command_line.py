@@ -68,6 +68,27 @@ def at_least(minimum, auto=False):
     return parse
 
 
+def share(text):
+    """Return a share such as 2% or 0.02, above 0, as a number; None of an empty text."""
+    try:
+        value = float(text[:-1]) / 100 if text.endswith("%") else float(text or "nan")
+        if not text or 0 < value < 1:
+            return value if text else None
+    except ValueError:
+        pass
+    raise argparse.ArgumentTypeError(f"{text!r} is not a share such as 2%")
+
+
+def seconds(text):
+    """Return a number from 0 up, or "auto"."""
+    try:
+        if text == "auto" or 0 <= float(text) < math.inf:
+            return text if text == "auto" else float(text)
+    except ValueError:
+        pass
+    raise argparse.ArgumentTypeError(f"{text!r} is not auto or a number of seconds")
+
+
 # Flags of those scripts only whose code reads them.
 EXTRA = {
     "bucket_mb": {"type": at_least(1), "default": 25, "help": "MiB of gradients reduced at once"}
@@ -79,6 +100,12 @@ def add_settings(parser):
     add = parser.add_argument
     add("--steps", type=at_least(1), default=50, help="training steps, including warm-up")
     add("--warmup", type=at_least(0), default=5, help="first steps, excluded from statistics")
+    add(
+        "--min-seconds",
+        type=seconds,
+        default="auto",
+        help="shortest timed part, for which steps are added; auto: 10 on a GPU, 0 on a CPU",
+    )
     add("--batch-size", type=at_least(1, auto=True), default="auto", help="sequences per step")
     add("--seq-len", type=at_least(1, auto=True), default="auto", help="tokens per sequence")
     add("--model", default="gpt2", help=", ".join(CONFIGS))
@@ -98,6 +125,11 @@ def add_extra(parser, name):
 def add_timeout(parser):
     help = "minutes until a run is killed"
     parser.add_argument("--timeout", type=at_least(1), default=60, help=help)
+
+
+def add_precision(parser):
+    help = "add rounds until every interval over a parent is so narrow either way, as in 2%%"
+    parser.add_argument("--precision", type=share, help=help)
 
 
 def add_plotsprefix(parser):

@@ -19,6 +19,7 @@ def main(argv=None):
     parser = Parser("ablation", main.__doc__)
     command_line.add_settings(parser)
     command_line.add_timeout(parser)
+    command_line.add_precision(parser)
     command_line.add_plotsprefix(parser)
     parser.add_argument("whole", nargs="?", default="", help="a technique; else the last rung")
     args = parser.parse_args(argv)

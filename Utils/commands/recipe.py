@@ -31,7 +31,7 @@ def run(found, args, rows):
     flags = {name.lower(): value for name, value in found["settings"].items()}
     flags |= {"rounds": rounds, "round": first, "device": args.device, "seed": args.seed}
     flags |= {"results_file": args.results_file, "timeout": args.timeout}
-    settings = Namespace(**command_line.defaults() | flags)
+    settings = Namespace(**command_line.defaults() | flags, precision=None)
     outcome = suite.run(suite.named(names), settings, partial(print, file=sys.stderr, flush=True))
     if outcome.code > 1:
         return [], outcome.code

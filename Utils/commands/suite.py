@@ -20,6 +20,7 @@ def main(argv=None):
     parser = Parser("suite", __doc__)
     command_line.add_settings(parser)
     command_line.add_timeout(parser)
+    command_line.add_precision(parser)
     parser.add_argument("names", nargs="*", metavar="TECHNIQUE", help="else the ladder")
     args = parser.parse_args(argv)
     techniques = suite.named(args.names or ["ladder"])

@@ -21,6 +21,7 @@ from Utils.corpus import sources
 END_OF_TEXT = 50_256
 VOCABULARY_URL = "https://openaipublic.blob.core.windows.net/gpt-2/encodings/main"  # of tiktoken
 SYNTHETIC_TOKENS = 4_000_000
+HELD_OUT = 1 / 20  # of a corpus, at its end
 
 
 def load_tokens(dataset):
@@ -40,6 +41,12 @@ def load_tokens(dataset):
     if not path.exists():
         _tokenize(dataset, documents(), total, unit, path, facts)
     return mapped(path), json.loads(facts.read_text())
+
+
+def split(tokens):
+    """Return the tokens (N,) to train on, and those held out."""
+    end = len(tokens) - int(len(tokens) * HELD_OUT)
+    return tokens[:end], tokens[end:]
 
 
 def token_file(dataset):

@@ -3,6 +3,7 @@
 import os
 from contextlib import suppress
 
+from Utils.base import turns
 from Utils.base.units import MIB
 
 THROTTLE_REASONS = {  # bits of nvml.h; the lowest, "gpu idle", is no reason
@@ -88,7 +89,9 @@ class Nvml:
         computing = self.get("ComputeRunningProcesses") or ()
         drawing = self.get("GraphicsRunningProcesses") or ()
         memory = {process.pid: process.usedGpuMemory for process in [*computing, *drawing]}
-        memory.pop(os.getpid(), None)
+        turn = turns.taken()
+        for pid in {os.getpid(), *(turn.partners() if turn else ())}:
+            memory.pop(pid, None)
         return [self._process(pid, used) for pid, used in memory.items()]
 
     def _process(self, pid, used_bytes):

@@ -43,7 +43,7 @@ def profile(technique, wanted):
 
     inductor.cpp.enable_kernel_profile = True
     changes = {"results_file": wanted.folder / "results.csv", "seed": wanted.seed}
-    changes["steps"] = wanted.steps + further_steps(wanted)
+    changes |= {"steps": wanted.steps + further_steps(wanted), "min_seconds": 0}
     flags = command_line.round_flags(wanted, wanted.round, technique.code, **changes)
     runs = []
 
@@ -181,7 +181,7 @@ class ProfiledRun(Run):
             **{name: getattr(args, name) for name in same},
             "asked_batch_size": args.requested_batch_size,
             "threads": torch.get_num_threads(),
-            "timed_median_ms": median(args.hardware.elapsed_ms(self.marks)[args.warmup :]),
+            "timed_median_ms": median(self.watch.step_ms()[args.warmup :]),
             "clock_ms": self.clock_ms,
         }
 

@@ -14,7 +14,8 @@ class Measured(NamedTuple):
     """Measurements of one rank.
 
     times, data_ms: milliseconds of each step, and the part spent waiting for data.
-    losses: nats, one per step. memory: of `footprint.memory`.
+    timed: True for each timed step, False for warm-up; the same on all ranks.
+    losses: nats, one per step. held_out: of `held_out.loss`. memory: of `footprint.memory`.
     counters: of the device, before and after the timed steps, and its readings at the end.
     compiled_late: True where something was compiled in a timed step.
     updated: numbers of the parameters that an optimizer has updated.
@@ -23,7 +24,9 @@ class Measured(NamedTuple):
 
     times: list
     data_ms: list
+    timed: list
     losses: list
+    held_out: float | None
     memory: dict
     counters: tuple
     compiled_late: bool
@@ -41,17 +44,20 @@ def result(args, ranks, model, optimizer, dataset_facts):
     data_ms = [max(step) for step in zip(*(rank.data_ms for rank in ranks), strict=True)]
     losses = [sum(step) / len(ranks) for step in zip(*(r.losses for r in ranks), strict=True)]
     memory = max((rank.memory for rank in ranks), key=lambda memory: memory["peak_mib"])
-    timed = times[args.warmup :]
+    phases = ["timed" if counted else "warmup" for counted in ranks[0].timed]
+    timed = [ms for ms, phase in zip(times, phases, strict=True) if phase == "timed"]
     if not all(map(math.isfinite, losses)):
         args.notes.append("the loss is not finite")
     if any(rank.compiled_late for rank in ranks):
         args.notes.append("torch.compile compiled in a timed step")
-    waiting = sum(data_ms[args.warmup :]) / sum(timed)
+    waits = [ms for ms, phase in zip(data_ms, phases, strict=True) if phase == "timed"]
+    waiting = sum(waits) / sum(timed)
     if waiting > DATA_SHARE:
         args.notes.append(f"waits for data {waiting:.0%} of the time")
     graded = grade(ranks, timed)
     constant = {
         **record.row(args, "ok"),
+        "held_out_loss": ranks[0].held_out,
         "first_step_s": round(times[0] / 1e3, 4),
         "peak_memory_mib": memory["peak_mib"],
         "reserved_memory_mib": memory["reserved_mib"],
@@ -61,7 +67,7 @@ def result(args, ranks, model, optimizer, dataset_facts):
         {
             **constant,
             "step": step,
-            "phase": "warmup" if step < args.warmup else "timed",
+            "phase": phases[step],
             "step_ms": round(times[step], 4),
             "data_ms": round(data_ms[step], 4),
             "loss": loss,
@@ -78,16 +84,17 @@ def result(args, ranks, model, optimizer, dataset_facts):
         "quality": graded,
     }
     if len(ranks) > 1:
-        known["ranks"] = [_describe(args, number, rank) for number, rank in enumerate(ranks)]
+        known["ranks"] = [_describe(number, rank) for number, rank in enumerate(ranks)]
     return rows, known
 
 
-def _describe(args, number, rank):
+def _describe(number, rank):
+    timed = np.array(rank.timed)
     return {
         "rank": number,
         **rank.place,
-        "median_step_ms": round(float(np.median(rank.times[args.warmup :])), 4),
-        "median_data_ms": round(float(np.median(rank.data_ms[args.warmup :])), 4),
+        "median_step_ms": round(float(np.median(np.array(rank.times)[timed])), 4),
+        "median_data_ms": round(float(np.median(np.array(rank.data_ms)[timed])), 4),
         "memory": rank.memory,
     }
 

@@ -16,6 +16,7 @@ class Progress:
 
     def __init__(self, args, model):
         self.args = args
+        self.silent = args.rank or args.turn  # others train in between
         self.interval = 0.25 if sys.stderr.isatty() else 10
         compiled = hasattr(model, "_orig_mod") or getattr(model, "_compiled_call_impl", None)
         self.first = "compiling, first step" if compiled else "first step"
@@ -24,7 +25,7 @@ class Progress:
     def __enter__(self):
         self.bar = tqdm(
             total=self.args.steps,
-            disable=None if self.args.rank == 0 else True,
+            disable=True if self.silent else None,
             leave=False,
             miniters=1,
             mininterval=0,
@@ -32,14 +33,14 @@ class Progress:
             desc=self.args.technique,
             postfix=self.first,
         )
-        if self.bar.disable and self.args.rank == 0:
+        if self.bar.disable and not self.silent:
             print(f"  {self.first} ...", file=sys.stderr)
         self.drawn_at, self.drawn_step = time.perf_counter(), 0
         return self
 
     def show(self, step, losses):
         now = time.perf_counter()
-        if self.args.rank or (now - self.drawn_at < self.interval and step):
+        if self.silent or (now - self.drawn_at < self.interval and step):
             return
         step_s = (now - self.drawn_at) / (step + 1 - self.drawn_step)
         text = f"{step_s * 1e3:,.1f} ms  {self.tokens / step_s:,.0f} tokens/s"

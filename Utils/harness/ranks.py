@@ -103,6 +103,13 @@ def gather(value):
     return values
 
 
+def largest(value):
+    """Return the largest of the ranks' values, the same on all."""
+    values = [None] * torch.distributed.get_world_size()
+    torch.distributed.all_gather_object(values, value)
+    return max(values)
+
+
 def node():
     """Return an anonymous identifier of this machine within a run."""
     return os.environ.get("GROUP_RANK", "0")

@@ -8,15 +8,14 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
-from Utils.base import command_line, git, ladder, paths, results
+from Utils.base import command_line, git, ladder, paths, results, turns
 from Utils.base.errors import Unsupported, UserError
 from Utils.base.sizes import CONFIGS
 from Utils.device import checks, devices, shapes
 from Utils.harness import ranks
 
 BUCKET_MB = command_line.EXTRA["bucket_mb"]["default"]
-
-
+SECONDS_ON_GPU = 10.0
 MULTIPLE = re.compile(r"batch multiple of ([1-9]\d*)")  # a need
 
 
@@ -27,10 +26,12 @@ class Settings(argparse.Namespace):
     config: GPTConfig of the model. technique: the script's stem. needs: of its docstring.
     rank, world_size, local_rank, local_world_size: of `ranks`. backend: name, of the process group.
     patience: timedelta after which a rank is considered hung.
+    turn: Turn of a run that takes turns with others, else None.
     notes: phrases that explain the run's timing, or its lack.
     """
 
     rank, world_size = 0, 1  # until `settle`
+    turn = None
     bucket_mb = BUCKET_MB  # where the script has no such flag
 
 
@@ -59,7 +60,9 @@ def parse_args(doc, argv=None, technique=None):
     except UserError as error:
         parser.error(str(error))
     args.started = datetime.now(UTC)
-    args.run_id = f"{args.started:%Y%m%dT%H%M%S.%fZ}-{secrets.token_hex(2)}"
+    args.turn = turns.taken()
+    token = args.turn.token if args.turn else secrets.token_hex(turns.TOKEN // 2)
+    args.run_id = f"{args.started:%Y%m%dT%H%M%S.%fZ}-{token}"
     args.needs, args.notes, args.argv = ladder.facts(doc).needs, [], argv
     args.commit, args.source = git.commit(), source
     return args
@@ -79,6 +82,8 @@ def settle(args):
     vars(args).update(here._asdict(), patience=ranks.patience())
     args.hardware = devices.choose(args.device, here.local_rank, here.local_world_size)
     args.device = args.hardware.torch_device
+    if args.min_seconds == "auto":
+        args.min_seconds = 0.0 if args.device.type == "cpu" else SECONDS_ON_GPU
     args.backend = "nccl" if args.device.type == "cuda" else "gloo"
     given = {"batch_size": args.batch_size, "seq_len": args.seq_len}
     args.auto = [name for name, value in given.items() if value == "auto"]

@@ -1,9 +1,8 @@
 """Many scripts, many rounds, one process each.
 
-Round r runs every technique once with seed SEED + r. Every other round runs in reverse order, so
-that a drift of the machine cancels out. A failed or unsupported run does not stop the others. An
-interrupted suite, or one with more rounds, runs only what is missing; a complete one, or one whose
-code has changed, starts anew.
+Round r runs every technique with seed SEED + r, each in turns with its parent. A failed or
+unsupported run does not stop the others. An interrupted suite, or one with more rounds, runs only
+what is missing; a complete one, or one whose code has changed, starts anew.
 """
 
 import hashlib
@@ -14,16 +13,21 @@ import signal
 import sys
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.metadata import version
 
+import numpy as np
+
 from Utils.analysis import ablation, selection, tables
+from Utils.analysis.summary import summarize
 from Utils.base import command_line, git, ladder, paths, results, variants
 from Utils.base.errors import UserError
-from Utils.launch import process
+from Utils.launch import process, turns
 
 # The layers that decide a step's time and loss, beside the script.
 LAYERS = ("base", "corpus", "device", "harness")
 INTERRUPTED = 130
+FEWEST_ROUNDS = 4  # before --precision can end a suite
 
 
 @dataclass
@@ -57,47 +61,185 @@ def named(words):
 def run(techniques, args, say):
     """Run the techniques in args.rounds rounds from args.round on. Return an Outcome.
 
-    args: settings of every script, and timeout, the minutes until a run is killed. say: function of
-    a line of progress. Raises UserError.
+    args: settings of every script; timeout, the minutes until a run is killed; precision, a share
+    or None. With a precision, rounds are added until every interval over a parent is at most so
+    wide to either side, or --timeout minutes have passed. say: function of a line of progress.
+    Raises UserError.
     """
     path = args.results_file
     results.check(path)
-    rounds = range(args.round, args.round + args.rounds)
-    plan = [(r, t) for r in rounds for t in (techniques if r % 2 == 0 else techniques[::-1])]
-    suite, done = _resume(args, techniques, plan)
-    missing = [(r, technique) for r, technique in plan if (r, technique.name) not in done]
+    rounds = [*range(args.round, args.round + args.rounds)]
+    suite, done = _resume(args, techniques, rounds)
     if done:
-        say(f"resuming: {len(done)} of {len(plan)} runs are already in {path}")
+        total = len(rounds) * len(techniques)
+        say(f"resuming: {len(done)} of {total} runs are already in {path}")
+    progress = Progress(say, len(rounds) * len(techniques) - len(done))
+    outcome = Outcome(0)
+    while rounds:
+        r = rounds.pop(0)
+        finished = {name for round_, name in done if round_ == r}
+        one = Round(techniques, args, r, suite, finished, progress, outcome.silent)
+        outcome.code = one.run()
+        if outcome.code:
+            return outcome
+        if not rounds and args.precision and _go_on(args, suite, r, progress):
+            rounds.append(r + 1)
 
-    silent, started = [], time.monotonic()
-    for number, (r, technique) in enumerate(missing):
-        left = ""
-        if number:
-            seconds = (time.monotonic() - started) / number * (len(missing) - number)
-            left = f", about {seconds / 60:.0f} min left" if seconds > 90 else ""
-        say(f"\n[{number + 1}/{len(missing)}] round {r}{left}")
-        before = len(results.check(path))
-        flags = command_line.round_flags(args, r)
-        code = process.python([*technique.command, *flags], suite, args.timeout)
-        if code == 2:
-            return Outcome(2)  # the script printed the reason, which holds for all
-        if code in (INTERRUPTED, -signal.SIGINT):
-            say("interrupted; run the same command to resume")
-            return Outcome(INTERRUPTED)
-        if code != 0 and len(results.check(path)) == before:
-            reason = process.why_ended(code, args.timeout)
-            record = ["-m", "Utils.commands.record_killed", technique.name, reason, *flags]
-            if process.python(record, suite):
-                silent.append(f"{technique.name}: failed: {reason}")
-
-    run_ids = runs_of(suite, path)
+    outcome.run_ids = runs_of(suite, path)
     latest = {
         (row["round"], row["technique"]): row["status"]
         for row in results.check(path)
-        if row["run_id"] in run_ids
+        if row["run_id"] in outcome.run_ids
     }
-    bad = silent or {"failed", "out_of_memory"} & {*latest.values()}
-    return Outcome(1 if bad else 0, run_ids, silent)
+    bad = outcome.silent or {"failed", "out_of_memory"} & {*latest.values()}
+    outcome.code = 1 if bad else 0
+    return outcome
+
+
+@dataclass
+class Progress:
+    """Lines on what runs and how long it still takes. say: function of a line. left: runs."""
+
+    say: object
+    left: int
+    number: int = 0
+    started: float = field(default_factory=time.monotonic)
+
+    def next(self, r, names):
+        seconds = (time.monotonic() - self.started) / max(1, self.number) * self.left
+        text = f", about {seconds / 60:.0f} min left" if self.number and seconds > 90 else ""
+        self.say(f"\n[{self.number + 1}/{self.number + self.left}] round {r}{text}: {names}")
+
+    def did(self, count):
+        self.number, self.left = self.number + count, max(0, self.left - count)
+
+
+@dataclass
+class Round:
+    """One round: every technique once, next to its parent.
+
+    A technique and its parent take turns as two live processes where memory allows, so each pair is
+    measured within seconds; a parent of many runs several times. Where there is no room, scripts
+    run one after the other, every other round in reverse order.
+    """
+
+    techniques: list
+    args: object
+    r: int
+    suite: str
+    done: set
+    progress: Progress
+    silent: list
+
+    def run(self):
+        """Run what is missing. Return 0, 2 for impossible settings, or INTERRUPTED."""
+        order = self.techniques if self.r % 2 == 0 else self.techniques[::-1]
+        missing = {t.name for t in order} - self.done
+        pairs = {pair for pair in pairs_of(order) if pair & missing}
+        while todo := missing | {name for pair in pairs for name in pair}:
+            first = next(t for t in order if t.name in todo)
+
+            if any(first.name in pair for pair in pairs):
+                codes, full = self._in_turns(first, partial(_joining, order, pairs))
+            else:
+                codes, full = self._alone(first), False
+            if 2 in codes.values():
+                return 2  # the script printed the reason, which holds for all
+            if {INTERRUPTED, -signal.SIGINT} & {*codes.values()}:
+                self.progress.say("interrupted; run the same command to resume")
+                return INTERRUPTED
+            self.progress.did(len(missing & codes.keys()))
+            missing -= codes.keys()
+            lost = self._without_timing(codes)
+            if full and len(codes) == 1:
+                lost |= codes.keys()
+            pairs = {pair for pair in pairs if not pair <= codes.keys() and not pair & lost}
+        return 0
+
+    def _alone(self, technique):
+        self.progress.next(self.r, technique.name)
+        before = self._runs()
+        flags = command_line.round_flags(self.args, self.r)
+        code = process.python([*technique.command, *flags], self.suite, self.args.timeout)
+        return self._explained({technique.name: code}, before)
+
+    def _in_turns(self, first, joins):
+        self.progress.next(self.r, "in turns")
+        before = self._runs()
+        flags = command_line.round_flags(self.args, self.r)
+        minutes, say = self.args.timeout, self.progress.say
+        try:
+            codes, full = turns.run(first, joins, flags, self.suite, minutes, say)
+        except turns.Interrupted:
+            return {first.name: INTERRUPTED}, False
+        return self._explained(codes, before), full
+
+    def _runs(self):
+        return {row["run_id"] for row in results.check(self.args.results_file)}
+
+    def _explained(self, codes, before):
+        """Write a row for each process that ended without one. Return its exit codes by name."""
+        rows = results.check(self.args.results_file)
+        with_row = {row["technique"] for row in rows if row["run_id"] not in before}
+        flags = command_line.round_flags(self.args, self.r)
+        for name, code in codes.items():
+            if code in (0, 2, INTERRUPTED, -signal.SIGINT) or name in with_row:
+                continue
+            reason = process.why_ended(code, self.args.timeout)
+            record = ["-m", "Utils.commands.record_killed", name, reason, *flags]
+            if process.python(record, self.suite):
+                self.silent.append(f"{name}: failed: {reason}")
+        return codes
+
+    def _without_timing(self, names):
+        """Return those of the names whose newest run has no timing."""
+        status = {row["technique"]: row["status"] for row in results.check(self.args.results_file)}
+        return {name for name in names if status.get(name) != "ok"}
+
+
+def _joining(order, pairs, inside):
+    """Return the first technique that makes a pair with one of those inside, or None."""
+    names = {name for pair in pairs if pair & {*inside} for name in pair - {*inside}}
+    return next((t for t in order if t.name in names), None)
+
+
+def pairs_of(techniques):
+    """Return the pairs to be measured side by side: each technique and its nearest ancestor among
+    them, sets of two names."""
+    known, names, pairs = ladder.techniques(), {t.name for t in techniques}, set()
+    for technique in techniques:
+        parent = technique.parent
+        while parent in known and parent not in names:
+            parent = known[parent].parent
+        if parent in names:
+            pairs.add(frozenset((technique.name, parent)))
+    return pairs
+
+
+def _go_on(args, suite, r, progress):
+    """Return whether the intervals are still wider than --precision, and say why not."""
+    minutes = (time.monotonic() - progress.started) / 60
+    rows = results.read(args.results_file)
+    rows, _ = selection.select(
+        rows[rows.run_id.isin(runs_of(suite, args.results_file))], None, True
+    )
+    lines = summarize(rows)
+    half = (np.log(lines.parent_speedup_high / lines.parent_speedup_low) / 2).dropna()
+    if lines.rounds.max() < FEWEST_ROUNDS or half.empty:
+        text = ""
+    else:
+        text = (
+            f"the widest interval over a parent is +-{np.expm1(half.max()):.1%}, of {half.idxmax()}"
+        )
+        if np.expm1(half.max()) <= args.precision:
+            progress.say(f"\n{text}: as narrow as PRECISION={args.precision:.1%} asks")
+            return False
+    if minutes > args.timeout:
+        progress.say(f"\nTIMEOUT={args.timeout} minutes have passed; {text or 'no interval yet'}")
+        return False
+    progress.left += len(lines)
+    progress.say(f"\n{text or 'too few rounds for an interval'}: one round more")
+    return True
 
 
 def table(outcome, path):
@@ -111,7 +253,7 @@ def table(outcome, path):
     return "\n".join(parts)
 
 
-def _resume(args, techniques, plan):
+def _resume(args, techniques, rounds):
     """Return the suite's name, and its (round, technique) pairs that need not run again."""
     parts = [sys.executable, version("torch"), platform.node(), git.head()]
     parts += [os.environ.get(name, "") for name in ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")]
@@ -120,7 +262,7 @@ def _resume(args, techniques, plan):
     parts += [technique.name + technique.code for technique in techniques]
     key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
     note = paths.CACHE / "suites" / f"{key}.json"
-    wanted = {(r, technique.name) for r, technique in plan}
+    wanted = {(r, technique.name) for r in rounds for technique in techniques}
     try:
         suite = json.loads(note.read_text())["suite"]
         run_ids = runs_of(suite, args.results_file)

@@ -173,7 +173,7 @@ def measure(technique, args):
             print(f"[{number}/{2 * args.rounds}] round {r}, {mode}", file=sys.stderr, flush=True)
             if n > 1:
                 share = max(1, alone[0][0].record["threads"] // n)
-            flags = command_line.round_flags(args, r)  # the last --results-file counts
+            flags = command_line.round_flags(args, r, min_seconds=0)  # all have the same steps
             parts = at_once(technique, n, flags, args.timeout, share if n > 1 else None)
             (alone if n == 1 else several).append(parts)
     return alone, several

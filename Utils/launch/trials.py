@@ -71,7 +71,13 @@ def run(args, technique, batch_size):
     start = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "results.csv"
-        flags = {"steps": STEPS, "warmup": 1, "batch_size": batch_size, "results_file": file}
+        flags = {
+            "steps": STEPS,
+            "warmup": 1,
+            "min_seconds": 0,
+            "batch_size": batch_size,
+            "results_file": file,
+        }
         for name in ("seq_len", "model", "dataset", "device", "seed"):
             flags[name] = getattr(args, name)
         command = [sys.executable, *ladder.get(technique).command, *command_line.as_flags(flags)]

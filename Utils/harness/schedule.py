@@ -1,0 +1,55 @@
+"""How many steps a run has, and where its clock stops in between."""
+
+import math
+
+from Utils.base.units import MIB
+from Utils.harness import ranks
+
+WARMUP_SHARE = 0.2  # of min_seconds
+
+
+def stretches(args, watch):
+    """Yield (steps, warm-up steps at its start) of each stretch of a run, until it is complete.
+
+    A run has --steps steps. On a GPU it has more where they would last less than --min-seconds: its
+    length follows from the last warm-up step, before the first timed step. A run that takes turns
+    gets each stretch from its launcher, and its first step is warm-up, since caches hold the data
+    of others. One stretch ends at step --steps, where losses are compared.
+
+    args: Settings. watch: the run's Stretches.
+    """
+    done = 0
+    for steps, warmup in _planned(args, watch):
+        before = args.steps - done
+        if 0 < before < steps:
+            yield before, min(warmup, before)
+            yield steps - before, max(1, warmup - before)
+        else:
+            yield steps, warmup
+        done += steps
+
+
+def _planned(args, watch):
+    if not args.turn and not args.min_seconds:
+        yield args.steps, args.warmup
+        return
+    yield args.warmup, args.warmup
+    pace_s, warmup, timed = watch.pace_s(), 0, args.steps - args.warmup
+    if args.min_seconds and pace_s:
+        pace_s = ranks.largest(pace_s) if args.world_size > 1 else pace_s
+        warmup = max(1, math.ceil(args.min_seconds * WARMUP_SHARE / pace_s) - args.warmup)
+        timed = max(timed, math.ceil(args.min_seconds / pace_s))
+    if not args.turn:
+        yield warmup + timed, warmup
+        return
+    if warmup:
+        yield warmup, warmup
+    facts = {
+        "pace_s": pace_s,
+        "peak_mib": args.hardware.peak_memory_mib(),
+        "free_mib": args.hardware.free_memory_bytes / MIB,
+    }
+    while timed > 0:
+        steps = min(args.turn.wait(left=timed, **facts), timed)
+        yield steps, 1
+        timed -= steps
