@@ -99,10 +99,6 @@ def idea(project, name, *changes, parent=PARENT):
 def test_an_idea_of_ones_own_is_measured_compared_and_drawn(project):
     sgd = "SGD(model.parameters(), lr=0.1)"
     idea(project, "my_idea", ("AdamW(model.parameters(), lr=5e-5)", sgd))
-        project,
-        "my_idea",
-        ("AdamW(model.parameters(), lr=5e-5)", "SGD(model.parameters(), lr=0.1)"),
-    )
     assert make(project, "no_optimization").returncode == 0
     done = make(project, "my_idea", "plots", "table")
     assert done.returncode == 0, done.stderr
@@ -211,13 +207,14 @@ def test_ctrl_c_ends_the_suite_and_keeps_what_was_done(project):
         start_new_session=True,
     )
     for line in process.stderr:
-        if line.startswith("endless on"):
+        if "endless starts" in line:
             break
-    time.sleep(0.5)
+    time.sleep(8)  # until it trains
     os.killpg(process.pid, signal.SIGINT)
     _, said = process.communicate(timeout=30)
     assert process.returncode == 130 and "Traceback" not in said
-    assert set(results.read(project / "results.csv").technique) == {"no_optimization"}
+    assert "endless: interrupted; nothing was recorded" in said
+    assert not results.check(project / "results.csv")  # its partner had not ended either
 
 
 def test_reset_keeps_the_old_file_and_init_never_empties_one(project):
