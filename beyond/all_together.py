@@ -6,7 +6,7 @@ product kernels, and the host's two waits per step. The host then launches kerne
 device.
 
 Parent: fused_cross_entropy
-Needs:  tf32, bfloat16, compile, triton, pinned_memory
+Needs:  tf32, bfloat16, compile, autotuning, triton, pinned_memory
 Gains:  time, memory: those of its parts; launches are hidden, since the host never waits
 Costs:  a first step of minutes; logits are overwritten; losses are known only after the run
 See:    the scripts whose lines it takes: max_autotune, asynchronous_logging, prefetching_loader

@@ -6,7 +6,7 @@ GPU and in C++ on a CPU, times them against the library's, and keeps the fastest
 can also apply what follows a product (bias, GELU, a cast) while the tile is still on the chip.
 
 Parent: fused_optimizer
-Needs:  tf32, bfloat16, compile
+Needs:  tf32, bfloat16, compile, autotuning
 Gains:  time: in matrix products, where a generated kernel beats the library's
 Costs:  a much longer first step, minutes with an empty cache; memory during the trials
 See:    torch.compile in PyTorch's documentation, on mode

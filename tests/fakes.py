@@ -19,7 +19,7 @@ class FakeCuda:
     def __init__(self, name="Fake GPU", capability=(8, 0), memory_bytes=80e9, architecture=""):
         self.name, self.capability, self.memory_bytes = name, capability, memory_bytes
         self.architecture, self.built_for = architecture, ["sm_80", "sm_90", "compute_90"]
-        self.free_bytes = memory_bytes
+        self.free_bytes, self.multiprocessors = memory_bytes, 108
         self.calls, self.events = [], []
         self.memory = SimpleNamespace(
             _record_memory_history=lambda enabled="all": self.calls.append(
@@ -48,7 +48,10 @@ class FakeCuda:
     def get_device_properties(self, device):
         self.calls.append("get_device_properties")
         return SimpleNamespace(
-            total_memory=int(self.memory_bytes), uuid="fake-uuid", gcnArchName=self.architecture
+            total_memory=int(self.memory_bytes),
+            multi_processor_count=self.multiprocessors,
+            uuid="fake-uuid",
+            gcnArchName=self.architecture,
         )
 
     def get_device_capability(self, device):
@@ -125,6 +128,10 @@ class FakeNvml:
     NVML_TEMPERATURE_GPU = 0
     NVML_PERF_POLICY_POWER, NVML_PERF_POLICY_THERMAL = 0, 1
     NVML_PERF_POLICY_BOARD_LIMIT, NVML_PERF_POLICY_RELIABILITY = 3, 5
+    NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN = 269
+    NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN = 270
+    NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN = 271
+    NVML_SUCCESS = 0
     HANDLE = "the fake GPU's handle"
 
     class NVMLError(Exception):
@@ -193,6 +200,11 @@ class FakeNvml:
     @_nvml
     def nvmlDeviceGetViolationStatus(self, device, perfPolicyType):
         return SimpleNamespace(referenceTime=1, violationTime=self.violations_ns[perfPolicyType])
+
+    @_nvml
+    def nvmlDeviceGetFieldValues(self, handle, fieldIds):
+        known = {270: SimpleNamespace(nvmlReturn=0, value=SimpleNamespace(ullVal=4 * 10**12))}
+        return [known.get(id, SimpleNamespace(nvmlReturn=3)) for id in fieldIds]
 
     @_nvml
     def nvmlDeviceGetClockInfo(self, handle, type):

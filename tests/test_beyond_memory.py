@@ -212,8 +212,8 @@ def test_float16_is_there_for_gpus_that_have_no_bfloat16():
     old = gpu(capability=(7, 5), name="Tesla T4")
     for need in needs_of("float16_grad_scaler"):
         assert checks.check(need, old) == ""
-    with pytest.raises(Unsupported, match="TF32 needs"):
-        [checks.check(need, old) for need in needs_of("tensorFloat32")]
+    with pytest.raises(Unsupported, match="native bfloat16 needs"):
+        [checks.check(need, old) for need in needs_of("brainFloat16")]
     with pytest.raises(Unsupported, match="float16 on tensor cores needs compute capability 7.0"):
         checks.check("float16", gpu(capability=(6, 1)))
     with pytest.raises(Unsupported, match="^float16 needs a GPU"):

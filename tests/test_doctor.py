@@ -318,7 +318,8 @@ T4 = {"name": "Tesla T4", "capability": (7, 5), "memory_bytes": 16e9}
     ("name", "properties", "status", "words"),
     [
         ("no_optimization", T4, "runs", ""),
-        ("tensorFloat32", T4, "unsupported", "TF32 needs compute capability 8.0; Tesla T4 has 7.5"),
+        ("tensorFloat32", T4, "runs without effect", "TF32: no effect expected on this device"),
+        ("brainFloat16", T4, "unsupported", "native bfloat16 needs compute capability 8.0"),
         ("float16_grad_scaler", T4, "runs", ""),
         ("fused_cross_entropy", {}, "runs", ""),
         ("cudnn_attention", {}, "runs", "made for compute capability 9.0"),
@@ -334,9 +335,9 @@ def test_rows_of_a_gpu(name, properties, status, words, tool_chain, monkeypatch)
 
 
 def test_a_remedy_is_named_where_it_is_one(tool_chain):
-    assert "float16_grad_scaler" in judged("tensorFloat32", gpu(**T4)).remedy
+    assert "float16_grad_scaler" in judged("brainFloat16", gpu(**T4)).remedy
     p100 = gpu(name="Tesla P100", capability=(6, 0))  # it has no tensor cores at all
-    assert judged("tensorFloat32", p100).remedy == judged("flash_attention", p100).remedy == ""
+    assert judged("brainFloat16", p100).remedy == judged("flash_attention", p100).remedy == ""
     assert "brainFloat16" in judged("float16_grad_scaler", CPU()).remedy
 
 

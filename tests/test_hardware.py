@@ -84,6 +84,7 @@ READINGS = {
     "power_limit_w": 700.0,
     "used_memory_mib": 4000.0,
     "throttle_reasons": [],
+    "graphics_processes": [],
 }
 COUNTERS = {
     "energy_j": 1e9,
@@ -91,6 +92,7 @@ COUNTERS = {
     "thermal_violation_s": 2000.0,
     "board_limit_violation_s": 3000.0,
     "reliability_violation_s": 5000.0,
+    "hw_thermal_slowdown_s": 4000.0,  # the others are not supported
 }
 NVML = [name for name in vars(FakeNvml) if name.startswith("nvml")]
 DESCRIBED = ("driver", "power_limit_w", "clocks_max_sm_mhz")
@@ -119,6 +121,8 @@ def test_the_fakes_functions_and_numbers_are_pynvmls():
         ("c_nvmlProcessInfo_v3_t", {"pid", "usedGpuMemory"}),
         ("c_nvmlViolationTime_t", {"referenceTime", "violationTime"}),
         ("c_nvmlMemory_t", {"total", "free", "used"}),
+        ("c_nvmlFieldValue_t", {"nvmlReturn", "value"}),
+        ("c_nvmlValue_t", {"ullVal"}),
     ):
         assert fields <= {field[0] for field in getattr(pynvml, struct)._fields_}
 
@@ -175,15 +179,15 @@ def test_an_older_nvml_has_another_name_for_throttle_reasons(age, monkeypatch):
 def test_other_processes_are_named_as_far_as_they_can_be():
     nvml = FakeNvml()
     nvml.compute += [process(4711, 1234.4), process(4712), process(4713, 8)]
-    nvml.graphics = [process(4713, 8), process(os.getpid(), 3), process(99, 3)]
+    nvml.graphics = [process(4713, 8), process(os.getpid(), 3), process(99, 3)]  # 99 only draws
     nvml.names = {4711: "/usr/bin/python3 train.py", 4712: "blender", os.getpid(): "python3"}
     nvml.names[99] = "/usr/lib/xorg/Xorg"
     assert gpu(nvml).other_processes == [
         "python3 (pid 4711, 1,234 MiB)",
         "blender (pid 4712)",
         "pid 4713, 8 MiB",
-        "Xorg (pid 99, 3 MiB)",
     ]
+    assert gpu(nvml).readings()["graphics_processes"] == ["Xorg (pid 99, 3 MiB)"]
 
 
 def test_they_are_read_before_this_process_has_a_context():
@@ -213,9 +217,10 @@ LACKING = {
     "nvmlDeviceGetHandleByIndex": set(),
     "nvmlDeviceGetName": set(),
     "nvmlDeviceGetComputeRunningProcesses": {"others"},
-    "nvmlDeviceGetGraphicsRunningProcesses": set(),
+    "nvmlDeviceGetGraphicsRunningProcesses": {"graphics_processes"},
     "nvmlDeviceGetTotalEnergyConsumption": {"energy_j"},
-    "nvmlDeviceGetViolationStatus": {*COUNTERS} - {"energy_j"},
+    "nvmlDeviceGetViolationStatus": {name for name in COUNTERS if "violation" in name},
+    "nvmlDeviceGetFieldValues": {"hw_thermal_slowdown_s"},
     "nvmlDeviceGetClockInfo": {"sm_clock_mhz", "memory_clock_mhz"},
     "nvmlDeviceGetMaxClockInfo": {"clocks_max_sm_mhz"},
     "nvmlDeviceGetTemperature": {"temperature_c"},
@@ -449,19 +454,30 @@ def test_waiting_is_no_work_and_what_a_guest_did_is_counted_once(kernel, counted
 # What a technique needs -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("need", "reason"),
-    [
-        ("tf32", "TF32 needs compute capability 8.0; Tesla T4 has 7.5"),
-        ("bfloat16", "native bfloat16 needs compute capability 8.0; Tesla T4 has 7.5"),
-    ],
-)
-def test_an_older_gpu_is_refused_with_the_reason(need, reason):
+def test_an_older_gpu_has_no_bfloat16_and_ignores_tf32():
+    old = gpu(name="Tesla T4", capability=(7, 5))
     with pytest.raises(Unsupported) as caught:
-        checks.check(need, gpu(name="Tesla T4", capability=(7, 5)))
+        checks.check("bfloat16", old)
+    reason = "native bfloat16 needs compute capability 8.0; Tesla T4 has 7.5"
     assert str(caught.value) == reason
+    note = checks.check("tf32", old)
+    assert isinstance(note, checks.WithoutEffect) and note.startswith("TF32: no effect")
     for capability in ((8, 0), (9, 0), (10, 3)):
-        assert checks.check(need, gpu(capability=capability)) == ""
+        assert checks.check("bfloat16", gpu(capability=capability)) == ""
+        assert checks.check("tf32", gpu(capability=capability)) == ""
+
+
+def test_a_gpu_of_few_multiprocessors_gets_no_tuned_products():
+    """The number is Inductor's own, which says nothing but in its log."""
+    from torch._inductor.utils import is_big_gpu  # here: seconds, for one test
+
+    assert f"else {checks.INDUCTOR_SMS} " in inspect.getsource(is_big_gpu)
+    device = gpu()
+    for sms, note in ((58, "max-autotune tunes no matrix products on 58 SMs"), (68, ""), (132, "")):
+        device.cuda.multiprocessors = sms
+        assert checks.check("autotuning", device).startswith(note)
+        assert bool(checks.check("autotuning", device)) == bool(note)
+    assert checks.check("autotuning", CPU()) == ""
 
 
 @pytest.mark.parametrize(
@@ -475,6 +491,28 @@ def test_what_a_cpu_lacks_is_held_against_the_timing(need, note, features, monke
     assert checks.check(need, cpu_with(monkeypatch)) == note
     for feature in features:
         assert checks.check(need, cpu_with(monkeypatch, **{feature: True})) == ""
+
+
+DRIVER = """
+int cuInit(unsigned flags) { return INIT; }
+int cuDeviceGet(int* device, int index) { return *device = index, 0; }
+int cuDeviceGetAttribute(int* value, int attribute, int device) {
+  return *value = attribute == 89 && device == 0, 0;
+}
+"""
+
+
+def test_managed_memory_is_paged_where_the_driver_says_so(tmp_path, monkeypatch):
+    for name, init in (("there", 0), ("broken", 3)):
+        command = ["gcc", "-shared", "-fPIC", f"-DINIT={init}", "-xc", "-", "-o", tmp_path / name]
+        subprocess.run(command, input=DRIVER, text=True, check=True)
+    answers = [drivers.moves_pages(index, str(tmp_path / "there")) for index in (0, 1)]
+    assert answers == [True, False]
+    assert drivers.moves_pages(0, str(tmp_path / "broken")) is None
+    assert drivers.moves_pages(0, str(tmp_path / "missing")) is None
+    for answer, note in ((True, ""), (None, ""), (False, "not paged on this device")):
+        monkeypatch.setattr(drivers, "moves_pages", lambda index, answer=answer: answer)
+        assert checks.check("managed_memory", gpu()) == note
 
 
 def test_compiling_on_a_cpu_needs_a_compiler(monkeypatch, tmp_path):

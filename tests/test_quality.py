@@ -35,10 +35,13 @@ def steps(change=0.0, noise=0.01, count=45, seed=0):
 
 
 def test_a_run_with_nothing_against_it_is_clean_and_shows_what_was_read():
-    readings = {"temperature_c": 61, "throttle_reasons": []}
-    graded = grade(readings=readings)
+    desktop = ["Xorg (pid 9, 3 MiB)"]
+    graded = grade(
+        readings={"temperature_c": 61, "throttle_reasons": [], "graphics_processes": desktop}
+    )
     assert graded["grade"] == "clean" and graded["reasons"] == graded["other_processes"] == []
     assert graded["temperature_c"] == 61 and graded["throttle_reasons"] == []
+    assert graded["graphics_processes"] == desktop
     assert graded["energy_j"] == 3000 and graded["mean_power_w"] == 300
     assert graded["thermal_violation_s"] == 0.05 and graded["drift"] == 0
 
@@ -55,9 +58,9 @@ def test_what_is_not_to_be_had_is_an_empty_field(grown):
 
 
 def test_who_holds_the_gpu_is_named():
-    assert reason(others=["Xorg (pid 9, 3 MiB)"]) == "Xorg (pid 9, 3 MiB) on the GPU"
-    many = ["Xorg (pid 9, 3 MiB)", "pid 4711", "pid 4712"]
-    assert reason(others=many) == "Xorg (pid 9, 3 MiB) and 2 more on the GPU"
+    assert reason(others=["python3 (pid 9, 3 MiB)"]) == "python3 (pid 9, 3 MiB) on the GPU"
+    many = ["python3 (pid 9, 3 MiB)", "pid 4711", "pid 4712"]
+    assert reason(others=many) == "python3 (pid 9, 3 MiB) and 2 more on the GPU"
     assert grade(others=many)["other_processes"] == many
 
 
@@ -112,7 +115,9 @@ def test_the_power_cap_and_chosen_clocks_do_not():
 def test_heat_that_is_over_by_the_end_taints_too():
     assert reason(GPU | {"thermal_violation_s": 0.09}) is None
     words = "thermal slowdown in 12% of the time"
-    assert reason(GPU | {"thermal_violation_s": 1.2}, {"throttle_reasons": []}) == words
+    for counter in ("thermal_violation_s", "sw_thermal_slowdown_s", "hw_thermal_slowdown_s"):
+        assert reason(GPU | {counter: 1.2}, {"throttle_reasons": []}) == words
+    assert reason(GPU | {"hw_power_brake_slowdown_s": 1.2}) == "power brake in 12% of the time"
 
 
 # Drift ------------------------------------------------------------------------------------------

@@ -8,9 +8,12 @@ import sys
 import torch
 
 from Utils.base.errors import Unsupported, UserError
+from Utils.device import drivers
 from Utils.device.cpu import CPU
 from Utils.device.cuda import CUDA
 from Utils.device.mps import MPS
+
+INDUCTOR_SMS = 68  # as in torch/_inductor/utils.py, is_big_gpu
 
 
 class WithoutEffect(str):
@@ -24,10 +27,11 @@ class Emulated(str):
 def check(need, device):
     """Return the limit of a technique with this need on this device, in words.
 
-    need: "tf32", "bfloat16" (both: computed natively), "compile" (Inductor's tool chain), "triton"
-        (custom kernels), "float16", "float8" (both: on tensor cores), "managed_memory" (whose
-        pages move between GPU and host), "pinned_memory", "cudnn_attention", "cuda_graphs",
-        "distributed" (processes that form a group), "nccl", "bitsandbytes", or "package NAME".
+    need: "tf32", "bfloat16" (both: computed natively), "compile" (Inductor's tool chain),
+        "autotuning" (of matrix products), "triton" (custom kernels), "float16", "float8" (both: on
+        tensor cores), "managed_memory" (whose pages move between GPU and host), "pinned_memory",
+        "cudnn_attention", "cuda_graphs", "distributed" (processes that form a group), "nccl",
+        "bitsandbytes", or "package NAME".
     Returns "" without a limit, else a str, WithoutEffect or Emulated.
     Raises Unsupported, with the reason, and UserError for an unknown need.
     """
@@ -43,8 +47,8 @@ def check(need, device):
 
 
 def _check_tf32(device):
-    if isinstance(device, CUDA) and not torch.version.hip:
-        return _need_capability(device, (8, 0), "TF32")
+    if isinstance(device, CUDA) and not torch.version.hip and device.capability >= (8, 0):
+        return None
     if isinstance(device, CPU) and _cpu_has("amx_fp16"):
         return None
     if isinstance(device, CUDA) and device.architecture.startswith(("gfx94", "gfx95")):
@@ -68,6 +72,12 @@ def _check_compile(device):
         _check_triton(device)
     elif isinstance(device, CPU) and compiler("C++") is None:
         raise Unsupported("torch.compile needs a C++ compiler on a CPU (g++, or CXX=another)")
+
+
+def _check_autotuning(device):
+    sms = device.multiprocessors if isinstance(device, CUDA) and not torch.version.hip else None
+    if sms and sms < INDUCTOR_SMS:
+        return f"max-autotune tunes no matrix products on {sms} SMs; it needs {INDUCTOR_SMS}"
 
 
 def _check_triton(device):
@@ -134,7 +144,8 @@ def _check_float8(device):
 
 
 def _check_managed_memory(device):
-    return None if isinstance(device, CUDA) else WithoutEffect("not paged on this device")
+    if not isinstance(device, CUDA) or drivers.moves_pages(device.torch_device.index or 0) is False:
+        return WithoutEffect("not paged on this device")
 
 
 def _check_distributed(device):
@@ -158,6 +169,7 @@ CHECKS = {
     "tf32": _check_tf32,
     "bfloat16": _check_bfloat16,
     "compile": _check_compile,
+    "autotuning": _check_autotuning,
     "triton": _check_triton,
     "bitsandbytes": _check_bitsandbytes,
     "cudnn_attention": _check_cudnn_attention,

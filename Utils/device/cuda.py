@@ -43,6 +43,10 @@ class CUDA:
         return self.cuda.get_device_capability(self.torch_device)
 
     @property
+    def multiprocessors(self):
+        return self.cuda.get_device_properties(self.torch_device).multi_processor_count
+
+    @property
     def architecture(self):
         """Name such as gfx942 on ROCm, "" elsewhere."""
         properties = self.cuda.get_device_properties(self.torch_device)
@@ -113,7 +117,7 @@ class CUDA:
 class ImaginedGPU(CUDA):
     """A GPU known by its facts alone, for forecasts. Its tensors are on the CPU."""
 
-    name = memory_bytes = capability = architecture = None
+    name = memory_bytes = capability = architecture = multiprocessors = None
 
     def __init__(self, name, memory_bytes, capability=(9, 0), architecture=""):
         self.torch_device, self.name = torch.device("cpu"), name

@@ -1,5 +1,6 @@
 """GPUs as torch and the driver see them, to explain why torch sees none."""
 
+import ctypes
 import re
 from contextlib import suppress
 from pathlib import Path
@@ -15,6 +16,22 @@ def torch_toolkit():
     if torch.version.hip:
         return f"ROCm {torch.version.hip}"
     return f"CUDA {torch.version.cuda}" if torch.version.cuda else ""
+
+
+def moves_pages(index, library="libcuda.so.1"):
+    """Return whether pages of managed memory move to an NVIDIA GPU on demand; None if unknown.
+
+    They do not on Windows and in WSL2, where managed memory is copied as a whole.
+    """
+    concurrent_managed_access = 89  # CUdevice_attribute of cuda.h; torch does not tell it
+    moves, device = ctypes.c_int(), ctypes.c_int()
+    with suppress(OSError, AttributeError):
+        driver = ctypes.CDLL(library)
+        asked = driver.cuInit(0) or driver.cuDeviceGet(ctypes.byref(device), index)
+        attribute = concurrent_managed_access, device
+        if not asked and not driver.cuDeviceGetAttribute(ctypes.byref(moves), *attribute):
+            return bool(moves.value)
+    return None
 
 
 def gpus_of_torch(cuda=torch.cuda):

@@ -7,6 +7,7 @@ import torch
 
 from Utils.base import paths
 from Utils.base.errors import Unsupported
+from Utils.base.units import MIB
 from Utils.device import checks
 
 # Needs that set the precision of matrix products, and the types of their operands.
@@ -30,8 +31,11 @@ def matmul_tflops(precision, n, device, seconds=SECONDS):
     return 2 * n**3 / fastest / 1e12
 
 
-def bandwidth_gb_s(device, mib=256, seconds=SECONDS):
-    """Return GB/s (10^9 bytes read or written) of copying a tensor far larger than the caches."""
+def bandwidth_gb_s(device, mib, seconds=SECONDS):
+    """Return GB/s (10^9 bytes read or written) of copying a tensor of so many MiB.
+
+    It must be far larger than the caches.
+    """
     source = torch.randn(mib * 2**20 // 4, device=device)
     fastest = _fastest("out.copy_(a)", seconds, a=source, out=torch.empty_like(source))
     return 2 * source.nbytes / fastest / 1e9
@@ -53,6 +57,8 @@ def measure(device, seconds=SECONDS):
     on_gpu = device.torch_device.type != "cpu"
     sizes = (2048, 4096, 8192) if on_gpu else (1024, 2048)
     sizes = [n for n in sizes if 3 * 4 * n**2 < device.memory_bytes / 4]
+    # The last cache of a GPU holds up to 256 MiB (MI300X).
+    mib = min(1024, int(device.memory_bytes / MIB / 8)) if on_gpu else 256
     best = {}
     for precision in ("float32", *PRECISIONS):
         if not _worth_measuring(precision, device):
@@ -64,7 +70,7 @@ def measure(device, seconds=SECONDS):
         "torch": torch.__version__,
         "matmul_tflops": {precision: round(rate, 4) for precision, (rate, _) in best.items()},
         "matmul_n": {precision: n for precision, (_, n) in best.items()},
-        "bandwidth_gb_s": round(bandwidth_gb_s(device.torch_device, seconds=seconds), 2),
+        "bandwidth_gb_s": round(bandwidth_gb_s(device.torch_device, mib, seconds), 2),
     }
 
 

@@ -85,29 +85,38 @@ class Nvml:
         return self.ask(question) or []
 
     def other_processes(self):
-        """Return other processes on the GPU, as in ["python3 (pid 4711, 1,234 MiB)"]."""
+        """Return others that compute on the GPU, as in ["python3 (pid 4711, 1,234 MiB)"]."""
         computing = self.get("ComputeRunningProcesses") or ()
-        drawing = self.get("GraphicsRunningProcesses") or ()
-        memory = {process.pid: process.usedGpuMemory for process in [*computing, *drawing]}
         turn = turns.taken()
-        for pid in {os.getpid(), *(turn.partners() if turn else ())}:
-            memory.pop(pid, None)
-        return [self._process(pid, used) for pid, used in memory.items()]
+        own = {os.getpid(), *(turn.partners() if turn else ())}
+        return [self._process(one) for one in computing if one.pid not in own]
 
-    def _process(self, pid, used_bytes):
+    def _graphics_processes(self):
+        """Return those that draw and do not compute, such as a desktop's; None if unknown."""
+        drawing = self.get("GraphicsRunningProcesses")
+        if drawing is None:
+            return None
+        computing = {one.pid for one in self.get("ComputeRunningProcesses") or ()}
+        return [self._process(one) for one in drawing if one.pid not in computing | {os.getpid()}]
+
+    def _process(self, process):
+        pid, used_bytes = process.pid, process.usedGpuMemory
         command = self.ask(lambda nvml, gpu: nvml.nvmlSystemGetProcessName(pid)) or ""
         name = os.path.basename(command.split(" ")[0])  # some include arguments
         facts = f"pid {pid}" if used_bytes is None else f"pid {pid}, {used_bytes / MIB:,.0f} MiB"
         return f"{name} ({facts})" if name else facts
 
     def counters(self):
-        """Return readings that only grow: energy_j, and the seconds of clock throttling by cause,
-        power_violation_s, thermal_violation_s and so on."""
+        """Return readings that only grow: energy_j, and seconds of clock throttling by cause.
+
+        Older drivers have power_violation_s, thermal_violation_s and so on; newer ones also
+        sw_thermal_slowdown_s, hw_thermal_slowdown_s, hw_power_brake_slowdown_s.
+        """
         counted = {"energy_j": self.get("TotalEnergyConsumption", divisor=1e3)}
         for policy in ("POWER", "THERMAL", "BOARD_LIMIT", "RELIABILITY"):
             constant, time = f"PERF_POLICY_{policy}", {"field": "violationTime", "divisor": 1e9}
             counted[f"{policy.lower()}_violation_s"] = self.get("ViolationStatus", constant, **time)
-        return _without_none(counted)
+        return _without_none(counted) | (self.ask(_slowdowns) or {})
 
     def readings(self):
         """Return readings of the GPU now; used_memory_mib is of all processes."""
@@ -119,6 +128,7 @@ class Nvml:
             "power_limit_w": self.power_limit_w(),
             "used_memory_mib": self.get("MemoryInfo", field="used", divisor=MIB),
             "throttle_reasons": self._throttle_reasons(),
+            "graphics_processes": self._graphics_processes(),
         }
         return _without_none(read)
 
@@ -135,6 +145,19 @@ class Nvml:
         if bits is None:
             return None
         return [reason for bit, reason in THROTTLE_REASONS.items() if bits & bit]
+
+
+def _slowdowns(nvml, gpu):
+    causes = {"sw_thermal": "SW_THERM", "hw_thermal": "HW_THERM"}
+    causes |= {"hw_power_brake": "HW_POWER_BRAKE"}
+    prefix = "NVML_FI_DEV_CLOCKS_EVENT_REASON"
+    fields = [getattr(nvml, f"{prefix}_{cause}_SLOWDOWN") for cause in causes.values()]
+    answers = nvml.nvmlDeviceGetFieldValues(gpu, fields)
+    return {
+        f"{name}_slowdown_s": answer.value.ullVal / 1e9
+        for name, answer in zip(causes, answers, strict=True)
+        if answer.nvmlReturn == nvml.NVML_SUCCESS
+    }
 
 
 def _without_none(values):

@@ -14,7 +14,6 @@ from Utils.diagnose.verdicts import Row
 from Utils.harness.settings import check_need
 
 REMEDIES = {  # for a need: another that has to be met, and what then does instead
-    "tf32": ("float16", "float16_grad_scaler is the way to tensor cores there"),
     "bfloat16": ("float16", "float16_grad_scaler is the way to 16 bits there"),
     "float16": ("bfloat16", "brainFloat16 is the way to 16 bits there"),
 }

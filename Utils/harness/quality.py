@@ -9,16 +9,23 @@ import statistics
 OTHER_CPU_SHARE = 0.05  # shells and daemons of an idle machine stay well below, a compiler not
 STEAL_SHARE = 0.02  # lower: other processes may use idle cores, stolen time is always lost
 SHORTEST_S = 1.0  # the kernel counts in ticks of up to 10 ms: too coarse for shorter runs
-THERMAL_SHARE = 0.01  # a single short dip does not move the median
+SLOWED_SHARE = 0.01  # a single short dip does not move the median
 SLOWDOWNS = ("hw slowdown", "hw thermal slowdown", "sw thermal slowdown", "hw power brake slowdown")
+SLOWED = {  # counters: an older driver's, and a newer one's
+    "thermal_violation_s": "thermal slowdown",
+    "sw_thermal_slowdown_s": "thermal slowdown",
+    "hw_thermal_slowdown_s": "thermal slowdown",
+    "hw_power_brake_slowdown_s": "power brake",
+}
 # Both are required: a change too small to matter can be significant, and a large one be chance.
 DRIFT = 0.05
 DRIFT_P = 0.001
 EMPTY = dict.fromkeys(
     (
         *("sm_clock_mhz", "memory_clock_mhz", "temperature_c", "power_w", "power_limit_w"),
-        *("used_memory_mib", "throttle_reasons", "energy_j", "mean_power_w"),
-        *("power_violation_s", "thermal_violation_s"),
+        *("used_memory_mib", "throttle_reasons", "graphics_processes"),
+        *("energy_j", "mean_power_w"),
+        *("power_violation_s", *SLOWED),
         *("other_cpu_share", "steal_share", "drift"),
     )
 )
@@ -65,9 +72,10 @@ def _reasons(others, facts, step_ms):
     if (facts["steal_share"] or 0) > STEAL_SHARE:
         yield f"the hypervisor took {facts['steal_share']:.0%} of the cores"
     yield from (reason for reason in facts["throttle_reasons"] or () if reason in SLOWDOWNS)
-    thermal_share = (facts["thermal_violation_s"] or 0) / facts["clock_s"]
-    if thermal_share > THERMAL_SHARE:
-        yield f"thermal slowdown in {thermal_share:.0%} of the time"
+    for cause in dict.fromkeys(SLOWED.values()):
+        seconds = max(facts[name] or 0 for name, its in SLOWED.items() if its == cause)
+        if (share := seconds / facts["clock_s"]) > SLOWED_SHARE:
+            yield f"{cause} in {share:.0%} of the time"
     if facts["drift"] is not None and abs(facts["drift"]) > DRIFT and _trend_p(step_ms) < DRIFT_P:
         change = "slowed" if facts["drift"] > 0 else "sped up"
         yield f"{change} by {abs(facts['drift']):.0%} during the run"
