@@ -272,6 +272,21 @@ def test_a_batch_that_ranks_cannot_share_is_one_line(tmp_path):
     assert "2 ranks cannot share it evenly; try --batch-size 6" in said
 
 
+def test_ddp_collects_no_statistics_for_which_a_gpu_would_wait(monkeypatch):
+    for name, value in ALONE.items():
+        monkeypatch.setenv(name, value)
+    ranks.stand_alone()
+    torch.distributed.init_process_group("gloo")
+    try:
+        model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
+        for _ in range(4):
+            model(torch.ones(1, 2)).sum().backward()
+        found = model._get_ddp_logging_data()
+        assert found["iteration"] == 0 and not any("time" in name for name in found)
+    finally:
+        ranks.leave()
+
+
 def test_an_automatic_batch_is_as_large_a_rank_as_it_is_alone():
     config = CONFIGS["gpt2"]
     size = config.parameters()

@@ -60,6 +60,10 @@ def patience():
 def stand_alone():
     """Set torchrun's missing variables, so that a script started plainly is a group of one."""
     leave()  # the group of a script that ran in this process before
+    # DDP reads its own statistics in steps 2 to 11 and then in each 100th, and on a GPU waits for
+    # eight events to do so: no part of a usual step. torch has no switch for it.
+    if hasattr(torch.distributed, "Logger"):
+        torch.distributed.Logger.set_runtime_stats_and_log = lambda logger: None
     if _is_another_attempt():
         _move_to_another_store()
     for name, value in ALONE.items():
