@@ -141,6 +141,13 @@ def test_techniques_differ_in_what_they_are_about():
     assert peak(flash) - peak(answers["fused_cross_entropy"]) > logits
 
 
+def test_a_compiled_loss_takes_the_logits_and_their_gradient_alone():
+    """In 16 bits, of a GPU: no one-hot of the targets, and no logarithms in 32 bits."""
+    found = recorded("flash_attention", "padded_vocabulary", batch_size=97)
+    for recording, columns in zip(found, (50_257, 50_304), strict=True):
+        assert 2 < recording.growing.max() / (97 * 64 * columns * 2) < 2.2
+
+
 def test_what_cannot_run_says_why_and_a_broken_script_is_named(tmp_path):
     broken = ladder.get("no_optimization")
     text = broken.path.read_text().replace("loss.backward()", "loss.nothing()")

@@ -113,6 +113,8 @@ def _is_elementwise(node):
     operator = _operator(node)
     if operator is None or operator._schema.is_mutable or _is_view(node):
         return False
+    if _name(operator) == "scatter":  # into a constant Inductor compares indices instead
+        return _operator(node.args[0]) is torch.ops.aten.full.default
     return torch.Tag.pointwise in operator.tags or _name(operator) in ELEMENTWISE
 
 

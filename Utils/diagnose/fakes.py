@@ -118,6 +118,8 @@ class Tracker(MemTracker):
 
 # Behaviour of torch on a GPU that differs from the CPU tensors that stand for it.
 
+_CROSS_ENTROPY = torch.nn.functional.cross_entropy
+
 
 def _attention(q, k, v, attn_mask=None, dropout_p=0.0, is_causal=False, **options):
     """Run scaled_dot_product_attention with a GPU's first kernel for the type."""
@@ -142,13 +144,23 @@ def _in_float32(function):
     return computed
 
 
+def _cross_entropy(logits, targets, **options):
+    """Compute cross_entropy as CUDA's autocast does: log_softmax in the type of the logits, which
+    it hands on as a dtype, and nll_loss in float32. The CPU's does neither."""
+    if not torch.is_autocast_enabled("cpu"):
+        return _CROSS_ENTROPY(logits, targets, **options)
+    with torch.autocast("cpu", enabled=False):
+        logarithms = torch.log_softmax(logits, 1, dtype=logits.dtype)
+        return torch.nn.functional.nll_loss(logarithms.float(), targets, **options)
+
+
 def _gpu_habits():
     """Return (target, replacement) pairs for the above, and for optimizers that update all
     parameters at once."""
     functional, name = torch.nn.functional, "torch.nn.functional"
     return [
         (f"{name}.scaled_dot_product_attention", _attention),
-        (f"{name}.cross_entropy", _in_float32(functional.cross_entropy)),
+        (f"{name}.cross_entropy", _cross_entropy),
         (f"{name}.layer_norm", _in_float32(functional.layer_norm)),
         ("torch.Tensor.softmax", _in_float32(torch.Tensor.softmax)),
         ("torch.optim.optimizer._get_foreach_kernels_supported_devices", lambda: ["cpu"]),
