@@ -7,19 +7,21 @@ MAKEFLAGS += --no-print-directory
 # Settings: each is a flag of the same name on every script (BATCH_SIZE is --batch-size).
 STEPS        ?= 50           ## training steps, warm-up included
 WARMUP       ?= 5            ## first steps, which no statistic uses
+MIN_SECONDS  ?= auto         ## shortest timed part, for which steps are added; auto: 10 on a GPU, 0 on a CPU
 BATCH_SIZE   ?= auto         ## sequences per step; auto: the shape that the baseline fits on this device
 SEQ_LEN      ?= auto         ## tokens per sequence; auto: as for BATCH_SIZE
 MODEL        ?= gpt2         ## gpt2-tiny, gpt2, gpt2-medium, gpt2-large or gpt2-xl
 DATASET      ?= stdlib       ## stdlib, synthetic, a file or folder of text, or a Hugging Face Hub id
 DEVICE       ?= auto         ## auto, cpu, cuda, cuda:N or mps
 SEED         ?= 0            ## seed of weights and batches; round r uses SEED + r
-ROUNDS       ?= 1            ## runs per script, interleaved; intervals need 2 or more
+ROUNDS       ?= 1            ## runs per script, in turns with its parent; intervals need 2 or more
 RESULTS_FILE ?= results.csv  ## file that rows are appended to
 # Not settings of each script:
 BUCKET_MB    ?= 25           ## ddp, scaling, profile: MiB of gradients per all-reduce
 PLOTSPREFIX  ?=              ## plots, ablate, compare, profile, scaling, gallery: prefix of the charts' file names
 DEVICE_NAME  ?=              ## plots, table, report, recipe, submit, field-report: part of a device's name; default: the newest run's
-TIMEOUT      ?= 60           ## all, beyond, everything, ablate, together, recipe: minutes until a run is stopped
+PRECISION    ?=              ## all, beyond, everything, ablate: add rounds until intervals over the parent are so narrow, as in 2%
+TIMEOUT      ?= 60           ## all, beyond, everything, ablate, together, recipe: minutes until a run is stopped; with PRECISION also the whole
 PRICE        ?=              ## table, report: price of one hour of this device
 REPORT       ?= report.html  ## report: the page to write
 JSON         ?=              ## doctor: 1 prints JSON
@@ -38,6 +40,7 @@ B            ?=              ## compare, report: the same for the other side, as
 RECIPE       ?=              ## recipe: the script to write; default .cache/recipe/recipe.py
 CHECK        ?=              ## submit: a file to check instead of making one
 TORCH        ?=              ## virtual-gpu: another torch, as in 2.11, or newest
+PART         ?=              ## reference: ladder, ablation or beyond; else all
 RUN          ?=              ## recipe: 1 runs the recipe beside the baseline and the fastest
 
 # For train, whose defaults for STEPS, MODEL and the rest are its own:
@@ -57,10 +60,12 @@ PLOT         ?=              ## 1 draws the loss curves during training
 # Make keeps the blanks before a comment: strip takes them off.
 flag  = --$(1)='$(strip $(2))'
 FLAGS = $(call flag,steps,$(STEPS)) $(call flag,warmup,$(WARMUP)) \
+        $(call flag,min-seconds,$(MIN_SECONDS)) \
         $(call flag,batch-size,$(BATCH_SIZE)) $(call flag,seq-len,$(SEQ_LEN)) \
         $(call flag,model,$(MODEL)) $(call flag,dataset,$(DATASET)) \
         $(call flag,device,$(DEVICE)) $(call flag,seed,$(SEED)) \
         $(call flag,rounds,$(ROUNDS)) $(call flag,results-file,$(RESULTS_FILE))
+SUITE   = $(FLAGS) $(call flag,timeout,$(TIMEOUT)) $(call flag,precision,$(PRECISION))
 BUCKETS = $(call flag,bucket-mb,$(BUCKET_MB))
 PREFIX  = $(call flag,plotsprefix,$(PLOTSPREFIX))
 # A training run has its own defaults, so only variables that you set are passed on.
@@ -106,11 +111,17 @@ beyond: ceilings             ## the same for the scripts of beyond/, the baselin
 everything: WHICH := everything
 everything: ceilings         ## the same for all techniques
 all beyond everything:
-	@$(PYTHON) -m Utils.commands.suite $(WHICH) $(FLAGS) $(call flag,timeout,$(TIMEOUT)); status=$$?; \
+	@$(PYTHON) -m Utils.commands.estimate $(WHICH) $(SUITE)
+	@$(PYTHON) -m Utils.commands.suite $(WHICH) $(SUITE); status=$$?; \
 	if [ $$status -le 1 ]; then $(MAKE) plots || status=1; fi; exit $$status
 
+reference: ceilings          ## make the reference results anew, with charts and pages; resumes; PART=ladder
+	@$(PYTHON) -m Utils.commands.reference $(strip $(PART)) $(call flag,device,$(DEVICE)) \
+	    $(call flag,results-file,$(RESULTS_FILE))
+	@$(MAKE) plots readme
+
 ablate: ceilings             ## ablation: each technique alone, and the whole without it; table and chart
-	@$(PYTHON) -m Utils.commands.ablation $(strip $(T)) $(FLAGS) $(PREFIX) $(call flag,timeout,$(TIMEOUT))
+	@$(PYTHON) -m Utils.commands.ablation $(strip $(T)) $(SUITE) $(PREFIX)
 
 together: $(ENVIRONMENT)     ## several processes of one script at once, compared with one; N=2 T=NAME ROUNDS=6
 	@$(PYTHON) -m Utils.commands.together '$(strip $(T))' $(FLAGS) $(call flag,n,$(N)) $(call flag,timeout,$(TIMEOUT))

@@ -3,7 +3,8 @@ its runs were made, the ablation.
 
 Each chart goes to plots/ as .png and .svg. One chart holds one device, one torch version, one
 model, one shape and one commit: those of the newest run, or of the device that --device-name names.
-Speedups of the scripts of beyond/ have a chart of their own, with the baseline and their parents.
+The scripts of beyond/ have charts of their own, with the baseline and their parents; those are of
+the newest run of such a script.
 """
 
 from Utils.analysis import ablation, selection
@@ -20,17 +21,23 @@ from Utils.draw import (
     style,
 )
 
-CHARTS = {
+CHARTS = {  # of the ladder
     "step_times": step_times_chart,
     "heatmap": heatmap_chart,
     "memory": memory_chart,
+    "speedup": speedup_chart,
 }
+OF_BEYOND = {"speedup_beyond": speedup_chart, "memory_beyond": memory_chart}
 
 
 def with_parents(lines, some):
     """Return those lines with the baseline's and their parents', in the order of all."""
     names = {BASELINE, *some.index, *some.parent}
     return lines[lines.index.isin(names)]
+
+
+def _summary(path, rows):
+    return summarize(rows, results.records(path, rows.run_id.unique()))
 
 
 def main(argv=None):
@@ -42,17 +49,20 @@ def main(argv=None):
 
     known = results.read(args.results_file)
     rows, left_out = selection.select(known, args.device_name)
-    lines = summarize(rows, results.records(args.results_file, rows.run_id.unique()))
-    beyond = lines.index.isin(ladder.beyond())
-    drawn = [
-        *((name, chart, lines) for name, chart in CHARTS.items()),
-        ("speedup", speedup_chart, lines[~beyond]),
-    ]
-    if beyond.any():
-        drawn.append(("speedup_beyond", speedup_chart, with_parents(lines, lines[beyond])))
-    for name, chart, shown in drawn:
-        if len(shown):
-            style.save(chart.draw(rows, shown), f"{args.plotsprefix}{name}")
+    lines = _summary(args.results_file, rows)
+    own = lines[~lines.index.isin(ladder.beyond())]
+    if own.empty:  # a file of beyond/ alone
+        own = lines
+    drawn = [(name, chart, rows, own) for name, chart in CHARTS.items()]
+    beyond = known[known.technique.isin(ladder.beyond())]
+    if len(beyond):
+        rows, _ = selection.select(known, args.device_name, newest_of=beyond)
+        lines = _summary(args.results_file, rows)
+        lines = with_parents(lines, lines[lines.index.isin(ladder.beyond())])
+        drawn += [(name, chart, rows, lines) for name, chart in OF_BEYOND.items()]
+    for name, chart, shown, lines in drawn:
+        shown = shown[shown.technique.isin(lines.index)]
+        style.save(chart.draw(shown, lines), f"{args.plotsprefix}{name}")
     with_variants, _ = selection.select(known, args.device_name, with_variants=True)
     if whole := ablation.whole_of(with_variants):
         credits = ablation.credits(with_variants, whole)

@@ -47,8 +47,15 @@ def test_sabotage_is_caught_and_the_same_is_exact(measure):
     assert lines.loss_verdict["the_same"] == "indistinguishable"
     for name in sabotaged:
         assert lines.parity[name] == "model changed", name
-    assert lines.loss_verdict["scaled_loss"] == "worse"
-    assert lines.loss_difference["scaled_loss"] == pytest.approx(0.01 * lines.loss.iloc[0], rel=0.1)
+    # AdamW divides a gradient by its size, so the weights are as good as the baseline's.
+    assert abs(lines.loss_difference["scaled_loss"]) < 0.001
+
+
+def test_a_learning_rate_wrong_by_two_shows_in_the_held_out_loss(measure):
+    flags = ["--dataset", "stdlib", "--steps", "20", "--warmup", "3"]
+    lines = measure("doubled_rate", "halved_rate", rounds=3, flags=flags)
+    assert lines.loss_verdict["doubled_rate"] == "better"
+    assert lines.loss_verdict["halved_rate"] == "worse"
 
 
 @pytest.mark.timing

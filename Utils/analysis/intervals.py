@@ -3,6 +3,7 @@
 import numpy as np
 from scipy import stats
 
+from Utils.analysis import selection
 from Utils.base.sizes import CONFIGS
 
 LAST_STEPS = 10  # whose mean loss is a run's loss
@@ -92,26 +93,30 @@ def parity(reference, losses, shape, fewer_updated=False):
     return "model changed" if fewer_updated else "numerics changed"
 
 
-def break_even(rows, name, parent):
+def break_even(rows, name, parent, medians):
     """Return the steps after which a compiled script breaks even with its parent: the extra cost of
     its warm-up over the time that a step saves, from their common rounds. inf if it saves nothing;
-    NaN if inconclusive, or without a parent."""
+    NaN if inconclusive, or without a parent.
 
-    def warmup_and_median(technique):
-        steps = rows[(rows.technique == technique) & (rows.status == "ok")]
-        medians = steps[steps.phase == "timed"].groupby("round").step_ms.median()
-        first = steps[(steps.phase == "warmup") | (steps.step == 0)].groupby("round").step_ms
-        return first.sum() - first.count() * medians, medians  # ms beyond usual steps
-
-    cost, median = warmup_and_median(name)
-    parents_cost, parents_median = warmup_and_median(parent)
-    verdict = speedup(parents_median, median).get("verdict", "no detectable difference")
+    medians: of `rounds.step_ms`.
+    """
+    if parent not in medians:
+        return np.nan
+    verdict = speedup(medians[parent], medians[name]).get("verdict", "no detectable difference")
     if verdict == "no detectable difference":
         return np.nan
-    saved = (parents_median - median).mean()
+    saved = (medians[parent] - medians[name]).mean()
     if saved <= 0:
         return np.inf
-    return float(np.ceil(max(0.0, (cost - parents_cost).mean()) / saved))
+
+    def warmup_ms(technique):  # beyond usual steps, by round
+        steps = rows[(rows.technique == technique) & (rows.status == "ok")]
+        usual = steps[steps.phase == "timed"].groupby("run_id").step_ms.median()
+        first = selection.initial(steps).groupby(["round", "run_id"]).step_ms
+        return (first.sum() - first.count() * usual).groupby("round").mean()
+
+    extra = (warmup_ms(name) - warmup_ms(parent)).mean()
+    return float(np.ceil(max(0.0, extra) / saved))
 
 
 def drift_free(logs):

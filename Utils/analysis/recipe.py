@@ -224,7 +224,7 @@ def _settings(rows):
     """Return the settings of these runs, by the names of the Makefile's variables."""
     first, timed = rows.iloc[0], rows[rows.status == "ok"]
     newest = timed[timed.run_id == timed.run_id.max()]
-    steps = {"STEPS": len(newest), "WARMUP": int((newest.phase == "warmup").sum())}
+    steps = {"STEPS": len(newest), "WARMUP": len(selection.initial(newest))}
     return {
         "MODEL": first.model,
         "BATCH_SIZE": int(rows.requested_batch_size.iloc[0]),

@@ -10,14 +10,15 @@ GROUP = [
 ]
 
 
-def select(rows, device_name=None, with_variants=False):
+def select(rows, device_name=None, with_variants=False, newest_of=None):
     """Return one group of comparable rows, and a sentence on the rows left out, or "".
 
     rows: DataFrame of results.COLUMNS. device_name: part of a device's name; by default the group
     of the newest run. Of several runs of a technique in one round, the newest counts, and those
     that took turns with the newest of another.
-    with_variants: keep the rows of an ablation. Runs in several processes, for `make scaling`, are
-    left out unless all are. Raises UserError if no device has that name or no row is left.
+    newest_of: rows of which the newest run decides, in place of all. with_variants: keep the rows
+    of an ablation. Runs in several processes, for `make scaling`, are left out unless all are.
+    Raises UserError if no device has that name or no row is left.
     """
     several = rows[rows.world_size > 1]
     if len(several) < len(rows):
@@ -33,6 +34,8 @@ def select(rows, device_name=None, with_variants=False):
         if candidates.empty:
             known = ", ".join(rows.device.unique())
             raise UserError(f"no results of a device named {device_name!r}", f"there are {known}")
+    if newest_of is not None and candidates.run_id.isin(newest_of.run_id).any():
+        candidates = candidates[candidates.run_id.isin(newest_of.run_id)]
     newest, parts = candidates.run_id.max(), groups(rows)
     same = next(group for _, group in parts if newest in set(group.run_id))
     # The newest run of each technique and round, and those that it took turns with.
@@ -67,6 +70,13 @@ def groups(rows):
 def timed(rows):
     """Return the rows of timed steps."""
     return rows[(rows.status == "ok") & (rows.phase == "timed")]
+
+
+def initial(rows):
+    """Return the rows of the steps before each run's first timed step."""
+    ok = rows[rows.status == "ok"]
+    first = ok.step.where(ok.phase == "timed").groupby(ok.run_id).transform("min")
+    return ok[ok.step < first]
 
 
 def count(rows):

@@ -67,7 +67,7 @@ def summarize(rows, records=None):
             line |= _times(data, name, own, parent) | _losses(data, name, own)
             line |= from_records(line, data.records[name], own.model.iloc[0])
             if _compiles(data.records[name]) and not _compiles(data.records.get(parent, [])):
-                line["break_even_steps"] = intervals.break_even(rows, name, parent)
+                line["break_even_steps"] = intervals.break_even(rows, name, parent, data.medians)
         lines.append(line)
     return pd.DataFrame(lines, columns=["technique", *COLUMNS]).set_index("technique")
 

@@ -12,6 +12,7 @@ from Utils.draw.style import GREY
 
 def draw(rows, lines):
     """Draw milliseconds a step, technique by step: hiccups, drift and warm-up at a glance."""
+    lines, others = words.measured(lines)
     height, described = 1.6 + 0.5 * len(lines), selection.describe(rows)
     figure, axes = style.figure(height, "Time of each step", described)
     measured, (times, _) = steps.timed(rows), steps.by_step(rows)
@@ -31,7 +32,7 @@ def draw(rows, lines):
     axes.set_facecolor("0.93")
     axes.axvline(steps.warmup(rows), color="white", linewidth=2)
     axes.grid(False)
-    axes.set_xlabel("step (left of the white line: warm-up)")
+    axes.set_xlabel(f"step (left of the white line: warm-up){others}")
     axes.set_ylabel("")
     for y, (_, line) in enumerate(lines.iterrows()):
         if np.isnan(line.median_ms):

@@ -15,7 +15,7 @@ REST = ": activations,\nworkspace, libraries"
 
 def draw(rows, lines):
     """Draw peak memory, a bar a technique, stacked by kind; a tick marks the measured peak."""
-    title = "Peak memory by kind"
+    title, (lines, others) = "Peak memory by kind", words.measured(lines)
     figure, axes = style.figure(1.8 + 0.5 * len(lines), title, selection.describe(rows))
     kinds = lines[list(MEMORY_KINDS)]
     widest = np.nanmax([1, lines.peak_memory_mib.max(), kinds.sum(axis=1).max()])
@@ -42,7 +42,7 @@ def draw(rows, lines):
     if kinds.notna().any(axis=None):
         axes.legend(**style.BESIDE)
     axes.set_xlim(0, widest * 1.14 / scale)
-    axes.set_xlabel(f"memory ({unit}); median of the rounds")
+    axes.set_xlabel(f"memory ({unit}); median of the rounds{others}")
     labels = [words.label(line) for _, line in lines.iterrows()]
     style.name_rows(axes, labels, lines.median_ms.isna())
     return figure

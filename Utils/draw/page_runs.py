@@ -4,6 +4,7 @@ import dataclasses
 import re
 import shlex
 
+from Utils.analysis import selection
 from Utils.base import command_line, ladder, results
 from Utils.base.text import number, short
 
@@ -80,7 +81,7 @@ def repeat(rows, records):
     given = {
         "rounds": rows["round"].nunique(),
         "steps": int(ok.step.max()) + 1 if len(ok) else None,
-        "warmup": ok.step[ok.phase == "warmup"].nunique() if len(ok) else None,
+        "warmup": selection.initial(ok).step.nunique() if len(ok) else None,
         "batch_size": int(rows.requested_batch_size.iloc[0]),
         "seq_len": int(first.seq_len),
         "model": first.model,

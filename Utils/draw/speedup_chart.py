@@ -25,6 +25,7 @@ COLUMNS = (  # right of the bars: place, its alignment, heading
 def draw(rows, lines):
     """Draw the speedup over the baseline, a bar a technique, with its interval over rounds (with
     one round the spread of its steps), its parent's value, and what it costs in memory and loss."""
+    lines, others = words.measured(lines)
     height, described = 1.8 + 0.5 * len(lines), selection.describe(rows)
     figure, axes = style.figure(height, "Speedup over the baseline", described)
     intervals = lines.speedup_low.notna().any()
@@ -52,7 +53,7 @@ def draw(rows, lines):
     tainted = "; hatched: tainted runs among them" if hatched else ""
     axes.set_xlabel(
         "step time of the baseline / step time (x)\n"
-        f"line: {spread}; diamond: the parent's value{tainted}"
+        f"line: {spread}; diamond: the parent's value{tainted}{others}"
     )
     labels = [words.label(line) for _, line in lines.iterrows()]
     style.name_rows(axes, labels, lines.median_ms.isna())

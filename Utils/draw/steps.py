@@ -3,6 +3,8 @@
 import numpy as np
 import pandas as pd
 
+from Utils.analysis import selection
+
 
 def by_step(rows, most=None):
     """Return median, min and max of step_ms over the rounds, and how many steps a row stands for.
@@ -25,6 +27,6 @@ def timed(rows):
 
 
 def warmup(rows):
-    """Return how many steps the longest warm-up took."""
-    steps = rows.step[rows.phase == "warmup"]
+    """Return how many steps the longest warm-up took, before the first timed step."""
+    steps = selection.initial(rows).step
     return 0 if steps.empty else int(steps.max()) + 1

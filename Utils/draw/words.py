@@ -1,5 +1,7 @@
 """Words about a technique, which charts and the page share."""
 
+import textwrap
+
 import numpy as np
 
 from Utils.analysis import tables
@@ -14,6 +16,23 @@ def label(line, tainted=False):
     """Return a technique's name, with its batch if that is its own, and with its taint if asked."""
     name = line.name if np.isnan(line.own_batch) else f"{line.name} (batch {line.own_batch:.0f})"
     return f"{name} (tainted)" if tainted and is_tainted(line) else name
+
+
+def measured(lines):
+    """Return the lines with something to draw, and a sentence on each other one.
+
+    Where none has, all are returned, each to be drawn as its reason.
+    """
+    missing = [bool(reason(line)) for _, line in lines.iterrows()]
+    if all(missing):
+        return lines, ""
+    others = lines[missing]
+    texts = [
+        textwrap.shorten(f"{name}: {reason(line)}", 130, placeholder=" ...")
+        for name, line in others.iterrows()
+    ]
+    shown = lines[[not flag for flag in missing]]
+    return shown, "".join(f"\n{text}" for text in ["", "Not measured:", *texts] if texts)
 
 
 def reason(line):

@@ -62,9 +62,9 @@ def run(techniques, args, say):
     """Run the techniques in args.rounds rounds from args.round on. Return an Outcome.
 
     args: settings of every script; timeout, the minutes until a run is killed; precision, a share
-    or None. With a precision, rounds are added until every interval over a parent is at most so
-    wide to either side, or --timeout minutes have passed. say: function of a line of progress.
-    Raises UserError.
+    or None; clean, true to repeat tainted runs of an earlier start. With a precision, rounds are
+    added until every interval over a parent is at most so wide to either side, or --timeout minutes
+    have passed. say: function of a line of progress. Raises UserError.
     """
     path = args.results_file
     results.check(path)
@@ -266,10 +266,16 @@ def _resume(args, techniques, rounds):
     try:
         suite = json.loads(note.read_text())["suite"]
         run_ids = runs_of(suite, args.results_file)
-        done = {
-            (int(row["round"]), row["technique"])
+        newest = {
+            (int(row["round"]), row["technique"]): row
             for row in results.check(args.results_file)
-            if row["run_id"] in run_ids and row["status"] in ("ok", "unsupported")
+            if row["run_id"] in run_ids
+        }
+        again = {"tainted"} if vars(args).get("clean") else set()
+        done = {
+            run
+            for run, row in newest.items()
+            if row["status"] in ("ok", "unsupported") and row["grade"] not in again
         }
         if not done >= wanted:
             return suite, done & wanted

@@ -1,0 +1,71 @@
+"""Print how long a suite will take on this device."""
+
+import math
+
+import pandas as pd
+
+from Utils.analysis import selection
+from Utils.base import command_line, errors, results
+from Utils.base.command_line import Parser
+from Utils.device import limits
+from Utils.harness import work
+from Utils.harness.settings import Settings, settle
+from Utils.launch import suite, turns
+
+START_S = 8  # of a process: imports, the model, the evaluation of its loss
+COMPILE_S = 25  # with an empty cache
+OVER_FLOOR = 3  # step time of a script over its modelled floor, where no row has it
+
+
+def main(argv=None):
+    """Print how long a suite will take, from rows of this device or else from its ceilings."""
+    parser = Parser("estimate", main.__doc__)
+    command_line.add_settings(parser)
+    command_line.add_timeout(parser)
+    command_line.add_precision(parser)
+    parser.add_argument("names", nargs="*", metavar="TECHNIQUE", help="else the ladder")
+    args = parser.parse_args(argv, Settings())
+    settle(args)
+    techniques = suite.named(args.names or ["ladder"])
+    known = step_seconds(args)
+    modelled = [t.name for t in techniques if t.name not in known]
+    # A parent takes part in several groups of MOST: one run more for each group.
+    runs = len(techniques) * (1 + 1 / (turns.MOST - 1))
+    seconds = runs / len(techniques) * sum(run_seconds(t, args, known) for t in techniques)
+    minutes = max(1, math.ceil(seconds * args.rounds / 60))
+    source = "by rows of this device" if not modelled else "roughly, by this device's ceilings"
+    more = ", more where PRECISION asks for it" if args.precision else ""
+    rounds = f"{args.rounds} round{'s' * (args.rounds > 1)} of {len(techniques)} scripts"
+    print(f"{rounds} take about {minutes} min ({source}){more}")
+
+
+def step_seconds(args):
+    """Return the median step of each technique here in seconds, from rows with these settings."""
+    if not results.check(args.results_file, writable=False):
+        return {}
+    rows = selection.timed(results.read(args.results_file))
+    same = {"device": args.hardware.name, "model": args.model, "seq_len": args.seq_len}
+    same |= {"requested_batch_size": args.batch_size}
+    wanted = pd.concat([rows[name] == value for name, value in same.items()], axis=1).all(axis=1)
+    return (rows[wanted].groupby("technique").step_ms.median() / 1e3).to_dict()
+
+
+def run_seconds(technique, args, known):
+    """Return the seconds that a run of a technique takes. known: of `step_seconds`."""
+    step_s = known.get(technique.name)
+    if step_s is None:
+        ceilings = limits.ceilings(args.hardware)
+        shape = args.config, args.batch_size, args.seq_len
+        precision = work.precision_of(technique.needs) or "bfloat16"
+        floor = ceilings and (
+            work.floor_ms(*shape, precision, ceilings) or work.floor_ms(*shape, "float32", ceilings)
+        )
+        step_s = OVER_FLOOR * (floor or 1000.0) / 1e3
+    timed_s = max((args.steps - args.warmup) * step_s, args.min_seconds)
+    compiling = COMPILE_S if "compile" in technique.needs else 0
+    return START_S + compiling + args.warmup * step_s + timed_s
+
+
+if __name__ == "__main__":
+    with errors.one_line("estimate"):
+        main()

@@ -1,0 +1,292 @@
+"""Runs that take turns: who trains when, what is left when one ends, and what the levels are."""
+
+import json
+import os
+from itertools import pairwise
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import no_optimization
+from tests.fakes import FakeCuda
+from tests.rows import rows_of
+from Utils.analysis import intervals, rounds, selection
+from Utils.base import results
+from Utils.base.turns import Turn
+from Utils.device.cuda import CUDA
+from Utils.harness import held_out
+from Utils.harness.settings import parse_args
+from Utils.launch import turns
+from Utils.model import GPT
+
+PLAYER = """
+import json, os, sys, time
+from Utils.base import turns
+
+name, log, left, free_mib, ends_after, code = sys.argv[1:7]
+left, ends_after, turn = int(left), int(ends_after), turns.taken()
+if ends_after == 0:
+    sys.exit(int(code))
+number = 0
+while left:
+    steps = turn.wait(left=left, pace_s=0.01, peak_mib=1000, free_mib=int(free_mib))
+    number += 1
+    with open(log, "a") as file:
+        file.write(json.dumps([name, time.monotonic(), min(steps, left)]) + "\\n")
+        time.sleep(0.02)
+        file.write(json.dumps([name, time.monotonic(), 0]) + "\\n")
+    left -= min(steps, left)
+    if number == ends_after:
+        time.sleep(float(code)) if float(code) > 100 else sys.exit(int(code))
+print(name, "has printed this")
+"""
+
+
+@pytest.fixture
+def play(tmp_path):
+    """Has stand-ins take turns. Returns exit codes, whether memory was full, (name, start, end,
+    steps) of each turn, and the lines of progress."""
+
+    def play(*names, free_mib=90_000, left=900, ends=None, minutes=1):
+        said, log = [], tmp_path / "log"
+        log.write_text("")
+
+        def technique(name):
+            after, code = (ends or {}).get(name, (-1, 0))
+            command = ["-c", PLAYER, name, log, left, free_mib, after, code]
+            return SimpleNamespace(name=name, command=[str(word) for word in command])
+
+        others = [technique(name) for name in names]
+
+        def joins(inside):
+            return next((t for t in others if t.name not in inside), None)
+
+        codes, full = turns.run(others[0], joins, [], "suite", minutes, said.append)
+        lines = [json.loads(line) for line in log.read_text().splitlines()]
+        played = [
+            (name, start, end, steps)
+            for (name, start, steps), (_, end, _) in zip(lines[::2], lines[1::2], strict=True)
+        ]
+        return codes, full, played, "\n".join(said)
+
+    return play
+
+
+def test_one_trains_at_a_time_and_every_other_turn_goes_backwards(play):
+    codes, full, played, said = play("a", "b", "c")
+    assert codes == {"a": 0, "b": 0, "c": 0} and not full
+    order = "".join(name for name, *_ in played)
+    assert order.startswith("abccbaabc") and len(order) % 3 == 0
+    assert all(end <= start for (_, _, end, _), (_, start, _, _) in pairwise(played))
+    shares = {name: [steps for who, *_, steps in played if who == name] for name in "abc"}
+    assert shares["a"] == shares["b"] == shares["c"] and sum(shares["a"]) == 900
+    assert shares["a"][0] == 101  # a second of timed steps, after one of warm-up
+    assert said.count("has printed this") == 3
+
+
+def test_four_at_most_are_alive_at_once(play):
+    codes, full, *_ = play("a", "b", "c", "d", "e", left=3)
+    assert [*codes] == ["a", "b", "c", "d"] and not full
+
+
+def test_without_room_for_a_second_one_the_first_runs_alone_and_in_one_go(play):
+    codes, full, played, _ = play("a", "b", free_mib=1761)
+    assert codes == {"a": 0} and full
+    assert [(name, steps) for name, _, _, steps in played] == [("a", 900)]
+    assert [*play("a", "b", free_mib=1763)[0]] == ["a", "b"]
+
+
+def test_one_that_dies_does_not_stop_the_others(play):
+    codes, _, played, _ = play("a", "b", ends={"b": (2, 7)})
+    assert codes == {"a": 0, "b": 7}
+    assert sum(steps for name, _, _, steps in played if name == "a") == 900
+    assert play("a", "b", ends={"a": (0, 1)})[0] == {"a": 1, "b": 0}
+
+
+def test_impossible_settings_are_said_by_one_alone(play):
+    assert play("a", "b", ends={"a": (0, 2)})[0] == {"a": 2}
+
+
+def test_one_that_hangs_is_killed(play):
+    codes, *_ = play("a", "b", ends={"b": (1, 1000)}, minutes=0.05)
+    assert codes["b"] is None
+
+
+def test_a_run_ends_where_its_launcher_has_ended():
+    reads, other = os.pipe()
+    os.close(other)
+    to_nobody, writes = os.pipe()
+    with pytest.raises(KeyboardInterrupt):
+        Turn(reads, writes, os.getppid(), "0a1b").wait(left=3)
+    os.close(to_nobody)
+    with pytest.raises(KeyboardInterrupt):
+        Turn(reads, writes, os.getppid(), "0a1b").wait(left=3)
+
+
+# The levels of a round --------------------------------------------------------------------------
+
+
+def timed(*runs):
+    """Return the rows of timed steps. runs: (technique, round, token, milliseconds by turn)."""
+    rows = []
+    for number, (name, r, token, by_turn) in enumerate(runs):
+        steps = [0.0]
+        phases = ["warmup"]
+        for ms in by_turn:
+            steps += [9e9, ms, ms]
+            phases += ["warmup", "timed", "timed"]
+        own = rows_of(name, steps, round=r, run_id=f"20260101T{number:06}Z-{token}")
+        rows += [row | {"phase": phase} for row, phase in zip(own, phases, strict=True)]
+    return selection.timed(pd.DataFrame(rows, columns=results.COLUMNS))
+
+
+def test_what_disturbs_a_turn_cancels():
+    random = np.random.default_rng(0)
+    errors, apart = [], []
+    for _ in range(200):
+        machine = np.exp(random.normal(0, 0.3, size=6))  # of each turn
+        a, b = (ms * machine * np.exp(random.normal(0, 0.01, 6)) for ms in (100.0, 80.0))
+        levels = rounds.step_ms(timed(("a", 0, "0001", a), ("b", 0, "0001", b)))
+        errors.append(np.log(levels["a", 0] / levels["b", 0] / 1.25))
+        elsewhere = 80 * np.exp(random.normal(0, 0.3, size=6))
+        apart.append(np.log(np.median(a) / np.median(elsewhere) / 1.25))
+    assert np.std(errors) < 0.01 and np.std(apart) > 0.1
+    assert abs(np.mean(errors)) < 0.002
+
+
+def test_a_burst_in_one_of_six_turns_does_not_move_the_ratio():
+    a, b = np.full(6, 100.0), np.full(6, 80.0)
+    a[2] = 500
+    levels = rounds.step_ms(timed(("a", 0, "0001", a), ("b", 0, "0001", b)))
+    assert levels["a", 0] / levels["b", 0] == pytest.approx(1.25, rel=1e-3)
+
+
+def test_a_parent_that_ran_twice_ties_its_groups():
+    """The second group met a machine three times as slow."""
+    levels = rounds.step_ms(
+        timed(
+            ("a", 0, "0001", [100] * 3),
+            ("b", 0, "0001", [80] * 3),
+            ("b", 0, "0002", [240] * 3),
+            ("c", 0, "0002", [120] * 3),
+        )
+    )
+    assert levels["a", 0] / levels["b", 0] == pytest.approx(1.25, rel=1e-4)
+    assert levels["a", 0] / levels["c", 0] == pytest.approx(2.5, rel=1e-4)
+
+
+def test_runs_of_their_own_have_their_medians():
+    levels = rounds.step_ms(
+        timed(("a", 0, "0001", [100, 300, 110]), ("b", 0, "0002", [50]), ("a", 1, "0003", [90]))
+    )
+    assert levels["a", 0] / levels["b", 0] == pytest.approx(2.2, rel=1e-4)
+    assert levels["a", 1] == pytest.approx(90)
+
+
+def test_the_newest_run_counts_with_those_it_took_turns_with():
+    old = [("a", 0, "0001", [100]), ("b", 0, "0001", [80])]
+    new = [("a", 0, "0002", [50]), ("b", 0, "0002", [40]), ("b", 0, "0003", [70])]
+    new += [("c", 0, "0003", [10])]
+    rows, left_out = selection.select(timed(*old, *new))
+    assert set(rows.run_id.str[-4:]) == {"0002", "0003"} and "2 runs repeated since" in left_out
+
+
+@pytest.mark.parametrize("n", [3, 4, 5, 8])
+@pytest.mark.parametrize("drift", [0.0, 0.3])
+def test_the_interval_holds_the_truth_with_and_without_a_drift(n, drift):
+    random, held, found = np.random.default_rng(n), [], []
+    order = np.where(np.arange(n) % 2 == 0, 1, -1)
+    for _ in range(2000):
+        logs = np.log(1.03) + drift * order + random.normal(0, 0.01, n)
+        _, low, high = intervals.drift_free(pd.Series(logs))
+        held.append(low < np.log(1.03) < high)
+        found.append(low > 0)
+    if n >= intervals.FIT_ROUNDS:
+        assert 0.93 < np.mean(held) < 0.97
+    else:
+        assert np.mean(held) > 0.93  # the drift counts as noise
+    if n == 8:
+        assert np.mean(found) > 0.95
+
+
+# The length of a run on a fast device -----------------------------------------------------------
+
+
+@pytest.fixture
+def settle(tmp_path):
+    def settle(*flags, dataset="synthetic"):
+        file = ["--results-file", str(tmp_path / "results.csv"), "--dataset", dataset]
+        flags = ["--model", "gpt2-tiny", "--device", "cpu", *file, *flags]
+        return parse_args(no_optimization.__doc__, flags, "no_optimization")
+
+    return settle
+
+
+def test_on_a_gpu_steps_are_added_until_they_last(settle):
+    args = settle("--steps", "6", "--warmup", "2", "--min-seconds", "0.25", "--batch-size", "1")
+    fake = FakeCuda()  # 10 ms a step
+    args.hardware = CUDA(torch.device("cpu"), cuda=fake)
+    fake.calls.clear()
+    no_optimization.main(args)
+    rows = results.read(args.results_file)
+    # 50 ms of warm-up in all, 250 ms of timed steps, and one step more after the pause in which
+    # losses are compared.
+    assert list(rows.phase) == ["warmup"] * 5 + ["timed"] + ["warmup"] + ["timed"] * 23
+    assert rows.held_out_loss.notna().all()
+    calls = [name for name in fake.calls if name in ("record", "synchronize")]
+    stops = [i for i, name in enumerate(calls) if name == "synchronize"]
+    assert stops[0] == 3  # after the boundaries of two steps of warm-up, before any timed one
+    assert calls.count("record") == 30 + 3  # one boundary more for each of three stretches
+
+
+def test_on_a_cpu_a_run_has_as_many_steps_as_asked(settle):
+    args = settle("--steps", "6", "--warmup", "2")
+    assert args.min_seconds == 0
+    no_optimization.main(args)
+    assert list(results.read(args.results_file).phase) == ["warmup"] * 2 + ["timed"] * 4
+
+
+# The held-out loss ------------------------------------------------------------------------------
+
+
+def attention(q, k, v):
+    return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+def model_of(args, vocab_size=50_257):
+    torch.manual_seed(0)
+    loss = torch.nn.functional.cross_entropy
+    return GPT(args.config, attention, vocab_size, loss)
+
+
+def test_the_held_out_loss_is_that_of_the_weights_however_they_are_wrapped(settle):
+    args = settle("--batch-size", "2", "--seq-len", "32")
+    plain = model_of(args)
+    text = held_out._sequences(args)
+    assert text.shape == (held_out.TOKENS // 32, 33)
+    with torch.no_grad():
+        expected = float(plain(text[:, :-1], text[:, 1:])[1])
+    assert held_out.loss(args, plain) == pytest.approx(expected, abs=1e-4)
+    assert held_out.loss(args, torch.compile(plain)) == held_out.loss(args, plain)
+    padded = model_of(args, 50_304)
+    assert held_out.loss(args, padded) == pytest.approx(expected, abs=1e-4)
+    assert held_out.loss(args, plain.bfloat16()) == pytest.approx(expected, abs=0.02)
+    assert held_out.loss(args, torch.nn.Linear(2, 2)) is None
+
+
+def test_no_run_trains_on_held_out_text(settle):
+    from Utils.corpus.tokenize import load_tokens, split
+    from Utils.data import TokenBatches
+
+    args = settle("--batch-size", "4", "--seq-len", "64")
+    tokens, _ = load_tokens("synthetic")
+    train, kept = split(tokens)
+    batches = TokenBatches(args)
+    assert len(train) + len(kept) == len(tokens) and len(kept) == len(tokens) // 20
+    assert max(batches.starts(step).max() for step in range(200)) + 64 < len(train)
+    short = settle("--batch-size", "4", "--seq-len", "64")
+    short.seq_len = len(kept)
+    assert held_out._sequences(short) is None
