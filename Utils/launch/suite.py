@@ -139,6 +139,7 @@ class Round:
         while todo := missing | {name for pair in pairs for name in pair}:
             first = next(t for t in order if t.name in todo)
 
+            before = self._runs()
             if any(first.name in pair for pair in pairs):
                 codes, full = self._in_turns(first, partial(_joining, order, pairs))
             else:
@@ -150,7 +151,7 @@ class Round:
                 return INTERRUPTED
             self.progress.did(len(missing & codes.keys()))
             missing -= codes.keys()
-            lost = self._without_timing(codes)
+            lost = codes.keys() - self._timed(before)
             if full and len(codes) == 1:
                 lost |= codes.keys()
             pairs = {pair for pair in pairs if not pair <= codes.keys() and not pair & lost}
@@ -191,10 +192,11 @@ class Round:
                 self.silent.append(f"{name}: failed: {reason}")
         return codes
 
-    def _without_timing(self, names):
-        """Return those of the names whose newest run has no timing."""
-        status = {row["technique"]: row["status"] for row in results.check(self.args.results_file)}
-        return {name for name in names if status.get(name) != "ok"}
+    def _timed(self, before):
+        """Return the techniques with a timing in a run that is not among those before."""
+        rows = results.check(self.args.results_file)
+        new = (row for row in rows if row["run_id"] not in before)
+        return {row["technique"] for row in new if row["status"] == "ok"}
 
 
 def _joining(order, pairs, inside):
