@@ -191,7 +191,7 @@ def _section(technique):
     parent = "none" if parent == "none" else f"[{parent}](#{parent.lower()})"
     lines = [f"### {technique.name}", "", f"{_link(technique, '../', 'Script')}; parent: {parent}."]
     lines.append("")
-    lines += [f"- {name}: {facts[name]}" for name in ladder.FACTS[1:]]
+    lines += [f"- {name}: {facts[name]}" for name in ladder.FACTS[1:] if name in facts]
     return "\n".join(lines)
 
 
