@@ -19,6 +19,8 @@ OTHER_CARDS = ("a100", "l4", "3050", "t4", "5090", "b200")
 STEPS, WARMUP = 14, 5
 TINY = ("gpt2-tiny", 4, 128)
 FULL = ("gpt2", 16, 1024)
+COUNTERS = ("power_violation_s", "thermal_violation_s", "sw_thermal_slowdown_s")
+COUNTERS += ("hw_thermal_slowdown_s", "hw_power_brake_slowdown_s")
 FORECAST_ERROR = 0.05  # of the allocator's peak
 OTHER_KERNELS = 0.02  # of the device's time that `make profile` may leave unnamed
 
@@ -40,6 +42,7 @@ def script(name, shape, profile="h100", *more, steps=STEPS, **settings):
     command = (str(Path(command[0]).relative_to(ROOT)),) if len(command) == 1 else tuple(command)
     flags = ("--device", "cuda", "--model", model, "--batch-size", str(batch_size))
     flags += ("--seq-len", str(seq_len), "--steps", str(steps), "--warmup", str(WARMUP))
+    flags += ("--min-seconds", "0")  # else a GPU's run has steps enough for ten seconds
     return Command((*command, *flags, *more), profile, **settings)
 
 
@@ -115,9 +118,10 @@ def _quality(outcome):
         for name, value in EXPECTED["quality"].items()
         if quality.get(name) != value
     ]
-    if abs((quality.get("mean_power_w") or 0) / 350 - 1) > 0.01:
-        problems.append(f"quality.mean_power_w is {quality.get('mean_power_w')}, not 350")
-    for name in ("power_violation_s", "thermal_violation_s"):
+    # Of some milliseconds on a busy machine, so that only a wrong unit shows.
+    if not 35 < (quality.get("mean_power_w") or 0) < 3500:
+        problems.append(f"quality.mean_power_w is {quality.get('mean_power_w')}, not about 350")
+    for name in COUNTERS:
         if quality.get(name) != 0:
             problems.append(f"quality.{name} is {quality.get(name)}, not 0")
     return problems
@@ -176,6 +180,7 @@ def failures(machine):
     yield _out_of_memory(machine, "3050", ("gpt2", 4, 1024), "try --batch-size 2")
     yield _graded(machine, "another process", "tainted", "(pid 1", VIRTUAL_GPU_OTHER="1")
     yield _graded(machine, "throttled", "tainted", "thermal", VIRTUAL_GPU_NVML="throttled")
+    yield _graded(machine, "a desktop on the card", "clean", "", VIRTUAL_GPU_NVML="desktop")
     yield _graded(machine, "NVML that tells little", "clean", "", VIRTUAL_GPU_NVML="poor")
     yield _graded(machine, "NVML that is broken", "clean", "", VIRTUAL_GPU_NVML="broken")
     for name in ("distributed_data_parallel", "fully_sharded"):
@@ -203,6 +208,9 @@ def _graded(machine, what, grade, reason, **variables):
     if outcome.code or (grade == "tainted") != bool(reasons) or reason not in " ".join(reasons):
         machine.forget(command)
         line.problems.append(f"{quality.get('grade')}, {reasons}: {_last(outcome)}")
+    drawn = variables.get("VIRTUAL_GPU_NVML") == "desktop"
+    if drawn != bool(quality.get("graphics_processes")):
+        line.problems.append(f"graphics_processes: {quality.get('graphics_processes')}")
     return line
 
 
@@ -211,7 +219,8 @@ TWO = ("GPUS=2", "DEVICE=cuda", "MODEL=gpt2-tiny", "BATCH_SIZE=4", "SEQ_LEN=128"
 
 def _ranks(machine, name):
     command = Command(
-        ("make", "ddp", f"T={name}", *TWO, "STEPS=8"), variables=(("VIRTUAL_GPU_DEVICES", "2"),)
+        ("make", "ddp", f"T={name}", *TWO, "STEPS=8", "MIN_SECONDS=0"),
+        variables=(("VIRTUAL_GPU_DEVICES", "2"),),
     )
     outcome = machine.run(command)
     line = Line(f"{name} on two GPUs", seconds=outcome.seconds)
