@@ -8,7 +8,7 @@ from Utils.base.sizes import CONFIGS
 
 LAST_STEPS = 10  # whose mean loss is a run's loss
 CONFIDENCE = 0.95
-FIT_ROUNDS = 5  # from which a drift is fitted
+FIT_ROUNDS = 6  # from which a drift is fitted
 NO_INTERVAL = "one round: no interval"
 INIT_STD = 0.02  # of GPT-2's weights; an initial logit's is 0.02 sqrt(n_embd)
 ROUNDING = 2**-4  # of that: the largest difference of first losses that is rounding

@@ -8,11 +8,8 @@ groups, as the parent of many does, ties their levels together.
 
 import numpy as np
 import pandas as pd
-from scipy.stats import trim_mean
-
 from Utils.base.turns import TOKEN
 
-TRIM = 0.25  # of the turns at either end, against a burst of other load
 TIE = 1e-6  # weight of a group's effect where nothing ties it to the others
 
 
@@ -42,12 +39,19 @@ def _runs(timed):
         common = table.dropna(axis="columns")
         if len(common) > 1 and common.size:
             effect = common.sub(common.median(axis="columns"), axis="index").mean()
-            level = trim_mean(common - effect, TRIM, axis=1)
+            level = _middle((common - effect).to_numpy())
         else:
             level, group = medians[table.index.get_level_values("run_id")].to_numpy(), ""
         names = table.index.get_level_values("technique")
         lines.append(pd.DataFrame({"round": r, "group": group, "technique": names, "log": level}))
     return pd.concat(lines)
+
+
+def _middle(values):
+    """Return the mean of each row without a quarter of its values at either end: bursts of other
+    load do not count."""
+    cut = (values.shape[1] + 1) // 4
+    return np.sort(values, axis=1)[:, cut : values.shape[1] - cut].mean(axis=1)
 
 
 def _levels(r, runs):
