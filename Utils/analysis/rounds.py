@@ -8,6 +8,7 @@ groups, as the parent of many does, ties their levels together.
 
 import numpy as np
 import pandas as pd
+
 from Utils.base.turns import TOKEN
 
 TIE = 1e-6  # weight of a group's effect where nothing ties it to the others
