@@ -233,7 +233,7 @@ gpu-check: $(CHECKS)         ## on a GPU: run its tests and the seven scripts fo
 	@$(PYTHON) -c 'import sys, torch; torch.cuda.is_available() or sys.exit("gpu-check: torch sees no CUDA device here")'
 	@mkdir -p .cache/gpu-check
 	@$(PYTHON) -m pytest -m gpu -p no:cacheprovider tests/test_gpu.py; tests=$$?; \
-	$(PYTHON) -m Utils.commands.suite $(FLAGS) --steps 20 --device cuda --rounds 1 \
+	$(PYTHON) -m Utils.commands.suite $(FLAGS) --steps 20 --min-seconds 0 --device cuda --rounds 1 \
 	    --results-file .cache/gpu-check/results.csv; scripts=$$?; \
 	result() { if [ $$1 -eq 0 ]; then echo passed; else echo FAILED; fi; }; \
 	echo "gpu-check: GPU tests $$(result $$tests), scripts $$(result $$scripts)"; \

@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+import no_optimization
 from no_optimization import explicit_attention
 from tests.harness_cost import stopwatch_steps
 from Utils.base import ladder, paths, results
@@ -38,7 +39,7 @@ def largest_shape(memory_bytes):
 
 
 B, T = largest_shape(MEMORY)
-SMALL = ["--device", "cuda", "--batch-size", str(B), "--seq-len", str(T)]
+SMALL = ["--device", "cuda", "--batch-size", str(B), "--seq-len", str(T), "--min-seconds", "0"]
 
 
 def skip_without(need, args):
@@ -93,8 +94,20 @@ def test_the_harness_never_waits_for_the_gpu_inside_the_loop(settle):
         for _ in measured.steps(TokenBatches(args)):
             torch.cuda.set_sync_debug_mode("error")
             measured.log((weight @ weight).mean())
-        torch.cuda.set_sync_debug_mode("default")
+            if len(measured.losses) == args.steps:
+                torch.cuda.set_sync_debug_mode("default")
     assert list(results.read(args.results_file).loss) == [1000.0] * 6
+
+
+def test_steps_are_added_until_they_last(settle):
+    args = settle("--model", "gpt2-tiny", "--steps", "8", "--warmup", "3", "--min-seconds", "1")
+    no_optimization.main(args)
+    rows = results.read(args.results_file)
+    timed = rows[rows.phase == "timed"]
+    assert len(timed) > 5 and timed.step_ms.sum() > 700  # the pace may have risen since
+    before = rows[rows.step < timed.step.min()]
+    assert before.step_ms.sum() > 140
+    assert rows.held_out_loss.notna().all()
 
 
 def test_peak_memory_is_the_allocators(settle):
@@ -328,8 +341,8 @@ def test_a_steps_launches_are_recorded_as_graphs_and_none_is_skipped(settle):
 
 def test_the_batch_that_was_found_fits_and_twice_as_much_does_not(tmp_path):
     file = tmp_path / "results.csv"
-    command = [sys.executable, "-m", "beyond.larger_batch", "--device", "cuda", "--steps", "8"]
-    command += ["--batch-size", str(B), "--seq-len", str(T), "--results-file", str(file)]
+    command = [sys.executable, "-m", "beyond.larger_batch", *SMALL, "--steps", "8"]
+    command += ["--results-file", str(file)]
     ended = subprocess.run(command, cwd=paths.ROOT, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
     rows = results.read(file)
