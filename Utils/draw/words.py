@@ -28,7 +28,7 @@ def measured(lines):
         return lines, ""
     others = lines[missing]
     texts = [
-        textwrap.shorten(f"{name}: {reason(line)}", 130, placeholder=" ...")
+        textwrap.shorten(f"{name}: {reason(line)}", 90, placeholder=" ...")
         for name, line in others.iterrows()
     ]
     shown = lines[[not flag for flag in missing]]
