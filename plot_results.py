@@ -9,7 +9,7 @@ the newest run of such a script.
 
 from Utils.analysis import ablation, selection
 from Utils.analysis.summary import summarize
-from Utils.base import command_line, errors, ladder, results
+from Utils.base import command_line, errors, ladder, results, variants
 from Utils.base.command_line import Parser
 from Utils.base.ladder import BASELINE
 from Utils.draw import (
@@ -63,7 +63,8 @@ def main(argv=None):
     for name, chart, shown, lines in drawn:
         shown = shown[shown.technique.isin(lines.index)]
         style.save(chart.draw(shown, lines), f"{args.plotsprefix}{name}")
-    with_variants, _ = selection.select(known, args.device_name, with_variants=True)
+    ablated = known[known.technique.map(variants.parse).notna()]
+    with_variants, _ = selection.select(known, args.device_name, True, newest_of=ablated)
     if whole := ablation.whole_of(with_variants):
         credits = ablation.credits(with_variants, whole)
         figure = ablation_chart.draw(with_variants, credits, whole)

@@ -11,9 +11,10 @@ def main(argv=None):
     parser = Parser("readme", main.__doc__)
     command_line.add_selection(parser)
     args = parser.parse_args(argv)
-    rows, left_out = selection.select(results.read(args.results_file), args.device_name)
-    records = results.records(args.results_file, rows.run_id.unique())
-    print(*pages.write(rows, records), *([left_out] if left_out else []), sep="\n")
+    all_rows = results.read(args.results_file)
+    rows, left_out = selection.select(all_rows, args.device_name)
+    records = results.records(args.results_file, all_rows.run_id.unique())
+    print(*pages.write(rows, all_rows, records), *([left_out] if left_out else []), sep="\n")
 
 
 if __name__ == "__main__":

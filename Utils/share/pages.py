@@ -119,6 +119,18 @@ def results(rows, records):
     return "\n\n".join(text)
 
 
+def results_of_beyond(rows, records):
+    """Return the tables of beyond/'s scripts, from the newest group of rows that has any.
+
+    rows: all of the results file.
+    """
+    beyond = rows[rows.technique.isin(ladder.beyond())]
+    if beyond.empty:
+        return "Nothing has been measured yet: run `make beyond`."
+    chosen, _ = selection.select(rows, newest_of=beyond)
+    return results(chosen, records).replace("\n## ", "\n### ")
+
+
 def published():
     """Return the table of what others have measured on GPUs."""
     with PUBLISHED.open(newline="") as file:
@@ -251,11 +263,12 @@ def variables():
 
 PARTS = {  # page, its generated parts by name; those of rows take rows and records
     "README.md": {"ladder": ladder_table, "published": published, "diff": one_diff, "rungs": rungs},
-    "docs/RESULTS.md": {"results": results},
+    "docs/RESULTS.md": {"results": results, "beyond": results_of_beyond},
     "docs/TECHNIQUES.md": {"techniques": techniques},
     "docs/COMMANDS.md": {"targets": targets, "variables": variables},
 }
-OF_ROWS = (ladder_table, results)
+OF_ROWS = (ladder_table, results)  # take the selected rows and their records
+OF_ALL_ROWS = (results_of_beyond,)  # take all rows of the file, and the records
 
 
 def part(text, name):
@@ -264,13 +277,23 @@ def part(text, name):
     return parts[1].strip() if len(parts) == 3 else None
 
 
-def write(rows, records):
-    """Write every generated part into its page. Return the pages."""
+def make_part(make, rows, all_rows, records):
+    """Return a generated part. make: of PARTS."""
+    if make in OF_ROWS:
+        return make(rows, records)
+    return make(all_rows, records) if make in OF_ALL_ROWS else make()
+
+
+def write(rows, all_rows, records):
+    """Write every generated part into its page. Return the pages.
+
+    rows: selected from all_rows. records: of all runs.
+    """
     for page, parts in PARTS.items():
         path = paths.ROOT / page
         text = path.read_text()
         for name, make in parts.items():
-            made = make(rows, records) if make in OF_ROWS else make()
+            made = make_part(make, rows, all_rows, records)
             pieces = text.split(mark := f"<!-- {name} -->")
             if len(pieces) != 3:
                 raise UserError(f"{page}: needs the mark {mark} twice")
