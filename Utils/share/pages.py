@@ -13,6 +13,7 @@ from Utils.base import ladder, paths
 from Utils.base.errors import UserError
 
 PUBLISHED = paths.ROOT / "docs" / "published.csv"
+VIRTUAL_GPU = paths.ROOT / "docs" / "virtual_gpu.csv"
 # Of docs/published.csv: beginning of the source, metric, batch size or any, what to say of it.
 SHOWN = (
     ("build-nanogpt", "step time", None, "build-nanogpt", "rounded in the source"),
@@ -129,6 +130,30 @@ def results_of_beyond(rows, records):
         return "Nothing has been measured yet: run `make beyond`."
     chosen, _ = selection.select(rows, newest_of=beyond)
     return results(chosen, records).replace("\n## ", "\n### ")
+
+
+def virtual_gpu():
+    """Return the table of what was counted on the virtual GPU at the model's full size."""
+    with VIRTUAL_GPU.open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["model"] == "gpt2" and row["peak_mib"]]
+    titles = {
+        "peak of torch's allocator (MiB)": ("peak_mib", ",.0f"),
+        "reserved (MiB)": ("reserved_mib", ",.0f"),
+        "forecast (MiB)": ("forecast_mib", ",.0f"),
+        "launches": ("launches", ",.0f"),
+        "synchronizations": ("synchronizations", ",.0f"),
+        "pageable copies": ("pageable_copies", ",.0f"),
+    }
+    columns = {"technique": [_broken(row["technique"]) for row in rows]}
+    for title, (name, form) in titles.items():
+        columns[title] = [format(float(row[name]), form) if row[name] else "" for row in rows]
+    first = rows[0]
+    caption = (
+        f"One {first['profile'].upper()}, torch {first['torch']}, {first['model']}, "
+        f"{first['batch_size']}x{first['seq_len']} tokens. Torch, its allocator, Inductor and "
+        "Triton are real; no kernel computes, and no time is measured. Counts are of a timed step."
+    )
+    return f"{tables.markdown(columns)}\n\n{caption}"
 
 
 def published():
@@ -263,7 +288,11 @@ def variables():
 
 PARTS = {  # page, its generated parts by name; those of rows take rows and records
     "README.md": {"ladder": ladder_table, "published": published, "diff": one_diff, "rungs": rungs},
-    "docs/RESULTS.md": {"results": results, "beyond": results_of_beyond},
+    "docs/RESULTS.md": {
+        "results": results,
+        "beyond": results_of_beyond,
+        "virtual gpu": virtual_gpu,
+    },
     "docs/TECHNIQUES.md": {"techniques": techniques},
     "docs/COMMANDS.md": {"targets": targets, "variables": variables},
 }
