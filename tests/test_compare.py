@@ -2,8 +2,6 @@
 
 import json
 import re
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -11,7 +9,7 @@ from matplotlib.image import imread
 
 from tests.rows import rows_of
 from Utils.analysis import compare, selection
-from Utils.base import errors, paths, results
+from Utils.base import errors, results
 from Utils.base.errors import UserError
 from Utils.commands import compare as compare_command
 from Utils.draw import compare_chart
@@ -289,30 +287,11 @@ def test_what_cannot_be_compared_is_one_line(a, b, words, mixed, folder, capsys)
     assert sorted(folder.iterdir()) == before
 
 
-@pytest.mark.parametrize("selections", [["results.csv:H200", "results.csv"], ["results.csv"]])
-def test_the_command_ends_in_one_line_and_code_2(selections, mixed, folder):
-    command, environment = [sys.executable, "-m", "Utils.commands.compare"], paths.environment()
-    done = subprocess.run(
-        [*command, *selections], env=environment, cwd=folder, capture_output=True, text=True
-    )
-    assert done.returncode == 2 and done.stdout == "" and done.stderr.count("\n") == 1
-    assert done.stderr.startswith("compare: error: ") and list(folder.iterdir()) == [mixed]
-
-
 def test_what_there_is_names_every_group(mixed):
     with pytest.raises(UserError) as caught:
         compare.select("A", "results.csv:H200")
     for words in ("2.11.0", "16x64", "gpt2-xl", "synthetic", "fffffff", "NVIDIA H100", "Test GPU"):
         assert words in str(caught.value)
-
-
-def test_make_hands_both_selections_over():
-    words = ["A=a b.csv:H100 2.11", "B=b.csv", "PLOTSPREFIX=x_"]
-    command = ["make", "-n", "PYTHON=python3", "compare", *words]
-    shown = subprocess.run(command, cwd=paths.ROOT, capture_output=True, text=True).stdout
-    assert shown.strip() == (
-        "python3 -m Utils.commands.compare 'a b.csv:H100 2.11' 'b.csv' --plotsprefix='x_'"
-    )
 
 
 # What differs -----------------------------------------------------------------------------------
@@ -499,20 +478,6 @@ def test_one_round_is_said_on_the_chart(folder, compared):
     write(folder / "b.csv", *rounds("no_optimization", [8, 9]))
     compared()
     assert svg().count("one round: no interval") == 2 and "Welch" not in svg()
-
-
-def test_comparing_again_gives_the_same_files(two, compared, folder):
-    first, _ = compared()
-    before = {path.name: path.read_bytes() for path in (folder / "plots").iterdir()}
-    assert compared()[0] == first
-    assert before == {path.name: path.read_bytes() for path in (folder / "plots").iterdir()}
-    assert set(before) == {"compare.png", "compare.svg"}
-
-
-def test_a_folder_that_cannot_be_made_is_one_line(two, folder):
-    (folder / "plots").write_text("a file, not a folder")
-    with pytest.raises(UserError, match="plots: File exists"):
-        compare_command.main(["a.csv", "b.csv"])
 
 
 def test_groups_and_selection_agree(mixed):

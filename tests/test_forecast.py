@@ -302,10 +302,7 @@ def test_what_was_traced_is_kept_until_something_that_decides_it_changes(tmp_pat
     assert traced[1:] == [["deterministic"]] and again[0].batch == RECORDING.batch
     changed = dataclasses.replace(first, code=first.code + "# another idea\n")
     others = [(changed, TINY, GPU), (first, [*TINY, "--batch-size=2"], GPU)]
-    others += [
-        (first, TINY, CPU()),
-        (first, TINY, ImaginedGPU("old", GIB, (7, 5))),
-    ]
+    others += [(first, TINY, CPU()), (first, TINY, ImaginedGPU("old", GIB, (7, 5)))]
     recordings.recordings(others)
     assert traced[2:] == [["no_optimization"] * 4]
     for file in (tmp_path / "forecasts").iterdir():

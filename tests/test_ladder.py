@@ -154,6 +154,23 @@ def test_variables_of_the_makefile_are_flags_with_the_same_defaults():
         assert f"--{name.lower().replace('_', '-')}='x{i}'" in shown
 
 
+@pytest.mark.parametrize(
+    ("words", "given"),
+    [
+        ("compare|A=a b.csv:H100 2.11|B=b.csv", "'a b.csv:H100 2.11' 'b.csv' --plotsprefix=''"),
+        ("report|REPORT=x.html|PRICE=2", "--price='2' --report='x.html'"),
+        ("report|A=r.csv:2.11|B=r.csv:2.13", "--a='r.csv:2.11' --b='r.csv:2.13'"),
+        ("profile|T=torch_compile|STEPS=7", "profile 'torch_compile' --steps='7'"),
+        ("profile|CPU=1|MEMORY=1", "--plotsprefix='' --cpu --memory --gpus=''"),
+        ("profile|CPU=0", "--plotsprefix='' --gpus=''"),
+    ],
+)
+def test_variables_of_single_commands_are_handed_over(words, given):
+    command = ["make", "-n", "PYTHON=python3", *words.split("|")]
+    shown = subprocess.run(command, cwd=paths.ROOT, capture_output=True, text=True).stdout
+    assert given in " ".join(shown.replace("\\\n", " ").split())
+
+
 def test_help_lists_every_target_technique_and_variable():
     shown = subprocess.run(["make"], cwd=paths.ROOT, capture_output=True, text=True).stdout
     targets = re.search(r"\.PHONY: (.*?)\n\n?$", MAKEFILE, re.DOTALL)[1].replace("\\\n", " ")

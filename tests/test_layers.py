@@ -114,6 +114,12 @@ def test_a_file_can_be_read_in_one_sitting():
     assert {name: n for name, n in lines.items() if n > MOST_LINES} == {}
 
 
+def test_every_command_ends_in_one_line_where_it_was_asked_wrongly():
+    for name in (name for name in FILES if name.startswith(("Utils.commands.", "plot_"))):
+        _, called, end = FILES[name].read_text().partition('if __name__ == "__main__":\n')
+        assert "one_line(" in end or not called, name
+
+
 def explained(node, lines):
     """Tell whether a comment stands on an import, or above the block of imports that it ends."""
     if any("#" in line for line in lines[node.lineno - 1 : node.end_lineno]):

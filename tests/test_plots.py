@@ -2,8 +2,6 @@
 
 import json
 import re
-import subprocess
-import sys
 from itertools import pairwise
 
 import pytest
@@ -193,14 +191,12 @@ def test_drawing_again_gives_the_same_files(draw, tmp_path):
 
 def test_nothing_to_draw_is_one_line(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for content, words in (("", "no results yet"), ("a\n", "line 1")):
-        (tmp_path / "results.csv").write_text(content)
+    for content, words in ((None, "no such file"), ("", "no results yet"), ("a\n", "line 1")):
+        if content is not None:
+            (tmp_path / "results.csv").write_text(content)
         with pytest.raises(UserError, match=words):
             plot_results.main([])
-    command = [sys.executable, str(paths.ROOT / "plot_results.py"), "--results-file=nowhere.csv"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 2 and done.stderr.count("\n") == 1
-    assert "no such file" in done.stderr and not (tmp_path / "plots").exists()
+    assert not (tmp_path / "plots").exists()
 
 
 def test_a_folder_that_cannot_be_made_is_one_line(draw, tmp_path):

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests.fakes import FakeCuda
-from Utils.base import errors, ladder, paths, results
+from Utils.base import errors, ladder, results
 from Utils.base.errors import UserError
 from Utils.base.ladder import Technique
 from Utils.commands import profile as profile_command
@@ -445,10 +445,7 @@ def test_a_sleep_is_a_stretch_outside_of_torch_and_a_slow_dataset_a_wait(profile
 def test_copies_reads_and_what_is_kept_are_found(profiled, capsys):
     ran = profiled(
         ("    with Run(", "    kept = []\n    with Run("),
-        (
-            LOOP,
-            f"            [p.clone() for p in [*model.parameters()] * 20]\n{LOOP}",
-        ),
+        (LOOP, f"            [p.clone() for p in [*model.parameters()] * 20]\n{LOOP}"),
         (
             "run.log(loss.item())",
             "kept.append(logits)\n            loss.item()\n            run.log(loss.item())",
@@ -547,19 +544,6 @@ def test_bad_input_is_one_line_and_code_2(argv, words, tmp_path, capsys):
     assert ended.value.code == 2
     said = capsys.readouterr().err
     assert said.startswith("profile: error: ") and said.count("\n") == 1 and words in said
-
-
-def test_the_makefile_hands_over_what_was_asked_for():
-    command = ["make", "-n", "PYTHON=python3", "profile", "T=torch_compile", "STEPS=7"]
-    shown = [
-        subprocess.run([*command, *more], cwd=paths.ROOT, capture_output=True, text=True).stdout
-        for more in ([], ["CPU=1", "MEMORY=1"], ["CPU=0"])
-    ]
-    for text in shown:
-        assert "-m Utils.commands.profile 'torch_compile' --steps='7'" in text
-    assert [("--cpu" in text, "--memory" in text) for text in shown] == [
-        *((False, False), (True, True), (False, False))
-    ]
 
 
 # Advice -----------------------------------------------------------------------------------------

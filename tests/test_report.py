@@ -45,8 +45,7 @@ def opened(chromium, tmp_path):  # noqa: F811
         page = context.new_page()
         page.on("pageerror", lambda error: wrong.append(f"error: {error}"))
         page.on(
-            "console",
-            lambda message: re.search(expect, message.text) or wrong.append(message.text),
+            "console", lambda message: re.search(expect, message.text) or wrong.append(message.text)
         )
         page.on("dialog", lambda dialog: (wrong.append("a dialog"), dialog.dismiss()))
         page.on("request", lambda request: asked.append(request.url))
@@ -186,8 +185,7 @@ def test_the_headline_is_the_fastest_with_a_verdict_and_says_what_it_costs(html,
     assert f"{best.speedup:.2f}x faster" in header and best.name in header
     baseline = lines.loc["no_optimization"]
     for line, (key, form) in itertools.product(
-        (baseline, best),
-        {"median_ms": ",.1f", "peak_memory_mib": ",.0f", "loss": ".3f"}.items(),
+        (baseline, best), {"median_ms": ",.1f", "peak_memory_mib": ",.0f", "loss": ".3f"}.items()
     ):
         assert format(line[key], form) in header, key
     assert f"{best.speedup_low:.2f} to {best.speedup_high:.2f}" in header
@@ -515,14 +513,7 @@ def results_of(name):
 
 
 def test_what_is_drawn_is_in_proportion(tmp_path):
-    assert [svg.percent(x, 4) for x in (-1, 0, 1, 4, 5, float("nan"))] == [
-        0,
-        0,
-        25,
-        100,
-        100,
-        0,
-    ]
+    assert [svg.percent(x, 4) for x in (-1, 0, 1, 4, 5, float("nan"))] == [0, 0, 25, 100, 100, 0]
     row = {"name": "", "mark": 1.0, "verdict": "faster", "tainted": False, "reason": ""}
     ends = {"low": 1.5, "high": 2.5}
     bars = svg.bars([row | {"value": 2.0} | ends, row | {"value": 0.5} | ends])
@@ -592,22 +583,6 @@ def test_the_policy_of_the_page_lets_no_other_script_run(html, opened):
     assert page.evaluate("window.ran") is None
 
 
-@pytest.mark.parametrize(
-    ("column", "value"),
-    [("step_ms", "nan"), ("step_ms", "-1"), ("first_step_s", "-2"), ("round", "x"), ("step", "")],
-)
-def test_what_is_no_time_is_one_line(made, tmp_path, column, value, capsys):
-    made(*ladder_runs())
-    path = tmp_path / "results.csv"
-    lines = path.read_text().splitlines()
-    fields = lines[5].split(",")
-    fields[COLUMNS.index(column)] = value
-    lines[5] = ",".join(fields)
-    path.write_text("\n".join(lines) + "\n")
-    with pytest.raises(UserError, match="line 6: has"):
-        report_page.report(path)
-
-
 def test_many_rows_make_a_small_page(tmp_path, monkeypatch):
     rows = pd.DataFrame(itertools.chain.from_iterable(ladder_runs()), columns=COLUMNS)
     many = pd.concat([rows] * 2000, ignore_index=True)  # 60,000
@@ -641,11 +616,3 @@ def test_the_command_writes_the_page_and_names_it(tmp_path, capsys):
     assert (tmp_path / "page.html").read_text() == first
     with pytest.raises(UserError, match="No such file"):
         report.main([*flags, str(tmp_path / "nowhere" / "page.html")])
-
-
-def test_make_hands_its_variables_over():
-    variables = ["REPORT=x.html", "PRICE=2", "A=r.csv:2.11", "B=r.csv:2.13"]
-    command = ["make", "-n", "PYTHON=python3", "report", *variables]
-    shown = subprocess.run(command, cwd=paths.ROOT, capture_output=True, text=True).stdout
-    for flag in ("--report='x.html'", "--price='2'", "--a='r.csv:2.11'", "--b='r.csv:2.13'"):
-        assert flag in shown, flag

@@ -192,12 +192,7 @@ def test_the_newest_run_decides_which_rows_are_compared(read):
 
 @pytest.mark.parametrize(
     "other",
-    [
-        {"commit": "0000000"},
-        {"torch": "2.11"},
-        {"model": "gpt2-xl"},
-        {"dataset": "synthetic"},
-    ],
+    [{"commit": "0000000"}, {"torch": "2.11"}, {"model": "gpt2-xl"}, {"dataset": "synthetic"}],
 )
 def test_unlike_runs_are_never_mixed(other, read):
     rows = read(
