@@ -102,6 +102,8 @@ class Run:
             batches = iter(batches)
         with progress.Progress(args, self.model) as bar:
             for steps, warmup in schedule.stretches(args, watch):
+                if len(self.data_ms) == args.steps:
+                    self._evaluate()
                 if not warmup:
                     watch.count()
                 watch.start()
@@ -121,8 +123,6 @@ class Run:
                     watch.step(timed=number > warmup)
                     bar.show(len(self.data_ms) - 1, self.losses)
                 watch.stop()
-                if len(self.data_ms) == args.steps:
-                    self._evaluate()
 
     def _evaluate(self):
         """Measure memory and loss after step --steps, while the clock is stopped."""
@@ -141,11 +141,13 @@ class Run:
             return
         args, watch = self.args, self.watch
         losses = [float(loss) for loss in self.losses]
-        if self.memory is None or len(losses) != len(watch.timed):
+        if len(losses) < args.steps or len(losses) != len(watch.timed):
             raise RuntimeError(
                 f"{len(watch.timed)} steps and {len(losses)} losses were recorded; the loop must "
                 "take all batches of run.steps and call run.log once a step"
             )
+        if self.memory is None:  # no step after --steps
+            self._evaluate()
         measurements = measured.Measured(
             watch.step_ms(),
             self.data_ms,

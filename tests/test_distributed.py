@@ -171,7 +171,10 @@ def test_rows_are_the_slowest_ranks_times_and_the_mean_of_losses(tmp_path):
     def measured(times, losses, peak, updated, *others):
         memory = {"peak_mib": peak, "reserved_mib": None}
         place = {"node": "0", "device": "it"}
-        return Measured(times, [0.1] * 5, losses, memory, counted, False, updated, place, others)
+        timed = [False] * 3 + [True] * 2
+        return Measured(
+            times, [0.1] * 5, timed, losses, None, memory, counted, False, updated, place, others
+        )
 
     one.write(
         [
