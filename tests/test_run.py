@@ -374,11 +374,12 @@ def test_a_missing_package_is_a_row_with_the_reason_and_no_failure(settle, monke
     assert capsys.readouterr().err.count("\n") == 1
 
 
-def test_an_old_gpu_is_told_what_tf32_needs(settle):
+def test_on_an_old_gpu_tf32_has_no_effect_and_bfloat16_is_unsupported(settle):
     args = settle()
     args.hardware = CUDA(torch.device("cpu"), cuda=FakeCuda(capability=(7, 5)))
+    assert "no effect" in check_need("tf32", args)
     with pytest.raises(Unsupported, match="needs compute capability 8.0; .* has 7.5"):
-        check_need("tf32", args)
+        check_need("bfloat16", args)
 
 
 @pytest.mark.parametrize("need", ["bfloat61", "torchao", "package", "batch multiple of 0"])
