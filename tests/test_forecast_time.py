@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 
 from Utils.base import ladder, paths
-from Utils.base.errors import UserError
+from Utils.base.errors import Unsupported, UserError
 from Utils.base.sizes import CONFIGS
-from Utils.device import datasheets
+from Utils.commands import forecast
+from Utils.device import checks, datasheets
 from Utils.device.cuda import ImaginedGPU
 from Utils.diagnose import check, fakes, outlook, published, steptime
+from Utils.diagnose.forecast import device_of
 from Utils.diagnose.operations import LIST, VIEW, Operation, Tensor, Work
 from Utils.harness.work import flops_per_token
 
@@ -56,6 +58,29 @@ def test_every_device_is_in_the_one_table_with_its_source():
         assert entry.float16 >= entry.float32  # no sparsity, and float32 by general cores
 
 
+def test_a_technique_does_not_run_on_a_device_without_its_precision():
+    args = forecast.settings({"device": "cuda"}, ImaginedGPU("an imagined GPU", 2**40))[0]
+
+    def reason(name, key):
+        return forecast.unsupported(ladder.get(name), datasheets.find(key), args)
+
+    for key, lacking in (("t4", "Tesla T4 has 7.5"), ("v100", "V100-SXM2-16GB has 7.0")):
+        assert "native bfloat16 needs compute capability 8.0; " in reason("brainFloat16", key)
+        assert lacking in reason("brainFloat16", key)
+    assert reason("fused_optimizer", "a100") == reason("no_optimization", "t4") == ""
+    assert "float8 needs compute capability 8.9" in checks_of("float8", "a100")
+    assert "float8 needs an MI300" in checks_of("float8", "mi210")
+    assert checks_of("float8", "mi300x") == ""
+
+
+def checks_of(need, key):
+    """The reason for which a device of the table lacks a need."""
+    try:
+        return checks.check(need, device_of(key, None))
+    except Unsupported as reason:
+        return str(reason)
+
+
 def test_an_unknown_device_lists_the_nearest():
     with pytest.raises(UserError, match="rtx4090"):
         datasheets.find("rtx4080")
@@ -74,6 +99,11 @@ def test_a_recorded_step_has_the_flop_that_torch_counts():
         kernels, order = recording.work.at(batch).kernels()
         expected = flops_per_token(CONFIGS["gpt2-tiny"], 64) * 64 * batch
         assert kernels.flop[order].sum() == pytest.approx(expected)
+    step = steptime.step_time(kernels, order, datasheets.find("a100"))
+    kinds = steptime.by_kind(kernels, order, datasheets.find("a100"))
+    assert sum(kinds.values()) == pytest.approx(1e3 * step.seconds)
+    assert kinds["matmul"] == pytest.approx(1e3 * step.parts["matrix products"])
+    assert min(kinds[kind] for kind in ("elementwise", "normalization", "optimizer")) > 0
     update = kernels.nbytes[order][kernels.host[order] == LIST].sum()
     assert update > 7 * 4 * CONFIGS["gpt2-tiny"].parameters()  # AdamW in several passes
 
@@ -171,6 +201,10 @@ def test_a_range_is_wider_where_no_figure_is_alike():
     a100, h100, b200 = (datasheets.find(key) for key in ("a100", "h100", "b200"))
     factors = [outlook.kind_factor(entry, "bfloat16", known) for entry in (a100, h100, b200)]
     assert factors == [1, outlook.OTHER_PRECISION, outlook.OTHER_CHIP]
+    ceilings = {"matmul_tflops": {"float32": 0.2}, "bandwidth_gb_s": 40.0}
+    here = outlook.measured_entry("AMD EPYC (2 threads)", ceilings, 2**34)
+    assert outlook.kind_factor(here, "float32", known) == outlook.UNLISTED > outlook.OTHER_CHIP
+    assert outlook.measured_entry("Tesla T4", ceilings, 2**34).year == 2018
 
 
 def test_a_width_covers_what_it_says():

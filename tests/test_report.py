@@ -402,7 +402,7 @@ def test_a_profile_is_drawn_by_kind_for_the_same_device_only(made, tmp_path):
     (tmp_path / "profiles").mkdir()
     facts = {"status": "ok", "note": "", "device": "Test GPU", "torch": "2.13.0", "model": "gpt2"}
     facts |= {"seq_len": 64, "batch_size": 2, "asked_batch_size": 1, "commit": "abc1234"}
-    kinds = {"matmul": {"ms": 30.0}, "attention": {"ms": 50.0}}
+    kinds = {"matmul": {"ms": 30.0, "forecast_ms": 11.0}, "attention": {"ms": 50.0}}
     facts |= {"profile": {"kinds": kinds}, "advice": ["Half of it waits."]}
     for name, device in (("no_optimization", "Test GPU"), ("tensorFloat32", "Other GPU")):
         text = json.dumps(facts | {"technique": name, "device": device})
@@ -411,6 +411,7 @@ def test_a_profile_is_drawn_by_kind_for_the_same_device_only(made, tmp_path):
     html = made(*ladder_runs())
     part = section(html, "profile")
     assert "no_optimization, matmul: 15 ms a step" in part and "attention: 25 ms a step" in part
+    assert "no_optimization, forecast, matmul: 11 ms a step" in part
     assert "Half of it waits." in part and "tensorFloat32" not in part
 
 

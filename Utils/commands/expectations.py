@@ -12,7 +12,7 @@ import sys
 from Utils.base import errors, ladder, paths
 from Utils.base.command_line import Parser
 from Utils.base.units import GIB
-from Utils.commands.forecast import settings
+from Utils.commands.forecast import settings, unsupported
 from Utils.device import datasheets, shapes
 from Utils.device.cuda import ImaginedGPU
 from Utils.diagnose import forecast, outlook
@@ -40,10 +40,7 @@ def rows_of(key, techniques):
         precision = precision_of(technique.needs)
         row = {"device": key, "technique": technique.name}
         row |= {"batch_size": args.batch_size, "seq_len": args.seq_len}
-        reason = one.reason
-        if not reason and precision and not entry.peak(precision):
-            reason = f"no products in {precision}"
-        if reason:
+        if reason := one.reason or unsupported(technique, entry, args):
             yield row | {"reason": reason}
             continue
         looked = outlook.outlook(one.technique, *one.kernels, entry, precision)

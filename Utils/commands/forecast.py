@@ -16,7 +16,7 @@ from unittest.mock import patch
 
 from Utils.base import command_line, errors, ladder
 from Utils.base.command_line import Parser
-from Utils.base.errors import UserError
+from Utils.base.errors import Unsupported, UserError
 from Utils.base.units import GIB
 from Utils.device import datasheets
 from Utils.diagnose import check, outlook, outlook_text, published
@@ -69,6 +69,20 @@ def settings(given, device):
     return args, [*flags, f"--seq-len={args.seq_len}"]
 
 
+def unsupported(technique, entry, args):
+    """Return why a technique does not run on a device of the table, or ""."""
+    from Utils.diagnose.forecast import device_of  # here: seconds, which the check does without
+    from Utils.harness.settings import Settings, check_need
+
+    args, reasons = Settings(**vars(args) | {"hardware": device_of(entry.key, None)}), []
+    for need in technique.needs:
+        try:
+            check_need(need, args)
+        except Unsupported as reason:
+            reasons.append(str(reason))
+    return "; ".join(reasons)
+
+
 def entry_of(device):
     """Return the Datasheet for times, or None: of the table, or of ceilings measured here."""
     from Utils.device import limits  # here: seconds, which the check does without
@@ -77,6 +91,21 @@ def entry_of(device):
     if found:
         return outlook.measured_entry(device.name, found, device.memory_bytes)
     return datasheets.named(device.name)
+
+
+def by_kind(technique, args):
+    """Return the forecast milliseconds of a step by kind of work, or {} where there is none.
+
+    args: settings of a command. It forks, so no device may be in use.
+    """
+    from Utils.diagnose import forecast, steptime  # here: seconds, which the check does without
+
+    device = forecast.device_of(args.device, None)
+    settled, flags = settings({name: vars(args)[name] for name in command_line.defaults()}, device)
+    if (entry := entry_of(device)) is None:
+        return {}
+    one = forecast.forecasts([technique], flags, device, settled, device.memory_bytes)[0]
+    return {} if one.reason else steptime.by_kind(*one.kernels, entry)
 
 
 def one_device(names, given, memory):
@@ -156,10 +185,8 @@ def all_devices(names, given, tokens, prices):
         for key, entry in datasheets.datasheets().items():
             precision = precision_of(technique.needs)
             budget = shapes.usable_bytes(entry.memory_bytes)
-            reason = None
-            if precision and not entry.peak(precision):
-                reason = f"no products in {precision}"
-            elif one.peak > budget:
+            reason = unsupported(technique, entry, args)
+            if not reason and one.peak > budget:
                 reason = f"needs {one.peak / GIB:.1f} of {budget / GIB:.1f} GiB"
             looked = hours = None
             if not reason:

@@ -67,6 +67,7 @@ def main(argv=None):
     if several:
         return _profile_all(techniques, args)
     # Here, as they import torch, which must follow the setting above.
+    from Utils.commands import forecast
     from Utils.diagnose import profiled_run
     from Utils.launch import torchrun
 
@@ -74,7 +75,9 @@ def main(argv=None):
         count, args.gpus = torchrun.one_count(args.gpus, args.device), ""
         command = ["-m", "Utils.commands.profile", args.name, *_flags(args)]
         return torchrun.launch(args.name, command, count)
-    outcome = profiled_run.profile(techniques[0], args)
+    alone = "RANK" not in os.environ
+    expected = forecast.by_kind(techniques[0], args) if alone else {}
+    outcome = profiled_run.profile(techniques[0], args, expected)
     if "profile" in outcome:
         print(profile_text.report(outcome, args.folder))
     if outcome["status"] == "ok":

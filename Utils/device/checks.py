@@ -46,8 +46,13 @@ def check(need, device):
     return ""
 
 
+def _is_amd(device):
+    """Return whether a CUDA is AMD's. A forecast asks for GPUs that this torch is not built for."""
+    return device.architecture.startswith("gfx")
+
+
 def _check_tf32(device):
-    if isinstance(device, CUDA) and not torch.version.hip and device.capability >= (8, 0):
+    if isinstance(device, CUDA) and not _is_amd(device) and device.capability >= (8, 0):
         return None
     if isinstance(device, CPU) and _cpu_has("amx_fp16"):
         return None
@@ -58,7 +63,7 @@ def _check_tf32(device):
 
 def _check_bfloat16(device):
     # torch.cuda.is_bf16_supported() is also True for emulation, so check the hardware.
-    if isinstance(device, CUDA) and not torch.version.hip:
+    if isinstance(device, CUDA) and not _is_amd(device):
         return _need_capability(device, (8, 0), "native bfloat16")
     if isinstance(device, CPU) and not _cpu_has("bf16"):
         return Emulated("bfloat16: emulated on this device")
@@ -67,7 +72,7 @@ def _check_bfloat16(device):
 
 def _check_compile(device):
     if isinstance(device, CUDA):
-        if not torch.version.hip:
+        if not _is_amd(device):
             _need_capability(device, (7, 0), "torch.compile")
         _check_triton(device)
     elif isinstance(device, CPU) and compiler("C++") is None:
@@ -75,7 +80,7 @@ def _check_compile(device):
 
 
 def _check_autotuning(device):
-    sms = device.multiprocessors if isinstance(device, CUDA) and not torch.version.hip else None
+    sms = device.multiprocessors if isinstance(device, CUDA) and not _is_amd(device) else None
     if sms and sms < INDUCTOR_SMS:
         return f"max-autotune tunes no matrix products on {sms} SMs; it needs {INDUCTOR_SMS}"
 
@@ -113,7 +118,7 @@ def _check_bitsandbytes(device):
 
 def _check_cudnn_attention(device):
     # As in torch's sdp_utils.cpp. GPT-2's shapes meet its other conditions.
-    if not isinstance(device, CUDA) or torch.version.hip:
+    if not isinstance(device, CUDA) or _is_amd(device):
         raise Unsupported("cuDNN's attention needs an NVIDIA GPU")
     _need_capability(device, (8, 0), "cuDNN's attention")
     if (torch.backends.cudnn.version() or 0) < 90_000:
@@ -130,14 +135,14 @@ def _check_cuda_graphs(device):
 def _check_float16(device):
     if isinstance(device, CPU):
         raise Unsupported("float16 needs a GPU; on a CPU bfloat16 is the 16-bit type")
-    if isinstance(device, CUDA) and not torch.version.hip:
+    if isinstance(device, CUDA) and not _is_amd(device):
         _need_capability(device, (7, 0), "float16 on tensor cores")
 
 
 def _check_float8(device):
     if not isinstance(device, CUDA):
         raise Unsupported("float8 products need an NVIDIA or AMD GPU")
-    if not torch.version.hip:
+    if not _is_amd(device):
         _need_capability(device, (8, 9), "float8")
     elif not device.architecture.startswith(("gfx94", "gfx95")):
         raise Unsupported(f"float8 needs an MI300 or newer; {device.name} is none")

@@ -9,6 +9,7 @@ from Utils.base import paths
 from Utils.base.errors import Unsupported
 from Utils.base.units import MIB
 from Utils.device import checks
+from Utils.device.cuda import CUDA
 
 # Needs that set the precision of matrix products, and the types of their operands.
 PRECISIONS = {"tf32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -87,7 +88,8 @@ def _worth_measuring(precision, device):
 
 
 def file_of(device):
-    key = f"{device.name}\0{torch.__version__}\0{device.torch_device.type}"
+    kind = "cuda" if isinstance(device, CUDA) else device.torch_device.type  # imagined or here
+    key = f"{device.name}\0{torch.__version__}\0{kind}"
     return paths.CACHE / "ceilings" / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
 
 

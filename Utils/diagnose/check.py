@@ -13,7 +13,7 @@ from Utils.base import paths
 from Utils.base.units import GIB
 from Utils.device import datasheets
 from Utils.diagnose import fit, outlook, published, steptime
-from Utils.diagnose.recordings import in_processes
+from Utils.diagnose.recordings import in_processes, prepare
 
 WORTH = 1.05  # a ratio of two rungs beyond which its direction counts
 LADDER = ("source", "key", "batch", "model")  # what the rungs of one ladder have in common
@@ -61,15 +61,30 @@ def works(figures):
     names = ("others", "operations", "recorded", "fusion", "compiled", "fakes")
     folder = paths.ROOT / "Utils" / "diagnose"
     sources = "\0".join((folder / f"{name}.py").read_text() for name in names)
-    kept, found = paths.CACHE / "forecasts" / "published", {}
-    for step in wanted:
-        key = hashlib.sha256(f"{sources}\0{step}".encode()).hexdigest()[:16]
-        wanted[step] = kept / f"{key}.pickle"
-        with suppress(OSError, EOFError, pickle.UnpicklingError):
-            found[step] = pickle.loads(wanted[step].read_bytes())
-    missing = [step for step in wanted if step not in found]
-    answers = in_processes(_traced, [(step, wanted[step]) for step in missing])
+    files = {step: _file(f"{sources}\0{step}") for step in wanted}
+    found = {step: _kept(file) for step, file in files.items()}
+    missing = [step for step in wanted if found[step] is None]
+    if missing:
+        prepare(compiler=True)
+    answers = in_processes(_traced, [(step, files[step]) for step in missing])
     return found | dict(zip(missing, answers, strict=True))
+
+
+def _file(decides):
+    """Return the file in the cache that keeps an answer, by the text that decides it."""
+    key = hashlib.sha256(decides.encode()).hexdigest()[:16]
+    return paths.CACHE / "forecasts" / "published" / f"{key}.pickle"
+
+
+def _kept(file):
+    with suppress(OSError, EOFError, pickle.UnpicklingError):
+        return pickle.loads(file.read_bytes())
+
+
+def _keep(answer, file):
+    with suppress(OSError):  # then it is made again
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(pickle.dumps(answer))
 
 
 def _traced(step, file):
@@ -77,14 +92,12 @@ def _traced(step, file):
     from Utils.diagnose import others
 
     work = others.work(step, ImaginedGPU("published", 80 * GIB))
-    with suppress(OSError):
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(pickle.dumps(work))
+    _keep(work, file)
     return work
 
 
 def precision_of(step):
-    """The precision of a step's products, as the table of devices has it."""
+    """Return the precision of a step's products, as the table of devices has it."""
     return step.precision.removeprefix("pure_")
 
 
@@ -191,6 +204,13 @@ def write(rows, constants):
 
 
 def run():
-    """(Rows, constants) of all published figures that count."""
-    figures = published.figures()
-    return check(figures, fit.Cases(figures, works(figures)))
+    """Return (rows, constants) of all published figures that count. The fit takes seconds, so its
+    answer is kept until something that decides it changes."""
+    tables = [published.FILE, *sorted((paths.ROOT / "Utils").glob("*/*.toml"))]
+    decides = [*paths.sources("device", "diagnose"), *(file.read_text() for file in tables)]
+    file = _file("\0".join(decides))
+    if (found := _kept(file)) is None:
+        figures = published.figures()
+        found = check(figures, fit.Cases(figures, works(figures)))
+        _keep(found, file)
+    return found

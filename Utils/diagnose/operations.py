@@ -10,12 +10,15 @@ from math import prod
 
 import numpy as np
 
+from Utils.diagnose.kinds import operator_kind
+
 SIZES = {"float32": 4, "bfloat16": 2, "float16": 2, "int64": 8, "bool": 1, "uint8": 1, "int32": 4}
 SIZES |= {"int8": 1, "float64": 8, "float8_e4m3fn": 1, "float8_e5m2": 1, "complex64": 8}
 
 # Families of kernels, each with a rule for its time.
 FAMILIES = ("none", "memory", "reduction", "matmul", "attention", "optimizer")
 NONE, MEMORY, REDUCTION, MATMUL, ATTENTION, OPTIMIZER = range(len(FAMILIES))
+UPDATE = 2  # of PHASES
 # Who starts a kernel, which decides what a start costs the host.
 HOSTS = ("eager", "compiled", "view", "list")
 EAGER, COMPILED, VIEW, LIST = range(len(HOSTS))
@@ -32,6 +35,7 @@ PASSES = {
     "native_layer_norm": 1,
     "native_layer_norm_backward": 2,
 }
+FUSED = {"reduction": "normalization", "pointwise": "elementwise"}  # kinds of fused kernels
 KERNELS = {"native_layer_norm_backward": 2, "embedding_dense_backward": 6, "nll_loss_backward": 2}
 WITHOUT_WORK = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "set_"}
 WITHOUT_WORK |= {"resize_", "lift_fresh", "_unsafe_view", "_local_scalar_dense", "record_stream"}
@@ -54,7 +58,7 @@ class Tensor:
         return self.numel * SIZES.get(self.dtype, 4)
 
     def scaled(self, old, new):
-        """The tensor where each dimension that is a multiple of the old batch has the new one."""
+        """Return the tensor with each multiple of the old batch replaced by that of the new."""
         shape = tuple(n // old * new if n and n % old == 0 else n for n in self.shape)
         return Tensor(shape, self.dtype, self.transposed)
 
@@ -97,8 +101,8 @@ class Work:
         self.order.append(self.operations.setdefault(operation, len(self.operations)))
 
     def at(self, batch):
-        """The same step with another batch. This one's batch is to be a prime that divides nothing
-        else."""
+        """Return the same step with another batch. The batch of this one must be a prime that
+        divides nothing else."""
         if batch == self.batch:
             return self
         found = Work(batch)
@@ -114,8 +118,7 @@ class Work:
 
 FIELDS = (
     "family", "host", "flop", "nbytes", "tensor", "type", "m", "n", "k", "b", "aligned", "launches",
-    "lists", "phase", "backward", "causal", "copies",
-    "waits",
+    "lists", "phase", "backward", "causal", "copies", "waits", "kind",
 )  # fmt: skip
 TYPES = ("float32", "tf32", "bfloat16", "float16", "float8")
 
@@ -129,13 +132,13 @@ class Kernels:
             setattr(self, name, np.array(column))
 
     def chosen(self, which):
-        """The Kernels of which the boolean array is true."""
+        """Return the Kernels of which the boolean array is true."""
         rows = zip(*(getattr(self, name)[which] for name in FIELDS), strict=True)
         return Kernels(list(rows))
 
 
 def kernel(op):
-    """The row of an operation, in the order of FIELDS."""
+    """Return the row of an operation, in the order of FIELDS."""
     reads = sum(t.nbytes for t in op.reads)
     writes = sum(t.nbytes for t in op.writes)
     tensors = op.reads + op.writes
@@ -149,6 +152,7 @@ def kernel(op):
         "launches": KERNELS.get(op.name, 1),
         "lists": op.lists,
         "phase": op.phase,
+        "kind": "optimizer" if op.phase == UPDATE else _kind(op),
         "m": 1, "n": 1, "k": 1, "b": 1,
     }  # fmt: skip
     if op.host == VIEW or op.name in WITHOUT_WORK:
@@ -174,6 +178,11 @@ def kernel(op):
     elif op.name in ("sum", "mean", "var", "var_mean", "amax", "linalg_vector_norm", "reduction"):
         row |= {"family": REDUCTION}
     return tuple(row[name] for name in FIELDS)
+
+
+def _kind(op):
+    """Return the kind of work of an operation, as a profile of a step groups it."""
+    return FUSED.get(op.name) or operator_kind(f"aten::{op.name}") or "other"
 
 
 def _type(op, tensor):

@@ -22,6 +22,7 @@ CHECK = paths.ROOT / "docs" / "forecast_check.csv"
 COVERED = 0.9
 OTHER_PRECISION = 1.5  # times as wide, where figures of this kind of chip are of other precisions
 OTHER_CHIP = 2.0  # and where no figure is of this kind of chip
+UNLISTED = 4.0  # and for a device without a datasheet, such as a CPU
 UNSAID = 1.25  # where a source does not say the variant of its device or its power limit
 
 
@@ -45,7 +46,7 @@ class Outlook:
 
 @cache
 def checks(path=CHECK):
-    """Rows of the check against published figures: dicts, or none where the file is not there."""
+    """Return the rows of the check against published figures, dicts; none without the file."""
     if not path.exists():
         return ()
     with open(path, newline="") as file:
@@ -53,7 +54,7 @@ def checks(path=CHECK):
 
 
 def chip(entry):
-    """The kind of a chip, within which a model of time is taken to hold alike."""
+    """Return the kind of a chip. Forecasts for one kind are assumed to be equally good."""
     return entry.architecture or entry.capability
 
 
@@ -64,12 +65,14 @@ def kind_factor(entry, precision, known):
     """
     if (chip(entry), precision) in known:
         return 1.0
+    if not entry.year:
+        return UNLISTED
     return OTHER_PRECISION if any(one == chip(entry) for one, _ in known) else OTHER_CHIP
 
 
 def width(deviations, factors):
-    """Half of a range, as a logarithm, that covers COVERED of what deviated so much where ranges
-    are so many times as wide."""
+    """Return half of a range, as a logarithm, that covers COVERED of the deviations. factors: how
+    much wider the range of each is."""
     sizes = np.sort(np.abs(deviations) / factors)
     at = math.ceil(COVERED * (len(sizes) + 1)) - 1
     return float(sizes[min(at, len(sizes) - 1)])
@@ -77,6 +80,7 @@ def width(deviations, factors):
 
 @cache
 def base_width():
+    """Return half of a range, as a logarithm, for a chip and precision with published figures."""
     rows = checks()
     if not rows:
         return math.log(2)
@@ -85,13 +89,13 @@ def base_width():
 
 
 def known_kinds():
-    """Pairs of chip and precision of which there are published figures."""
+    """Return the pairs of chip and precision that have published figures."""
     return {(chip(datasheets.find(row["key"])), row["precision"]) for row in checks()}
 
 
 @cache
 def ratio_width():
-    """Half of a range of a ratio, as a logarithm: of a rung of a ladder over its first."""
+    """Return half of a range, as a logarithm, of the ratio of a rung to the first of its ladder."""
     ladders = {}
     for row in checks():
         ladder = ladders.setdefault((row["source"], row["key"], row["batch"], row["model"]), [])
@@ -101,14 +105,14 @@ def ratio_width():
 
 
 def speedup(baseline, outlook, factor):
-    """(Ratio of the two forecasts, the ends of its range). factor: as of their own ranges."""
+    """Return (the ratio of two forecasts, the ends of its range). factor: as of their ranges."""
     ratio, half = baseline.seconds / outlook.seconds, ratio_width() * factor
     return ratio, ratio * math.exp(-half), ratio * math.exp(half)
 
 
 def outlook(technique, kernels, order, entry, precision):
-    """The Outlook of a technique's kernels, in the order in which they run. precision: of its
-    matrix products, or None where they have several."""
+    """Return the Outlook of a technique's kernels, in the order in which they run. precision: of
+    its matrix products, or None where they have several."""
     found = steptime.step_time(kernels, order, entry)
     factor = kind_factor(entry, precision, known_kinds())
     half = base_width() * factor
@@ -117,7 +121,7 @@ def outlook(technique, kernels, order, entry, precision):
 
 
 def measured(args):
-    """By technique, the median seconds of a timed step at this model and shape on this device."""
+    """Return the median seconds of a timed step at this model and shape here, by technique."""
     path = args.results_file
     rows = results.check(path, writable=False) if path.exists() else []
     wanted = {name: str(getattr(args, name)) for name in ("model", "batch_size", "seq_len")}
@@ -130,7 +134,7 @@ def measured(args):
 
 
 def measured_entry(name, ceilings, memory):
-    """A Datasheet of the device that is here, from the ceilings that were measured."""
+    """Return a Datasheet of a device with its measured ceilings."""
     rates, bandwidth = ceilings["matmul_tflops"], ceilings["bandwidth_gb_s"]
     known = datasheets.named(name)
     peaks = {key: rates.get(key, 0.0) for key in ("float32", "tf32", "bfloat16", "float16")}
@@ -145,7 +149,7 @@ def measured_entry(name, ceilings, memory):
 
 
 def prices(path):
-    """Dollars an hour by device, from a TOML file of `key = price`. Raises UserError."""
+    """Return dollars an hour by device, from a TOML file of `key = price`. Raises UserError."""
     try:
         with open(path, "rb") as file:
             found = tomllib.load(file)

@@ -44,12 +44,13 @@ def table(found, memory, measured, tokens):
 
 
 def devices(lines, priced):
-    """lines: of each device (key, reason or None, Outlook, tokens a step, hours with the ends of
+    """lines: of each device (key, reason or "", Outlook, tokens a step, hours with the ends of
     their range or None, dollars an hour or None)."""
-    rows = []
+    rows, reasons = [], []
     for key, reason, one, tokens, hours, price in lines:
         if reason:
-            rows.append([key, f"no: {reason}"])
+            rows.append([key, "no"])
+            reasons.append(f"{key}: {reason}")
             continue
         row = [key, "yes", milliseconds(one.seconds)]
         row += [f"{milliseconds(one.low)} to {milliseconds(one.high)}"]
@@ -60,8 +61,9 @@ def devices(lines, priced):
             cost = [f"{hour * price:,.2f}" for hour in hours] if price is not None else None
             row += [cost[0], f"{cost[1]} to {cost[2]}"] if cost else ["no price", ""]
         rows.append(row)
-    headers = ["device", "fits", "forecast ms", "range of 90%", "tokens/s", "hours", "range"]
-    return _table(rows, headers + (["dollars", "range"] if priced else []))
+    headers = ["device", "runs", "forecast ms", "range of 90%", "tokens/s", "hours", "range"]
+    table = _table(rows, headers + (["dollars", "range"] if priced else []))
+    return "\n".join([table, *(["", *reasons] if reasons else [])])
 
 
 def check(rows):

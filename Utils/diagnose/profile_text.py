@@ -20,7 +20,7 @@ NAME = 60  # letters shown of an operator's name; a fused one can have hundreds
 
 
 def report(summary, folder):
-    """A summary in words and tables, its advice last."""
+    """Return a summary in words and tables, its advice last."""
     found = summary["profile"]
     lines = [
         f"{summary['technique']}: {found['steps']} steps under the profiler took "
@@ -70,22 +70,25 @@ def report(summary, folder):
 
 
 def _table(found):
-    """Return the kinds of work, each with its parts below it."""
-    rows = []
+    """Return the kinds of work, each with its parts below it, and the forecast where known."""
+    rows, known = [], any("forecast_ms" in facts for facts in found.values())
     for kind, facts in found.items():
         if not facts["ms"]:
             continue
+        expected = [f"{facts['forecast_ms']:,.2f}"] if known else []
         reached = facts["ceiling_share"]
         reached = "" if reached is None else f"{reached:.0%}"
         bound = f"{facts['bound']}-bound" if facts["bound"] else ""
-        rows.append((KINDS[kind], f"{facts['ms']:,.2f}", f"{facts['share']:.1%}", reached, bound))
+        ms, share = f"{facts['ms']:,.2f}", f"{facts['share']:.1%}"
+        rows.append((KINDS[kind], ms, *expected, share, reached, bound))
         if len(facts["parts"]) > 1 or kind == "idle":
             share = facts["share"] / facts["ms"]
             rows += [
-                (f"- {PARTS[part]}", f"{ms:,.2f}", f"{ms * share:.1%}", "", "")
+                (f"- {PARTS[part]}", f"{ms:,.2f}", *[""] * known, f"{ms * share:.1%}", "", "")
                 for part, ms in sorted(facts["parts"].items(), key=lambda item: -item[1])
             ]
-    return _grid(rows, ("kind", "ms a step", "share", "of the ceiling", ""))
+    expected = ["forecast ms"] if known else []
+    return _grid(rows, ("kind", "ms a step", *expected, "share", "of the ceiling", ""))
 
 
 def _grid(rows, headers):

@@ -30,12 +30,12 @@ PYTHON_STEPS, MEMORY_STEPS = 3, 2
 FUNCTIONS = 8  # of Python's that are shown
 
 
-def profile(technique, wanted):
-    """Run a technique and profile a few steps more. Returns what NAME.json then holds, a dict: the
-    summary, or status and note where it did not come to that. On ranks but the first, the status.
+def profile(technique, wanted, expected=()):
+    """Run a technique and profile a few steps more. Return what NAME.json then holds, a dict: the
+    summary, or status and note without one. On ranks but the first, the status.
 
-    wanted: the settings of `make profile`. Raises what the script raises, other than Unsupported
-    and running out of memory.
+    wanted: the settings of `make profile`. expected: a forecast of milliseconds by kind. Raises
+    what the script raises, other than Unsupported and running out of memory.
     """
     # Else C++ that Inductor has compiled is one dark stretch of the trace. Here, as importing it
     # takes seconds, and a run in several processes does without.
@@ -48,7 +48,7 @@ def profile(technique, wanted):
     runs = []
 
     def run(*args):
-        runs.append(ProfiledRun(technique, wanted, *args))
+        runs.append(ProfiledRun(technique, wanted, expected, *args))
         return runs[0]
 
     note = {"technique": technique.name, "torch": torch.__version__}
@@ -83,10 +83,10 @@ class ProfiledRun(Run):
     """A Run whose timed steps are followed by a few under the profiler, on the batches that come
     next. The run is recorded before these begin, so nothing of them is in its figures.
 
-    technique: of `ladder`. wanted: the settings of `make profile`. summary: see `profile`.
+    technique: of `ladder`. wanted, expected, summary: see `profile`.
     """
 
-    def __init__(self, technique, wanted, args, model, optimizer):
+    def __init__(self, technique, wanted, expected, args, model, optimizer):
         if isinstance(args.hardware, MPS):
             raise Unsupported(
                 "torch's profiler does not see an Apple GPU; DEVICE=cpu shows the CPU"
@@ -94,6 +94,7 @@ class ProfiledRun(Run):
         args.steps -= further_steps(wanted)
         super().__init__(args, model, optimizer)
         self.technique, self.wanted, self.recorded = technique, wanted, False
+        self.expected = expected
         self.clock_ms, self.cprofile, self.history = [], None, None
         self.summary = {"technique": technique.name, "status": "ok"}
 
@@ -159,6 +160,9 @@ class ProfiledRun(Run):
             found = summarize(
                 events, args.needs, limits.ceilings(args.hardware), self._update_bytes()
             )
+            for kind, ms in dict(self.expected).items():
+                if args.batch_size == args.requested_batch_size:  # that of the forecast
+                    found["kinds"][kind]["forecast_ms"] = ms
             step = found["memory"]["peak_mib"]  # beside weights and the optimizer's state
             memory = footprint.memory(args.hardware, self.model, self.optimizer, None)
             lasting = memory["weights_mib"] + memory["optimizer_state_mib"]
@@ -186,8 +190,8 @@ class ProfiledRun(Run):
         }
 
     def _update_bytes(self):
-        """The least that the optimizer reads and writes in a step: weights and state both ways,
-        gradients one."""
+        """Return the least that the optimizer reads and writes in a step: weights and state both
+        ways, gradients one."""
         trained = [p for p in self.model.parameters() if p.requires_grad]
         state = (
             value
@@ -201,8 +205,8 @@ class ProfiledRun(Run):
 
 @contextmanager
 def replacing(folder, name):
-    """A folder for the files of one technique. When the block ends well they take the place of the
-    old ones, the summary last; else those stay as they were. Raises UserError."""
+    """Yield a folder for the files of one technique. When the block ends well they take the place
+    of the old ones, the summary last; else those stay as they were. Raises UserError."""
     try:
         with tempfile.TemporaryDirectory(prefix=".", dir=folder) as parts:
             yield Path(parts)
@@ -214,7 +218,7 @@ def replacing(folder, name):
 
 
 def _functions(profile):
-    """The functions of Python that took longest by themselves."""
+    """Return the functions of Python that took longest by themselves."""
     found = []
     stats = pstats.Stats(profile).stats
     for (file, line, name), (_, calls, own_s, total_s, _) in stats.items():

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from Utils.device.datasheets import MEASURED
+from Utils.diagnose.kinds import KINDS
 from Utils.diagnose.operations import (
     ATTENTION,
     COMPILED,
@@ -177,7 +178,7 @@ class StepTime:
     kernels: int
 
     def plus(self, other, times):
-        """The step and so many times another after it."""
+        """Return this step followed by another one, a number of times."""
         parts = {name: self.parts[name] + times * other.parts[name] for name in self.parts}
         return StepTime(
             self.seconds + times * other.seconds,
@@ -187,7 +188,7 @@ class StepTime:
         )
 
     def extended(self, larger, times):
-        """The step with so many times what a larger one has more."""
+        """Return the step plus a number of times the difference of a larger one."""
         return self.plus(larger.plus(self, -1), times)
 
     @property
@@ -197,7 +198,7 @@ class StepTime:
 
 
 def step_time(kernels, order, entry, c=None, wait=0.0):
-    """The StepTime of kernels that run in that order. wait: seconds that the host stands still."""
+    """Return the StepTime of kernels that run in this order. wait: seconds of an idle host."""
     device, host = kernel_seconds(kernels, entry, c or values())
     seconds, started = device[order], host[order].cumsum()
     done = seconds.cumsum()
@@ -213,6 +214,14 @@ def step_time(kernels, order, entry, c=None, wait=0.0):
     parts["memory traffic"] = done[-1] - sum(parts.values())
     parts["waiting for the host"] = total - done[-1]
     return StepTime(total, parts, started[-1], int(kernels.launches[order].sum()))
+
+
+def by_kind(kernels, order, entry):
+    """Milliseconds of a step by kind of work; idle is what the device waits for the host."""
+    seconds, _ = kernel_seconds(kernels, entry, values())
+    kinds = {kind: 1e3 * seconds[order][kernels.kind[order] == kind].sum() for kind in KINDS}
+    waiting = step_time(kernels, order, entry).parts["waiting for the host"]
+    return kinds | {"idle": 1e3 * waiting}
 
 
 def roofline(kernels, order, entry):

@@ -11,7 +11,7 @@ def draw(rows):
     docs/forecast.csv, as dicts of text."""
     devices = list(dict.fromkeys(row["device"] for row in rows))
     techniques = list(dict.fromkeys(row["technique"] for row in rows))
-    words = "Forecast, not measured: worked out from datasheets. Bars: ranges of 90%."
+    words = "Forecast, not measured, from datasheets. Lines: ranges of 90%. No bar: unsupported."
     figure, axes = style.figure(5.5, "What to expect: a forecast of the ladder", words)
     width = 0.8 / len(devices)
     for place, device in enumerate(devices):

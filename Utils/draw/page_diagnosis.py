@@ -35,6 +35,10 @@ def profile(path, rows):
             scale = found["asked_batch_size"] / found["batch_size"]
             kinds = {kind: scale * one["ms"] for kind, one in found["profile"]["kinds"].items()}
             values[name] = {kind: ms for kind, ms in kinds.items() if np.isfinite(ms) and ms >= 0}
+            of_kinds = found["profile"]["kinds"].items()
+            expected = {kind: one["forecast_ms"] for kind, one in of_kinds if "forecast_ms" in one}
+            if expected:
+                values[f"{name}, forecast"] = expected
             advice.append((name, [short(line) for line in found["advice"]]))
             commits[found["commit"] or "unknown"] = None
     described = f"{first.device}, torch {first.torch}, {first.model}, profiled at commit "

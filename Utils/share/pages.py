@@ -14,6 +14,8 @@ from Utils.base.errors import UserError
 
 PUBLISHED = paths.ROOT / "docs" / "published.csv"
 VIRTUAL_GPU = paths.ROOT / "docs" / "virtual_gpu.csv"
+FORECAST = paths.ROOT / "docs" / "forecast.csv"
+CHECK = paths.ROOT / "docs" / "forecast_check.csv"
 # Of docs/published.csv: beginning of the source, metric, batch size or any, what to say of it.
 SHOWN = (
     ("build-nanogpt", "step time", None, "build-nanogpt", "rounded in the source"),
@@ -38,7 +40,8 @@ RESULTS = {  # tables of docs/RESULTS.md, with the beginnings of their columns' 
     "Distance from the limit": ("matmul", "TFLOP", "of the", "MFU", "modelled", "headroom"),
     "Cost of 10^9 tokens": ("hours", "mean power", "kWh", "J for"),
 }
-LEFT = {"technique", "status", "quality", "note", "parity", "compiled"}
+LEFT = {"technique", "status", "quality", "note", "parity", "compiled", "model", "device", "mostly"}
+COMMON = ("model", "device", "technique", "shape")  # said once where a whole table has one
 EXAMPLE = "flash_attention"  # whose diff the README shows
 DIFFERENT = ("faster", "slower")  # verdicts that are set in bold
 
@@ -134,8 +137,7 @@ def results_of_beyond(rows, records):
 
 def virtual_gpu():
     """Return the table of what was counted on the virtual GPU at the model's full size."""
-    with VIRTUAL_GPU.open(newline="") as file:
-        rows = [row for row in csv.DictReader(file) if row["model"] == "gpt2" and row["peak_mib"]]
+    rows = [row for row in _rows(VIRTUAL_GPU) if row["model"] == "gpt2" and row["peak_mib"]]
     titles = {
         "peak of torch's allocator (MiB)": ("peak_mib", ",.0f"),
         "reserved (MiB)": ("reserved_mib", ",.0f"),
@@ -156,10 +158,72 @@ def virtual_gpu():
     return f"{tables.markdown(columns)}\n\n{caption}"
 
 
+def _rows(path):
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def forecast():
+    """Return docs/forecast.csv as tables, one a device."""
+    return _tables(_rows(FORECAST), "device", _forecast)
+
+
+def forecast_check():
+    """Return docs/forecast_check.csv as tables, one a source."""
+    return _tables(_rows(CHECK), "source", _checked)
+
+
+def _tables(rows, key, line):
+    """Return a table for each value of a column. What is the same in all lines stands above it."""
+    text = []
+    for title, group in groupby(rows, key=lambda row: row[key]):
+        lines = [line(row) for row in group]
+        columns = {name: [one.get(name, "") for one in lines] for one in lines for name in one}
+        same = [name for name in COMMON if name in columns and len({*columns[name]}) == 1]
+        above = ", ".join(columns.pop(name)[0] for name in same)
+        text += [f"### {title}", above, tables.markdown(columns, LEFT)]
+    return "\n\n".join(text)
+
+
+def _forecast(row):
+    """Return a row of docs/forecast.csv as the cells of its table, by title."""
+    cells = {"technique": _broken(row["technique"]), "shape": _shape(row, "batch_size", "seq_len")}
+    if row["reason"]:
+        return cells | {"mostly": row["reason"]}
+    ms, low, high = (float(row[f"{name}_ms"]) for name in ("forecast", "low", "high"))
+    cells |= {"forecast (ms)": f"{ms:,.1f}", "range of 90% (ms)": f"{low:,.1f} to {high:,.1f}"}
+    low, high = float(row["speedup_low"]), float(row["speedup_high"])
+    cells["speedup"] = f"{float(row['speedup']):.2f}x"
+    cells["its range"] = f"{low:.2f} to {high:.2f}" if low < high else ""
+    cells |= {"tokens/s": f"{int(row['tokens_per_second']):,}", "peak (GiB)": row["peak_gib"]}
+    return cells | {"largest batch": row["largest_batch"], "mostly": row["mostly"]}
+
+
+def _shape(row, batch, tokens):
+    return f"{row[batch]}x{row[tokens]} tokens a step"
+
+
+def _checked(row):
+    """Return a row of docs/forecast_check.csv as the cells of its table, by title."""
+    names = ("measured", "forecast", "low", "high", "roofline")
+    measured, ms, low, high, roofline = (float(row[f"{name}_ms"]) for name in names)
+    return {
+        "model": row["model"],
+        "technique": row["technique"],
+        "device": row["key"],
+        "shape": _shape(row, "batch", "tokens"),
+        "published (ms)": f"{measured:,.1f}",
+        "forecast (ms)": f"{ms:,.1f}",
+        "range of 90% (ms)": f"{low:,.1f} to {high:,.1f}",
+        "error": f"{ms / measured - 1:+.0%}"
+        + ("" if low <= measured <= high else ", out of range"),
+        "plain roofline": f"{roofline / measured - 1:+.0%}",
+    }
+
+
 def published():
     """Return the table of what others have measured on GPUs."""
-    with PUBLISHED.open(newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = _rows(PUBLISHED)
     lines = [_published(rows, *shown) for shown in SHOWN]
     titles = ("device and model", "measured, then speedup over the first", "source")
     columns = dict(zip(titles, zip(*lines, strict=True), strict=True))
@@ -292,6 +356,8 @@ PARTS = {  # page, its generated parts by name; those of rows take rows and reco
         "results": results,
         "beyond": results_of_beyond,
         "virtual gpu": virtual_gpu,
+        "forecast": forecast,
+        "check": forecast_check,
     },
     "docs/TECHNIQUES.md": {"techniques": techniques},
     "docs/COMMANDS.md": {"targets": targets, "variables": variables},
