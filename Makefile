@@ -145,7 +145,7 @@ ceilings: $(ENVIRONMENT)     ## measure peak matrix-product rate and memory band
 
 ##@ Diagnose
 doctor: $(ENVIRONMENT)       ## check which techniques run here, and why others do not; JSON=1
-	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("doctor: $(PYTHON) is older than 3.11; PYTHON=... names another")'
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("doctor: $(PYTHON) is older than 3.11; set PYTHON to a newer one")'
 	@$(PYTHON) -m Utils.commands.doctor $(FLAGS) $(if $(filter-out 0,$(strip $(JSON))),--json)
 
 forecast: $(ENVIRONMENT)     ## memory and time before running; DEVICE=h100, DEVICE=all TOKENS=1e10, AGAINST=published
@@ -254,7 +254,7 @@ help:                        ## print this list
 	@echo; echo 'PYTHON=python3 uses an existing environment; without it, .venv is created.'
 
 .venv/installed: requirements.txt
-	@python3 -c 'import sys; sys.version_info >= (3, 11) or sys.exit("python3 is older than 3.11; PYTHON=... names another")'
+	@python3 -c 'import sys; sys.version_info >= (3, 11) or sys.exit("python3 is older than 3.11; set PYTHON to a newer one")'
 	python3 -m venv .venv
 	.venv/bin/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
 	@touch $@

@@ -78,13 +78,13 @@ def available(folder):
 
 
 def best(checkpoints):
-    """The checkpoint with the lowest validation loss, or None where none has been validated."""
+    """Return the checkpoint with the lowest validation loss, or None without one."""
     scored = [c for c in checkpoints if c.facts.get("validation_loss") is not None]
     return min(scored, key=lambda c: c.facts["validation_loss"], default=None)
 
 
 def load(checkpoint):
-    """The state of a checkpoint, on the CPU. Raises UserError where it is damaged."""
+    """Return the state of a checkpoint, on the CPU. Raises UserError where it is damaged."""
     remedy = f"remove {checkpoint.described} to go on from the one before"
     try:
         with open(checkpoint.state, "rb") as file:

@@ -41,7 +41,7 @@ def draw(folder):
 
 
 def plot(rows, run, name):
-    """The figure of a run: losses over tokens, and below them the learning rate."""
+    """Return the figure of a run: losses over tokens, and below them the learning rate."""
     with plt.style.context("seaborn-v0_8-whitegrid"):
         figure, (upper, lower) = plt.subplots(2, 1, figsize=SIZE, sharex=True, height_ratios=[5, 1])
     tokens, training = _column(rows, "tokens"), _column(rows, "training_loss")

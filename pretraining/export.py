@@ -23,7 +23,7 @@ TRANSPOSED = ("attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj")  # GPT-2 k
 
 
 def gpt2_weights(state):
-    """A model's state_dict under GPT-2's names, as float32: {name: contiguous tensor}.
+    """Return a model's state_dict under GPT-2's names, as float32: {name: contiguous tensor}.
 
     Rows that pad the vocabulary are cut off. The head is left out where it is the embedding.
     """
@@ -75,8 +75,8 @@ def write(folder, state, config):
 
 
 def _write_safetensors(path, tensors):
-    """The format of https://github.com/huggingface/safetensors: eight bytes with the length of the
-    header, the header, which is JSON, and the tensors one after the other."""
+    """Write tensors in the format of https://github.com/huggingface/safetensors: eight bytes with
+    the length of the header, the header, which is JSON, and the tensors one after the other."""
     header, end = {"__metadata__": {"format": "pt"}}, 0
     for name, tensor in tensors.items():
         start, end = end, end + tensor.numel() * tensor.element_size()

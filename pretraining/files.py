@@ -12,7 +12,7 @@ from Utils.base.errors import UserError
 
 @contextlib.contextmanager
 def written_whole(path):
-    """A binary file that takes its name once it is complete and on the disk.
+    """Yield a binary file that takes its name once it is complete and on the disk.
 
     It is written beside its place under another name, flushed, and renamed: a process that is
     killed at any moment leaves the old file or the new one. Raises UserError where the disk is full
@@ -42,7 +42,7 @@ def write_json(path, values):
 
 
 def read_json(path):
-    """The values of a JSON file, or None where there is none. Raises UserError if it is damaged."""
+    """Return the values of a JSON file, or None without one. Raises UserError if damaged."""
     try:
         return json.loads(path.read_text())
     except FileNotFoundError:
@@ -52,7 +52,7 @@ def read_json(path):
 
 
 def cannot_write(path, error):
-    """The UserError of a file that could not be written."""
+    """Return the UserError of a file that could not be written."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return UserError(f"{path}: the disk is full; free some of it")
     return UserError(f"{path}: {error.strerror or error}")

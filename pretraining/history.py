@@ -68,7 +68,7 @@ class History:
 
 
 def read(path):
-    """The rows of a training.csv, dicts of texts by column; what is unfinished is left out."""
+    """Return the complete rows of a training.csv, dicts of texts by column."""
     try:
         text = path.read_text()
     except OSError as error:

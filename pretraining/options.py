@@ -61,7 +61,7 @@ class Settings(settings.Settings):
 
 
 def parse(doc, argv=None):
-    """The flags that were given, a Namespace; None for the others."""
+    """Return the flags that were given, a Namespace; None for the others."""
     parser = Parser("train", doc)
     add = parser.add_argument
     add("--steps", type=at_least(1), help="updates of the weights")
@@ -93,7 +93,7 @@ def parse(doc, argv=None):
 
 
 def names():
-    """The settings that make a run what it is."""
+    """Return the settings that make a run what it is."""
     return [*ON_A_GPU, *EVERYWHERE]
 
 
@@ -107,7 +107,7 @@ def fill(given, kind):
 
 
 def settle(chosen, hardware=None):
-    """Settings of those values, a dict, on this device and rank. Raises UserError."""
+    """Return settings of those values, a dict, on this device and rank. Raises UserError."""
     args = Settings(**chosen, technique="train", notes=[])
     if args.model not in CONFIGS:
         raise UserError(f"--model {args.model}: choose {', '.join(CONFIGS)}")

@@ -53,7 +53,7 @@ class Run:
     # What the loop calls, in this order -----------------------------------------------------------
 
     def steps(self):
-        """The steps that are left. Between two of them the run is saved: at intervals, when a
+        """Yield the steps that are left. Between two of them the run is saved: at intervals, when a
         validation was the best so far, and when it was told to stop."""
         for step in range(self.start, self.args.steps):
             yield step
@@ -240,7 +240,7 @@ class _Copy:
 
 
 def _unwrapped(model):
-    """(the GPT itself, the DistributedDataParallel around it or None)."""
+    """Return (the GPT itself, the DistributedDataParallel around it or None)."""
     parallel = None
     while True:
         if hasattr(model, "_orig_mod"):  # of torch.compile

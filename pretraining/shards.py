@@ -55,7 +55,7 @@ class Tokens:
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def split(self, place):
-        """The tokens before a place, and those from there on: two Tokens."""
+        """Return the tokens before a place, and those from there on: two Tokens."""
         cuts = [
             int(np.clip(place - start, 0, len(array)))
             for start, array in zip(self.starts[:-1], self.arrays, strict=True)
@@ -144,7 +144,7 @@ def _write_shard(folder, progress, chunks, bar, shard_bytes):
 
 
 def _encode(encoding, texts):
-    """The tokens of some documents, by side, and how much text they were."""
+    """Return the tokens of some documents, by side, and how much text they were."""
     tokens = {side: [np.empty(0, np.uint16)] for side in SIDES}
     for text in texts:
         side = tokens["held_out" if is_held_out(text) else "training"]
@@ -164,7 +164,7 @@ def _hold_out_end(tokens):
 
 
 def _chunks(texts):
-    """Lists of texts of about CHUNK_CHARACTERS together."""
+    """Yield lists of texts of about CHUNK_CHARACTERS together."""
     chunk, size = [], 0
     for text in texts:
         chunk.append(text)

@@ -81,7 +81,7 @@ def plan(given):
 
 
 def _resumed(given, explicit):
-    """The same, of a run that goes on."""
+    """Return the same for a resumed run."""
     folder = _newest() if given.resume == "1" else Path(given.resume)
     if given.out:
         raise UserError("--out: a resumed run stays where it is; --resume FOLDER names it")
@@ -189,7 +189,7 @@ def _announce(args, chosen, source):
 
 @contextlib.contextmanager
 def _curves(wanted, folder):
-    """A process that draws the curves while the block runs."""
+    """Yield a process that draws the curves while the block runs."""
     if not wanted:
         yield
         return

@@ -54,7 +54,7 @@ def choose(wanted, args, results_file):
 
 
 def merged(names):
-    """The loop with those techniques' diffs: a script's text. Raises UserError."""
+    """Return the loop with those techniques' diffs: a script's text. Raises UserError."""
     doc, code = ladder.split(LOOP.read_text())
     for n, name in enumerate(names):
         code = _apply(name, code)
@@ -70,7 +70,7 @@ def merged(names):
 
 
 def _apply(name, code):
-    """That code with a technique's diff, or None where it contradicts it."""
+    """Return the code with a technique's diff, or None where the diff contradicts it."""
     known = ladder.techniques()
     parent = known[known[name].parent]
     change = parent.code, known[name].code
@@ -78,7 +78,7 @@ def _apply(name, code):
 
 
 def load(source):
-    """The function main of a script's text, which is kept for tracebacks and Triton to read."""
+    """Return the function main of a script's text. Tracebacks and Triton read that text."""
     digest = hashlib.sha256(source.encode()).hexdigest()[:16]
     path = paths.CACHE / "pretraining" / f"loop_{digest}.py"
     if not path.exists():
@@ -105,8 +105,8 @@ def _checked(names):
 
 
 def _recipe(args, results_file):
-    """The recipe's techniques, as far as they run here; None where no rows are of this device and
-    model."""
+    """Return the recipe's techniques, as far as they run here; None where no rows are of this
+    device and model."""
     if not results_file.exists():
         return None
     # Here, as pandas and scipy take seconds, and a resumed run does not ask.
@@ -139,7 +139,7 @@ def _usable(names, args):
 
 
 def check(names, args):
-    """Raises Unsupported where the device lacks what one of the techniques needs."""
+    """Raise Unsupported where the device lacks what one of the techniques needs."""
     for name in names:
         _notes(name, args)
 

@@ -168,7 +168,7 @@ def test_broken_parts_are_named_with_their_remedies(tmp_path):
         ("cache", f"{tmp_path / 'file'}: Not a directory", "set CACHE_DIR to another folder"),
         ("compiler", "no C++ compiler on PATH", "apt-get install g++"),
         ("bitsandbytes", "cannot be imported: OSError: libcudart.so.11.0", "pip install"),
-        ("corpus", "stdlib: to be tokenized once", "set CACHE_DIR to another folder"),
+        ("corpus", "stdlib: will be tokenized once", "set CACHE_DIR to another folder"),
         ("results", "line 1: unknown header", "make reset"),
     ):
         (at,) = (i for i, line in enumerate(lines) if line.startswith(f"FAULT  {topic} "))
@@ -192,7 +192,7 @@ def test_an_older_python_is_told_so(tmp_path, monkeypatch):
     words = ["make", "doctor", f"PYTHON={old}"]
     done = subprocess.run(words, cwd=paths.ROOT, capture_output=True, text=True)
     assert done.returncode == 2 and done.stdout == ""
-    assert f"doctor: {old} is older than 3.11; PYTHON=... names another" in done.stderr
+    assert f"doctor: {old} is older than 3.11; set PYTHON to a newer one" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -197,13 +197,15 @@ def test_the_quota_of_a_control_group_is_found(tmp_path):
     assert cgroup.cgroup_limits(one, own) == (4.0, 2**30)
 
 
-@pytest.mark.parametrize(("cpus", "remedy"), [(1, "OMP_NUM_THREADS=1"), (1.5, "OMP_NUM_THREADS=1")])
+@pytest.mark.parametrize(
+    ("cpus", "remedy"), [(1, "set OMP_NUM_THREADS=1"), (1.5, "set OMP_NUM_THREADS=1")]
+)
 def test_more_threads_than_cpus_is_worth_a_note(cpus, remedy, monkeypatch):
     monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
     monkeypatch.setattr(cgroup, "cgroup_limits", lambda: (cpus, math.inf))
     (finding,) = findings.ask(device_probes.threads, None)
     assert (finding.state, finding.remedy) == ("note", remedy)
-    assert f"8 of {cpus} CPUs" in finding.what
+    assert f"8 threads for {cpus} CPUs" in finding.what
 
 
 def test_the_host_runs_out_of_memory_by_its_groups_limit(monkeypatch, tmp_path):
@@ -214,7 +216,7 @@ def test_the_host_runs_out_of_memory_by_its_groups_limit(monkeypatch, tmp_path):
     assert memory.figures["available_gib"] == 1.0 < memory.figures["memory_gib"]
     step, fault, ceilings = findings.ask(run_probes.step, on(CPU()))
     assert "at least 2.3 GiB of the 1.0 free" in step.what and fault.state == "fault"
-    assert (ceilings.state, ceilings.remedy) == ("note", "make ceilings, once")
+    assert (ceilings.state, ceilings.remedy) == ("note", "run make ceilings once")
 
 
 def test_a_small_dev_shm_is_a_fault(monkeypatch):
@@ -272,10 +274,9 @@ def test_a_gpu_is_told_with_its_capability_and_memory(monkeypatch):
     device = gpu(name="NVIDIA A100", memory_bytes=40 * 2**30)
     device.cuda.free_bytes = 30 * 2**30
     (finding,) = about_device(device, monkeypatch)
-    assert (
-        finding.what
-        == "NVIDIA A100 (cpu), compute capability 8.0, 40.0 GiB, 30.0 free; torch's build covers it"
-    )
+    facts, _, build = finding.what.partition("; ")
+    assert facts == "NVIDIA A100 (cpu), compute capability 8.0, 40.0 GiB, 30.0 free"
+    assert build == "this build of torch supports it"
     assert finding.figures["capability"] == 8.0
 
 
@@ -321,7 +322,7 @@ def test_settings_that_a_run_would_refuse_are_refused_in_its_words(flags, words)
 
 def test_a_slice_of_a_gpu_says_so(monkeypatch):
     found = about_device(gpu(name="NVIDIA A100-SXM4-40GB MIG 1g.5gb"), monkeypatch)
-    assert "slice (MIG)" in states(found)["device"]["note"]
+    assert "slice of a GPU (MIG)" in states(found)["device"]["note"]
     assert "note" not in states(about_device(gpu(name="NVIDIA MIGHTY"), monkeypatch))["device"]
 
 
@@ -332,18 +333,18 @@ def test_who_else_is_on_the_gpu_and_what_holds_it_down():
     nvml.names = {4711: "/usr/bin/python3"}
     nvml.reasons, nvml.limit_mw = 0x40, 300_000
     process, clocks, limit = findings.ask(device_probes.gpu, on(gpu(nvml)))
-    assert process.what == "python3 (pid 4711, 9,000 MiB) is on it as well"
+    assert process.what == "python3 (pid 4711, 9,000 MiB) also uses this GPU"
     assert {process.state, clocks.state, limit.state} == {"note"}
-    assert "held down by hw thermal slowdown" in clocks.what and "limit 300 W" in clocks.what
+    assert "clocks limited by hw thermal slowdown" in clocks.what and "limit 300 W" in clocks.what
     assert "61 C" in clocks.what and "cooling" in clocks.remedy
-    assert limit.what == "limited to 300 W of the 700 W that are its default"
+    assert limit.what == "power limit 300 W, below the default of 700 W"
 
 
 def test_a_cool_gpu_at_its_power_cap_is_well():
     nvml = FakeNvml()
     nvml.reasons = 0x4
     (finding,) = findings.ask(device_probes.gpu, on(gpu(nvml)))
-    assert finding.state == "ok" and "held down by sw power cap" in finding.what
+    assert finding.state == "ok" and "clocks limited by sw power cap" in finding.what
 
 
 def test_without_nvml_it_says_what_is_not_known(monkeypatch):
@@ -361,9 +362,16 @@ def test_memory_that_others_hold_is_missed(monkeypatch, tmp_path):
     device.cuda.free_bytes = 20e9
     _, fault, _ = findings.ask(run_probes.step, on(device))
     assert fault.state == "fault" and "BATCH_SIZE" in fault.remedy
-    assert fault.what.startswith("31.7 GiB at least, and 18.6 free")
+    assert fault.what.startswith("needs 31.7 GiB, 18.6 free")
     step, _ = findings.ask(run_probes.step, on(device, "--batch-size", "8"))
     assert step.state == "ok"  # 2 GB and 1.9 for each of 8 x 1024 tokens
+
+
+def test_a_known_gpu_without_ceilings_has_those_of_its_datasheet(monkeypatch, tmp_path):
+    monkeypatch.setattr(paths, "CACHE", tmp_path)
+    for name, words in (("Tesla T4", "65 in float16; memory 320 GB/s"), ("a", "measured here")):
+        _, ceilings = findings.ask(run_probes.step, on(gpu(name=name, memory_bytes=80e9)))
+        assert ceilings.state == "note" and ceilings.what.endswith(words)
 
 
 BUS = {"source": "bus", "gpus": [], "driver": None, "cuda": None}
@@ -374,13 +382,19 @@ KERNEL = {"source": "kernel", "gpus": ["NVIDIA A100"], "driver": "550.54", "cuda
 @pytest.mark.parametrize(
     ("toolkit", "seen", "error", "words", "remedy"),
     [
-        ("", NVML, "not compiled", "is not built for CUDA", "build for CUDA 12.4 or older"),
+        ("", NVML, "not compiled", "is not built for CUDA", "torch for CUDA 12.4 or older"),
         ("ROCm 7.0", NVML, "none", "is not built for CUDA", "pytorch.org/get-started"),
-        ("CUDA 13.0", NVML, "too old", "torch is built for CUDA 13.0", "newer driver, or"),
+        (
+            "CUDA 13.0",
+            NVML,
+            "too old",
+            "torch is built for CUDA 13.0",
+            "newer driver, or",
+        ),
         ("CUDA 12.6", NVML, "unknown error", "unknown error", "reboot"),
         ("CUDA 12.6", KERNEL, "no driver", "cannot reach it: no driver", "--gpus all"),
-        ("CUDA 12.6", BUS, "no driver", "no driver of NVIDIA's", "install NVIDIA's driver"),
-        ("", BUS, "not compiled", "no driver of NVIDIA's", "install NVIDIA's driver"),
+        ("CUDA 12.6", BUS, "no driver", "without NVIDIA's driver", "install NVIDIA's driver"),
+        ("", BUS, "not compiled", "without NVIDIA's driver", "install NVIDIA's driver"),
     ],
 )
 def test_a_gpu_that_torch_does_not_take_is_explained(
@@ -411,7 +425,7 @@ def test_a_gpu_that_torch_takes_is_no_fault(monkeypatch):
     monkeypatch.setattr(drivers, "gpus_of_driver", lambda: NVML)
     (finding,) = findings.ask(device_probes.driver, None)  # whatever the versions: it works
     assert finding.state == "ok"
-    assert finding.what == "550.54, for CUDA 12.4 at most: NVIDIA A100"
+    assert finding.what == "550.54, up to CUDA 12.4: NVIDIA A100"
 
 
 def test_torch_older_than_tested_is_worth_a_note(monkeypatch):

@@ -86,8 +86,8 @@ def break_even_text(line):
 
 
 def table(rows, left_out="", records=None, price=None):
-    """The selected rows as GitHub-markdown tables with captions: speed and loss; memory; how far
-    from the limit; what a billion tokens take. A string.
+    """Return the selected rows as GitHub-markdown tables with captions: speed and loss; memory;
+    distance from the limit; cost of 10^9 tokens. A string.
 
     records: as for `summarize`. price: of an hour of this device, in any currency.
     """
@@ -107,8 +107,8 @@ def table(rows, left_out="", records=None, price=None):
 
 
 def columns(summary, price=None):
-    """The four tables of a summary: speed and loss; memory; how far from the limit; what a billion
-    tokens take. Each a dict of texts, one a technique, by title; price as for `table`."""
+    """Return the four tables of a summary: speed and loss; memory; distance from the limit; cost
+    of 10^9 tokens. Each a dict of texts by title, one text a technique; price as for `table`."""
     lines = [line for _, line in summary.iterrows()]
 
     def column(name, form, scale=1):

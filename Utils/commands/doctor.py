@@ -45,10 +45,10 @@ def examine(args, argv):
         packages_part.kill()
     if problem:
         asked = [line["asking"] for line in said if "asking" in line] or ["torch"]
-        remedy = "see what nvidia-smi says; DEVICE=cpu leaves the GPU alone"
+        remedy = "run nvidia-smi; DEVICE=cpu does without the GPU"
         if asked[-1] == "torch":  # it was being imported
             remedy = "pip install --force-reinstall torch"
-        found.append(Finding(asked[-1], f"asking ended: {problem}", "fault", remedy, ("run",)))
+        found.append(Finding(asked[-1], f"check ended: {problem}", "fault", remedy, ("run",)))
     rows = {line["row"]["technique"]: Row(**line["row"]) for line in said if "row" in line}
     for name in names_of_techniques():
         rows.setdefault(name, Row(name, "unsupported", UNASKED))
@@ -64,7 +64,7 @@ def names_of_techniques():
 
 
 def show(findings, rows, lines, terminal):
-    """Print it for people. Faults show without colour, which only a terminal gets."""
+    """Print it as text. Faults are marked by words; only a terminal gets colours as well."""
     width = max(60, shutil.get_terminal_size().columns) if terminal else 10_000
     colours = {"fault": "\033[31m", "unsupported": "\033[31m", "note": "\033[33m"}
 
@@ -89,7 +89,7 @@ def show(findings, rows, lines, terminal):
         why = [row.reason, *({row.remedy} - told)]
         columns = f"{row.technique:{name}}  {row.status:{status}}  "
         line(row.status, columns, " -> ".join(filter(None, why)))
-    print("\nWhat holds a run back:" if lines else "\nNothing was found that holds a run back.")
+    print("\nAdvice:" if lines else "\nNo advice: nothing here slows or stops a run.")
     for number, one in enumerate(lines, 1):
         line("", f"{number}. ", one["advice"])
 

@@ -20,7 +20,7 @@ def main(argv=None):
     """Write all results, or two of them compared, to one page, and print its path."""
     parser = Parser("report", main.__doc__)
     command_line.add_selection(parser)
-    help = "price of one hour of this device; adds the cost of a billion tokens"
+    help = "price of one hour of this device; adds the cost of 10^9 tokens"
     parser.add_argument("--price", type=command_line.hourly_price, help=help)
     help = "path of the page"
     parser.add_argument("--report", type=Path, default=Path("report.html"), help=help)

@@ -55,13 +55,13 @@ def datasheets():
 
 
 def named(torch_name):
-    """The Datasheet of a device by the name that torch gives it, or None. It is matched whole: a
-    longer name can be a slower card."""
+    """Return the Datasheet of a device by the name that torch gives it, or None. It is matched
+    whole: a longer name can be a slower card."""
     return next((one for one in datasheets().values() if torch_name in one.names), None)
 
 
 def find(key):
-    """The Datasheet of that key. Raises UserError with the nearest keys."""
+    """Return the Datasheet of that key. Raises UserError with the nearest keys."""
     wanted = key.lower().replace("_", "-").replace(" ", "")
     if wanted in datasheets():
         return datasheets()[wanted]

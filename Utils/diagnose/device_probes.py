@@ -19,29 +19,29 @@ from Utils.diagnose.probes import REQUIREMENTS
 from Utils.harness import settings
 from Utils.harness.quality import SLOWDOWNS
 
-GET_STARTED = "https://pytorch.org/get-started names the command"
+GET_STARTED = "see https://pytorch.org/get-started"
 
 
 def torch_build(args):
-    found = f"{torch.__version__}, built for {drivers.torch_toolkit() or 'CPUs alone'}"
+    found = f"{torch.__version__}, built for {drivers.torch_toolkit() or 'CPUs only'}"
     if tuple(map(int, re.findall(r"\d+", torch.__version__)[:2])) < (2, 11):
-        yield Finding("torch", f"{found}; tested are 2.11 and newer", "note", REQUIREMENTS)
+        yield Finding("torch", f"{found}; tested from 2.11 on", "note", REQUIREMENTS)
     else:
         yield Finding("torch", found)
 
 
 def driver(args):
-    """The NVIDIA GPUs that are there, and why torch has none of them."""
+    """Check that torch sees the NVIDIA GPUs of this machine, or find out why not."""
     toolkit = drivers.torch_toolkit()
     count, error = drivers.gpus_of_torch()
     seen = drivers.gpus_of_driver()
     name = seen["gpus"][0] if seen["gpus"] else "NVIDIA GPU"
     newest = "{}.{}".format(*seen["cuda"]) if seen["cuda"] else ""
     if seen["source"] == "bus":
-        what = "there is an NVIDIA GPU, and no driver of NVIDIA's"
+        what = "an NVIDIA GPU without NVIDIA's driver"
     elif seen["source"]:
         many = f" and {len(seen['gpus']) - 1} more" if len(seen["gpus"]) > 1 else ""
-        what = f"{seen['driver']}{f', for CUDA {newest} at most' if newest else ''}: {name}{many}"
+        what = f"{seen['driver']}{f', up to CUDA {newest}' if newest else ''}: {name}{many}"
     else:
         what = f"torch sees {count} GPUs" if count else "no NVIDIA GPU"
     if count or not seen["source"]:
@@ -52,33 +52,31 @@ def driver(args):
         why, remedy = "", "install NVIDIA's driver"
     elif not toolkit.startswith("CUDA"):
         why = f"torch {version('torch')} is not built for CUDA"
-        remedy = f"torch's build for CUDA{f' {newest} or older' if newest else ''}: {GET_STARTED}"
+        remedy = f"install torch for CUDA{f' {newest} or older' if newest else ''}: {GET_STARTED}"
     elif seen["cuda"] and seen["cuda"][0] < int(toolkit.split()[1].split(".")[0]):
         why = f"torch is built for {toolkit}"
-        remedy = f"a newer driver, or torch's build for CUDA {newest}: {GET_STARTED}"
+        remedy = f"install a newer driver, or torch for CUDA {newest}: {GET_STARTED}"
     elif visible is not None and "No CUDA GPUs" in error:
         why, remedy = f"CUDA_VISIBLE_DEVICES={visible!r} hides it", "unset CUDA_VISIBLE_DEVICES"
     elif seen["source"] == "kernel":
         why = f"this environment cannot reach it: {error}"
-        remedy = "a container is to be started with --gpus all; else see what nvidia-smi says"
+        remedy = "start the container with --gpus all; otherwise run nvidia-smi"
     else:
-        why, remedy = error, "see what nvidia-smi says; after an update of the driver, reboot"
+        why, remedy = error, "run nvidia-smi; reboot after a driver update"
     what = f"{what}; {why}" if why else what
     yield Finding("driver", what, "fault", remedy, figures={"gpus_of_torch": 0})
 
 
 def device(args):
-    """The device of the run, and whether it can compute. Leaves it in args.hardware."""
+    """Check that the device of the run can compute, and leave it in args.hardware."""
     try:
         settings.settle(args)
     except UserError as error:
-        remedy = error.remedy or "make lists what it can be"
+        remedy = error.remedy or "run make to list valid values"
         yield Finding("settings", error.message, "fault", remedy, ("run",))
         return
     except Exception as error:  # of the driver
-        yield Finding(
-            "device", errors.first_line(error), "fault", "see what nvidia-smi says", ("run",)
-        )
+        yield Finding("device", errors.first_line(error), "fault", "run nvidia-smi", ("run",))
         return
     chosen = args.hardware
     known = chosen.describe()
@@ -95,31 +93,31 @@ def device(args):
     covered, built = True, []
     if isinstance(chosen, CUDA):
         covered, built = chosen.built_for()
-        what += "; torch's build covers it" if covered else ""
+        what += "; this build of torch supports it" if covered else ""
     yield Finding("device", what, figures={"type": known["type"], **figures})
     if " MIG " in chosen.name:
-        what = "a slice (MIG): others on the same GPU share its power and heat, unseen from here"
+        what = "a slice of a GPU (MIG): other slices share its power and heat, and are not visible"
         yield Finding("device", what, "note")
     if not covered:
-        what = f"torch's build has no code for it, only for {' '.join(built)}"
-        remedy = f"another build of torch: {GET_STARTED}"
+        what = f"this build of torch has no code for it, only for {' '.join(built)}"
+        remedy = f"install another build of torch: {GET_STARTED}"
         yield Finding("device", what, "fault", remedy, ("run",))
     if problem := devices.try_out(chosen):
-        remedy = "see what nvidia-smi says" if known["type"] == "cuda" else REQUIREMENTS
-        yield Finding("device", f"a first product on it: {problem}", "fault", remedy, ("run",))
+        remedy = "run nvidia-smi" if known["type"] == "cuda" else REQUIREMENTS
+        yield Finding("device", f"first product failed: {problem}", "fault", remedy, ("run",))
 
 
 def gpu(args):
-    """Other processes on the GPU, its readings and its power limit."""
+    """Check other processes on the GPU, its readings and its power limit."""
     chosen = args.hardware
     if not isinstance(chosen, CUDA):
         return
     for process in chosen.other_processes:
-        what = f"{process} is on it as well"
-        yield Finding("gpu", what, "note", "end it before measuring: it takes memory and time")
+        what = f"{process} also uses this GPU"
+        yield Finding("gpu", what, "note", "end it before measuring: it shares memory and time")
     now = chosen.readings()
     if not now:
-        what = "NVML does not answer: nothing is known of power, heat and other processes"
+        what = "NVML does not answer: power, temperature and other processes are unknown"
         yield Finding("gpu", what, "note", "pip install nvidia-ml-py")
         return
     words = {
@@ -131,32 +129,27 @@ def gpu(args):
     what = ", ".join(text.format(now[name]) for name, text in words.items() if name in now)
     held = now.get("throttle_reasons") or []
     slowed = [reason for reason in held if reason in SLOWDOWNS]
-    what += f"; clocks held down by {', '.join(held)}" if held else "; clocks not held down"
-    remedy = "better cooling, or a better power supply" if slowed else ""
+    what += f"; clocks limited by {', '.join(held)}" if held else "; clocks not limited"
+    remedy = "improve cooling or the power supply" if slowed else ""
     figures = {name: now[name] for name in words if name in now}
     yield Finding("gpu", what, "note" if slowed else "ok", remedy, figures=figures)
     limit, usual = now.get("power_limit_w"), chosen.nvml.default_power_limit_w()
     if limit and usual and limit < usual:
-        what = f"limited to {limit:.0f} W of the {usual:.0f} W that are its default"
+        what = f"power limit {limit:.0f} W, below the default of {usual:.0f} W"
         yield Finding("gpu", what, "note", f"as root: nvidia-smi -pl {usual:.0f}")
 
 
 def threads(args):
+    """Check that torch uses no more threads than there are CPUs."""
     used, cpus = torch.get_num_threads(), cgroup.usable_cpus()
-    what = f"torch takes {used} of {cpus:g} CPUs"
+    what = f"torch uses {used} threads for {cpus:g} CPUs"
     figures = {"threads": used}
-    share = f"N runs at once want OMP_NUM_THREADS = {cpus:g} / N each"
+    share = f"for N runs at once set OMP_NUM_THREADS to {cpus:g} / N"
     if used > cpus:
-        remedy = f"OMP_NUM_THREADS={max(1, int(cpus))}"
+        remedy = f"set OMP_NUM_THREADS={max(1, int(cpus))}"
         yield Finding("threads", what, "note", remedy, figures=figures)
     elif "OMP_NUM_THREADS" in os.environ and used < int(cpus):
-        what = f"{what}, as OMP_NUM_THREADS says; {share}"
+        what = f"{what}, set by OMP_NUM_THREADS; {share}"
         yield Finding("threads", what, "note", figures=figures)
     else:
         yield Finding("threads", f"{what}; {share}", figures=figures)
-
-
-SOURCES = {  # what Inductor and Triton compile comes to this
-    "C++": "#include <omp.h>\n#include <Python.h>\nint n() { return omp_get_max_threads(); }\n",
-    "C": "#include <Python.h>\nint n() { return PY_MAJOR_VERSION; }\n",
-}

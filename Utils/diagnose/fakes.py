@@ -78,7 +78,7 @@ class Tracker(MemTracker):
         return result
 
     def note(self, operation):
-        """Adds an Operation to the step's work."""
+        """Add an Operation to the step's work."""
         phase = 2 if self._in_opt else int(self._mod_tracker.is_bw)
         precision = "tf32" if torch.get_float32_matmul_precision() == "high" else "float32"
         self.work.add(replace(operation, phase=phase, precision=precision))

@@ -34,7 +34,7 @@ class Cases:
         self.measured = np.log([figure.seconds for figure in figures])
 
     def step_time(self, figure, constants, entry=None):
-        """The StepTime of a figure's step."""
+        """Return the StepTime of a figure's step."""
         entry = entry or datasheets.find(figure.key)
         few, more = (
             self._of_layers(figure.step, layers, entry, constants) for layers in TRACED_LAYERS
@@ -55,7 +55,7 @@ class Cases:
         return np.log([self.step_time(figure, constants).seconds for figure in self.figures])
 
     def rooflines(self):
-        """The same of a plain roofline, but for its one constant."""
+        """Return the same of a plain roofline, but for its one constant."""
         return np.log([self._roofline(figure) for figure in self.figures])
 
     def _roofline(self, figure):

@@ -142,7 +142,7 @@ def _profiled(args, shape):
 
 
 def device_of(wanted, memory):
-    """The device to forecast for: one of the table of datasheets, or as `devices` knows it.
+    """Return the device to forecast for: one of the table of datasheets, or as `devices` knows it.
 
     This process asks no GPU for anything: it could then fork no more. memory: bytes, or None for
     what the device has.

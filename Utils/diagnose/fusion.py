@@ -90,7 +90,7 @@ def _domain(node, is_reduction, tensor):
 
 
 def _joined(node, leaves, group_of, readers, ancestors, positions, is_reduction, tensor):
-    """The group that a node joins, or None."""
+    """Return the group that a node joins, or None."""
     domain, columns = _domain(node, is_reduction, tensor)
     near = {id(group): group for leaf in leaves for group in readers.get(leaf, ())}
     near |= {id(group_of[leaf]): group_of[leaf] for leaf in leaves if leaf in group_of}

@@ -12,8 +12,8 @@ from Utils.diagnose.probes import REQUIREMENTS
 
 
 def inside(args, answers):
-    """Write what torch has to answer to a file, a line of JSON each, at once: a crash then loses
-    only what would have followed. In front of each goes the name of what is asked."""
+    """Write the answers of torch to a file, each a line of JSON, at once: a crash then loses later
+    answers only. The name of a check precedes its answers."""
 
     def say(kind, what):
         print(json.dumps({kind: what}), file=answers, flush=True)
@@ -24,7 +24,7 @@ def inside(args, answers):
         from Utils.diagnose import device_probes, judgement, run_probes, toolchain_probes
     except Exception as error:
         what = f"scripts cannot be started: {type(error).__name__}: {errors.first_line(error)}"
-        remedy = f"{REQUIREMENTS}; or leave out PYTHON=, and an environment is made"
+        remedy = f"{REQUIREMENTS}; or omit PYTHON=, and .venv is created"
         say("finding", asdict(Finding("torch", what, "fault", remedy, ("run",))))
         return
 
@@ -41,6 +41,6 @@ def inside(args, answers):
         return ()
 
     ask(device_probes.torch_build, device_probes.driver, device_probes.device)
-    if hasattr(args, "hardware"):  # else the device of the run cannot be had
+    if hasattr(args, "hardware"):  # else there is no device
         ask(device_probes.gpu, device_probes.threads, toolchain_probes.compilers)
         ask(run_probes.corpus, run_probes.step, techniques)

@@ -13,14 +13,14 @@ from Utils.device.checks import Emulated, WithoutEffect
 from Utils.diagnose.verdicts import Row
 from Utils.harness.settings import check_need
 
-REMEDIES = {  # for a need: another that has to be met, and what then does instead
-    "bfloat16": ("float16", "float16_grad_scaler is the way to 16 bits there"),
-    "float16": ("bfloat16", "brainFloat16 is the way to 16 bits there"),
+REMEDIES = {  # for an unmet need: another need, and the technique to use where it is met
+    "bfloat16": ("float16", "float16_grad_scaler computes in 16 bits there"),
+    "float16": ("bfloat16", "brainFloat16 computes in 16 bits there"),
 }
 
 
 def _not_installed(source):
-    """The modules that a script imports before anything else, and that are not there."""
+    """Yield the modules that a script imports at its top and that are not installed."""
     for node in ast.parse(source).body:
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         if isinstance(node, ast.ImportFrom) and not node.level:
@@ -70,8 +70,7 @@ def judge(technique, parent, args):
 
 
 def _instead(need, device):
-    """The remedy for a need that is not met, where there is one on this device; else ""."""
-
+    """Return the remedy for an unmet need, or "" without one on this device."""
     other, remedy = REMEDIES.get(need, (None, ""))
     with suppress(Unsupported):
         if remedy:

@@ -139,7 +139,7 @@ class Translation(nn.Module):
 
 
 def work(step, device):
-    """The Work of a Step on fake tensors. device: of `hardware`, a GPU imagined."""
+    """Return the Work of a Step on fake tensors. device: of `hardware`, a GPU imagined."""
     code = "compile" if step.compile else ""
     tracker = fakes.Tracker(device.torch_device)
     with fakes.fakes(SimpleNamespace(code=code), device, tracker):

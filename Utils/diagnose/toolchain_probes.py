@@ -17,7 +17,7 @@ from Utils.device.cpu import CPU
 from Utils.device.mps import MPS
 from Utils.diagnose.findings import PATIENCE_S, Finding
 
-SOURCES = {  # what Inductor and Triton compile comes to this
+SOURCES = {  # like the code that Inductor and Triton generate
     "C++": "#include <omp.h>\n#include <Python.h>\nint n() { return omp_get_max_threads(); }\n",
     "C": "#include <Python.h>\nint n() { return PY_MAJOR_VERSION; }\n",
 }
@@ -26,17 +26,17 @@ SOURCES = {  # what Inductor and Triton compile comes to this
 def compilers(args):
     """Check that the tool chain of torch.compile can compile, with two lines."""
     if isinstance(args.hardware, MPS):
-        return  # Metal's is a part of the system
+        return  # macOS includes Metal's compiler
     on_cpu = isinstance(args.hardware, CPU)
     language = "C++" if on_cpu else "C"
     packages = {"C++": "g++ python3-dev", "C": "gcc python3-dev"}[language]
-    remedy = f"apt-get install {packages}, or the like"
+    remedy = f"apt-get install {packages}, or the equivalent"
     blocks = ("compile",) if on_cpu else ("compile", "triton")
     compiler = checks.compiler(language)
     if compiler is None:
         yield Finding("compiler", f"no {language} compiler on PATH", "fault", remedy, blocks)
     elif problem := compiling(compiler, language):
-        what = f"{compiler} cannot compile what it is given: {problem}"
+        what = f"{compiler} cannot compile: {problem}"
         yield Finding("compiler", what, "fault", remedy, blocks)
     else:
         with_it = "with OpenMP and Python's headers" if on_cpu else "with Python's headers"
@@ -45,11 +45,11 @@ def compilers(args):
 
 
 def triton(compiler, on_cpu):
-    """Check that Triton finds driver and GPU, for which it compiles a module of its own."""
+    """Check that Triton finds driver and GPU. It compiles a module for that."""
     there = importlib.util.find_spec("triton")
     if on_cpu:
         found = version("triton") if there else "not installed"
-        yield Finding("triton", f"{found}; a CPU has no use for it")
+        yield Finding("triton", f"{found}; not used on a CPU")
     elif not there:
         remedy = "pip install triton"
         yield Finding("triton", "not installed", "fault", remedy, ("compile", "triton"))
@@ -60,14 +60,14 @@ def triton(compiler, on_cpu):
             yield Finding("triton", f"{version('triton')}: {driver.active.get_current_target()}")
         except Exception as error:
             what = f"finds no GPU to compile for: {errors.first_line(error)}"
-            remedy = "pip install --force-reinstall triton, of the version that torch asks for"
+            remedy = "pip install --force-reinstall triton, in the version that torch requires"
             yield Finding("triton", what, "fault", remedy, ("compile", "triton"))
 
 
 def compiling(compiler, language):
-    """Return what is wrong with a compiler, in one line, or ""."""
+    """Return a compiler's problem in one line, or ""."""
     suffix, flags = {"C++": (".cpp", ["-fopenmp"]), "C": (".c", [])}[language]
-    flags = [] if sys.platform == "darwin" else flags  # Apple's knows the flag by another name
+    flags = [] if sys.platform == "darwin" else flags  # Apple's compiler has another flag
     source = SOURCES[language]
     if not flags:
         source = re.sub(r".*omp.*\n", "", source)

@@ -46,7 +46,7 @@ class Piece(NamedTuple):
 
 
 def nested(events):
-    """The stretches of one thread's time between which the innermost of its events changes:
+    """Yield the stretches of one thread's time between which the innermost of its events changes:
     (start, end, events around it, outermost first). Those without events are left out."""
     stack, at = [], 0.0
     for event in [*sorted(events, key=lambda e: (e["ts"], -e["dur"])), {"ts": math.inf}]:
@@ -90,7 +90,7 @@ class Trace:
         self.pieces += self._on_host()
 
     def _launches(self):
-        """The host's events around the launch of each thing that ran on the device, by number."""
+        """Return the host's events around the launch of each task of the device, by number."""
         return {
             stack[-1]["args"]["correlation"]: (stack[-1]["ts"], stack)
             for segments in self.segments.values()
@@ -108,7 +108,7 @@ class Trace:
         return [first.get(step, start) for step, start in enumerate(self.starts)]
 
     def _task(self, kind, event, part=""):
-        """The task of that event; there is one for each."""
+        """Return the task of that event; there is one for each."""
         if id(event) not in self.tasks:
             name = event["name"]
             if kind == "normalization":
@@ -119,8 +119,9 @@ class Trace:
         return self.tasks[id(event)]
 
     def _operator(self, stack, us=0.0):
-        """The task of the operator that a stretch belongs to, or None: the innermost that computes
-        something, but attention and the embedding as a whole. us: how long the stretch is."""
+        """Return the task of the operator that a stretch belongs to, or None: the innermost that
+        computes something, but attention and the embedding as a whole. us: how long the stretch
+        is."""
         known = [(event, operator_kind(event["name"])) for event in stack if is_operator(event)]
         known = [(event, kind) for event, kind in known if kind]
         if not known:
@@ -134,7 +135,7 @@ class Trace:
         return self._task(kind, event)
 
     def _on_device(self, launches):
-        """The pieces of a GPU's time."""
+        """Return the pieces of a GPU's time."""
         pieces = []
         for event in self.device:
             _, stack = launches.get(event["args"].get("correlation"), (0, ()))
@@ -153,8 +154,8 @@ class Trace:
         return pieces
 
     def _on_host(self):
-        """The pieces of the host's time: of the loop's thread where it is the device; else all as
-        idle, since they count only where the device has nothing to do."""
+        """Return the pieces of the host's time: of the loop's thread where it is the device; else
+        all as idle, since they count only where the device has nothing to do."""
         pieces = []
         for thread, segments in self.segments.items():
             if not self.device and thread != self.thread:
@@ -190,7 +191,7 @@ def first(stack, prefix):
 
 
 def label(event):
-    """An operator's name with the shapes of its first tensors, as in "aten::mm 64x768 768x3072"."""
+    """Return an operator's name with its first tensors' shapes, as "aten::mm 64x768 768x3072"."""
     shapes = [shape for shape, _ in _tensors(event) or () if shape]
     first = FACTORS.get(event["name"].split("::")[-1], 0)
     shown = ("x".join(map(str, shape)) for shape in shapes[first : first + 2])

@@ -19,7 +19,7 @@ class Row:
 
 
 def overlay(row, faults):
-    """The row, unsupported where a fault takes away what it needs."""
+    """Return the row, unsupported where a fault takes away what it needs."""
     for fault in faults:
         if taken := {"run", *row.needs} & {*fault.blocks}:
             row = replace(row, lacks=sorted({*row.lacks, *taken}))
@@ -33,9 +33,9 @@ PRECISIONS = {"bfloat16": "brainFloat16", "float16": "float16_grad_scaler", "tf3
 
 
 def advice(findings, rows, most=5):
-    """At most so many lines, the heaviest first: dicts of `advice` and of `because`, the topics
-    whose figures it repeats. What is broken comes before what could be faster, and no technique is
-    named that does not run here."""
+    """Return at most so many lines, the most important first: dicts of `advice` and `because`, the
+    topics whose figures it repeats. Faults come before what could be faster. Only techniques that
+    run here are named."""
     facts = {name: value for finding in findings for name, value in finding.figures.items()}
     can = {row.technique for row in rows if row.status in ("runs", "emulated")}
     lines = []
@@ -63,19 +63,19 @@ def advice(findings, rows, most=5):
     for precision, technique in PRECISIONS.items():
         rate = facts.get(f"{precision}_tflops", 0)
         if technique in can and rate > 1.1 * plain:
-            text = f"products reach {plain:,.2f} TFLOP/s in float32 and {rate:,.2f} in {precision}"
-            say("ceilings", text, technique)
+            text = f"{plain:,.2f} TFLOP/s in float32, {rate:,.2f} in {precision}"
+            say("ceilings", f"matrix products reach {text}", technique)
             break
     if plain == math.inf and facts.get("type") == "cuda" and facts["capability"] >= 7:
         text = f"compute capability {facts['capability']} has tensor cores, idle in plain float32"
         faster = [technique for technique in PRECISIONS.values() if technique in can]
         say("device", text, *(faster[:1] or PRECISIONS.values()))
     if facts.get("scores_mib", 0) >= 64:
-        text = f"{facts['scores_mib']:,.1f} MiB of scores a layer go to memory and back"
+        text = f"attention writes and reads {facts['scores_mib']:,.1f} MiB of scores a layer"
         say("step", text, "flash_attention")
     if facts.get("update_ms", 0) >= 0.2 * facts.get("floor_ms", math.inf):
-        least = f"{facts['update_ms']:,.1f} of {facts['floor_ms']:,.1f} ms, a step's least"
-        text = f"AdamW's update takes {least}"
+        text = "AdamW's update takes at least "
+        text += f"{facts['update_ms']:,.1f} of {facts['floor_ms']:,.1f} ms of a step"
         say("ceilings", text, "fused_optimizer", "larger_batch")
     on_gpu = facts.get("type") in ("cuda", "rocm", "mps")
     if on_gpu and facts.get("tokens", math.inf) <= 2048:
