@@ -128,11 +128,7 @@ def one_device(names, given, memory):
     if isinstance(device, CPU):
         print("Memory of tensors; the process adds its libraries and what malloc keeps.")
     print()
-    others = []
-    if "ladder" in (names or ["ladder"]):  # for the advice, those that gain memory first of all
-        known = ladder.techniques().values()
-        others = [t for t in known if t not in chosen and "memory" in t.facts.gains[:1]]
-    found = forecast.forecasts([*chosen, *others], flags, device, args, budget)
+    found = forecast.forecasts(chosen, flags, device, args, budget)
     print(forecast_text.table(found, forecast.measured(args), budget))
     print(*["", *forecast_text.advice(found, args, budget)], sep="\n")
     entry = entry_of(device)
@@ -140,10 +136,9 @@ def one_device(names, given, memory):
         known = ", ".join(datasheets.datasheets())
         print(f"\nNo forecast of time without a datasheet or make ceilings; DEVICE= knows {known}")
         return
-    needs = {technique.name: technique.needs for technique in [*chosen, *others]}
     looked = [
-        outlook.outlook(one.technique, *one.kernels, entry, precision_of(needs[one.technique]))
-        for one in found
+        outlook.outlook(one.technique, *one.kernels, entry, precision_of(technique.needs))
+        for technique, one in zip(chosen, found, strict=True)
         if not one.reason
     ]
     tokens = args.batch_size * args.seq_len

@@ -61,7 +61,7 @@ def advice(forecasts, args, budget):
             names = (f"{forecast.technique} ({gib(forecast.kinds[kind])})" for forecast in least)
             lines.append(f"{line}; less with {', '.join(names)}")
         elif not rest:
-            lines.append(f"{line}; T=all and T=everything show techniques that need less")
+            lines.append(f"{line}; T=everything shows techniques that need less")
     batches = {forecast.technique: forecast.largest_batch for forecast in known}
     most = max(batches, key=batches.get)
     if batches[most] > batches[first.technique]:
