@@ -54,6 +54,8 @@ def recordings(tasks):
     found = [_kept(file) for file in files]
     missing = [index for index, one in enumerate(found) if one is None]
     if len(missing) > 1:  # here, once; one alone imports by itself, and copies fewer pages of ours
+        with suppress(UserError):  # which the script itself will raise
+            tokenize.load_tokens(_dataset(tasks[0][1]))
         prepare(any("compile" in tasks[index][0].code for index in missing))
     answers = in_processes(_recording, [tasks[index] for index in missing])
     for index, answer in zip(missing, answers, strict=True):
@@ -89,11 +91,16 @@ def _shared_parts(flags):
         with suppress(PackageNotFoundError):
             parts.append(version(package))
     parts += paths.sources("base", "corpus", "device", "harness", "diagnose")
-    dataset = next((flag.partition("=")[2] for flag in flags if flag.startswith("--dataset=")), "")
+    dataset = _dataset(flags)
     if dataset != "synthetic":
-        with suppress(UserError):  # of which the script itself will speak
+        with suppress(UserError):  # which the script itself will raise
             parts.append(tokenize.token_file(dataset)[0].name)
     return parts
+
+
+def _dataset(flags):
+    given = (flag.partition("=")[2] for flag in flags if flag.startswith("--dataset="))
+    return next(given, "synthetic")
 
 
 def _file(shared, technique, flags, device):
