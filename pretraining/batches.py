@@ -61,7 +61,7 @@ class TokenBatches:
         return offset + int(order[index]) * self.args.seq_len
 
     def _order(self, epoch):
-        """(place at which the first window begins, order of the windows) in an epoch."""
+        """Return (place at which the first window begins, order of the windows) in an epoch."""
         if epoch not in self.orders:
             random = np.random.default_rng((self.args.seed, epoch))
             offset = int(random.integers(self.args.seq_len))

@@ -67,7 +67,7 @@ def save(folder, step, state, facts):
 
 
 def available(folder):
-    """All checkpoints of a folder, the oldest first. Raises UserError."""
+    """Return all checkpoints of a folder, the oldest first. Raises UserError."""
     found = []
     for described in sorted(folder.glob("step_*.json")):
         facts = files.read_json(described)

@@ -98,7 +98,7 @@ def names():
 
 
 def fill(given, kind):
-    """All settings of a new run: those given, a dict, and the defaults of a device's kind."""
+    """Return all settings of a new run: those given and the defaults of a kind of device."""
     defaults = EVERYWHERE | (ON_A_GPU if kind == "cuda" else ON_A_CPU)
     filled = defaults | given
     if "warmup" not in given:
@@ -127,7 +127,7 @@ def settle(chosen, hardware=None):
 
 
 def _shares(args):
-    """(sequences that a rank computes at once, how often in a step). Raises UserError."""
+    """Return (sequences that a rank computes at once, how often in a step). Raises UserError."""
     unit = args.seq_len * args.world_size
     if args.tokens_per_step % unit:
         raise UserError(

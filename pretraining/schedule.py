@@ -7,7 +7,7 @@ LOWEST = 0.1  # of the highest learning rate, at the end of the decay
 
 
 def learning_rate(step, args):
-    """Linear warm-up, then half a cosine from args.learning_rate down to a tenth of it.
+    """Return the rate: linear warm-up, then half a cosine from args.learning_rate to a tenth.
 
     step: from 0. args: with learning_rate, warmup and steps.
     """

@@ -44,7 +44,7 @@ class Tokens:
         return int(self.starts[-1])
 
     def read(self, start, count):
-        """`count` tokens from place `start` on: uint16 (count,)."""
+        """Return `count` tokens from `start` on: uint16 (count,)."""
         parts, end = [], start + count
         n = int(np.searchsorted(self.starts, start, side="right")) - 1
         while start < end:
@@ -66,7 +66,7 @@ class Tokens:
 
 
 def load(dataset, cap=0, prepares=True):
-    """(tokens to train on, held-out tokens, name of the corpus as it is now), made on first use.
+    """Return (tokens to train on, held-out tokens, name of the corpus), made on first use.
 
     dataset: as for the scripts. cap: about how many tokens at most; 0 for all there are.
     prepares: whether this process makes what is missing; another one waits until it is there.

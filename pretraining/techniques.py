@@ -39,7 +39,7 @@ SLOW_START = {"torch_compile", "max_autotune"}  # not worth their first step on 
 
 
 def choose(wanted, args, results_file):
-    """(names of techniques in ladder order, where they are from in words).
+    """Return (names of techniques in ladder order, where they are from in words).
 
     wanted: names, "none", or "" for those of the recipe for this device and model, or else of the
     best script as far as it runs here. Raises UserError.
@@ -124,7 +124,7 @@ def _recipe(args, results_file):
 
 
 def _usable(names, args):
-    """Those of the techniques that this loop takes and that run here as they are meant."""
+    """Return those of the techniques that this loop takes and this device supports."""
     known, kept = ladder.techniques(), []
     for name in known:
         refused = name not in names or name in INCLUDED or name in EXCLUDED

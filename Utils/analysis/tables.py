@@ -167,7 +167,7 @@ def columns(summary, price=None):
 
 
 def _section(title, columns, kept, needed="technique"):
-    """Title and table of the techniques to be kept; nothing where `needed` is not known."""
+    """Return title and table of the techniques to keep; nothing where `needed` is unknown."""
     columns = _only(columns, kept)
     if not any(columns[needed]):
         return []
@@ -182,7 +182,7 @@ def _only(columns, kept):
 
 
 def _shown(columns):
-    """Columns of texts as a table, without those that have no text at all, notes aside."""
+    """Return columns of texts as a table, without empty columns, notes aside."""
     words = ("technique", "status", "note", "parity", "quality", "compiled")
     known = {name: texts for name, texts in columns.items() if any(texts) or name == "note"}
     return markdown(known, words)

@@ -2,8 +2,8 @@
 
     python -m Utils.commands.expectations
 
-Each device at the largest shape of 1024 tokens at which the baseline fits. Every figure is a
-forecast, with the range of 90%.
+Each device has the largest shape of 1024 tokens at which the baseline fits. Every figure is a
+forecast with a range of 90%.
 """
 
 import csv
@@ -29,7 +29,7 @@ COLUMNS = (
 
 
 def rows_of(key, techniques):
-    """Rows of a device, as COLUMNS has them."""
+    """Yield the rows of a device, as COLUMNS has them."""
     entry = datasheets.find(key)
     device = ImaginedGPU(entry.names[0], entry.memory_bytes)
     given = {"device": "cuda", "model": "gpt2", "dataset": "synthetic", "seq_len": 1024}

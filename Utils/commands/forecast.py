@@ -2,10 +2,9 @@
 
     python -m Utils.commands.forecast [TECHNIQUE ... | ladder | everything] [--device h100] [flags]
 
-`fakes` makes a step of the real script on tensors that have no memory, and records what it would
-allocate and compute. All of it is an estimate, and is labelled so. A device of the table of
-datasheets is named by its key, `all` is each of them; --against published holds the forecast of
-time against what others have measured.
+A step of the real script runs on fake tensors, which have no memory. Its allocations and operations
+are recorded. A device of the table of datasheets is named by its key; `all` stands for each of
+them. --against published compares the forecast of time with figures that others have measured.
 """
 
 import argparse
@@ -36,22 +35,23 @@ def positive(text):
 
 
 def parsed(argv):
-    """(Names of techniques, Namespace)."""
+    """Return (names of techniques, Namespace)."""
     names = list(takewhile(lambda word: not word.startswith("-"), argv))
     parser = Parser("forecast", __doc__)
     command_line.add_settings(parser)
     help = "of the device: 24GiB, 24GB (10^9) or bytes; else what it has"
     parser.add_argument("--memory", default="", help=help)
-    parser.add_argument("--tokens", type=positive, help="with --device all: to train on")
+    parser.add_argument("--tokens", type=positive, help="with --device all: number to train on")
     parser.add_argument("--prices", default="", help="a TOML file of dollars an hour by device")
     parser.add_argument(
-        "--against", default="", choices=["", "published"], help="figures of others"
+        "--against", default="", choices=["", "published"], help="compare with them"
     )
-    parser.add_argument("--write", action="store_true", help="with --against: keep what was found")
+    parser.add_argument("--write", action="store_true", help="with --against: keep the check")
     return names, parser.parse_args(argv[len(names) :])
 
 
 def chosen_of(names):
+    """Return the techniques of these names and groups, each once."""
     chosen = []
     for name in names:
         chosen += [t for t in ladder.group(name) or [ladder.get(name)] if t not in chosen]
@@ -219,7 +219,7 @@ def main(argv):
     if datasheets.names_one(given["device"]):
         datasheets.find(given["device"])  # before what takes seconds
     if tokens or prices:
-        raise UserError("--tokens and --prices go with --device all")
+        raise UserError("--tokens and --prices need --device all")
     return one_device(names, given, text)
 
 

@@ -145,7 +145,7 @@ def _check_float8(device):
     if not _is_amd(device):
         _need_capability(device, (8, 9), "float8")
     elif not device.architecture.startswith(("gfx94", "gfx95")):
-        raise Unsupported(f"float8 needs an MI300 or newer; {device.name} is none")
+        raise Unsupported(f"float8 needs an MI300 or newer, not {device.name}")
 
 
 def _check_managed_memory(device):

@@ -40,13 +40,13 @@ class Datasheet:
         return int(self.memory * SOLD)
 
     def peak(self, precision):
-        """Dense TFLOP/s of products of that type; for tf32 without its tensor cores, float32's."""
+        """Return dense TFLOP/s of products of a type; float32's for tf32 without tensor cores."""
         return getattr(self, precision) or (self.float32 if precision == "tf32" else 0)
 
 
 @cache
 def datasheets():
-    """Datasheets by key, in the order of the table."""
+    """Return the Datasheets by key, in the order of the table."""
     rows = tomllib.loads(Path(__file__).with_name("datasheets.toml").read_text())
     return {
         key: Datasheet(key, tuple(row.pop("names")), capability=tuple(row.pop("capability")), **row)

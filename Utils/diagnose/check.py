@@ -1,4 +1,4 @@
-"""The forecast held against published figures, each source left out of the fit in turn."""
+"""The forecast compared with published figures, each source left out of the fit in turn."""
 
 import csv
 import hashlib
@@ -102,7 +102,7 @@ def precision_of(step):
 
 
 def check(figures, cases):
-    """(Rows, constants fitted to all figures)."""
+    """Return (rows, constants fitted to all figures)."""
     sources = list(dict.fromkeys(figure.source for figure in figures))
     constants, without = fit.fitted(cases, sources)
     deviations, factors = np.zeros(len(figures)), np.ones(len(figures))
@@ -151,7 +151,7 @@ def _kind(figure):
 
 
 def ratios(rows):
-    """(measured, forecast) ratios of each rung to the next of the same source, device and batch."""
+    """Return (measured, forecast) ratios of each rung to the next of the same ladder."""
     found = []
     for before, after in pairwise(rows):
         if all(getattr(before, n) == getattr(after, n) for n in LADDER):
@@ -161,7 +161,7 @@ def ratios(rows):
 
 
 def summary(rows):
-    """Lines of what the check comes to."""
+    """Return the results of the check as lines of text."""
 
     def line(name, chosen):
         errors = np.abs([row.error for row in chosen])

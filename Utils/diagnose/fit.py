@@ -51,11 +51,11 @@ class Cases:
         return found
 
     def forecasts(self, constants):
-        """Logarithms of the seconds of every figure."""
+        """Return the logarithms of the forecast seconds of every figure."""
         return np.log([self.step_time(figure, constants).seconds for figure in self.figures])
 
     def rooflines(self):
-        """Return the same of a plain roofline, but for its one constant."""
+        """Return the same for a plain roofline, without its one constant."""
         return np.log([self._roofline(figure) for figure in self.figures])
 
     def _roofline(self, figure):
@@ -67,13 +67,13 @@ class Cases:
 
 
 def weights(figures, used):
-    """Weights of figures: many of one source count as much as the square root of their number."""
+    """Return weights of figures: n of one source count as much as sqrt(n) of different ones."""
     sources = [figure.source for figure in figures]
     return np.array([sources.count(source) ** -0.5 for source in sources]) * used
 
 
 def slopes(cases, names, constants):
-    """(forecasts, their change with each constant's logarithm)."""
+    """Return (forecasts, their change with each constant's logarithm)."""
     here = cases.forecasts(constants)
     columns = []
     for name in names:
@@ -83,8 +83,9 @@ def slopes(cases, names, constants):
 
 
 def fitted(cases, left_out):
-    """(Constants fitted to all figures, those fitted to all but the figures of each source of
-    left_out). What a source changes is worked out from the slopes at the first."""
+    """Return (constants fitted to all figures, a list fitted without each source of left_out).
+
+    The effect of a source is computed from the slopes at the first."""
     known = steptime.constants()
     names = [name for name, one in known.items() if one.spread]
     values = {name: one.prior for name, one in known.items()}
@@ -110,8 +111,8 @@ class Line:
         self.priors = np.log([known[name].prior for name in names])
 
     def solved(self, used):
-        """Logarithms of the constants: least squares with priors, of the figures that are used, in
-        which one far off pulls no harder than one at LARGEST."""
+        """Return the logarithms of the constants: least squares with priors over the used figures.
+        Deviations beyond LARGEST count as LARGEST."""
         matrix, at = self.matrix, self.at.copy()
         for _ in range(20):  # as the weights follow the deviations
             off = self.cases.measured - self.here - matrix @ (at - self.at)

@@ -20,8 +20,9 @@ class Group:
 
 
 def groups(nodes, rules):
-    """(node, Operation of the kernel that ends with it), in order; None for the Operation where the
-    node is a kernel of its own. nodes: of the graph, in order. rules: of `recorded`."""
+    """Return pairs of a node and the Operation of the kernel that ends with it, in order. The
+    Operation is None where the node is its own kernel. nodes: of the graph. rules: of `recorded`.
+    """
     is_view, is_reduction, tensor = rules.is_view, rules.is_reduction, rules.tensor
     fused = set(rules.fused)
     found, group_of, readers, ancestors, operations = [], {}, {}, {}, []
@@ -80,7 +81,7 @@ def _leaves(node, fused, is_view):
 
 
 def _domain(node, is_reduction, tensor):
-    """(numbers that its loops run over, whether it sums columns)."""
+    """Return (numbers that its loops run over, whether it sums columns)."""
     if not is_reduction(node):
         return tensor(node).numel, False
     source = tensor(node.all_input_nodes[0])

@@ -112,7 +112,7 @@ class Work:
         return found
 
     def kernels(self):
-        """(Kernels of the distinct operations, the order in which they run)."""
+        """Return (Kernels of the distinct operations, the order in which they run)."""
         return Kernels([kernel(operation) for operation in self.operations]), np.array(self.order)
 
 
@@ -214,7 +214,7 @@ def _product(op):
 
 
 def _attention(op):
-    """Scores and mix forward; backward five products, the scores being made again."""
+    """Return the fields of attention. Backward takes five products, as scores are recomputed."""
     backward = op.name.endswith("backward")
     q, k = [t for t in op.reads if len(t.shape) == 4][backward : backward + 2]
     B, heads, T, head_dim = q.shape

@@ -202,7 +202,7 @@ def _work(step, tracker):
 
 
 def _update_8bit(parameter, tracker):
-    """bitsandbytes' kernel, with moments of 8 bits."""
+    """Note bitsandbytes' kernel, with moments of 8 bits."""
     weight, moment = (Tensor(tuple(parameter.shape), name) for name in ("float32", "int8"))
     reads, writes = (weight, weight, moment, moment), (weight, moment, moment)
     tracker.note(Operation("optimizer_update_8bit_blockwise", reads, writes))

@@ -17,8 +17,8 @@ def _table(lines, headers):
 
 
 def table(found, memory, measured, tokens):
-    """found: Outlooks. memory: Forecasts by technique. measured: seconds of a step by technique.
-    tokens: of a step."""
+    """Return Outlooks as a table. memory: Forecasts by technique. measured: seconds of a step by
+    technique. tokens: of a step."""
     baseline = next((one for one in found if one.technique == BASELINE), None)
     lines = []
     for one in found:
@@ -44,8 +44,11 @@ def table(found, memory, measured, tokens):
 
 
 def devices(lines, priced):
-    """lines: of each device (key, reason or "", Outlook, tokens a step, hours with the ends of
-    their range or None, dollars an hour or None)."""
+    """Return a table of devices, with the reasons of those that do not run below it.
+
+    lines: of each device (key, reason or "", Outlook, tokens a step, hours with the ends of their
+    range or None, dollars an hour or None).
+    """
     rows, reasons = [], []
     for key, reason, one, tokens, hours, price in lines:
         if reason:
@@ -67,7 +70,7 @@ def devices(lines, priced):
 
 
 def check(rows):
-    """Rows of the check against published figures."""
+    """Return rows of the check against published figures as a table."""
     lines = [
         [
             row.source.split("/")[0], row.key, row.model[:24], row.technique[:32],

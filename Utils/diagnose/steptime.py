@@ -71,7 +71,7 @@ class Constant:
 
 @cache
 def constants():
-    """Constants by name."""
+    """Return the constants by name."""
     rows = tomllib.loads(FILE.read_text())
     return {name: Constant(name, **row) for name, row in rows.items()}
 
@@ -81,7 +81,7 @@ def values():
 
 
 def best_rates(entry):
-    """FLOP/s of products of each of TYPES at the best shape."""
+    """Return FLOP/s of products of each of TYPES at the best shape."""
     rates = []
     for precision in TYPES:
         if precision == "float8":
@@ -105,7 +105,7 @@ def best_rates(entry):
 
 
 def _product_seconds(k, entry, rates, c, tiles, share):
-    """Seconds of products, each with the tile and the split of K that make it shortest.
+    """Return seconds of products, each with its fastest tile and split of K.
 
     Blocks run in waves, one on each SM; a wave lasts as long as a tile's FLOP take and its start
     and end. k: Kernels of products. rates: FLOP/s of the best shape.
@@ -125,7 +125,7 @@ def _product_seconds(k, entry, rates, c, tiles, share):
 
 
 def kernel_seconds(kernels, entry, c):
-    """(Seconds of each kernel on the device, of the host to start it). c: constants' values."""
+    """Return seconds of each kernel (on the device, of the host to launch it). c: constants."""
     k = kernels
     rates = best_rates(entry)
     general = np.array([True, not entry.tf32, not entry.bfloat16, not entry.float16, False])
@@ -217,7 +217,7 @@ def step_time(kernels, order, entry, c=None, wait=0.0):
 
 
 def by_kind(kernels, order, entry):
-    """Milliseconds of a step by kind of work; idle is what the device waits for the host."""
+    """Return milliseconds of a step by kind of work; idle: the device waits for the host."""
     seconds, _ = kernel_seconds(kernels, entry, values())
     kinds = {kind: 1e3 * seconds[order][kernels.kind[order] == kind].sum() for kind in KINDS}
     waiting = step_time(kernels, order, entry).parts["waiting for the host"]
@@ -225,7 +225,7 @@ def by_kind(kernels, order, entry):
 
 
 def roofline(kernels, order, entry):
-    """Seconds of a step by a plain roofline: every kernel at the peak of its type or of memory."""
+    """Return seconds of a step by a plain roofline: each kernel at a peak of type or memory."""
     peaks = np.array([entry.peak(name) if name != "float8" else 0 for name in TYPES])
     peaks = np.where(peaks > 0, peaks, entry.float32)
     flop = kernels.flop / (1e12 * peaks[kernels.type])

@@ -199,7 +199,7 @@ def label(event):
 
 
 def _tensors(event):
-    """(shape, type) of an operator's tensors, or None where it has lists of them or none."""
+    """Return (shape, type) of an operator's tensors, or None where it has lists of them or none."""
     arguments = event.get("args", {})
     dims, types = arguments.get("Input Dims"), arguments.get("Input type", ())
     if not dims or "TensorList" in types:
@@ -209,7 +209,7 @@ def _tensors(event):
 
 
 def work_of(event):
-    """(FLOP, bytes, type of the factors) of an operator as far as its shapes tell, else None.
+    """Return (FLOP, bytes, type of the factors) of an operator, or None for unknown shapes.
 
     Bytes are the least that has to move: each tensor read once, and the result, taken to be as
     large as the largest of them, written once.
