@@ -15,7 +15,7 @@ from Utils.base.sizes import CONFIGS
 from Utils.commands import forecast
 from Utils.device import checks, datasheets
 from Utils.device.cuda import ImaginedGPU
-from Utils.diagnose import check, fakes, outlook, published, steptime
+from Utils.diagnose import check, fakes, outlook, outlook_text, published, steptime
 from Utils.diagnose.forecast import device_of
 from Utils.diagnose.operations import LIST, VIEW, Operation, Tensor, Work
 from Utils.harness.work import flops_per_token
@@ -249,6 +249,29 @@ def test_a_file_of_prices_is_refused_with_the_line_to_mend(tmp_path, content, wo
         outlook.prices(file)
     file.write_text("a100 = 1.79\n")
     assert outlook.prices(file) == {"a100": 1.79}
+
+
+def test_devices_that_do_not_run_a_technique_stand_below_the_table():
+    step = outlook.Outlook("x", 0.05, 0.04, 0.06, {"attention": 0.05})
+    lines = [("t4", "no native bfloat16", None, 8192, None, None)]
+    lines += [("a100", "", step, 8192, [1.0, 0.8, 1.2], 1.79), ("l4", "", step, 8192, None, None)]
+    *table, blank, reason = outlook_text.devices(lines, True).splitlines()
+    assert (blank, reason) == ("", "t4: no native bfloat16")
+    cells = {row.split("|")[1].strip(): row for row in table}
+    assert "| no " in cells["t4"] and "| yes " in cells["a100"] and "163,840" in cells["a100"]
+    assert "1.79" in cells["a100"] and "1.43 to 2.15" in cells["a100"]
+
+
+def test_the_fit_of_the_check_is_kept(monkeypatch, tmp_path):
+    monkeypatch.setattr(paths, "CACHE", tmp_path)
+    fits = []
+    monkeypatch.setattr(check, "works", lambda figures: {})
+    monkeypatch.setattr(check.fit, "Cases", lambda figures, works: figures)
+    monkeypatch.setattr(
+        check, "check", lambda figures, _: fits.append(0) or (["rows"], {"eager": 7})
+    )
+    assert check.run() == check.run() == (["rows"], {"eager": 7})
+    assert fits == [0]
 
 
 def test_a_speedup_has_the_ratio_of_the_two_forecasts():
