@@ -20,7 +20,7 @@ from Utils.base.ladder import Technique
 from Utils.commands import profile as profile_command
 from Utils.device.cpu import CPU
 from Utils.device.cuda import CUDA
-from Utils.diagnose import advice, kinds, profiled_run
+from Utils.diagnose import advice, kinds, profile_text, profiled_run
 from Utils.diagnose.breakdown import summarize
 from Utils.diagnose.kinds import KINDS
 from Utils.diagnose.profiled_run import FUNCTIONS, STEPS
@@ -568,6 +568,26 @@ def summary_of(reads=1.0, gap_ms=0.1, grows=False, reached=None, **ms):
         "reads": reads,
         "memory": {"grows": grows, "growth_mib": 3.0},
     }
+
+
+def test_a_forecast_stands_beside_each_kind(tmp_path):
+    found = summary_of(attention=20, idle_data=5) | {"steps": 4, "communication": None}
+    summary = {"technique": "a", "timed_median_ms": 90.0, "profile": found, "python": None}
+    summary |= {"tensors_mib": 1.0, "files": [], "advice": []}
+
+    def row(kind):
+        lines = profile_text.report(summary, tmp_path).splitlines()
+        line = next(line for line in lines if line.startswith(f"| {kind}"))
+        return [cell.strip() for cell in line.split("|")[1:-1]]
+
+    for facts in found["kinds"].values():
+        facts["bound"] = None
+    assert row("attention") == ["attention", "20.00", "20.0%", "", ""]
+    for facts in found["kinds"].values():
+        facts["forecast_ms"] = facts["ms"] / 2
+    assert row("kind")[:4] == ["kind", "ms a step", "forecast ms", "share"]
+    assert row("attention") == ["attention", "20.00", "10.00", "20.0%", "", ""]
+    assert row("- waiting for data") == ["- waiting for data", "5.00", "", "5.0%", "", ""]
 
 
 def advised(technique="no_optimization", needs=(), device=None, **facts):
