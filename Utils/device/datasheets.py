@@ -65,8 +65,9 @@ def find(key):
     wanted = key.lower().replace("_", "-").replace(" ", "")
     if wanted in datasheets():
         return datasheets()[wanted]
-    near = get_close_matches(wanted, datasheets(), n=4, cutoff=0.3) or list(datasheets())
-    raise UserError(f"no device {key!r} in the table", f"nearest: {', '.join(near)}")
+    near = get_close_matches(wanted, datasheets(), n=4, cutoff=0.3)
+    remedy = f"nearest: {', '.join(near)}" if near else f"choose {', '.join(datasheets())}"
+    raise UserError(f"no device {key!r} in the table", remedy)
 
 
 def names_one(wanted):
