@@ -128,7 +128,7 @@ def test_parts_are_written_between_their_marks(tmp_path, monkeypatch):
     assert page.read_text() == "above\n<!-- x -->\nnew\n<!-- x -->\nbelow\n"
     page.write_text("no marks")
     with pytest.raises(UserError, match="page.md: needs the mark"):
-        pages.write(None, None)
+        pages.write(None, None, None)
     assert page.read_text() == "no marks"
 
 
