@@ -186,18 +186,30 @@ def _moved(module, function, recurse=True):
 
 
 def _not_wrapped(module, **options):
+    return module
+
+
+def _in_buckets(module, **options):
+    """Stand in for DDP, whose buckets hold the gradients' memory before there are gradients."""
+    buckets = {parameter: torch.zeros_like(parameter) for parameter in module.parameters()}
+
+    def becomes_gradient(parameter):
+        buckets.pop(parameter, None)
+
+    for parameter in list(buckets):
+        parameter.register_post_accumulate_grad_hook(becomes_gradient)
     module.no_sync = nullcontext
     return module
 
 
-_ALONE = {  # replacements for a group of one process; buckets are the gradients' memory
+_ALONE = {  # replacements for a group of one process
     "torch.distributed.init_process_group": lambda *args, **options: None,
     "torch.distributed.device_mesh.init_device_mesh": lambda *args, **options: None,
     "torch.distributed.fsdp.fully_shard": _not_wrapped,
     "torch.distributed.optim.ZeroRedundancyOptimizer": (
         lambda parameters, optimizer, **options: optimizer(parameters, **options)
     ),
-    "torch.nn.parallel.DistributedDataParallel": _not_wrapped,
+    "torch.nn.parallel.DistributedDataParallel": _in_buckets,
 }
 
 
