@@ -3,13 +3,13 @@
 import ast
 import dataclasses
 import math
-import os
 import re
 import subprocess
 import sys
 
 import pytest
 
+from Utils.analysis import selection, tables
 from Utils.base import command_line, ladder, paths, results
 from Utils.base.command_line import Parser
 from Utils.device import checks
@@ -192,17 +192,17 @@ def test_diff_shows_the_technique_and_nothing_else():
 
 @pytest.fixture(scope="module")
 def smoke(tmp_path_factory):
-    """Rows of every technique at the tiny model, run as the suite runs them."""
+    """Rows of every technique at the tiny model, and their table."""
+    from tests import forked  # here: it imports the compiler, which takes seconds
+
     path = tmp_path_factory.mktemp("smoke") / "results.csv"
-    command = [sys.executable, "-m", "tests.warm", *TECHNIQUES, "--model", "gpt2-tiny"]
-    command += ["--device", "cpu"]
-    command += ["--steps", str(STEPS), "--warmup", str(WARMUP), "--results-file", str(path)]
-    # max_autotune runs, but times no C++ templates: that takes a minute
-    environment = {**os.environ, "TORCHINDUCTOR_MAX_AUTOTUNE_GEMM_BACKENDS": "ATEN"}
-    done = subprocess.run(command, cwd=paths.ROOT, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert not re.search(r"warning", done.stderr, re.IGNORECASE), done.stderr
-    return results.read(path), done.stdout
+    flags = ["--model=gpt2-tiny", "--device=cpu", "--batch-size=4", "--seq-len=16"]
+    flags += [f"--steps={STEPS}", f"--warmup={WARMUP}", f"--results-file={path}"]
+    for technique in TECHNIQUES.values():
+        code, said = forked.run(technique, flags)
+        assert code == 0 and not re.search("warning", said, re.IGNORECASE), said
+    rows = results.read(path)
+    return rows, tables.table(*selection.select(rows))
 
 
 @by_name(TECHNIQUES.values())
@@ -219,6 +219,16 @@ def test_it_runs_or_says_why_not(technique, smoke):
     assert (own.step_ms > own.data_ms).all() and (own.data_ms > 0).all()
     assert own.first_step_s.iloc[0] == pytest.approx(own.step_ms.iloc[0] / 1e3, abs=1e-3)
     assert own.peak_memory_mib.iloc[0] > 50
+
+
+def test_a_script_of_a_folder_runs_by_its_own_command(tmp_path):
+    """As a user starts it, which for those at the top level other tests do."""
+    command = [sys.executable, *TECHNIQUES["data_on_device"].command, "--model=gpt2-tiny"]
+    command += ["--device=cpu", "--steps=2", "--warmup=1", f"--results-file={tmp_path / 'r.csv'}"]
+    environment = paths.environment(TORCHDYNAMO_DISABLE="1")  # it is compiled above
+    done = subprocess.run(command, cwd=paths.ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout.startswith("data_on_device: median"), done.stderr
+    assert list(results.read(tmp_path / "r.csv").status) == ["ok"] * 2
 
 
 @by_name(BELOW_BASELINE)
