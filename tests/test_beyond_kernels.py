@@ -6,6 +6,7 @@ import subprocess
 
 import pytest
 import torch
+from torch._inductor.utils import run_and_get_code
 from torch.nn.attention import SDPBackend
 
 import fused_optimizer
@@ -17,8 +18,10 @@ from beyond import (
     max_autotune,
     padded_vocabulary,
 )
+from tests import watched
 from tests.fakes import FakeCuda
 from tests.rows import rows_of
+from tests.watched import STEPS
 from Utils.analysis import selection, tables
 from Utils.analysis.summary import summarize
 from Utils.base import ladder, paths, results
@@ -29,31 +32,8 @@ from Utils.device.cpu import CPU
 from Utils.device.cuda import CUDA
 from Utils.device.mps import MPS
 from Utils.harness import ends
-from Utils.harness.settings import Settings, check_needs, parse_args
+from Utils.harness.settings import Settings, check_needs
 from Utils.launch import trials
-
-STEPS = 5
-
-
-class Watch:
-    """Stands in for Run: a few steps, and what was logged, read after the last, as a run does."""
-
-    def __init__(self, args, model, optimizer):
-        self.args, self.model, self.logged = args, model, []
-        Watch.last = self
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *error):
-        self.losses = [float(loss) for loss in self.logged]
-
-    def steps(self, batches):
-        for step in range(STEPS):
-            yield batches[step]
-
-    def log(self, loss):
-        self.logged.append(loss)
 
 
 @pytest.fixture
@@ -62,10 +42,8 @@ def settle(tmp_path, monkeypatch):
     monkeypatch.delenv("SUITE", raising=False)
 
     def settle(script, shape=(2, 32)):
-        flags = ["--model", "gpt2-tiny", "--dataset", "synthetic", "--device", "cpu"]
-        flags += ["--batch-size", str(shape[0]), "--seq-len", str(shape[1])]
-        flags += ["--results-file", str(tmp_path / "results.csv")]
-        return parse_args(script.__doc__, flags, script.__name__.rpartition(".")[2])
+        flags = [f"--batch-size={shape[0]}", f"--seq-len={shape[1]}"]
+        return watched.settle(script, tmp_path, *flags)
 
     return settle
 
@@ -73,16 +51,9 @@ def settle(tmp_path, monkeypatch):
 @pytest.fixture
 def train(settle):
     """Runs a script's own main for a few steps, and returns its Watch."""
-
-    def train(script, compile=lambda model, **how: model, shape=(2, 32)):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(script, "Run", Watch)
-            if compile is not None:
-                patch.setattr(torch, "compile", compile)
-            script.main(settle(script, shape))
-        return Watch.last
-
-    return train
+    return lambda script, *compile, shape=(2, 32): watched.train(
+        script, settle(script, shape), *compile
+    )
 
 
 # cudnn_attention --------------------------------------------------------------------------------
@@ -203,13 +174,17 @@ def restored(monkeypatch):
 
 
 def test_two_runs_of_one_seed_are_the_same_to_the_last_bit(train, restored):
-    """Compiled, as the script is."""
-    parent = train(fused_optimizer, compile=None).losses
-    first, second = (train(deterministic, compile=None).losses for _ in range(2))
-    assert first == second and len(set(first)) == STEPS
-    assert first == pytest.approx(parent, rel=2**-8)
+    """Compiled, as the script is. On a busy machine threads may not race, so that its kernels are
+    looked at as well: in the parent's, several threads add to one address."""
+    shape = {"shape": (4, 64)}
+    parent, racing = run_and_get_code(train, fused_optimizer, None, **shape)
+    first, ordered = run_and_get_code(train, deterministic, None, **shape)
+    assert "atomic_add" in "".join(racing) and "atomic_add" not in "".join(ordered)
+    assert first.losses == train(deterministic, None, **shape).losses
+    assert len(set(first.losses)) == STEPS
+    assert first.losses == pytest.approx(parent.losses, rel=2**-8)
     assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
-    assert torch.are_deterministic_algorithms_enabled()  # on a busy machine threads may not race
+    assert torch.are_deterministic_algorithms_enabled()
     assert not torch.utils.deterministic.fill_uninitialized_memory
 
 

@@ -11,7 +11,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from tests import watched
 from tests.fakes import FakeCuda
+from tests.watched import STEPS
 from Utils.analysis import summary
 from Utils.base import ladder
 from Utils.base.errors import Unsupported
@@ -22,60 +24,29 @@ from Utils.device.cpu import CPU
 from Utils.device.cuda import CUDA
 from Utils.diagnose.fakes import Tracker
 from Utils.harness import footprint, work
-from Utils.harness.footprint import GradientWatch
-from Utils.harness.settings import check_needs, parse_args
+from Utils.harness.settings import check_needs
 
-STEPS = 5
 MIB = 2**20
 
 
-class Watch:
-    """Stands in for Run: keeps the model, its first weights, and the losses of a few steps."""
-
-    def __init__(self, args, model, optimizer):
-        self.args, self.model, self.optimizer, self.losses = args, model, optimizer, []
-        self.first = {name: p.detach().clone() for name, p in model.named_parameters()}
-        self.gradients = GradientWatch(model)
-        Watch.last = self
-
-    def __enter__(self):
-        self.args.hardware.reset_peak_memory()
-        return self
-
-    def __exit__(self, *error):
-        pass
-
-    def steps(self, batches):
-        for step in range(STEPS):
-            with self.gradients if step == 1 else contextlib.nullcontext():
-                yield batches[step]
-
-    def log(self, loss):
-        self.losses.append(loss)
-
-    def state_mib(self):
-        device = SimpleNamespace(peak_memory_mib=lambda: 0, reserved_memory_mib=lambda: None)
-        return footprint.memory(device, self.model, self.optimizer, None)["optimizer_state_mib"]
-
-
 @pytest.fixture
-def train(tmp_path, monkeypatch):
+def train(tmp_path):
     """A few steps of a script's own main, not compiled: train("fused_optimizer") is its Watch."""
-    monkeypatch.setattr(torch, "compile", lambda model: model)
-    file = ["--results-file", str(tmp_path / "results.csv"), "--device", "cpu"]
 
-    def train(name, *flags, config=None):
+    def train(name, *flags, config=None, **how):
         found = ladder.get(name)
         script = importlib.import_module(name if found.at_top_level else f"beyond.{name}")
-        monkeypatch.setattr(script, "Run", Watch)
-        flags = ["--model", "gpt2-tiny", "--dataset", "synthetic", *file, *flags]
-        args = parse_args(script.__doc__, flags, name)
+        args = watched.settle(script, tmp_path, *flags)
         args.config = config or args.config
         check_needs(args)
-        script.main(args)
-        return Watch.last
+        return watched.train(script, args, **how)
 
     return train
+
+
+def state_mib(watch):
+    device = SimpleNamespace(peak_memory_mib=lambda: 0, reserved_memory_mib=lambda: None)
+    return footprint.memory(device, watch.model, watch.optimizer, None)["optimizer_state_mib"]
 
 
 @pytest.fixture
@@ -101,7 +72,7 @@ def test_recomputing_gives_the_parents_losses_to_the_last_bit(train):
     assert child.losses == parent.losses
 
 
-def test_compiled_a_block_keeps_its_input_and_nothing_else(train, monkeypatch):
+def test_compiled_a_block_keeps_its_input_and_nothing_else(train):
     B, T, layers, shapes = 2, 32, 3, []
     config = GPTConfig(n_layer=layers, n_head=2, n_embd=64)
     model = train("gradient_checkpointing", config=config).model
@@ -112,7 +83,6 @@ def test_compiled_a_block_keeps_its_input_and_nothing_else(train, monkeypatch):
             shapes.append(tuple(x.shape))
         return x
 
-    monkeypatch.undo()
     model, idx = torch.compile(model, backend="aot_eager"), torch.zeros(B, T, dtype=torch.long)
     model(idx, idx)
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
@@ -131,7 +101,7 @@ def test_four_quarters_give_the_losses_of_the_whole(train, in_float32):
     parent, child = train("fused_optimizer", *flags), train("gradient_accumulation", *flags)
     assert child.losses == pytest.approx(parent.losses, rel=1e-5)
     assert child.losses[0] == pytest.approx(parent.losses[0], rel=1e-6)
-    assert {type(loss) for loss in child.losses} == {float}
+    assert {type(loss) for loss in child.logged} == {float}
 
 
 def test_a_quarter_of_the_batch_is_there_at_once(train, in_float32):
@@ -159,7 +129,7 @@ def test_updating_on_the_way_gives_the_parents_losses_to_the_last_bit(train):
     assert all(p.grad is None for p in child.model.parameters())
     facts = footprint.training(child.model, child.optimizer)
     assert facts["updated_parameters"] == facts["parameters"] == parent.args.config.parameters()
-    assert child.state_mib() == parent.state_mib() > 0
+    assert state_mib(child) == state_mib(parent) > 0
 
 
 def test_one_gradient_is_there_at_once(train):
@@ -168,10 +138,10 @@ def test_one_gradient_is_there_at_once(train):
     assert child.gradients.peak == child.model.wte.weight.nbytes
 
 
-def test_each_block_is_a_graph_of_its_own(train, monkeypatch):
+def test_each_block_is_a_graph_of_its_own(train):
     compiled = []
-    monkeypatch.setattr(torch, "compile", lambda what: compiled.append(what) or what)
-    model = train("optimizer_in_backward").model
+    keep = lambda what: compiled.append(what) or what  # noqa: E731
+    model = train("optimizer_in_backward", compile=keep).model
     assert compiled[0] is torch.nn.functional.cross_entropy
     assert [what.__self__ for what in compiled[1:]] == list(model.h)
 
@@ -186,7 +156,7 @@ def test_eight_bits_are_a_quarter_of_the_state_paged_or_not(train):
     assert type(child.optimizer).__name__ == "PagedAdamW8bit"
     assert child.losses == parent.losses
     in_float32 = 8 * child.args.config.parameters() / MIB
-    assert child.state_mib() == parent.state_mib() == pytest.approx(in_float32 / 4, rel=0.03)
+    assert state_mib(child) == state_mib(parent) == pytest.approx(in_float32 / 4, rel=0.03)
     assert "not paged on this device" in child.args.notes
     assert "not paged on this device" not in parent.args.notes
     assert checks.check("managed_memory", gpu()) == ""
@@ -256,7 +226,7 @@ def test_it_is_all_in_bfloat16_but_the_loss(train):
     parent, child = train("fused_optimizer"), train("pure_bfloat16")
     assert {p.dtype for p in child.model.parameters()} == {torch.bfloat16}
     assert child.gradients.peak == parent.gradients.peak / 2
-    assert child.state_mib() == pytest.approx(parent.state_mib() / 2, rel=0.01)
+    assert state_mib(child) == pytest.approx(state_mib(parent) / 2, rel=0.01)
     rounded = torch.tensor(child.losses).bfloat16().float().tolist()
     assert all(loss != coarse for loss, coarse in zip(child.losses, rounded, strict=True))
     assert child.losses == pytest.approx(parent.losses, rel=2**-8)
@@ -330,4 +300,4 @@ def test_an_untied_head_starts_as_a_copy_and_goes_its_own_way(train):
     assert child.losses[1:] != parent.losses[1:]
     assert child.losses == pytest.approx(parent.losses, rel=2**-8)
     assert not torch.equal(child.model.lm_head.weight, child.model.wte.weight)
-    assert child.state_mib() == pytest.approx(parent.state_mib() + 8 * more / MIB, abs=0.2)
+    assert state_mib(child) == pytest.approx(state_mib(parent) + 8 * more / MIB, abs=0.2)

@@ -7,50 +7,21 @@ import torch
 
 import fused_optimizer
 from beyond import padded_vocabulary
-from Utils.harness.settings import parse_args
-
-STEPS = 6
-
-
-class Watch:
-    """Stands in for Run: keeps the model, its first weights, and the losses of a few steps."""
-
-    def __init__(self, args, model, optimizer):
-        self.model, self.losses = model, []
-        self.first = {name: p.detach().clone() for name, p in model.named_parameters()}
-        Watch.last = self
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *error):
-        pass
-
-    def steps(self, batches):
-        for step in range(STEPS):
-            self.idx, self.targets = batches[step]
-            yield self.idx, self.targets
-
-    def log(self, loss):
-        self.losses.append(loss)
+from tests import watched
+from tests.watched import STEPS
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     """Parent and child after a few steps of their own main, in float32: what tells them apart is
     then no rounding to bfloat16."""
-    file = str(tmp_path_factory.mktemp("padded") / "results.csv")
-    flags = ["--model", "gpt2-tiny", "--dataset", "synthetic", "--batch-size", "2"]
-    flags += ["--seq-len", "32", "--device", "cpu", "--results-file", file]
-    watches = []
+    folder, flags = tmp_path_factory.mktemp("padded"), ("--batch-size=2", "--seq-len=32")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch, "compile", lambda model: model)
         patch.setattr(torch, "autocast", lambda *args, **kwargs: contextlib.nullcontext())
-        for script in (fused_optimizer, padded_vocabulary):
-            patch.setattr(script, "Run", Watch)
-            script.main(parse_args("", flags, script.__name__))
-            watches.append(Watch.last)
-    return watches
+        return [
+            watched.train(script, watched.settle(script, folder, *flags))
+            for script in (fused_optimizer, padded_vocabulary)
+        ]
 
 
 def test_the_weights_start_as_the_parents_do(trained):
@@ -72,7 +43,7 @@ def test_padded_rows_get_no_gradient_and_the_others_do(trained):
     _, child = trained
     seen, own = [], child.model.loss
     child.model.loss = lambda logits, targets: own(seen.append(logits) or logits, targets)
-    _, loss = child.model(child.idx, child.targets)
+    _, loss = child.model(*child.batch)
     (logits,) = seen
     logits.retain_grad()
     loss.backward()

@@ -1,0 +1,58 @@
+"""A few steps of a script's own main, in this process."""
+
+import contextlib
+
+import pytest
+import torch
+
+from Utils.harness.footprint import GradientWatch
+from Utils.harness.settings import parse_args
+
+STEPS = 5
+
+
+class Watch:
+    """Stands in for Run: keeps the model, its first weights, the last batch and what was logged."""
+
+    def __init__(self, args, model, optimizer):
+        self.args, self.model, self.optimizer, self.logged = args, model, optimizer, []
+        self.first = {name: p.detach().clone() for name, p in model.named_parameters()}
+        self.gradients = GradientWatch(model)
+        Watch.last = self
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        pass
+
+    def steps(self, batches):
+        for step in range(STEPS):
+            self.batch = batches[step]
+            with self.gradients if step == 1 else contextlib.nullcontext():
+                yield self.batch
+
+    def log(self, loss):
+        self.logged.append(loss)
+
+    @property
+    def losses(self):
+        """Read after the last step, as a run does."""
+        return [float(loss) for loss in self.logged]
+
+
+def settle(script, folder, *flags):
+    """A script's Settings for a tiny run."""
+    known = ["--model=gpt2-tiny", "--dataset=synthetic", "--device=cpu"]
+    known.append(f"--results-file={folder / 'results.csv'}")
+    return parse_args(script.__doc__, [*known, *flags], script.__name__.rpartition(".")[2])
+
+
+def train(script, args, compile=lambda model, **options: model):
+    """Run a script's main, compiled by that function, or by torch where it is None; its Watch."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(script, "Run", Watch)
+        if compile is not None:
+            patch.setattr(torch, "compile", compile)
+        script.main(args)
+    return Watch.last
