@@ -215,16 +215,20 @@ clean:                       ## delete caches (tokens, compiled kernels); result
 
 ##@ Develop
 # The longest files start first, so that the others do not wait for them at the end.
-LONGEST = $(addprefix tests/test_,ladder.py suite.py variants.py known.py forecast.py)
+LONGEST = $(addprefix tests/test_,ladder.py suite.py distributed.py run.py variants.py forecast.py)
 TESTS   = $(LONGEST) $(filter-out $(LONGEST),$(wildcard tests/test_*.py))
+TIMED   = $(shell grep -l 'mark\.timing' $(TESTS))
 
 # Kernels without vector instructions compile twice as fast, and compiling is most of the test time.
-QUICKLY = OMP_NUM_THREADS=1 TORCHINDUCTOR_COMPILE_THREADS=1 TORCHINDUCTOR_VEC_ISA_OK=0
+QUICKLY = OMP_NUM_THREADS=1 TORCHINDUCTOR_COMPILE_THREADS=1 TORCHINDUCTOR_VEC_ISA_OK=0 \
+          TORCHINDUCTOR_CACHE_DIR=$(abspath $(or $(CACHE_DIR),.cache))/inductor
+# A third of the time tests wait, so that there is work for one process more than there are cores.
+WORKERS = $$(($$(getconf _NPROCESSORS_ONLN) + 1))
 
 test: $(CHECKS)              ## run the tests that need no GPU
-	@$(QUICKLY) $(PYTHON) -m pytest -m 'not gpu and not timing' -n auto --maxprocesses 4 \
+	@$(QUICKLY) $(PYTHON) -m pytest -m 'not gpu and not timing' -n $(WORKERS) --maxprocesses 4 \
 	    --dist loadfile --no-loadscope-reorder $(TESTS); most=$$?; \
-	$(PYTHON) -m pytest -m timing; timed=$$?; [ $$most -eq 0 ] && [ $$timed -eq 0 ]
+	$(PYTHON) -m pytest -m timing $(TIMED); timed=$$?; [ $$most -eq 0 ] && [ $$timed -eq 0 ]
 
 lint: $(CHECKS)              ## run ruff: errors and formatting
 	@$(PYTHON) -m ruff check . && $(PYTHON) -m ruff format --check .
