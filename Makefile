@@ -21,6 +21,8 @@ BUCKET_MB    ?= 25           ## ddp, scaling, profile: MiB of gradients per all-
 PLOTSPREFIX  ?=              ## plots, ablate, compare, profile, scaling, gallery: prefix of the charts' file names
 DEVICE_NAME  ?=              ## plots, table, report, recipe, submit, field-report: part of a device's name; default: the newest run's
 PRECISION    ?=              ## all, beyond, everything, ablate: add rounds until intervals over the parent are so narrow, as in 2%
+BASE         ?=              ## all, beyond, everything, ablate, recipe, forecast, doctor, table, plots, report: a script of your own, by name or path
+SCRIPT       ?=              ## adopt: path of a script of your own
 TIMEOUT      ?= 60           ## all, beyond, everything, ablate, together, recipe: minutes until a run is stopped; with PRECISION also the whole
 PRICE        ?=              ## table, report: price of one hour of this device
 REPORT       ?= report.html  ## report: the page to write
@@ -66,6 +68,7 @@ FLAGS = $(call flag,steps,$(STEPS)) $(call flag,warmup,$(WARMUP)) \
         $(call flag,device,$(DEVICE)) $(call flag,seed,$(SEED)) \
         $(call flag,rounds,$(ROUNDS)) $(call flag,results-file,$(RESULTS_FILE))
 SUITE   = $(FLAGS) $(call flag,timeout,$(TIMEOUT)) $(call flag,precision,$(PRECISION))
+OF_BASE = $(call flag,base,$(BASE))
 BUCKETS = $(call flag,bucket-mb,$(BUCKET_MB))
 PREFIX  = $(call flag,plotsprefix,$(PLOTSPREFIX))
 # A training run has its own defaults, so only variables that you set are passed on.
@@ -82,7 +85,7 @@ TRAINING = $(call given,steps,STEPS) $(call given,tokens-per-step,TOKENS_PER_STE
            $(call given,checkpoint-every,CHECKPOINT_EVERY) $(call given,with,WITH) \
            $(call given,resume,RESUME) $(call given,out,OUT) $(call given,plot,PLOT) \
            $(call given,results-file,RESULTS_FILE)
-SELECTION = $(call flag,results-file,$(RESULTS_FILE)) $(call flag,device-name,$(DEVICE_NAME))
+SELECTION = $(call flag,results-file,$(RESULTS_FILE)) $(call flag,device-name,$(DEVICE_NAME)) $(OF_BASE)
 
 # PYTHON=python3 uses that environment as it is; without it, one is made here from requirements.txt,
 # to which the checks add requirements-test.txt.
@@ -111,8 +114,8 @@ beyond: ceilings             ## the same for the scripts of beyond/, the baselin
 everything: WHICH := everything
 everything: ceilings         ## the same for all techniques
 all beyond everything:
-	@$(PYTHON) -m Utils.commands.estimate $(WHICH) $(SUITE)
-	@$(PYTHON) -m Utils.commands.suite $(WHICH) $(SUITE); status=$$?; \
+	@$(if $(strip $(BASE)),,$(PYTHON) -m Utils.commands.estimate $(WHICH) $(SUITE))
+	@$(PYTHON) -m Utils.commands.suite $(WHICH) $(SUITE) $(OF_BASE); status=$$?; \
 	if [ $$status -le 1 ]; then $(MAKE) plots || status=1; fi; exit $$status
 
 reference: ceilings          ## make the reference results anew, with charts and pages; resumes; PART=ladder
@@ -120,8 +123,11 @@ reference: ceilings          ## make the reference results anew, with charts and
 	    $(call flag,results-file,$(RESULTS_FILE))
 	@$(MAKE) plots readme
 
+adopt: $(ENVIRONMENT)        ## check a script of your own as a base, and list the techniques that apply; SCRIPT=my_model.py
+	@$(PYTHON) -m Utils.commands.adopt '$(strip $(SCRIPT))' $(FLAGS)
+
 ablate: ceilings             ## ablation: each technique alone, and the whole without it; table and chart
-	@$(PYTHON) -m Utils.commands.ablation $(strip $(T)) $(SUITE) $(PREFIX)
+	@$(PYTHON) -m Utils.commands.ablation $(strip $(T)) $(SUITE) $(OF_BASE) $(PREFIX)
 
 together: $(ENVIRONMENT)     ## several processes of one script at once, compared with one; N=2 T=NAME ROUNDS=6
 	@$(PYTHON) -m Utils.commands.together '$(strip $(T))' $(FLAGS) $(call flag,n,$(N)) $(call flag,timeout,$(TIMEOUT))
@@ -146,12 +152,12 @@ ceilings: $(ENVIRONMENT)     ## measure peak matrix-product rate and memory band
 ##@ Diagnose
 doctor: $(ENVIRONMENT)       ## check which techniques run here, and why others do not; JSON=1
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("doctor: $(PYTHON) is older than 3.11; set PYTHON to a newer one")'
-	@$(PYTHON) -m Utils.commands.doctor $(FLAGS) $(if $(filter-out 0,$(strip $(JSON))),--json)
+	@$(PYTHON) -m Utils.commands.doctor $(FLAGS) $(OF_BASE) $(if $(filter-out 0,$(strip $(JSON))),--json)
 
 forecast: $(ENVIRONMENT)     ## memory and time before running; DEVICE=h100, DEVICE=all TOKENS=1e10, AGAINST=published
 	@$(PYTHON) -m Utils.commands.forecast $(if $(filter-out all,$(T)),$(strip $(T)),ladder) $(FLAGS) \
 	    $(call flag,memory,$(MEMORY)) $(call flag,tokens,$(TOKENS)) $(call flag,prices,$(PRICES)) \
-	    $(call flag,against,$(AGAINST)) $(if $(filter 1,$(WRITE)),--write)
+	    $(call flag,against,$(AGAINST)) $(if $(filter 1,$(WRITE)),--write) $(OF_BASE)
 
 expectations: $(ENVIRONMENT) ## write docs/forecast.csv and its chart: a forecast of the ladder on five GPUs
 	@$(PYTHON) -m Utils.commands.expectations
@@ -267,7 +273,7 @@ help:                        ## print this list
 	.venv/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-test.txt
 	@touch $@
 
-.PHONY: baseline tf32 bf16 flash fused 8bit all beyond everything ablate ddp scaling together smoke ceilings $(TECHNIQUES) \
+.PHONY: baseline tf32 bf16 flash fused 8bit all beyond everything adopt ablate ddp scaling together smoke ceilings $(TECHNIQUES) \
         doctor forecast expectations profile train plots table readme diff compare report recipe submit \
         field-report gallery \
         init_results reset clean test lint gpu-check virtual-gpu help

@@ -9,9 +9,8 @@ the newest run of such a script.
 
 from Utils.analysis import ablation, selection
 from Utils.analysis.summary import summarize
-from Utils.base import command_line, errors, ladder, results, variants
+from Utils.base import bases, command_line, errors, ladder, results
 from Utils.base.command_line import Parser
-from Utils.base.ladder import BASELINE
 from Utils.draw import (
     ablation_chart,
     heatmap_chart,
@@ -32,8 +31,13 @@ OF_BEYOND = {"speedup_beyond": speedup_chart, "memory_beyond": memory_chart}
 
 def with_parents(lines, some):
     """Return those lines with the baseline's and their parents', in the order of all."""
-    names = {BASELINE, *some.index, *some.parent}
+    names = {lines.base.iloc[0], *some.index, *some.parent}
     return lines[lines.index.isin(names)]
+
+
+def _beyond(names):
+    """Tell of each script whether it, or what it adds to a base last, is of beyond/."""
+    return names.map(bases.last).isin(ladder.beyond())
 
 
 def _summary(path, rows):
@@ -48,23 +52,24 @@ def main(argv=None):
     args = parser.parse_args(argv)
 
     known = results.read(args.results_file)
-    rows, left_out = selection.select(known, args.device_name)
+    rows, left_out = selection.select(known, args.device_name, base=args.base)
     lines = _summary(args.results_file, rows)
-    own = lines[~lines.index.isin(ladder.beyond())]
+    own = lines[~_beyond(lines.index)]
     if own.empty:  # a file of beyond/ alone
         own = lines
     drawn = [(name, chart, rows, own) for name, chart in CHARTS.items()]
-    beyond = known[known.technique.isin(ladder.beyond())]
+    own_rows = known[known.base == selection.baseline(rows)]
+    beyond = own_rows[_beyond(own_rows.technique)]
     if len(beyond):
-        rows, _ = selection.select(known, args.device_name, newest_of=beyond)
+        rows, _ = selection.select(own_rows, args.device_name, newest_of=beyond)
         lines = _summary(args.results_file, rows)
-        lines = with_parents(lines, lines[lines.index.isin(ladder.beyond())])
+        lines = with_parents(lines, lines[_beyond(lines.index)])
         drawn += [(name, chart, rows, lines) for name, chart in OF_BEYOND.items()]
     for name, chart, shown, lines in drawn:
         shown = shown[shown.technique.isin(lines.index)]
         style.save(chart.draw(shown, lines), f"{args.plotsprefix}{name}")
-    ablated = known[known.technique.map(variants.parse).notna()]
-    with_variants, _ = selection.select(known, args.device_name, True, newest_of=ablated)
+    ablated = own_rows[own_rows.technique.isin(selection.variants_in(own_rows))]
+    with_variants, _ = selection.select(own_rows, args.device_name, True, newest_of=ablated)
     if whole := ablation.whole_of(with_variants):
         credits = ablation.credits(with_variants, whole)
         figure = ablation_chart.draw(with_variants, credits, whole)

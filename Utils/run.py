@@ -5,15 +5,18 @@ script's code, and a few microseconds of bookkeeping. The clock is the device's;
 adds no synchronization.
 """
 
+import os
 import runpy
 import signal
 import sys
 import time
 from contextlib import contextmanager
 
+from Utils.base import bases
 from Utils.base.errors import UserError
 from Utils.harness import (
     ends,
+    flops,
     footprint,
     held_out,
     measured,
@@ -22,9 +25,13 @@ from Utils.harness import (
     ranks,
     record,
     schedule,
+    units,
 )
 from Utils.harness.settings import check_needs, parse_args
 from Utils.harness.stretches import Stretches
+
+if os.environ.get("SUITE"):  # a file that is missing is one line of many
+    sys.excepthook = ends.outside
 
 
 def run_script(main, doc):
@@ -64,9 +71,11 @@ def execute(technique, argv, run, passes=lambda error: True):
 
     module.Run, module.run_script = run, run_here
     sys.argv = [str(technique.path), *argv]
+    sys.path.insert(0, str(technique.path.parent))  # as of a script that Python starts
     try:
         runpy.run_path(sys.argv[0], run_name="__main__")
     finally:
+        sys.path.remove(str(technique.path.parent))
         (module.Run, module.run_script), sys.argv = usual, command_line
         ranks.leave()
 
@@ -83,6 +92,9 @@ class Run:
         self.data_ms, self.losses = [], []
         self.gradients = footprint.GradientWatch(model)
         self.dataset_facts, self.memory, self.held_out = {}, None, None
+        self.sizes, self.outline = [], None  # of batches that are the script's own
+        alone = args.world_size == 1  # one rank could not repeat a call that waits for the others
+        self.call = flops.Call(model) if bases.OWN_MODEL in args.owns and alone else None
 
     def __enter__(self):
         self.args.hardware.reset_peak_memory()
@@ -93,13 +105,15 @@ class Run:
     def steps(self, batches):
         """Yield one batch a step, and mark the boundaries between steps.
 
-        batches: an iterable. Raises UserError where it has fewer batches than the run has steps.
+        batches: an iterable, which begins again where it has fewer batches than the run has steps.
+        A batch is anything. Raises UserError where there is none.
         """
         args, watch, clock = self.args, self.watch, time.perf_counter
         self.dataset_facts = getattr(getattr(batches, "dataset", batches), "facts", {})
         watched = 1 if args.warmup >= 3 else None  # watching slows the next step as well
+        counted = bases.OWN_DATA in args.owns
         with _uninterrupted():  # an interrupted start of workers prints tracebacks
-            batches = iter(batches)
+            source, batches = batches, iter(batches)
         with progress.Progress(args, self.model) as bar:
             for steps, warmup in schedule.stretches(args, watch):
                 if len(self.data_ms) == args.steps:
@@ -110,9 +124,16 @@ class Run:
                 for number in range(1, steps + 1):
                     start = clock()
                     batch = next(batches, None)
+                    if batch is None:  # another epoch
+                        batches = iter(source)
+                        batch = next(batches, None)
                     self.data_ms.append((clock() - start) * 1e3)
                     if batch is None:
-                        raise UserError(f"--dataset {args.dataset}: holds no more text")
+                        raise UserError(self._no_batch())
+                    if counted and not self.sizes:
+                        self.outline = units.outline(batch)
+                    if counted:
+                        self.sizes.append(units.size(batch, args.unit))
                     if len(self.data_ms) - 1 == watched:
                         with self.gradients:
                             yield batch
@@ -124,13 +145,19 @@ class Run:
                     bar.show(len(self.data_ms) - 1, self.losses)
                 watch.stop()
 
+    def _no_batch(self):
+        if self.sizes or bases.OWN_DATA in self.args.owns:
+            return f"the batches end after {len(self.sizes)} steps and cannot begin again"
+        return f"--dataset {self.args.dataset}: holds no more text"
+
     def _evaluate(self):
         """Measure memory and loss after step --steps, while the clock is stopped."""
         args = self.args
         self.memory = footprint.memory(
             args.hardware, self.model, self.optimizer, self.gradients.peak
         )
-        self.held_out = held_out.loss(args, self.model)
+        if not args.owns:
+            self.held_out = held_out.loss(args, self.model)
 
     def log(self, loss):
         """Record the step's loss: a float, or a 0-d tensor, which is read after the run."""
@@ -140,6 +167,8 @@ class Run:
         if kind is not None:
             return
         args, watch = self.args, self.watch
+        if bases.OWN_DATA in args.owns:
+            units.settle(args, self.sizes)
         losses = [float(loss) for loss in self.losses]
         if len(losses) < args.steps or len(losses) != len(watch.timed):
             raise RuntimeError(
@@ -168,9 +197,12 @@ class Run:
 
     def write(self, all_ranks):
         """Append the rows, write the record, and print one line. all_ranks: a Measured of each."""
+        counted = flops.per_unit(self.args, self.call) if self.call else None
         rows, known = measured.result(
-            self.args, all_ranks, self.model, self.optimizer, self.dataset_facts
+            self.args, all_ranks, self.model, self.optimizer, self.dataset_facts, counted
         )
+        if self.outline and self.args.technique == self.args.base:
+            units.remember(self.args, self.outline)
         record.write(self.args, rows, known)
         print(progress.last_line(self.args, rows, known["quality"]["reasons"]))
 

@@ -48,7 +48,7 @@ def main(args):
     loader = torch.utils.data.DataLoader(Pictures(), batch_size=64, shuffle=True, drop_last=True)
     net = ConvNet().to(args.device)
     criterion = nn.CrossEntropyLoss(label_smoothing=0.1)
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9)
 
     with Run(args, net, optimizer) as run:
         for batch in run.steps(loader):

@@ -114,7 +114,11 @@ def _recipe(args, results_file):
     from Utils.base import results
 
     rows = results.read(results_file)
-    rows = rows[(rows.device == args.hardware.name) & (rows.model == args.model)]
+    rows = rows[
+        (rows.base == ladder.BASELINE)
+        & (rows.device == args.hardware.name)
+        & (rows.model == args.model)
+    ]
     try:
         rows, _ = selection.select(rows, with_variants=True)
     except (UserError, StopIteration):

@@ -274,7 +274,8 @@ def test_products_of_several_precisions_have_no_ceiling_and_no_mfu(monkeypatch):
     ceilings = {"matmul_tflops": {"float32": 9.0, "bfloat16": 99.0}, "bandwidth_gb_s": 999.0}
     monkeypatch.setattr(limits, "ceilings", lambda device: ceilings)
     needs, here = needs_of("float8_linear"), SimpleNamespace(name="NVIDIA L4")
-    args = SimpleNamespace(config=CONFIGS["gpt2"], batch_size=1, seq_len=64, hardware=here)
+    shape = {"config": CONFIGS["gpt2"], "batch_size": 1, "seq_len": 64}
+    args = SimpleNamespace(hardware=here, owns=(), **shape)
     args.needs = needs_of("padded_vocabulary")
     assert work.describe(args)["floor_ms"] and work.describe(args)["datasheet_tflops"]
     args.needs = needs

@@ -154,7 +154,7 @@ def test_a_datasheet_peak_is_given_for_that_very_device_only(name, peak, monkeyp
     monkeypatch.setattr(limits, "ceilings", lambda device: None)
     hardware = SimpleNamespace(name=name)
     shape = {"config": CONFIGS["gpt2-tiny"], "batch_size": 2, "seq_len": 64}
-    args = SimpleNamespace(hardware=hardware, needs=["bfloat16"], **shape)
+    args = SimpleNamespace(hardware=hardware, needs=["bfloat16"], owns=(), **shape)
     found = work.describe(args)
     assert found["datasheet_tflops"] == peak and found["precision"] == "bfloat16"
     assert found["ceilings"] is None and "floor_ms" not in found

@@ -2,12 +2,15 @@
 
 import ast
 import textwrap
+from argparse import Namespace
 
 import pytest
 
+from Utils.analysis import ablation
 from Utils.base import anatomy, bases, ladder, paths, transplant
 from Utils.base.errors import UserError
 from Utils.base.transplant import Misfit
+from Utils.launch import suite
 
 KNOWN = ladder.techniques()
 STRANGER = """
@@ -113,7 +116,7 @@ def test_what_is_not_there_is_named():
     assert "handed to the model as attention=" in reason(STRANGER, "flash_attention")
     assert 'attn_implementation="eager"' in reason(STRANGER, "flash_attention")
     assert reason(STRANGER, "padded_vocabulary") == "needs `vocab_size=50_257` handed to the model"
-    assert reason(STRANGER, "prefetching_loader") == "needs `batches = TokenBatches(args)`"
+    assert "needs `batches = TokenBatches(args)`, or" in reason(STRANGER, "prefetching_loader")
     assert "`model.h` of GPT" in reason(STRANGER, "gradient_checkpointing")
     sgd = STRANGER.replace("AdamW(net.parameters(), 3e-4,", "SGD(net.parameters(), 3e-4,")
     assert "the script has torch.optim.SGD" in reason(sgd, "8bit_optimizer")
@@ -136,6 +139,119 @@ def test_statements_between_backward_and_step_stay_together():
     # Scaled gradients would have to be unscaled before they are clipped.
     assert "clip_grad_norm_" in reason(clipped, "float16_grad_scaler")
     assert "scaler.scale(error).backward()" in applied(STRANGER, "float16_grad_scaler")
+
+
+def test_tabs_stay_tabs():
+    tabs = STRANGER.replace("    ", "\t")
+    text = applied(tabs, "brainFloat16", "torch_compile", "fused_optimizer")
+    assert "\t\t\twith torch.autocast(" in text and "\n\t\t\t\ty = net(x)\n" in text
+    assert "\n\tnet = torch.compile(net)\n\topt =" in text
+
+
+def test_zero_grad_may_stand_anywhere():
+    between = STRANGER.replace("            opt.zero_grad()\n", "").replace(
+        "            error.backward()", "            opt.zero_grad()\n            error.backward()"
+    )
+    text = applied(between, "brainFloat16")
+    assert (
+        """
+                error = (y - x).square().mean()  # a loss of its own
+            opt.zero_grad()
+            error.backward()
+"""
+        in text
+    )
+    assert "scaler.step(opt)" in applied(between, "float16_grad_scaler")
+
+
+def test_what_is_logged_stays():
+    script = STRANGER.replace("error.item()", "float(total)")
+    assert "measured.log(total.detach())" in applied(script, "asynchronous_logging")
+    script = STRANGER.replace("error.item()", "error.detach()")
+    assert "already" in reason(script, "asynchronous_logging")
+    script = STRANGER.replace("error.item()", "{'loss': error}")
+    assert "needs `run.log(loss.item())`" in reason(script, "asynchronous_logging")
+
+
+def test_comments_of_the_script_stay():
+    script = STRANGER.replace("    opt = ", "    # of the paper\n    opt = ")
+    script = script.replace(
+        "            y = net(x)", "            # the forward pass\n            y = net(x)"
+    )
+    assert "    # of the paper\n    opt = optim.AdamW(" in applied(script, "fused_optimizer")
+    assert "                # the forward pass\n                y = net(x)" in applied(
+        script, "brainFloat16"
+    )
+
+
+@pytest.mark.parametrize(
+    "own, words",
+    [
+        ('torch.set_float32_matmul_precision("medium")', "and has `torch.set_float32"),
+        ("torch.backends.cuda.matmul.allow_tf32 = True", "sets allow_tf32 already"),
+    ],
+)
+def test_a_precision_that_the_script_chose_stays(own, words):
+    line = "    net = Net()\n"
+    assert words in reason(STRANGER.replace(line, f"    {own}\n{line}"), "tensorFloat32")
+
+
+def test_batches_that_add_up_are_under_autocast_one_by_one():
+    script = STRANGER.replace(
+        """            x = batch["x"].to(settings.device)
+            y = net(x)
+            error = (y - x).square().mean()  # a loss of its own
+            error.backward()
+""",
+        """            for x in batch["x"].to(settings.device).chunk(2):
+                error = (net(x) - x).square().mean()
+                error.backward()
+""",
+    )
+    assert """
+                with torch.autocast(settings.device.type, dtype=torch.bfloat16):
+                    error = (net(x) - x).square().mean()
+                error.backward()
+""" in applied(script, "brainFloat16")
+    assert "measured.log(error.detach())" in applied(script, "asynchronous_logging")
+    assert "in the same block" in reason(script, "float16_grad_scaler")
+
+
+def test_the_model_file_of_another_repository():
+    """A script around nanoGPT's model.py: its model makes the optimizer, and its forward pass is
+    like ours."""
+    script = STRANGER.replace("from torch import nn, optim", "from model import GPT, GPTConfig")
+    script = script[: script.index("class Net")] + script[script.index("def train") :]
+    script = script.replace("net = Net()", "net = GPT(GPTConfig(vocab_size=50304, bias=True))")
+    optimizer = "net.configure_optimizers(0.1, 3e-4, (0.9, 0.95), settings.device.type)"
+    script = script.replace("optim.AdamW(net.parameters(), 3e-4, weight_decay=0.1)", optimizer)
+    assert "net = torch.compile(net)" in applied(script, "torch_compile")
+    assert "the script has net.configure_optimizers" in reason(script, "fused_optimizer")
+    assert "of GPT in Utils.model" in reason(script, "gradient_checkpointing")
+
+
+def test_a_loader_gets_workers_and_copies_that_nobody_waits_for():
+    loader = "DataLoader(data, batch_size=8)"
+    script = f"from torch.utils.data import DataLoader\n{STRANGER}"
+    script = script.replace("    opt = ", f"    feed = {loader}\n    opt = ").replace(
+        '[{"x": torch.zeros(4, 8)}] * 9', "feed"
+    )
+    workers = 'num_workers=2, pin_memory=settings.device.type == "cuda"'
+    assert changes(script, "prefetching_loader") == [
+        f"-feed = {loader}",
+        '-x = batch["x"].to(settings.device)',
+        f"+feed = {loader[:-1]}, {workers})",
+        '+x = batch["x"].to(settings.device, non_blocking=True)',
+    ]
+    own = script.replace("batch_size=8", "batch_size=8, num_workers=4")
+    assert "num_workers already" in reason(own, "prefetching_loader")
+
+
+def test_checkpoints_of_transformers_are_switched_on():
+    source = (paths.ROOT / "examples" / "causal_lm.py").read_text()
+    new = applied(source, "torch_compile", "gradient_checkpointing").splitlines()
+    place = new.index("    model = torch.compile(model)")
+    assert new[place - 1].startswith("    model.gradient_checkpointing_enable(")
 
 
 def test_a_setting_of_transformers_stands_for_flash_attention():
@@ -196,6 +312,48 @@ def test_a_ladder_goes_on_without_what_does_not_apply(stranger):
         ),
         f'"""."""{applied(STRANGER, *last.name.split("+")[1:])}',
     )
+
+
+def test_a_technique_that_fails_is_left_out_of_those_that_follow(stranger, monkeypatch):
+    base, seen = bases.find(str(stranger)), []
+
+    def run(scripts, args, say, identity=None):
+        assert base.source in identity
+        seen.append(([bases.last(script.name) for script in scripts], args.rounds))
+        names.extend(script.name for script in scripts)
+        return suite.Outcome(0)
+
+    def status_of(outcome, path):
+        return {name: "failed" if "brainFloat16" in name else "ok" for name in names}
+
+    names = []
+    monkeypatch.setattr(suite, "run", run)
+    monkeypatch.setattr(suite, "status_of", status_of)
+    args = Namespace(rounds=3, precision=None, results_file=None)
+    suite.run_base(base, ladder.group("ladder"), args, print)
+    assert [rounds for _, rounds in seen] == [1, 1, 3]
+    assert names.count("stranger+tensorFloat32+brainFloat16+torch_compile") == 1
+    final = names[-len(seen[-1][0]) :]
+    assert "stranger+tensorFloat32+brainFloat16" in final  # its row says why
+    assert "stranger+tensorFloat32+torch_compile+fused_optimizer" in final
+
+
+def test_an_ablation_of_a_base_runs_each_technique_alone_and_left_out(stranger):
+    whole, scripts = ablation.plan_of_base(bases.find(str(stranger)))
+    names = [script.name for script in scripts]
+    assert whole == "stranger+tensorFloat32+brainFloat16+torch_compile+fused_optimizer"
+    assert {"stranger", "stranger+fused_optimizer", "stranger+8bit_optimizer", whole} <= {*names}
+    assert "stranger+tensorFloat32+torch_compile+fused_optimizer" in names
+    assert len(names) == len({*names})
+    pairs = ablation.names_of("torch_compile", whole)
+    assert pairs == {
+        "alone": ("stranger", "stranger+torch_compile"),
+        "ladder": (
+            "stranger+tensorFloat32+brainFloat16",
+            "stranger+tensorFloat32+brainFloat16+torch_compile",
+        ),
+        "last": ("stranger+tensorFloat32+brainFloat16+fused_optimizer", whole),
+    }
 
 
 def names_after(whole):

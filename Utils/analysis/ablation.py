@@ -9,11 +9,14 @@ in the same interleaved rounds. `variants` merges these scripts. Rows bear the v
 the ladder shows them.
 """
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 
 from Utils.analysis import intervals, rounds, selection, tables
-from Utils.base import ladder, variants
+from Utils.base import bases, ladder, variants
+from Utils.base.errors import UserError
 from Utils.base.ladder import BASELINE
 
 WAYS = {  # columns of `credits`, and their titles
@@ -31,7 +34,10 @@ def last_rung():
 
 def members(whole):
     """Return the techniques to ablate: the line of `whole`, and the other branches of the ladder
-    where `whole` is its last rung."""
+    where `whole` is its last rung. Of a base, those of its whole ladder."""
+    if of_base := bases.split(whole):
+        others = [t.name for t in ladder.group("ladder") if t.parent and t.name not in of_base[1]]
+        return [*of_base[1], *others]
     line = ladder.line(whole)[1:]
     if whole == last_rung():
         line += [t.name for t in ladder.group("ladder") if t.name not in (BASELINE, *line)]
@@ -41,6 +47,8 @@ def members(whole):
 def names_of(technique, whole):
     """Return the pairs whose ratio is the technique's speedup: {way: (without it, with it)}, names
     of scripts or variants. A way that has no variant is left out."""
+    if of_base := bases.split(whole):
+        return _on_base(technique, *of_base)
     first, line = ladder.get(technique).parent == BASELINE, ladder.line(whole)
     pairs = {"ladder": (ladder.get(technique).parent, technique)}
     if first:
@@ -54,20 +62,71 @@ def names_of(technique, whole):
     return {way: pairs[way] for way in WAYS if way in pairs}
 
 
+def _on_base(technique, base, names):
+    """Return the pairs of `names_of` for the techniques on a base."""
+
+    def script(*techniques):
+        return "+".join([base, *techniques])
+
+    line = [t for t in ladder.line(technique)[1:-1] if t in names]
+    pairs = {
+        "alone": (base, script(technique)),
+        "ladder": (script(*line), script(*line, technique)),
+    }
+    if technique in names:
+        rest = [name for name in names if name != technique]
+        pairs["last"] = (script(*rest), script(*names))
+    return pairs
+
+
+def plan_of_base(base):
+    """Return (whole, scripts): the name of a base with all techniques of the ladder that apply, and
+    the scripts to run. A technique that does not apply by itself is left out there."""
+    rungs = bases.ladder_of(base, ladder.group("ladder"))
+    line = {*ladder.line(last_rung())}
+    whole = [s for s in rungs if not bases.refusal(s) and {*bases.split(s.name)[1]} <= line][-1]
+    if whole.name == base.name:
+        raise UserError(f"no technique of the ladder applies to {base.name}", "see make adopt")
+    scripts = {script.name: script for script in rungs}
+    for name in plan(whole.name):
+        if name not in scripts:
+            script = bases.named(*bases.split(name))
+            if not bases.refusal(script):
+                if len(bases.split(name)[1]) > 1:  # left out of the whole, beside which it runs
+                    script = replace(script, facts=replace(script.facts, parent=whole.name))
+                scripts[name] = script
+    return whole.name, [*scripts.values()]
+
+
 def plan(whole):
     """Return the names of all scripts and variants to run, each once."""
     pairs = [pair for name in members(whole) for pair in names_of(name, whole).values()]
-    return list(dict.fromkeys([BASELINE, *(name for pair in pairs for name in pair)]))
+    first = bases.split(whole)[0] if bases.split(whole) else BASELINE
+    return list(dict.fromkeys([first, *(name for pair in pairs for name in pair)]))
 
 
 def whole_of(rows):
     """Return the script that the rows ablate, the newest of several; None without variants."""
+    if (base := selection.baseline(rows)) != BASELINE:
+        return _whole_of_base(rows, base)
     names = rows.sort_values("run_id").technique.unique()
     parsed = [parts for name in names if (parts := variants.parse(name))]
     wholes = [whole for whole, sign, _ in parsed if sign == "-"]
     if wholes:
         return wholes[-1]
     return last_rung() if parsed else None
+
+
+def _whole_of_base(rows, base):
+    """Return the longest script of a base's ladder with timings; None without variants."""
+    rows = rows[rows.status == "ok"]
+    alone = selection.variants_in(rows)
+    if not alone:
+        return None
+    line = {*ladder.line(last_rung())}
+    runs = rows[~rows.technique.isin(alone)].technique.unique()
+    names = [name for name in runs if {*(bases.split(name) or (None, []))[1]} <= line]
+    return max(names, key=lambda name: name.count("+"), default=base)
 
 
 def credits(rows, whole):
@@ -109,6 +168,8 @@ def _disagreement(line, logs, whole):
 
 def _missing(name, whole):
     """Return why a technique has no variant for a way, or ""."""
+    if bases.split(whole):
+        return ""
     pairs, reasons = names_of(name, whole), []
     if "alone" not in pairs:
         reasons.append(f"not applicable alone: it needs {' and '.join(variants.needs(name))}")

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from Utils.analysis import intervals, rounds
-from Utils.base import variants
+from Utils.base import bases, variants
 from Utils.base.errors import UserError
 
 AS_GOOD = ("faster", "no detectable difference")
@@ -142,6 +142,9 @@ def made(candidate):
     try:
         if candidate.name:
             return variants.find(candidate.name)
+        if of_base := bases.split(candidate.rests_on[0]):
+            script = bases.named(of_base[0], candidate.techniques)
+            return None if bases.refusal(script) else script
         return variants.made_of(candidate.techniques)
     except UserError:
         return None

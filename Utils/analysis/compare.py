@@ -217,14 +217,15 @@ def table(a, b):
     ratios = compare(a, b)
     shown = columns(a, b, ratios)
     text = tables.markdown(shown, left=("technique", "verdict on B", "note"))
-    meaning = "B over A: tokens per second of B / of A"
+    unit = a.rows.unit.iloc[0]
+    meaning = f"B over A: {unit} per second of B / of A"
     if ratios.speedup_low.notna().any():
         meaning += ", with its 95% confidence interval (Welch's t over rounds)"
     elif ratios.speedup.notna().any():
         meaning += f"; {NO_INTERVAL}"
     shapes = [" or ".join(_columns(side)["shape"]) for side in (a, b)]
     if shapes[0] != shapes[1]:
-        meaning += f". The shapes differ, {shapes[0]} and {shapes[1]}: a ratio of tokens, not steps"
+        meaning += f". The shapes differ, {shapes[0]} and {shapes[1]}: a ratio of {unit}, not steps"
     differing = "\n".join(f"- {line}" for line in differences(a, b))
     return f"{text}\n\n- {a}\n- {b}\n\n{meaning}.\n\nWhat differs (A | B):\n\n{differing}"
 
@@ -237,7 +238,7 @@ def columns(a, b, ratios):
         "verdict on B": ["" if pd.isna(verdict) else verdict for verdict in ratios.verdict],
     }
     for title, cell in (
-        ("tokens/s", lambda line: number(line.tokens_per_second, ",.0f")),
+        (f"{a.rows.unit.iloc[0]}/s", lambda line: number(line.tokens_per_second, ",.0f")),
         ("over baseline", tables.ratio_text),
         ("peak memory (MiB)", memory_text),
         ("loss", loss_text),

@@ -17,7 +17,7 @@ import pandas as pd
 
 from Utils.analysis import candidates, compare, intervals, selection, tables
 from Utils.analysis.summary import summarize
-from Utils.base import command_line, ladder, variants
+from Utils.base import bases, command_line, ladder, variants
 from Utils.base.errors import UserError
 from Utils.base.ladder import BASELINE
 
@@ -42,6 +42,7 @@ def recommend(rows, records=None):
     """
     records = records or {}
     lines, clean = summarize(rows, records), rows[rows.grade == "clean"]
+    baseline = selection.baseline(rows)
     sets = {name: variants.parts(name) for name in lines.index}
     measured = candidates.measured(clean, sets)
     problems = _problems(rows, lines, sets, measured)
@@ -57,8 +58,8 @@ def recommend(rows, records=None):
     tainted = runs - clean.run_id.nunique()
     if not usable:
         why = f"all {runs} runs are tainted" if runs and tainted == runs else "no run is usable"
-        if lines.status.get(BASELINE) != "ok":
-            why = f"{BASELINE} was not measured, so the losses of the rest have no reference"
+        if lines.status.get(baseline) != "ok":
+            why = f"{baseline} was not measured, so the losses of the rest have no reference"
         recipes["says"] = [f"nothing is recommended: {why}; {recipes['more']}"]
         return recipes
     if tainted:
@@ -95,7 +96,8 @@ def recommend(rows, records=None):
 def _problems(rows, lines, sets, measured):
     """Return {name: reason} of the scripts and variants that cannot be recommended."""
     found = {}
-    compared = lines.status.get(BASELINE) == "ok"
+    baseline = selection.baseline(rows)
+    compared = lines.status.get(baseline) == "ok"
     for name, line in lines.iterrows():
         status = rows[rows.technique == name].groupby("round").status.first()
         bad = status[status.isin(BAD)]
@@ -106,7 +108,7 @@ def _problems(rows, lines, sets, measured):
         elif sets[name] is None:
             found[name] = "its script is missing"
         elif not compared:
-            found[name] = f"not measured with {BASELINE}"
+            found[name] = f"not measured with {baseline}"
         elif line.parity == "model changed":
             found[name] = "model changed"
         elif line.loss_verdict in ("worse", "diverged"):
@@ -126,7 +128,7 @@ def _caveats(recipes, best, usable):
             f"interval; measure more rounds: {recipes['more']}"
         )
     if not recipe["techniques"]:
-        yield f"nothing is significantly faster than {BASELINE}, so the recipe is {BASELINE}"
+        yield f"nothing is significantly faster than {recipe['name']}, so it is the recipe"
     entries = {entry["name"]: entry for entry in (recipe, recipes["least_memory"]) if entry}
     for entry in entries.values():
         if entry["forecast"]:
@@ -155,6 +157,8 @@ def _changed(rows, records, names):
     for name in sorted(names):
         code = variants.find(name).code if name in set(rows.technique) else None
         for run_id in rows.run_id[rows.technique == name].unique():
+            if bases.split(name):  # its rows bear its version
+                break
             source = records.get(run_id, {}).get("source")
             if source and ladder.split(source)[1] != code:
                 yield f"{name} has changed since it was measured"
@@ -174,7 +178,7 @@ class Findings:
 
     def entry(self, candidate):
         """Return the dict of `recommend` for a Candidate."""
-        script, baseline = candidates.made(candidate), self.measured.get(BASELINE)
+        script, baseline = candidates.made(candidate), self.measured.get(self.lines.base.iloc[0])
         if script is None:
             raise UserError(f"{candidate.name}: its script can no longer be made")
         is_best = candidate.techniques == self.best.techniques
@@ -185,6 +189,11 @@ class Findings:
         return {
             "name": script.name,
             "code": script.code,
+            "base": self.lines.base.iloc[0],
+            "unit": self.lines.unit.iloc[0],
+            "facts": {
+                k: script.facts.texts[k] for k in ("Base", "Unit") if k in script.facts.texts
+            },
             "techniques": order,
             "forecast": candidate.name is None,
             "rests_on": list(candidate.rests_on),
@@ -225,23 +234,28 @@ def _settings(rows):
     first, timed = rows.iloc[0], rows[rows.status == "ok"]
     newest = timed[timed.run_id == timed.run_id.max()]
     steps = {"STEPS": len(newest), "WARMUP": len(selection.initial(newest))}
-    return {
-        "MODEL": first.model,
-        "BATCH_SIZE": int(rows.requested_batch_size.iloc[0]),
-        "SEQ_LEN": int(first.seq_len),
-        "DATASET": first.dataset,
-        **(steps if len(newest) else {}),
-    }
+    known = {} if first.model == first.base else {"MODEL": first.model}
+    if not bases.has_own_data(first):  # a base with batches of its own chooses their shape
+        known |= {
+            "BATCH_SIZE": int(rows.requested_batch_size.iloc[0]),
+            "SEQ_LEN": int(first.seq_len),
+            "DATASET": first.dataset,
+        }
+    return known | (steps if len(newest) else {})
 
 
 def _more(rows):
     """Return the command that measures the same again, with enough rounds for an interval."""
     names = {*rows.technique}
-    if any(map(variants.parse, names)):
+    of_base = rows.base.iloc[0] if rows.base.iloc[0] != BASELINE else ""
+    if selection.variants_in(rows):
         target = "ablate"
+    elif of_base:
+        beyond = {bases.last(name) for name in names} & ladder.beyond()
+        target = "everything" if beyond else "all"
     else:
         target = "all" if names <= {t.name for t in ladder.group("ladder")} else "everything"
-    return _command(target, _settings(rows))
+    return _command(f"{target} BASE={of_base}" if of_base else target, _settings(rows))
 
 
 def _command(target, given):

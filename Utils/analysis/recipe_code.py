@@ -8,7 +8,6 @@ from pathlib import Path
 from Utils.analysis import tables
 from Utils.base import ladder, paths
 from Utils.base.errors import UserError
-from Utils.base.ladder import BASELINE
 
 LINES = Path(__file__).with_name("lines.toml")
 MARK = "Written by `make recipe`"
@@ -63,15 +62,17 @@ def script(entry, described):
     kind = "forecast" if entry["forecast"] else "measured"
     ratio = tables.ratio_text(entry["speedup"]) or "not known"
     digest = _digest(entry["code"])
+    facts = {"Base": entry["base"]} | entry["facts"]
     why = [f"- {name}: {text}" for name, text in entry["evidence"].items()]
     doc = [
         f"{entry['name']}, made by merging the diffs of its techniques.",
         "",
         f"{MARK}, which overwrites it unless its code was changed ({digest}).",
-        f"{kind.capitalize()}: {ratio}, against {BASELINE}",
+        f"{kind.capitalize()}: {ratio}, against {entry['base']}",
         f"({described}).",
         *(["", *why] if why else []),
         "",
+        *(f"{name + ':':7} {text}" for name, text in facts.items()),
     ]
     return f'"""{chr(10).join(doc)}"""{entry["code"]}'
 

@@ -4,7 +4,6 @@ import numpy as np
 
 from Utils.analysis import recipe_code, tables
 from Utils.analysis.recipe import NEAR
-from Utils.base.ladder import BASELINE
 
 TITLES = {
     "fastest": "Recipe: the fewest techniques statistically indistinguishable from the fastest",
@@ -36,7 +35,9 @@ def _section(found, entry, path):
     kind = "forecast" if entry["forecast"] else "measured"
     facts = [f"{entry['name']}, {kind}: {memory}"]
     if entry["techniques"]:
-        facts.append(f"Against {BASELINE}: {tables.ratio_text(entry['speedup']) or 'not known'}")
+        facts.append(
+            f"Against {entry['base']}: {tables.ratio_text(entry['speedup']) or 'not known'}"
+        )
     if entry["name"] != best["name"]:
         facts.append(
             f"Against the fastest, {best['name']} with {tables.ratio_text(best['speedup'])}: "

@@ -1,30 +1,41 @@
 """Selection of comparable rows."""
 
-from Utils.base import turns, variants
+from pathlib import Path
+
+from Utils.base import bases, ladder, turns, variants
 from Utils.base.errors import UserError
+from Utils.base.ladder import BASELINE
 from Utils.base.text import plural
 
 GROUP = [
-    *("device", "torch", "model", "dataset", "requested_batch_size", "seq_len", "world_size"),
+    *("base", "unit"),
+    *("device", "torch", "model", "data", "number", "length", "world_size"),
     "code",
 ]
+SHAPE = ["data", "number", "length"]
 
 
-def select(rows, device_name=None, with_variants=False, newest_of=None):
+def select(rows, device_name=None, with_variants=False, base=None, newest_of=None):
     """Return one group of comparable rows, and a sentence on the rows left out, or "".
 
     rows: DataFrame of results.COLUMNS. device_name: part of a device's name; by default the group
     of the newest run. Of several runs of a technique in one round, the newest counts, and those
     that took turns with the newest of another.
+    base: name or path of the script at the root of the ladder; by default that of the newest run.
     newest_of: rows of which the newest run decides, in place of all. with_variants: keep the rows
     of an ablation. Runs in several processes, for `make scaling`, are left out unless all are.
     Raises UserError if no device has that name or no row is left.
     """
+    if base:
+        base, known = Path(base).stem, rows.base.unique()
+        rows = rows[rows.base == base]
+        if rows.empty:
+            raise UserError(f"no results of the base {base!r}", f"there are {', '.join(known)}")
     several = rows[rows.world_size > 1]
     if len(several) < len(rows):
         rows = rows[rows.world_size == 1]
     if not with_variants:
-        names = [name for name in rows.technique.unique() if variants.parse(name)]
+        names = variants_in(rows)
         rows = rows[~rows.technique.isin(names)]
         if names and rows.empty:
             raise UserError("the results hold only variants", "`make ablate` shows them")
@@ -52,19 +63,76 @@ def select(rows, device_name=None, with_variants=False, newest_of=None):
     return chosen, "left out: " + "; ".join(left_out) if left_out else ""
 
 
+def baseline(rows):
+    """Return the script that the ratios of selected rows are over: the base of all of them."""
+    return rows.base.iloc[0] if len(rows) else BASELINE
+
+
+def variants_in(rows):
+    """Return the names of scripts that are no part of a ladder, but of an ablation.
+
+    A script of a base is part of its ladder where it has all that comes before its last technique,
+    as far as that runs on the base.
+    """
+    known, timed = ladder.techniques(), set(rows[rows.status == "ok"].technique)
+    parts = {name: bases.split(name, known) for name in rows.technique.unique() if "+" in name}
+    parts = {name: found for name, found in parts.items() if found}
+    apply = {(root, names[-1]) for name, (root, names) in parts.items() if name in timed}
+
+    def is_variant(name):
+        if name not in parts:
+            return variants.parse(name) is not None
+        root, (*before, last) = parts[name]
+        return before != [t for t in ladder.line(last, known)[1:-1] if (root, t) in apply]
+
+    return [name for name in rows.technique.unique() if is_variant(name)]
+
+
+def _with_shapes(rows):
+    """Return the rows with the columns of SHAPE: corpus, batch and length that decide their group.
+
+    A base may choose its batch, which only a run that trains can tell: its runs without timing are
+    of the newest shape of the others. Lengths that vary are no part of a shape.
+    """
+    rows = rows.assign(data=rows.dataset, number=rows.requested_batch_size, length=rows.seq_len)
+    bare = (rows.base != BASELINE) & (rows.status != "ok")
+    rows.loc[rows.dataset.str.endswith(bases.VARYING), "length"] = 0
+    if not bare.any():
+        return rows
+    others = [name for name in GROUP if name not in SHAPE]
+    shapes = rows[~bare].sort_values("run_id").groupby(others)[SHAPE].last()
+    for key, group in rows[bare].groupby(others):
+        if key in shapes.index:
+            for name in SHAPE:
+                rows.loc[group.index, name] = shapes.loc[key, name]
+    return rows
+
+
 def groups(rows):
     """Return the groups of comparable rows: a list of (description, rows), the rows with a column
     `code`, the commit without "-dirty"."""
     # Uncommitted changes on top of a commit are compared with that commit's runs.
-    rows = rows.assign(code=rows.commit.str.removesuffix("-dirty"))
+    rows = _with_shapes(rows.assign(code=rows.commit.str.removesuffix("-dirty")))
     return [
         (
-            f"{model} {B}x{T} on {f'{ranks} x ' if ranks > 1 else ''}{device} "
+            f"{_shape(base, unit, model, B, T)} on {f'{ranks} x ' if ranks > 1 else ''}{device} "
             f"(torch {version}, {dataset}, commit {code or 'unknown'})",
             group,
         )
-        for (device, version, model, dataset, B, T, ranks, code), group in rows.groupby(GROUP)
+        for (base, unit, device, version, model, dataset, B, T, ranks, code), group in rows.groupby(
+            GROUP
+        )
     ]
+
+
+def _shape(base, unit, model, batch_size, seq_len):
+    """Return "gpt2 4x64", or for another base "my_model: 64 images"."""
+    if base == BASELINE:
+        return f"{model} {batch_size}x{seq_len}"
+    if seq_len == 0:
+        return f"{base}: {batch_size} sequences of varying length"
+    length = f"x{seq_len}" if seq_len > 1 else ""
+    return f"{base}: {batch_size}{length} {unit}"
 
 
 def timed(rows):
@@ -85,11 +153,15 @@ def count(rows):
 
 def describe(rows):
     """Return the common facts of selected rows in one line."""
-    first = rows.iloc[0]
+    first = rows[rows.status.eq("ok") | rows.status.ne("ok").all()].iloc[0]
     commits = ", ".join(commit or "unknown" for commit in rows.commit.unique())
-    return (
-        f"{first.device}, torch {first.torch}, {first.model}, "
-        f"{first.requested_batch_size}x{first.seq_len} "
-        f"tokens a step, {first.dataset}, {plural(rows['round'].nunique(), 'round')}, "
-        f"commit {commits}"
-    )
+    length = 0 if first.dataset.endswith(bases.VARYING) else first.seq_len
+    shape = first.base, first.unit, first.model, first.requested_batch_size, length
+    parts = [first.device, f"torch {first.torch}", f"{_shape(*shape)} a step"]
+    if first.base == BASELINE:
+        step = f"{first.requested_batch_size}x{first.seq_len} tokens a step"
+        parts = [*parts[:2], first.model, step]
+    if not bases.has_own_data(first):
+        parts.append(first.dataset)
+    parts += [plural(rows["round"].nunique(), "round"), f"commit {commits}"]
+    return ", ".join(parts)

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from Utils.analysis import intervals, rounds, selection
-from Utils.base import ladder
+from Utils.base import bases, ladder
 from Utils.base.ladder import BASELINE
 from Utils.base.sizes import CONFIGS
 
@@ -25,6 +25,8 @@ def summarize(rows, records=None):
     rows: selected rows. records: of those runs, from `results.records`; without them their columns
     are empty. Unknown values are NaN.
 
+    - label, a short name; base, the script that `speedup` is over; unit of batches, which is meant
+      where this page says tokens
     - status, note; parent; rounds (with timings); grade, "tainted" if any of these is, with
       tainted_rounds and the reason of the first
     - median_ms, p20_ms, p80_ms (of all timed steps); tokens_per_second; first_step_s
@@ -41,8 +43,9 @@ def summarize(rows, records=None):
       headroom to the modelled floor
     - hours_per_billion, kwh_per_billion, joules_per_million (tokens); mean_power_w
     """
-    known, records = ladder.techniques(), records or {}
-    order = [*known, *rows.technique[~rows.technique.isin(known)].unique()]
+    records = records or {}
+    known = ladder.techniques() if selection.baseline(rows) == BASELINE else {}
+    order = bases.ordered([*known, *rows.technique[~rows.technique.isin(known)].unique()])
     timed = selection.timed(rows)
     by_step = rows[rows.status == "ok"].set_index(["technique", "round", "step"]).loss
     data = Data(
@@ -61,14 +64,17 @@ def summarize(rows, records=None):
         own = rows[rows.technique == name]
         if own.empty:
             continue
-        parent = known[name].parent if name in known else None
+        parent = known[name].parent if name in known else bases.parent(name)
         line = {"technique": name, "parent": parent, **_outcome(own, records)}
+        line |= {"base": data.baseline, "unit": own.unit.iloc[0]}
         if name in data.medians:
             line |= _times(data, name, own, parent) | _losses(data, name, own)
             line |= from_records(line, data.records[name], own.model.iloc[0])
             if _compiles(data.records[name]) and not _compiles(data.records.get(parent, [])):
                 line["break_even_steps"] = intervals.break_even(rows, name, parent, data.medians)
         lines.append(line)
+    for line, label in zip(lines, bases.labels(line["technique"] for line in lines), strict=True):
+        line["label"] = label
     return pd.DataFrame(lines, columns=["technique", *COLUMNS]).set_index("technique")
 
 
@@ -84,6 +90,10 @@ class Data:
     by_step: pd.Series
     records: dict
 
+    @property
+    def baseline(self):
+        return selection.baseline(self.rows)
+
 
 def _times(data, name, own, parent):
     """Return the columns from step times, and peak memory."""
@@ -97,7 +107,7 @@ def _times(data, name, own, parent):
     by_round = own[own.status == "ok"].groupby("round")
     for figure in ("first_step_s", "peak_memory_mib"):
         line[figure] = by_round[figure].first().median()
-    for prefix, other in (("", BASELINE), ("parent_", parent)):
+    for prefix, other in (("", data.baseline), ("parent_", parent)):
         if other in data.medians and (other != name or prefix == ""):
             ratio = intervals.speedup(data.medians[other], data.medians[name])
             line |= {prefix + key: value for key, value in ratio.items()}
@@ -107,13 +117,14 @@ def _times(data, name, own, parent):
 def _losses(data, name, own):
     """Return the columns from losses. Losses on other batches cannot be paired."""
     line, records = {"loss": data.losses[name].mean()}, data.records[name]
-    if BASELINE in data.losses and name != BASELINE and _same_batches(own):
+    baseline = data.baseline
+    if baseline in data.losses and name != baseline and _same_batches(own):
         if any(record.get("dataset_facts", {}).get("streamed") for record in records):
             line["parity"] = "other batches"
         else:
-            line |= intervals.loss_difference(data.losses[BASELINE], data.losses[name])
-            fewer = _fewer_updated(records, data.records[BASELINE])
-            pair = data.by_step[BASELINE], data.by_step[name]
+            line |= intervals.loss_difference(data.losses[baseline], data.losses[name])
+            fewer = _fewer_updated(records, data.records[baseline])
+            pair = data.by_step[baseline], data.by_step[name]
             line["parity"] = intervals.parity(*pair, own.iloc[0], fewer)
     if not np.isfinite(data.timed.loss[data.timed.technique == name]).all():
         line["loss_verdict"] = "diverged"
@@ -125,7 +136,18 @@ def _same_batches(own):
 
 
 COLUMNS = [
-    *("parent", "status", "note", "grade", "tainted_rounds", "reason", "rounds"),
+    *(
+        "label",
+        "base",
+        "unit",
+        "parent",
+        "status",
+        "note",
+        "grade",
+        "tainted_rounds",
+        "reason",
+        "rounds",
+    ),
     *("median_ms", "p20_ms", "p80_ms"),
     *("tokens_per_second", "first_step_s", "own_batch"),
     *(
@@ -154,7 +176,7 @@ def from_records(line, records, model):
     rate = line["tokens_per_second"]
     if limits := (records[-1].get("limits") if records else None):
         columns["precision"] = precision = limits["precision"]
-        columns["tflops"] = limits["flops_per_token"] * rate / 1e12
+        columns["tflops"] = (limits["flops_per_token"] or np.nan) * rate / 1e12
         ceilings = (limits["ceilings"] or {}).get("matmul_tflops", {})
         columns["ceiling_share"] = columns["tflops"] / ceilings.get(precision, np.nan)
         columns["mfu"] = columns["tflops"] / (limits["datasheet_tflops"] or np.nan)

@@ -50,7 +50,7 @@ def interval_text(ratio, prefix=""):
 def ratio_text(ratio, prefix=""):
     """Return `interval_text` and verdict, "1.52x (1.48-1.56), faster". The baseline's ratio to
     itself has neither interval nor verdict."""
-    if not prefix and getattr(ratio, "name", None) == BASELINE:
+    if not prefix and getattr(ratio, "name", None) == ratio.get("base", BASELINE):
         return number(ratio.speedup, ".2f") and f"{ratio.speedup:.2f}x"
     text = interval_text(ratio, prefix)
     return f"{text}, {ratio[f'{prefix}verdict']}" if text.endswith(")") else text
@@ -92,6 +92,7 @@ def table(rows, left_out="", records=None, price=None):
     records: as for `summarize`. price: of an hour of this device, in any currency.
     """
     summary = summarize(rows, records)
+    unit = summary.unit.iloc[0]
     speed, memory, limits, cost = columns(summary, price)
     measured = summary.median_ms.notna().to_numpy()
     sections = [
@@ -101,7 +102,7 @@ def table(rows, left_out="", records=None, price=None):
         *([left_out] if left_out else []),
         *_section("Peak memory by kind", memory, measured, "weights (MiB)"),
         *_section("Distance from the limit", limits, measured, "matmul precision"),
-        *_section("Cost of 10^9 tokens", cost, measured),
+        *_section(f"Cost of 10^9 {unit}", cost, measured),
     ]
     return "\n\n".join(sections)
 
@@ -110,17 +111,18 @@ def columns(summary, price=None):
     """Return the four tables of a summary: speed and loss; memory; distance from the limit; cost
     of 10^9 tokens. Each a dict of texts by title, one text a technique; price as for `table`."""
     lines = [line for _, line in summary.iterrows()]
+    unit = summary.unit.iloc[0]
 
     def column(name, form, scale=1):
         return [number(value * scale, form) for value in summary[name]]
 
     spread = zip(column("p20_ms", ",.1f"), column("p80_ms", ",.1f"), strict=True)
     speed = {
-        "technique": list(summary.index),
+        "technique": list(summary.label),
         "status": [status.replace("_", " ") for status in summary.status],
         "median step (ms)": column("median_ms", ",.1f"),
         "p20-p80 (ms)": [f"{low}-{high}" if low else "" for low, high in spread],
-        "tokens/s": column("tokens_per_second", ",.0f"),
+        f"{unit}/s": column("tokens_per_second", ",.0f"),
         "speedup over parent": [ratio_text(line, "parent_") for line in lines],
         "over baseline": [ratio_text(line) for line in lines],
         "peak memory (MiB)": column("peak_memory_mib", ",.0f"),
@@ -131,7 +133,7 @@ def columns(summary, price=None):
         "note": own_notes(summary),
     }
     memory = {
-        "technique": list(summary.index),
+        "technique": list(summary.label),
         **{
             f"{kind.removesuffix('_mib').replace('_', ' ')} (MiB)": column(kind, ",.0f")
             for kind in MEMORY_KINDS
@@ -142,7 +144,7 @@ def columns(summary, price=None):
         "used on the device (MiB)": column("device_mib", ",.0f"),
     }
     limits = {
-        "technique": list(summary.index),
+        "technique": list(summary.label),
         "first step (s)": column("first_step_s", ".1f"),
         "compiled": _compiled(summary),
         "breaks even after": [break_even_text(line) for line in lines],
@@ -154,14 +156,14 @@ def columns(summary, price=None):
         "headroom": [f"{x}x" if x else "" for x in column("floor_speedup", ".1f")],
     }
     cost = {
-        "technique": list(summary.index),
-        "hours for 10^9 tokens": column("hours_per_billion", ",.1f"),
+        "technique": list(summary.label),
+        f"hours for 10^9 {unit}": column("hours_per_billion", ",.1f"),
         "mean power (W)": column("mean_power_w", ",.0f"),
-        "kWh for 10^9 tokens": column("kwh_per_billion", ",.2f"),
-        "J for 10^6 tokens": column("joules_per_million", ",.0f"),
+        f"kWh for 10^9 {unit}": column("kwh_per_billion", ",.2f"),
+        f"J for 10^6 {unit}": column("joules_per_million", ",.0f"),
     }
     if price is not None:
-        title = f"cost of 10^9 tokens at {price:,.2f} an hour"
+        title = f"cost of 10^9 {unit} at {price:,.2f} an hour"
         cost[title] = column("hours_per_billion", ",.2f", price)
     return speed, memory, limits, cost
 
@@ -192,7 +194,7 @@ def _caption(rows, summary):
     """Return the common facts of the rows, and the meaning of the intervals."""
     if summary.speedup_low.isna().all():
         return f"{selection.describe(rows)}; {NO_INTERVAL}."
-    seeds = rows[rows.technique == BASELINE].groupby("round").loss.apply(intervals.final_loss)
+    seeds = rows[rows.technique == rows.base].groupby("round").loss.apply(intervals.final_loss)
     return (
         f"{selection.describe(rows)}; in brackets the 95% interval over rounds. The baseline's "
         f"loss varies by {seeds.std():.3f} from seed to seed (standard deviation); the paired "
@@ -205,10 +207,11 @@ def over_parents(summary):
     lists = []
     for verdict in ("faster", "slower", "no detectable difference"):
         ratios = summary.parent_speedup[summary.parent_verdict == verdict]
-        texts = list(ratios.index)
+        names = summary.label[ratios.index]
+        texts = list(names)
         if verdict != "no detectable difference":
             ratios = ratios.sort_values(ascending=verdict == "slower")
-            texts = [f"{name} {ratio:.2f}x" for name, ratio in ratios.items()]
+            texts = [f"{names[name]} {ratio:.2f}x" for name, ratio in ratios.items()]
         if texts:
             lists.append(f"{verdict}: {', '.join(texts)}")
     return [f"Against their parents: {'; '.join(lists)}."] if lists else []

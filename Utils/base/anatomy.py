@@ -136,8 +136,19 @@ class Script:
             before = self.body[: self.last_forward]
             roles = [self.role(node) for node in before]
             return before[roles.index("forward") :] if "forward" in roles else []
-        block = self.body if role in ("backward", "step", "zero", "log") else self.setup
-        return [node for node in block if self.role(node) == role]
+        in_loop = role in ("backward", "step", "zero", "log")
+        for block in (self.body, self.loop.body) if in_loop else (self.setup,):
+            if found := [node for node in block if self.role(node) == role]:
+                return found
+        return []
+
+    def indent(self, node):
+        """Return the blanks or tabs in front of a statement."""
+        return re.match(r"\s*", self.lines[node.lineno - 1])[0]
+
+    def block_of(self, node):
+        """Return the list of statements that a statement of the setup or the loop stands in."""
+        return next(b for b in (self.body, self.loop.body, self.setup) if node in b)
 
 
 def dump(node):

@@ -65,11 +65,12 @@ def optimizer(script, image, text, old, new):
         if all(own.get(name) == value for name, value in changed.items()):
             what = ", ".join(f"{name}={value}" for name, value in changed.items())
             raise Misfit(f"the script has {what} already")
-        own |= changed
+        own = {name: value for name, value in own.items() if name not in KERNEL_CHOICES} | changed
     parts = [ast.get_source_segment(script.text, argument) for argument in call.args]
     parts += [f"{name}={value}" if name else f"**{value}" for name, value in own.items()]
-    indent = " " * image[-1].col_offset
-    start = f"{indent}{ast.unparse(image[-1].targets[0])} = {ast.unparse(function)}("
+    indent = script.indent(image[-1])
+    target = getattr(image[-1], "target", None) or image[-1].targets[0]
+    start = f"{indent}{ast.unparse(target)} = {ast.unparse(function)}("
     lines = [f"{start}{', '.join(parts)})"]
     if len(lines[0]) > WIDTH:
         lines = [start, f"{indent}    {', '.join(parts)}", f"{indent})"]

@@ -132,6 +132,11 @@ def add_precision(parser):
     parser.add_argument("--precision", type=share, help=help)
 
 
+def add_base(parser):
+    help = "script of your own at the root of the ladder: its name or path"
+    parser.add_argument("--base", default="", help=help)
+
+
 def add_plotsprefix(parser):
     parser.add_argument("--plotsprefix", default="", help="prefix of the charts' file names")
 
@@ -146,6 +151,7 @@ def add_selection(parser):
     add_results_file(parser)
     help = "part of a device's name; else the newest run's device"
     parser.add_argument("--device-name", default="", help=help)
+    add_base(parser)
 
 
 def hourly_price(text):

@@ -15,7 +15,7 @@ from Utils.base import paths
 from Utils.base.errors import UserError
 
 BASELINE = "no_optimization"
-FACTS = ("Parent", "Needs", "Gains", "Costs", "See", "Base", "Unit")
+FACTS = ("Parent", "Needs", "Gains", "Costs", "See", "Base", "Unit", "Refused")
 KINDS = ("time", "memory", "nothing")  # of gains
 
 

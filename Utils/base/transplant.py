@@ -10,15 +10,13 @@ import difflib
 import re
 import textwrap
 
-from Utils.base import anatomy, arguments
+from Utils.base import anatomy, arguments, elsewhere
 from Utils.base.anatomy import ROLES, Misfit, dump, short
 from Utils.base.errors import UserError
 
 # Of every model, whoever made it; other attributes are those of GPT.
 OF_MODULES = {"parameters", "to", "compile"}
 OF_PARALLEL = {"register_comm_hook", "no_sync"}  # of DistributedDataParallel
-# Other settings of the same idea: technique, name of the setting, value before, value after.
-SETTINGS = {"flash_attention": ("attn_implementation", "eager", "sdpa")}
 FIRST = ("seed", "precision")  # of the setup: what would follow them comes first
 
 
@@ -30,20 +28,7 @@ def apply(source, before, after, name):
     try:
         return Graft(source, before, after).done()
     except Misfit as misfit:
-        if name not in SETTINGS:
-            raise
-        return _setting(source, name, misfit)
-
-
-def _setting(source, name, misfit):
-    """Return the source with the setting that stands for a technique elsewhere."""
-    setting, old, new = SETTINGS[name]
-    pattern = re.compile(rf"""(\b_?{setting}\s*=\s*)(["']){old}\2""")
-    if pattern.search(source):
-        return pattern.sub(rf"\1\2{new}\2", source)
-    if re.search(rf"\b{setting}\s*=", source):
-        raise Misfit(f'{setting} is not "{old}"') from None
-    raise Misfit(f'{misfit}, or a model made with {setting}="{old}"') from None
+        return elsewhere.apply(source, name, misfit)
 
 
 class Graft:
@@ -195,16 +180,17 @@ class Graft:
         self._refuse_repeated(added)
         before, after = old[place - 1 : place] if place else [], old[place : place + 1]
         if before and (image := self._image(before[0], old)):
-            line, column = image[-1].end_lineno, image[-1].col_offset
+            line, indent = image[-1].end_lineno, self.script.indent(image[-1])
         elif after and (image := self._image(after[0], old)):
-            line, column = _first_line(image[0], self.script) - 1, image[0].col_offset
+            line = _first_line(image[0], self.script) - 1
+            indent = self.script.indent(image[0])
         elif block == "setup" and (not before or self.before.role(before[0]) in FIRST):
             first = [n for n in self.script.setup if not anatomy.is_text(n)][0:1]
             first = (first or [self.script.measured])[0]
-            line, column = first.lineno - 1, first.col_offset
+            line, indent = first.lineno - 1, self.script.indent(first)
         else:
             raise Misfit(f"needs {self._named((before or after)[0])}")
-        self._rewrite(line + 1, line, self._lines(added, column))
+        self._rewrite(line + 1, line, self._lines(added, indent))
 
     def _refuse_repeated(self, added):
         """Refuse what the script does by itself."""
@@ -226,7 +212,11 @@ class Graft:
         if role and role != "model":
             return self.script.image(role)
         text = self.before.dump(node)
-        return [n for n in (*self.script.setup, *self.script.body) if self.script.dump(n) == text]
+        blocks = self.script.setup, self.script.body, self.script.loop.body
+        for block in blocks:
+            if found := [n for n in block if self.script.dump(n) == text]:
+                return found
+        return []
 
     def _of_model(self, others):
         """Return the statements that make the model and change it, up to the optimizer.
@@ -250,30 +240,40 @@ class Graft:
         roles = [self.before.role(node) for node in removed]
         new_roles = [self.after.role(node) for node in added]
         if roles == ["precision"] and not self.script.image("precision"):
+            if "allow_tf32" in self.script.text:
+                raise Misfit("the script sets allow_tf32 already")
             seed = self.before.image("seed")
             return self._insert("setup", [*seed, *removed], len(seed), added)
-        images = [self._image(node, removed) for node in removed]
+        images = [
+            self.script.image("model") if role == "model" else self._image(node, removed)
+            for node, role in zip(removed, roles, strict=True)
+        ]
         for node, image in zip(removed, images, strict=True):
             if not image:
                 raise Misfit(f"needs {self._named(node)}")
-        column = images[0][0].col_offset
+        indent = self.script.indent(images[0][0])
         lines, waiting = [], []
         for node, role in zip(added, new_roles, strict=True):
             if role is None or role not in roles:
                 waiting.append(node)
                 continue
             place = roles.index(role)
-            lines += self._lines(waiting, column) if waiting else []
-            lines += self._changed(removed[place], node, images[place], role, column)
+            lines += self._lines(waiting, indent) if waiting else []
+            lines += self._changed(removed[place], node, images[place], role, indent)
             roles[place], waiting = None, []
         if waiting:
-            lines += self._lines(waiting, column)
+            lines += self._lines(waiting, indent)
         for node, image, role in zip(removed, images, roles, strict=True):
             if role is not None or self.before.role(node) is None:
                 self._need_same(node, image)
         nodes = [node for image in images for node in image]
-        own = self.script.body if nodes[0] in self.script.body else self.script.setup
+        own = self.script.block_of(nodes[0])
+        if any(node not in own for node in nodes):
+            raise Misfit(f"needs {self._named(removed[-1])} in the same block as the forward pass")
         first, last = own.index(nodes[0]), own.index(nodes[-1])
+        for node in own[:first] + own[last + 1 :]:
+            if node.lineno <= nodes[-1].end_lineno and node.end_lineno >= nodes[0].lineno:
+                raise Misfit(f"needs `{short(node)}` on a line of its own")
         if own[first : last + 1] != nodes:
             foreign = next(n for n in own[first : last + 1] if n not in nodes)
             raise Misfit(
@@ -297,38 +297,65 @@ class Graft:
         if self.script.dump(*image) != self.before.dump(node):
             raise Misfit(f"needs `{short(node)}`, and has `{short(image[0])}`")
 
-    def _changed(self, old, new, image, role, column):
+    def _changed(self, old, new, image, role, indent):
         """Return the lines of a changed statement, from the script's own one."""
         if self.script.dump(*image) == self.after.dump(new):
             raise Misfit("the script has this already")
         if self.script.dump(*image) == self.before.dump(old):
-            return self._lines([new], column)
-        own = self._own_lines(image)
+            return self._lines([new], indent)
         if isinstance(new, ast.With) and self.after.dump(*new.body) == self.before.dump(old):
-            header = ast.unparse(new.items[0].context_expr)
-            called = header.split("(")[0]
-            if any(called in ast.unparse(node) for node in self.script.loop.body):
-                raise Misfit(f"the script has {called} already")
-            header = textwrap.indent(anatomy.renamed(header, self.script.names), " " * column)
-            start = f"{' ' * column}with {header.strip()}:"
-            return [start, *(f"    {line}" if line.strip() else line for line in own)]
+            return self._wrapped(new, image, indent)
         if role == "log":
-            return self._lines([new], column)
-        if role == "precision":
-            return self._lines([new], column)
+            names = self.script.names | {"loss": self._logged(image[0])}
+            return self._lines([new], indent, names)
         if role in ("optimizer", "model"):
             merge = arguments.optimizer if role == "optimizer" else arguments.model
-            text = "\n".join(self._own_lines(image))
-            return merge(self.script, image, text, (self.before, old), (self.after, new))
+            comments, own = self._own_lines(image)
+            both = (self.before, old), (self.after, new)
+            return [*comments, *merge(self.script, image, "\n".join(own), *both)]
         raise Misfit(f"needs `{short(old)}`, and has `{short(image[0])}`")
 
-    def _own_lines(self, nodes):
-        return self.script.lines[nodes[0].lineno - 1 : nodes[-1].end_lineno] if nodes else []
+    def _wrapped(self, new, image, indent):
+        """Return the lines of statements within a technique's `with`; zero_grad() stays outside."""
+        header = ast.unparse(new.items[0].context_expr)
+        called = header.split("(")[0]
+        if any(called in ast.unparse(node) for node in self.script.loop.body):
+            raise Misfit(f"the script has {called} already")
+        texts = (n for node in image for n in ast.walk(node) if isinstance(n, ast.Constant))
+        if any(isinstance(n.value, str) and n.end_lineno > n.lineno for n in texts):
+            raise Misfit("a text of several lines stands in the forward pass")
+        inside = list(image)
+        while len(inside) > 1 and self.script.role(inside[-1]) == "zero":
+            inside.pop()
+        both = [line for lines in self._own_lines(inside) for line in lines]
+        rest = self.script.lines[inside[-1].end_lineno : image[-1].end_lineno]
+        start = f"{indent}with {anatomy.renamed(header, self.script.names).strip()}:"
+        deeper = indent + ("\t" if "\t" in indent else "    ")
+        own = [deeper + line.removeprefix(indent) if line.strip() else line for line in both]
+        return [start, *own, *rest]
 
-    def _lines(self, nodes, column):
+    def _logged(self, node):
+        """Return the tensor that a statement logs."""
+        logged = node.value.args[0] if node.value.args else None
+        if isinstance(logged, ast.Call) and isinstance(logged.func, ast.Attribute):
+            if logged.func.attr in ("item", "detach") and not logged.args:
+                logged = logged.func.value
+        elif isinstance(logged, ast.Call) and ast.unparse(logged.func) == "float":
+            logged = logged.args[0]
+        if not isinstance(logged, ast.Name | ast.Attribute | ast.Subscript):
+            raise Misfit(f"needs {ROLES['log']}, and has `{short(node)}`")
+        return logged
+
+    def _own_lines(self, nodes):
+        """Return the comments above statements of the script, and their lines."""
+        first = _first_line(nodes[0], self.script)
+        lines, start = self.script.lines, nodes[0].lineno - 1
+        return lines[first - 1 : start], lines[start : nodes[-1].end_lineno]
+
+    def _lines(self, nodes, indent, names=None):
         """Return the lines of statements of the technique, with the names of the script."""
-        text = anatomy.renamed(_text(self.after, nodes), self.script.names)
-        return textwrap.indent(text, " " * column).splitlines()
+        text = anatomy.renamed(_text(self.after, nodes), names or self.script.names)
+        return textwrap.indent(text, indent).splitlines()
 
 
 def _changes(old, new, before, after):

@@ -17,7 +17,7 @@ import re
 from contextlib import suppress
 from itertools import combinations
 
-from Utils.base import ladder, merge, paths
+from Utils.base import bases, ladder, merge, paths
 from Utils.base.errors import UserError
 from Utils.base.ladder import BASELINE, Technique
 
@@ -47,6 +47,9 @@ def parse(name):
 
 def parts(name):
     """Return the techniques whose diffs make a script or variant, a set; None if it is unknown."""
+    of_base = bases.split(name)
+    if of_base and (of_base[1] or bases.exists(name)):
+        return frozenset(of_base[1])
     variant = parse(name)
     try:
         if variant is None:
@@ -63,6 +66,9 @@ def find(name):
 
     Raises UserError, which names the technique that another one builds on.
     """
+    of_base = bases.split(name)
+    if of_base and bases.exists(of_base[0]):
+        return bases.named(*of_base)
     if parse(name) is None:
         return ladder.get(name)
     whole, sign, names = parse(name)

@@ -4,7 +4,7 @@ import sys
 from functools import partial
 
 from Utils.analysis import ablation, selection
-from Utils.base import command_line, errors, ladder, results
+from Utils.base import bases, command_line, errors, ladder, results
 from Utils.base.command_line import Parser
 from Utils.base.errors import UserError
 from Utils.draw import ablation_chart, style
@@ -22,16 +22,23 @@ def main(argv=None):
     command_line.add_precision(parser)
     command_line.add_plotsprefix(parser)
     parser.add_argument("whole", nargs="?", default="", help="a technique; else the last rung")
+    command_line.add_base(parser)
     args = parser.parse_args(argv)
-    whole = args.whole or ablation.last_rung()
-    if ladder.get(whole).parent is None:
-        raise UserError(f"{whole} has no technique that could be left out", "name another")
-    techniques = suite.named(ablation.plan(whole))
+    base = bases.asked(args.base)
+    if base:
+        whole, techniques = ablation.plan_of_base(base)
+    else:
+        whole = args.whole or ablation.last_rung()
+        if ladder.get(whole).parent is None:
+            raise UserError(f"{whole} has no technique that could be left out", "name another")
+        techniques = suite.named(ablation.plan(whole))
     outcome = suite.run(techniques, args, partial(print, file=sys.stderr, flush=True))
     if outcome.code > 1:
         return outcome.code
     print(suite.table(outcome, args.results_file))
-    rows, left_out = selection.select(results.read(args.results_file), with_variants=True)
+    rows, left_out = selection.select(
+        results.read(args.results_file), with_variants=True, base=base and base.name
+    )
     lines = ablation.credits(rows, whole)
     print("\n" + ablation.table(lines))
     style.save(ablation_chart.draw(rows, lines, whole), f"{args.plotsprefix}ablation")

@@ -25,7 +25,7 @@ def main(command, *names):
     if technique.parent is None:
         print(technique.code.strip("\n"))
         return
-    for line in ladder.diff(technique, ladder.get(technique.parent)):
+    for line in ladder.diff(technique, variants.find(technique.parent)):
         colour = COLOURS.get(line[:1], "") if sys.stdout.isatty() else ""
         print(f"{colour}{line}\033[0m" if colour else line)
 

@@ -22,7 +22,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from itertools import chain
 
-from Utils.base import command_line, errors, ladder
+from Utils.base import bases, command_line, errors, ladder
 from Utils.base.command_line import Parser
 from Utils.diagnose import findings, probes, verdicts
 from Utils.diagnose.findings import Finding, Subprocess
@@ -50,16 +50,17 @@ def examine(args, argv):
             remedy = "pip install --force-reinstall torch"
         found.append(Finding(asked[-1], f"check ended: {problem}", "fault", remedy, ("run",)))
     rows = {line["row"]["technique"]: Row(**line["row"]) for line in said if "row" in line}
-    for name in names_of_techniques():
+    for name in names_of_techniques(args):
         rows.setdefault(name, Row(name, "unsupported", UNASKED))
     broken = [finding for finding in found if finding.state == "fault"]
     rows = [verdicts.overlay(row, broken) for row in rows.values()]
     return found, rows, verdicts.advice(found, rows)
 
 
-def names_of_techniques():
+def names_of_techniques(args):
     with suppress(OSError):  # a probe has reported it
-        return list(ladder.techniques())
+        base = bases.asked(args.base)
+        return [base.name if base and not t.parent else t.name for t in ladder.group("everything")]
     return []
 
 
@@ -99,6 +100,7 @@ def main(argv=None):
     argv = sys.argv[1:] if argv is None else argv
     parser = Parser("doctor", __doc__)
     command_line.add_settings(parser)
+    command_line.add_base(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
@@ -109,6 +111,7 @@ def main(argv=None):
 
         inside.inside(args, answers)
         return 0
+    bases.asked(args.base)  # what is wrong with it ends here
     findings, rows, lines = examine(args, argv)
     can_run = any(row.status != "unsupported" for row in rows)
     known = {

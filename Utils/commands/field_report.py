@@ -11,7 +11,9 @@ def main(argv=None):
     parser = Parser("field-report", main.__doc__)
     command_line.add_selection(parser)
     args = parser.parse_args(argv)
-    rows, left_out = selection.select(results.read(args.results_file), args.device_name)
+    rows, left_out = selection.select(
+        results.read(args.results_file), args.device_name, base=args.base
+    )
     records = results.records(args.results_file, rows.run_id.unique())
     print(field_report(rows, records), *([f"\n{left_out}"] if left_out else []), sep="\n")
 

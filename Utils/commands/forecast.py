@@ -10,10 +10,11 @@ them. --against published compares the forecast of time with figures that others
 import argparse
 import math
 import sys
+from dataclasses import replace
 from itertools import takewhile
 from unittest.mock import patch
 
-from Utils.base import command_line, errors, ladder
+from Utils.base import bases, command_line, errors, ladder
 from Utils.base.command_line import Parser
 from Utils.base.errors import Unsupported, UserError
 from Utils.base.units import GIB
@@ -46,6 +47,7 @@ def parsed(argv):
     parser.add_argument(
         "--against", default="", choices=["", "published"], help="compare with them"
     )
+    command_line.add_base(parser)
     parser.add_argument("--write", action="store_true", help="with --against: keep the check")
     return names, parser.parse_args(argv[len(names) :])
 
@@ -108,7 +110,27 @@ def by_kind(technique, args):
     return {} if one.reason else steptime.by_kind(*one.kernels, entry)
 
 
-def one_device(names, given, memory):
+def on_base(base, chosen, given):
+    """Return the scripts of a base's ladder, the settings with its batch, its model in words, and
+    the length of a batch of its own, else None.
+
+    Raises UserError where a batch of its own is not known.
+    """
+    from Utils.harness import units  # here: seconds, which the check does without
+
+    scripts, owned, length = bases.ladder_of(base, chosen), bases.owns(base.source), None
+    words = base.name if bases.OWN_MODEL in owned else given["model"]
+    if bases.OWN_DATA in owned:
+        known = units.remembered(base.name, bases.digest(base.source))
+        if known is None:
+            problem = f"{base.name} has not run yet, and its batches are its own"
+            raise UserError(problem, f"make adopt SCRIPT={base.path}")
+        given = given | {"batch_size": known["batch_size"], "dataset": "synthetic"}
+        length = known["seq_len"]
+    return scripts, given, words, length
+
+
+def one_device(names, given, memory, base=None):
     from Utils.device import shapes  # here: seconds, which the check does without
     from Utils.device.cpu import CPU
     from Utils.diagnose import forecast, forecast_text
@@ -118,18 +140,28 @@ def one_device(names, given, memory):
     chosen = chosen_of(names or ["ladder"])
     memory = forecast.size(memory) if memory else None
     device = forecast.device_of(given["device"], memory)
+    model, length = given["model"], None
+    if base:
+        chosen, given, model, length = on_base(base, chosen, given)
     args, flags = settings(given, device)
+    args.model, args.seq_len = model, length or args.seq_len
+    unit = base.unit if base else "tokens"
+    shape = f"{args.batch_size}x{args.seq_len}".removesuffix("x1" if length == 1 else "")
     memory = memory or device.memory_bytes
     budget = shapes.usable_bytes(memory)
     print(
-        f"Estimates for {device.name}: {args.model}, {args.batch_size}x{args.seq_len} tokens a "
+        f"Estimates for {device.name}: {args.model}, {shape} {unit} a "
         f"step, GiB (2^30 bytes), {gib(budget)} usable of {gib(memory)}"
     )
     if isinstance(device, CPU):
         print("Memory of tensors; the process adds its libraries and what malloc keeps.")
     print()
     found = forecast.forecasts(chosen, flags, device, args, budget)
-    print(forecast_text.table(found, forecast.measured(args), budget))
+    names = [technique.name for technique in chosen]
+    labels = dict(zip(names, bases.labels(names), strict=True))
+    found = [replace(one, technique=labels[one.technique]) for one in found]
+    peaks = {labels.get(name, name): peak for name, peak in forecast.measured(args).items()}
+    print(forecast_text.table(found, peaks, budget))
     print(*["", *forecast_text.advice(found, args, budget)], sep="\n")
     entry = entry_of(device)
     if entry is None:
@@ -142,13 +174,15 @@ def one_device(names, given, memory):
         if not one.reason
     ]
     tokens = args.batch_size * args.seq_len
-    measured = outlook.measured(args)
+    measured = {labels.get(name, name): s for name, s in outlook.measured(args).items()}
     if not looked:
         return
     widest = max(one.factor for one in looked)
     origin = "ceilings measured here" if entry.process == datasheets.MEASURED else entry.source
     print(f"\nForecast of time, from {origin}:\n")
-    print(outlook_text.table(looked, {one.technique: one for one in found}, measured, tokens))
+    memory = {one.technique: one for one in found}
+    root = base.name if base else outlook_text.BASELINE
+    print(outlook_text.table(looked, memory, measured, tokens, root, unit))
     if widest > 1:
         print("\nRanges are wider where no published figure is of that chip at that precision.")
 
@@ -210,17 +244,20 @@ def main(argv):
     given = vars(args)
     against, write = given.pop("against"), given.pop("write")
     tokens, prices = given.pop("tokens"), given.pop("prices")
+    base = bases.asked(given.pop("base"))
     text = given.pop("memory")
     if against:
         return against_published(write)
     prices = outlook.prices(prices) if prices else {}
+    if base and given["device"] == "all":
+        raise UserError("BASE and DEVICE=all do not go together", "name one device")
     if given["device"] == "all":
         return all_devices(names, given, tokens, prices)
     if datasheets.names_one(given["device"]):
         datasheets.find(given["device"])  # before what takes seconds
     if tokens or prices:
         raise UserError("--tokens and --prices need --device all")
-    return one_device(names, given, text)
+    return one_device(names, given, text, base)
 
 
 if __name__ == "__main__":

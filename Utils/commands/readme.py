@@ -3,6 +3,7 @@
 from Utils.analysis import selection
 from Utils.base import command_line, errors, results
 from Utils.base.command_line import Parser
+from Utils.base.ladder import BASELINE
 from Utils.share import pages
 
 
@@ -12,6 +13,7 @@ def main(argv=None):
     command_line.add_selection(parser)
     args = parser.parse_args(argv)
     all_rows = results.read(args.results_file)
+    all_rows = all_rows[all_rows.base == BASELINE]
     rows, left_out = selection.select(all_rows, args.device_name)
     records = results.records(args.results_file, all_rows.run_id.unique())
     print(*pages.write(rows, all_rows, records), *([left_out] if left_out else []), sep="\n")

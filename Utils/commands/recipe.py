@@ -9,7 +9,6 @@ from Utils.analysis import recipe, recipe_code, recipe_text, selection
 from Utils.base import command_line, errors, paths, results
 from Utils.base.command_line import Parser
 from Utils.base.errors import UserError
-from Utils.base.ladder import BASELINE
 from Utils.device import devices
 from Utils.launch import suite
 
@@ -23,9 +22,11 @@ def run(found, args, rows):
         problem = f"RUN=1: the rows are of {rows.device.iloc[0]}, and this is {device}"
         raise UserError(problem, "set DEVICE or DEVICE_NAME")
     entries = [found[key] for key in ("fastest", "least_memory") if found[key]]
-    names = dict.fromkeys([BASELINE, found["best"]["name"], *(entry["name"] for entry in entries)])
+    names = dict.fromkeys(
+        [found["fastest"]["base"], found["best"]["name"], *(entry["name"] for entry in entries)]
+    )
     if len(names) == 1:
-        return [f"{BASELINE} is all there is to run"], 0
+        return [f"{names.popitem()[0]} is all there is to run"], 0
     first = int(rows["round"].max()) + 1
     rounds = args.rounds if args.rounds > 1 else max(2, rows["round"].nunique())
     flags = {name.lower(): value for name, value in found["settings"].items()}
@@ -58,7 +59,7 @@ def main(argv=None):
     command_line.add_timeout(parser)
     args = parser.parse_args(argv)
     rows, left_out = selection.select(
-        results.read(args.results_file), args.device_name, with_variants=True
+        results.read(args.results_file), args.device_name, True, args.base
     )
     found = recipe.recommend(rows, results.records(args.results_file, rows.run_id.unique()))
     path = Path(args.recipe) if args.recipe else paths.CACHE / "recipe" / "recipe.py"

@@ -4,12 +4,18 @@ python -m Utils.commands.record_killed NAME REASON [flags of the script]
 """
 
 import sys
+from contextlib import suppress
 
-from Utils.base.errors import one_line
+from Utils.base import variants
+from Utils.base.errors import UserError, one_line
 from Utils.harness import ends
 from Utils.harness.settings import parse_args
 
 if __name__ == "__main__":
     name, reason, *flags = sys.argv[1:]
+    doc = source = ""
     with one_line(name):
-        ends.record_end(parse_args("", flags, name), "failed", reason)
+        with suppress(UserError, OSError):  # the script is gone
+            technique = variants.find(name)
+            doc, source = technique.doc, technique.path.read_text()
+        ends.record_end(parse_args(doc, flags, name, source), "failed", reason)

@@ -31,7 +31,7 @@ def main(argv=None):
     if args.a or args.b:
         html = compare_page.comparison(args.a, args.b)
     else:
-        html = report_page.report(args.results_file, args.device_name, args.price)
+        html = report_page.report(args.results_file, args.device_name, args.price, args.base)
     try:
         args.report.write_text(html, encoding="utf-8")
     except OSError as error:

@@ -17,7 +17,7 @@ def main(argv=None):
     command_line.add_selection(parser)
     args = parser.parse_args(argv)
     if args.command == "make":
-        path, left_out = submission.make(args.file, args.results_file, args.device_name)
+        path, left_out = submission.make(args.file, args.results_file, args.device_name, args.base)
         print(path, *([left_out] if left_out else []), sep="\n")
         submission.check(path)  # raises where it is incomplete, and keeps it
     elif args.file is None:

@@ -10,7 +10,7 @@ interrupted suite resumes. --round sets the first round, to add rounds to existi
 import sys
 from functools import partial
 
-from Utils.base import command_line, errors
+from Utils.base import bases, command_line, errors
 from Utils.base.command_line import Parser
 from Utils.launch import suite
 
@@ -22,10 +22,16 @@ def main(argv=None):
     command_line.add_timeout(parser)
     command_line.add_precision(parser)
     parser.add_argument("names", nargs="*", metavar="TECHNIQUE", help="else the ladder")
+    command_line.add_base(parser)
     args = parser.parse_args(argv)
+    say = partial(print, file=sys.stderr, flush=True)
     techniques = suite.named(args.names or ["ladder"])
-    outcome = suite.run(techniques, args, partial(print, file=sys.stderr, flush=True))
-    if table := suite.table(outcome, args.results_file):
+    base = bases.asked(args.base)
+    if base:
+        outcome = suite.run_base(base, techniques, args, say)
+    else:
+        outcome = suite.run(techniques, args, say)
+    if table := suite.table(outcome, args.results_file, base is None):
         print(table)
     return outcome.code
 

@@ -12,7 +12,9 @@ def main(argv=None):
     help = "price of one hour of this device; adds the cost of 10^9 tokens"
     parser.add_argument("--price", type=command_line.hourly_price, help=help)
     args = parser.parse_args(argv)
-    rows, left_out = selection.select(results.read(args.results_file), args.device_name)
+    rows, left_out = selection.select(
+        results.read(args.results_file), args.device_name, base=args.base
+    )
     records = results.records(args.results_file, rows.run_id.unique())
     print(tables.table(rows, left_out, records, args.price))
 

@@ -16,13 +16,14 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.distributed._tools.mem_tracker import MemTracker, _MemRefType, _UpdateType
 
+from Utils.base import bases
 from Utils.base.errors import Unsupported
 from Utils.device.cuda import CUDA
 from Utils.diagnose import recorded
 from Utils.diagnose.allocations import Recording
 from Utils.diagnose.compiled import without_kernels
 from Utils.diagnose.operations import Work
-from Utils.harness import footprint
+from Utils.harness import footprint, units
 from Utils.harness.settings import batch_multiple
 from Utils.run import execute
 
@@ -149,7 +150,10 @@ def _cross_entropy(logits, targets, **options):
     it hands on as a dtype, and nll_loss in float32. The CPU's does neither."""
     if not torch.is_autocast_enabled("cpu"):
         return _CROSS_ENTROPY(logits, targets, **options)
+    smoothing = options.pop("label_smoothing", 0.0)
     with torch.autocast("cpu", enabled=False):
+        if smoothing:
+            return _CROSS_ENTROPY(logits.float(), targets, label_smoothing=smoothing, **options)
         logarithms = torch.log_softmax(logits, 1, dtype=logits.dtype)
         return torch.nn.functional.nll_loss(logarithms.float(), targets, **options)
 
@@ -265,8 +269,13 @@ class FakeRun:
         return self
 
     def steps(self, batches):
-        shape = 2, self.args.batch_size, self.args.seq_len
-        self.tracker.work = Work(self.args.batch_size)
+        args = self.args
+        shape = 2, args.batch_size, args.seq_len
+        self.tracker.work = Work(args.batch_size)
+        if bases.OWN_DATA in args.owns:
+            known = units.remembered(args.base, args.version)
+            yield units.imagined(known["batch"], args.batch_size, known["batch_size"])
+            return
         yield tuple(torch.zeros(shape, dtype=torch.int64, device=self.args.device))
 
     def log(self, loss):

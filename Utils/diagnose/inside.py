@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+import sys
+from dataclasses import asdict, replace
 
-from Utils.base import errors, ladder
+from Utils.base import bases, errors, ladder
 from Utils.diagnose import findings
 from Utils.diagnose.findings import Finding
 from Utils.diagnose.probes import REQUIREMENTS
@@ -35,9 +36,16 @@ def inside(args, answers):
                 say("finding", asdict(finding))
 
     def techniques(args):
-        known = ladder.techniques()
-        for technique in known.values():
-            say("row", asdict(judgement.judge(technique, known.get(technique.parent), args)))
+        base, scripts = bases.asked(args.base), ladder.group("everything")
+        if base:
+            sys.path.insert(0, str(base.path.parent))  # whose modules it may import
+            scripts = bases.ladder_of(base, scripts)
+        known = {script.name: script for script in scripts}
+        for script in scripts:
+            row = judgement.judge(script, known.get(script.parent), args)
+            if reason := bases.refusal(script):
+                row = replace(row, status="unsupported", reason=reason)
+            say("row", asdict(replace(row, technique=bases.last(row.technique))))
         return ()
 
     ask(device_probes.torch_build, device_probes.driver, device_probes.device)

@@ -159,6 +159,8 @@ def kernel(op):
         row |= {"family": NONE, "host": VIEW, "nbytes": 0, "launches": 0}
     elif op.name in MATMULS:
         row |= _product(op)
+    elif op.name in ("convolution", "convolution_backward"):
+        row |= _convolution(op)
     elif "attention" in op.name:
         row |= _attention(op)
     elif op.name == "embedding_dense_backward":  # zeros, then a row for each token
@@ -210,6 +212,25 @@ def _product(op):
         "m": m, "n": n, "k": k, "b": batch,
         "aligned": not odd or op.host == COMPILED,
         "copies": copies,
+    }  # fmt: skip
+
+
+def _convolution(op):
+    """Return the product of the same size: positions by window by output channels.
+
+    Backward is two of them, one where the input needs no gradient. No published figure is of
+    convolutions, so this is not checked.
+    """
+    backward = op.name.endswith("backward")
+    places = [t for t in op.reads if len(t.shape) > 2]
+    weight, image = places[-1], op.writes[0] if not backward else places[0]
+    k, n = prod(weight.shape[1:]), weight.shape[0]
+    m = image.numel // max(1, image.shape[1])
+    return {
+        "family": MATMUL,
+        "type": _type(op, weight),
+        "flop": 2 * m * n * k * (len([t for t in op.writes if len(t.shape) > 2]) or 1),
+        "m": m, "n": n, "k": k,
     }  # fmt: skip
 
 

@@ -16,10 +16,10 @@ def _table(lines, headers):
     return tabulate(lines, headers, tablefmt="github", disable_numparse=True)
 
 
-def table(found, memory, measured, tokens):
+def table(found, memory, measured, tokens, baseline=BASELINE, unit="tokens"):
     """Return Outlooks as a table. memory: Forecasts by technique. measured: seconds of a step by
-    technique. tokens: of a step."""
-    baseline = next((one for one in found if one.technique == BASELINE), None)
+    technique. tokens: of a step. baseline: name of what speedups are over. unit: of the tokens."""
+    baseline = next((one for one in found if one.technique == baseline), None)
     lines = []
     for one in found:
         fast, slow = tokens / one.high, tokens / one.low
@@ -38,7 +38,7 @@ def table(found, memory, measured, tokens):
         lines.append(line)
     headers = ["technique", "forecast ms", "range of 90%"]
     headers += ["speedup", "its range"] if baseline else []
-    headers += ["tokens/s", "range", "GiB", "largest batch", "kernels", "mostly"]
+    headers += [f"{unit}/s", "range", "GiB", "largest batch", "kernels", "mostly"]
     headers += ["measured ms", "error"] if measured else []
     return _table(lines, headers)
 

@@ -14,6 +14,7 @@ TICKS = (0.2, 0.25, 0.3, 0.4, 0.5, 0.7, 1, 1.5, 2, 3, 4, 6, 8)
 
 def draw(rows, lines, whole):
     """Draw the speedup of each technique in each of WAYS, points with intervals."""
+    whole = f"{whole.partition('+')[0]} with all" if "+" in whole else whole
     title = f"Ablation: speedup of each technique alone, in the ladder, and in {whole}"
     figure, axes = style.figure(2 + 0.62 * len(lines), title, selection.describe(rows))
     intervals = lines[[f"{way}_low" for way in WAYS]].notna().any(axis=None)

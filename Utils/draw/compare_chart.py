@@ -4,6 +4,7 @@ import numpy as np
 
 from Utils.analysis import compare
 from Utils.analysis.intervals import NO_INTERVAL
+from Utils.base import bases
 from Utils.base.text import brief
 from Utils.draw import style
 from Utils.draw.style import GREY
@@ -27,7 +28,7 @@ def draw(a, b):
             how = {"ha": "left", "size": "small", "color": GREY, "bbox": white}
             style.beside(axes, 0.01, y, brief(compare.why_not(a, b, name)), **how)
         else:
-            colour = style.colours().get(name, GREY)
+            colour = style.colours().get(bases.last(name), GREY)
             end = np.nanmax([line.speedup, min(line.speedup_high, right)])
             if not np.isnan(line.speedup_low):
                 axes.plot([line.speedup_low, end], [y, y], color="black", lw=1.5, zorder=3)

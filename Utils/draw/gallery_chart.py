@@ -7,7 +7,6 @@ import numpy as np
 from Utils.analysis import tables
 from Utils.analysis.intervals import NO_INTERVAL
 from Utils.base import ladder
-from Utils.base.ladder import BASELINE
 from Utils.base.text import plural
 from Utils.draw import style
 from Utils.draw.style import GREY, plain
@@ -18,7 +17,9 @@ TICKS = (0.1, 0.2, 0.5, 1, 2, 4, 8, 16, 32)
 def draw(panels, left_out=()):
     """Draw one panel a device, techniques in the same rows of all: speedups over the device's own
     baseline with their intervals, and above them what the best reaches."""
-    shown = {name for panel in panels for name in panel["lines"].index} - {BASELINE}
+    shown = {name for panel in panels for name in panel["lines"].index} - {
+        panel["lines"].base.iloc[0] for panel in panels
+    }
     known = ladder.techniques()
     names = [*(name for name in known if name in shown), *sorted(shown - {*known})]
     width, height = 3 + 3.6 * len(panels), 2.4 + 0.42 * len(names)

@@ -9,6 +9,7 @@ import numpy as np
 from Utils.analysis import ablation, recipe, recipe_code, selection, tables
 from Utils.analysis.ablation import WAYS
 from Utils.base import ladder
+from Utils.base.errors import UserError
 from Utils.base.text import number, short
 from Utils.draw import svg
 
@@ -61,7 +62,10 @@ def recipes(rows, records):
     "entries"}; {} where the rows support none. See `recipe.recommend`."""
     timed = rows.status == "ok"
     sound = rows[~timed | (rows.step_ms.gt(0) & rows.batch_size.gt(0))]  # what has a logarithm
-    found = recipe.recommend(sound, records) if len(sound) else {"fastest": None}
+    found = {"fastest": None}
+    if len(sound):
+        with suppress(UserError):  # of rows whose scripts are gone
+            found = recipe.recommend(sound, records)
     entries = [
         {
             "title": title,

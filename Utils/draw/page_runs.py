@@ -3,9 +3,11 @@
 import dataclasses
 import re
 import shlex
+from pathlib import Path
 
 from Utils.analysis import selection
-from Utils.base import command_line, ladder, results
+from Utils.base import bases, command_line, ladder, results
+from Utils.base.ladder import BASELINE
 from Utils.base.text import number, short
 
 PARTS = (  # of a record, shown as the environment: key, prefix, how whole numbers are written
@@ -88,7 +90,10 @@ def repeat(rows, records):
         "dataset": first.dataset,
         "seed": settled[0].get("seed") if settled else None,
     }
-    chosen = next(iter(records.values()), {}).get("chosen_automatically") or ()
+    chosen = [*(next(iter(records.values()), {}).get("chosen_automatically") or ())]
+    base = selection.baseline(rows)
+    chosen += ["model"] * (first.model == base)
+    chosen += ["dataset", "batch_size", "seq_len"] * bases.has_own_data(first)  # its own
     defaults = command_line.defaults()
     given = {
         key: value
@@ -97,6 +102,9 @@ def repeat(rows, records):
     }
     groups = {"ladder": "all", "everything": "everything"}
     target = next((t for g, t in groups.items() if names == {x.name for x in ladder.group(g)}), "")
+    if base != BASELINE:
+        beyond = {bases.last(name) for name in names} & ladder.beyond()
+        target = f"{'everything' if beyond else 'all'} BASE={base}"
     if target:
         words = [f"{key.upper()}={shlex.quote(str(value))}" for key, value in given.items()]
         command = " ".join(["make", target, *words])
@@ -104,13 +112,19 @@ def repeat(rows, records):
         flags = [f"--{k.replace('_', '-')}={shlex.quote(str(v))}" for k, v in given.items()]
         known = [name for name in ladder.techniques() if name in names]
         command = " ".join(["python -m Utils.commands.suite", *known, *flags])
-    commits = [c.removesuffix("-dirty") for c in rows.commit.unique() if c]
+    commits = [c.removesuffix("-dirty").partition("+")[0] for c in rows.commit.unique() if c]
     dirty = rows.commit.str.endswith("-dirty").any()
     return {
         "commands": [*(f"git checkout {shlex.quote(c)}" for c in commits[:1]), command],
         "versions": f"torch {first.torch}",
         "dirty": bool(dirty),
     }
+
+
+def _as_technique(name, source):
+    """Return the Technique of a source that ran."""
+    doc, code = ladder.split(source) if source.startswith('"' * 3) else ("", source)
+    return ladder.Technique(name, Path(f"{name}.py"), doc, code, ladder.facts(doc))
 
 
 def diffs(lines, records):
@@ -127,6 +141,10 @@ def diffs(lines, records):
         doc, code = ladder.split(str(sources[technique.name]))
         return dataclasses.replace(technique, doc=doc, code=code)
 
+    base = lines.base.iloc[0] if len(lines) else BASELINE
+    if base != BASELINE:  # what ran is all there is
+        names = [name for name in lines.index if name in sources]
+        known = {name: _as_technique(name, str(sources[name])) for name in names}
     for name in lines.index:
         if name not in known:
             continue

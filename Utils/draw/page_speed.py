@@ -5,7 +5,6 @@ import pandas as pd
 
 from Utils.analysis import tables
 from Utils.analysis.intervals import NO_INTERVAL
-from Utils.base.ladder import BASELINE
 from Utils.base.text import number, short
 from Utils.draw import svg, words
 
@@ -25,7 +24,8 @@ def headline(lines):
     It is a dict with its line, the baseline's and the speedup in words; or {"why"} there is none.
     Those with a verdict come first: of many single rounds the largest ratio is the luckiest.
     """
-    if BASELINE not in lines.index or np.isnan(lines.median_ms[BASELINE]):
+    base = lines.base.iloc[0]
+    if base not in lines.index or np.isnan(lines.median_ms[base]):
         return {"why": "No baseline to compare with", "remedy": "make baseline"}
     same = lines.own_batch.isna() & lines.parity.isin(SAME)
     fair = lines[same & ~lines.loss_verdict.isin(WORSE) & (lines.speedup > 1)]
@@ -34,7 +34,7 @@ def headline(lines):
     chosen = certain if len(certain) else fair[fair.verdict == NO_INTERVAL]
     if chosen.empty:
         return {"why": "No technique is significantly faster than the baseline", "remedy": ""}
-    best, baseline = lines.loc[chosen.speedup.idxmax()], lines.loc[BASELINE]
+    best, baseline = lines.loc[chosen.speedup.idxmax()], lines.loc[base]
     others = lines[(lines.speedup > best.speedup) & ~lines.index.isin(certain.index)]
     return {
         "best": best,
@@ -67,14 +67,14 @@ def speed_bars(lines):
         {
             "name": words.label(line),
             "value": line.speedup,
-            **interval(line if name != BASELINE else None),
+            **interval(line if name != line.base else None),
             "mark": lines.speedup.get(line.parent, np.nan),
             "tainted": words.is_tainted(line),
             "reason": short(words.reason(line)),
         }
         for name, line in lines.iterrows()
     ]
-    floor = lines.median_ms.get(BASELINE, np.nan) / lines.floor_ms.min()
+    floor = lines.median_ms.get(lines.base.iloc[0], np.nan) / lines.floor_ms.min()
     return svg.bars(rows) | {"floor": number(floor, ".1f")}
 
 

@@ -16,14 +16,14 @@ from Utils.draw import page, page_diagnosis, page_runs, page_speed, svg
 MOST_TECHNIQUES = 100  # on one page
 
 
-def report(path, device_name="", price=None):
+def report(path, device_name="", price=None, base=None):
     """Return the page of a results file, a string of HTML. Raises UserError.
 
-    device_name: as for summary.select. price: what an hour of the device costs.
+    device_name, base: as for selection.select. price: what an hour of the device costs.
     """
     everything = _shortened(results.read(path))
-    with_variants, _ = selection.select(everything, device_name, with_variants=True)
-    rows, left_out = selection.select(everything, device_name)
+    with_variants, _ = selection.select(everything, device_name, True, base)
+    rows, left_out = selection.select(everything, device_name, base=base)
     rows, too_many = _at_most(rows)
     all_records = results.records(path, with_variants.run_id.unique())
     records = {
@@ -48,6 +48,7 @@ def report(path, device_name="", price=None):
         "report.html",
         described=selection.describe(rows),
         device=rows.device.iloc[0],
+        unit=lines.unit.iloc[0],
         headline=page_speed.headline(lines),
         intervals=lines.speedup_low.notna().any(),
         bars_drawn=page_speed.speed_bars(lines),

@@ -7,7 +7,7 @@ import pandas as pd
 
 from Utils.analysis import selection
 from Utils.analysis.intervals import NO_INTERVAL
-from Utils.base.ladder import BASELINE
+from Utils.base import bases
 from Utils.base.text import brief, number
 from Utils.draw import style, words
 from Utils.draw.style import GREY
@@ -46,7 +46,9 @@ def draw(rows, lines):
     for x, align, heading in COLUMNS:
         style.beside(axes, x, -0.75, heading, ha=align, va="bottom", size="small")
     axes.axvline(1, color="0.3", linewidth=1, zorder=1)
-    floor = lines.median_ms.get(BASELINE, np.nan) / lines.floor_ms.min()  # the fastest precision's
+    floor = (
+        lines.median_ms.get(lines.base.iloc[0], np.nan) / lines.floor_ms.min()
+    )  # the fastest precision's
     axes.set_xlim(0, _draw_floor(axes, floor, widest) * 1.12)
     spread = "95% interval over rounds" if intervals else f"p20-p80 of the steps ({NO_INTERVAL})"
     hatched = lines.apply(words.is_tainted, axis=1).any()
@@ -62,7 +64,7 @@ def draw(rows, lines):
 
 def _draw_bar(axes, y, line, low, high, parent):
     hatch = "///" if words.is_tainted(line) else None
-    colour = style.colours().get(line.name, GREY)
+    colour = style.colours().get(bases.last(line.name), GREY)
     how = {"color": colour, "hatch": hatch, "ec": "white", "lw": 0, "height": 0.7}
     axes.barh(y, line.speedup, zorder=2, **how)
     if not np.isnan(low):

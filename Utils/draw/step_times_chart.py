@@ -5,6 +5,7 @@ import textwrap
 from matplotlib.ticker import LogLocator, MaxNLocator
 
 from Utils.analysis import selection
+from Utils.base import bases
 from Utils.base.text import brief
 from Utils.draw import steps, style, words
 from Utils.draw.style import GREY
@@ -25,12 +26,14 @@ def draw(rows, lines):
     times, _ = steps.by_step(rows)
     for name in timed:
         label = words.label(lines.loc[name], tainted=True)
-        _draw_line(axes, times, name, linestyle=style.styles().get(name, "-"), label=label)
+        _draw_line(
+            axes, times, name, linestyle=style.styles().get(bases.last(name), "-"), label=label
+        )
     _scale(axes, rows, lines)
     axes.set_xlabel(AXES["x"])
     axes.set_ylabel(AXES["y"])
-    for name, line in lines[lines.median_ms.isna()].iterrows():
-        label = "\n".join(textwrap.wrap(f"{name} ({brief(words.reason(line))})", 32))
+    for _, line in lines[lines.median_ms.isna()].iterrows():
+        label = "\n".join(textwrap.wrap(f"{line.label} ({brief(words.reason(line))})", 32))
         axes.plot([], [], color=GREY, linestyle=":", label=label)
     axes.legend(**style.BESIDE)
     return figure
@@ -56,7 +59,7 @@ def _draw_panels(rows, lines):
 
 
 def _draw_line(axes, times, name, **how):
-    own, colour = times.loc[name], style.colours().get(name, GREY)
+    own, colour = times.loc[name], style.colours().get(bases.last(name), GREY)
     axes.plot(own.index, own["median"], color=colour, linewidth=1.6, **how)
     axes.fill_between(own.index, own["min"], own["max"], color=colour, alpha=0.2, lw=0)
 

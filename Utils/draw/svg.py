@@ -12,7 +12,6 @@ import numpy as np
 import pandas as pd
 
 from Utils.analysis import tables
-from Utils.base.ladder import BASELINE
 from Utils.base.text import number, short
 from Utils.draw import steps, words
 
@@ -146,7 +145,7 @@ def step_times(rows, lines):
             for s, text, ms in zip(own.index, texts, own["median"], strict=True)
         ]
         strips.append({"name": words.label(line), "cells": cells, "median": number(line.median_ms)})
-    baseline = medians.get(BASELINE, np.nan)
+    baseline = medians.get(lines.base.iloc[0], np.nan)
     return {
         "panels": panels,
         "strips": strips,

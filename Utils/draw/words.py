@@ -14,7 +14,8 @@ def is_tainted(line):
 
 def label(line, tainted=False):
     """Return a technique's name, with its batch if that is its own, and with its taint if asked."""
-    name = line.name if np.isnan(line.own_batch) else f"{line.name} (batch {line.own_batch:.0f})"
+    batch = "" if np.isnan(line.own_batch) else f" (batch {line.own_batch:.0f})"
+    name = f"{line.label}{batch}"
     return f"{name} (tainted)" if tainted and is_tainted(line) else name
 
 

@@ -1,13 +1,17 @@
 """The end of a script: an exception becomes a row, or one line and an exit code."""
 
+import os
 import sys
 import textwrap
 import time
 import traceback
 
+from Utils.base import bases
 from Utils.base.errors import Unsupported, UserError
+from Utils.base.ladder import BASELINE
 from Utils.device import devices
 from Utils.harness import ranks, record
+from Utils.harness.settings import parse_args
 
 
 def call(main, args, passes=lambda error: False):
@@ -27,11 +31,36 @@ def call(main, args, passes=lambda error: False):
         ranks.leave()
 
 
-def record_end(args, status, reason):
-    """Append the single row of a run without timing, and print the reason to stderr."""
+def outside(kind, error, trace):
+    """Record an exception that a base raises outside of its main function; a sys.excepthook."""
+    script = sys.modules["__main__"]
+    sys.excepthook = sys.__excepthook__
+    if issubclass(kind, Exception) and getattr(script, "__file__", None) == sys.argv[0]:
+        args = parse_args(script.__doc__)
+        if args.base != BASELINE:
+            _end(args, error)  # Python exits with 1
+            return
+    sys.__excepthook__(kind, error, trace)
+
+
+def record_end(args, status, reason, error=None):
+    """Append the single row of a run without timing, and print the reason to stderr.
+
+    error: an exception whose traceback goes into the record.
+    """
     args.notes = [textwrap.shorten(reason, 300, placeholder=" ...")]
     print(f"{args.technique}: {status.replace('_', ' ')}: {args.notes[0]}", file=sys.stderr)
-    record.write(args, [record.row(args, status)], record.record(args, status))
+    known = record.record(args, status)
+    if error is not None:
+        known["traceback"] = traceback.format_exception(error)
+    record.write(args, [record.row(args, status)], known)
+
+
+def _place(args, error):
+    """Return the last line of the script that an exception passed, as " (my_model.py, line 9)"."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [f for f in frames if f.filename == sys.argv[0]] or frames[-1:]
+    return f" ({os.path.basename(own[-1].filename)}, line {own[-1].lineno})" if own else ""
 
 
 def _end(args, error):
@@ -48,8 +77,12 @@ def _end(args, error):
         if devices.is_out_of_memory(error):
             record_end(args, "out_of_memory", _advice_on_memory(args))
             return 1
+        reason = f"{type(error).__name__}: {error}"
+        if args.base != BASELINE and os.environ.get("SUITE"):  # one line of many
+            record_end(args, "failed", f"{reason}{_place(args, error)}", error)
+            return 1
         traceback.print_exception(error)  # a bug: its author needs it
-        record_end(args, "failed", f"{type(error).__name__}: {error}")
+        record_end(args, "failed", reason)
         return 1
     except UserError as problem:
         print(f"{args.technique}: error: {problem}", file=sys.stderr)
@@ -90,6 +123,8 @@ def _end_rank(args, error):
 
 
 def _advice_on_memory(args):
+    if bases.OWN_DATA in args.owns:
+        return f"its batch does not fit {args.hardware.name}; make it smaller in the script"
     several = f" on {args.world_size} ranks" if args.world_size > 1 else ""
     shape = f"{args.batch_size}x{args.seq_len} does not fit {args.hardware.name}{several}"
     if args.batch_size > args.world_size:

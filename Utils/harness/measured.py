@@ -35,10 +35,11 @@ class Measured(NamedTuple):
     others: list
 
 
-def result(args, ranks, model, optimizer, dataset_facts):
+def result(args, ranks, model, optimizer, dataset_facts, flops=None):
     """Return (rows, record) of a run from the Measured of each rank, in order.
 
     A step takes the time of the slowest rank; its loss is the mean. Notes go to args.notes.
+    flops: of `flops.per_unit`.
     """
     times = [max(step) for step in zip(*(rank.times for rank in ranks), strict=True)]
     data_ms = [max(step) for step in zip(*(rank.data_ms for rank in ranks), strict=True)]
@@ -80,7 +81,7 @@ def result(args, ranks, model, optimizer, dataset_facts):
         **footprint.training(model, optimizer, [rank.updated for rank in ranks]),
         "memory": memory,
         "compile": dynamo.compilation(),
-        "limits": work.describe(args),
+        "limits": work.describe(args, flops),
         "quality": graded,
     }
     if len(ranks) > 1:

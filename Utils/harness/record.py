@@ -7,9 +7,8 @@ import torch
 
 from Utils.base import results
 from Utils.base.errors import UserError
-from Utils.base.ladder import BASELINE
 from Utils.base.results import COLUMNS
-from Utils.harness import provenance
+from Utils.harness import provenance, settings
 
 
 def row(args, status):
@@ -17,7 +16,7 @@ def row(args, status):
     return {
         **dict.fromkeys(COLUMNS),
         "run_id": args.run_id,
-        "base": BASELINE,
+        "base": args.base,
         "round": args.round,
         "seed": args.seed,
         "technique": args.technique,
@@ -25,9 +24,9 @@ def row(args, status):
         "batch_size": args.batch_size,
         "requested_batch_size": args.requested_batch_size,
         "seq_len": args.seq_len,
-        "unit": "tokens",
-        "model": args.model,
-        "dataset": args.dataset,
+        "unit": args.unit,
+        "model": settings.model_name(args),
+        "dataset": settings.dataset_name(args),
         "world_size": args.world_size,
         "device": args.hardware.name,
         "torch": torch.__version__,
@@ -40,6 +39,8 @@ def record(args, status):
     """Return the record of a run, runs/<run_id>.json, a dict."""
     return {
         "run_id": args.run_id,
+        "base": args.base,
+        "unit": args.unit,
         "technique": args.technique,
         "status": status,
         "started": args.started.isoformat(),

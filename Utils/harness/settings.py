@@ -8,12 +8,13 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
-from Utils.base import command_line, git, ladder, paths, results, turns
+from Utils.base import bases, command_line, git, ladder, paths, results, turns
 from Utils.base.errors import Unsupported, UserError
 from Utils.base.sizes import CONFIGS
 from Utils.device import checks, devices, shapes
 from Utils.harness import ranks
 
+BASELINE = ladder.BASELINE
 BUCKET_MB = command_line.EXTRA["bucket_mb"]["default"]
 SECONDS_ON_GPU = 10.0
 MULTIPLE = re.compile(r"batch multiple of ([1-9]\d*)")  # a need
@@ -27,29 +28,36 @@ class Settings(argparse.Namespace):
     rank, world_size, local_rank, local_world_size: of `ranks`. backend: name, of the process group.
     patience: timedelta after which a rank is considered hung.
     turn: Turn of a run that takes turns with others, else None.
+    base: name of the script at the root of its ladder. version: its digest; "" for ours. unit: of
+        its batches. owns: of `bases.owns`,
+        what of the settings a base does not use. varying: True where the batches of a run had
+        several lengths.
     notes: phrases that explain the run's timing, or its lack.
     """
 
     rank, world_size = 0, 1  # until `settle`
     turn = None
+    base, version, unit, owns, varying = BASELINE, "", "tokens", (), False
     bucket_mb = BUCKET_MB  # where the script has no such flag
 
 
-def parse_args(doc, argv=None, technique=None):
+def parse_args(doc, argv=None, technique=None, source=""):
     """Return the Settings of a training script. doc: its docstring, which --help prints.
 
-    argv, technique: replace this process's command line and script name.
+    argv, technique, source: replace this process's command line and script name.
     An impossible setting ends the process with one line and exit code 2.
     """
-    argv = sys.argv[1:] if argv is None else argv
+    doc, argv = doc or "", sys.argv[1:] if argv is None else argv
     script = Path(sys.argv[0])
     parser = command_line.Parser(technique or script.name, doc)
     command_line.add_settings(parser)
-    source = "" if technique else script.read_text()  # now: it may be edited during the run
+    source = source if technique else script.read_text()  # now: it may be edited during the run
     for name in command_line.read_by(source):
         command_line.add_extra(parser, name)
     args = parser.parse_args(argv, Settings(technique=technique or script.stem))
     if args.rounds > 1:
+        if bases.root(args.technique, ladder.facts(doc), source)[1] and "+" not in args.technique:
+            bases.find(script)  # so that the suite finds it by its name
         command = [sys.executable, "-m", "Utils.commands.suite", args.technique, *argv]
         if ranks.from_environment().world_size > 1:
             parser.error("--rounds: torchrun starts one run; make scaling has rounds")
@@ -63,8 +71,14 @@ def parse_args(doc, argv=None, technique=None):
     args.turn = turns.taken()
     token = args.turn.token if args.turn else secrets.token_hex(turns.TOKEN // 2)
     args.run_id = f"{args.started:%Y%m%dT%H%M%S.%fZ}-{token}"
-    args.needs, args.notes, args.argv = ladder.facts(doc).needs, [], argv
+    facts = ladder.facts(doc)
+    args.needs, args.notes, args.argv = facts.needs, [], argv
     args.commit, args.source = git.commit(), source
+    args.base, args.version, args.owns = bases.root(args.technique, facts, source)
+    if args.version:
+        commit = args.commit.removesuffix("-dirty")
+        args.commit = f"{commit}+{args.version}{args.commit[len(commit) :]}"
+    args.unit = "tokens" if args.base == BASELINE else bases.unit_of(facts, source)
     return args
 
 
@@ -99,6 +113,17 @@ def settle(args):
         fits = args.world_size * -(-args.batch_size // args.world_size)
         problem = f"--batch-size {args.batch_size}: {args.world_size} ranks cannot share it evenly"
         raise UserError(problem, f"try --batch-size {fits}")
+
+
+def model_name(args):
+    """Return the model of a run: the setting, or the base that has its own."""
+    return args.base if bases.OWN_MODEL in args.owns else args.model
+
+
+def dataset_name(args):
+    """Return the corpus of a run: the setting, or the base that has its own."""
+    own = args.base + bases.VARYING * args.varying
+    return own if bases.OWN_DATA in args.owns else args.dataset
 
 
 # Needs of the script ----------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from Utils.base import bases
 from Utils.base.sizes import VOCABULARY
 from Utils.device import datasheets, limits
 from Utils.device.limits import PRECISIONS
@@ -78,8 +79,10 @@ def floor_ms(config, batch_size, seq_len, precision, ceilings):
     return 1e3 * sum(n * max(flop / rate, size / traffic) for _, n, flop, size in work)
 
 
-def describe(args):
-    """Return the limits of a run for its record, a dict. args: its Settings.
+def describe(args, flops=None):
+    """Return the limits of a run for its record, a dict.
+
+    args: its Settings. flops: operations per unit of a model that is not GPT, or None.
 
     flops_per_token; precision of the matrix products or None; datasheet_tflops of it or None;
     ceilings, measured, or None; with them floor_ms, the modelled floor, or None.
@@ -87,13 +90,14 @@ def describe(args):
     precision, ceilings = precision_of(args.needs), limits.ceilings(args.hardware)
     datasheet = datasheets.named(args.hardware.name)
     peak = datasheet.peak(precision) if datasheet and precision else None
+    gpt = bases.OWN_MODEL not in args.owns
     known = {
-        "flops_per_token": flops_per_token(args.config, args.seq_len),
+        "flops_per_token": flops_per_token(args.config, args.seq_len) if gpt else flops,
         "precision": precision,
         "datasheet_tflops": peak or None,
         "ceilings": ceilings,
     }
-    if ceilings:
+    if ceilings and gpt:
         shape = args.config, args.batch_size, args.seq_len
         known["floor_ms"] = floor_ms(*shape, precision, ceilings)
     return known

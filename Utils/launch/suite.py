@@ -12,6 +12,7 @@ import platform
 import signal
 import sys
 import time
+from argparse import Namespace
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.metadata import version
@@ -20,7 +21,7 @@ import numpy as np
 
 from Utils.analysis import ablation, selection, tables
 from Utils.analysis.summary import summarize
-from Utils.base import command_line, git, ladder, paths, results, variants
+from Utils.base import bases, command_line, git, ladder, paths, results, variants
 from Utils.base.errors import UserError
 from Utils.launch import process, turns
 
@@ -58,18 +59,53 @@ def named(words):
     return chosen
 
 
-def run(techniques, args, say):
+def run_base(base, chosen, args, say):
+    """Run a base and its ladder. Return an Outcome.
+
+    base: of `bases.find`. chosen: techniques of the ladder. A technique that fails in the first
+    round on this base is left out of those that follow; its own row stays. Other arguments as for
+    `run`.
+    """
+    first, lost, identity = Namespace(**vars(args)), set(), base.name + base.source
+    first.rounds, first.precision = 1, None
+    scripts = bases.ladder_of(base, chosen)
+    while True:
+        outcome = run(scripts, first, say, identity)
+        status = status_of(outcome, args.results_file)
+        lost |= {
+            bases.last(script.name)
+            for script in scripts[1:]
+            if not bases.refusal(script)
+            and status.get(script.name) != "ok"
+            and status.get(script.parent) == "ok"
+        }
+        names, scripts = [s.name for s in scripts], bases.ladder_of(base, chosen, lost)
+        if outcome.code > 1 or names == [script.name for script in scripts]:
+            break
+    if outcome.code > 1 or (args.rounds == 1 and not args.precision):
+        return outcome
+    return run(scripts, args, say, identity)
+
+
+def status_of(outcome, path):
+    """Return the status of each script's newest run in a suite, by name."""
+    rows = results.check(path)
+    return {row["technique"]: row["status"] for row in rows if row["run_id"] in outcome.run_ids}
+
+
+def run(techniques, args, say, identity=None):
     """Run the techniques in args.rounds rounds from args.round on. Return an Outcome.
 
     args: settings of every script; timeout, the minutes until a run is killed; precision, a share
     or None; clean, true to repeat tainted runs of an earlier start. With a precision, rounds are
     added until every interval over a parent is at most so wide to either side, or --timeout minutes
-    have passed. say: function of a line of progress. Raises UserError.
+    have passed. say: function of a line of progress. identity: what a suite to be resumed has in
+    common with this one; by default its techniques. Raises UserError.
     """
     path = args.results_file
     results.check(path)
     rounds = [*range(args.round, args.round + args.rounds)]
-    suite, done = _resume(args, techniques, rounds)
+    suite, done = _resume(args, techniques, rounds, identity)
     if done:
         total = len(rounds) * len(techniques)
         say(f"resuming: {len(done)} of {total} runs are already in {path}")
@@ -244,24 +280,27 @@ def _go_on(args, suite, r, progress):
     return True
 
 
-def table(outcome, path):
-    """Return the table of a suite's runs, and a line on each run without a row."""
+def table(outcome, path, with_variants=True):
+    """Return the table of a suite's runs, and a line on each run without a row.
+
+    with_variants: as for `selection.select`.
+    """
     parts = outcome.silent
     rows = results.read(path) if outcome.run_ids else None
     if rows is not None and len(rows := rows[rows.run_id.isin(outcome.run_ids)]):
-        rows, left_out = selection.select(rows, with_variants=True)
+        rows, left_out = selection.select(rows, with_variants=with_variants)
         records = results.records(path, rows.run_id.unique())
         parts = ["\n" + tables.table(rows, left_out, records), *parts]
     return "\n".join(parts)
 
 
-def _resume(args, techniques, rounds):
+def _resume(args, techniques, rounds, identity):
     """Return the suite's name, and its (round, technique) pairs that need not run again."""
     parts = [sys.executable, version("torch"), platform.node(), git.head()]
     parts += [os.environ.get(name, "") for name in ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")]
     parts += [str(args.results_file.resolve()), *command_line.round_flags(args, 0)]
     parts += paths.sources(*LAYERS)
-    parts += [technique.name + technique.code for technique in techniques]
+    parts += [identity] if identity else [t.name + t.code for t in techniques]
     key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
     note = paths.CACHE / "suites" / f"{key}.json"
     wanted = {(r, technique.name) for r in rounds for technique in techniques}

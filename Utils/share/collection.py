@@ -62,12 +62,17 @@ def _panel(path, rows, records):
     if rows.empty:
         return None
     lines = summarize(rows, records)
-    if np.isnan(lines.median_ms.get(BASELINE, np.nan)):
+    base = selection.baseline(rows)
+    if np.isnan(lines.median_ms.get(base, np.nan)):
         return None
     first = rows.iloc[0]
     return {
         "device": first.device,
-        "shape": (first.model, int(first.requested_batch_size), int(first.seq_len)),
+        "shape": (
+            base if base != BASELINE else first.model,
+            int(first.requested_batch_size),
+            int(first.seq_len),
+        ),
         "described": selection.describe(rows),
         "rounds": rows["round"].nunique(),
         "torch": first.torch,

@@ -28,7 +28,6 @@ from Utils.analysis import selection
 from Utils.analysis.summary import summarize
 from Utils.base import paths, results
 from Utils.base.errors import UserError
-from Utils.base.ladder import BASELINE
 from Utils.base.text import HOMES
 
 COLLECTION = paths.ROOT / "results"
@@ -76,13 +75,14 @@ def scrub(value, names):
     return HOMES.sub("<home>", value)
 
 
-def make(path, results_file, device_name=None):
-    """Write the newest run's group of rows, or that device's, to a zip. Return its path and the
-    sentence on the rows left out. Raises UserError.
+def make(path, results_file, device_name=None, base=None):
+    """Write the newest run's group of rows, or that device's or base's, to a zip.
+
+    Return its path and the sentence on the rows left out. Raises UserError.
 
     path: None for a name from device and date.
     """
-    rows, left_out = selection.select(results.read(results_file), device_name, with_variants=True)
+    rows, left_out = selection.select(results.read(results_file), device_name, True, base)
     chosen, names = {*rows.run_id}, identity()
     lines = [row for row in results.check(results_file, writable=False) if row["run_id"] in chosen]
     lines = [
@@ -118,6 +118,8 @@ def describe(folder):
     runs = timed.run_id.nunique()
     return {
         "format": FORMAT,
+        "base": first.base,
+        "unit": first.unit,
         "device": first.device,
         "torch": first.torch,
         "model": first.model,
@@ -224,8 +226,11 @@ def problems(folder):
     if not timed.step_ms.gt(0).all():
         yield "step times of 0"
         return
-    if BASELINE not in set(timed.technique):
-        yield f"no timings of {BASELINE}"
+    if rows.base.nunique() > 1:
+        yield "results of several bases"
+        return
+    if rows.base.iloc[0] not in set(timed.technique):
+        yield f"no timings of {rows.base.iloc[0]}"
     records = results.records(folder / "results.csv", rows.run_id.unique())
     complete = {
         run_id

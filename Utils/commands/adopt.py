@@ -1,0 +1,71 @@
+"""Check a script as the base of a ladder: whether it runs, and which techniques apply to it.
+
+    python -m Utils.commands.adopt my_model.py [flags of the scripts]
+
+The script is read and run for a few steps; nothing is written to results.csv. A technique applies
+where its diff finds its places in the script (docs/YOUR_MODEL.md). It may still fail or be
+unsupported when it runs here: make all BASE=my_model says so.
+"""
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from Utils.base import bases, command_line, errors, ladder, paths, results
+from Utils.base.command_line import Parser
+from Utils.base.errors import UserError
+
+STEPS, WARMUP = 4, 1  # of the trial
+
+
+def main(argv=None):
+    """Check a script, and print its unit and batch and each technique. Return the exit code: 0, or
+    1 where the script does not run."""
+    parser = Parser("adopt", __doc__)
+    command_line.add_settings(parser)
+    parser.add_argument("script", nargs="?", default="", help="path of a training script")
+    args = parser.parse_args(argv)
+    if not args.script:
+        raise UserError("no script is named", "set SCRIPT to its path")
+    base = bases.find(args.script)
+    problem, row = trial(base, args)
+    if problem:
+        print(f"{base.path}: {problem}", file=sys.stderr)
+        return 1
+    length = f"x{row['seq_len']}" if int(row["seq_len"]) > 1 else ""
+    print(f"{base.name}: runs; a step is {row['batch_size']}{length} {row['unit']}")
+    scripts = bases.ladder_of(base, ladder.group("everything"))[1:]
+    applied = [script for script in scripts if not bases.refusal(script)]
+    print(f"\n{len(applied)} of {len(scripts)} techniques apply:")
+    for script in applied:
+        print(f"  {script.name.split('+')[-1]}")
+    print("\nThe others need another place in the script:")
+    for script in scripts:
+        if reason := bases.refusal(script):
+            print(f"  {reason}")
+    print(f"\nNext: make all BASE={base.name} ROUNDS=4")
+    return 0
+
+
+def trial(base, args):
+    """Run a base for a few steps. Return (problem, first row): the problem in one line, or ""."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "results.csv"
+        changes = {"steps": STEPS, "warmup": WARMUP, "min_seconds": 0, "results_file": file}
+        flags = command_line.round_flags(args, 0, **changes)
+        command = [sys.executable, *base.script.command, *flags]
+        environment = paths.environment(SUITE="adopt")  # so that a failure is one line
+        done = subprocess.run(command, env=environment, capture_output=True, text=True)
+        rows = results.check(file)
+    if rows and rows[0]["status"] == "ok":
+        return "", rows[0]
+    if rows:
+        return f"{rows[0]['status'].replace('_', ' ')}: {rows[0]['note']}", None
+    lines = done.stderr.strip().splitlines() or [f"ended with exit code {done.returncode}"]
+    return lines[-1], None
+
+
+if __name__ == "__main__":
+    with errors.one_line("adopt"):
+        sys.exit(main())
