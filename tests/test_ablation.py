@@ -1,6 +1,5 @@
 """What a technique is worth alone, in the ladder and at the end, from rows whose truth is known."""
 
-import os
 import re
 import subprocess
 import sys
@@ -9,7 +8,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from tests.known import copy_project
 from tests.rows import rows_of
+from tests.test_suite import STAND_IN
 from Utils.analysis import ablation, selection
 from Utils.analysis.ablation import WAYS
 from Utils.analysis.intervals import NO_INTERVAL
@@ -160,26 +161,28 @@ def test_the_chart_has_a_point_for_every_figure(rows):
 
 
 def test_a_small_ablation_runs_from_the_command_line(tmp_path):
-    command = [
-        sys.executable,
-        "-m",
-        "Utils.commands.ablation",
-        "brainFloat16",
-        "--model",
-        "gpt2-tiny",
-    ]
-    command += ["--steps", "4", "--warmup", "1", "--dataset", "synthetic", "--device", "cpu"]
-    command += ["--results-file", str(tmp_path / "results.csv")]
-    environment = {**os.environ, "PYTHONPATH": str(paths.ROOT)}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    """With stand-ins that train nothing; merging their diffs makes variants as of any scripts."""
+    project, code = copy_project(tmp_path), STAND_IN
+    for name, parent, place in (
+        ("no_optimization", "none", "row = "),
+        ("tensorFloat32", "no_optimization", "row = "),
+        ("brainFloat16", "tensorFloat32", "results.append("),
+    ):
+        if parent != "none":
+            code = code.replace(place, f"{name} = True\n{place}")
+        (project / f"{name}.py").write_text(code.replace("Parent: none", f"Parent: {parent}"))
+    command = [sys.executable, "-m", "Utils.commands.ablation", "brainFloat16"]
+    command += ["--steps=4", "--warmup=1"]
+    environment = paths.environment(CACHE_DIR=str(project / ".cache"))
+    done = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    rows = results.read(tmp_path / "results.csv")
+    rows = results.read(project / "results.csv")
     assert set(rows.technique) == {
         *("no_optimization", "tensorFloat32", "brainFloat16"),
         *("no_optimization+brainFloat16", "brainFloat16-tensorFloat32"),
     }
     assert set(rows.status) == {"ok"}
-    assert (tmp_path / "plots" / "ablation.png").stat().st_size > 10_000
+    assert (project / "plots" / "ablation.png").stat().st_size > 10_000
     assert "| brainFloat16 " in done.stdout and "added last" in done.stdout
 
 
