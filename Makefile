@@ -3,6 +3,8 @@
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
+# Under another name, as a recipe line that names MAKE runs even with `make -n`.
+SELF := $(MAKE)
 
 # Settings: each is a flag of the same name on every script (BATCH_SIZE is --batch-size).
 STEPS        ?= 50           ## training steps, warm-up included
@@ -116,12 +118,12 @@ everything: ceilings         ## the same for all techniques
 all beyond everything:
 	@$(if $(strip $(BASE)),,$(PYTHON) -m Utils.commands.estimate $(WHICH) $(SUITE))
 	@$(PYTHON) -m Utils.commands.suite $(WHICH) $(SUITE) $(OF_BASE); status=$$?; \
-	if [ $$status -le 1 ]; then $(MAKE) plots || status=1; fi; exit $$status
+	if [ $$status -le 1 ]; then $(SELF) plots || status=1; fi; exit $$status
 
 reference: ceilings          ## make the reference results anew, with charts and pages; resumes; PART=ladder
 	@$(PYTHON) -m Utils.commands.reference $(strip $(PART)) $(call flag,device,$(DEVICE)) \
 	    $(call flag,results-file,$(RESULTS_FILE))
-	@$(MAKE) plots readme
+	@$(SELF) plots readme
 
 adopt: $(ENVIRONMENT)        ## check a script of your own as a base, and list the techniques that apply; SCRIPT=my_model.py
 	@$(PYTHON) -m Utils.commands.adopt '$(strip $(SCRIPT))' $(FLAGS)
