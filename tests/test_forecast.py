@@ -139,7 +139,8 @@ def test_techniques_differ_in_what_they_are_about():
     assert state["8bit_optimizer"] < 0.3 * state["flash_attention"]
     assert state["flash_attention"] == state["no_optimization"]
     logits = 2 * 2 * 512 * 50_257  # bytes, in 16 bits
-    assert peak(flash) - peak(answers["fused_cross_entropy"]) > logits
+    # fused_cross_entropy keeps a few numbers per token more.
+    assert peak(flash) - peak(answers["fused_cross_entropy"]) > 0.99 * logits
 
 
 def test_a_compiled_loss_takes_the_logits_and_their_gradient_alone():

@@ -39,6 +39,8 @@ command_line.add_settings(parser)
 args = parser.parse_args()
 row = dict.fromkeys(results.COLUMNS, 1) | {
     "run_id": f"{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}",
+    "base": "no_optimization",
+    "unit": "tokens",
     "round": args.round,
     "technique": Path(sys.argv[0]).stem,
     "status": "ok",
