@@ -5,7 +5,6 @@ script's code, and a few microseconds of bookkeeping. The clock is the device's;
 adds no synchronization.
 """
 
-import os
 import runpy
 import signal
 import sys
@@ -29,9 +28,6 @@ from Utils.harness import (
 )
 from Utils.harness.settings import check_needs, parse_args
 from Utils.harness.stretches import Stretches
-
-if os.environ.get("SUITE"):  # a file that is missing is one line of many
-    sys.excepthook = ends.outside
 
 
 def run_script(main, doc):

@@ -162,7 +162,8 @@ def test_a_base_that_fails_before_its_main_function_leaves_a_row(tmp_path):
     source = BROKEN.format(early="pass", batches=9, late="pass")
     script.write_text(source.replace("def main", "DATA = open('no_such_file')\n\n\ndef main"))
     file = tmp_path / "results.csv"
-    done = python(script, *TINY, "--results-file", file, SUITE="test")
+    command = ["-m", "Utils.commands.base", script]
+    done = python(*command, *TINY, "--results-file", file, SUITE="test")
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
     assert line.startswith("broken: failed: FileNotFoundError") and "(broken.py, line 6)" in line

@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 from itertools import pairwise
 from types import SimpleNamespace
 
@@ -15,6 +16,7 @@ from tests.fakes import FakeCuda
 from tests.rows import rows_of
 from Utils.analysis import intervals, rounds, selection
 from Utils.base import results
+from Utils.base import turns as base_turns
 from Utils.base.turns import Turn
 from Utils.device.cuda import CUDA
 from Utils.harness import held_out
@@ -124,6 +126,15 @@ def test_a_run_ends_where_its_launcher_has_ended():
     os.close(to_nobody)
     with pytest.raises(KeyboardInterrupt):
         Turn(reads, writes, os.getppid(), "0a1b").wait(left=3)
+
+
+def test_the_variable_of_others_is_no_turn(monkeypatch):
+    for text in ("", "mine", "0,0,0,", f"1,2,{os.getpid()},0a1b"):
+        monkeypatch.setenv(base_turns.VARIABLE, text)
+        assert base_turns.taken() is None
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    assert Turn(0, 1, gone.pid, "0a1b").partners() == set()
 
 
 # The levels of a round --------------------------------------------------------------------------

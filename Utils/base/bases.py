@@ -45,6 +45,14 @@ if __name__ == "__main__":
 """
 
 
+class Script(Technique):
+    """A base, or a base with techniques."""
+
+    @property
+    def command(self):
+        return ["-m", "Utils.commands.base", str(self.path)]
+
+
 @dataclass(frozen=True)
 class Base:
     name: str
@@ -58,11 +66,11 @@ class Base:
 
     @property
     def script(self):
-        """Return the base itself as a Technique."""
+        """Return the base itself as a Script."""
         node = anatomy.read(self.source, self.path).docstring
         doc = node.value.value if node else ""
         code = _as_beside(self, _without_docstring(self.source))
-        return Technique(self.name, self.path, doc, f"\n{code}", self.facts)
+        return Script(self.name, self.path, doc, f"\n{code}", self.facts)
 
 
 def digest(source):
@@ -310,7 +318,7 @@ def ladder_of(base, techniques, without=()):
 
 
 def _written(base, names, source, refused=""):
-    """Return the Technique of a merged source, written to FOLDER. refused: a reason."""
+    """Return the Script of a merged source, written to FOLDER. refused: a reason."""
     name = "+".join([base.name, *names])
     several = " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
     doc = DOC.format(
@@ -329,7 +337,7 @@ def _written(base, names, source, refused=""):
         path.write_text(text)
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}", "set CACHE_DIR to another folder") from None
-    return Technique(name, path, doc, f"\n{code}", ladder.facts(doc))
+    return Script(name, path, doc, f"\n{code}", ladder.facts(doc))
 
 
 def _without_docstring(source):

@@ -1,16 +1,17 @@
-"""Runs that take turns: processes of one launcher that are timed in alternation.
-
-The variable TURN holds four fields: the ends of two pipes, the launcher's process id, and a token
-that the run_ids of all these runs end with.
-"""
+"""Runs that take turns: processes of one launcher that are timed in alternation."""
 
 import json
 import os
+import re
+from contextlib import suppress
 from dataclasses import dataclass
 
 import psutil
 
 TOKEN = 4  # hexadecimal digits at the end of a run_id
+# The ends of two pipes, the launcher's process id, and a token that all their run_ids end with.
+VARIABLE = "TAKES_TURNS"
+VALUE = re.compile(r"(\d+),(\d+),(\d+),([0-9a-f]+)")
 
 
 @dataclass(frozen=True)
@@ -38,19 +39,22 @@ class Turn:
 
     def partners(self):
         """Return the process ids of the other runs that take turns."""
-        return {child.pid for child in psutil.Process(self.launcher).children()} - {os.getpid()}
+        with suppress(psutil.NoSuchProcess):  # the launcher has ended
+            return {child.pid for child in psutil.Process(self.launcher).children()} - {os.getpid()}
+        return set()
 
 
 def environment(reads, writes, token):
     """Return the variable for a run that reads and writes these pipe ends, a dict."""
-    return {"TURN": f"{reads},{writes},{os.getpid()},{token}"}
+    return {VARIABLE: f"{reads},{writes},{os.getpid()},{token}"}
 
 
 def taken():
     """Return the Turn of this process, or None where it runs by itself."""
-    reads, writes, launcher, token = (os.environ.get("TURN") or "0,0,0,").split(",")
-    if int(launcher) != os.getppid():  # none, or that of the process that started this one
+    fields = VALUE.fullmatch(os.environ.get(VARIABLE, ""))
+    if not fields or int(fields[3]) != os.getppid():  # that of the process that started this one
         return None
+    reads, writes, launcher = map(int, fields.groups()[:3])
     for end in (reads, writes):
-        os.set_inheritable(int(end), False)  # else a child would keep the pipe open
-    return Turn(int(reads), int(writes), int(launcher), token)
+        os.set_inheritable(end, False)  # else a child would keep the pipe open
+    return Turn(reads, writes, launcher, fields[4])

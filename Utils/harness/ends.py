@@ -6,7 +6,7 @@ import textwrap
 import time
 import traceback
 
-from Utils.base import bases
+from Utils.base import anatomy, bases
 from Utils.base.errors import Unsupported, UserError
 from Utils.base.ladder import BASELINE
 from Utils.device import devices
@@ -31,16 +31,14 @@ def call(main, args, passes=lambda error: False):
         ranks.leave()
 
 
-def outside(kind, error, trace):
-    """Record an exception that a base raises outside of its main function; a sys.excepthook."""
-    script = sys.modules["__main__"]
-    sys.excepthook = sys.__excepthook__
-    if issubclass(kind, Exception) and getattr(script, "__file__", None) == sys.argv[0]:
-        args = parse_args(script.__doc__)
-        if args.base != BASELINE:
-            _end(args, error)  # Python exits with 1
-            return
-    sys.__excepthook__(kind, error, trace)
+def outside(script, error):
+    """Record an exception that a script raised outside of its main function.
+
+    script: its path. Return the exit code, as `call` has it. Raises UserError where it cannot be
+    read.
+    """
+    node = anatomy.read(script.read_text(), script).docstring
+    return _end(parse_args(node and node.value.value), error)
 
 
 def record_end(args, status, reason, error=None):

@@ -174,12 +174,13 @@ class Round:
         pairs = {pair for pair in pairs_of(order) if pair & missing}
         while todo := missing | {name for pair in pairs for name in pair}:
             first = next(t for t in order if t.name in todo)
-
-            before = self._runs()
+            before = {row["run_id"] for row in self._rows()}
             if any(first.name in pair for pair in pairs):
                 codes, full = self._in_turns(first, partial(_joining, order, pairs))
             else:
                 codes, full = self._alone(first), False
+            new = [row for row in self._rows() if row["run_id"] not in before]
+            self._explain(codes, {row["technique"] for row in new})
             if 2 in codes.values():
                 return 2  # the script printed the reason, which holds for all
             if {INTERRUPTED, -signal.SIGINT} & {*codes.values()}:
@@ -187,7 +188,7 @@ class Round:
                 return INTERRUPTED
             self.progress.did(len(missing & codes.keys()))
             missing -= codes.keys()
-            lost = codes.keys() - self._timed(before)
+            lost = codes.keys() - {row["technique"] for row in new if row["status"] == "ok"}
             if full and len(codes) == 1:
                 lost |= codes.keys()
             pairs = {pair for pair in pairs if not pair <= codes.keys() and not pair & lost}
@@ -195,44 +196,32 @@ class Round:
 
     def _alone(self, technique):
         self.progress.next(self.r, technique.name)
-        before = self._runs()
-        flags = command_line.round_flags(self.args, self.r)
-        code = process.python([*technique.command, *flags], self.suite, self.args.timeout)
-        return self._explained({technique.name: code}, before)
+        command = [*technique.command, *self._flags()]
+        return {technique.name: process.python(command, self.suite, self.args.timeout)}
 
     def _in_turns(self, first, joins):
         self.progress.next(self.r, "in turns")
-        before = self._runs()
-        flags = command_line.round_flags(self.args, self.r)
         minutes, say = self.args.timeout, self.progress.say
         try:
-            codes, full = turns.run(first, joins, flags, self.suite, minutes, say)
+            return turns.run(first, joins, self._flags(), self.suite, minutes, say)
         except turns.Interrupted:
             return {first.name: INTERRUPTED}, False
-        return self._explained(codes, before), full
 
-    def _runs(self):
-        return {row["run_id"] for row in results.check(self.args.results_file)}
+    def _flags(self):
+        return command_line.round_flags(self.args, self.r)
 
-    def _explained(self, codes, before):
-        """Write a row for each process that ended without one. Return its exit codes by name."""
-        rows = results.check(self.args.results_file)
-        with_row = {row["technique"] for row in rows if row["run_id"] not in before}
-        flags = command_line.round_flags(self.args, self.r)
+    def _rows(self):
+        return results.check(self.args.results_file)
+
+    def _explain(self, codes, with_row):
+        """Write a row for each process that ended without one, by its exit code."""
         for name, code in codes.items():
             if code in (0, 2, INTERRUPTED, -signal.SIGINT) or name in with_row:
                 continue
             reason = process.why_ended(code, self.args.timeout)
-            record = ["-m", "Utils.commands.record_killed", name, reason, *flags]
+            record = ["-m", "Utils.commands.record_killed", name, reason, *self._flags()]
             if process.python(record, self.suite):
                 self.silent.append(f"{name}: failed: {reason}")
-        return codes
-
-    def _timed(self, before):
-        """Return the techniques with a timing in a run that is not among those before."""
-        rows = results.check(self.args.results_file)
-        new = (row for row in rows if row["run_id"] not in before)
-        return {row["technique"] for row in new if row["status"] == "ok"}
 
 
 def _joining(order, pairs, inside):
