@@ -18,7 +18,7 @@ from Utils.base import paths, turns
 
 MOST = 4  # processes at once
 TURN_S = 1.0  # of timed steps
-LEAST = 2  # timed steps in a turn; the step before them is warm-up
+LEAST = 4  # timed steps in a turn; the step before them is warm-up
 SPARE = 1.25  # of the largest peak, that must be free for one more process
 SPARE_MIB = 512
 LAST = (2, 130)  # exit codes that hold for all: impossible settings, Ctrl-C
