@@ -161,7 +161,7 @@ forecast: $(ENVIRONMENT)     ## memory and time before running; DEVICE=h100, DEV
 	    $(call flag,memory,$(MEMORY)) $(call flag,tokens,$(TOKENS)) $(call flag,prices,$(PRICES)) \
 	    $(call flag,against,$(AGAINST)) $(if $(filter 1,$(WRITE)),--write) $(OF_BASE)
 
-expectations: $(ENVIRONMENT) ## write docs/forecast.csv and its chart: a forecast of the ladder on five GPUs
+expectations: $(ENVIRONMENT) ## write docs/forecast.csv, its chart and docs/hours.csv: what to expect of GPUs that are not here
 	@$(PYTHON) -m Utils.commands.expectations
 
 profile: $(ENVIRONMENT)      ## time of a step by kind of work, with advice; T=NAME or T=all, CPU=1, MEMORY=1

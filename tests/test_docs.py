@@ -11,7 +11,7 @@ import yaml
 from tests.browser import chromium  # noqa: F401  (a fixture)
 from Utils.base import ladder, paths, results
 from Utils.base.errors import UserError
-from Utils.share import pages
+from Utils.share import figures, pages
 
 PAGES = [
     paths.ROOT / name
@@ -140,8 +140,8 @@ def test_every_column_is_explained():
 
 
 def test_published_figures_have_a_source():
-    table = pages.published()
-    assert table.count("](https://") == len(pages.SHOWN) == len(table.splitlines()) - 2
+    table = figures.published()
+    assert table.count("](https://") == len(figures.SHOWN) == len(table.splitlines()) - 2
     assert "+TF32 3.00x" in table and "+larger batch 11.35x" in table
 
 

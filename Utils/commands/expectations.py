@@ -1,8 +1,9 @@
-"""Write docs/forecast.csv and its chart: what to expect of the ladder on GPUs that are not here.
+"""Write docs/forecast.csv, its chart and docs/hours.csv: what to expect of GPUs that are not here.
 
     python -m Utils.commands.expectations
 
-Each device has the largest shape of 1024 tokens at which the baseline fits. Every figure is a
+forecast.csv has the ladder; each device has the largest shape of 1024 tokens at which the baseline
+fits. hours.csv has the hours of PRETRAINING tokens on each device of the table. Every figure is a
 forecast with a range of 90%.
 """
 
@@ -12,7 +13,7 @@ import sys
 from Utils.base import errors, ladder, paths
 from Utils.base.command_line import Parser
 from Utils.base.units import GIB
-from Utils.commands.forecast import settings, unsupported
+from Utils.commands.forecast import by_device, of_any_memory, settings, unsupported
 from Utils.device import datasheets, shapes
 from Utils.device.cuda import ImaginedGPU
 from Utils.diagnose import forecast, outlook
@@ -20,11 +21,16 @@ from Utils.draw import expectations_chart
 from Utils.harness.work import precision_of
 
 DEVICES = ("rtx3050", "t4", "rtx4090", "a100", "h100")
-FILE = paths.ROOT / "docs" / "forecast.csv"
+DOCS = paths.ROOT / "docs"
+PRETRAINING = {"technique": "all_together", "model": "gpt2", "tokens": 1e10}
 COLUMNS = (
     "device", "technique", "batch_size", "seq_len", "forecast_ms", "low_ms", "high_ms", "speedup",
     "speedup_low", "speedup_high", "tokens_per_second", "peak_gib", "largest_batch", "mostly",
     "reason",
+)  # fmt: skip
+COLUMNS_OF_HOURS = (
+    "device", "technique", "model", "batch_size", "seq_len", "tokens", "tokens_per_second", "hours",
+    "low_hours", "high_hours", "dollars_an_hour", "reason",
 )  # fmt: skip
 
 
@@ -60,17 +66,38 @@ def rows_of(key, techniques):
         }
 
 
+def hours():
+    """Yield the rows of docs/hours.csv."""
+    prices = outlook.prices(DOCS / "prices.toml")
+    given = {"model": PRETRAINING["model"], "dataset": "synthetic"}
+    given |= {"batch_size": "auto", "seq_len": "auto"}
+    ((technique, one, args),) = of_any_memory([PRETRAINING["technique"]], given)
+    same = PRETRAINING | {"batch_size": args.batch_size, "seq_len": args.seq_len}
+    for line in by_device(technique, one, args, PRETRAINING["tokens"], prices):
+        key, reason, looked, tokens, found, price = line
+        row = {"device": key, **same, "dollars_an_hour": price, "reason": reason}
+        if looked:
+            row["tokens_per_second"] = f"{tokens / looked.seconds:.0f}"
+            names = ("hours", "low_hours", "high_hours")
+            row |= {name: f"{hour:.2f}" for name, hour in zip(names, found, strict=True)}
+        yield row
+
+
+def write(name, columns, rows):
+    with open(DOCS / name, "w", newline="") as file:
+        writer = csv.DictWriter(file, columns, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
 def main(argv=None):
     Parser("expectations", __doc__).parse_args(argv)
     techniques = ladder.group("ladder")
     rows = [row for key in DEVICES for row in rows_of(key, techniques)]
-    with open(FILE, "w", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-    chart = paths.ROOT / "docs" / "forecast.png"
-    expectations_chart.draw(rows).savefig(chart, dpi=150, bbox_inches="tight")
-    print(f"{FILE.relative_to(paths.ROOT)} and {chart.relative_to(paths.ROOT)} are written")
+    write("forecast.csv", COLUMNS, rows)
+    expectations_chart.draw(rows).savefig(DOCS / "forecast.png", dpi=150, bbox_inches="tight")
+    write("hours.csv", COLUMNS_OF_HOURS, [*hours()])
+    print("docs/forecast.csv, docs/forecast.png and docs/hours.csv are written")
 
 
 if __name__ == "__main__":

@@ -188,44 +188,52 @@ def one_device(names, given, memory, base=None):
 
 
 def all_devices(names, given, tokens, prices):
-    from Utils.device import shapes  # here: seconds, which the check does without
-    from Utils.device.cuda import ImaginedGPU
-    from Utils.diagnose import forecast
-    from Utils.harness.work import precision_of
-
-    chosen = chosen_of(names or ["fused_optimizer"])
-    if names in ([], ["ladder"]):
-        chosen = chosen_of(["fused_optimizer"])
-    if given["batch_size"] == "auto":
-        given = given | {"batch_size": 8}
-    if given["seq_len"] == "auto":
-        given = given | {"seq_len": 1024}
-    device = ImaginedGPU("an imagined GPU", 2**40)  # of any memory: each device's is compared below
-    args, flags = settings(given | {"device": "cuda"}, device)
-    tokens_a_step = args.batch_size * args.seq_len
-    for technique, one in zip(
-        chosen, forecast.forecasts(chosen, flags, device, args, 2**40), strict=True
-    ):
+    names = ["fused_optimizer"] if names in ([], ["ladder"]) else names
+    for technique, one, args in of_any_memory(names, given):
         print(f"Forecast of {technique.name}: {args.model}, {args.batch_size}x{args.seq_len}\n")
         if one.reason:
             print(one.reason)
             continue
-        lines = []
-        for key, entry in datasheets.datasheets().items():
-            precision = precision_of(technique.needs)
-            budget = shapes.usable_bytes(entry.memory_bytes)
-            reason = unsupported(technique, entry, args)
-            if not reason and one.peak > budget:
-                reason = f"needs {one.peak / GIB:.1f} of {budget / GIB:.1f} GiB"
-            looked = hours = None
-            if not reason:
-                looked = outlook.outlook(one.technique, *one.kernels, entry, precision)
-            if looked and tokens:
-                ends = looked.seconds, looked.low, looked.high
-                hours = [tokens / tokens_a_step * seconds / 3600 for seconds in ends]
-            price = prices.get(key) if prices else None
-            lines.append((key, reason, looked, tokens_a_step, hours, price))
+        lines = by_device(technique, one, args, tokens, prices)
         print(outlook_text.devices(lines, bool(prices)), end="\n\n")
+
+
+def of_any_memory(names, given):
+    """Yield techniques with their forecasts and settings on a GPU of any memory.
+
+    given: settings; their batch is 8x1024 where it is "auto".
+    """
+    from Utils.device.cuda import ImaginedGPU  # here: seconds, which the check does without
+    from Utils.diagnose import forecast
+
+    usual = {"batch_size": 8, "seq_len": 1024}
+    given = given | {name: n for name, n in usual.items() if given[name] == "auto"}
+    device = ImaginedGPU("an imagined GPU", 2**40)
+    args, flags = settings(given | {"device": "cuda"}, device)
+    chosen = chosen_of(names)
+    found = forecast.forecasts(chosen, flags, device, args, 2**40)
+    yield from ((*pair, args) for pair in zip(chosen, found, strict=True))
+
+
+def by_device(technique, one, args, tokens, prices):
+    """Yield the lines of `outlook_text.devices` for a technique and its forecast `one`."""
+    from Utils.device import shapes  # here: seconds, which the check does without
+    from Utils.harness.work import precision_of
+
+    tokens_a_step = args.batch_size * args.seq_len
+    for key, entry in datasheets.datasheets().items():
+        budget = shapes.usable_bytes(entry.memory_bytes)
+        reason = unsupported(technique, entry, args)
+        if not reason and one.peak > budget:
+            reason = f"needs {one.peak / GIB:.1f} of {budget / GIB:.1f} GiB"
+        looked = hours = None
+        if not reason:
+            precision = precision_of(technique.needs)
+            looked = outlook.outlook(one.technique, *one.kernels, entry, precision)
+        if looked and tokens:
+            ends = looked.seconds, looked.low, looked.high
+            hours = [tokens / tokens_a_step * seconds / 3600 for seconds in ends]
+        yield key, reason, looked, tokens_a_step, hours, prices.get(key)
 
 
 def against_published(write):

@@ -1,9 +1,8 @@
-"""The generated parts of README.md and docs/: from rows, docstrings, Makefile and published.csv.
+"""The generated parts of README.md and docs/: from rows, docstrings, Makefile and figures.
 
 A part of a page stands between two equal comments, <!-- NAME -->, of the names in PARTS.
 """
 
-import csv
 import re
 from itertools import groupby
 
@@ -11,18 +10,9 @@ from Utils.analysis import selection, tables
 from Utils.analysis.summary import summarize
 from Utils.base import ladder, paths
 from Utils.base.errors import UserError
+from Utils.base.text import broken
+from Utils.share import figures
 
-PUBLISHED = paths.ROOT / "docs" / "published.csv"
-VIRTUAL_GPU = paths.ROOT / "docs" / "virtual_gpu.csv"
-FORECAST = paths.ROOT / "docs" / "forecast.csv"
-CHECK = paths.ROOT / "docs" / "forecast_check.csv"
-# Of docs/published.csv: beginning of the source, metric, batch size or any, what to say of it.
-SHOWN = (
-    ("build-nanogpt", "step time", None, "build-nanogpt", "rounded in the source"),
-    ("rasbt/", "throughput", None, "LLMs-from-scratch", "head not tied"),
-    ("gilesthomas.com", "throughput", None, "Giles Thomas", "not cumulative; AMP with batch 6"),
-    ("abdo-ashraf/", "median step time", "256", "Optimizing-GPU-Utilization", "another model"),
-)
 RESULTS = {  # tables of docs/RESULTS.md, with the beginnings of their columns' titles
     "Speed": ("median", "p20", "tokens", "speedup", "over"),
     "Loss": ("loss", "parity"),
@@ -40,8 +30,7 @@ RESULTS = {  # tables of docs/RESULTS.md, with the beginnings of their columns' 
     "Distance from the limit": ("matmul", "TFLOP", "of the", "MFU", "modelled", "headroom"),
     "Cost of 10^9 tokens": ("hours", "mean power", "kWh", "J for"),
 }
-LEFT = {"technique", "status", "quality", "note", "parity", "compiled", "model", "device", "mostly"}
-COMMON = ("model", "device", "technique", "shape")  # said once where a whole table has one
+LEFT = {"technique", "status", "quality", "note", "parity", "compiled"}
 EXAMPLE = "flash_attention"  # whose diff the README shows
 DIFFERENT = ("faster", "slower")  # verdicts that are set in bold
 
@@ -60,7 +49,7 @@ def report_table(rows, records):
 def _six_columns(rows, lines):
     """Return the six columns and the caption for the lines of a summary."""
     columns = {
-        "technique": [_broken(name) for name in lines.index],
+        "technique": [broken(name) for name in lines.index],
         "median step (ms)": [
             tables.number(line.median_ms, ",.0f") or line.status.replace("_", " ")
             for _, line in lines.iterrows()
@@ -96,18 +85,13 @@ def _loss(line):
     return known if isinstance(known, str) else ""
 
 
-def _broken(name):
-    """Return a name that a narrow column may break after an underscore."""
-    return name.replace("_", "_<wbr>")
-
-
 def results(rows, records):
     """Return all tables of docs/RESULTS.md, none wider than a page."""
     summary = summarize(rows, records)
     columns = {}
     for table in tables.columns(summary):
         columns |= table
-    columns["technique"] = [_broken(name) for name in summary.index]
+    columns["technique"] = [broken(name) for name in summary.index]
     measured = summary.median_ms.notna().to_numpy()
     text = [selection.describe(rows) + ".", *tables.over_parents(summary)]
     for title, starts in RESULTS.items():
@@ -135,127 +119,6 @@ def results_of_beyond(rows, records):
     return results(chosen, records).replace("\n## ", "\n### ")
 
 
-def virtual_gpu():
-    """Return the table of what was counted on the virtual GPU at the model's full size."""
-    rows = [row for row in _rows(VIRTUAL_GPU) if row["model"] == "gpt2" and row["peak_mib"]]
-    titles = {
-        "peak of torch's allocator (MiB)": ("peak_mib", ",.0f"),
-        "reserved (MiB)": ("reserved_mib", ",.0f"),
-        "forecast (MiB)": ("forecast_mib", ",.0f"),
-        "launches": ("launches", ",.0f"),
-        "synchronizations": ("synchronizations", ",.0f"),
-        "pageable copies": ("pageable_copies", ",.0f"),
-    }
-    columns = {"technique": [_broken(row["technique"]) for row in rows]}
-    for title, (name, form) in titles.items():
-        columns[title] = [format(float(row[name]), form) if row[name] else "" for row in rows]
-    first = rows[0]
-    caption = (
-        f"One {first['profile'].upper()}, torch {first['torch']}, {first['model']}, "
-        f"{first['batch_size']}x{first['seq_len']} tokens. Torch, its allocator, Inductor and "
-        "Triton are real; no kernel computes, and no time is measured. Counts are of a timed step."
-    )
-    return f"{tables.markdown(columns)}\n\n{caption}"
-
-
-def _rows(path):
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
-
-
-def forecast():
-    """Return docs/forecast.csv as tables, one a device."""
-    return _tables(_rows(FORECAST), "device", _forecast)
-
-
-def forecast_check():
-    """Return docs/forecast_check.csv as tables, one a source."""
-    return _tables(_rows(CHECK), "source", _checked)
-
-
-def _tables(rows, key, line):
-    """Return a table for each value of a column. What is the same in all lines stands above it."""
-    text = []
-    for title, group in groupby(rows, key=lambda row: row[key]):
-        lines = [line(row) for row in group]
-        columns = {name: [one.get(name, "") for one in lines] for one in lines for name in one}
-        same = [name for name in COMMON if name in columns and len({*columns[name]}) == 1]
-        above = ", ".join(columns.pop(name)[0] for name in same)
-        text += [f"### {title}", above, tables.markdown(columns, LEFT)]
-    return "\n\n".join(text)
-
-
-def _forecast(row):
-    """Return a row of docs/forecast.csv as the cells of its table, by title."""
-    cells = {"technique": _broken(row["technique"]), "shape": _shape(row, "batch_size", "seq_len")}
-    if row["reason"]:
-        return cells | {"mostly": row["reason"]}
-    ms, low, high = (float(row[f"{name}_ms"]) for name in ("forecast", "low", "high"))
-    cells |= {"forecast (ms)": f"{ms:,.1f}", "range of 90% (ms)": f"{low:,.1f} to {high:,.1f}"}
-    low, high = float(row["speedup_low"]), float(row["speedup_high"])
-    cells["speedup"] = f"{float(row['speedup']):.2f}x"
-    cells["its range"] = f"{low:.2f} to {high:.2f}" if low < high else ""
-    cells |= {"tokens/s": f"{int(row['tokens_per_second']):,}", "peak (GiB)": row["peak_gib"]}
-    return cells | {"largest batch": row["largest_batch"], "mostly": row["mostly"]}
-
-
-def _shape(row, batch, tokens):
-    return f"{row[batch]}x{row[tokens]} tokens a step"
-
-
-def _checked(row):
-    """Return a row of docs/forecast_check.csv as the cells of its table, by title."""
-    names = ("measured", "forecast", "low", "high", "roofline")
-    measured, ms, low, high, roofline = (float(row[f"{name}_ms"]) for name in names)
-    return {
-        "model": row["model"],
-        "technique": row["technique"],
-        "device": row["key"],
-        "shape": _shape(row, "batch", "tokens"),
-        "published (ms)": f"{measured:,.1f}",
-        "forecast (ms)": f"{ms:,.1f}",
-        "range of 90% (ms)": f"{low:,.1f} to {high:,.1f}",
-        "error": f"{ms / measured - 1:+.0%}"
-        + ("" if low <= measured <= high else ", out of range"),
-        "plain roofline": f"{roofline / measured - 1:+.0%}",
-    }
-
-
-def published():
-    """Return the table of what others have measured on GPUs."""
-    rows = _rows(PUBLISHED)
-    lines = [_published(rows, *shown) for shown in SHOWN]
-    titles = ("device and model", "measured, then speedup over the first", "source")
-    columns = dict(zip(titles, zip(*lines, strict=True), strict=True))
-    return tables.markdown(columns, titles)
-
-
-def _published(rows, source, metric, batch, name, remark):
-    """Return one line of the table: the rows of one source, in its order."""
-    rows = [
-        row
-        for row in rows
-        if row["source"].startswith(source)
-        and row["metric"] == metric
-        and batch in (None, row["batch_size"])
-        and not re.match(r"\d+x ", row["device"])
-    ]
-    if not rows:
-        raise UserError(f"docs/published.csv: no rows of {source} with {metric}")
-    first = rows[0]
-    start = float(first["value"])
-    said = [f"{first['technique']} {start:,g} {first['unit']}"]
-    for row in rows[1:]:
-        value = float(row["value"])
-        ratio = value / start if metric == "throughput" else start / value
-        said.append(f"{row['technique']} {ratio:.2f}x")
-    device = re.sub(r" \(.*", "", first["device"])
-    shape = f"batch {first['batch_size']} of {first['seq_len']} tokens"
-    link = f"[{name}]({first['url'].split(' ')[0]}); {remark}"
-    text = re.sub(r"(?<=\w)[/_+](?=\w)", r"\g<0><wbr>", "; ".join(said))
-    return f"{device}: {first['model']}, {shape}", text, link
-
-
 def rungs():
     """Return the ladder as a list, a line a rung."""
     return "\n".join(f"- {_link(t, '')}: {_summary(t)}" for t in ladder.group("ladder"))
@@ -275,7 +138,7 @@ def techniques():
     for title, where in (("The ladder", True), ("Beyond the ladder", False)):
         chosen = [t for t in known.values() if t.at_top_level is where]
         columns = {
-            "technique": [f"[{_broken(t.name)}](#{t.name.lower()})" for t in chosen],
+            "technique": [f"[{broken(t.name)}](#{t.name.lower()})" for t in chosen],
             "mechanism, and what it gains": [
                 f"{tables.cell(t.headline)} *{', '.join(t.facts.gains)}*" for t in chosen
             ],
@@ -342,7 +205,7 @@ def variables():
         names, defaults, meanings = zip(*lines, strict=True)
         columns = {
             "variable": [
-                f"{_broken(name)}={default}" for name, default in zip(names, defaults, strict=True)
+                f"{broken(name)}={default}" for name, default in zip(names, defaults, strict=True)
             ],
             "meaning": [tables.cell(meaning) for meaning in meanings],
         }
@@ -351,14 +214,20 @@ def variables():
 
 
 PARTS = {  # page, its generated parts by name; those of rows take rows and records
-    "README.md": {"ladder": ladder_table, "published": published, "diff": one_diff, "rungs": rungs},
+    "README.md": {
+        "ladder": ladder_table,
+        "published": figures.published,
+        "diff": one_diff,
+        "rungs": rungs,
+    },
     "docs/RESULTS.md": {
         "results": results,
         "beyond": results_of_beyond,
-        "virtual gpu": virtual_gpu,
-        "forecast": forecast,
-        "check": forecast_check,
+        "virtual gpu": figures.virtual_gpu,
+        "forecast": figures.forecast,
+        "check": figures.forecast_check,
     },
+    "docs/PRETRAINING.md": {"hours": figures.hours},
     "docs/TECHNIQUES.md": {"techniques": techniques},
     "docs/COMMANDS.md": {"targets": targets, "variables": variables},
 }
