@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from tests.fakes import FakeCuda, FakeNvml
+from Utils.base import turns
 from Utils.base.errors import Unsupported, UserError
 from Utils.base.sizes import CONFIGS
 from Utils.device import checks, devices, drivers, shapes
@@ -188,6 +189,16 @@ def test_other_processes_are_named_as_far_as_they_can_be():
         "pid 4713, 8 MiB",
     ]
     assert gpu(nvml).readings()["graphics_processes"] == ["Xorg (pid 99, 3 MiB)"]
+
+
+@pytest.mark.parametrize("pids", ["own", "of the host"])
+def test_runs_that_take_turns_with_this_one_are_no_others(monkeypatch, pids):
+    partners, stranger, more = {11_000_001, 11_000_002}, os.getppid(), 12_000_003
+    monkeypatch.setattr(turns, "taken", lambda: SimpleNamespace(partners=lambda: partners))
+    seen = partners if pids == "own" else {12_000_001, 12_000_002}
+    nvml = FakeNvml()
+    nvml.compute += [process(pid, 8) for pid in (stranger, *sorted(seen), more)]
+    assert gpu(nvml).other_processes == [f"pid {pid}, 8 MiB" for pid in (stranger, more)]
 
 
 def test_they_are_read_before_this_process_has_a_context():

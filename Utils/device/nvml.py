@@ -3,6 +3,8 @@
 import os
 from contextlib import suppress
 
+import psutil
+
 from Utils.base import turns
 from Utils.base.units import MIB
 
@@ -85,11 +87,18 @@ class Nvml:
         return self.ask(question) or []
 
     def other_processes(self):
-        """Return others that compute on the GPU, as in ["python3 (pid 4711, 1,234 MiB)"]."""
+        """Return others that compute on the GPU, as in ["python3 (pid 4711, 1,234 MiB)"].
+
+        Runs that take turns with this one are none of them. In a container NVML may give the host's
+        pids: then as many unknown processes are taken for these runs.
+        """
         computing = self.get("ComputeRunningProcesses") or ()
         turn = turns.taken()
-        own = {os.getpid(), *(turn.partners() if turn else ())}
-        return [self._process(one) for one in computing if one.pid not in own]
+        partners = turn.partners() if turn else set()
+        others = [one for one in computing if one.pid not in {os.getpid(), *partners}]
+        unseen = len(partners - {one.pid for one in computing})
+        unknown = [one for one in others if not psutil.pid_exists(one.pid)][:unseen]
+        return [self._process(one) for one in others if one not in unknown]
 
     def _graphics_processes(self):
         """Return those that draw and do not compute, such as a desktop's; None if unknown."""

@@ -46,6 +46,16 @@ def script(name, shape, profile="h100", *more, steps=STEPS, **settings):
     return Command((*command, *flags, *more), profile, **settings)
 
 
+def suite(techniques, shape, min_seconds, profile, variables):
+    """The Command of two rounds of some techniques."""
+    model, batch_size, seq_len = shape
+    flags = ("--device", "cuda", "--model", model, "--batch-size", str(batch_size))
+    flags += ("--seq-len", str(seq_len), "--steps", str(STEPS), "--warmup", str(WARMUP))
+    flags += ("--rounds", "2", "--min-seconds", str(min_seconds))
+    command = ("-m", "Utils.commands.suite", *techniques, *flags)
+    return Command(command, profile, tuple(variables.items()))
+
+
 # What the doctor says, and each technique ---------------------------------------------------------
 
 
@@ -121,6 +131,11 @@ def _quality(outcome):
     # Of some milliseconds on a busy machine, so that only a wrong unit shows.
     if not 35 < (quality.get("mean_power_w") or 0) < 3500:
         problems.append(f"quality.mean_power_w is {quality.get('mean_power_w')}, not about 350")
+    # Of the context and the allocator; what ran after the last step may have freed or taken some.
+    least, reserved = 500, float(outcome.row["reserved_memory_mib"])
+    if not least < (quality.get("used_memory_mib") or 0) < 2 * (least + reserved):
+        used = quality.get("used_memory_mib")
+        problems.append(f"quality.used_memory_mib is {used}, of which torch reserved {reserved}")
     for name in COUNTERS:
         if quality.get(name) != 0:
             problems.append(f"quality.{name} is {quality.get(name)}, not 0")
@@ -183,9 +198,49 @@ def failures(machine):
     yield _graded(machine, "a desktop on the card", "clean", "", VIRTUAL_GPU_NVML="desktop")
     yield _graded(machine, "NVML that tells little", "clean", "", VIRTUAL_GPU_NVML="poor")
     yield _graded(machine, "NVML that is broken", "clean", "", VIRTUAL_GPU_NVML="broken")
+    ladder = ("no_optimization", "tensorFloat32", "brainFloat16")
+    yield _turns(machine, 0, ladder, TINY)
+    yield _turns(machine, 1, ladder, TINY)
+    yield _turns(machine, 0, ladder[:2], TINY, VIRTUAL_GPU_NVML="container")
+    yield _turns(machine, 0, ladder[:2], ("gpt2", 1, 256), "3050", together=False)
     for name in ("distributed_data_parallel", "fully_sharded"):
         yield _ranks(machine, name)
     yield _lost_rank(machine)
+
+
+def _turns(machine, min_seconds, names, shape, profile="h100", together=True, **variables):
+    """Scripts that take turns as live processes, each of which NVML names to the others.
+
+    together: whether the card's memory is large enough for two of them.
+    """
+    command = suite(names, shape, min_seconds, profile, variables)
+    outcome = machine.run(command)
+    words = ["turns", profile, f"{min_seconds} s", *variables.values()]
+    line = Line(", ".join(words), seconds=outcome.seconds)
+    told = sorted((run["technique"], run["status"]) for run in outcome.runs)
+    if outcome.code or outcome.traceback or told != sorted(2 * [(name, "ok") for name in names]):
+        line.problems.append(f"exit code {outcome.code}, {told}: {_last(outcome)}")
+    if ("take turns" in outcome.output) != together:
+        line.problems.append(f"{'no' if together else 'the scripts take'} turns")
+    for run in outcome.runs:
+        reasons = [one for one in run["quality"].get("reasons", []) if "on the GPU" in one]
+        line.problems += [f"{run['technique']} is tainted: {reason}" for reason in reasons]
+    if not min_seconds:
+        line.problems += _same_steps(outcome)
+    if line.problems:
+        machine.forget(command)
+    return line
+
+
+def _same_steps(outcome):
+    steps = [run["rows"] for run in outcome.runs]
+    problems = [] if {*steps} == {STEPS} else [f"steps: {steps}, not {STEPS} each"]
+    expected = EXPECTED["ladder"]["synchronizations"], EXPECTED["ladder"]["pageable_copies"]
+    for counts in outcome.processes:
+        of_steps = {(s, c) for _, s, c in outcome.per_step(WARMUP, counts)}
+        if of_steps != {expected}:
+            problems.append(f"synchronizations and pageable copies a step: {sorted(of_steps)}")
+    return problems
 
 
 def _out_of_memory(machine, profile, shape, advice):

@@ -45,7 +45,8 @@ class Command:
 class Outcome:
     """What a command left: its exit code, seconds, the end of its output, whether a traceback was
     in it; of the results file the row of the last step and the number of rows; the record; of each
-    step what was counted; of `make profile` the summary; the kernels' signatures."""
+    step what was counted; of each run its technique, status, rows and quality, and of each process
+    with such a run its steps' counts; of `make profile` the summary; the kernels' signatures."""
 
     code: int
     seconds: float
@@ -55,18 +56,21 @@ class Outcome:
     rows: int = 0
     record: dict = field(default_factory=dict)
     counts: list = field(default_factory=list)
+    runs: list = field(default_factory=list)
+    processes: list = field(default_factory=list)
     profile: dict = field(default_factory=dict)
     signatures: dict = field(default_factory=dict)
 
-    def per_step(self, warmup):
-        """(launches, synchronizations, pageable copies) of each of the timed steps."""
+    def per_step(self, warmup, counts=None):
+        """(launches, synchronizations, pageable copies) of each of the timed steps. counts: of a
+        process, else those of the command's own."""
         return [
             (
                 step["launches"] + step["graph_launches"],
                 sum(step[name] for name in COUNTED),
                 step["h2d_pageable"] + step["d2h_pageable"],
             )
-            for step in self.counts[warmup:]
+            for step in (counts or self.counts)[warmup:]
         ]
 
 
@@ -112,6 +116,7 @@ class Machine:
             "OMP_NUM_THREADS": "1",
             "TORCHINDUCTOR_COMPILE_THREADS": "1",
             "VIRTUAL_GPU_PROFILE": command.profile,
+            "VIRTUAL_GPU_MACHINE": str(folder / "machine"),
             "VIRTUAL_GPU_TRACE": str(folder / "trace"),
             **dict(command.variables),
         }
@@ -188,11 +193,24 @@ def _outcome(folder, code, seconds, pid):
     if trace.exists() and outcome.rows:  # the harness asks for its steps last
         lines = trace.read_text().splitlines()[-outcome.rows :]
         outcome.counts = [json.loads(line) for line in lines]
+    if results.exists():
+        outcome.runs = [_run(folder, run_id, rows) for run_id in {row["run_id"]: 0 for row in rows}]
+    if len(outcome.runs) > 1:
+        steps = max(run["rows"] for run in outcome.runs)
+        texts = [file.read_text().splitlines() for file in folder.glob("trace.*")]
+        outcome.processes = [[json.loads(line) for line in text[-steps:]] for text in texts]
     for file in folder.glob("profiles/*.json"):
         outcome.profile = json.loads(file.read_text()).get("profile", {})
     for file in folder.glob("triton/*/*_kernel.source"):
         outcome.signatures[file.stem] = _signature(file.read_text())
     return outcome
+
+
+def _run(folder, run_id, rows):
+    rows = [row for row in rows if row["run_id"] == run_id]
+    record = json.loads((folder / "runs" / f"{run_id}.json").read_text())
+    facts = {name: rows[-1][name] for name in ("technique", "status", "note")}
+    return facts | {"rows": len(rows), "quality": record.get("quality") or {}}
 
 
 def _signature(source):
@@ -209,7 +227,7 @@ def _signature(source):
 def sources(arguments):
     """The project's files that decide what a command does, sorted: those that its script imports,
     directly or not; for a command of make all of them."""
-    if arguments[0] == "make":
+    if arguments[0] == "make" or arguments[1].startswith("Utils.commands"):
         files = {ROOT / "Makefile", *ROOT.glob("*.py"), *(ROOT / "beyond").glob("*.py")}
         return sorted({*files, *(ROOT / "Utils").rglob("*.py")})
     script = _script(arguments)

@@ -31,6 +31,7 @@ int device_count() { return visible().size(); }
 static thread_local int current = 0;
 static thread_local cudaError_t last_error = cudaSuccess;
 int current_device() { return current; }
+int installed_device() { return visible()[current]; }
 static bool exists(int device) { return device >= 0 && device < device_count(); }
 
 cudaError_t fails(cudaError_t error, const char* call) {

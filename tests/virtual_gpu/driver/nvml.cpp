@@ -2,7 +2,8 @@
 //
 // VIRTUAL_GPU_NVML, words joined by commas: "poor" (a laptop's, which tells neither energy nor
 // limits), "broken" (the library does not initialize), "throttled" (by heat, and by power half of
-// the time), "desktop" (process 1 draws). VIRTUAL_GPU_OTHER: the pid of another process on the card.
+// the time), "desktop" (process 1 draws), "container" (processes have the pids of another
+// namespace). VIRTUAL_GPU_OTHER: the pid of another process on the card.
 #include <cstdint>
 #include <ctime>
 
@@ -106,8 +107,8 @@ API int nvmlDeviceGetPowerManagementDefaultLimit(Handle, unsigned* mw) {
   return nvmlDeviceGetPowerManagementLimit(0, mw);
 }
 struct MemoryInfo { unsigned long long total, free, used; };
-API int nvmlDeviceGetMemoryInfo(Handle, MemoryInfo* to) {
-  unsigned long long total = profile().memory, used = 2ull << 30;
+API int nvmlDeviceGetMemoryInfo(Handle device, MemoryInfo* to) {
+  unsigned long long total = profile().memory, used = held(device - 1);
   return *to = {total, total - used, used}, SUCCESS;
 }
 API int nvmlDeviceGetCurrentClocksEventReasons(Handle, unsigned long long* bits) {
@@ -142,20 +143,25 @@ API int nvmlDeviceGetFieldValues(Handle, int number, FieldValue* values) {
 // Who holds it --------------------------------------------------------------------------------
 
 struct Process { unsigned pid; unsigned long long used; unsigned instance, compute_instance; };
-API int nvmlDeviceGetComputeRunningProcesses_v3(Handle, unsigned* number, Process* to) {
-  const char* other = getenv("VIRTUAL_GPU_OTHER");
-  unsigned room = *number;
-  *number = other ? 2 : 1;
-  if (!to || room < *number) return TOO_SMALL;
-  to[0] = {(unsigned)getpid(), 1ull << 30, ~0u, ~0u};
-  if (other) to[1] = {(unsigned)atoi(other), 1234ull << 20, ~0u, ~0u};
-  return SUCCESS;
+API int nvmlDeviceGetComputeRunningProcesses_v3(Handle device, unsigned* number, Process* to) {
+  unsigned room = to ? *number : 0, found = 0;
+  auto add = [&](unsigned pid, size_t bytes) {
+    if (found++ < room) to[found - 1] = {pid, bytes, ~0u, ~0u};
+  };
+  for (int i = 0; i < HOLDERS; i++) {
+    Holder& one = virtual_gpu_holders()[i];
+    if (one.device == device - 1 && one.alive())
+      add(one.pid + (told("container") ? 10'000'000 : 0), one.bytes);
+  }
+  if (const char* other = getenv("VIRTUAL_GPU_OTHER")) add(atoi(other), 1234ull << 20);
+  *number = found;
+  return found > room ? TOO_SMALL : SUCCESS;
 }
-API int nvmlDeviceGetComputeRunningProcesses_v2(Handle, unsigned* number, Process* to) {
-  return nvmlDeviceGetComputeRunningProcesses_v3(0, number, to);
+API int nvmlDeviceGetComputeRunningProcesses_v2(Handle device, unsigned* number, Process* to) {
+  return nvmlDeviceGetComputeRunningProcesses_v3(device, number, to);
 }
-API int nvmlDeviceGetComputeRunningProcesses(Handle, unsigned* number, Process* to) {
-  return nvmlDeviceGetComputeRunningProcesses_v3(0, number, to);
+API int nvmlDeviceGetComputeRunningProcesses(Handle device, unsigned* number, Process* to) {
+  return nvmlDeviceGetComputeRunningProcesses_v3(device, number, to);
 }
 API int nvmlDeviceGetGraphicsRunningProcesses_v3(Handle, unsigned* number, Process* to) {
   unsigned room = *number;

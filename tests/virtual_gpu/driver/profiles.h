@@ -1,5 +1,5 @@
-// The cards that the virtual GPU can be. VIRTUAL_GPU_PROFILE names one, VIRTUAL_GPU_DEVICES says
-// how many there are.
+// The cards that the virtual GPU can be, and which processes hold their memory. VIRTUAL_GPU_PROFILE
+// names a card, VIRTUAL_GPU_DEVICES says how many there are.
 #pragma once
 #include <unistd.h>
 
@@ -42,3 +42,28 @@ inline long number_from_environment(const char* name, long otherwise) {
   return value ? atol(value) : otherwise;
 }
 inline int devices_installed() { return number_from_environment("VIRTUAL_GPU_DEVICES", 1); }
+
+// A process with a context on a device. All processes with the same VIRTUAL_GPU_MACHINE, a path,
+// share one table; others have one of their own. In memory.cpp.
+struct Holder {
+  int pid, device;  // -1 while its process writes it
+  size_t bytes;  // with the context
+  bool alive() const {
+    char path[32];
+    snprintf(path, sizeof path, "/proc/%d/cmdline", pid);
+    FILE* file = pid > 0 ? fopen(path, "r") : nullptr;
+    if (!file) return false;
+    bool some = fgetc(file) != EOF;  // one that has ended and is not waited for has none
+    return fclose(file), some;
+  }
+};
+constexpr int HOLDERS = 64;
+extern "C" __attribute__((visibility("default"), weak)) Holder* virtual_gpu_holders();
+inline size_t held(int device) {
+  size_t bytes = 0;
+  for (int i = 0; i < HOLDERS; i++) {
+    Holder& one = virtual_gpu_holders()[i];
+    if (one.device == device && one.alive()) bytes += one.bytes;
+  }
+  return bytes;
+}

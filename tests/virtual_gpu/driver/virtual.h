@@ -15,6 +15,7 @@
 
 int device_count();  // those that CUDA_VISIBLE_DEVICES shows
 int current_device();
+int installed_device();  // its number among all that are installed
 
 uint64_t now_ns();
 void complain(const char* format, ...);  // on stderr, with our name before it
