@@ -15,7 +15,7 @@ from Utils.base.sizes import CONFIGS
 from Utils.commands import forecast
 from Utils.device import checks, datasheets
 from Utils.device.cuda import ImaginedGPU
-from Utils.diagnose import check, fakes, outlook, outlook_text, published, steptime
+from Utils.diagnose import check, fakes, fit, outlook, outlook_text, published, steptime
 from Utils.diagnose.forecast import device_of
 from Utils.diagnose.operations import LIST, VIEW, Operation, Tensor, Work
 from Utils.harness.work import flops_per_token
@@ -279,3 +279,12 @@ def test_a_speedup_has_the_ratio_of_the_two_forecasts():
     ratio, low, high = outlook.speedup(slow, fast, 1.0)
     assert ratio == 4 and low * high == pytest.approx(16) and low < 4 < high
     assert math.isfinite(outlook.base_width()) and replace(fast).seconds == 0.5
+
+
+def test_figures_of_a_source_share_a_deviation():
+    sources, weights = ["a", "a", "b", "a"], [1, 0.5, 1, 0.25]
+    shared = np.equal.outer(sources, sources) * fit.SHARED**2
+    covariance = shared + np.diag(fit.SIGMA**2 / np.array(weights))
+    assert fit.precision(sources, weights) @ covariance == pytest.approx(np.eye(4), abs=1e-9)
+    left_out = fit.precision(sources, [0, 0, 1, 0])
+    assert np.count_nonzero(left_out) == 1

@@ -16,7 +16,8 @@ PRIME = 97  # sequences, of which any batch is worked out
 ROUNDS = 3
 ENOUGH = 5e-3  # change of a constant, as a logarithm, after which it is found
 STEP = 0.02  # of a constant, for the slope of what depends on it
-SIGMA = 0.12  # deviation, as a logarithm, of a figure: what sources leave unsaid
+SIGMA = 0.085  # deviation of a figure, as a logarithm: what sources leave unsaid
+SHARED = 0.085  # deviation that all figures of a source share: its device's clocks, its code
 LARGEST = 0.3  # deviation, as a logarithm, beyond which a figure pulls no harder
 
 
@@ -66,10 +67,18 @@ class Cases:
         return seconds[0] + (figure.step.layers - TRACED_LAYERS[0]) * (seconds[1] - seconds[0])
 
 
-def weights(figures, used):
-    """Return weights of figures: n of one source count as much as sqrt(n) of different ones."""
-    sources = [figure.source for figure in figures]
-    return np.array([sources.count(source) ** -0.5 for source in sources]) * used
+def precision(sources, weights):
+    """Return the inverse covariance of deviations: independent ones, and one that each source's
+    figures share. So figures of one source say more on ratios than on levels.
+
+    weights: of the figures, 0 to 1.
+    """
+    own = np.asarray(weights) / SIGMA**2
+    matrix = np.diag(own)
+    for source in set(sources):  # by Sherman and Morrison's formula
+        part = own * (np.asarray(sources) == source)
+        matrix -= np.outer(part, part) / (SHARED**-2 + part.sum())
+    return matrix
 
 
 def slopes(cases, names, constants):
@@ -114,11 +123,12 @@ class Line:
         """Return the logarithms of the constants: least squares with priors over the used figures.
         Deviations beyond LARGEST count as LARGEST."""
         matrix, at = self.matrix, self.at.copy()
+        sources = [figure.source for figure in self.cases.figures]
         for _ in range(20):  # as the weights follow the deviations
             off = self.cases.measured - self.here - matrix @ (at - self.at)
-            weight = weights(self.cases.figures, used) / SIGMA**2
-            weight = weight * np.minimum(1, LARGEST / np.maximum(np.abs(off), 1e-9))
-            left = matrix.T @ (weight[:, None] * matrix) + np.diag(self.spreads**-2.0)
-            right = matrix.T @ (weight * off) + (self.priors - at) / self.spreads**2
+            weights = used * np.minimum(1, LARGEST / np.maximum(np.abs(off), 1e-9))
+            weighted = matrix.T @ precision(sources, weights)
+            left = weighted @ matrix + np.diag(self.spreads**-2.0)
+            right = weighted @ off + (self.priors - at) / self.spreads**2
             at = at + 0.7 * np.linalg.solve(left, right)
         return at
