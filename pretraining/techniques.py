@@ -35,6 +35,7 @@ EXCLUDED = {
     "streaming_dataset": "the batches of this loop are its own",
     "zero_redundancy": "a checkpoint would hold the share of one rank",
 }
+COMMENT = re.compile(r"\n *#.*")  # on lines of its own
 SLOW_START = {"torch_compile", "max_autotune"}  # not worth their first step on a CPU
 
 
@@ -74,7 +75,10 @@ def _apply(name, code):
     known = ladder.techniques()
     parent = known[known[name].parent]
     change = parent.code, known[name].code
-    return merge.merge(code, *change) or merge.merge_aligned(code, *change)
+    for change in (change, [COMMENT.sub("", side) for side in change]):  # the loop has its own
+        if found := merge.merge(code, *change) or merge.merge_aligned(code, *change):
+            return found
+    return None
 
 
 def load(source):

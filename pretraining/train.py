@@ -40,7 +40,7 @@ def main(args):
         vocab_size=50_257,
         loss=torch.nn.functional.cross_entropy,
     ).to(args.device)
-    optimizer = torch.optim.AdamW(model.parameters())
+    optimizer = torch.optim.AdamW(model.parameters(), lr=args.learning_rate)
     decay_matrices_only(optimizer, args.weight_decay)
     run = Run(args, model, optimizer, batches)
 

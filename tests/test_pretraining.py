@@ -196,6 +196,18 @@ def test_every_technique_merges_or_says_why_not(name):
         return
     ast.parse(source)
     assert source != techniques.merged([])
+    assert "    decay_matrices_only(optimizer, args.weight_decay)\n" in source
+    assert "set_learning_rate(optimizer, learning_rate(step, args))" in source
+
+
+@pytest.mark.parametrize("name", ["fused_optimizer", "8bit_optimizer"])
+def test_an_optimizer_of_a_technique_takes_the_place_of_the_loops_own(name):
+    tree = ast.parse(techniques.merged([name]))
+    made = next(node for node in ast.walk(tree) if ast.unparse(node).startswith("optimizer = "))
+    arguments = {keyword.arg: ast.unparse(keyword.value) for keyword in made.value.keywords}
+    assert arguments["lr"] == "args.learning_rate"
+    assert arguments.get("fused") == ("True" if name == "fused_optimizer" else None)
+    assert ("AdamW8bit" in ast.unparse(made)) == (name == "8bit_optimizer")
 
 
 def test_none_is_the_loop_as_it_stands():

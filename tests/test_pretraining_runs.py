@@ -17,7 +17,7 @@ from tests import kill_pretraining
 from Utils.base import paths
 from Utils.base.errors import UserError
 
-SHAPE = ["--tokens-per-step=128", "--seq-len=32", "--batch-size=2", "--with=flash_attention"]
+SHAPE = ["--tokens-per-step=128", "--seq-len=32", "--batch-size=2", "--with=flash_attention+fused_optimizer"]
 SHAPE += ["--steps=8", "--validate-every=4", "--checkpoint-every=3", "--validation-tokens=256"]
 
 
@@ -127,7 +127,7 @@ def _attention(q, k, v):
     [
         (["--seed=1"], "has 0, which a resumed run keeps"),
         (["--model=gpt2"], "has gpt2-tiny, which a resumed run keeps"),
-        (["--with=none"], "has flash_attention, which a resumed run keeps"),
+        (["--with=none"], "has flash_attention fused_optimizer, which a resumed run keeps"),
         (["--out=elsewhere"], "a resumed run stays where it is"),
     ],
 )
