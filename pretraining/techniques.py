@@ -74,8 +74,9 @@ def _apply(name, code):
     """Return the code with a technique's diff, or None where the diff contradicts it."""
     known = ladder.techniques()
     parent = known[known[name].parent]
-    change = parent.code, known[name].code
-    for change in (change, [COMMENT.sub("", side) for side in change]):  # the loop has its own
+    sides = parent.code, known[name].code
+    bare = [COMMENT.sub("", side) for side in sides]  # the loop has other comments
+    for change in (sides, bare):
         if found := merge.merge(code, *change) or merge.merge_aligned(code, *change):
             return found
     return None

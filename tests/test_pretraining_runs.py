@@ -17,7 +17,8 @@ from tests import kill_pretraining
 from Utils.base import paths
 from Utils.base.errors import UserError
 
-SHAPE = ["--tokens-per-step=128", "--seq-len=32", "--batch-size=2", "--with=flash_attention+fused_optimizer"]
+SHAPE = ["--tokens-per-step=128", "--seq-len=32", "--batch-size=2"]
+SHAPE += ["--with=flash_attention+fused_optimizer"]
 SHAPE += ["--steps=8", "--validate-every=4", "--checkpoint-every=3", "--validation-tokens=256"]
 
 
