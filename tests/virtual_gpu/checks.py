@@ -46,12 +46,12 @@ def script(name, shape, profile="h100", *more, steps=STEPS, **settings):
     return Command((*command, *flags, *more), profile, **settings)
 
 
-def suite(techniques, shape, min_seconds, profile, variables):
-    """The Command of two rounds of some techniques."""
+def suite(techniques, shape, rounds, min_seconds, profile, variables):
+    """The Command of some rounds of some techniques."""
     model, batch_size, seq_len = shape
     flags = ("--device", "cuda", "--model", model, "--batch-size", str(batch_size))
     flags += ("--seq-len", str(seq_len), "--steps", str(STEPS), "--warmup", str(WARMUP))
-    flags += ("--rounds", "2", "--min-seconds", str(min_seconds))
+    flags += ("--rounds", str(rounds), "--min-seconds", str(min_seconds))
     command = ("-m", "Utils.commands.suite", *techniques, *flags)
     return Command(command, profile, tuple(variables.items()))
 
@@ -198,27 +198,28 @@ def failures(machine):
     yield _graded(machine, "a desktop on the card", "clean", "", VIRTUAL_GPU_NVML="desktop")
     yield _graded(machine, "NVML that tells little", "clean", "", VIRTUAL_GPU_NVML="poor")
     yield _graded(machine, "NVML that is broken", "clean", "", VIRTUAL_GPU_NVML="broken")
-    ladder = ("no_optimization", "tensorFloat32", "brainFloat16")
-    yield _turns(machine, 0, ladder, TINY)
-    yield _turns(machine, 1, ladder, TINY)
-    yield _turns(machine, 0, ladder[:2], TINY, VIRTUAL_GPU_NVML="container")
-    yield _turns(machine, 0, ladder[:2], ("gpt2", 1, 256), "3050", together=False)
+    three = ("no_optimization", "tensorFloat32", "brainFloat16")
+    yield _turns(machine, 2, 0, three, TINY)
+    yield _turns(machine, 1, 1, three[:2], TINY)
+    yield _turns(machine, 1, 0, three[:2], TINY, VIRTUAL_GPU_NVML="container")
+    yield _turns(machine, 1, 0, three[:2], ("gpt2", 1, 256), "3050", together=False)
     for name in ("distributed_data_parallel", "fully_sharded"):
         yield _ranks(machine, name)
     yield _lost_rank(machine)
 
 
-def _turns(machine, min_seconds, names, shape, profile="h100", together=True, **variables):
+def _turns(machine, rounds, min_seconds, names, shape, profile="h100", together=True, **variables):
     """Scripts that take turns as live processes, each of which NVML names to the others.
 
     together: whether the card's memory is large enough for two of them.
     """
-    command = suite(names, shape, min_seconds, profile, variables)
+    command = suite(names, shape, rounds, min_seconds, profile, variables)
     outcome = machine.run(command)
     words = ["turns", profile, f"{min_seconds} s", *variables.values()]
     line = Line(", ".join(words), seconds=outcome.seconds)
     told = sorted((run["technique"], run["status"]) for run in outcome.runs)
-    if outcome.code or outcome.traceback or told != sorted(2 * [(name, "ok") for name in names]):
+    wanted = sorted((name, "ok") for name in names for _ in range(rounds))
+    if outcome.code or outcome.traceback or told != wanted:
         line.problems.append(f"exit code {outcome.code}, {told}: {_last(outcome)}")
     if ("take turns" in outcome.output) != together:
         line.problems.append(f"{'no' if together else 'the scripts take'} turns")
