@@ -39,7 +39,7 @@ def main(args):
     # AdamW's default of 1e-3 is too high for small batches: rounding errors grow to whole nats.
     # The other values are torch's defaults; bitsandbytes has others.
     optimizer = PagedAdamW8bit(
-        model.parameters(), lr=5e-5, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.01
+        model.parameters(), lr=4e-5, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.01
     )
 
     with Run(args, model, optimizer) as run:

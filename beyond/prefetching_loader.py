@@ -49,7 +49,7 @@ def main(args):
     ).to(args.device)
     model = torch.compile(model)
     # AdamW's default of 1e-3 is too high for small batches: rounding errors grow to whole nats.
-    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-5, fused=True)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=4e-5, fused=True)
 
     with Run(args, model, optimizer) as run:
         for idx, targets in run.steps(batches):

@@ -46,7 +46,7 @@ def main(args):
     )
     model = torch.compile(model)
     # AdamW's default of 1e-3 is too high for small batches: rounding errors grow to whole nats.
-    optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, lr=5e-5, fused=True)
+    optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, lr=4e-5, fused=True)
 
     with Run(args, model, optimizer) as run:
         for idx, targets in run.steps(batches):

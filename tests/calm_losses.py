@@ -1,6 +1,6 @@
 """How far rounding drives losses apart, by learning rate: the baseline in float32 and in bfloat16.
 
-    python -m tests.calm_losses [--rates 5e-5 1e-4] [--seeds 8] [flags of the scripts]
+    python -m tests.calm_losses [--rates 4e-5 1e-4] [--seeds 8] [flags of the scripts]
 
 Prints for each seed the largest difference of a step's loss, the difference of the held-out losses,
 and how far the loss falls, for docs/LOG.md.
@@ -20,7 +20,7 @@ from Utils.model import GPT
 def main(argv=None):
     parser = Parser("calm_losses", __doc__)
     command_line.add_settings(parser)
-    parser.add_argument("--rates", type=float, nargs="+", default=[5e-5], help="learning rates")
+    parser.add_argument("--rates", type=float, nargs="+", default=[4e-5], help="learning rates")
     parser.add_argument("--seeds", type=int, default=8, help="number of seeds")
     args = parser.parse_args(argv, Settings())
     settle(args)

@@ -186,8 +186,8 @@ def test_diff_shows_the_technique_and_nothing_else():
     shown = subprocess.run(command, cwd=paths.ROOT, capture_output=True, text=True).stdout
     assert shown.startswith(TECHNIQUES["fused_optimizer"].doc)
     assert [line for line in shown.splitlines() if re.match(r"[+-][^+-]", line)] == [
-        "-    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-5)",
-        "+    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-5, fused=True)",
+        "-    optimizer = torch.optim.AdamW(model.parameters(), lr=4e-5)",
+        "+    optimizer = torch.optim.AdamW(model.parameters(), lr=4e-5, fused=True)",
     ]
 
 

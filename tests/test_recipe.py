@@ -492,7 +492,7 @@ def test_a_technique_that_builds_on_another_replaces_its_lines():
 
 
 def test_an_idea_of_ones_own_is_shown_by_its_diff(tmp_path, monkeypatch):
-    mine = changed(("AdamW(model.parameters(), lr=5e-5)", "SGD(model.parameters(), lr=0.1)"),
+    mine = changed(("AdamW(model.parameters(), lr=4e-5)", "SGD(model.parameters(), lr=0.1)"),
                    parent="Parent: no_optimization")  # fmt: skip
     known = ladder.techniques()
     doc, code = ladder.split(mine)

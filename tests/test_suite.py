@@ -101,7 +101,7 @@ def idea(project, name, *changes, parent=PARENT):
 
 def test_an_idea_of_ones_own_is_measured_compared_and_drawn(project):
     sgd = "SGD(model.parameters(), lr=0.1)"
-    idea(project, "my_idea", ("AdamW(model.parameters(), lr=5e-5)", sgd))
+    idea(project, "my_idea", ("AdamW(model.parameters(), lr=4e-5)", sgd))
     assert make(project, "no_optimization").returncode == 0
     done = make(project, "my_idea", "plots", "table")
     assert done.returncode == 0, done.stderr
