@@ -112,6 +112,34 @@ def test_the_ladder_on_a_script_with_names_of_its_own():
     assert "measured.log(error.detach())" in applied(STRANGER, "asynchronous_logging")
 
 
+def test_a_call_of_several_lines_stays_one():
+    call = """optim.AdamW(
+        [{"params": net.layer.weight, "weight_decay": 0.1}, {"params": net.layer.bias}],
+        lr=3e-4,
+        betas=(0.9, 0.98),
+    )"""
+    long = STRANGER.replace("optim.AdamW(net.parameters(), 3e-4, weight_decay=0.1)", call)
+    assert changes(long, "fused_optimizer") == ["+fused=True,"]
+
+
+def test_a_loss_within_a_dict():
+    text = STRANGER.replace("error.", 'losses["all"].').replace(
+        "error = (y - x).square().mean()", 'losses = {"all": (y - x).square().mean()}'
+    )
+    assert 'measured.log(losses["all"].detach())' in applied(text, "asynchronous_logging")
+    scaled = applied(text, "float16_grad_scaler")
+    assert 'scaler.scale(losses["all"]).backward()' in scaled and "scaler.step(opt)" in scaled
+
+
+def test_a_sharded_optimizer_keeps_the_class_and_arguments_of_the_script():
+    wrapped = applied(STRANGER, "fused_optimizer", "zero_redundancy")
+    call = """    opt = ZeroRedundancyOptimizer(
+        net.parameters(), torch.optim.AdamW, lr=3e-4, weight_decay=0.1, fused=True
+    )
+"""
+    assert call in wrapped
+
+
 def test_what_is_not_there_is_named():
     assert "handed to the model as attention=" in reason(STRANGER, "flash_attention")
     assert 'attn_implementation="eager"' in reason(STRANGER, "flash_attention")
@@ -300,7 +328,7 @@ def test_a_ladder_goes_on_without_what_does_not_apply(stranger):
     whole = "stranger+tensorFloat32+brainFloat16+torch_compile"
     assert names[3:] == [whole, *(f"{whole}+{n}" for n in names_after(whole))]
     refused = scripts[4]
-    assert "raise Unsupported('flash_attention: needs" in refused.code
+    assert "raise Unsupported('needs" in refused.code
     last = scripts[5]
     assert last.parent == whole and last.facts.texts["Unit"] == "rows"
     assert last.needs == ("bfloat16", "tf32", "compile")
@@ -312,6 +340,19 @@ def test_a_ladder_goes_on_without_what_does_not_apply(stranger):
         ),
         f'"""."""{applied(STRANGER, *last.name.split("+")[1:])}',
     )
+
+
+def test_why_a_technique_does_not_apply(stranger):
+    base = bases.find(str(stranger))
+    refusals = {
+        bases.last(script.name): bases.refusal(script)
+        for script in bases.ladder_of(base, ladder.group("everything"))
+    }
+    assert refusals["zero_redundancy"] == "builds on distributed_data_parallel"
+    assert "it builds on padded_vocabulary, which" in refusals["fused_cross_entropy"]
+    assert refusals["padded_vocabulary"] == "needs `vocab_size=50_257` handed to the model"
+    with pytest.raises(Misfit, match="^flash_attention: needs the function"):
+        bases.made(base, ["flash_attention", "fused_optimizer"])
 
 
 def test_a_technique_that_fails_is_left_out_of_those_that_follow(stranger, monkeypatch):

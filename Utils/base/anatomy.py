@@ -30,7 +30,7 @@ ROLES = {  # of statements before the loop and in it, in words
     "batches": "`batches = ...` before the loop",
     "model": "`model = ...` before the loop",
     "optimizer": "`optimizer = torch.optim...` before the loop",
-    "forward": "a forward pass before `loss.backward()`",
+    "forward": "the forward pass before `loss.backward()`",
     "backward": "`loss.backward()`",
     "step": "`optimizer.step()`",
     "zero": "`optimizer.zero_grad()`",
@@ -156,6 +156,12 @@ def dump(node):
     return re.sub(r", ctx=\w+\(\)", "", ast.dump(node))
 
 
+def written(node):
+    """Return the source of an expression, with double quotes where it has no others."""
+    text = ast.unparse(node)
+    return text if '"' in text else text.replace("'", '"')
+
+
 def is_text(node):
     """Tell whether a statement is a docstring."""
     return (
@@ -203,7 +209,7 @@ def read(source, name):
     names = dict(zip(("args", "model", "optimizer"), arguments, strict=True))
     names |= {"run": run, "batches": _steps(loop.iter, run).args[0]}
     body, backward = _around_backward(loop.body)
-    if isinstance(backward, ast.Name | ast.Attribute):
+    if isinstance(backward, ast.Name | ast.Attribute | ast.Subscript):
         names["loss"] = backward
     target = loop.target
     if ast.unparse(loop.iter).startswith("enumerate(") and isinstance(target, ast.Tuple):
@@ -262,7 +268,7 @@ def renamed(text, names):
 
     names: of that Script. Attributes and keywords keep their names.
     """
-    names = {ours: ast.unparse(node) for ours, node in names.items()}
+    names = {ours: written(node) for ours, node in names.items()}
     tokens = list(tokenize.generate_tokens(StringIO(text).readline))
     changes, depth = [], 0
     for number, token in enumerate(tokens):

@@ -26,7 +26,8 @@ def model(script, image, text, old, new):
             name = mine.func.attr if isinstance(mine.func, ast.Attribute) else mine.func.id
             call, changed = (f"{name}({', '.join(map(ast.unparse, n.args))})" for n in (mine, its))
             if call not in text:
-                raise Misfit(f"needs `{call}`")
+                dot = "." * isinstance(mine.func, ast.Attribute)
+                raise Misfit(f"needs `{dot}{call}` where the model is made")
             text = text.replace(call, changed)
         for name, value in before.items():
             if value == after[name]:
@@ -50,14 +51,18 @@ def optimizer(script, image, text, old, new):
         raise Misfit(f"needs `{short(old[1])}`")
     kind, own, function = resolved(script, call.func), _keywords(script, call), call.func
     before, after = _keywords(old[0], mine), _keywords(new[0], its)
+    positional = [ast.get_source_segment(script.text, argument) for argument in call.args]
     if dump(mine.func) != dump(its.func):
         if kind != resolved(old[0], mine.func):
             raise Misfit(f"takes the place of {ast.unparse(mine.func)}, and the script has {kind}")
         function = its.func
-        own = {name: value for name, value in own.items() if name not in KERNEL_CHOICES}
+        own = {n: value for n, value in own.items() if n not in KERNEL_CHOICES - after.keys()}
         own |= {name: after[name] for name in after if name not in {*before, *own}}
         for name in POSITIONAL[: len(call.args)]:
             own.pop(name, None)
+        if added := its.args[len(mine.args) :]:  # they take the places of the script's own
+            own = dict(zip(POSITIONAL[1:], positional[1:], strict=False)) | own
+            positional = positional[:1] + [ast.get_source_segment(new[0].text, n) for n in added]
     else:
         if kind not in FUSED:
             raise Misfit(f"needs an optimizer of torch.optim, and the script has {kind}")
@@ -66,14 +71,15 @@ def optimizer(script, image, text, old, new):
             what = ", ".join(f"{name}={value}" for name, value in changed.items())
             raise Misfit(f"the script has {what} already")
         own = {name: value for name, value in own.items() if name not in KERNEL_CHOICES} | changed
-    parts = [ast.get_source_segment(script.text, argument) for argument in call.args]
-    parts += [f"{name}={value}" if name else f"**{value}" for name, value in own.items()]
+    parts = positional + [f"{n}={value}" if n else f"**{value}" for n, value in own.items()]
     indent = script.indent(image[-1])
     target = getattr(image[-1], "target", None) or image[-1].targets[0]
     start = f"{indent}{ast.unparse(target)} = {ast.unparse(function)}("
     lines = [f"{start}{', '.join(parts)})"]
     if len(lines[0]) > WIDTH:
         lines = [start, f"{indent}    {', '.join(parts)}", f"{indent})"]
+    if max(map(len, lines)) > WIDTH:
+        lines = [start, *(f"{indent}    {part}," for part in parts), f"{indent})"]
     return lines
 
 

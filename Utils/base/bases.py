@@ -236,8 +236,11 @@ def made(base, names):
     known = ladder.techniques()
     names = [name for name in known if name in names]
     source = base.source
-    for name in names:
-        source = _apply(source, name, known)
+    for number, name in enumerate(names):
+        try:
+            source = _apply(source, name, names[:number], known)
+        except Misfit as misfit:
+            raise Misfit(misfit if name == names[-1] else f"{name}: {misfit}") from None
     return _written(base, names, source)
 
 
@@ -257,7 +260,7 @@ def named(name, names):
 
 def refused(base, names, reason):
     """Return a script whose run is a row that says why the last of the techniques is left out."""
-    reason = f"{names[-1]}: {reason}"
+    reason = str(reason)
     return _written(base, names, REFUSED.format(reason=reason), refused=reason)
 
 
@@ -266,10 +269,22 @@ def refusal(script):
     return script.facts.texts.get("Refused", "")
 
 
-def _apply(source, name, known):
+def _apply(source, name, others, known):
+    """Return a source, which has other techniques, with one more. Raises Misfit."""
     technique = known[name]
+    for need in technique.needs:
+        if need in known and need not in (*others, name):
+            raise Misfit(f"builds on {need}")
     before, after = (known[n].path.read_text() for n in (technique.parent, name))
     return transplant.apply(source, before, after, name)
+
+
+def _builds_on_parent(name, known):
+    """Tell whether the diff of a technique does not apply to the baseline alone."""
+    with suppress(Misfit):
+        _apply(known[BASELINE].path.read_text(), name, (), known)
+        return False
+    return True
 
 
 def ladder_of(base, techniques, without=()):
@@ -284,7 +299,7 @@ def ladder_of(base, techniques, without=()):
     def source(names):
         """Return the base with those techniques; remember it, or why there is none."""
         if names not in sources:
-            sources[names] = _apply(source(names[:-1]), names[-1], known)
+            sources[names] = _apply(source(names[:-1]), names[-1], names[:-1], known)
         return sources[names]
 
     def applied(name):
@@ -310,8 +325,8 @@ def ladder_of(base, techniques, without=()):
             scripts.append(_written(base, list(names), source(names)))
             continue
         reason = refusals[names, technique.name]
-        parents = technique.parent != BASELINE and technique.parent not in names
-        if parents and reason.startswith("needs"):
+        missing = technique.parent not in (BASELINE, *names)
+        if missing and reason.startswith("needs") and _builds_on_parent(technique.name, known):
             reason = f"{reason}; it builds on {technique.parent}, which does not apply"
         scripts.append(refused(base, [*names, technique.name], reason))
     return scripts

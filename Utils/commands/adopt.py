@@ -43,7 +43,7 @@ def main(argv=None):
     print("\nThe others need another place in the script:")
     for script in scripts:
         if reason := bases.refusal(script):
-            print(f"  {reason}")
+            print(f"  {bases.last(script.name)}: {reason}")
     print(f"\nNext: make all BASE={base.name} ROUNDS=4")
     return 0
 

@@ -24,7 +24,7 @@ def draw(rows, lines):
             ax=axes,
             cmap="viridis",
             norm=LogNorm(low, high) if high > 4 * low > 0 else Normalize(low, high),
-            cbar_kws={"label": "step time (ms), colours end at p2 and p98", "extend": "both"},
+            cbar_kws={"label": "step time (ms),\ncolours end at p2 and p98", "extend": "both"},
         )
         scale = figure.axes[-1].yaxis
         scale.set_major_formatter("{x:g}")

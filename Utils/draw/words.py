@@ -29,8 +29,8 @@ def measured(lines):
         return lines, ""
     others = lines[missing]
     texts = [
-        textwrap.shorten(f"{name}: {reason(line)}", 90, placeholder=" ...")
-        for name, line in others.iterrows()
+        textwrap.shorten(f"{label(line)}: {reason(line)}", 90, placeholder=" ...")
+        for _, line in others.iterrows()
     ]
     shown = lines[[not flag for flag in missing]]
     return shown, "".join(f"\n{text}" for text in ["", "Not measured:", *texts] if texts)
