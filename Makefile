@@ -116,7 +116,7 @@ beyond: ceilings             ## the same for the scripts of beyond/, the baselin
 everything: WHICH := everything
 everything: ceilings         ## the same for all techniques
 all beyond everything:
-	@$(if $(strip $(BASE)),,$(PYTHON) -m Utils.commands.estimate $(WHICH) $(SUITE))
+	@$(PYTHON) -m Utils.commands.estimate $(WHICH) $(SUITE) $(OF_BASE)
 	@$(PYTHON) -m Utils.commands.suite $(WHICH) $(SUITE) $(OF_BASE); status=$$?; \
 	if [ $$status -le 1 ]; then $(SELF) plots || status=1; fi; exit $$status
 

@@ -3,6 +3,7 @@
 import ast
 import json
 import os
+import re
 import subprocess
 import sys
 from collections import UserDict
@@ -15,6 +16,8 @@ from tests.rows import rows_of
 from Utils.analysis import recipe, recipe_code, recipe_text, selection, tables
 from Utils.analysis.summary import summarize
 from Utils.base import bases, ladder, paths, results
+from Utils.commands import estimate
+from Utils.device import devices
 from Utils.harness import flops, units
 
 EXAMPLES = ("causal_lm", "plain_loop", "vision")
@@ -252,6 +255,23 @@ def test_the_table_names_base_and_unit(frame):
     text = tables.table(rows, left_out)
     assert "images/s" in text and "tokens/s" not in text
     assert "Cost of 10^9 images" in text and "mine: 32 images a step" in text
+
+
+def test_the_time_of_a_ladder_is_told_from_the_steps_of_its_base(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(bases, "FOLDER", tmp_path / "bases")
+    script, file = tmp_path / "mine.py", tmp_path / "results.csv"
+    script.write_text(BROKEN.format(early="pass", batches=9, late="pass"))
+    asked = ["ladder", "--base", str(script), "--results-file", str(file), *TINY]
+    estimate.main(asked)
+    assert capsys.readouterr().out == "how long this takes is known once mine has run here\n"
+    here = devices.choose("cpu").name
+    results.append(file, rows_of("mine", [60_000.0] * 4, device=here, **MINE))
+    estimate.main(asked)
+    told = re.fullmatch(
+        r"1 round of (\d) scripts take about (\d+) min \(roughly, by the steps of mine\)\n",
+        capsys.readouterr().out,
+    )
+    assert int(told[2]) > 4 * int(told[1]) > 12  # of a minute each
 
 
 def test_the_recipe_of_a_base_is_a_script_of_its_own(tmp_path, monkeypatch):

@@ -5,7 +5,7 @@ import math
 import pandas as pd
 
 from Utils.analysis import selection
-from Utils.base import command_line, errors, results
+from Utils.base import bases, command_line, errors, results
 from Utils.base.command_line import Parser
 from Utils.device import limits
 from Utils.harness import work
@@ -24,28 +24,44 @@ def main(argv=None):
     command_line.add_timeout(parser)
     command_line.add_precision(parser)
     parser.add_argument("names", nargs="*", metavar="TECHNIQUE", help="else the ladder")
+    command_line.add_base(parser)
     args = parser.parse_args(argv, Settings())
     settle(args)
     techniques = suite.named(args.names or ["ladder"])
-    known = step_seconds(args)
-    modelled = [t.name for t in techniques if t.name not in known]
+    base = bases.asked(args.base)
+    known = step_seconds(args, base)
+    source = "roughly, by this device's ceilings"
+    if base:
+        if base.name not in known:
+            print(f"how long this takes is known once {base.name} has run here")
+            return
+        techniques = [s for s in bases.ladder_of(base, techniques) if not bases.refusal(s)]
+        source = f"roughly, by the steps of {base.name}"
+    if all(t.name in known for t in techniques):
+        source = "by rows of this device"
+    elif base:
+        known = dict.fromkeys((t.name for t in techniques), known[base.name]) | known
     # A parent takes part in several groups of MOST: one run more for each group.
     runs = len(techniques) * (1 + 1 / (turns.MOST - 1))
     seconds = runs / len(techniques) * sum(run_seconds(t, args, known) for t in techniques)
     minutes = max(1, math.ceil(seconds * args.rounds / 60))
-    source = "by rows of this device" if not modelled else "roughly, by this device's ceilings"
     more = ", more where PRECISION asks for it" if args.precision else ""
     rounds = f"{args.rounds} round{'s' * (args.rounds > 1)} of {len(techniques)} scripts"
     print(f"{rounds} take about {minutes} min ({source}){more}")
 
 
-def step_seconds(args):
-    """Return the median step of each technique here in seconds, from rows with these settings."""
+def step_seconds(args, base=None):
+    """Return the median step of each technique here in seconds, from rows with these settings.
+
+    base: of `bases.find`, which has batches of its own, or None for ours.
+    """
     if not results.check(args.results_file, writable=False):
         return {}
     rows = selection.timed(results.read(args.results_file))
     same = {"device": args.hardware.name, "model": args.model, "seq_len": args.seq_len}
     same |= {"requested_batch_size": args.batch_size}
+    if base:
+        same = {"device": args.hardware.name, "base": base.name}
     wanted = pd.concat([rows[name] == value for name, value in same.items()], axis=1).all(axis=1)
     return (rows[wanted].groupby("technique").step_ms.median() / 1e3).to_dict()
 
