@@ -59,7 +59,7 @@ def worth(rows):
 
 def recipes(rows, records):
     """Return the recipes for speed and for memory of selected rows, variants included: {"said",
-    "entries"}; {} where the rows support none. See `recipe.recommend`."""
+    "entries", "base"}; {} where the rows support none. See `recipe.recommend`."""
     timed = rows.status == "ok"
     sound = rows[~timed | (rows.step_ms.gt(0) & rows.batch_size.gt(0))]  # what has a logarithm
     found = {"fastest": None}
@@ -86,4 +86,5 @@ def recipes(rows, records):
         for key, title in RECIPES.items()
         if (entry := found.get(key))
     ]
-    return {"said": found["says"], "entries": entries} if entries else {}
+    base = selection.baseline(rows)
+    return {"said": found["says"], "entries": entries, "base": base} if entries else {}
