@@ -1,7 +1,7 @@
 """Paired ratios and differences over rounds, with intervals and verdicts."""
 
 import numpy as np
-from scipy import stats
+from scipy.special import stdtrit
 
 from Utils.analysis import selection
 from Utils.base.sizes import CONFIGS
@@ -135,7 +135,7 @@ def drift_free(logs):
     mean = logs.mean() - slope * order.mean()
     rest = logs - logs.mean() - slope * spread
     variance = (rest**2).sum() / (n - 2) * (1 / n + order.mean() ** 2 / (spread**2).sum())
-    half = stats.t.ppf((1 + CONFIDENCE) / 2, n - 2) * variance**0.5
+    half = stdtrit(n - 2, (1 + CONFIDENCE) / 2) * variance**0.5
     return mean, mean - half, mean + half
 
 
@@ -145,5 +145,5 @@ def interval(values):
     mean, n = values.mean(), len(values)
     if n == 1:
         return mean, np.nan, np.nan
-    half = stats.t.ppf((1 + CONFIDENCE) / 2, n - 1) * values.std() / n**0.5
+    half = stdtrit(n - 1, (1 + CONFIDENCE) / 2) * values.std() / n**0.5
     return mean, mean - half, mean + half

@@ -20,6 +20,7 @@ SLOWED = {  # counters: an older driver's, and a newer one's
 # Both are required: a change too small to matter can be significant, and a large one be chance.
 DRIFT = 0.05
 DRIFT_P = 0.001
+DRIFT_STEPS = 7  # no order of fewer steps has a p-value below DRIFT_P
 EMPTY = dict.fromkeys(
     (
         *("sm_clock_mhz", "memory_clock_mhz", "temperature_c", "power_w", "power_limit_w"),
@@ -76,7 +77,8 @@ def _reasons(others, facts, step_ms):
         seconds = max(facts[name] or 0 for name, its in SLOWED.items() if its == cause)
         if (share := seconds / facts["clock_s"]) > SLOWED_SHARE:
             yield f"{cause} in {share:.0%} of the time"
-    if facts["drift"] is not None and abs(facts["drift"]) > DRIFT and _trend_p(step_ms) < DRIFT_P:
+    drifted = len(step_ms) >= DRIFT_STEPS and abs(facts["drift"]) > DRIFT
+    if drifted and _trend_p(step_ms) < DRIFT_P:
         change = "slowed" if facts["drift"] > 0 else "sped up"
         yield f"{change} by {abs(facts['drift']):.0%} during the run"
 
