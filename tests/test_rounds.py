@@ -1,0 +1,145 @@
+"""Rounds of a suite: who runs with whom and when the last one has run."""
+
+import json
+from argparse import Namespace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from tests.rows import rows_of
+from Utils.base import command_line, results
+from Utils.base.errors import UserError
+from Utils.commands import reference
+from Utils.launch import suite, turns
+
+LADDER = "no_optimization tensorFloat32 brainFloat16 torch_compile flash_attention fused_optimizer"
+
+
+@pytest.fixture
+def stand_in(tmp_path, monkeypatch):
+    """Has rows in place of runs. groups: the names that ran together. room: for so many at once.
+    outcome: function of name and round: (exit code, columns of its row)."""
+    path, groups = tmp_path / "results.csv", []
+    (tmp_path / "runs").mkdir()
+    its = SimpleNamespace(
+        path=path, groups=groups, room=turns.MOST, outcome=lambda name, r: (0, {})
+    )
+
+    def add(name, r, name_of_suite):
+        code, columns = its.outcome(name, r)
+        if code == 0:
+            steps = [] if "status" in columns else [100.0] * 4
+            rows = rows_of(name, steps, round=r, **columns)
+            (tmp_path / "runs" / f"{rows[0]['run_id']}.json").write_text(
+                json.dumps({"suite": name_of_suite})
+            )
+            results.append(path, rows)
+        return code
+
+    def run(first, joins, flags, name_of_suite, minutes, say):
+        r = int(next(flag for flag in flags if flag.startswith("--round=")).partition("=")[2])
+        technique, inside = first, []
+        while technique and len(inside) < its.room:
+            inside.append(technique.name)
+            technique = joins(inside)
+        groups.append(inside)
+        return {name: add(name, r, name_of_suite) for name in inside}, bool(technique)
+
+    def python(command, name_of_suite, minutes=None):
+        flags = dict(word.partition("=")[::2] for word in command if "=" in word)
+        name = command[0].rpartition("/")[2].removesuffix(".py")
+        groups.append([name])
+        return add(name, int(flags["--round"]), name_of_suite)
+
+    monkeypatch.setattr(turns, "run", run)
+    monkeypatch.setattr(suite.process, "python", python)
+    monkeypatch.setattr(suite.paths, "CACHE", tmp_path / "cache")
+    its.args = Namespace(**command_line.defaults(), timeout=60, precision=None)
+    its.args.results_file = path
+    return its
+
+
+def test_every_pair_is_together_once_and_odd_rounds_go_backwards(stand_in):
+    stand_in.args.rounds = 2
+    techniques = suite.named(LADDER.split())
+    assert suite.run(techniques, stand_in.args, lambda line: None).code == 0
+    names = LADDER.split()
+    assert stand_in.groups == [names[:4], names[3:], names[:1:-1], names[2::-1]]
+
+
+def test_without_room_for_two_each_runs_once_by_itself(stand_in):
+    stand_in.room = 1
+    techniques = suite.named(LADDER.split()[:3])
+    assert suite.run(techniques, stand_in.args, lambda line: None).code == 0
+    assert stand_in.groups == [[technique.name] for technique in techniques]
+
+
+def test_what_has_no_timing_is_not_repeated_for_its_partners(stand_in):
+    stand_in.outcome = lambda name, r: (
+        0,
+        {"status": "unsupported", "note": "no"} if "Float" in name else {},
+    )
+    techniques = suite.named(LADDER.split())
+    assert suite.run(techniques, stand_in.args, lambda line: None).code == 0
+    assert stand_in.groups == [LADDER.split()[:4], LADDER.split()[3:]]
+
+
+def test_a_repeated_start_runs_what_is_tainted_only_where_told(stand_in):
+    techniques, said = suite.named(LADDER.split()[:2]), []
+    stand_in.outcome = lambda name, r: (0, {"grade": "tainted" if r else "clean"})
+    stand_in.args.rounds = 3
+    stand_in.args.clean = True
+    suite.run(techniques, stand_in.args, said.append)
+    suite.run(techniques, stand_in.args, said.append)
+    assert len(stand_in.groups) == 3 + 2 and "resuming: 2 of 6" in "".join(said)
+
+
+@pytest.mark.parametrize(
+    ("noise", "minutes", "rounds", "reason"),
+    [
+        (0.001, 60, 4, "as narrow as PRECISION=1.0% asks"),  # the fewest for an interval
+        (0.1, 0, 1, "minutes have passed; no interval yet"),
+    ],
+)
+def test_rounds_are_added_until_intervals_are_narrow(stand_in, noise, minutes, rounds, reason):
+    random = np.random.default_rng(0)
+    stand_in.args.precision, stand_in.args.timeout = 0.01, minutes
+    stand_in.outcome = lambda name, r: (0, {"batch_size": 1, "loss": 5 + random.normal(0, noise)})
+    said = []
+    outcome = suite.run(suite.named(LADDER.split()[:3]), stand_in.args, said.append)
+    assert outcome.code == 0 and len(outcome.run_ids) == 3 * rounds
+    assert reason in said[-1] and len(stand_in.groups) == rounds
+
+
+# make reference ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("clean_from", "code", "tries"), [(0, 0, 1), (2, 0, 3), (9, 1, 3)])
+def test_tainted_runs_of_the_reference_are_repeated(
+    stand_in, monkeypatch, capsys, clean_from, code, tries
+):
+    monkeypatch.setattr(reference.git, "commit", lambda: "abc1234")
+    monkeypatch.setattr(reference, "_on_cpu", lambda device: True)  # without torch
+    calls = []
+
+    def run(techniques, settings, say):
+        grade = "clean" if len(calls) >= clean_from else "tainted"
+        calls.append(settings)
+        rows = rows_of("no_optimization", [100.0] * 4, grade=grade)
+        results.append(stand_in.path, rows)
+        return suite.Outcome(0, {row["run_id"] for row in rows})
+
+    monkeypatch.setattr(suite, "run", run)
+    flags = ["ladder", "--device=cpu", f"--results-file={stand_in.path}"]
+    assert reference.main(flags) == code
+    assert len(calls) == tries and calls[0].clean and calls[0].seq_len == 256
+    assert capsys.readouterr().err.count("1 runs are tainted") == tries - (not code)
+
+
+def test_the_reference_is_measured_from_a_commit_and_of_parts_that_exist(monkeypatch):
+    monkeypatch.setattr(reference.git, "commit", lambda: "abc1234-dirty")
+    with pytest.raises(UserError, match="uncommitted"):
+        reference.main([])
+    with pytest.raises(UserError, match="no part other"):
+        reference.main(["other"])
