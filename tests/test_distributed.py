@@ -520,11 +520,9 @@ def test_a_run_of_two_is_profiled_by_rank_0(tmp_path):
 
 
 @pytest.mark.parametrize("seconds", ["soon", "0"])
-def test_a_patience_that_is_none_is_one_line(seconds):
-    command = [sys.executable, "-m", "beyond.distributed_data_parallel"]
-    environment = paths.environment(PATIENCE_S=seconds)
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert done.returncode == 2 and done.stderr.count("\n") == 1
-    assert done.stderr.endswith(
-        f"error: PATIENCE_S={seconds}: not a duration; give a number of seconds\n"
-    )
+def test_a_patience_that_is_none_is_one_line(seconds, monkeypatch, tmp_path, capsys):
+    monkeypatch.setenv("PATIENCE_S", seconds)
+    with pytest.raises(SystemExit) as ended:
+        parse_args("", [*FLAGS, f"--results-file={tmp_path / 'results.csv'}"], "a_script")
+    said = f"a_script: error: PATIENCE_S={seconds}: not a duration; give a number of seconds\n"
+    assert ended.value.code == 2 and capsys.readouterr().err == said

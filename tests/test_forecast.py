@@ -208,8 +208,8 @@ def test_the_tensors_of_a_run_in_float32_are_what_was_forecast(tmp_path):
     names = ("no_optimization", "flash_attention", "gradient_checkpointing")
     techniques = [in_float32(name, tmp_path) for name in names]
     shape = ["--model=gpt2-tiny", "--dataset=synthetic", "--seq-len=256"]
-    found = recorded(*techniques, batch_size=4, device=CPU(), flags=shape)
-    tasks = [(technique, [*shape, "--batch-size=4"], tmp_path) for technique in techniques]
+    found = recorded(*techniques, batch_size=1, device=CPU(), flags=shape)
+    tasks = [(technique, [*shape, "--batch-size=1"], tmp_path) for technique in techniques]
     taken = recordings.in_processes(tensors_mib, tasks)
     for recording, size in zip(found, taken, strict=True):
         assert peak(recording) / MIB == pytest.approx(size, rel=0.001)
