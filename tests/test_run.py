@@ -449,7 +449,7 @@ def test_a_full_disk_is_one_line_and_loses_nothing(tmp_path):
     assert done.returncode == 2
     errors = [line for line in done.stderr.splitlines() if "error" in line]
     assert len(errors) == 1 and str(path) in errors[0] and "nothing was appended" in errors[0]
-    assert path.read_bytes() == before and not list(tmp_path.glob("runs/*"))
+    assert path.read_bytes() == before and not list(tmp_path.glob("runs/*.json"))
 
 
 def test_a_damaged_results_file_stops_a_run_before_it_starts(settle, tmp_path, capsys):
