@@ -7,6 +7,7 @@ import torch
 from tests.known import COPIES, WAIT, changed
 from Utils.analysis.summary import summarize
 from Utils.base import results
+from Utils.harness import held_out
 from Utils.harness.settings import parse_args
 
 FLAGS = ["--model", "gpt2-tiny", "--dataset", "synthetic", "--device", "cpu"]
@@ -28,7 +29,8 @@ def measure(tmp_path, monkeypatch):
         exec(compile(source, name, "exec"), script)
         script["main"](args)
 
-    def measure(*names, rounds, flags, more=()):
+    def measure(*names, rounds, flags, more=(), held_out_tokens=held_out.TOKENS):
+        monkeypatch.setattr(held_out, "TOKENS", held_out_tokens)
         names = ["no_optimization", *names]
         for r in range(rounds):
             for name in names if r % 2 == 0 else reversed(names):
@@ -42,7 +44,8 @@ def measure(tmp_path, monkeypatch):
 
 def test_sabotage_is_caught_and_the_same_is_exact(measure):
     sabotaged = ("wrong_mask", "dropped_bias", "scaled_loss")
-    lines = measure("the_same", *sabotaged, rounds=3, flags=["--steps", "12", "--warmup", "3"])
+    flags = ["--steps", "8", "--warmup", "3"]
+    lines = measure("the_same", *sabotaged, rounds=3, flags=flags, held_out_tokens=512)
     assert lines.parity["the_same"] == "exact"
     assert lines.loss_verdict["the_same"] == "indistinguishable"
     for name in sabotaged:
@@ -62,7 +65,7 @@ def test_a_learning_rate_wrong_by_two_shows_in_the_held_out_loss(measure):
 def test_a_delay_of_three_percent_is_found_in_eight_rounds(measure):
     names = ("the_same", "three_percent_longer")
     flags = ["--steps", "9", "--warmup", "1", "--seq-len", "2"]
-    lines = measure(*names, rounds=8, flags=flags, more=WAIT)
+    lines = measure(*names, rounds=8, flags=flags, more=WAIT, held_out_tokens=2)
     line = lines.loc["three_percent_longer"]
     assert line.verdict == "slower"
     # With the t of 99.9%, 5.4 instead of 2.4: an interval of 95% misses one time in twenty.

@@ -137,6 +137,13 @@ def test_the_variable_of_others_is_no_turn(monkeypatch):
     assert Turn(0, 1, gone.pid, "0a1b").partners() == set()
 
 
+def test_what_a_run_was_asked_for_is_not_what_its_turns_added():
+    rows = pd.DataFrame(timed(("a", 0, "0a1b", [9, 9]))).assign(run_id="r")
+    assert selection.asked(rows, {}) == (7, 2)
+    assert selection.asked(rows, {"r": {"settings": {"steps": 6, "warmup": 1}}}) == (6, 1)
+    assert selection.asked(rows.assign(status="failed"), {}) == (None, None)
+
+
 # The levels of a round --------------------------------------------------------------------------
 
 

@@ -49,8 +49,8 @@ def recommend(rows, records=None):
     usable = {name: c for name, c in measured.items() if name not in problems}
     recipes = {
         "described": selection.describe(rows),
-        "settings": _settings(rows),
-        "more": _more(rows),
+        "settings": _settings(rows, records),
+        "more": _more(rows, records),
         "says": [],
         **dict.fromkeys(("best", "fastest", "measured", "least_memory")),
     }
@@ -229,11 +229,9 @@ class Findings:
         return f"{tables.ratio_text(ratio)}{memory}: {with_it.name} against {without.name}"
 
 
-def _settings(rows):
+def _settings(rows, records):
     """Return the settings of these runs, by the names of the Makefile's variables."""
-    first, timed = rows.iloc[0], rows[rows.status == "ok"]
-    newest = timed[timed.run_id == timed.run_id.max()]
-    steps = {"STEPS": len(newest), "WARMUP": len(selection.initial(newest))}
+    first, (steps, warmup) = rows.iloc[0], selection.asked(rows, records)
     known = {} if first.model == first.base else {"MODEL": first.model}
     if not bases.has_own_data(first):  # a base with batches of its own chooses their shape
         known |= {
@@ -241,10 +239,10 @@ def _settings(rows):
             "SEQ_LEN": int(first.seq_len),
             "DATASET": first.dataset,
         }
-    return known | (steps if len(newest) else {})
+    return known | ({"STEPS": steps, "WARMUP": warmup} if steps else {})
 
 
-def _more(rows):
+def _more(rows, records):
     """Return the command that measures the same again, with enough rounds for an interval."""
     names = {*rows.technique}
     of_base = rows.base.iloc[0] if rows.base.iloc[0] != BASELINE else ""
@@ -255,7 +253,7 @@ def _more(rows):
         target = "everything" if beyond else "all"
     else:
         target = "all" if names <= {t.name for t in ladder.group("ladder")} else "everything"
-    return _command(f"{target} BASE={of_base}" if of_base else target, _settings(rows))
+    return _command(f"{target} BASE={of_base}" if of_base else target, _settings(rows, records))
 
 
 def _command(target, given):

@@ -147,6 +147,19 @@ def initial(rows):
     return ok[ok.step < first]
 
 
+def asked(rows, records):
+    """Return (steps, warm-up steps) that the newest timed run was asked for; None without one.
+
+    Without its record they are counted; turns and MIN_SECONDS add warm-up steps.
+    """
+    timed = rows[rows.status == "ok"]
+    if timed.empty:
+        return None, None
+    newest = timed[timed.run_id == timed.run_id.max()]
+    settings = records.get(newest.run_id.iloc[0], {}).get("settings") or {}
+    return settings.get("steps", len(newest)), settings.get("warmup", len(initial(newest)))
+
+
 def count(rows):
     return plural(rows.run_id.nunique(), "run")
 

@@ -77,13 +77,13 @@ def environment(path, records):
 
 def repeat(rows, records):
     """Return the commands that reproduce these results."""
-    ok, settled = rows[rows.status == "ok"], [r.get("settings") or {} for r in records.values()]
+    settled = [record.get("settings") or {} for record in records.values()]
     names = set(rows.technique)
-    first = rows.iloc[0]
+    first, (steps, warmup) = rows.iloc[0], selection.asked(rows, records)
     given = {
         "rounds": rows["round"].nunique(),
-        "steps": int(ok.step.max()) + 1 if len(ok) else None,
-        "warmup": selection.initial(ok).step.nunique() if len(ok) else None,
+        "steps": steps,
+        "warmup": warmup,
         "batch_size": int(rows.requested_batch_size.iloc[0]),
         "seq_len": int(first.seq_len),
         "model": first.model,
