@@ -52,7 +52,7 @@ def main(argv=None):
     args = parser.parse_args(argv)
 
     known = results.read(args.results_file)
-    rows, left_out = selection.select(known, args.device_name, base=args.base)
+    rows, left_out = selection.select_ladder(known, args.device_name, args.base)
     lines = _summary(args.results_file, rows)
     own = lines[~_beyond(lines.index)]
     if own.empty:  # a file of beyond/ alone

@@ -268,7 +268,7 @@ def test_the_time_of_a_ladder_is_told_from_the_steps_of_its_base(tmp_path, monke
     results.append(file, rows_of("mine", [60_000.0] * 4, device=here, **MINE))
     estimate.main(asked)
     told = re.fullmatch(
-        r"1 round of (\d) scripts take about (\d+) min \(roughly, by the steps of mine\)\n",
+        r"1 round of (\d) scripts takes about (\d+) min \(roughly, by the steps of mine\)\n",
         capsys.readouterr().out,
     )
     assert int(told[2]) > 4 * int(told[1]) > 12  # of a minute each

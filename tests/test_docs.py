@@ -1,5 +1,6 @@
 """README and docs/: lengths, links, commands, generated parts, and tables as GitHub shows them."""
 
+import csv
 import html
 import importlib.util
 import re
@@ -143,6 +144,15 @@ def test_published_figures_have_a_source():
     table = figures.published()
     assert table.count("](https://") == len(figures.SHOWN) == len(table.splitlines()) - 2
     assert "+TF32 3.00x" in table and "+larger batch 11.35x" in table
+
+
+def test_peaks_are_forecast_within_five_percent_of_the_allocators():
+    with figures.VIRTUAL_GPU.open() as file:
+        rows = [row for row in csv.DictReader(file) if row["forecast_mib"] and row["peak_mib"]]
+    assert len(rows) > 5
+    for row in rows:
+        ratio = float(row["forecast_mib"]) / float(row["peak_mib"])
+        assert ratio == pytest.approx(1, abs=0.05), row["technique"]
 
 
 def tables_of(page):

@@ -23,7 +23,7 @@ def all_rows(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def rows(all_rows):
-    return selection.select(all_rows)[0]
+    return selection.select_ladder(all_rows)[0]
 
 
 @pytest.fixture(scope="module")

@@ -15,9 +15,11 @@ import no_optimization
 from tests.fakes import FakeCuda
 from tests.rows import rows_of
 from Utils.analysis import intervals, rounds, selection
-from Utils.base import results
+from Utils.base import ladder, results
 from Utils.base import turns as base_turns
 from Utils.base.turns import Turn
+from Utils.commands import estimate
+from Utils.device.cpu import CPU
 from Utils.device.cuda import CUDA
 from Utils.harness import held_out
 from Utils.harness.settings import parse_args
@@ -138,10 +140,35 @@ def test_the_variable_of_others_is_no_turn(monkeypatch):
 
 
 def test_what_a_run_was_asked_for_is_not_what_its_turns_added():
-    rows = pd.DataFrame(timed(("a", 0, "0a1b", [9, 9]))).assign(run_id="r")
+    rows = pd.DataFrame(rows_of("a", [9] * 7, run_id="r"))
     assert selection.asked(rows, {}) == (7, 2)
     assert selection.asked(rows, {"r": {"settings": {"steps": 6, "warmup": 1}}}) == (6, 1)
     assert selection.asked(rows.assign(status="failed"), {}) == (None, None)
+
+
+def test_an_estimate_counts_starts_steps_rounds_and_parents_that_run_twice(tmp_path, capsys):
+    path = tmp_path / "results.csv"
+    own = {"device": CPU().name, "model": "gpt2-tiny", "seq_len": 32, "batch_size": 2}
+    for step_ms, changed in ((2e3, {}), (9e3, {"seq_len": 64}), (9e3, {"device": "another"})):
+        results.append(path, rows_of("no_optimization", [9e3, *[step_ms] * 4], **own | changed))
+    flags = ["--device=cpu", "--model=gpt2-tiny", "--batch-size=2", "--seq-len=32", "--rounds=3"]
+    estimate.main([*flags, "--steps=50", f"--results-file={path}", "no_optimization"])
+    # (8 s for a start + 50 steps of 2 s) x 4/3 x 3 rounds = 432 s
+    said = "3 rounds of 1 script take about 8 min (by rows of this device)\n"
+    assert capsys.readouterr().out == said
+
+
+def test_the_ladders_chart_is_of_the_ladder_after_a_run_of_beyond():
+    names = [t.name for t in ladder.group("ladder")]
+    rows = [row for name in names for row in rows_of(name, [9, 9, 9], commit="a")]
+    rows += rows_of("no_optimization", [9, 9, 9], commit="b")
+    lone = selection.select_ladder(pd.DataFrame(rows))[0]
+    assert {*lone.technique} == {"no_optimization"}  # an idea of one's own is shown
+    rows = pd.DataFrame(rows + rows_of("cuda_graphs", [9, 9, 9], commit="b"))
+    assert [*selection.select_ladder(rows)[0].technique.unique()] == names
+    assert {*selection.select(rows)[0].technique} == {"no_optimization", "cuda_graphs"}
+    rows.loc[rows.commit == "a", "device"] = "another"
+    assert {*selection.select_ladder(rows)[0].commit} == {"b"}
 
 
 # The levels of a round --------------------------------------------------------------------------

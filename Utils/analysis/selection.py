@@ -147,6 +147,25 @@ def initial(rows):
     return ok[ok.step < first]
 
 
+def select_ladder(rows, device_name=None, base=None):
+    """Select rows for the ladder's table and charts; arguments and result as of `select`.
+
+    Where the newest group is one of beyond/, with some rungs of the ladder alone, the group of that
+    device with the most rungs is taken.
+    """
+    chosen, left_out = select(rows, device_name, base=base)
+    names = {technique.name for technique in ladder.group("ladder")}
+    rungs = rows[rows.technique.isin(names) & rows.device.eq(chosen.device.iloc[0])]
+    if rungs.empty or not ladder.beyond() & {*chosen.technique}:
+        return chosen, left_out
+    whole = max(
+        (g for _, g in groups(rungs)), key=lambda g: (g.technique.nunique(), g.run_id.max())
+    )
+    if whole.technique.nunique() == len(names & {*chosen.technique}):
+        return chosen, left_out
+    return select(rows, device_name, base=base, newest_of=whole)
+
+
 def asked(rows, records):
     """Return (steps, warm-up steps) that the newest timed run was asked for; None without one.
 

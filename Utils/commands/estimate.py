@@ -7,6 +7,7 @@ import pandas as pd
 from Utils.analysis import selection
 from Utils.base import bases, command_line, errors, results
 from Utils.base.command_line import Parser
+from Utils.base.text import plural
 from Utils.device import limits
 from Utils.harness import work
 from Utils.harness.settings import Settings, settle
@@ -41,13 +42,13 @@ def main(argv=None):
         source = "by rows of this device"
     elif base:
         known = dict.fromkeys((t.name for t in techniques), known[base.name]) | known
-    # A parent takes part in several groups of MOST: one run more for each group.
-    runs = len(techniques) * (1 + 1 / (turns.MOST - 1))
-    seconds = runs / len(techniques) * sum(run_seconds(t, args, known) for t in techniques)
-    minutes = max(1, math.ceil(seconds * args.rounds / 60))
+    again = 1 + 1 / (turns.MOST - 1)  # a parent runs once more for each group of MOST
+    seconds = again * args.rounds * sum(run_seconds(t, args, known) for t in techniques)
+    minutes = max(1, math.ceil(seconds / 60))
     more = ", more where PRECISION asks for it" if args.precision else ""
-    rounds = f"{args.rounds} round{'s' * (args.rounds > 1)} of {len(techniques)} scripts"
-    print(f"{rounds} take about {minutes} min ({source}){more}")
+    rounds = f"{plural(args.rounds, 'round')} of {plural(len(techniques), 'script')}"
+    take = "takes" if args.rounds == 1 else "take"
+    print(f"{rounds} {take} about {minutes} min ({source}){more}")
 
 
 def step_seconds(args, base=None):

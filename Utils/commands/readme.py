@@ -14,7 +14,7 @@ def main(argv=None):
     args = parser.parse_args(argv)
     all_rows = results.read(args.results_file)
     all_rows = all_rows[all_rows.base == BASELINE]
-    rows, left_out = selection.select(all_rows, args.device_name)
+    rows, left_out = selection.select_ladder(all_rows, args.device_name)
     records = results.records(args.results_file, all_rows.run_id.unique())
     print(*pages.write(rows, all_rows, records), *([left_out] if left_out else []), sep="\n")
 
