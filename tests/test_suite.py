@@ -155,14 +155,14 @@ def test_rounds_are_interleaved_and_every_other_one_goes_backwards(quick):
     assert "95% interval" in done.stdout
 
 
-def test_a_mistake_in_the_settings_is_said_once_and_stops_everything(quick):
+def test_a_mistake_in_the_settings_is_said_once_and_stops_everything(project):
     words = ("STEPS=abc", "MODEL=gpt5", "RESULTS_FILE=/nowhere/a.csv")
     for word, run in zip(words, (run_suite, run_suite, make_all), strict=True):
-        done = run(quick, word)
+        done = run(project, word)
         errors = [line for line in done.stderr.splitlines() if "error: " in line]
         assert done.returncode != 0 and len(errors) == 1, done.stderr
         assert word.split("=")[1] in errors[0]
-        assert "Traceback" not in done.stderr and not (quick / "results.csv").exists()
+        assert "Traceback" not in done.stderr and not (project / "results.csv").exists()
 
 
 def test_make_j_runs_one_script_at_a_time(quick, monkeypatch):
