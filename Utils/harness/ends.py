@@ -37,7 +37,11 @@ def outside(script, error):
     script: its path. Return the exit code, as `call` has it. Raises UserError where it cannot be
     read.
     """
-    node = anatomy.read(script.read_text(), script).docstring
+    try:
+        source = script.read_text()
+    except OSError as problem:
+        raise UserError(f"{script}: {problem.strerror}") from None
+    node = anatomy.read(source, script).docstring
     return _end(parse_args(node and node.value.value), error)
 
 
