@@ -6,7 +6,7 @@ kind. The differences of a GPU are modelled here, those of torch.compile in `com
 """
 
 import importlib.util
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from unittest.mock import patch
@@ -194,15 +194,20 @@ def _not_wrapped(module, **options):
 
 
 def _in_buckets(module, **options):
-    """Stand in for DDP, whose buckets hold the gradients' memory before there are gradients."""
+    """Stand in for DDP, whose buckets hold the gradients' memory before there are gradients.
+
+    Under no_sync gradients have memory of their own, beside the buckets.
+    """
     buckets = {parameter: torch.zeros_like(parameter) for parameter in module.parameters()}
+    module.require_backward_grad_sync = True
 
     def becomes_gradient(parameter):
-        buckets.pop(parameter, None)
+        if module.require_backward_grad_sync:
+            buckets.pop(parameter, None)
 
     for parameter in list(buckets):
         parameter.register_post_accumulate_grad_hook(becomes_gradient)
-    module.no_sync = nullcontext
+    module.no_sync = partial(patch.object, module, "require_backward_grad_sync", False)
     return module
 
 

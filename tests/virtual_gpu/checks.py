@@ -164,12 +164,13 @@ def forecast(lines, path):
     cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
     column = cells[0].index("peak")
     known = {row[0]: float(row[column]) for row in cells[2:]}
-    for run in lines:
-        if run.facts.get("status") == "ok" and run.facts["technique"] in known:
-            own, peak = known[run.facts["technique"]], float(run.facts["peak_mib"]) / 1024
-            run.facts["forecast_mib"] = round(own * 1024)
+    for facts in (run.facts for run in lines):
+        name = facts["technique"]
+        asked = str(facts["batch_size"]) == str(FULL[1])  # larger_batch takes another
+        if facts["status"] == "ok" and name in known and asked:
+            own, peak = known[name], float(facts["peak_mib"]) / 1024
+            facts["forecast_mib"] = round(own * 1024)
             if abs(own / peak - 1) > FORECAST_ERROR:
-                name = run.facts["technique"]
                 line.problems.append(f"{name}: {own:.2f} GiB forecast, {peak:.2f} allocated")
     return line
 
