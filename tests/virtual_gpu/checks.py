@@ -22,8 +22,8 @@ FULL = ("gpt2", 16, 1024)
 COUNTERS = ("power_violation_s", "thermal_violation_s", "sw_thermal_slowdown_s")
 COUNTERS += ("hw_thermal_slowdown_s", "hw_power_brake_slowdown_s")
 FORECAST_ERROR = 0.05  # of the allocator's peak
-# Its own kernels are compiled anew each time, and a hundred choices for each product would be too:
-# those are left to max_autotune.
+# Its own kernels are compiled anew each time, and twenty choices for each product would be too:
+# those are left to max_autotune. With an empty cache the trials would be part of its peak as well.
 QUICK = {"all_together": (("TORCHINDUCTOR_MAX_AUTOTUNE_GEMM_BACKENDS", "ATEN"),)}
 OTHER_KERNELS = 0.02  # of the device's time that `make profile` may leave unnamed
 
@@ -83,8 +83,7 @@ def doctor(machine, profile):
 def technique(machine, name, shape, profile, told):
     """A technique's status, as the doctor `told`; its steps' synchronizations; its kernels' types;
     and what NVML gave to its record."""
-    variables = QUICK.get(name, ()) if shape == TINY else ()
-    command = script(name, shape, profile, variables=variables)
+    command = script(name, shape, profile, variables=QUICK.get(name, ()))
     outcome = machine.run(command)
     line = Line(f"{name}, {profile}, {shape[0]} {shape[1]}x{shape[2]}", seconds=outcome.seconds)
     row = outcome.row
