@@ -27,6 +27,7 @@ def stand_in(tmp_path, monkeypatch):
     )
 
     def add(name, r, name_of_suite):
+        assert len(groups) < 100, "rounds without an end"
         code, columns = its.outcome(name, r)
         if code == 0:
             steps = [] if "status" in columns else [100.0] * 4
