@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from pretraining import files, options, techniques
+from pretraining import files, memory, options, techniques
 from pretraining.run import Interrupted
 from Utils.base import git
 from Utils.base.errors import Unsupported, UserError
@@ -39,6 +39,8 @@ def run_script(main, doc):
         names = chosen["techniques"] + ([techniques.RANKS] if args.world_size > 1 else [])
         source = techniques.merged(names)
         quiet.prepare()
+        if args.device.type == "cpu":
+            memory.keep_freed_blocks()
         techniques.check(names, args)
         if names[-1:] == [techniques.RANKS]:
             ranks.stand_alone()

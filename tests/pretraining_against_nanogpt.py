@@ -1,17 +1,19 @@
 """Our pretraining beside nanoGPT's train.py: the same text, model, schedule and number of steps.
 
-    python -m tests.pretraining_against_nanogpt FOLDER [--rounds 3] [--steps 600] [flags of ours]
+    python -m tests.pretraining_against_nanogpt FOLDER [--rounds 3] [--steps 600] [--padded] [flags]
 
 FOLDER is a checkout of https://github.com/karpathy/nanoGPT, whose train.py runs as it is. Runs are
 interleaved, each a process of its own with its own seed. Both models are scored on the same
 held-out windows. Tokens a second are those of the median step, so neither side's validations count.
 
-What differs: nanoGPT draws places in the text with replacement, has the exact GELU, and pads the
-vocabulary to 50,304. Both run in float32, uncompiled, where no technique is named.
+What differs: nanoGPT draws places in the text with replacement and has the exact GELU. Both run in
+float32, uncompiled, where no technique is named. With --padded nanoGPT's vocabulary has 50,304
+tokens, its default, whose products are faster; else it has ours, 50,257.
 """
 
 import argparse
 import math
+import pickle
 import re
 import shutil
 import subprocess
@@ -27,6 +29,7 @@ import torch
 from pretraining import history, options, schedule
 from pretraining.batches import TokenBatches
 from Utils.base import paths
+from Utils.base.sizes import VOCABULARY
 
 WARM = 10  # steps at the start whose time does not count
 
@@ -110,9 +113,11 @@ def settings(args, flags):
     return chosen, TokenBatches(chosen)
 
 
-def write_tokens(data, folder):
-    """The tokens of both sides, as nanoGPT reads them."""
+def write_tokens(data, folder, vocab_size=None):
+    """The tokens of both sides, as nanoGPT reads them, and of how many kinds they are."""
     folder.mkdir(parents=True)
+    if vocab_size:
+        (folder / "meta.pkl").write_bytes(pickle.dumps({"vocab_size": vocab_size}))
     for name, tokens in (("train", data.training), ("val", data.validation)):
         with open(folder / f"{name}.bin", "wb") as file:
             for array in tokens.arrays:
@@ -145,6 +150,7 @@ def main():
     parser.add_argument("nanogpt")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=options.ON_A_CPU["steps"])
+    parser.add_argument("--padded", action="store_true")
     parser.add_argument("--techniques", default="flash_attention fused_optimizer")
     args, flags = parser.parse_known_args()
     chosen, data = settings(args, flags)
@@ -152,7 +158,8 @@ def main():
     with tempfile.TemporaryDirectory() as scratch:
         for r in range(args.rounds):
             theirs, ours = Path(scratch) / f"nanoGPT_{r}", Path(scratch) / f"ours_{r}"
-            write_tokens(data, theirs / "data" / "corpus")
+            vocab_size = None if args.padded else VOCABULARY
+            write_tokens(data, theirs / "data" / "corpus", vocab_size)
             runs = {
                 "ours": lambda ours=ours, r=r: train_ours(args, flags, ours, r),
                 "nanoGPT": lambda theirs=theirs, r=r: train_nanogpt(args, theirs, chosen, data, r),
