@@ -42,7 +42,7 @@ def run_script(main, doc):
 
 def start(main, args):
     """Check the needs of a script and call its main function."""
-    quiet.prepare()
+    quiet.prepare(main)
     check_needs(args)
     if "distributed" in args.needs:
         ranks.stand_alone()

@@ -38,7 +38,6 @@ def run_script(main, doc):
         args.folder, args.resumes = Path(chosen["folder"]), chosen["resumes"]
         names = chosen["techniques"] + ([techniques.RANKS] if args.world_size > 1 else [])
         source = techniques.merged(names)
-        quiet.prepare()
         if args.device.type == "cpu":
             memory.keep_freed_blocks()
         techniques.check(names, args)
@@ -47,6 +46,7 @@ def run_script(main, doc):
         if args.rank == 0:
             _announce(args, chosen, source)
         loop = techniques.load(source) if names else main
+        quiet.prepare(loop)
         with _curves(given.plot and args.rank == 0, args.folder):
             loop(args)
         if args.rank == 0:

@@ -14,6 +14,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 import torch
+from torch._functorch import config as functorch
 
 from tests.fakes import FakeCuda, FakeNvml
 from Utils.base import turns
@@ -717,7 +718,20 @@ def test_tf32_on_amd_is_there_from_the_mi300_on(monkeypatch):
 
 def test_only_that_there_is_a_toolkit_without_a_gpu_is_not_said(caplog):
     logger = logging.getLogger("torch.utils.cpp_extension")
-    quiet.prepare()
+    quiet.prepare(None)
     logger.warning("No CUDA runtime is found, using CUDA_HOME='%s'", "/usr/local/cuda")
     logger.warning("the compiler is too old")
     assert caplog.messages == ["the compiler is too old"]
+
+
+OUTSIDE = "@torch.compiler.disable\ndef cross_entropy(logits, targets):\n    pass\n"
+
+
+@pytest.mark.parametrize(("function", "cached"), [("", True), (OUTSIDE, False)])
+def test_a_script_that_leaves_its_graph_has_no_cache_of_autograd(function, cached):
+    """Else fused_cross_entropy fails in its second run."""
+    script = {}
+    exec(f"import torch\n{function}def main(args):\n    pass\n", script)
+    with functorch.patch(enable_autograd_cache=True):
+        quiet.prepare(script["main"])
+        assert functorch.enable_autograd_cache == cached

@@ -4,6 +4,7 @@ import logging
 import os
 import warnings
 
+from torch._functorch import config as functorch
 from tqdm import tqdm
 
 from Utils.base import paths
@@ -20,11 +21,19 @@ LOGGERS = (
 )
 
 
-def prepare():
-    """Keep compiled kernels in the project's cache, and silence noisy messages."""
+def prepare(main):
+    """Keep compiled kernels in the project's cache, and silence noisy messages.
+
+    main: of the script, whose other functions are looked at.
+    """
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(paths.CACHE / "inductor"))
     os.environ.setdefault("TRITON_CACHE_DIR", str(paths.CACHE / "triton"))
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # else the profiler logs its start
+    functions = getattr(main, "__globals__", {}).values()
+    if any(getattr(function, "_torchdynamo_disable", False) for function in functions):
+        # Such a function ends a graph, which may return two views of one tensor. From AOTAutograd's
+        # cache they come with sizes of freed memory (torch 2.13): the second run fails.
+        functorch.enable_autograd_cache = False
     tqdm.monitor_interval = 0  # no thread of tqdm during the measured loop
     for message in WARNINGS:
         warnings.filterwarnings("ignore", message=message)
