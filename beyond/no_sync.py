@@ -55,11 +55,11 @@ def main(args):
                     half = model(first, first_targets)[1] / 2  # its share of the batch's mean
                 half.backward()
             with torch.autocast(args.device.type, dtype=torch.bfloat16):
-                rest = model(idx, targets)[1] / 2
-            rest.backward()
+                logits, loss = model(idx, targets)
+            (loss / 2).backward()
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
-            run.log((half + rest).detach())  # stays on the device, to be read after the run
+            run.log((half + loss / 2).detach())  # stays on the device, to be read after the run
 
 
 if __name__ == "__main__":
