@@ -151,12 +151,12 @@ def test_a_compiled_loss_takes_the_logits_and_their_gradient_alone():
 
 
 def test_peaks_are_those_of_torchs_allocator_on_a_virtual_gpu():
-    """Within 5%, of docs/virtual_gpu.csv; two are tried here, make virtual-gpu tries all."""
+    """Within 5%, of docs/virtual_gpu.csv; three are tried here, make virtual-gpu tries all."""
     with (paths.ROOT / "docs/virtual_gpu.csv").open(newline="") as file:
         known = {row["technique"]: row for row in csv.DictReader(file) if row["model"] == "gpt2"}
-    names = ("brainFloat16", "padded_vocabulary")
+    names = ("brainFloat16", "padded_vocabulary", "no_sync")
     flags = ["--model=gpt2", "--dataset=synthetic", "--seq-len=1024"]
-    for name, found in zip(names, recorded(*names, batch_size=17, flags=flags), strict=True):
+    for name, found in zip(names, recorded(*names, batch_size=34, flags=flags), strict=True):
         assert known[name]["batch_size"] == "16" and known[name]["seq_len"] == "1024"
         assert peak(found.at(16)) / MIB == pytest.approx(float(known[name]["peak_mib"]), rel=0.05)
 

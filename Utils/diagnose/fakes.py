@@ -196,10 +196,16 @@ def _not_wrapped(module, **options):
 def _in_buckets(module, **options):
     """Stand in for DDP, whose buckets hold the gradients' memory before there are gradients.
 
-    Under no_sync gradients have memory of their own, beside the buckets.
+    Under no_sync gradients have memory of their own, beside the buckets. After the first step DDP
+    makes its buckets anew. NCCL's watchdog, a thread, holds what the first step sent until it next
+    looks, up to 0.1 s later: by then there are activations as well, so it belongs to the peak.
     """
     buckets = {parameter: torch.zeros_like(parameter) for parameter in module.parameters()}
+    module.sent = [torch.zeros_like(parameter) for parameter in module.parameters()]
     module.require_backward_grad_sync = True
+
+    def compress(state, hook):  # as the two hooks of torch that cast to 16 bits
+        module.sent = [bucket.bfloat16() for bucket in module.sent]
 
     def becomes_gradient(parameter):
         if module.require_backward_grad_sync:
@@ -208,6 +214,7 @@ def _in_buckets(module, **options):
     for parameter in list(buckets):
         parameter.register_post_accumulate_grad_hook(becomes_gradient)
     module.no_sync = partial(patch.object, module, "require_backward_grad_sync", False)
+    module.register_comm_hook = compress
     return module
 
 

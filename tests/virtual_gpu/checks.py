@@ -21,6 +21,7 @@ TINY = ("gpt2-tiny", 4, 128)
 FULL = ("gpt2", 16, 1024)
 COUNTERS = ("power_violation_s", "thermal_violation_s", "sw_thermal_slowdown_s")
 COUNTERS += ("hw_thermal_slowdown_s", "hw_power_brake_slowdown_s")
+FORECAST_ERROR = 0.05  # of the allocator's peak
 # Its own kernels are compiled anew each time, and twenty choices for each product would be too:
 # those are left to max_autotune. With an empty cache the trials would be part of its peak as well.
 QUICK = {"all_together": (("TORCHINDUCTOR_MAX_AUTOTUNE_GEMM_BACKENDS", "ATEN"),)}
@@ -155,11 +156,6 @@ def _signatures(name, outcome):
     return [f"kernels of {outcome.signatures}, not of {expected}"]
 
 
-def forecast_error(name):
-    """The share of the allocator's peak by which a technique's forecast may differ."""
-    return EXPECTED["forecast"].get(name, EXPECTED["forecast"]["others"])
-
-
 def forecast(lines, path):
     """Compares peaks at one shape with `make forecast`'s table, the file of its output."""
     line = Line("forecast against the allocator")
@@ -173,7 +169,7 @@ def forecast(lines, path):
         if facts["status"] == "ok" and name in known and asked:
             own, peak = known[name], float(facts["peak_mib"]) / 1024
             facts["forecast_mib"] = round(own * 1024)
-            if abs(own / peak - 1) > forecast_error(name):
+            if abs(own / peak - 1) > FORECAST_ERROR:
                 line.problems.append(f"{name}: {own:.2f} GiB forecast, {peak:.2f} allocated")
     return line
 
