@@ -6,7 +6,7 @@
     Trainer(..., callbacks=[for_trainer("bf16", base="plain")]).train()
 
 Each run appends rows to a results file, with the clock, memory and quality of the scripts' runs, so
-`make table`, `make compare` and `make report` read them. The first of several runs is their base.
+`make table`, `make compare` and `make report` read them. `base` names the run that ratios are over.
 A step lasts from the end of the last one to its own end; evaluations and checkpoints are not in it.
 """
 

@@ -3,12 +3,11 @@
     python -m tests.estimators [--results-file results.csv]
 
 Prints for each group of rows the root mean square, over techniques, of the standard deviation of
-log ratios: of the levels that the tables use (`rounds.step_ms`), and of quantiles of a run's timed
-steps, joined over a round in the same way. For docs/LOG.md.
+log ratios, where a quantile of a run's timed steps stands for it. The tables use the median. For
+docs/LOG.md.
 """
 
 import numpy as np
-import pandas as pd
 
 from Utils.analysis import rounds, selection
 from Utils.base import command_line, ladder, results
@@ -24,17 +23,8 @@ def main(argv=None):
     rows = selection.timed(results.read(parser.parse_args(argv).results_file))
     for name, group in selection.groups(rows):
         if group["round"].nunique() >= FEWEST_ROUNDS:
-            found = {"in use": spread(rounds.step_ms(group))}
-            found |= {f"quantile {q:g}": spread(of_quantile(group, q)) for q in QUANTILES}
+            found = {f"quantile {q:g}": spread(rounds.step_ms(group, q)) for q in QUANTILES}
             print(name, *(f"  {what}: {value:.1%}" for what, value in found.items()), sep="\n")
-
-
-def of_quantile(timed, q):
-    """Return step times as `rounds.step_ms` does, from a quantile of each run's timed steps."""
-    scaled = np.log(timed.step_ms * timed.requested_batch_size / timed.batch_size)
-    timed = timed.assign(log=scaled, group=timed.run_id.str[-rounds.TOKEN :])
-    runs = timed.groupby(["round", "group", "technique", "run_id"]).log.quantile(q).reset_index()
-    return np.exp(pd.concat(rounds._levels(r, part) for r, part in runs.groupby("round")))
 
 
 def spread(step_ms):

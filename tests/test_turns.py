@@ -19,10 +19,13 @@ from Utils.base import ladder, results
 from Utils.base import turns as base_turns
 from Utils.base.turns import Turn
 from Utils.commands import estimate
+from Utils.corpus.tokenize import load_tokens, split
+from Utils.data import TokenBatches
 from Utils.device.cpu import CPU
 from Utils.device.cuda import CUDA
 from Utils.harness import held_out
 from Utils.harness.settings import parse_args
+from Utils.harness.stretches import Stretches
 from Utils.launch import turns
 from Utils.model import GPT
 
@@ -137,6 +140,55 @@ def test_the_variable_of_others_is_no_turn(monkeypatch):
     gone = subprocess.Popen(["true"])
     gone.wait()
     assert Turn(0, 1, gone.pid, "0a1b").partners() == set()
+
+
+def test_partners_are_the_launchers_other_children():
+    assert os.getpid() not in Turn(0, 1, os.getppid(), "0a1b").partners()
+    other = subprocess.Popen(["sleep", "60"])
+    try:
+        assert other.pid in Turn(0, 1, os.getpid(), "0a1b").partners()
+    finally:
+        other.kill()
+        other.wait()
+
+
+class Clockwork:
+    """A device whose every mark is as many seconds after the one before as it is the nth."""
+
+    def __init__(self):
+        self.n, self.now = 0, 0
+
+    def mark(self):
+        self.n += 1
+        self.now += self.n
+        return self.now
+
+    def elapsed_ms(self, marks):
+        return [1e3 * (b - a) for a, b in pairwise(marks)]
+
+    def counters(self):
+        return {"clock_s": self.now}
+
+
+def test_steps_of_all_stretches_count_and_what_lies_between_does_not():
+    stretches = Stretches(Clockwork())
+    stretches.start()
+    stretches.step(False)
+    stretches.step(False)
+    assert stretches.pace_s() == 3  # of the last step
+    stretches.stop()
+    stretches.start()
+    stretches.step(False)
+    for _ in range(2):
+        stretches.count()
+        stretches.step(True)
+        stretches.step(True)
+        stretches.stop()
+        stretches.start()
+    assert stretches.step_ms() == [2000, 3000, 5000, 6000, 7000, 9000, 10_000]
+    assert stretches.timed == [False] * 3 + [True] * 4
+    before, after = stretches.grown()
+    assert after["clock_s"] - before["clock_s"] == 6 + 7 + 9 + 10
 
 
 def test_what_a_run_was_asked_for_is_not_what_its_turns_added():
@@ -257,6 +309,17 @@ def test_the_interval_holds_the_truth_with_and_without_a_drift(n, drift):
         assert np.mean(found) > 0.95
 
 
+def test_a_fitted_drift_costs_one_degree_of_freedom():
+    """Of seven rounds four run forwards, so the mean is not half-way between both directions."""
+    logs = np.random.default_rng(7).normal(0, 0.01, 7)
+    design = np.column_stack([np.ones(7), [1, -1, 1, -1, 1, -1, 1]])
+    fitted, (rest,), *_ = np.linalg.lstsq(design, logs)
+    error = (np.linalg.inv(design.T @ design)[0, 0] * rest / 5) ** 0.5
+    half = 2.5706 * error  # of Student's t with 5 degrees of freedom
+    expected = fitted[0], fitted[0] - half, fitted[0] + half
+    assert intervals.drift_free(pd.Series(logs)) == pytest.approx(expected, rel=1e-4)
+
+
 # The length of a run on a fast device -----------------------------------------------------------
 
 
@@ -322,10 +385,19 @@ def test_the_held_out_loss_is_that_of_the_weights_however_they_are_wrapped(settl
     assert held_out.loss(args, torch.nn.Linear(2, 2)) is None
 
 
-def test_no_run_trains_on_held_out_text(settle):
-    from Utils.corpus.tokenize import load_tokens, split
-    from Utils.data import TokenBatches
+def test_it_is_in_float32_over_the_whole_held_out_text(settle):
+    args = settle("--seq-len", "32")
+    plain = model_of(args)
+    with torch.autocast("cpu", torch.bfloat16):
+        inside = held_out.loss(args, plain)
+    assert inside == held_out.loss(args, plain)
+    _, kept = split(load_tokens("synthetic")[0])
+    text = held_out._sequences(args)
+    assert text[0].tolist() == list(kept[:33]) and text[-1].tolist() == list(kept[-33:])
+    assert len({tuple(row) for row in text.tolist()}) == len(text)
 
+
+def test_no_run_trains_on_held_out_text(settle):
     args = settle("--batch-size", "4", "--seq-len", "64")
     tokens, _ = load_tokens("synthetic")
     train, kept = split(tokens)

@@ -1,8 +1,7 @@
 """Step times of a round, freed from what the machine did meanwhile.
 
-Runs that took turns share the end of their run_id and met the same machine, turn by turn. So in a
-group of such runs the log of a turn's step time is the script's level plus the turn's effect; and
-of a round, a run's log level is the technique's plus its group's. A technique that ran in several
+Runs that took turns share the end of their run_id and met the same machine. So in a round the log
+of a run's median step is its technique's level plus its group's. A technique that ran in several
 groups, as the parent of many does, ties their levels together.
 """
 
@@ -14,45 +13,21 @@ from Utils.base.turns import TOKEN
 TIE = 1e-6  # weight of a group's effect where nothing ties it to the others
 
 
-def step_ms(timed):
+def step_ms(timed, quantile=0.5):
     """Return the step time in ms, a Series indexed by technique and round.
 
     Steps with another batch than requested are scaled to the requested one.
-    timed: selected rows of timed steps.
+    timed: selected rows of timed steps. quantile: of a run's steps, which stands for it.
     """
     if timed.empty:
         return pd.Series(dtype=float)
-    levels = [_levels(r, runs) for r, runs in _runs(timed).groupby("round")]
+    scaled = np.log(timed.step_ms * timed.requested_batch_size / timed.batch_size)
+    timed = timed.assign(log=scaled, group=timed.run_id.str[-TOKEN:])
+    runs = timed.groupby(["round", "group", "technique", "run_id"]).log.quantile(quantile)
+    runs = runs.reset_index()
+    runs.loc[~runs.duplicated(["round", "group"], keep=False), "group"] = ""  # took no turns
+    levels = [_levels(r, of_round) for r, of_round in runs.groupby("round")]
     return np.exp(pd.concat(levels)).sort_index()
-
-
-def _runs(timed):
-    """Return one line per run: technique, round, group and log level."""
-    timed = timed.assign(log=np.log(timed.step_ms), group=timed.run_id.str[-TOKEN:])
-    timed["log"] += np.log(timed.requested_batch_size / timed.batch_size)
-    # Consecutive timed steps are one turn.
-    timed["turn"] = timed.groupby("run_id").step.diff().ne(1).groupby(timed.run_id).cumsum()
-    turns = timed.groupby(["round", "group", "technique", "run_id", "turn"]).log.median()
-    medians = timed.groupby("run_id").log.median()
-    lines = []
-    for (r, group), logs in turns.groupby(["round", "group"]):
-        table = logs.unstack("turn").droplevel(["round", "group"])  # one line per run
-        common = table.dropna(axis="columns")
-        if len(common) > 1 and common.size:
-            effect = common.sub(common.median(axis="columns"), axis="index").mean()
-            level = _middle((common - effect).to_numpy())
-        else:
-            level, group = medians[table.index.get_level_values("run_id")].to_numpy(), ""
-        names = table.index.get_level_values("technique")
-        lines.append(pd.DataFrame({"round": r, "group": group, "technique": names, "log": level}))
-    return pd.concat(lines)
-
-
-def _middle(values):
-    """Return the mean of each row without a quarter of its values at either end: bursts of other
-    load do not count."""
-    cut = (values.shape[1] + 1) // 4
-    return np.sort(values, axis=1)[:, cut : values.shape[1] - cut].mean(axis=1)
 
 
 def _levels(r, runs):

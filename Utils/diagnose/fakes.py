@@ -169,6 +169,7 @@ def _gpu_habits():
         ("torch.Tensor.softmax", _in_float32(torch.Tensor.softmax)),
         ("torch.optim.optimizer._get_foreach_kernels_supported_devices", lambda: ["cpu"]),
         ("torch.backends.cudnn.version", lambda: 91_000),
+        ("torch.distributed.is_nccl_available", lambda: True),
     ]
 
 

@@ -1,6 +1,6 @@
 """The CUDA path, run where there is no GPU. Started by `make virtual-gpu`.
 
-    python -m tests.virtual_gpu [--torch 2.11 | --torch newest] [--only WORDS]
+    python -m tests.virtual_gpu [--torch 2.11 | --torch newest] [--only WORDS] [--memory]
 
 Builds an environment with torch's CUDA build and the virtual GPU, runs the checks on it, prints a
 table and, with the project's own torch, writes docs/virtual_gpu.csv. What has not changed since it
@@ -21,6 +21,7 @@ from Utils.base import ladder
 from Utils.base.paths import ROOT
 
 COLUMNS = ("technique", "profile", "model", "batch_size", "seq_len", "torch", "status", "peak_mib")
+MEMORY = {"3050": "4GiB", "l4": "21.96GiB"}  # of driver/profiles.h
 COLUMNS += ("reserved_mib", "forecast_mib", "launches", "synchronizations", "pageable_copies")
 
 
@@ -30,6 +31,7 @@ def main(argv=None):
     add = parser.add_argument
     add("--torch", default="", help="a version, or newest; else that of requirements.txt")
     add("--only", default="", help="checks whose name has these words; the file stays as it is")
+    add("--memory", action="store_true", help="instead: every technique's peak on smaller cards")
     args = parser.parse_args(argv)
     try:
         python = environment(args.torch.strip())
@@ -38,7 +40,10 @@ def main(argv=None):
         print(f"virtual-gpu: error: {error}", file=sys.stderr)
         return 2
     with ThreadPoolExecutor(os.cpu_count()) as workers:
-        lines = run(machine, workers, args.only, everything=not args.torch)
+        if args.memory:
+            lines = memory(machine, workers)
+        else:
+            lines = run(machine, workers, args.only, everything=not args.torch)
     problems = sum(map(len, (line.problems for line in lines)))
     print(f"\n{len(lines)} checks, {problems} problem{'s' * (problems != 1)}")
     if not args.torch and not args.only:
@@ -70,7 +75,9 @@ def run(machine, workers, only, everything):
         return lines
     if not only:
         full = [line for line in lines if line.facts.get("model") == checks.FULL[0]]
-        lines.append(show(checks.forecast(full, forecast_table())))
+        lines.append(
+            show(checks.forecast(full, checks.FULL[1], forecast_table("80GiB", checks.FULL)))
+        )
     named = [name for name in techniques if only in f"kernels of {name}"]
     lines += map(show, workers.map(lambda name: checks.kernels(machine, name), named))
     if not only or only == "failures":
@@ -78,15 +85,26 @@ def run(machine, workers, only, everything):
     return lines
 
 
+def memory(machine, workers):
+    """The lines of every technique's peak on the smaller cards, and of their forecasts."""
+    lines = []
+    for card, shape in checks.SMALLER.items():
+        tasks = [(machine, name, card) for name in ladder.techniques()]
+        runs = [show(line) for line in workers.map(lambda task: checks.peak(*task), tasks)]
+        table = forecast_table(MEMORY[card], shape)
+        lines += [*runs, show(checks.forecast(runs, shape[1], table))]
+    return lines
+
+
 def task_name(name, shape, profile):
     return f"{name}, {profile}, {shape[0]} {shape[1]}x{shape[2]}"
 
 
-def forecast_table():
-    """The file with what `make forecast` prints for the H100, in this environment."""
-    model, batch_size, seq_len = checks.FULL
+def forecast_table(memory, shape):
+    """The file with what `make forecast` prints for a card of this memory, in this environment."""
+    model, batch_size, seq_len = shape
     shape = [f"MODEL={model}", f"BATCH_SIZE={batch_size}", f"SEQ_LEN={seq_len}"]
-    command = ["make", "-s", "forecast", "T=everything", "DEVICE=cuda", "MEMORY=80GiB", *shape]
+    command = ["make", "-s", "forecast", "T=everything", "DEVICE=cuda", f"MEMORY={memory}", *shape]
     file = KEPT / "forecast.txt"
     with file.open("w") as output:
         subprocess.run([*command, f"PYTHON={sys.executable}"], cwd=ROOT, stdout=output, check=True)
@@ -105,11 +123,26 @@ def show(line):
 
 
 def write(lines):
-    """Writes docs/virtual_gpu.csv: what was counted of each run of a technique."""
-    with (ROOT / "docs" / "virtual_gpu.csv").open("w", newline="") as file:
+    """Writes docs/virtual_gpu.csv: what was counted of each run of a technique.
+
+    Rows of cards and shapes that `lines` do not have stay as they are.
+    """
+    path = ROOT / "docs" / "virtual_gpu.csv"
+    facts = [line.facts for line in lines if line.facts]
+    ran = {of_row(row) for row in facts}
+    with path.open(newline="") as file:
+        facts += [row for row in csv.DictReader(file) if of_row(row) not in ran]
+    smaller = {(card, shape[0]) for card, shape in checks.SMALLER.items()}
+    facts.sort(key=lambda row: of_row(row)[:2] in smaller)  # these last, else as they are
+    with path.open("w", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS, restval="", lineterminator="\n")
         writer.writeheader()
-        writer.writerows(line.facts for line in lines if line.facts)
+        writer.writerows(facts)
+
+
+def of_row(row):
+    """Card, model and length: what tells checks.TINY, FULL and SMALLER apart."""
+    return row["profile"], row["model"], int(row["seq_len"])
 
 
 if __name__ == "__main__":

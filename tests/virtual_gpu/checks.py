@@ -19,6 +19,7 @@ OTHER_CARDS = ("a100", "l4", "3050", "t4", "5090", "b200")
 STEPS, WARMUP = 14, 5
 TINY = ("gpt2-tiny", 4, 128)
 FULL = ("gpt2", 16, 1024)
+SMALLER = {"3050": ("gpt2", 4, 256), "l4": ("gpt2-medium", 8, 1024)}  # cards, for peaks alone
 COUNTERS = ("power_violation_s", "thermal_violation_s", "sw_thermal_slowdown_s")
 COUNTERS += ("hw_thermal_slowdown_s", "hw_power_brake_slowdown_s")
 FORECAST_ERROR = 0.05  # of the allocator's peak
@@ -85,6 +86,32 @@ def technique(machine, name, shape, profile, told):
     and what NVML gave to its record."""
     command = script(name, shape, profile, variables=QUICK.get(name, ()))
     outcome = machine.run(command)
+    line, status = _line(name, shape, profile, outcome)
+    runs = told.get(name) != "unsupported"
+    if outcome.traceback or status != ("ok" if runs else "unsupported"):
+        machine.forget(command)
+        line.problems.append(f"{status}, the doctor says {told.get(name)}: {_last(outcome)}")
+    if status == "ok" and not line.problems:
+        line.problems += _steps(name, shape[0], outcome, line.facts) + _missing_names(outcome)
+        if profile == "h100":
+            line.problems += _quality(outcome) + _signatures(name, outcome)
+    return line
+
+
+def peak(machine, name, profile):
+    """A technique's peak at the shape of a smaller card, of too little memory for some."""
+    shape = SMALLER[profile]
+    command = script(name, shape, profile, variables=QUICK.get(name, ()))
+    outcome = machine.run(command)
+    line, status = _line(name, shape, profile, outcome)
+    if outcome.traceback or status not in ("ok", "unsupported", "out_of_memory"):
+        machine.forget(command)
+        line.problems.append(f"{status}: {_last(outcome)}")
+    return line
+
+
+def _line(name, shape, profile, outcome):
+    """(Line, status) of a technique's run."""
     line = Line(f"{name}, {profile}, {shape[0]} {shape[1]}x{shape[2]}", seconds=outcome.seconds)
     row = outcome.row
     status = row.get("status", "killed" if outcome.code < 0 else "no row")
@@ -99,15 +126,7 @@ def technique(machine, name, shape, profile, told):
         "peak_mib": row.get("peak_memory_mib", ""),
         "reserved_mib": row.get("reserved_memory_mib", ""),
     }
-    runs = told.get(name) != "unsupported"
-    if outcome.traceback or status != ("ok" if runs else "unsupported"):
-        machine.forget(command)
-        line.problems.append(f"{status}, the doctor says {told.get(name)}: {_last(outcome)}")
-    if status == "ok" and not line.problems:
-        line.problems += _steps(name, shape[0], outcome, line.facts) + _missing_names(outcome)
-        if profile == "h100":
-            line.problems += _quality(outcome) + _signatures(name, outcome)
-    return line
+    return line, status
 
 
 def _steps(name, model, outcome, facts):
@@ -156,19 +175,27 @@ def _signatures(name, outcome):
     return [f"kernels of {outcome.signatures}, not of {expected}"]
 
 
-def forecast(lines, path):
-    """Compares peaks at one shape with `make forecast`'s table, the file of its output."""
+def forecast(lines, batch_size, path):
+    """Compares peaks at one shape with `make forecast`'s table, the file of its output.
+
+    What ran out of memory has to be said not to fit.
+    """
     line = Line("forecast against the allocator")
     rows = [part.strip() for part in path.read_text().splitlines() if part.startswith("|")]
     cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
-    column = cells[0].index("peak")
-    known = {row[0]: float(row[column]) for row in cells[2:]}
+    peaks, fits = cells[0].index("peak"), cells[0].index("fits")
+    known = {row[0]: (float(row[peaks]), row[fits]) for row in cells[2:] if len(row) > fits}
     for facts in (run.facts for run in lines):
         name = facts["technique"]
-        asked = str(facts["batch_size"]) == str(FULL[1])  # larger_batch takes another
-        if facts["status"] == "ok" and name in known and asked:
-            own, peak = known[name], float(facts["peak_mib"]) / 1024
-            facts["forecast_mib"] = round(own * 1024)
+        asked = str(facts["batch_size"]) == str(batch_size)  # larger_batch takes another
+        if name not in known or not asked:
+            continue
+        own, fits = known[name]
+        facts["forecast_mib"] = round(own * 1024)
+        if facts["status"] == "out_of_memory" and fits == "yes":
+            line.problems.append(f"{name}: {own:.2f} GiB forecast, which do not fit")
+        if facts["status"] == "ok":
+            peak = float(facts["peak_mib"]) / 1024
             if abs(own / peak - 1) > FORECAST_ERROR:
                 line.problems.append(f"{name}: {own:.2f} GiB forecast, {peak:.2f} allocated")
     return line
