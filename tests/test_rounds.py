@@ -113,6 +113,13 @@ def test_rounds_are_added_until_intervals_are_narrow(stand_in, noise, minutes, r
     assert reason in said[-1] and len(stand_in.groups) == rounds
 
 
+def test_a_precision_without_a_parent_is_refused_before_anything_runs(stand_in):
+    stand_in.args.precision = 0.01
+    with pytest.raises(UserError, match="no script's parent runs with it"):
+        suite.run(suite.named(["no_optimization", "fused_optimizer"]), stand_in.args, print)
+    assert not stand_in.groups
+
+
 # make reference ---------------------------------------------------------------------------------
 
 

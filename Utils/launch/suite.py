@@ -102,8 +102,11 @@ def run(techniques, args, say, identity=None):
     have passed. say: function of a line of progress. identity: what a suite to be resumed has in
     common with this one; by default its techniques. Raises UserError.
     """
-    path = args.results_file
+    path, names = args.results_file, {technique.name for technique in techniques}
     results.check(path)
+    if args.precision and not any(technique.parent in names for technique in techniques):
+        what = "precision is of intervals over a parent, and no script's parent runs with it"
+        raise UserError(what, "name a parent too")
     rounds = [*range(args.round, args.round + args.rounds)]
     suite, done = _resume(args, techniques, rounds, identity)
     if done:
