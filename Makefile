@@ -34,7 +34,7 @@ T            ?=              ## diff, profile, forecast, together: a technique, 
 GPUS         ?=              ## ddp, profile, train: number of GPUs; scaling: several numbers, as in GPUS="1 2 4"
 WITHOUT      ?=              ## diff: a technique whose diff is removed from T
 CPU          ?=              ## profile: 1 adds Python's functions
-MEMORY       ?=              ## forecast: memory of a device that need not be here, as in 24GiB; profile: 1 adds a memory snapshot; virtual-gpu: 1 compares peaks on smaller cards
+MEMORY       ?=              ## forecast: memory of a device that need not be here, as in 24GiB; profile: 1 adds a memory snapshot; virtual-gpu: 1 compares peaks
 TOKENS       ?=              ## forecast with DEVICE=all: tokens to train on, as in 1e10
 PRICES       ?=              ## forecast with DEVICE=all: a TOML file of dollars per hour, as in a100 = 1.79
 AGAINST      ?=              ## forecast: published compares it with published figures

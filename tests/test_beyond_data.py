@@ -128,12 +128,12 @@ def test_the_watch_would_see_a_loss_that_is_read(settle, eager, monkeypatch):
 def test_a_run_that_waits_for_data_says_so(settle):
     class Slow(TokenBatches):
         def __getitem__(self, step):
-            time.sleep(data_s if step else 0.5)
+            time.sleep(self.data_s if step else 0.5)
             return super().__getitem__(step)
 
     much = r"waits for data (5|6)\d% of the time"
     for data_s, compute_s, share in ((0.3, 0.2, much), (0.03, 1, None)):
-        args = settle("--steps", "3")
+        args, Slow.data_s = settle("--steps", "3"), data_s
         with Run(args, torch.nn.Identity(), None) as measured:
             for _ in measured.steps(Slow(args)):
                 time.sleep(compute_s)

@@ -241,17 +241,16 @@ def timed(*runs):
 
 
 def test_what_disturbs_a_turn_cancels():
-    random = np.random.default_rng(0)
-    errors, apart = [], []
-    for _ in range(200):
-        machine = np.exp(random.normal(0, 0.3, size=6))  # of each turn
-        a, b = (ms * machine * np.exp(random.normal(0, 0.01, 6)) for ms in (100.0, 80.0))
-        levels = rounds.step_ms(timed(("a", 0, "0001", a), ("b", 0, "0001", b)))
-        errors.append(np.log(levels["a", 0] / levels["b", 0] / 1.25))
-        elsewhere = 80 * np.exp(random.normal(0, 0.3, size=6))
-        apart.append(np.log(np.median(a) / np.median(elsewhere) / 1.25))
-    assert np.std(errors) < 0.01 and np.std(apart) > 0.1
-    assert abs(np.mean(errors)) < 0.002
+    random, n = np.random.default_rng(0), 1000
+    machine, elsewhere = np.exp(random.normal(0, 0.3, size=(2, n, 6)))  # of each turn
+    a, b = (ms * machine * np.exp(random.normal(0, 0.01, (n, 6))) for ms in (100.0, 80.0))
+    runs = [(name, r, "0001", by[r]) for r in range(n) for name, by in (("a", a), ("b", b))]
+    levels = rounds.step_ms(timed(*runs))
+    errors = np.log(levels["a"] / levels["b"] / 1.25)
+    apart = np.log(np.median(a, axis=1) / np.median(80 * elsewhere, axis=1) / 1.25)
+    of_one_turn_each = 0.01 * 2**0.5
+    assert np.std(errors) < 0.75 * of_one_turn_each and np.std(apart) > 0.1
+    assert abs(np.mean(errors)) < 0.001
 
 
 def test_a_burst_in_one_of_six_turns_does_not_move_the_ratio():
@@ -289,6 +288,19 @@ def test_the_newest_run_counts_with_those_it_took_turns_with():
     new += [("c", 0, "0003", [10])]
     rows, left_out = selection.select(timed(*old, *new))
     assert set(rows.run_id.str[-4:]) == {"0002", "0003"} and "2 runs repeated since" in left_out
+
+
+def test_a_tainted_run_counts_until_a_clean_one_has_repeated_it():
+    first = [("a", 0, "0001", [100]), ("b", 0, "0001", [80]), ("c", 0, "0001", [400])]
+    again = [("b", 0, "0002", [160]), ("c", 0, "0002", [100])]
+    rows = timed(*first, *again)
+    rows.loc[rows.run_id.str.endswith("0001") & (rows.technique == "c"), "grade"] = "tainted"
+    alone = rows[rows.run_id.str.endswith("0001")]
+    assert {*selection.select(alone)[0].technique} == {"a", "b", "c"}
+    chosen, left_out = selection.select(rows)
+    assert "1 run repeated since" in left_out and {*chosen.grade} == {"clean"}
+    levels = rounds.step_ms(chosen)
+    assert levels["a", 0] / levels["c", 0] == pytest.approx(100 / 80 * 160 / 100, rel=1e-4)
 
 
 @pytest.mark.parametrize("n", [3, 4, 5, 8])

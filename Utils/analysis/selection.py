@@ -49,10 +49,14 @@ def select(rows, device_name=None, with_variants=False, base=None, newest_of=Non
         candidates = candidates[candidates.run_id.isin(newest_of.run_id)]
     newest, parts = candidates.run_id.max(), groups(rows)
     same = next(group for _, group in parts if newest in set(group.run_id))
-    # The newest run of each technique and round, and those that it took turns with.
-    latest = same[same.run_id == same.groupby(["technique", "round"]).run_id.transform("max")]
-    key = same.run_id.str[-turns.TOKEN :] + same["round"].astype(str)
-    chosen = same[key.isin(key[latest.index])]
+    # The newest run of each technique and round, and those that it took turns with; without tainted
+    # ones that were repeated.
+    of_round = [same.technique, same["round"]]
+    clean = same.run_id.where(same.grade != "tainted", "").groupby(of_round).transform("max")
+    counts = same[(same.grade != "tainted") | (same.run_id > clean)]
+    latest = counts[counts.run_id == counts.groupby(["technique", "round"]).run_id.transform("max")]
+    key = counts.run_id.str[-turns.TOKEN :] + counts["round"].astype(str)
+    chosen = counts[key.isin(key[latest.index])]
 
     left_out = [f"{count(group)} of {name}" for name, group in parts if group is not same]
     if rows.world_size.eq(1).all() and len(several):

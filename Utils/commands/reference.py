@@ -19,7 +19,7 @@ from Utils.launch import suite
 # too small to matter. A GPU has the shape that its memory allows.
 LARGER = {"batch_size": 4, "seq_len": 256, "steps": 13, "warmup": 3}
 PARTS = {  # scripts, rounds, settings on a CPU
-    "ladder": (["ladder"], 5, LARGER),
+    "ladder": (["ladder"], 8, LARGER),
     "ablation": (["ablation"], 4, LARGER),
     "beyond": (["beyond"], 4, {"steps": 20}),
 }

@@ -27,6 +27,8 @@ from Utils.harness import footprint, units
 from Utils.harness.settings import batch_multiple
 from Utils.run import execute
 
+PAGED = 100_000  # bytes from which bitsandbytes allocates a moment in managed memory
+
 
 class Tracker(MemTracker):
     """A MemTracker that records every operation, over several steps and in graphs of torch.compile,
@@ -37,7 +39,7 @@ class Tracker(MemTracker):
     def __init__(self, device):
         super().__init__()
         self.device, self.live, self.phase = device, [], []
-        self.in_registers, self.state_bytes = False, 0
+        self.in_registers, self.state_bytes, self.paged_bytes = False, 0, 0
         self.batch, self.blocks = 1, {}  # sequences per step; bytes of each live block
         self.changes = []  # (operation before which, bytes)
         self.work, self.in_graph = Work(), False  # what is computed; kernels' parts are not noted
@@ -106,6 +108,7 @@ class Tracker(MemTracker):
         """Return the Recording. multiple: see Recording."""
         weights, gradients, state, total = np.array(self.live, dtype=np.int64).T
         state = np.minimum(state, self.state_bytes)  # without an update's temporaries
+        state, total = state - self.paged_bytes, total - self.paged_bytes
         rest = total - weights - gradients - state
         live = np.stack([weights, gradients, state, rest], axis=1)
         phase = np.array(self.phase, dtype=np.int8)
@@ -190,7 +193,18 @@ def _moved(module, function, recurse=True):
     return module
 
 
-def _not_wrapped(module, **options):
+def _sharded(module, **options):
+    """Stand in for FSDP of one process, which computes with a gathered copy of the weights.
+
+    A block's copy is freed after its forward pass. That of the weights outside of all blocks, whose
+    call comes last, stays until the backward pass has used it.
+    """
+    blocks = [part for part in module.modules() if hasattr(part, "gathered")]
+    inside = {parameter for block in blocks for parameter in block.parameters()}
+    for block in blocks:
+        block.gathered = []
+    outside = [parameter for parameter in module.parameters() if parameter not in inside]
+    module.gathered = [torch.empty_like(parameter) for parameter in outside]
     return module
 
 
@@ -222,7 +236,7 @@ def _in_buckets(module, **options):
 _ALONE = {  # replacements for a group of one process
     "torch.distributed.init_process_group": lambda *args, **options: None,
     "torch.distributed.device_mesh.init_device_mesh": lambda *args, **options: None,
-    "torch.distributed.fsdp.fully_shard": _not_wrapped,
+    "torch.distributed.fsdp.fully_shard": _sharded,
     "torch.distributed.optim.ZeroRedundancyOptimizer": (
         lambda parameters, optimizer, **options: optimizer(parameters, **options)
     ),
@@ -295,15 +309,21 @@ class FakeRun:
         pass
 
     def __exit__(self, *error):
-        tensors = {
-            id(storage): storage.nbytes()
+        state = {
+            id(storage): (storage.nbytes(), optimizer)
             for optimizer in footprint.optimizers(self.optimizer)
             for state in optimizer.state.values()
             for value in state.values()
             if isinstance(value, torch.Tensor) and value.device == self.args.device
             for storage in [value.untyped_storage()]
         }
-        self.tracker.state_bytes = sum(tensors.values())
+        self.tracker.state_bytes = sum(size for size, _ in state.values())
+        if isinstance(self.args.hardware, CUDA):  # where pages move to the host, so need not fit
+            self.tracker.paged_bytes = sum(
+                size
+                for size, optimizer in state.values()
+                if getattr(optimizer, "is_paged", False) and size >= PAGED
+            )
 
 
 def recording(technique, flags, device):
