@@ -1,11 +1,10 @@
 """Settings of a training run: flags, defaults of a device, and what follows from both."""
 
-import argparse
 import math
 from datetime import timedelta
 from pathlib import Path
 
-from Utils.base.command_line import Parser, at_least
+from Utils.base.command_line import Parser, at_least, finite
 from Utils.base.errors import UserError
 from Utils.base.sizes import CONFIGS
 from Utils.device import devices, shapes
@@ -64,6 +63,7 @@ def parse(doc, argv=None):
     """Return the flags that were given, a Namespace; None for the others."""
     parser = Parser("train", doc)
     add = parser.add_argument
+    positive = finite("a number above 0", zero=False)
     add("--steps", type=at_least(1), help="updates of the weights")
     add("--tokens-per-step", type=at_least(1), help="of all ranks and accumulated batches")
     add("--batch-size", type=at_least(1, auto=True), help="sequences that a rank computes at once")
@@ -71,10 +71,10 @@ def parse(doc, argv=None):
     add("--model", help=", ".join(CONFIGS))
     add("--dataset", help="stdlib, synthetic, file or folder, or Hub id")
     add("--corpus-tokens", type=at_least(0), help="use about so many of its tokens; 0: all")
-    add("--learning-rate", type=_positive, help="the highest, after the warm-up")
+    add("--learning-rate", type=positive, help="the highest, after the warm-up")
     add("--warmup", type=at_least(0), help="steps until the learning rate is reached")
-    add("--weight-decay", type=_from_zero, help="of matrices")
-    add("--clip", type=_positive, help="the largest norm of the gradients")
+    add("--weight-decay", type=finite("a number from 0 up"), help="of matrices")
+    add("--clip", type=positive, help="the largest norm of the gradients")
     add("--validate-every", type=at_least(1), help="steps between validations")
     add("--validation-tokens", type=at_least(1), help="held-out tokens of a validation, at most")
     add("--checkpoint-every", type=at_least(0), help="steps between checkpoints; 0: as validations")
@@ -150,20 +150,3 @@ def _shares(args):
                 f"multiple; try {max(n for n in range(1, min(own, size) + 1) if own % n == 0)}"
             )
     return size, own // size
-
-
-def _positive(text):
-    value = _from_zero(text)
-    if not value:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
-    return value
-
-
-def _from_zero(text):
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 up")
-    return value

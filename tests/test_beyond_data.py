@@ -16,7 +16,6 @@ import numpy as np
 import psutil
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader
 
 from beyond import (
@@ -26,6 +25,7 @@ from beyond import (
     prefetching_loader,
     streaming_dataset,
 )
+from tests import watched
 from Utils import data
 from Utils.analysis.summary import summarize
 from Utils.base import paths, results
@@ -85,18 +85,11 @@ def same(batch, other):
 # The loop ---------------------------------------------------------------------------------------
 
 
-class NoSynchronization(TorchDispatchMode):
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        reads = (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.nonzero.default)
-        assert function not in reads, "the loop read a tensor"
-        return function(*args, **(kwargs or {}))
-
-
 class Watched(Run):
     def steps(self, batches):
         steps = super().steps(batches)
         yield next(steps)  # a loader that starts draws a number on the host
-        with NoSynchronization():
+        with watched.NoSynchronization():
             yield from steps
 
 

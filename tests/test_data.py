@@ -146,10 +146,6 @@ def test_a_corpus_too_short_for_one_sequence_is_refused(tmp_path):
 # Reading ----------------------------------------------------------------------------------------
 
 
-def test_a_text_decodes_back_to_what_was_read(text_file):
-    assert documents_of(text_file) == [TEXT]
-
-
 def test_text_that_spells_the_separator_is_text(tmp_path):
     (tmp_path / "a.txt").write_text("before <|endoftext|> after")
     assert documents_of(tmp_path / "a.txt") == ["before <|endoftext|> after"]

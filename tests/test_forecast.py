@@ -16,7 +16,7 @@ from Utils.base import command_line, ladder, paths, results
 from Utils.base.command_line import Parser
 from Utils.base.errors import UserError
 from Utils.base.sizes import CONFIGS
-from Utils.base.units import GIB
+from Utils.base.units import GIB, MIB
 from Utils.commands import forecast as forecast_command
 from Utils.device import shapes
 from Utils.device.cpu import CPU
@@ -26,7 +26,6 @@ from Utils.diagnose.allocations import KINDS, Recording
 from Utils.diagnose.forecast import Forecast
 from Utils.harness.settings import batch_multiple
 
-MIB = 2**20
 GPU = ImaginedGPU("an imagined GPU", 80 * GIB)
 TINY = ["--model=gpt2-tiny", "--dataset=synthetic", "--seq-len=64"]
 

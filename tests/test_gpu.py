@@ -193,19 +193,13 @@ def test_losses_fall_together(name, scripts):
     assert own.iloc[-1] < own.iloc[0] - 1
 
 
-def test_flash_attention_needs_less_memory_than_explicit(scripts):
-    flash, explicit = (
-        scripts(name).rows.peak_memory_mib[0] for name in ("flash_attention", "torch_compile")
-    )
-    assert flash < explicit
-
-
-def test_fused_cross_entropy_needs_less_memory_than_its_parent(scripts):
-    fused, parent = (
-        scripts(name).rows.peak_memory_mib[0]
-        for name in ("fused_cross_entropy", "padded_vocabulary")
-    )
-    assert fused < parent
+@pytest.mark.parametrize(
+    ("name", "parent"),
+    [("flash_attention", "torch_compile"), ("fused_cross_entropy", "padded_vocabulary")],
+)
+def test_it_needs_less_memory_than_its_parent(name, parent, scripts):
+    peaks = [scripts(each).rows.peak_memory_mib[0] for each in (name, parent)]
+    assert peaks[0] < peaks[1]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 from collections import namedtuple
-from pathlib import Path
 from types import SimpleNamespace
 
 import psutil
@@ -17,7 +16,7 @@ import torch
 from torch._functorch import config as functorch
 
 from tests.fakes import FakeCuda, FakeNvml
-from Utils.base import turns
+from Utils.base import paths, turns
 from Utils.base.errors import Unsupported, UserError
 from Utils.base.sizes import CONFIGS
 from Utils.device import checks, devices, drivers, shapes
@@ -26,8 +25,6 @@ from Utils.device.cuda import CUDA
 from Utils.device.mps import MPS
 from Utils.device.nvml import THROTTLE_REASONS
 from Utils.harness import quiet
-
-ROOT = Path(__file__).resolve().parent.parent
 
 
 def gpu(nvml=None, **properties):
@@ -375,7 +372,7 @@ print(device.peak_memory_mib())
 def test_a_cpus_peak_is_its_processs_own_holds_what_was_freed_and_can_start_again():
     ballast = bytearray(b"x") * (400 * 2**20)  # getrusage would give a child its parent's
     command = [sys.executable, "-c", PEAKS]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    done = subprocess.run(command, cwd=paths.ROOT, capture_output=True, text=True, check=True)
     first, freed, again = map(float, done.stdout.split())
     assert first < 100 and 195 < freed < 260 and again == pytest.approx(40, abs=8)
     assert len(ballast) == 400 * 2**20
@@ -418,7 +415,7 @@ print(json.dumps([waited, alive, grown(lambda: time.sleep(1))]))
         beside = psutil.Process(endless.pid)
         started, taken = time.perf_counter(), sum(beside.cpu_times()[:2])
         command = [sys.executable, "-c", code]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+        done = subprocess.run(command, cwd=paths.ROOT, capture_output=True, text=True)
         seconds = time.perf_counter() - started
         rate = (sum(beside.cpu_times()[:2]) - taken) / seconds  # less than 1 on a busy machine
     finally:
@@ -685,7 +682,8 @@ def test_running_out_of_memory_is_told_on_every_device_and_from_other_errors():
 
 
 def test_no_other_file_names_torch_cuda():
-    files = [p for pattern in ("*.py", "Utils/**/*.py", "beyond/*.py") for p in ROOT.glob(pattern)]
+    patterns = ("*.py", "Utils/**/*.py", "beyond/*.py")
+    files = [path for pattern in patterns for path in paths.ROOT.glob(pattern)]
     word = re.compile(r"torch\.cuda|from torch import.*\bcuda\b")
     folders = {path.parent.name for path in files if word.search(path.read_text())}
     assert folders == {"device"}

@@ -11,6 +11,7 @@ import time
 import pytest
 import torch
 
+from flash_attention import flash_attention
 from pretraining import checkpoints, options
 from pretraining import start as pretraining
 from tests import kill_pretraining
@@ -109,7 +110,7 @@ def test_transformers_loads_the_export(whole):
     theirs = transformers.GPT2LMHeadModel.from_pretrained(whole / "model").eval()
     tokens = transformers.GPT2Tokenizer.from_pretrained(whole / "model")
     state = checkpoints.load(checkpoints.available(whole / "checkpoints")[-1])["model"]
-    ours = GPT(CONFIGS["gpt2-tiny"], _attention, 50_257, torch.nn.functional.cross_entropy)
+    ours = GPT(CONFIGS["gpt2-tiny"], flash_attention, 50_257, torch.nn.functional.cross_entropy)
     ours.load_state_dict(state)
     text = "def main(args):\n    print(args)\n"
     idx = torch.tensor([tokens.encode(text)])
@@ -117,10 +118,6 @@ def test_transformers_loads_the_export(whole):
     with torch.no_grad():
         difference = (theirs(idx).logits - ours(idx, idx)[0]).abs().max()
     assert difference < 1e-4
-
-
-def _attention(q, k, v):
-    return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
 @pytest.mark.parametrize(

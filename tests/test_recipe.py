@@ -328,7 +328,6 @@ def test_run_adds_rounds_of_the_recipe_the_best_and_the_baseline(
 ):
     """The suite itself, but for its processes, whose rows are made here."""
     monkeypatch.setattr(paths, "CACHE", tmp_path)
-    monkeypatch.setattr(paths, "CACHE", tmp_path)
     path, device, commands = tmp_path / "results.csv", CPU().name, []
     name, best = f"{WHOLE}-{TF32}-{COMPILE}", f"{WHOLE}-{TF32}"
 

@@ -1,7 +1,6 @@
 """Memory by kind, what was compiled, the environment."""
 
 import os
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -165,6 +164,4 @@ def test_the_environment_has_what_repeating_takes_and_no_paths(monkeypatch, tmp_
 def test_a_loop_without_an_optimizer_can_be_recorded(optimizer):
     found = footprint.training(torch.nn.Identity(), optimizer)
     assert found == {"parameters": 0, "updated_parameters": 0, "optimizer": ""}
-    assert SimpleNamespace(
-        **footprint.memory(Device(1), torch.nn.Identity(), optimizer, 0)
-    ).rest_mib
+    assert footprint.memory(Device(1), torch.nn.Identity(), optimizer, 0)["rest_mib"]

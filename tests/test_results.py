@@ -12,11 +12,10 @@ import pytest
 
 from tests.fakes import full_disk
 from tests.rows import rows_of
-from Utils.base import results
+from Utils.base import paths, results
 from Utils.base.errors import UserError
 from Utils.base.results import COLUMNS, HEADER
 
-ROOT = Path(__file__).resolve().parent.parent
 TIMES = [12.3456] * 25  # ms
 
 
@@ -35,7 +34,7 @@ def process(code, *arguments):
     """A Python process of its own, to write to the file beside us."""
     imports = "import sys; from tests.rows import rows_of; from Utils.base import results"
     code = f"{imports}; TIMES = {TIMES}\n{code}"
-    return subprocess.Popen([sys.executable, "-c", code, *map(str, arguments)], cwd=ROOT)
+    return subprocess.Popen([sys.executable, "-c", code, *map(str, arguments)], cwd=paths.ROOT)
 
 
 def blocks(path):
@@ -92,14 +91,6 @@ def test_the_header_is_the_one_promised():
         "batch_size,requested_batch_size,seq_len,unit,model,dataset,world_size,device,torch,commit,"
         "grade,first_step_s,peak_memory_mib,reserved_memory_mib,note"
     )
-
-
-def test_the_header_is_written_once(path):
-    for name in "abc":
-        results.append(path, rows_of(name, TIMES[:2]))
-    lines = path.read_text().splitlines()
-    assert lines[0] == HEADER
-    assert len(lines) == 7
 
 
 @pytest.mark.parametrize(

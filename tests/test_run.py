@@ -11,36 +11,32 @@ import subprocess
 import sys
 import termios
 import time
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
 import torch
 
 import no_optimization
+from tests import watched
 from tests.fakes import FakeCuda, FakeNvml
 from tests.harness_cost import empty_steps, stopwatch_steps
 from tests.rows import rows_of
 from Utils.base import paths, results
-from Utils.base.errors import Unsupported
 from Utils.base.git import commit
 from Utils.data import TokenBatches
 from Utils.device.cuda import CUDA
 from Utils.harness import ends
-from Utils.harness.settings import check_need, check_needs, parse_args
+from Utils.harness.settings import check_needs, parse_args
 from Utils.run import Run
 
 TINY = ["--model", "gpt2-tiny", "--dataset", "synthetic", "--device", "cpu"]
 
 
 @pytest.fixture
-def settle(tmp_path, monkeypatch):
+def settle(tmp_path):
     """parse_args for a tiny run in this process, its results in a folder of their own."""
-
-    def settle(*flags, technique="no_optimization"):
-        file = ["--results-file", str(tmp_path / "results.csv")]
-        return parse_args(no_optimization.__doc__, [*TINY, *file, *flags], technique)
-
-    return settle
+    return partial(watched.settle, no_optimization, tmp_path)
 
 
 def script(*flags, **options):
@@ -72,19 +68,10 @@ def test_a_gpu_run_has_one_event_a_boundary_and_synchronizes_at_the_end_alone(se
 
 
 def test_a_loop_that_logs_tensors_never_waits_for_the_device(settle):
-    from torch.utils._python_dispatch import TorchDispatchMode
-
-    waits = (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.nonzero.default)
-
-    class NoSynchronization(TorchDispatchMode):
-        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-            assert function not in waits, "the harness read a tensor inside the loop"
-            return function(*args, **(kwargs or {}))
-
     args = settle("--steps", "5", "--warmup", "1")
     weight = torch.zeros((), requires_grad=True)
     with Run(args, torch.nn.Identity(), torch.optim.SGD([weight])) as measured:
-        with NoSynchronization():
+        with watched.NoSynchronization():
             for _ in measured.steps(TokenBatches(args)):
                 measured.log((weight + 1.5).detach())
     assert list(results.read(args.results_file).loss) == [1.5] * 5
@@ -373,14 +360,6 @@ def test_a_missing_package_is_a_row_with_the_reason_and_no_failure(settle, monke
     assert only_row(args)["status"] == "unsupported"
     assert only_row(args)["note"] == "needs torchao (pip install torchao)"
     assert capsys.readouterr().err.count("\n") == 1
-
-
-def test_on_an_old_gpu_tf32_has_no_effect_and_bfloat16_is_unsupported(settle):
-    args = settle()
-    args.hardware = CUDA(torch.device("cpu"), cuda=FakeCuda(capability=(7, 5)))
-    assert "no effect" in check_need("tf32", args)
-    with pytest.raises(Unsupported, match="needs compute capability 8.0; .* has 7.5"):
-        check_need("bfloat16", args)
 
 
 @pytest.mark.parametrize("need", ["bfloat61", "torchao", "package", "batch multiple of 0"])

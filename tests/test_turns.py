@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+from functools import partial
 from itertools import pairwise
 from types import SimpleNamespace
 
@@ -12,6 +13,8 @@ import pytest
 import torch
 
 import no_optimization
+from flash_attention import flash_attention
+from tests import watched
 from tests.fakes import FakeCuda
 from tests.rows import rows_of
 from Utils.analysis import intervals, rounds, selection
@@ -24,7 +27,6 @@ from Utils.data import TokenBatches
 from Utils.device.cpu import CPU
 from Utils.device.cuda import CUDA
 from Utils.harness import held_out
-from Utils.harness.settings import parse_args
 from Utils.harness.stretches import Stretches
 from Utils.launch import turns
 from Utils.model import GPT
@@ -337,12 +339,7 @@ def test_a_fitted_drift_costs_one_degree_of_freedom():
 
 @pytest.fixture
 def settle(tmp_path):
-    def settle(*flags, dataset="synthetic"):
-        file = ["--results-file", str(tmp_path / "results.csv"), "--dataset", dataset]
-        flags = ["--model", "gpt2-tiny", "--device", "cpu", *file, *flags]
-        return parse_args(no_optimization.__doc__, flags, "no_optimization")
-
-    return settle
+    return partial(watched.settle, no_optimization, tmp_path)
 
 
 def test_on_a_gpu_steps_are_added_until_they_last(settle):
@@ -372,14 +369,10 @@ def test_on_a_cpu_a_run_has_as_many_steps_as_asked(settle):
 # The held-out loss ------------------------------------------------------------------------------
 
 
-def attention(q, k, v):
-    return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-
-
 def model_of(args, vocab_size=50_257):
     torch.manual_seed(0)
     loss = torch.nn.functional.cross_entropy
-    return GPT(args.config, attention, vocab_size, loss)
+    return GPT(args.config, flash_attention, vocab_size, loss)
 
 
 def test_the_held_out_loss_is_that_of_the_weights_however_they_are_wrapped(settle):

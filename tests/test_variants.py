@@ -50,7 +50,7 @@ def test_a_rung_alone_is_the_baseline_with_its_diff(name):
     """Its words are the baseline's, with those added and removed that its own diff adds and
     removes."""
     technique = TECHNIQUES[name]
-    code = variants.alone(name)
+    code = variants.together([name])
     ast.parse(code)
     added, removed = changed(technique)
     blank = str.isspace
@@ -71,12 +71,12 @@ def test_the_whole_without_a_rung_and_with_it_again_is_the_whole(name):
 
 @pytest.mark.parametrize("name", [t.name for t in TECHNIQUES.values() if t.parent])
 def test_a_diff_that_does_not_apply_alone_says_what_it_needs(name):
-    code = variants.alone(name)
+    code = variants.together([name])
     if name not in NEEDS:
         ast.parse(code)
         return
     assert code is None and variants.needs(name) == NEEDS[name]
-    ast.parse(variants.alone(name, NEEDS[name]))
+    ast.parse(variants.together([*NEEDS[name], name]))
     with pytest.raises(UserError, match=f"it needs {' and '.join(NEEDS[name])}$"):
         variants.find(f"no_optimization+{name}")
 

@@ -4,6 +4,7 @@ import contextlib
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from Utils.harness.footprint import GradientWatch
 from Utils.harness.settings import parse_args
@@ -39,6 +40,15 @@ class Watch:
     def losses(self):
         """Read after the last step, as a run does."""
         return [float(loss) for loss in self.logged]
+
+
+class NoSynchronization(TorchDispatchMode):
+    """Fails where a tensor is read, which would wait for a device."""
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        reads = (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.nonzero.default)
+        assert function not in reads, "the loop read a tensor"
+        return function(*args, **(kwargs or {}))
 
 
 def settle(script, folder, *flags):

@@ -53,7 +53,7 @@ def names_of(technique, whole):
     pairs = {"ladder": (ladder.get(technique).parent, technique)}
     if first:
         pairs["alone"] = pairs["ladder"]
-    elif variants.alone(technique):
+    elif variants.together([technique]):
         pairs["alone"] = (BASELINE, f"{BASELINE}+{technique}")
     if technique == whole:
         pairs["last"] = pairs["ladder"]

@@ -136,18 +136,8 @@ def _same_batches(own):
 
 
 COLUMNS = [
-    *(
-        "label",
-        "base",
-        "unit",
-        "parent",
-        "status",
-        "note",
-        "grade",
-        "tainted_rounds",
-        "reason",
-        "rounds",
-    ),
+    *("label", "base", "unit", "parent", "status", "note"),
+    *("grade", "tainted_rounds", "reason", "rounds"),
     *("median_ms", "p20_ms", "p80_ms"),
     *("tokens_per_second", "first_step_s", "own_batch"),
     *(

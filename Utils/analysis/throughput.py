@@ -9,8 +9,6 @@ from Utils.analysis.intervals import NO_INTERVAL
 from Utils.base.text import plural
 
 VERDICTS = {
-    "faster": "faster",
-    "slower": "slower",
     "no detectable difference": "inconclusive",
     NO_INTERVAL: "one round is inconclusive; measure more with ROUNDS=3",
 }
@@ -55,7 +53,7 @@ def report(technique, alone, several):
         tabulate(rows, headers, "github", colalign=align, disable_numparse=True),
         "",
         f"{n} processes reach {ratio['speedup']:.2f}x{interval} the tokens per second of one: "
-        f"{VERDICTS[ratio['verdict']]}.",
+        f"{VERDICTS.get(ratio['verdict'], ratio['verdict'])}.",
     ]
     for r, (part,) in enumerate(alone):
         if part.record["quality"]["reasons"]:

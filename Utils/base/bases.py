@@ -340,18 +340,14 @@ def _written(base, names, source, refused=""):
         headline=f"{base.name} with {several}.",
         base=", ".join([base.name, digest(base.source), *owns(base.source)]),
         parent="+".join([base.name, *names[:-1]]),
-        needs=", ".join(_needs(base, [] if refused else names)) or "nothing",
+        needs=", ".join(ladder.with_needs(base.facts.needs, [] if refused else names)) or "nothing",
         unit=base.unit,
     )
     doc += f"Refused: {refused}\n" if refused else ""
     code = source if refused else _as_beside(base, _without_docstring(source))
     escaped = doc.replace("\\", "\\\\").replace('"' * 3, "'" * 3)
     path, text = FOLDER / base.name / f"{name}.py", f'"""{escaped}"""\n{code}'
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    except OSError as error:
-        raise UserError(f"{path}: {error.strerror}", "set CACHE_DIR to another folder") from None
+    paths.write_cached(path, text)
     return Script(name, path, doc, f"\n{code}", ladder.facts(doc))
 
 
@@ -371,14 +367,3 @@ def _as_beside(base, code):
     futures = [n for n, line in enumerate(lines, 1) if line.startswith("from __future__ ")]
     place = max(futures, default=0)  # these have to come first
     return "\n".join([*lines[:place], *added, *lines[place:]]) + "\n"
-
-
-def _needs(base, names):
-    """Return the needs of a base with techniques: a technique adds what its parent lacks, and
-    removes what only its parent has."""
-    known, needs = ladder.techniques(), list(base.facts.needs)
-    for name in names:
-        added, removed = known[name].needs, known[known[name].parent].needs
-        needs = [need for need in needs if need in added or need not in removed]
-        needs += [need for need in added if need not in removed and need not in needs]
-    return needs

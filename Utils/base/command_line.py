@@ -4,6 +4,7 @@ import argparse
 import math
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from Utils.base.sizes import CONFIGS
@@ -79,14 +80,23 @@ def share(text):
     raise argparse.ArgumentTypeError(f"{text!r} is not a share such as 2%")
 
 
-def seconds(text):
-    """Return a number from 0 up, or "auto"."""
-    try:
-        if text == "auto" or 0 <= float(text) < math.inf:
-            return text if text == "auto" else float(text)
-    except ValueError:
-        pass
-    raise argparse.ArgumentTypeError(f"{text!r} is not auto or a number of seconds")
+def finite(what, zero=True, word=None):
+    """Return the type of a flag: a number above 0, or from 0 up with `zero`; also that word, None
+    if it is empty.
+
+    what: the value in words.
+    """
+
+    def parse(text):
+        if text == word:
+            return word or None
+        with suppress(ValueError):
+            number = float(text)
+            if 0 <= number < math.inf and (zero or number):
+                return number
+        raise argparse.ArgumentTypeError(f"{text!r} is not {what}")
+
+    return parse
 
 
 # Flags of those scripts only whose code reads them.
@@ -102,7 +112,7 @@ def add_settings(parser):
     add("--warmup", type=at_least(0), default=5, help="first steps, excluded from statistics")
     add(
         "--min-seconds",
-        type=seconds,
+        type=finite("auto or a number of seconds", word="auto"),
         default="auto",
         help="shortest timed part, for which steps are added; auto: 10 on a GPU, 0 on a CPU",
     )
@@ -152,14 +162,3 @@ def add_selection(parser):
     help = "part of a device's name; else the newest run's device"
     parser.add_argument("--device-name", default="", help=help)
     add_base(parser)
-
-
-def hourly_price(text):
-    """Return a number from 0 up, or None for an empty text."""
-    try:
-        price = float(text or "nan")
-    except ValueError:
-        price = -1.0
-    if price < 0 or math.isinf(price):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a price")
-    return None if math.isnan(price) else price

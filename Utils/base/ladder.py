@@ -152,6 +152,22 @@ def beyond():
     return {technique.name for technique in techniques().values() if not technique.at_top_level}
 
 
+def with_needs(needs, names, sign="+"):
+    """Return needs changed by the diffs of techniques, a list.
+
+    Each adds what its parent lacks, and removes what only its parent has; with the sign - the
+    reverse.
+    """
+    known, needs = techniques(), list(needs)
+    for name in names:
+        added, removed = known[name].needs, known[known[name].parent].needs
+        if sign == "-":
+            added, removed = removed, added
+        needs = [need for need in needs if need in added or need not in removed]
+        needs += [need for need in added if need not in removed and need not in needs]
+    return needs
+
+
 def diff(technique, parent, context=3):
     """Return the lines of a unified diff of two techniques' code, without docstrings."""
     lines = (code.strip("\n").splitlines() for code in (parent.code, technique.code))

@@ -3,6 +3,8 @@
 import os
 from pathlib import Path
 
+from Utils.base.errors import UserError
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 # Tokens, compiled kernels, the state of suites: all of it can be rebuilt.
 CACHE = Path(os.environ.get("CACHE_DIR", ROOT / ".cache")).resolve()
@@ -12,6 +14,15 @@ def sources(*layers):
     """Return the source of the front door of Utils and of these layers, a list of strings."""
     folders = [ROOT / "Utils", *(ROOT / "Utils" / layer for layer in layers)]
     return [file.read_text() for folder in folders for file in sorted(folder.glob("*.py"))]
+
+
+def write_cached(path, text):
+    """Write a file of the cache, and make its folder. Raises UserError."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}", "set CACHE_DIR to another folder") from None
 
 
 def environment(**more):

@@ -85,14 +85,10 @@ def find(name):
         problem = "" if code else _why_not_without(names, whole)
     if code is None:
         raise UserError(f"{name} cannot be made: {problem}")
-    needs = ", ".join(_composed_needs(whole, sign, names)) or "nothing"
+    needs = ", ".join(ladder.with_needs(ladder.get(whole).needs, names, sign)) or "nothing"
     doc = DOC.format(headline=headline, whole=whole, needs=needs)
     path, text = FOLDER / f"{name}.py", f'"""{doc}"""{code}'
-    try:
-        FOLDER.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    except OSError as error:
-        raise UserError(f"{path}: {error.strerror}", "set CACHE_DIR to another folder") from None
+    paths.write_cached(path, text)
     return Technique(name, path, doc, code, ladder.facts(doc))
 
 
@@ -113,11 +109,6 @@ def made_of(names):
         with suppress(UserError):
             return find(candidate)
     return find(candidates[0][1])  # raises the reason
-
-
-def alone(name, along=()):
-    """Return the code of the baseline with those diffs, `along` first, or None."""
-    return together([*along, name])
 
 
 def together(names):
@@ -156,29 +147,12 @@ def _declared(name, known):
     return {*known[name].needs} & known.keys() - {name}
 
 
-def _composed_needs(whole, sign, names):
-    """Return the needs of a variant, a list.
-
-    A technique adds the needs that its parent lacks, and removes those that only its parent has;
-    with the sign - the reverse.
-    """
-    known = ladder.techniques()
-    needs = list(known[whole].needs)
-    for name in names:
-        added, removed = known[name].needs, known[known[name].parent].needs
-        if sign == "-":
-            added, removed = removed, added
-        needs = [need for need in needs if need in added or need not in removed]
-        needs += [need for need in added if need not in removed and need not in needs]
-    return needs
-
-
 def needs(name):
     """Return the fewest techniques that have to come before a technique's diff."""
     between = ladder.line(name)[1:-1]
     for n in range(len(between) + 1):
         for along in combinations(between, n):
-            if alone(name, along) is not None:
+            if together([*along, name]) is not None:
                 return list(along)
 
 

@@ -9,9 +9,8 @@ at the ceiling of its precision and its unavoidable traffic at the ceiling of ba
 
 import json
 
-from Utils.base import errors
+from Utils.base import errors, paths
 from Utils.base.command_line import Parser
-from Utils.base.errors import UserError
 from Utils.device import devices, limits
 
 
@@ -24,14 +23,8 @@ def main(argv=None):
     device = devices.choose(args.device)
     ceilings = None if args.again else limits.ceilings(device)
     if ceilings is None:
-        ceilings, path = limits.measure(device), limits.file_of(device)
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(json.dumps(ceilings, indent=1) + "\n")
-        except OSError as error:
-            raise UserError(
-                f"{path}: {error.strerror}", "set CACHE_DIR to another folder"
-            ) from None
+        ceilings = limits.measure(device)
+        paths.write_cached(limits.file_of(device), json.dumps(ceilings, indent=1) + "\n")
     rates = (f"{precision} {rate:,.2f}" for precision, rate in ceilings["matmul_tflops"].items())
     print(
         f"{device.name}: ceilings of matrix products in TFLOP/s: {', '.join(rates)}; "

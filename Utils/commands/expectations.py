@@ -7,8 +7,9 @@ fits. hours.csv has the hours of PRETRAINING tokens on each device of the table.
 forecast with a range of 90%.
 """
 
-import csv
 import sys
+
+import pandas as pd
 
 from Utils.base import errors, ladder, paths
 from Utils.base.command_line import Parser
@@ -83,20 +84,15 @@ def hours():
         yield row
 
 
-def write(name, columns, rows):
-    with open(DOCS / name, "w", newline="") as file:
-        writer = csv.DictWriter(file, columns, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-
-
 def main(argv=None):
     Parser("expectations", __doc__).parse_args(argv)
     techniques = ladder.group("ladder")
     rows = [row for key in DEVICES for row in rows_of(key, techniques)]
-    write("forecast.csv", COLUMNS, rows)
+    forecasts = pd.DataFrame(rows, columns=COLUMNS, dtype=object)
+    forecasts.to_csv(DOCS / "forecast.csv", index=False)
     expectations_chart.draw(rows).savefig(DOCS / "forecast.png", dpi=150, bbox_inches="tight")
-    write("hours.csv", COLUMNS_OF_HOURS, [*hours()])
+    table = pd.DataFrame(hours(), columns=COLUMNS_OF_HOURS, dtype=object)
+    table.to_csv(DOCS / "hours.csv", index=False)
     print("docs/forecast.csv, docs/forecast.png and docs/hours.csv are written")
 
 

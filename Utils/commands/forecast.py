@@ -7,8 +7,6 @@ are recorded. A device of the table of datasheets is named by its key; `all` sta
 them. --against published compares the forecast of time with figures that others have measured.
 """
 
-import argparse
-import math
 import sys
 from dataclasses import replace
 from itertools import takewhile
@@ -22,19 +20,6 @@ from Utils.device import datasheets
 from Utils.diagnose import check, outlook, outlook_text, published
 
 
-def positive(text):
-    """Return the value of a flag that takes a number above 0, as in 1e10, or nothing."""
-    if not text:
-        return None
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if not 0 < number < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of tokens, as in 1e10")
-    return number
-
-
 def parsed(argv):
     """Return (names of techniques, Namespace)."""
     names = list(takewhile(lambda word: not word.startswith("-"), argv))
@@ -42,7 +27,8 @@ def parsed(argv):
     command_line.add_settings(parser)
     help = "of the device: 24GiB, 24GB (10^9) or bytes; else what it has"
     parser.add_argument("--memory", default="", help=help)
-    parser.add_argument("--tokens", type=positive, help="with --device all: number to train on")
+    tokens = command_line.finite("a number of tokens, as in 1e10", zero=False, word="")
+    parser.add_argument("--tokens", type=tokens, help="with --device all: number to train on")
     parser.add_argument("--prices", default="", help="a TOML file of dollars an hour by device")
     parser.add_argument(
         "--against", default="", choices=["", "published"], help="compare with them"

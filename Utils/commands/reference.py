@@ -10,7 +10,7 @@ import sys
 from argparse import Namespace
 from functools import partial
 
-from Utils.base import command_line, errors, git, results
+from Utils.base import command_line, errors, git
 from Utils.base.command_line import Parser
 from Utils.base.errors import UserError
 from Utils.launch import suite
@@ -57,12 +57,8 @@ def run(part, args):
         outcome = suite.run(techniques, settings, say)
         if outcome.code > 1:
             return outcome.code
-        newest = {
-            (row["round"], row["technique"]): row["grade"]
-            for row in results.check(args.results_file)
-            if row["run_id"] in outcome.run_ids
-        }
-        tainted = [run for run, grade in newest.items() if grade == "tainted"]
+        newest = suite.newest_rows(outcome.run_ids, args.results_file)
+        tainted = [run for run, row in newest.items() if row["grade"] == "tainted"]
         print(suite.table(outcome, args.results_file))
         if not tainted:
             return 0

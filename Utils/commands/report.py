@@ -21,7 +21,7 @@ def main(argv=None):
     parser = Parser("report", main.__doc__)
     command_line.add_selection(parser)
     help = "price of one hour of this device; adds the cost of 10^9 tokens"
-    parser.add_argument("--price", type=command_line.hourly_price, help=help)
+    parser.add_argument("--price", type=command_line.finite("a price", word=""), help=help)
     help = "path of the page"
     parser.add_argument("--report", type=Path, default=Path("report.html"), help=help)
     help = "results file, or FILE:WORDS, to compare B with; see `make compare`"

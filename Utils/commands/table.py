@@ -10,7 +10,7 @@ def main(argv=None):
     parser = Parser("table", main.__doc__)
     command_line.add_selection(parser)
     help = "price of one hour of this device; adds the cost of 10^9 tokens"
-    parser.add_argument("--price", type=command_line.hourly_price, help=help)
+    parser.add_argument("--price", type=command_line.finite("a price", word=""), help=help)
     args = parser.parse_args(argv)
     rows, left_out = selection.select(
         results.read(args.results_file), args.device_name, base=args.base

@@ -2,9 +2,7 @@
 
 import csv
 import hashlib
-import pickle
-from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from itertools import pairwise
 
 import numpy as np
@@ -13,14 +11,10 @@ from Utils.base import paths
 from Utils.base.units import GIB
 from Utils.device import datasheets
 from Utils.diagnose import fit, outlook, published, steptime
-from Utils.diagnose.recordings import in_processes, prepare
+from Utils.diagnose.recordings import in_processes, keep, kept, prepare
 
 WORTH = 1.05  # a ratio of two rungs beyond which its direction counts
 LADDER = ("source", "key", "batch", "model")  # what the rungs of one ladder have in common
-COLUMNS = (
-    "source", "key", "model", "technique", "batch", "tokens", "precision", "measured_ms",
-    "forecast_ms", "low_ms", "high_ms", "roofline_ms", "factor", "bound",
-)  # fmt: skip
 
 
 @dataclass
@@ -62,7 +56,7 @@ def works(figures):
     folder = paths.ROOT / "Utils" / "diagnose"
     sources = "\0".join((folder / f"{name}.py").read_text() for name in names)
     files = {step: _file(f"{sources}\0{step}") for step in wanted}
-    found = {step: _kept(file) for step, file in files.items()}
+    found = {step: kept(file) for step, file in files.items()}
     missing = [step for step in wanted if found[step] is None]
     if missing:
         prepare(compiler=True)
@@ -76,23 +70,12 @@ def _file(decides):
     return paths.CACHE / "forecasts" / "published" / f"{key}.pickle"
 
 
-def _kept(file):
-    with suppress(OSError, EOFError, pickle.UnpicklingError):
-        return pickle.loads(file.read_bytes())
-
-
-def _keep(answer, file):
-    with suppress(OSError):  # then it is made again
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(pickle.dumps(answer))
-
-
 def _traced(step, file):
     from Utils.device.cuda import ImaginedGPU  # here: seconds, where all is kept from before
     from Utils.diagnose import others
 
     work = others.work(step, ImaginedGPU("published", 80 * GIB))
-    _keep(work, file)
+    keep(work, file)
     return work
 
 
@@ -125,24 +108,11 @@ def check(figures, cases):
         apart = of != figure.source
         half = factors[index] * outlook.width(deviations[apart], factors[apart])
         ms, step = 1e3 * steps[index].seconds, figure.step
-        rows.append(
-            Row(
-                figure.source,
-                figure.key,
-                figure.model,
-                figure.technique,
-                step.batch,
-                step.tokens,
-                precision_of(step),
-                round(1e3 * figure.seconds, 3),
-                round(ms, 3),
-                round(ms * np.exp(-half), 3),
-                round(ms * np.exp(half), 3),
-                round(1e3 * roofs[index], 3),
-                round(float(factors[index]), 3),
-                steps[index].bound,
-            )  # fmt: skip
-        )
+        numbers = 1e3 * figure.seconds, ms, ms * np.exp(-half), ms * np.exp(half)
+        numbers = [round(float(x), 3) for x in (*numbers, 1e3 * roofs[index], factors[index])]
+        said = figure.source, figure.key, figure.model, figure.technique
+        shape = step.batch, step.tokens, precision_of(step)
+        rows.append(Row(*said, *shape, *numbers, steps[index].bound))
     return rows, constants
 
 
@@ -191,7 +161,7 @@ def summary(rows):
 def write(rows, constants):
     """Keep the check in docs/, and the fitted constants in steptime.toml."""
     with open(outlook.CHECK, "w", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+        writer = csv.DictWriter(file, [f.name for f in fields(Row)], lineterminator="\n")
         writer.writeheader()
         writer.writerows(asdict(row) for row in rows)
     path = steptime.FILE
@@ -209,8 +179,8 @@ def run():
     tables = [published.FILE, *sorted((paths.ROOT / "Utils").glob("*/*.toml"))]
     decides = [*paths.sources("device", "diagnose"), *(file.read_text() for file in tables)]
     file = _file("\0".join(decides))
-    if (found := _kept(file)) is None:
+    if (found := kept(file)) is None:
         figures = published.figures()
         found = check(figures, fit.Cases(figures, works(figures)))
-        _keep(found, file)
+        keep(found, file)
     return found

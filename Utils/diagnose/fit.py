@@ -34,9 +34,9 @@ class Cases:
                     self._kernels[key] = works[traced].at(figure.step.batch).kernels()
         self.measured = np.log([figure.seconds for figure in figures])
 
-    def step_time(self, figure, constants, entry=None):
+    def step_time(self, figure, constants):
         """Return the StepTime of a figure's step."""
-        entry = entry or datasheets.find(figure.key)
+        entry = datasheets.find(figure.key)
         few, more = (
             self._of_layers(figure.step, layers, entry, constants) for layers in TRACED_LAYERS
         )

@@ -5,7 +5,7 @@ operation is one kernel, or as many as `KERNELS` says; of a compiled graph `fusi
 groups that are one kernel each. Importing this costs no torch.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
@@ -16,12 +16,10 @@ SIZES = {"float32": 4, "bfloat16": 2, "float16": 2, "int64": 8, "bool": 1, "uint
 SIZES |= {"int8": 1, "float64": 8, "float8_e4m3fn": 1, "float8_e5m2": 1, "complex64": 8}
 
 # Families of kernels, each with a rule for its time.
-FAMILIES = ("none", "memory", "reduction", "matmul", "attention", "optimizer")
-NONE, MEMORY, REDUCTION, MATMUL, ATTENTION, OPTIMIZER = range(len(FAMILIES))
+NONE, MEMORY, REDUCTION, MATMUL, ATTENTION, OPTIMIZER = range(6)
 UPDATE = 2  # of PHASES
 # Who starts a kernel, which decides what a start costs the host.
-HOSTS = ("eager", "compiled", "view", "list")
-EAGER, COMPILED, VIEW, LIST = range(len(HOSTS))
+EAGER, COMPILED, VIEW, LIST = range(4)
 
 MATMULS = {"mm", "addmm", "bmm", "baddbmm", "_scaled_mm"}
 # Sums over one dimension read their input again for each result that the next needs: the largest,
@@ -68,7 +66,7 @@ class Operation:
     """One operation of a step.
 
     name: of ATen, without namespace. reads, writes: Tensors. phase: an index of PHASES.
-    host: an index of HOSTS. precision: of float32 products, "float32" or "tf32".
+    host: EAGER, COMPILED, VIEW or LIST. precision: of float32 products, "float32" or "tf32".
     lists: tensors in its lists, for an operation on many at once. causal, passes: see `fusion`.
     """
 
@@ -85,10 +83,7 @@ class Operation:
     def scaled(self, old, new):
         reads = tuple(t.scaled(old, new) for t in self.reads)
         writes = tuple(t.scaled(old, new) for t in self.writes)
-        return Operation(
-            self.name, reads, writes, self.phase, self.host, self.precision, self.lists,
-            self.causal, self.passes,
-        )  # fmt: skip
+        return replace(self, reads=reads, writes=writes)
 
 
 class Work:

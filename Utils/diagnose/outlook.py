@@ -45,11 +45,11 @@ class Outlook:
 
 
 @cache
-def checks(path=CHECK):
+def checks():
     """Return the rows of the check against published figures, dicts; none without the file."""
-    if not path.exists():
+    if not CHECK.exists():
         return ()
-    with open(path, newline="") as file:
+    with open(CHECK, newline="") as file:
         return tuple(csv.DictReader(file))
 
 

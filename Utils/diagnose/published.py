@@ -6,6 +6,7 @@ docs/published.csv holds them with their sources. The rule of which a forecast i
 
 import csv
 import re
+from collections import Counter
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -43,7 +44,6 @@ class Step:
     loss_apart: bool = False  # and so not compiled
     optimizer: str | None = "foreach"
     clip: bool = False
-    graphs: bool = False
     evaluations: float = 0.0
 
     @property
@@ -57,7 +57,6 @@ class Figure:
     what the source does not say."""
 
     source: str
-    device: str
     key: str
     model: str
     technique: str
@@ -67,8 +66,8 @@ class Figure:
 
 
 @cache
-def rows(path=FILE):
-    with open(path, newline="") as file:
+def rows():
+    with open(FILE, newline="") as file:
         return list(csv.DictReader(file))
 
 
@@ -83,7 +82,7 @@ def left_out(row):
         return f"{row['metric']}: no time of a training step, or one beside the median"
     if _MULTIPLE.match(row["device"]) or "a node" in row["device"]:
         return "several GPUs: communication is no part of the forecast"
-    if device_key(row["device"]) is None:
+    if device_of(row["device"]) is None:
         return "the device is not named, or has no published dense peaks"
     if not row["batch_size"].isdecimal() or not re.match(r"\d+", row["seq_len"]):
         return "the batch or the sequence length is not given"
@@ -109,8 +108,9 @@ _DEVICES = (  # beginnings of names in the file, with keys of the table and what
 )
 
 
-def device_key(name):
-    return next((key for start, key, _ in _DEVICES if name.startswith(start)), None)
+def device_of(name):
+    """Return [key, what is not said] of a device by its name in the file, or None."""
+    return next((known for start, *known in _DEVICES if name.startswith(start)), None)
 
 
 _BOOK = Step(
@@ -155,10 +155,10 @@ _ABDO = {
     "no_optimization": {},
     "TF32": _TF32,
     "BF16": _BF16,
-    "BF16+TC": _COMPILED | {"graphs": True},
-    "BF16+TC+FA": _COMPILED | {"graphs": True, "attention": "sdpa"},
-    "BF16+TC+FA+FuOp": _COMPILED | {"graphs": True, "attention": "sdpa", "optimizer": "fused"},
-    "BF16+TC+FA+8bOp": _COMPILED | {"graphs": True, "attention": "sdpa", "optimizer": "8bit"},
+    "BF16+TC": _COMPILED,
+    "BF16+TC+FA": _COMPILED | {"attention": "sdpa"},
+    "BF16+TC+FA+FuOp": _COMPILED | {"attention": "sdpa", "optimizer": "fused"},
+    "BF16+TC+FA+8bOp": _COMPILED | {"attention": "sdpa", "optimizer": "8bit"},
 }
 _BABY = Step(
     "gpt", 6, 6, 384, 65, dropout=0.2, attention_dropout=0.2, attention="sdpa", bias=False,
@@ -210,28 +210,21 @@ def seconds_of(row, step):
     return step.tokens_a_step / value if row["unit"] == "tokens/s" else value / 1e3
 
 
-def figures(path=FILE):
+def figures():
     """Return the Figures that a forecast is checked against, each step of a source once."""
     found = {}
-    for row in rows(path):
+    for row in rows():
         if left_out(row):
             continue
         step = step_of(row)
-        device = row["device"]
-        key, widened = next(entry[1:] for entry in _DEVICES if device.startswith(entry[0]))
+        key, widened = device_of(row["device"])
         figure = Figure(
-            row["source"], device, key, row["model"], row["technique"], step,
-            seconds_of(row, step), widened,
-        )  # fmt: skip
+            row["source"], key, row["model"], row["technique"], step, seconds_of(row, step), widened
+        )
         found.setdefault((row["source"], key, step, row["technique"], row["url"]), figure)
     return list(found.values())
 
 
-def reasons(path=FILE):
+def reasons():
     """Count the rows that are left out, by reason."""
-    counts = {}
-    for row in rows(path):
-        reason = left_out(row)
-        if reason:
-            counts[reason] = counts.get(reason, 0) + 1
-    return counts
+    return Counter(filter(None, map(left_out, rows())))

@@ -51,7 +51,7 @@ def recordings(tasks):
     """
     shared = _shared_parts(tasks[0][1]) if tasks else []
     files = [_file(shared, *task) for task in tasks]
-    found = [_kept(file) for file in files]
+    found = [kept(file, Recording) for file in files]
     missing = [index for index, one in enumerate(found) if one is None]
     if len(missing) > 1:  # here, once; one alone imports by itself, and copies fewer pages of ours
         with suppress(UserError):  # which the script itself will raise
@@ -61,7 +61,7 @@ def recordings(tasks):
     for index, answer in zip(missing, answers, strict=True):
         found[index] = answer
         if isinstance(answer, Recording):
-            _keep(answer, files[index])
+            keep(answer, files[index])
     return found
 
 
@@ -114,20 +114,22 @@ def _file(shared, technique, flags, device):
     return paths.CACHE / "forecasts" / f"{technique.name}-{key}.pickle"
 
 
-def _kept(file):
+def kept(file, kind=object):
+    """Return the object of that kind that a file keeps, or None."""
     try:
         found = pickle.loads(file.read_bytes())
-        return found if isinstance(found, Recording) else None
+        return found if isinstance(found, kind) else None
     except Exception:  # whatever a damaged file may raise; it is made again
         return None
 
 
-def _keep(recording, file):
+def keep(answer, file):
+    """Write an object to a file of the cache, whole or not at all."""
     part = file.with_suffix(f".{os.getpid()}")
-    with suppress(OSError):  # then it is traced again
+    with suppress(OSError):  # then it is made again
         file.parent.mkdir(parents=True, exist_ok=True)
         try:
-            part.write_bytes(pickle.dumps(recording))
+            part.write_bytes(pickle.dumps(answer))
             part.replace(file)
         finally:  # of a full disk nothing is left
             part.unlink(missing_ok=True)

@@ -170,22 +170,17 @@ def kernel_seconds(kernels, entry, c):
 
 @dataclass
 class StepTime:
-    """seconds of a step; parts: seconds by PARTS, of the device; host: seconds that it needs."""
+    """seconds of a step; parts: seconds by PARTS, of the device."""
 
     seconds: float
     parts: dict
-    host: float
     kernels: int
 
     def plus(self, other, times):
         """Return this step followed by another one, a number of times."""
         parts = {name: self.parts[name] + times * other.parts[name] for name in self.parts}
-        return StepTime(
-            self.seconds + times * other.seconds,
-            parts,
-            self.host + times * other.host,
-            round(self.kernels + times * other.kernels),
-        )
+        kernels = round(self.kernels + times * other.kernels)
+        return StepTime(self.seconds + times * other.seconds, parts, kernels)
 
     def extended(self, larger, times):
         """Return the step plus a number of times the difference of a larger one."""
@@ -197,14 +192,14 @@ class StepTime:
         return max(self.parts, key=self.parts.get)
 
 
-def step_time(kernels, order, entry, c=None, wait=0.0):
-    """Return the StepTime of kernels that run in this order. wait: seconds of an idle host."""
+def step_time(kernels, order, entry, c=None):
+    """Return the StepTime of kernels that run in this order."""
     device, host = kernel_seconds(kernels, entry, c or values())
     seconds, started = device[order], host[order].cumsum()
     done = seconds.cumsum()
     before = done - seconds
     end = done[-1] + np.maximum(started - before, 0).max()
-    total = max(end, started[-1]) + wait
+    total = max(end, started[-1])
     family = kernels.family[order]
     parts = {
         "matrix products": seconds[family == MATMUL].sum(),
@@ -213,7 +208,7 @@ def step_time(kernels, order, entry, c=None, wait=0.0):
     }
     parts["memory traffic"] = done[-1] - sum(parts.values())
     parts["waiting for the host"] = total - done[-1]
-    return StepTime(total, parts, started[-1], int(kernels.launches[order].sum()))
+    return StepTime(total, parts, int(kernels.launches[order].sum()))
 
 
 def by_kind(kernels, order, entry):

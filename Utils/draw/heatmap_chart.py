@@ -15,7 +15,7 @@ def draw(rows, lines):
     lines, others = words.measured(lines)
     height, described = 1.6 + 0.5 * len(lines), selection.describe(rows)
     figure, axes = style.figure(height, "Time of each step", described)
-    measured, (times, _) = steps.timed(rows), steps.by_step(rows)
+    measured, (times, _) = selection.timed(rows).step_ms, steps.by_step(rows)
     low, high = np.percentile(measured, [2, 98]) if len(measured) else (0, 1)
     if len(times):
         grid = times["median"].unstack("step").reindex(lines.index)

@@ -67,7 +67,7 @@ def _draw_line(axes, times, name, **how):
 def _scale(axes, rows, lines):
     """Set both axes, and mark the warm-up."""
     axes.axvspan(-0.5, steps.warmup(rows) - 0.5, color="0.9", zorder=0)
-    measured = steps.timed(rows)
+    measured = selection.timed(rows).step_ms
     if len(measured):
         axes.set_xlim(-0.5, rows.step.max() + 0.5)
         if lines.median_ms.max() > 4 * lines.median_ms.min():

@@ -21,11 +21,6 @@ def by_step(rows, most=None):
     return ok.groupby(["technique", step]).step_ms.agg(["median", "min", "max"]), size
 
 
-def timed(rows):
-    """Return the times of all steps after the warm-up."""
-    return rows.step_ms[(rows.status == "ok") & (rows.phase == "timed")]
-
-
 def warmup(rows):
     """Return how many steps the longest warm-up took, before the first timed step."""
     steps = selection.initial(rows).step

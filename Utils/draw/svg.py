@@ -11,7 +11,7 @@ import string
 import numpy as np
 import pandas as pd
 
-from Utils.analysis import tables
+from Utils.analysis import selection, tables
 from Utils.base.text import number, short
 from Utils.draw import steps, words
 
@@ -103,7 +103,7 @@ def stacks(values, unit, totals=None):
 def step_times(rows, lines):
     """Return a panel and a heatmap row a technique, all of one scale; {} without a timing."""
     frame, size = steps.by_step(rows, POINTS)
-    measured = steps.timed(rows)
+    measured = selection.timed(rows).step_ms
     if frame.empty or measured.empty:
         return {}
     index = frame.index.get_level_values("step")

@@ -93,6 +93,12 @@ def status_of(outcome, path):
     return {row["technique"]: row["status"] for row in rows if row["run_id"] in outcome.run_ids}
 
 
+def newest_rows(run_ids, path):
+    """Return the last row of the newest run of each round and technique, by both."""
+    rows = (row for row in results.check(path) if row["run_id"] in run_ids)
+    return {(int(row["round"]), row["technique"]): row for row in rows}
+
+
 def run(techniques, args, say, identity=None):
     """Run the techniques in args.rounds rounds from args.round on. Return an Outcome.
 
@@ -125,12 +131,8 @@ def run(techniques, args, say, identity=None):
             rounds.append(r + 1)
 
     outcome.run_ids = runs_of(suite, path)
-    latest = {
-        (row["round"], row["technique"]): row["status"]
-        for row in results.check(path)
-        if row["run_id"] in outcome.run_ids
-    }
-    bad = outcome.silent or {"failed", "out_of_memory"} & {*latest.values()}
+    statuses = {row["status"] for row in newest_rows(outcome.run_ids, path).values()}
+    bad = outcome.silent or {"failed", "out_of_memory"} & statuses
     outcome.code = 1 if bad else 0
     return outcome
 
@@ -298,12 +300,7 @@ def _resume(args, techniques, rounds, identity):
     wanted = {(r, technique.name) for r in rounds for technique in techniques}
     try:
         suite = json.loads(note.read_text())["suite"]
-        run_ids = runs_of(suite, args.results_file)
-        newest = {
-            (int(row["round"]), row["technique"]): row
-            for row in results.check(args.results_file)
-            if row["run_id"] in run_ids
-        }
+        newest = newest_rows(runs_of(suite, args.results_file), args.results_file)
         again = {"tainted"} if vars(args).get("clean") else set()
         done = {
             run
@@ -315,11 +312,7 @@ def _resume(args, techniques, rounds, identity):
     except (OSError, ValueError, KeyError):
         pass  # no such suite was begun
     suite = f"{time.time_ns():x}"
-    try:
-        note.parent.mkdir(parents=True, exist_ok=True)
-        note.write_text(json.dumps({"suite": suite}))
-    except OSError as error:
-        raise UserError(f"{note}: {error.strerror}", "set CACHE_DIR to another folder") from None
+    paths.write_cached(note, json.dumps({"suite": suite}))
     return suite, set()
 
 

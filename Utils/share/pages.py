@@ -121,7 +121,8 @@ def results_of_beyond(rows, records):
 
 def rungs():
     """Return the ladder as a list, a line a rung."""
-    return "\n".join(f"- {_link(t, '')}: {_summary(t)}" for t in ladder.group("ladder"))
+    scripts = ladder.group("ladder")
+    return "\n".join(f"- {_link(t, '')}: {t.headline.removesuffix('.')}" for t in scripts)
 
 
 def one_diff():
@@ -162,11 +163,6 @@ def _section(technique):
 def _link(technique, up, text=None):
     path = technique.path.relative_to(paths.ROOT).as_posix()
     return f"[{text or technique.name}]({up}{path})"
-
-
-def _summary(technique):
-    """Return a script's first line without its full stop."""
-    return technique.headline.removesuffix(".")
 
 
 def targets():
