@@ -332,6 +332,7 @@ def test_a_fitted_drift_costs_one_degree_of_freedom():
     half = 2.5706 * error  # of Student's t with 5 degrees of freedom
     expected = fitted[0], fitted[0] - half, fitted[0] + half
     assert intervals.drift_free(pd.Series(logs)) == pytest.approx(expected, rel=1e-4)
+    assert intervals.drift_free(pd.Series([0.0] * 7)) == (0, 0, 0)
 
 
 # The length of a run on a fast device -----------------------------------------------------------

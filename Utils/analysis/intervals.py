@@ -127,14 +127,16 @@ def drift_free(logs):
     counts as noise. logs: Series indexed by round.
     """
     order = np.where(np.asarray(logs.index) % 2 == 0, 1.0, -1.0)
-    n = len(logs)
-    if n < FIT_ROUNDS or len({*order}) == 1:
+    n, spread = len(logs), order - order.mean()
+    if n < FIT_ROUNDS or not spread.any():
         return interval(logs)
-    from scipy.stats import linregress  # here, as it takes a second that fewer rounds do not need
-
-    line = linregress(order, logs)  # its value at order 0 is half-way between both directions
-    half = stdtrit(n - 2, (1 + CONFIDENCE) / 2) * line.intercept_stderr
-    return line.intercept, line.intercept - half, line.intercept + half
+    # The value at order 0, half-way between both directions.
+    slope = (spread * logs).sum() / (spread**2).sum()
+    mean = logs.mean() - slope * order.mean()
+    rest = logs - logs.mean() - slope * spread
+    variance = (rest**2).sum() / (n - 2) * (1 / n + order.mean() ** 2 / (spread**2).sum())
+    half = stdtrit(n - 2, (1 + CONFIDENCE) / 2) * variance**0.5
+    return mean, mean - half, mean + half
 
 
 def interval(values):

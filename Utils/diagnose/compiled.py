@@ -30,10 +30,23 @@ class Kernels:
                 self.fused.add(node)
         rules = recorded.Rules(self.fused, _is_view, _is_elementwise, _is_reduction)
         self.operations = recorded.compiled([*self.inputs, *self.nodes], rules)
+        self.fused -= self._written()
 
     def _reads_in_a_kernel(self, node):
         """Tell whether a node can read a fused operation inside a kernel."""
         return node in self.fused or _is_elementwise(node) or _is_reduction(node)
+
+    def _written(self):
+        """Return the fused operations that are written to memory, since they read too many tensors
+        for each of their users to compute them again."""
+        written, reads = set(), {}
+        for node in self.nodes:
+            if node in self.fused:
+                reads[node] = set().union(*(reads.get(n, {n}) for n in node.all_input_nodes))
+                if len(reads[node]) > MOST_READS and not _is_view(node):
+                    written.add(node)
+                    del reads[node]
+        return written
 
     def __call__(self, arguments):
         values = dict(zip(self.inputs, arguments, strict=True))
@@ -93,6 +106,7 @@ class Deferred:
         return self.function(*args, **kwargs)
 
 
+MOST_READS = 8  # realize_acc_reads_threshold of torch._inductor.config
 ELEMENTWISE = {  # of Inductor's, beside those that torch tags as such
     *("cat", "clone", "constant_pad_nd", "convert_element_type", "copy", "embedding", "full"),
     *("full_like", "gather", "index", "iota", "scalar_tensor", "select_scatter", "slice_scatter"),
