@@ -199,11 +199,17 @@ def every_variant():
 
 
 def test_every_variant_runs_and_trains(tmp_path, monkeypatch):
-    """In this process, and without compiling, which would take minutes: what a merge could spoil is
-    the script."""
+    """In this process, without compiling and without processes that load data, which would take
+    minutes: what a merge could spoil is the script."""
     monkeypatch.setattr(variants, "FOLDER", tmp_path / "variants")
     monkeypatch.setattr(torch, "compile", lambda model, **options: model)
     monkeypatch.setattr(torch.nn.Module, "compile", lambda module, **options: None)
+    loader = torch.utils.data.DataLoader
+
+    def in_process(batches, sampler=None, **options):
+        return loader(batches, batch_size=None, sampler=sampler)
+
+    monkeypatch.setattr(torch.utils.data, "DataLoader", in_process)
     monkeypatch.setattr(provenance, "environment", dict)
     # Both are slow and the same for all: counting FLOP, and evaluating weights.
     monkeypatch.setattr(work, "describe", lambda *args: {})
