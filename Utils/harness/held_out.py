@@ -31,12 +31,12 @@ def loss(args, model):
     try:
         with torch.no_grad(), torch.autocast(args.device.type, enabled=False):
             losses = [
-                functional_call(plain, weights, (row[None, :-1], row[None, 1:]), tie_weights=False)
-                for row in text.to(args.device)
+                functional_call(plain, weights, (row[:, :-1], row[:, 1:]), tie_weights=False)[1]
+                for row in text.to(args.device).split(1)
             ]
     finally:
         torch.set_float32_matmul_precision(precision)
-    return float(np.mean([loss.item() for _, loss in losses]))
+    return float(np.mean([loss.item() for loss in losses]))
 
 
 def _plain(config):
