@@ -1,15 +1,17 @@
-"""Whether taking turns changes what is measured: a script alone and in turns with a copy of itself.
+"""What taking turns changes, and what it buys: a script and a copy of it, alone and in turns.
 
     python -m tests.turns_against_alone [--rounds 8] [flags of the scripts]
 
-In each round the baseline runs by itself and in turns, every other round in the other order, so
-their ratios have the interval of any comparison. Prints the ratio (in turns / alone) of step time,
-peak memory and waiting for data, and that of the two copies in turns, for docs/METHOD.md.
+In each round the baseline and its copy run one after the other, and in turns, every other round in
+the other order. Prints the ratio (in turns / alone) of step time, peak memory and waiting for data;
+and, for either design, the ratio of the two copies with its interval and the minutes it took. For
+docs/METHOD.md.
 """
 
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import numpy as np
@@ -26,34 +28,46 @@ def main(argv):
     command_line.add_settings(parser)
     parser.set_defaults(steps=25, rounds=8)
     args = parser.parse_args(argv)
-    logs = {"step time": [], "peak memory": [], "waiting for data": [], "copy in turns": []}
+    logs = {"step time": [], "peak memory": [], "waiting for data": []}
+    copies, minutes = {"alone": [], "turns": []}, {"alone": 0.0, "turns": 0.0}
     with tempfile.TemporaryDirectory() as folder:
         project = copy_project(Path(folder), "no_optimization")
         (project / "the_same.py").write_text(changed())
         for r in range(args.rounds):
             found = {}
-            for names in (["alone"], ["turns"])[:: 1 if r % 2 == 0 else -1]:
-                found[names[0]] = measure(project, names[0], args, r)
-            alone, turns = found["alone"].iloc[0], found["turns"].loc["no_optimization"]
-            same = found["turns"].loc["the_same"]
-            logs["step time"].append(turns.step_ms / alone.step_ms)
-            logs["peak memory"].append(turns.peak_memory_mib / alone.peak_memory_mib)
-            logs["waiting for data"].append(turns.data_ms / alone.data_ms)
-            logs["copy in turns"].append(same.step_ms / turns.step_ms)
-            print(r, *(f"{name} {ratios[-1]:.3f}" for name, ratios in logs.items()), flush=True)
+            for design in copies if r % 2 == 0 else reversed(copies):
+                begun = time.monotonic()
+                found[design] = measure(project, design, args, r)
+                minutes[design] += (time.monotonic() - begun) / 60
+                copies[design].append(
+                    found[design].step_ms["the_same"] / found[design].step_ms["no_optimization"]
+                )
+            ratio = found["turns"].loc["no_optimization"] / found["alone"].loc["no_optimization"]
+            for name, column in zip(logs, ("step_ms", "peak_memory_mib", "data_ms"), strict=True):
+                logs[name].append(ratio[column])
+            print(r, *(f"{name} {ratios[-1]:.3f}" for name, ratios in (logs | copies).items()))
     for name, ratios in logs.items():
-        mean, low, high = np.exp(intervals.drift_free(pd.Series(np.log(ratios))))
-        print(f"{name}: {mean:.3f}x ({low:.3f}-{high:.3f})")
+        print(f"{name}, in turns / alone: {interval(ratios)[0]}")
+    for design, ratios in copies.items():
+        text, half_width = interval(ratios)
+        print(f"copy / itself, {design}: {text}, {half_width:.1%} in {minutes[design]:.1f} minutes")
 
 
-def measure(project, way, args, r):
-    """Return the medians of each script's timed steps, a DataFrame by technique."""
-    path = project / f"{way}-{r}.csv"
-    names = ["no_optimization"] + (["the_same"] if way == "turns" else [])
+def interval(ratios):
+    """Return (a ratio's mean and interval as text, half its width on the log scale)."""
+    mean, low, high = intervals.drift_free(pd.Series(np.log(ratios)))
+    return "{:.3f}x ({:.3f}-{:.3f})".format(*np.exp([mean, low, high])), (high - low) / 2
+
+
+def measure(project, design, args, r):
+    """Return the medians of both scripts' timed steps, a DataFrame by technique."""
+    path = project / f"{design}-{r}.csv"
+    names = ["no_optimization", "the_same"][:: 1 if r % 2 == 0 else -1]
     flags = command_line.round_flags(args, r, results_file=path)
-    command = [sys.executable, "-m", "Utils.commands.suite", *names, *flags]
     environment = paths.environment(CACHE_DIR=str(paths.CACHE), PYTHONPATH=str(project))
-    subprocess.run(command, cwd=project, env=environment, check=True, capture_output=True)
+    for together in [names] if design == "turns" else [[name] for name in names]:
+        command = [sys.executable, "-m", "Utils.commands.suite", *together, *flags]
+        subprocess.run(command, cwd=project, env=environment, check=True, capture_output=True)
     rows = results.read(path)
     rows = rows[rows.phase == "timed"]
     return rows.groupby("technique")[["step_ms", "peak_memory_mib", "data_ms"]].median()
