@@ -26,8 +26,10 @@ COUNTERS = ("power_violation_s", "thermal_violation_s", "sw_thermal_slowdown_s")
 COUNTERS += ("hw_thermal_slowdown_s", "hw_power_brake_slowdown_s")
 FORECAST_ERROR = 0.05  # of the allocator's peak
 # Its own kernels are compiled anew each time, and twenty choices for each product would be too:
-# those are left to max_autotune. With an empty cache the trials would be part of its peak as well.
+# those are left to max_autotune.
 QUICK = {"all_together": (("TORCHINDUCTOR_MAX_AUTOTUNE_GEMM_BACKENDS", "ATEN"),)}
+# With empty caches the memory of its trials would be part of its peak, which no forecast has.
+TRIES = ("max_autotune",)
 # Bytes per parameter that the first step sent. NCCL's watchdog looks every 0.1 s and frees them
 # before or after the peak, by chance; a forecast has them in it.
 SENT = {"distributed_data_parallel": 4, "zero_redundancy": 4, "no_sync": 4}
@@ -90,8 +92,7 @@ def doctor(machine, profile):
 def technique(machine, name, shape, profile, told):
     """A technique's status, as the doctor `told`; its steps' synchronizations; its kernels' types;
     and what NVML gave to its record."""
-    command = script(name, shape, profile, variables=QUICK.get(name, ()))
-    outcome = machine.run(command)
+    command, outcome = _run(machine, name, shape, profile)
     line, status = _line(name, shape, profile, outcome)
     runs = told.get(name) != "unsupported"
     if outcome.traceback or status != ("ok" if runs else "unsupported"):
@@ -107,13 +108,21 @@ def technique(machine, name, shape, profile, told):
 def peak(machine, name, profile):
     """A technique's peak at the shape of a smaller card, of too little memory for some."""
     shape = SMALLER[profile]
-    command = script(name, shape, profile, variables=QUICK.get(name, ()))
-    outcome = machine.run(command)
+    command, outcome = _run(machine, name, shape, profile)
     line, status = _line(name, shape, profile, outcome)
     if outcome.traceback or status not in ("ok", "unsupported", "out_of_memory"):
         machine.forget(command)
         line.problems.append(f"{status}: {_last(outcome)}")
     return line
+
+
+def _run(machine, name, shape, profile):
+    """(Command, Outcome) of a technique, whose caches are full where it tries kernels."""
+    variables = QUICK.get(name, ())
+    if name in TRIES:
+        machine.run(script(name, shape, profile, steps=WARMUP + 1, variables=variables))
+    command = script(name, shape, profile, variables=variables)
+    return command, machine.run(command)
 
 
 def _line(name, shape, profile, outcome):
