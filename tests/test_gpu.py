@@ -1,8 +1,10 @@
 """What only a GPU can show. Run by `make gpu-check`; every test here is marked gpu."""
 
+import gzip
 import importlib
 import json
 import pickle
+import re
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -165,11 +167,6 @@ def test_tf32_rounds_inputs_and_float32_does_not(settle):
     assert errors[0] < 1e-6 and 1e-5 < errors[1] < 1e-3
 
 
-def test_compile_leaves_explicit_attention_explicit_so_the_next_rung_measures_flash(scripts):
-    assert scripts("torch_compile").record["attention_backend"] == "none"
-    assert scripts("flash_attention").record["attention_backend"] in ("flash", "cuDNN")
-
-
 @pytest.mark.parametrize("name", ["tensorFloat32", "brainFloat16", "torch_compile"])
 def test_each_rung_is_faster_than_the_baseline_here(name, scripts):
     medians = [
@@ -298,10 +295,6 @@ def test_losses_of_prefetched_batches_are_the_parents(scripts):
     )
     assert own[0] == parent[0]  # before the backward pass, whose sums have no fixed order
     assert own == pytest.approx(parent, rel=1e-4)
-
-
-def test_cudnn_attention_really_runs_cudnn(scripts):
-    assert scripts("cudnn_attention").record["attention_backend"] == "cuDNN"
 
 
 @pytest.mark.parametrize("name", ["cudnn_attention", "cuda_graphs", "deterministic"])
@@ -448,7 +441,7 @@ def test_the_doctor_knows_this_gpu(tmp_path):
 
 @pytest.fixture(scope="module")
 def profiled(tmp_path_factory):
-    """The summary of a technique's profile on the GPU, with its memory snapshot."""
+    """Of a technique's profile on the GPU: summary, memory snapshot, names of operators."""
     folder = tmp_path_factory.mktemp("profiles")
 
     def profiled(name):
@@ -460,15 +453,18 @@ def profiled(tmp_path_factory):
         if summary["status"] == "unsupported":
             pytest.skip(f"{name}: {summary['note']}")
         with open(folder / f"{name}.memory.pickle", "rb") as file:
-            return summary, pickle.load(file)
+            snapshot = pickle.load(file)
+        with gzip.open(folder / f"{name}.trace.json.gz", "rt") as file:
+            names = {str(event.get("name")) for event in json.load(file)["traceEvents"]}
+        return SimpleNamespace(summary=summary, snapshot=snapshot, names=names)
 
     return profiled
 
 
 @pytest.mark.parametrize("name", ["no_optimization", "flash_attention", "asynchronous_logging"])
 def test_a_profile_on_the_gpu_accounts_for_the_step(name, profiled):
-    summary, snapshot = profiled(name)
-    found, clock_ms = summary["profile"], summary["clock_ms"]
+    profile = profiled(name)
+    found, clock_ms = profile.summary["profile"], profile.summary["clock_ms"]
     assert found["mean_step_ms"] == pytest.approx(sum(clock_ms) / len(clock_ms), rel=0.05)
     share = {kind: facts["share"] for kind, facts in found["kinds"].items()}
     assert sum(share.values()) == pytest.approx(1, rel=0.01)
@@ -478,7 +474,18 @@ def test_a_profile_on_the_gpu_accounts_for_the_step(name, profiled):
     assert found["kinds"]["copies"]["parts"]["transfers"] > 0
     assert found["reads"] == (name != "asynchronous_logging")
     assert found["memory"]["grows"] is False
-    assert any(entry["action"] == "alloc" for entry in snapshot["device_traces"][0])
+    assert any(entry["action"] == "alloc" for entry in profile.snapshot["device_traces"][0])
+
+
+@pytest.mark.parametrize(
+    ("name", "kernels"),
+    [("torch_compile", ""), ("flash_attention", "flash|cudnn"), ("cudnn_attention", "cudnn")],
+)
+def test_attention_is_what_the_script_asks_for(name, kernels, profiled):
+    """Were explicit attention replaced in torch_compile, that rung would measure the next one."""
+    fused = r"aten::_scaled_dot_product_(\w+)_attention"
+    found = {match[1] for match in map(re.compile(fused).match, profiled(name).names) if match}
+    assert bool(found) == bool(kernels) and all(re.fullmatch(kernels, one) for one in found)
 
 
 @pytest.mark.parametrize("ranks", [1, 2])

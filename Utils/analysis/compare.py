@@ -33,7 +33,7 @@ IN_ROWS = {
     *("settings.batch_size", "settings.seq_len", "settings.model", "settings.dataset"),
     *("versions.torch", "device.name", "dataset_facts.dataset"),
 }
-OF_TECHNIQUE = ("attention_backend", "optimizer", "parameters", "updated_parameters")
+OF_TECHNIQUE = ("optimizer", "parameters", "updated_parameters")
 
 
 @dataclass(frozen=True)

@@ -243,7 +243,8 @@ def kernels(machine, name):
 
 
 def failures(machine):
-    """Lines on what a user's machine may do to a run."""
+    """Lines on what a user's machine may do to a run, and on the tests for a GPU's owner."""
+    yield gpu_check(machine)
     yield _out_of_memory(machine, "h100", ("gpt2", 64, 1024), "try --batch-size 32")
     yield _out_of_memory(machine, "3050", ("gpt2", 4, 1024), "try --batch-size 2")
     yield _graded(machine, "another process", "tainted", "(pid 1", VIRTUAL_GPU_OTHER="1")
@@ -259,6 +260,23 @@ def failures(machine):
     for name in ("distributed_data_parallel", "fully_sharded"):
         yield _ranks(machine, name)
     yield _lost_rank(machine)
+
+
+def gpu_check(machine):
+    """`make gpu-check`: the seven scripts, and of tests/test_gpu.py what can hold here."""
+    left_out = [name for names in EXPECTED["gpu_tests"].values() for name in names]
+    options = " ".join(f"--deselect tests/test_gpu.py::{name}" for name in left_out)
+    variables = (("PYTEST_ADDOPTS", options), *QUICK["all_together"])
+    command = Command(("make", "gpu-check"), variables=variables)
+    outcome = machine.run(command)
+    line = Line("make gpu-check", seconds=outcome.seconds)
+    there = re.findall(r"^def (test_\w+)", (ROOT / "tests/test_gpu.py").read_text(), re.MULTILINE)
+    line.problems += [f"tests/test_gpu.py has no {name}" for name in {*left_out} - {*there}]
+    told = re.findall(r"^(?:FAILED|ERROR|SKIPPED) .*", outcome.output, re.MULTILINE)
+    if outcome.code or told or "GPU tests passed, scripts passed" not in outcome.output:
+        machine.forget(command)
+        line.problems += told or [f"exit code {outcome.code}: {_last(outcome)}"]
+    return line
 
 
 def _turns(machine, rounds, min_seconds, names, shape, profile="h100", together=True, **variables):

@@ -229,6 +229,7 @@ def sources(arguments):
     directly or not; for a command of make all of them."""
     if arguments[0] == "make" or arguments[1].startswith("Utils.commands"):
         files = {ROOT / "Makefile", *ROOT.glob("*.py"), *(ROOT / "beyond").glob("*.py")}
+        files |= {*HERE.parent.glob("*.py")} if "gpu-check" in arguments else set()
         return sorted({*files, *(ROOT / "Utils").rglob("*.py")})
     script = _script(arguments)
     found, waiting = set(), [script]
