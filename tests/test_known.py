@@ -29,7 +29,7 @@ def measure(tmp_path, monkeypatch):
         exec(compile(source, name, "exec"), script)
         script["main"](args)
 
-    def measure(*names, rounds, flags, more=(), held_out_tokens=held_out.TOKENS):
+    def measure(*names, rounds, flags, more=(), held_out_tokens):
         monkeypatch.setattr(held_out, "TOKENS", held_out_tokens)
         names = ["no_optimization", *names]
         for r in range(rounds):
@@ -56,7 +56,7 @@ def test_sabotage_is_caught_and_the_same_is_exact(measure):
 
 def test_a_learning_rate_wrong_by_two_shows_in_the_held_out_loss(measure):
     flags = ["--dataset", "stdlib", "--steps", "20", "--warmup", "3"]
-    lines = measure("doubled_rate", "halved_rate", rounds=3, flags=flags)
+    lines = measure("doubled_rate", "halved_rate", rounds=3, flags=flags, held_out_tokens=512)
     assert lines.loss_verdict["doubled_rate"] == "better"
     assert lines.loss_verdict["halved_rate"] == "worse"
 
