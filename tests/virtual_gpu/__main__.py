@@ -69,6 +69,8 @@ def run(machine, workers, only, everything):
     if everything:
         tasks += [(name, checks.FULL, "h100") for name in techniques]
     tasks = [task for task in tasks if only in task_name(*task)]
+    if everything and only in ("", "gpu-check"):  # first, as it is the longest
+        gpu_check = workers.submit(checks.gpu_check, machine)
     runs = workers.map(lambda task: checks.technique(machine, *task, told[task[2]]), tasks)
     lines += map(show, runs)
     if not everything:
@@ -80,7 +82,9 @@ def run(machine, workers, only, everything):
         )
     named = [name for name in techniques if only in f"kernels of {name}"]
     lines += map(show, workers.map(lambda name: checks.kernels(machine, name), named))
-    if not only or only == "failures":
+    if only in ("", "gpu-check"):
+        lines.append(show(gpu_check.result()))
+    if only in ("", "failures"):
         lines += map(show, checks.failures(machine))
     return lines
 

@@ -243,8 +243,7 @@ def kernels(machine, name):
 
 
 def failures(machine):
-    """Lines on what a user's machine may do to a run, and on the tests for a GPU's owner."""
-    yield gpu_check(machine)
+    """Lines on what a user's machine may do to a run."""
     yield _out_of_memory(machine, "h100", ("gpt2", 64, 1024), "try --batch-size 32")
     yield _out_of_memory(machine, "3050", ("gpt2", 4, 1024), "try --batch-size 2")
     yield _graded(machine, "another process", "tainted", "(pid 1", VIRTUAL_GPU_OTHER="1")
