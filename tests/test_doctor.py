@@ -119,9 +119,9 @@ def test_it_takes_little_of_two_cores(here):
 
 def test_json_has_the_keys_that_are_documented(here):
     page = (paths.ROOT / "docs" / "COMMANDS.md").read_text()
-    for kind in (here.findings, here.techniques, here.advice):
-        for key in kind[0]:
-            assert f"`{key}`" in page
+    keys = {key for one in (*here.findings, *here.techniques, *here.advice) for key in one}
+    for key in keys | {"advice", "because"}:  # an idle machine may have no advice
+        assert f"`{key}`" in page
     for finding in here.findings:
         assert finding["state"] in ("ok", "note", "fault") and finding["what"]
 

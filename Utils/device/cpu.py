@@ -109,12 +109,21 @@ class CPU:
         }
 
 
-def processor_name():
+def processor_name(cpuinfo="/proc/cpuinfo"):
+    """Return the processor's name.
+
+    Virtual machines may hide its number: "AMD EPYC" is Zen 4 on one host and Zen 5 on the next. A
+    name without a number (a clock is none) has family and model behind it.
+    """
     if sys.platform == "linux":
-        with open("/proc/cpuinfo") as file:
-            for line in file:
-                if line.startswith("model name"):
-                    return " ".join(line.split(":", 1)[1].split())
+        with open(cpuinfo) as file:
+            lines = file.read().partition("\n\n")[0].splitlines()  # of the first core
+        parts = (line.partition(":") for line in lines)
+        known = {name.strip(): " ".join(value.split()) for name, _, value in parts}
+        if name := known.get("model name"):
+            hidden = not any(letter.isdigit() for letter in name.partition("@")[0])
+            family = f" family {known.get('cpu family')} model {known.get('model')}"
+            return name + family * hidden
     if sys.platform == "darwin":
         command = ["sysctl", "-n", "machdep.cpu.brand_string"]
         return subprocess.run(command, capture_output=True, text=True).stdout.strip()
