@@ -45,7 +45,8 @@ def main(argv):
             ratio = found["turns"].loc["no_optimization"] / found["alone"].loc["no_optimization"]
             for name, column in zip(logs, ("step_ms", "peak_memory_mib", "data_ms"), strict=True):
                 logs[name].append(ratio[column])
-            print(r, *(f"{name} {ratios[-1]:.3f}" for name, ratios in (logs | copies).items()))
+            said = (f"{name} {ratios[-1]:.3f}" for name, ratios in (logs | copies).items())
+            print(r, *said, flush=True)
     for name, ratios in logs.items():
         print(f"{name}, in turns / alone: {interval(ratios)[0]}")
     for design, ratios in copies.items():

@@ -119,11 +119,12 @@ def processor_name(cpuinfo="/proc/cpuinfo"):
         with open(cpuinfo) as file:
             lines = file.read().partition("\n\n")[0].splitlines()  # of the first core
         parts = (line.partition(":") for line in lines)
-        known = {name.strip(): " ".join(value.split()) for name, _, value in parts}
+        known = {key.strip(): " ".join(value.split()) for key, _, value in parts}
         if name := known.get("model name"):
-            hidden = not any(letter.isdigit() for letter in name.partition("@")[0])
-            family = f" family {known.get('cpu family')} model {known.get('model')}"
-            return name + family * hidden
+            numbered = any(letter.isdigit() for letter in name.partition("@")[0])
+            if numbered or "cpu family" not in known:  # only x86 has one
+                return name
+            return f"{name} family {known['cpu family']} model {known['model']}"
     if sys.platform == "darwin":
         command = ["sysctl", "-n", "machdep.cpu.brand_string"]
         return subprocess.run(command, capture_output=True, text=True).stdout.strip()
