@@ -11,8 +11,9 @@ from Utils.base import paths
 from Utils.base.errors import UserError
 from Utils.base.sizes import CONFIGS
 from Utils.commands import ceilings
-from Utils.device import limits
+from Utils.device import checks, limits
 from Utils.device.cpu import CPU
+from Utils.diagnose import outlook
 from Utils.harness import work
 
 CEILINGS = {"matmul_tflops": {"float32": 10.0, "bfloat16": 100.0}, "bandwidth_gb_s": 1000.0}
@@ -131,6 +132,25 @@ def test_measured_ceilings_are_kept_for_the_device(tmp_path, monkeypatch, capsys
     assert "memory 7 GB/s" in capsys.readouterr().out
     ceilings.main(["--device", "cpu", "--again"])
     assert "memory 7 GB/s" not in capsys.readouterr().out
+
+
+def test_an_emulated_precision_is_measured_small_and_is_no_ceiling(monkeypatch):
+    sizes, natively = {}, False
+
+    def rate(precision, n, *_):
+        sizes.setdefault(precision, []).append(n)
+        return n / 1e6
+
+    monkeypatch.setattr(limits, "matmul_tflops", rate)
+    monkeypatch.setattr(limits, "bandwidth_gb_s", lambda *_: 9.0)
+    monkeypatch.setattr(checks, "_cpu_has", lambda feature: natively)
+    found = limits.measure(CPU())
+    assert [*found["matmul_tflops"]] == ["float32", "tf32"] and sizes["bfloat16"] == [256]
+    assert found["emulated_tflops"] == {"bfloat16": 0.000256}
+    assert outlook.measured_entry("here", found, 2**34).bfloat16 == 0.000256
+    natively = True
+    found = limits.measure(CPU())
+    assert found["matmul_tflops"]["bfloat16"] == 0.002 and found["emulated_tflops"] == {}
 
 
 def test_another_number_of_threads_is_another_device(tmp_path, monkeypatch):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 from functools import partial
 from itertools import pairwise
@@ -24,6 +25,7 @@ from Utils.base.turns import Turn
 from Utils.commands import estimate
 from Utils.corpus.tokenize import load_tokens, split
 from Utils.data import TokenBatches
+from Utils.device import limits
 from Utils.device.cpu import CPU
 from Utils.device.cuda import CUDA
 from Utils.harness import held_out
@@ -210,6 +212,24 @@ def test_an_estimate_counts_starts_steps_rounds_and_parents_that_run_twice(tmp_p
     # (8 s for a start + 50 steps of 2 s) x 4/3 x 3 rounds = 432 s
     said = "3 rounds of 1 script take about 8 min (by rows of this device)\n"
     assert capsys.readouterr().out == said
+
+
+def test_an_estimate_says_what_emulation_costs(tmp_path, monkeypatch, capsys):
+    ceilings = {"matmul_tflops": {"float32": 0.2, "tf32": 0.2}, "bandwidth_gb_s": 20.0}
+    flags = ["--device=cpu", "--model=gpt2", f"--results-file={tmp_path / 'results.csv'}"]
+    monkeypatch.setattr(limits, "ceilings", lambda device: ceilings)
+    estimate.main(flags)
+    usual = capsys.readouterr().out
+    ceilings["emulated_tflops"] = {"bfloat16": 0.002}
+    estimate.main(flags)
+    first, second = capsys.readouterr().out.splitlines()
+    minutes = [int(re.search(r"about (\d+) min", line)[1]) for line in (usual, first, second)]
+    # 5 scripts x 50 steps x 64 tokens x 6 x 123.6e6 weights / 0.002 TFLOP/s x 4/3 = 132 min
+    assert minutes[1] - minutes[0] == pytest.approx(132, abs=2)
+    assert second.startswith("this device emulates bfloat16, which 5 scripts use; STEPS=8")
+    assert minutes[2] == pytest.approx(minutes[1] * 8 / 50, rel=0.5)
+    estimate.main([*flags, "--steps=8", "--warmup=3"])
+    assert int(re.search(r"about (\d+) min", capsys.readouterr().out)[1]) == minutes[2]
 
 
 def test_the_ladders_chart_is_of_the_ladder_after_a_run_of_beyond():

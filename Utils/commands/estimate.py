@@ -16,6 +16,7 @@ from Utils.launch import suite, turns
 START_S = 8  # of a process: imports, the model, the evaluation of its loss
 COMPILE_S = 25  # with an empty cache
 OVER_FLOOR = 3  # step time of a script over its modelled floor, where no row has it
+LONG, SHORT = 30, (8, 3)  # minutes that ask for a shorter suite; its steps and warm-up
 
 
 def main(argv=None):
@@ -42,13 +43,27 @@ def main(argv=None):
         source = "by rows of this device"
     elif base:
         known = dict.fromkeys((t.name for t in techniques), known[base.name]) | known
-    again = 1 + 1 / (turns.MOST - 1)  # a parent runs once more for each group of MOST
-    seconds = again * args.rounds * sum(run_seconds(t, args, known) for t in techniques)
-    minutes = max(1, math.ceil(seconds / 60))
+    minutes = whole_minutes(techniques, args, known)
     more = ", more where PRECISION asks for it" if args.precision else ""
     rounds = f"{plural(args.rounds, 'round')} of {plural(len(techniques), 'script')}"
     take = "takes" if args.rounds == 1 else "take"
     print(f"{rounds} {take} about {minutes} min ({source}){more}")
+    slow = [t for t in techniques if emulated_tflops(t, args)]
+    if minutes > LONG and slow and args.steps > SHORT[0]:
+        args.steps, args.warmup = SHORT
+        shorter = whole_minutes(techniques, args, known)
+        print(
+            f"this device emulates {work.precision_of(slow[0].needs)}, which "
+            f"{plural(len(slow), 'script')} use; STEPS={args.steps} WARMUP={args.warmup} takes "
+            f"about {shorter} min"
+        )
+
+
+def whole_minutes(techniques, args, known):
+    """Return the minutes of a suite, rounded up. known: of `step_seconds`."""
+    again = 1 + 1 / (turns.MOST - 1)  # a parent runs once more for each group of MOST
+    seconds = again * args.rounds * sum(run_seconds(t, args, known) for t in techniques)
+    return max(1, math.ceil(seconds / 60))
 
 
 def step_seconds(args, base=None):
@@ -78,9 +93,18 @@ def run_seconds(technique, args, known):
             work.floor_ms(*shape, precision, ceilings) or work.floor_ms(*shape, "float32", ceilings)
         )
         step_s = OVER_FLOOR * (floor or 1000.0) / 1e3
+        if rate := emulated_tflops(technique, args):
+            flop = sum(n * flop for _, n, flop, _ in work.parts(*shape, precision))
+            step_s += flop / (1e12 * rate)
     timed_s = max((args.steps - args.warmup) * step_s, args.min_seconds)
     compiling = COMPILE_S if "compile" in technique.needs else 0
     return START_S + compiling + args.warmup * step_s + timed_s
+
+
+def emulated_tflops(technique, args):
+    """Return the rate of a technique's products where this device emulates them, else None."""
+    rates = (limits.ceilings(args.hardware) or {}).get("emulated_tflops", {})
+    return rates.get(work.precision_of(technique.needs))
 
 
 if __name__ == "__main__":

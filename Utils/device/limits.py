@@ -9,11 +9,13 @@ from Utils.base import paths
 from Utils.base.errors import Unsupported
 from Utils.base.units import MIB
 from Utils.device import checks
+from Utils.device.checks import Emulated
 from Utils.device.cuda import CUDA
 
 # Needs that set the precision of matrix products, and the types of their operands.
 PRECISIONS = {"tf32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 SECONDS = 0.5  # for each measurement
+EMULATED_N = 256  # small, as emulated products may be hundreds of times slower
 
 
 def matmul_tflops(precision, n, device, seconds=SECONDS):
@@ -53,38 +55,41 @@ def _fastest(statement, seconds, **names):
 def measure(device, seconds=SECONDS):
     """Measure the ceilings of a device: a dict.
 
-    matmul_tflops by precision, matmul_n at which each was reached, bandwidth_gb_s, device, torch.
+    matmul_tflops by precision, matmul_n at which each was reached, bandwidth_gb_s, device, torch;
+    emulated_tflops, rates of what is no ceiling, since the device only emulates it.
     """
     on_gpu = device.torch_device.type != "cpu"
     sizes = (2048, 4096, 8192) if on_gpu else (1024, 2048)
     sizes = [n for n in sizes if 3 * 4 * n**2 < device.memory_bytes / 4]
     # The last cache of a GPU holds up to 256 MiB (MI300X).
     mib = min(1024, int(device.memory_bytes / MIB / 8)) if on_gpu else 256
-    best = {}
+    best, emulated = {}, {}
     for precision in ("float32", *PRECISIONS):
-        if not _worth_measuring(precision, device):
-            continue
-        rates = {n: matmul_tflops(precision, n, device.torch_device, seconds) for n in sizes}
-        best[precision] = max((rate, n) for n, rate in rates.items())
+        how = _how_computed(precision, device)
+        if isinstance(how, Emulated):
+            rate = matmul_tflops(precision, EMULATED_N, device.torch_device, seconds)
+            emulated[precision] = float(f"{rate:.3g}")
+        elif how is not None:
+            rates = {n: matmul_tflops(precision, n, device.torch_device, seconds) for n in sizes}
+            best[precision] = max((rate, n) for n, rate in rates.items())
     return {
         "device": device.name,
         "torch": torch.__version__,
         "matmul_tflops": {precision: round(rate, 4) for precision, (rate, _) in best.items()},
         "matmul_n": {precision: n for precision, (_, n) in best.items()},
         "bandwidth_gb_s": round(bandwidth_gb_s(device.torch_device, mib, seconds), 2),
+        "emulated_tflops": emulated,
     }
 
 
-def _worth_measuring(precision, device):
-    """Return False for an emulated precision: it takes minutes, and is no ceiling."""
+def _how_computed(precision, device):
+    """Return the limit of a precision's products here, as `checks.check`; None if unsupported."""
     if precision == "float32":
-        return True
-    if precision == "float16":
-        return device.torch_device.type != "cpu"
+        return ""
     try:
-        return precision == "tf32" or not checks.check(precision, device)
+        return checks.check(precision, device)
     except Unsupported:
-        return False
+        return None
 
 
 def file_of(device):

@@ -135,7 +135,8 @@ def measured(args):
 
 def measured_entry(name, ceilings, memory):
     """Return a Datasheet of a device with its measured ceilings."""
-    rates, bandwidth = ceilings["matmul_tflops"], ceilings["bandwidth_gb_s"]
+    rates = ceilings["matmul_tflops"] | ceilings.get("emulated_tflops", {})
+    bandwidth = ceilings["bandwidth_gb_s"]
     known = datasheets.named(name)
     peaks = {key: rates.get(key, 0.0) for key in ("float32", "tf32", "bfloat16", "float16")}
     peaks["tf32"] = 0.0 if not known else peaks["tf32"]

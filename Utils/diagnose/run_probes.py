@@ -121,6 +121,8 @@ def step(args):
         return
     rates = found["matmul_tflops"]
     listed = ", ".join(f"{rate:,.2f} in {precision}" for precision, rate in rates.items())
+    emulated = found.get("emulated_tflops", {})
+    listed += "".join(f", {rate:.2g} in {name} (emulated)" for name, rate in emulated.items())
     precision = max(rates, key=rates.get)
     floor = work.floor_ms(config, B, T, precision, found)
     traffic = work.parts(config, B, T, precision)[-1][3]
@@ -130,5 +132,6 @@ def step(args):
         f"takes at least {floor:,.1f} ms in {precision}, {update:,.1f} of them AdamW's update"
     )
     figures = {f"{precision}_tflops": rate for precision, rate in rates.items()}
+    figures |= {f"emulated_{precision}_tflops": rate for precision, rate in emulated.items()}
     figures |= {"floor_ms": round(floor, 1), "update_ms": round(update, 1)}
     yield Finding("ceilings", what, figures=figures)

@@ -31,6 +31,8 @@ def overlay(row, faults):
 
 PRECISIONS = {"bfloat16": "brainFloat16", "float16": "float16_grad_scaler", "tf32": "tensorFloat32"}
 
+SLOW = 0.5  # an emulated precision, over float32
+
 
 def advice(findings, rows, most=5):
     """Return at most so many lines, the most important first: dicts of `advice` and `because`, the
@@ -66,6 +68,12 @@ def advice(findings, rows, most=5):
             text = f"{plain:,.2f} TFLOP/s in float32, {rate:,.2f} in {precision}"
             say("ceilings", f"matrix products reach {text}", technique)
             break
+    emulated = facts.get("emulated_bfloat16_tflops", math.inf)
+    if emulated < SLOW * plain < math.inf:
+        slow = [row.technique for row in rows if row.status == "emulated"]
+        text = f"bfloat16 is emulated at 1/{plain / emulated:.0f} of float32's rate, by "
+        text += f"{len(slow)} of {len(rows)} techniques -> STEPS=8 WARMUP=3 keeps a run short"
+        say("ceilings", text)
     if plain == math.inf and facts.get("type") == "cuda" and facts["capability"] >= 7:
         text = f"compute capability {facts['capability']} has tensor cores, idle in plain float32"
         faster = [technique for technique in PRECISIONS.values() if technique in can]
