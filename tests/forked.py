@@ -1,40 +1,88 @@
 """Scripts in forks of a test's process, which has paid for the imports.
 
-Thirty-odd scripts spend more time in importing torch and its compiler than in training a tiny
-model. All else is as ever: one process a run, its own command line, its own exit code.
+A script spends more time in importing torch and its compiler than in training a tiny model. All
+else is as ever: one process a run, its own command line, folder, variables and exit code.
 """
 
 import os
+import runpy
+import signal
+import subprocess
 import sys
 import tempfile
+from functools import partial
 from multiprocessing import get_context
 
 import torch
-import torch._dynamo  # these here, once, and not in each fork
-import torch._inductor.codegen.cpp_wrapper_cpu
-import torch._inductor.compile_fx
-import torch._inductor.config as inductor
+import torch._dynamo  # these three here, once, and not in each fork
 import torch.distributed.fsdp
 import torch.distributed.optim
 
 from Utils.run import Run, execute
 
 
-def run(technique, flags):
-    """Run a technique's script. Return its exit code and what it printed, a string."""
+def run(technique, flags, generate=True):
+    """Run a technique's script. Return its exit code and what it printed, a string.
+
+    generate: let Inductor generate and compile C++, a second a kernel. Else the graphs that
+    torch.compile traces, differentiates and partitions run operation by operation.
+    """
+
     with tempfile.TemporaryFile("w+") as output:
-        child = get_context("fork").Process(target=_script, args=(technique, flags, output))
-        child.start()
+        child = start(partial(_technique, technique, flags, generate), output, output)
         child.join()
         output.seek(0)
         return child.exitcode, output.read()
 
 
-def _script(technique, flags, output):
-    for number in (1, 2):
-        os.dup2(output.fileno(), number)
-    sys.stdout = sys.stderr = os.fdopen(1, "w", closefd=False)
+def python(script, *flags, **options):
+    """Run a script as `python script flags` does. Return a CompletedProcess.
+
+    script: a path, or the name of a module. options: of `start`.
+    """
+    with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
+        child = start(partial(_script, str(script), [*map(str, flags)]), output, errors, **options)
+        child.join()
+        said = [file.seek(0) or file.read() for file in (output, errors)]
+        return subprocess.CompletedProcess([script, *flags], child.exitcode, *said)
+
+
+def start(main, output, errors, variables=None, before=lambda: None):
+    """Start a fork that calls a function. Return its multiprocessing.Process.
+
+    output, errors: files. variables: of its environment, beside this process's. before: called
+    first, to limit the process.
+    """
+    arguments = main, output, errors, variables or {}, before
+    child = get_context("fork").Process(target=_fork, args=arguments)
+    child.start()
+    return child
+
+
+def _fork(main, output, errors, variables, before):
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number, file in ((1, output), (2, errors)):
+        os.dup2(file.fileno(), number)
+    sys.stdout, sys.stderr = (os.fdopen(n, "w", buffering=1, closefd=False) for n in (1, 2))
+    os.environ |= variables
     torch.set_num_threads(1)  # no fork has the other threads of OpenMP
-    inductor.compile_threads = 1  # nor the pool of compiling processes
+    before()
+    main()
+
+
+def _technique(technique, flags, generate):
+    inductor = torch._inductor.config
+    inductor.compile_threads = 1  # no fork has the pool of compiling processes
     inductor.max_autotune_gemm_backends = "ATEN"  # timing C++ templates takes a minute
+    if not generate:
+        torch.compile = partial(torch.compile, backend="aot_eager_decomp_partition")
     execute(technique, flags, Run, passes=lambda error: False)
+
+
+def _script(script, flags):
+    sys.argv = [script, *flags]
+    if script.endswith(".py"):
+        sys.path.insert(0, os.path.dirname(script))
+        runpy.run_path(script, run_name="__main__")
+    else:
+        runpy.run_module(script, run_name="__main__", alter_sys=True)

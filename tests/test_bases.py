@@ -2,16 +2,14 @@
 
 import ast
 import json
-import os
 import re
-import subprocess
-import sys
 from collections import UserDict
 from types import SimpleNamespace
 
 import pytest
 import torch
 
+from tests import forked
 from tests.rows import rows_of
 from Utils.analysis import recipe, recipe_code, recipe_text, selection, tables
 from Utils.analysis.summary import summarize
@@ -43,13 +41,6 @@ def main(args):
 if __name__ == "__main__":
     run_script(main, __doc__)
 """
-
-
-def python(*command, **variables):
-    environment = {**os.environ, **paths.environment(), **variables}
-    return subprocess.run(
-        [sys.executable, *map(str, command)], env=environment, capture_output=True, text=True
-    )
 
 
 # The size of a batch ----------------------------------------------------------------------------
@@ -103,7 +94,7 @@ def test_flops_are_counted_from_a_repeated_call():
 def test_an_example_runs_and_names_its_base_and_unit(name, tmp_path):
     path = paths.ROOT / "examples" / f"{name}.py"
     file = tmp_path / "results.csv"
-    done = python(path, *TINY, "--results-file", file)
+    done = forked.python(path, *TINY, "--results-file", file)
     assert done.returncode == 0, done.stderr
     rows = results.read(file)
     unit, shape = {
@@ -151,7 +142,8 @@ def test_a_base_that_fails_says_so_in_one_line(tmp_path, early, batches, late, s
     script = tmp_path / "broken.py"
     script.write_text(BROKEN.format(early=early, batches=batches, late=late))
     file = tmp_path / "results.csv"
-    done = python(script, *TINY, "--steps", "6", "--results-file", file, SUITE="test")
+    flags = [*TINY, "--steps", "6", "--results-file", file]
+    done = forked.python(script, *flags, variables={"SUITE": "test"})
     assert done.returncode == status
     assert words in done.stderr.splitlines()[-1]
     assert "Traceback" not in done.stderr
@@ -165,8 +157,9 @@ def test_a_base_that_fails_before_its_main_function_leaves_a_row(tmp_path):
     source = BROKEN.format(early="pass", batches=9, late="pass")
     script.write_text(source.replace("def main", "DATA = open('no_such_file')\n\n\ndef main"))
     file = tmp_path / "results.csv"
-    command = ["-m", "Utils.commands.base", script]
-    done = python(*command, *TINY, "--results-file", file, SUITE="test")
+    command = ["Utils.commands.base", script]
+    flags = [*TINY, "--results-file", file]
+    done = forked.python(*command, *flags, variables={"SUITE": "test"})
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
     assert line.startswith("broken: failed: FileNotFoundError") and "(broken.py, line 6)" in line
@@ -177,7 +170,7 @@ def test_batches_begin_again_after_an_epoch(tmp_path):
     script = tmp_path / "short.py"
     script.write_text(BROKEN.format(early="pass", batches=2, late="pass"))
     file = tmp_path / "results.csv"
-    done = python(script, *TINY, "--steps", "7", "--results-file", file)
+    done = forked.python(script, *TINY, "--steps", "7", "--results-file", file)
     assert done.returncode == 0, done.stderr
     assert len(results.read(file)) == 7
 
@@ -311,7 +304,7 @@ def test_a_ladder_is_run_from_any_path(tmp_path):
     script.write_text(source.replace("from Utils", "from nets import Net\nfrom Utils"))
     file, cache = tmp_path / "results.csv", tmp_path / "cache"
     flags = [*TINY, "--results-file", file, "--base", script]
-    done = python("-m", "Utils.commands.suite", *flags, CACHE_DIR=str(cache))
+    done = forked.python("Utils.commands.suite", *flags, variables={"CACHE_DIR": str(cache)})
     assert done.returncode == 0, done.stderr
     rows = results.read(file)
     status = rows.groupby("technique").status.first()

@@ -310,11 +310,11 @@ def test_streaming_trains_and_its_losses_stand_alone(settle, folder, eager):
     baseline = settle()
     baseline.technique = "no_optimization"
     padded_vocabulary.main(baseline)
-    args = settle("--steps", "40", script=streaming_dataset, dataset=folder)
+    args = settle("--steps", "24", script=streaming_dataset, dataset=folder)
     streaming_dataset.main(args)
     rows = results.read(args.results_file)
     own = rows[rows.run_id == args.run_id]
-    assert len(own) == 40 and own.loss.tail(10).mean() < own.loss.head(10).mean()
+    assert len(own) == 24 and own.loss.tail(8).mean() < own.loss.head(8).mean()
     assert "other batches" in own.note.iloc[0]
     lines = summarize(rows, results.records(args.results_file, rows.run_id.unique()))
     assert lines.parity["streaming_dataset"] == "other batches"

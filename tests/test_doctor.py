@@ -478,7 +478,10 @@ def with_figures(**figures):
         ({"update_ms": 5.0, "floor_ms": 204.4}, None),
         ({"type": "cuda", "capability": 6, "tokens": 256}, "256 tokens per step: .*: cuda_graphs"),
         ({"type": "cpu", "tokens": 64}, None),
-        ({"float32_tflops": 0.2, "emulated_bfloat16_tflops": 0.002}, "at 1/100 of .* STEPS=8"),
+        (
+            {"float32_tflops": 0.2, "emulated_bfloat16_tflops": 0.002},
+            "0.20 TFLOP/s in float32, 0.002 in bfl.* few",
+        ),
         ({"float32_tflops": 0.2, "emulated_bfloat16_tflops": 0.15}, None),
         ({"type": "mps", "least_gib": 7.5, "free_gib": 8.0}, "7.5 GiB of 8.0 free: gradient_check"),
         ({"type": "mps", "usable_cpus": 2, "tokens": 4096}, "only 2 CPUs for .*: data_on_device"),

@@ -9,11 +9,13 @@ import sys
 
 import pytest
 
+from tests import forked
 from Utils.analysis import selection, tables
 from Utils.base import command_line, ladder, paths, results
 from Utils.base.command_line import Parser
 from Utils.device import checks
 from Utils.device.cpu import CPU
+from Utils.launch import trials
 
 TECHNIQUES = ladder.techniques()
 BELOW_BASELINE = [t for t in TECHNIQUES.values() if t.parent]
@@ -200,14 +202,19 @@ def test_diff_shows_the_technique_and_nothing_else():
 
 @pytest.fixture(scope="module")
 def smoke(tmp_path_factory):
-    """Rows of every technique at the tiny model, and their table."""
-    from tests import forked  # here: it imports the compiler, which takes seconds
+    """Rows of every technique at the tiny model, and their table.
 
+    Inductor generates C++ for the seven. The others' graphs are traced, differentiated and
+    partitioned as well, but run operation by operation. larger_batch takes twice the batch: its
+    trials are processes, which tests/test_beyond_kernels.py starts.
+    """
     path = tmp_path_factory.mktemp("smoke") / "results.csv"
-    flags = ["--model=gpt2-tiny", "--device=cpu", "--batch-size=4", "--seq-len=16"]
+    flags = ["--model=gpt2-tiny", "--device=cpu", "--batch-size=4", "--seq-len=8"]
     flags += [f"--steps={STEPS}", f"--warmup={WARMUP}", f"--results-file={path}"]
-    for technique in TECHNIQUES.values():
-        code, said = forked.run(technique, flags)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trials, "largest_batch", lambda args, *_, **__: 2 * args.batch_size)
+        ended = [forked.run(t, flags, generate=t.at_top_level) for t in TECHNIQUES.values()]
+    for code, said in ended:
         assert code == 0 and not re.search("warning", said, re.IGNORECASE), said
     rows = results.read(path)
     return rows, tables.table(*selection.select(rows))
@@ -247,9 +254,9 @@ def test_its_losses_fall_together_with_the_baselines(technique, smoke):
     own = own[own.batch_size == rows.batch_size.iloc[0]].loss.to_numpy()  # the baseline's batches
     assert baseline[0] == pytest.approx(math.log(50_257), abs=0.3)
     held_out, untrained = rows.groupby("technique").held_out_loss.first(), math.log(50_257)
-    assert held_out["no_optimization"] < untrained - 0.3
+    assert held_out["no_optimization"] < untrained - 0.1
     if "other batches" in str(rows[rows.technique == technique.name].note.iloc[0]):
-        assert held_out[technique.name] < untrained - 0.3
+        assert held_out[technique.name] < untrained - 0.1  # a wrong gradient would not lower it
     elif len(own):
         # bfloat16 has 8 significant bits, so 2^-8 of the loss is what rounding may explain
         assert own == pytest.approx(baseline, rel=2**-8)

@@ -155,8 +155,9 @@ def test_an_emulated_precision_is_measured_small_and_is_no_ceiling(monkeypatch):
 
 def test_another_number_of_threads_is_another_device(tmp_path, monkeypatch):
     monkeypatch.setattr(paths, "CACHE", tmp_path)
-    monkeypatch.setattr(limits, "SECONDS", 0.01)
+    monkeypatch.setattr(limits, "measure", lambda device: CEILINGS)
     ceilings.main(["--device", "cpu"])
+    assert limits.ceilings(CPU()) == CEILINGS
     monkeypatch.setattr(torch, "get_num_threads", lambda: 64)
     assert limits.ceilings(CPU()) is None
 

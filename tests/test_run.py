@@ -18,7 +18,7 @@ import pytest
 import torch
 
 import no_optimization
-from tests import watched
+from tests import forked, watched
 from tests.fakes import FakeCuda, FakeNvml
 from tests.harness_cost import empty_steps, stopwatch_steps
 from tests.rows import rows_of
@@ -39,10 +39,7 @@ def settle(tmp_path):
     return partial(watched.settle, no_optimization, tmp_path)
 
 
-def script(*flags, **options):
-    """A tiny run of the baseline in a process of its own."""
-    command = [sys.executable, str(paths.ROOT / "no_optimization.py"), *TINY, *flags]
-    return subprocess.run(command, capture_output=True, text=True, **options)
+BASELINE = str(paths.ROOT / "no_optimization.py")
 
 
 def record_of(args):
@@ -276,7 +273,8 @@ def test_what_cannot_be_asked_for_is_answered_in_one_line(flags, words, settle, 
 @pytest.mark.parametrize("dataset", ["./nothing.txt", "nobody/nothing"])
 def test_a_dataset_that_is_not_there_is_one_line(dataset, tmp_path):
     started = time.monotonic()
-    done = script("--dataset", dataset, "--results-file", str(tmp_path / "results.csv"))
+    file = tmp_path / "results.csv"
+    done = forked.python(BASELINE, *TINY, "--dataset", dataset, "--results-file", file)
     assert done.returncode == 2 and time.monotonic() - started < 30
     errors = [line for line in done.stderr.splitlines() if "tokenizing" not in line]
     assert len(errors) == 1 and f"--dataset {dataset}" in errors[0]
@@ -293,7 +291,8 @@ def test_help_is_the_docstring_even_with_percent_signs(capsys):
 def test_rounds_by_hand_are_processes_with_their_own_seed(tmp_path):
     path = tmp_path / "results.csv"
     flags = ["--steps", "3", "--warmup", "1", "--seed", "5", "--rounds", "2"]
-    done = script(*flags, "--results-file", "results.csv", cwd=tmp_path)
+    command = [sys.executable, BASELINE, *TINY, *flags, "--results-file", "results.csv"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "\r" not in done.stderr and done.stderr.count("step 1/3") == 2  # on no terminal
     rows = results.read(path)
@@ -307,8 +306,7 @@ def test_rounds_by_hand_are_processes_with_their_own_seed(tmp_path):
 
 def test_on_a_terminal_there_is_a_bar(tmp_path):
     file = ["--results-file", str(tmp_path / "results.csv")]
-    command = [sys.executable, str(paths.ROOT / "no_optimization.py"), *TINY, *file]
-    command += ["--steps", "30", "--batch-size", "3"]
+    command = [sys.executable, BASELINE, *TINY, *file, "--steps", "30"]
     ours, theirs = pty.openpty()
     termios.tcsetwinsize(theirs, (24, 120))
     process = subprocess.Popen(command, stderr=theirs, stdout=subprocess.PIPE, text=True)
@@ -386,7 +384,7 @@ def test_out_of_memory_is_one_line_with_advice_a_row_and_an_exit_code(tmp_path):
 
     path = tmp_path / "results.csv"
     flags = ["--batch-size", "4096", "--seq-len", "1024", "--results-file", str(path)]
-    done = script(*flags, preexec_fn=limit)
+    done = forked.python(BASELINE, *TINY, *flags, before=limit)
     assert done.returncode == 1
     (said,) = [line for line in done.stderr.splitlines() if "out of memory" in line]
     assert "try --batch-size 2048" in said and "Traceback" not in done.stderr
@@ -399,7 +397,7 @@ def test_a_run_that_is_stopped_leaves_the_file_as_it_was(how, tmp_path):
     path = tmp_path / "results.csv"
     results.append(path, rows_of("no_optimization", [9, 9, 9]))
     before = path.read_bytes()
-    command = [sys.executable, str(paths.ROOT / "no_optimization.py"), *TINY, "--steps", "100000"]
+    command = [sys.executable, BASELINE, *TINY, "--steps", "100000"]
     process = subprocess.Popen(
         [*command, "--results-file", str(path)], stderr=subprocess.PIPE, text=True
     )
@@ -425,7 +423,7 @@ def test_a_full_disk_is_one_line_and_loses_nothing(tmp_path):
     results.append(path, rows_of("no_optimization", [9] * 200))  # larger than a record
     before = path.read_bytes()
     flags = ["--steps", "3", "--warmup", "1", "--results-file", str(path)]
-    done = script(*flags, preexec_fn=limit)
+    done = forked.python(BASELINE, *TINY, *flags, before=limit)
     assert done.returncode == 2
     errors = [line for line in done.stderr.splitlines() if "error" in line]
     assert len(errors) == 1 and str(path) in errors[0] and "nothing was appended" in errors[0]

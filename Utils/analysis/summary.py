@@ -104,9 +104,9 @@ def _times(data, name, own, parent):
     line["tokens_per_second"] = tokens / line["median_ms"] * 1e3
     if not _same_batches(own):
         line["own_batch"] = own.batch_size.iloc[-1]
-    by_round = own[own.status == "ok"].groupby("round")
+    by_run = own[own.status == "ok"].groupby("run_id")
     for figure in ("first_step_s", "peak_memory_mib"):
-        line[figure] = by_round[figure].first().median()
+        line[figure] = by_run[figure].first().median()
     for prefix, other in (("", data.baseline), ("parent_", parent)):
         if other in data.medians and (other != name or prefix == ""):
             ratio = intervals.speedup(data.medians[other], data.medians[name])

@@ -70,10 +70,8 @@ def advice(findings, rows, most=5):
             break
     emulated = facts.get("emulated_bfloat16_tflops", math.inf)
     if emulated < SLOW * plain < math.inf:
-        slow = [row.technique for row in rows if row.status == "emulated"]
-        text = f"bfloat16 is emulated at 1/{plain / emulated:.0f} of float32's rate, by "
-        text += f"{len(slow)} of {len(rows)} techniques -> STEPS=8 WARMUP=3 keeps a run short"
-        say("ceilings", text)
+        text = f"matrix products reach {plain:,.2f} TFLOP/s in float32, {emulated:.2g} in bfloat16"
+        say("ceilings", f"{text}, which is emulated -> use few STEPS")
     if plain == math.inf and facts.get("type") == "cuda" and facts["capability"] >= 7:
         text = f"compute capability {facts['capability']} has tensor cores, idle in plain float32"
         faster = [technique for technique in PRECISIONS.values() if technique in can]

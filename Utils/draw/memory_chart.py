@@ -42,7 +42,7 @@ def draw(rows, lines):
     if kinds.notna().any(axis=None):
         axes.legend(**style.BESIDE)
     axes.set_xlim(0, widest * 1.14 / scale)
-    axes.set_xlabel(f"memory ({unit}); median of the rounds{others}")
+    axes.set_xlabel(f"memory ({unit}); median of the runs{others}")
     labels = [words.label(line) for _, line in lines.iterrows()]
     style.name_rows(axes, labels, lines.median_ms.isna())
     return figure
