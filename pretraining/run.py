@@ -36,11 +36,13 @@ class Run:
         self.args, self.optimizer, self.data = args, optimizer, data
         self.model, self.parallel = _unwrapped(model)
         self.folder = args.folder / "checkpoints"
+        self.told_to_stop = None
+        self.handlers = {n: signal.signal(n, self._stop) for n in (signal.SIGINT, signal.SIGTERM)}
         self.history = History(args.folder / "training.csv") if args.rank == 0 else None
         self.trained, self.seconds, self.best = 0, 0.0, math.inf  # steps; of training; nats
         self.saved = None  # at which step
         self.validated = self.validation = None  # at which step, and its loss
-        self.losses = self.figures = self.told_to_stop = self.stops = None
+        self.losses = self.figures = self.stops = None
         if args.resumes:
             self._load()
         if args.rank == 0:
@@ -48,7 +50,6 @@ class Run:
         self.start = self.trained
         self.progress = Progress(args, self.start)
         self.began = self.clock = time.perf_counter()
-        self.handlers = {n: signal.signal(n, self._stop) for n in (signal.SIGINT, signal.SIGTERM)}
 
     # What the loop calls, in this order -----------------------------------------------------------
 

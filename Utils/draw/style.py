@@ -15,6 +15,7 @@ matplotlib.use("Agg")
 FOLDER = Path("plots")
 GREY = "0.55"
 WIDTH = 10  # inches
+LINE = 90  # letters of the text above the axes, beside which headings of columns may stand
 COLUMNS = 4  # of a grid of panels
 BESIDE = {"loc": "upper left", "bbox_to_anchor": (1.01, 1), "frameon": False}  # of a legend
 
@@ -57,7 +58,7 @@ def panels(rows, columns, height, width=WIDTH):
 
 def _head(axes, title, described, room=0):
     """Write above the axes. room: points below the text."""
-    subtitle = [line for text in described for line in textwrap.wrap(text, 110)]
+    subtitle = [line for text in described for line in textwrap.wrap(text, LINE)]
     above = {"xycoords": "axes fraction", "textcoords": "offset points"}
     small = {"fontsize": "small", "color": "0.3", "linespacing": 1.2}
     axes.annotate("\n".join(subtitle), (0, 1), (0, room + 6), **small, **above)
