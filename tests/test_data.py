@@ -8,7 +8,6 @@ import threading
 import time
 from types import SimpleNamespace
 
-import datasets
 import huggingface_hub
 import numpy as np
 import pandas
@@ -261,7 +260,7 @@ def test_files_of_the_same_name_do_not_share_their_tokens(tmp_path):
 
 
 def test_everything_written_is_in_the_cache(text_file, monkeypatch, tmp_path):
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "elsewhere")
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "elsewhere")
     before = {*tmp_path.rglob("*")}
     tokenize.load_tokens(str(text_file))
     written = {*tmp_path.rglob("*")} - before
@@ -378,7 +377,7 @@ def hub(monkeypatch):
         return rows()
 
     monkeypatch.setattr(huggingface_hub, "HfApi", Api)
-    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    monkeypatch.setattr("datasets.load_dataset", load_dataset)
     monkeypatch.setattr(sources, "HUB_TOKENS", 5000)
     monkeypatch.setattr(tokenize.chunks, "__defaults__", (1000,))  # two rows a chunk
     return asked
@@ -416,7 +415,7 @@ def test_a_hub_dataset_that_breaks_off_is_refused_in_one_line(hub, monkeypatch):
         yield {"text": "it"}
         raise ConnectionError("broken off\nand more")
 
-    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    monkeypatch.setattr("datasets.load_dataset", load_dataset)
     assert refusal("owner/name") == "cannot be read: broken off"
 
 

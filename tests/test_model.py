@@ -2,7 +2,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch.utils.flop_counter import FlopCounterMode
-from transformers import GPT2Config, GPT2LMHeadModel
 
 from no_optimization import explicit_attention
 from Utils.base.sizes import CONFIGS
@@ -26,8 +25,11 @@ def fresh():
 @pytest.fixture(scope="module")
 def reference():
     """Hugging Face's GPT-2, no parameter of which is left at 0 or 1."""
+    import transformers  # here: seconds, in every process that collects tests
+
     torch.manual_seed(1)
-    model = GPT2LMHeadModel(GPT2Config(attn_implementation="eager")).eval()
+    config = transformers.GPT2Config(attn_implementation="eager")
+    model = transformers.GPT2LMHeadModel(config).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter), alpha=0.02)

@@ -13,6 +13,7 @@ from Utils.base.errors import UserError
 
 matplotlib.use("Agg")
 FOLDER = Path("plots")
+KINDS = ("png", "svg")  # of files
 GREY = "0.55"
 WIDTH = 10  # inches
 LINE = 90  # letters of the text above the axes, beside which headings of columns may stand
@@ -67,11 +68,11 @@ def _head(axes, title, described, room=0):
 
 
 def save(figure, name):
-    """Write the figure to plots/ as .png, with all its words as description, and .svg, and print
-    their paths. Raises UserError."""
+    """Write the figure to plots/ in each of KINDS, with all its words as the description of a .png,
+    and print their paths. Raises UserError."""
     try:
         FOLDER.mkdir(exist_ok=True)
-        for kind in ("png", "svg"):
+        for kind in KINDS:
             path = FOLDER / f"{name}.{kind}"
             said = " ".join(text.get_text() for text in figure.findobj(Text) if text.get_text())
             metadata = {"Date": None} if kind == "svg" else {"Software": None, "Description": said}
