@@ -172,8 +172,9 @@ def test_rows_are_the_slowest_ranks_times_and_the_mean_of_losses(tmp_path):
         memory = {"peak_mib": peak, "reserved_mib": None}
         place = {"node": "0", "device": "it"}
         timed = [False] * 3 + [True] * 2
+        waits = [ms / 20 for ms in times]
         return Measured(
-            times, [0.1] * 5, timed, losses, None, memory, counted, False, updated, place, others
+            times, waits, timed, losses, None, memory, counted, False, updated, place, others
         )
 
     one.write(
@@ -184,6 +185,7 @@ def test_rows_are_the_slowest_ranks_times_and_the_mean_of_losses(tmp_path):
     )
     rows = results.read(args.results_file)
     assert list(rows.step_ms) == [9, 3, 2, 6, 4] and list(rows.loss) == [3.0] * 5
+    assert list(rows.data_ms) == pytest.approx([0.45, 0.15, 0.1, 0.3, 0.2])
     assert set(rows.peak_memory_mib) == {30.0} and set(rows.world_size) == {2}
     (kept,) = results.records(args.results_file, rows.run_id.unique()).values()
     assert kept["parameters"] == kept["updated_parameters"] == 2  # each rank updated another one

@@ -28,7 +28,7 @@ from Utils.data import TokenBatches
 from Utils.device import limits
 from Utils.device.cpu import CPU
 from Utils.device.cuda import CUDA
-from Utils.harness import held_out
+from Utils.harness import held_out, ranks, schedule
 from Utils.harness.stretches import Stretches
 from Utils.launch import turns
 from Utils.model import GPT
@@ -222,12 +222,14 @@ def test_an_estimate_says_what_emulation_costs(tmp_path, monkeypatch, capsys):
     usual = capsys.readouterr().out
     ceilings["emulated_tflops"] = {"bfloat16": 0.002}
     estimate.main(flags)
-    first, second = capsys.readouterr().out.splitlines()
+    first, second, third = capsys.readouterr().out.splitlines()
     minutes = [int(re.search(r"about (\d+) min", line)[1]) for line in (usual, first, second)]
     # 5 scripts x 50 steps x 64 tokens x 6 x 123.6e6 weights / 0.002 TFLOP/s x 4/3 = 132 min
     assert minutes[1] - minutes[0] == pytest.approx(132, abs=2)
     assert second.startswith("this device emulates bfloat16, which 5 scripts use; STEPS=8")
     assert minutes[2] == pytest.approx(minutes[1] * 8 / 50, rel=0.5)
+    alone = "{,+tensorFloat32,+torch_compile,+flash_attention,+fused_optimizer,+8bit_optimizer}"
+    assert third == f"without it: python -m Utils.commands.suite no_optimization{alone}"
     estimate.main([*flags, "--steps=8", "--warmup=3"])
     assert int(re.search(r"about (\d+) min", capsys.readouterr().out)[1]) == minutes[2]
 
@@ -372,12 +374,34 @@ def test_on_a_gpu_steps_are_added_until_they_last(settle):
     rows = results.read(args.results_file)
     # 50 ms of warm-up in all, 250 ms of timed steps, and one step more after the pause in which
     # losses are compared.
-    assert list(rows.phase) == ["warmup"] * 5 + ["timed"] + ["warmup"] + ["timed"] * 23
+    assert list(rows.phase) == ["warmup"] * 5 + ["timed"] + ["warmup"] + ["timed"] * 24
     assert rows.held_out_loss.notna().all()
     calls = [name for name in fake.calls if name in ("record", "synchronize")]
     stops = [i for i, name in enumerate(calls) if name == "synchronize"]
     assert stops[0] == 3  # after the boundaries of two steps of warm-up, before any timed one
-    assert calls.count("record") == 30 + 3  # one boundary more for each of three stretches
+    assert calls.count("record") == 31 + 3  # one boundary more for each of three stretches
+
+
+def planned(min_seconds, slowest_rank_s=None, world_size=1):
+    """(timed steps, steps) of a run of 6 that needs 10 ms a step, where 2 of these are warm-up."""
+    args = SimpleNamespace(steps=6, warmup=2, min_seconds=min_seconds, turn=None)
+    args.world_size = world_size
+    watch = SimpleNamespace(pace_s=lambda: 0.01)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ranks, "largest", lambda pace_s: slowest_rank_s)
+        found = [*schedule.stretches(args, watch)]
+    return sum(steps - warmup for steps, warmup in found), sum(steps for steps, _ in found)
+
+
+def test_a_run_has_as_many_timed_steps_as_asked_or_more():
+    assert planned(min_seconds=0.02) == (4, 2 + 1 + 4 + 1)  # one after the pause at step 6
+    assert planned(min_seconds=0.25) == (25, 2 + 3 + 25 + 1)
+    assert planned(min_seconds=0.6) == (60, 2 + 10 + 60)  # the pause is in the warm-up
+
+
+def test_all_ranks_take_the_steps_of_the_slowest():
+    found = planned(min_seconds=0.25, slowest_rank_s=0.025, world_size=2)
+    assert found == (10, 2 + 1 + 10 + 1)
 
 
 def test_on_a_cpu_a_run_has_as_many_steps_as_asked(settle):

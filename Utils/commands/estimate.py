@@ -1,12 +1,15 @@
 """Print how long a suite will take on this device."""
 
 import math
+from contextlib import suppress
 
 import pandas as pd
 
 from Utils.analysis import selection
-from Utils.base import bases, command_line, errors, results
+from Utils.base import bases, command_line, errors, results, variants
 from Utils.base.command_line import Parser
+from Utils.base.errors import UserError
+from Utils.base.ladder import BASELINE
 from Utils.base.text import plural
 from Utils.device import limits
 from Utils.harness import work
@@ -57,6 +60,9 @@ def main(argv=None):
             f"{plural(len(slow), 'script')} use; STEPS={args.steps} WARMUP={args.warmup} takes "
             f"about {shorter} min"
         )
+        alone = ",".join(f"+{name}" for name in apart(techniques, slow))
+        if alone and not base:
+            print(f"without it: python -m Utils.commands.suite {BASELINE}{{,{alone}}}")
 
 
 def whole_minutes(techniques, args, known):
@@ -64,6 +70,17 @@ def whole_minutes(techniques, args, known):
     again = 1 + 1 / (turns.MOST - 1)  # a parent runs once more for each group of MOST
     seconds = again * args.rounds * sum(run_seconds(t, args, known) for t in techniques)
     return max(1, math.ceil(seconds / 60))
+
+
+def apart(techniques, slow):
+    """Return the names of techniques that run on the baseline by themselves, without the precision
+    of the slow ones."""
+    precision, names = work.precision_of(slow[0].needs), []
+    for technique in techniques[1:]:
+        with suppress(UserError):  # it builds on another one
+            if precision not in variants.find(f"{BASELINE}+{technique.name}").needs:
+                names.append(technique.name)
+    return names
 
 
 def step_seconds(args, base=None):

@@ -23,7 +23,8 @@ def stretches(args, watch):
         before = args.steps - done
         if 0 < before < steps:
             yield before, min(warmup, before)
-            yield steps - before, max(1, warmup - before)
+            more = int(warmup <= before)  # a step in place of the one that follows the pause
+            yield steps - before + more, max(0, warmup - before) + more
         else:
             yield steps, warmup
         done += steps
