@@ -166,7 +166,7 @@ def test_an_append_is_one_write(filled, monkeypatch):
 def test_an_append_waits_for_the_lock(filled):
     before = filled.read_bytes()
     with filled.open() as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
+        fcntl.flock(held, fcntl.LOCK_SH)  # for which a lock that is no exclusive one would not wait
         writer = process("results.append(sys.argv[1], rows_of('b', TIMES))", filled)
         with pytest.raises(subprocess.TimeoutExpired):
             writer.wait(1)

@@ -1,6 +1,7 @@
 """Rounds of a suite: who runs with whom and when the last one has run."""
 
 import json
+import re
 from argparse import Namespace
 from types import SimpleNamespace
 
@@ -30,7 +31,7 @@ def stand_in(tmp_path, monkeypatch):
         assert len(groups) < 100, "rounds without an end"
         code, columns = its.outcome(name, r)
         if code == 0:
-            steps = [] if "status" in columns else [100.0] * 4
+            steps = [] if "status" in columns else [columns.pop("ms", 100.0)] * 4
             rows = rows_of(name, steps, round=r, **columns)
             (tmp_path / "runs" / f"{rows[0]['run_id']}.json").write_text(
                 json.dumps({"suite": name_of_suite})
@@ -111,6 +112,20 @@ def test_rounds_are_added_until_intervals_are_narrow(stand_in, noise, minutes, r
     outcome = suite.run(suite.named(LADDER.split()[:3]), stand_in.args, said.append)
     assert outcome.code == 0 and len(outcome.run_ids) == 3 * rounds
     assert reason in said[-1] and len(stand_in.groups) == rounds
+
+
+def test_the_widest_interval_decides(stand_in):
+    stand_in.args.precision = 0.03
+    stand_in.outcome = lambda name, r: (
+        0,
+        {"ms": 110.0 if (name, r) == ("brainFloat16", 0) else 100},
+    )
+    said = []
+    suite.run(suite.named(LADDER.split()[:3]), stand_in.args, said.append)
+    asked = [line for line in said if line.endswith("one round more")]
+    assert ["of brainFloat16" in line for line in asked[3:]] == [True] * (len(asked) - 3)
+    assert len(asked) > 3 and "as narrow as PRECISION=3.0% asks" in said[-1]
+    assert re.search(r"[123]\.\d%, of brainFloat16", said[-1])
 
 
 def test_a_precision_without_a_parent_is_refused_before_anything_runs(stand_in):
