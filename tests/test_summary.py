@@ -61,6 +61,14 @@ def test_a_ratio_is_paired_within_rounds(read):
     assert line.verdict == "faster" and line.rounds == 4
 
 
+def test_a_peak_is_the_median_of_all_runs_as_its_parts_are():
+    """A script may run twice in a round, in turns with others."""
+    peaks = ((0, 100.0), (0, 400.0), (1, 200.0), (2, 300.0), (2, 900.0))
+    runs = [rows_of("no_optimization", [9] * 4, round=r, peak_memory_mib=mib) for r, mib in peaks]
+    line = summarize(pd.DataFrame([row for rows in runs for row in rows])).loc["no_optimization"]
+    assert line.peak_memory_mib == 300 and line.rounds == 3
+
+
 def test_the_interval_is_students_t_on_log_ratios():
     ratios = np.array([1.02, 1.05, 0.99, 1.03])
     got = intervals.speedup(pd.Series(100 * ratios), pd.Series([100.0] * 4))
