@@ -1,4 +1,4 @@
-"""What holds for all tests."""
+"""Fixtures of all tests."""
 
 import pytest
 
@@ -7,5 +7,5 @@ from Utils.harness import held_out
 
 @pytest.fixture(autouse=True, scope="session")
 def few_held_out_tokens():
-    """Evaluating 2,048 tokens takes a second; hardly a test trains for so long."""
+    """Evaluate 256 tokens, not 2,048, which takes a second for a run of a few steps."""
     held_out.TOKENS = 256

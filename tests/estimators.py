@@ -29,7 +29,8 @@ def main(argv=None):
         if timed["round"].nunique() >= FEWEST_ROUNDS:
             found = {f"quantile {q:g}": spread(rounds.step_ms(timed, q)) for q in QUANTILES}
             print(name, *(f"  {what}: {value:.1%}" for what, value in found.items()), sep="\n")
-            print(f"  {widths(group)}; {minutes(group):.0f} minutes")
+            count = timed.technique.nunique()
+            print(f"  {widths(group)}; {minutes(group):.0f} minutes for {count} scripts")
 
 
 def spread(step_ms):

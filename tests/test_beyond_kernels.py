@@ -41,9 +41,8 @@ def settle(tmp_path, monkeypatch):
     """A script's Settings for a tiny run in this process."""
     monkeypatch.delenv("SUITE", raising=False)
 
-    def settle(script, shape=(2, 32)):
-        flags = [f"--batch-size={shape[0]}", f"--seq-len={shape[1]}"]
-        return watched.settle(script, tmp_path, *flags)
+    def settle(script):
+        return watched.settle(script, tmp_path, "--batch-size=2", "--seq-len=32")
 
     return settle
 
@@ -51,9 +50,7 @@ def settle(tmp_path, monkeypatch):
 @pytest.fixture
 def train(settle):
     """Runs a script's own main for a few steps, and returns its Watch."""
-    return lambda script, *compile, shape=(2, 32): watched.train(
-        script, settle(script, shape), *compile
-    )
+    return lambda script, *compile: watched.train(script, settle(script), *compile)
 
 
 # cudnn_attention --------------------------------------------------------------------------------

@@ -201,7 +201,7 @@ def test_a_range_is_wider_where_no_figure_is_alike():
     a100, h100, b200 = (datasheets.find(key) for key in ("a100", "h100", "b200"))
     factors = [outlook.kind_factor(entry, "bfloat16", known) for entry in (a100, h100, b200)]
     assert factors == [1, outlook.OTHER_PRECISION, outlook.OTHER_CHIP]
-    ceilings = {"matmul_tflops": {"float32": 0.2}, "bandwidth_gb_s": 40.0}
+    ceilings = {"matmul_tflops": {"float32": 0.2}, "emulated_tflops": {}, "bandwidth_gb_s": 40.0}
     here = outlook.measured_entry("AMD EPYC (2 threads)", ceilings, 2**34)
     assert outlook.kind_factor(here, "float32", known) == outlook.UNLISTED > outlook.OTHER_CHIP
     assert outlook.measured_entry("Tesla T4", ceilings, 2**34).year == 2018

@@ -17,6 +17,7 @@ from Utils.diagnose import outlook
 from Utils.harness import work
 
 CEILINGS = {"matmul_tflops": {"float32": 10.0, "bfloat16": 100.0}, "bandwidth_gb_s": 1000.0}
+CEILINGS["emulated_tflops"] = {}
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -127,6 +128,9 @@ def test_measured_ceilings_are_kept_for_the_device(tmp_path, monkeypatch, capsys
     assert "float16" not in found["matmul_tflops"]
     assert f"memory {found['bandwidth_gb_s']:,.0f} GB/s" in capsys.readouterr().out
     (kept,) = (tmp_path / "ceilings").iterdir()
+    older = {name: value for name, value in found.items() if name != "emulated_tflops"}
+    kept.write_text(json.dumps(older))
+    assert limits.ceilings(device) is None
     kept.write_text(json.dumps(found | {"bandwidth_gb_s": 7.0}))
     ceilings.main(["--device", "cpu"])
     assert "memory 7 GB/s" in capsys.readouterr().out

@@ -24,10 +24,10 @@ def draw(tmp_path, monkeypatch):
     """Writes runs into a results file, draws it, and returns the SVGs' texts by chart."""
     monkeypatch.chdir(tmp_path)
 
-    def draw(*runs, flags=(), kinds=("svg",)):
+    def draw(*runs, flags=(), formats=("svg",)):
         for run in runs:
             results.append("results.csv", run)
-        monkeypatch.setattr(style, "KINDS", kinds)
+        monkeypatch.setattr(style, "FORMATS", formats)
         plot_results.main(list(flags))
         prefix = dict(zip(flags[::2], flags[1::2], strict=True)).get("--plotsprefix", "")
         texts = {}
@@ -47,7 +47,7 @@ def ladder_runs(rounds=1):
 
 
 def test_pictures_are_large_and_not_empty(draw, tmp_path):
-    draw(*ladder_runs(), kinds=("png", "svg"))
+    draw(*ladder_runs(), formats=("png", "svg"))
     for chart in CHARTS:
         image = imread(tmp_path / "plots" / f"{chart}.png")
         assert image.shape[1] > 1000 and image[..., :3].std() > 0.05
@@ -188,9 +188,9 @@ def test_one_hiccup_does_not_wash_out_the_heatmap(draw, tmp_path):
 
 
 def test_drawing_again_gives_the_same_files(draw, tmp_path):
-    draw(*ladder_runs(), kinds=("png", "svg"))
+    draw(*ladder_runs(), formats=("png", "svg"))
     before = {path.name: path.read_bytes() for path in (tmp_path / "plots").iterdir()}
-    draw(kinds=("png", "svg"))
+    draw(formats=("png", "svg"))
     assert before == {path.name: path.read_bytes() for path in (tmp_path / "plots").iterdir()}
     assert set(before) == {f"{chart}.{kind}" for chart in CHARTS for kind in ("png", "svg")}
 

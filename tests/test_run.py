@@ -30,6 +30,7 @@ from Utils.harness import ends
 from Utils.harness.settings import check_needs, parse_args
 from Utils.run import Run
 
+BASELINE = str(paths.ROOT / "no_optimization.py")
 TINY = ["--model", "gpt2-tiny", "--dataset", "synthetic", "--device", "cpu"]
 
 
@@ -37,9 +38,6 @@ TINY = ["--model", "gpt2-tiny", "--dataset", "synthetic", "--device", "cpu"]
 def settle(tmp_path):
     """parse_args for a tiny run in this process, its results in a folder of their own."""
     return partial(watched.settle, no_optimization, tmp_path)
-
-
-BASELINE = str(paths.ROOT / "no_optimization.py")
 
 
 def record_of(args):

@@ -216,6 +216,7 @@ def test_an_estimate_counts_starts_steps_rounds_and_parents_that_run_twice(tmp_p
 
 def test_an_estimate_says_what_emulation_costs(tmp_path, monkeypatch, capsys):
     ceilings = {"matmul_tflops": {"float32": 0.2, "tf32": 0.2}, "bandwidth_gb_s": 20.0}
+    ceilings["emulated_tflops"] = {}
     flags = ["--device=cpu", "--model=gpt2", f"--results-file={tmp_path / 'results.csv'}"]
     monkeypatch.setattr(limits, "ceilings", lambda device: ceilings)
     estimate.main(flags)
@@ -226,7 +227,7 @@ def test_an_estimate_says_what_emulation_costs(tmp_path, monkeypatch, capsys):
     minutes = [int(re.search(r"about (\d+) min", line)[1]) for line in (usual, first, second)]
     # 5 scripts x 50 steps x 64 tokens x 6 x 123.6e6 weights / 0.002 TFLOP/s x 4/3 = 132 min
     assert minutes[1] - minutes[0] == pytest.approx(132, abs=2)
-    assert second.startswith("this device emulates bfloat16, which 5 scripts use; STEPS=8")
+    assert second.startswith("this device emulates bfloat16, slowly, in 5 scripts; STEPS=8")
     assert minutes[2] == pytest.approx(minutes[1] * 8 / 50, rel=0.5)
     alone = "{,+tensorFloat32,+torch_compile,+flash_attention,+fused_optimizer,+8bit_optimizer}"
     assert third == f"without it: python -m Utils.commands.suite no_optimization{alone}"

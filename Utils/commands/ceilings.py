@@ -26,8 +26,8 @@ def main(argv=None):
         ceilings = limits.measure(device)
         paths.write_cached(limits.file_of(device), json.dumps(ceilings, indent=1) + "\n")
     rates = [f"{precision} {rate:,.2f}" for precision, rate in ceilings["matmul_tflops"].items()]
-    emulated = ceilings.get("emulated_tflops", {})
-    rates += [f"{precision} {rate:.2g} (emulated)" for precision, rate in emulated.items()]
+    emulated = ceilings["emulated_tflops"].items()
+    rates += [f"{precision} {rate:.2g} (emulated)" for precision, rate in emulated]
     print(
         f"{device.name}: ceilings of matrix products in TFLOP/s: {', '.join(rates)}; "
         f"memory {ceilings['bandwidth_gb_s']:,.0f} GB/s"

@@ -19,7 +19,8 @@ from Utils.launch import suite, turns
 START_S = 8  # of a process: imports, the model, the evaluation of its loss
 COMPILE_S = 25  # with an empty cache
 OVER_FLOOR = 3  # step time of a script over its modelled floor, where no row has it
-LONG, SHORT = 30, (8, 3)  # minutes that ask for a shorter suite; its steps and warm-up
+LONG_MINUTES = 30  # from which fewer steps are suggested where a precision is emulated:
+FEW_STEPS, FEW_WARMUP = 8, 3
 
 
 def main(argv=None):
@@ -51,18 +52,18 @@ def main(argv=None):
     rounds = f"{plural(args.rounds, 'round')} of {plural(len(techniques), 'script')}"
     take = "takes" if args.rounds == 1 else "take"
     print(f"{rounds} {take} about {minutes} min ({source}){more}")
-    slow = [t for t in techniques if emulated_tflops(t, args)]
-    if minutes > LONG and slow and args.steps > SHORT[0]:
-        args.steps, args.warmup = SHORT
-        shorter = whole_minutes(techniques, args, known)
+    emulated = [t for t in techniques if emulated_tflops(t, args)]
+    if emulated and minutes > LONG_MINUTES and args.steps > FEW_STEPS:
+        precision = work.precision_of(emulated[0].needs)
+        args.steps, args.warmup = FEW_STEPS, FEW_WARMUP
+        fewer = whole_minutes(techniques, args, known)
         print(
-            f"this device emulates {work.precision_of(slow[0].needs)}, which "
-            f"{plural(len(slow), 'script')} use; STEPS={args.steps} WARMUP={args.warmup} takes "
-            f"about {shorter} min"
+            f"this device emulates {precision}, slowly, in {plural(len(emulated), 'script')}; "
+            f"STEPS={FEW_STEPS} WARMUP={FEW_WARMUP} takes about {fewer} min"
         )
-        alone = ",".join(f"+{name}" for name in apart(techniques, slow))
-        if alone and not base:
-            print(f"without it: python -m Utils.commands.suite {BASELINE}{{,{alone}}}")
+        if names := [] if base else alone_without(precision, techniques):
+            added = ",".join(f"+{name}" for name in names)
+            print(f"without it: python -m Utils.commands.suite {BASELINE}{{,{added}}}")
 
 
 def whole_minutes(techniques, args, known):
@@ -72,10 +73,9 @@ def whole_minutes(techniques, args, known):
     return max(1, math.ceil(seconds / 60))
 
 
-def apart(techniques, slow):
-    """Return the names of techniques that run on the baseline by themselves, without the precision
-    of the slow ones."""
-    precision, names = work.precision_of(slow[0].needs), []
+def alone_without(precision, techniques):
+    """Return the names of the techniques that run alone on the baseline, without a precision."""
+    names = []
     for technique in techniques[1:]:
         with suppress(UserError):  # it builds on another one
             if precision not in variants.find(f"{BASELINE}+{technique.name}").needs:
@@ -120,8 +120,8 @@ def run_seconds(technique, args, known):
 
 def emulated_tflops(technique, args):
     """Return the rate of a technique's products where this device emulates them, else None."""
-    rates = (limits.ceilings(args.hardware) or {}).get("emulated_tflops", {})
-    return rates.get(work.precision_of(technique.needs))
+    ceilings = limits.ceilings(args.hardware)
+    return ceilings and ceilings["emulated_tflops"].get(work.precision_of(technique.needs))
 
 
 if __name__ == "__main__":

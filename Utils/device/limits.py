@@ -56,7 +56,7 @@ def measure(device, seconds=SECONDS):
     """Measure the ceilings of a device: a dict.
 
     matmul_tflops by precision, matmul_n at which each was reached, bandwidth_gb_s, device, torch;
-    emulated_tflops, rates of what is no ceiling, since the device only emulates it.
+    emulated_tflops, the rates of emulated precisions, which are no ceilings.
     """
     on_gpu = device.torch_device.type != "cpu"
     sizes = (2048, 4096, 8192) if on_gpu else (1024, 2048)
@@ -101,6 +101,7 @@ def file_of(device):
 def ceilings(device):
     """Return the stored result of `measure` for this device, or None."""
     try:
-        return json.loads(file_of(device).read_text())
+        known = json.loads(file_of(device).read_text())
     except (OSError, ValueError):
         return None
+    return known if "emulated_tflops" in known else None  # else of an older version

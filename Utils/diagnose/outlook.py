@@ -135,7 +135,7 @@ def measured(args):
 
 def measured_entry(name, ceilings, memory):
     """Return a Datasheet of a device with its measured ceilings."""
-    rates = ceilings["matmul_tflops"] | ceilings.get("emulated_tflops", {})
+    rates = ceilings["matmul_tflops"] | ceilings["emulated_tflops"]
     bandwidth = ceilings["bandwidth_gb_s"]
     known = datasheets.named(name)
     peaks = {key: rates.get(key, 0.0) for key in ("float32", "tf32", "bfloat16", "float16")}

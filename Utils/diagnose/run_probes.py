@@ -121,7 +121,7 @@ def step(args):
         return
     rates = found["matmul_tflops"]
     listed = ", ".join(f"{rate:,.2f} in {precision}" for precision, rate in rates.items())
-    emulated = found.get("emulated_tflops", {})
+    emulated = found["emulated_tflops"]
     listed += "".join(f", {rate:.2g} in {name} (emulated)" for name, rate in emulated.items())
     precision = max(rates, key=rates.get)
     floor = work.floor_ms(config, B, T, precision, found)

@@ -30,8 +30,7 @@ def overlay(row, faults):
 
 
 PRECISIONS = {"bfloat16": "brainFloat16", "float16": "float16_grad_scaler", "tf32": "tensorFloat32"}
-
-SLOW = 0.5  # an emulated precision, over float32
+SLOW = 0.5  # of the rate in float32: an emulated precision below it gets advice
 
 
 def advice(findings, rows, most=5):

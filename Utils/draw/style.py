@@ -13,10 +13,10 @@ from Utils.base.errors import UserError
 
 matplotlib.use("Agg")
 FOLDER = Path("plots")
-KINDS = ("png", "svg")  # of files
+FORMATS = ("png", "svg")
 GREY = "0.55"
 WIDTH = 10  # inches
-LINE = 90  # letters of the text above the axes, beside which headings of columns may stand
+LINE = 90  # characters a line above the axes; column headings may stand beside it
 COLUMNS = 4  # of a grid of panels
 BESIDE = {"loc": "upper left", "bbox_to_anchor": (1.01, 1), "frameon": False}  # of a legend
 
@@ -68,11 +68,13 @@ def _head(axes, title, described, room=0):
 
 
 def save(figure, name):
-    """Write the figure to plots/ in each of KINDS, with all its words as the description of a .png,
-    and print their paths. Raises UserError."""
+    """Write the figure to plots/ in each of FORMATS, and print their paths. Raises UserError.
+
+    A .png has all words of the figure as its description.
+    """
     try:
         FOLDER.mkdir(exist_ok=True)
-        for kind in KINDS:
+        for kind in FORMATS:
             path = FOLDER / f"{name}.{kind}"
             said = " ".join(text.get_text() for text in figure.findobj(Text) if text.get_text())
             metadata = {"Date": None} if kind == "svg" else {"Software": None, "Description": said}
