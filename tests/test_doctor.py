@@ -492,6 +492,13 @@ def test_a_figure_leads_to_a_technique(figures, line):
     assert (lines == []) if line is None else re.search(line, " | ".join(lines))
 
 
+def test_before_ceilings_are_measured_emulation_is_named():
+    rows = [Row("no_optimization", "runs"), Row("brainFloat16", "emulated")]
+    (line,) = advised(rows=rows)
+    assert line.startswith("bfloat16 is emulated") and advised(rows=rows[:1]) == []
+    assert advised(with_figures(float32_tflops=1, emulated_bfloat16_tflops=0.9), rows=rows) == []
+
+
 def test_no_technique_is_advised_that_does_not_run():
     faster = with_figures(float32_tflops=50, bfloat16_tflops=90, float16_tflops=80)
     rows = [Row(name, "runs") for name in TECHNIQUES]

@@ -71,6 +71,8 @@ def advice(findings, rows, most=5):
     if emulated < SLOW * plain < math.inf:
         text = f"matrix products reach {plain:,.2f} TFLOP/s in float32, {emulated:.2g} in bfloat16"
         say("ceilings", f"{text}, which is emulated -> use few STEPS")
+    elif plain == math.inf and any(row.status == "emulated" for row in rows):
+        say("device", "bfloat16 is emulated, which may be slow -> make all says how long it takes")
     if plain == math.inf and facts.get("type") == "cuda" and facts["capability"] >= 7:
         text = f"compute capability {facts['capability']} has tensor cores, idle in plain float32"
         faster = [technique for technique in PRECISIONS.values() if technique in can]
