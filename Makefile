@@ -32,7 +32,7 @@ JSON         ?=              ## doctor: 1 prints JSON
 N            ?= 2            ## together: number of processes
 T            ?=              ## diff, profile, forecast, together: a technique, or all; ablate: last script of the line; ddp, scaling: a distributed script
 GPUS         ?=              ## ddp, profile, train: number of GPUs; scaling: several numbers, as in GPUS="1 2 4"
-WITHOUT      ?=              ## diff: a technique whose diff is removed from T
+WITHOUT      ?=              ## all, beyond, everything with BASE: techniques to leave out; diff: one whose diff is removed from T
 CPU          ?=              ## profile: 1 adds Python's functions
 MEMORY       ?=              ## forecast: memory of a device that need not be here, as in 24GiB; profile: 1 adds a memory snapshot; virtual-gpu: 1 compares peaks
 TOKENS       ?=              ## forecast with DEVICE=all: tokens to train on, as in 1e10
@@ -71,6 +71,7 @@ FLAGS = $(call flag,steps,$(STEPS)) $(call flag,warmup,$(WARMUP)) \
         $(call flag,rounds,$(ROUNDS)) $(call flag,results-file,$(RESULTS_FILE))
 SUITE   = $(FLAGS) $(call flag,timeout,$(TIMEOUT)) $(call flag,precision,$(PRECISION))
 OF_BASE = $(call flag,base,$(BASE))
+OMITTED = $(call flag,without,$(WITHOUT))
 BUCKETS = $(call flag,bucket-mb,$(BUCKET_MB))
 PREFIX  = $(call flag,plotsprefix,$(PLOTSPREFIX))
 # A training run has its own defaults, so only variables that you set are passed on.
@@ -116,8 +117,8 @@ beyond: ceilings             ## the same for the scripts of beyond/, the baselin
 everything: WHICH := everything
 everything: ceilings         ## the same for all techniques
 all beyond everything:
-	@$(PYTHON) -m Utils.commands.estimate $(WHICH) $(SUITE) $(OF_BASE)
-	@$(PYTHON) -m Utils.commands.suite $(WHICH) $(SUITE) $(OF_BASE); status=$$?; \
+	@$(PYTHON) -m Utils.commands.estimate $(WHICH) $(SUITE) $(OF_BASE) $(OMITTED)
+	@$(PYTHON) -m Utils.commands.suite $(WHICH) $(SUITE) $(OF_BASE) $(OMITTED); status=$$?; \
 	if [ $$status -le 1 ]; then $(SELF) plots || status=1; fi; exit $$status
 
 reference: ceilings          ## make the reference results anew, with charts and pages; resumes; PART=ladder
@@ -228,7 +229,8 @@ TESTS   = $(LONGEST) $(filter-out $(LONGEST),$(wildcard tests/test_*.py))
 TIMED   = $(shell grep -l 'mark\.timing' $(TESTS))
 
 # Kernels without vector instructions compile twice as fast, and compiling is most of the test time.
-QUICKLY = OMP_NUM_THREADS=1 TORCHINDUCTOR_COMPILE_THREADS=1 TORCHINDUCTOR_VEC_ISA_OK=0 \
+# Bytecode is kept, whatever the environment says: a hundred processes import the same files.
+QUICKLY = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 TORCHINDUCTOR_COMPILE_THREADS=1 TORCHINDUCTOR_VEC_ISA_OK=0 \
           TORCHINDUCTOR_CACHE_DIR=$(abspath $(or $(CACHE_DIR),.cache))/inductor
 # A third of the time tests wait, so that there is work for one process more than there are cores.
 WORKERS = $$(($$(getconf _NPROCESSORS_ONLN) + 1))

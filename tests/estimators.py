@@ -1,11 +1,11 @@
 """How much ratios over the parent vary between rounds, by what stands for a run's step time.
 
-    python -m tests.estimators [--results-file results.csv]
+    python -m tests.estimators [--results-file results.csv] [--rounds N]
 
 Prints for each group of rows the root mean square, over techniques, of the standard deviation of
 log ratios, where a quantile of a run's timed steps stands for it. The tables use the median. Then
-half the width of the tables' intervals over the parent, and the minutes that the rows took. For
-docs/LOG.md and docs/METHOD.md.
+half the width of the tables' intervals over the parent, and the minutes that the rows took. With
+--rounds, of the first N rounds alone. For docs/LOG.md and docs/METHOD.md.
 """
 
 import numpy as np
@@ -23,7 +23,10 @@ FEWEST_ROUNDS = 4
 def main(argv=None):
     parser = Parser("estimators", __doc__)
     command_line.add_results_file(parser)
-    rows = results.read(parser.parse_args(argv).results_file)
+    parser.add_argument("--rounds", type=command_line.at_least(FEWEST_ROUNDS), default=10**6)
+    args = parser.parse_args(argv)
+    rows = results.read(args.results_file)
+    rows = rows[rows["round"] < args.rounds]
     for name, group in selection.groups(rows):
         timed = selection.timed(group)
         if timed["round"].nunique() >= FEWEST_ROUNDS:

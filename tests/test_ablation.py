@@ -117,16 +117,31 @@ def test_one_word_of_the_suite_stands_for_the_plan(tmp_path, monkeypatch):
     assert [one.name for one in suite.named(["ablation"])] == PLAN
 
 
-def test_a_technique_that_pays_only_with_others_is_told_so():
+@pytest.mark.parametrize(
+    ("alone_ms", "last_ms", "told"),
+    [
+        (100, 50, "1.00x alone and 2.00x added last to brainFloat16; it gains most in combination"),
+        (200, 125, "0.50x alone and 0.80x added last to brainFloat16; it costs least in"),
+        (125, 200, "0.80x alone and 0.50x added last to brainFloat16; it costs most in"),
+    ],
+)
+def test_a_technique_that_differs_with_others_is_told_so(alone_ms, last_ms, told):
     made = []
     for r in range(3):
-        names = {"no_optimization": 100, "no_optimization+brainFloat16": 100, "brainFloat16": 50}
-        names |= {"brainFloat16-tensorFloat32": 100, "tensorFloat32": 100}
+        names = {"no_optimization": 100, "tensorFloat32": alone_ms}
+        names |= {"brainFloat16-tensorFloat32": 100, "brainFloat16": last_ms}
         for name, ms in names.items():
             made += rows_of(name, [ms * (1 + 0.01 * r)] * 4, round=r)
-    lines = ablation.credits(pd.DataFrame(made), "brainFloat16")
-    assert lines.says["tensorFloat32"].endswith("it gains most in combination")
-    assert "1.00x alone and 2.00x added last" in lines.says["tensorFloat32"]
+    assert told in ablation.credits(pd.DataFrame(made), "brainFloat16").says["tensorFloat32"]
+
+
+def test_an_ablation_of_fewer_rounds_than_the_ladder_says_so():
+    made = [row for r in range(8) for row in rows_of("no_optimization", [9, 9, 9], round=r)]
+    for r in range(4, 8):
+        made += rows_of("no_optimization+fused_optimizer", [9, 9, 9], round=r)
+    chosen, _ = selection.select(pd.DataFrame(made), with_variants=True)
+    assert "4 to 8 rounds" in selection.describe(chosen)
+    assert ", 8 rounds" in selection.describe(chosen[chosen.technique == "no_optimization"])
 
 
 def test_what_cannot_be_tried_says_why():

@@ -295,6 +295,8 @@ def test_least_memory_is_sought_near_the_best_speed(without_fused):
 def test_the_reference_results_give_what_they_show():
     path = paths.ROOT / "results.csv"
     rows, _ = selection.select(results.read(path), with_variants=True)
+    scripts = rows.groupby("round").technique.transform("nunique")
+    rows = rows[scripts == scripts.max()]  # rounds of an ablation; a recipe balances others
     found = recipe.recommend(rows, results.records(path, rows.run_id.unique()))
     lines = summarize(rows)
     assert found["best"]["name"] == lines.speedup.idxmax()

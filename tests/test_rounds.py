@@ -160,6 +160,24 @@ def test_tainted_runs_of_the_reference_are_repeated(
     assert capsys.readouterr().err.count("1 runs are tainted") == tries - (not code)
 
 
+def test_rounds_of_the_ablation_follow_the_ladders_so_that_they_count_for_it_too(
+    stand_in, monkeypatch
+):
+    monkeypatch.setattr(reference.git, "commit", lambda: "abc1234")
+    monkeypatch.setattr(reference, "_on_cpu", lambda device: True)  # without torch
+    asked = []
+
+    def run(techniques, settings, say):
+        asked.append((settings.seq_len, settings.round, settings.rounds, len(techniques)))
+        return suite.Outcome(0)
+
+    monkeypatch.setattr(suite, "run", run)
+    monkeypatch.setattr(reference.suite, "named", lambda words: words)
+    monkeypatch.setattr(reference.suite, "table", lambda *arguments: "")
+    assert reference.main([f"--results-file={stand_in.path}"]) == 0
+    assert asked == [(256, 0, 4, 1), (256, 4, 4, 1), (64, 0, 4, 1)]
+
+
 def test_the_reference_is_measured_from_a_commit_and_of_parts_that_exist(monkeypatch):
     monkeypatch.setattr(reference.git, "commit", lambda: "abc1234-dirty")
     with pytest.raises(UserError, match="uncommitted"):

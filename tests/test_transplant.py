@@ -379,6 +379,30 @@ def test_a_technique_that_fails_is_left_out_of_those_that_follow(stranger, monke
     assert "stranger+tensorFloat32+torch_compile+fused_optimizer" in final
 
 
+def test_the_ladder_of_a_base_goes_without_what_is_left_out(stranger, monkeypatch):
+    names = []
+
+    def run(scripts, args, say, identity=None):
+        names.extend(bases.last(script.name) for script in scripts)
+        return suite.Outcome(0)
+
+    monkeypatch.setattr(suite, "run", run)
+    monkeypatch.setattr(suite, "status_of", lambda outcome, path: {})
+    wanted = {"names": [], "without": "brainFloat16 8bit_optimizer"}
+    args = Namespace(rounds=1, precision=None, results_file=None, base=str(stranger), **wanted)
+    base, techniques, without = suite.asked(args)
+    suite.run_base(base, techniques, args, print, without)
+    flash = names.pop(3)
+    assert flash == "flash_attention"  # refused, with a row that says why
+    assert names == ["stranger", "tensorFloat32", "torch_compile", "fused_optimizer"]
+    assert bases.made(base, names[1:]).name == "+".join(names)
+    args.without = "nothing_known"
+    with pytest.raises(UserError, match="no technique 'nothing_known'"):
+        suite.asked(args)
+    with pytest.raises(UserError, match="of a base; cp no_optimization.py examples/my_base.py"):
+        suite.asked(Namespace(names=[], base="", without="brainFloat16"))
+
+
 def test_an_ablation_of_a_base_runs_each_technique_alone_and_left_out(stranger):
     whole, scripts = ablation.plan_of_base(bases.find(str(stranger)))
     names = [script.name for script in scripts]

@@ -161,6 +161,8 @@ def _disagreement(line, logs, whole):
     if not (low > 0 or high < 0):
         return ""
     text = f"{line['alone']:.2f}x alone and {line['last']:.2f}x added last to {whole}"
+    if max(line["alone"], line["last"]) < 1:
+        return f"{text}; it costs {'most' if low > 0 else 'least'} in combination"
     if low > 0:
         return f"{text}; other techniques save part of the same time"
     return f"{text}; it gains most in combination"

@@ -199,5 +199,13 @@ def describe(rows):
         parts = [*parts[:2], first.model, step]
     if not bases.has_own_data(first):
         parts.append(first.dataset)
-    parts += [plural(rows["round"].nunique(), "round"), f"commit {commits}"]
+    parts += [_rounds(rows), f"commit {commits}"]
     return ", ".join(parts)
+
+
+def _rounds(rows):
+    """Return "8 rounds", or "4 to 8 rounds" where some of the timed scripts ran in fewer."""
+    counts = timed(rows).groupby("technique")["round"].nunique()
+    most = rows["round"].nunique()
+    fewest = counts.min() if len(counts) else most
+    return plural(most, "round") if fewest == most else f"{fewest} to {most} rounds"

@@ -24,9 +24,10 @@ class Turn:
     token: str
 
     def wait(self, **facts):
-        """Report facts, a dict of numbers, and wait for the next turn. Return its steps.
+        """Report facts, a dict of numbers, and wait for the next turn.
 
-        Raises KeyboardInterrupt where the launcher has ended.
+        Return (its steps, the warm-up steps at its start). Raises KeyboardInterrupt where the
+        launcher has ended.
         """
         try:
             os.write(self.writes, json.dumps(facts).encode() + b"\n")
@@ -35,7 +36,8 @@ class Turn:
             answer = b""
         if not answer:
             raise KeyboardInterrupt
-        return int(answer)
+        steps, warmup = map(int, answer.split())
+        return steps, warmup
 
     def partners(self):
         """Return the process ids of the other runs that take turns."""

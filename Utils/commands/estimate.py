@@ -1,14 +1,12 @@
 """Print how long a suite will take on this device."""
 
 import math
-from contextlib import suppress
 
 import pandas as pd
 
 from Utils.analysis import selection
-from Utils.base import bases, command_line, errors, results, variants
+from Utils.base import bases, errors, ladder, results
 from Utils.base.command_line import Parser
-from Utils.base.errors import UserError
 from Utils.base.ladder import BASELINE
 from Utils.base.text import plural
 from Utils.device import limits
@@ -26,22 +24,18 @@ FEW_STEPS, FEW_WARMUP = 8, 3
 def main(argv=None):
     """Print how long a suite will take, from rows of this device or else from its ceilings."""
     parser = Parser("estimate", main.__doc__)
-    command_line.add_settings(parser)
-    command_line.add_timeout(parser)
-    command_line.add_precision(parser)
-    parser.add_argument("names", nargs="*", metavar="TECHNIQUE", help="else the ladder")
-    command_line.add_base(parser)
+    suite.add_arguments(parser)
     args = parser.parse_args(argv, Settings())
     settle(args)
-    techniques = suite.named(args.names or ["ladder"])
-    base = bases.asked(args.base)
+    base, techniques, without = suite.asked(args)
     known = step_seconds(args, base)
     source = "roughly, by this device's ceilings"
     if base:
         if base.name not in known:
             print(f"how long this takes is known once {base.name} has run here")
             return
-        techniques = [s for s in bases.ladder_of(base, techniques) if not bases.refusal(s)]
+        scripts = bases.ladder_of(base, techniques, without)
+        techniques = [script for script in scripts if not bases.refusal(script)]
         source = f"roughly, by the steps of {base.name}"
     if all(t.name in known for t in techniques):
         source = "by rows of this device"
@@ -61,9 +55,10 @@ def main(argv=None):
             f"this device emulates {precision}, slowly, in {plural(len(emulated), 'script')}; "
             f"STEPS={FEW_STEPS} WARMUP={FEW_WARMUP} takes about {fewer} min"
         )
-        if names := [] if base else alone_without(precision, techniques):
-            added = ",".join(f"+{name}" for name in names)
-            print(f"without it: python -m Utils.commands.suite {BASELINE}{{,{added}}}")
+        copied = "" if base else f"cp {BASELINE}.py examples/my_base.py; "
+        name = base.name if base else "my_base"
+        first = brought_by(precision, bases.last(emulated[0].name))
+        print(f"without it: {copied}make all BASE={name} WITHOUT={first}")
 
 
 def whole_minutes(techniques, args, known):
@@ -73,14 +68,9 @@ def whole_minutes(techniques, args, known):
     return max(1, math.ceil(seconds / 60))
 
 
-def alone_without(precision, techniques):
-    """Return the names of the techniques that run alone on the baseline, without a precision."""
-    names = []
-    for technique in techniques[1:]:
-        with suppress(UserError):  # it builds on another one
-            if precision not in variants.find(f"{BASELINE}+{technique.name}").needs:
-                names.append(technique.name)
-    return names
+def brought_by(precision, name):
+    """Return the first technique, on the line to that of the name, which needs a precision."""
+    return next(n for n in ladder.line(name) if precision in ladder.get(n).needs)
 
 
 def step_seconds(args, base=None):

@@ -16,12 +16,13 @@ from Utils.base.errors import UserError
 from Utils.launch import suite
 
 # On a CPU about 1,024 tokens a step for the ladder: at the usual 64, attention and activations are
-# too small to matter. A GPU has the shape that its memory allows.
+# too small to matter. Four sequences for beyond/, where two scripts divide the batch. A GPU has the
+# shape that its memory allows.
 LARGER = {"batch_size": 4, "seq_len": 256, "steps": 13, "warmup": 3}
 PARTS = {  # scripts, rounds, settings on a CPU
-    "ladder": (["ladder"], 8, LARGER),
-    "ablation": (["ablation"], 4, LARGER),
-    "beyond": (["beyond"], 4, {"steps": 20}),
+    "ladder": (["ladder"], range(4), LARGER),
+    "ablation": (["ablation"], range(4, 8), LARGER),  # with the ladder's scripts: four rounds more
+    "beyond": (["beyond"], range(4), {"batch_size": 4, "seq_len": 64, "steps": 20}),
 }
 TRIES = 3  # for runs that are tainted
 MINUTES = 60  # until a run is killed
@@ -50,10 +51,11 @@ def run(part, args):
     words, rounds, on_cpu = PARTS[part]
     techniques, say = suite.named(words), partial(print, file=sys.stderr, flush=True)
     settings = command_line.defaults() | (on_cpu if _on_cpu(args.device) else {})
-    settings |= {"rounds": rounds, "device": args.device, "results_file": args.results_file}
+    settings |= {"rounds": len(rounds), "round": rounds[0]}
+    settings |= {"device": args.device, "results_file": args.results_file}
     settings = Namespace(**settings, timeout=MINUTES, precision=None, clean=True)
     for attempt in range(TRIES):
-        say(f"\n{part}: {rounds} rounds of {len(techniques)} scripts")
+        say(f"\n{part}: {len(rounds)} rounds of {len(techniques)} scripts")
         outcome = suite.run(techniques, settings, say)
         if outcome.code > 1:
             return outcome.code

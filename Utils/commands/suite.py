@@ -10,7 +10,7 @@ interrupted suite resumes. --round sets the first round, to add rounds to existi
 import sys
 from functools import partial
 
-from Utils.base import bases, command_line, errors
+from Utils.base import errors
 from Utils.base.command_line import Parser
 from Utils.launch import suite
 
@@ -18,17 +18,12 @@ from Utils.launch import suite
 def main(argv=None):
     """Run techniques and print their table. Return the exit code of `suite.Outcome`."""
     parser = Parser("suite", __doc__)
-    command_line.add_settings(parser)
-    command_line.add_timeout(parser)
-    command_line.add_precision(parser)
-    parser.add_argument("names", nargs="*", metavar="TECHNIQUE", help="else the ladder")
-    command_line.add_base(parser)
+    suite.add_arguments(parser)
     args = parser.parse_args(argv)
     say = partial(print, file=sys.stderr, flush=True)
-    techniques = suite.named(args.names or ["ladder"])
-    base = bases.asked(args.base)
+    base, techniques, without = suite.asked(args)
     if base:
-        outcome = suite.run_base(base, techniques, args, say)
+        outcome = suite.run_base(base, techniques, args, say, without)
     else:
         outcome = suite.run(techniques, args, say)
     if table := suite.table(outcome, args.results_file, base is None):

@@ -23,6 +23,7 @@ from Utils.analysis import ablation, selection, tables
 from Utils.analysis.summary import summarize
 from Utils.base import bases, command_line, git, ladder, paths, results, variants
 from Utils.base.errors import UserError
+from Utils.base.ladder import BASELINE
 from Utils.launch import process, turns
 
 # The layers that decide a step's time and loss, beside the script.
@@ -59,16 +60,41 @@ def named(words):
     return chosen
 
 
-def run_base(base, chosen, args, say):
+def add_arguments(parser):
+    """Add the flags of a suite and its names, which `asked` reads."""
+    command_line.add_settings(parser)
+    command_line.add_timeout(parser)
+    command_line.add_precision(parser)
+    parser.add_argument("names", nargs="*", metavar="TECHNIQUE", help="else the ladder")
+    command_line.add_base(parser)
+    help = "techniques that the ladder of a base goes without, separated by blanks"
+    parser.add_argument("--without", default="", help=help)
+
+
+def asked(args):
+    """Return what a command's arguments ask for: (base, techniques, without).
+
+    base: of `bases.find`, or None for ours. techniques: of the names. without: the set of those
+    that the ladder of the base goes without. Raises UserError.
+    """
+    techniques, base = named(args.names or ["ladder"]), bases.asked(args.base)
+    without = {ladder.get(name).name for name in args.without.split()}
+    if without and not base:
+        remedy = f"cp {BASELINE}.py examples/my_base.py, then add BASE=my_base"
+        raise UserError("WITHOUT leaves techniques out of the ladder of a base", remedy)
+    return base, [t for t in techniques if t.name not in without], without
+
+
+def run_base(base, chosen, args, say, without=()):
     """Run a base and its ladder. Return an Outcome.
 
-    base: of `bases.find`. chosen: techniques of the ladder. A technique that fails in the first
-    round on this base is left out of those that follow; its own row stays. Other arguments as for
-    `run`.
+    base: of `bases.find`. chosen: techniques of the ladder. without: names of those to leave out. A
+    technique that fails in the first round on this base is left out of those that follow; its own
+    row stays. Other arguments as for `run`.
     """
-    first, lost, identity = Namespace(**vars(args)), set(), base.name + base.source
+    first, lost, identity = Namespace(**vars(args)), {*without}, base.name + base.source
     first.rounds, first.precision = 1, None
-    scripts = bases.ladder_of(base, chosen)
+    scripts = bases.ladder_of(base, chosen, lost)
     while True:
         outcome = run(scripts, first, say, identity)
         status = status_of(outcome, args.results_file)

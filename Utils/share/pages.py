@@ -6,7 +6,7 @@ A part of a page stands between two equal comments, <!-- NAME -->, of the names 
 import re
 from itertools import groupby
 
-from Utils.analysis import selection, tables
+from Utils.analysis import ablation, selection, tables
 from Utils.analysis.summary import summarize
 from Utils.base import ladder, paths
 from Utils.base.errors import UserError
@@ -119,6 +119,16 @@ def results_of_beyond(rows, records):
     return results(chosen, records).replace("\n## ", "\n### ")
 
 
+def results_of_ablation(rows, records):
+    """Return the table of the newest ablation. rows: all of the results file."""
+    variants = rows[rows.technique.isin(selection.variants_in(rows))]
+    if variants.empty:
+        return "Nothing has been measured yet: run `make ablate`."
+    chosen, _ = selection.select(rows, with_variants=True, newest_of=variants)
+    credits = ablation.credits(chosen, ablation.whole_of(chosen))
+    return f"{selection.describe(chosen)}.\n\n{ablation.table(credits)}"
+
+
 def rungs():
     """Return the ladder as a list, a line a rung."""
     scripts = ladder.group("ladder")
@@ -219,6 +229,7 @@ PARTS = {  # page, its generated parts by name; those of rows take rows and reco
     "docs/RESULTS.md": {
         "results": results,
         "beyond": results_of_beyond,
+        "ablation": results_of_ablation,
         "virtual gpu": figures.virtual_gpu,
         "forecast": figures.forecast,
         "check": figures.forecast_check,
@@ -228,7 +239,7 @@ PARTS = {  # page, its generated parts by name; those of rows take rows and reco
     "docs/COMMANDS.md": {"targets": targets, "variables": variables},
 }
 OF_ROWS = (ladder_table, results)  # take the selected rows and their records
-OF_ALL_ROWS = (results_of_beyond,)  # take all rows of the file, and the records
+OF_ALL_ROWS = (results_of_beyond, results_of_ablation)  # take all rows of the file, and the records
 
 
 def part(text, name):
