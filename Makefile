@@ -230,8 +230,8 @@ TIMED   = $(shell grep -l 'mark\.timing' $(TESTS))
 
 # Kernels without vector instructions compile twice as fast, and compiling is most of the test time.
 # Bytecode is kept, whatever the environment says: a hundred processes import the same files.
-QUICKLY = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 TORCHINDUCTOR_COMPILE_THREADS=1 TORCHINDUCTOR_VEC_ISA_OK=0 \
-          TORCHINDUCTOR_CACHE_DIR=$(abspath $(or $(CACHE_DIR),.cache))/inductor
+QUICKLY = OMP_NUM_THREADS=1 TORCHINDUCTOR_COMPILE_THREADS=1 TORCHINDUCTOR_VEC_ISA_OK=0 \
+          PYTHONDONTWRITEBYTECODE= TORCHINDUCTOR_CACHE_DIR=$(abspath $(or $(CACHE_DIR),.cache))/inductor
 # A third of the time tests wait, so that there is work for one process more than there are cores.
 WORKERS = $$(($$(getconf _NPROCESSORS_ONLN) + 1))
 

@@ -424,7 +424,8 @@ def test_the_chart_carries_values_verdicts_sides_units_and_spread(two, compared)
     assert "tokens per second of B / of A (x)" in text
     assert "95% interval over rounds (Welch's t)" in text.replace("&#x27;", "'")
     for words in (
-        "A: Test GPU, torch 2.11.0, gpt2, 1x64 tokens a step, stdlib, 2 to 3 rounds, commit 0000a",
+        "A: Test GPU, torch 2.11.0, gpt2, 1x64 tokens a step, stdlib, 2 to 3 rounds, "
+        "commit 0000aaa",
         "B: Test GPU, torch 2.13.0, gpt2, 1x64 tokens a step, stdlib, 3 rounds, commit abc1234",
         "B: unsupported: no wheel",
         "900 | 900",

@@ -113,7 +113,8 @@ def processor_name(cpuinfo="/proc/cpuinfo"):
     """Return the processor's name.
 
     Virtual machines may hide its number: "AMD EPYC" is Zen 4 on one host and Zen 5 on the next. A
-    name without a number (a clock is none) has family and model behind it.
+    name without a number (a clock is none) has family and model behind it. They may hide AVX-512 as
+    well, which decides how torch computes, so such a name says where it is missing.
     """
     if sys.platform == "linux":
         with open(cpuinfo) as file:
@@ -124,7 +125,8 @@ def processor_name(cpuinfo="/proc/cpuinfo"):
             numbered = any(letter.isdigit() for letter in name.partition("@")[0])
             if numbered or "cpu family" not in known:  # only x86 has one
                 return name
-            return f"{name} family {known['cpu family']} model {known['model']}"
+            name = f"{name} family {known['cpu family']} model {known['model']}"
+            return name if "avx512f" in known["flags"].split() else f"{name} without AVX-512"
     if sys.platform == "darwin":
         command = ["sysctl", "-n", "machdep.cpu.brand_string"]
         return subprocess.run(command, capture_output=True, text=True).stdout.strip()
