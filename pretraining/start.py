@@ -13,11 +13,12 @@ from pathlib import Path
 
 import torch
 
-from pretraining import files, memory, options, techniques
+from pretraining import files, options, techniques
 from pretraining.run import Interrupted
 from Utils.base import git
 from Utils.base.errors import Unsupported, UserError
 from Utils.device import devices
+from Utils.device.cpu import keep_freed_memory
 from Utils.harness import quiet, ranks
 
 FOLDER = Path("training")  # of all runs
@@ -39,7 +40,7 @@ def run_script(main, doc):
         names = chosen["techniques"] + ([techniques.RANKS] if args.world_size > 1 else [])
         source = techniques.merged(names)
         if args.device.type == "cpu":
-            memory.keep_freed_blocks()
+            keep_freed_memory()
         techniques.check(names, args)
         if names[-1:] == [techniques.RANKS]:
             ranks.stand_alone()

@@ -3,6 +3,7 @@ import inspect
 import json
 import logging
 import os
+import platform
 import re
 import subprocess
 import sys
@@ -376,6 +377,37 @@ def test_a_cpus_peak_is_its_processs_own_holds_what_was_freed_and_can_start_agai
     first, freed, again = map(float, done.stdout.split())
     assert first < 100 and 195 < freed < 260 and again == pytest.approx(40, abs=8)
     assert len(ballast) == 400 * 2**20
+
+
+FAULTS = """
+import resource
+import torch
+from Utils.device.cpu import CPU
+
+def faults(floats):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    torch.ones(floats)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+device = CPU()
+faults(50_000_000)
+returned = faults(49_000_000)
+device.keep_freed_memory(grows=GROWS)
+before = device.peak_memory_mib()
+faults(50_000_000)
+print(returned, faults(49_000_000), faults(80_000_000) and device.peak_memory_mib() - before)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another libc has no mallopt")
+@pytest.mark.parametrize(("grows", "more"), [(False, 0), (True, 114)])
+def test_freed_blocks_stay_with_the_process_and_its_peak_is_that_of_before(grows, more):
+    """The kernel clears no pages for a block of 196 MB that follows one of 200 MB."""
+    command = [sys.executable, "-c", FAULTS.replace("GROWS", str(grows))]
+    environment = paths.environment(THP_MEM_ALLOC_ENABLE="0")
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    returned, kept, grown = map(float, done.stdout.split())
+    assert returned > 40_000 and kept < 100 and grown == pytest.approx(more, abs=12)
 
 
 @pytest.mark.parametrize(("count", "threads"), [(1, "1 thread"), (8, "8 threads")])

@@ -2,9 +2,6 @@
 
 import ast
 import math
-import platform
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,7 +10,7 @@ import torch
 
 from pretraining import checkpoints, export, files, history, options, schedule, shards, techniques
 from pretraining.batches import TokenBatches
-from Utils.base import ladder, paths
+from Utils.base import ladder
 from Utils.base.errors import UserError
 
 TEXTS = [f"document {n}: " + "all work and no play " * (n % 7) for n in range(400)]
@@ -344,31 +341,3 @@ def test_without_a_recipe_the_best_script_that_runs_here_is_taken(tmp_path):
     names, source = techniques.choose("", args, tmp_path / "none.csv")
     assert {"flash_attention", "fused_optimizer"} <= {*names} <= {*ladder.line("fused_optimizer")}
     assert source.startswith("of fused_optimizer")
-
-
-FAULTS = """
-import resource
-import torch
-from pretraining import memory
-
-def faults(floats):
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    torch.ones(floats)
-    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
-
-faults(50_000_000)
-returned = faults(49_000_000)
-memory.keep_freed_blocks()
-faults(50_000_000)
-print(returned, faults(49_000_000))
-"""
-
-
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another libc has no mallopt")
-def test_freed_blocks_stay_with_the_process():
-    """The kernel clears no pages for a block of 196 MB that follows one of 200 MB."""
-    command = [sys.executable, "-c", FAULTS]
-    environment = paths.environment(THP_MEM_ALLOC_ENABLE="0")
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    returned, kept = map(int, done.stdout.split())
-    assert returned > 40_000 and kept < 100

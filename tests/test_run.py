@@ -25,6 +25,7 @@ from tests.rows import rows_of
 from Utils.base import paths, results
 from Utils.base.git import commit
 from Utils.data import TokenBatches
+from Utils.device.cpu import CPU
 from Utils.device.cuda import CUDA
 from Utils.harness import ends
 from Utils.harness.settings import check_needs, parse_args
@@ -133,11 +134,29 @@ def test_the_record_says_how_to_repeat_the_run(settle):
     assert record["compile"] is None
 
 
-@pytest.mark.parametrize("warmup", [0, 1, 2])
-def test_no_step_is_watched_that_could_slow_a_timed_one(warmup, settle):
-    args = settle("--steps", "3", "--warmup", str(warmup))
+class Keeping(CPU):
+    """Notes when a run begins to keep freed memory, by the number of its readings until then."""
+
+    def __init__(self):
+        super().__init__()
+        self.marks, self.kept_at = 0, []
+
+    def mark(self):
+        self.marks += 1
+        return super().mark()
+
+    def keep_freed_memory(self, grows=False):
+        self.kept_at.append((self.marks, grows))
+
+
+@pytest.mark.parametrize("warmup", [0, 1, 2, 3])
+def test_no_step_is_watched_or_changes_malloc_that_could_slow_a_timed_one(warmup, settle):
+    args = settle("--steps", "4", "--warmup", str(warmup))
+    args.hardware = Keeping()
     no_optimization.main(args)
-    assert record_of(args)["memory"]["gradients_mib"] is None
+    # Two steps have had two boundaries: the one before them, and the one in between.
+    assert args.hardware.kept_at == ([(2, False)] if warmup == 3 else [])
+    assert (record_of(args)["memory"]["gradients_mib"] is None) == (warmup < 3)
 
 
 def test_the_commit_says_when_the_tree_is_not_clean(tmp_path, monkeypatch):

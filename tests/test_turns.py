@@ -43,12 +43,12 @@ if ends_after == 0:
     sys.exit(int(code))
 number = 0
 while left:
-    steps, warmup = turn.wait(left=left, pace_s=0.01, peak_mib=1000, free_mib=int(free_mib))
+    steps = turn.wait(left=left, pace_s=0.01, peak_mib=1000, free_mib=int(free_mib))
     number += 1
     with open(log, "a") as file:
         file.write(json.dumps([name, time.monotonic(), min(steps, left)]) + "\\n")
         time.sleep(0.02)
-        file.write(json.dumps([name, time.monotonic(), warmup]) + "\\n")
+        file.write(json.dumps([name, time.monotonic(), 0]) + "\\n")
     left -= min(steps, left)
     if number == ends_after:
         time.sleep(float(code)) if float(code) > 100 else sys.exit(int(code))
@@ -59,8 +59,7 @@ print(name, "has printed this")
 @pytest.fixture
 def play(tmp_path):
     """Has stand-ins take turns. Returns exit codes, whether memory was full, (name, start, end,
-    steps) of each turn, and the lines of progress. warmup: the warm-up steps of its turns, by
-    name."""
+    steps) of each turn, and the lines of progress."""
 
     def play(*names, free_mib=90_000, left=900, ends=None, minutes=1):
         said, log = [], tmp_path / "log"
@@ -78,14 +77,12 @@ def play(tmp_path):
 
         codes, full = turns.run(others[0], joins, [], "suite", minutes, said.append)
         lines = [json.loads(line) for line in log.read_text().splitlines()]
-        its.warmup = {name: [n for who, _, n in lines[1::2] if who == name] for name in names}
         played = [
             (name, start, end, steps)
             for (name, start, steps), (_, end, _) in zip(lines[::2], lines[1::2], strict=True)
         ]
         return codes, full, played, "\n".join(said)
 
-    its = play
     return play
 
 
@@ -99,13 +96,6 @@ def test_one_trains_at_a_time_and_every_other_turn_goes_backwards(play):
     assert shares["a"] == shares["b"] == shares["c"] and sum(shares["a"]) == 900
     assert shares["a"][0] == 101  # a second of timed steps, after one of warm-up
     assert said.count("has printed this") == 3
-    assert play.warmup == {name: [101, *[1] * (len(shares["a"]) - 1)] for name in "abc"}
-
-
-def test_the_first_turn_is_warm_up_only_beside_others_and_where_another_turn_follows(play):
-    assert play("a")[0] == {"a": 0} and play.warmup == {"a": [1]}
-    play("a", "b", left=150)  # too few for two turns
-    assert play.warmup == {"a": [1], "b": [1]}
 
 
 def test_four_at_most_are_alive_at_once(play):
@@ -410,24 +400,6 @@ def test_a_run_has_as_many_timed_steps_as_asked_or_more():
     assert planned(min_seconds=0.02) == (4, 2 + 1 + 4 + 1)  # one after the pause at step 6
     assert planned(min_seconds=0.25) == (25, 2 + 3 + 25 + 1)
     assert planned(min_seconds=0.6) == (60, 2 + 10 + 60)  # the pause is in the warm-up
-
-
-def granted(*turns, **settings):
-    """The stretches of a run that gets these turns, (steps, warm-up steps)."""
-    turns = iter(turns)
-    turn = SimpleNamespace(wait=lambda **facts: next(turns))
-    device = SimpleNamespace(peak_memory_mib=lambda: 1, free_memory_bytes=2**40)
-    args = SimpleNamespace(warmup=3, turn=turn, world_size=1, hardware=device, **settings)
-    return [*schedule.stretches(args, SimpleNamespace(pace_s=lambda: 0.01))]
-
-
-def test_a_turn_of_warm_up_is_one_of_the_steps_that_were_asked_for_but_not_of_the_seconds():
-    turns = [(5, 5), (5, 1), (5, 1), (5, 1)]
-    assert granted(*turns, steps=13, min_seconds=0) == [(3, 3), (5, 5), (5, 1)]
-    assert granted((9, 9), steps=12, min_seconds=0) == [(3, 3), (9, 1)]  # no other turn follows
-    found = granted(*turns, steps=13, min_seconds=0.15)
-    # 30 ms of warm-up in all before the turns, and a pause at step 13.
-    assert found == [(3, 3), (1, 1), (5, 5), (4, 1), (2, 1), (5, 1), (5, 1)]
 
 
 def test_all_ranks_take_the_steps_of_the_slowest():

@@ -24,10 +24,9 @@ class Turn:
     token: str
 
     def wait(self, **facts):
-        """Report facts, a dict of numbers, and wait for the next turn.
+        """Report facts, a dict of numbers, and wait for the next turn. Return its steps.
 
-        Return (its steps, the warm-up steps at its start). Raises KeyboardInterrupt where the
-        launcher has ended.
+        Raises KeyboardInterrupt where the launcher has ended.
         """
         try:
             os.write(self.writes, json.dumps(facts).encode() + b"\n")
@@ -36,8 +35,7 @@ class Turn:
             answer = b""
         if not answer:
             raise KeyboardInterrupt
-        steps, warmup = map(int, answer.split())
-        return steps, warmup
+        return int(answer)
 
     def partners(self):
         """Return the process ids of the other runs that take turns."""

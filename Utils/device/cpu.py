@@ -1,5 +1,6 @@
 """The host's processor: its clock, its memory and its load."""
 
+import ctypes
 import os
 import platform
 import resource
@@ -14,6 +15,8 @@ import torch
 
 from Utils.base.units import MIB
 
+M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # of glibc's malloc.h
+
 
 class CPU:
     """The host's processor."""
@@ -23,6 +26,7 @@ class CPU:
     def __init__(self, device=None):
         self.torch_device = torch.device("cpu")
         self.rss_before = psutil.Process().memory_info().rss
+        self.peak_mib = None
 
     @property
     def name(self):
@@ -54,9 +58,21 @@ class CPU:
     def peak_memory_mib(self):
         """Return the growth of the resident set since this object was made, at its peak, in MiB.
 
-        It covers weights, gradients, optimizer state, activations and loaded libraries.
+        It covers weights, gradients, optimizer state, activations and loaded libraries. Of a
+        process that keeps freed memory it is the peak until then: gaps between kept blocks are not
+        the script's.
         """
+        if self.peak_mib is not None:
+            return self.peak_mib
         return max(0.0, (_peak_rss() - self.rss_before) / MIB)
+
+    def keep_freed_memory(self, grows=False):
+        """Let the process keep what it frees, as torch's allocators of GPUs do.
+
+        grows: whether later steps may need more memory, so that the peak is not known yet.
+        """
+        self.peak_mib = None if grows else self.peak_memory_mib()
+        keep_freed_memory()
 
     def reserved_memory_mib(self):
         return None  # torch keeps no pool of the host's memory
@@ -107,6 +123,20 @@ class CPU:
             "memory_mib": round(self.memory_bytes / MIB),
             "capability": torch.backends.cpu.get_cpu_capability(),
         }
+
+
+def keep_freed_memory():
+    """Let glibc's malloc keep freed blocks for later ones. No effect with another libc.
+
+    By default it maps blocks of 32 MiB and more one by one and returns them when they are freed, so
+    each step waits for the kernel to find and clear their pages anew: logits of 512 tokens are 98
+    MiB. A virtual machine may also hand free memory back to its host, and pages that were free for
+    seconds then cost 20 times as much. See `man mallopt` and docs/LOG.md.
+    """
+    if platform.libc_ver()[0] == "glibc":
+        libc = ctypes.CDLL(None)
+        libc.mallopt(M_MMAP_MAX, 0)
+        libc.mallopt(M_TRIM_THRESHOLD, -1)
 
 
 def processor_name(cpuinfo="/proc/cpuinfo"):

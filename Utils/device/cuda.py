@@ -83,6 +83,9 @@ class CUDA:
         """Return the peak held by torch's allocator, used by tensors or not, in MiB."""
         return self.cuda.max_memory_reserved(self.torch_device) / MIB
 
+    def keep_freed_memory(self, grows=False):
+        pass  # torch's allocator does
+
     @contextmanager
     def memory_history(self):
         """Yield a dict, filled at the end with a snapshot for torch's memory viewer."""

@@ -50,6 +50,9 @@ class MPS:
     def reserved_memory_mib(self):
         return None  # its pool is what peak_memory_mib reads
 
+    def keep_freed_memory(self, grows=False):
+        pass  # torch's allocator does
+
     def counters(self):
         return {"clock_s": time.perf_counter()}
 

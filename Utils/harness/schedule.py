@@ -13,8 +13,8 @@ def stretches(args, watch):
 
     A run has --steps steps. On a GPU it has more where they would last less than --min-seconds: its
     length follows from the last warm-up step, before the first timed step. A run that takes turns
-    gets each stretch from its launcher, with its warm-up: a step, since caches hold the data of
-    others, or all of the first turn. One stretch ends at step --steps, where losses are compared.
+    gets each stretch from its launcher, and its first step is warm-up, since caches hold the data
+    of others. One stretch ends at step --steps, where losses are compared.
 
     args: Settings. watch: the run's Stretches.
     """
@@ -51,9 +51,6 @@ def _planned(args, watch):
         "free_mib": args.hardware.free_memory_bytes / MIB,
     }
     while timed > 0:
-        steps, warmup = args.turn.wait(left=timed, **facts)
-        if steps >= timed:  # the last ones: there is nothing to warm up for
-            steps, warmup = timed, 1
-        yield steps, warmup
-        if warmup < steps or not args.min_seconds:
-            timed -= steps
+        steps = min(args.turn.wait(left=timed, **facts), timed)
+        yield steps, 1
+        timed -= steps

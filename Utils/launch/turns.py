@@ -18,7 +18,7 @@ from Utils.base import paths, turns
 
 MOST = 4  # processes at once
 TURN_S = 1.0  # of timed steps
-LEAST = 4  # timed steps in a turn; the step before them is warm-up, and so is the first turn
+LEAST = 4  # timed steps in a turn; the step before them is warm-up
 SPARE = 1.25  # of the largest peak, that must be free for one more process
 SPARE_MIB = 512
 LAST = (2, 130)  # exit codes that hold for all: impossible settings, Ctrl-C
@@ -41,9 +41,9 @@ class Member:
     facts: dict | None = field(default_factory=dict)
     code: int | None = None
 
-    def grant(self, steps, warmup, end):
+    def grant(self, steps, end):
         """Let the process run so many steps; return when it reports again or ends."""
-        os.write(self.writes, f"{steps} {warmup}\n".encode())
+        os.write(self.writes, f"{steps}\n".encode())
         self.listen(end)
 
     def listen(self, end):
@@ -132,11 +132,7 @@ def _room(live):
 
 
 def _take_turns(live, end, say):
-    """Let the processes train one after the other, every other time in reverse order.
-
-    The first turn is warm-up: beside others its steps can take longer than later ones (docs/LOG.md,
-    "The first turn is slower").
-    """
+    """Let the processes train one after the other, every other time in reverse order."""
     if not live:
         return
     pace_s = max(member.facts["pace_s"] for member in live) or TURN_S
@@ -144,14 +140,12 @@ def _take_turns(live, end, say):
     most = max(member.facts["left"] for member in live)
     if len(live) > 1:
         say(f"  {', '.join(m.technique.name for m in live)} take turns of {timed + 1} steps")
-    order, warm = list(live), len(live) == 1
+    order = list(live)
     while order:
         left = max(member.facts["left"] for member in order)
         steps = timed + 1 if left >= 2 * timed + 2 else left
         if len(order) == 1 and len(live) == 1:
             steps = most
-        warmup = 1 if warm or steps == left else steps
         for member in order:
-            member.grant(steps, warmup, end)
-        warm = True
+            member.grant(steps, end)
         order = [member for member in reversed(order) if member.facts is not None]
