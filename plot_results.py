@@ -26,22 +26,11 @@ CHARTS = {  # of the ladder
     "memory": memory_chart,
     "speedup": speedup_chart,
 }
-OF_BEYOND = {"speedup_beyond": speedup_chart, "memory_beyond": memory_chart}
-
-
-def with_parents(lines, some):
-    """Return those lines with the baseline's and their parents', in the order of all."""
-    names = {lines.base.iloc[0], *some.index, *some.parent}
-    return lines[lines.index.isin(names)]
 
 
 def _beyond(names):
     """Tell of each script whether it, or what it adds to a base last, is of beyond/."""
     return names.map(bases.last).isin(ladder.beyond())
-
-
-def _summary(path, rows):
-    return summarize(rows, results.records(path, rows.run_id.unique()))
 
 
 def main(argv=None):
@@ -53,18 +42,18 @@ def main(argv=None):
 
     known = results.read(args.results_file)
     rows, left_out = selection.select_ladder(known, args.device_name, args.base)
-    lines = _summary(args.results_file, rows)
-    own = lines[~_beyond(lines.index)]
-    if own.empty:  # a file of beyond/ alone
-        own = lines
-    drawn = [(name, chart, rows, own) for name, chart in CHARTS.items()]
+    lines = summarize(rows, results.records(args.results_file, rows.run_id.unique()))
+    if not _beyond(lines.index).all():  # not a file of beyond/ alone
+        lines = lines[~_beyond(lines.index)]
+    drawn = [(name, chart, rows, lines) for name, chart in CHARTS.items()]
     own_rows = known[known.base == selection.baseline(rows)]
     beyond = own_rows[_beyond(own_rows.technique)]
     if len(beyond):
         rows, _ = selection.select(own_rows, args.device_name, newest_of=beyond)
-        lines = _summary(args.results_file, rows)
-        lines = with_parents(lines, lines[_beyond(lines.index)])
-        drawn += [(name, chart, rows, lines) for name, chart in OF_BEYOND.items()]
+        lines = summarize(rows, results.records(args.results_file, rows.run_id.unique()))
+        shown = lines[_beyond(lines.index)]
+        lines = lines[lines.index.isin({lines.base.iloc[0], *shown.index, *shown.parent})]
+        drawn += [(f"{name}_beyond", CHARTS[name], rows, lines) for name in ("speedup", "memory")]
     for name, chart, shown, lines in drawn:
         shown = shown[shown.technique.isin(lines.index)]
         style.save(chart.draw(shown, lines), f"{args.plotsprefix}{name}")

@@ -1,7 +1,5 @@
 """Ablation: the speedup of each technique alone, in the ladder, and added last to the whole.
 
-    python -m Utils.commands.ablation [WHOLE] [flags of the scripts]
-
 In a ladder, a technique's speedup depends on the order. Here every rung also runs alone, on the
 baseline, and the whole (by default the last script of the ladder's longest line) runs without it,
 in the same interleaved rounds. `variants` merges these scripts. Rows bear the variants' names,
@@ -17,7 +15,6 @@ import pandas as pd
 from Utils.analysis import intervals, rounds, selection, tables
 from Utils.base import bases, ladder, variants
 from Utils.base.errors import UserError
-from Utils.base.ladder import BASELINE
 
 WAYS = {  # columns of `credits`, and their titles
     "alone": "alone, on the baseline",
@@ -40,7 +37,7 @@ def members(whole):
         return [*of_base[1], *others]
     line = ladder.line(whole)[1:]
     if whole == last_rung():
-        line += [t.name for t in ladder.group("ladder") if t.name not in (BASELINE, *line)]
+        line += [t.name for t in ladder.group("ladder") if t.name not in (ladder.BASELINE, *line)]
     return line
 
 
@@ -49,12 +46,12 @@ def names_of(technique, whole):
     of scripts or variants. A way that has no variant is left out."""
     if of_base := bases.split(whole):
         return _on_base(technique, *of_base)
-    first, line = ladder.get(technique).parent == BASELINE, ladder.line(whole)
-    pairs = {"ladder": (ladder.get(technique).parent, technique)}
-    if first:
+    parent, line = ladder.get(technique).parent, ladder.line(whole)
+    pairs = {"ladder": (parent, technique)}
+    if parent == ladder.BASELINE:
         pairs["alone"] = pairs["ladder"]
     elif variants.together([technique]):
-        pairs["alone"] = (BASELINE, f"{BASELINE}+{technique}")
+        pairs["alone"] = (ladder.BASELINE, f"{ladder.BASELINE}+{technique}")
     if technique == whole:
         pairs["last"] = pairs["ladder"]
     elif technique in line and variants.without(technique, whole):
@@ -64,19 +61,11 @@ def names_of(technique, whole):
 
 def _on_base(technique, base, names):
     """Return the pairs of `names_of` for the techniques on a base."""
-
-    def script(*techniques):
-        return "+".join([base, *techniques])
-
     line = [t for t in ladder.line(technique)[1:-1] if t in names]
-    pairs = {
-        "alone": (base, script(technique)),
-        "ladder": (script(*line), script(*line, technique)),
-    }
+    pairs = {"alone": ([], [technique]), "ladder": (line, [*line, technique])}
     if technique in names:
-        rest = [name for name in names if name != technique]
-        pairs["last"] = (script(*rest), script(*names))
-    return pairs
+        pairs["last"] = ([name for name in names if name != technique], names)
+    return {way: tuple("+".join([base, *t]) for t in pair) for way, pair in pairs.items()}
 
 
 def plan_of_base(base):
@@ -101,20 +90,18 @@ def plan_of_base(base):
 def plan(whole):
     """Return the names of all scripts and variants to run, each once."""
     pairs = [pair for name in members(whole) for pair in names_of(name, whole).values()]
-    first = bases.split(whole)[0] if bases.split(whole) else BASELINE
+    first = bases.split(whole)[0] if bases.split(whole) else ladder.BASELINE
     return list(dict.fromkeys([first, *(name for pair in pairs for name in pair)]))
 
 
 def whole_of(rows):
     """Return the script that the rows ablate, the newest of several; None without variants."""
-    if (base := selection.baseline(rows)) != BASELINE:
+    if (base := selection.baseline(rows)) != ladder.BASELINE:
         return _whole_of_base(rows, base)
     names = rows.sort_values("run_id").technique.unique()
     parsed = [parts for name in names if (parts := variants.parse(name))]
     wholes = [whole for whole, sign, _ in parsed if sign == "-"]
-    if wholes:
-        return wholes[-1]
-    return last_rung() if parsed else None
+    return wholes[-1] if wholes else last_rung() if parsed else None
 
 
 def _whole_of_base(rows, base):
@@ -185,9 +172,8 @@ def table(lines):
     """Return `credits` as a GitHub-markdown table with its remarks, a string."""
     shown = {"technique": list(lines.index)}
     for way, title in WAYS.items():
-        part = lines[[way, f"{way}_low", f"{way}_high", f"{way}_verdict"]].set_axis(
-            ["speedup", "speedup_low", "speedup_high", "verdict"], axis=1
-        )
+        names = [way, f"{way}_low", f"{way}_high", f"{way}_verdict"]
+        part = lines[names].set_axis([*intervals.RATIO], axis=1)
         shown[title] = [tables.ratio_text(line) for _, line in part.iterrows()]
     says = [f"- {name}: {line.says}" for name, line in lines.iterrows() if line.says]
     return "\n".join([tables.markdown(shown), *([""] if says else []), *says])

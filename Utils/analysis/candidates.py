@@ -62,15 +62,6 @@ def mean(logs):
     return np.inf if logs.isna().all() else logs.mean()
 
 
-def levels(logs):
-    """Return each column's mean as if all had run in every round, by least squares."""
-    long = logs.rename_axis("round").reset_index().melt("round").dropna()
-    names, columns = pd.factorize(long.variable)
-    rounds = pd.factorize(long["round"])[0]
-    design = np.hstack([np.eye(names.max() + 1)[names], np.eye(rounds.max() + 1)[rounds]])
-    return pd.Series(np.linalg.lstsq(design, long.value.to_numpy())[0][: len(columns)], columns)
-
-
 def forecasts(usable, effects):
     """Return Candidates for sets without rows: a measured set less several techniques, each of
     which it can spare alone, in time or in memory.

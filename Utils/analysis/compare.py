@@ -1,7 +1,5 @@
 """Two results, technique by technique: devices, torch versions or commits.
 
-    python -m Utils.commands.compare results.csv:2.11 results.csv:2.13
-
 The ratio is of tokens per second, so shapes may differ. Rounds are not paired: A and B ran at
 different times or on different machines. So the interval is Welch's t on the logs of the rounds'
 medians, 95%; with one round on either side there is none.
@@ -17,13 +15,11 @@ import pandas as pd
 from scipy import stats
 
 from Utils.analysis import intervals, selection, tables
-from Utils.analysis.intervals import CONFIDENCE, NO_INTERVAL
 from Utils.analysis.summary import summarize
 from Utils.base import ladder, results
 from Utils.base.errors import UserError
 from Utils.base.text import number, plural
 
-RATIO = ["speedup", "speedup_low", "speedup_high", "verdict"]
 # Fields of a record that are conditions of the run, not its outcome; and those also in the rows.
 CONDITIONS = (
     *("settings", "threads", "interop_threads", "variables", "versions", "platform", "device"),
@@ -115,8 +111,8 @@ def compare(a, b):
         ratio(*(speed[name] for speed in speeds)) if all(name in s for s in speeds) else {}
         for name in order
     ]
-    frame = pd.DataFrame(lines, index=pd.Index(order, name="technique"), columns=RATIO)
-    return frame.astype(dict.fromkeys(RATIO[:3], float))
+    frame = pd.DataFrame(lines, index=pd.Index(order, name="technique"), columns=intervals.RATIO)
+    return frame.astype(dict.fromkeys(intervals.RATIO[:3], float))
 
 
 def _tokens_per_second(rows):
@@ -135,30 +131,27 @@ def ratio(a, b):
     a, b = np.log(a), np.log(b)
     with warnings.catch_warnings(action="ignore"):  # of one round, or of no spread
         welch = stats.ttest_ind(b, a, equal_var=False)
-    return intervals.as_ratio(b.mean() - a.mean(), *welch.confidence_interval(CONFIDENCE))
+    return intervals.as_ratio(b.mean() - a.mean(), *welch.confidence_interval(intervals.CONFIDENCE))
 
 
 def differences(a, b):
     """Return the recorded differences of A and B (Sides), a line each: "torch: 2.11.0 | 2.13.0".
     Several values on one side are all listed. Missing records come last."""
-    pairs = [_columns(side) for side in (a, b)]
-    lines = []
+    of_a, of_b = _columns(a), _columns(b)
     if a.records and b.records:
-        pairs = [facts | _conditions(side) for facts, side in zip(pairs, (a, b), strict=True)]
-    for name in dict.fromkeys([*pairs[0], *pairs[1]]):
-        values = [facts.get(name, {}) for facts in pairs]
-        if set(values[0]) != set(values[1]):
+        of_a, of_b = of_a | _conditions(a), of_b | _conditions(b)
+    lines, edited = [], []
+    for name in of_a | of_b:
+        values = [of_a.get(name, {}), of_b.get(name, {})]
+        if values[0] != values[1]:
             lines.append(f"{name}: " + " | ".join(", ".join(v) or "not recorded" for v in values))
-    by_technique = [_of_techniques(side) for side in (a, b)]
-    edited = []
-    for technique, key in by_technique[0]:
-        values = [facts.get((technique, key)) for facts in by_technique]
-        if values[1] is None or set(values[0]) == set(values[1]):
-            continue
-        if key == "source":
+    of_a, of_b = _of_techniques(a), _of_techniques(b)
+    for (technique, key), values in of_a.items():
+        others = of_b.get((technique, key), values)
+        if values != others and key == "source":
             edited.append(technique)
-        else:
-            lines.append(f"{key} of {technique}: " + " | ".join(map(", ".join, values)))
+        elif values != others:
+            lines.append(f"{key} of {technique}: {', '.join(values)} | {', '.join(others)}")
     if edited:
         order = [name for name in a.lines.index if name in edited]
         lines.append(f"source: the code differs in {', '.join(order)}")
@@ -222,7 +215,7 @@ def table(a, b):
     if ratios.speedup_low.notna().any():
         meaning += ", with its 95% confidence interval (Welch's t over rounds)"
     elif ratios.speedup.notna().any():
-        meaning += f"; {NO_INTERVAL}"
+        meaning += f"; {intervals.NO_INTERVAL}"
     shapes = [" or ".join(_columns(side)["shape"]) for side in (a, b)]
     if shapes[0] != shapes[1]:
         meaning += f". The shapes differ, {shapes[0]} and {shapes[1]}: a ratio of {unit}, not steps"
@@ -251,12 +244,10 @@ def columns(a, b, ratios):
 
 
 def memory_text(line):
-    """Return the peak memory of a summary's line in MiB."""
     return number(line.peak_memory_mib, ",.0f")
 
 
 def loss_text(line):
-    """Return the loss of a summary's line."""
     return "diverged" if line.loss_verdict == "diverged" else number(line.loss, ".3f")
 
 

@@ -12,6 +12,7 @@ FIT_ROUNDS = 6  # from which a drift is fitted
 NO_INTERVAL = "one round: no interval"
 INIT_STD = 0.02  # of GPT-2's weights; an initial logit's is 0.02 sqrt(n_embd)
 ROUNDING = 2**-4  # of that: the largest difference of first losses that is rounding
+RATIO = ("speedup", "speedup_low", "speedup_high", "verdict")  # keys of `as_ratio`
 
 
 def final_loss(losses):
@@ -36,9 +37,7 @@ def speedup(reference, medians):
     speedup_low and speedup_high (95%, NaN with one round) and a verdict; {} without a common round.
     """
     logs = np.log(reference / medians).dropna()
-    if logs.empty:
-        return {}
-    return as_ratio(*drift_free(logs))
+    return as_ratio(*drift_free(logs)) if len(logs) else {}
 
 
 def as_ratio(mean, low, high):
@@ -47,8 +46,7 @@ def as_ratio(mean, low, high):
     verdict = NO_INTERVAL
     if not np.isnan(low):
         verdict = "faster" if low > 0 else "slower" if high < 0 else "no detectable difference"
-    values = {"speedup": mean, "speedup_low": low, "speedup_high": high}
-    return {**{key: float(np.exp(value)) for key, value in values.items()}, "verdict": verdict}
+    return dict(zip(RATIO, (*np.exp([mean, low, high]).tolist(), verdict), strict=True))
 
 
 def loss_difference(reference, losses):
@@ -143,7 +141,5 @@ def interval(values):
     """Return (mean, low, high) of independent values by Student's t, 95%; one value has no low and
     high, NaN."""
     mean, n = values.mean(), len(values)
-    if n == 1:
-        return mean, np.nan, np.nan
     half = stdtrit(n - 1, (1 + CONFIDENCE) / 2) * values.std() / n**0.5
     return mean, mean - half, mean + half

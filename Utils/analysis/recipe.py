@@ -1,7 +1,5 @@
 """The shortest set of techniques that is statistically indistinguishable from the fastest measured.
 
-    python -m Utils.commands.recipe [flags]
-
 A set is the line of descent of a script or variant. Candidates are the measured sets with an
 acceptable result, and forecasts from leaving out one technique at a time. A candidate remains if
 its paired ratio to the best measured is not significantly slower; the shortest is the recipe. A
@@ -15,15 +13,15 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from Utils.analysis import candidates, compare, intervals, selection, tables
+from Utils.analysis import candidates, compare, intervals, rounds, selection, tables
 from Utils.analysis.summary import summarize
 from Utils.base import bases, command_line, ladder, variants
 from Utils.base.errors import UserError
-from Utils.base.ladder import BASELINE
 
 NEAR = 0.9  # of the best speed, at least, for the recipe with the least memory
 WIDE = 0.95  # an interval with a lower end gets a caveat
 BAD = ("failed", "out_of_memory")
+MORE = {"ROUNDS": 5}  # enough for an interval
 
 
 def recommend(rows, records=None):
@@ -42,6 +40,7 @@ def recommend(rows, records=None):
     """
     records = records or {}
     lines, clean = summarize(rows, records), rows[rows.grade == "clean"]
+    known = settings(rows, records)
     baseline = selection.baseline(rows)
     sets = {name: variants.parts(name) for name in lines.index}
     measured = candidates.measured(clean, sets)
@@ -49,8 +48,8 @@ def recommend(rows, records=None):
     usable = {name: c for name, c in measured.items() if name not in problems}
     recipes = {
         "described": selection.describe(rows),
-        "settings": _settings(rows, records),
-        "more": _more(rows, records),
+        "settings": known,
+        "more": command(target(rows), MORE | known),
         "says": [],
         **dict.fromkeys(("best", "fastest", "measured", "least_memory")),
     }
@@ -65,15 +64,16 @@ def recommend(rows, records=None):
     if tainted:
         recipes["says"].append(f"{tainted} of {runs} runs are tainted; their times are not used")
 
-    rounds = pd.Series({name: c.ms.count() for name, c in usable.items()})
+    counts = pd.Series({name: c.ms.count() for name, c in usable.items()})
     # The fastest of few rounds would be the luckiest, and every comparison with it inconclusive.
-    often = rounds.index[rounds >= max(min(2, rounds.max()), rounds.max() / 2)]
-    levels = candidates.levels(pd.DataFrame({name: usable[name].ms for name in often}))
-    best = usable[levels.idxmin()]
+    often = counts.index[counts >= max(min(2, counts.max()), counts.max() / 2)]
+    logs = pd.concat({name: usable[name].ms for name in often}, names=["name", "round"])
+    logs = logs.dropna().reset_index(name="ms")
+    best = usable[rounds.levels(logs["ms"], logs["name"], logs["round"]).idxmin()]
     effects = candidates.effects(measured)
     findings = Findings(measured, problems, lines, effects, best)
     recipes["best"] = findings.entry(best)
-    if rounds.max() < 2:
+    if counts.max() < 2:
         recipes["fastest"] = recipes["measured"] = recipes["best"]
         recipes["says"].append(
             f"one clean round, so inconclusive: this is the fastest measured, and another round "
@@ -148,21 +148,19 @@ def _caveats(recipes, best, usable):
     if untried:
         yield (
             f"{best.name} was not measured without {joined(untried)}, so a shorter recipe may "
-            f"exist: {_command(f'ablate T={best.name}', recipes['settings'])}"
+            f"exist: {command(f'ablate T={best.name}', MORE | recipes['settings'])}"
         )
 
 
 def _changed(rows, records, names):
     """Yield a caveat for each script that has changed since it was measured."""
-    for name in sorted(names):
-        code = variants.find(name).code if name in set(rows.technique) else None
-        for run_id in rows.run_id[rows.technique == name].unique():
-            if bases.split(name):  # its rows bear its version
-                break
-            source = records.get(run_id, {}).get("source")
-            if source and ladder.split(source)[1] != code:
-                yield f"{name} has changed since it was measured"
-                break
+    for name in sorted(names & {*rows.technique}):
+        if bases.split(name):  # its rows bear its version
+            continue
+        run_ids, code = rows.run_id[rows.technique == name].unique(), variants.find(name).code
+        sources = [records.get(run_id, {}).get("source") for run_id in run_ids]
+        if any(source and ladder.split(source)[1] != code for source in sources):
+            yield f"{name} has changed since it was measured"
 
 
 @dataclass(frozen=True, eq=False)
@@ -209,7 +207,7 @@ class Findings:
             "left_out": {
                 name: self.problems.get(name) or self._why(name, candidate.techniques)
                 for name in ladder.techniques()
-                if name in others and name not in candidate.techniques and name != BASELINE
+                if name in others and name not in candidate.techniques and name != ladder.BASELINE
             },
         }
 
@@ -229,7 +227,7 @@ class Findings:
         return f"{tables.ratio_text(ratio)}{memory}: {with_it.name} against {without.name}"
 
 
-def _settings(rows, records):
+def settings(rows, records):
     """Return the settings of these runs, by the names of the Makefile's variables."""
     first, (steps, warmup) = rows.iloc[0], selection.asked(rows, records)
     known = {} if first.model == first.base else {"MODEL": first.model}
@@ -242,25 +240,28 @@ def _settings(rows, records):
     return known | ({"STEPS": steps, "WARMUP": warmup} if steps else {})
 
 
-def _more(rows, records):
-    """Return the command that measures the same again, with enough rounds for an interval."""
-    names = {*rows.technique}
-    of_base = rows.base.iloc[0] if rows.base.iloc[0] != BASELINE else ""
-    if selection.variants_in(rows):
-        target = "ablate"
-    elif of_base:
-        beyond = {bases.last(name) for name in names} & ladder.beyond()
-        target = "everything" if beyond else "all"
-    else:
-        target = "all" if names <= {t.name for t in ladder.group("ladder")} else "everything"
-    return _command(f"{target} BASE={of_base}" if of_base else target, _settings(rows, records))
+def target(rows):
+    """Return the target of the Makefile that runs the scripts of these rows."""
+    beyond = {bases.last(name) for name in rows.technique.unique()} & ladder.beyond()
+    name = "ablate" if selection.variants_in(rows) else "everything" if beyond else "all"
+    base = selection.baseline(rows)
+    return name if base == ladder.BASELINE else f"{name} BASE={base}"
 
 
-def _command(target, given):
-    """Return make with that target, five rounds and the settings that are not the default."""
+def command(target, given):
+    """Return make with that target and the settings that are not the default."""
+    return " ".join(["make", target, *(f"{key}={value}" for key, value in changed(given).items())])
+
+
+def changed(given):
+    """Return the known settings that are not the default, quoted for a shell. given: by the names
+    of the Makefile's variables."""
     defaults = command_line.defaults()
-    words = [f"{k}={shlex.quote(str(v))}" for k, v in given.items() if defaults[k.lower()] != v]
-    return " ".join(["make", target, "ROUNDS=5", *words])
+    return {
+        key: shlex.quote(str(value))
+        for key, value in given.items()
+        if value not in (None, defaults[key.lower()])
+    }
 
 
 def joined(names):

@@ -26,18 +26,33 @@ def step_ms(timed, quantile=0.5):
     runs = timed.groupby(["round", "group", "technique", "run_id"]).log.quantile(quantile)
     runs = runs.reset_index()
     runs.loc[~runs.duplicated(["round", "group"], keep=False), "group"] = ""  # took no turns
-    levels = [_levels(r, of_round) for r, of_round in runs.groupby("round")]
-    return np.exp(pd.concat(levels)).sort_index()
+    by_round = {r: levels(run.log, run.technique, run.group) for r, run in runs.groupby("round")}
+    return np.exp(pd.concat(by_round, names=["round", "technique"])).swaplevel().sort_index()
 
 
-def _levels(r, runs):
-    """Return the log level of each technique of round r, by least squares."""
-    names, techniques = pd.factorize(runs.technique)
-    groups, kinds = pd.factorize(runs.group)
-    design = np.hstack([np.eye(len(techniques))[names], np.eye(len(kinds))[groups]])
-    # Groups that no technique ties to others are taken as equally disturbed.
-    ties = TIE * np.hstack([np.zeros((len(kinds), len(techniques))), np.eye(len(kinds))])
-    values = np.concatenate([runs.log, np.zeros(len(kinds))])
+def levels(values, names, groups):
+    """Return the level of each name, a Series, by least squares: a value is the level of its name
+    plus that of its group."""
+    names, known = pd.factorize(names)
+    groups, kinds = pd.factorize(groups)
+    design = np.hstack([np.eye(len(known))[names], np.eye(len(kinds))[groups]])
+    # Groups that no name ties to others are taken as equally disturbed.
+    ties = TIE * np.hstack([np.zeros((len(kinds), len(known))), np.eye(len(kinds))])
+    values = np.concatenate([values, np.zeros(len(kinds))])
     solved = np.linalg.lstsq(np.vstack([design, ties]), values)[0]
-    index = pd.MultiIndex.from_product([techniques, [r]], names=["technique", "round"])
-    return pd.Series(solved[: len(techniques)], index)
+    return pd.Series(solved[: len(known)], known)
+
+
+def by_step(rows, most=None):
+    """Return median, min and max of step_ms over the rounds, and how many steps a row stands for.
+
+    The frame is indexed by technique and step. most: of its steps; where there are more, each
+    `size` consecutive ones are merged.
+    """
+    ok = rows[(rows.status == "ok") & np.isfinite(rows.step)]
+    if ok.empty:
+        return pd.DataFrame(columns=["median", "min", "max"]), 1
+    count = ok.step.max() - ok.step.min() + 1
+    size = max(1, int(np.ceil(count / most))) if most else 1
+    step = (ok.step // size * size).rename("step")
+    return ok.groupby(["technique", step]).step_ms.agg(["median", "min", "max"]), size

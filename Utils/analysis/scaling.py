@@ -2,10 +2,10 @@
 
 import math
 
+import numpy as np
 import pandas as pd
 
 from Utils.analysis import intervals, tables
-from Utils.analysis.intervals import NO_INTERVAL
 
 KINDS = {"strong": "the same global batch", "weak": "the same batch for each process"}
 
@@ -81,16 +81,11 @@ def sentence(lines):
             f"{kind} scaling, {batch}: {last.processes} processes reach {last.speedup:.2f}x the "
             f"tokens per second of {first.processes}, {last.efficiency:.0%} of the ideal"
         )
-        if math.isnan(last.speedup_low):
-            sentences.append(f"{text}; {NO_INTERVAL}.")
-            continue
-        verdict = "no detectable difference"
-        if last.speedup_low > 1:
-            verdict = "faster"
-        elif last.speedup_high < 1:
-            verdict = "slower"
-        low, high = last.efficiency_low, last.efficiency_high
-        sentences.append(f"{text} ({low:.0%} to {high:.0%}): {verdict}.")
+        logs = np.log([last.speedup, last.speedup_low, last.speedup_high])
+        verdict = intervals.as_ratio(*logs)["verdict"]
+        interval = f" ({last.efficiency_low:.0%} to {last.efficiency_high:.0%}): "
+        text += "; " if verdict == intervals.NO_INTERVAL else interval
+        sentences.append(f"{text}{verdict}.")
     return "\n".join(sentences)
 
 

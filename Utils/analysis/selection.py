@@ -4,15 +4,10 @@ from pathlib import Path
 
 from Utils.base import bases, ladder, turns, variants
 from Utils.base.errors import UserError
-from Utils.base.ladder import BASELINE
 from Utils.base.text import plural
 
-GROUP = [
-    *("base", "unit"),
-    *("device", "torch", "model", "data", "number", "length", "world_size"),
-    "code",
-]
 SHAPE = ["data", "number", "length"]
+GROUP = ["base", "unit", "device", "torch", "model", *SHAPE, "world_size", "code"]
 
 
 def select(rows, device_name=None, with_variants=False, base=None, newest_of=None):
@@ -69,7 +64,7 @@ def select(rows, device_name=None, with_variants=False, base=None, newest_of=Non
 
 def baseline(rows):
     """Return the script that the ratios of selected rows are over: the base of all of them."""
-    return rows.base.iloc[0] if len(rows) else BASELINE
+    return rows.base.iloc[0] if len(rows) else ladder.BASELINE
 
 
 def variants_in(rows):
@@ -99,7 +94,7 @@ def _with_shapes(rows):
     of the newest shape of the others. Lengths that vary are no part of a shape.
     """
     rows = rows.assign(data=rows.dataset, number=rows.requested_batch_size, length=rows.seq_len)
-    bare = (rows.base != BASELINE) & (rows.status != "ok")
+    bare = (rows.base != ladder.BASELINE) & (rows.status != "ok")
     rows.loc[rows.dataset.str.endswith(bases.VARYING), "length"] = 0
     if not bare.any():
         return rows
@@ -131,7 +126,7 @@ def groups(rows):
 
 def _shape(base, unit, model, batch_size, seq_len):
     """Return "gpt2 4x64", or for another base "my_model: 64 images"."""
-    if base == BASELINE:
+    if base == ladder.BASELINE:
         return f"{model} {batch_size}x{seq_len}"
     if seq_len == 0:
         return f"{base}: {batch_size} sequences of varying length"
@@ -151,6 +146,12 @@ def initial(rows):
     return ok[ok.step < first]
 
 
+def warmup(rows):
+    """Return how many steps the longest warm-up took, before the first timed step."""
+    steps = initial(rows).step
+    return 0 if steps.empty else int(steps.max()) + 1
+
+
 def select_ladder(rows, device_name=None, base=None):
     """Select rows for the ladder's table and charts; arguments and result as of `select`.
 
@@ -160,14 +161,12 @@ def select_ladder(rows, device_name=None, base=None):
     chosen, left_out = select(rows, device_name, base=base)
     names = {technique.name for technique in ladder.group("ladder")}
     rungs = rows[rows.technique.isin(names) & rows.device.eq(chosen.device.iloc[0])]
-    if rungs.empty or not ladder.beyond() & {*chosen.technique}:
-        return chosen, left_out
-    whole = max(
-        (g for _, g in groups(rungs)), key=lambda g: (g.technique.nunique(), g.run_id.max())
-    )
-    if whole.technique.nunique() == len(names & {*chosen.technique}):
-        return chosen, left_out
-    return select(rows, device_name, base=base, newest_of=whole)
+    if len(rungs) and ladder.beyond() & {*chosen.technique}:
+        parts = [group for _, group in groups(rungs)]
+        whole = max(parts, key=lambda group: (group.technique.nunique(), group.run_id.max()))
+        if whole.technique.nunique() > len(names & {*chosen.technique}):
+            return select(rows, device_name, base=base, newest_of=whole)
+    return chosen, left_out
 
 
 def asked(rows, records):
@@ -191,12 +190,12 @@ def describe(rows):
     """Return the common facts of selected rows in one line."""
     first = rows[rows.status.eq("ok") | rows.status.ne("ok").all()].iloc[0]
     commits = ", ".join(commit or "unknown" for commit in rows.commit.unique())
-    length = 0 if first.dataset.endswith(bases.VARYING) else first.seq_len
-    shape = first.base, first.unit, first.model, first.requested_batch_size, length
-    parts = [first.device, f"torch {first.torch}", f"{_shape(*shape)} a step"]
-    if first.base == BASELINE:
-        step = f"{first.requested_batch_size}x{first.seq_len} tokens a step"
-        parts = [*parts[:2], first.model, step]
+    parts, batch = [first.device, f"torch {first.torch}"], first.requested_batch_size
+    if first.base == ladder.BASELINE:
+        parts += [first.model, f"{batch}x{first.seq_len} tokens a step"]
+    else:
+        length = 0 if first.dataset.endswith(bases.VARYING) else first.seq_len
+        parts.append(f"{_shape(first.base, first.unit, first.model, batch, length)} a step")
     if not bases.has_own_data(first):
         parts.append(first.dataset)
     parts += [_rounds(rows), f"commit {commits}"]

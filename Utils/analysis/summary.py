@@ -6,55 +6,62 @@ interval is Student's t over the rounds, 95%. One round has no interval and no v
 paired in the same way, as differences.
 """
 
-from dataclasses import dataclass
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 
 from Utils.analysis import intervals, rounds, selection
 from Utils.base import bases, ladder
-from Utils.base.ladder import BASELINE
 from Utils.base.sizes import CONFIGS
 
 MEMORY_KINDS = ("weights_mib", "gradients_mib", "optimizer_state_mib", "rest_mib")
+COLUMNS = [
+    "label",  # a short name
+    "base",  # the script that `speedup` is over
+    "unit",  # of batches, which is meant where this list says tokens
+    *("parent", "status", "note"),
+    *("rounds", "grade"),  # with timings; "tainted" if any of these is
+    *("tainted_rounds", "reason"),  # the reason of the first
+    *("median_ms", "p20_ms", "p80_ms"),  # of all timed steps
+    *("tokens_per_second", "first_step_s"),
+    "own_batch",  # the batch_size of a technique that chose its batch
+    *intervals.RATIO,  # over the baseline, for as many tokens
+    *(f"parent_{key}" for key in intervals.RATIO),  # the same over the parent
+    "loss",  # nats a token, on held-out text; without it the mean of the last timed steps
+    *("loss_difference", "loss_low", "loss_high", "loss_verdict"),  # from the baseline
+    "parity",  # "exact", "numerics changed", "model changed", "other batches"
+    *("peak_memory_mib", *MEMORY_KINDS, "reserved_mib", "device_mib"),
+    *("graphs", "recompilations", "compile_cache"),
+    "break_even_steps",  # against the parent, inf for never
+    *("precision", "tflops"),  # of matrix products; reached
+    *("ceiling_share", "mfu"),  # of 1
+    *("floor_ms", "floor_speedup"),  # the headroom to the modelled floor
+    *("hours_per_billion", "kwh_per_billion", "joules_per_million"),  # tokens
+    "mean_power_w",
+]
 
 
 def summarize(rows, records=None):
-    """Return a DataFrame with one line per technique, in ladder order, indexed by technique.
+    """Return a DataFrame with one line per technique, in ladder order, indexed by technique, with
+    COLUMNS. Unknown values are NaN.
 
     rows: selected rows. records: of those runs, from `results.records`; without them their columns
-    are empty. Unknown values are NaN.
-
-    - label, a short name; base, the script that `speedup` is over; unit of batches, which is meant
-      where this page says tokens
-    - status, note; parent; rounds (with timings); grade, "tainted" if any of these is, with
-      tainted_rounds and the reason of the first
-    - median_ms, p20_ms, p80_ms (of all timed steps); tokens_per_second; first_step_s
-    - own_batch, the batch_size of a technique that chose its batch
-    - speedup, speedup_low, speedup_high, verdict over the baseline, for as many tokens;
-      parent_speedup, ... the same over the parent
-    - loss (nats a token, on held-out text; without it the mean of the last timed steps);
-      loss_difference from the baseline, loss_low, loss_high, loss_verdict; parity ("exact",
-      "numerics changed", "model changed", "other batches")
-    - peak_memory_mib, and by kind weights_mib, gradients_mib, optimizer_state_mib, rest_mib;
-      reserved_mib, device_mib
-    - graphs, recompilations, compile_cache; break_even_steps against the parent, inf for never
-    - precision; tflops reached; ceiling_share and mfu (of 1); floor_ms and floor_speedup, the
-      headroom to the modelled floor
-    - hours_per_billion, kwh_per_billion, joules_per_million (tokens); mean_power_w
+    are empty.
     """
     records = records or {}
-    known = ladder.techniques() if selection.baseline(rows) == BASELINE else {}
+    baseline = selection.baseline(rows)
+    known = ladder.techniques() if baseline == ladder.BASELINE else {}
     order = bases.ordered([*known, *rows.technique[~rows.technique.isin(known)].unique()])
     timed = selection.timed(rows)
     by_step = rows[rows.status == "ok"].set_index(["technique", "round", "step"]).loss
-    data = Data(
-        rows,
-        timed,
-        rounds.step_ms(timed),
-        intervals.losses(timed),
-        by_step[~by_step.index.duplicated()],  # a run of the harness has no step twice
-        {
+    data = SimpleNamespace(
+        baseline=baseline,
+        timed=timed,
+        medians=rounds.step_ms(timed),  # these and the losses by technique and round
+        losses=intervals.losses(timed),
+        by_step=by_step[~by_step.index.duplicated()],  # a run of the harness has no step twice
+        records={
             name: [records[run_id] for run_id in runs.run_id.unique() if run_id in records]
             for name, runs in timed.groupby("technique")
         },
@@ -66,7 +73,7 @@ def summarize(rows, records=None):
             continue
         parent = known[name].parent if name in known else bases.parent(name)
         line = {"technique": name, "parent": parent, **_outcome(own, records)}
-        line |= {"base": data.baseline, "unit": own.unit.iloc[0]}
+        line |= {"base": baseline, "unit": own.unit.iloc[0]}
         if name in data.medians:
             line |= _times(data, name, own, parent) | _losses(data, name, own)
             line |= from_records(line, data.records[name], own.model.iloc[0])
@@ -78,23 +85,6 @@ def summarize(rows, records=None):
     return pd.DataFrame(lines, columns=["technique", *COLUMNS]).set_index("technique")
 
 
-@dataclass(frozen=True, eq=False)
-class Data:
-    """Selected rows; of those with timings, the medians and final losses of each technique and
-    round, the losses by step, and the records by technique."""
-
-    rows: pd.DataFrame
-    timed: pd.DataFrame
-    medians: pd.Series
-    losses: pd.Series
-    by_step: pd.Series
-    records: dict
-
-    @property
-    def baseline(self):
-        return selection.baseline(self.rows)
-
-
 def _times(data, name, own, parent):
     """Return the columns from step times, and peak memory."""
     steps = data.timed.step_ms[data.timed.technique == name]
@@ -102,7 +92,7 @@ def _times(data, name, own, parent):
     line["p20_ms"], line["median_ms"], line["p80_ms"] = np.percentile(steps, [20, 50, 80])
     tokens = own.batch_size.iloc[-1] * own.seq_len.iloc[0]
     line["tokens_per_second"] = tokens / line["median_ms"] * 1e3
-    if not _same_batches(own):
+    if (own.batch_size != own.requested_batch_size).any():
         line["own_batch"] = own.batch_size.iloc[-1]
     by_run = own[own.status == "ok"].groupby("run_id")
     for figure in ("first_step_s", "peak_memory_mib"):
@@ -117,8 +107,8 @@ def _times(data, name, own, parent):
 def _losses(data, name, own):
     """Return the columns from losses. Losses on other batches cannot be paired."""
     line, records = {"loss": data.losses[name].mean()}, data.records[name]
-    baseline = data.baseline
-    if baseline in data.losses and name != baseline and _same_batches(own):
+    baseline, same = data.baseline, own.batch_size.eq(own.requested_batch_size).all()
+    if baseline in data.losses and name != baseline and same:
         if any(record.get("dataset_facts", {}).get("streamed") for record in records):
             line["parity"] = "other batches"
         else:
@@ -129,29 +119,6 @@ def _losses(data, name, own):
     if not np.isfinite(data.timed.loss[data.timed.technique == name]).all():
         line["loss_verdict"] = "diverged"
     return line
-
-
-def _same_batches(own):
-    return own.batch_size.eq(own.requested_batch_size).all()
-
-
-COLUMNS = [
-    *("label", "base", "unit", "parent", "status", "note"),
-    *("grade", "tainted_rounds", "reason", "rounds"),
-    *("median_ms", "p20_ms", "p80_ms"),
-    *("tokens_per_second", "first_step_s", "own_batch"),
-    *(
-        prefix + key
-        for prefix in ("", "parent_")
-        for key in ("speedup", "speedup_low", "speedup_high", "verdict")
-    ),
-    *("loss", "loss_difference", "loss_low", "loss_high", "loss_verdict", "parity"),
-    *("peak_memory_mib", "weights_mib", "gradients_mib", "optimizer_state_mib", "rest_mib"),
-    *("reserved_mib", "device_mib", "graphs", "recompilations", "compile_cache"),
-    *("break_even_steps", "precision", "tflops", "ceiling_share", "mfu"),
-    *("floor_ms", "floor_speedup", "hours_per_billion", "kwh_per_billion"),
-    *("joules_per_million", "mean_power_w"),
-]
 
 
 def from_records(line, records, model):

@@ -5,7 +5,6 @@ import pandas as pd
 from tabulate import tabulate
 
 from Utils.analysis import intervals, selection
-from Utils.analysis.intervals import NO_INTERVAL
 from Utils.analysis.summary import MEMORY_KINDS, summarize
 from Utils.base.ladder import BASELINE
 from Utils.base.text import number
@@ -93,16 +92,15 @@ def table(rows, left_out="", records=None, price=None):
     """
     summary = summarize(rows, records)
     unit = summary.unit.iloc[0]
-    speed, memory, limits, cost = columns(summary, price)
-    measured = summary.median_ms.notna().to_numpy()
+    _, memory, limits, cost = columns(summary[summary.median_ms.notna()], price)
     sections = [
-        _shown(speed),
+        _shown(columns(summary)[0]),
         _caption(rows, summary),
         *over_parents(summary),
         *([left_out] if left_out else []),
-        *_section("Peak memory by kind", memory, measured, "weights (MiB)"),
-        *_section("Distance from the limit", limits, measured, "matmul precision"),
-        *_section(f"Cost of 10^9 {unit}", cost, measured),
+        *_section("Peak memory by kind", memory, "weights (MiB)"),
+        *_section("Distance from the limit", limits, "matmul precision"),
+        *_section(f"Cost of 10^9 {unit}", cost),
     ]
     return "\n\n".join(sections)
 
@@ -111,7 +109,7 @@ def columns(summary, price=None):
     """Return the four tables of a summary: speed and loss; memory; distance from the limit; cost
     of 10^9 tokens. Each a dict of texts by title, one text a technique; price as for `table`."""
     lines = [line for _, line in summary.iterrows()]
-    unit = summary.unit.iloc[0]
+    unit = next(iter(summary.unit), "")
 
     def column(name, form, scale=1):
         return [number(value * scale, form) for value in summary[name]]
@@ -146,7 +144,7 @@ def columns(summary, price=None):
     limits = {
         "technique": list(summary.label),
         "first step (s)": column("first_step_s", ".1f"),
-        "compiled": _compiled(summary),
+        "compiled": [_compiled(line) for line in lines],
         "breaks even after": [break_even_text(line) for line in lines],
         "matmul precision": [cell(precision) for precision in summary.precision],
         "TFLOP/s": column("tflops", ",.3g"),
@@ -168,19 +166,9 @@ def columns(summary, price=None):
     return speed, memory, limits, cost
 
 
-def _section(title, columns, kept, needed="technique"):
-    """Return title and table of the techniques to keep; nothing where `needed` is unknown."""
-    columns = _only(columns, kept)
-    if not any(columns[needed]):
-        return []
-    return [f"{title}:", _shown(columns)]
-
-
-def _only(columns, kept):
-    return {
-        name: [text for text, keep in zip(texts, kept, strict=True) if keep]
-        for name, texts in columns.items()
-    }
+def _section(title, columns, needed="technique"):
+    """Return title and table; nothing where the column `needed` has no text."""
+    return [f"{title}:", _shown(columns)] if any(columns[needed]) else []
 
 
 def _shown(columns):
@@ -193,7 +181,7 @@ def _shown(columns):
 def _caption(rows, summary):
     """Return the common facts of the rows, and the meaning of the intervals."""
     if summary.speedup_low.isna().all():
-        return f"{selection.describe(rows)}; {NO_INTERVAL}."
+        return f"{selection.describe(rows)}; {intervals.NO_INTERVAL}."
     seeds = rows[rows.technique == rows.base].groupby("round").loss.apply(intervals.final_loss)
     return (
         f"{selection.describe(rows)}; in brackets the 95% interval over rounds. The baseline's "
@@ -217,15 +205,10 @@ def over_parents(summary):
     return [f"Against their parents: {'; '.join(lists)}."] if lists else []
 
 
-def _compiled(summary):
-    """Return "1 graph, cold cache; 2 recompiled" for each technique that compiles, else ""."""
-    texts = []
-    for graphs, again, cache in zip(
-        summary.graphs, summary.recompilations, summary.compile_cache, strict=True
-    ):
-        if pd.isna(graphs):
-            texts.append("")
-            continue
-        text = f"{graphs:.0f} graph{'s' * (graphs != 1)}" + (f", {cache} cache" if cache else "")
-        texts.append(text + (f"; {again:.0f} recompiled" if again else ""))
-    return texts
+def _compiled(line):
+    """Return "1 graph, cold cache; 2 recompiled" for a technique that compiles, else ""."""
+    if pd.isna(line.graphs):
+        return ""
+    text = f"{line.graphs:.0f} graph{'s' * (line.graphs != 1)}"
+    text += f", {line.compile_cache} cache" if line.compile_cache else ""
+    return text + (f"; {line.recompilations:.0f} recompiled" if line.recompilations else "")

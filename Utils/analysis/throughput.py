@@ -4,13 +4,12 @@ import numpy as np
 import pandas as pd
 from tabulate import tabulate
 
-from Utils.analysis import intervals
-from Utils.analysis.intervals import NO_INTERVAL
+from Utils.analysis import intervals, tables
 from Utils.base.text import plural
 
 VERDICTS = {
     "no detectable difference": "inconclusive",
-    NO_INTERVAL: "one round is inconclusive; measure more with ROUNDS=3",
+    intervals.NO_INTERVAL: "one round is inconclusive; measure more with ROUNDS=3",
 }
 
 
@@ -44,7 +43,6 @@ def report(technique, alone, several):
     headers = ("processes", "threads each", "tokens/s", "sum", "peak memory (MiB)", "sum")
     align = ("right",) * len(headers)
     ratio = compare(alone, several)
-    interval = f" ({ratio['speedup_low']:.2f}-{ratio['speedup_high']:.2f})" if rounds > 1 else ""
     lines = [
         f"{technique.name} on {device['name']}, torch {record['versions']['torch']}: "
         f"{shape['model']}, {shape['batch_size']}x{shape['seq_len']} tokens a step, "
@@ -52,7 +50,7 @@ def report(technique, alone, several):
         "",
         tabulate(rows, headers, "github", colalign=align, disable_numparse=True),
         "",
-        f"{n} processes reach {ratio['speedup']:.2f}x{interval} the tokens per second of one: "
+        f"{n} processes reach {tables.interval_text(ratio)} the tokens per second of one: "
         f"{VERDICTS.get(ratio['verdict'], ratio['verdict'])}.",
     ]
     for r, (part,) in enumerate(alone):

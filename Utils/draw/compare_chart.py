@@ -7,7 +7,6 @@ from Utils.analysis.intervals import NO_INTERVAL
 from Utils.base import bases
 from Utils.base.text import brief
 from Utils.draw import style
-from Utils.draw.style import GREY
 
 
 def draw(a, b):
@@ -25,10 +24,10 @@ def draw(a, b):
     white = {"facecolor": "white", "edgecolor": "none", "pad": 1}  # no grid through words
     for y, (name, line) in enumerate(ratios.iterrows()):
         if np.isnan(line.speedup):
-            how = {"ha": "left", "size": "small", "color": GREY, "bbox": white}
+            how = {"ha": "left", "size": "small", "color": style.GREY, "bbox": white}
             style.beside(axes, 0.01, y, brief(compare.why_not(a, b, name)), **how)
         else:
-            colour = style.colours().get(bases.last(name), GREY)
+            colour = style.colours().get(bases.last(name), style.GREY)
             end = np.nanmax([line.speedup, min(line.speedup_high, right)])
             if not np.isnan(line.speedup_low):
                 axes.plot([line.speedup_low, end], [y, y], color="black", lw=1.5, zorder=3)

@@ -5,8 +5,7 @@ import numpy as np
 from Utils.analysis import compare, selection
 from Utils.analysis.intervals import NO_INTERVAL
 from Utils.base.text import short
-from Utils.draw import page, page_speed, svg, words
-from Utils.draw.svg import MARKS
+from Utils.draw import page, page_speed, svg
 
 
 def comparison(a, b):
@@ -20,9 +19,7 @@ def comparison(a, b):
             "value": line.speedup,
             **page_speed.interval(line),
             "mark": np.nan,
-            "tainted": any(
-                name in s.lines.index and words.is_tainted(s.lines.loc[name]) for s in (a, b)
-            ),
+            "tainted": any(s.lines.grade.get(name) == "tainted" for s in (a, b)),
             "reason": "" if np.isfinite(line.speedup) else short(compare.why_not(a, b, name)),
         }
         for name, line in ratios.iterrows()
@@ -32,8 +29,8 @@ def comparison(a, b):
         "compare.html",
         sides=[{"name": s.name, "described": selection.describe(s.rows)} for s in (a, b)],
         bars_drawn=svg.bars(rows),
-        counts={verdict: int(verdicts.get(verdict, 0)) for verdict in MARKS},
+        counts={verdict: int(verdicts.get(verdict, 0)) for verdict in svg.MARKS},
         undecided=int(verdicts.get(NO_INTERVAL, 0)),
-        columns=page.table(compare.columns(a, b, ratios), np.ones(len(ratios), bool), "technique"),
+        columns=page.table(compare.columns(a, b, ratios), "technique"),
         differences=[short(line) for line in compare.differences(a, b)],
     )

@@ -1,9 +1,9 @@
 """The chart of what to expect on GPUs that are not here."""
 
-from Utils.draw import style
-from Utils.draw.style import GREY
+import numpy as np
 
-ENDS = "speedup", "speedup_low", "speedup_high"
+from Utils.analysis.intervals import RATIO
+from Utils.draw import style
 
 
 def draw(rows):
@@ -17,16 +17,13 @@ def draw(rows):
     for place, device in enumerate(devices):
         known = [row for row in rows if row["device"] == device and not row.get("reason")]
         at = [techniques.index(row["technique"]) + (place + 0.5) * width - 0.4 for row in known]
-        speedup, low, high = ([float(row[name]) for row in known] for name in ENDS)
-        error = [
-            [middle - end for middle, end in zip(speedup, low, strict=True)],
-            [end - middle for middle, end in zip(speedup, high, strict=True)],
-        ]
+        speedup, low, high = np.array([[row[name] for row in known] for name in RATIO[:3]], float)
         shape = f"{known[0]['batch_size']}x{known[0]['seq_len']}" if known else "does not run"
-        label = f"{device}, {shape}"
-        axes.bar(at, speedup, width, color=f"C{place}", alpha=0.6, label=label, hatch="//")
-        axes.errorbar(at, speedup, yerr=error, fmt="none", ecolor="0.25", capsize=2, linewidth=1)
-    axes.axhline(1, color=GREY, linewidth=1)
+        how = {"color": f"C{place}", "alpha": 0.6, "hatch": "//", "label": f"{device}, {shape}"}
+        axes.bar(at, speedup, width, **how)
+        how = {"fmt": "none", "ecolor": "0.25", "capsize": 2, "linewidth": 1}
+        axes.errorbar(at, speedup, yerr=[speedup - low, high - speedup], **how)
+    axes.axhline(1, color=style.GREY, linewidth=1)
     axes.set_xticks(range(len(techniques)), techniques, rotation=20, ha="right")
     axes.set_ylabel("forecast speedup over the device's own baseline")
     axes.legend(loc="upper left", frameon=False)

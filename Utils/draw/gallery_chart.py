@@ -5,11 +5,10 @@ import textwrap
 import numpy as np
 
 from Utils.analysis import tables
-from Utils.analysis.intervals import NO_INTERVAL
+from Utils.analysis.intervals import NO_INTERVAL, RATIO
 from Utils.base import ladder
 from Utils.base.text import plural
 from Utils.draw import style
-from Utils.draw.style import GREY, plain
 
 TICKS = (0.1, 0.2, 0.5, 1, 2, 4, 8, 16, 32)
 
@@ -26,11 +25,11 @@ def draw(panels, left_out=()):
     figure, grid = style.panels(1, len(panels), height, width)
     for axes, panel in zip(grid, panels, strict=True):
         _draw_panel(axes, panel, names)
-    ends = np.array([x for panel in panels for x in _ends(panel)])
-    low, high = ends.min() / 1.1, ends.max() * (ends.max() / ends.min()) ** 0.25 * 1.1
+    values = np.concatenate([panel["lines"][[*RATIO[:3]]] for panel in panels])
+    ends = [1, *values[np.isfinite(values)]]
+    low, high = min(ends) / 1.1, max(ends) * (max(ends) / min(ends)) ** 0.25 * 1.1
     for axes in grid:
-        axes.set_xscale("log")
-        axes.set_xlim(low, high)
+        axes.set(xscale="log", xlim=(low, high))
         style.ratio_ticks(axes, TICKS)
         style.name_rows(axes, names, top=-0.5)
     intervals = any(panel["lines"].speedup_low.notna().any() for panel in panels)
@@ -38,7 +37,7 @@ def draw(panels, left_out=()):
     model, batch, seq_len = panels[0]["shape"]
     notes = [f"speedup over the device's own baseline, {model} {batch}x{seq_len}; {spread}"]
     notes += [f"left out: {text}" for text in left_out]
-    notes = [line for text in notes for line in textwrap.wrap(plain(text), int(12 * width))]
+    notes = [line for text in notes for line in textwrap.wrap(style.plain(text), int(12 * width))]
     figure.suptitle("Devices side by side", x=0.01, ha="left", fontweight="bold")
     figure.supxlabel("\n".join(notes), fontsize="small", color="0.3", x=0.01, ha="left")
     figure.tight_layout()
@@ -49,7 +48,7 @@ def _draw_panel(axes, panel, names):
     lines, colours = panel["lines"], style.colours()
     same = lines[lines.parity.ne("model changed") & ~lines.loss_verdict.isin(("worse", "diverged"))]
     best = same.tokens_per_second.idxmax()
-    title = textwrap.wrap(plain(panel["device"]), 34)
+    title = textwrap.wrap(style.plain(panel["device"]), 34)
     facts = [
         f"torch {panel['torch']}, commit {panel['commit'] or 'unknown'}, "
         f"{plural(panel['rounds'], 'round')}",
@@ -58,26 +57,19 @@ def _draw_panel(axes, panel, names):
     ]
     axes.set_title("\n".join(title), loc="left", fontweight="bold", pad=52)
     how = {"xycoords": "axes fraction", "textcoords": "offset points", "va": "bottom"}
-    axes.annotate(plain("\n".join(facts)), (0, 1), (0, 6), size="small", color="0.3", **how)
+    axes.annotate(style.plain("\n".join(facts)), (0, 1), (0, 6), size="small", color="0.3", **how)
     axes.axvline(1, color="0.3", lw=1, zorder=1)
     for y, name in enumerate(names):
         line = lines.loc[name] if name in lines.index else None
         if line is None or np.isnan(line.speedup):
             why = "not run" if line is None else tables.reason(line)
-            why = plain(textwrap.shorten(why, 40, placeholder=" ..."))
-            how = {"ha": "left", "size": "x-small", "color": GREY}
+            why = style.plain(textwrap.shorten(why, 40, placeholder=" ..."))
+            how = {"ha": "left", "size": "x-small", "color": style.GREY}
             style.beside(axes, 0.02, y, why, bbox={"fc": "white", "lw": 0, "pad": 1}, **how)
             continue
-        colour = colours.get(name, GREY)
+        colour = colours.get(name, style.GREY)
         axes.plot([line.speedup_low, line.speedup_high], [y, y], color=colour, lw=2, zorder=2)
         axes.plot(line.speedup, y, "o", color=colour, ms=7, zorder=3)
         right = np.nanmax([line.speedup, line.speedup_high])
         how = {"textcoords": "offset points", "va": "center", "size": "small"}
         axes.annotate(f"{line.speedup:.2f}x", (right, y), (6, 0), **how)
-
-
-def _ends(panel):
-    """Return the values and interval ends on a panel's axis, 1 included."""
-    lines = panel["lines"]
-    values = lines[["speedup", "speedup_low", "speedup_high"]].to_numpy().ravel()
-    return [1, *values[np.isfinite(values)]]

@@ -4,9 +4,9 @@ import numpy as np
 import seaborn as sns
 from matplotlib.colors import LogNorm, Normalize
 
-from Utils.analysis import selection
+from Utils.analysis import rounds, selection
 from Utils.base.text import brief
-from Utils.draw import steps, style, words
+from Utils.draw import style, words
 from Utils.draw.style import GREY
 
 
@@ -15,7 +15,7 @@ def draw(rows, lines):
     lines, others = words.measured(lines)
     height, described = 1.6 + 0.5 * len(lines), selection.describe(rows)
     figure, axes = style.figure(height, "Time of each step", described)
-    measured, (times, _) = selection.timed(rows).step_ms, steps.by_step(rows)
+    measured, (times, _) = selection.timed(rows).step_ms, rounds.by_step(rows)
     low, high = np.percentile(measured, [2, 98]) if len(measured) else (0, 1)
     if len(times):
         grid = times["median"].unstack("step").reindex(lines.index)
@@ -30,15 +30,12 @@ def draw(rows, lines):
         scale.set_major_formatter("{x:g}")
         scale.set_minor_formatter("{x:g}")
     axes.set_facecolor("0.93")
-    axes.axvline(steps.warmup(rows), color="white", linewidth=2)
+    axes.axvline(selection.warmup(rows), color="white", linewidth=2)
     axes.grid(False)
-    axes.set_xlabel(f"step (left of the white line: warm-up){others}")
-    axes.set_ylabel("")
+    axes.set(xlabel=f"step (left of the white line: warm-up){others}", ylabel="")
     for y, (_, line) in enumerate(lines.iterrows()):
         if np.isnan(line.median_ms):
             style.beside(axes, 0.01, y + 0.5, brief(words.reason(line)), ha="left", color=GREY)
     labels = [words.label(line, tainted=True) for _, line in lines.iterrows()]
-    axes.set_yticks([y + 0.5 for y in range(len(lines))], labels, rotation=0)
-    axes.set_ylim(len(lines), 0)
-    style.grey_labels(axes, lines.median_ms.isna())
+    style.name_rows(axes, labels, lines.median_ms.isna(), top=0, middle=0.5)
     return figure

@@ -41,8 +41,7 @@ def draw(rows, lines):
     axes.plot([], [], "|", color="black", ms=12, mew=1.5, label="measured peak")
     if kinds.notna().any(axis=None):
         axes.legend(**style.BESIDE)
-    axes.set_xlim(0, widest * 1.14 / scale)
-    axes.set_xlabel(f"memory ({unit}); median of the runs{others}")
+    axes.set(xlim=(0, widest * 1.14 / scale), xlabel=f"memory ({unit}); median of the runs{others}")
     labels = [words.label(line) for _, line in lines.iterrows()]
     style.name_rows(axes, labels, lines.median_ms.isna())
     return figure

@@ -7,24 +7,19 @@ from pathlib import Path
 import jinja2
 
 from Utils.base.text import HOMES, number, short
-from Utils.draw.svg import LEVELS
+from Utils.draw.svg import HEAT
 
 PAGES = Path(__file__).with_name("pages")
 
 
-def table(columns, keep, needed):
-    """Return columns of texts for a table, {} where the column `needed` has none.
-
-    keep: one bool a row. Columns without a text are left out.
-    """
+def table(columns, needed):
+    """Return columns of texts for a table without those that are empty, {} where `needed` is."""
     columns = {
-        name: [
-            short(text.replace("\\|", "|")) for text, kept in zip(texts, keep, strict=True) if kept
-        ]
+        name: [short(text.replace("\\|", "|")) for text in texts]
         for name, texts in columns.items()
+        if any(texts)
     }
-    columns = {name: texts for name, texts in columns.items() if any(texts)}
-    return columns if columns.get(needed) else {}
+    return columns if needed in columns else {}
 
 
 def render(template, **parts):
@@ -41,7 +36,7 @@ def render(template, **parts):
     for name in ("page.css", "page.js"):
         digest = hashlib.sha256(pages.get_template(name).render().encode()).digest()
         hashes[name.replace(".", "_")] = base64.b64encode(digest).decode()
-    html = pages.get_template(template).render(hashes=hashes, levels=LEVELS, **parts)
+    html = pages.get_template(template).render(hashes=hashes, heat=HEAT, **parts)
     # Homes say who someone is. Records hold none; a note or a data set's path may. And a page can
     # hold what UTF-8 cannot: half a pair, from a file that was not text.
     return HOMES.sub("~", html).encode(errors="replace").decode()

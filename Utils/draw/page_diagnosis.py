@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 
 from Utils.analysis import ablation, recipe, recipe_code, selection, tables
-from Utils.analysis.ablation import WAYS
 from Utils.base import ladder
 from Utils.base.errors import UserError
 from Utils.base.text import number, short
@@ -33,12 +32,11 @@ def profile(path, rows):
                 continue
             if (found["model"], found["seq_len"]) != (first.model, first.seq_len):
                 continue
+            kinds = found["profile"]["kinds"]
             scale = found["asked_batch_size"] / found["batch_size"]
-            kinds = {kind: scale * one["ms"] for kind, one in found["profile"]["kinds"].items()}
-            values[name] = {kind: ms for kind, ms in kinds.items() if np.isfinite(ms) and ms >= 0}
-            of_kinds = found["profile"]["kinds"].items()
-            expected = {kind: one["forecast_ms"] for kind, one in of_kinds if "forecast_ms" in one}
-            if expected:
+            times = {kind: scale * one["ms"] for kind, one in kinds.items()}
+            values[name] = {kind: ms for kind, ms in times.items() if np.isfinite(ms) and ms >= 0}
+            if expected := {k: v["forecast_ms"] for k, v in kinds.items() if "forecast_ms" in v}:
                 values[f"{name}, forecast"] = expected
             advice.append((name, [short(line) for line in found["advice"]]))
             commits[found["commit"] or "unknown"] = None
@@ -53,13 +51,13 @@ def worth(rows):
     whole = ablation.whole_of(rows)
     if whole is None:
         return {}
-    credits = ablation.credits(rows, whole)
-    return {"whole": whole, "described": selection.describe(rows)} | svg.dots(credits, WAYS)
+    drawn = svg.dots(ablation.credits(rows, whole), ablation.WAYS)
+    return drawn | {"whole": whole, "described": selection.describe(rows)}
 
 
 def recipes(rows, records):
     """Return the recipes for speed and for memory of selected rows, variants included: {"said",
-    "entries", "base"}; {} where the rows support none. See `recipe.recommend`."""
+    "entries", "best"}; [] where the rows support none. See `recipe.recommend`."""
     timed = rows.status == "ok"
     sound = rows[~timed | (rows.step_ms.gt(0) & rows.batch_size.gt(0))]  # what has a logarithm
     found = {"fastest": None}
@@ -67,24 +65,18 @@ def recipes(rows, records):
         with suppress(UserError):  # of rows whose scripts are gone
             found = recipe.recommend(sound, records)
     entries = [
-        {
+        entry
+        | {
             "title": title,
-            "name": entry["name"],
             "kind": "a forecast, not measured" if entry["forecast"] else "measured",
             "speedup": tables.ratio_text(entry["speedup"]),
-            "to_best": tables.ratio_text(entry["to_best"])
-            if entry["name"] != found["best"]["name"]
-            else "",
-            "best": found["best"]["name"],
+            "to_best": tables.ratio_text(entry["to_best"]),
             "memory": number(entry["peak_mib"], ",.0f"),
             "loss": "; ".join(filter(None, [entry["loss"], entry["parity"]])),
-            "why": {"switch on": [*entry["evidence"]], "why": [*entry["evidence"].values()]},
-            "why_not": {"leave out": [*entry["left_out"]], "why": [*entry["left_out"].values()]},
             "lines": recipe_code.lines_of(entry["techniques"], entry["batch"]),
             "script": recipe_code.script(entry, found["described"]),
         }
         for key, title in RECIPES.items()
         if (entry := found.get(key))
     ]
-    base = selection.baseline(rows)
-    return {"said": found["says"], "entries": entries, "base": base} if entries else {}
+    return entries and {"said": found["says"], "entries": entries, "best": found["best"]["name"]}

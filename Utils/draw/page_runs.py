@@ -5,9 +5,8 @@ import re
 import shlex
 from pathlib import Path
 
-from Utils.analysis import selection
-from Utils.base import bases, command_line, ladder, results
-from Utils.base.ladder import BASELINE
+from Utils.analysis import recipe, selection
+from Utils.base import command_line, ladder, results
 from Utils.base.text import number, short
 
 PARTS = (  # of a record, shown as the environment: key, prefix, how whole numbers are written
@@ -24,8 +23,10 @@ READINGS = {  # of a run's quality: title, key and format
     "SM clock (MHz)": ("sm_clock_mhz", ",.0f"),
     "power (W)": ("mean_power_w", ",.0f"),
 }
+SETTINGS = ("ROUNDS", "STEPS", "WARMUP", "BATCH_SIZE", "SEQ_LEN", "MODEL", "DATASET", "SEED")
 UNWRAPPED = re.compile(r"(?<!\n)\n(?!\n|[A-Z]\w+: )")  # line breaks within a paragraph
-CLASSES = {"+": "added", "-": "removed", "@": "place"}  # of a diff's lines
+# Of a diff's lines, by their beginning.
+CLASSES = {"+++": "", "---": "", "+": "added", "-": "removed", "@": "place"}
 
 
 def quality(rows, lines, records):
@@ -77,93 +78,64 @@ def environment(path, records):
 
 def repeat(rows, records):
     """Return the commands that reproduce these results."""
-    settled = [record.get("settings") or {} for record in records.values()]
-    names = set(rows.technique)
-    first, (steps, warmup) = rows.iloc[0], selection.asked(rows, records)
-    given = {
-        "rounds": rows["round"].nunique(),
-        "steps": steps,
-        "warmup": warmup,
-        "batch_size": int(rows.requested_batch_size.iloc[0]),
-        "seq_len": int(first.seq_len),
-        "model": first.model,
-        "dataset": first.dataset,
-        "seed": settled[0].get("seed") if settled else None,
-    }
-    chosen = [*(next(iter(records.values()), {}).get("chosen_automatically") or ())]
-    base = selection.baseline(rows)
-    chosen += ["model"] * (first.model == base)
-    chosen += ["dataset", "batch_size", "seq_len"] * bases.has_own_data(first)  # its own
-    defaults = command_line.defaults()
-    given = {
-        key: value
-        for key, value in given.items()
-        if value is not None and key not in chosen and value != defaults[key]
-    }
-    groups = {"ladder": "all", "everything": "everything"}
-    target = next((t for g, t in groups.items() if names == {x.name for x in ladder.group(g)}), "")
-    if base != BASELINE:
-        beyond = {bases.last(name) for name in names} & ladder.beyond()
-        target = f"{'everything' if beyond else 'all'} BASE={base}"
-    if target:
-        words = [f"{key.upper()}={shlex.quote(str(value))}" for key, value in given.items()]
-        command = " ".join(["make", target, *words])
+    record, names = next(iter(records.values()), {}), {*rows.technique}
+    given = recipe.settings(rows, records) | {"ROUNDS": rows["round"].nunique()}
+    given["SEED"] = (record.get("settings") or {}).get("seed")
+    chosen = record.get("chosen_automatically") or ()
+    given = {key: given[key] for key in SETTINGS if key in given and key.lower() not in chosen}
+    groups = [{t.name for t in ladder.group(group)} for group in ("ladder", "everything")]
+    if names in groups or selection.baseline(rows) != ladder.BASELINE:
+        command = recipe.command(recipe.target(rows), given)
     else:
-        flags = [f"--{k.replace('_', '-')}={shlex.quote(str(v))}" for k, v in given.items()]
+        flags = {key.lower(): value for key, value in recipe.changed(given).items()}
         known = [name for name in ladder.techniques() if name in names]
+        flags = command_line.as_flags(flags)
         command = " ".join(["python -m Utils.commands.suite", *known, *flags])
     commits = [c.removesuffix("-dirty").partition("+")[0] for c in rows.commit.unique() if c]
-    dirty = rows.commit.str.endswith("-dirty").any()
     return {
         "commands": [*(f"git checkout {shlex.quote(c)}" for c in commits[:1]), command],
-        "versions": f"torch {first.torch}",
-        "dirty": bool(dirty),
+        "versions": f"torch {rows.torch.iloc[0]}",
+        "dirty": bool(rows.commit.str.endswith("-dirty").any()),
     }
+
+
+def diffs(lines, records):
+    """Return each technique's docstring and diff, of the sources that ran where they were recorded.
+
+    It is a list of {"name", "headline", "doc", "lines", "changed"}, a line being (class, text).
+    """
+    sources = {r.get("technique"): str(r["source"]) for r in records.values() if r.get("source")}
+    known, found = ladder.techniques(), []
+    if lines.base.iloc[0] != ladder.BASELINE:  # what ran is all there is
+        known = {name: _as_technique(name, source) for name, source in sources.items()}
+
+    def as_run(technique):
+        if technique.name not in sources:
+            return technique
+        doc, code = ladder.split(sources[technique.name])
+        return dataclasses.replace(technique, doc=doc, code=code)
+
+    for name in lines.index[lines.index.isin(known)]:
+        technique = as_run(known[name])
+        if technique.parent in known:
+            text = ladder.diff(technique, as_run(known[technique.parent]))
+        else:
+            text = [f" {line}" for line in technique.code.strip("\n").splitlines()]
+        found.append(
+            {
+                "name": name,
+                "headline": technique.headline,
+                "doc": UNWRAPPED.sub(" ", technique.doc.partition("\n")[2].strip()),
+                "lines": [
+                    (CLASSES.get(line[:3], CLASSES.get(line[:1], "")), line) for line in text
+                ],
+                "changed": technique != known[name],
+            }
+        )
+    return found
 
 
 def _as_technique(name, source):
     """Return the Technique of a source that ran."""
     doc, code = ladder.split(source) if source.startswith('"' * 3) else ("", source)
     return ladder.Technique(name, Path(f"{name}.py"), doc, code, ladder.facts(doc))
-
-
-def diffs(lines, records):
-    """Return each technique's docstring and diff, of the sources that ran where they were recorded.
-
-    It is a list of {"name", "parent", "headline", "doc", "lines"}, a line being (class, text).
-    """
-    sources = {r.get("technique"): r["source"] for r in records.values() if r.get("source")}
-    known, found = ladder.techniques(), []
-
-    def as_run(technique):
-        if technique.name not in sources:
-            return technique
-        doc, code = ladder.split(str(sources[technique.name]))
-        return dataclasses.replace(technique, doc=doc, code=code)
-
-    base = lines.base.iloc[0] if len(lines) else BASELINE
-    if base != BASELINE:  # what ran is all there is
-        names = [name for name in lines.index if name in sources]
-        known = {name: _as_technique(name, str(sources[name])) for name in names}
-    for name in lines.index:
-        if name not in known:
-            continue
-        technique = as_run(known[name])
-        if technique.parent in known:
-            text = ladder.diff(technique, as_run(known[technique.parent]))
-        else:
-            text = [f" {line}" for line in technique.code.strip("\n").splitlines()]
-        coloured = [
-            ("" if line[:3] in ("+++", "---") else CLASSES.get(line[:1], ""), line) for line in text
-        ]
-        found.append(
-            {
-                "name": name,
-                "parent": technique.parent,
-                "headline": technique.headline,
-                "doc": UNWRAPPED.sub(" ", technique.doc.partition("\n")[2].strip()),
-                "lines": coloured,
-                "changed": as_run(known[name]) != known[name],
-            }
-        )
-    return found

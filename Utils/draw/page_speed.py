@@ -69,7 +69,7 @@ def speed_bars(lines):
             "value": line.speedup,
             **interval(line if name != line.base else None),
             "mark": lines.speedup.get(line.parent, np.nan),
-            "tainted": words.is_tainted(line),
+            "tainted": line.grade == "tainted",
             "reason": short(words.reason(line)),
         }
         for name, line in lines.iterrows()
@@ -96,16 +96,18 @@ def ladder_table(lines):
             "parent": line.parent if isinstance(line.parent, str) else "",
             "missing": short(tables.reason(line)) if np.isnan(line.median_ms) else "",
             "note": "" if np.isnan(line.median_ms) else short(notes[name].replace("\\|", "|")),
-            "speedup": tables.ratio_text(line),
-            "over_parent": tables.ratio_text(line, "parent_"),
-            "median": number(line.median_ms),
-            "spread": number(line.p20_ms) and f"{line.p20_ms:,.1f}-{line.p80_ms:,.1f}",
-            "rate": number(line.tokens_per_second, ",.0f"),
-            "memory": number(line.peak_memory_mib, ",.0f"),
-            "loss": number(line.loss, ".3f"),
-            "loss_difference": tables.loss_text(line),
-            "computes": "" if pd.isna(line.parity) else line.parity,
-            "grade": "" if pd.isna(line.grade) else short(line.grade),
+            "cells": {
+                "over baseline": tables.ratio_text(line),
+                "over parent": tables.ratio_text(line, "parent_"),
+                "median step (ms)": number(line.median_ms)
+                + f" ({number(line.p20_ms)}-{number(line.p80_ms)})",
+                f"{line.unit}/s": number(line.tokens_per_second, ",.0f"),
+                "peak memory (MiB)": number(line.peak_memory_mib, ",.0f"),
+                "loss": number(line.loss, ".3f"),
+                "loss difference": tables.loss_text(line),
+                "parity": "" if pd.isna(line.parity) else line.parity,
+                "quality": "" if pd.isna(line.grade) else line.grade,
+            },
         }
         for name, line in lines.iterrows()
     ]

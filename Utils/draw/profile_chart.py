@@ -4,7 +4,6 @@ import seaborn as sns
 
 from Utils.base.text import brief
 from Utils.draw import style
-from Utils.draw.style import GREY
 
 
 def draw(summaries, kinds):
@@ -22,7 +21,7 @@ def draw(summaries, kinds):
     widest = max(widths, default=1)
     for y, summary in enumerate(summaries):
         if summary["status"] != "ok":
-            axes.text(0.01 * widest, y, brief(summary["note"]), va="center", color=GREY)
+            axes.text(0.01 * widest, y, brief(summary["note"]), va="center", color=style.GREY)
             continue
         left = 0.0
         for kind, facts in summary["profile"]["kinds"].items():

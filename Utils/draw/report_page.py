@@ -1,9 +1,4 @@
-"""The page of a results file. It needs no server and no network.
-
-Its figures come from `summary`, `ablation` and `recipe`. Bars and lines are SVG in percent of the
-available width, so one drawing serves a phone, a screen and paper. The templates in pages/ escape
-all text from files, and the page's security policy allows only the script whose hash it names.
-"""
+"""The page of a results file. Its figures come from `summary`, `ablation` and `recipe`."""
 
 import numpy as np
 
@@ -31,8 +26,7 @@ def report(path, device_name="", price=None, base=None):
     }
     with np.errstate(all="ignore"):  # times of 0 and the like are shown as they are
         lines = summarize(rows, records)
-    _, memory, limits, cost = tables.columns(lines, price)
-    timed = lines.median_ms.notna().to_numpy()
+    _, memory, limits, cost = tables.columns(lines[lines.median_ms.notna()], price)
     facts, reports = page_runs.environment(path, records)
     shown = page_runs.diffs(lines, records)
     parts = {
@@ -41,7 +35,7 @@ def report(path, device_name="", price=None, base=None):
         "profile": (page_diagnosis.profile(path, rows), "make profile T=all"),
         "ablation": (page_diagnosis.worth(with_variants), "make ablate"),
         "recipe": (page_diagnosis.recipes(with_variants, all_records), "make recipe"),
-        "limits": (page.table(limits, timed, "matmul precision"), "make ceilings all"),
+        "limits": (page.table(limits, "matmul precision"), "make ceilings all"),
         "environment": (facts, "make all"),
     }
     return page.render(
@@ -53,11 +47,9 @@ def report(path, device_name="", price=None, base=None):
         intervals=lines.speedup_low.notna().any(),
         bars_drawn=page_speed.speed_bars(lines),
         ladder=page_speed.ladder_table(lines),
-        memory_table=page.table(memory, timed, "weights (MiB)"),
-        cost=page.table(cost, timed, "technique"),
-        quality=page.table(
-            page_runs.quality(rows, lines, records), np.ones(len(lines), bool), "technique"
-        ),
+        memory_table=page.table(memory, "weights (MiB)"),
+        cost=page.table(cost, "technique"),
+        quality=page.table(page_runs.quality(rows, lines, records), "technique"),
         reports=reports,
         repeat=page_runs.repeat(rows, records),
         diffs=shown,

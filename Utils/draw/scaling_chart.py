@@ -2,10 +2,10 @@
 
 from Utils.analysis.scaling import KINDS
 from Utils.draw import style
-from Utils.draw.style import GREY
 
 COLOURS = {"strong": "C0", "weak": "C1"}
-OFFSETS = {"strong": (8, -14), "weak": (-8, 10)}  # points, of the text beside a marker
+# Of the text beside a marker: offset in points, alignment.
+OFFSETS = {"strong": ((8, -14), "left"), "weak": ((-8, 10), "right")}
 
 
 def draw(efficiencies, described):
@@ -13,7 +13,7 @@ def draw(efficiencies, described):
     figure, axes = style.figure(5.5, "Strong and weak scaling", described)
     counts = sorted(efficiencies.processes.unique())
     ideal = [n / counts[0] for n in counts]
-    axes.plot(counts, ideal, color=GREY, linestyle="--", label="ideal")
+    axes.plot(counts, ideal, color=style.GREY, linestyle="--", label="ideal")
     for kind, batch in KINDS.items():
         lines = efficiencies[efficiencies.scaling == kind]
         if lines.empty:
@@ -22,14 +22,12 @@ def draw(efficiencies, described):
         errors = [side.fillna(0.0) for side in errors]
         how = {"color": COLOURS[kind], "marker": "o", "capsize": 4, "label": f"{kind}: {batch}"}
         axes.errorbar(lines.processes, lines.speedup, yerr=errors, **how)
+        offset, side = OFFSETS[kind]
+        how = {"textcoords": "offset points", "ha": side, "color": COLOURS[kind], "size": "small"}
         for line in lines.iloc[1:].itertuples():
-            x, y = OFFSETS[kind]
-            where = {"xytext": (x, y), "textcoords": "offset points"}
-            where["ha"] = "left" if x > 0 else "right"
-            place, how = (line.processes, line.speedup), {"color": COLOURS[kind], **where}
-            axes.annotate(f"{line.efficiency:.0%}", place, fontsize="small", **how)
-    axes.set_xticks(counts)
-    axes.set_xlim(counts[0] - 0.1 * counts[-1], counts[-1] * 1.1)
+            place = line.processes, line.speedup
+            axes.annotate(f"{line.efficiency:.0%}", place, offset, **how)
+    axes.set(xticks=counts, xlim=(counts[0] - 0.1 * counts[-1], counts[-1] * 1.1))
     axes.set_ylim(0, 1.4 * ideal[-1])  # an interval of few rounds can be longer than the chart
     axes.set_xlabel("processes (percent: efficiency; error bars: 95% interval over rounds)")
     axes.set_ylabel("tokens per second over those of the fewest processes")

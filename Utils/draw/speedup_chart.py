@@ -10,7 +10,6 @@ from Utils.analysis.intervals import NO_INTERVAL
 from Utils.base import bases
 from Utils.base.text import brief, number
 from Utils.draw import style, words
-from Utils.draw.style import GREY
 
 FLOOR = "0.35"  # the colour of the modelled floor
 FARTHEST = 4  # times the longest bar that the axis is stretched to show it
@@ -35,23 +34,21 @@ def draw(rows, lines):
     widest = np.nanmax([1, lines.speedup.max(), high.max()])
     for y, (name, line) in enumerate(lines.iterrows()):
         if np.isnan(line.median_ms) or np.isnan(line.speedup):
-            axes.text(0.01 * widest, y, brief(words.reason(line)), va="center", color=GREY)
+            axes.text(0.01 * widest, y, brief(words.reason(line)), va="center", color=style.GREY)
         else:
             parent = lines.speedup.get(line.parent, np.nan)
             _draw_bar(axes, y, line, low[name], high[name], parent)
         cells = number(line.peak_memory_mib, ",.0f"), number(line.loss, ".3f")
         for (x, align, _), cell in zip(COLUMNS, (*cells, *_verdicts(line)), strict=True):
-            size = {"size": "small"} if align == "left" else {}
-            style.beside(axes, x, y, cell, ha=align, **size)
+            style.beside(axes, x, y, cell, ha=align, size="small" if align == "left" else None)
     for x, align, heading in COLUMNS:
         style.beside(axes, x, -0.75, heading, ha=align, va="bottom", size="small")
     axes.axvline(1, color="0.3", linewidth=1, zorder=1)
-    floor = (
-        lines.median_ms.get(lines.base.iloc[0], np.nan) / lines.floor_ms.min()
-    )  # the fastest precision's
+    # Of the fastest precision.
+    floor = lines.median_ms.get(lines.base.iloc[0], np.nan) / lines.floor_ms.min()
     axes.set_xlim(0, _draw_floor(axes, floor, widest) * 1.12)
     spread = "95% interval over rounds" if intervals else f"p20-p80 of the steps ({NO_INTERVAL})"
-    hatched = lines.apply(words.is_tainted, axis=1).any()
+    hatched = (lines.grade == "tainted").any()
     tainted = "; hatched: tainted runs among them" if hatched else ""
     axes.set_xlabel(
         "step time of the baseline / step time (x)\n"
@@ -63,8 +60,8 @@ def draw(rows, lines):
 
 
 def _draw_bar(axes, y, line, low, high, parent):
-    hatch = "///" if words.is_tainted(line) else None
-    colour = style.colours().get(bases.last(line.name), GREY)
+    hatch = "///" if line.grade == "tainted" else None
+    colour = style.colours().get(bases.last(line.name), style.GREY)
     how = {"color": colour, "hatch": hatch, "ec": "white", "lw": 0, "height": 0.7}
     axes.barh(y, line.speedup, zorder=2, **how)
     if not np.isnan(low):
@@ -92,8 +89,6 @@ def _draw_floor(axes, floor, widest):
         axes.text(0.99, 0.01, note, transform=axes.transAxes, ha="right", color=FLOOR)
         return widest
     axes.axvline(floor, color=FLOOR, linestyle="--", linewidth=1.2, zorder=1)
-    how = {"transform": axes.get_xaxis_transform(), "rotation": 90, "va": "bottom"}
-    axes.text(
-        floor, 0.01, f"modelled floor: {floor:.1f}x ", ha="right", color=FLOOR, size="small", **how
-    )
+    how = {"transform": axes.get_xaxis_transform(), "ha": "right", "color": FLOOR, "size": "small"}
+    axes.text(floor, 0.01, f"modelled floor: {floor:.1f}x ", rotation=90, va="bottom", **how)
     return max(widest, floor / 1.08)

@@ -4,14 +4,13 @@ import textwrap
 
 from matplotlib.ticker import LogLocator, MaxNLocator
 
-from Utils.analysis import selection
+from Utils.analysis import rounds, selection
 from Utils.base import bases
 from Utils.base.text import brief
-from Utils.draw import steps, style, words
-from Utils.draw.style import GREY
+from Utils.draw import style, words
 
 MOST_LINES = 10  # in one panel
-AXES = {"x": "step (grey: warm-up)", "y": "step time (ms)"}
+LABELS = {"xlabel": "step (grey: warm-up)", "ylabel": "step time (ms)"}
 
 
 def draw(rows, lines):
@@ -23,18 +22,16 @@ def draw(rows, lines):
         return _draw_panels(rows, lines.loc[timed])
     height = max(6, 0.3 * len(timed) + 0.8 * (len(lines) - len(timed)))  # of the legend
     figure, axes = style.figure(height, "Time of each step", selection.describe(rows))
-    times, _ = steps.by_step(rows)
+    times, _ = rounds.by_step(rows)
     for name in timed:
         label = words.label(lines.loc[name], tainted=True)
-        _draw_line(
-            axes, times, name, linestyle=style.styles().get(bases.last(name), "-"), label=label
-        )
+        how = {"linestyle": style.styles().get(bases.last(name), "-"), "label": label}
+        _draw_line(axes, times, name, **how)
     _scale(axes, rows, lines)
-    axes.set_xlabel(AXES["x"])
-    axes.set_ylabel(AXES["y"])
+    axes.set(**LABELS)
     for _, line in lines[lines.median_ms.isna()].iterrows():
         label = "\n".join(textwrap.wrap(f"{line.label} ({brief(words.reason(line))})", 32))
-        axes.plot([], [], color=GREY, linestyle=":", label=label)
+        axes.plot([], [], color=style.GREY, linestyle=":", label=label)
     axes.legend(**style.BESIDE)
     return figure
 
@@ -42,8 +39,8 @@ def draw(rows, lines):
 def _draw_panels(rows, lines):
     meaning = "colour: the technique, and a band over the rounds; black, dashed: its parent"
     described = "Time of each step", meaning, selection.describe(rows)
-    figure, panels = style.grid(len(lines), *described, **AXES)
-    times, _ = steps.by_step(rows)
+    figure, panels = style.grid(len(lines), *described, **LABELS)
+    times, _ = rounds.by_step(rows)
     for axes, (name, line) in zip(panels, lines.iterrows(), strict=True):
         if line.parent in lines.index:
             parent = times["median"].loc[line.parent]
@@ -52,27 +49,26 @@ def _draw_panels(rows, lines):
         _scale(axes, rows, lines)
         axes.set_title(words.label(line), loc="left", fontsize="small", pad=3)
         axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
-        if words.is_tainted(line):
+        if line.grade == "tainted":
             place = {"transform": axes.transAxes, "ha": "right", "va": "top"}
             axes.text(0.97, 0.94, "tainted", fontsize="small", color="0.4", **place)
     return figure
 
 
 def _draw_line(axes, times, name, **how):
-    own, colour = times.loc[name], style.colours().get(bases.last(name), GREY)
+    own, colour = times.loc[name], style.colours().get(bases.last(name), style.GREY)
     axes.plot(own.index, own["median"], color=colour, linewidth=1.6, **how)
     axes.fill_between(own.index, own["min"], own["max"], color=colour, alpha=0.2, lw=0)
 
 
 def _scale(axes, rows, lines):
     """Set both axes, and mark the warm-up."""
-    axes.axvspan(-0.5, steps.warmup(rows) - 0.5, color="0.9", zorder=0)
+    axes.axvspan(-0.5, selection.warmup(rows) - 0.5, color="0.9", zorder=0)
     measured = selection.timed(rows).step_ms
     if len(measured):
         axes.set_xlim(-0.5, rows.step.max() + 0.5)
         if lines.median_ms.max() > 4 * lines.median_ms.min():
-            axes.set_yscale("log")
-            axes.set_ylim(measured.min() / 1.2, measured.quantile(0.99) * 1.4)
+            axes.set(yscale="log", ylim=(measured.min() / 1.2, measured.quantile(0.99) * 1.4))
             axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 3, 5, 7)))
             axes.yaxis.set_major_formatter("{x:g}")
             axes.yaxis.set_minor_formatter("")

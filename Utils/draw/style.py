@@ -1,6 +1,7 @@
 """Size, title, colours and words of all charts, and how they are saved."""
 
 import textwrap
+from itertools import compress
 from pathlib import Path
 
 import matplotlib
@@ -28,10 +29,10 @@ def figure(height, title, *described):
     return figure, axes[0]
 
 
-def grid(count, title, *described, x, y):
+def grid(count, title, *described, xlabel, ylabel):
     """Return a figure of `count` panels with the same scales, and their axes row by row.
 
-    described: lines below the title. x, y: labels of the axes.
+    described: lines below the title.
     """
     rows = -(-count // COLUMNS)
     figure, axes = panels(rows, COLUMNS, 1.7 * rows)
@@ -40,9 +41,9 @@ def grid(count, title, *described, x, y):
         unused.set_axis_off()
     for lowest in axes[max(0, count - COLUMNS) : count]:
         lowest.xaxis.set_tick_params(labelbottom=True)
-        lowest.set_xlabel(x, fontsize="small")
+        lowest.set_xlabel(xlabel, fontsize="small")
     for first in axes[:count:COLUMNS]:
-        first.set_ylabel(y, fontsize="small")
+        first.set_ylabel(ylabel, fontsize="small")
     for panel in axes[:count]:
         panel.tick_params(labelsize="small")
     _head(axes[0], title, described, room=16)  # the panels have titles of their own
@@ -74,9 +75,9 @@ def save(figure, name):
     """
     try:
         FOLDER.mkdir(exist_ok=True)
+        said = " ".join(text.get_text() for text in figure.findobj(Text) if text.get_text())
         for kind in FORMATS:
             path = FOLDER / f"{name}.{kind}"
-            said = " ".join(text.get_text() for text in figure.findobj(Text) if text.get_text())
             metadata = {"Date": None} if kind == "svg" else {"Software": None, "Description": said}
             figure.savefig(path, dpi=150, bbox_inches="tight", metadata=metadata)
             print(path)
@@ -121,17 +122,11 @@ def ratio_ticks(axes, ticks):
     axes.minorticks_off()
 
 
-def name_rows(axes, labels, missing=None, top=-0.6):
-    """Label the rows from above, without lines between them. missing: one bool each, to grey it."""
-    axes.set_yticks(range(len(labels)), labels)
-    axes.set_ylim(len(labels) - 0.5, top)
+def name_rows(axes, labels, missing=(), top=-0.6, middle=0.0):
+    """Label the rows from above, without lines between them. missing: one bool each, to grey it.
+    top: of the axes. middle: of the first row."""
+    axes.set_yticks([y + middle for y in range(len(labels))], labels, rotation=0)
+    axes.set_ylim(len(labels) - 0.5 + middle, top)
     axes.grid(axis="y", visible=False)
-    if missing is not None:
-        grey_labels(axes, missing)
-
-
-def grey_labels(axes, missing):
-    """Grey the labels for which `missing`, one bool each, is true."""
-    for label, grey in zip(axes.get_yticklabels(), missing, strict=True):
-        if grey:
-            label.set_color(GREY)
+    for label in compress(axes.get_yticklabels(), missing):
+        label.set_color(GREY)

@@ -10,13 +10,16 @@ import string
 
 import numpy as np
 import pandas as pd
+from matplotlib import colormaps
+from matplotlib.colors import to_hex
 
-from Utils.analysis import selection, tables
+from Utils.analysis import intervals, rounds, selection, tables
 from Utils.base.text import number, short
-from Utils.draw import steps, words
+from Utils.draw import words
 
 POINTS = 120  # of a line, and cells of a row of the heatmap, at most; else steps are put together
 LEVELS = 9  # of the heatmap's colours
+HEAT = [to_hex(colour) for colour in colormaps["viridis"].resampled(LEVELS).colors]
 FARTHEST = 1.5  # times the longest bar that an interval may stretch the axis
 MARKS = {"faster": "▲", "slower": "▼", "no detectable difference": "="}
 
@@ -72,6 +75,10 @@ def stacks(values, unit, totals=None):
     sums = {name: sum(kinds.values()) for name, kinds in known.items()}
     totals = sums | (totals or {})
     most = max([*sums.values(), *totals.values()]) * 1.02
+    looks = {
+        kind: {"name": kind, "letter": string.ascii_uppercase[place % 26], "colour": place % 10}
+        for place, kind in enumerate(order)
+    }
     rows = []
     for name, kinds in values.items():
         if name not in known:
@@ -79,30 +86,17 @@ def stacks(values, unit, totals=None):
             continue
         segments, left = [], 0
         for kind, value in kinds.items():
-            place = order.index(kind)
-            segments.append(
-                {
-                    "x": percent(left, most),
-                    "width": percent(value, most),
-                    "letter": string.ascii_uppercase[place % 26],
-                    "colour": place % 10,
-                    "text": f"{kind}: {value:,.4g} {unit}",
-                }
-            )
+            size = {"x": percent(left, most), "width": percent(value, most)}
+            segments.append(looks[kind] | size | {"text": f"{kind}: {value:,.4g} {unit}"})
             left += value
         peak = {"at": percent(totals[name], most), "text": f"{totals[name]:,.4g}"}
         rows.append({"name": name, "segments": segments, "total": peak})
-    letters = [string.ascii_uppercase[place % 26] for place in range(len(order))]
-    kinds = [
-        {"letter": letter, "name": kind, "colour": place % 10}
-        for place, (letter, kind) in enumerate(zip(letters, order, strict=True))
-    ]
-    return {"kinds": kinds, "rows": rows, "ticks": ticks(most), "unit": unit}
+    return {"kinds": [*looks.values()], "rows": rows, "ticks": ticks(most), "unit": unit}
 
 
 def step_times(rows, lines):
     """Return a panel and a heatmap row a technique, all of one scale; {} without a timing."""
-    frame, size = steps.by_step(rows, POINTS)
+    frame, size = rounds.by_step(rows, POINTS)
     measured = selection.timed(rows).step_ms
     if frame.empty or measured.empty:
         return {}
@@ -116,15 +110,17 @@ def step_times(rows, lines):
     def x(step):
         return percent(step - first, last - first)
 
+    def y(ms):
+        return round(100 - scale["at"](ms), 1)
+
     panels, strips = [], []
     for name, line in lines.iterrows():
         if name not in frame.index:
             strips.append({"name": words.label(line), "reason": short(words.reason(line))})
             continue
         own = frame.loc[name]
-        across = [10 * x(step + size / 2) for step in own.index]
-        down = {key: [round(100 - scale["at"](v), 1) for v in own[key]] for key in own}
-        points = {k: [f"{a:.1f},{b}" for a, b in zip(across, down[k], strict=True)] for k in own}
+        at = [x(step + size / 2) for step in own.index]
+        points = {k: [f"{10 * a:.1f},{y(b)}" for a, b in zip(at, own[k], strict=True)] for k in own}
         texts = [
             f"{_steps(step, size)}: {number(row['median'])} ms"
             for step, row in own.iterrows()  # the rounds' median
@@ -137,11 +133,16 @@ def step_times(rows, lines):
                 "line": " ".join(points["median"]),
                 "band": " ".join([*points["max"], *points["min"][::-1]]),
                 "texts": json.dumps(texts),
-                "at": [round(value / 10, 2) for value in across],
+                "at": at,
             }
         )
         cells = [
-            {"x": x(s), "width": x(s + size) - x(s), "text": text, "level": _level(heat, ms)}
+            {
+                "x": x(s),
+                "width": x(s + size) - x(s),
+                "text": text,
+                "level": min(LEVELS - 1, int(heat["at"](ms) * LEVELS / 100)),
+            }
             for s, text, ms in zip(own.index, texts, own["median"], strict=True)
         ]
         strips.append({"name": words.label(line), "cells": cells, "median": number(line.median_ms)})
@@ -151,8 +152,8 @@ def step_times(rows, lines):
         "strips": strips,
         "size": size,
         "steps": number(last - first, ",.0f"),
-        "warmup": x(steps.warmup(rows)),
-        "baseline": round(100 - scale["at"](baseline), 1) if baseline == baseline else None,
+        "warmup": x(selection.warmup(rows)),
+        "baseline": y(baseline) if baseline == baseline else None,
         "low": number(scale["low"], ",.3g"),
         "high": number(scale["high"], ",.4g"),
         "log": scale["log"],
@@ -173,10 +174,6 @@ def _scale(values, log, margin=1.3, bottom=0.0):
             return percent(form(value) - form(low), form(high) - form(low))
 
     return {"low": low, "high": high, "log": log, "at": at}
-
-
-def _level(heat, ms):
-    return min(LEVELS - 1, int(heat["at"](ms) * LEVELS / 100))
 
 
 def _steps(first, size):
@@ -200,11 +197,11 @@ def dots(credits, ways):
             value, ends = line[way], (line[f"{way}_low"], line[f"{way}_high"])
             if not np.isfinite(value):
                 continue
-            text = line[[way, f"{way}_low", f"{way}_high", f"{way}_verdict"]]
-            text = text.set_axis(["speedup", "speedup_low", "speedup_high", "verdict"])
+            names = [way, f"{way}_low", f"{way}_high", f"{way}_verdict"]
+            text = tables.ratio_text(line[names].set_axis([*intervals.RATIO]))
             bounds = [at(end) for end in ends] if np.isfinite(ends).all() else None
-            dot = {"way": way, "title": title, "at": at(value), "text": tables.ratio_text(text)}
-            dots.append(dot | {"ends": bounds})
+            dot = {"way": way, "title": title, "at": at(value), "text": text, "ends": bounds}
+            dots.append(dot)
         rows.append({"name": name, "dots": dots, "says": line.says})
     marks = [0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 8, 15, 30]
     return {

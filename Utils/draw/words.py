@@ -7,16 +7,11 @@ import numpy as np
 from Utils.analysis import tables
 
 
-def is_tainted(line):
-    """Tell whether a line of summary.summarize holds a tainted run."""
-    return line.grade == "tainted"
-
-
 def label(line, tainted=False):
     """Return a technique's name, with its batch if that is its own, and with its taint if asked."""
     batch = "" if np.isnan(line.own_batch) else f" (batch {line.own_batch:.0f})"
     name = f"{line.label}{batch}"
-    return f"{name} (tainted)" if tainted and is_tainted(line) else name
+    return f"{name} (tainted)" if tainted and line.grade == "tainted" else name
 
 
 def measured(lines):
@@ -24,16 +19,14 @@ def measured(lines):
 
     Where none has, all are returned, each to be drawn as its reason.
     """
-    missing = [bool(reason(line)) for _, line in lines.iterrows()]
-    if all(missing):
+    missing = np.array([bool(reason(line)) for _, line in lines.iterrows()])
+    if missing.all() or not missing.any():
         return lines, ""
-    others = lines[missing]
     texts = [
         textwrap.shorten(f"{label(line)}: {reason(line)}", 90, placeholder=" ...")
-        for _, line in others.iterrows()
+        for _, line in lines[missing].iterrows()
     ]
-    shown = lines[[not flag for flag in missing]]
-    return shown, "".join(f"\n{text}" for text in ["", "Not measured:", *texts] if texts)
+    return lines[~missing], "\n".join(["", "", "Not measured:", *texts])
 
 
 def reason(line):

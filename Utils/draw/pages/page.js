@@ -40,21 +40,24 @@ for (const table of document.querySelectorAll("table.sortable")) {
 }
 
 const filter = document.getElementById("filter");
-if (filter) {
-  const rows = [...document.querySelectorAll("#techniques tbody tr")];
-  filter.closest(".filter").hidden = false;
-  filter.addEventListener("input", () => {
-    const words = filter.value.toLowerCase().split(/\s+/);
-    for (const row of rows) {
-      const text = row.textContent.toLowerCase();
-      row.hidden = !words.every((word) => text.includes(word));
-    }
-    const shown = rows.filter((row) => !row.hidden).length;
-    document.querySelector(".filter output").textContent = `${shown} of ${rows.length}`;
-  });
-}
+const techniques = [...document.querySelectorAll("#techniques tbody tr")];
+filter.closest(".filter").hidden = false;
+filter.addEventListener("input", () => {
+  const words = filter.value.toLowerCase().split(/\s+/);
+  for (const row of techniques) {
+    const text = row.textContent.toLowerCase();
+    row.hidden = !words.every((word) => text.includes(word));
+  }
+  const shown = techniques.filter((row) => !row.hidden).length;
+  document.querySelector(".filter output").textContent = `${shown} of ${techniques.length}`;
+});
 
 // Tips -----------------------------------------------------------------------------------------
+
+for (const title of document.querySelectorAll("svg title")) {
+  title.parentElement.dataset.tip = title.textContent; // in place of the browser's, which is late
+  title.remove();
+}
 
 function textAt(event) {
   const svg = event.target.closest?.("svg[data-steps]");
@@ -64,14 +67,7 @@ function textAt(event) {
     const places = svg.dataset.at.split(" ").map((place) => Math.abs(place - at));
     return JSON.parse(svg.dataset.steps)[places.indexOf(Math.min(...places))];
   }
-  const marked = event.target.closest?.("[data-tip]");
-  if (marked) return marked.dataset.tip;
-  const title = event.target.closest?.("svg :has(> title), svg:has(> title)")?.querySelector("title");
-  if (!title) return "";
-  title.parentElement.dataset.tip = title.textContent; // in place of the browser's, which is late
-  const text = title.textContent;
-  title.remove();
-  return text;
+  return event.target.closest?.("[data-tip]")?.dataset.tip ?? "";
 }
 
 function showTip(event) {
