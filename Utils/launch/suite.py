@@ -63,10 +63,8 @@ def named(words):
 def add_arguments(parser):
     """Add the flags of a suite and its names, which `asked` reads."""
     command_line.add_settings(parser)
-    command_line.add_timeout(parser)
-    command_line.add_precision(parser)
+    command_line.add_extra(parser, "timeout", "precision", "base")
     parser.add_argument("names", nargs="*", metavar="TECHNIQUE", help="else the ladder")
-    command_line.add_base(parser)
     help = "techniques that the ladder of a base goes without, separated by blanks"
     parser.add_argument("--without", default="", help=help)
 
