@@ -36,14 +36,7 @@ class Recorder:
     """
 
     def __init__(
-        self,
-        name,
-        base=None,
-        unit="samples",
-        warmup=5,
-        round=0,
-        seed=0,
-        results_file="results.csv",
+        self, name, base=None, unit="samples", warmup=5, round=0, seed=0, results_file="results.csv"
     ):
         self.name, self.base, self.unit, self.warmup = name, base or name, unit, warmup
         self.flags = [f"--warmup={warmup}", f"--round={round}", f"--seed={seed}"]
@@ -63,14 +56,12 @@ class Recorder:
         flags = [*self.flags, f"--steps={max(steps, self.warmup + 1)}", f"--device={device}"]
         flags.append(f"--batch-size={here.world_size}")
         self.args = args = parse_args("", flags, self.name)
-        args.base, args.unit = self.base, self.unit
-        args.needs = needs
+        args.base, args.unit, args.needs = self.base, self.unit, needs
         args.owns = [bases.OWN_MODEL, bases.OWN_DATA]
-        number, length = units.size(batch, self.unit)
+        number, args.seq_len = units.size(batch, self.unit)
         if not number:
             args.notes.append(f"its batches are not known, so its {self.unit} are not counted")
         args.batch_size = args.requested_batch_size = max(1, number) * parts * args.world_size
-        args.seq_len = length
         self.model, self.optimizer = model, optimizer
         self.call = None if compiled or here.world_size > 1 else flops.Call(model)
         self.losses, self.data_ms, self.watch = [], [], Stretches(args.hardware)
@@ -123,19 +114,17 @@ class Recorder:
         if not any(watch.timed):
             raise UserError(f"{self.name}: no step after the warm-up of {self.warmup}")
         known = [loss if math.isfinite(loss) else 0.0 for loss in map(float, self.losses)]
-        memory = footprint.memory(args.hardware, self.model, self.optimizer, None)
-        place = {"node": ranks.node(), "device": args.hardware.name}
         one = measured.Measured(
             watch.step_ms(),
             self.data_ms,
             watch.timed,
             known,
             None,
-            memory,
+            footprint.memory(args.hardware, self.model, self.optimizer, None),
             (*watch.grown(), args.hardware.readings()),
             bool(self.warmup) and watch.compiled_late(),
             footprint.updated(self.model, self.optimizer),
-            place,
+            {"node": ranks.node(), "device": args.hardware.name},
             list(args.hardware.other_processes),
         )
         rate = flops.per_unit(args, self.call) if self.call else None
@@ -156,18 +145,12 @@ def for_trainer(name, **options):
     recorder = Recorder(name, **options)
 
     class Rows(TrainerCallback):
-        def on_train_begin(self, args, state, control, model=None, optimizer=None, **parts):
-            batch = _first_batch(parts.get("train_dataloader"), args.train_batch_size)
-            recorder.begin(
-                model,
-                getattr(optimizer, "optimizer", optimizer),
-                args.device,
-                state.max_steps,
-                batch,
-                args.gradient_accumulation_steps,
-                args.torch_compile,
-                [need for need, used in NEEDS.items() if getattr(args, used, None)],
-            )
+        def on_train_begin(self, args, state, control, model=None, optimizer=None, **more):
+            batch = _first_batch(more.get("train_dataloader"), args.train_batch_size)
+            whole = model, getattr(optimizer, "optimizer", optimizer), args.device
+            parts, compiled = args.gradient_accumulation_steps, args.torch_compile
+            needs = [need for need, used in NEEDS.items() if getattr(args, used, None)]
+            recorder.begin(*whole, state.max_steps, batch, parts, compiled, needs)
 
         def on_step_begin(self, args, state, control, **parts):
             recorder.resume()

@@ -28,11 +28,10 @@ class TokenBatches:
         self.windows, self.orders = self._windows(self.training), {}
         self.held_out_windows = self._windows(self.validation)
         if min(self.windows, self.held_out_windows) < 1:
-            raise UserError(
-                f"--dataset {args.dataset}: {len(self.training):,} tokens, and "
-                f"{len(self.validation):,} held out, are too few for sequences of {args.seq_len}: "
-                "choose a smaller --seq-len or more text"
-            )
+            tokens = f"{len(self.training):,} tokens, and {len(self.validation):,} held out"
+            problem = f"{tokens}, are too few for sequences of {args.seq_len}"
+            remedy = "choose a smaller --seq-len or more text"
+            raise UserError(f"--dataset {args.dataset}: {problem}: {remedy}")
         wanted = max(1, args.validation_tokens // args.seq_len)
         self.scored = min(self.held_out_windows, wanted)  # sequences of a validation
         args.hardware.reset_peak_memory()  # what preparing the corpus took is not the model's

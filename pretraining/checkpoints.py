@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from pretraining import files
-from Utils.base.errors import UserError
+from Utils.base.errors import UserError, naming
 
 KEPT = 2  # of the newest
 
@@ -86,13 +86,10 @@ def best(checkpoints):
 def load(checkpoint):
     """Return the state of a checkpoint, on the CPU. Raises UserError where it is damaged."""
     remedy = f"remove {checkpoint.described} to go on from the one before"
-    try:
-        with open(checkpoint.state, "rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise UserError(f"{checkpoint.state}: {error.strerror}; {remedy}") from None
+    with naming(checkpoint.state, remedy), open(checkpoint.state, "rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
     if digest != checkpoint.facts["sha256"]:
-        raise UserError(f"{checkpoint.state}: damaged, its checksum is another; {remedy}")
+        raise UserError(f"{checkpoint.state}: damaged, its checksum is another", remedy)
     return torch.load(checkpoint.state, map_location="cpu", weights_only=True)
 
 
@@ -102,10 +99,9 @@ def load_weights(model, weights, source):
     theirs = {name: tuple(tensor.shape) for name, tensor in weights.items()}
     if own != theirs:
         name = next(n for n in [*own, *theirs] if own.get(n) != theirs.get(n))
-        raise UserError(
-            f"{source}: a checkpoint of another model: {name} is {theirs.get(name, 'not there')}, "
-            f"and {own.get(name, 'not there')} in this one"
-        )
+        its, ours = (shapes.get(name, "not there") for shapes in (theirs, own))
+        difference = f"{name} is {its}, and {ours} in this one"
+        raise UserError(f"{source}: a checkpoint of another model: {difference}")
     model.load_state_dict(weights)
 
 
@@ -116,6 +112,5 @@ def _remove_old(folder):
         if checkpoint.step not in kept:
             checkpoint.described.unlink()
             checkpoint.state.unlink(missing_ok=True)
-    described = {checkpoint.state for checkpoint in checkpoints}
-    for state in {*folder.glob("step_*.pt")} - described:
+    for state in {*folder.glob("step_*.pt")} - {checkpoint.state for checkpoint in checkpoints}:
         state.unlink()

@@ -50,8 +50,7 @@ def plot(rows, run, name):
         parts = zip(np.array_split(tokens, MEANS), np.array_split(training, MEANS), strict=True)
         means = np.array([(x.mean(), y.mean()) for x, y in parts])
         upper.plot(*means.T, color="C0", lw=1.6, label=f"training, {MEANS} means")
-    validated = [row for row in rows if row["validation_loss"]]
-    if validated:
+    if validated := [row for row in rows if row["validation_loss"]]:
         seen, losses = _column(validated, "tokens"), _column(validated, "validation_loss")
         upper.plot(seen, losses, "o-", color="C1", ms=4, lw=1.6, label="validation, held-out text")
         beside = {"textcoords": "offset points", "color": "C1", "fontweight": "bold"}
@@ -75,12 +74,10 @@ def follow(folder):
     """Draw whenever there are new rows, until standard input ends."""
     size = 0
     while not select.select([sys.stdin], [], [], INTERVAL_S)[0]:
-        path = folder / "training.csv"
-        now = path.stat().st_size if path.exists() else 0
-        if now == size:
-            continue
-        size = now
-        draw(folder)
+        path, before = folder / "training.csv", size
+        size = path.stat().st_size if path.exists() else 0
+        if size != before:
+            draw(folder)
 
 
 def _column(rows, name):

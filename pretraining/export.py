@@ -19,7 +19,8 @@ from Utils.base.errors import UserError, one_line
 from Utils.base.sizes import CONFIGS, VOCABULARY
 from Utils.corpus.tokenize import END_OF_TEXT, vocabulary_files
 
-TRANSPOSED = ("attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj")  # GPT-2 keeps (in, out)
+# Of shape (in, out) in GPT-2.
+TRANSPOSED = ("attn.c_attn.weight", "attn.c_proj.weight", "mlp.c_fc.weight", "mlp.c_proj.weight")
 
 
 def gpt2_weights(state):
@@ -30,15 +31,13 @@ def gpt2_weights(state):
     tied = state["lm_head.weight"].equal(state["wte.weight"])
     found = {}
     for name, tensor in state.items():
-        module = name.removesuffix(".weight")
-        if name == "lm_head.weight" and tied:
-            continue
         if name in ("lm_head.weight", "wte.weight"):
             tensor = tensor[:VOCABULARY]
-        if module.endswith(TRANSPOSED) and name != module:
+        if name.endswith(TRANSPOSED):
             tensor = tensor.t()
         theirs = name if name == "lm_head.weight" else f"transformer.{name}"
-        found[theirs] = tensor.detach().to("cpu", torch.float32).contiguous()
+        if not (tied and name == "lm_head.weight"):
+            found[theirs] = tensor.detach().to("cpu", torch.float32).contiguous()
     return found
 
 

@@ -18,22 +18,17 @@ def written_whole(path):
     killed at any moment leaves the old file or the new one. Raises UserError where the disk is full
     or the folder cannot be written to.
     """
-    temporary = None
-    try:
+    with writing(path), contextlib.ExitStack() as stack:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".tmp", delete=False) as file:
             temporary = Path(file.name)
+            stack.callback(temporary.unlink, missing_ok=True)
             yield file
             file.flush()
             os.fsync(file.fileno())
         temporary.chmod(0o644)
         temporary.replace(path)
         _flush_folder(path.parent)
-    except OSError as error:
-        raise cannot_write(path, error) from None
-    finally:
-        if temporary:
-            temporary.unlink(missing_ok=True)
 
 
 def write_json(path, values):
@@ -51,11 +46,15 @@ def read_json(path):
         raise UserError(f"{path}: cannot be read ({error})") from None
 
 
-def cannot_write(path, error):
-    """Return the UserError of a file that could not be written."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return UserError(f"{path}: the disk is full; free some of it")
-    return UserError(f"{path}: {error.strerror or error}")
+@contextlib.contextmanager
+def writing(path):
+    """Raise a UserError that names the path in place of an OSError."""
+    try:
+        yield
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        problem = "the disk is full; free some of it" if full else error.strerror or error
+        raise UserError(f"{path}: {problem}") from None
 
 
 def remove_leftovers(folder):

@@ -9,7 +9,7 @@ import io
 import os
 
 from pretraining import files
-from Utils.base.errors import UserError
+from Utils.base.errors import UserError, naming
 
 COLUMNS = (
     "step",  # counted from 1: how many updates there have been
@@ -56,23 +56,18 @@ class History:
         a power cut. Raises UserError."""
         if self.pending is None:
             return
-        try:
-            with open(self.path, "ab") as file:
-                file.write(_lines([self.pending]))
-                if to_disk:
-                    file.flush()
-                    os.fsync(file.fileno())
-        except OSError as error:
-            raise files.cannot_write(self.path, error) from None
+        with files.writing(self.path), open(self.path, "ab") as file:
+            file.write(_lines([self.pending]))
+            if to_disk:
+                file.flush()
+                os.fsync(file.fileno())
         self.pending = None
 
 
 def read(path):
     """Return the complete rows of a training.csv, dicts of texts by column."""
-    try:
+    with naming(path):
         text = path.read_text()
-    except OSError as error:
-        raise UserError(f"{path}: {error.strerror}") from None
     whole = text[: text.rfind("\n") + 1]
     rows = list(csv.DictReader(io.StringIO(whole)))
     if rows and tuple(rows[0]) != COLUMNS:

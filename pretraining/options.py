@@ -12,39 +12,32 @@ from Utils.harness import ranks, settings
 
 PATIENCE = timedelta(minutes=30)  # of a rank for the others, as one of them saves and tokenizes
 
-# build-nanogpt's: GPT-2 124M on 10B tokens.
-ON_A_GPU = {
-    "model": "gpt2",
-    "steps": 19_073,
-    "tokens_per_step": 524_288,
-    "seq_len": 1024,
-    "learning_rate": 6e-4,
-    "warmup": 715,
-    "validate_every": 250,
-    "validation_tokens": 10_485_760,
+AUTO, BUCKET_MB = "auto", settings.BUCKET_MB
+COUNT, POSITIVE = at_least(1), finite("a number above 0", zero=False)
+# What makes a run what it is: type, help, and the default on a GPU and on a CPU. Those of a GPU are
+# build-nanogpt's, GPT-2 124M on 10B tokens; the tiny model's loss falls within three minutes on two
+# cores.
+SETTINGS = {
+    "steps": (COUNT, "updates of the weights", 19_073, 1_200),
+    "tokens_per_step": (COUNT, "of all ranks and accumulated batches", 524_288, 512),
+    "batch_size": (at_least(1, auto=True), "sequences that a rank computes at once", AUTO, AUTO),
+    "seq_len": (COUNT, "tokens of a sequence", 1024, 128),
+    "model": (str, ", ".join(CONFIGS), "gpt2", "gpt2-tiny"),
+    "dataset": (str, "stdlib, synthetic, file or folder, or Hub id", "stdlib", "stdlib"),
+    "corpus_tokens": (at_least(0), "use about so many of its tokens; 0: all", 0, 0),
+    "learning_rate": (POSITIVE, "the highest, after the warm-up", 6e-4, 3e-3),
+    "warmup": (at_least(0), "steps until the learning rate is reached", 715, 60),
+    "weight_decay": (finite("a number from 0 up"), "of matrices", 0.1, 0.1),
+    "clip": (POSITIVE, "the largest norm of the gradients", 1.0, 1.0),
+    "validate_every": (COUNT, "steps between validations", 250, 100),
+    "validation_tokens": (COUNT, "held-out tokens of a validation, at most", 10_485_760, 8_192),
+    "checkpoint_every": (at_least(0), "steps between checkpoints; 0: as validations", 0, 0),
+    "device": (str, "auto, cpu, cuda, cuda:N or mps", AUTO, AUTO),
+    "seed": (at_least(0), "of the weights and the batches", 0, 0),
+    "bucket_mb": (COUNT, "MiB of gradients that ranks sum at once", BUCKET_MB, BUCKET_MB),
 }
-# A tiny model whose loss falls within three minutes on two cores.
-ON_A_CPU = {
-    "model": "gpt2-tiny",
-    "steps": 1_200,
-    "tokens_per_step": 512,
-    "seq_len": 128,
-    "learning_rate": 3e-3,
-    "warmup": 60,
-    "validate_every": 100,
-    "validation_tokens": 8_192,
-}
-EVERYWHERE = {
-    "dataset": "stdlib",
-    "corpus_tokens": 0,
-    "batch_size": "auto",
-    "weight_decay": 0.1,
-    "clip": 1.0,
-    "checkpoint_every": 0,
-    "device": "auto",
-    "seed": 0,
-    "bucket_mb": settings.BUCKET_MB,
-}
+ON_A_GPU = {name: default for name, (*_, default, _) in SETTINGS.items()}
+ON_A_CPU = {name: default for name, (*_, default) in SETTINGS.items()}
 # What a resumed run may be given anew. Of these, steps changes the schedule from there on.
 CHANGEABLE = {"steps", "batch_size", "validate_every", "checkpoint_every", "device", "bucket_mb"}
 
@@ -63,24 +56,8 @@ def parse(doc, argv=None):
     """Return the flags that were given, a Namespace; None for the others."""
     parser = Parser("train", doc)
     add = parser.add_argument
-    positive = finite("a number above 0", zero=False)
-    add("--steps", type=at_least(1), help="updates of the weights")
-    add("--tokens-per-step", type=at_least(1), help="of all ranks and accumulated batches")
-    add("--batch-size", type=at_least(1, auto=True), help="sequences that a rank computes at once")
-    add("--seq-len", type=at_least(1), help="tokens of a sequence")
-    add("--model", help=", ".join(CONFIGS))
-    add("--dataset", help="stdlib, synthetic, file or folder, or Hub id")
-    add("--corpus-tokens", type=at_least(0), help="use about so many of its tokens; 0: all")
-    add("--learning-rate", type=positive, help="the highest, after the warm-up")
-    add("--warmup", type=at_least(0), help="steps until the learning rate is reached")
-    add("--weight-decay", type=finite("a number from 0 up"), help="of matrices")
-    add("--clip", type=positive, help="the largest norm of the gradients")
-    add("--validate-every", type=at_least(1), help="steps between validations")
-    add("--validation-tokens", type=at_least(1), help="held-out tokens of a validation, at most")
-    add("--checkpoint-every", type=at_least(0), help="steps between checkpoints; 0: as validations")
-    add("--device", help="auto, cpu, cuda, cuda:N or mps")
-    add("--seed", type=at_least(0), help="of the weights and the batches")
-    add("--bucket-mb", type=at_least(1), help="MiB of gradients that ranks sum at once")
+    for name, (kind, help, *_) in SETTINGS.items():
+        add(f"--{name.replace('_', '-')}", type=kind, help=help)
     add("--with", dest="with_", help="techniques to merge into the loop, or none")
     add("--resume", default="", help="1: go on with the newest run; or a run's folder")
     add("--out", type=Path, help="the run's folder; else training/ and the time")
@@ -94,13 +71,12 @@ def parse(doc, argv=None):
 
 def names():
     """Return the settings that make a run what it is."""
-    return [*ON_A_GPU, *EVERYWHERE]
+    return [*SETTINGS]
 
 
 def fill(given, kind):
     """Return all settings of a new run: those given and the defaults of a kind of device."""
-    defaults = EVERYWHERE | (ON_A_GPU if kind == "cuda" else ON_A_CPU)
-    filled = defaults | given
+    filled = (ON_A_GPU if kind == "cuda" else ON_A_CPU) | given
     if "warmup" not in given:
         filled["warmup"] = min(filled["warmup"], math.ceil(filled["steps"] / 20))
     return filled
@@ -113,9 +89,8 @@ def settle(chosen, hardware=None):
         raise UserError(f"--model {args.model}: choose {', '.join(CONFIGS)}")
     args.config = CONFIGS[args.model]
     if args.seq_len > args.config.block_size:
-        raise UserError(
-            f"--seq-len {args.seq_len}: {args.model} takes {args.config.block_size} tokens at most"
-        )
+        longest = args.config.block_size
+        raise UserError(f"--seq-len {args.seq_len}: {args.model} takes {longest} tokens at most")
     here = ranks.from_environment()
     vars(args).update(here._asdict(), patience=PATIENCE)
     args.hardware = hardware or devices.choose(args.device, here.local_rank, here.local_world_size)
@@ -130,23 +105,18 @@ def _shares(args):
     """Return (sequences that a rank computes at once, how often in a step). Raises UserError."""
     unit = args.seq_len * args.world_size
     if args.tokens_per_step % unit:
-        raise UserError(
-            f"--tokens-per-step {args.tokens_per_step}: not a multiple of {unit}, a sequence for "
-            f"each rank; try {unit * -(-args.tokens_per_step // unit)}"
-        )
+        problem = f"not a multiple of {unit}, a sequence for each rank"
+        remedy = f"try {unit * -(-args.tokens_per_step // unit)}"
+        raise UserError(f"--tokens-per-step {args.tokens_per_step}: {problem}", remedy)
     own = args.tokens_per_step // unit  # sequences of a step for this rank
-    if args.batch_size == "auto":
+    most = args.batch_size
+    if most == AUTO and args.device.type == "cpu":
         most = 16
-        if args.device.type != "cpu":
-            parameters = args.config.parameters()
-            shape = {"seq_len": args.seq_len}
-            most, _ = shapes.auto_shape(args.hardware, args.config, parameters, **shape)
-        size = max(n for n in range(1, min(own, most) + 1) if own % n == 0)
-    else:
-        size = args.batch_size
-        if own % size:
-            raise UserError(
-                f"--batch-size {size}: a step has {own} sequences for each rank, which is no "
-                f"multiple; try {max(n for n in range(1, min(own, size) + 1) if own % n == 0)}"
-            )
+    elif most == AUTO:
+        model = args.hardware, args.config, args.config.parameters()
+        most, _ = shapes.auto_shape(*model, seq_len=args.seq_len)
+    size = max(n for n in range(1, min(own, most) + 1) if own % n == 0)
+    if args.batch_size not in (AUTO, size):
+        problem = f"a step has {own} sequences for each rank, which is no multiple"
+        raise UserError(f"--batch-size {most}: {problem}", f"try {size}")
     return size, own // size

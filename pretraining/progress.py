@@ -13,15 +13,8 @@ class Progress:
         self.args, self.interval = args, 0.5 if sys.stderr.isatty() else 10
         self.shown_at, self.validation = time.perf_counter(), None
         quiet = None if args.rank == 0 else True  # None: where stderr is no terminal
-        self.bar = tqdm(
-            total=args.steps,
-            initial=start,
-            disable=quiet,
-            leave=False,
-            bar_format=BAR,
-            desc=args.model,
-            postfix="first step",
-        )
+        shown = {"bar_format": BAR, "desc": args.model, "postfix": "first step", "leave": False}
+        self.bar = tqdm(total=args.steps, initial=start, disable=quiet, **shown)
 
     def show(self, row):
         """Show a row of the history, unless another has been shown just now."""
@@ -46,6 +39,3 @@ class Progress:
         """Print a line that stays."""
         if self.args.rank == 0:
             self.bar.write(text, file=sys.stderr)
-
-    def close(self):
-        self.bar.close()

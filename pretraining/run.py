@@ -14,8 +14,6 @@ from pretraining.sample import sample
 from Utils.base.errors import UserError
 from Utils.base.units import MIB
 
-SAMPLE_TOKENS = 200
-
 
 class Interrupted(Exception):
     """Ctrl-C or SIGTERM between two steps. The run has been saved."""
@@ -64,7 +62,7 @@ class Run:
             if self.stops:
                 if self.parallel is not None:
                     torch.distributed.barrier()  # the first rank to end would end the others
-                self.progress.close()
+                self.progress.bar.close()
                 raise Interrupted(self.stops, self.trained)
 
     def batches(self, step):
@@ -110,7 +108,7 @@ class Run:
         """Save the last step, export the weights, and write a sample and the curves."""
         args = self.args
         self._save()
-        self.progress.close()
+        self.progress.bar.close()
         for signum, handler in self.handlers.items():
             signal.signal(signum, handler)
         if args.rank:
@@ -118,7 +116,7 @@ class Run:
         from pretraining import curves  # here, as matplotlib takes seconds, and this may never come
 
         export.write(args.folder / "model", self.model.state_dict(), args.config)
-        text = sample(self.model, SAMPLE_TOKENS, seed=args.seed)
+        text = sample(self.model, args.seed)
         with files.written_whole(args.folder / "sample.txt") as file:
             file.write(f"{text}\n".encode())
         curves.draw(args.folder)
@@ -127,8 +125,6 @@ class Run:
         print(f"\n{text}\n", file=sys.stderr)
         print(f"{args.folder}: {self.trained} steps, lowest validation loss {lowest}")
         print("  kept there: model/, checkpoints/, training.csv, loss.png, sample.txt, loop.py")
-
-    # ----------------------------------------------------------------------------------------------
 
     def _stop(self, signum, frame):
         """Ask for the end after this step; the second time the signal has its usual effect."""
@@ -149,15 +145,14 @@ class Run:
         (loss, norm, stop), self.figures = self.figures.read(), None
         now, args = time.perf_counter(), self.args
         if not math.isfinite(loss):
-            raise UserError(
-                f"step {self.trained}: the loss is {loss}, and nothing was saved since; "
-                "begin another run with a smaller --learning-rate"
-            )
+            problem = f"step {self.trained}: the loss is {loss}, and nothing was saved since"
+            raise UserError(problem, "begin another run with a smaller --learning-rate")
         if stop:
             self.stops = self.told_to_stop or signal.SIGTERM
         if self.history:
             step_s, self.clock = now - self.clock, now
             done, left = self.trained - self.start, args.steps - self.trained
+            memory = args.hardware.memory_bytes
             row = {
                 "step": self.trained,
                 "tokens": self.trained * args.tokens_per_step,
@@ -167,16 +162,12 @@ class Run:
                 "learning_rate": self.optimizer.param_groups[0]["lr"],
                 "gradient_norm": norm,
                 "tokens_per_second": round(args.tokens_per_step / step_s, 1),
-                "memory_share": round(self._memory_share(), 4),
+                "memory_share": round(args.hardware.peak_memory_mib() * MIB / memory, 4),
                 "seconds": round(self.seconds + now - self.began, 3),
                 "hours_left": round((now - self.began) / done * left / 3600, 4),
             }
             self.history.log(**row)
             self.progress.show(row)
-
-    def _memory_share(self):
-        hardware = self.args.hardware
-        return hardware.peak_memory_mib() * MIB / hardware.memory_bytes
 
     def _save(self):
         """Write a checkpoint: all that the next step depends on, and what belongs to the run."""
@@ -203,15 +194,12 @@ class Run:
         self.clock = time.perf_counter()
 
     def _load(self):
-        found = checkpoints.available(self.folder)
-        if not found:
+        if not (found := checkpoints.available(self.folder)):
             return  # killed before the first was written
         last = found[-1]
         if last.facts["corpus"] != self.data.corpus:
-            raise UserError(
-                f"{last.state}: was trained on {last.facts['corpus']}, and {self.args.dataset} is "
-                f"{self.data.corpus} now: its text has changed since"
-            )
+            now = f"{self.args.dataset} is {self.data.corpus} now: its text has changed since"
+            raise UserError(f"{last.state}: was trained on {last.facts['corpus']}, and {now}")
         state = checkpoints.load(last)
         checkpoints.load_weights(self.model, state["model"], last.state)
         self.optimizer.load_state_dict(state["optimizer"])

@@ -6,20 +6,21 @@ from torch.nn.functional import softmax
 from Utils.base.sizes import VOCABULARY
 from Utils.corpus.tokenize import END_OF_TEXT, gpt2_encoding
 
+TOKENS = 200  # of a text
 TOP = 50  # of the most likely tokens one is drawn, as build-nanogpt does
 
 
 @torch.no_grad()
-def sample(model, tokens=100, prompt="", seed=0):
-    """Return the text that the model writes, the prompt included.
+def sample(model, seed):
+    """Return a text that the model writes.
 
     model: a GPT, neither compiled nor wrapped. It is called part by part, as its loss may be one
     that overwrites the logits.
     """
     encoding, device = gpt2_encoding(), model.wte.weight.device
     random = torch.Generator().manual_seed(seed)
-    idx = torch.tensor([[END_OF_TEXT, *encoding.encode_ordinary(prompt)]], device=device)
-    for _ in range(tokens):
+    idx = torch.tensor([[END_OF_TEXT]], device=device)
+    for _ in range(TOKENS):
         seen = idx[:, -model.config.block_size :]  # (1, T)
         x = model.wte(seen) + model.wpe(torch.arange(seen.size(1), device=device))
         for block in model.h:

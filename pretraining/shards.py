@@ -56,13 +56,9 @@ class Tokens:
 
     def split(self, place):
         """Return the tokens before a place, and those from there on: two Tokens."""
-        cuts = [
-            int(np.clip(place - start, 0, len(array)))
-            for start, array in zip(self.starts[:-1], self.arrays, strict=True)
-        ]
-        before = [array[:cut] for array, cut in zip(self.arrays, cuts, strict=True)]
-        after = [array[cut:] for array, cut in zip(self.arrays, cuts, strict=True)]
-        return Tokens(before), Tokens(after)
+        pairs = [*zip(self.arrays, np.maximum(place - self.starts[:-1], 0), strict=True)]
+        before = Tokens(array[:cut] for array, cut in pairs)
+        return before, Tokens(array[cut:] for array, cut in pairs)
 
 
 def load(dataset, cap=0, prepares=True):
@@ -83,14 +79,12 @@ def load(dataset, cap=0, prepares=True):
             prepare(folder, dataset, documents(), cap, total if unit == "B" else None)
         else:
             time.sleep(1)
-    training, held_out = (
-        Tokens(
-            np.memmap(_file(folder, n, side), np.uint16, "r")
-            for n, shard in enumerate(progress["shards"])
-            if shard[side]
-        )
-        for side in SIDES
-    )
+
+    def tokens(side):
+        full = (n for n, shard in enumerate(progress["shards"]) if shard[side])
+        return Tokens(np.memmap(_file(folder, n, side), np.uint16, "r") for n in full)
+
+    training, held_out = map(tokens, SIDES)
     if len(held_out) < LEAST_HELD_OUT * (len(training) + len(held_out)):
         training, held_out = _hold_out_end(training)  # there are too few documents
     return training, held_out, folder.name
@@ -129,9 +123,8 @@ def _write_shard(folder, progress, chunks, bar, shard_bytes):
         files.written_whole(_file(folder, n, "training")) as training,
         files.written_whole(_file(folder, n, "held_out")) as held_out,
     ):
-        while progress["bytes"] < end and not progress["complete"]:
-            chunk = next(chunks, None)
-            if chunk is None:
+        while progress["bytes"] < end:
+            if (chunk := next(chunks, None)) is None:
                 progress["complete"] = True
                 break
             for side, file in zip(SIDES, (training, held_out), strict=True):
@@ -183,8 +176,7 @@ def _in_order(pool, function, items):
         ahead.append(pool.submit(function, item))
         if len(ahead) > 2 * pool._max_workers:
             yield ahead.popleft().result()
-    while ahead:
-        yield ahead.popleft().result()
+    yield from (future.result() for future in ahead)
 
 
 def _folder(dataset, contents, cap):

@@ -31,8 +31,7 @@ def run_script(main, doc):
     main: of the loop as it stands; what runs is the loop with the techniques merged into it, unless
     there are none.
     """
-    given = options.parse(doc)
-    args = None
+    given, args = options.parse(doc), None
     try:
         chosen = _agreed(lambda: plan(given))
         args = options.settle(chosen["settings"])
@@ -69,7 +68,9 @@ def plan(given):
     explicit = {n: getattr(given, n) for n in options.names() if getattr(given, n) is not None}
     if given.resume:
         return _resumed(given, explicit)
-    hardware = devices.choose(explicit.get("device", "auto"), *_place())
+    place = ranks.from_environment()
+    wanted = explicit.get("device", "auto")
+    hardware = devices.choose(wanted, place.local_rank, place.local_world_size)
     settings = options.fill(explicit, hardware.torch_device.type)
     args = options.settle(settings, hardware)
     names, source = techniques.choose(given.with_, args, given.results_file)
@@ -77,7 +78,9 @@ def plan(given):
     folder = given.out or FOLDER / f"{started:%Y%m%d-%H%M%S}-{args.model}"
     if (folder / "run.json").exists():
         raise UserError(f"{folder}: holds a run; --resume {folder} goes on with it")
-    _make(folder)
+    with files.writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    _lock(folder)
     chosen = {"settings": settings, "techniques": names, "techniques_from": source}
     files.write_json(folder / "run.json", {**chosen, "started": _now(), "sessions": [_session()]})
     return {**chosen, "folder": str(folder), "resumes": False}
@@ -92,22 +95,18 @@ def _resumed(given, explicit):
     if run is None:
         raise UserError(f"{folder}: no run there to resume")
     settings = run["settings"]
+    kept = "which a resumed run keeps; leave it out, or begin another run"
     for name, value in explicit.items():
         if name not in options.CHANGEABLE and value != settings[name]:
-            raise UserError(
-                f"--{name.replace('_', '-')} {value}: {folder} has {settings[name]}, which a "
-                "resumed run keeps; leave it out, or begin another run"
-            )
-    if given.with_ and given.with_.split() != (run["techniques"] or ["none"]):
-        raise UserError(
-            f"--with {given.with_}: {folder} has {' '.join(run['techniques']) or 'none'}, which a "
-            "resumed run keeps; leave it out, or begin another run"
-        )
+            flag = name.replace("_", "-")
+            raise UserError(f"--{flag} {value}: {folder} has {settings[name]}, {kept}")
+    names = run["techniques"] or ["none"]
+    if given.with_ and given.with_.split() != names:
+        raise UserError(f"--with {given.with_}: {folder} has {' '.join(names)}, {kept}")
     _lock(folder)
     files.remove_leftovers(folder)
     files.remove_leftovers(folder / "checkpoints")
-    longer = explicit.get("steps", 0) > settings["steps"]
-    if run.get("ended") and not longer:
+    if run.get("ended") and explicit.get("steps", 0) <= settings["steps"]:
         print(f"{folder}: has ended after {settings['steps']} steps; --steps makes it longer")
         raise SystemExit(0)
     run |= {"settings": settings | explicit, "sessions": [*run["sessions"], _session()]}
@@ -122,14 +121,6 @@ def _newest():
     if not runs:
         raise UserError(f"--resume 1: no run in {FOLDER}/; --resume FOLDER names one elsewhere")
     return runs[-1].parent
-
-
-def _make(folder):
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise files.cannot_write(folder, error) from None
-    _lock(folder)
 
 
 def _lock(folder):
@@ -153,11 +144,6 @@ def _agreed(make):
     if rank == 0:
         store.set(key, json.dumps(make()))
     return json.loads(store.get(key))
-
-
-def _place():
-    here = ranks.from_environment()
-    return here.local_rank, here.local_world_size
 
 
 def _session():
@@ -211,8 +197,8 @@ def _curves(wanted, folder):
 
 def _end(error, args):
     """End the process in one line; in a traceback where it is a bug."""
-    rank = ranks.from_environment().rank
-    several = ranks.from_environment().world_size > 1
+    rank, world_size, *_ = ranks.from_environment()
+    several = world_size > 1
     if several and (what := ranks.noticed(error)):
         ranks.report(f"train: rank {rank} lost another rank", what)
         time.sleep(ranks.GRACE_S)

@@ -58,14 +58,13 @@ def merged(names):
     """Return the loop with those techniques' diffs: a script's text. Raises UserError."""
     doc, code = ladder.split(LOOP.read_text())
     for n, name in enumerate(names):
-        code = _apply(name, code)
-        if code is None:
+        if (code := _apply(name, code)) is None:
             lacking = [other for other in variants.needs(name) or () if other not in names]
             hint = f"; name {' and '.join(lacking)} as well" if lacking else ""
             before = f"with {', '.join(names[:n])}" if n else "as it is"
             raise UserError(f"--with {name}: its diff does not apply to the loop {before}{hint}")
-    made = textwrap.fill(f"Merged into it: {', '.join(names)}.", 100)
-    made = f"\n\n{made}" if names else ""
+    merged_in = f"Merged into it: {', '.join(names)}."
+    made = "\n\n" + textwrap.fill(merged_in, 100) if names else ""
     headline, _, rest = doc.partition("\n")
     return f'"""{headline}{made}\n{rest}"""{code}'
 
@@ -73,8 +72,7 @@ def merged(names):
 def _apply(name, code):
     """Return the code with a technique's diff, or None where the diff contradicts it."""
     known = ladder.techniques()
-    parent = known[known[name].parent]
-    sides = parent.code, known[name].code
+    sides = known[known[name].parent].code, known[name].code
     bare = [COMMENT.sub("", side) for side in sides]  # the loop has other comments
     for change in (sides, bare):
         if found := merge.merge(code, *change) or merge.merge_aligned(code, *change):
@@ -119,11 +117,8 @@ def _recipe(args, results_file):
     from Utils.base import results
 
     rows = results.read(results_file)
-    rows = rows[
-        (rows.base == ladder.BASELINE)
-        & (rows.device == args.hardware.name)
-        & (rows.model == args.model)
-    ]
+    same = (rows.device == args.hardware.name) & (rows.model == args.model)
+    rows = rows[same & (rows.base == ladder.BASELINE)]
     try:
         rows, _ = selection.select(rows, with_variants=True)
     except (UserError, StopIteration):
@@ -136,9 +131,8 @@ def _usable(names, args):
     """Return those of the techniques that this loop takes and this device supports."""
     known, kept = ladder.techniques(), []
     for name in known:
-        refused = name not in names or name in INCLUDED or name in EXCLUDED
-        refused |= name in SLOW_START and args.device.type == "cpu"
-        if refused or not known[name].parent:
+        slow = name in SLOW_START and args.device.type == "cpu"
+        if name not in names or name in INCLUDED | EXCLUDED or slow or not known[name].parent:
             continue
         with contextlib.suppress(UserError, Unsupported):
             if not _notes(name, args):

@@ -14,16 +14,6 @@ from io import StringIO
 from Utils.base.errors import UserError
 
 GUIDE = "docs/YOUR_MODEL.md shows the lines"
-OURS = (
-    "args",
-    "model",
-    "optimizer",
-    "run",
-    "batches",
-    "loss",
-    "idx",
-    "targets",
-)  # names of scripts
 ROLES = {  # of statements before the loop and in it, in words
     "seed": "`torch.manual_seed(...)`",
     "precision": "`torch.set_float32_matmul_precision(...)`",
@@ -36,6 +26,7 @@ ROLES = {  # of statements before the loop and in it, in words
     "zero": "`optimizer.zero_grad()`",
     "log": "`run.log(loss.item())`",
 }
+NAMED = ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.ExceptHandler
 
 
 class Misfit(Exception):
@@ -46,7 +37,8 @@ class Misfit(Exception):
 class Script:
     """A parsed script.
 
-    names: the script's expression for each of OURS, a node, where it is another one.
+    names: by args, model, optimizer, run, batches, loss, idx and targets, which are the names in
+        our scripts, the node of the script's expression where it is another one.
     setup: statements of the function before `with Run(...)`. body: of the loop, those around
         `loss.backward()`.
     """
@@ -110,20 +102,16 @@ class Script:
                     continue  # wraps what is there
                 if any(self.dump(target) == f"Name(id='{role}')" for target in targets):
                     return role
-        if node in self.body[: self.last_forward] and self.mentions(node, "model"):
-            call = _method_call(node)
-            if call is None or call.func.attr not in ("train", "eval"):
-                return "forward"
-        return None
+        in_forward = node in self.body[: self.last_forward] and self.mentions(node, "model")
+        return "forward" if in_forward and name not in ("train", "eval") else None
 
     @property
     def last_forward(self):
         """Return the number of statements of the loop before `loss.backward()`."""
-        places = [n for n, node in enumerate(self.body) if _is_backward(node)]
-        return places[0] if places else 0
+        return next((n for n, node in enumerate(self.body) if _is_backward(node)), 0)
 
     def mentions(self, node, name):
-        """Tell whether a node reads one of OURS."""
+        """Tell whether a node reads one of our names."""
         return f"Name(id='{name}')" in self.dump(node)
 
     def image(self, role):
@@ -164,11 +152,8 @@ def written(node):
 
 def is_text(node):
     """Tell whether a statement is a docstring."""
-    return (
-        isinstance(node, ast.Expr)
-        and isinstance(node.value, ast.Constant)
-        and isinstance(node.value.value, str)
-    )
+    constant = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    return constant and isinstance(node.value.value, str)
 
 
 def _method_call(node):
@@ -197,8 +182,7 @@ def read(source, name):
     main, measured, block = _measured(tree)
     if measured is None:
         raise UserError(f"{name}: has no `with Run(args, model, optimizer) as run:`", GUIDE)
-    run = measured.items[0].optional_vars
-    call = measured.items[0].context_expr
+    run, call = measured.items[0].optional_vars, measured.items[0].context_expr
     arguments = [*call.args, *(keyword.value for keyword in call.keywords)][:3]
     loops = (n for n in ast.walk(measured) if isinstance(n, ast.For))
     loop = next((n for n in loops if _steps(n.iter, run)), None)
@@ -227,15 +211,12 @@ def read(source, name):
 
 def _measured(tree):
     """Return the function with `with Run(...) as run`, that statement, and its block."""
-    for main in ast.walk(tree):
-        if not isinstance(main, ast.FunctionDef):
-            continue
+    for main in (n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)):
         for block in blocks(main):
-            for node in block:
-                if isinstance(node, ast.With):
-                    call = node.items[0].context_expr
-                    if isinstance(call, ast.Call) and ast.unparse(call.func).endswith("Run"):
-                        return main, node, block
+            for node in (n for n in block if isinstance(n, ast.With)):
+                call = node.items[0].context_expr
+                if isinstance(call, ast.Call) and ast.unparse(call.func).endswith("Run"):
+                    return main, node, block
     return None, None, None
 
 
@@ -287,11 +268,8 @@ def renamed(text, names):
 
 def loaded(tree):
     """Return all names that a file reads."""
-    return {
-        node.id
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
-    }
+    names = (node for node in ast.walk(tree) if isinstance(node, ast.Name))
+    return {node.id for node in names if isinstance(node.ctx, ast.Load)}
 
 
 def bound(tree):
@@ -300,15 +278,13 @@ def bound(tree):
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
             names.add(node.id)
-        elif isinstance(node, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef):
-            names.add(node.name)
         elif isinstance(node, ast.arg):
             names.add(node.arg)
         elif isinstance(node, ast.Import | ast.ImportFrom):
             names |= {alias.asname or alias.name.split(".")[0] for alias in node.names}
-        elif isinstance(node, ast.ExceptHandler) and node.name:
+        elif isinstance(node, NAMED):
             names.add(node.name)
-    return names
+    return names - {None}  # an `except` may have no name
 
 
 def undefined(tree):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from Utils.base import anatomy, ladder, paths, transplant
-from Utils.base.errors import UserError
+from Utils.base.errors import UserError, naming
 from Utils.base.ladder import BASELINE, Facts, Technique
 from Utils.base.transplant import Misfit
 
@@ -69,8 +69,7 @@ class Base:
         """Return the base itself as a Script."""
         node = anatomy.read(self.source, self.path).docstring
         doc = node.value.value if node else ""
-        code = _as_beside(self, _without_docstring(self.source))
-        return Script(self.name, self.path, doc, f"\n{code}", self.facts)
+        return Script(self.name, self.path, doc, f"\n{_beside(self, self.source)}", self.facts)
 
 
 def digest(source):
@@ -136,9 +135,8 @@ def find(text):
     if path.parent != paths.ROOT and (path.parent / "Utils").exists():
         raise UserError(f"{path.parent / 'Utils'} hides ours", "rename it, or move the script")
     try:
-        source = path.read_text()
-    except OSError as error:
-        raise UserError(f"{path}: {error.strerror}") from None
+        with naming(path):
+            source = path.read_text()
     except UnicodeDecodeError:
         raise UserError(f"{path}: is not text") from None
     node = anatomy.read(source, path.name).docstring
@@ -153,14 +151,12 @@ def _path(text):
     """Return the path of a base that is named by its path or its name."""
     path = Path(text).expanduser()
     if path.suffix == ".py" or len(path.parts) > 1:
-        path = path if path.suffix == ".py" else path.with_name(f"{path.name}.py")
-        return path.resolve()
+        return (path if path.suffix == ".py" else path.with_name(f"{path.name}.py")).resolve()
     places = [folder / f"{text}.py" for folder in PLACES]
     with suppress(OSError, ValueError):
         places.insert(0, Path(json.loads((FOLDER / f"{text}.json").read_text())))
-    for place in places:
-        if place.exists():
-            return place
+    if found := [place for place in places if place.exists()]:
+        return found[0]
     raise UserError(f"BASE={text}: no {text}.py beside the scripts", "give its path")
 
 
@@ -249,19 +245,18 @@ def named(name, names):
 
     Raises UserError.
     """
-    if name not in (known := ladder.techniques()) or names:
-        base = find(name)
-        try:
-            return made(base, names) if names else base.script
-        except Misfit as misfit:
-            return refused(base, names, misfit)
-    return known[name]
+    if name in (known := ladder.techniques()) and not names:
+        return known[name]
+    base = find(name)
+    try:
+        return made(base, names) if names else base.script
+    except Misfit as misfit:
+        return refused(base, names, misfit)
 
 
 def refused(base, names, reason):
     """Return a script whose run is a row that says why the last of the techniques is left out."""
-    reason = str(reason)
-    return _written(base, names, REFUSED.format(reason=reason), refused=reason)
+    return _written(base, names, REFUSED.format(reason=str(reason)), refused=str(reason))
 
 
 def refusal(script):
@@ -296,25 +291,19 @@ def ladder_of(base, techniques, without=()):
     known, sources, refusals = ladder.techniques(), {(): base.source}, {}
     scripts = [base.script]
 
-    def source(names):
-        """Return the base with those techniques; remember it, or why there is none."""
-        if names not in sources:
-            sources[names] = _apply(source(names[:-1]), names[-1], names[:-1], known)
-        return sources[names]
-
     def applied(name):
         """Return the techniques of the line of one, those that apply."""
         names = ()
         for each in ladder.line(name, known)[1:]:
-            if (names, each) in refusals:
-                continue
-            if each in without and each != name:
+            longer = *names, each
+            if longer in refusals or (each in without and each != name):
                 continue
             try:
-                source((*names, each))
-                names = (*names, each)
+                if longer not in sources:
+                    sources[longer] = _apply(sources[names], each, names, known)
+                names = longer
             except Misfit as misfit:
-                refusals[names, each] = str(misfit)
+                refusals[longer] = str(misfit)
         return names
 
     for technique in techniques:
@@ -322,9 +311,9 @@ def ladder_of(base, techniques, without=()):
             continue
         names = applied(technique.name)
         if technique.name in names:
-            scripts.append(_written(base, list(names), source(names)))
+            scripts.append(_written(base, list(names), sources[names]))
             continue
-        reason = refusals[names, technique.name]
+        reason = refusals[(*names, technique.name)]
         missing = technique.parent not in (BASELINE, *names)
         if missing and reason.startswith("needs") and _builds_on_parent(technique.name, known):
             reason = f"{reason}; it builds on {technique.parent}, which does not apply"
@@ -344,25 +333,21 @@ def _written(base, names, source, refused=""):
         unit=base.unit,
     )
     doc += f"Refused: {refused}\n" if refused else ""
-    code = source if refused else _as_beside(base, _without_docstring(source))
+    code = source if refused else _beside(base, source)
     escaped = doc.replace("\\", "\\\\").replace('"' * 3, "'" * 3)
     path, text = FOLDER / base.name / f"{name}.py", f'"""{escaped}"""\n{code}'
     paths.write_cached(path, text)
     return Script(name, path, doc, f"\n{code}", ladder.facts(doc))
 
 
-def _without_docstring(source):
-    """Return the source below its docstring."""
-    node = anatomy.read(source, "").docstring
-    return "\n".join(source.splitlines()[node.end_lineno if node else 0 :]) + "\n"
-
-
-def _as_beside(base, code):
-    """Return code that imports, and finds files, as if it lay beside the base."""
-    added, lines = [], code.splitlines()
+def _beside(base, source):
+    """Return a source without its docstring, which imports, and finds files, as if it lay beside
+    the base."""
+    node, added = anatomy.read(source, "").docstring, []
+    lines = source.splitlines()[node.end_lineno if node else 0 :]
     if base.path.parent != paths.ROOT:
         added += ["import sys", "", f"sys.path.insert(0, {str(base.path.parent)!r})"]
-    if "__file__" in code:
+    if any("__file__" in line for line in lines):
         added.append(f"__file__ = {str(base.path)!r}")
     futures = [n for n, line in enumerate(lines, 1) if line.startswith("from __future__ ")]
     place = max(futures, default=0)  # these have to come first

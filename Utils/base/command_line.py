@@ -55,34 +55,9 @@ def read_by(code):
     return [name for name in EXTRA if f"args.{name}" in code]
 
 
-def at_least(minimum, auto=False):
-    """Return the type of a flag: a whole number from `minimum` up; with `auto`, also that word."""
-
-    def parse(text):
-        if auto and text == "auto":
-            return text
-        if not text.lstrip("-").isdecimal() or int(text) < minimum:
-            kind = "auto or a whole number" if auto else "a whole number"
-            raise argparse.ArgumentTypeError(f"{text!r} is not {kind} from {minimum} up")
-        return int(text)
-
-    return parse
-
-
-def share(text):
-    """Return a share such as 2% or 0.02, above 0, as a number; None of an empty text."""
-    try:
-        value = float(text[:-1]) / 100 if text.endswith("%") else float(text or "nan")
-        if not text or 0 < value < 1:
-            return value if text else None
-    except ValueError:
-        pass
-    raise argparse.ArgumentTypeError(f"{text!r} is not a share such as 2%")
-
-
-def finite(what, zero=True, word=None):
-    """Return the type of a flag: a number above 0, or from 0 up with `zero`; also that word, None
-    if it is empty.
+def checked(convert, valid, what, word=None):
+    """Return the type of a flag: what `convert` makes of a text, if it is valid; also that word,
+    None if it is empty.
 
     what: the value in words.
     """
@@ -91,17 +66,47 @@ def finite(what, zero=True, word=None):
         if text == word:
             return word or None
         with suppress(ValueError):
-            number = float(text)
-            if 0 <= number < math.inf and (zero or number):
-                return number
+            if valid(value := convert(text)):
+                return value
         raise argparse.ArgumentTypeError(f"{text!r} is not {what}")
 
     return parse
 
 
+def at_least(minimum, auto=False):
+    """Return the type of a flag: a whole number from `minimum` up; with `auto`, also that word."""
+    what = f"{'auto or ' * auto}a whole number from {minimum} up"
+    return checked(_whole, lambda n: n >= minimum, what, "auto" if auto else None)
+
+
+def _whole(text):
+    return int(text) if text.lstrip("-").isdecimal() else -math.inf
+
+
+def finite(what, zero=True, word=None):
+    """Return the type of a flag: a number above 0, or from 0 up with `zero`; else as `checked`."""
+    return checked(float, lambda x: 0 <= x < math.inf and (zero or x), what, word)
+
+
+def _share(text):
+    return float(text[:-1]) / 100 if text.endswith("%") else float(text)
+
+
 # Flags of those scripts only whose code reads them.
 EXTRA = {
     "bucket_mb": {"type": at_least(1), "default": 25, "help": "MiB of gradients reduced at once"}
+}
+# Flags of several commands.
+OF_COMMANDS = {
+    "timeout": {"type": at_least(1), "default": 60, "help": "minutes until a run is killed"},
+    "precision": {
+        "type": checked(_share, lambda x: 0 < x < 1, "a share such as 2%", word=""),
+        "help": "add rounds until every interval over a parent is so narrow either way, as in 2%%",
+    },
+    "base": {
+        "default": "",
+        "help": "script of your own at the root of the ladder: its name or path",
+    },
 }
 
 
@@ -127,24 +132,10 @@ def add_settings(parser):
     add_results_file(parser)
 
 
-def add_extra(parser, name):
-    """Add a flag of EXTRA."""
-    parser.add_argument(f"--{name.replace('_', '-')}", **EXTRA[name])
-
-
-def add_timeout(parser):
-    help = "minutes until a run is killed"
-    parser.add_argument("--timeout", type=at_least(1), default=60, help=help)
-
-
-def add_precision(parser):
-    help = "add rounds until every interval over a parent is so narrow either way, as in 2%%"
-    parser.add_argument("--precision", type=share, help=help)
-
-
-def add_base(parser):
-    help = "script of your own at the root of the ladder: its name or path"
-    parser.add_argument("--base", default="", help=help)
+def add_extra(parser, *names):
+    """Add flags of EXTRA or OF_COMMANDS."""
+    for name in names:
+        parser.add_argument(f"--{name.replace('_', '-')}", **(EXTRA | OF_COMMANDS)[name])
 
 
 def add_plotsprefix(parser):
@@ -161,4 +152,4 @@ def add_selection(parser):
     add_results_file(parser)
     help = "part of a device's name; else the newest run's device"
     parser.add_argument("--device-name", default="", help=help)
-    add_base(parser)
+    add_extra(parser, "base")

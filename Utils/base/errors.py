@@ -26,6 +26,15 @@ def first_line(error):
 
 
 @contextmanager
+def naming(path, remedy=""):
+    """Raise a UserError that names the path in place of an OSError."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}", remedy) from None
+
+
+@contextmanager
 def one_line(program):
     """End a command in one line: exit code 2 for a UserError, 130 for Ctrl-C."""
     try:

@@ -87,18 +87,15 @@ def techniques(root=paths.ROOT):
         stated = facts(doc)
         if "Parent" in stated.texts:
             known[path.stem] = Technique(path.stem, path, doc, code, stated)
-    children = {}
-    for technique in known.values():
-        children.setdefault(technique.parent, []).append(technique)
 
     def descend(parent):
         """Sort lines of descent: the longest first; then by name, letters before digits."""
-        lines = [[child, *descend(child.name)] for child in children.get(parent, [])]
+        children = (technique for technique in known.values() if technique.parent == parent)
+        lines = [[child, *descend(child.name)] for child in children]
         lines.sort(key=lambda line: (-len(line), not line[0].name[0].isalpha(), line[0].name))
         return [technique for line in lines for technique in line]
 
-    ordered = {technique.name: technique for technique in descend(None)}
-    return ordered | known  # techniques with an unknown parent come last
+    return {t.name: t for t in descend(None)} | known  # techniques with an unknown parent come last
 
 
 def split(source):
@@ -171,6 +168,5 @@ def with_needs(needs, names, sign="+"):
 def diff(technique, parent, context=3):
     """Return the lines of a unified diff of two techniques' code, without docstrings."""
     lines = (code.strip("\n").splitlines() for code in (parent.code, technique.code))
-    return list(
-        difflib.unified_diff(*lines, parent.path.name, technique.path.name, "", "", context, "")
-    )
+    names = parent.path.name, technique.path.name
+    return [*difflib.unified_diff(*lines, *names, n=context, lineterm="")]

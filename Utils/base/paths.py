@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from Utils.base.errors import UserError
+from Utils.base.errors import naming
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 # Tokens, compiled kernels, the state of suites: all of it can be rebuilt.
@@ -18,11 +18,9 @@ def sources(*layers):
 
 def write_cached(path, text):
     """Write a file of the cache, and make its folder. Raises UserError."""
-    try:
+    with naming(path, "set CACHE_DIR to another folder"):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    except OSError as error:
-        raise UserError(f"{path}: {error.strerror}", "set CACHE_DIR to another folder") from None
 
 
 def environment(**more):

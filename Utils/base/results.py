@@ -129,23 +129,19 @@ def check(path, writable=True):
     if text.split("\n", 1)[0] != HEADER:
         problem = f"{path}, line 1: unknown header"
         raise UserError(problem, f"archive the file with make reset RESULTS_FILE={path}")
-    rows = []
+    rows, line = [], 2
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     next(reader)
-    while True:
-        line = reader.line_num + 1
-        try:
-            fields = next(reader)
-        except StopIteration:
-            break
-        except csv.Error as error:
-            raise _damaged(path, line, f"cannot be read ({error})") from None
-        row = dict(zip(COLUMNS, fields, strict=False))
-        if len(fields) != len(COLUMNS):
-            raise _damaged(path, line, f"has {len(fields)} fields instead of {len(COLUMNS)}")
-        if problem := _problem(row):
-            raise _damaged(path, line, problem)
-        rows.append(row)
+    try:
+        for fields in reader:
+            if len(fields) != len(COLUMNS):
+                raise _damaged(path, line, f"has {len(fields)} fields instead of {len(COLUMNS)}")
+            rows.append(dict(zip(COLUMNS, fields, strict=True)))
+            if problem := _problem(rows[-1]):
+                raise _damaged(path, line, problem)
+            line = reader.line_num + 1
+    except csv.Error as error:
+        raise _damaged(path, line, f"cannot be read ({error})") from None
     if not text.endswith("\n"):
         raise _damaged(path, reader.line_num, "is cut off")
     return rows

@@ -64,42 +64,35 @@ class Graft:
         """Refuse code that uses what only our model or batches have."""
         old = {dump(n) for n in ast.walk(self.before.tree)}
         new = [n for n in ast.walk(self.after.tree) if dump(n) not in old]
-        batches = self.script.image("batches")
-        ours = [self.script.dump(node) for node in batches] == [
-            self.before.dump(node) for node in self.before.image("batches")
-        ]
+        batches, ours = (s.dump(*s.image("batches")) for s in (self.script, self.before))
         for node in new:
             if isinstance(node, ast.Name) and node.id in ("TokenBatches", "StreamedBatches"):
-                self._need(ours, "`batches = TokenBatches(args)`")
+                self._need(batches == ours, "`batches = TokenBatches(args)`")
             if not isinstance(node, ast.Attribute):
                 continue
             owner, attribute = ast.unparse(node.value), node.attr
             if owner == "batches" or attribute == "init_process_group":
                 shared = "" if owner == "batches" else ", which ranks can share"
-                self._need(ours, f"`batches = TokenBatches(args)`{shared}")
+                self._need(batches == ours, f"`batches = TokenBatches(args)`{shared}")
             if owner == "model" and attribute in OF_PARALLEL:
                 self._need("DistributedDataParallel" in self.script.text, "DistributedDataParallel")
             elif owner == "model" and attribute not in OF_MODULES:
                 self._need(self._model_is_ours(), f"`model.{attribute}` of GPT in Utils.model")
             if owner == "trials":
                 raise Misfit("tries batches of a script of the ladder, not of this one")
-        calls = [n for n in new if isinstance(n, ast.Call) and ast.unparse(n.func) == "model"]
-        known = {dump(n) for n in ast.walk(self.before.tree) if isinstance(n, ast.Call)}
-        if any(dump(call) not in known for call in calls):
-            node = self.before.image("forward")
-            if self.script.dump(*self.script.image("forward")) != self.before.dump(*node):
-                raise Misfit(f"needs `{short(node[0])}` in the loop")
+        if any(isinstance(n, ast.Call) and ast.unparse(n.func) == "model" for n in new):
+            nodes = self.before.image("forward")
+            same = self.script.dump(*self.script.image("forward")) == self.before.dump(*nodes)
+            self._need(same, f"`{short(nodes[0])}` in the loop")
 
     def _need(self, condition, place):
         if not condition:
             raise Misfit(f"needs {place}")
 
     def _model_is_ours(self):
-        made = (ast.unparse(node) for node in self.script.image("model"))
-        imported = (ast.unparse(node) for node in self.script.imports)
-        return any("GPT(" in text for text in made) and any(
-            text.startswith("from Utils.model import") and "GPT" in text for text in imported
-        )
+        made = any("GPT(" in ast.unparse(node) for node in self.script.image("model"))
+        imports = map(ast.unparse, self.script.imports)
+        return made and any(re.match("from Utils.model import.*GPT", text) for text in imports)
 
     # At the top of the file ---------------------------------------------------------------------
 
@@ -114,7 +107,7 @@ class Graft:
                 if getattr(node, "name", None) in known:
                     raise Misfit(f"the script has another `{node.name}`")
             if j1 < j2:
-                after = [dump(node) for node in old[i2 : i2 + 1]]
+                after = [*map(dump, old[i2 : i2 + 1])]
                 nodes = [n for n in self.script.definitions if dump(n) in after]
                 place = place or _first_line((nodes or [self.script.main])[0], self.script)
                 lines = [*_text(self.after, new[j1:j2]).splitlines(), "", ""]
@@ -141,12 +134,10 @@ class Graft:
 
     def _imports(self):
         """Import what the new code uses, and remove what only the old code used."""
-        old = {dump(node) for node in self.before.imports}
-        used = anatomy.loaded(self.script.tree)
-        bound = anatomy.bound(self.script.tree)
+        used, bound = anatomy.loaded(self.script.tree), anatomy.bound(self.script.tree)
         order = self.after.imports
         for place, node in enumerate(order):
-            names = {alias.asname or alias.name.split(".")[0] for alias in node.names}
+            names = anatomy.bound(node)
             if not names & used or names <= bound:
                 continue
             known = {dump(n): n for n in self.script.imports}
@@ -157,13 +148,12 @@ class Graft:
                 self._rewrite(line + 1, line, [ast.unparse(node)])
             else:
                 blank = order[place + 1].lineno - node.end_lineno > 1
-                self._rewrite(
-                    below[0].lineno, below[0].lineno - 1, [ast.unparse(node), ""][: 1 + blank]
-                )
-        new = {dump(node) for node in self.after.imports}
+                line = below[0].lineno
+                self._rewrite(line, line - 1, [ast.unparse(node), ""][: 1 + blank])
+        removed = {*map(dump, self.before.imports)} - {*map(dump, order)}
         for node in reversed(self.script.imports):
-            names = {alias.asname or alias.name.split(".")[0] for alias in node.names}
-            if dump(node) in old - new and not names & anatomy.loaded(self.script.tree):
+            unused = not anatomy.bound(node) & anatomy.loaded(self.script.tree)
+            if unused and dump(node) in removed:
                 self._rewrite(node.lineno, node.end_lineno, [])
 
     # In the main function -----------------------------------------------------------------------
@@ -185,8 +175,8 @@ class Graft:
             line = _first_line(image[0], self.script) - 1
             indent = self.script.indent(image[0])
         elif block == "setup" and (not before or self.before.role(before[0]) in FIRST):
-            first = [n for n in self.script.setup if not anatomy.is_text(n)][0:1]
-            first = (first or [self.script.measured])[0]
+            statements = [*self.script.setup, self.script.measured]
+            first = next(n for n in statements if not anatomy.is_text(n))
             line, indent = first.lineno - 1, self.script.indent(first)
         else:
             raise Misfit(f"needs {self._named((before or after)[0])}")
@@ -209,11 +199,10 @@ class Graft:
         role = self.before.role(node)
         if role == "model":
             return self._of_model({self.before.dump(n) for n in old if n is not node})
-        if role and role != "model":
+        if role:
             return self.script.image(role)
         text = self.before.dump(node)
-        blocks = self.script.setup, self.script.body, self.script.loop.body
-        for block in blocks:
+        for block in (self.script.setup, self.script.body, self.script.loop.body):
             if found := [n for n in block if self.script.dump(n) == text]:
                 return found
         return []
@@ -223,22 +212,20 @@ class Graft:
 
         others: dumps of statements of techniques.
         """
-        made = self.script.image("model")
-        found = list(made)
-        if made:
-            rest = self.script.setup[self.script.setup.index(made[-1]) + 1 :]
-            for node in rest:
-                if self.script.role(node) == "optimizer" or self.script.dump(node) in others:
-                    break
-                targets = getattr(node, "targets", [getattr(node, "value", node)])
-                if any(_root(self.script.dump(t)) == "model" for t in targets):
-                    found.append(node)
+        if not (found := [*self.script.image("model")]):
+            return []
+        for node in self.script.setup[self.script.setup.index(found[-1]) + 1 :]:
+            if self.script.role(node) == "optimizer" or self.script.dump(node) in others:
+                break
+            targets = getattr(node, "targets", [getattr(node, "value", node)])
+            if any(_root(self.script.dump(t)) == "model" for t in targets):
+                found.append(node)
         return found
 
     def _replace(self, block, removed, added):
         """Replace statements of the parent, each where its counterpart in the script stands."""
         roles = [self.before.role(node) for node in removed]
-        new_roles = [self.after.role(node) for node in added]
+        replaced = {*roles}
         if roles == ["precision"] and not self.script.image("precision"):
             if "allow_tf32" in self.script.text:
                 raise Misfit("the script sets allow_tf32 already")
@@ -253,7 +240,8 @@ class Graft:
                 raise Misfit(f"needs {self._named(node)}")
         indent = self.script.indent(images[0][0])
         lines, waiting = [], []
-        for node, role in zip(added, new_roles, strict=True):
+        for node in added:
+            role = self.after.role(node)
             if role is None or role not in roles:
                 waiting.append(node)
                 continue
@@ -264,8 +252,9 @@ class Graft:
         if waiting:
             lines += self._lines(waiting, indent)
         for node, image, role in zip(removed, images, roles, strict=True):
-            if role is not None or self.before.role(node) is None:
-                self._need_same(node, image)
+            same = self.script.dump(*image) == self.before.dump(node)
+            if not same and (role is not None or self.before.role(node) is None):
+                raise Misfit(f"needs `{short(node)}`, and has `{short(image[0])}`")
         nodes = [node for image in images for node in image]
         own = self.script.block_of(nodes[0])
         if any(node not in own for node in nodes):
@@ -276,26 +265,17 @@ class Graft:
                 raise Misfit(f"needs `{short(node)}` on a line of its own")
         if own[first : last + 1] != nodes:
             foreign = next(n for n in own[first : last + 1] if n not in nodes)
-            raise Misfit(
-                f"`{short(foreign)}` stands between {self._named(removed[0])} and "
-                f"{self._named(removed[-1])}"
-            )
-        if "step" in map(self.before.role, removed) and "backward" not in map(
-            self.before.role, removed
-        ):
-            before = own[first - 1] if first else None
-            if before is None or self.script.role(before) != "backward":
-                raise Misfit("needs `optimizer.step()` straight after `loss.backward()`")
+            ends = f"{self._named(removed[0])} and {self._named(removed[-1])}"
+            raise Misfit(f"`{short(foreign)}` stands between {ends}")
+        alone = "step" in replaced and "backward" not in replaced
+        if alone and (not first or self.script.role(own[first - 1]) != "backward"):
+            raise Misfit("needs `optimizer.step()` straight after `loss.backward()`")
         self._rewrite(_first_line(nodes[0], self.script), nodes[-1].end_lineno, lines)
 
     def _named(self, node):
         """Return a place of the parent in words."""
         role = self.before.role(node)
         return ROLES[role] if role else f"`{short(node)}`"
-
-    def _need_same(self, node, image):
-        if self.script.dump(*image) != self.before.dump(node):
-            raise Misfit(f"needs `{short(node)}`, and has `{short(image[0])}`")
 
     def _changed(self, old, new, image, role, indent):
         """Return the lines of a changed statement, from the script's own one."""

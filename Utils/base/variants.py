@@ -36,13 +36,12 @@ def parse(name):
     parts = re.fullmatch(r"(\w+)((?:\+\w+)+|(?:-\w+)+)", name)
     if parts is None:
         return None
-    sign, known = parts[2][0], ladder.techniques()
+    whole, sign, known = parts[1], parts[2][0], ladder.techniques()
     names = parts[2][1:].split(sign)
-    if not {parts[1], *names} <= {*known} or len({*names}) < len(names):
+    unknown = {whole, *names} - known.keys() or (sign == "+" and BASELINE in names)
+    if unknown or len({*names}) < len(names):
         return None
-    if sign == "+" and BASELINE in names:
-        return None
-    return parts[1], sign, [name for name in known if name in names]
+    return whole, sign, [name for name in known if name in names]
 
 
 def parts(name):
@@ -50,15 +49,12 @@ def parts(name):
     of_base = bases.split(name)
     if of_base and (of_base[1] or bases.exists(name)):
         return frozenset(of_base[1])
-    variant = parse(name)
+    whole, sign, names = parse(name) or (name, "+", ())
     try:
-        if variant is None:
-            return frozenset(ladder.line(name)[1:])
-        whole, sign, names = variant
         line = frozenset(ladder.line(whole)[1:])
-        return line | {*names} if sign == "+" else line - {*names}
     except UserError:
         return None
+    return line | {*names} if sign == "+" else line - {*names}
 
 
 def find(name):
@@ -69,22 +65,19 @@ def find(name):
     of_base = bases.split(name)
     if of_base and bases.exists(of_base[0]):
         return bases.named(*of_base)
-    if parse(name) is None:
+    if (variant := parse(name)) is None:
         return ladder.get(name)
-    whole, sign, names = parse(name)
+    whole, sign, names = variant
     name, several = sign.join([whole, *names]), " and ".join(names)
     if sign == "+":
-        headline = f"{several} alone, on the baseline."
         if whole != BASELINE:
             raise UserError(f"{name}: a technique alone is {BASELINE}+{several}")
-        code = together(names)
-        problem = "" if code else _why_not_together(names)
+        code, headline = together(names), f"{several} alone, on the baseline."
     else:
-        headline = f"{whole} without {several}."
-        code = without(names, whole)
-        problem = "" if code else _why_not_without(names, whole)
+        code, headline = without(names, whole), f"{whole} without {several}."
     if code is None:
-        raise UserError(f"{name} cannot be made: {problem}")
+        why = _why_not_together(names) if sign == "+" else _why_not_without(names, whole)
+        raise UserError(f"{name} cannot be made: {why}")
     needs = ", ".join(ladder.with_needs(ladder.get(whole).needs, names, sign)) or "nothing"
     doc = DOC.format(headline=headline, whole=whole, needs=needs)
     path, text = FOLDER / f"{name}.py", f'"""{doc}"""{code}'
@@ -118,9 +111,8 @@ def together(names):
     for n, technique in enumerate(names):
         if not _declared(technique, known) <= {*names[:n]}:
             return None
-        code = code and merge.merge(
-            code, known[known[technique].parent].code, known[technique].code
-        )
+        parent = known[known[technique].parent]
+        code = code and merge.merge(code, parent.code, known[technique].code)
     return code
 
 
@@ -130,10 +122,10 @@ def without(names, whole):
     None where another technique builds on one. Raises UserError where one is no ancestor.
     """
     names, known = [names] if isinstance(names, str) else names, ladder.techniques()
-    for name in names:
-        if name not in ladder.line(whole, known)[1:]:
-            raise UserError(f"{whole} does not descend from {name}")
-    remaining = [name for name in ladder.line(whole, known)[1:] if name not in names]
+    line = ladder.line(whole, known)[1:]
+    if strange := [name for name in names if name not in line]:
+        raise UserError(f"{whole} does not descend from {strange[0]}")
+    remaining = [name for name in line if name not in names]
     if any(_declared(name, known) & {*names} for name in remaining):
         return None
     code = known[whole].code

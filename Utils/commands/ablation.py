@@ -4,9 +4,8 @@ import sys
 from functools import partial
 
 from Utils.analysis import ablation, selection
-from Utils.base import bases, command_line, errors, ladder, results
-from Utils.base.command_line import Parser
-from Utils.base.errors import UserError
+from Utils.base import bases, command_line, ladder, results
+from Utils.base.errors import UserError, one_line
 from Utils.draw import ablation_chart, style
 from Utils.launch import suite
 
@@ -16,13 +15,11 @@ def main(argv=None):
 
     Return the exit code of `suite.Outcome`.
     """
-    parser = Parser("ablation", main.__doc__)
+    parser = command_line.Parser("ablation", main.__doc__)
     command_line.add_settings(parser)
-    command_line.add_timeout(parser)
-    command_line.add_precision(parser)
+    command_line.add_extra(parser, "timeout", "precision", "base")
     command_line.add_plotsprefix(parser)
     parser.add_argument("whole", nargs="?", default="", help="a technique; else the last rung")
-    command_line.add_base(parser)
     args = parser.parse_args(argv)
     base = bases.asked(args.base)
     if base:
@@ -36,9 +33,8 @@ def main(argv=None):
     if outcome.code > 1:
         return outcome.code
     print(suite.table(outcome, args.results_file))
-    rows, left_out = selection.select(
-        results.read(args.results_file), with_variants=True, base=base and base.name
-    )
+    rows = results.read(args.results_file)
+    rows, left_out = selection.select(rows, with_variants=True, base=base and base.name)
     lines = ablation.credits(rows, whole)
     print("\n" + ablation.table(lines))
     style.save(ablation_chart.draw(rows, lines, whole), f"{args.plotsprefix}ablation")
@@ -48,5 +44,5 @@ def main(argv=None):
 
 
 if __name__ == "__main__":
-    with errors.one_line("ablation"):
+    with one_line("ablation"):
         sys.exit(main())

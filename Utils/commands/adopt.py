@@ -7,14 +7,11 @@ where its diff finds its places in the script (docs/YOUR_MODEL.md). It may still
 unsupported when it runs here: make all BASE=my_model says so.
 """
 
-import subprocess
 import sys
-import tempfile
-from pathlib import Path
 
-from Utils.base import bases, command_line, errors, ladder, paths, results
-from Utils.base.command_line import Parser
-from Utils.base.errors import UserError
+from Utils.base import bases, command_line, ladder
+from Utils.base.errors import UserError, one_line
+from Utils.launch import process
 
 STEPS, WARMUP = 4, 1  # of the trial
 
@@ -22,7 +19,7 @@ STEPS, WARMUP = 4, 1  # of the trial
 def main(argv=None):
     """Check a script, and print its unit and batch and each technique. Return the exit code: 0, or
     1 where the script does not run."""
-    parser = Parser("adopt", __doc__)
+    parser = command_line.Parser("adopt", __doc__)
     command_line.add_settings(parser)
     parser.add_argument("script", nargs="?", default="", help="path of a training script")
     args = parser.parse_args(argv)
@@ -36,28 +33,23 @@ def main(argv=None):
     length = f"x{row['seq_len']}" if int(row["seq_len"]) > 1 else ""
     print(f"{base.name}: runs; a step is {row['batch_size']}{length} {row['unit']}")
     scripts = bases.ladder_of(base, ladder.group("everything"))[1:]
-    applied = [script for script in scripts if not bases.refusal(script)]
+    refusals = {bases.last(script.name): bases.refusal(script) for script in scripts}
+    applied = [name for name, reason in refusals.items() if not reason]
     print(f"\n{len(applied)} of {len(scripts)} techniques apply:")
-    for script in applied:
-        print(f"  {script.name.split('+')[-1]}")
+    for name in applied:
+        print(f"  {name}")
     print("\nThe others need another place in the script:")
-    for script in scripts:
-        if reason := bases.refusal(script):
-            print(f"  {bases.last(script.name)}: {reason}")
+    for name, reason in refusals.items():
+        if reason:
+            print(f"  {name}: {reason}")
     print(f"\nNext: make all BASE={base.name} ROUNDS=4")
     return 0
 
 
 def trial(base, args):
     """Run a base for a few steps. Return (problem, first row): the problem in one line, or ""."""
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "results.csv"
-        changes = {"steps": STEPS, "warmup": WARMUP, "min_seconds": 0, "results_file": file}
-        flags = command_line.round_flags(args, 0, **changes)
-        command = [sys.executable, *base.script.command, *flags]
-        environment = paths.environment(SUITE="adopt")  # so that a failure is one line
-        done = subprocess.run(command, env=environment, capture_output=True, text=True)
-        rows = results.check(file)
+    flags = command_line.round_flags(args, 0, steps=STEPS, warmup=WARMUP, min_seconds=0)
+    rows, done = process.trial(base.script.command, flags, SUITE="adopt")  # a failure is one line
     if rows and rows[0]["status"] == "ok":
         return "", rows[0]
     if rows:
@@ -67,5 +59,5 @@ def trial(base, args):
 
 
 if __name__ == "__main__":
-    with errors.one_line("adopt"):
+    with one_line("adopt"):
         sys.exit(main())

@@ -28,10 +28,8 @@ def main(argv=None):
     rates = [f"{precision} {rate:,.2f}" for precision, rate in ceilings["matmul_tflops"].items()]
     emulated = ceilings["emulated_tflops"].items()
     rates += [f"{precision} {rate:.2g} (emulated)" for precision, rate in emulated]
-    print(
-        f"{device.name}: ceilings of matrix products in TFLOP/s: {', '.join(rates)}; "
-        f"memory {ceilings['bandwidth_gb_s']:,.0f} GB/s"
-    )
+    memory = f"memory {ceilings['bandwidth_gb_s']:,.0f} GB/s"
+    print(f"{device.name}: ceilings of matrix products in TFLOP/s: {', '.join(rates)}; {memory}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Compare two results, print the table and draw the chart."""
+"""Compare two results technique by technique, and draw plots/compare."""
 
 from Utils.analysis import compare
 from Utils.base import errors
@@ -7,8 +7,7 @@ from Utils.draw import compare_chart, style
 
 
 def main(argv=None):
-    """Compare two results technique by technique, and draw plots/compare."""
-    parser = Parser("compare", main.__doc__)
+    parser = Parser("compare", __doc__)
     help = "results file, or FILE:WORDS with words of a device, version, model, shape or commit"
     parser.add_argument("a", metavar="A", help=help)
     parser.add_argument("b", metavar="B", help="the same; ratios are B over A")

@@ -11,14 +11,13 @@ and leaves no process.
 import sys
 
 from Utils.base import command_line, errors, ladder
-from Utils.base.command_line import Parser
 from Utils.launch import torchrun
 from Utils.launch.torchrun import DEFAULT
 
 
 def main(argv=None):
     """Run each round. Return the exit code: 0; 1 where a rank failed; 2 for impossible settings."""
-    parser = Parser("launch", __doc__)
+    parser = command_line.Parser("launch", __doc__)
     command_line.add_settings(parser)
     command_line.add_extra(parser, "bucket_mb")
     parser.add_argument("name", nargs="?", default="", help=f"a technique; else {DEFAULT}")

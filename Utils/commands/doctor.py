@@ -23,7 +23,6 @@ from dataclasses import asdict
 from itertools import chain
 
 from Utils.base import bases, command_line, errors, ladder
-from Utils.base.command_line import Parser
 from Utils.diagnose import findings, probes, verdicts
 from Utils.diagnose.findings import Finding, Subprocess
 from Utils.diagnose.probes import OUTSIDE
@@ -98,9 +97,9 @@ def show(findings, rows, lines, terminal):
 def main(argv=None):
     """Return the exit code: 0, or 1 where no technique can run."""
     argv = sys.argv[1:] if argv is None else argv
-    parser = Parser("doctor", __doc__)
+    parser = command_line.Parser("doctor", __doc__)
     command_line.add_settings(parser)
-    command_line.add_base(parser)
+    command_line.add_extra(parser, "base")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
@@ -114,12 +113,8 @@ def main(argv=None):
     bases.asked(args.base)  # what is wrong with it ends here
     findings, rows, lines = examine(args, argv)
     can_run = any(row.status != "unsupported" for row in rows)
-    known = {
-        "findings": [asdict(finding) for finding in findings],
-        "techniques": [asdict(row) for row in rows],
-        "advice": lines,
-        "can_run": can_run,
-    }
+    known = {"findings": [*map(asdict, findings)], "techniques": [*map(asdict, rows)]}
+    known |= {"advice": lines, "can_run": can_run}
     try:
         if args.json:
             print(json.dumps(known, indent=1))

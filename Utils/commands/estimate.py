@@ -1,8 +1,6 @@
-"""Print how long a suite will take on this device."""
+"""Print how long a suite will take, from rows of this device or else from its ceilings."""
 
 import math
-
-import pandas as pd
 
 from Utils.analysis import selection
 from Utils.base import bases, errors, ladder, results
@@ -22,8 +20,7 @@ FEW_STEPS, FEW_WARMUP = 8, 3
 
 
 def main(argv=None):
-    """Print how long a suite will take, from rows of this device or else from its ceilings."""
-    parser = Parser("estimate", main.__doc__)
+    parser = Parser("estimate", __doc__)
     suite.add_arguments(parser)
     args = parser.parse_args(argv, Settings())
     settle(args)
@@ -51,13 +48,13 @@ def main(argv=None):
         precision = work.precision_of(emulated[0].needs)
         args.steps, args.warmup = FEW_STEPS, FEW_WARMUP
         fewer = whole_minutes(techniques, args, known)
-        print(
-            f"this device emulates {precision}, slowly, in {plural(len(emulated), 'script')}; "
-            f"STEPS={FEW_STEPS} WARMUP={FEW_WARMUP} takes about {fewer} min"
-        )
+        where = f"slowly, in {plural(len(emulated), 'script')}"
+        few = f"STEPS={FEW_STEPS} WARMUP={FEW_WARMUP} takes about {fewer} min"
+        print(f"this device emulates {precision}, {where}; {few}")
         copied = "" if base else f"cp {BASELINE}.py examples/my_base.py; "
         name = base.name if base else "my_base"
-        first = brought_by(precision, bases.last(emulated[0].name))
+        line = ladder.line(bases.last(emulated[0].name))
+        first = next(n for n in line if precision in ladder.get(n).needs)
         print(f"without it: {copied}make all BASE={name} WITHOUT={first}")
 
 
@@ -68,11 +65,6 @@ def whole_minutes(techniques, args, known):
     return max(1, math.ceil(seconds / 60))
 
 
-def brought_by(precision, name):
-    """Return the first technique, on the line to that of the name, which needs a precision."""
-    return next(n for n in ladder.line(name) if precision in ladder.get(n).needs)
-
-
 def step_seconds(args, base=None):
     """Return the median step of each technique here in seconds, from rows with these settings.
 
@@ -81,11 +73,11 @@ def step_seconds(args, base=None):
     if not results.check(args.results_file, writable=False):
         return {}
     rows = selection.timed(results.read(args.results_file))
-    same = {"device": args.hardware.name, "model": args.model, "seq_len": args.seq_len}
-    same |= {"requested_batch_size": args.batch_size}
+    same = {"device": [args.hardware.name], "model": [args.model], "seq_len": [args.seq_len]}
+    same |= {"requested_batch_size": [args.batch_size]}
     if base:
-        same = {"device": args.hardware.name, "base": base.name}
-    wanted = pd.concat([rows[name] == value for name, value in same.items()], axis=1).all(axis=1)
+        same = {"device": [args.hardware.name], "base": [base.name]}
+    wanted = rows[[*same]].isin(same).all(axis=1)
     return (rows[wanted].groupby("technique").step_ms.median() / 1e3).to_dict()
 
 

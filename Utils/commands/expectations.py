@@ -7,8 +7,6 @@ fits. hours.csv has the hours of PRETRAINING tokens on each device of the table.
 forecast with a range of 90%.
 """
 
-import sys
-
 import pandas as pd
 
 from Utils.base import errors, ladder, paths
@@ -98,4 +96,4 @@ def main(argv=None):
 
 if __name__ == "__main__":
     with errors.one_line("expectations"):
-        main(sys.argv[1:])
+        main()

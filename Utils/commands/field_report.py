@@ -1,19 +1,16 @@
-"""Print results of this device as a block to paste into an issue."""
+"""Print device, driver, versions and the table as Markdown, to paste into an issue."""
 
 from Utils.analysis import selection
 from Utils.base import command_line, errors, results
-from Utils.base.command_line import Parser
 from Utils.share.field_report import field_report
 
 
 def main(argv=None):
-    """Print device, driver, versions and the table as Markdown, to paste into an issue."""
-    parser = Parser("field-report", main.__doc__)
+    parser = command_line.Parser("field-report", __doc__)
     command_line.add_selection(parser)
     args = parser.parse_args(argv)
-    rows, left_out = selection.select(
-        results.read(args.results_file), args.device_name, base=args.base
-    )
+    rows = results.read(args.results_file)
+    rows, left_out = selection.select(rows, args.device_name, base=args.base)
     records = results.records(args.results_file, rows.run_id.unique())
     print(field_report(rows, records), *([f"\n{left_out}"] if left_out else []), sep="\n")
 

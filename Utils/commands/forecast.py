@@ -7,51 +7,50 @@ are recorded. A device of the table of datasheets is named by its key; `all` sta
 them. --against published compares the forecast of time with figures that others have measured.
 """
 
-import sys
 from dataclasses import replace
-from itertools import takewhile
 from unittest.mock import patch
 
-from Utils.base import bases, command_line, errors, ladder
-from Utils.base.command_line import Parser
-from Utils.base.errors import Unsupported, UserError
+from Utils.base import bases, command_line, ladder
+from Utils.base.errors import Unsupported, UserError, one_line
 from Utils.base.units import GIB
 from Utils.device import datasheets
-from Utils.diagnose import check, outlook, outlook_text, published
+from Utils.diagnose import check, forecast_text, outlook, outlook_text, published
+from Utils.diagnose.forecast_text import gib
 
 
 def parsed(argv):
-    """Return (names of techniques, Namespace)."""
-    names = list(takewhile(lambda word: not word.startswith("-"), argv))
-    parser = Parser("forecast", __doc__)
+    """Return the flags of this command, a Namespace."""
+    parser = command_line.Parser("forecast", __doc__)
+    parser.add_argument("names", nargs="*", metavar="TECHNIQUE", help="else the ladder")
     command_line.add_settings(parser)
     help = "of the device: 24GiB, 24GB (10^9) or bytes; else what it has"
     parser.add_argument("--memory", default="", help=help)
     tokens = command_line.finite("a number of tokens, as in 1e10", zero=False, word="")
     parser.add_argument("--tokens", type=tokens, help="with --device all: number to train on")
     parser.add_argument("--prices", default="", help="a TOML file of dollars an hour by device")
-    parser.add_argument(
-        "--against", default="", choices=["", "published"], help="compare with them"
-    )
-    command_line.add_base(parser)
+    choices = ["", "published"]
+    parser.add_argument("--against", default="", choices=choices, help="compare with them")
+    command_line.add_extra(parser, "base")
     parser.add_argument("--write", action="store_true", help="with --against: keep the check")
-    return names, parser.parse_args(argv[len(names) :])
+    return parser.parse_args(argv)
+
+
+def settings_in(args):
+    """Return the settings of a run among the flags of a command, a dict."""
+    return {name: getattr(args, name) for name in command_line.defaults()}
 
 
 def chosen_of(names):
     """Return the techniques of these names and groups, each once."""
-    chosen = []
-    for name in names:
-        chosen += [t for t in ladder.group(name) or [ladder.get(name)] if t not in chosen]
-    return chosen
+    groups = (ladder.group(name) or [ladder.get(name)] for name in names)
+    return [*{technique.name: technique for group in groups for technique in group}.values()]
 
 
 def settings(given, device):
     """Return the settings of a run on a device, and the flags of its scripts."""
     from Utils.harness.settings import parse_args  # here: seconds, which the check does without
 
-    given = given | {"rounds": 1, "round": 0}
-    flags = command_line.as_flags(given)
+    flags = command_line.as_flags(given | {"rounds": 1, "round": 0})
     with patch("Utils.device.devices.choose", lambda wanted, *ranks: device):
         args = parse_args("", flags, "forecast")
     return args, [*flags, f"--seq-len={args.seq_len}"]
@@ -75,8 +74,7 @@ def entry_of(device):
     """Return the Datasheet for times, or None: of the table, or of ceilings measured here."""
     from Utils.device import limits  # here: seconds, which the check does without
 
-    found = limits.ceilings(device)
-    if found:
+    if found := limits.ceilings(device):
         return outlook.measured_entry(device.name, found, device.memory_bytes)
     return datasheets.named(device.name)
 
@@ -89,7 +87,7 @@ def by_kind(technique, args):
     from Utils.diagnose import forecast, steptime  # here: seconds, which the check does without
 
     device = forecast.device_of(args.device, None)
-    settled, flags = settings({name: vars(args)[name] for name in command_line.defaults()}, device)
+    settled, flags = settings(settings_in(args), device)
     if (entry := entry_of(device)) is None:
         return {}
     one = forecast.forecasts([technique], flags, device, settled, device.memory_bytes)[0]
@@ -119,8 +117,7 @@ def on_base(base, chosen, given):
 def one_device(names, given, memory, base=None):
     from Utils.device import shapes  # here: seconds, which the check does without
     from Utils.device.cpu import CPU
-    from Utils.diagnose import forecast, forecast_text
-    from Utils.diagnose.forecast_text import gib
+    from Utils.diagnose import forecast
     from Utils.harness.work import precision_of
 
     chosen = chosen_of(names or ["ladder"])
@@ -135,10 +132,8 @@ def one_device(names, given, memory, base=None):
     shape = f"{args.batch_size}x{args.seq_len}".removesuffix("x1" if length == 1 else "")
     memory = memory or device.memory_bytes
     budget = shapes.usable_bytes(memory)
-    print(
-        f"Estimates for {device.name}: {args.model}, {shape} {unit} a "
-        f"step, GiB (2^30 bytes), {gib(budget)} usable of {gib(memory)}"
-    )
+    usable = f"GiB (2^30 bytes), {gib(budget)} usable of {gib(memory)}"
+    print(f"Estimates for {device.name}: {args.model}, {shape} {unit} a step, {usable}")
     if isinstance(device, CPU):
         print("Memory of tensors; the process adds its libraries and what malloc keeps.")
     print()
@@ -149,8 +144,7 @@ def one_device(names, given, memory, base=None):
     peaks = {labels.get(name, name): peak for name, peak in forecast.measured(args).items()}
     print(forecast_text.table(found, peaks, budget))
     print(*["", *forecast_text.advice(found, args, budget)], sep="\n")
-    entry = entry_of(device)
-    if entry is None:
+    if (entry := entry_of(device)) is None:
         known = ", ".join(datasheets.datasheets())
         print(f"\nNo forecast of time without a datasheet or make ceilings; DEVICE= knows {known}")
         return
@@ -159,17 +153,16 @@ def one_device(names, given, memory, base=None):
         for technique, one in zip(chosen, found, strict=True)
         if not one.reason
     ]
-    tokens = args.batch_size * args.seq_len
-    measured = {labels.get(name, name): s for name, s in outlook.measured(args).items()}
     if not looked:
         return
-    widest = max(one.factor for one in looked)
+    tokens = args.batch_size * args.seq_len
+    measured = {labels.get(name, name): s for name, s in outlook.measured(args).items()}
     origin = "ceilings measured here" if entry.process == datasheets.MEASURED else entry.source
     print(f"\nForecast of time, from {origin}:\n")
     memory = {one.technique: one for one in found}
     root = base.name if base else outlook_text.BASELINE
     print(outlook_text.table(looked, memory, measured, tokens, root, unit))
-    if widest > 1:
+    if max(one.factor for one in looked) > 1:
         print("\nRanges are wider where no published figure is of that chip at that precision.")
 
 
@@ -216,9 +209,8 @@ def by_device(technique, one, args, tokens, prices):
         if not reason:
             precision = precision_of(technique.needs)
             looked = outlook.outlook(one.technique, *one.kernels, entry, precision)
-        if looked and tokens:
             ends = looked.seconds, looked.low, looked.high
-            hours = [tokens / tokens_a_step * seconds / 3600 for seconds in ends]
+            hours = tokens and [tokens / tokens_a_step * seconds / 3600 for seconds in ends]
         yield key, reason, looked, tokens_a_step, hours, prices.get(key)
 
 
@@ -233,27 +225,23 @@ def against_published(write):
         check.write(rows, constants)
 
 
-def main(argv):
-    names, args = parsed(argv)
-    given = vars(args)
-    against, write = given.pop("against"), given.pop("write")
-    tokens, prices = given.pop("tokens"), given.pop("prices")
-    base = bases.asked(given.pop("base"))
-    text = given.pop("memory")
-    if against:
-        return against_published(write)
-    prices = outlook.prices(prices) if prices else {}
-    if base and given["device"] == "all":
+def main(argv=None):
+    args = parsed(argv)
+    given, base = settings_in(args), bases.asked(args.base)
+    if args.against:
+        return against_published(args.write)
+    prices = outlook.prices(args.prices) if args.prices else {}
+    if base and args.device == "all":
         raise UserError("BASE and DEVICE=all do not go together", "name one device")
-    if given["device"] == "all":
-        return all_devices(names, given, tokens, prices)
-    if datasheets.names_one(given["device"]):
-        datasheets.find(given["device"])  # before what takes seconds
-    if tokens or prices:
+    if args.device == "all":
+        return all_devices(args.names, given, args.tokens, prices)
+    if datasheets.names_one(args.device):
+        datasheets.find(args.device)  # before what takes seconds
+    if args.tokens or prices:
         raise UserError("--tokens and --prices need --device all")
-    return one_device(names, given, text, base)
+    return one_device(args.names, given, args.memory, base)
 
 
 if __name__ == "__main__":
-    with errors.one_line("forecast"):
-        main(sys.argv[1:])
+    with one_line("forecast"):
+        main()

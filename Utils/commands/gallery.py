@@ -1,16 +1,12 @@
-"""Draw the submissions in results/ and the local results side by side."""
-
-import sys
+"""Draw the submissions in results/ and the local results side by side into plots/gallery."""
 
 from Utils.base import command_line, errors
-from Utils.base.command_line import Parser
 from Utils.draw import gallery_chart, style
 from Utils.share import collection
 
 
 def main(argv=None):
-    """Draw the submissions in results/ and the local results side by side into plots/gallery."""
-    parser = Parser("gallery", main.__doc__)
+    parser = command_line.Parser("gallery", __doc__)
     command_line.add_results_file(parser)
     parser.add_argument("--plotsprefix", default="", help="prefix of the chart's file name")
     args = parser.parse_args(argv)
@@ -22,4 +18,4 @@ def main(argv=None):
 
 if __name__ == "__main__":
     with errors.one_line("gallery"):
-        sys.exit(main())
+        main()

@@ -23,9 +23,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from Utils.base import command_line, errors, ladder, paths
-from Utils.base.command_line import Parser
-from Utils.base.errors import UserError
+from Utils.base import command_line, ladder, paths
+from Utils.base.errors import UserError, naming, one_line
 from Utils.diagnose import profile_text
 from Utils.diagnose.kinds import KINDS
 from Utils.draw import profile_chart, style
@@ -39,7 +38,7 @@ def main(argv=None):
     # Before the import of torch, which reads it once: the profiler would warn of each block that
     # was allocated before it.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-    parser = Parser("profile", __doc__)
+    parser = command_line.Parser("profile", __doc__)
     command_line.add_settings(parser)
     command_line.add_extra(parser, "bucket_mb")
     command_line.add_plotsprefix(parser)
@@ -52,18 +51,15 @@ def main(argv=None):
     args = parser.parse_args(argv)
     args.folder = args.folder or args.results_file.parent / "profiles"
     if not args.name:
-        raise UserError(
-            "no technique is named", f"set T to all, or one of {', '.join(ladder.techniques())}"
-        )
+        remedy = f"set T to all, or one of {', '.join(ladder.techniques())}"
+        raise UserError("no technique is named", remedy)
     if args.warmup >= args.steps:  # before profiled steps are added
         raise UserError(f"--warmup {args.warmup} of --steps {args.steps} leaves no step to time")
     several = ladder.group({"all": "ladder"}.get(args.name, args.name))
     techniques = several or [ladder.get(args.name)]
-    try:
+    with naming(args.folder):
         args.folder.mkdir(exist_ok=True)
         tempfile.TemporaryFile(dir=args.folder).close()  # raises where no file can be made
-    except OSError as error:
-        raise UserError(f"{args.folder}: {error.strerror}") from None
     if several:
         return _profile_all(techniques, args)
     # Here, as they import torch, which must follow the setting above.
@@ -128,5 +124,5 @@ def _summary(folder, technique, outcome):
 
 
 if __name__ == "__main__":
-    with errors.one_line("profile"):
+    with one_line("profile"):
         sys.exit(main())

@@ -1,15 +1,13 @@
-"""Write the generated parts of README.md and docs/."""
+"""Write the generated parts of README.md and docs/ from rows, docstrings and the Makefile."""
 
 from Utils.analysis import selection
 from Utils.base import command_line, errors, results
-from Utils.base.command_line import Parser
 from Utils.base.ladder import BASELINE
 from Utils.share import pages
 
 
 def main(argv=None):
-    """Write the generated parts of README.md and docs/ from rows, docstrings and the Makefile."""
-    parser = Parser("readme", main.__doc__)
+    parser = command_line.Parser("readme", __doc__)
     command_line.add_selection(parser)
     args = parser.parse_args(argv)
     all_rows = results.read(args.results_file)

@@ -1,4 +1,5 @@
-"""Print the recipe of a results file, write its script, and run it."""
+"""Print the fewest techniques that are statistically as fast as the fastest, with evidence and
+lines for other loops, and write them as a script."""
 
 import sys
 from argparse import Namespace
@@ -6,9 +7,8 @@ from functools import partial
 from pathlib import Path
 
 from Utils.analysis import recipe, recipe_code, recipe_text, selection
-from Utils.base import command_line, errors, paths, results
-from Utils.base.command_line import Parser
-from Utils.base.errors import UserError
+from Utils.base import command_line, paths, results
+from Utils.base.errors import UserError, one_line
 from Utils.device import devices
 from Utils.launch import suite
 
@@ -16,17 +16,15 @@ from Utils.launch import suite
 def run(found, args, rows):
     """Run the recipes beside the baseline and the fastest in new rounds, and check whether the
     rows agree. Return the lines to print and the exit code."""
-
     device = devices.choose(args.device).name
     if device != rows.device.iloc[0]:
         problem = f"RUN=1: the rows are of {rows.device.iloc[0]}, and this is {device}"
         raise UserError(problem, "set DEVICE or DEVICE_NAME")
-    entries = [found[key] for key in ("fastest", "least_memory") if found[key]]
-    names = dict.fromkeys(
-        [found["fastest"]["base"], found["best"]["name"], *(entry["name"] for entry in entries)]
-    )
+    recipes = (found[key] for key in ("fastest", "least_memory") if found[key])
+    entries = {entry["name"]: entry for entry in recipes}
+    names = {found["fastest"]["base"]: None, found["best"]["name"]: None, **entries}
     if len(names) == 1:
-        return [f"{names.popitem()[0]} is all there is to run"], 0
+        return [f"{[*names][0]} is all there is to run"], 0
     first = int(rows["round"].max()) + 1
     rounds = args.rounds if args.rounds > 1 else max(2, rows["round"].nunique())
     flags = {name.lower(): value for name, value in found["settings"].items()}
@@ -39,15 +37,11 @@ def run(found, args, rows):
     print(suite.table(outcome, args.results_file))
     new = results.read(args.results_file)
     new, _ = selection.select(new[new["round"] >= first], with_variants=True)
-    return [
-        recipe.agreement(entry, new) for entry in {e["name"]: e for e in entries}.values()
-    ], outcome.code
+    return [recipe.agreement(entry, new) for entry in entries.values()], outcome.code
 
 
 def main(argv=None):
-    """Print the fewest techniques that are statistically as fast as the fastest, with evidence and
-    lines for other loops, and write them as a script."""
-    parser = Parser("recipe", main.__doc__)
+    parser = command_line.Parser("recipe", __doc__)
     command_line.add_selection(parser)
     add = parser.add_argument
     add("--recipe", default="", help="path of the script; else in the cache folder")
@@ -56,14 +50,12 @@ def main(argv=None):
     add("--rounds", type=command_line.at_least(1), default=1, help=help)
     add("--device", default="auto", help="for --run: auto, cpu, cuda, cuda:N or mps")
     add("--seed", type=command_line.at_least(0), default=0, help="for --run: of the first round")
-    command_line.add_timeout(parser)
+    command_line.add_extra(parser, "timeout")
     args = parser.parse_args(argv)
-    rows, left_out = selection.select(
-        results.read(args.results_file), args.device_name, True, args.base
-    )
+    rows = results.read(args.results_file)
+    rows, left_out = selection.select(rows, args.device_name, True, args.base)
     found = recipe.recommend(rows, results.records(args.results_file, rows.run_id.unique()))
-    path = Path(args.recipe) if args.recipe else paths.CACHE / "recipe" / "recipe.py"
-    written = {}
+    path, written = Path(args.recipe or paths.CACHE / "recipe" / "recipe.py"), {}
     if found["fastest"]:
         written["fastest"] = path
         if found["least_memory"] and found["least_memory"]["name"] != found["fastest"]["name"]:
@@ -81,5 +73,5 @@ def main(argv=None):
 
 
 if __name__ == "__main__":
-    with errors.one_line("recipe"):
+    with one_line("recipe"):
         sys.exit(main())

@@ -10,9 +10,8 @@ import sys
 from argparse import Namespace
 from functools import partial
 
-from Utils.base import command_line, errors, git
-from Utils.base.command_line import Parser
-from Utils.base.errors import UserError
+from Utils.base import command_line, git
+from Utils.base.errors import UserError, one_line
 from Utils.launch import suite
 
 # On a CPU about 1,024 tokens a step for the ladder: at the usual 64, attention and activations are
@@ -30,7 +29,7 @@ MINUTES = 60  # until a run is killed
 
 def main(argv=None):
     """Run the parts of the reference results. Return an exit code."""
-    parser = Parser("reference", main.__doc__)
+    parser = command_line.Parser("reference", main.__doc__)
     add = parser.add_argument
     add("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; else all")
     add("--device", default="auto", help="auto, cpu, cuda, cuda:N or mps")
@@ -75,5 +74,5 @@ def _on_cpu(device):
 
 
 if __name__ == "__main__":
-    with errors.one_line("reference"):
+    with one_line("reference"):
         sys.exit(main())

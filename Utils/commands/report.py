@@ -10,15 +10,14 @@ values from files, and the page's security policy allows only the one script who
 
 from pathlib import Path
 
-from Utils.base import command_line, errors
-from Utils.base.command_line import Parser
-from Utils.base.errors import UserError
+from Utils.base import command_line
+from Utils.base.errors import naming, one_line
 from Utils.draw import compare_page, report_page
 
 
 def main(argv=None):
     """Write all results, or two of them compared, to one page, and print its path."""
-    parser = Parser("report", main.__doc__)
+    parser = command_line.Parser("report", main.__doc__)
     command_line.add_selection(parser)
     help = "price of one hour of this device; adds the cost of 10^9 tokens"
     parser.add_argument("--price", type=command_line.finite("a price", word=""), help=help)
@@ -32,13 +31,11 @@ def main(argv=None):
         html = compare_page.comparison(args.a, args.b)
     else:
         html = report_page.report(args.results_file, args.device_name, args.price, args.base)
-    try:
+    with naming(args.report):
         args.report.write_text(html, encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"{args.report}: {error.strerror}") from None
     print(args.report)
 
 
 if __name__ == "__main__":
-    with errors.one_line("report"):
+    with one_line("report"):
         main()

@@ -1,12 +1,10 @@
-"""Make a results file, or archive one."""
+"""Create a results file (init), or archive one and create a new one (reset)."""
 
 from Utils.base import command_line, errors, results
-from Utils.base.command_line import Parser
 
 
 def main(argv=None):
-    """Create a results file (init), or archive one and create a new one (reset)."""
-    parser = Parser("results", main.__doc__)
+    parser = command_line.Parser("results", __doc__)
     parser.add_argument("command", choices=("init", "reset"), help=" ")
     command_line.add_results_file(parser)
     args = parser.parse_args(argv)

@@ -15,9 +15,8 @@ import time
 from unittest.mock import patch
 
 from Utils.analysis import scaling
-from Utils.base import command_line, errors, ladder, results
-from Utils.base.command_line import Parser
-from Utils.base.errors import UserError
+from Utils.base import command_line, ladder, results
+from Utils.base.errors import UserError, one_line
 from Utils.base.sizes import CONFIGS
 from Utils.device import devices, shapes
 from Utils.draw import scaling_chart, style
@@ -30,12 +29,11 @@ def main(argv=None):
 
     Return the exit code: 0; 1 where a run failed; 2 for impossible settings.
     """
-    parser = Parser("scaling", __doc__)
+    parser = command_line.Parser("scaling", __doc__)
     command_line.add_settings(parser)
     command_line.add_extra(parser, "bucket_mb")
     command_line.add_plotsprefix(parser)
-    help = f"a technique; else {DEFAULT}"
-    parser.add_argument("name", nargs="?", default="", help=help)
+    parser.add_argument("name", nargs="?", default="", help=f"a technique; else {DEFAULT}")
     parser.add_argument("--gpus", default="", help="numbers of processes, as in '1 2 4'")
     args = parser.parse_args(argv)
     technique = ladder.get(args.name or DEFAULT)
@@ -60,9 +58,9 @@ def main(argv=None):
         rows = rows[rows.run_id.isin(run_ids) & (rows.status == "ok")]
     if not run_ids or rows.empty:
         raise UserError("no run has timings: there is nothing to compare")
-    found = scaling.efficiencies(rows, plan, counts)
-    print(f"\n{scaling.table(found)}\n\n{scaling.described(rows)}\n\n{scaling.sentence(found)}")
-    style.save(scaling_chart.draw(found, scaling.described(rows)), f"{args.plotsprefix}scaling")
+    found, described = scaling.efficiencies(rows, plan, counts), scaling.described(rows)
+    print("", scaling.table(found), "", described, "", scaling.sentence(found), sep="\n")
+    style.save(scaling_chart.draw(found, described), f"{args.plotsprefix}scaling")
     return 1 if any(codes) else 0
 
 
@@ -88,5 +86,5 @@ def batch(args, counts):
 
 
 if __name__ == "__main__":
-    with errors.one_line("scaling"):
+    with one_line("scaling"):
         sys.exit(main())

@@ -1,16 +1,14 @@
-"""Make a file of results to share, check one, or add one."""
+"""Make a file of results to share, check one, or add one to results/."""
 
 from pathlib import Path
 
 from Utils.base import command_line, errors
-from Utils.base.command_line import Parser
 from Utils.share import submission
 from Utils.share.submission import FACTS
 
 
 def main(argv=None):
-    """Make a file of results to share, check one, or add one to results/."""
-    parser = Parser("submission", main.__doc__)
+    parser = command_line.Parser("submission", __doc__)
     parser.add_argument("command", choices=("make", "check", "add"), help=" ")
     help = "path of the zip; for make, else named by device and date"
     parser.add_argument("file", type=Path, nargs="?", help=help)

@@ -1,20 +1,17 @@
-"""Print the tables of a results file."""
+"""Print the tables of a results file as GitHub Markdown."""
 
 from Utils.analysis import selection, tables
 from Utils.base import command_line, errors, results
-from Utils.base.command_line import Parser
 
 
 def main(argv=None):
-    """Print the tables of a results file as GitHub Markdown."""
-    parser = Parser("table", main.__doc__)
+    parser = command_line.Parser("table", __doc__)
     command_line.add_selection(parser)
     help = "price of one hour of this device; adds the cost of 10^9 tokens"
     parser.add_argument("--price", type=command_line.finite("a price", word=""), help=help)
     args = parser.parse_args(argv)
-    rows, left_out = selection.select(
-        results.read(args.results_file), args.device_name, base=args.base
-    )
+    rows = results.read(args.results_file)
+    rows, left_out = selection.select(rows, args.device_name, base=args.base)
     records = results.records(args.results_file, rows.run_id.unique())
     print(tables.table(rows, left_out, records, args.price))
 

@@ -12,9 +12,8 @@ import secrets
 import sys
 
 from Utils.analysis import throughput
-from Utils.base import command_line, errors, ladder, variants
-from Utils.base.command_line import Parser
-from Utils.base.errors import Unsupported, UserError
+from Utils.base import command_line, ladder, variants
+from Utils.base.errors import Unsupported, UserError, one_line
 from Utils.launch import together
 from Utils.launch.together import Failed
 
@@ -24,17 +23,16 @@ def main(argv=None):
 
     Return the exit code: 0, or 1 where a process failed or ran out of memory.
     """
-    parser = Parser("together", __doc__)
+    parser = command_line.Parser("together", __doc__)
     command_line.add_settings(parser)
-    command_line.add_timeout(parser)
+    command_line.add_extra(parser, "timeout")
     add = parser.add_argument
     add("name", nargs="?", default="", help="a technique")
     add("--n", type=command_line.at_least(2), default=2, help="processes at once")
     args = parser.parse_args(argv)
     if not args.name:
-        raise UserError(
-            "no technique is named", f"set T to one of {', '.join(ladder.techniques())}"
-        )
+        remedy = f"set T to one of {', '.join(ladder.techniques())}"
+        raise UserError("no technique is named", remedy)
     if not args.warmup:
         raise UserError("--warmup 0: processes need a warm-up to begin together", "try --warmup 1")
     technique = variants.find(args.name)
@@ -48,5 +46,5 @@ def main(argv=None):
 
 
 if __name__ == "__main__":
-    with errors.one_line("together"):
+    with one_line("together"):
         sys.exit(main())

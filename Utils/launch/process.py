@@ -3,9 +3,11 @@
 import signal
 import subprocess
 import sys
+import tempfile
 import time
+from pathlib import Path
 
-from Utils.base import paths
+from Utils.base import paths, results
 
 
 def python(command, suite, minutes=None):
@@ -21,6 +23,18 @@ def python(command, suite, minutes=None):
             process.kill()
             process.wait()
             return None
+
+
+def trial(command, flags, **variables):
+    """Run a script whose rows are kept nowhere. Return them and its CompletedProcess.
+
+    command, flags: Python's arguments. variables: of its environment.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        file, environment = Path(folder) / "results.csv", paths.environment(**variables)
+        command = [sys.executable, *command, *flags, f"--results-file={file}"]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True)
+        return results.check(file), done
 
 
 def why_ended(code, minutes=None):

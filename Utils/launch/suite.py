@@ -25,10 +25,10 @@ from Utils.base import bases, command_line, git, ladder, paths, results, variant
 from Utils.base.errors import UserError
 from Utils.base.ladder import BASELINE
 from Utils.launch import process, turns
+from Utils.launch.turns import INTERRUPTED
 
 # The layers that decide a step's time and loss, beside the script.
 LAYERS = ("base", "corpus", "device", "harness")
-INTERRUPTED = 130
 FEWEST_ROUNDS = 4  # before --precision can end a suite
 
 
@@ -50,23 +50,19 @@ def named(words):
 
     The group `ablation` is what `make ablate` runs. Raises UserError.
     """
-    chosen = []
+    chosen = {}
     for word in words:
-        if word == "ablation":
-            group = [variants.find(name) for name in ablation.plan(ablation.last_rung())]
-        else:
-            group = ladder.group(word) or [variants.find(word)]
-        chosen += [technique for technique in group if technique not in chosen]
-    return chosen
+        names = ablation.plan(ablation.last_rung()) if word == "ablation" else [word]
+        group = ladder.group(word) or [variants.find(name) for name in names]
+        chosen |= {technique.name: technique for technique in group}
+    return [*chosen.values()]
 
 
 def add_arguments(parser):
     """Add the flags of a suite and its names, which `asked` reads."""
     command_line.add_settings(parser)
-    command_line.add_timeout(parser)
-    command_line.add_precision(parser)
+    command_line.add_extra(parser, "timeout", "precision", "base")
     parser.add_argument("names", nargs="*", metavar="TECHNIQUE", help="else the ladder")
-    command_line.add_base(parser)
     help = "techniques that the ladder of a base goes without, separated by blanks"
     parser.add_argument("--without", default="", help=help)
 
@@ -149,17 +145,15 @@ def run(techniques, args, say, identity=None):
     while rounds:
         r = rounds.pop(0)
         finished = {name for round_, name in done if round_ == r}
-        one = Round(techniques, args, r, suite, finished, progress, outcome.silent)
-        outcome.code = one.run()
+        outcome.code = run_round(techniques, args, r, suite, finished, progress, outcome.silent)
         if outcome.code:
             return outcome
-        if not rounds and args.precision and _go_on(args, suite, r, progress):
+        if not rounds and args.precision and _go_on(args, suite, progress):
             rounds.append(r + 1)
 
     outcome.run_ids = runs_of(suite, path)
     statuses = {row["status"] for row in newest_rows(outcome.run_ids, path).values()}
-    bad = outcome.silent or {"failed", "out_of_memory"} & statuses
-    outcome.code = 1 if bad else 0
+    outcome.code = int(bool(outcome.silent or {"failed", "out_of_memory"} & statuses))
     return outcome
 
 
@@ -181,78 +175,56 @@ class Progress:
         self.number, self.left = self.number + count, max(0, self.left - count)
 
 
-@dataclass
-class Round:
-    """One round: every technique once, next to its parent.
+def run_round(techniques, args, r, suite, done, progress, silent):
+    """Run what is missing of round r: every technique once, next to its parent.
 
     A technique and its parent take turns as two live processes where memory allows, so each pair is
     measured within seconds; a parent of many runs several times. Where there is no room, scripts
     run one after the other, every other round in reverse order.
+
+    done: names of the techniques that are there. silent: list, for sentences on runs without a row.
+    Return 0, 2 for impossible settings, or INTERRUPTED.
     """
+    flags, say, path = command_line.round_flags(args, r), progress.say, args.results_file
+    order = techniques if r % 2 == 0 else techniques[::-1]
+    missing = {t.name for t in order} - done
+    pairs = {pair for pair in pairs_of(order) if pair & missing}
+    while todo := missing | {name for pair in pairs for name in pair}:
+        first = next(t for t in order if t.name in todo)
+        before = {row["run_id"] for row in results.check(path)}
+        if any(first.name in pair for pair in pairs):
+            progress.next(r, "in turns")
+            joins = partial(_joining, order, pairs)
+            codes, full = turns.run(first, joins, flags, suite, args.timeout, say)
+        else:
+            progress.next(r, first.name)
+            code = process.python([*first.command, *flags], suite, args.timeout)
+            codes, full = {first.name: code}, False
+        new = [row for row in results.check(path) if row["run_id"] not in before]
+        with_row = {row["technique"] for row in new}
+        for name in [name for name in codes if name not in with_row]:
+            silent += _explained(name, codes[name], flags, suite, args.timeout)
+        if 2 in codes.values():
+            return 2  # the script printed the reason, which holds for all
+        if {INTERRUPTED, -signal.SIGINT} & {*codes.values()}:
+            say("interrupted; run the same command to resume")
+            return INTERRUPTED
+        progress.did(len(missing & codes.keys()))
+        missing -= codes.keys()
+        lost = codes.keys() - {row["technique"] for row in new if row["status"] == "ok"}
+        if full and len(codes) == 1:
+            lost |= codes.keys()
+        pairs = {pair for pair in pairs if not pair <= codes.keys() and not pair & lost}
+    return 0
 
-    techniques: list
-    args: object
-    r: int
-    suite: str
-    done: set
-    progress: Progress
-    silent: list
 
-    def run(self):
-        """Run what is missing. Return 0, 2 for impossible settings, or INTERRUPTED."""
-        order = self.techniques if self.r % 2 == 0 else self.techniques[::-1]
-        missing = {t.name for t in order} - self.done
-        pairs = {pair for pair in pairs_of(order) if pair & missing}
-        while todo := missing | {name for pair in pairs for name in pair}:
-            first = next(t for t in order if t.name in todo)
-            before = {row["run_id"] for row in self._rows()}
-            if any(first.name in pair for pair in pairs):
-                codes, full = self._in_turns(first, partial(_joining, order, pairs))
-            else:
-                codes, full = self._alone(first), False
-            new = [row for row in self._rows() if row["run_id"] not in before]
-            self._explain(codes, {row["technique"] for row in new})
-            if 2 in codes.values():
-                return 2  # the script printed the reason, which holds for all
-            if {INTERRUPTED, -signal.SIGINT} & {*codes.values()}:
-                self.progress.say("interrupted; run the same command to resume")
-                return INTERRUPTED
-            self.progress.did(len(missing & codes.keys()))
-            missing -= codes.keys()
-            lost = codes.keys() - {row["technique"] for row in new if row["status"] == "ok"}
-            if full and len(codes) == 1:
-                lost |= codes.keys()
-            pairs = {pair for pair in pairs if not pair <= codes.keys() and not pair & lost}
-        return 0
-
-    def _alone(self, technique):
-        self.progress.next(self.r, technique.name)
-        command = [*technique.command, *self._flags()]
-        return {technique.name: process.python(command, self.suite, self.args.timeout)}
-
-    def _in_turns(self, first, joins):
-        self.progress.next(self.r, "in turns")
-        minutes, say = self.args.timeout, self.progress.say
-        try:
-            return turns.run(first, joins, self._flags(), self.suite, minutes, say)
-        except turns.Interrupted:
-            return {first.name: INTERRUPTED}, False
-
-    def _flags(self):
-        return command_line.round_flags(self.args, self.r)
-
-    def _rows(self):
-        return results.check(self.args.results_file)
-
-    def _explain(self, codes, with_row):
-        """Write a row for each process that ended without one, by its exit code."""
-        for name, code in codes.items():
-            if code in (0, 2, INTERRUPTED, -signal.SIGINT) or name in with_row:
-                continue
-            reason = process.why_ended(code, self.args.timeout)
-            record = ["-m", "Utils.commands.record_killed", name, reason, *self._flags()]
-            if process.python(record, self.suite):
-                self.silent.append(f"{name}: failed: {reason}")
+def _explained(name, code, flags, suite, minutes):
+    """Write the row of a process that ended without one. Return a sentence where that fails."""
+    if code in (0, 2, INTERRUPTED, -signal.SIGINT):
+        return []
+    reason = process.why_ended(code, minutes)
+    record = ["-m", "Utils.commands.record_killed", name, reason, *flags]
+    return [f"{name}: failed: {reason}"] if process.python(record, suite) else []
 
 
 def _joining(order, pairs, inside):
@@ -274,22 +246,17 @@ def pairs_of(techniques):
     return pairs
 
 
-def _go_on(args, suite, r, progress):
+def _go_on(args, suite, progress):
     """Return whether the intervals are still wider than --precision, and say why not."""
     minutes = (time.monotonic() - progress.started) / 60
-    rows = results.read(args.results_file)
-    rows, _ = selection.select(
-        rows[rows.run_id.isin(runs_of(suite, args.results_file))], None, True
-    )
-    lines = summarize(rows)
+    rows, run_ids = results.read(args.results_file), runs_of(suite, args.results_file)
+    rows, _ = selection.select(rows[rows.run_id.isin(run_ids)], with_variants=True)
+    lines, text = summarize(rows), ""
     half = (np.log(lines.parent_speedup_high / lines.parent_speedup_low) / 2).dropna()
-    if lines.rounds.max() < FEWEST_ROUNDS or half.empty:
-        text = ""
-    else:
-        text = (
-            f"the widest interval over a parent is +-{np.expm1(half.max()):.1%}, of {half.idxmax()}"
-        )
-        if np.expm1(half.max()) <= args.precision:
+    if lines.rounds.max() >= FEWEST_ROUNDS and not half.empty:
+        widest = np.expm1(half.max())
+        text = f"the widest interval over a parent is +-{widest:.1%}, of {half.idxmax()}"
+        if widest <= args.precision:
             progress.say(f"\n{text}: as narrow as PRECISION={args.precision:.1%} asks")
             return False
     if minutes > args.timeout:
@@ -327,12 +294,9 @@ def _resume(args, techniques, rounds, identity):
     try:
         suite = json.loads(note.read_text())["suite"]
         newest = newest_rows(runs_of(suite, args.results_file), args.results_file)
-        again = {"tainted"} if vars(args).get("clean") else set()
-        done = {
-            run
-            for run, row in newest.items()
-            if row["status"] in ("ok", "unsupported") and row["grade"] not in again
-        }
+        grades = ("clean", "") if vars(args).get("clean") else ("clean", "", "tainted")
+        ended = {run for run, row in newest.items() if row["status"] in ("ok", "unsupported")}
+        done = {run for run in ended if newest[run]["grade"] in grades}
         if not done >= wanted:
             return suite, done & wanted
     except (OSError, ValueError, KeyError):
@@ -344,11 +308,5 @@ def _resume(args, techniques, rounds, identity):
 
 def runs_of(suite, path):
     """Return the run_ids of a suite, from the records beside the results file."""
-    run_ids = set()
-    for record in (path.parent / "runs").glob("*.json"):
-        try:
-            if json.loads(record.read_text()).get("suite") == suite:
-                run_ids.add(record.stem)
-        except (OSError, ValueError):
-            continue
-    return run_ids
+    records = results.records(path, (file.stem for file in (path.parent / "runs").glob("*.json")))
+    return {run_id for run_id, record in records.items() if record.get("suite") == suite}

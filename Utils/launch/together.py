@@ -116,15 +116,9 @@ def _started(technique, folder, flags, variables):
     folder.mkdir()
     command = [sys.executable, "-c", "from Utils.launch import together; together.take_part()"]
     command += [technique.name, *flags, f"--results-file={folder / 'results.csv'}"]
+    how = {"env": paths.environment(**variables), "start_new_session": True}
     with open(folder / "log", "w") as log:
-        process = subprocess.Popen(
-            command,
-            env=paths.environment(**variables),
-            stdin=subprocess.PIPE,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log, **how)
     try:
         yield process
     finally:
@@ -135,15 +129,15 @@ def _started(technique, folder, flags, variables):
 
 
 def _part(folder):
-    rows = results.check(folder / "results.csv")
-    (record,) = results.records(folder / "results.csv", {row["run_id"] for row in rows}).values()
+    file = folder / "results.csv"
+    rows = results.check(file)
     first = rows[0]
     return Part(
         began=float((folder / "began").read_text()),
         step_s=np.array([float(r["step_ms"]) for r in rows if r["phase"] == "timed"]) / 1e3,
         tokens=int(first["batch_size"]) * int(first["seq_len"]),
         peak_mib=float(first["peak_memory_mib"]),
-        record=record,
+        record=results.records(file, [first["run_id"]])[first["run_id"]],
     )
 
 
@@ -153,8 +147,7 @@ def _failure(who, folder, reason):
     if rows and rows[-1]["status"] != "ok":
         kind = Unsupported if rows[-1]["status"] == "unsupported" else Failed
         return kind(f"{who}: {rows[-1]['status'].replace('_', ' ')}: {rows[-1]['note']}")
-    lines = [line for line in log.splitlines() if ": error: " in line]
-    if lines:
+    if lines := [line for line in log.splitlines() if ": error: " in line]:
         return UserError(lines[-1].partition(": error: ")[2])
     return Failed(f"{who}: failed: {reason}")
 
@@ -165,15 +158,14 @@ def measure(technique, args):
     Return two lists, with a list of Part for each round. A single process has its default threads;
     several share them.
     """
-    alone, several, share = [], [], None
+    alone, several = [], []
     for place, r in enumerate(range(args.round, args.round + args.rounds)):
         for n in (1, args.n) if place % 2 == 0 else (args.n, 1):
             number = len(alone) + len(several) + 1
             mode = "one alone" if n == 1 else f"{n} at once"
             print(f"[{number}/{2 * args.rounds}] round {r}, {mode}", file=sys.stderr, flush=True)
-            if n > 1:
-                share = max(1, alone[0][0].record["threads"] // n)
+            share = max(1, alone[0][0].record["threads"] // n) if n > 1 else None
             flags = command_line.round_flags(args, r, min_seconds=0)  # all have the same steps
-            parts = at_once(technique, n, flags, args.timeout, share if n > 1 else None)
+            parts = at_once(technique, n, flags, args.timeout, share)
             (alone if n == 1 else several).append(parts)
     return alone, several

@@ -53,10 +53,8 @@ def command(technique, args, r, **changes):
     """
     code = technique.code
     for name in command_line.EXTRA.keys() - {*command_line.read_by(code)}:
-        if getattr(args, name) != command_line.EXTRA[name]["default"]:
-            raise UserError(
-                f"{name.upper()}={getattr(args, name)}: {technique.name} has no use for it"
-            )
+        if (value := getattr(args, name)) != command_line.EXTRA[name]["default"]:
+            raise UserError(f"{name.upper()}={value}: {technique.name} has no use for it")
     return [*technique.command, *command_line.round_flags(args, r, code, **changes)]
 
 
@@ -93,20 +91,15 @@ def launch(name, command, count, threads=None):
             elastic_launch(config, sys.executable)("-u", *command)
         except ChildFailedError as error:
             codes = {rank: failure.exitcode for rank, failure in error.failures.items()}
-            line = diagnosis(codes, _reports(folder))
-            if line:
+            files = Path(folder).rglob("error.json")
+            reports = {int(f.parent.name): json.loads(f.read_text()).get("noticed") for f in files}
+            if line := diagnosis(codes, reports):
                 print(f"{name}: {line}; nothing was recorded", file=sys.stderr)
             return 2 if 2 in codes.values() else 1
         except (SignalException, KeyboardInterrupt):
             print(f"\n{name}: interrupted; nothing was recorded", file=sys.stderr)
             return 130
     return 0
-
-
-def _reports(folder):
-    """Return `noticed` of the reports that ranks left, by rank."""
-    files = Path(folder).rglob("error.json")
-    return {int(file.parent.name): json.loads(file.read_text()).get("noticed") for file in files}
 
 
 def diagnosis(codes, reports):

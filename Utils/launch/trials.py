@@ -3,16 +3,14 @@
 import json
 import math
 import os
-import subprocess
 import sys
-import tempfile
 import time
-from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
-from Utils.base import command_line, ladder, paths, results
+from Utils.base import command_line, ladder, paths
 from Utils.device.cpu import CPU
+from Utils.launch import process
 
 STEPS = 4  # of a trial; from the second on, optimizer state and gradients are both allocated
 SLOWER = 0.5  # of the last speed: some drivers move excess memory to the host instead
@@ -41,8 +39,7 @@ def largest_batch(args, technique, at_most):
     known = suite and cached.exists()
     batch_size = json.loads(cached.read_text()) if known else _search(args, technique, at_most)
     if suite:
-        cached.parent.mkdir(parents=True, exist_ok=True)
-        cached.write_text(json.dumps(batch_size))
+        paths.write_cached(cached, json.dumps(batch_size))
     if batch_size != args.batch_size:
         args.notes.append(f"own batch: {batch_size} in place of {args.batch_size}")
     return batch_size
@@ -50,10 +47,9 @@ def largest_batch(args, technique, at_most):
 
 def _search(args, technique, at_most):
     """Double the batch while it runs and is not slower."""
-    on_cpu = isinstance(args.hardware, CPU)
+    on_cpu, left_s = isinstance(args.hardware, CPU), math.inf
     best, last = args.batch_size, run(args, technique, args.batch_size)
     speed = last.tokens_per_second
-    left_s = math.inf
     if on_cpu:
         left_s = args.steps * best * args.seq_len / speed if speed else 0.0
     while 2 * best <= at_most and left_s > last.seconds:
@@ -69,20 +65,10 @@ def _search(args, technique, at_most):
 def run(args, technique, batch_size):
     """Run a Trial, and print its outcome."""
     start = time.monotonic()
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "results.csv"
-        flags = {
-            "steps": STEPS,
-            "warmup": 1,
-            "min_seconds": 0,
-            "batch_size": batch_size,
-            "results_file": file,
-        }
-        for name in ("seq_len", "model", "dataset", "device", "seed"):
-            flags[name] = getattr(args, name)
-        command = [sys.executable, *ladder.get(technique).command, *command_line.as_flags(flags)]
-        done = subprocess.run(command, env=paths.environment(), capture_output=True, text=True)
-        rows = results.check(file)
+    flags = {"steps": STEPS, "warmup": 1, "min_seconds": 0, "batch_size": batch_size}
+    same = ("seq_len", "model", "dataset", "device", "seed")
+    flags |= {name: getattr(args, name) for name in same}
+    rows, done = process.trial(ladder.get(technique).command, command_line.as_flags(flags))
     speed = 0.0
     if rows and rows[-1]["status"] == "ok":
         step_ms = median(float(row["step_ms"]) for row in rows if row["phase"] == "timed")
@@ -93,6 +79,6 @@ def run(args, technique, batch_size):
         outcome = ": ".join(filter(None, [status, rows[-1]["note"]]))
     else:
         last_lines = done.stderr.strip().splitlines()[-1:]
-        outcome = " ".join(["ended with exit code", str(done.returncode), *last_lines])
+        outcome = " ".join([f"ended with exit code {done.returncode}", *last_lines])
     print(f"  {technique}, batch of {batch_size}: {outcome}", file=sys.stderr)
     return Trial(speed, time.monotonic() - start, outcome)

@@ -21,11 +21,8 @@ TURN_S = 1.0  # of timed steps
 LEAST = 4  # timed steps in a turn; the step before them is warm-up
 SPARE = 1.25  # of the largest peak, that must be free for one more process
 SPARE_MIB = 512
-LAST = (2, 130)  # exit codes that hold for all: impossible settings, Ctrl-C
-
-
-class Interrupted(Exception):
-    """Ctrl-C: the processes have ended without rows."""
+INTERRUPTED = 130
+LAST = (2, INTERRUPTED)  # exit codes that hold for all: impossible settings, Ctrl-C
 
 
 @dataclass
@@ -74,16 +71,12 @@ def start(technique, flags, suite, token):
     from_child, to_launcher = os.pipe()
     from_launcher, to_child = os.pipe()
     log = tempfile.TemporaryFile("w+")  # noqa: SIM115, the Member closes it
-    variables = turns.environment(from_launcher, to_launcher, token)
-    process = subprocess.Popen(
-        [sys.executable, *technique.command, *flags],
-        env=paths.environment(SUITE=suite, **variables),
-        pass_fds=(from_launcher, to_launcher),
-        stdout=log,
-        stderr=log,
-    )
-    os.close(from_launcher)
-    os.close(to_launcher)
+    ends = from_launcher, to_launcher
+    environment = paths.environment(SUITE=suite, **turns.environment(*ends, token))
+    command = [sys.executable, *technique.command, *flags]
+    process = subprocess.Popen(command, env=environment, pass_fds=ends, stdout=log, stderr=log)
+    for end in ends:
+        os.close(end)
     return Member(technique, process, from_child, to_child, log)
 
 
@@ -94,7 +87,7 @@ def run(first, others, flags, suite, minutes, say):
         technique to join or None. flags: of every script. suite: its name. minutes: until a process
         is killed, times their number. say: function of a line of progress.
     Return ({name: exit code}, whether memory was too small for another). A code is None after the
-    time-out. Raises Interrupted.
+    time-out. After Ctrl-C, which leaves no rows, it is ({name of the first: INTERRUPTED}, False).
     """
     token, members, full = secrets.token_hex(turns.TOKEN // 2), [], False
     live = []
@@ -116,11 +109,10 @@ def run(first, others, flags, suite, minutes, say):
                 break
         _take_turns(live, time.monotonic() + 60 * minutes * len(members), say)
     except KeyboardInterrupt:
-        raise Interrupted from None
+        return {first.name: INTERRUPTED}, False
     finally:
         for member in members:
-            text = member.close().rstrip()
-            if text:
+            if text := member.close().rstrip():
                 say(text)
     return {member.technique.name: member.code for member in members}, full
 
@@ -144,7 +136,7 @@ def _take_turns(live, end, say):
     while order:
         left = max(member.facts["left"] for member in order)
         steps = timed + 1 if left >= 2 * timed + 2 else left
-        if len(order) == 1 and len(live) == 1:
+        if len(live) == 1:
             steps = most
         for member in order:
             member.grant(steps, end)

@@ -17,14 +17,13 @@ from Utils.base.ladder import BASELINE
 from Utils.share import submission
 
 
-def collect(results_file=None, folder=None):
+def collect(results_file):
     """Return the panels to draw and sentences on the results left out: ([{device, shape, described,
     lines}], [sentence]). lines: of `summary.summarize`, without tainted runs.
 
-    folder: of the submissions. Raises UserError if there is nothing to draw.
+    results_file: of local results, or None. Raises UserError if there is nothing to draw.
     """
-    folder = submission.COLLECTION if folder is None else folder
-    paths = sorted(folder.glob("*/*/results.csv"))
+    paths = sorted(submission.COLLECTION.glob("*/*/results.csv"))
     if results_file is not None and results_file.exists():
         paths.append(results_file)
     panels, left_out = [], []
@@ -46,15 +45,14 @@ def collect(results_file=None, folder=None):
         else:
             panels.append(panel)
     if not panels:
-        missing = f"no results to draw in {folder} or {results_file}; make all measures some"
-        raise UserError("; ".join(left_out) or missing)
+        missing = f"no results to draw in {submission.COLLECTION} or {results_file}"
+        raise UserError("; ".join(left_out) or f"{missing}; make all measures some")
     shapes = [panel["shape"] for panel in panels]
-    common = max(shapes, key=lambda shape: (shapes.count(shape), shapes[::-1].index(shape) == 0))
-    left_out += [
-        f"{panel['device']}: {_shape(panel['shape'])} is not comparable with {_shape(common)}"
-        for panel in panels
-        if panel["shape"] != common
-    ]
+    common = max(shapes, key=lambda shape: (shapes.count(shape), shapes[-1] == shape))
+    for panel in panels:
+        if panel["shape"] != common:
+            shape = _shape(panel["shape"])
+            left_out.append(f"{panel['device']}: {shape} is not comparable with {_shape(common)}")
     return [panel for panel in panels if panel["shape"] == common], left_out
 
 
@@ -66,13 +64,10 @@ def _panel(path, rows, records):
     if np.isnan(lines.median_ms.get(base, np.nan)):
         return None
     first = rows.iloc[0]
+    model = base if base != BASELINE else first.model
     return {
         "device": first.device,
-        "shape": (
-            base if base != BASELINE else first.model,
-            int(first.requested_batch_size),
-            int(first.seq_len),
-        ),
+        "shape": (model, int(first.requested_batch_size), int(first.seq_len)),
         "described": selection.describe(rows),
         "rounds": rows["round"].nunique(),
         "torch": first.torch,

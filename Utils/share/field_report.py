@@ -13,17 +13,15 @@ def field_report(rows, records):
     """
     newest = records.get(rows.run_id.max(), {})
     device, versions = newest.get("device") or {}, newest.get("versions") or {}
-    driver = device.get("driver") or newest.get("driver")
+    known = [f"{name} {versions[name]}" for name in VERSIONS if versions.get(name)]
     grades = rows.groupby("run_id").grade.first().dropna()
-    tainted = int((grades == "tainted").sum())
     facts = {
         "device": rows.device.iloc[0],
         "memory": f"{device['memory_mib']:,} MiB" if device.get("memory_mib") else "",
-        "driver": driver,
-        "versions": ", ".join(f"{name} {versions[name]}" for name in VERSIONS if versions.get(name))
-        or f"torch {rows.torch.iloc[0]}",
+        "driver": device.get("driver") or newest.get("driver"),
+        "versions": ", ".join(known) or f"torch {rows.torch.iloc[0]}",
         "platform": newest.get("platform"),
-        "runs": f"{len(grades)} with timings, {tainted} tainted",
+        "runs": f"{len(grades)} with timings, {grades.eq('tainted').sum()} tainted",
     }
     lines = [f"- {name}: {value}" for name, value in facts.items() if value]
     return "\n".join([*lines, "", pages.report_table(rows, records)])

@@ -36,31 +36,28 @@ def virtual_gpu():
         if row["model"] != "gpt2-tiny" and row["peak_mib"]:
             of_card.setdefault(row["profile"], []).append(row)
     rows = of_card.pop("h100")
-    counts = _numbers(
-        rows,
-        {
-            "peak of torch's allocator (MiB)": "peak_mib",
-            "reserved (MiB)": "reserved_mib",
-            "forecast (MiB)": "forecast_mib",
-            "launches": "launches",
-            "synchronizations": "synchronizations",
-            "pageable copies": "pageable_copies",
-        },
-    )
+    peaks = {"peak of torch's allocator (MiB)": "peak_mib", "forecast (MiB)": "forecast_mib"}
+    titles = {
+        "peak of torch's allocator (MiB)": "peak_mib",
+        "reserved (MiB)": "reserved_mib",
+        "forecast (MiB)": "forecast_mib",
+        "launches": "launches",
+        "synchronizations": "synchronizations",
+        "pageable copies": "pageable_copies",
+    }
     caption = (
         f"{_card(rows[0])}, torch {rows[0]['torch']}. Torch, its allocator, Inductor and Triton "
         "are real; no kernel computes, and no time is measured. Counts are of a timed step."
     )
-    peaks = {"peak of torch's allocator (MiB)": "peak_mib", "forecast (MiB)": "forecast_mib"}
     smaller = [f"{_numbers(rows, peaks)}\n\n{_card(rows[0])}." for rows in of_card.values()]
-    return "\n\n".join([counts, caption, *smaller])
+    return "\n\n".join([_numbers(rows, titles), caption, *smaller])
 
 
 def _numbers(rows, titles):
     """Return a table with a line per technique. titles: of its columns, with names of `rows`."""
     columns = {"technique": [broken(row["technique"]) for row in rows]}
     for title, name in titles.items():
-        columns[title] = [format(float(row[name]), ",.0f") if row[name] else "" for row in rows]
+        columns[title] = [f"{float(row[name]):,.0f}" if row[name] else "" for row in rows]
     return tables.markdown(columns)
 
 
@@ -101,20 +98,13 @@ def hours():
 
 def _hours(row):
     """Return a row of docs/hours.csv as the cells of its table, by title."""
-    low, high = float(row["low_hours"]), float(row["high_hours"])
-    cells = {
-        "device": row["device"],
-        "tokens/s": f"{int(row['tokens_per_second']):,}",
-        "hours": f"{float(row['hours']):,.1f}",
-        "range of 90%": f"{low:,.1f} to {high:,.1f}",
-        "dollars": "",
-        "its range": "",
-    }
-    if row["dollars_an_hour"]:
-        price = float(row["dollars_an_hour"])
-        cells["dollars"] = f"{float(row['hours']) * price:,.0f}"
-        cells["its range"] = f"{low * price:,.0f} to {high * price:,.0f}"
-    return cells
+    hours, low, high = (float(row[name]) for name in ("hours", "low_hours", "high_hours"))
+    cells = {"device": row["device"], "tokens/s": f"{int(row['tokens_per_second']):,}"}
+    cells |= {"hours": f"{hours:,.1f}", "range of 90%": f"{low:,.1f} to {high:,.1f}"}
+    if not row["dollars_an_hour"]:
+        return cells | {"dollars": "", "its range": ""}
+    dollars, low, high = (x * float(row["dollars_an_hour"]) for x in (hours, low, high))
+    return cells | {"dollars": f"{dollars:,.0f}", "its range": f"{low:,.0f} to {high:,.0f}"}
 
 
 def _tables(rows, key, line):
@@ -176,18 +166,12 @@ def published():
 
 def _published(rows, source, metric, batch, name, remark):
     """Return one line of the table: the rows of one source, in its order."""
-    rows = [
-        row
-        for row in rows
-        if row["source"].startswith(source)
-        and row["metric"] == metric
-        and batch in (None, row["batch_size"])
-        and not re.match(r"\d+x ", row["device"])
-    ]
+    rows = [row for row in rows if row["source"].startswith(source) and row["metric"] == metric]
+    rows = [row for row in rows if batch in (None, row["batch_size"])]
+    rows = [row for row in rows if not re.match(r"\d+x ", row["device"])]
     if not rows:
         raise UserError(f"docs/published.csv: no rows of {source} with {metric}")
-    first = rows[0]
-    start = float(first["value"])
+    first, start = rows[0], float(rows[0]["value"])
     said = [f"{first['technique']} {start:,g} {first['unit']}"]
     for row in rows[1:]:
         value = float(row["value"])

@@ -4,7 +4,8 @@ A part of a page stands between two equal comments, <!-- NAME -->, of the names 
 """
 
 import re
-from itertools import groupby
+
+import pandas as pd
 
 from Utils.analysis import ablation, selection, tables
 from Utils.analysis.summary import summarize
@@ -17,15 +18,7 @@ RESULTS = {  # tables of docs/RESULTS.md, with the beginnings of their columns' 
     "Speed": ("median", "p20", "tokens", "speedup", "over"),
     "Loss": ("loss", "parity"),
     "Quality and notes": ("status", "quality", "note"),
-    "Peak memory by kind": (
-        "weights",
-        "gradients",
-        "optimizer",
-        "rest",
-        "peak (",
-        "reserved",
-        "used",
-    ),
+    "Peak memory by kind": ("weights", "grad", "optimizer", "rest", "peak (", "reserved", "used"),
     "Compilation": ("first step", "compiled", "breaks even"),
     "Distance from the limit": ("matmul", "TFLOP", "of the", "MFU", "modelled", "headroom"),
     "Cost of 10^9 tokens": ("hours", "mean power", "kWh", "J for"),
@@ -37,27 +30,23 @@ DIFFERENT = ("faster", "slower")  # verdicts that are set in bold
 
 def ladder_table(rows, records):
     """Return the README's table of the ladder: six columns and a caption."""
+    return report_table(rows, records, ladder.beyond())
+
+
+def report_table(rows, records, omitted=()):
+    """Return the same table of all techniques but those omitted."""
     lines = summarize(rows, records)
-    return _six_columns(rows, lines[~lines.index.isin(ladder.beyond())])
-
-
-def report_table(rows, records):
-    """Return the same table of all techniques."""
-    return _six_columns(rows, summarize(rows, records))
-
-
-def _six_columns(rows, lines):
-    """Return the six columns and the caption for the lines of a summary."""
+    lines = lines[~lines.index.isin(omitted)]
+    each = [line for _, line in lines.iterrows()]
     columns = {
         "technique": [broken(name) for name in lines.index],
         "median step (ms)": [
-            tables.number(line.median_ms, ",.0f") or line.status.replace("_", " ")
-            for _, line in lines.iterrows()
+            tables.number(line.median_ms, ",.0f") or line.status.replace("_", " ") for line in each
         ],
-        "over parent": [_ratio(line, "parent_") for _, line in lines.iterrows()],
-        "over baseline": [_ratio(line, "") for _, line in lines.iterrows()],
-        "peak memory (MiB)": [tables.number(x, ",.0f") for x in lines.peak_memory_mib],
-        "loss": [_loss(line) for _, line in lines.iterrows()],
+        "over parent": [_ratio(line, "parent_") for line in each],
+        "over baseline": [_ratio(line, "") for line in each],
+        "peak memory (MiB)": [tables.number(line.peak_memory_mib, ",.0f") for line in each],
+        "loss": [_loss(line) for line in each],
     }
     caption = (
         f"{selection.describe(rows)}. Ratios are speedups with their 95% confidence interval over "
@@ -78,30 +67,24 @@ def _ratio(line, prefix):
 
 def _loss(line):
     """Return the verdict on the loss, in the words of the other verdicts."""
-    if line.loss_verdict == "diverged" or line.parity in ("model changed", "other batches"):
-        return line.loss_verdict if line.loss_verdict == "diverged" else line.parity
-    known = line.parity if line.parity == "exact" else line.loss_verdict
-    known = "no detectable difference" if known == "indistinguishable" else known
-    return known if isinstance(known, str) else ""
+    verdict, parity = line.loss_verdict, line.parity
+    if verdict != "diverged" and parity in ("model changed", "other batches", "exact"):
+        return parity
+    verdict = "no detectable difference" if verdict == "indistinguishable" else verdict
+    return verdict if isinstance(verdict, str) else ""
 
 
 def results(rows, records):
     """Return all tables of docs/RESULTS.md, none wider than a page."""
     summary = summarize(rows, records)
-    columns = {}
-    for table in tables.columns(summary):
-        columns |= table
-    columns["technique"] = [broken(name) for name in summary.index]
-    measured = summary.median_ms.notna().to_numpy()
+    texts = [column for table in tables.columns(summary) for column in table.items()]
+    columns = pd.DataFrame(dict(texts)).assign(technique=[*map(broken, summary.index)])
     text = [selection.describe(rows) + ".", *tables.over_parents(summary)]
     for title, starts in RESULTS.items():
-        kept = measured | (title == "Quality and notes")
-        chosen = {
-            name: [cell for cell, keep in zip(cells, kept, strict=True) if keep]
-            for name, cells in columns.items()
-            if name == "technique" or name.startswith(starts)
-        }
-        shown = {name: cells for name, cells in chosen.items() if any(cells)}
+        chosen = columns.loc[:, columns.columns.str.startswith(("technique", *starts))]
+        if title != "Quality and notes":
+            chosen = chosen[summary.median_ms.notna().to_numpy()]
+        shown = {name: [*cells] for name, cells in chosen.items() if any(cells)}
         if len(shown) > 1:
             text += [f"## {title}", tables.markdown(shown, LEFT)]
     return "\n\n".join(text)
@@ -164,10 +147,9 @@ def _section(technique):
     facts = technique.facts.texts
     parent = facts["Parent"]
     parent = "none" if parent == "none" else f"[{parent}](#{parent.lower()})"
-    lines = [f"### {technique.name}", "", f"{_link(technique, '../', 'Script')}; parent: {parent}."]
-    lines.append("")
-    lines += [f"- {name}: {facts[name]}" for name in ladder.FACTS[1:] if name in facts]
-    return "\n".join(lines)
+    lines = [f"- {name}: {facts[name]}" for name in ladder.FACTS[1:] if name in facts]
+    link = f"{_link(technique, '../', 'Script')}; parent: {parent}."
+    return "\n".join([f"### {technique.name}", "", link, "", *lines])
 
 
 def _link(technique, up, text=None):
@@ -177,17 +159,14 @@ def _link(technique, up, text=None):
 
 def targets():
     """Return the Makefile's targets as tables, one a section of its help."""
-    text = []
-    for line in (paths.ROOT / "Makefile").read_text().splitlines():
-        if section := re.match(r"##@ (.*)", line):
-            text.append((section[1], "", ""))
-        elif target := re.match(r"([\w-]+):[^=]*## (.*)", line):
-            text.append((text[-1][0], f"`make {target[1]}`", target[2]))
-    parts = []
-    for section, lines in groupby(text, key=lambda line: line[0]):
-        lines = [line for line in lines if line[1]]
-        columns = {"command": [line[1] for line in lines], "meaning": [line[2] for line in lines]}
-        parts += [f"### {section}", tables.markdown(columns, columns)]
+    parts, makefile = [], (paths.ROOT / "Makefile").read_text()
+    for section in re.split(r"^##@ ", makefile, flags=re.MULTILINE)[1:]:
+        lines = re.findall(r"^([\w-]+):[^=\n]*## (.*)", section, re.MULTILINE)
+        columns = {
+            "command": [f"`make {target}`" for target, _ in lines],
+            "meaning": [meaning for _, meaning in lines],
+        }
+        parts += [f"### {section.splitlines()[0]}", tables.markdown(columns, columns)]
     return "\n\n".join(parts)
 
 
@@ -198,24 +177,15 @@ def variables():
         "# Not settings": "Variables of single commands",
         "# For train": "Variables of `make train`",
     }
-    text, lines = [], []
-    for line in (paths.ROOT / "Makefile").read_text().splitlines():
-        for start, title in titles.items():
-            if line.startswith(start):
-                lines = []
-                text.append((title, lines))
-        if variable := re.match(r"([A-Z_]+) *\?= *(.*?) *## (.*)", line):
-            lines.append(variable.groups())
-    parts = []
-    for title, lines in text:
-        names, defaults, meanings = zip(*lines, strict=True)
+    parts, makefile = [], (paths.ROOT / "Makefile").read_text()
+    pieces = re.split(rf"^({'|'.join(titles)})", makefile, flags=re.MULTILINE)[1:]
+    for start, piece in zip(pieces[::2], pieces[1::2], strict=True):
+        lines = re.findall(r"^([A-Z_]+) *\?= *(.*?) *## (.*)", piece, re.MULTILINE)
         columns = {
-            "variable": [
-                f"{broken(name)}={default}" for name, default in zip(names, defaults, strict=True)
-            ],
-            "meaning": [tables.cell(meaning) for meaning in meanings],
+            "variable": [f"{broken(name)}={default}" for name, default, _ in lines],
+            "meaning": [tables.cell(meaning) for _, _, meaning in lines],
         }
-        parts += [f"### {title}", tables.markdown(columns, columns)]
+        parts += [f"### {titles[start]}", tables.markdown(columns, columns)]
     return "\n\n".join(parts)
 
 
@@ -264,10 +234,10 @@ def write(rows, all_rows, records):
         path = paths.ROOT / page
         text = path.read_text()
         for name, make in parts.items():
-            made = make_part(make, rows, all_rows, records)
             pieces = text.split(mark := f"<!-- {name} -->")
             if len(pieces) != 3:
                 raise UserError(f"{page}: needs the mark {mark} twice")
-            text = f"{pieces[0]}{mark}\n{made}\n{mark}{pieces[2]}"
+            pieces[1] = f"\n{make_part(make, rows, all_rows, records)}\n"
+            text = mark.join(pieces)
         path.write_text(text)
     return list(PARTS)

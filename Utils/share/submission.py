@@ -27,7 +27,7 @@ from pathlib import Path
 from Utils.analysis import selection
 from Utils.analysis.summary import summarize
 from Utils.base import paths, results
-from Utils.base.errors import UserError
+from Utils.base.errors import UserError, naming
 from Utils.base.text import HOMES
 
 COLLECTION = paths.ROOT / "results"
@@ -84,19 +84,17 @@ def make(path, results_file, device_name=None, base=None):
     """
     rows, left_out = selection.select(results.read(results_file), device_name, True, base)
     chosen, names = {*rows.run_id}, identity()
+
+    def scrubbed(fields):
+        return {key: x if key in FIXED else scrub(x, names) for key, x in fields.items()}
+
     lines = [row for row in results.check(results_file, writable=False) if row["run_id"] in chosen]
-    lines = [
-        {name: text if name in FIXED else scrub(text, names) for name, text in line.items()}
-        for line in lines
-    ]
-    records = results.records(results_file, chosen)
     with tempfile.TemporaryDirectory() as folder:
         folder = Path(folder)
-        results.append(folder / "results.csv", lines)
-        for record in records.values():
+        results.append(folder / "results.csv", map(scrubbed, lines))
+        for record in results.records(results_file, chosen).values():
             record["collect_env"] = results.collect_env(results_file, record)
-            scrubbed = {key: x if key in FIXED else scrub(x, names) for key, x in record.items()}
-            results.write_record(folder / "results.csv", scrubbed)
+            results.write_record(folder / "results.csv", scrubbed(record))
         manifest = describe(folder)
         (folder / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n")
         draw(folder)
@@ -112,17 +110,11 @@ def describe(folder):
     and versions."""
     rows = results.read(folder / "results.csv")
     records = results.records(folder / "results.csv", rows.run_id.unique())
-    first, timed = rows.iloc[0], rows[rows.status == "ok"]
-    newest = records.get(rows.run_id.max(), {})
-    tainted = timed.run_id[timed.grade == "tainted"].nunique()
-    runs = timed.run_id.nunique()
+    first, timed, newest = rows.iloc[0], rows[rows.status == "ok"], rows.run_id.max()
+    tainted, runs = timed.run_id[timed.grade == "tainted"].nunique(), timed.run_id.nunique()
     return {
         "format": FORMAT,
-        "base": first.base,
-        "unit": first.unit,
-        "device": first.device,
-        "torch": first.torch,
-        "model": first.model,
+        **first[["base", "unit", "device", "torch", "model"]],
         "batch_size": int(first.requested_batch_size),
         "seq_len": int(first.seq_len),
         "dataset": first.dataset,
@@ -131,31 +123,27 @@ def describe(folder):
         "techniques": int(timed.technique.nunique()),
         "runs": int(rows.run_id.nunique()),
         "grade": f"tainted in {tainted} of {runs} runs" if tainted else "clean",
-        "date": str(rows.run_id.max())[:8],
-        "versions": newest.get("versions", {}),
+        "date": str(newest)[:8],
+        "versions": records.get(newest, {}).get("versions", {}),
     }
 
 
 def draw(folder):
     """Draw the charts of a folder's rows into it. Raises UserError."""
-    command = [sys.executable, str(paths.ROOT / "plot_results.py"), "--results-file", "results.csv"]
-    done = subprocess.run(
-        command, cwd=folder, env=paths.environment(), capture_output=True, text=True
-    )
+    command = [sys.executable, str(paths.ROOT / "plot_results.py"), "--results-file=results.csv"]
+    how = {"env": paths.environment(), "capture_output": True, "text": True}
+    done = subprocess.run(command, cwd=folder, **how)
     if done.returncode:
         raise UserError(f"the charts could not be drawn: {done.stderr.strip()[-300:]}")
 
 
 def _pack(folder, path):
     """Zip the files of a submission. The zip's own fields hold nothing about this machine."""
-    try:
-        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as pack:
-            for file in sorted(folder.rglob("*")):
-                name = file.relative_to(folder).as_posix()
-                if MEMBER.fullmatch(name):
-                    pack.writestr(zipfile.ZipInfo(name), file.read_bytes(), zipfile.ZIP_DEFLATED)
-    except OSError as error:
-        raise UserError(f"{path}: {error.strerror}") from None
+    with naming(path), zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as pack:
+        for file in sorted(folder.rglob("*")):
+            name = file.relative_to(folder).as_posix()
+            if MEMBER.fullmatch(name):
+                pack.writestr(zipfile.ZipInfo(name), file.read_bytes(), zipfile.ZIP_DEFLATED)
 
 
 def _slug(text):
@@ -207,8 +195,7 @@ def problems(folder):
         for text in rows[name].unique():
             if not text or not text.isprintable() or len(text) > 200:
                 yield f"{name} {text[:40]!r} is not valid"
-    groups = selection.groups(rows)
-    if len(groups) > 1:
+    if len(groups := selection.groups(rows)) > 1:
         yield f"rows of {len(groups)} devices, versions, shapes or commits; only one is allowed"
     try:
         manifest = json.loads((folder / "manifest.json").read_text())
@@ -232,12 +219,9 @@ def problems(folder):
     if rows.base.iloc[0] not in set(timed.technique):
         yield f"no timings of {rows.base.iloc[0]}"
     records = results.records(folder / "results.csv", rows.run_id.unique())
-    complete = {
-        run_id
-        for run_id, record in records.items()
-        if isinstance(record.get("versions"), dict) and isinstance(record.get("quality"), dict)
-    }
-    if lacking := {*timed.run_id} - complete:
+    known = [records.get(run_id, {}) for run_id in timed.run_id.unique()]
+    parts = [[record.get(name) for name in ("versions", "quality")] for record in known]
+    if lacking := [part for part in parts if not all(isinstance(x, dict) for x in part)]:
         yield f"no record with versions and quality of {len(lacking)} runs"
         return
     try:
@@ -245,8 +229,8 @@ def problems(folder):
     except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError):
         yield "its records are malformed"
     clean = timed[timed.grade == "clean"].groupby("technique")["round"].nunique()
-    few = [name for name in timed.technique.unique() if clean.get(name, 0) < CLEAN_ROUNDS]
-    if few:
+    names = timed.technique.unique()
+    if few := [name for name in names if clean.get(name, 0) < CLEAN_ROUNDS]:
         yield f"fewer than {CLEAN_ROUNDS} clean rounds of {', '.join(few)}"
     if not (folder / "plots" / "speedup.png").exists():
         yield "no chart of speedups"
@@ -272,9 +256,7 @@ def add(path):
     """Unpack a complete submission into the collection. Return its folder. Raises UserError."""
     manifest = check(path)
     folder = COLLECTION / _slug(manifest["device"]) / _slug(Path(path).stem)
-    try:
+    with naming(folder):
         folder.mkdir(parents=True)
-    except OSError as error:
-        raise UserError(f"{folder}: {error.strerror}") from None
     unpack(path, folder)
     return folder
