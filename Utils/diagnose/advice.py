@@ -7,13 +7,11 @@ from Utils.device.checks import CHECKS
 from Utils.device.cpu import CPU
 
 LINES = 5  # at most
+TRANSFERS = ("data_on_device", "prefetching_loader")
 # Kind and parts of it; the least share of the step that gets a line; the line's text; techniques.
 SHARES = (
     ("idle", ("data",), 0.1, "waits for data", ("prefetching_loader", "data_on_device")),
-    (
-        *("copies", ("transfers",), 0.05, "copies between host and device"),
-        ("data_on_device", "prefetching_loader"),
-    ),
+    ("copies", ("transfers",), 0.05, "copies between host and device", TRANSFERS),
     ("copies", ("embedding",), 0.1, "moves rows of the embedding and its gradient", ()),
     ("optimizer", (), 0.15, "is the optimizer", ("fused_optimizer",)),
     ("normalization", ("softmax",), 0.1, "is attention's softmax", ("flash_attention",)),
@@ -66,11 +64,9 @@ def _findings(summary, needs, device):
         yield 2.0, f"{grows}: the loop keeps references to tensors", ()
     stretch = gap["ms"] / step_ms
     if stretch > STRETCH:
-        text = (
-            f"{gap['ms']:,.1f} ms of the step ({stretch:.0%}) are one gap outside torch, between "
-            f"{gap['after']} and {gap['before']}; CPU=1 shows the function"
-        )
-        yield stretch, text, ()
+        text = f"{gap['ms']:,.1f} ms of the step ({stretch:.0%}) are one gap outside torch"
+        between = f"between {gap['after']} and {gap['before']}"
+        yield stretch, f"{text}, {between}; CPU=1 shows the function", ()
     host = share("idle", "dispatch", "python") - (0 if on_gpu else min(stretch, 1))
     if on_gpu and host > HOST_OF_GPU:
         names = ("asynchronous_logging", "cuda_graphs", "larger_batch")
@@ -79,10 +75,8 @@ def _findings(summary, needs, device):
         text = f"{host:.0%} of the step Python and dispatch compute nothing"
         yield host, text, ("torch_compile", "larger_batch")
     if summary["reads"] > 1:
-        text = (
-            f"the host reads {summary['reads']:.3g} tensor values per step, as with .item(), and "
-            "run.log needs only one; on a GPU each read waits for the device"
-        )
+        text = f"the host reads {summary['reads']:.3g} tensor values per step, as with .item()"
+        text += ", and run.log needs only one; on a GPU each read waits for the device"
         yield max(host * on_gpu, READS), text, ("asynchronous_logging",) if on_gpu else ()
     if (copies := share("copies", "on the device")) > COPIES:
         moving = (op for op in summary["operators"] if op["kind"] == "copies")

@@ -151,11 +151,8 @@ def _least_us(pieces, inner_us, needs, ceilings):
 
 
 def _bound(kind, pieces, least_us, total_us, starved):
-    """Return ceiling_share and bound of a kind.
-
-    least_us: of `_least_us`. total_us: the time of all its tasks. starved: true if the device waits
-        for launches.
-    """
+    """Return ceiling_share and bound of a kind. least_us: of `_least_us`. total_us: the time of all
+    its tasks. starved: true if the device waits for launches."""
     if kind == "idle" or not total_us:
         return dict.fromkeys(("ceiling_share", "bound"))
     compute_us, memory_us, took_us = least_us
@@ -173,9 +170,8 @@ def _bound(kind, pieces, least_us, total_us, starved):
 
 def _operators(spent, pieces, steps):
     """Return the ten longest operators."""
-    calls, took, kinds = Counter(), Counter(), {}
-    for task in {piece.task for piece in pieces}:
-        calls[task.name] += 1
+    calls = Counter(task.name for task in {piece.task for piece in pieces})
+    took, kinds = Counter(), {}
     for task, us in spent.items():
         if task.kind != "idle":
             took[task.name] += us
@@ -190,12 +186,9 @@ def _gap(trace):
     """Return the longest stretch of a step in which the host runs Python or sleeps: no operator, no
     optimizer, no wait for data."""
     spans = []
-    for thread, segments in trace.segments.items():
-        if not trace.device and thread != trace.thread:
-            continue
-        for start, end, stack in segments:
-            if any(map(is_operator, stack)) or first(stack, WAIT) or first(stack, "Optimizer."):
-                spans.append((start, end, stack[-1]["name"]))
+    for start, end, stack in trace.host:
+        if any(map(is_operator, stack)) or first(stack, (WAIT, "Optimizer.")):
+            spans.append((start, end, stack[-1]["name"]))
     spans.sort()
     gaps = []
     for begin, finish in pairwise(trace.starts):
@@ -215,8 +208,7 @@ def _reads(trace):
     """Return the number of tensor values that the host reads in a step, as with .item()."""
     reads = {
         id(event)
-        for segments in trace.segments.values()
-        for start, _, stack in segments
+        for start, _, stack in trace.segments
         for event in stack
         if event["name"] == "aten::_local_scalar_dense"
         and trace.starts[0] <= start < trace.starts[-1]

@@ -2,6 +2,7 @@
 
 import csv
 import hashlib
+import re
 from dataclasses import asdict, dataclass, fields, replace
 from itertools import pairwise
 
@@ -47,17 +48,13 @@ class Row:
 
 def works(figures):
     """Return the work of each figure's step, traced at few layers and a prime batch, and cached."""
-    wanted = dict.fromkeys(
-        replace(figure.step, batch=fit.PRIME, layers=layers)
-        for figure in figures
-        for layers in fit.TRACED_LAYERS
-    )
+    steps = [replace(f.step, batch=fit.PRIME, layers=n) for f in figures for n in fit.TRACED_LAYERS]
     names = ("others", "operations", "recorded", "fusion", "compiled", "fakes")
     folder = paths.ROOT / "Utils" / "diagnose"
     sources = "\0".join((folder / f"{name}.py").read_text() for name in names)
-    files = {step: _file(f"{sources}\0{step}") for step in wanted}
+    files = {step: _file(f"{sources}\0{step}") for step in steps}
     found = {step: kept(file) for step, file in files.items()}
-    missing = [step for step in wanted if found[step] is None]
+    missing = [step for step, work in found.items() if work is None]
     if missing:
         prepare(compiler=True)
     answers = in_processes(_traced, [(step, files[step]) for step in missing])
@@ -79,11 +76,6 @@ def _traced(step, file):
     return work
 
 
-def precision_of(step):
-    """Return the precision of a step's products, as the table of devices has it."""
-    return step.precision.removeprefix("pure_")
-
-
 def check(figures, cases):
     """Return (rows, constants fitted to all figures)."""
     sources = list(dict.fromkeys(figure.source for figure in figures))
@@ -91,17 +83,18 @@ def check(figures, cases):
     deviations, factors = np.zeros(len(figures)), np.ones(len(figures))
     steps, roofs, rooflines = {}, np.zeros(len(figures)), cases.rooflines()
     of = np.array([figure.source for figure in figures])
-    kinds = [_kind(figure) for figure in figures]
+    entries = [datasheets.find(figure.key) for figure in figures]
+    precisions = [figure.step.precision.removeprefix("pure_") for figure in figures]
+    kinds = list(zip(map(outlook.chip, entries), precisions, strict=True))
     for source, values in zip(sources, without, strict=True):
         apart = of != source
         known = {kind for kind, other in zip(kinds, apart, strict=True) if other}
         share = np.median((cases.measured - rooflines)[apart])
         for index in np.flatnonzero(~apart):
-            figure, entry = figures[index], datasheets.find(figures[index].key)
-            steps[index] = cases.step_time(figure, values)
+            steps[index] = cases.step_time(figures[index], values)
             deviations[index] = np.log(steps[index].seconds) - cases.measured[index]
-            factors[index] = outlook.kind_factor(entry, kinds[index][1], known)
-            factors[index] *= outlook.UNSAID if figure.widened else 1
+            factors[index] = outlook.kind_factor(entries[index], precisions[index], known)
+            factors[index] *= outlook.UNSAID if figures[index].widened else 1
             roofs[index] = np.exp(rooflines[index] + share)
     rows = []
     for index, figure in enumerate(figures):
@@ -111,13 +104,9 @@ def check(figures, cases):
         numbers = 1e3 * figure.seconds, ms, ms * np.exp(-half), ms * np.exp(half)
         numbers = [round(float(x), 3) for x in (*numbers, 1e3 * roofs[index], factors[index])]
         said = figure.source, figure.key, figure.model, figure.technique
-        shape = step.batch, step.tokens, precision_of(step)
+        shape = step.batch, step.tokens, precisions[index]
         rows.append(Row(*said, *shape, *numbers, steps[index].bound))
     return rows, constants
-
-
-def _kind(figure):
-    return outlook.chip(datasheets.find(figure.key)), precision_of(figure.step)
 
 
 def ratios(rows):
@@ -143,9 +132,8 @@ def summary(rows):
             f"them in their range"
         )
 
-    lines = [line("all", rows)]
     own = [row for row in rows if row.model.startswith("GPT-2")]
-    lines.append(line("GPT-2 124M", own))
+    lines = [line("all", rows), line("GPT-2 124M", own)]
     for source in dict.fromkeys(row.source for row in rows):
         lines.append(line(source, [row for row in rows if row.source == source]))
     worth = [(m, f) for m, f in ratios(rows) if m > WORTH]
@@ -164,13 +152,9 @@ def write(rows, constants):
         writer = csv.DictWriter(file, [f.name for f in fields(Row)], lineterminator="\n")
         writer.writeheader()
         writer.writerows(asdict(row) for row in rows)
-    path = steptime.FILE
-    lines, name = [], None
-    for text in path.read_text().splitlines():
-        if text.startswith("["):
-            name = text.strip("[]")
-        lines.append(f"value = {constants[name]:.4g}" if text.startswith("value =") else text)
-    path.write_text("\n".join(lines) + "\n")
+    lines = (f"value = {value:.4g}" for value in constants.values())  # in the order of the file
+    text = re.sub(r"^value =.*", lambda old: next(lines), steptime.FILE.read_text(), flags=re.M)
+    steptime.FILE.write_text(text)
 
 
 def run():

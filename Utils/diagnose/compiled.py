@@ -1,12 +1,15 @@
 """Graphs of torch.compile on fake tensors, run as Inductor's kernels would be."""
 
 from functools import partial
-from operator import getitem
+from unittest.mock import patch
 
 import torch
 from torch.utils._pytree import tree_map_only
 
-from Utils.diagnose import recorded
+from Utils.diagnose import fusion
+from Utils.diagnose.fusion import is_elementwise, is_reduction, is_view
+
+MOST_READS = 8  # realize_acc_reads_threshold of torch._inductor.config
 
 
 class Kernels:
@@ -18,23 +21,21 @@ class Kernels:
     reads it.
     """
 
-    def __init__(self, tracker, module):
+    def __init__(self, tracker, module, example):
         self.tracker, self.module = tracker, module
+        self._boxed_call = True  # the caller hands over a list to be emptied, and keeps nothing
         self.nodes = [node for node in module.graph.nodes if node.op != "placeholder"]
         self.inputs = [node for node in module.graph.nodes if node.op == "placeholder"]
-        self.last_uses = _last_uses(module.graph)
-        self.fused = set()
-        for node in reversed(self.nodes):  # users first
-            in_a_kernel = all(map(self._reads_in_a_kernel, node.users))
-            if in_a_kernel and (_is_elementwise(node) or _is_view(node)):
+        used, self.last_uses, self.fused = set(), {}, set()
+        for node in reversed(module.graph.nodes):  # users first
+            last = [n for n in node.all_input_nodes if n not in used]
+            self.last_uses[node] = last if node.users else [*last, node]
+            used.update(node.all_input_nodes)
+            users = (n in self.fused or is_elementwise(n) or is_reduction(n) for n in node.users)
+            if (is_elementwise(node) or is_view(node)) and all(users):
                 self.fused.add(node)
-        rules = recorded.Rules(self.fused, _is_view, _is_elementwise, _is_reduction)
-        self.operations = recorded.compiled([*self.inputs, *self.nodes], rules)
+        self.operations = fusion.kernels(module.graph.nodes, self.fused)
         self.fused -= self._written()
-
-    def _reads_in_a_kernel(self, node):
-        """Tell whether a node can read a fused operation inside a kernel."""
-        return node in self.fused or _is_elementwise(node) or _is_reduction(node)
 
     def _written(self):
         """Return the fused operations that are written to memory, since they read too many tensors
@@ -43,7 +44,7 @@ class Kernels:
         for node in self.nodes:
             if node in self.fused:
                 reads[node] = set().union(*(reads.get(n, {n}) for n in node.all_input_nodes))
-                if len(reads[node]) > MOST_READS and not _is_view(node):
+                if len(reads[node]) > MOST_READS and not is_view(node):
                     written.add(node)
                     del reads[node]
         return written
@@ -55,11 +56,8 @@ class Kernels:
             self._forget(node, values)
         for operation in self.operations:
             self.tracker.note(operation)
-        self.tracker.in_graph = True
-        try:
+        with patch.object(self.tracker, "in_graph", True):
             return self._run(values)
-        finally:
-            self.tracker.in_graph = False
 
     def _run(self, values):
         for node in self.nodes:
@@ -70,7 +68,7 @@ class Kernels:
                 values[node] = getattr(self.module, node.target)
             elif node in self.fused:
                 # A view shares its base's memory; any other result is as traced.
-                result = None if _is_view(node) else node.meta["val"]
+                result = None if is_view(node) else node.meta["val"]
                 values[node] = Deferred(node.target, operands, result)
             else:
                 args, kwargs = self._computed(operands)
@@ -80,16 +78,13 @@ class Kernels:
             self._forget(node, values)
 
     def _forget(self, node, values):
-        for dead in self.last_uses.get(node, ()):
+        for dead in self.last_uses[node]:
             del values[dead]
 
     def _computed(self, operands):
         """Return the operands with each deferred one computed, in registers."""
-        self.tracker.in_registers = True
-        try:
+        with patch.object(self.tracker, "in_registers", True):
             return tree_map_only(Deferred, Deferred.computed, operands)
-        finally:
-            self.tracker.in_registers = False
 
 
 class Deferred:
@@ -106,71 +101,10 @@ class Deferred:
         return self.function(*args, **kwargs)
 
 
-MOST_READS = 8  # realize_acc_reads_threshold of torch._inductor.config
-ELEMENTWISE = {  # of Inductor's, beside those that torch tags as such
-    *("cat", "clone", "constant_pad_nd", "convert_element_type", "copy", "embedding", "full"),
-    *("full_like", "gather", "index", "iota", "scalar_tensor", "select_scatter", "slice_scatter"),
-    *("new_zeros", "zeros", "zeros_like", "ones", "arange"),
-}
-REDUCTIONS = {"amax", "amin", "any", "argmax", "max", "mean", "min", "prod", "sum", "var_mean"}
-
-
-def _operator(node):
-    return node.target if isinstance(node.target, torch._ops.OpOverload) else None
-
-
-def _name(operator):
-    return operator._schema.name.split("::")[1]
-
-
-def _is_elementwise(node):
-    operator = _operator(node)
-    if operator is None or operator._schema.is_mutable or _is_view(node):
-        return False
-    if _name(operator) == "scatter":  # into a constant Inductor compares indices instead
-        return _operator(node.args[0]) is torch.ops.aten.full.default
-    return torch.Tag.pointwise in operator.tags or _name(operator) in ELEMENTWISE
-
-
-def _is_reduction(node):
-    operator = _operator(node)
-    return operator is not None and _name(operator) in REDUCTIONS
-
-
-def _is_view(node):
-    if node.target is getitem:
-        return True
-    operator = _operator(node)
-    if operator is None or operator._schema.is_mutable:
-        return False
-    return any(returned.alias_info is not None for returned in operator._schema.returns)
-
-
-def _last_uses(graph):
-    """Return {node: nodes that are dead after it}."""
-    seen, dead = set(), {}
-    for node in reversed(graph.nodes):
-        ended = [used for used in node.all_input_nodes if used not in seen]
-        if not node.users:
-            ended.append(node)
-        seen.update(node.all_input_nodes)
-        dead[node] = ended
-    return dead
-
-
 def without_kernels(tracker):
     """Return a stand-in for torch.compile: Dynamo and AOTAutograd, with Inductor's decompositions
     and its choice of saved activations, but without kernels."""
     compile = torch.compile
-
-    def compiler(module, example):
-        kernels = Kernels(tracker, module)
-
-        def run(arguments):
-            return kernels(arguments)
-
-        run._boxed_call = True  # the caller hands over a list to be emptied, and keeps nothing
-        return run
 
     def backend(module, example):
         # Here, as they take seconds, and a technique that does not compile is spared them.
@@ -179,8 +113,7 @@ def without_kernels(tracker):
         from torch._inductor.decomposition import select_decomp_table
 
         return aot_autograd(
-            fw_compiler=compiler,
-            bw_compiler=compiler,
+            fw_compiler=partial(Kernels, tracker),
             decompositions=select_decomp_table(),
             partition_fn=partial(min_cut_rematerialization_partition, compiler="inductor"),
         )(module, example)

@@ -1,7 +1,5 @@
 """Probes of torch and its device: build, driver, GPU, threads."""
 
-from __future__ import annotations
-
 import os
 import re
 from importlib.metadata import version
@@ -14,7 +12,7 @@ from Utils.base.units import GIB
 from Utils.device import cgroup, devices, drivers
 from Utils.device.cpu import CPU
 from Utils.device.cuda import CUDA
-from Utils.diagnose.findings import Finding
+from Utils.diagnose.findings import Finding, fault
 from Utils.diagnose.probes import REQUIREMENTS
 from Utils.harness import settings
 from Utils.harness.quality import SLOWDOWNS
@@ -73,10 +71,10 @@ def device(args):
         settings.settle(args)
     except UserError as error:
         remedy = error.remedy or "run make to list valid values"
-        yield Finding("settings", error.message, "fault", remedy, ("run",))
+        yield fault("settings", error.message, remedy, "run")
         return
     except Exception as error:  # of the driver
-        yield Finding("device", errors.first_line(error), "fault", "run nvidia-smi", ("run",))
+        yield fault("device", errors.first_line(error), "run nvidia-smi", "run")
         return
     chosen = args.hardware
     known = chosen.describe()
@@ -100,11 +98,10 @@ def device(args):
         yield Finding("device", what, "note")
     if not covered:
         what = f"this build of torch has no code for it, only for {' '.join(built)}"
-        remedy = f"install another build of torch: {GET_STARTED}"
-        yield Finding("device", what, "fault", remedy, ("run",))
+        yield fault("device", what, f"install another build of torch: {GET_STARTED}", "run")
     if problem := devices.try_out(chosen):
         remedy = "run nvidia-smi" if known["type"] == "cuda" else REQUIREMENTS
-        yield Finding("device", f"first product failed: {problem}", "fault", remedy, ("run",))
+        yield fault("device", f"first product failed: {problem}", remedy, "run")
 
 
 def gpu(args):
@@ -142,8 +139,7 @@ def gpu(args):
 def threads(args):
     """Check that torch uses no more threads than there are CPUs."""
     used, cpus = torch.get_num_threads(), cgroup.usable_cpus()
-    what = f"torch uses {used} threads for {cpus:g} CPUs"
-    figures = {"threads": used}
+    what, figures = f"torch uses {used} threads for {cpus:g} CPUs", {"threads": used}
     share = f"for N runs at once set OMP_NUM_THREADS to {cpus:g} / N"
     if used > cpus:
         remedy = f"set OMP_NUM_THREADS={max(1, int(cpus))}"

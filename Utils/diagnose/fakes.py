@@ -16,7 +16,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.distributed._tools.mem_tracker import MemTracker, _MemRefType, _UpdateType
 
-from Utils.base import bases
+from Utils.base import bases, errors
 from Utils.base.errors import Unsupported
 from Utils.device.cuda import CUDA
 from Utils.diagnose import recorded
@@ -161,19 +161,15 @@ def _cross_entropy(logits, targets, **options):
         return torch.nn.functional.nll_loss(logarithms.float(), targets, **options)
 
 
-def _gpu_habits():
-    """Return (target, replacement) pairs for the above, and for optimizers that update all
-    parameters at once."""
-    functional, name = torch.nn.functional, "torch.nn.functional"
-    return [
-        (f"{name}.scaled_dot_product_attention", _attention),
-        (f"{name}.cross_entropy", _cross_entropy),
-        (f"{name}.layer_norm", _in_float32(functional.layer_norm)),
-        ("torch.Tensor.softmax", _in_float32(torch.Tensor.softmax)),
-        ("torch.optim.optimizer._get_foreach_kernels_supported_devices", lambda: ["cpu"]),
-        ("torch.backends.cudnn.version", lambda: 91_000),
-        ("torch.distributed.is_nccl_available", lambda: True),
-    ]
+_OF_A_GPU = {  # replacements for the above, and for optimizers that update all parameters at once
+    "torch.nn.functional.scaled_dot_product_attention": _attention,
+    "torch.nn.functional.cross_entropy": _cross_entropy,
+    "torch.nn.functional.layer_norm": _in_float32(torch.nn.functional.layer_norm),
+    "torch.Tensor.softmax": _in_float32(torch.Tensor.softmax),
+    "torch.optim.optimizer._get_foreach_kernels_supported_devices": lambda: ["cpu"],
+    "torch.backends.cudnn.version": lambda: 91_000,
+    "torch.distributed.is_nccl_available": lambda: True,
+}
 
 
 def _moved(module, function, recurse=True):
@@ -246,33 +242,30 @@ _ALONE = {  # replacements for a group of one process
 
 @contextmanager
 def fakes(technique, device, tracker):
-    """Make tensors fakes, and replace all that needs values, a driver or other processes.
-
-    device: of Utils.device; a GPU is an imagined one.
-    """
+    """Make tensors fakes, and replace all that needs values, a driver or other processes. device:
+    of Utils.device; a GPU is an imagined one."""
+    replacements = {
+        "Utils.device.devices.choose": lambda wanted, *ranks: device,
+        "Utils.launch.trials.largest_batch": lambda args, *bounds, **more: args.batch_size,
+        "multiprocessing.forkserver.ensure_running": lambda: None,
+        "torch.compile": without_kernels(tracker),
+        "torch.nn.Module._apply": _moved,
+        "torch.Tensor.pin_memory": lambda self: self,  # of the host's memory
+        "torch.Tensor.share_memory_": lambda self: self,
+        # An optimizer chooses its kernels by the type of its parameters.
+        "torch.optim.optimizer._foreach_supported_types": [FakeTensor, torch.nn.Parameter],
+    }
+    if isinstance(device, CUDA):
+        replacements |= _OF_A_GPU
+    if "triton" in technique.code and importlib.util.find_spec("triton"):
+        replacements["triton.runtime.jit.JITFunction.run"] = recorded.launches(tracker)
+    if "compile" in technique.code:  # Dynamo would collect garbage, which takes half a second
+        replacements["torch._dynamo.config.run_gc_after_compile"] = False
+    if "init_process_group" in technique.code:
+        replacements |= _ALONE
     with ExitStack() as stack:
-        for target, replacement in (
-            ("Utils.device.devices.choose", lambda wanted, *ranks: device),
-            ("Utils.launch.trials.largest_batch", lambda args, *bounds, **more: args.batch_size),
-            ("multiprocessing.forkserver.ensure_running", lambda: None),
-            ("torch.compile", without_kernels(tracker)),
-            ("torch.nn.Module._apply", _moved),
-            ("torch.Tensor.pin_memory", lambda self: self),  # of the host's memory
-            ("torch.Tensor.share_memory_", lambda self: self),
-            # An optimizer chooses its kernels by the type of its parameters.
-            ("torch.optim.optimizer._foreach_supported_types", [FakeTensor, torch.nn.Parameter]),
-            *(_gpu_habits() if isinstance(device, CUDA) else ()),
-        ):
+        for target, replacement in replacements.items():
             stack.enter_context(patch(target, replacement))
-        if "triton" in technique.code and importlib.util.find_spec("triton"):
-            launch = "triton.runtime.jit.JITFunction.run"
-            stack.enter_context(patch(launch, recorded.launches(tracker)))
-        if "compile" in technique.code:  # Dynamo would collect garbage, which takes half a second
-            target = "torch._dynamo.config.run_gc_after_compile"
-            stack.enter_context(patch(target, False))
-        if "init_process_group" in technique.code:
-            for target, replacement in _ALONE.items():
-                stack.enter_context(patch(target, replacement))
         stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
         stack.enter_context(tracker)
         yield
@@ -297,13 +290,13 @@ class FakeRun:
 
     def steps(self, batches):
         args = self.args
-        shape = 2, args.batch_size, args.seq_len
         self.tracker.work = Work(args.batch_size)
         if bases.OWN_DATA in args.owns:
             known = units.remembered(args.base, args.version)
             yield units.imagined(known["batch"], args.batch_size, known["batch_size"])
-            return
-        yield tuple(torch.zeros(shape, dtype=torch.int64, device=self.args.device))
+        else:
+            shape = 2, args.batch_size, args.seq_len
+            yield tuple(torch.zeros(shape, dtype=torch.int64, device=args.device))
 
     def log(self, loss):
         pass
@@ -319,18 +312,13 @@ class FakeRun:
         }
         self.tracker.state_bytes = sum(size for size, _ in state.values())
         if isinstance(self.args.hardware, CUDA):  # where pages move to the host, so need not fit
-            self.tracker.paged_bytes = sum(
-                size
-                for size, optimizer in state.values()
-                if getattr(optimizer, "is_paged", False) and size >= PAGED
-            )
+            paged = [size for size, one in state.values() if getattr(one, "is_paged", False)]
+            self.tracker.paged_bytes = sum(size for size in paged if size >= PAGED)
 
 
 def recording(technique, flags, device):
-    """Run a technique's script on fakes. Return a Recording, or the reason for none, a string.
-
-    flags: its command line.
-    """
+    """Run a technique's script on fakes, with these flags. Return a Recording, or the reason for
+    none, a string."""
     tracker = Tracker(device.torch_device)
     try:
         with fakes(technique, device, tracker):
@@ -338,6 +326,5 @@ def recording(technique, flags, device):
     except Unsupported as error:
         return str(error)
     except Exception as error:
-        lines = str(error).strip().splitlines() or [""]
-        return f"cannot be forecast: {type(error).__name__}: {lines[0]}"
+        return f"cannot be forecast: {type(error).__name__}: {errors.first_line(error)}"
     return tracker.recording(batch_multiple(technique.needs))

@@ -1,7 +1,5 @@
 """Findings of probes, and subprocesses for probes that may crash or hang."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -24,6 +22,10 @@ class Finding:
     blocks: tuple = ()
     # The numbers of `what`, by names that end in their unit.
     figures: dict = field(default_factory=dict)
+
+
+def fault(topic, what, remedy, *blocks):
+    return Finding(topic, what, "fault", remedy, blocks)
 
 
 class Subprocess:

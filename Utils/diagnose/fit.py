@@ -25,30 +25,26 @@ class Cases:
     """Figures with the kernels of their steps, of which `works` gives the Work of a traced Step."""
 
     def __init__(self, figures, works):
-        self.figures, self._kernels = figures, {}
-        for figure in figures:
-            for layers in TRACED_LAYERS:
-                traced = replace(figure.step, batch=PRIME, layers=layers)
-                key = traced, figure.step.batch
-                if key not in self._kernels:
-                    self._kernels[key] = works[traced].at(figure.step.batch).kernels()
+        self.figures = figures
+        self._kernels = {
+            (step, n): works[replace(step, batch=PRIME, layers=n)].at(step.batch).kernels()
+            for step in {figure.step for figure in figures}
+            for n in TRACED_LAYERS
+        }
         self.measured = np.log([figure.seconds for figure in figures])
 
     def step_time(self, figure, constants):
         """Return the StepTime of a figure's step."""
-        entry = datasheets.find(figure.key)
-        few, more = (
-            self._of_layers(figure.step, layers, entry, constants) for layers in TRACED_LAYERS
-        )
-        return few.extended(more, figure.step.layers - TRACED_LAYERS[0])
+        few, more = (self._of_layers(figure, layers, constants) for layers in TRACED_LAYERS)
+        return few.plus(more.plus(few, -1), figure.step.layers - TRACED_LAYERS[0])
 
-    def _of_layers(self, step, layers, entry, constants):
-        kernels, order = self._kernels[replace(step, batch=PRIME, layers=layers), step.batch]
+    def _of_layers(self, figure, layers, constants):
+        entry, (kernels, order) = datasheets.find(figure.key), self._kernels[figure.step, layers]
         found = steptime.step_time(kernels, order, entry, constants)
-        if step.evaluations:
+        if figure.step.evaluations:
             forward = order[kernels.phase[order] == 0]
             evaluation = steptime.step_time(kernels, forward, entry, constants)
-            found = found.plus(evaluation, step.evaluations)
+            found = found.plus(evaluation, figure.step.evaluations)
         return found
 
     def forecasts(self, constants):
@@ -60,19 +56,15 @@ class Cases:
         return np.log([self._roofline(figure) for figure in self.figures])
 
     def _roofline(self, figure):
-        entry, seconds = datasheets.find(figure.key), []
-        for layers in TRACED_LAYERS:
-            step = replace(figure.step, batch=PRIME, layers=layers)
-            seconds.append(steptime.roofline(*self._kernels[step, figure.step.batch], entry))
-        return seconds[0] + (figure.step.layers - TRACED_LAYERS[0]) * (seconds[1] - seconds[0])
+        entry, step = datasheets.find(figure.key), figure.step
+        few, more = (steptime.roofline(*self._kernels[step, n], entry) for n in TRACED_LAYERS)
+        return few + (step.layers - TRACED_LAYERS[0]) * (more - few)
 
 
 def precision(sources, weights):
     """Return the inverse covariance of deviations: independent ones, and one that each source's
-    figures share. So figures of one source say more on ratios than on levels.
-
-    weights: of the figures, 0 to 1.
-    """
+    figures share. So figures of one source say more on ratios than on levels. weights: of the
+    figures, 0 to 1."""
     own = np.asarray(weights) / SIGMA**2
     matrix = np.diag(own)
     for source in set(sources):  # by Sherman and Morrison's formula
@@ -81,23 +73,13 @@ def precision(sources, weights):
     return matrix
 
 
-def slopes(cases, names, constants):
-    """Return (forecasts, their change with each constant's logarithm)."""
-    here = cases.forecasts(constants)
-    columns = []
-    for name in names:
-        moved = constants | {name: constants[name] * np.exp(STEP)}
-        columns.append((cases.forecasts(moved) - here) / STEP)
-    return here, np.stack(columns, axis=1)
-
-
 def fitted(cases, left_out):
     """Return (constants fitted to all figures, a list fitted without each source of left_out).
 
     The effect of a source is computed from the slopes at the first."""
     known = steptime.constants()
-    names = [name for name, one in known.items() if one.spread]
-    values = {name: one.prior for name, one in known.items()}
+    names = [name for name, row in known.items() if "spread" in row]
+    values = {name: row["prior"] for name, row in known.items()}
     for _ in range(ROUNDS):
         line = Line(cases, values, names)
         best = line.solved(np.ones(len(cases.figures), dtype=bool))
@@ -115,9 +97,11 @@ class Line:
     def __init__(self, cases, values, names):
         known = steptime.constants()
         self.cases, self.at = cases, np.log([values[name] for name in names])
-        self.here, self.matrix = slopes(cases, names, values)
-        self.spreads = np.array([known[name].spread for name in names])
-        self.priors = np.log([known[name].prior for name in names])
+        self.here = cases.forecasts(values)
+        moved = [cases.forecasts(values | {n: values[n] * np.exp(STEP)}) for n in names]
+        self.matrix = np.stack([(there - self.here) / STEP for there in moved], axis=1)
+        self.spreads = np.array([known[name]["spread"] for name in names])
+        self.priors = np.log([known[name]["prior"] for name in names])
 
     def solved(self, used):
         """Return the logarithms of the constants: least squares with priors over the used figures.

@@ -54,11 +54,8 @@ def prime_batch(at_least, *sizes):
 
 
 def forecasts(techniques, flags, device, args, budget):
-    """Return a Forecast for each of the techniques.
-
-    flags: of the scripts, without the batch size. args: Settings with shape and model. budget:
-    bytes that a batch may need.
-    """
+    """Return a Forecast for each of the techniques. flags: of the scripts, without the batch size.
+    args: Settings with shape and model. budget: bytes that a batch may need."""
     config = args.config
     sizes = config.n_layer, config.n_head, config.n_embd, args.seq_len, VOCABULARY
     batches = [prime_batch(args.batch_size, *sizes)]

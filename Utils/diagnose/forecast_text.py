@@ -22,8 +22,8 @@ def table(forecasts, peaks, budget):
         line = [forecast.technique, *map(gib, forecast.kinds.values()), gib(forecast.peak)]
         dominant = max(forecast.kinds, key=forecast.kinds.get)
         line += [forecast.phase, f"{dominant} {forecast.kinds[dominant] / forecast.peak:.0%}"]
-        line += ["yes" if forecast.peak <= budget else "no"]
-        line += [forecast.largest_batch, gib(forecast.next_bytes)]
+        fits = "yes" if forecast.peak <= budget else "no"
+        line += [fits, forecast.largest_batch, gib(forecast.next_bytes)]
         peak = peaks.get(forecast.technique, float("nan"))
         if peak == peak:
             line += [gib(peak), f"{forecast.peak / peak - 1:+.1%}"]
@@ -31,9 +31,7 @@ def table(forecasts, peaks, budget):
     headers = ["technique", *kinds, "peak", "phase", "mostly"]
     headers += ["fits", "largest batch", "next batch needs", "measured", "error"]
     text = [tabulate(lines, headers, tablefmt="github", disable_numparse=True)] if lines else []
-    text += [
-        f"{forecast.technique}: {forecast.reason}" for forecast in forecasts if forecast.reason
-    ]
+    text += [f"{one.technique}: {one.reason}" for one in forecasts if one.reason]
     return "\n".join(text)
 
 

@@ -5,130 +5,158 @@ own. What is computed element by element, or reduced, joins the kernel that make
 numbers in the same order, unless something between the two needs a kernel of its own.
 """
 
+from collections import defaultdict
+from dataclasses import replace
+from operator import getitem
+
+import torch
+
+from Utils.diagnose import recorded
 from Utils.diagnose.operations import COMPILED, Operation
 
 MOST_READS = 4  # of memory, beyond which what several kernels need is computed once and written
 LONGEST_ROW = 4096  # numbers that one block keeps in registers; of a longer row each pass reads
+ELEMENTWISE = {  # of Inductor's, beside those that torch tags as such
+    *("cat", "clone", "constant_pad_nd", "convert_element_type", "copy", "embedding", "full"),
+    *("full_like", "gather", "index", "iota", "scalar_tensor", "select_scatter", "slice_scatter"),
+    *("new_zeros", "zeros", "zeros_like", "ones", "arange"),
+}
+REDUCTIONS = {"amax", "amin", "any", "argmax", "max", "mean", "min", "prod", "sum", "var_mean"}
+
+
+def _operator(node):
+    return node.target if isinstance(node.target, torch._ops.OpOverload) else None
+
+
+def _name(node):
+    operator = _operator(node)
+    return operator._schema.name.split("::")[1] if operator else ""
+
+
+def is_elementwise(node):
+    operator, name = _operator(node), _name(node)
+    if operator is None or operator._schema.is_mutable or is_view(node):
+        return False
+    if name == "scatter":  # into a constant Inductor compares indices instead
+        return _operator(node.args[0]) is torch.ops.aten.full.default
+    return torch.Tag.pointwise in operator.tags or name in ELEMENTWISE
+
+
+def is_reduction(node):
+    return _name(node) in REDUCTIONS
+
+
+def is_view(node):
+    if node.target is getitem:
+        return True
+    operator = _operator(node)
+    if operator is None or operator._schema.is_mutable:
+        return False
+    return any(returned.alias_info is not None for returned in operator._schema.returns)
+
+
+def _tensor(node):
+    """Return the Tensor of what a node computes, or None where it is no tensor."""
+    return next(iter(recorded.tensors(node.meta.get("val"))), None)
 
 
 class Group:
     """Nodes of a graph that are one kernel."""
 
-    def __init__(self, node, domain, columns):
-        self.nodes, self.domain, self.columns = [node], domain, columns
-        self.leaves, self.stage, self.row = {}, {}, 1
+    def __init__(self, domain, columns):
+        self.domain, self.columns = domain, columns
+        self.nodes, self.bits, self.leaves, self.stage, self.row = [], 0, {}, {}, 1
+
+    def add(self, node, bit, leaves):
+        reduces = is_reduction(node)
+        self.nodes.append(node)
+        self.bits |= bit
+        self.leaves |= {leaf: _tensor(leaf) for leaf in leaves if _tensor(leaf)}
+        self.stage[node] = max((self.stage.get(leaf, 0) for leaf in leaves), default=0) + reduces
+        if reduces and not self.columns:
+            self.row = max(self.row, self.domain // max(1, _tensor(node).numel))
+
+    def operation(self, fused):
+        """Return the Operation of the kernel. fused: nodes that take no memory."""
+        reads = tuple(t for leaf, t in self.leaves.items() if leaf not in self.stage)
+        written = (n for n in self.nodes if not self.stage.keys() >= _ends(n, "users", fused))
+        writes = tuple(filter(None, map(_tensor, written)))
+        passes = 1
+        if self.row > LONGEST_ROW:
+            tensors = filter(None, map(_tensor, self.nodes))
+            last = any(tensor.numel == self.domain for tensor in tensors)
+            passes = max(1, max(self.stage.values()) + last)
+        name = "reduction" if self.columns or self.row > 1 else "pointwise"
+        return Operation(name, reads, writes, host=COMPILED, passes=passes)
 
 
-def groups(nodes, rules):
-    """Return pairs of a node and the Operation of the kernel that ends with it, in order. The
-    Operation is None where the node is its own kernel. nodes: of the graph. rules: of `recorded`.
-    """
-    is_view, is_reduction, tensor = rules.is_view, rules.is_reduction, rules.tensor
-    fused = set(rules.fused)
-    found, group_of, readers, ancestors, operations = [], {}, {}, {}, []
-    positions = {node: position for position, node in enumerate(nodes)}
-    for node in nodes:
-        bits = 0
+def kernels(nodes, fused):
+    """Return the Operations of a graph's kernels, in order. fused: nodes that take no memory."""
+    fused, found = set(fused), []
+    maker, readers = {}, defaultdict(list)  # Groups, by the node that they compute or read
+    ancestors = {}  # of each node, with itself: a bit for each
+    for number, node in enumerate(nodes):
+        bit = ancestors[node] = 1 << number
         for parent in node.all_input_nodes:
-            if parent in positions:
-                bits |= ancestors[parent] | 1 << positions[parent]
-        ancestors[node] = bits
-        if is_view(node) or node.op != "call_function":
+            ancestors[node] |= ancestors[parent]
+        if _operator(node) is None or is_view(node):
             continue
-        leaves = _leaves(node, fused, is_view)
+        leaves = _ends(node, "all_input_nodes", fused)  # what it reads from memory
         if node in fused:
             if len(node.users) < 2 or len(leaves) <= MOST_READS:
                 continue
             fused.remove(node)
-        if not rules.is_kernel(node):
+        # Inductor makes the kernel of a scatter, into a constant or not.
+        if not (is_elementwise(node) or is_reduction(node) or _name(node) == "scatter"):
             found.append(node)
             continue
-        group = _joined(node, leaves, group_of, readers, ancestors, positions, is_reduction, tensor)
-        if group is None:
-            group = Group(node, *_domain(node, is_reduction, tensor))
+        domain = _domain(node)
+        near = [group for leaf in leaves for group in readers[leaf]]
+        near += [maker[leaf] for leaf in leaves if leaf in maker]
+        for group in dict.fromkeys(near):
+            if (group.domain, group.columns) != domain:
+                continue
+            outside = [leaf for leaf in leaves if leaf not in group.stage]
+            if not any(ancestors[leaf] & group.bits for leaf in outside):
+                break
+        else:
+            group = Group(*domain)
             found.append(group)
-        else:
-            group.nodes.append(node)
-        group_of[node] = group
+        group.add(node, bit, leaves)
+        maker[node] = group
         for leaf in leaves:
-            readers.setdefault(leaf, []).append(group)
-        group.leaves |= {leaf: tensor(leaf) for leaf in leaves if tensor(leaf)}
-        inside = [group.stage[leaf] for leaf in leaves if leaf in group.stage]
-        group.stage[node] = max(inside, default=0) + bool(is_reduction(node))
-        if is_reduction(node) and not group.columns:
-            group.row = max(group.row, group.domain // max(1, tensor(node).numel))
-    for one in found:
-        if isinstance(one, Group):
-            operations.append((one.nodes[-1], _operation(one, fused, is_view, tensor)))
-        else:
-            operations.append((one, None))
-    return operations
+            readers[leaf].append(group)
+    return [one.operation(fused) if isinstance(one, Group) else _alone(one) for one in found]
 
 
-def _leaves(node, fused, is_view):
-    """Return what is read from memory: results and inputs that no fused operation stands for."""
-    leaves, waiting, seen = [], list(node.all_input_nodes), set()
+def _ends(node, direction, fused):
+    """Return the nodes that a node reads ("all_input_nodes") or that read it ("users"), through
+    fused ones and views: the keys of a dict."""
+    ends, waiting, seen = {}, list(getattr(node, direction)), set()
     while waiting:
         one = waiting.pop()
         if one in seen:
             continue
         seen.add(one)
         if one in fused or is_view(one):
-            waiting.extend(one.all_input_nodes)
+            waiting.extend(getattr(one, direction))
         else:
-            leaves.append(one)
-    return leaves
+            ends[one] = None
+    return ends.keys()
 
 
-def _domain(node, is_reduction, tensor):
+def _domain(node):
     """Return (numbers that its loops run over, whether it sums columns)."""
     if not is_reduction(node):
-        return tensor(node).numel, False
-    source = tensor(node.all_input_nodes[0])
+        return _tensor(node).numel, False
+    source = _tensor(node.all_input_nodes[0])
     dims = node.args[1] if len(node.args) > 1 and isinstance(node.args[1], list | tuple) else [-1]
     last = len(source.shape) - 1
     return source.numel, not any(dim in (-1, last) for dim in dims)
 
 
-def _joined(node, leaves, group_of, readers, ancestors, positions, is_reduction, tensor):
-    """Return the group that a node joins, or None."""
-    domain, columns = _domain(node, is_reduction, tensor)
-    near = {id(group): group for leaf in leaves for group in readers.get(leaf, ())}
-    near |= {id(group_of[leaf]): group_of[leaf] for leaf in leaves if leaf in group_of}
-    for group in near.values():
-        if group.domain != domain or group.columns != columns:
-            continue
-        members = sum(1 << positions[one] for one in group.nodes)
-        outside = [leaf for leaf in leaves if leaf not in group.nodes and leaf in positions]
-        if not any(ancestors[leaf] & members for leaf in outside):
-            return group
-    return None
-
-
-def _operation(group, fused, is_view, tensor):
-    members = set(group.nodes)
-    reads = tuple(t for leaf, t in group.leaves.items() if leaf not in members)
-    outside = [one for one in group.nodes if _read_outside(one, members, fused, is_view)]
-    passes = 1
-    if group.row > LONGEST_ROW:
-        stages = max(group.stage.values())
-        last = any(tensor(node) and tensor(node).numel == group.domain for node in group.nodes)
-        passes = max(1, stages + last)
-    name = "reduction" if group.columns or group.row > 1 else "pointwise"
-    writes = tuple(tensor(node) for node in outside if tensor(node))
-    return Operation(name, reads, writes, host=COMPILED, passes=passes)
-
-
-def _read_outside(node, members, fused, is_view):
-    waiting, seen = list(node.users), set()
-    while waiting:
-        user = waiting.pop()
-        if user in seen or user in members:
-            continue
-        seen.add(user)
-        if user in fused or is_view(user):
-            if user.users:
-                waiting.extend(user.users)
-            continue
-        return True
-    return False
+def _alone(node):
+    """Return the Operation of a node that is its own kernel."""
+    parts = node.args, dict(node.kwargs), node
+    args, kwargs, value = torch.fx.node.map_arg(parts, lambda one: one.meta.get("val"))
+    return replace(recorded.operation(node.target, args, kwargs, value), host=COMPILED)

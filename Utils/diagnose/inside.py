@@ -1,14 +1,11 @@
 """Doctor's questions to torch, answered in a subprocess."""
 
-from __future__ import annotations
-
 import json
 import sys
 from dataclasses import asdict, replace
 
 from Utils.base import bases, errors, ladder
 from Utils.diagnose import findings
-from Utils.diagnose.findings import Finding
 from Utils.diagnose.probes import REQUIREMENTS
 
 
@@ -26,7 +23,7 @@ def inside(args, answers):
     except Exception as error:
         what = f"scripts cannot be started: {type(error).__name__}: {errors.first_line(error)}"
         remedy = f"{REQUIREMENTS}; or omit PYTHON=, and .venv is created"
-        say("finding", asdict(Finding("torch", what, "fault", remedy, ("run",))))
+        say("finding", asdict(findings.fault("torch", what, remedy, "run")))
         return
 
     def ask(*probes):

@@ -1,7 +1,5 @@
 """Check which techniques run on this device, by the checks of their own runs."""
 
-from __future__ import annotations
-
 import ast
 import importlib.util
 from contextlib import suppress
@@ -45,9 +43,7 @@ def judge(technique, parent, args):
         return Row(technique.name, "unsupported", f"cannot be read: {errors.first_line(error)}")
     inherited = parent.needs if parent else ()
     lacks, notes, status = [], [], "runs"
-    against = [
-        (f"imports {name}, which is not installed", f"pip install {name}") for name in missing
-    ]
+    against = [(f"imports {n}, which is not installed", f"pip install {n}") for n in missing]
     for need in technique.needs:
         try:
             note = check_need(need, args)
@@ -61,8 +57,8 @@ def judge(technique, parent, args):
             notes.append(str(note))
         if isinstance(note, Emulated):
             status = "emulated"
-        elif isinstance(note, WithoutEffect) and need not in inherited:
-            status = "runs without effect" if status == "runs" else status
+        elif status == "runs" and isinstance(note, WithoutEffect) and need not in inherited:
+            status = "runs without effect"
     needs = [need.removeprefix("package ") for need in technique.needs]
     if against:  # the first of them ends the run
         return Row(technique.name, "unsupported", *against[0], needs, lacks)

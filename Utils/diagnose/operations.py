@@ -7,6 +7,7 @@ groups that are one kernel each. Importing this costs no torch.
 
 from dataclasses import dataclass, replace
 from math import prod
+from types import SimpleNamespace
 
 import numpy as np
 
@@ -33,6 +34,7 @@ PASSES = {
     "native_layer_norm": 1,
     "native_layer_norm_backward": 2,
 }
+REDUCTIONS = {"sum", "mean", "var", "var_mean", "amax", "linalg_vector_norm", "reduction", *PASSES}
 FUSED = {"reduction": "normalization", "pointwise": "elementwise"}  # kinds of fused kernels
 KERNELS = {"native_layer_norm_backward": 2, "embedding_dense_backward": 6, "nll_loss_backward": 2}
 WITHOUT_WORK = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "set_"}
@@ -108,7 +110,9 @@ class Work:
 
     def kernels(self):
         """Return (Kernels of the distinct operations, the order in which they run)."""
-        return Kernels([kernel(operation) for operation in self.operations]), np.array(self.order)
+        rows = [kernel(operation) for operation in self.operations]
+        columns = {name: np.array([row[name] for row in rows]) for name in FIELDS}
+        return Kernels(**columns), np.array(self.order)
 
 
 FIELDS = (
@@ -118,36 +122,35 @@ FIELDS = (
 TYPES = ("float32", "tf32", "bfloat16", "float16", "float8")
 
 
-class Kernels:
+class Kernels(SimpleNamespace):
     """An array for each of FIELDS: what decides the time of each kernel."""
-
-    def __init__(self, rows):
-        columns = zip(*rows, strict=True) if rows else [()] * len(FIELDS)
-        for name, column in zip(FIELDS, columns, strict=True):
-            setattr(self, name, np.array(column))
 
     def chosen(self, which):
         """Return the Kernels of which the boolean array is true."""
-        rows = zip(*(getattr(self, name)[which] for name in FIELDS), strict=True)
-        return Kernels(list(rows))
+        return Kernels(**{name: column[which] for name, column in vars(self).items()})
 
 
 def kernel(op):
-    """Return the row of an operation, in the order of FIELDS."""
+    """Return FIELDS of an operation, a dict."""
     reads = sum(t.nbytes for t in op.reads)
     writes = sum(t.nbytes for t in op.writes)
-    tensors = op.reads + op.writes
-    largest = max((t.nbytes for t in tensors), default=0)
+    traffic = {  # of operations that read or write a part of their tensors, or several times
+        "embedding_dense_backward": writes + 3 * reads,  # zeros, then a row for each token
+        **dict.fromkeys(("embedding", "gather", "index"), 2 * writes),  # reads only what it picks
+        "nll_loss_forward": 0,
+        "nll_loss_backward": writes,  # zeros, then one number a row
+    }
+    kind = FUSED.get(op.name) or operator_kind(f"aten::{op.name}") or "other"
     row = dict.fromkeys(FIELDS, 0) | {
         "family": MEMORY,
         "host": op.host,
-        "nbytes": reads * op.passes + writes,
-        "tensor": largest,
+        "nbytes": traffic.get(op.name, PASSES.get(op.name, 1) * op.passes * reads + writes),
+        "tensor": max((t.nbytes for t in op.reads + op.writes), default=0),
         "aligned": True,
         "launches": KERNELS.get(op.name, 1),
         "lists": op.lists,
         "phase": op.phase,
-        "kind": "optimizer" if op.phase == UPDATE else _kind(op),
+        "kind": "optimizer" if op.phase == UPDATE else kind,
         "m": 1, "n": 1, "k": 1, "b": 1,
     }  # fmt: skip
     if op.host == VIEW or op.name in WITHOUT_WORK:
@@ -158,55 +161,35 @@ def kernel(op):
         row |= _convolution(op)
     elif "attention" in op.name:
         row |= _attention(op)
-    elif op.name == "embedding_dense_backward":  # zeros, then a row for each token
-        row |= {"nbytes": writes + 3 * reads}
-    elif op.name in ("embedding", "gather", "index"):  # reads no more than what it picks
-        row |= {"nbytes": 2 * writes}
-    elif op.name == "nll_loss_forward":
-        row |= {"nbytes": 0}
-    elif op.name == "nll_loss_backward":  # zeros, then one number a row
-        row |= {"nbytes": writes}
     elif op.lists or op.name.startswith(("_fused_adam", "optimizer_update")):
         numbers = sum(t.numel for t in op.writes)
         row |= {"family": OPTIMIZER, "launches": 1 + numbers // (320 * 65536)}
         row["waits"] = op.name.startswith("optimizer_update")  # bitsandbytes 0.50, after each
-    elif op.name in PASSES:
-        row |= {"family": REDUCTION, "nbytes": PASSES[op.name] * reads + writes}
-    elif op.name in ("sum", "mean", "var", "var_mean", "amax", "linalg_vector_norm", "reduction"):
-        row |= {"family": REDUCTION}
-    return tuple(row[name] for name in FIELDS)
-
-
-def _kind(op):
-    """Return the kind of work of an operation, as a profile of a step groups it."""
-    return FUSED.get(op.name) or operator_kind(f"aten::{op.name}") or "other"
+    elif op.name in REDUCTIONS:
+        row["family"] = REDUCTION
+    return row
 
 
 def _type(op, tensor):
-    if tensor.dtype == "float32":
-        return TYPES.index(op.precision)
-    if tensor.dtype.startswith("float8"):
-        return TYPES.index("float8")
-    return TYPES.index(tensor.dtype) if tensor.dtype in TYPES else 0
+    name = op.precision if tensor.dtype == "float32" else tensor.dtype.split("_")[0]
+    return TYPES.index(name) if name in TYPES else 0
 
 
 def _product(op):
-    matrices = [t for t in op.reads if len(t.shape) >= 2][-2:]
-    a, b = matrices
+    a, b = [t for t in op.reads if len(t.shape) >= 2][-2:]
     m, k, n = a.shape[-2], a.shape[-1], b.shape[-1]
     batch = prod(a.shape[:-2])
     # A row's length in memory decides how many numbers a load can take: 16 bytes at best.
     size = SIZES.get(a.dtype, 4)
     odd = [t for t in (a, b, *op.writes[:1]) if t.shape[-2 if t.transposed else -1] * size % 16]
-    # Inductor copies such a matrix into one with longer rows.
-    copies = 2 * sum(t.nbytes for t in odd) if op.host == COMPILED else 0
     return {
         "family": MATMUL,
         "type": _type(op, a),
         "flop": 2 * batch * m * n * k,
         "m": m, "n": n, "k": k, "b": batch,
         "aligned": not odd or op.host == COMPILED,
-        "copies": copies,
+        # Inductor copies such a matrix into one with longer rows.
+        "copies": 2 * sum(t.nbytes for t in odd) if op.host == COMPILED else 0,
     }  # fmt: skip
 
 

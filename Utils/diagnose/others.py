@@ -56,8 +56,7 @@ class Block(nn.Module):
             return F.scaled_dot_product_attention(q, k, v, dropout_p=p, is_causal=True)
         scores = q @ k.transpose(-2, -1)
         if step.attention == "explicit":
-            scores = scores / D**0.5
-            scores = scores.masked_fill(mask[:T, :T], -torch.inf)
+            scores = (scores / D**0.5).masked_fill(mask[:T, :T], -torch.inf)
         elif step.attention == "late":  # in place, and scaled after it
             scores = scores.masked_fill_(mask[:T, :T], -torch.inf) / D**0.5
         elif step.attention == "where":
@@ -113,7 +112,6 @@ class Translation(nn.Module):
 
     def __init__(self, step):
         super().__init__()
-        self.step = step
         options = {"batch_first": True, "norm_first": True, "dropout": step.dropout}
         shape = step.width, step.heads, 4 * step.width
         self.wte = nn.Embedding(step.vocabulary, step.width)
@@ -139,13 +137,11 @@ class Translation(nn.Module):
 
 
 def work(step, device):
-    """Return the Work of a Step on fake tensors. device: of `hardware`, a GPU imagined."""
-    code = "compile" if step.compile else ""
+    """Return the Work of a Step on fake tensors. device: of Utils.device, a GPU imagined."""
     tracker = fakes.Tracker(device.torch_device)
-    with fakes.fakes(SimpleNamespace(code=code), device, tracker):
-        if step.attention == "sdpa":
-            return _work(step, tracker)
-        with patch("torch.nn.functional.scaled_dot_product_attention", _written_out):
+    written_out = patch("torch.nn.functional.scaled_dot_product_attention", _written_out)
+    with fakes.fakes(SimpleNamespace(code="compile" if step.compile else ""), device, tracker):
+        with nullcontext() if step.attention == "sdpa" else written_out:
             return _work(step, tracker)
 
 
@@ -162,15 +158,13 @@ def _work(step, tracker):
     dtype = getattr(torch, step.precision, None) if step.precision != "float32" else None
     if step.precision == "pure_bfloat16":
         model, dtype = model.to(torch.bfloat16), None
-    forward = model
+    forward = torch.compile(model) if step.compile and step.loss_apart else model
 
     def training(idx, targets):
-        logits = model(idx)
+        logits = forward(idx)
         return F.cross_entropy(logits.reshape(-1, step.vocabulary), targets.reshape(-1))
 
-    if step.compile and step.loss_apart:
-        forward = torch.compile(model)
-    elif step.compile:
+    if step.compile and not step.loss_apart:
         training = torch.compile(training)
     optimizer = None
     if step.optimizer in ("foreach", "fused"):
@@ -185,24 +179,15 @@ def _work(step, tracker):
     tracker.watch(model)
     tracker.work = Work(step.batch)
     with torch.autocast("cpu", dtype=dtype) if dtype else nullcontext():
-        if step.loss_apart:
-            logits = forward(idx)
-            loss = F.cross_entropy(logits.reshape(-1, step.vocabulary), targets.reshape(-1))
-        else:
-            loss = training(idx, targets)
+        loss = training(idx, targets)
     loss.backward()
     if step.clip:
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     if optimizer:
         optimizer.step()
-    elif step.optimizer == "8bit":
+    elif step.optimizer == "8bit":  # bitsandbytes' kernel
         for parameter in model.parameters():
-            _update_8bit(parameter, tracker)
+            weight, moment = (Tensor(tuple(parameter.shape), name) for name in ("float32", "int8"))
+            reads, writes = (weight, weight, moment, moment), (weight, moment, moment)
+            tracker.note(Operation("optimizer_update_8bit_blockwise", reads, writes))
     return tracker.work
-
-
-def _update_8bit(parameter, tracker):
-    """Note bitsandbytes' kernel, with moments of 8 bits."""
-    weight, moment = (Tensor(tuple(parameter.shape), name) for name in ("float32", "int8"))
-    reads, writes = (weight, weight, moment, moment), (weight, moment, moment)
-    tracker.note(Operation("optimizer_update_8bit_blockwise", reads, writes))

@@ -60,9 +60,7 @@ def chip(entry):
 
 def kind_factor(entry, precision, known):
     """Return the factor by which a range is wider than with figures of this chip and precision.
-
-    known: pairs of chip and precision that have figures.
-    """
+    known: the pairs of the two that have figures."""
     if (chip(entry), precision) in known:
         return 1.0
     if not entry.year:
@@ -88,11 +86,6 @@ def base_width():
     return width(np.array(deviations), np.array([float(row["factor"]) for row in rows]))
 
 
-def known_kinds():
-    """Return the pairs of chip and precision that have published figures."""
-    return {(chip(datasheets.find(row["key"])), row["precision"]) for row in checks()}
-
-
 @cache
 def ratio_width():
     """Return half of a range, as a logarithm, of the ratio of a rung to the first of its ladder."""
@@ -114,7 +107,8 @@ def outlook(technique, kernels, order, entry, precision):
     """Return the Outlook of a technique's kernels, in the order in which they run. precision: of
     its matrix products, or None where they have several."""
     found = steptime.step_time(kernels, order, entry)
-    factor = kind_factor(entry, precision, known_kinds())
+    known = {(chip(datasheets.find(row["key"])), row["precision"]) for row in checks()}
+    factor = kind_factor(entry, precision, known)
     half = base_width() * factor
     ends = found.seconds * math.exp(-half), found.seconds * math.exp(half)
     return Outlook(technique, found.seconds, *ends, found.parts, found.kernels, factor)
@@ -136,17 +130,13 @@ def measured(args):
 def measured_entry(name, ceilings, memory):
     """Return a Datasheet of a device with its measured ceilings."""
     rates = ceilings["matmul_tflops"] | ceilings["emulated_tflops"]
-    bandwidth = ceilings["bandwidth_gb_s"]
-    known = datasheets.named(name)
-    peaks = {key: rates.get(key, 0.0) for key in ("float32", "tf32", "bfloat16", "float16")}
-    peaks["tf32"] = 0.0 if not known else peaks["tf32"]
-    if known:
-        return replace(known, **peaks, bandwidth=bandwidth, process=datasheets.MEASURED)
-    return datasheets.Datasheet(
-        "here", (name,), **peaks, bandwidth=bandwidth, memory=memory / datasheets.SOLD, sms=1,
-        l2=1, watts=math.inf, year=0, capability=(0, 0), process=datasheets.MEASURED,
-        source="make ceilings",
-    )  # fmt: skip
+    columns = {key: rates.get(key, 0.0) for key in ("float32", "tf32", "bfloat16", "float16")}
+    columns |= {"bandwidth": ceilings["bandwidth_gb_s"], "process": datasheets.MEASURED}
+    if known := datasheets.named(name):
+        return replace(known, **columns)
+    columns |= {"tf32": 0.0, "memory": memory / datasheets.SOLD, "sms": 1, "l2": 1, "year": 0}
+    columns |= {"watts": math.inf, "capability": (0, 0), "source": "make ceilings"}
+    return datasheets.Datasheet("here", (name,), **columns)
 
 
 def prices(path):
@@ -163,7 +153,6 @@ def prices(path):
             datasheets.find(key)
         except UserError as error:
             raise UserError(f"{path}: {error.message}", error.remedy) from None
-        number = isinstance(price, int | float) and not isinstance(price, bool)
-        if not number or not 0 <= price < math.inf:
+        if type(price) not in (int, float) or not 0 <= price < math.inf:
             raise UserError(f"{path}: {key} = {price!r} is not a price in dollars an hour")
     return {datasheets.find(key).key: float(price) for key, price in found.items()}

@@ -32,8 +32,7 @@ def table(found, memory, measured, tokens, baseline=BASELINE, unit="tokens"):
             line += ["1" if own else f"{ratio:.2f}", "" if own else f"{low:.2f} to {high:.2f}"]
         line += [f"{tokens / one.seconds:,.0f}", f"{fast:,.0f} to {slow:,.0f}"]
         line += [gib(need.peak), need.largest_batch, one.kernels, one.bound]
-        if one.technique in measured:
-            seconds = measured[one.technique]
+        if seconds := measured.get(one.technique):
             line += [milliseconds(seconds), f"{one.seconds / seconds - 1:+.0%}"]
         lines.append(line)
     headers = ["technique", "forecast ms", "range of 90%"]

@@ -1,7 +1,5 @@
 """Probes that need no torch: Python, packages, processor, memory, disk, results."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os
@@ -18,7 +16,7 @@ from Utils.base import paths, results
 from Utils.base.errors import UserError
 from Utils.base.units import GIB
 from Utils.device import cgroup
-from Utils.diagnose.findings import Finding, Subprocess
+from Utils.diagnose.findings import Finding, Subprocess, fault
 
 OLDEST = (3, 11)  # Python
 ROOM_GIB = 2  # for tokens and compiled kernels
@@ -30,7 +28,7 @@ def python(args):
     if sys.version_info < OLDEST:
         oldest = "{}.{}".format(*OLDEST)
         remedy = f"set PYTHON to {oldest} or newer"
-        yield Finding("python", f"{found} is older than {oldest}", "fault", remedy, ("run",))
+        yield fault("python", f"{found} is older than {oldest}", remedy, "run")
     else:
         yield Finding("python", found)
 
@@ -50,8 +48,7 @@ def packages(args):
     if missing:
         yield Finding("packages", f"not installed: {', '.join(missing)}", "note", REQUIREMENTS)
     if others:
-        what = f"versions differ from those tested: {', '.join(others)}"
-        yield Finding("packages", what, "note")
+        yield Finding("packages", f"versions differ from those tested: {', '.join(others)}", "note")
 
 
 def processor(args):
@@ -61,11 +58,9 @@ def processor(args):
     load = os.getloadavg()[0]
     what = f"{cores} logical CPUs, {cpus:g} usable by this process; 1-minute load {load:.1f}"
     figures = {"logical_cpus": cores, "usable_cpus": cpus, "load_1min": round(load, 1)}
-    if load > cpus / 2:
-        remedy = "stop other programs before measuring: they share the CPU"
-        yield Finding("processor", what, "note", remedy, figures=figures)
-    else:
-        yield Finding("processor", what, figures=figures)
+    busy = load > cpus / 2
+    remedy = "stop other programs before measuring: they share the CPU" if busy else ""
+    yield Finding("processor", what, "note" if busy else "ok", remedy, figures=figures)
 
 
 def memory(args):
@@ -85,7 +80,7 @@ def memory(args):
         if shared < 16 * 2**20:
             what = f"/dev/shm has {shared / 2**20:.0f} MiB free"
             remedy = "start the container with --shm-size=1g or --ipc=host"
-            yield Finding("memory", f"{what}; a loader passes batches there", "fault", remedy)
+            yield fault("memory", f"{what}; a loader passes batches there", remedy)
 
 
 def disk(args):
@@ -94,10 +89,10 @@ def disk(args):
     kept = [Path(os.environ.get(variable, paths.CACHE / name)) for variable, name in kernels]
     for folder in dict.fromkeys([paths.CACHE, paths.CACHE / "tokens", *kept]):
         if problem := unwritable(folder):
-            remedy, blocks = "set CACHE_DIR to another folder", ("compile", "triton")
+            blocks = ["compile", "triton"]
             if not kept[0].exists() and unwritable(kept[0]):
-                blocks = ("run",)  # any optimizer of torch makes Inductor's folder when it is made
-            yield Finding("cache", problem, "fault", remedy, blocks)
+                blocks = ["run"]  # any optimizer of torch makes Inductor's folder when it is made
+            yield fault("cache", problem, "set CACHE_DIR to another folder", *blocks)
             break
     else:
         free = shutil.disk_usage(nearest(paths.CACHE)).free / GIB
@@ -110,12 +105,10 @@ def disk(args):
     except FileNotFoundError as error:
         problem = error.strerror
     if problem:
-        remedy = "set TMPDIR to another folder"
-        yield Finding("cache", problem, "fault", remedy, ("compile", "triton"))
+        yield fault("cache", problem, "set TMPDIR to another folder", "compile", "triton")
 
 
 def results_file(args):
-
     path = args.results_file
     try:
         rows = results.check(path)
@@ -123,7 +116,7 @@ def results_file(args):
             raise UserError(problem)
     except UserError as error:
         remedy = error.remedy or "set RESULTS_FILE to another file"
-        yield Finding("results", error.message, "fault", remedy, ("run",))
+        yield fault("results", error.message, remedy, "run")
         return
     runs = len({row["run_id"] for row in rows})
     what = f"{path}: {runs} runs" if rows else f"{path}: will be created"
@@ -186,17 +179,15 @@ def native(started):
             problems |= json.loads(line)
     for name, code in NATIVE.items():
         if importlib.util.find_spec(name) is None:
-            yield Finding(name, "not installed", "fault", f"pip install {name}", (name,))
+            yield fault(name, "not installed", f"pip install {name}", name)
             continue
         if name not in problems:  # the process ended before its answer
             problems[name] = Subprocess("-c", code).end()[1]
-        try:
+        installed = "of unknown version"
+        with suppress(PackageNotFoundError):
             installed = version(name)
-        except PackageNotFoundError:
-            installed = "of unknown version"
         if problem := problems[name]:
             what = f"{installed}, cannot be imported: {textwrap.shorten(problem, 200)}"
-            remedy = f"pip install --force-reinstall {name}"
-            yield Finding(name, what, "fault", remedy, (name,))
+            yield fault(name, what, f"pip install --force-reinstall {name}", name)
         else:
             yield Finding(name, f"{installed}, can be imported")

@@ -4,17 +4,14 @@ from tabulate import tabulate
 
 from Utils.diagnose.kinds import KINDS
 
-PARTS = {
+PARTS = {  # those that are not called by their names
     "data": "waiting for data",
     "dispatch": "dispatch, allocation, autograd",
     "python": "Python",
     "loss": "the loss",
-    "softmax": "softmax",
     "norms": "LayerNorm",
-    "sums": "sums",
     "transfers": "between host and device",
     "embedding": "rows of the embedding",
-    "on the device": "on the device",
 }
 NAME = 60  # letters shown of an operator's name; a fused one can have hundreds
 
@@ -39,32 +36,23 @@ def report(summary, folder):
     ]
     lines += [_grid(rows, ("longest", "kind", "ms a step", "calls a step")), ""]
     if summary["python"]:
-        rows = [
-            (
-                one["function"],
-                f"{one['own_ms']:,.2f}",
-                f"{one['total_ms']:,.2f}",
-                f"{one['calls']:.3g}",
-            )
-            for one in summary["python"]
-        ]
+        rows = []
+        for one in summary["python"]:
+            ms = f"{one['own_ms']:,.2f}", f"{one['total_ms']:,.2f}"
+            rows.append((one["function"], *ms, f"{one['calls']:.3g}"))
         lines += [_grid(rows, ("in Python", "own ms", "with callees", "calls a step")), ""]
     gap, memory = found["gap"], found["memory"]
-    lines.append(
-        f"longest gap outside torch: {gap['ms']:,.2f} ms per step, between {gap['after']} "
-        f"and {gap['before']}"
-    )
+    between = f"between {gap['after']} and {gap['before']}"
+    lines.append(f"longest gap outside torch: {gap['ms']:,.2f} ms per step, {between}")
     lines.append(f"tensor values read by the host: {found['reads']:.3g} per step")
     if exchange := found["communication"]:
-        lines.append(
-            f"communication: {exchange['ms']:,.2f} ms per step, "
-            f"{exchange['hidden']:.0%} of it overlapped with computation"
-        )
+        hidden = f"{exchange['hidden']:.0%} of it overlapped with computation"
+        lines.append(f"communication: {exchange['ms']:,.2f} ms per step, {hidden}")
     if memory["grows"] is not None:
         grows = f"grows by {memory['growth_mib']:,.2f} MiB a step" if memory["grows"] else "stays"
         most = f"tensors take {summary['tensors_mib']:,.1f} MiB at most"
         lines.append(f"memory from step to step: {grows}; {most}")
-    files = ", ".join(str(folder / name) for name in [*summary["files"]])
+    files = ", ".join(str(folder / name) for name in summary["files"])
     lines += [f"files: {files}", "", "Advice", *(f"- {line}" for line in summary["advice"])]
     return "\n".join(lines)
 
@@ -83,10 +71,9 @@ def _table(found):
         rows.append((KINDS[kind], ms, *expected, share, reached, bound))
         if len(facts["parts"]) > 1 or kind == "idle":
             share = facts["share"] / facts["ms"]
-            rows += [
-                (f"- {PARTS[part]}", f"{ms:,.2f}", *[""] * known, f"{ms * share:.1%}", "", "")
-                for part, ms in sorted(facts["parts"].items(), key=lambda item: -item[1])
-            ]
+            for part, ms in sorted(facts["parts"].items(), key=lambda item: -item[1]):
+                name = f"- {PARTS.get(part, part)}"
+                rows.append((name, f"{ms:,.2f}", *[""] * known, f"{ms * share:.1%}", "", ""))
     expected = ["forecast ms"] if known else []
     return _grid(rows, ("kind", "ms a step", *expected, "share", "of the ceiling", ""))
 

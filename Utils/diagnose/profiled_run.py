@@ -8,6 +8,7 @@ import pstats
 import sys
 import tempfile
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -45,16 +46,12 @@ def profile(technique, wanted, expected=()):
     changes = {"results_file": wanted.folder / "results.csv", "seed": wanted.seed}
     changes |= {"steps": wanted.steps + further_steps(wanted), "min_seconds": 0}
     flags = command_line.round_flags(wanted, wanted.round, technique.code, **changes)
-    runs = []
-
-    def run(*args):
-        runs.append(ProfiledRun(technique, wanted, expected, *args))
-        return runs[0]
-
+    summary = {"technique": technique.name, "status": "ok"}
+    run = partial(ProfiledRun, technique, wanted, expected, summary)
     note = {"technique": technique.name, "torch": torch.__version__}
     try:
         execute(technique, flags, run, passes=_handled)
-        return runs[0].summary
+        return summary
     except Unsupported as reason:
         note |= {"status": "unsupported", "note": str(reason)}
     except Exception as error:
@@ -86,17 +83,15 @@ class ProfiledRun(Run):
     technique: of `ladder`. wanted, expected, summary: see `profile`.
     """
 
-    def __init__(self, technique, wanted, expected, args, model, optimizer):
+    def __init__(self, technique, wanted, expected, summary, args, model, optimizer):
         if isinstance(args.hardware, MPS):
-            raise Unsupported(
-                "torch's profiler does not see an Apple GPU; DEVICE=cpu shows the CPU"
-            )
+            reason = "torch's profiler does not see an Apple GPU; DEVICE=cpu shows the CPU"
+            raise Unsupported(reason)
         args.steps -= further_steps(wanted)
         super().__init__(args, model, optimizer)
         self.technique, self.wanted, self.recorded = technique, wanted, False
-        self.expected = expected
+        self.expected, self.summary = expected, summary
         self.clock_ms, self.cprofile, self.history = [], None, None
-        self.summary = {"technique": technique.name, "status": "ok"}
 
     def steps(self, batches):
         facts, batches = getattr(batches, "facts", {}), iter(batches)
@@ -120,9 +115,8 @@ class ProfiledRun(Run):
     def _profiled(self, batches):
         marks, mark = [], self.args.hardware.mark
         schedule = torch.profiler.schedule(wait=0, warmup=1, active=STEPS + 1, repeat=1)
-        with torch.profiler.profile(
-            schedule=schedule, record_shapes=True, profile_memory=True
-        ) as self.profile:
+        options = {"schedule": schedule, "record_shapes": True, "profile_memory": True}
+        with torch.profiler.profile(**options) as self.profile:
             for _ in range(1 + STEPS + 1):
                 marks.append(mark())
                 with record_function(WAIT):
@@ -148,7 +142,6 @@ class ProfiledRun(Run):
             if self.history:
                 with open(folder / f"{name}.memory.pickle", "wb") as file:
                     pickle.dump(self.history, file)
-            files = sorted(path.name for path in folder.iterdir())
             with gzip.open(folder / f"{name}.trace.json.gz") as file:
                 events = json.load(file)["traceEvents"]
             on_gpu = isinstance(args.hardware, CUDA)
@@ -157,9 +150,8 @@ class ProfiledRun(Run):
                     "torch.profiler saw no kernel on the GPU: CUPTI (on AMD roctracer) is missing, "
                     "or may not be used here, as in some containers"
                 )
-            found = summarize(
-                events, args.needs, limits.ceilings(args.hardware), self._update_bytes()
-            )
+            ceilings = limits.ceilings(args.hardware)
+            found = summarize(events, args.needs, ceilings, self._update_bytes())
             for kind, ms in dict(self.expected).items():
                 if args.batch_size == args.requested_batch_size:  # that of the forecast
                     found["kinds"][kind]["forecast_ms"] = ms
@@ -171,7 +163,7 @@ class ProfiledRun(Run):
                 "profile": found,
                 "advice": advice.advise(found, self.technique, args.needs, args.hardware),
                 "python": _functions(self.cprofile) if self.cprofile else None,
-                "files": files,
+                "files": sorted(path.name for path in folder.iterdir()),
             }
             (folder / f"{name}.json").write_text(json.dumps(self.summary, indent=1) + "\n")
 
@@ -226,12 +218,7 @@ def _functions(profile):
         if place.is_absolute():
             inside = place.is_relative_to(paths.ROOT)
             file = place.relative_to(paths.ROOT) if inside else Path(*place.parts[-2:])
-        found.append(
-            {
-                "function": name if str(file) == "~" else f"{file}:{line} {name}",
-                "own_ms": own_s * 1e3 / PYTHON_STEPS,
-                "total_ms": total_s * 1e3 / PYTHON_STEPS,
-                "calls": calls / PYTHON_STEPS,
-            }
-        )
+        function = name if str(file) == "~" else f"{file}:{line} {name}"
+        sums = {"own_ms": own_s * 1e3, "total_ms": total_s * 1e3, "calls": calls}
+        found.append({"function": function} | {key: x / PYTHON_STEPS for key, x in sums.items()})
     return sorted(found, key=lambda one: -one["own_ms"])[:FUNCTIONS]

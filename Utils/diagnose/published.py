@@ -20,8 +20,8 @@ class Step:
     """A training step of others.
 
     model: gpt, bert or translation. precision: float32, tf32, bfloat16 or float16 for autocast,
-    pure_bfloat16 for weights too. attention: explicit, composed, masked or sdpa. optimizer: None
-    for forward and backward alone. evaluations: forward passes besides, a step.
+    pure_bfloat16 for weights too. attention: see `others.Block.mix`. optimizer: None for forward
+    and backward alone. evaluations: forward passes besides, a step.
     """
 
     model: str = "gpt"
@@ -46,10 +46,6 @@ class Step:
     clip: bool = False
     evaluations: float = 0.0
 
-    @property
-    def tokens_a_step(self):
-        return self.batch * self.tokens
-
 
 @dataclass(frozen=True)
 class Figure:
@@ -72,7 +68,6 @@ def rows():
 
 
 # Rules, in this order: the first that holds says why a row is left out.
-_MULTIPLE = re.compile(r"^\d+x ")
 _TIMES = {"step time", "median step time", "iteration", "throughput", "forward + backward"}
 
 
@@ -80,7 +75,7 @@ def left_out(row):
     """Return why a forecast is not held against a row, or None."""
     if row["metric"] not in _TIMES:
         return f"{row['metric']}: no time of a training step, or one beside the median"
-    if _MULTIPLE.match(row["device"]) or "a node" in row["device"]:
+    if re.match(r"\d+x ", row["device"]) or "a node" in row["device"]:
         return "several GPUs: communication is no part of the forecast"
     if device_of(row["device"]) is None:
         return "the device is not named, or has no published dense peaks"
@@ -122,7 +117,7 @@ _BF16 = {"precision": "bfloat16"}
 _NATIVE = {"precision": "pure_bfloat16", "composed": False, "gelu": "tanh", "optimizer": "fused"}
 _SDPA = {"attention": "sdpa", "separate": False}
 _RASBT = {  # 15 steps and an evaluation of two batches are timed together
-    "baseline fp32": {},
+    "baseline fp32, own attention/LayerNorm/GELU": {},
     "+mask on the fly": {},
     "+TF32 tensor cores": _TF32,
     "+fused AdamW": _TF32 | {"optimizer": "fused"},
@@ -166,48 +161,38 @@ _BABY = Step(
 )  # fmt: skip
 _PR376 = {"compile + SDPA flash": {"compile": True}, "no compile, SDPA flash": {}}
 _HF = {"gelu": "composed", "attention": "where", "dropout": 0.1, "attention_dropout": 0.1}
-_NEUSIGHT = {  # forward and backward, float32; shapes of its DLmodel_configs
-    "gpt2_large": Step("gpt", 36, 20, 1280, optimizer=None, **_HF),
-    "gpt3_xl": Step("gpt", 24, 24, 3072, optimizer=None, **_HF),
-    "gpt3_27": Step("gpt", 32, 32, 2560, optimizer=None, **_HF),
-    "opt_13": Step(
-        "gpt", 24, 32, 2048, 50_272, attention="lowest", gelu="relu", dropout=0.1, separate=True,
-        optimizer=None,
-    ),
-    "bert_large": Step(
-        "bert", 24, 16, 1024, 30_522, attention="added", gelu="exact", dropout=0.1,
-        attention_dropout=0.1, separate=True, optimizer=None,
-    ),
+_NEUSIGHT = {  # by its models; shapes of its DLmodel_configs
+    "gpt2_large": _HF | {"layers": 36, "heads": 20, "width": 1280},
+    "gpt3_xl": _HF | {"layers": 24, "heads": 24, "width": 3072},
+    "gpt3_27": _HF | {"layers": 32, "heads": 32, "width": 2560},
+    "opt_13": _HF | {
+        "layers": 24, "heads": 32, "width": 2048, "vocabulary": 50_272, "attention": "lowest",
+        "gelu": "relu", "attention_dropout": 0.0, "separate": True,
+    },
+    "bert_large": _HF | {
+        "model": "bert", "layers": 24, "heads": 16, "width": 1024, "vocabulary": 30_522,
+        "attention": "added", "gelu": "exact", "separate": True,
+    },
 }  # fmt: skip
+_SOURCES = {  # by how they begin: the step of the first technique, and what the others change
+    "abdo-ashraf": (_TRANSLATION, _ABDO),
+    "build-nanogpt": (Step(), _KARPATHY),
+    "rasbt": (replace(_BOOK, evaluations=2 / 15), _RASBT),
+    "gilesthomas": (_BOOK, _GILES),
+    "karpathy/nanoGPT PR": (_BABY, _PR376),
+    "sitar-lab/NeuSight ASPLOS": (Step(optimizer=None), _NEUSIGHT),  # forward and backward alone
+}
 
 
 def step_of(row):
     """Return the Step whose time a row gives, or None."""
-    source, technique = row["source"], row["technique"]
-    found = None
-    if source.startswith("abdo-ashraf"):
-        found = technique in _ABDO and replace(_TRANSLATION, **_ABDO[technique])
-    elif source.startswith("build-nanogpt"):
-        found = technique in _KARPATHY and Step(**_KARPATHY[technique])
-    elif source.startswith("rasbt"):
-        technique = technique.split(",")[0]
-        found = technique in _RASBT and replace(_BOOK, evaluations=2 / 15, **_RASBT[technique])
-    elif source.startswith("gilesthomas"):
-        found = technique in _GILES and replace(_BOOK, **_GILES[technique])
-    elif source.startswith("karpathy/nanoGPT PR"):
-        found = technique in _PR376 and replace(_BABY, **_PR376[technique])
-    elif source.startswith("sitar-lab/NeuSight ASPLOS"):
-        found = _NEUSIGHT.get(row["model"])
-    if not found:
+    starts = (known for start, known in _SOURCES.items() if row["source"].startswith(start))
+    base, changes = next(starts, (None, {}))
+    name = row["model"] if changes is _NEUSIGHT else row["technique"]
+    if name not in changes:
         return None
     tokens = int(re.match(r"\d+", row["seq_len"])[0])
-    return replace(found, batch=int(row["batch_size"]), tokens=tokens)
-
-
-def seconds_of(row, step):
-    """Seconds a step, of a figure in milliseconds or in tokens/s."""
-    value = float(row["value"])
-    return step.tokens_a_step / value if row["unit"] == "tokens/s" else value / 1e3
+    return replace(base, **changes[name], batch=int(row["batch_size"]), tokens=tokens)
 
 
 def figures():
@@ -218,10 +203,10 @@ def figures():
             continue
         step = step_of(row)
         key, widened = device_of(row["device"])
-        figure = Figure(
-            row["source"], key, row["model"], row["technique"], step, seconds_of(row, step), widened
-        )
-        found.setdefault((row["source"], key, step, row["technique"], row["url"]), figure)
+        value, source, technique = float(row["value"]), row["source"], row["technique"]
+        seconds = step.batch * step.tokens / value if row["unit"] == "tokens/s" else value / 1e3
+        figure = Figure(source, key, row["model"], technique, step, seconds, widened)
+        found.setdefault((source, key, step, technique, row["url"]), figure)
     return list(found.values())
 
 

@@ -1,12 +1,8 @@
 """Operations as torch dispatches or traces them, as values that need no torch."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-
 import torch
 from torch.utils._pytree import tree_leaves
 
-from Utils.diagnose.fusion import groups
 from Utils.diagnose.operations import COMPILED, EAGER, LIST, VIEW, Operation, Tensor
 
 
@@ -17,9 +13,7 @@ def tensors(values):
 
 def _tensor(value):
     strides = value.stride()
-    shape = tuple(
-        int(n) if step or n == 1 else 1 for n, step in zip(value.shape, strides, strict=True)
-    )
+    shape = tuple(int(n) if step else 1 for n, step in zip(value.shape, strides, strict=True))
     transposed = len(shape) > 1 and strides[-1] != 1 and strides[-2] == 1
     return Tensor(shape, str(value.dtype).removeprefix("torch."), transposed)
 
@@ -47,53 +41,9 @@ def operation(function, args, kwargs, result):
     if not schema.is_mutable:
         writes = tensors(result)
     lists = lists if name.startswith(("_foreach", "_fused")) else 0
-    return Operation(
-        name.rstrip("_") if name == "copy_" else name,
-        tuple(reads),
-        tuple(writes),
-        host=LIST if lists else EAGER,
-        lists=lists,
-        causal=any(one.name == "is_causal" and value is True for one, value in given),
-    )
-
-
-@dataclass(frozen=True)
-class Rules:
-    """Nodes of a graph that take no memory of their own, and functions that tell what a node is."""
-
-    fused: set
-    is_view: Callable
-    is_elementwise: Callable
-    is_reduction: Callable
-
-    def is_kernel(self, node):
-        """Return whether Inductor makes its kernel, as it does of a scatter into a constant."""
-        known = self.is_elementwise(node) or self.is_reduction(node)
-        return known or (_is_operator(node) and node.target._schema.name == "aten::scatter")
-
-    def tensor(self, node):
-        """Return the Tensor of what a node computes, or None where it is no tensor."""
-        found = tensors(node.meta.get("val"))
-        return found[0] if found else None
-
-
-def compiled(nodes, rules):
-    """Return the Operations of a graph's kernels."""
-    operations = []
-    for node, kernel in groups(nodes, rules):
-        if kernel is None and _is_operator(node):
-            args, kwargs = torch.fx.node.map_arg(
-                (node.args, dict(node.kwargs)), lambda one: one.meta.get("val")
-            )
-            kernel = operation(node.target, args, kwargs, node.meta.get("val"))
-            kernel = replace(kernel, host=COMPILED)
-        if kernel is not None:
-            operations.append(kernel)
-    return operations
-
-
-def _is_operator(node):
-    return isinstance(node.target, torch._ops.OpOverload)
+    host, name = LIST if lists else EAGER, "copy" if name == "copy_" else name
+    causal = any(one.name == "is_causal" and value is True for one, value in given)
+    return Operation(name, tuple(reads), tuple(writes), host=host, lists=lists, causal=causal)
 
 
 def launches(tracker):

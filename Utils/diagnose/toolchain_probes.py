@@ -1,7 +1,5 @@
 """Probes of the tool chain: a compiler, and Triton."""
 
-from __future__ import annotations
-
 import importlib.util
 import re
 import subprocess
@@ -15,7 +13,7 @@ from Utils.base import errors
 from Utils.device import checks
 from Utils.device.cpu import CPU
 from Utils.device.mps import MPS
-from Utils.diagnose.findings import PATIENCE_S, Finding
+from Utils.diagnose.findings import PATIENCE_S, Finding, fault
 
 SOURCES = {  # like the code that Inductor and Triton generate
     "C++": "#include <omp.h>\n#include <Python.h>\nint n() { return omp_get_max_threads(); }\n",
@@ -28,16 +26,14 @@ def compilers(args):
     if isinstance(args.hardware, MPS):
         return  # macOS includes Metal's compiler
     on_cpu = isinstance(args.hardware, CPU)
-    language = "C++" if on_cpu else "C"
-    packages = {"C++": "g++ python3-dev", "C": "gcc python3-dev"}[language]
-    remedy = f"apt-get install {packages}, or the equivalent"
+    language, package = ("C++", "g++") if on_cpu else ("C", "gcc")
+    remedy = f"apt-get install {package} python3-dev, or the equivalent"
     blocks = ("compile",) if on_cpu else ("compile", "triton")
     compiler = checks.compiler(language)
     if compiler is None:
-        yield Finding("compiler", f"no {language} compiler on PATH", "fault", remedy, blocks)
+        yield fault("compiler", f"no {language} compiler on PATH", remedy, *blocks)
     elif problem := compiling(compiler, language):
-        what = f"{compiler} cannot compile: {problem}"
-        yield Finding("compiler", what, "fault", remedy, blocks)
+        yield fault("compiler", f"{compiler} cannot compile: {problem}", remedy, *blocks)
     else:
         with_it = "with OpenMP and Python's headers" if on_cpu else "with Python's headers"
         yield Finding("compiler", f"{compiler} compiles {language} {with_it}")
@@ -51,8 +47,7 @@ def triton(compiler, on_cpu):
         found = version("triton") if there else "not installed"
         yield Finding("triton", f"{found}; not used on a CPU")
     elif not there:
-        remedy = "pip install triton"
-        yield Finding("triton", "not installed", "fault", remedy, ("compile", "triton"))
+        yield fault("triton", "not installed", "pip install triton", "compile", "triton")
     elif compiler:
         try:
             from triton.runtime import driver
@@ -61,18 +56,16 @@ def triton(compiler, on_cpu):
         except Exception as error:
             what = f"finds no GPU to compile for: {errors.first_line(error)}"
             remedy = "pip install --force-reinstall triton, in the version that torch requires"
-            yield Finding("triton", what, "fault", remedy, ("compile", "triton"))
+            yield fault("triton", what, remedy, "compile", "triton")
 
 
 def compiling(compiler, language):
     """Return a compiler's problem in one line, or ""."""
-    suffix, flags = {"C++": (".cpp", ["-fopenmp"]), "C": (".c", [])}[language]
-    flags = [] if sys.platform == "darwin" else flags  # Apple's compiler has another flag
-    source = SOURCES[language]
-    if not flags:
-        source = re.sub(r".*omp.*\n", "", source)
+    source, flags = SOURCES[language], ["-fopenmp"]
+    if language == "C" or sys.platform == "darwin":  # Apple's compiler has another flag
+        source, flags = re.sub(r".*omp.*\n", "", source), []
     with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder, f"source{suffix}")
+        file = Path(folder, "source.c" if language == "C" else "source.cpp")
         file.write_text(source)
         command = [compiler, "-shared", "-fPIC", *flags, f"-I{sysconfig.get_path('include')}"]
         command += [str(file), "-o", str(file.with_suffix(".so"))]

@@ -10,6 +10,7 @@ import re
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from dataclasses import dataclass
+from itertools import chain
 from typing import NamedTuple
 
 from Utils.diagnose.kinds import KERNELS, PARTS, WHOLE, kernel_kind, operator_kind
@@ -64,6 +65,8 @@ def nested(events):
 class Trace:
     """The events of an exported trace, sorted out.
 
+    segments: what `nested` yields of each thread of the host. host: those of the threads that
+    count, on a CPU the loop's alone.
     boundaries: where the steps begin, in microseconds: on a GPU with the first thing that a step
     launched, as the host may be ahead; one more than there are steps to sum up.
     """
@@ -75,14 +78,15 @@ class Trace:
         if len(steps) < 2:
             raise ValueError("the trace holds no two steps")
         self.starts = [event["ts"] for event in steps]
-        self.thread = steps[0]["pid"], steps[0]["tid"]
         self.collectives = [e for e in timed if re.match(r"(gloo|mpi):", e["name"])]
         self.memory = [e for e in events if e.get("name") == "[memory]"]
         threads = defaultdict(list)
         for event in filter(_on_host, timed):
             threads[event["pid"], event["tid"]].append(event)
-        self.segments = {thread: list(nested(own)) for thread, own in threads.items()}
+        segments = {thread: list(nested(own)) for thread, own in threads.items()}
+        self.segments = list(chain.from_iterable(segments.values()))
         self.device = [e for e in timed if e.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset")]
+        self.host = self.segments if self.device else segments[steps[0]["pid"], steps[0]["tid"]]
         self.tasks, self.inner_us = {}, Counter()  # of a task: what others of its kind within took
         launches = self._launches()
         self.boundaries = self._boundaries(launches)
@@ -93,8 +97,7 @@ class Trace:
         """Return the host's events around the launch of each task of the device, by number."""
         return {
             stack[-1]["args"]["correlation"]: (stack[-1]["ts"], stack)
-            for segments in self.segments.values()
-            for _, _, stack in segments
+            for _, _, stack in self.segments
             if stack[-1].get("cat") in ("cuda_runtime", "cuda_driver")
             and "correlation" in stack[-1].get("args", {})
         }
@@ -154,23 +157,20 @@ class Trace:
         return pieces
 
     def _on_host(self):
-        """Return the pieces of the host's time: of the loop's thread where it is the device; else
-        all as idle, since they count only where the device has nothing to do."""
+        """Return the pieces of the host's time; on a GPU all as idle, since they count only where
+        the device has nothing to do."""
         pieces = []
-        for thread, segments in self.segments.items():
-            if not self.device and thread != self.thread:
-                continue
-            for start, end, stack in segments:
-                wait, optimizer = first(stack, WAIT), first(stack, "Optimizer.")
-                if wait:
-                    task = self._task("idle", wait, "data")
-                elif not self.device and optimizer:
-                    task = self._task("optimizer", optimizer)
-                elif self.device or not (task := self._operator(stack, end - start)):
-                    if not any(map(is_operator, stack)):
-                        continue  # Python, within a range
-                    task = DISPATCH
-                pieces.append(Piece(start, end, task))
+        for start, end, stack in self.host:
+            wait, optimizer = first(stack, WAIT), first(stack, "Optimizer.")
+            if wait:
+                task = self._task("idle", wait, "data")
+            elif not self.device and optimizer:
+                task = self._task("optimizer", optimizer)
+            elif self.device or not (task := self._operator(stack, end - start)):
+                if not any(map(is_operator, stack)):
+                    continue  # Python, within a range
+                task = DISPATCH
+            pieces.append(Piece(start, end, task))
         return pieces
 
 

@@ -1,7 +1,5 @@
 """Verdicts on techniques, and advice, from the findings of all probes."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 
