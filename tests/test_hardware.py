@@ -400,14 +400,16 @@ print(returned, faults(49_000_000), faults(80_000_000) and device.peak_memory_mi
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another libc has no mallopt")
-@pytest.mark.parametrize(("grows", "more"), [(False, 0), (True, 114)])
-def test_freed_blocks_stay_with_the_process_and_its_peak_is_that_of_before(grows, more):
-    """The kernel clears no pages for a block of 196 MB that follows one of 200 MB."""
+@pytest.mark.parametrize("grows", [False, True])
+def test_freed_blocks_stay_with_the_process_and_its_peak_is_that_of_before(grows):
+    """The kernel clears no pages for a block of 196 MB that follows one of 200 MB; one of 320 MB
+    adds at least what it is larger, unless the peak is known."""
     command = [sys.executable, "-c", FAULTS.replace("GROWS", str(grows))]
     environment = paths.environment(THP_MEM_ALLOC_ENABLE="0")
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     returned, kept, grown = map(float, done.stdout.split())
-    assert returned > 40_000 and kept < 100 and grown == pytest.approx(more, abs=12)
+    assert returned > 40_000 and kept < 100
+    assert grown > 100 if grows else grown == 0
 
 
 @pytest.mark.parametrize(("count", "threads"), [(1, "1 thread"), (8, "8 threads")])
