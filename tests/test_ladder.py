@@ -209,7 +209,7 @@ def smoke(tmp_path_factory):
     trials are processes, which tests/test_beyond_kernels.py starts.
     """
     path = tmp_path_factory.mktemp("smoke") / "results.csv"
-    flags = ["--model=gpt2-tiny", "--device=cpu", "--batch-size=4", "--seq-len=8"]
+    flags = ["--model=gpt2-tiny", "--device=cpu", "--batch-size=4", "--seq-len=4"]
     flags += [f"--steps={STEPS}", f"--warmup={WARMUP}", f"--results-file={path}"]
     forked.prepare_compiler()
     with pytest.MonkeyPatch.context() as patch:
