@@ -6,6 +6,10 @@ from contextlib import contextmanager
 from functools import wraps
 from types import SimpleNamespace
 
+import torch
+
+from Utils.device.cuda import CUDA
+
 
 class FakeCuda:
     """Stands in for the module torch.cuda and records every call in `calls`, by name and in order.
@@ -73,6 +77,11 @@ class FakeCuda:
     def max_memory_reserved(self, device):
         self.calls.append("max_memory_reserved")
         return 5 * 2**20
+
+
+def gpu(nvml=None, **properties):
+    """A CUDA device on a FakeCuda of these properties."""
+    return CUDA(torch.device("cuda", 0), FakeCuda(**properties), nvml)
 
 
 class FakeEvent:

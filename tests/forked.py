@@ -14,25 +14,37 @@ from functools import partial
 from multiprocessing import get_context
 
 import torch
-import torch._dynamo  # these three here, once, and not in each fork
+import torch._dynamo.utils  # these three here, once, and not in each fork
 import torch.distributed.fsdp
 import torch.distributed.optim
 
 from Utils.run import Run, execute
 
+torch._inductor.config.compile_threads = 1  # no fork has the pool of compiling processes
+
+
+def prepare_compiler():
+    """Compile something, so that no fork imports the compiler and fills its tables by itself."""
+    for backend in ("aot_eager_decomp_partition", "inductor"):
+        product = torch.compile(lambda x: x @ x, backend=backend)  # which needs no C++
+        product(torch.ones(2, 2, requires_grad=True)).sum().backward()
+    forget_compiled()
+
+
+def forget_compiled():
+    """Forget what this process has compiled, its statistics too."""
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    torch._dynamo.utils.clear_compilation_metrics()
+
 
 def run(technique, flags, generate=True):
-    """Run a technique's script. Return its exit code and what it printed, a string.
+    """Run a technique's script. Return a CompletedProcess.
 
     generate: let Inductor generate and compile C++, a second a kernel. Else the graphs that
     torch.compile traces, differentiates and partitions run operation by operation.
     """
-
-    with tempfile.TemporaryFile("w+") as output:
-        child = start(partial(_technique, technique, flags, generate), output, output)
-        child.join()
-        output.seek(0)
-        return child.exitcode, output.read()
+    return call(partial(_technique, technique, flags, generate))
 
 
 def python(script, *flags, **options):
@@ -40,11 +52,21 @@ def python(script, *flags, **options):
 
     script: a path, or the name of a module. options: of `start`.
     """
+    return call(of_script(script, *flags), **options)
+
+
+def call(main, **options):
+    """Call a function in a fork. Return a CompletedProcess. options: of `start`."""
     with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
-        child = start(partial(_script, str(script), [*map(str, flags)]), output, errors, **options)
+        child = start(main, output, errors, **options)
         child.join()
         said = [file.seek(0) or file.read() for file in (output, errors)]
-        return subprocess.CompletedProcess([script, *flags], child.exitcode, *said)
+        return subprocess.CompletedProcess(main, child.exitcode, *said)
+
+
+def of_script(script, *flags):
+    """Return the function that does in a fork what `python script flags` does."""
+    return partial(_script, str(script), [*map(str, flags)])
 
 
 def start(main, output, errors, variables=None, before=lambda: None):
@@ -71,9 +93,7 @@ def _fork(main, output, errors, variables, before):
 
 
 def _technique(technique, flags, generate):
-    inductor = torch._inductor.config
-    inductor.compile_threads = 1  # no fork has the pool of compiling processes
-    inductor.max_autotune_gemm_backends = "ATEN"  # timing C++ templates takes a minute
+    torch._inductor.config.max_autotune_gemm_backends = "ATEN"  # C++ templates take a minute
     if not generate:
         torch.compile = partial(torch.compile, backend="aot_eager_decomp_partition")
     execute(technique, flags, Run, passes=lambda error: False)

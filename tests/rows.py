@@ -3,7 +3,7 @@
 import subprocess
 from itertools import count
 
-from Utils.base import paths
+from Utils.base import paths, results
 from Utils.base.results import COLUMNS
 
 _number = count()
@@ -44,6 +44,19 @@ def rows_of(technique, step_ms, warmup=2, loss=5.0, **columns):
         }
         for step, ms in enumerate(step_ms)
     ]
+
+
+def ladder_runs(rounds=1, **columns):
+    """Runs of three scripts, each twice as fast as the one before or more."""
+    for r in range(rounds):
+        yield rows_of("no_optimization", [500, 410, *[400 + r] * 8], round=r, **columns)
+        yield rows_of("tensorFloat32", [500, 210, *[200] * 8], round=r, **columns)
+        yield rows_of("brainFloat16", [9000, 101, *[100 - r] * 8], round=r, **columns)
+
+
+def write_record(path, rows, **parts):
+    """Write the record of a run, given by its rows, beside the results file."""
+    results.write_record(path, {**parts, "run_id": rows[0]["run_id"]})
 
 
 def committed(name):

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from tests import watched
-from tests.fakes import FakeCuda
+from tests.fakes import gpu
 from tests.watched import STEPS
 from Utils.analysis import summary
 from Utils.base import ladder
@@ -21,7 +21,6 @@ from Utils.base.sizes import CONFIGS, GPTConfig
 from Utils.device import checks, limits
 from Utils.device.checks import CHECKS
 from Utils.device.cpu import CPU
-from Utils.device.cuda import CUDA
 from Utils.diagnose.fakes import Tracker
 from Utils.harness import footprint, work
 from Utils.harness.settings import check_needs
@@ -53,10 +52,6 @@ def state_mib(watch):
 def in_float32(monkeypatch):
     """What tells scripts apart is then no rounding to bfloat16."""
     monkeypatch.setattr(torch, "autocast", lambda *args, **kwargs: contextlib.nullcontext())
-
-
-def gpu(capability=(9, 0), **facts):
-    return CUDA(torch.device("cuda", 0), FakeCuda(capability=capability, **facts))
 
 
 def needs_of(name):

@@ -1,13 +1,12 @@
 """Two results held against each other: ratios, what is selected, what differs, the chart."""
 
-import json
 import re
 
 import numpy as np
 import pytest
 from matplotlib.image import imread
 
-from tests.rows import rows_of
+from tests.rows import rows_of, write_record
 from Utils.analysis import compare, selection
 from Utils.base import errors, results
 from Utils.base.errors import UserError
@@ -43,9 +42,8 @@ def write(path, *runs, **record):
     for rows in runs:
         results.append(path, rows)
         if record:
-            (path.parent / "runs").mkdir(exist_ok=True)
-            kept = {"technique": rows[0]["technique"], "source": SOURCE, **record}
-            (path.parent / "runs" / f"{rows[0]['run_id']}.json").write_text(json.dumps(kept))
+            own = {"technique": rows[0]["technique"], "source": SOURCE}
+            write_record(path, rows, **own | record)
 
 
 def rounds(technique, medians, **columns):
@@ -297,7 +295,6 @@ def test_what_there_is_names_every_group(mixed):
 # What differs -----------------------------------------------------------------------------------
 
 RECORD = {
-    "run_id": "x",
     "started": "2026",
     "settings": {"steps": 50, "warmup": 5, "seed": 0, "batch_size": 1},
     "threads": 8,
@@ -315,7 +312,6 @@ def test_every_recorded_condition_that_differs_is_a_line(folder, compared):
     write(folder / "a.csv", *rounds("no_optimization", [9, 9], **OLD), **RECORD)
     record = {
         **RECORD,
-        "run_id": "y",
         "started": "2027",
         "settings": {"steps": 100, "warmup": 5, "seed": 0, "batch_size": 2},
         "threads": 16,

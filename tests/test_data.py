@@ -226,13 +226,7 @@ def test_a_corpus_is_tokenized_once(text_file, monkeypatch):
     assert np.array_equal(tokens, again) and facts == facts_again
 
 
-def test_a_changed_file_is_tokenized_anew(text_file):
-    assert documents_of(text_file) == [TEXT]
-    text_file.write_text("Other text.")
-    assert documents_of(text_file) == ["Other text."]
-
-
-def test_a_file_changed_to_the_same_size_is_tokenized_anew(tmp_path):
+def test_a_changed_file_is_tokenized_anew_even_of_the_same_size(tmp_path):
     path = tmp_path / "a.txt"
     for time_ns, text in ((1_000_000_000, "one"), (1_000_000_001, "two")):
         path.write_text(text)

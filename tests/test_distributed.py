@@ -4,23 +4,20 @@ import json
 import math
 import os
 import re
-import runpy
 import socket
 import subprocess
 import sys
 import tempfile
 import time
-from multiprocessing import get_context
+from functools import partial
 from multiprocessing.connection import wait
 from types import SimpleNamespace
 
 import psutil
 import pytest
 import torch
-import torch._dynamo  # these three here, once, and not in each fork
-import torch.distributed.fsdp
-import torch.distributed.optim
 
+from tests import forked
 from Utils.base import ladder, paths, results
 from Utils.base.errors import UserError
 from Utils.base.ladder import Technique
@@ -71,31 +68,29 @@ def free_port():
         return found.getsockname()[1]
 
 
-def forked(n, script, *flags, agent=True, before=lambda rank: None):
-    """Runs a script as n ranks, forks of this process, which has paid for the imports. Returns
-    their exit codes and what they printed, together.
+def run_ranks(n, script, *flags, agent=True, before=lambda rank: None):
+    """Runs a script as n ranks, forks of this process. Returns their exit codes and what they
+    printed, together.
 
     agent: end all when one has ended badly, as torchrun's does. before: is called in each of them
     with its rank."""
     ranks.leave()  # a group whose threads no fork has: another test's, in this process
-    context, port = get_context("fork"), str(free_port())
+    shared = {"WORLD_SIZE": n, "LOCAL_WORLD_SIZE": n, "MASTER_PORT": free_port()}
 
-    def rank_process(rank, output):
-        sys.stdout = sys.stderr = os.fdopen(os.dup(output.fileno()), "w")
-        os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(n), "LOCAL_RANK": str(rank)}
-        os.environ |= {"LOCAL_WORLD_SIZE": str(n), "MASTER_ADDR": "localhost", "MASTER_PORT": port}
-        before(rank)
-        sys.argv = [str(script), *flags]
+    def main():
         try:
-            runpy.run_path(str(script), run_name="__main__")
+            forked.of_script(script, *flags)()
         except SystemExit as end:
             ranks.end(end.code or 0)
         ranks.end(0)
 
+    def start(rank, output):
+        variables = shared | {"RANK": rank, "LOCAL_RANK": rank, "MASTER_ADDR": "localhost"}
+        variables = {name: str(value) for name, value in variables.items()}
+        return forked.start(main, output, output, variables, partial(before, rank))
+
     with tempfile.TemporaryFile("w+") as output:
-        started = [context.Process(target=rank_process, args=(r, output)) for r in range(n)]
-        for one in started:
-            one.start()
+        started = [start(rank, output) for rank in range(n)]
         end = time.monotonic() + 120
         while alive := [one for one in started if one.is_alive()]:
             late = time.monotonic() > end
@@ -121,7 +116,7 @@ def trained(tmp_path_factory):
             file = folder / f"{name}-{n}" / "results.csv"
             file.parent.mkdir()
             script = in_float32(name, file.parent)
-            codes, said = forked(n, script, *FLAGS, f"--results-file={file}")
+            codes, said = run_ranks(n, script, *FLAGS, f"--results-file={file}")
             assert codes == [0] * n, said
             rows = results.read(file)
             (kept,) = results.records(file, rows.run_id.unique()).values()
@@ -262,7 +257,7 @@ def test_a_script_for_one_process_says_so_under_several(tmp_path):
     file = tmp_path / "results.csv"
     script = in_float32("asynchronous_logging", tmp_path)
     rank_0_late = {"before": lambda rank: rank or time.sleep(2 * GRACE_S)}
-    codes, said = forked(2, script, *FLAGS, f"--results-file={file}", **rank_0_late)
+    codes, said = run_ranks(2, script, *FLAGS, f"--results-file={file}", **rank_0_late)
     assert codes[0] == 2 and said.count("\n") == 1 and not file.exists()
     assert said.startswith(
         "asynchronous_logging: error: this script does not support several ranks"
@@ -272,7 +267,7 @@ def test_a_script_for_one_process_says_so_under_several(tmp_path):
 def test_a_batch_that_ranks_cannot_share_is_one_line(tmp_path):
     file = tmp_path / "results.csv"
     flags = [*FLAGS, "--batch-size=5", f"--results-file={file}"]
-    codes, said = forked(2, in_float32(NAMES[0], tmp_path), *flags)
+    codes, said = run_ranks(2, in_float32(NAMES[0], tmp_path), *flags)
     assert codes[0] == 2 and said.count("\n") == 1 and not file.exists()
     assert "2 ranks cannot share it evenly; try --batch-size 6" in said
 
@@ -400,7 +395,7 @@ def test_a_rank_out_of_memory_says_so_and_nothing_is_recorded(tmp_path):
             os.environ["TORCHELASTIC_ERROR_FILE"] = str(told)
 
     flags = [*FLAGS, f"--results-file={file}"]
-    codes, said = forked(2, script, *flags, agent=False, before=before)
+    codes, said = run_ranks(2, script, *flags, agent=False, before=before)
     assert codes == [NOTICED, 1] and not file.exists()
     assert "distributed_data_parallel: rank 1: out of memory: 8x16 does not fit" in said
     assert "on 2 ranks; try --batch-size 4; nothing was recorded" in said

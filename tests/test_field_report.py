@@ -1,10 +1,8 @@
 """The field report: a block to paste, with what identifies a device and nothing else."""
 
-import json
-
 import pytest
 
-from tests.rows import rows_of
+from tests.rows import rows_of, write_record
 from Utils.base import results
 from Utils.commands import field_report
 
@@ -16,8 +14,7 @@ def report(tmp_path, capsys):
         rows = [row for run in runs for row in run]
         results.append(path, rows)
         if record:
-            (tmp_path / "runs").mkdir()
-            (tmp_path / "runs" / f"{rows[-1]['run_id']}.json").write_text(json.dumps(record))
+            write_record(path, rows[-1:], **record)
         field_report.main(["--results-file", str(path)])
         return capsys.readouterr().out
 

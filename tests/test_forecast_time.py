@@ -2,14 +2,12 @@
 against what others have published."""
 
 import math
-import subprocess
-import sys
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from Utils.base import ladder, paths
+from Utils.base import errors, ladder, paths
 from Utils.base.errors import Unsupported, UserError
 from Utils.base.sizes import CONFIGS
 from Utils.commands import forecast
@@ -218,12 +216,6 @@ def test_a_width_covers_what_it_says():
 # The command ------------------------------------------------------------------------------------
 
 
-def answer(*flags):
-    command = [sys.executable, "-m", "Utils.commands.forecast", *flags]
-    done = subprocess.run(command, cwd=paths.ROOT, capture_output=True, text=True, timeout=60)
-    return done.returncode, done.stderr
-
-
 @pytest.mark.parametrize(
     "flags, words",
     [
@@ -233,9 +225,11 @@ def answer(*flags):
         (["--tokens=1e9"], "--device all"),
     ],
 )
-def test_bad_input_is_answered_in_one_line(flags, words):
-    code, text = answer(*flags)
-    assert code == 2 and len(text.splitlines()) == 1 and words in text
+def test_bad_input_is_answered_in_one_line(flags, words, capsys):
+    with pytest.raises(SystemExit) as ended, errors.one_line("forecast"):
+        forecast.main(flags)
+    said = capsys.readouterr().err
+    assert ended.value.code == 2 and said.count("\n") == 1 and words in said
 
 
 @pytest.mark.parametrize(

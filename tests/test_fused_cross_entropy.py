@@ -2,7 +2,6 @@
 that are not here. Triton reads TRITON_INTERPRET when it is first imported, so what is interpreted
 runs in processes of its own."""
 
-import os
 import re
 import subprocess
 import sys
@@ -20,13 +19,6 @@ from Utils.base import paths, results
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 by_dtype = pytest.mark.parametrize("dtype", DTYPES)
-
-
-def interpret(code, *arguments):
-    command = [sys.executable, "-c", code, *map(str, arguments)]
-    env = os.environ | {"TRITON_INTERPRET": "1"}
-    done = subprocess.run(command, cwd=paths.ROOT, env=env, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
 
 
 # Against PyTorch, in the interpreter ------------------------------------------------------------
@@ -53,10 +45,10 @@ def draw_infinite(V, columns):
 
 DRAWS = {"ordinary": draw_ordinary, "large": draw_large, "infinite": draw_infinite}
 INTERPRETED = """
-import sys, torch
+import torch
 from beyond.fused_cross_entropy import FusedCrossEntropy
 
-cases = torch.load(sys.argv[1])
+cases = torch.load("cases.pt")
 for case in cases.values():
     for factor in (1, 8):
         leaf = case["logits"].clone().requires_grad_()
@@ -69,13 +61,67 @@ try:
     loss.backward()
 except RuntimeError as error:
     cases["again"] = str(error)
-torch.save(cases, sys.argv[1])
+torch.save(cases, "cases.pt")
+"""
+COMPILED = """
+from torch._dynamo.testing import CompileCounterWithBackend
+from beyond import fused_cross_entropy, padded_vocabulary
+from Utils.base.sizes import CONFIGS
+from Utils.model import GPT
+
+steps = {}
+for script in (padded_vocabulary, fused_cross_entropy):
+    torch.manual_seed(0)
+    config = CONFIGS["gpt2-tiny"]
+    model = GPT(config, script.flash_attention, 50_304, loss=script.cross_entropy)
+    counter = CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(model, backend=counter)
+    idx = torch.randint(50_257, (2, 16))
+    losses = []
+    for step in range(2):
+        model.zero_grad()
+        loss = compiled(idx, idx.roll(-1))[1]
+        loss.backward()
+        losses.append(loss.detach())
+    gradients = {name: p.grad for name, p in model.named_parameters()}
+    steps[script.__name__] = losses, gradients, counter.frame_count
+torch.save(steps, "steps.pt")
+"""
+ALL_TOGETHER = """
+from beyond import all_together, padded_vocabulary
+from tests.watched import NoSynchronization
+from Utils import run
+from Utils.harness.settings import parse_args
+
+class Strict(run.Run):
+    def steps(self, batches):
+        with NoSynchronization():
+            yield from super().steps(batches)
+
+torch.compile = lambda model, **options: model
+torch.Tensor.pin_memory = lambda tensor: tensor
+all_together.Run = Strict
+flags = ["--model=gpt2-tiny", "--dataset=synthetic", "--device=cpu", "--seq-len=8", "--steps=4"]
+for script in (padded_vocabulary, all_together):
+    name = script.__name__.split(".")[1]
+    script.main(parse_args("", [*flags, "--warmup=1", "--results-file=results.csv"], name))
 """
 
 
 @pytest.fixture(scope="module")
-def cases(tmp_path_factory):
-    """What the kernel makes of every case, keyed by type, number of columns and way of drawing."""
+def interpreted(tmp_path_factory):
+    """The folder with what one process made of everything that is interpreted."""
+    folder = tmp_path_factory.mktemp("interpreted")
+    torch.save(made_up(), folder / "cases.pt")
+    env = paths.environment(TRITON_INTERPRET="1")
+    command = [sys.executable, "-c", INTERPRETED + COMPILED + ALL_TOGETHER]
+    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def made_up():
+    """The logits and targets of every case, by type, number of columns and way of drawing."""
     generator = torch.Generator().manual_seed(0)
     cases = {}
     for name, dtype in DTYPES.items():
@@ -87,10 +133,13 @@ def cases(tmp_path_factory):
                 targets = torch.randint(V // 2, V, (N,), generator=generator)
                 targets[:2] = torch.tensor([V // 2, V - 1])
                 cases[name, columns, draw] = {"logits": logits, "targets": targets, "V": V}
-    path = tmp_path_factory.mktemp("interpreted") / "cases.pt"
-    torch.save(cases, path)
-    interpret(INTERPRETED, path)
-    return torch.load(path)
+    return cases
+
+
+@pytest.fixture(scope="module")
+def cases(interpreted):
+    """What the kernel makes of them."""
+    return torch.load(interpreted / "cases.pt")
 
 
 @pytest.mark.parametrize("factor", [1, 8])
@@ -118,71 +167,15 @@ def test_a_second_backward_raises_instead_of_scaling_twice(cases):
     assert "modified by an inplace operation" in cases["again"]
 
 
-COMPILED = """
-import sys, torch
-from torch._dynamo.testing import CompileCounterWithBackend
-from beyond import fused_cross_entropy, padded_vocabulary
-from Utils.base.sizes import CONFIGS
-from Utils.model import GPT
-
-steps = {}
-for script in (padded_vocabulary, fused_cross_entropy):
-    torch.manual_seed(0)
-    config = CONFIGS["gpt2-tiny"]
-    model = GPT(config, script.flash_attention, 50_304, loss=script.cross_entropy)
-    counter = CompileCounterWithBackend("aot_eager")
-    compiled = torch.compile(model, backend=counter)
-    idx = torch.randint(50_257, (2, 16))
-    losses = []
-    for step in range(2):
-        model.zero_grad()
-        loss = compiled(idx, idx.roll(-1))[1]
-        loss.backward()
-        losses.append(loss.detach())
-    gradients = {name: p.grad for name, p in model.named_parameters()}
-    steps[script.__name__] = losses, gradients, counter.frame_count
-torch.save(steps, sys.argv[1])
-"""
+def test_a_compiled_model_learns_from_it_what_it_learns_from_the_parents(interpreted):
+    (losses, gradients, graphs), own = torch.load(interpreted / "steps.pt").values()
+    torch.testing.assert_close(own[0], losses)
+    torch.testing.assert_close(own[1], gradients, rtol=1e-4, atol=1e-6)
+    assert own[2] == graphs == 1
 
 
-def test_a_compiled_model_learns_from_it_what_it_learns_from_the_parents(tmp_path):
-    interpret(COMPILED, path := tmp_path / "steps.pt")
-    (losses, gradients, graphs), (own_losses, own_gradients, own_graphs) = torch.load(path).values()
-    assert own_graphs == graphs == 1
-    torch.testing.assert_close(own_losses, losses)
-    torch.testing.assert_close(own_gradients, gradients, rtol=1e-4, atol=1e-6)
-
-
-ALL_TOGETHER = """
-import sys, torch
-from torch.utils._python_dispatch import TorchDispatchMode
-from beyond import all_together, padded_vocabulary
-from Utils import run
-from Utils.harness.settings import parse_args
-
-class NoSynchronization(TorchDispatchMode):
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        assert function != torch.ops.aten._local_scalar_dense.default, "a tensor was read"
-        return function(*args, **(kwargs or {}))
-
-class Strict(run.Run):
-    def steps(self, batches):
-        with NoSynchronization():
-            yield from super().steps(batches)
-
-torch.compile = lambda model, **options: model
-torch.Tensor.pin_memory = lambda tensor: tensor
-all_together.Run = Strict
-flags = ["--model=gpt2-tiny", "--dataset=synthetic", "--device=cpu", "--seq-len=8", "--steps=4"]
-for script in (padded_vocabulary, all_together):
-    name = script.__name__.split(".")[1]
-    script.main(parse_args("", [*flags, "--warmup=1", f"--results-file={sys.argv[1]}"], name))
-"""
-
-
-def test_all_together_learns_what_the_padded_vocabulary_does_and_reads_no_tensor(tmp_path):
-    interpret(ALL_TOGETHER, path := tmp_path / "results.csv")
-    rows = results.read(path)
+def test_all_together_learns_what_the_padded_vocabulary_does_and_reads_no_tensor(interpreted):
+    rows = results.read(interpreted / "results.csv")
     losses = {name: list(own.loss) for name, own in rows.groupby("technique")}
     assert losses["all_together"] == pytest.approx(losses["padded_vocabulary"], rel=2**-8)
     assert len(losses["all_together"]) == 4

@@ -16,7 +16,7 @@ import pytest
 import torch
 from torch._functorch import config as functorch
 
-from tests.fakes import FakeCuda, FakeNvml
+from tests.fakes import FakeCuda, FakeNvml, gpu
 from Utils.base import paths, turns
 from Utils.base.errors import Unsupported, UserError
 from Utils.base.sizes import CONFIGS
@@ -26,10 +26,6 @@ from Utils.device.cuda import CUDA
 from Utils.device.mps import MPS
 from Utils.device.nvml import THROTTLE_REASONS
 from Utils.harness import quiet
-
-
-def gpu(nvml=None, **properties):
-    return CUDA(torch.device("cuda", 0), FakeCuda(**properties), nvml)
 
 
 def cpu_with(monkeypatch, **features):

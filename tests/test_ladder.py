@@ -209,13 +209,15 @@ def smoke(tmp_path_factory):
     trials are processes, which tests/test_beyond_kernels.py starts.
     """
     path = tmp_path_factory.mktemp("smoke") / "results.csv"
-    flags = ["--model=gpt2-tiny", "--device=cpu", "--batch-size=4", "--seq-len=8"]
+    flags = ["--model=gpt2-tiny", "--device=cpu", "--batch-size=4", "--seq-len=4"]
     flags += [f"--steps={STEPS}", f"--warmup={WARMUP}", f"--results-file={path}"]
+    forked.prepare_compiler()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(trials, "largest_batch", lambda args, *_, **__: 2 * args.batch_size)
         ended = [forked.run(t, flags, generate=t.at_top_level) for t in TECHNIQUES.values()]
-    for code, said in ended:
-        assert code == 0 and not re.search("warning", said, re.IGNORECASE), said
+    for done in ended:
+        said = done.stdout + done.stderr
+        assert done.returncode == 0 and not re.search("warning", said, re.IGNORECASE), said
     rows = results.read(path)
     return rows, tables.table(*selection.select(rows))
 

@@ -1,6 +1,5 @@
 """The charts: what they show, what they refuse to mix, and that they can be drawn again."""
 
-import json
 import re
 from itertools import pairwise
 
@@ -9,7 +8,7 @@ from matplotlib.image import imread
 from matplotlib.text import Text
 
 import plot_results
-from tests.rows import rows_of
+from tests.rows import ladder_runs, rows_of, write_record
 from Utils.analysis.summary import summarize
 from Utils.base import ladder, paths, results
 from Utils.base.errors import UserError
@@ -37,13 +36,6 @@ def draw(tmp_path, monkeypatch):
         return texts
 
     return draw
-
-
-def ladder_runs(rounds=1):
-    for r in range(rounds):
-        yield rows_of("no_optimization", [500, 410, *[400 + r] * 8], round=r)
-        yield rows_of("tensorFloat32", [500, 210, *[200] * 8], round=r)
-        yield rows_of("brainFloat16", [9000, 101, *[100 - r] * 8], round=r)
 
 
 def test_pictures_are_large_and_not_empty(draw, tmp_path):
@@ -103,13 +95,12 @@ def test_results_without_any_timing_can_be_drawn(draw):
 
 def with_records(folder, runs, **parts):
     """The runs as they are, and beside them records that hold the parts."""
-    (folder / "runs").mkdir()
     runs = list(runs)
     for run in runs:
         memory = {"weights_mib": 100, "gradients_mib": 90, "optimizer_state_mib": 200}
         memory |= {"rest_mib": 510, "reserved_mib": None}
         record = {"memory": memory, "updated_parameters": 1, **parts}
-        (folder / "runs" / f"{run[0]['run_id']}.json").write_text(json.dumps(record))
+        write_record(folder / "results.csv", run, **record)
     return runs
 
 

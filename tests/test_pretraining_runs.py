@@ -14,7 +14,7 @@ import torch
 from flash_attention import flash_attention
 from pretraining import checkpoints, options
 from pretraining import start as pretraining
-from tests import kill_pretraining
+from tests import forked, kill_pretraining
 from Utils.base import paths
 from Utils.base.errors import UserError
 
@@ -23,27 +23,13 @@ SHAPE += ["--with=flash_attention+fused_optimizer"]
 SHAPE += ["--steps=8", "--validate-every=4", "--checkpoint-every=3", "--validation-tokens=256"]
 
 
-def start(*flags, several=(), cwd=paths.ROOT):
-    command = [sys.executable, *several, "-m", "pretraining.train", *map(str, flags)]
-    environment = paths.environment(OMP_NUM_THREADS="1", PYTHONUNBUFFERED="1")
-    how = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    return subprocess.Popen(command, env=environment, cwd=cwd, **how)
-
-
-def train(*flags, **how):
-    """(exit code, standard output, standard error) of a run."""
-    process = start(*flags, **how)
-    output, errors = process.communicate(timeout=300)
-    return process.returncode, output, errors
-
-
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     """The folder of a run that nothing disturbed."""
     folder = tmp_path_factory.mktemp("training") / "whole"
-    code, output, errors = train(f"--out={folder}", *SHAPE)
-    assert code == 0, errors
-    assert f"{folder}: 8 steps, lowest validation loss" in output
+    done = forked.python("pretraining.train", f"--out={folder}", *SHAPE)
+    assert done.returncode == 0, done.stderr
+    assert f"{folder}: 8 steps, lowest validation loss" in done.stdout
     return folder
 
 
@@ -73,26 +59,32 @@ def test_a_run_keeps_what_it_says(whole):
 
 def test_sigterm_saves_and_a_resume_is_exact(whole, tmp_path):
     folder = tmp_path / "stopped"
-    process = start(f"--out={folder}", *SHAPE)
-    while not (folder / "training.csv").exists() and process.poll() is None:
-        time.sleep(0.05)
-    process.send_signal(signal.SIGTERM)
-    _, errors = process.communicate(timeout=300)
-    assert process.returncode == 128 + signal.SIGTERM, errors
+    with (tmp_path / "errors").open("w+") as file:
+        main = forked.of_script("pretraining.train", f"--out={folder}", *SHAPE)
+        process = forked.start(main, file, file)
+        while not (folder / "training.csv").exists() and process.is_alive():
+            time.sleep(0.05)
+        process.terminate()
+        process.join(timeout=300)
+        errors = file.seek(0) or file.read()
+    assert process.exitcode == 128 + signal.SIGTERM, errors
     assert "stopped by SIGTERM after step" in errors and f"RESUME={folder} goes on" in errors
     trained = kill_pretraining.rows(folder)
     assert trained < 8
     assert checkpoints.available(folder / "checkpoints")[-1].step == trained
-    code, _, errors = train(f"--resume={folder}")
-    assert code == 0, errors
+    done = forked.python("pretraining.train", f"--resume={folder}")
+    assert done.returncode == 0, done.stderr
     kill_pretraining.compare(whole, folder)
 
 
 def test_two_ranks_go_on_with_the_same_batches(whole, tmp_path):
     copy_before(whole, tmp_path / "two", 6)
-    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    code, _, errors = train(f"--resume={tmp_path / 'two'}", several=torchrun)
-    assert code == 0, errors
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    command += ["-m", "pretraining.train", f"--resume={tmp_path / 'two'}"]
+    done = subprocess.run(
+        command, env=paths.environment(OMP_NUM_THREADS="1"), capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
     one, two = (kill_pretraining.curve(folder) for folder in (whole, tmp_path / "two"))
     assert one[:6] == two[:6]
     for column in (3, 6):  # loss and gradient norm
@@ -138,10 +130,10 @@ def test_a_damaged_checkpoint_is_one_line(whole, tmp_path):
     copy_before(whole, tmp_path / "damaged", 6)
     state = checkpoints.available(tmp_path / "damaged" / "checkpoints")[-1].state
     os.truncate(state, state.stat().st_size // 2)
-    code, _, errors = train(f"--resume={tmp_path / 'damaged'}")
-    assert code == 2
-    assert "damaged, its checksum is another" in errors.splitlines()[-1]
-    assert "Traceback" not in errors
+    done = forked.python("pretraining.train", f"--resume={tmp_path / 'damaged'}")
+    assert done.returncode == 2
+    assert "damaged, its checksum is another" in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr
 
 
 def test_a_run_that_has_ended_is_not_begun_again(whole):

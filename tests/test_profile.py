@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.fakes import FakeCuda
+from tests.fakes import FakeCuda, gpu
 from Utils.base import errors, ladder, results
 from Utils.base.errors import UserError
 from Utils.base.ladder import Technique
@@ -595,10 +595,6 @@ def advised(technique="no_optimization", needs=(), device=None, **facts):
     return advice.advise(summary_of(**facts), technique, needs, device or CPU())
 
 
-def gpu(capability=(9, 0)):
-    return CUDA(0, FakeCuda(capability=capability))
-
-
 @pytest.mark.parametrize(
     "facts, words",
     [
@@ -630,9 +626,9 @@ def test_each_finding_has_its_line(facts, words):
 
 def test_advice_names_nothing_that_is_there_already_nor_what_cannot_run():
     products = "100% of the step is matrix products"
-    on_h100 = advised(device=gpu())
-    assert on_h100 == [f"{products}: tensorFloat32 or brainFloat16 or float16_grad_scaler"]
-    turing = advised(device=gpu((7, 5)))
+    on_a100 = advised(device=gpu())
+    assert on_a100 == [f"{products}: tensorFloat32 or brainFloat16 or float16_grad_scaler"]
+    turing = advised(device=gpu(capability=(7, 5)))
     assert turing == [f"{products}: float16_grad_scaler"]
     assert "tensorFloat32" not in advised()[0]  # no effect on a CPU
     assert "tensorFloat32" not in advised(needs=["tf32"], device=gpu())[0]

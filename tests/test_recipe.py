@@ -3,10 +3,7 @@
 import ast
 import dataclasses
 import importlib
-import os
 import re
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
 
@@ -14,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from tests import forked
 from tests.known import changed
 from tests.rows import rows_of
 from Utils.analysis import (
@@ -396,12 +394,12 @@ def test_the_script_of_a_forecast_runs(tmp_path):
     source = path.read_text()
     assert "torch.compile" not in source and "fused=True" in source and "bfloat16" in source
     assert not re.search("^Parent:", source, re.MULTILINE)  # it is no rung beside the others
-    command = [sys.executable, str(path), "--model", "gpt2-tiny", "--steps", "4", "--warmup", "1"]
-    command += ["--dataset", "synthetic", "--device", "cpu", "--seq-len", "16"]
-    environment = {**os.environ, "PYTHONPATH": str(paths.ROOT)}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    file = tmp_path / "results.csv"
+    flags = ["--model=gpt2-tiny", "--steps=4", "--warmup=1", "--dataset=synthetic"]
+    flags += ["--device=cpu", "--seq-len=16", f"--results-file={file}"]
+    done = forked.python(path, *flags)
     assert done.returncode == 0, done.stderr
-    rows = results.read(tmp_path / "results.csv")
+    rows = results.read(file)
     assert list(rows.technique.unique()) == ["recipe"] and len(rows) == 4
 
 

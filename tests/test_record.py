@@ -1,12 +1,14 @@
 """Memory by kind, what was compiled, the environment."""
 
-import os
+import sys
+from functools import partial
 
 import pytest
 import torch
 
+from tests import forked
 from Utils.base import paths
-from Utils.harness import footprint, provenance
+from Utils.harness import dynamo, footprint, provenance
 from Utils.harness.footprint import GradientWatch
 
 MIB = 2**20
@@ -106,43 +108,36 @@ def test_a_parameter_without_a_say_in_the_loss_is_missed():
     assert found["parameters"] == 3 * MIB // 4 and found["updated_parameters"] == MIB // 4
 
 
-def test_recompilations_are_counted_with_their_reasons(monkeypatch, tmp_path):
-    code = """
-import torch
-from Utils.harness import dynamo as record
-assert record.compilation() is None and record.compiled_graphs() == 0
-import torch._dynamo.utils
-assert record.compilation() is None
-torch._dynamo.config.automatic_dynamic_shapes = False
-torch._dynamo.config.specialize_int = True
-f = torch.compile(lambda x: x.sin() + 1, backend="BACKEND")
-f(torch.ones(3)), f(torch.ones(3))
-once = record.compilation()
-assert (once["graphs"], once["recompilations"]) == (1, 0), once
-assert once["cache"] == CACHE, once
-f(torch.ones(4)), f(torch.ones(5))
-found = record.compilation()
-assert (found["graphs"], found["recompilations"]) == (3, 2), found
-assert "size mismatch" in found["recompile_reasons"][0], found
-assert found["seconds"] > once["seconds"] > 0
-"""
-    run_code(code.replace("BACKEND", "eager").replace("CACHE", "None"))
-    once = code.partition("f(torch.ones(4))")[0].replace("BACKEND", "inductor")
-    # Compiling the headers ahead takes longer than the one kernel that includes them.
+def compile_once(backend, cache):
+    """Compile for one shape, in a process that has compiled nothing, and check what is recorded."""
+    forked.forget_compiled()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delitem(sys.modules, "torch._dynamo.utils")
+        assert dynamo.compilation() is None and dynamo.compiled_graphs() == 0
+    assert dynamo.compilation() is None
+    torch._dynamo.config.automatic_dynamic_shapes = False
+    torch._dynamo.config.specialize_int = True
+    product = torch.compile(lambda x: x @ x.T, backend=backend)  # which needs no C++
+    product(torch.ones(3, 3)), product(torch.ones(3, 3))
+    once = dynamo.compilation()
+    assert (once["graphs"], once["recompilations"], once["cache"]) == (1, 0, cache), once
+    return product, once
+
+
+def recompile():
+    product, once = compile_once("eager", None)
+    product(torch.ones(4, 3)), product(torch.ones(5, 3))
+    found = dynamo.compilation()
+    assert (found["graphs"], found["recompilations"]) == (3, 2), found
+    assert "size mismatch" in found["recompile_reasons"][0], found
+    assert found["seconds"] > once["seconds"] > 0
+
+
+def test_recompilations_are_counted_with_their_reasons(tmp_path):
     own = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
-    own["TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS"] = "0"
-    for cache in ('"cold"', '"warm"'):
-        run_code(once.replace("CACHE", cache), **own)
-
-
-def run_code(code, **variables):
-    import subprocess
-    import sys
-
-    environment = {**os.environ, **variables}
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(command, cwd=paths.ROOT, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    for main in (recompile, *(partial(compile_once, "inductor", it) for it in ("cold", "warm"))):
+        done = forked.call(main, variables=own)
+        assert done.returncode == 0, done.stderr
 
 
 def test_the_environment_has_what_repeating_takes_and_no_paths(monkeypatch, tmp_path):

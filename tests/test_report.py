@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from tests.browser import chromium  # noqa: F401  (a fixture)
-from tests.rows import rows_of
+from tests.rows import ladder_runs, rows_of, write_record
 from Utils.analysis import compare, recipe, selection, tables
 from Utils.analysis.summary import MEMORY_KINDS, summarize
 from Utils.base import ladder, paths, results
@@ -317,13 +317,6 @@ def made(tmp_path):
     return made
 
 
-def ladder_runs(rounds=1, **columns):
-    for r in range(rounds):
-        yield rows_of("no_optimization", [500, 410, *[400 + r] * 8], round=r, **columns)
-        yield rows_of("tensorFloat32", [500, 210, *[200] * 8], round=r, **columns)
-        yield rows_of("brainFloat16", [9000, 101, *[100 - r] * 8], round=r, **columns)
-
-
 def plain(html):
     """What a reader sees, roughly: no style, no script, no tags."""
     text = re.sub(r"<(style|script)>.*?</\1>", " ", html, flags=re.DOTALL)
@@ -426,7 +419,6 @@ def test_the_recipe_is_shown_or_its_command(made, tmp_path):
 
 
 def test_environment_memory_limits_and_quality_come_from_the_records(made, tmp_path):
-    (tmp_path / "runs").mkdir()
     runs = list(ladder_runs(rounds=2))
     for row in runs[1]:
         row["grade"] = "tainted"
@@ -438,13 +430,12 @@ def test_environment_memory_limits_and_quality_come_from_the_records(made, tmp_p
             "dataset_facts": {"tokens": 15316420, "shuffled": True},
             "memory": memory,
             "limits": limits | {"ceilings": None},
-            "run_id": run[0]["run_id"],
             "collect_env": "GCC version: 12",
             "quality": {"drift": 0.01 * i, "other_cpu_share": None},
         }
         if i == 1:
             record["quality"]["reasons"] = ["slowed by 8% during the run"]
-        results.write_record(tmp_path / "results.csv", record)
+        write_record(tmp_path / "results.csv", run, **record)
     text = plain(made(*runs))
     for words in ("cudnn 91002", "python 3.12.1", "dataset's tokens 15,316,420", "GCC version: 12"):
         assert words in text, words
@@ -458,11 +449,10 @@ def test_environment_memory_limits_and_quality_come_from_the_records(made, tmp_p
 
 
 def test_a_script_that_has_changed_since_is_shown_as_it_ran(made, tmp_path):
-    (tmp_path / "runs").mkdir()
     runs = list(ladder_runs(commit="abc1234-dirty"))
     source = ladder.get("tensorFloat32").path.read_text() + "# an idea\n"
     record = {"technique": "tensorFloat32", "source": source}
-    (tmp_path / "runs" / f"{runs[1][0]['run_id']}.json").write_text(json.dumps(record))
+    write_record(tmp_path / "results.csv", runs[1], **record)
     html = made(*runs)
     part = html[html.index('id="diff-tensorFloat32"') : html.index('id="diff-brainFloat16"')]
     assert "The script has changed since" in part and "+# an idea" in part

@@ -1,6 +1,5 @@
 """Rounds of a suite: who runs with whom and when the last one has run."""
 
-import json
 import re
 from argparse import Namespace
 from types import SimpleNamespace
@@ -8,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from tests.rows import rows_of
+from tests.rows import rows_of, write_record
 from Utils.base import command_line, results
 from Utils.base.errors import UserError
 from Utils.commands import reference
@@ -22,7 +21,6 @@ def stand_in(tmp_path, monkeypatch):
     """Has rows in place of runs. groups: the names that ran together. room: for so many at once.
     outcome: function of name and round: (exit code, columns of its row)."""
     path, groups = tmp_path / "results.csv", []
-    (tmp_path / "runs").mkdir()
     its = SimpleNamespace(
         path=path, groups=groups, room=turns.MOST, outcome=lambda name, r: (0, {})
     )
@@ -33,9 +31,7 @@ def stand_in(tmp_path, monkeypatch):
         if code == 0:
             steps = [] if "status" in columns else [columns.pop("ms", 100.0)] * 4
             rows = rows_of(name, steps, round=r, **columns)
-            (tmp_path / "runs" / f"{rows[0]['run_id']}.json").write_text(
-                json.dumps({"suite": name_of_suite})
-            )
+            write_record(path, rows, suite=name_of_suite)
             results.append(path, rows)
         return code
 

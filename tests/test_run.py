@@ -119,8 +119,7 @@ def test_the_same_seed_gives_the_same_losses_and_another_seed_others(settle):
 
 
 def test_the_record_says_how_to_repeat_the_run(settle):
-    if dynamo := sys.modules.get("torch._dynamo.utils"):
-        dynamo.counters.clear()  # another test may have compiled in this process
+    forked.forget_compiled()
     args = settle("--steps", "4", "--warmup", "3", "--seed", "7")
     no_optimization.main(args)
     record = record_of(args)
@@ -322,19 +321,22 @@ def test_rounds_by_hand_are_processes_with_their_own_seed(tmp_path):
 
 
 def test_on_a_terminal_there_is_a_bar(tmp_path):
-    file = ["--results-file", str(tmp_path / "results.csv")]
-    command = [sys.executable, BASELINE, *TINY, *file, "--steps", "30"]
+    main = forked.of_script(
+        BASELINE, *TINY, "--steps=30", f"--results-file={tmp_path / 'results.csv'}"
+    )
     ours, theirs = pty.openpty()
     termios.tcsetwinsize(theirs, (24, 120))
-    process = subprocess.Popen(command, stderr=theirs, stdout=subprocess.PIPE, text=True)
-    os.close(theirs)
-    shown = b""
-    while select.select([ours], [], [], 60)[0]:
-        try:
-            shown += os.read(ours, 4096)
-        except OSError:
-            break
-    last = process.communicate()[0]
+    with (tmp_path / "output").open("w+") as output:
+        with open(theirs, "w") as terminal:
+            process = forked.start(main, output, terminal)
+        shown = b""
+        while select.select([ours], [], [], 60)[0]:
+            try:
+                shown += os.read(ours, 4096)
+            except OSError:
+                break
+        process.join()
+        last = output.seek(0) or output.read()
     shown = shown.decode()
     assert shown.count("\r") > 2 and "first step" in shown
     assert re.search(r"no_optimization .*\d+/30 .* ms +[\d,]+ tokens/s +loss \d", shown)
@@ -414,16 +416,16 @@ def test_a_run_that_is_stopped_leaves_the_file_as_it_was(how, tmp_path):
     path = tmp_path / "results.csv"
     results.append(path, rows_of("no_optimization", [9, 9, 9]))
     before = path.read_bytes()
-    command = [sys.executable, BASELINE, *TINY, "--steps", "100000"]
-    process = subprocess.Popen(
-        [*command, "--results-file", str(path)], stderr=subprocess.PIPE, text=True
-    )
-    for line in process.stderr:
-        if "step 1/" in line:
-            break
-    process.send_signal(how)
-    said = process.stderr.read()
-    assert process.wait() == (130 if how == signal.SIGINT else -how)
+    main = forked.of_script(BASELINE, *TINY, "--steps=100000", f"--results-file={path}")
+    reads, writes = os.pipe()
+    with open(reads) as errors:
+        with open(writes, "w") as file:
+            process = forked.start(main, file, file)
+        assert any("step 1/" in line for line in errors)
+        os.kill(process.pid, how)
+        said = errors.read()
+    process.join()
+    assert process.exitcode == (130 if how == signal.SIGINT else -how)
     assert path.read_bytes() == before and not list(tmp_path.glob("runs/*"))
     assert "Traceback" not in said
     if how == signal.SIGINT:

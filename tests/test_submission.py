@@ -11,7 +11,7 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import pytest
 
-from tests.rows import rows_of
+from tests.rows import rows_of, write_record
 from Utils.base import results
 from Utils.base.errors import UserError
 from Utils.commands import gallery, submit
@@ -61,7 +61,6 @@ def measured(folder, names=("no_optimization", "tensorFloat32"), rounds=2, ms=10
             )
             results.append(path, own)
             record = {
-                "run_id": own[0]["run_id"],
                 "technique": name,
                 "command": [name, f"--dataset={HOME}/corpus", "--results-file=/data/ZELDA.Q/r.csv"],
                 "variables": {"CUDA_HOST": f"{HOST}.example.org", "TORCH_USER": USER},
@@ -70,7 +69,7 @@ def measured(folder, names=("no_optimization", "tensorFloat32"), rounds=2, ms=10
                 "versions": {"python": "3.11.7", "torch": "2.13.0"},
                 "quality": {"grade": "clean", "other_processes": ["/home/mortimer/a.out (pid 1)"]},
             }
-            results.write_record(path, record)
+            write_record(path, own, **record)
     return path
 
 

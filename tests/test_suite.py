@@ -74,24 +74,42 @@ def quick(tmp_path):
     return project
 
 
-def make(project, *words, **options):
-    command = ["make", f"PYTHON={sys.executable}", *FLAGS, *words]
-    environment = {**os.environ, "CACHE_DIR": str(paths.CACHE), "CUDA_VISIBLE_DEVICES": ""}
-    return subprocess.run(
-        command, cwd=project, env=environment, capture_output=True, text=True, **options
+def start(project, command, **more):
+    """A process in the project, in a session of its own. more: variables of its environment."""
+    return subprocess.Popen(
+        command,
+        cwd=project,
+        env={**os.environ, "CACHE_DIR": str(paths.CACHE), "CUDA_VISIBLE_DEVICES": "", **more},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        # A shell's background jobs ignore Ctrl-C, and so would what they start.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
+
+
+def ended(process):
+    output, errors = process.communicate()
+    return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
+
+
+def make(project, *words):
+    return ended(start(project, ["make", f"PYTHON={sys.executable}", *FLAGS, *words]))
 
 
 def make_all(project, *words):
     return make(project, "all", *words)
 
 
+def suite_command(*words):
+    words = [f"--{word.lower()}" if "=" in word else word for word in (*FLAGS, *words)]
+    return [sys.executable, "-m", "Utils.commands.suite", *words]
+
+
 def run_suite(project, *words):
     """What `make all` runs, without what it draws and measures besides."""
-    command = [sys.executable, "-m", "Utils.commands.suite"]
-    command += [f"--{word.lower()}" if "=" in word else word for word in (*FLAGS, *words)]
-    environment = {**os.environ, "CACHE_DIR": str(paths.CACHE), "CUDA_VISIBLE_DEVICES": ""}
-    return subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True)
+    return ended(start(project, suite_command(*words)))
 
 
 def idea(project, name, *changes, parent=PARENT):
@@ -137,22 +155,6 @@ def test_all_goes_on_past_failures_and_says_so_in_the_end(project):
     assert "needs no_such_package" in drawn and "killed by SIGKILL" in drawn
 
 
-def test_what_is_only_unsupported_is_no_failure(quick):
-    idea(quick, "cannot", ("Needs:  nothing", "Needs:  package no_such_package"))
-    done = run_suite(quick, "no_optimization", "cannot")
-    assert done.returncode == 0, done.stderr
-
-
-def test_rounds_are_interleaved_and_every_other_one_goes_backwards(quick):
-    done = run_suite(quick, "ROUNDS=3")
-    assert done.returncode == 0, done.stderr
-    runs = results.read(quick / "results.csv").groupby("run_id")[["technique", "round"]].first()
-    there, back = ["no_optimization", "tensorFloat32"], ["tensorFloat32", "no_optimization"]
-    assert list(runs.technique) == there + back + there
-    assert list(runs["round"]) == [0, 0, 1, 1, 2, 2]
-    assert "95% interval" in done.stdout
-
-
 def test_a_mistake_in_the_settings_is_said_once_and_stops_everything(project):
     words = ("STEPS=abc", "MODEL=gpt5", "RESULTS_FILE=/nowhere/a.csv")
     for word, run in zip(words, (run_suite, run_suite, make_all), strict=True):
@@ -190,24 +192,7 @@ def test_ctrl_c_ends_the_suite_and_keeps_what_was_done(project):
     loop = "for idx, targets in"
     endless = 'open("trains", "w").close()\n        while True: pass'
     idea(project, "endless", (loop, f"{endless}\n        {loop}"))
-    process = subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "Utils.commands.suite",
-            "no_optimization",
-            "endless",
-            "tensorFloat32",
-        ]
-        + [f"--{flag.lower()}" for flag in FLAGS],
-        cwd=project,
-        stderr=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        # A shell's background jobs ignore Ctrl-C, and so would what they start.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )
+    process = start(project, suite_command("no_optimization", "endless", "tensorFloat32"))
     while process.poll() is None and not (project / "trains").exists():
         time.sleep(0.1)
     os.killpg(process.pid, signal.SIGINT)
@@ -261,15 +246,8 @@ def kept(project):
 
 @pytest.mark.parametrize("victim", ["suite", "child"])
 def test_a_killed_suite_goes_on_where_it_was(victim, quick):
-    flags = [*FLAGS, "STEPS=40", "ROUNDS=2"]
-    command = [sys.executable, "-m", "Utils.commands.suite"]
-    command += [f"--{flag.lower()}" for flag in flags]
-    environment = {**os.environ, "CACHE_DIR": str(paths.CACHE), "CUDA_VISIBLE_DEVICES": ""}
-    environment["STEPS_S"] = "0.5"
-    options = {"cwd": quick, "env": environment, "text": True}
-    process = subprocess.Popen(
-        command, **options, stderr=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
-    )
+    command = suite_command("STEPS=40", "ROUNDS=2")
+    process = start(quick, command, STEPS_S="0.5")
     for line in process.stderr:
         if line.startswith("[3/4]") or (victim == "suite" and "tensorFloat32 starts" in line):
             break
@@ -278,7 +256,7 @@ def test_a_killed_suite_goes_on_where_it_was(victim, quick):
             subprocess.run(["pkill", "-KILL", "-g", str(process.pid), "-f", "no_optimization.py"])
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
-    done = subprocess.run(command, **options, capture_output=True)
+    done = ended(start(quick, command))
     assert done.returncode == 0, done.stderr
     assert "resuming: 1 of 4 runs" in done.stderr or victim == "child"
     names = ("no_optimization", "tensorFloat32")
@@ -288,15 +266,18 @@ def test_a_killed_suite_goes_on_where_it_was(victim, quick):
 
 
 def test_more_rounds_run_only_what_is_missing_and_a_complete_suite_starts_anew(quick):
+    """And rounds are interleaved; every other one goes backwards."""
     assert run_suite(quick).returncode == 0
     before = (quick / "results.csv").read_text()
-    done = run_suite(quick, "ROUNDS=2")
-    assert "resuming: 2 of 4 runs" in done.stderr
-    after = (quick / "results.csv").read_text()
-    assert after.startswith(before) and {row[0] for row in kept(quick)} == {0, 1}
-    assert len(kept(quick)) == 2 * 2 * 3
-    done = run_suite(quick, "ROUNDS=2")
-    assert "resuming" not in done.stderr and len(kept(quick)) == 2 * 2 * 2 * 3
+    done = run_suite(quick, "ROUNDS=3")
+    assert "resuming: 2 of 6 runs" in done.stderr and "95% interval" in done.stdout
+    assert (quick / "results.csv").read_text().startswith(before)
+    runs = results.read(quick / "results.csv").groupby("run_id")[["technique", "round"]].first()
+    there, back = ["no_optimization", "tensorFloat32"], ["tensorFloat32", "no_optimization"]
+    assert list(runs.technique) == there + back + there
+    assert list(runs["round"]) == [0, 0, 1, 1, 2, 2] and len(kept(quick)) == 6 * 3
+    assert "resuming" not in run_suite(quick, "ROUNDS=3").stderr
+    assert len(kept(quick)) == 2 * 6 * 3
 
 
 def test_rounds_can_be_added_to_others(quick):

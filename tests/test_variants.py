@@ -218,7 +218,7 @@ def test_every_variant_runs_and_trains(tmp_path, monkeypatch):
     text = tmp_path / "text.txt"
     text.write_text("Nobody wrote these scripts, and they have to train all the same. " * 200)
     flags = f"--model gpt2-tiny --steps 2 --warmup 1 --dataset {text} --device cpu"
-    flags += " --batch-size 4 --seq-len 4 --results-file"
+    flags += " --batch-size 4 --seq-len 2 --results-file"
     ran, unsupported = [], []
     for variant in every_variant():
         path = tmp_path / f"{variant.name}.csv"
