@@ -1,8 +1,13 @@
 """Fixtures of all tests."""
 
+import signal
+
 import pytest
 
 from Utils.harness import held_out
+
+# A job in the background ignores Ctrl-C, and so would every process that a test starts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True, scope="session")
