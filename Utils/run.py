@@ -106,8 +106,8 @@ class Run:
         """
         args, watch, clock = self.args, self.watch, time.perf_counter
         self.dataset_facts = getattr(getattr(batches, "dataset", batches), "facts", {})
-        # The second step has all memory at once. It is watched, which slows the next one as well.
-        watched = 1 if args.warmup >= 3 else None
+        watched = 1 if args.warmup >= 3 else None  # watching slows the next step as well
+        kept = args.warmup - 1 if args.warmup >= 3 else None  # so does a changed malloc
         counted = bases.OWN_DATA in args.owns
         with _uninterrupted():  # an interrupted start of workers prints tracebacks
             source, batches = batches, iter(batches)
@@ -134,9 +134,10 @@ class Run:
                     if len(self.data_ms) - 1 == watched:
                         with self.gradients:
                             yield batch
-                        args.hardware.keep_freed_memory(grows=counted)
                     else:
                         yield batch
+                    if len(self.data_ms) == kept:
+                        args.hardware.keep_freed_memory(grows=counted)
                     if number == warmup < steps:  # its cost is part of the last warm-up step
                         watch.count()
                     watch.step(timed=number > warmup)
