@@ -57,6 +57,17 @@ def test_a_run_keeps_what_it_says(whole):
     assert "def flash_attention" in (whole / "loop.py").read_text()
 
 
+def test_a_cpu_keeps_freed_memory_from_the_start(tmp_path):
+    def before():
+        pretraining.keep_freed_memory = told
+
+    def told():
+        raise UserError("memory is kept")
+
+    done = forked.python("pretraining.train", f"--out={tmp_path}", *SHAPE, before=before)
+    assert (done.returncode, done.stderr) == (2, "train: error: memory is kept\n")
+
+
 def test_sigterm_saves_and_a_resume_is_exact(whole, tmp_path):
     folder = tmp_path / "stopped"
     with (tmp_path / "errors").open("w+") as file:
