@@ -18,7 +18,7 @@ WAIT = (
     ("import torch\n", "import time\n\nimport torch\n"),
     (
         "            loss.backward()\n            optimizer.step()\n",
-        "            time.sleep(0.1)\n",
+        "            time.sleep(0.07)\n",
     ),
 )
 DELAY = """            while time.perf_counter() < begun + 1.03 * spent:

@@ -64,7 +64,7 @@ def test_a_learning_rate_wrong_by_two_shows_in_the_held_out_loss(measure):
 @pytest.mark.timing
 def test_a_delay_of_three_percent_is_found_in_eight_rounds(measure):
     names = ("the_same", "three_percent_longer")
-    flags = ["--steps", "9", "--warmup", "1", "--seq-len", "2"]
+    flags = ["--steps", "7", "--warmup", "1", "--seq-len", "2"]
     lines = measure(*names, rounds=8, flags=flags, more=WAIT, held_out_tokens=2)
     line = lines.loc["three_percent_longer"]
     assert line.verdict == "slower"

@@ -307,8 +307,8 @@ def test_help_is_the_docstring_even_with_percent_signs(capsys):
 def test_rounds_by_hand_are_processes_with_their_own_seed(tmp_path):
     path = tmp_path / "results.csv"
     flags = ["--steps", "3", "--warmup", "1", "--seed", "5", "--rounds", "2"]
-    command = [sys.executable, BASELINE, *TINY, *flags, "--results-file", "results.csv"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    flags += ["--results-file", "results.csv"]
+    done = forked.python(BASELINE, *TINY, *flags, before=lambda: os.chdir(tmp_path))
     assert done.returncode == 0, done.stderr
     assert "\r" not in done.stderr and done.stderr.count("step 1/3") == 2  # on no terminal
     rows = results.read(path)
