@@ -225,7 +225,7 @@ clean:                       ## delete caches (tokens, compiled kernels); result
 ##@ Develop
 # The longest files start first, so that the others do not wait for them at the end.
 LONGEST = $(addprefix tests/test_,ladder.py suite.py distributed.py run.py variants.py forecast.py \
-		bases.py beyond_kernels.py fused_cross_entropy.py)
+                             bases.py beyond_kernels.py fused_cross_entropy.py)
 TESTS   = $(LONGEST) $(filter-out $(LONGEST),$(wildcard tests/test_*.py))
 TIMED   = $(shell grep -l 'mark\.timing' $(TESTS))
 
