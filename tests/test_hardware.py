@@ -423,6 +423,7 @@ def test_a_cpu_is_named_with_its_threads(monkeypatch, count, threads):
         ("AMD EPYC", "avx2 avx512f", "AMD EPYC family 26 model 2"),
         ("AMD EPYC", "avx2", "AMD EPYC family 26 model 2 without AVX-512"),
         ("Intel Xeon CPU @ 2.20GHz", "avx512f", "Intel Xeon CPU @ 2.20GHz family 26 model 2"),
+        ("Intel(R) Xeon(R)", "avx512f amx_tile", "Intel Xeon family 26 model 2 with AMX"),
         ("AMD EPYC 9654  96-Core", "avx2", "AMD EPYC 9654 96-Core"),
     ],
 )

@@ -143,20 +143,23 @@ def processor_name(cpuinfo="/proc/cpuinfo"):
     """Return the processor's name.
 
     Virtual machines may hide its number: "AMD EPYC" is Zen 4 on one host and Zen 5 on the next. A
-    name without a number (a clock is none) has family and model behind it. They may hide AVX-512 as
-    well, which decides how torch computes, so such a name says where it is missing.
+    name without a number (a clock is none) has family and model behind it. AVX-512 and AMX may be
+    hidden too or not, and decide how torch computes, so such a name tells which it has.
     """
     if sys.platform == "linux":
         with open(cpuinfo) as file:
             lines = file.read().partition("\n\n")[0].splitlines()  # of the first core
         parts = (line.partition(":") for line in lines)
         known = {key.strip(): " ".join(value.split()) for key, _, value in parts}
-        if name := known.get("model name"):
+        if name := known.get("model name", "").replace("(R)", ""):
             numbered = any(letter.isdigit() for letter in name.partition("@")[0])
             if numbered or "cpu family" not in known:  # only x86 has one
                 return name
             name = f"{name} family {known['cpu family']} model {known['model']}"
-            return name if "avx512f" in known["flags"].split() else f"{name} without AVX-512"
+            features = known["flags"].split()
+            if "amx_tile" in features:
+                return f"{name} with AMX"
+            return name if "avx512f" in features else f"{name} without AVX-512"
     if sys.platform == "darwin":
         command = ["sysctl", "-n", "machdep.cpu.brand_string"]
         return subprocess.run(command, capture_output=True, text=True).stdout.strip()
