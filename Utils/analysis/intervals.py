@@ -1,7 +1,7 @@
 """Paired ratios and differences over rounds, with intervals and verdicts."""
 
 import numpy as np
-from scipy.special import stdtrit
+from scipy.special import chdtri, stdtrit
 
 from Utils.analysis import selection
 from Utils.base.sizes import CONFIGS
@@ -11,7 +11,9 @@ CONFIDENCE = 0.95
 FIT_ROUNDS = 6  # from which a drift is fitted
 NO_INTERVAL = "one round: no interval"
 INIT_STD = 0.02  # of GPT-2's weights; an initial logit's is 0.02 sqrt(n_embd)
-ROUNDING = 2**-4  # of that: the largest difference of first losses that is rounding
+# Of that: what rounding changes a first loss by, as a deviation over seeds (docs/LOG.md).
+ROUNDING = {"bfloat16": 2**-8, "float8": 2**-4.5}
+CHANCE = 0.001  # that rounding alone is labelled "model changed"
 RATIO = ("speedup", "speedup_low", "speedup_high", "verdict")  # keys of `as_ratio`
 
 
@@ -68,25 +70,24 @@ def loss_difference(reference, losses):
     return dict(zip(keys, (mean, low, high, verdict), strict=True))
 
 
-def parity(reference, losses, shape, fewer_updated=False):
+def parity(reference, losses, model, rounding="bfloat16", fewer_updated=False):
     """Return "exact" if the losses of all steps are equal to the last bit, else "model changed" or
     "numerics changed".
 
     Before the first update both have the same weights and batch, so the first loss compares the
-    models. bfloat16 rounds to 2^-9, relatively; a difference beyond `ROUNDING` deviations of a
-    logit, divided by the root of the step's tokens, is not rounding. reference, losses: Series of
-    nats, indexed by round and step. shape: a row, for model, batch and length. fewer_updated: true
-    if some of the baseline's parameters were never updated.
+    models. Rounding changes it by as much with many tokens as with few. Squares larger than that
+    explains, but for one time in a thousand, are another model's. reference, losses: Series of
+    nats, indexed by round and step. model: its name. rounding: the coarsest type in use, of
+    ROUNDING. fewer_updated: true if some of the baseline's parameters were never updated.
     """
     common = losses.index.intersection(reference.index)
     differences = losses[common] - reference[common]
     if len(common) and differences.eq(0).all():
         return "exact"
     first = differences[common.get_level_values("step") == 0].dropna()
-    if shape.model in CONFIGS and len(first):
-        deviation = INIT_STD * CONFIGS[shape.model].n_embd ** 0.5
-        rounding = ROUNDING * deviation / (shape.batch_size * shape.seq_len) ** 0.5
-        if (first**2).mean() ** 0.5 > rounding:
+    if model in CONFIGS and len(first):
+        deviation = ROUNDING[rounding] * INIT_STD * CONFIGS[model].n_embd ** 0.5
+        if ((first / deviation) ** 2).sum() > chdtri(len(first), CHANCE):
             return "model changed"
     return "model changed" if fewer_updated else "numerics changed"
 

@@ -57,6 +57,7 @@ def summarize(rows, records=None):
     by_step = rows[rows.status == "ok"].set_index(["technique", "round", "step"]).loss
     data = SimpleNamespace(
         baseline=baseline,
+        known=known,
         timed=timed,
         medians=rounds.step_ms(timed),  # these and the losses by technique and round
         losses=intervals.losses(timed),
@@ -115,7 +116,9 @@ def _losses(data, name, own):
             line |= intervals.loss_difference(data.losses[baseline], data.losses[name])
             fewer = _fewer_updated(records, data.records[baseline])
             pair = data.by_step[baseline], data.by_step[name]
-            line["parity"] = intervals.parity(*pair, own.iloc[0], fewer)
+            needs = data.known[name].needs if name in data.known else ()
+            rounding = "float8" if "float8" in needs else "bfloat16"
+            line["parity"] = intervals.parity(*pair, own.model.iloc[0], rounding, fewer)
     if not np.isfinite(data.timed.loss[data.timed.technique == name]).all():
         line["loss_verdict"] = "diverged"
     return line
