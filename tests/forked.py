@@ -4,6 +4,7 @@ A script spends more time in importing torch and its compiler than in training a
 else is as ever: one process a run, its own command line, folder, variables and exit code.
 """
 
+import gc
 import os
 import runpy
 import signal
@@ -82,6 +83,7 @@ def start(main, output, errors, variables=None, before=lambda: None):
 
 
 def _fork(main, output, errors, variables, before):
+    gc.freeze()  # freeing what belongs to the parent's threads would crash the fork
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for number, file in ((1, output), (2, errors)):
         os.dup2(file.fileno(), number)
