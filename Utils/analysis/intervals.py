@@ -75,9 +75,9 @@ def parity(reference, losses, model, rounding="bfloat16", fewer_updated=False):
     "numerics changed".
 
     Before the first update both have the same weights and batch, so the first loss compares the
-    models. Rounding changes it by as much with many tokens as with few. Squares larger than that
-    explains, but for one time in a thousand, are another model's. reference, losses: Series of
-    nats, indexed by round and step. model: its name. rounding: the coarsest type in use, of
+    models. Rounding changes it by as much with many tokens as with few. The model is another
+    where rounding gives such squares less than once in a thousand times. reference, losses: Series
+    of nats, indexed by round and step. model: its name. rounding: the coarsest type in use, of
     ROUNDING. fewer_updated: true if some of the baseline's parameters were never updated.
     """
     common = losses.index.intersection(reference.index)

@@ -143,8 +143,8 @@ def processor_name(cpuinfo="/proc/cpuinfo"):
     """Return the processor's name.
 
     Virtual machines may hide its number: "AMD EPYC" is Zen 4 on one host and Zen 5 on the next. A
-    name without a number (a clock is none) has family and model behind it. AVX-512 and AMX may be
-    hidden too or not, and decide how torch computes, so such a name tells which it has.
+    name without a number (a clock is none) has family and model behind it. They may also hide
+    AVX-512 or AMX, which decide how torch computes, so such a name says which of them is there.
     """
     if sys.platform == "linux":
         with open(cpuinfo) as file:
