@@ -239,15 +239,28 @@ def test_an_estimate_says_what_emulation_costs(tmp_path, monkeypatch, capsys):
 
 def test_the_ladders_chart_is_of_the_ladder_after_a_run_of_beyond():
     names = [t.name for t in ladder.group("ladder")]
-    rows = [row for name in names for row in rows_of(name, [9, 9, 9], commit="a")]
-    rows += rows_of("no_optimization", [9, 9, 9], commit="b")
-    lone = selection.select_ladder(pd.DataFrame(rows))[0]
-    assert {*lone.technique} == {"no_optimization"}  # an idea of one's own is shown
-    rows = pd.DataFrame(rows + rows_of("cuda_graphs", [9, 9, 9], commit="b"))
-    assert [*selection.select_ladder(rows)[0].technique.unique()] == names
-    assert {*selection.select(rows)[0].technique} == {"no_optimization", "cuda_graphs"}
-    rows.loc[rows.commit == "a", "device"] = "another"
-    assert {*selection.select_ladder(rows)[0].commit} == {"b"}
+    old, here, there = (
+        [row for name in names for row in rows_of(name, [9, 9, 9], commit=commit, device=device)]
+        for commit, device in (("a", "this"), ("b", "this"), ("b", "another"))
+    )
+    lone = rows_of("no_optimization", [9, 9, 9], commit="b", device="this", seq_len=32)
+    graphs = rows_of("cuda_graphs", [9, 9, 9], commit="b", device="this", seq_len=32)
+
+    def found(*parts, device=None):
+        rows = selection.select_ladder(pd.DataFrame(sum(parts, [])), device)[0]
+        return [*rows.technique.unique()], rows.commit.iloc[0], rows.device.iloc[0]
+
+    assert found(old, lone)[0] == ["no_optimization"]  # an idea of one's own is shown
+    assert found(old, lone, graphs) == (names, "a", "this")
+    assert {*selection.select(pd.DataFrame(old + lone + graphs))[0].technique} == {
+        "no_optimization",
+        "cuda_graphs",
+    }
+    assert found(old, there, lone, graphs) == (names, "b", "another")  # the same code
+    assert found(old, there, lone, graphs, device="this") == (names, "a", "this")
+    assert found(here, there, lone, graphs) == (names, "b", "this")
+    unrelated = [row | {"commit": "c"} for row in there]
+    assert found(unrelated, lone, graphs) == (["no_optimization", "cuda_graphs"], "b", "this")
 
 
 # The levels of a round --------------------------------------------------------------------------

@@ -155,15 +155,23 @@ def warmup(rows):
 def select_ladder(rows, device_name=None, base=None):
     """Select rows for the ladder's table and charts; arguments and result as of `select`.
 
-    Where the newest group is one of beyond/, with some rungs of the ladder alone, the group of that
-    device with the most rungs is taken.
+    Where the newest group is one of beyond/, with some rungs of the ladder alone, the group with the
+    most rungs is taken: one of its commit, be it of another device, before one of its device.
     """
     chosen, left_out = select(rows, device_name, base=base)
     names = {technique.name for technique in ladder.group("ladder")}
-    rungs = rows[rows.technique.isin(names) & rows.device.eq(chosen.device.iloc[0])]
+    device, commit = chosen.device.iloc[0], chosen.code.iloc[0]
+    related = rows.device == device
+    if not device_name:
+        related |= rows.commit.str.removesuffix("-dirty") == commit
+    rungs = rows[rows.technique.isin(names) & related]
     if len(rungs) and ladder.beyond() & {*chosen.technique}:
-        parts = [group for _, group in groups(rungs)]
-        whole = max(parts, key=lambda group: (group.technique.nunique(), group.run_id.max()))
+
+        def rank(group):
+            rungs, first = group.technique.nunique(), group.iloc[0]
+            return rungs, first.code == commit, first.device == device, group.run_id.max()
+
+        whole = max((group for _, group in groups(rungs)), key=rank)
         if whole.technique.nunique() > len(names & {*chosen.technique}):
             return select(rows, device_name, base=base, newest_of=whole)
     return chosen, left_out
