@@ -155,8 +155,8 @@ def warmup(rows):
 def select_ladder(rows, device_name=None, base=None):
     """Select rows for the ladder's table and charts; arguments and result as of `select`.
 
-    Where the newest group is one of beyond/, with some rungs of the ladder alone, the group with the
-    most rungs is taken: one of its commit, be it of another device, before one of its device.
+    Where the newest group is one of beyond/, with some rungs of the ladder alone, the group with
+    the most rungs is taken: one of its commit, on any device, before one of its device.
     """
     chosen, left_out = select(rows, device_name, base=base)
     names = {technique.name for technique in ladder.group("ladder")}
