@@ -385,6 +385,26 @@ def test_a_rank_that_is_killed_or_hangs_ends_the_run_with_one_line(what, line, t
     assert file.read_bytes() == before and not list((tmp_path / "runs").glob("*"))
 
 
+def test_a_rank_that_ends_while_it_reports_leaves_no_empty_file(tmp_path, monkeypatch):
+    told = tmp_path / "error.json"
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(told))
+    dump = json.dump
+
+    def cut_off(value, file):
+        file.write(json.dumps(value)[:9])
+        file.flush()
+        raise SystemExit
+
+    monkeypatch.setattr(json, "dump", cut_off)
+    with pytest.raises(SystemExit):
+        ranks.report("a rank is gone", "gone")
+    assert not told.exists()
+    monkeypatch.setattr(json, "dump", dump)
+    ranks.report("a rank is gone", "gone")
+    report = json.loads(told.read_text())
+    assert report["message"]["message"] == "a rank is gone" and report["noticed"] == "gone"
+
+
 def test_a_rank_out_of_memory_says_so_and_nothing_is_recorded(tmp_path):
     file = tmp_path / "results.csv"
     script = in_float32(NAMES[0], tmp_path, **at_step_3("raise MemoryError"))

@@ -32,6 +32,7 @@ def measure(tmp_path, monkeypatch):
     def measure(*names, rounds, flags, more=(), held_out_tokens):
         monkeypatch.setattr(held_out, "TOKENS", held_out_tokens)
         names = ["no_optimization", *names]
+        path.unlink(missing_ok=True)
         for r in range(rounds):
             for name in names if r % 2 == 0 else reversed(names):
                 run_once(name, r, flags, more)
@@ -65,7 +66,11 @@ def test_a_learning_rate_wrong_by_two_shows_in_the_held_out_loss(measure):
 def test_a_delay_of_three_percent_is_found_in_eight_rounds(measure):
     names = ("the_same", "three_percent_longer")
     flags = ["--steps", "7", "--warmup", "1", "--seq-len", "2"]
-    lines = measure(*names, rounds=8, flags=flags, more=WAIT, held_out_tokens=2)
+    for _ in range(3):  # a delay cannot be found while the machine's speed changes by more
+        lines = measure(*names, rounds=8, flags=flags, more=WAIT, held_out_tokens=2)
+        same = lines.loc["the_same"]
+        if np.log(same.speedup_high / same.speedup_low) / 2 < 0.015:
+            break
     line = lines.loc["three_percent_longer"]
     assert line.verdict == "slower"
     # With the t of 99.9%, 5.4 instead of 2.4: an interval of 95% misses one time in twenty.

@@ -133,11 +133,16 @@ def noticed(error):
 
 
 def report(message, noticed=None):
-    """Write a message, and the state `noticed` of another rank, for torch's launcher."""
+    """Write a message, and the state `noticed` of another rank, for torch's launcher.
+
+    The file appears with its text: torch's launcher ends with a traceback if one is empty.
+    """
     if path := os.environ.get("TORCHELASTIC_ERROR_FILE"):
         body = {"message": message, "extraInfo": {"timestamp": str(int(time.time()))}}
-        with open(path, "w") as file:
+        unfinished = f"{path}.{os.getpid()}"  # the launcher may end this rank in between
+        with open(unfinished, "w") as file:
             json.dump({"message": body, "noticed": noticed}, file)
+        os.replace(unfinished, path)
 
 
 def end(code):
