@@ -99,8 +99,9 @@ CHECKS      := .venv/installed-test
 endif
 
 # A technique is a script whose docstring names its parent; there is no list to edit.
-TECHNIQUES := $(basename $(notdir $(shell grep -l '^Parent: ' *.py beyond/*.py 2>/dev/null)))
-BUCKETED   := $(basename $(notdir $(shell grep -l 'args\.bucket_mb' *.py beyond/*.py 2>/dev/null)))
+SCRIPTS    := $(shell grep -rl --include='*.py' '^Parent: ' *.py beyond 2>/dev/null)
+TECHNIQUES := $(basename $(notdir $(SCRIPTS)))
+BUCKETED   := $(basename $(notdir $(shell grep -rl --include='*.py' 'args\.bucket_mb' *.py beyond 2>/dev/null)))
 
 ##@ Run
 baseline: no_optimization    ## plain float32, the reference for all ratios
@@ -130,7 +131,7 @@ adopt: $(ENVIRONMENT)        ## check a script of your own as a base, and list t
 	@$(PYTHON) -m Utils.commands.adopt '$(strip $(SCRIPT))' $(FLAGS)
 
 ablate: ceilings             ## ablation: each technique alone, and the whole without it; table and chart
-	@$(PYTHON) -m Utils.commands.ablation $(strip $(T)) $(SUITE) $(OF_BASE) $(PREFIX)
+	@$(PYTHON) -m Utils.commands.ablate $(strip $(T)) $(SUITE) $(OF_BASE) $(PREFIX)
 
 together: $(ENVIRONMENT)     ## several processes of one script at once, compared with one; N=2 T=NAME ROUNDS=6
 	@$(PYTHON) -m Utils.commands.together '$(strip $(T))' $(FLAGS) $(call flag,n,$(N)) $(call flag,timeout,$(TIMEOUT))
@@ -147,7 +148,7 @@ smoke: $(ENVIRONMENT)        ## run the seven on a tiny model, in about a minute
 	    --results-file .cache/smoke/results.csv
 
 $(TECHNIQUES): $(ENVIRONMENT)
-	@$(PYTHON) $(if $(wildcard $@.py),$@.py,-m beyond.$@) $(FLAGS) $(if $(filter $@,$(BUCKETED)),$(BUCKETS))
+	@$(PYTHON) $(if $(wildcard $@.py),$@.py,-m $(subst /,.,$(basename $(filter %/$@.py,$(SCRIPTS))))) $(FLAGS) $(if $(filter $@,$(BUCKETED)),$(BUCKETS))
 
 ceilings: $(ENVIRONMENT)     ## measure peak matrix-product rate and memory bandwidth of this device, once
 	@$(PYTHON) -m Utils.commands.ceilings $(call flag,device,$(DEVICE))

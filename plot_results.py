@@ -7,18 +7,20 @@ The scripts of beyond/ have charts of their own, with the baseline and their par
 the newest run of such a script.
 """
 
-from Utils.analysis import ablation, selection
+from Utils.analysis import attribution
 from Utils.analysis.summary import summarize
-from Utils.base import bases, command_line, errors, ladder, results
+from Utils.base import command_line, errors
 from Utils.base.command_line import Parser
 from Utils.draw import (
     ablation_chart,
+    chart_style,
     heatmap_chart,
     memory_chart,
     speedup_chart,
     step_times_chart,
-    style,
 )
+from Utils.results import rows_file, selection
+from Utils.scripts import bases, ladder
 
 CHARTS = {  # of the ladder
     "step_times": step_times_chart,
@@ -40,9 +42,9 @@ def main(argv=None):
     command_line.add_plotsprefix(parser)
     args = parser.parse_args(argv)
 
-    known = results.read(args.results_file)
+    known = rows_file.read(args.results_file)
     rows, left_out = selection.select_ladder(known, args.device_name, args.base)
-    lines = summarize(rows, results.records(args.results_file, rows.run_id.unique()))
+    lines = summarize(rows, rows_file.records(args.results_file, rows.run_id.unique()))
     if not _beyond(lines.index).all():  # not a file of beyond/ alone
         lines = lines[~_beyond(lines.index)]
     drawn = [(name, chart, rows, lines) for name, chart in CHARTS.items()]
@@ -50,19 +52,19 @@ def main(argv=None):
     beyond = own_rows[_beyond(own_rows.technique)]
     if len(beyond):
         rows, _ = selection.select(own_rows, args.device_name, newest_of=beyond)
-        lines = summarize(rows, results.records(args.results_file, rows.run_id.unique()))
+        lines = summarize(rows, rows_file.records(args.results_file, rows.run_id.unique()))
         shown = lines[_beyond(lines.index)]
         lines = lines[lines.index.isin({lines.base.iloc[0], *shown.index, *shown.parent})]
         drawn += [(f"{name}_beyond", CHARTS[name], rows, lines) for name in ("speedup", "memory")]
     for name, chart, shown, lines in drawn:
         shown = shown[shown.technique.isin(lines.index)]
-        style.save(chart.draw(shown, lines), f"{args.plotsprefix}{name}")
+        chart_style.save(chart.draw(shown, lines), f"{args.plotsprefix}{name}")
     ablated = own_rows[own_rows.technique.isin(selection.variants_in(own_rows))]
     with_variants, _ = selection.select(own_rows, args.device_name, True, newest_of=ablated)
-    if whole := ablation.whole_of(with_variants):
-        credits = ablation.credits(with_variants, whole)
+    if whole := attribution.whole_of(with_variants):
+        credits = attribution.credits(with_variants, whole)
         figure = ablation_chart.draw(with_variants, credits, whole)
-        style.save(figure, f"{args.plotsprefix}ablation")
+        chart_style.save(figure, f"{args.plotsprefix}ablation")
     if left_out:
         print(left_out)
 

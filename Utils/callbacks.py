@@ -18,11 +18,19 @@ from contextlib import suppress
 import numpy as np
 import torch
 
-from Utils.base import bases
 from Utils.base.errors import UserError
-from Utils.harness import flops, footprint, measured, progress, ranks, record, units
+from Utils.harness import (
+    batch_units,
+    memory_kinds,
+    own_model_flops,
+    progress_bar,
+    rank_results,
+    ranks,
+    run_record,
+)
 from Utils.harness.settings import parse_args
-from Utils.harness.stretches import Stretches
+from Utils.harness.step_clock import Stretches
+from Utils.scripts import bases
 
 NEEDS = {"tf32": "tf32", "bfloat16": "bf16", "float16": "fp16"}  # by the names of TrainingArguments
 
@@ -58,12 +66,12 @@ class Recorder:
         self.args = args = parse_args("", flags, self.name)
         args.base, args.unit, args.needs = self.base, self.unit, needs
         args.owns = [bases.OWN_MODEL, bases.OWN_DATA]
-        number, args.seq_len = units.size(batch, self.unit)
+        number, args.seq_len = batch_units.size(batch, self.unit)
         if not number:
             args.notes.append(f"its batches are not known, so its {self.unit} are not counted")
         args.batch_size = args.requested_batch_size = max(1, number) * parts * args.world_size
         self.model, self.optimizer = model, optimizer
-        self.call = None if compiled or here.world_size > 1 else flops.Call(model)
+        self.call = None if compiled or here.world_size > 1 else own_model_flops.Call(model)
         self.losses, self.data_ms, self.watch = [], [], Stretches(args.hardware)
         self.running = False
         args.hardware.reset_peak_memory()
@@ -114,25 +122,25 @@ class Recorder:
         if not any(watch.timed):
             raise UserError(f"{self.name}: no step after the warm-up of {self.warmup}")
         known = [loss if math.isfinite(loss) else 0.0 for loss in map(float, self.losses)]
-        one = measured.Measured(
+        one = rank_results.Measured(
             watch.step_ms(),
             self.data_ms,
             watch.timed,
             known,
             None,
-            footprint.memory(args.hardware, self.model, self.optimizer, None),
+            memory_kinds.memory(args.hardware, self.model, self.optimizer, None),
             (*watch.grown(), args.hardware.readings()),
             bool(self.warmup) and watch.compiled_late(),
-            footprint.updated(self.model, self.optimizer),
+            memory_kinds.updated(self.model, self.optimizer),
             {"node": ranks.node(), "device": args.hardware.name},
             list(args.hardware.other_processes),
         )
-        rate = flops.per_unit(args, self.call) if self.call else None
-        rows, facts = measured.result(args, [one], self.model, self.optimizer, {}, rate)
+        rate = own_model_flops.per_unit(args, self.call) if self.call else None
+        rows, facts = rank_results.result(args, [one], self.model, self.optimizer, {}, rate)
         for row, loss in zip(rows, self.losses, strict=True):
             row["loss"] = None if math.isnan(loss) else float(loss)
-        record.write(args, rows, facts)
-        print(progress.last_line(args, rows, facts["quality"]["reasons"]))
+        run_record.write(args, rows, facts)
+        print(progress_bar.last_line(args, rows, facts["quality"]["reasons"]))
 
 
 def for_trainer(name, **options):

@@ -16,8 +16,8 @@ import numpy as np
 import torch
 
 from Utils.base.errors import UserError
-from Utils.corpus import sources
-from Utils.corpus.tokenize import END_OF_TEXT, gpt2_encoding, load_tokens, mapped, split
+from Utils.corpus import text_sources
+from Utils.corpus.token_cache import END_OF_TEXT, gpt2_encoding, load_tokens, mapped, split
 
 __all__ = ["END_OF_TEXT", "StreamedBatches", "TokenBatches", "gpt2_encoding"]
 
@@ -118,9 +118,9 @@ class StreamedBatches(Batches, torch.utils.data.IterableDataset):
     def __init__(self, args, tokenized):
         self.name, self.tokenized = args.dataset, tokenized
         self.batch_size, self.seq_len = args.batch_size, args.seq_len
-        with sources.one_line(args.dataset):
+        with text_sources.one_line(args.dataset):
             # A small buffer, so that the first batch comes early; files are shuffled as a whole.
-            opened = sources.open_streams(args.dataset)
+            opened = text_sources.open_streams(args.dataset)
             self.parts = [part.shuffle(args.seed, buffer_size=100) for part in opened]
         self.facts = {"dataset": args.dataset, "streamed": True}
         args.notes.append("other batches than the other scripts', so other losses")
@@ -136,12 +136,12 @@ class StreamedBatches(Batches, torch.utils.data.IterableDataset):
 
     def _texts(self):
         """Yield texts endlessly; none where there are fewer files than workers."""
-        sources.import_datasets()
+        text_sources.import_datasets()
         for epoch in count():
             empty = True
             for part in self.parts:
                 part.set_epoch(epoch)
-                for text in sources.readable(self.name, sources.texts(part)):
+                for text in text_sources.readable(self.name, text_sources.texts(part)):
                     empty = False
                     yield text
             if empty:

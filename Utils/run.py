@@ -11,23 +11,23 @@ import sys
 import time
 from contextlib import contextmanager
 
-from Utils.base import bases
 from Utils.base.errors import UserError
 from Utils.harness import (
-    ends,
-    flops,
-    footprint,
-    held_out,
-    measured,
-    progress,
-    quiet,
+    batch_units,
+    exits,
+    held_out_loss,
+    log_filters,
+    memory_kinds,
+    own_model_flops,
+    progress_bar,
+    rank_results,
     ranks,
-    record,
-    schedule,
-    units,
+    run_record,
+    step_schedule,
 )
 from Utils.harness.settings import check_needs, parse_args
-from Utils.harness.stretches import Stretches
+from Utils.harness.step_clock import Stretches
+from Utils.scripts import bases
 
 
 def run_script(main, doc):
@@ -37,12 +37,12 @@ def run_script(main, doc):
     An exception ends the process with a row or one line: see `ends.call`.
     """
     args = parse_args(doc)
-    ends.call(lambda args: start(main, args), args)
+    exits.call(lambda args: start(main, args), args)
 
 
 def start(main, args):
     """Check the needs of a script and call its main function."""
-    quiet.prepare(main)
+    log_filters.prepare(main)
     check_needs(args)
     if "distributed" in args.needs:
         ranks.stand_alone()
@@ -63,7 +63,7 @@ def execute(technique, argv, run, passes=lambda error: True):
     module, command_line, usual = sys.modules[__name__], sys.argv, (Run, run_script)
 
     def run_here(main, doc):
-        ends.call(lambda args: start(main, args), parse_args(doc), passes)
+        exits.call(lambda args: start(main, args), parse_args(doc), passes)
 
     module.Run, module.run_script = run, run_here
     sys.argv = [str(technique.path), *argv]
@@ -86,16 +86,16 @@ class Run:
         self.args, self.model, self.optimizer = args, model, optimizer
         self.watch = Stretches(args.hardware)
         self.data_ms, self.losses = [], []
-        self.gradients = footprint.GradientWatch(model)
+        self.gradients = memory_kinds.GradientWatch(model)
         self.dataset_facts, self.memory, self.held_out = {}, None, None
         self.sizes, self.outline = [], None  # of batches that are the script's own
         alone = args.world_size == 1  # one rank could not repeat a call that waits for the others
-        self.call = flops.Call(model) if bases.OWN_MODEL in args.owns and alone else None
+        self.call = own_model_flops.Call(model) if bases.OWN_MODEL in args.owns and alone else None
 
     def __enter__(self):
         self.args.hardware.reset_peak_memory()
         if self.args.rank == 0 and not self.args.turn:
-            print(progress.headline(self.args), file=sys.stderr)
+            print(progress_bar.headline(self.args), file=sys.stderr)
         return self
 
     def steps(self, batches):
@@ -111,8 +111,8 @@ class Run:
         counted = bases.OWN_DATA in args.owns
         with _uninterrupted():  # an interrupted start of workers prints tracebacks
             source, batches = batches, iter(batches)
-        with progress.Progress(args, self.model) as bar:
-            for steps, warmup in schedule.stretches(args, watch):
+        with progress_bar.Progress(args, self.model) as bar:
+            for steps, warmup in step_schedule.stretches(args, watch):
                 if len(self.data_ms) == args.steps:
                     self._evaluate()
                 if not warmup:
@@ -128,9 +128,9 @@ class Run:
                     if batch is None:
                         raise UserError(self._no_batch())
                     if counted and not self.sizes:
-                        self.outline = units.outline(batch)
+                        self.outline = batch_units.outline(batch)
                     if counted:
-                        self.sizes.append(units.size(batch, args.unit))
+                        self.sizes.append(batch_units.size(batch, args.unit))
                     if len(self.data_ms) - 1 == watched:
                         with self.gradients:
                             yield batch
@@ -152,11 +152,11 @@ class Run:
     def _evaluate(self):
         """Measure memory and loss after step --steps, while the clock is stopped."""
         args = self.args
-        self.memory = footprint.memory(
+        self.memory = memory_kinds.memory(
             args.hardware, self.model, self.optimizer, self.gradients.peak
         )
         if not args.owns:
-            self.held_out = held_out.loss(args, self.model)
+            self.held_out = held_out_loss.loss(args, self.model)
 
     def log(self, loss):
         """Record the step's loss: a float, or a 0-d tensor, which is read after the run."""
@@ -167,7 +167,7 @@ class Run:
             return
         args, watch = self.args, self.watch
         if bases.OWN_DATA in args.owns:
-            units.settle(args, self.sizes)
+            batch_units.settle(args, self.sizes)
         losses = [float(loss) for loss in self.losses]
         if len(losses) < args.steps or len(losses) != len(watch.timed):
             raise RuntimeError(
@@ -176,7 +176,7 @@ class Run:
             )
         if self.memory is None:  # no step after --steps
             self._evaluate()
-        measurements = measured.Measured(
+        measurements = rank_results.Measured(
             watch.step_ms(),
             self.data_ms,
             watch.timed,
@@ -185,7 +185,7 @@ class Run:
             self.memory,
             (*watch.grown(), args.hardware.readings()),
             bool(args.warmup) and watch.compiled_late(),
-            footprint.updated(self.model, self.optimizer),
+            memory_kinds.updated(self.model, self.optimizer),
             {"node": ranks.node(), "device": args.hardware.name},
             list(args.hardware.other_processes),
         )
@@ -196,14 +196,14 @@ class Run:
 
     def write(self, all_ranks):
         """Append the rows, write the record, and print one line. all_ranks: a Measured of each."""
-        counted = flops.per_unit(self.args, self.call) if self.call else None
-        rows, known = measured.result(
+        counted = own_model_flops.per_unit(self.args, self.call) if self.call else None
+        rows, known = rank_results.result(
             self.args, all_ranks, self.model, self.optimizer, self.dataset_facts, counted
         )
         if self.outline and self.args.technique == self.args.base:
-            units.remember(self.args, self.outline)
-        record.write(self.args, rows, known)
-        print(progress.last_line(self.args, rows, known["quality"]["reasons"]))
+            batch_units.remember(self.args, self.outline)
+        run_record.write(self.args, rows, known)
+        print(progress_bar.last_line(self.args, rows, known["quality"]["reasons"]))
 
 
 @contextmanager

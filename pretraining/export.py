@@ -16,8 +16,8 @@ import torch
 from pretraining import checkpoints, files
 from Utils.base.command_line import Parser
 from Utils.base.errors import UserError, one_line
-from Utils.base.sizes import CONFIGS, VOCABULARY
-from Utils.corpus.tokenize import END_OF_TEXT, vocabulary_files
+from Utils.base.gpt2_sizes import CONFIGS, VOCABULARY
+from Utils.corpus.token_cache import END_OF_TEXT, vocabulary_files
 
 # Of shape (in, out) in GPT-2.
 TRANSPOSED = ("attn.c_attn.weight", "attn.c_proj.weight", "mlp.c_fc.weight", "mlp.c_proj.weight")

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from Utils.base.command_line import Parser, at_least, finite
 from Utils.base.errors import UserError
-from Utils.base.sizes import CONFIGS
-from Utils.device import devices, shapes
+from Utils.base.gpt2_sizes import CONFIGS
+from Utils.device import auto_shape, device_choice
 from Utils.harness import ranks, settings
 
 PATIENCE = timedelta(minutes=30)  # of a rank for the others, as one of them saves and tokenizes
@@ -93,7 +93,9 @@ def settle(chosen, hardware=None):
         raise UserError(f"--seq-len {args.seq_len}: {args.model} takes {longest} tokens at most")
     here = ranks.from_environment()
     vars(args).update(here._asdict(), patience=PATIENCE)
-    args.hardware = hardware or devices.choose(args.device, here.local_rank, here.local_world_size)
+    args.hardware = hardware or device_choice.choose(
+        args.device, here.local_rank, here.local_world_size
+    )
     args.device = args.hardware.torch_device
     args.backend = "nccl" if args.device.type == "cuda" else "gloo"
     args.checkpoint_every = args.checkpoint_every or args.validate_every
@@ -114,7 +116,7 @@ def _shares(args):
         most = 16
     elif most == AUTO:
         model = args.hardware, args.config, args.config.parameters()
-        most, _ = shapes.auto_shape(*model, seq_len=args.seq_len)
+        most, _ = auto_shape.auto_shape(*model, seq_len=args.seq_len)
     size = max(n for n in range(1, min(own, most) + 1) if own % n == 0)
     if args.batch_size not in (AUTO, size):
         problem = f"a step has {own} sequences for each rank, which is no multiple"

@@ -3,8 +3,8 @@
 import torch
 from torch.nn.functional import softmax
 
-from Utils.base.sizes import VOCABULARY
-from Utils.corpus.tokenize import END_OF_TEXT, gpt2_encoding
+from Utils.base.gpt2_sizes import VOCABULARY
+from Utils.corpus.token_cache import END_OF_TEXT, gpt2_encoding
 
 TOKENS = 200  # of a text
 TOP = 50  # of the most likely tokens one is drawn, as build-nanogpt does

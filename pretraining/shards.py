@@ -21,9 +21,9 @@ from tqdm import tqdm
 from pretraining import files
 from Utils.base import paths
 from Utils.base.errors import UserError
-from Utils.base.sizes import VOCABULARY
-from Utils.corpus import sources
-from Utils.corpus.tokenize import END_OF_TEXT, gpt2_encoding
+from Utils.base.gpt2_sizes import VOCABULARY
+from Utils.corpus import text_sources
+from Utils.corpus.token_cache import END_OF_TEXT, gpt2_encoding
 
 SIDES = ("training", "held_out")
 HELD_OUT = 50  # one document in so many
@@ -72,7 +72,7 @@ def load(dataset, cap=0, prepares=True):
         random = np.random.default_rng(0)
         tokens = Tokens([random.integers(VOCABULARY, size=SYNTHETIC_TOKENS, dtype=np.uint16)])
         return *_hold_out_end(tokens), dataset
-    contents, documents, total, unit = sources.find(dataset)
+    contents, documents, total, unit = text_sources.find(dataset)
     folder = _folder(dataset, contents, cap)
     while not (progress := _progress(folder))["complete"]:
         if prepares:
@@ -102,7 +102,7 @@ def prepare(folder, dataset, texts, cap=0, total=None, shard_bytes=SHARD_BYTES):
     bar = tqdm(total=total, unit="B", unit_scale=True, desc=title, disable=None, leave=False)
     if bar.disable:
         print(f"{title}, once; {progress['documents']:,} documents are done", file=sys.stderr)
-    texts = itertools.islice(sources.readable(dataset, texts), progress["documents"], None)
+    texts = itertools.islice(text_sources.readable(dataset, texts), progress["documents"], None)
     with bar, ThreadPoolExecutor(os.cpu_count()) as pool:
         bar.update(progress["bytes"])
         chunks = _in_order(pool, lambda chunk: _encode(encoding, chunk), _chunks(texts))

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import torch
 
-from pretraining import files, options, techniques
-from pretraining.run import Interrupted
+from pretraining import files, loop_techniques, options
+from pretraining.training_run import Interrupted
 from Utils.base import git
 from Utils.base.errors import Unsupported, UserError
-from Utils.device import devices
+from Utils.device import device_choice
 from Utils.device.cpu import keep_freed_memory
-from Utils.harness import quiet, ranks
+from Utils.harness import log_filters, ranks
 
 FOLDER = Path("training")  # of all runs
 LOCKS = []  # held until this process ends
@@ -36,17 +36,17 @@ def run_script(main, doc):
         chosen = _agreed(lambda: plan(given))
         args = options.settle(chosen["settings"])
         args.folder, args.resumes = Path(chosen["folder"]), chosen["resumes"]
-        names = chosen["techniques"] + ([techniques.RANKS] if args.world_size > 1 else [])
-        source = techniques.merged(names)
+        names = chosen["techniques"] + ([loop_techniques.RANKS] if args.world_size > 1 else [])
+        source = loop_techniques.merged(names)
         if args.device.type == "cpu":
             keep_freed_memory()
-        techniques.check(names, args)
-        if names[-1:] == [techniques.RANKS]:
+        loop_techniques.check(names, args)
+        if names[-1:] == [loop_techniques.RANKS]:
             ranks.stand_alone()
         if args.rank == 0:
             _announce(args, chosen, source)
-        loop = techniques.load(source) if names else main
-        quiet.prepare(loop)
+        loop = loop_techniques.load(source) if names else main
+        log_filters.prepare(loop)
         with _curves(given.plot and args.rank == 0, args.folder):
             loop(args)
         if args.rank == 0:
@@ -70,10 +70,10 @@ def plan(given):
         return _resumed(given, explicit)
     place = ranks.from_environment()
     wanted = explicit.get("device", "auto")
-    hardware = devices.choose(wanted, place.local_rank, place.local_world_size)
+    hardware = device_choice.choose(wanted, place.local_rank, place.local_world_size)
     settings = options.fill(explicit, hardware.torch_device.type)
     args = options.settle(settings, hardware)
-    names, source = techniques.choose(given.with_, args, given.results_file)
+    names, source = loop_techniques.choose(given.with_, args, given.results_file)
     started = datetime.now(UTC)
     folder = given.out or FOLDER / f"{started:%Y%m%d-%H%M%S}-{args.model}"
     if (folder / "run.json").exists():
@@ -213,7 +213,7 @@ def _end(error, args):
             line += f"; make train RESUME={args.folder} goes on after the last checkpoint"
     elif isinstance(error, UserError | Unsupported):
         code, line = 2, f"train: error: {error}"
-    elif devices.is_out_of_memory(error):
+    elif device_choice.is_out_of_memory(error):
         size = f", such as {max(1, args.batch_size // 2)}" if args else ""
         line = f"train: out of memory; try a smaller --batch-size{size}"
     else:

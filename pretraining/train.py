@@ -15,10 +15,10 @@ See:    Karpathy 2024, build-nanogpt, whose settings are the defaults on a GPU
 
 import torch
 
-from pretraining.batches import TokenBatches
-from pretraining.run import Run
-from pretraining.schedule import decay_matrices_only, learning_rate, set_learning_rate
+from pretraining.learning_rate import decay_matrices_only, learning_rate, set_learning_rate
 from pretraining.start import run_script
+from pretraining.token_windows import TokenBatches
+from pretraining.training_run import Run
 from Utils.model import GPT
 
 

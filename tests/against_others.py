@@ -31,10 +31,11 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from Utils.analysis import intervals
-from Utils.base import ladder, paths
+from Utils.base import paths
 from Utils.base.command_line import _Help
-from Utils.corpus import tokenize
-from Utils.device import devices
+from Utils.corpus import token_cache
+from Utils.device import device_choice
+from Utils.scripts import ladder
 
 LLMS_SCRIPT = "ch05/10_llm-training-speed/01_opt_single_gpu.py"
 
@@ -84,7 +85,7 @@ def run_llms_from_scratch(args, folder):
     module = importlib.util.module_from_spec(spec)
     sys.modules["llms_from_scratch"] = module
     spec.loader.exec_module(module)
-    encoding = tokenize.gpt2_encoding()
+    encoding = token_cache.gpt2_encoding()
     module.tiktoken.get_encoding = lambda name: encoding
     shape = {"vocab_size": 50_304, "context_length": args.seq_len, "emb_dim": 768, "n_heads": 12}
     shape |= {"n_layers": 12, "drop_rate": 0.0, "qkv_bias": True}
@@ -103,7 +104,7 @@ def child(args):
     """One run, in this process: prints the milliseconds of its steps as JSON."""
     name, _, folder = args.child.partition("=")
     others = {"nanoGPT": run_nanogpt, "LLMs-from-scratch": run_llms_from_scratch}
-    device = devices.choose(args.device)
+    device = device_choice.choose(args.device)
     marks = stopwatch(device, args.steps)
     with contextlib.suppress(Enough):
         others[name](args, folder) if name in others else run_ours(args, name)

@@ -12,7 +12,7 @@ import no_optimization
 from Utils.base import command_line
 from Utils.base.command_line import Parser
 from Utils.data import TokenBatches
-from Utils.harness import held_out
+from Utils.harness import held_out_loss
 from Utils.harness.settings import Settings, settle
 from Utils.model import GPT
 
@@ -51,7 +51,7 @@ def train(args, rate, bfloat16):
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         losses.append(loss.item())
-    return losses, held_out.loss(args, model)
+    return losses, held_out_loss.loss(args, model)
 
 
 if __name__ == "__main__":

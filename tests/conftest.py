@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from Utils.harness import held_out
+from Utils.harness import held_out_loss
 
 # A job in the background ignores Ctrl-C, and so would every process that a test starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -13,4 +13,4 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 @pytest.fixture(autouse=True, scope="session")
 def few_held_out_tokens():
     """Evaluate 256 tokens, not 2,048, which takes a second for a run of a few steps."""
-    held_out.TOKENS = 256
+    held_out_loss.TOKENS = 256

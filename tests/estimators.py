@@ -11,10 +11,12 @@ half the width of the tables' intervals over the parent, and the minutes that th
 import numpy as np
 import pandas as pd
 
-from Utils.analysis import rounds, selection
+from Utils.analysis import round_levels
 from Utils.analysis.summary import summarize
-from Utils.base import command_line, ladder, results
+from Utils.base import command_line
 from Utils.base.command_line import Parser
+from Utils.results import rows_file, selection
+from Utils.scripts import ladder
 
 QUANTILES = (0.0, 0.25, 0.4, 0.5)
 FEWEST_ROUNDS = 4
@@ -25,12 +27,12 @@ def main(argv=None):
     command_line.add_results_file(parser)
     parser.add_argument("--rounds", type=command_line.at_least(FEWEST_ROUNDS), default=10**6)
     args = parser.parse_args(argv)
-    rows = results.read(args.results_file)
+    rows = rows_file.read(args.results_file)
     rows = rows[rows["round"] < args.rounds]
     for name, group in selection.groups(rows):
         timed = selection.timed(group)
         if timed["round"].nunique() >= FEWEST_ROUNDS:
-            found = {f"quantile {q:g}": spread(rounds.step_ms(timed, q)) for q in QUANTILES}
+            found = {f"quantile {q:g}": spread(round_levels.step_ms(timed, q)) for q in QUANTILES}
             print(name, *(f"  {what}: {value:.1%}" for what, value in found.items()), sep="\n")
             count = timed.technique.nunique()
             print(f"  {widths(group)}; {minutes(group):.0f} minutes for {count} scripts")

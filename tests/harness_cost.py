@@ -12,9 +12,9 @@ from pathlib import Path
 import torch
 
 import no_optimization
-from Utils.base import results
 from Utils.data import TokenBatches
 from Utils.harness.settings import parse_args
+from Utils.results import rows_file
 from Utils.run import Run
 
 
@@ -33,7 +33,7 @@ def empty_steps(args):
     with Run(args, torch.nn.Identity(), None) as measured:
         for _ in measured.steps(TokenBatches(args)):
             measured.log(1.0)
-    return results.read(args.results_file)
+    return rows_file.read(args.results_file)
 
 
 def stopwatch_steps(args):
@@ -45,7 +45,7 @@ def stopwatch_steps(args):
         no_optimization.main(args)
     finally:
         no_optimization.TokenBatches = original
-    rows = results.read(args.results_file)
+    rows = rows_file.read(args.results_file)
     return rows, [(end - start) * 1e3 for start, end in pairwise(made[0].asked)]
 
 

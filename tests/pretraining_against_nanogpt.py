@@ -26,10 +26,10 @@ from types import SimpleNamespace
 import numpy as np
 import torch
 
-from pretraining import history, options, schedule
-from pretraining.batches import TokenBatches
+from pretraining import history, learning_rate, options
+from pretraining.token_windows import TokenBatches
 from Utils.base import paths
-from Utils.base.sizes import VOCABULARY
+from Utils.base.gpt2_sizes import VOCABULARY
 
 WARM = 10  # steps at the start whose time does not count
 
@@ -68,7 +68,7 @@ def train_nanogpt(args, folder, chosen, data, seed):
         "lr_decay_iters": chosen.steps,
         "warmup_iters": chosen.warmup,
         "learning_rate": rate,
-        "min_lr": rate * schedule.LOWEST,
+        "min_lr": rate * learning_rate.LOWEST,
         "eval_interval": chosen.steps,
         "eval_iters": 1,
     }

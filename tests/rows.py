@@ -3,8 +3,9 @@
 import subprocess
 from itertools import count
 
-from Utils.base import paths, results
-from Utils.base.results import COLUMNS
+from Utils.base import paths
+from Utils.results import rows_file
+from Utils.results.rows_file import COLUMNS
 
 _number = count()
 
@@ -56,7 +57,7 @@ def ladder_runs(rounds=1, **columns):
 
 def write_record(path, rows, **parts):
     """Write the record of a run, given by its rows, beside the results file."""
-    results.write_record(path, {**parts, "run_id": rows[0]["run_id"]})
+    rows_file.write_record(path, {**parts, "run_id": rows[0]["run_id"]})
 
 
 def committed(name):

@@ -11,18 +11,20 @@ import pytest
 from tests.known import copy_project
 from tests.rows import rows_of
 from tests.test_suite import STAND_IN
-from Utils.analysis import ablation, selection
-from Utils.analysis.ablation import WAYS
+from Utils.analysis import attribution
+from Utils.analysis.attribution import WAYS
 from Utils.analysis.intervals import NO_INTERVAL
-from Utils.base import ladder, paths, results, variants
+from Utils.base import paths
 from Utils.base.errors import UserError
-from Utils.commands import ablation as ablation_command
+from Utils.commands import ablate as ablation_command
 from Utils.draw import ablation_chart
 from Utils.draw.ablation_chart import MARKERS
-from Utils.launch import suite
+from Utils.launch import suite_runner
+from Utils.results import rows_file, selection
+from Utils.scripts import ladder, variants
 
 WHOLE = "fused_optimizer"
-PLAN = ablation.plan(WHOLE)
+PLAN = attribution.plan(WHOLE)
 SHARED = {"torch_compile", "flash_attention"}  # of these two, each saves what the other would
 
 
@@ -60,7 +62,7 @@ def test_the_plan_runs_each_rung_alone_and_the_whole_without_each():
 
 
 def test_known_credits_come_out_with_their_intervals(rows):
-    lines = ablation.credits(rows, WHOLE)
+    lines = attribution.credits(rows, WHOLE)
     assert list(lines.index) == [*ladder.line(WHOLE)[1:], "8bit_optimizer"]
     for name, line in lines.iterrows():
         assert line.alone == pytest.approx(2, rel=0.01)
@@ -76,14 +78,14 @@ def test_known_credits_come_out_with_their_intervals(rows):
 
 
 def test_a_sentence_says_where_the_order_decides_and_nowhere_else(rows):
-    says = ablation.credits(rows, WHOLE).says
+    says = attribution.credits(rows, WHOLE).says
     assert {name for name, text in says.items() if text} == SHARED
     assert re.fullmatch(
         r"2.0\dx alone and [01].\d\dx added last to fused_optimizer; "
         "other techniques save part of the same time",
         says["torch_compile"].replace("1.99", "2.00"),
     )
-    text = ablation.table(ablation.credits(rows, WHOLE))
+    text = attribution.table(attribution.credits(rows, WHOLE))
     assert text.count("\n- ") == 2 and "| tensorFloat32 " in text
     assert f"\n- torch_compile: {says['torch_compile']}\n" in text
 
@@ -93,28 +95,28 @@ def test_a_batch_of_its_own_is_compared_by_tokens():
     own = {"batch_size": 4, "requested_batch_size": 1}
     made = [row for r in range(2) for row in rows_of("fused_optimizer", [100] * 4, round=r)]
     made += [row for r in range(2) for row in rows_of("larger_batch", [200] * 4, round=r, **own)]
-    lines = ablation.credits(pd.DataFrame(made), "larger_batch")
+    lines = attribution.credits(pd.DataFrame(made), "larger_batch")
     assert lines.ladder["larger_batch"] == pytest.approx(2)
 
 
 def test_with_one_round_nothing_is_claimed(rows):
-    lines = ablation.credits(rows[rows["round"] == 0], WHOLE)
+    lines = attribution.credits(rows[rows["round"] == 0], WHOLE)
     assert (lines.says == "").all()
     assert set(lines.alone_verdict) == {NO_INTERVAL}
 
 
 def test_rows_tell_whose_ablation_they_are(rows):
-    assert ablation.whole_of(rows) == WHOLE
-    assert ablation.whole_of(rows[rows.technique.isin(ladder.techniques())]) is None
+    assert attribution.whole_of(rows) == WHOLE
+    assert attribution.whole_of(rows[rows.technique.isin(ladder.techniques())]) is None
     alone = rows[~rows.technique.str.contains("-")]
-    assert ablation.whole_of(alone) == ablation.last_rung()
+    assert attribution.whole_of(alone) == attribution.last_rung()
     later = rows_of("cuda_graphs-fused_optimizer", [9, 9, 9], run_id="29990101T000000.000000Z-0000")
-    assert ablation.whole_of(pd.concat([pd.DataFrame(later), rows])) == "cuda_graphs"
+    assert attribution.whole_of(pd.concat([pd.DataFrame(later), rows])) == "cuda_graphs"
 
 
 def test_one_word_of_the_suite_stands_for_the_plan(tmp_path, monkeypatch):
     monkeypatch.setattr(variants, "FOLDER", tmp_path)
-    assert [one.name for one in suite.named(["ablation"])] == PLAN
+    assert [one.name for one in suite_runner.named(["ablation"])] == PLAN
 
 
 @pytest.mark.parametrize(
@@ -132,7 +134,7 @@ def test_a_technique_that_differs_with_others_is_told_so(alone_ms, last_ms, told
         names |= {"brainFloat16-tensorFloat32": 100, "brainFloat16": last_ms}
         for name, ms in names.items():
             made += rows_of(name, [ms * (1 + 0.01 * r)] * 4, round=r)
-    assert told in ablation.credits(pd.DataFrame(made), "brainFloat16").says["tensorFloat32"]
+    assert told in attribution.credits(pd.DataFrame(made), "brainFloat16").says["tensorFloat32"]
 
 
 def test_an_ablation_of_fewer_rounds_than_the_ladder_says_so():
@@ -145,7 +147,7 @@ def test_an_ablation_of_fewer_rounds_than_the_ladder_says_so():
 
 
 def test_what_cannot_be_tried_says_why():
-    lines = ablation.credits(pd.DataFrame(rows_of("no_optimization", [9, 9, 9])), "cuda_graphs")
+    lines = attribution.credits(pd.DataFrame(rows_of("no_optimization", [9, 9, 9])), "cuda_graphs")
     says = lines.says["cuda_graphs"]
     assert says == "not applicable alone: it needs torch_compile and asynchronous_logging"
     assert lines.says["torch_compile"] == (
@@ -164,7 +166,7 @@ def test_no_table_of_the_ladder_shows_variants(rows):
 
 
 def test_the_chart_has_a_point_for_every_figure(rows):
-    lines = ablation.credits(rows, WHOLE)
+    lines = attribution.credits(rows, WHOLE)
     axes = ablation_chart.draw(rows, lines, WHOLE).axes[0]
     drawn = [line for line in axes.lines if line.get_marker() in MARKERS.values()]
     points = np.concatenate([line.get_xdata() for line in drawn])
@@ -186,12 +188,12 @@ def test_a_small_ablation_runs_from_the_command_line(tmp_path):
         if parent != "none":
             code = code.replace(place, f"{name} = True\n{place}")
         (project / f"{name}.py").write_text(code.replace("Parent: none", f"Parent: {parent}"))
-    command = [sys.executable, "-m", "Utils.commands.ablation", "brainFloat16"]
+    command = [sys.executable, "-m", "Utils.commands.ablate", "brainFloat16"]
     command += ["--steps=4", "--warmup=1"]
     environment = paths.environment(CACHE_DIR=str(project / ".cache"))
     done = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    rows = results.read(project / "results.csv")
+    rows = rows_file.read(project / "results.csv")
     assert set(rows.technique) == {
         *("no_optimization", "tensorFloat32", "brainFloat16"),
         *("no_optimization+brainFloat16", "brainFloat16-tensorFloat32"),

@@ -12,12 +12,14 @@ import torch
 
 from tests import forked
 from tests.rows import rows_of
-from Utils.analysis import recipe, recipe_code, recipe_text, selection, tables
+from Utils.analysis import recipe_lines, recipe_page, recommendation, result_tables
 from Utils.analysis.summary import summarize
-from Utils.base import bases, ladder, paths, results
+from Utils.base import paths
 from Utils.commands import estimate
-from Utils.device import devices
-from Utils.harness import flops, units
+from Utils.device import device_choice
+from Utils.harness import batch_units, own_model_flops
+from Utils.results import rows_file, selection
+from Utils.scripts import bases, ladder
 
 EXAMPLES = ("causal_lm", "plain_loop", "vision")
 TINY = ["--steps", "4", "--warmup", "1", "--device", "cpu", "--min-seconds", "0"]
@@ -60,7 +62,7 @@ if __name__ == "__main__":
     ],
 )
 def test_a_batch_is_any_nest_of_tensors(batch, unit, size):
-    assert units.size(batch, unit) == size
+    assert batch_units.size(batch, unit) == size
 
 
 def settled(sizes, **given):
@@ -68,7 +70,7 @@ def settled(sizes, **given):
         batch_size=16, requested_batch_size=16, seq_len=64, unit="rows", notes=[]
     )
     vars(args).update(given)
-    units.settle(args, sizes)
+    batch_units.settle(args, sizes)
     return args
 
 
@@ -81,11 +83,11 @@ def test_the_recorded_batch_is_that_of_the_usual_step():
 
 def test_flops_are_counted_from_a_repeated_call():
     model = torch.nn.Linear(8, 4, bias=False)
-    call = flops.Call(model)
+    call = own_model_flops.Call(model)
     model(torch.zeros(3, 8))
     model(torch.zeros(5, 8))
     assert call.count() == 2 * (2 * 3 * 8 * 4)  # no gradient of the input
-    assert flops.Call(model).count() is None
+    assert own_model_flops.Call(model).count() is None
 
 
 # Runs -------------------------------------------------------------------------------------------
@@ -97,7 +99,7 @@ def test_an_example_runs_and_names_its_base_and_unit(name, tmp_path):
     file = tmp_path / "results.csv"
     done = forked.python(path, *TINY, "--results-file", file)
     assert done.returncode == 0, done.stderr
-    rows = results.read(file)
+    rows = rows_file.read(file)
     unit, shape = {
         "causal_lm": ("tokens", (1, 64)),
         "plain_loop": ("samples", (128, 1)),
@@ -158,13 +160,13 @@ def test_a_base_that_fails_before_its_main_function_leaves_a_row(tmp_path):
     source = BROKEN.format(early="pass", batches=9, late="pass")
     script.write_text(source.replace("def main", "DATA = open('no_such_file')\n\n\ndef main"))
     file = tmp_path / "results.csv"
-    command = ["Utils.commands.base", script]
+    command = ["Utils.launch.run_base", script]
     flags = [*TINY, "--results-file", file]
     done = forked.python(*command, *flags, variables={"SUITE": "test"})
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
     assert line.startswith("broken: failed: FileNotFoundError") and "(broken.py, line 6)" in line
-    assert list(results.read(file).status) == ["failed"]
+    assert list(rows_file.read(file).status) == ["failed"]
 
 
 def test_batches_begin_again_after_an_epoch(tmp_path):
@@ -173,7 +175,7 @@ def test_batches_begin_again_after_an_epoch(tmp_path):
     file = tmp_path / "results.csv"
     done = forked.python(script, *TINY, "--steps", "7", "--results-file", file)
     assert done.returncode == 0, done.stderr
-    assert len(results.read(file)) == 7
+    assert len(rows_file.read(file)) == 7
 
 
 # Results ----------------------------------------------------------------------------------------
@@ -196,8 +198,8 @@ def frame(tmp_path):
         for line in more:
             lines += line
         file = tmp_path / "results.csv"
-        results.append(file, lines)
-        return results.read(file)
+        rows_file.append(file, lines)
+        return rows_file.read(file)
 
     return made
 
@@ -226,8 +228,8 @@ def test_lengths_that_vary_do_not_part_the_rounds(tmp_path):
     for r, length in enumerate((57, 61)):
         columns = MINE | {"unit": "tokens", "seq_len": length, "dataset": "mine, varying lengths"}
         lines += rows_of("mine", [8.0] * 8, round=r, batch_size=32, **columns)
-    results.append(tmp_path / "results.csv", lines)
-    rows, left_out = selection.select(results.read(tmp_path / "results.csv"))
+    rows_file.append(tmp_path / "results.csv", lines)
+    rows, left_out = selection.select(rows_file.read(tmp_path / "results.csv"))
     assert rows["round"].nunique() == 2 and not left_out
     assert "32 sequences of varying length a step" in selection.describe(rows)
 
@@ -246,7 +248,7 @@ def test_an_ablation_of_a_base_is_no_part_of_its_ladder(frame):
 
 def test_the_table_names_base_and_unit(frame):
     rows, left_out = selection.select(frame())
-    text = tables.table(rows, left_out)
+    text = result_tables.table(rows, left_out)
     assert "images/s" in text and "tokens/s" not in text
     assert "Cost of 10^9 images" in text and "mine: 32 images a step" in text
 
@@ -258,8 +260,8 @@ def test_the_time_of_a_ladder_is_told_from_the_steps_of_its_base(tmp_path, monke
     asked = ["ladder", "--base", str(script), "--results-file", str(file), *TINY]
     estimate.main(asked)
     assert capsys.readouterr().out == "how long this takes is known once mine has run here\n"
-    here = devices.choose("cpu").name
-    results.append(file, rows_of("mine", [60_000.0] * 4, device=here, **MINE))
+    here = device_choice.choose("cpu").name
+    rows_file.append(file, rows_of("mine", [60_000.0] * 4, device=here, **MINE))
     estimate.main(asked)
     told = re.fullmatch(
         r"1 round of (\d) scripts takes about (\d+) min \(roughly, by the steps of mine\)\n",
@@ -282,16 +284,16 @@ def test_the_recipe_of_a_base_is_a_script_of_its_own(tmp_path, monkeypatch):
         ):
             steps = [ms + 0.01 * r] * 8
             lines += rows_of(name, steps, round=r, batch_size=3, **MINE)
-    results.append(tmp_path / "results.csv", lines)
-    rows, _ = selection.select(results.read(tmp_path / "results.csv"), with_variants=True)
-    found = recipe.recommend(rows)
+    rows_file.append(tmp_path / "results.csv", lines)
+    rows, _ = selection.select(rows_file.read(tmp_path / "results.csv"), with_variants=True)
+    found = recommendation.recommend(rows)
     entry = found["fastest"]
     assert entry["name"] == "mine+tensorFloat32" and entry["base"] == "mine"
     assert entry["speedup"]["speedup"] == pytest.approx(2, rel=0.01)
     assert "BASE=mine" in found["more"] and "MODEL" not in found["more"]
-    text = recipe_code.script(entry, found["described"])
+    text = recipe_lines.script(entry, found["described"])
     assert 'set_float32_matmul_precision("high")' in text and "Base:   mine, " in text
-    assert "Against mine: 2.0" in recipe_text.text(found, {})
+    assert "Against mine: 2.0" in recipe_page.text(found, {})
 
 
 def test_a_ladder_is_run_from_any_path(tmp_path):
@@ -312,7 +314,7 @@ def test_a_ladder_is_run_from_any_path(tmp_path):
     flags += ["--without", "tensorFloat32 flash_attention 8bit_optimizer"]
     done = forked.python("Utils.commands.suite", *flags, variables={"CACHE_DIR": str(cache)})
     assert done.returncode == 0, done.stderr
-    rows = results.read(file)
+    rows = rows_file.read(file)
     status = rows.groupby("technique").status.first()
     compiled = "mine+brainFloat16+torch_compile"
     ran = ["mine", "mine+brainFloat16", "mine+brainFloat16+fused_optimizer"]

@@ -18,22 +18,19 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from beyond import (
-    asynchronous_logging,
-    data_on_device,
-    padded_vocabulary,
-    prefetching_loader,
-    streaming_dataset,
-)
+from beyond.data import data_on_device, prefetching_loader, streaming_dataset
+from beyond.launching import asynchronous_logging
+from beyond.loss import padded_vocabulary
 from tests import watched
 from Utils import data
 from Utils.analysis.summary import summarize
-from Utils.base import paths, results
+from Utils.base import paths
 from Utils.base.errors import Unsupported, UserError
-from Utils.corpus import tokenize
-from Utils.corpus.tokenize import END_OF_TEXT
+from Utils.corpus import token_cache
+from Utils.corpus.token_cache import END_OF_TEXT
 from Utils.data import StreamedBatches, TokenBatches
 from Utils.harness.settings import check_need, parse_args
+from Utils.results import rows_file
 from Utils.run import Run
 
 TINY = ["--model", "gpt2-tiny", "--device", "cpu", "--batch-size", "2", "--seq-len", "32"]
@@ -46,7 +43,7 @@ def settle(tmp_path, monkeypatch):
 
     def settle(*flags, script=padded_vocabulary, dataset="synthetic"):
         file = ["--results-file", str(tmp_path / "results.csv"), "--dataset", str(dataset)]
-        name = script.__name__.removeprefix("beyond.")
+        name = script.__name__.rpartition(".")[2]
         return parse_args("", [*TINY, *file, *flags], name)
 
     return settle
@@ -104,7 +101,7 @@ def test_losses_are_the_parents_to_the_last_bit_and_the_loop_reads_none(
     args = settle(script=script)
     monkeypatch.setattr(script, "Run", Watched)
     script.main(args)
-    rows = results.read(args.results_file)
+    rows = rows_file.read(args.results_file)
     parent, child = (own.loss.to_list() for _, own in rows.groupby("run_id", sort=False))
     assert len(parent) == 6 and parent[0] != parent[-1]
     assert child == parent
@@ -166,7 +163,7 @@ def test_a_worker_maps_the_tokens_instead_of_copying_them(settle, mapped):
 
 LOOP = """
 import psutil, sys
-from beyond import prefetching_loader
+from beyond.data import prefetching_loader
 from Utils import run
 from Utils.harness import ends
 from Utils.harness.settings import check_need, parse_args
@@ -268,7 +265,7 @@ def streamed(args):
 
 
 def words(batch):
-    return {*tokenize.gpt2_encoding().decode(batch[0].flatten().tolist()).replace(" ", "")}
+    return {*token_cache.gpt2_encoding().decode(batch[0].flatten().tolist()).replace(" ", "")}
 
 
 def test_a_stream_holds_every_document_whole_and_begins_again(settle, folder):
@@ -279,7 +276,7 @@ def test_a_stream_holds_every_document_whole_and_begins_again(settle, folder):
         assert torch.equal(idx.flatten()[1:], targets.flatten()[:-1])
         assert targets[-1, -1] == following[0, 0]
     tokens = torch.cat([idx.flatten() for idx, _ in drawn]).tolist()
-    text = tokenize.gpt2_encoding().decode(tokens).split("<|endoftext|>")[:-1]
+    text = token_cache.gpt2_encoding().decode(tokens).split("<|endoftext|>")[:-1]
     assert {*text[:6]} == {*text[6:12]} == {f"{number} " * 250 for number in range(6)}
     assert tokens.count(END_OF_TEXT) == len(text)
 
@@ -312,11 +309,11 @@ def test_streaming_trains_and_its_losses_stand_alone(settle, folder, eager):
     padded_vocabulary.main(baseline)
     args = settle("--steps", "24", script=streaming_dataset, dataset=folder)
     streaming_dataset.main(args)
-    rows = results.read(args.results_file)
+    rows = rows_file.read(args.results_file)
     own = rows[rows.run_id == args.run_id]
     assert len(own) == 24 and own.loss.tail(8).mean() < own.loss.head(8).mean()
     assert "other batches" in own.note.iloc[0]
-    lines = summarize(rows, results.records(args.results_file, rows.run_id.unique()))
+    lines = summarize(rows, rows_file.records(args.results_file, rows.run_id.unique()))
     assert lines.parity["streaming_dataset"] == "other batches"
     assert math.isnan(lines.loss_difference["streaming_dataset"])
 

@@ -11,29 +11,28 @@ from torch._inductor.utils import run_and_get_code
 from torch.nn.attention import SDPBackend
 
 import fused_optimizer
-from beyond import (
-    cuda_graphs,
-    cudnn_attention,
-    deterministic,
-    larger_batch,
-    max_autotune,
-    padded_vocabulary,
-)
+from beyond.attention import cudnn_attention
+from beyond.costs import deterministic
+from beyond.launching import cuda_graphs, max_autotune
+from beyond.loss import padded_vocabulary
+from beyond.memory import larger_batch
 from tests import watched
-from tests.fakes import gpu
 from tests.rows import rows_of
+from tests.stand_ins import gpu
 from tests.watched import STEPS
-from Utils.analysis import selection, tables
+from Utils.analysis import result_tables
 from Utils.analysis.summary import summarize
-from Utils.base import ladder, paths, results
+from Utils.base import paths
 from Utils.base.errors import Unsupported
-from Utils.device import checks
-from Utils.device.checks import CHECKS
+from Utils.device import capabilities
+from Utils.device.capabilities import CHECKS
 from Utils.device.cpu import CPU
 from Utils.device.mps import MPS
-from Utils.harness import ends
+from Utils.harness import exits
 from Utils.harness.settings import Settings, check_needs
-from Utils.launch import trials
+from Utils.launch import batch_trials
+from Utils.results import rows_file, selection
+from Utils.scripts import ladder
 
 
 @pytest.fixture
@@ -57,7 +56,7 @@ def train(settle):
 
 
 def test_cudnn_attention_says_what_it_needs(monkeypatch):
-    check = checks.check
+    check = capabilities.check
     monkeypatch.setattr(torch.backends.cudnn, "version", lambda: 91900)
     assert check("cudnn_attention", gpu(capability=(9, 0))) == ""
     assert "9.0 and newer" in check("cudnn_attention", gpu(capability=(8, 9)))
@@ -148,7 +147,7 @@ def test_where_there_are_no_cuda_graphs_the_run_says_so(settle):
     args = settle(cuda_graphs)
     check_needs(args)
     assert "CUDA graphs: no effect on this device" in args.notes
-    assert checks.check("cuda_graphs", gpu()) == ""
+    assert capabilities.check("cuda_graphs", gpu()) == ""
 
 
 # deterministic ----------------------------------------------------------------------------------
@@ -198,15 +197,15 @@ class Trials:
     def __call__(self, args, technique, batch_size):
         self.tried.append(batch_size)
         speed = self.speed(batch_size) if batch_size <= self.largest else 0.0
-        return trials.Trial(speed, self.seconds, "")
+        return batch_trials.Trial(speed, self.seconds, "")
 
 
 def search(monkeypatch, stand_in, device, asked=16, at_most=4096):
-    monkeypatch.setattr(trials, "run", stand_in)
+    monkeypatch.setattr(batch_trials, "run", stand_in)
     monkeypatch.delenv("SUITE", raising=False)
     args = Settings(batch_size=asked, seq_len=64, steps=50, hardware=device, notes=[])
     args.technique = "larger_batch"
-    return trials.largest_batch(args, "fused_optimizer", at_most), args.notes
+    return batch_trials.largest_batch(args, "fused_optimizer", at_most), args.notes
 
 
 def test_on_a_gpu_the_batch_is_doubled_until_memory_is_out(monkeypatch):
@@ -235,11 +234,11 @@ def test_all_rounds_of_a_suite_take_the_batch_that_the_first_found(monkeypatch, 
     monkeypatch.setattr(paths, "CACHE", tmp_path)
     found = []
     for suite, largest in (("a", 64), ("a", 32), ("b", 32)):
-        monkeypatch.setattr(trials, "run", Trials(largest=largest))
+        monkeypatch.setattr(batch_trials, "run", Trials(largest=largest))
         monkeypatch.setenv("SUITE", suite)
         args = Settings(batch_size=16, seq_len=64, hardware=gpu(), notes=[], steps=5)
         args.technique = "larger_batch"
-        found.append(trials.largest_batch(args, "fused_optimizer", 4096))
+        found.append(batch_trials.largest_batch(args, "fused_optimizer", 4096))
     assert found == [64, 64, 32]
 
 
@@ -248,20 +247,20 @@ def test_a_trial_is_the_script_itself_and_leaves_nothing_behind(
 ):
     """Of the baseline, which compiles nothing."""
     args = settle(fused_optimizer)
-    speed, seconds, _ = trials.run(args, "no_optimization", 4)
+    speed, seconds, _ = batch_trials.run(args, "no_optimization", 4)
     assert speed > 0 and seconds > 0 and not list(tmp_path.iterdir())
 
     def out_of_memory(command, **how):
         file = next(flag.partition("=")[2] for flag in command if "--results-file=" in flag)
-        results.append(file, rows_of("no_optimization", [], status="out_of_memory"))
+        rows_file.append(file, rows_of("no_optimization", [], status="out_of_memory"))
 
     def killed(command, **how):
         return subprocess.CompletedProcess(command, -9, "", "warming up\nno memory left\n")
 
     monkeypatch.setattr(subprocess, "run", out_of_memory)
-    assert trials.run(args, "no_optimization", 8).tokens_per_second == 0
+    assert batch_trials.run(args, "no_optimization", 8).tokens_per_second == 0
     monkeypatch.setattr(subprocess, "run", killed)
-    assert trials.run(args, "no_optimization", 16).tokens_per_second == 0
+    assert batch_trials.run(args, "no_optimization", 16).tokens_per_second == 0
     assert capsys.readouterr().err.splitlines() == [
         f"  no_optimization, batch of 4: {speed:,.0f} tokens/s",
         "  no_optimization, batch of 8: out of memory",
@@ -270,7 +269,7 @@ def test_a_trial_is_the_script_itself_and_leaves_nothing_behind(
 
 
 def test_larger_batch_trains_with_the_batch_that_was_found(train, monkeypatch):
-    monkeypatch.setattr(trials, "run", Trials(speed=lambda B: float(min(B, 8)), seconds=0.0))
+    monkeypatch.setattr(batch_trials, "run", Trials(speed=lambda B: float(min(B, 8)), seconds=0.0))
     watch = train(larger_batch)
     assert watch.args.batch_size == 8 and watch.args.notes[-1] == "own batch: 8 in place of 2"
     assert watch.losses != train(fused_optimizer).losses
@@ -283,12 +282,12 @@ def mixed(tmp_path):
     own = {"batch_size": 64, "requested_batch_size": 16, "note": "own batch: 64 in place of 16"}
     for r in range(2):
         for name, ms in (("no_optimization", 400), ("fused_optimizer", 100 + r)):
-            results.append(
+            rows_file.append(
                 tmp_path / "results.csv", rows_of(name, [ms] * 5, round=r, batch_size=16)
             )
         run = rows_of("larger_batch", [200 + 2 * r] * 5, round=r, **own)
-        results.append(tmp_path / "results.csv", run)
-    return results.read(tmp_path / "results.csv")
+        rows_file.append(tmp_path / "results.csv", run)
+    return rows_file.read(tmp_path / "results.csv")
 
 
 def test_a_batch_of_ones_own_is_compared_by_tokens_with_the_suite_it_ran_in(mixed):
@@ -307,20 +306,20 @@ def test_losses_of_other_batches_are_not_compared(mixed):
     line = summarize(selection.select(mixed)[0]).loc["larger_batch"]
     assert line.loss == 5.0
     assert all(line[["loss_difference", "loss_verdict", "parity"]].isna())
-    assert "own batch: 64 in place of 16" in tables.table(*selection.select(mixed))
+    assert "own batch: 64 in place of 16" in result_tables.table(*selection.select(mixed))
 
 
 def test_another_batch_that_was_asked_for_is_still_another_result(mixed, tmp_path):
-    results.append(tmp_path / "results.csv", rows_of("no_optimization", [9] * 5, batch_size=64))
-    rows, left_out = selection.select(results.read(tmp_path / "results.csv"))
+    rows_file.append(tmp_path / "results.csv", rows_of("no_optimization", [9] * 5, batch_size=64))
+    rows, left_out = selection.select(rows_file.read(tmp_path / "results.csv"))
     assert set(rows.technique) == {"no_optimization"} and "16x64" in left_out
 
 
 def test_a_run_that_failed_at_its_own_batch_stays_with_its_suite(settle, tmp_path):
     args = settle(larger_batch)
     args.batch_size = 8
-    ends.record_end(args, "out_of_memory", "8x32 does not fit")
-    (row,) = results.check(tmp_path / "results.csv")
+    exits.record_end(args, "out_of_memory", "8x32 does not fit")
+    (row,) = rows_file.check(tmp_path / "results.csv")
     assert (row["batch_size"], row["requested_batch_size"]) == ("8", "2")
     assert row["note"] == "8x32 does not fit"
 

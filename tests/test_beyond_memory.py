@@ -12,18 +12,18 @@ import pytest
 import torch
 
 from tests import watched
-from tests.fakes import gpu
+from tests.stand_ins import gpu
 from tests.watched import STEPS
 from Utils.analysis import summary
-from Utils.base import ladder
 from Utils.base.errors import Unsupported
-from Utils.base.sizes import CONFIGS, GPTConfig
-from Utils.device import checks, limits
-from Utils.device.checks import CHECKS
+from Utils.base.gpt2_sizes import CONFIGS, GPTConfig
+from Utils.device import capabilities, measured_ceilings
+from Utils.device.capabilities import CHECKS
 from Utils.device.cpu import CPU
-from Utils.diagnose.fakes import Tracker
-from Utils.harness import footprint, work
+from Utils.forecast.fake_run import Tracker
+from Utils.harness import memory_kinds, step_work
 from Utils.harness.settings import check_needs
+from Utils.scripts import ladder
 
 MIB = 2**20
 
@@ -34,7 +34,7 @@ def train(tmp_path):
 
     def train(name, *flags, config=None, **how):
         found = ladder.get(name)
-        script = importlib.import_module(name if found.at_top_level else f"beyond.{name}")
+        script = importlib.import_module(found.module)
         args = watched.settle(script, tmp_path, *flags)
         args.config = config or args.config
         check_needs(args)
@@ -45,7 +45,7 @@ def train(tmp_path):
 
 def state_mib(watch):
     device = SimpleNamespace(peak_memory_mib=lambda: 0, reserved_memory_mib=lambda: None)
-    return footprint.memory(device, watch.model, watch.optimizer, None)["optimizer_state_mib"]
+    return memory_kinds.memory(device, watch.model, watch.optimizer, None)["optimizer_state_mib"]
 
 
 @pytest.fixture
@@ -122,7 +122,7 @@ def test_updating_on_the_way_gives_the_parents_losses_to_the_last_bit(train):
     parent, child = train("fused_optimizer"), train("optimizer_in_backward")
     assert child.losses == parent.losses
     assert all(p.grad is None for p in child.model.parameters())
-    facts = footprint.training(child.model, child.optimizer)
+    facts = memory_kinds.training(child.model, child.optimizer)
     assert facts["updated_parameters"] == facts["parameters"] == parent.args.config.parameters()
     assert state_mib(child) == state_mib(parent) > 0
 
@@ -154,7 +154,7 @@ def test_eight_bits_are_a_quarter_of_the_state_paged_or_not(train):
     assert state_mib(child) == state_mib(parent) == pytest.approx(in_float32 / 4, rel=0.03)
     assert "not paged on this device" in child.args.notes
     assert "not paged on this device" not in parent.args.notes
-    assert checks.check("managed_memory", gpu()) == ""
+    assert capabilities.check("managed_memory", gpu()) == ""
 
 
 def test_state_that_lies_elsewhere_is_no_part_of_the_peak():
@@ -165,7 +165,7 @@ def test_state_that_lies_elsewhere_is_no_part_of_the_peak():
         "there": torch.zeros(MIB // 2, device="meta"),
     }
     device = SimpleNamespace(peak_memory_mib=lambda: 10.0, reserved_memory_mib=lambda: None)
-    found = footprint.memory(device, model, optimizer, 0)
+    found = memory_kinds.memory(device, model, optimizer, 0)
     assert (found["optimizer_state_mib"], found["off_device_mib"]) == (1.0, 2.0)
     assert found["rest_mib"] == 10.0 - 1.0 - 1.0
 
@@ -176,14 +176,14 @@ def test_state_that_lies_elsewhere_is_no_part_of_the_peak():
 def test_float16_is_there_for_gpus_that_have_no_bfloat16():
     old = gpu(capability=(7, 5), name="Tesla T4")
     for need in needs_of("float16_grad_scaler"):
-        assert checks.check(need, old) == ""
+        assert capabilities.check(need, old) == ""
     with pytest.raises(Unsupported, match="native bfloat16 needs"):
-        [checks.check(need, old) for need in needs_of("brainFloat16")]
+        [capabilities.check(need, old) for need in needs_of("brainFloat16")]
     with pytest.raises(Unsupported, match="float16 on tensor cores needs compute capability 7.0"):
-        checks.check("float16", gpu(capability=(6, 1)))
+        capabilities.check("float16", gpu(capability=(6, 1)))
     with pytest.raises(Unsupported, match="^float16 needs a GPU"):
-        checks.check("float16", CPU())
-    assert work.precision_of(needs_of("float16_grad_scaler")) == "float16"
+        capabilities.check("float16", CPU())
+    assert step_work.precision_of(needs_of("float16_grad_scaler")) == "float16"
 
 
 def test_scaled_float16_trains_as_float32_does(train, monkeypatch):
@@ -254,27 +254,27 @@ def test_all_products_but_the_heads_are_converted(train, torchao):
 
 
 def test_float8_needs_a_gpu_that_has_it_and_the_package():
-    assert checks.check("float8", gpu(capability=(8, 9))) == ""
+    assert capabilities.check("float8", gpu(capability=(8, 9))) == ""
     with pytest.raises(Unsupported, match="float8 needs compute capability 8.9; Fake GPU has 8.6"):
-        checks.check("float8", gpu(capability=(8, 6)))
+        capabilities.check("float8", gpu(capability=(8, 6)))
     with pytest.raises(Unsupported, match="^float8 products need an NVIDIA or AMD GPU$"):
-        checks.check("float8", CPU())
-    assert checks.check("float8", gpu(architecture="gfx942:sramecc+")) == ""
+        capabilities.check("float8", CPU())
+    assert capabilities.check("float8", gpu(architecture="gfx942:sramecc+")) == ""
     with pytest.raises(Unsupported, match="float8 needs an MI300 or newer"):
-        checks.check("float8", gpu(architecture="gfx90a"))
+        capabilities.check("float8", gpu(architecture="gfx90a"))
     assert needs_of("float8_linear")[-2:] == ("float8", "package torchao")
 
 
 def test_products_of_several_precisions_have_no_ceiling_and_no_mfu(monkeypatch):
     ceilings = {"matmul_tflops": {"float32": 9.0, "bfloat16": 99.0}, "bandwidth_gb_s": 999.0}
-    monkeypatch.setattr(limits, "ceilings", lambda device: ceilings)
+    monkeypatch.setattr(measured_ceilings, "ceilings", lambda device: ceilings)
     needs, here = needs_of("float8_linear"), SimpleNamespace(name="NVIDIA L4")
     shape = {"config": CONFIGS["gpt2"], "batch_size": 1, "seq_len": 64}
     args = SimpleNamespace(hardware=here, owns=(), **shape)
     args.needs = needs_of("padded_vocabulary")
-    assert work.describe(args)["floor_ms"] and work.describe(args)["datasheet_tflops"]
+    assert step_work.describe(args)["floor_ms"] and step_work.describe(args)["datasheet_tflops"]
     args.needs = needs
-    found = work.describe(args)
+    found = step_work.describe(args)
     assert found["precision"] is found["datasheet_tflops"] is found["floor_ms"] is None
     line = {"tokens_per_second": 1e3, "median_ms": 64.0}
     line = summary.from_records(line, [{"limits": found}], "gpt2")
@@ -289,7 +289,7 @@ def test_products_of_several_precisions_have_no_ceiling_and_no_mfu(monkeypatch):
 def test_an_untied_head_starts_as_a_copy_and_goes_its_own_way(train):
     parent, child = train("fused_optimizer"), train("untied_weights")
     more = 50_257 * child.args.config.n_embd
-    facts = [footprint.training(watch.model, watch.optimizer) for watch in (parent, child)]
+    facts = [memory_kinds.training(watch.model, watch.optimizer) for watch in (parent, child)]
     for figure in ("parameters", "updated_parameters"):
         assert facts[1][figure] == facts[0][figure] + more
     assert child.losses[0] == parent.losses[0]

@@ -6,10 +6,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from Utils.analysis import selection
 from Utils.analysis.summary import summarize
-from Utils.base import results
 from Utils.callbacks import Recorder, for_trainer
+from Utils.results import rows_file, selection
 
 ROWS, WIDTH = 4, 8
 
@@ -46,7 +45,7 @@ def train(path, name, steps=9, pause=None, **options):
         if step % 2:
             callback.on_log(args, state, control, logs={"loss": loss.item()})
     callback.on_train_end(args, state, control)
-    return results.read(path)
+    return rows_file.read(path)
 
 
 def test_a_run_of_a_trainer_has_rows_like_those_of_a_script(tmp_path):
@@ -76,8 +75,8 @@ def test_several_runs_are_compared_with_their_base(tmp_path):
     train(path, "plain", round=1)
     train(path, "bf16", base="plain")
     train(path, "bf16", base="plain", round=1)
-    rows, left_out = selection.select(results.read(path))
-    lines = summarize(rows, results.records(path, rows.run_id.unique()))
+    rows, left_out = selection.select(rows_file.read(path))
+    lines = summarize(rows, rows_file.records(path, rows.run_id.unique()))
     assert not left_out and list(lines.index) == ["plain", "bf16"]
     assert lines.speedup["plain"] == 1 and lines.speedup["bf16"] > 0
     assert lines.rounds.tolist() == [2, 2]
@@ -116,7 +115,7 @@ def test_a_real_trainer(tmp_path):
     path = tmp_path / "results.csv"
     callback = for_trainer("plain", unit="tokens", warmup=2, results_file=path)
     Trainer(model, arguments, train_dataset=examples(), callbacks=[callback]).train()
-    rows = results.read(path)
+    rows = rows_file.read(path)
     assert len(rows) == 8 and rows.loss.notna().all()
     assert set(rows.batch_size) == {ROWS} and set(rows.seq_len) == {WIDTH}
     (record,) = (tmp_path / "runs").glob("*.json")

@@ -7,11 +7,12 @@ import pytest
 from matplotlib.image import imread
 
 from tests.rows import rows_of, write_record
-from Utils.analysis import compare, selection
-from Utils.base import errors, results
+from Utils.analysis import comparison
+from Utils.base import errors
 from Utils.base.errors import UserError
 from Utils.commands import compare as compare_command
-from Utils.draw import compare_chart
+from Utils.draw import comparison_chart
+from Utils.results import rows_file, selection
 
 OLD = {"torch": "2.11.0", "commit": "0000aaa"}
 SOURCE = '"""What it does."""\nmain()\n'
@@ -40,7 +41,7 @@ def compared(folder, capsys):
 def write(path, *runs, **record):
     """Appends runs to a results file; with what a record holds, each gets one too."""
     for rows in runs:
-        results.append(path, rows)
+        rows_file.append(path, rows)
         if record:
             own = {"technique": rows[0]["technique"], "source": SOURCE}
             write_record(path, rows, **own | record)
@@ -66,8 +67,8 @@ def test_the_interval_is_welchs_t_on_the_logs_of_unpaired_rounds(folder, compare
     a, b = np.array([100, 104, 98]), np.array([80, 81, 79.5, 82])
     write(folder / "a.csv", *rounds("no_optimization", a))
     write(folder / "b.csv", *rounds("no_optimization", b))
-    sides = [compare.select(name, f"{name.lower()}.csv") for name in "AB"]
-    line = compare.compare(*sides).loc["no_optimization"]
+    sides = [comparison.select(name, f"{name.lower()}.csv") for name in "AB"]
+    line = comparison.compare(*sides).loc["no_optimization"]
 
     logs = np.log(a), np.log(b)
     errors = [log.var(ddof=1) / len(log) for log in logs]
@@ -93,7 +94,7 @@ def test_the_interval_holds_the_true_ratio_19_times_of_20(true, n_a, n_b):
     for _ in range(experiments):
         a = 1000 * np.exp(random.normal(0, 0.01, n_a))
         b = 1000 * true * np.exp(random.normal(0, 0.03, n_b))
-        got = compare.ratio(a, b)
+        got = comparison.ratio(a, b)
         held += got["speedup_low"] <= true <= got["speedup_high"]
         wrong += got["verdict"] == "slower" or (true == 1 and got["verdict"] == "faster")
     assert 0.935 <= held / experiments <= 0.965
@@ -102,7 +103,7 @@ def test_the_interval_holds_the_true_ratio_19_times_of_20(true, n_a, n_b):
 
 def test_verdicts_are_those_of_the_table():
     a = np.array([100, 101, 99])
-    verdicts = [compare.ratio(a, b)["verdict"] for b in (a * 1.1, a / 1.1, a * 1.001)]
+    verdicts = [comparison.ratio(a, b)["verdict"] for b in (a * 1.1, a / 1.1, a * 1.001)]
     assert verdicts == ["faster", "slower", "no detectable difference"]
 
 
@@ -231,11 +232,11 @@ def mixed(folder):
 )
 def test_words_select_within_a_file(words, ms, mixed):
     for text in (f"results.csv:{words}", f"{mixed}:{words}"):
-        assert compare.select("A", text).lines.median_ms["no_optimization"] == ms
+        assert comparison.select("A", text).lines.median_ms["no_optimization"] == ms
 
 
 def test_a_file_alone_gives_its_newest_runs(mixed, compared):
-    assert compare.select("A", "results.csv").lines.median_ms["no_optimization"] == 60
+    assert comparison.select("A", "results.csv").lines.median_ms["no_optimization"] == 60
     text, cells = compared("results.csv:2.11", "results.csv:h100")
     assert cells["no_optimization"]["B over A"] == f"{16 * 100 / 80:.2f}x"
     assert "- A: NVIDIA H100, torch 2.11.0, gpt2, 1x64 tokens a step, stdlib, 1 round, " in text
@@ -251,7 +252,7 @@ def test_a_file_whose_name_holds_a_colon_is_found(folder):
         ("results.csv:a.csv:2.11", 20),
         ("results.csv:A.CSV", 10),
     ):
-        assert compare.select("A", text).lines.median_ms["no_optimization"] == ms
+        assert comparison.select("A", text).lines.median_ms["no_optimization"] == ms
 
 
 @pytest.mark.parametrize(
@@ -287,7 +288,7 @@ def test_what_cannot_be_compared_is_one_line(a, b, words, mixed, folder, capsys)
 
 def test_what_there_is_names_every_group(mixed):
     with pytest.raises(UserError) as caught:
-        compare.select("A", "results.csv:H200")
+        comparison.select("A", "results.csv:H200")
     for words in ("2.11.0", "16x64", "gpt2-xl", "synthetic", "fffffff", "NVIDIA H100", "Test GPU"):
         assert words in str(caught.value)
 
@@ -436,9 +437,9 @@ def test_the_chart_carries_values_verdicts_sides_units_and_spread(two, compared)
 
 
 def test_points_and_lines_lie_where_the_figures_say(two):
-    sides = [compare.select(name, f"{name.lower()}.csv") for name in "AB"]
-    ratios = compare.compare(*sides).dropna(subset="speedup")
-    axes = compare_chart.draw(*sides).axes[0]
+    sides = [comparison.select(name, f"{name.lower()}.csv") for name in "AB"]
+    ratios = comparison.compare(*sides).dropna(subset="speedup")
+    axes = comparison_chart.draw(*sides).axes[0]
     assert axes.get_xscale() == "linear"
     drawn = [(line.get_xdata(), line.get_ydata()) for line in axes.get_lines()]
     points = {y[0]: x[0] for x, y in drawn if len(x) == 1}
@@ -455,9 +456,9 @@ def test_an_interval_of_any_width_leaves_the_points_apart(folder):
     """Two rounds a side that differ twofold have an interval of orders of magnitude."""
     write(folder / "a.csv", *rounds("no_optimization", [100, 200]))
     write(folder / "b.csv", *rounds("no_optimization", [100, 220]))
-    sides = [compare.select(name, f"{name.lower()}.csv") for name in "AB"]
-    assert compare.compare(*sides).speedup_high.item() > 8
-    axes = compare_chart.draw(*sides).axes[0]
+    sides = [comparison.select(name, f"{name.lower()}.csv") for name in "AB"]
+    assert comparison.compare(*sides).speedup_high.item() > 8
+    axes = comparison_chart.draw(*sides).axes[0]
     assert axes.get_xlim()[1] < 5
     assert ">" in [line.get_marker() for line in axes.get_lines()]  # it goes on beyond
 
@@ -479,7 +480,7 @@ def test_one_round_is_said_on_the_chart(folder, compared):
 
 def test_groups_and_selection_agree(mixed):
     """Every row is in one group, and what the newest run's table shows is one of them."""
-    rows = results.read(mixed)
+    rows = rows_file.read(mixed)
     parts = selection.groups(rows)
     assert sorted(i for _, group in parts for i in group.index) == list(rows.index)
     chosen, _ = selection.select(rows)

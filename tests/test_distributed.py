@@ -18,21 +18,23 @@ import pytest
 import torch
 
 from tests import forked
-from Utils.base import ladder, paths, results
+from Utils.base import paths
 from Utils.base.errors import UserError
-from Utils.base.ladder import Technique
-from Utils.base.sizes import CONFIGS
+from Utils.base.gpt2_sizes import CONFIGS
 from Utils.data import TokenBatches
-from Utils.device import cgroup, devices, shapes
+from Utils.device import auto_shape, cgroup, device_choice
 from Utils.device.cpu import CPU
 from Utils.device.cuda import ImaginedGPU
-from Utils.diagnose.breakdown import summarize
-from Utils.harness import footprint, ranks
-from Utils.harness.measured import Measured
+from Utils.harness import memory_kinds, ranks
+from Utils.harness.rank_results import Measured
 from Utils.harness.ranks import ALONE, GRACE_S, NOTICED
 from Utils.harness.settings import parse_args
-from Utils.launch import torchrun
+from Utils.launch import rank_launcher
+from Utils.profile.step_breakdown import summarize
+from Utils.results import rows_file
 from Utils.run import Run, execute
+from Utils.scripts import ladder
+from Utils.scripts.ladder import Technique
 
 NAMES = ("distributed_data_parallel", "zero_redundancy", "fully_sharded", "no_sync")
 FLAGS = ["--model=gpt2-tiny", "--seq-len=16", "--batch-size=8", "--device=cpu", "--steps=5"]
@@ -118,8 +120,8 @@ def trained(tmp_path_factory):
             script = in_float32(name, file.parent)
             codes, said = run_ranks(n, script, *FLAGS, f"--results-file={file}")
             assert codes == [0] * n, said
-            rows = results.read(file)
-            (kept,) = results.records(file, rows.run_id.unique()).values()
+            rows = rows_file.read(file)
+            (kept,) = rows_file.records(file, rows.run_id.unique()).values()
             known[name, n] = SimpleNamespace(rows=rows, record=kept, said=said)
         return known[name, n]
 
@@ -178,11 +180,11 @@ def test_rows_are_the_slowest_ranks_times_and_the_mean_of_losses(tmp_path):
             measured([8, 3, 1, 6, 2], [2.0] * 5, 30.0, [1], "game (pid 4711, 1 MiB)"),
         ]
     )
-    rows = results.read(args.results_file)
+    rows = rows_file.read(args.results_file)
     assert list(rows.step_ms) == [9, 3, 2, 6, 4] and list(rows.loss) == [3.0] * 5
     assert list(rows.data_ms) == pytest.approx([0.45, 0.15, 0.1, 0.3, 0.2])
     assert set(rows.peak_memory_mib) == {30.0} and set(rows.world_size) == {2}
-    (kept,) = results.records(args.results_file, rows.run_id.unique()).values()
+    (kept,) = rows_file.records(args.results_file, rows.run_id.unique()).values()
     assert kept["parameters"] == kept["updated_parameters"] == 2  # each rank updated another one
     assert [one["median_step_ms"] for one in kept["ranks"]] == [4.5, 4.0]
     assert kept["quality"]["reasons"] == ["rank 1: game (pid 4711, 1 MiB) on the GPU"]
@@ -232,7 +234,7 @@ def test_eight_ranks_of_fsdp_in_one_process(tmp_path, monkeypatch):
 
     class Looked(Run):
         def __exit__(self, *error):
-            found["memory"] = footprint.memory(
+            found["memory"] = memory_kinds.memory(
                 self.args.hardware, self.model, self.optimizer, self.gradients.peak
             )
             found["steps"] = len(self.losses)
@@ -290,40 +292,40 @@ def test_ddp_collects_no_statistics_for_which_a_gpu_would_wait(monkeypatch):
 def test_an_automatic_batch_is_as_large_a_rank_as_it_is_alone():
     config = CONFIGS["gpt2"]
     size = config.parameters()
-    assert shapes.auto_shape(CPU(), config, size, ranks=4) == (4, 64)
+    assert auto_shape.auto_shape(CPU(), config, size, ranks=4) == (4, 64)
     gpu = ImaginedGPU("a GPU", 80 * 2**30)
-    B, T = shapes.auto_shape(gpu, config, size)
-    assert shapes.auto_shape(gpu, config, size, ranks=4) == (4 * B, T)
+    B, T = auto_shape.auto_shape(gpu, config, size)
+    assert auto_shape.auto_shape(gpu, config, size, ranks=4) == (4 * B, T)
     small = ImaginedGPU("a GPU", 16 * 2**30)
-    alone = shapes.auto_shape(small, config, size, batch_size=8)[1]
-    assert shapes.auto_shape(small, config, size, batch_size=32, ranks=4) == (32, alone)
+    alone = auto_shape.auto_shape(small, config, size, batch_size=8)[1]
+    assert auto_shape.auto_shape(small, config, size, batch_size=32, ranks=4) == (32, alone)
 
 
 def test_each_rank_takes_a_gpu_of_its_own_and_there_are_enough(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(devices, "CUDA", lambda device: device)
+    monkeypatch.setattr(device_choice, "CUDA", lambda device: device)
     for wanted in ("cuda", "auto"):
-        assert devices.choose(wanted, 1, 2) == torch.device("cuda", 1)
+        assert device_choice.choose(wanted, 1, 2) == torch.device("cuda", 1)
     with pytest.raises(UserError, match="3 ranks, and torch sees 2 GPUs"):
-        devices.choose("cuda", 0, 3)
+        device_choice.choose("cuda", 0, 3)
     with pytest.raises(UserError, match="a GPU of its own; use cuda"):
-        devices.choose("cuda:1", 0, 2)
+        device_choice.choose("cuda:1", 0, 2)
 
 
 def test_more_processes_than_the_machine_has_room_for_are_refused(monkeypatch):
-    cores, there = devices.available("cpu")
-    assert torchrun.counts("1 all", "cpu") == [1, cores]
+    cores, there = device_choice.available("cpu")
+    assert rank_launcher.counts("1 all", "cpu") == [1, cores]
     with pytest.raises(UserError, match=f"there are {there} here"):
-        torchrun.counts(f"1 {cores + 1}", "cpu")
+        rank_launcher.counts(f"1 {cores + 1}", "cpu")
     for text in ("0", "two", "-1", " "):
         with pytest.raises(UserError, match="from 1 up"):
-            torchrun.counts(text, "cpu")
+            rank_launcher.counts(text, "cpu")
     monkeypatch.setattr(cgroup, "cgroup_limits", lambda: (1.5, math.inf))  # a container's quota
-    assert devices.available("cpu") == (1, "1 core")
-    assert torchrun.one_count("1", "cpu") == 1
+    assert device_choice.available("cpu") == (1, "1 core")
+    assert rank_launcher.one_count("1", "cpu") == 1
     with pytest.raises(UserError, match="give one number"):
-        torchrun.one_count("1 1", "cpu")
+        rank_launcher.one_count("1 1", "cpu")
 
 
 # Ends -------------------------------------------------------------------------------------------
@@ -373,7 +375,7 @@ def end_of(command, seconds=60, **more):
 )
 def test_a_rank_that_is_killed_or_hangs_ends_the_run_with_one_line(what, line, tmp_path):
     file = tmp_path / "results.csv"
-    results.initialize(file)
+    rows_file.initialize(file)
     before = file.read_bytes()
     script = in_float32(NAMES[0], tmp_path, **at_step_3(what))
     command = [sys.executable, "-c", LAUNCH, str(script), "2", *FLAGS, f"--results-file={file}"]
@@ -432,7 +434,7 @@ def test_torchrun_starts_them_anew_where_it_may(tmp_path):
     command += ["--nproc-per-node=2", str(script), *FLAGS, f"--results-file={file}"]
     code, said, _ = end_of(command)
     assert code == 0, said
-    rows = results.read(file)
+    rows = rows_file.read(file)
     assert list(rows.step) == list(range(5)) and set(rows.world_size) == {2}
 
 
@@ -448,9 +450,9 @@ def test_two_agents_are_two_nodes_of_one_run(tmp_path):
     ]
     said = [agent.communicate(timeout=100)[0] for agent in agents]
     assert [agent.returncode for agent in agents] == [0, 0], said
-    rows = results.read(file)
+    rows = rows_file.read(file)
     assert list(rows.step) == list(range(5)) and set(rows.world_size) == {2}
-    (kept,) = results.records(file, rows.run_id.unique()).values()
+    (kept,) = rows_file.records(file, rows.run_id.unique()).values()
     assert [one["node"] for one in kept["ranks"]] == ["0", "1"]
 
 
@@ -468,8 +470,8 @@ def test_two_agents_are_two_nodes_of_one_run(tmp_path):
     ],
 )
 def test_the_rank_at_fault_is_named(codes, noticed, says):
-    assert torchrun.diagnosis(codes, noticed).startswith(says)
-    assert bool(says) == bool(torchrun.diagnosis(codes, noticed))
+    assert rank_launcher.diagnosis(codes, noticed).startswith(says)
+    assert bool(says) == bool(rank_launcher.diagnosis(codes, noticed))
 
 
 # In the profile ---------------------------------------------------------------------------------
@@ -533,7 +535,7 @@ def test_a_run_of_two_is_profiled_by_rank_0(tmp_path):
     summary = json.loads((folder / "distributed_data_parallel.json").read_text())
     assert summary["profile"]["communication"]["ms"] > 0
     assert done.stdout.count("overlapped with computation") == 1
-    assert {row["world_size"] for row in results.check(folder / "results.csv")} == {"2"}
+    assert {row["world_size"] for row in rows_file.check(folder / "results.csv")} == {"2"}
 
 
 @pytest.mark.parametrize("seconds", ["soon", "0"])

@@ -11,9 +11,11 @@ import yaml
 
 from tests.browser import chromium  # noqa: F401  (a fixture)
 from tests.virtual_gpu import checks
-from Utils.base import ladder, paths, results
+from Utils.base import paths
 from Utils.base.errors import UserError
-from Utils.share import figures, pages
+from Utils.draw import doc_figures, doc_pages
+from Utils.results import rows_file
+from Utils.scripts import ladder
 
 PAGES = [
     paths.ROOT / name
@@ -96,8 +98,8 @@ def test_every_command_exists(page):
         if "=" not in words[0]:
             assert words[0] in TARGETS, line
     for module in re.findall(r"python3? -m ([\w.]+)", code):
-        beginning = module.removesuffix(".NAME")
-        assert module == "beyond.NAME" or importlib.util.find_spec(beginning), module
+        beginning = module.removesuffix(".NAME").removesuffix(".FOLDER")
+        assert importlib.util.find_spec(beginning), module
     for script in re.findall(r"python3? (\w+\.py)", code):
         assert (paths.ROOT / script).exists(), script
 
@@ -111,26 +113,26 @@ def test_no_page_names_a_file_that_is_gone(page):
 
 
 def test_generated_parts_are_up_to_date():
-    for page, parts in pages.PARTS.items():
+    for page, parts in doc_pages.PARTS.items():
         text = (paths.ROOT / page).read_text()
         for name, make in parts.items():
-            shown = pages.part(text, name)
+            shown = doc_pages.part(text, name)
             assert shown, f"{page}: {name}"
             # Those of rows are held against the committed rows elsewhere.
-            if make not in (*pages.OF_ROWS, *pages.OF_ALL_ROWS):
+            if make not in (*doc_pages.OF_ROWS, *doc_pages.OF_ALL_ROWS):
                 assert shown == make(), f"{page}: {name}; make readme writes it"
 
 
 def test_parts_are_written_between_their_marks(tmp_path, monkeypatch):
     page = tmp_path / "page.md"
     page.write_text("above\n<!-- x -->\nold\n<!-- x -->\nbelow\n")
-    monkeypatch.setattr(pages.paths, "ROOT", tmp_path)
-    monkeypatch.setattr(pages, "PARTS", {"page.md": {"x": lambda: "new"}})
-    assert pages.write(None, None, None) == ["page.md"]
+    monkeypatch.setattr(doc_pages.paths, "ROOT", tmp_path)
+    monkeypatch.setattr(doc_pages, "PARTS", {"page.md": {"x": lambda: "new"}})
+    assert doc_pages.write(None, None, None) == ["page.md"]
     assert page.read_text() == "above\n<!-- x -->\nnew\n<!-- x -->\nbelow\n"
     page.write_text("no marks")
     with pytest.raises(UserError, match="page.md: needs the mark"):
-        pages.write(None, None, None)
+        doc_pages.write(None, None, None)
     assert page.read_text() == "no marks"
 
 
@@ -138,17 +140,17 @@ def test_every_column_is_explained():
     page = (paths.ROOT / "docs/COMMANDS.md").read_text().replace("<wbr>", "")
     table = page[page.index("| column |") :]
     names = re.findall(r"^\| ([\w, ]+) \|", table, re.MULTILINE)[1:]
-    assert ", ".join(names).split(", ") == list(results.COLUMNS)
+    assert ", ".join(names).split(", ") == list(rows_file.COLUMNS)
 
 
 def test_published_figures_have_a_source():
-    table = figures.published()
-    assert table.count("](https://") == len(figures.SHOWN) == len(table.splitlines()) - 2
+    table = doc_figures.published()
+    assert table.count("](https://") == len(doc_figures.SHOWN) == len(table.splitlines()) - 2
     assert "+TF32 3.00x" in table and "+larger batch 11.35x" in table
 
 
 def test_peaks_are_forecast_within_five_percent_of_the_allocators():
-    with figures.VIRTUAL_GPU.open() as file:
+    with doc_figures.VIRTUAL_GPU.open() as file:
         rows = [row for row in csv.DictReader(file) if row["forecast_mib"] and row["peak_mib"]]
     assert len(rows) > 5
     for row in rows:

@@ -23,19 +23,20 @@ import torch
 
 from tests.rows import committed
 from tests.test_probes import gpu, on, states
-from Utils.base import git, ladder, paths, variants
+from Utils.base import git, paths
 from Utils.base.errors import Unsupported
-from Utils.base.ladder import Technique
 from Utils.commands import doctor as doctor_command
-from Utils.corpus import sources
-from Utils.device.checks import Emulated, WithoutEffect
+from Utils.corpus import text_sources
+from Utils.device.capabilities import Emulated, WithoutEffect
 from Utils.device.cpu import CPU
-from Utils.diagnose import findings, judgement, probes, verdicts
-from Utils.diagnose.findings import Finding
-from Utils.diagnose.probes import NATIVE
-from Utils.diagnose.verdicts import PRECISIONS, Row
-from Utils.launch import trials
+from Utils.doctor import doctor_advice, findings, host_probes, technique_status
+from Utils.doctor.doctor_advice import PRECISIONS, Row
+from Utils.doctor.findings import Finding
+from Utils.doctor.host_probes import NATIVE
+from Utils.launch import batch_trials
 from Utils.run import execute
+from Utils.scripts import ladder, variants
+from Utils.scripts.ladder import Technique
 
 TECHNIQUES = ladder.techniques()
 
@@ -81,7 +82,7 @@ def test_every_line_about_this_machine_is_true(here):
     assert 0 < figures["usable_cpus"] <= int(command("env", "-u", "OMP_NUM_THREADS", "nproc"))
     assert figures["memory_gib"] == pytest.approx(int(meminfo["MemTotal"]) / 2**20, abs=0.1)
     assert figures["available_gib"] == pytest.approx(int(meminfo["MemAvailable"]) / 2**20, rel=0.2)
-    disk = command("df", "--output=avail", "-B1", str(probes.nearest(paths.CACHE)))
+    disk = command("df", "--output=avail", "-B1", str(host_probes.nearest(paths.CACHE)))
     assert figures["free_disk_gib"] == pytest.approx(int(disk.split()[1]) / 2**30, rel=0.05, abs=1)
     assert figures["threads"] == torch.get_num_threads()
     assert figures["type"] == "cpu" and figures["tokens"] == 64
@@ -183,7 +184,7 @@ def test_broken_parts_are_named_with_their_remedies(tmp_path):
 
 def test_an_older_python_is_told_so(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "version_info", (3, 10, 13))
-    (finding,) = findings.ask(probes.python, None)
+    (finding,) = findings.ask(host_probes.python, None)
     assert finding.state == "fault" and "older than 3.11" in finding.what
     assert finding.blocks == ("run",)
     old = tmp_path / "python"  # far older: it would stumble over the syntax
@@ -256,9 +257,9 @@ class Stopped:
 @pytest.mark.parametrize("technique", TECHNIQUES.values(), ids=TECHNIQUES.keys())
 def test_a_row_says_what_the_run_says(technique, here, monkeypatch, tmp_path):
     """The real script, up to its first step: what it then is and has noted is in the row."""
-    monkeypatch.setattr(trials, "largest_batch", lambda args, name, at_most: args.batch_size)
+    monkeypatch.setattr(batch_trials, "largest_batch", lambda args, name, at_most: args.batch_size)
     monkeypatch.setattr(git, "commit", lambda: "")
-    monkeypatch.setattr(sources, "open_streams", lambda dataset: [])  # no text is read yet
+    monkeypatch.setattr(text_sources, "open_streams", lambda dataset: [])  # no text is read yet
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", "")
     flags = ["--model", "gpt2-tiny", "--device", "cpu"]
     if technique.name != "streaming_dataset":
@@ -301,7 +302,7 @@ def test_what_the_committed_runs_on_a_cpu_said_is_said(here):
 
 def judged(name, device, *flags):
     args = on(device, *flags)
-    return judgement.judge(TECHNIQUES[name], TECHNIQUES.get(TECHNIQUES[name].parent), args)
+    return technique_status.judge(TECHNIQUES[name], TECHNIQUES.get(TECHNIQUES[name].parent), args)
 
 
 @pytest.fixture
@@ -401,7 +402,7 @@ def test_a_need_of_ones_own_is_checked(needs, status, words, tmp_path):
 
 
 def assert_row(technique, status, words):
-    row = judgement.judge(technique, TECHNIQUES["no_optimization"], on(CPU()))
+    row = technique_status.judge(technique, TECHNIQUES["no_optimization"], on(CPU()))
     assert (row.technique, row.status) == ("my_idea", status)
     assert words in row.reason and bool(words) == bool(row.reason)
 
@@ -409,13 +410,13 @@ def assert_row(technique, status, words):
 def test_a_fault_takes_away_what_needs_it():
     fault = Finding("compiler", "broken", "fault", "mend it", ("compile", "triton"))
     fine = Row("a", "runs", needs=("tf32", "compile"))
-    assert verdicts.overlay(fine, [fault]) == Row(
+    assert doctor_advice.overlay(fine, [fault]) == Row(
         "a", "unsupported", "compiler: broken", "mend it", fine.needs, ["compile"]
     )
     other = Row("b", "runs", needs=("tf32",))
-    assert verdicts.overlay(other, [fault]) == other
+    assert doctor_advice.overlay(other, [fault]) == other
     nowhere = Finding("corpus", "no tokens", "fault", "make some", ("run",))
-    assert verdicts.overlay(other, [fault, nowhere]).reason == "corpus: no tokens"
+    assert doctor_advice.overlay(other, [fault, nowhere]).reason == "corpus: no tokens"
 
 
 # Advice -----------------------------------------------------------------------------------------
@@ -423,11 +424,11 @@ def test_a_fault_takes_away_what_needs_it():
 
 def advised(*findings, rows=None):
     rows = rows or [Row(name, "runs") for name in TECHNIQUES]
-    return [line["advice"] for line in verdicts.advice(findings, rows)]
+    return [line["advice"] for line in doctor_advice.advice(findings, rows)]
 
 
 def test_the_names_in_the_advice_are_techniques():
-    source = (paths.ROOT / "Utils" / "diagnose" / "verdicts.py").read_text()
+    source = (paths.ROOT / "Utils" / "doctor" / "doctor_advice.py").read_text()
     named = re.findall(r'say\([^)]*?text, ("[^)]*)\)', source)
     words = {word for line in named for word in re.findall(r'"(\w+)"', line)}
     assert len(words) >= 7 and words | {*PRECISIONS.values()} <= set(TECHNIQUES)

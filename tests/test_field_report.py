@@ -3,8 +3,8 @@
 import pytest
 
 from tests.rows import rows_of, write_record
-from Utils.base import results
 from Utils.commands import field_report
+from Utils.results import rows_file
 
 
 @pytest.fixture
@@ -12,7 +12,7 @@ def report(tmp_path, capsys):
     def report(*runs, record=None):
         path = tmp_path / "results.csv"
         rows = [row for run in runs for row in run]
-        results.append(path, rows)
+        rows_file.append(path, rows)
         if record:
             write_record(path, rows[-1:], **record)
         field_report.main(["--results-file", str(path)])

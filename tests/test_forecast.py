@@ -12,19 +12,22 @@ import pytest
 import torch
 
 from tests.rows import rows_of
-from Utils.base import command_line, ladder, paths, results
+from Utils.base import command_line, paths
 from Utils.base.command_line import Parser
 from Utils.base.errors import UserError
-from Utils.base.sizes import CONFIGS
+from Utils.base.gpt2_sizes import CONFIGS
 from Utils.base.units import GIB, MIB
 from Utils.commands import forecast as forecast_command
-from Utils.device import shapes
+from Utils.device import auto_shape
 from Utils.device.cpu import CPU
 from Utils.device.cuda import ImaginedGPU
-from Utils.diagnose import fakes, forecast, forecast_text, profiled_run, recordings
-from Utils.diagnose.allocations import KINDS, Recording
-from Utils.diagnose.forecast import Forecast
+from Utils.forecast import fake_run, forecast_table, peak_memory, recording_processes
+from Utils.forecast.memory_recording import KINDS, Recording
+from Utils.forecast.peak_memory import Forecast
 from Utils.harness.settings import batch_multiple
+from Utils.profile import profiled_run
+from Utils.results import rows_file
+from Utils.scripts import ladder
 
 GPU = ImaginedGPU("an imagined GPU", 80 * GIB)
 TINY = ["--model=gpt2-tiny", "--dataset=synthetic", "--seq-len=64"]
@@ -35,10 +38,12 @@ RECORDING = Recording(97, 1, np.ones((2, 4)), np.zeros(2), np.ones(2))
 
 def recorded(*names, batch_size=4, device=GPU, flags=TINY):
     """Recordings of techniques, given by name or as they are, each in a process of its own."""
-    recordings.prepare(compiler=True)
+    recording_processes.prepare(compiler=True)
     techniques = [ladder.get(name) if isinstance(name, str) else name for name in names]
     flags = [*flags, f"--batch-size={batch_size}"]
-    return recordings.in_processes(fakes.recording, [(t, flags, device) for t in techniques])
+    return recording_processes.in_processes(
+        fake_run.recording, [(t, flags, device) for t in techniques]
+    )
 
 
 def peak(recording):
@@ -60,13 +65,13 @@ def peak(recording):
     ],
 )
 def test_memory_can_be_given_in_binary_and_in_decimal_units(text, size):
-    assert forecast.size(text) == size
+    assert peak_memory.size(text) == size
 
 
 @pytest.mark.parametrize("text", ["ten", "10G", "-1GiB", "0", "GiB", "1e", "10 GiB of it"])
 def test_another_memory_is_refused_with_what_to_write(text):
     with pytest.raises(UserError, match="10GiB"):
-        forecast.size(text)
+        peak_memory.size(text)
 
 
 def made(constant, slopes, multiple=1):
@@ -97,7 +102,7 @@ def test_a_batch_that_comes_in_parts_is_a_multiple_of_them():
 
 @pytest.mark.parametrize("at_least, others", [(1, ()), (97, (194,)), (500, (1024, 50_257))])
 def test_a_batch_of_a_prime_number_tells_what_grows_with_it(at_least, others):
-    prime = forecast.prime_batch(at_least, *others)
+    prime = peak_memory.prime_batch(at_least, *others)
     assert prime >= at_least and all(prime % n for n in range(2, prime))
     assert all(size % prime for size in others)
 
@@ -113,7 +118,7 @@ def test_weights_gradients_and_state_are_counted_to_the_byte():
     assert last[0] == last[1] == 4 * parameters
     scalars = last[2] - 8 * parameters  # how many steps there were, for each of 28 tensors
     assert 0 <= scalars <= 4 * 28
-    about = shapes.baseline_bytes(config, parameters, 4, 64)
+    about = auto_shape.baseline_bytes(config, parameters, 4, 64)
     assert about == pytest.approx(peak(found), rel=0.02)
 
 
@@ -168,7 +173,7 @@ def test_what_cannot_run_says_why_and_a_broken_script_is_named(tmp_path):
     file.write_text(text)
     broken = dataclasses.replace(broken, path=file)
     found = *recorded("gradient_accumulation", batch_size=97), *recorded(broken)
-    odd, broken = (forecast.forecast("it", [one], 2, GIB).reason for one in found)
+    odd, broken = (peak_memory.forecast("it", [one], 2, GIB).reason for one in found)
     assert "multiple of 4" in odd
     assert "AttributeError" in broken and "nothing" in broken
 
@@ -177,7 +182,7 @@ def test_a_process_that_dies_stops_nothing_else():
     def end(code):
         return code or os._exit(1)
 
-    assert recordings.in_processes(end, [(3,), (0,), (4,)]) == [3, None, 4]
+    assert recording_processes.in_processes(end, [(3,), (0,), (4,)]) == [3, None, 4]
 
 
 # On a CPU ---------------------------------------------------------------------------------------
@@ -210,7 +215,7 @@ def test_the_tensors_of_a_run_in_float32_are_what_was_forecast(tmp_path):
     shape = ["--model=gpt2-tiny", "--dataset=synthetic", "--seq-len=256"]
     found = recorded(*techniques, batch_size=1, device=CPU(), flags=shape)
     tasks = [(technique, [*shape, "--batch-size=1"], tmp_path) for technique in techniques]
-    taken = recordings.in_processes(tensors_mib, tasks)
+    taken = recording_processes.in_processes(tensors_mib, tasks)
     for recording, size in zip(found, taken, strict=True):
         assert peak(recording) / MIB == pytest.approx(size, rel=0.001)
 
@@ -236,15 +241,15 @@ def test_advice_names_what_dominates_and_who_takes_less_of_it():
         one("d", 9, 0, 0.1, 9, largest_batch=1, next_bytes=13 * GIB),  # less state, a higher peak
         Forecast("e", reason="needs a thing"),
     ]
-    lines = forecast_text.advice(found, ARGS, 12 * GIB)
+    lines = forecast_table.advice(found, ARGS, 12 * GIB)
     assert lines[0] == "a fits at 16x1024: 2.00 GiB are left; its largest batch is 20"
     assert lines[1] == "activations: 70% of that peak, 7.00 GiB; less with b (3.00), c (3.00)"
     assert lines[2] == "optimizer state: 20% of that peak, 2.00 GiB; less with c (0.50)"
     assert lines[3] == "c takes the largest batch of these: 60"
     assert len(lines) <= 5
-    lines = forecast_text.advice(found, ARGS, 9 * GIB)
+    lines = forecast_table.advice(found, ARGS, 9 * GIB)
     assert "does not fit at 16x1024: 1.00 GiB too much" in lines[0]
-    assert forecast_text.advice([found[-1]], ARGS, 9 * GIB) == []
+    assert forecast_table.advice([found[-1]], ARGS, 9 * GIB) == []
 
 
 def settings_on(device, folder):
@@ -257,15 +262,15 @@ def test_a_gpus_measured_peak_stands_beside_the_predicted_one(tmp_path):
     args = settings_on(ImaginedGPU("a GPU", 24 * GIB), tmp_path)
     file = args.results_file
     for device in ("another GPU", "another machine"):
-        results.append(file, rows_of("no_optimization", [1.0, 2.0], device=device))
-    results.append(file, rows_of("flash_attention", [1.0], batch_size=2, device="a GPU"))
+        rows_file.append(file, rows_of("no_optimization", [1.0, 2.0], device=device))
+    rows_file.append(file, rows_of("flash_attention", [1.0], batch_size=2, device="a GPU"))
     (tmp_path / "runs").mkdir()
-    run_id = results.check(file)[0]["run_id"]
+    run_id = rows_file.check(file)[0]["run_id"]
     for kind, peaks in (("cpu", {}), ("rocm", {"no_optimization": 900 * MIB})):
         record = json.dumps({"device": {"type": kind}})
         (tmp_path / "runs" / f"{run_id}.json").write_text(record)
-        assert forecast.measured(args) == peaks
-    text = forecast_text.table([one("no_optimization", 0.25, 0, 0.25, 0.25)], peaks, GIB)
+        assert peak_memory.measured(args) == peaks
+    text = forecast_table.table([one("no_optimization", 0.25, 0, 0.25, 0.25)], peaks, GIB)
     cells = [cell.strip() for cell in text.splitlines()[-1].split("|")]
     assert cells[6] == "0.75" and cells[-3:-1] == ["0.88", "-14.7%"]
 
@@ -282,7 +287,7 @@ def test_on_a_cpu_it_is_what_a_profile_saw_of_tensors(tmp_path):
     }.items():
         facts = facts | {"technique": name} if isinstance(facts, dict) else facts
         (tmp_path / "profiles" / f"{name}.json").write_text(json.dumps(facts))
-    assert forecast.measured(args) == {"a": 800 * MIB}
+    assert peak_memory.measured(args) == {"a": 800 * MIB}
 
 
 def test_what_was_traced_is_kept_until_something_that_decides_it_changes(tmp_path, monkeypatch):
@@ -293,28 +298,28 @@ def test_what_was_traced_is_kept_until_something_that_decides_it_changes(tmp_pat
         return ["no figures" if task[0].name == "deterministic" else RECORDING for task in tasks]
 
     monkeypatch.setattr(paths, "CACHE", tmp_path)
-    monkeypatch.setattr(recordings, "in_processes", stand_in)
+    monkeypatch.setattr(recording_processes, "in_processes", stand_in)
     first, second = (ladder.get(name) for name in ("no_optimization", "deterministic"))
     tasks = [(first, TINY, GPU), (second, TINY, GPU)]
-    found = recordings.recordings(tasks)
+    found = recording_processes.recordings(tasks)
     tasks[0] = first, ["--seq-len=auto", *TINY, "--steps=3"], GPU  # which comes to the same
     assert traced == [["no_optimization", "deterministic"]] and found[1] == "no figures"
-    again = recordings.recordings(tasks)  # a reason may have gone
+    again = recording_processes.recordings(tasks)  # a reason may have gone
     assert traced[1:] == [["deterministic"]] and again[0].batch == RECORDING.batch
     changed = dataclasses.replace(first, code=first.code + "# another idea\n")
     others = [(changed, TINY, GPU), (first, [*TINY, "--batch-size=2"], GPU)]
     others += [(first, TINY, CPU()), (first, TINY, ImaginedGPU("old", GIB, (7, 5)))]
-    recordings.recordings(others)
+    recording_processes.recordings(others)
     assert traced[2:] == [["no_optimization"] * 4]
     for file in (tmp_path / "forecasts").iterdir():
         file.write_bytes(b"damaged")
-    recordings.recordings(tasks[:1])
+    recording_processes.recordings(tasks[:1])
     monkeypatch.setenv("TORCHDYNAMO_DISABLE", "1")
-    recordings.recordings(tasks[:1])
+    recording_processes.recordings(tasks[:1])
     assert traced[3:] == [["no_optimization"]] * 2
     (tmp_path / "file").touch()
     monkeypatch.setattr(paths, "CACHE", tmp_path / "file")
-    assert recordings.recordings(tasks[:1])[0] is RECORDING
+    assert recording_processes.recordings(tasks[:1])[0] is RECORDING
 
 
 def test_it_ends_in_one_line_where_there_is_no_such_device():
@@ -332,7 +337,7 @@ def test_the_command_forecasts_for_a_gpu_that_is_not_there(tmp_path, capsys, mon
     assert "Estimates for an imagined GPU: gpt2-tiny, 2x64 tokens" in said
     row = re.search(r"^\| no_optimization .*$", said, re.MULTILINE)[0].split("|")
     largest = int(row[-3])
-    assert largest > 2 and float(row[-2]) > float(shapes.usable_bytes(4 * GIB) / GIB) - 0.01
+    assert largest > 2 and float(row[-2]) > float(auto_shape.usable_bytes(4 * GIB) / GIB) - 0.01
     assert "gradient_accumulation: needs a batch size that is a multiple of 4" in said
     assert f"its largest batch is {largest}" in said
     assert not file.exists()

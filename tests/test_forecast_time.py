@@ -7,16 +7,25 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from Utils.base import errors, ladder, paths
+from Utils.base import errors, paths
 from Utils.base.errors import Unsupported, UserError
-from Utils.base.sizes import CONFIGS
+from Utils.base.gpt2_sizes import CONFIGS
 from Utils.commands import forecast
-from Utils.device import checks, datasheets
+from Utils.device import capabilities, datasheets
 from Utils.device.cuda import ImaginedGPU
-from Utils.diagnose import check, fakes, fit, outlook, outlook_text, published, steptime
-from Utils.diagnose.forecast import device_of
-from Utils.diagnose.operations import LIST, VIEW, Operation, Tensor, Work
-from Utils.harness.work import flops_per_token
+from Utils.forecast import (
+    fake_run,
+    forecast_check,
+    forecast_fit,
+    outlook_text,
+    published_figures,
+    step_time,
+    time_range,
+)
+from Utils.forecast.kernel_work import LIST, VIEW, Operation, Tensor, Work
+from Utils.forecast.peak_memory import device_of
+from Utils.harness.step_work import flops_per_token
+from Utils.scripts import ladder
 
 ASKED_FOR = [
     "t4", "v100", "rtx2080ti", "rtx3050", "rtx3060", "rtx3090", "rtx4060", "rtx4090", "rtx5090",
@@ -39,7 +48,7 @@ def seconds(entry, *operations, times=1):
     work = Work()
     for operation in operations * times:
         work.add(operation)
-    return steptime.step_time(*work.kernels(), datasheets.find(entry)).seconds
+    return step_time.step_time(*work.kernels(), datasheets.find(entry)).seconds
 
 
 # The table --------------------------------------------------------------------------------------
@@ -74,7 +83,7 @@ def test_a_technique_does_not_run_on_a_device_without_its_precision():
 def checks_of(need, key):
     """The reason for which a device of the table lacks a need."""
     try:
-        return checks.check(need, device_of(key, None))
+        return capabilities.check(need, device_of(key, None))
     except Unsupported as reason:
         return str(reason)
 
@@ -92,13 +101,13 @@ def test_a_recorded_step_has_the_flop_that_torch_counts():
     """Of the baseline on a GPU, at the prime and at any other batch."""
     device = ImaginedGPU("an imagined GPU", 80 * 2**30)
     flags = ["--model=gpt2-tiny", "--dataset=synthetic", "--seq-len=64", "--batch-size=97"]
-    recording = fakes.recording(ladder.get("no_optimization"), flags, device)
+    recording = fake_run.recording(ladder.get("no_optimization"), flags, device)
     for batch in (97, 8):
         kernels, order = recording.work.at(batch).kernels()
         expected = flops_per_token(CONFIGS["gpt2-tiny"], 64) * 64 * batch
         assert kernels.flop[order].sum() == pytest.approx(expected)
-    step = steptime.step_time(kernels, order, datasheets.find("a100"))
-    kinds = steptime.by_kind(kernels, order, datasheets.find("a100"))
+    step = step_time.step_time(kernels, order, datasheets.find("a100"))
+    kinds = step_time.by_kind(kernels, order, datasheets.find("a100"))
     assert sum(kinds.values()) == pytest.approx(1e3 * step.seconds)
     assert kinds["matmul"] == pytest.approx(1e3 * step.parts["matrix products"])
     assert min(kinds[kind] for kind in ("elementwise", "normalization", "optimizer")) > 0
@@ -144,7 +153,7 @@ def test_a_width_that_is_no_multiple_of_16_bytes_costs_time_in_16_bits_only():
 
 def test_many_small_kernels_take_as_long_as_the_host_needs():
     small = Operation("add", (square(64),), (square(64),))
-    eager = steptime.values()["eager"]
+    eager = step_time.values()["eager"]
     assert seconds("h100", small, times=1000) == pytest.approx(eager * 1e-3, rel=0.02)
     view = Operation("view", (), (), host=VIEW)
     assert 0 < seconds("h100", view, times=1000) < seconds("h100", small, times=1000)
@@ -154,25 +163,25 @@ def test_waits_of_the_8_bit_update_are_counted():
     weight, moment = Tensor((1000,), "float32"), Tensor((1000,), "int8")
     update = (weight, weight, moment, moment), (weight, moment, moment)
     waits = Operation("optimizer_update_8bit_blockwise", *update)
-    assert seconds("a100", waits, times=148) > 148 * steptime.WAIT
+    assert seconds("a100", waits, times=148) > 148 * step_time.WAIT
 
 
 # Published figures ------------------------------------------------------------------------------
 
 
 def test_every_published_row_is_used_or_left_out_with_a_reason():
-    rows, left = published.rows(), published.reasons()
-    used = [row for row in rows if not published.left_out(row)]
+    rows, left = published_figures.rows(), published_figures.reasons()
+    used = [row for row in rows if not published_figures.left_out(row)]
     assert len(used) + sum(left.values()) == len(rows) and used
-    assert len(published.figures()) <= len(used)
+    assert len(published_figures.figures()) <= len(used)
     for row in used:
         assert not row["device"].startswith(("8x", "4x")) and row["batch_size"].isdecimal()
-    for figure in published.figures():
+    for figure in published_figures.figures():
         assert 0.01 < figure.seconds < 10 and figure.key in datasheets.datasheets()
 
 
 def test_the_check_that_is_kept_holds_every_figure_once():
-    figures, rows = published.figures(), outlook.checks()
+    figures, rows = published_figures.figures(), time_range.checks()
     assert [row["technique"] for row in rows] == [figure.technique for figure in figures]
     for row, figure in zip(rows, figures, strict=True):
         assert float(row["measured_ms"]) == pytest.approx(1e3 * figure.seconds, abs=1e-3)
@@ -180,10 +189,12 @@ def test_the_check_that_is_kept_holds_every_figure_once():
 
 
 def test_figures_are_mostly_in_their_ranges_and_directions_mostly_right():
-    kept = outlook.checks()
-    rows = [check.Row(**{name: _number(text) for name, text in row.items()}) for row in kept]
+    kept = time_range.checks()
+    rows = [
+        forecast_check.Row(**{name: _number(text) for name, text in row.items()}) for row in kept
+    ]
     assert np.mean([row.within for row in rows]) >= 0.85
-    worth = [(m, f) for m, f in check.ratios(rows) if m > check.WORTH]
+    worth = [(m, f) for m, f in forecast_check.ratios(rows) if m > forecast_check.WORTH]
     assert np.mean([f > 1 for _, f in worth]) >= 0.9
 
 
@@ -197,20 +208,24 @@ def _number(text):
 def test_a_range_is_wider_where_no_figure_is_alike():
     known = {((8, 0), "float32"), ((8, 0), "bfloat16"), ((9, 0), "float32")}
     a100, h100, b200 = (datasheets.find(key) for key in ("a100", "h100", "b200"))
-    factors = [outlook.kind_factor(entry, "bfloat16", known) for entry in (a100, h100, b200)]
-    assert factors == [1, outlook.OTHER_PRECISION, outlook.OTHER_CHIP]
+    factors = [time_range.kind_factor(entry, "bfloat16", known) for entry in (a100, h100, b200)]
+    assert factors == [1, time_range.OTHER_PRECISION, time_range.OTHER_CHIP]
     ceilings = {"matmul_tflops": {"float32": 0.2}, "emulated_tflops": {}, "bandwidth_gb_s": 40.0}
-    here = outlook.measured_entry("AMD EPYC (2 threads)", ceilings, 2**34)
-    assert outlook.kind_factor(here, "float32", known) == outlook.UNLISTED > outlook.OTHER_CHIP
-    assert outlook.measured_entry("Tesla T4", ceilings, 2**34).year == 2018
+    here = time_range.measured_entry("AMD EPYC (2 threads)", ceilings, 2**34)
+    assert (
+        time_range.kind_factor(here, "float32", known)
+        == time_range.UNLISTED
+        > time_range.OTHER_CHIP
+    )
+    assert time_range.measured_entry("Tesla T4", ceilings, 2**34).year == 2018
 
 
 def test_a_width_covers_what_it_says():
     random = np.random.default_rng(0)
     factors = random.choice([1.0, 2.0], 1000)
     off = random.normal(size=1000) * factors
-    half = outlook.width(off, factors)
-    assert np.mean(np.abs(off) <= half * factors) == pytest.approx(outlook.COVERED, abs=0.01)
+    half = time_range.width(off, factors)
+    assert np.mean(np.abs(off) <= half * factors) == pytest.approx(time_range.COVERED, abs=0.01)
 
 
 # The command ------------------------------------------------------------------------------------
@@ -240,13 +255,13 @@ def test_a_file_of_prices_is_refused_with_the_line_to_mend(tmp_path, content, wo
     file = tmp_path / "prices.toml"
     file.write_text(content)
     with pytest.raises(UserError, match=words):
-        outlook.prices(file)
+        time_range.prices(file)
     file.write_text("a100 = 1.79\n")
-    assert outlook.prices(file) == {"a100": 1.79}
+    assert time_range.prices(file) == {"a100": 1.79}
 
 
 def test_devices_that_do_not_run_a_technique_stand_below_the_table():
-    step = outlook.Outlook("x", 0.05, 0.04, 0.06, {"attention": 0.05})
+    step = time_range.Outlook("x", 0.05, 0.04, 0.06, {"attention": 0.05})
     lines = [("t4", "no native bfloat16", None, 8192, None, None)]
     lines += [("a100", "", step, 8192, [1.0, 0.8, 1.2], 1.79), ("l4", "", step, 8192, None, None)]
     *table, blank, reason = outlook_text.devices(lines, True).splitlines()
@@ -259,26 +274,28 @@ def test_devices_that_do_not_run_a_technique_stand_below_the_table():
 def test_the_fit_of_the_check_is_kept(monkeypatch, tmp_path):
     monkeypatch.setattr(paths, "CACHE", tmp_path)
     fits = []
-    monkeypatch.setattr(check, "works", lambda figures: {})
-    monkeypatch.setattr(check.fit, "Cases", lambda figures, works: figures)
+    monkeypatch.setattr(forecast_check, "works", lambda figures: {})
+    monkeypatch.setattr(forecast_check.fit, "Cases", lambda figures, works: figures)
     monkeypatch.setattr(
-        check, "check", lambda figures, _: fits.append(0) or (["rows"], {"eager": 7})
+        forecast_check, "check", lambda figures, _: fits.append(0) or (["rows"], {"eager": 7})
     )
-    assert check.run() == check.run() == (["rows"], {"eager": 7})
+    assert forecast_check.run() == forecast_check.run() == (["rows"], {"eager": 7})
     assert fits == [0]
 
 
 def test_a_speedup_has_the_ratio_of_the_two_forecasts():
-    slow, fast = (outlook.Outlook("x", s) for s in (2.0, 0.5))
-    ratio, low, high = outlook.speedup(slow, fast, 1.0)
+    slow, fast = (time_range.Outlook("x", s) for s in (2.0, 0.5))
+    ratio, low, high = time_range.speedup(slow, fast, 1.0)
     assert ratio == 4 and low * high == pytest.approx(16) and low < 4 < high
-    assert math.isfinite(outlook.base_width()) and replace(fast).seconds == 0.5
+    assert math.isfinite(time_range.base_width()) and replace(fast).seconds == 0.5
 
 
 def test_figures_of_a_source_share_a_deviation():
     sources, weights = ["a", "a", "b", "a"], [1, 0.5, 1, 0.25]
-    shared = np.equal.outer(sources, sources) * fit.SHARED**2
-    covariance = shared + np.diag(fit.SIGMA**2 / np.array(weights))
-    assert fit.precision(sources, weights) @ covariance == pytest.approx(np.eye(4), abs=1e-9)
-    left_out = fit.precision(sources, [0, 0, 1, 0])
+    shared = np.equal.outer(sources, sources) * forecast_fit.SHARED**2
+    covariance = shared + np.diag(forecast_fit.SIGMA**2 / np.array(weights))
+    assert forecast_fit.precision(sources, weights) @ covariance == pytest.approx(
+        np.eye(4), abs=1e-9
+    )
+    left_out = forecast_fit.precision(sources, [0, 0, 1, 0])
     assert np.count_nonzero(left_out) == 1

@@ -14,8 +14,9 @@ pytest.importorskip("triton")
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile
 
-from beyond import fused_cross_entropy as script
-from Utils.base import paths, results
+from beyond.loss import fused_cross_entropy as script
+from Utils.base import paths
+from Utils.results import rows_file
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 by_dtype = pytest.mark.parametrize("dtype", DTYPES)
@@ -46,7 +47,7 @@ def draw_infinite(V, columns):
 DRAWS = {"ordinary": draw_ordinary, "large": draw_large, "infinite": draw_infinite}
 INTERPRETED = """
 import torch
-from beyond.fused_cross_entropy import FusedCrossEntropy
+from beyond.loss.fused_cross_entropy import FusedCrossEntropy
 
 cases = torch.load("cases.pt")
 for case in cases.values():
@@ -65,8 +66,8 @@ torch.save(cases, "cases.pt")
 """
 COMPILED = """
 from torch._dynamo.testing import CompileCounterWithBackend
-from beyond import fused_cross_entropy, padded_vocabulary
-from Utils.base.sizes import CONFIGS
+from beyond.loss import fused_cross_entropy, padded_vocabulary
+from Utils.base.gpt2_sizes import CONFIGS
 from Utils.model import GPT
 
 steps = {}
@@ -88,7 +89,8 @@ for script in (padded_vocabulary, fused_cross_entropy):
 torch.save(steps, "steps.pt")
 """
 ALL_TOGETHER = """
-from beyond import all_together, padded_vocabulary
+from beyond.combined import all_together
+from beyond.loss import padded_vocabulary
 from tests.watched import NoSynchronization
 from Utils import run
 from Utils.harness.settings import parse_args
@@ -175,7 +177,7 @@ def test_a_compiled_model_learns_from_it_what_it_learns_from_the_parents(interpr
 
 
 def test_all_together_learns_what_the_padded_vocabulary_does_and_reads_no_tensor(interpreted):
-    rows = results.read(interpreted / "results.csv")
+    rows = rows_file.read(interpreted / "results.csv")
     losses = {name: list(own.loss) for name, own in rows.groupby("technique")}
     assert losses["all_together"] == pytest.approx(losses["padded_vocabulary"], rel=2**-8)
     assert len(losses["all_together"]) == 4
@@ -222,9 +224,9 @@ def test_it_compiles_for(target, dtype, kernel, compiled):
 
 
 def test_help_needs_no_triton():
-    script = "beyond/fused_cross_entropy.py"
+    script = "beyond/loss/fused_cross_entropy.py"
     code = f"import runpy, sys; sys.modules['triton'] = None; sys.argv = [{script!r}, '--help']"
-    code += "; runpy.run_module('beyond.fused_cross_entropy', run_name='__main__')"
+    code += "; runpy.run_module('beyond.loss.fused_cross_entropy', run_name='__main__')"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=paths.ROOT, capture_output=True, text=True
     )

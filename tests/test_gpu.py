@@ -16,14 +16,16 @@ import torch.nn.functional as F
 import no_optimization
 from no_optimization import explicit_attention
 from tests.harness_cost import stopwatch_steps
-from Utils.base import ladder, paths, results
+from Utils.base import paths
 from Utils.base.errors import Unsupported
-from Utils.base.sizes import CONFIGS
+from Utils.base.gpt2_sizes import CONFIGS
 from Utils.data import TokenBatches
-from Utils.device import devices, shapes
+from Utils.device import auto_shape, device_choice
 from Utils.harness.settings import check_need, parse_args
 from Utils.model import GPT
+from Utils.results import rows_file
 from Utils.run import Run, start
+from Utils.scripts import ladder
 
 pytestmark = pytest.mark.gpu
 MEMORY = torch.cuda.get_device_properties(0).total_memory if torch.cuda.is_available() else 0
@@ -33,9 +35,9 @@ def largest_shape(memory_bytes):
     """The (batch size, tokens a sequence) at which the baseline fits, of a few: the largest that
     leaves an eighth of the memory to this process, which holds tensors of its own."""
     config = CONFIGS["gpt2"]
-    room = shapes.usable_bytes(memory_bytes * 7 // 8)
+    room = auto_shape.usable_bytes(memory_bytes * 7 // 8)
     for shape in ((8, 512), (4, 512), (2, 512), (2, 256)):
-        if shapes.baseline_bytes(config, config.parameters(), *shape) <= room:
+        if auto_shape.baseline_bytes(config, config.parameters(), *shape) <= room:
             return shape
     return 1, 256
 
@@ -73,7 +75,7 @@ def scripts(tmp_path_factory):
             command += ["--results-file", str(file)]
             ended = subprocess.run(command, cwd=paths.ROOT, capture_output=True, text=True)
             assert ended.returncode == 0, ended.stderr
-            rows = results.read(file)
+            rows = rows_file.read(file)
             if rows.status[0] == "unsupported":
                 pytest.skip(f"{name}: {rows.note[0]}")
             record = folder / "runs" / f"{rows.run_id[0]}.json"
@@ -98,13 +100,13 @@ def test_the_harness_never_waits_for_the_gpu_inside_the_loop(settle):
             measured.log((weight @ weight).mean())
             if len(measured.losses) == args.steps:
                 torch.cuda.set_sync_debug_mode("default")
-    assert list(results.read(args.results_file).loss) == [1000.0] * 6
+    assert list(rows_file.read(args.results_file).loss) == [1000.0] * 6
 
 
 def test_steps_are_added_until_they_last(settle):
     args = settle("--model", "gpt2-tiny", "--steps", "8", "--warmup", "3", "--min-seconds", "1")
     no_optimization.main(args)
-    rows = results.read(args.results_file)
+    rows = rows_file.read(args.results_file)
     timed = rows[rows.phase == "timed"]
     assert len(timed) > 5 and timed.step_ms.sum() > 700  # the pace may have risen since
     before = rows[rows.step < timed.step.min()]
@@ -113,7 +115,7 @@ def test_steps_are_added_until_they_last(settle):
 
 
 def test_peak_memory_is_the_allocators(settle):
-    device = devices.choose("cuda")
+    device = device_choice.choose("cuda")
     before = device.peak_memory_mib()
     tensor = torch.empty(int((before + 300) * 2**20), dtype=torch.uint8, device="cuda")
     assert device.peak_memory_mib() >= before + 300
@@ -129,13 +131,15 @@ def test_the_record_says_how_the_gpu_was_doing(scripts):
     assert 100 < quality["sm_clock_mhz"] < 5000 and 10 < quality["temperature_c"] < 110
     limit = quality["power_limit_w"] or 1000  # some laptops tell none
     assert 5 < quality["power_w"] < 1.5 * limit < 5000
-    assert 500 < quality["used_memory_mib"] < devices.choose("cuda").memory_bytes / 2**20 * 1.1
+    assert (
+        500 < quality["used_memory_mib"] < device_choice.choose("cuda").memory_bytes / 2**20 * 1.1
+    )
     if quality["energy_j"] is not None:
         assert 5 < quality["mean_power_w"] < 1.5 * limit
 
 
 def test_another_process_on_the_gpu_is_seen(scripts):
-    if devices.choose("cuda").readings().get("power_w") is None:
+    if device_choice.choose("cuda").readings().get("power_w") is None:
         pytest.skip("NVML gives no readings here")
     torch.ones(1, device="cuda")  # so that this process holds it, beside the next script's
     quality = scripts("fused_optimizer").record["quality"]
@@ -205,7 +209,7 @@ def test_it_needs_less_memory_than_its_parent(name, parent, scripts):
 )
 def test_our_cross_entropy_is_pytorchs_beyond_2_to_the_31_logits_too(dtype, N, settle):
     skip_without("triton", settle())
-    from beyond.fused_cross_entropy import FusedCrossEntropy
+    from beyond.loss.fused_cross_entropy import FusedCrossEntropy
 
     if (needed := 1.5 * N * 50_304 * dtype.itemsize) > MEMORY:
         pytest.skip(f"so many logits take {needed / 2**30:.1f} GiB")
@@ -233,7 +237,7 @@ def test_too_large_a_batch_is_out_of_memory_and_nothing_else(tmp_path):
     command += ["--batch-size", "4096", "--seq-len", "1024", "--results-file", str(file)]
     ended = subprocess.run(command, capture_output=True, text=True)
     assert ended.returncode == 1 and "Traceback" not in ended.stderr
-    (row,) = results.check(file)
+    (row,) = rows_file.check(file)
     assert row["status"] == "out_of_memory" and "try --batch-size 2048" in row["note"]
 
 
@@ -259,7 +263,7 @@ def run_here(script, args):
 @pytest.fixture
 def strict(monkeypatch):
     def strict(name):
-        script = importlib.import_module(f"beyond.{name}")
+        script = importlib.import_module(ladder.get(name).module)
         monkeypatch.setattr(script, "Run", Strict)
         return lambda args: run_here(script, args)
 
@@ -271,7 +275,7 @@ def strict(monkeypatch):
 def test_the_loop_of_a_script_without_copies_from_pageable_memory_never_waits(name, settle, strict):
     args = settle("--steps", "8", "--warmup", "4")
     strict(name)(args)
-    assert len(results.read(args.results_file)) == 8
+    assert len(rows_file.read(args.results_file)) == 8
 
 
 def test_a_copy_from_pageable_memory_waits(settle, strict):
@@ -280,7 +284,7 @@ def test_a_copy_from_pageable_memory_waits(settle, strict):
 
 
 def test_batches_on_the_device_are_the_parents(settle):
-    from beyond.data_on_device import BatchesOnDevice
+    from beyond.data.data_on_device import BatchesOnDevice
 
     args = settle("--steps", "7", "--warmup", "4", "--dataset", "synthetic")
     there, here = BatchesOnDevice(args), TokenBatches(args)
@@ -306,17 +310,17 @@ def test_losses_of_other_kernels_are_the_parents(name, scripts):
 
 def test_a_deterministic_run_repeats_to_the_last_bit(scripts, tmp_path):
     first = scripts("deterministic").rows
-    command = [sys.executable, "-m", "beyond.deterministic", *SMALL, "--steps", "15"]
+    command = [sys.executable, "-m", "beyond.costs.deterministic", *SMALL, "--steps", "15"]
     command += ["--results-file", str(tmp_path / "results.csv")]
     ended = subprocess.run(command, cwd=paths.ROOT, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
-    assert list(results.read(tmp_path / "results.csv").loss) == list(first.loss)
+    assert list(rows_file.read(tmp_path / "results.csv").loss) == list(first.loss)
 
 
 def test_a_steps_launches_are_recorded_as_graphs_and_none_is_skipped(settle):
     from torch._dynamo.utils import counters
 
-    from beyond import cuda_graphs
+    from beyond.launching import cuda_graphs
 
     inductor = counters["inductor"]
     skipped = inductor["cudagraph_skips"]
@@ -328,11 +332,11 @@ def test_a_steps_launches_are_recorded_as_graphs_and_none_is_skipped(settle):
 
 def test_the_batch_that_was_found_fits_and_twice_as_much_does_not(tmp_path):
     file = tmp_path / "results.csv"
-    command = [sys.executable, "-m", "beyond.larger_batch", *SMALL, "--steps", "8"]
+    command = [sys.executable, "-m", "beyond.memory.larger_batch", *SMALL, "--steps", "8"]
     command += ["--results-file", str(file)]
     ended = subprocess.run(command, cwd=paths.ROOT, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
-    rows = results.read(file)
+    rows = rows_file.read(file)
     if rows.status[0] == "unsupported":
         pytest.skip(rows.note[0])
     (found,) = rows.batch_size.unique()
@@ -497,12 +501,12 @@ def test_ranks_with_nccl_train_as_one_process_does(ranks, tmp_path):
         file = tmp_path / f"{name}.csv"
         several = name != "asynchronous_logging"
         command = ["torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", "-m"]
-        command = [sys.executable, "-m", *(command if several else []), f"beyond.{name}"]
+        command = [sys.executable, "-m", *(command if several else []), ladder.get(name).module]
         command += [*SMALL, "--steps", "6", "--warmup", "3"]
         command += ["--results-file", str(file)]
         done = subprocess.run(command, env=paths.environment(), capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
-        rows = results.read(file)
+        rows = rows_file.read(file)
         if rows.status[0] == "unsupported":
             pytest.skip(f"{name}: {rows.note[0]}")
         assert set(rows.world_size) == {ranks if several else 1} and len(rows) == 6

@@ -16,16 +16,16 @@ import pytest
 import torch
 from torch._functorch import config as functorch
 
-from tests.fakes import FakeCuda, FakeNvml, gpu
-from Utils.base import paths, turns
+from tests.stand_ins import FakeCuda, FakeNvml, gpu
+from Utils.base import paths, turn_pipe
 from Utils.base.errors import Unsupported, UserError
-from Utils.base.sizes import CONFIGS
-from Utils.device import checks, devices, drivers, shapes
+from Utils.base.gpt2_sizes import CONFIGS
+from Utils.device import auto_shape, capabilities, device_choice, drivers
 from Utils.device.cpu import CPU, processor_name
 from Utils.device.cuda import CUDA
 from Utils.device.mps import MPS
 from Utils.device.nvml import THROTTLE_REASONS
-from Utils.harness import quiet
+from Utils.harness import log_filters
 
 
 def cpu_with(monkeypatch, **features):
@@ -189,7 +189,7 @@ def test_other_processes_are_named_as_far_as_they_can_be():
 @pytest.mark.parametrize("pids", ["own", "of the host"])
 def test_runs_that_take_turns_with_this_one_are_no_others(monkeypatch, pids):
     partners, stranger, more = {11_000_001, 11_000_002}, os.getppid(), 12_000_003
-    monkeypatch.setattr(turns, "taken", lambda: SimpleNamespace(partners=lambda: partners))
+    monkeypatch.setattr(turn_pipe, "taken", lambda: SimpleNamespace(partners=lambda: partners))
     seen = partners if pids == "own" else {12_000_001, 12_000_002}
     nvml = FakeNvml()
     nvml.compute += [process(pid, 8) for pid in (stranger, *sorted(seen), more)]
@@ -300,8 +300,8 @@ def test_free_memory_is_what_can_be_had_now():
 
 
 def test_a_first_product_is_computed():
-    assert devices.try_out(CPU()) == ""
-    nowhere = devices.try_out(SimpleNamespace(torch_device=torch.device("cuda", 99)))
+    assert device_choice.try_out(CPU()) == ""
+    nowhere = device_choice.try_out(SimpleNamespace(torch_device=torch.device("cuda", 99)))
     assert nowhere and "\n" not in nowhere
 
 
@@ -514,27 +514,27 @@ def test_waiting_is_no_work_and_what_a_guest_did_is_counted_once(kernel, counted
 def test_an_older_gpu_has_no_bfloat16_and_ignores_tf32():
     old = gpu(name="Tesla T4", capability=(7, 5))
     with pytest.raises(Unsupported) as caught:
-        checks.check("bfloat16", old)
+        capabilities.check("bfloat16", old)
     reason = "native bfloat16 needs compute capability 8.0; Tesla T4 has 7.5"
     assert str(caught.value) == reason
-    note = checks.check("tf32", old)
-    assert isinstance(note, checks.WithoutEffect) and note.startswith("TF32: no effect")
+    note = capabilities.check("tf32", old)
+    assert isinstance(note, capabilities.WithoutEffect) and note.startswith("TF32: no effect")
     for capability in ((8, 0), (9, 0), (10, 3)):
-        assert checks.check("bfloat16", gpu(capability=capability)) == ""
-        assert checks.check("tf32", gpu(capability=capability)) == ""
+        assert capabilities.check("bfloat16", gpu(capability=capability)) == ""
+        assert capabilities.check("tf32", gpu(capability=capability)) == ""
 
 
 def test_a_gpu_of_few_multiprocessors_gets_no_tuned_products():
     """The number is Inductor's own, which says nothing but in its log."""
     from torch._inductor.utils import is_big_gpu  # here: seconds, for one test
 
-    assert f"else {checks.INDUCTOR_SMS} " in inspect.getsource(is_big_gpu)
+    assert f"else {capabilities.INDUCTOR_SMS} " in inspect.getsource(is_big_gpu)
     device = gpu()
     for sms, note in ((58, "max-autotune tunes no matrix products on 58 SMs"), (68, ""), (132, "")):
         device.cuda.multiprocessors = sms
-        assert checks.check("autotuning", device).startswith(note)
-        assert bool(checks.check("autotuning", device)) == bool(note)
-    assert checks.check("autotuning", CPU()) == ""
+        assert capabilities.check("autotuning", device).startswith(note)
+        assert bool(capabilities.check("autotuning", device)) == bool(note)
+    assert capabilities.check("autotuning", CPU()) == ""
 
 
 @pytest.mark.parametrize(
@@ -545,9 +545,9 @@ def test_a_gpu_of_few_multiprocessors_gets_no_tuned_products():
     ],
 )
 def test_what_a_cpu_lacks_is_held_against_the_timing(need, note, features, monkeypatch):
-    assert checks.check(need, cpu_with(monkeypatch)) == note
+    assert capabilities.check(need, cpu_with(monkeypatch)) == note
     for feature in features:
-        assert checks.check(need, cpu_with(monkeypatch, **{feature: True})) == ""
+        assert capabilities.check(need, cpu_with(monkeypatch, **{feature: True})) == ""
 
 
 DRIVER = """
@@ -569,48 +569,48 @@ def test_managed_memory_is_paged_where_the_driver_says_so(tmp_path, monkeypatch)
     assert drivers.moves_pages(0, str(tmp_path / "missing")) is None
     for answer, note in ((True, ""), (None, ""), (False, "not paged on this device")):
         monkeypatch.setattr(drivers, "moves_pages", lambda index, answer=answer: answer)
-        assert checks.check("managed_memory", gpu()) == note
+        assert capabilities.check("managed_memory", gpu()) == note
 
 
 def test_compiling_on_a_cpu_needs_a_compiler(monkeypatch, tmp_path):
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(Unsupported, match=r"C\+\+ compiler"):
-        checks.check("compile", CPU())
+        capabilities.check("compile", CPU())
     (tmp_path / "g++").touch(mode=0o755)
-    assert checks.check("compile", CPU()) == ""
+    assert capabilities.check("compile", CPU()) == ""
 
 
 def test_compiling_on_a_gpu_needs_triton_and_capability_7(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(Unsupported, match="pip install triton"):
-        checks.check("compile", gpu())
+        capabilities.check("compile", gpu())
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
-    assert checks.check("compile", gpu()) == ""
+    assert capabilities.check("compile", gpu()) == ""
     with pytest.raises(Unsupported, match="torch.compile needs compute capability 7.0"):
-        checks.check("compile", gpu(capability=(6, 1)))
+        capabilities.check("compile", gpu(capability=(6, 1)))
 
 
 def test_kernels_of_our_own_need_a_gpu_and_triton_and_a_c_compiler(monkeypatch, tmp_path):
     for device in (CPU(), MPS(torch.device("mps"))):
         with pytest.raises(Unsupported, match="^Triton kernels need an NVIDIA or AMD GPU$"):
-            checks.check("triton", device)
+            capabilities.check("triton", device)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(Unsupported, match=r"^needs triton \(pip install triton\)$"):
-        checks.check("triton", gpu())
+        capabilities.check("triton", gpu())
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
     monkeypatch.delenv("CC", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(Unsupported, match="C compiler"):
-        checks.check("triton", gpu())
+        capabilities.check("triton", gpu())
     (tmp_path / "gcc").touch(mode=0o755)
-    assert checks.check("triton", gpu()) == ""
+    assert capabilities.check("triton", gpu()) == ""
 
 
 def test_a_missing_package_is_named_with_its_remedy():
-    assert checks.check("package torch", CPU()) == ""
+    assert capabilities.check("package torch", CPU()) == ""
     with pytest.raises(Unsupported) as caught:
-        checks.check("package bits_and_pieces", CPU())
+        capabilities.check("package bits_and_pieces", CPU())
     assert str(caught.value) == "needs bits_and_pieces (pip install bits_and_pieces)"
 
 
@@ -637,7 +637,7 @@ def two_gpus(monkeypatch):
 )
 def test_a_name_of_no_device_is_refused_with_those_there_are(name, two_gpus):
     with pytest.raises(UserError) as caught:
-        devices.choose(name)
+        device_choice.choose(name)
     assert caught.value.message == f"--device {name}: no such device"
     assert caught.value.remedy == "choose auto, cpu, cuda, cuda:N or mps"
 
@@ -645,27 +645,27 @@ def test_a_name_of_no_device_is_refused_with_those_there_are(name, two_gpus):
 @pytest.mark.parametrize("name", ["cuda", "cuda:0", "mps"])
 def test_a_device_that_is_not_there_is_refused(name, no_gpu):
     with pytest.raises(UserError, match=rf"^--device {name}: torch .* sees (0 CUDA|no Apple)"):
-        devices.choose(name)
+        device_choice.choose(name)
 
 
 def test_a_gpu_beyond_the_last_is_refused(two_gpus):
     with pytest.raises(UserError, match="^--device cuda:2: torch .* sees 2 CUDA devices; use auto"):
-        devices.choose("cuda:2")
+        device_choice.choose("cuda:2")
 
 
 def test_a_gpu_is_chosen_by_its_number_and_auto_is_the_best_there_is(no_gpu, request):
-    assert isinstance(devices.choose("auto"), CPU)
+    assert isinstance(device_choice.choose("auto"), CPU)
     request.getfixturevalue("two_gpus")
-    assert isinstance(devices.choose("cpu"), CPU)
+    assert isinstance(device_choice.choose("cpu"), CPU)
     for name, index in (("auto", 0), ("cuda", 0), ("cuda:0", 0), ("cuda:1", 1)):
-        assert devices.choose(name).torch_device == torch.device("cuda", index)
+        assert device_choice.choose(name).torch_device == torch.device("cuda", index)
 
 
 # A shape that fits ------------------------------------------------------------------------------
 
 
 def shape(device, model="gpt2", **given):
-    return shapes.auto_shape(device, CONFIGS[model], CONFIGS[model].parameters(), **given)
+    return auto_shape.auto_shape(device, CONFIGS[model], CONFIGS[model].parameters(), **given)
 
 
 def test_a_big_gpu_gets_16_sequences_of_1024_and_a_small_one_or_a_cpu_one_short_one():
@@ -718,19 +718,19 @@ def test_running_out_of_memory_is_told_on_every_device_and_from_other_errors():
         *(caught.value, MemoryError(), torch.OutOfMemoryError("in whatever words")),
         *(RuntimeError("CUDA error: out of memory"), RuntimeError("MPS backend out of memory")),
     ):
-        assert devices.is_out_of_memory(error)
+        assert device_choice.is_out_of_memory(error)
     for error in (
         RuntimeError("CUDA error: an illegal memory access was encountered"),
         *(ValueError("out of memory"), OSError(12, "Cannot allocate memory"), KeyboardInterrupt()),
     ):
-        assert not devices.is_out_of_memory(error)
+        assert not device_choice.is_out_of_memory(error)
 
 
 # One place --------------------------------------------------------------------------------------
 
 
 def test_no_other_file_names_torch_cuda():
-    patterns = ("*.py", "Utils/**/*.py", "beyond/*.py")
+    patterns = ("*.py", "Utils/**/*.py", "beyond/**/*.py")
     files = [path for pattern in patterns for path in paths.ROOT.glob(pattern)]
     word = re.compile(r"torch\.cuda|from torch import.*\bcuda\b")
     folders = {path.parent.name for path in files if word.search(path.read_text())}
@@ -750,7 +750,7 @@ def test_an_apple_gpu_is_timed_by_events_behind_one_synchronization(monkeypatch)
     assert fake.calls.count("synchronize") == 1
     assert device.peak_memory_mib() == 300 and device.describe()["type"] == "mps"
     with pytest.raises(Unsupported, match="Apple"):
-        checks.check("bitsandbytes", device)
+        capabilities.check("bitsandbytes", device)
 
 
 def test_tf32_on_amd_is_there_from_the_mi300_on(monkeypatch):
@@ -758,13 +758,16 @@ def test_tf32_on_amd_is_there_from_the_mi300_on(monkeypatch):
     for architecture, note in (("gfx90a", "TF32: no effect"), ("gfx942:sramecc+", "")):
         fake = FakeCuda(architecture=architecture)
         device = CUDA(torch.device("cpu"), cuda=fake)
-        assert checks.check("tf32", device).startswith(note) and device.describe()["type"] == "rocm"
-        assert bool(checks.check("tf32", device)) == bool(note)
+        assert (
+            capabilities.check("tf32", device).startswith(note)
+            and device.describe()["type"] == "rocm"
+        )
+        assert bool(capabilities.check("tf32", device)) == bool(note)
 
 
 def test_only_that_there_is_a_toolkit_without_a_gpu_is_not_said(caplog):
     logger = logging.getLogger("torch.utils.cpp_extension")
-    quiet.prepare(None)
+    log_filters.prepare(None)
     logger.warning("No CUDA runtime is found, using CUDA_HOME='%s'", "/usr/local/cuda")
     logger.warning("the compiler is too old")
     assert caplog.messages == ["the compiler is too old"]
@@ -779,5 +782,5 @@ def test_a_script_that_leaves_its_graph_has_no_cache_of_autograd(function, cache
     script = {}
     exec(f"import torch\n{function}def main(args):\n    pass\n", script)
     with functorch.patch(enable_autograd_cache=True):
-        quiet.prepare(script["main"])
+        log_filters.prepare(script["main"])
         assert functorch.enable_autograd_cache == cached

@@ -6,9 +6,9 @@ import torch
 
 from tests.known import COPIES, WAIT, changed
 from Utils.analysis.summary import summarize
-from Utils.base import results
-from Utils.harness import held_out
+from Utils.harness import held_out_loss
 from Utils.harness.settings import parse_args
+from Utils.results import rows_file
 
 FLAGS = ["--model", "gpt2-tiny", "--dataset", "synthetic", "--device", "cpu"]
 
@@ -30,14 +30,14 @@ def measure(tmp_path, monkeypatch):
         script["main"](args)
 
     def measure(*names, rounds, flags, more=(), held_out_tokens):
-        monkeypatch.setattr(held_out, "TOKENS", held_out_tokens)
+        monkeypatch.setattr(held_out_loss, "TOKENS", held_out_tokens)
         names = ["no_optimization", *names]
         path.unlink(missing_ok=True)
         for r in range(rounds):
             for name in names if r % 2 == 0 else reversed(names):
                 run_once(name, r, flags, more)
-        rows = results.read(path)
-        return summarize(rows, results.records(path, rows.run_id.unique()))
+        rows = rows_file.read(path)
+        return summarize(rows, rows_file.records(path, rows.run_id.unique()))
 
     yield measure
     torch.set_num_threads(threads)

@@ -10,12 +10,14 @@ import sys
 import pytest
 
 from tests import forked
-from Utils.analysis import selection, tables
-from Utils.base import command_line, ladder, paths, results
+from Utils.analysis import result_tables
+from Utils.base import command_line, paths
 from Utils.base.command_line import Parser
-from Utils.device import checks
+from Utils.device import capabilities
 from Utils.device.cpu import CPU
-from Utils.launch import trials
+from Utils.launch import batch_trials
+from Utils.results import rows_file, selection
+from Utils.scripts import ladder
 
 TECHNIQUES = ladder.techniques()
 BELOW_BASELINE = [t for t in TECHNIQUES.values() if t.parent]
@@ -46,9 +48,9 @@ def test_every_script_is_a_technique():
 
     A script that is not tracked is someone's own.
     """
-    command = ["git", "-C", str(paths.ROOT), "ls-files", "*.py", "beyond/*.py"]
+    command = ["git", "-C", str(paths.ROOT), "ls-files", "*.py", "beyond/**/*.py"]
     tracked = subprocess.run(command, capture_output=True, text=True).stdout.splitlines()
-    files = [paths.ROOT / name for name in tracked if name.count("/") == name.count("beyond/")]
+    files = [paths.ROOT / name for name in tracked if "/" not in name or name.startswith("beyond/")]
     scripts = {path.stem for path in files if "run_script(main, __doc__)" in path.read_text()}
     assert scripts <= set(TECHNIQUES)
 
@@ -213,13 +215,13 @@ def smoke(tmp_path_factory):
     flags += [f"--steps={STEPS}", f"--warmup={WARMUP}", f"--results-file={path}"]
     forked.prepare_compiler()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(trials, "largest_batch", lambda args, *_, **__: 2 * args.batch_size)
+        patch.setattr(batch_trials, "largest_batch", lambda args, *_, **__: 2 * args.batch_size)
         ended = [forked.run(t, flags, generate=t.at_top_level) for t in TECHNIQUES.values()]
     for done in ended:
         said = done.stdout + done.stderr
         assert done.returncode == 0 and not re.search("warning", said, re.IGNORECASE), said
-    rows = results.read(path)
-    return rows, tables.table(*selection.select(rows))
+    rows = rows_file.read(path)
+    return rows, result_tables.table(*selection.select(rows))
 
 
 @by_name(TECHNIQUES.values())
@@ -245,7 +247,7 @@ def test_a_script_of_a_folder_runs_by_its_own_command(tmp_path):
     environment = paths.environment(TORCHDYNAMO_DISABLE="1")  # it is compiled above
     done = subprocess.run(command, cwd=paths.ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == 0 and done.stdout.startswith("data_on_device: median"), done.stderr
-    assert list(results.read(tmp_path / "r.csv").status) == ["ok"] * 2
+    assert list(rows_file.read(tmp_path / "r.csv").status) == ["ok"] * 2
 
 
 @by_name(BELOW_BASELINE)
@@ -267,5 +269,5 @@ def test_its_losses_fall_together_with_the_baselines(technique, smoke):
 def test_a_technique_without_effect_on_this_device_says_so(smoke):
     rows, _ = smoke
     notes = rows.groupby("technique").note.first()
-    assert notes["tensorFloat32"] == checks.check("tf32", CPU())
+    assert notes["tensorFloat32"] == capabilities.check("tf32", CPU())
     assert notes["no_optimization"] == ""

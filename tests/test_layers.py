@@ -5,27 +5,35 @@ from graphlib import CycleError, TopologicalSorter
 
 import pytest
 
-from Utils.base import ladder, paths
+from Utils.base import paths
+from Utils.scripts import ladder
 
 # A layer and those that it may import. A file of Utils itself is a layer of its own.
 LAYERS = {
     "base": set(),
     "model": set(),
+    "scripts": {"base"},
     "device": {"base"},
     "corpus": {"base"},
-    "analysis": {"base"},
     "data": {"base", "corpus"},
-    "harness": {"base", "device", "corpus", "model"},
-    "run": {"base", "harness"},
-    "callbacks": {"base", "harness"},
-    "draw": {"base", "analysis"},
-    "share": {"base", "analysis", "draw"},
-    "diagnose": {"base", "device", "corpus", "model", "data", "harness", "run", "analysis"},
-    "launch": {"base", "device", "model", "data", "harness", "run", "analysis"},
+    "results": {"base", "scripts"},
+    "harness": {"base", "scripts", "results", "device", "corpus", "model"},
+    "run": {"base", "scripts", "harness"},
+    "callbacks": {"base", "scripts", "harness"},
+    "analysis": {"base", "scripts", "results"},
+    "draw": {"base", "scripts", "results", "analysis"},
+}
+RUNNING = {"base", "scripts", "results", "device", "corpus", "model", "data", "harness", "run"}
+LAYERS |= {
+    "doctor": RUNNING,
+    "launch": RUNNING | {"analysis"},
+    "forecast": RUNNING | {"analysis"},
+    "profile": RUNNING | {"analysis"},
 }
 LAYERS["commands"] = set(LAYERS)
-LAYERS["scripts"] = {"model", "data", "run", "launch", "corpus"}  # trials of batches, a stream
-LAYERS["plot_results"] = {"base", "analysis", "draw"}
+TECHNIQUE = "a training script"
+LAYERS[TECHNIQUE] = {"model", "data", "run", "launch", "corpus"}  # trials of batches, a stream
+LAYERS["plot_results"] = {"base", "scripts", "results", "analysis", "draw"}
 MOST_FLOORS, MOST_LINES = 7, 400
 OPTIONAL = {
     "bitsandbytes",
@@ -45,7 +53,7 @@ def files():
     found = [*paths.ROOT.glob("Utils/**/*.py"), paths.ROOT / "plot_results.py"]
     # Other files at the top are someone's own.
     found += [technique.path for technique in ladder.techniques().values()]
-    found.append(paths.ROOT / "beyond" / "__init__.py")
+    found += paths.ROOT.glob("beyond/**/__init__.py")
     found = [file for file in found if file != paths.ROOT / "Utils" / "__init__.py"]
     names = (file.relative_to(paths.ROOT).with_suffix("").parts for file in found)
     return {".".join(parts): file for parts, file in zip(names, found, strict=True)}
@@ -77,7 +85,7 @@ def layer(name):
     first, *rest = name.split(".")
     if first == "Utils":
         return rest[0]
-    return first if first in LAYERS else "scripts"
+    return first if first in LAYERS else TECHNIQUE
 
 
 def test_every_folder_is_a_layer():

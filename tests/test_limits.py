@@ -9,12 +9,12 @@ from torch.utils.benchmark import Timer
 
 from Utils.base import paths
 from Utils.base.errors import UserError
-from Utils.base.sizes import CONFIGS
+from Utils.base.gpt2_sizes import CONFIGS
 from Utils.commands import ceilings
-from Utils.device import checks, limits
+from Utils.device import capabilities, measured_ceilings
 from Utils.device.cpu import CPU
-from Utils.diagnose import outlook
-from Utils.harness import work
+from Utils.forecast import time_range
+from Utils.harness import step_work
 
 CEILINGS = {"matmul_tflops": {"float32": 10.0, "bfloat16": 100.0}, "bandwidth_gb_s": 1000.0}
 CEILINGS["emulated_tflops"] = {}
@@ -25,7 +25,7 @@ def test_counted_flops_equal_the_closed_form(name):
     config, T = CONFIGS[name], 64
     weights = 12 * config.n_layer * config.n_embd**2 + 50_257 * config.n_embd
     closed = 6 * weights + 12 * config.n_layer * config.n_embd * T
-    assert work.flops_per_token(config, T) == closed
+    assert step_work.flops_per_token(config, T) == closed
 
 
 def fastest_of_each(ours, theirs, rel, attempts=40):
@@ -45,7 +45,7 @@ def test_the_ceiling_of_products_is_that_of_torchs_own_benchmark():
     a, b = torch.randn(n, n), torch.randn(n, n)
     timer = Timer("a @ b", globals={"a": a, "b": b}, num_threads=torch.get_num_threads())
     ours, theirs = fastest_of_each(
-        lambda: limits.matmul_tflops("float32", n, cpu, seconds=0.2),
+        lambda: measured_ceilings.matmul_tflops("float32", n, cpu, seconds=0.2),
         lambda: 2 * n**3 / min(timer.timeit(3).median for _ in range(5)) / 1e12,
         rel=0.1,
     )
@@ -58,7 +58,7 @@ def test_memory_is_slower_than_arithmetic_and_counts_both_ways():
     y = torch.empty_like(x)
     timer = Timer("y.copy_(x)", globals={"x": x, "y": y}, num_threads=torch.get_num_threads())
     ours, theirs = fastest_of_each(
-        lambda: limits.bandwidth_gb_s(torch.device("cpu"), mib=64, seconds=0.1),
+        lambda: measured_ceilings.bandwidth_gb_s(torch.device("cpu"), mib=64, seconds=0.1),
         lambda: 2 * x.nbytes / min(timer.timeit(1).median for _ in range(10)) / 1e9,
         rel=0.2,
     )
@@ -68,7 +68,7 @@ def test_memory_is_slower_than_arithmetic_and_counts_both_ways():
 
 def test_precision_settings_are_put_back(monkeypatch):
     torch.set_float32_matmul_precision("highest")
-    limits.matmul_tflops("tf32", 64, torch.device("cpu"), seconds=0.01)
+    measured_ceilings.matmul_tflops("tf32", 64, torch.device("cpu"), seconds=0.01)
     assert torch.get_float32_matmul_precision() == "highest"
 
 
@@ -82,35 +82,35 @@ def test_precision_settings_are_put_back(monkeypatch):
     ],
 )
 def test_the_last_precision_that_a_script_declares_is_its_products(needs, precision):
-    assert work.precision_of(needs) == precision
+    assert step_work.precision_of(needs) == precision
 
 
 def test_the_parts_of_a_step_hold_its_arithmetic_less_the_masked_half_of_attention():
     config, B, T = CONFIGS["gpt2"], 3, 128
-    products = {name: n * flop for name, n, flop, _ in work.parts(config, B, T, "float32")}
+    products = {name: n * flop for name, n, flop, _ in step_work.parts(config, B, T, "float32")}
     attention = products.pop("attention")
-    counted = work.flops_per_token(config, T) * B * T
+    counted = step_work.flops_per_token(config, T) * B * T
     full = 12 * config.n_layer * config.n_embd * T * B * T
     assert sum(products.values()) == counted - full
     assert attention == pytest.approx(full / 2, rel=1 / T + 1e-9)
 
 
 def test_traffic_of_the_update_is_seven_float32_a_parameter():
-    parts = {name: size for name, _, _, size in work.parts(CONFIGS["gpt2"], 1, 64, "bfloat16")}
+    parts = {name: size for name, _, _, size in step_work.parts(CONFIGS["gpt2"], 1, 64, "bfloat16")}
     assert parts["optimizer"] == 28 * 124_439_808
 
 
 def test_each_part_takes_the_larger_of_its_two_times(monkeypatch):
     two = [("compute-bound", 2, 10e12, 1e9), ("memory-bound", 3, 1e9, 500e9)]
-    monkeypatch.setattr(work, "parts", lambda *shape: two)
-    assert work.floor_ms(None, 1, 1, "float32", CEILINGS) == pytest.approx(2 * 1000 + 3 * 500)
-    assert work.floor_ms(None, 1, 1, "bfloat16", CEILINGS) == pytest.approx(2 * 100 + 3 * 500)
-    assert work.floor_ms(None, 1, 1, "float16", CEILINGS) is None
+    monkeypatch.setattr(step_work, "parts", lambda *shape: two)
+    assert step_work.floor_ms(None, 1, 1, "float32", CEILINGS) == pytest.approx(2 * 1000 + 3 * 500)
+    assert step_work.floor_ms(None, 1, 1, "bfloat16", CEILINGS) == pytest.approx(2 * 100 + 3 * 500)
+    assert step_work.floor_ms(None, 1, 1, "float16", CEILINGS) is None
 
 
 def test_more_tokens_or_less_precision_move_the_floor_the_right_way():
     def floor(B, precision):
-        return work.floor_ms(CONFIGS["gpt2"], B, 1024, precision, CEILINGS)
+        return step_work.floor_ms(CONFIGS["gpt2"], B, 1024, precision, CEILINGS)
 
     assert floor(1, "float32") < floor(2, "float32") < 2.1 * floor(1, "float32")
     assert floor(1, "bfloat16") < floor(1, "float32")
@@ -118,11 +118,11 @@ def test_more_tokens_or_less_precision_move_the_floor_the_right_way():
 
 def test_measured_ceilings_are_kept_for_the_device(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(paths, "CACHE", tmp_path)
-    monkeypatch.setattr(limits, "SECONDS", 0.01)
+    monkeypatch.setattr(measured_ceilings, "SECONDS", 0.01)
     device = CPU()
-    assert limits.ceilings(device) is None
+    assert measured_ceilings.ceilings(device) is None
     ceilings.main(["--device", "cpu"])
-    found = limits.ceilings(device)
+    found = measured_ceilings.ceilings(device)
     assert found["device"] == device.name and found["matmul_tflops"]["float32"] > 0.001
     assert found["matmul_n"]["float32"] in (1024, 2048)
     assert "float16" not in found["matmul_tflops"]
@@ -130,7 +130,7 @@ def test_measured_ceilings_are_kept_for_the_device(tmp_path, monkeypatch, capsys
     (kept,) = (tmp_path / "ceilings").iterdir()
     older = {name: value for name, value in found.items() if name != "emulated_tflops"}
     kept.write_text(json.dumps(older))
-    assert limits.ceilings(device) is None
+    assert measured_ceilings.ceilings(device) is None
     kept.write_text(json.dumps(found | {"bandwidth_gb_s": 7.0}))
     ceilings.main(["--device", "cpu"])
     assert "memory 7 GB/s" in capsys.readouterr().out
@@ -145,41 +145,41 @@ def test_an_emulated_precision_is_measured_small_and_is_no_ceiling(monkeypatch):
         sizes.setdefault(precision, []).append(n)
         return n / 1e6
 
-    monkeypatch.setattr(limits, "matmul_tflops", rate)
-    monkeypatch.setattr(limits, "bandwidth_gb_s", lambda *_: 9.0)
-    monkeypatch.setattr(checks, "_cpu_has", lambda feature: natively)
-    found = limits.measure(CPU())
+    monkeypatch.setattr(measured_ceilings, "matmul_tflops", rate)
+    monkeypatch.setattr(measured_ceilings, "bandwidth_gb_s", lambda *_: 9.0)
+    monkeypatch.setattr(capabilities, "_cpu_has", lambda feature: natively)
+    found = measured_ceilings.measure(CPU())
     assert [*found["matmul_tflops"]] == ["float32", "tf32"] and sizes["bfloat16"] == [256]
     assert found["emulated_tflops"] == {"bfloat16": 0.000256}
-    assert outlook.measured_entry("here", found, 2**34).bfloat16 == 0.000256
+    assert time_range.measured_entry("here", found, 2**34).bfloat16 == 0.000256
     natively = True
-    found = limits.measure(CPU())
+    found = measured_ceilings.measure(CPU())
     assert found["matmul_tflops"]["bfloat16"] == 0.002 and found["emulated_tflops"] == {}
 
 
 def test_another_number_of_threads_is_another_device(tmp_path, monkeypatch):
     monkeypatch.setattr(paths, "CACHE", tmp_path)
-    monkeypatch.setattr(limits, "measure", lambda device: CEILINGS)
+    monkeypatch.setattr(measured_ceilings, "measure", lambda device: CEILINGS)
     ceilings.main(["--device", "cpu"])
-    assert limits.ceilings(CPU()) == CEILINGS
+    assert measured_ceilings.ceilings(CPU()) == CEILINGS
     monkeypatch.setattr(torch, "get_num_threads", lambda: 64)
-    assert limits.ceilings(CPU()) is None
+    assert measured_ceilings.ceilings(CPU()) is None
 
 
 def test_a_cache_that_cannot_be_written_is_one_line(tmp_path, monkeypatch):
     (tmp_path / "ceilings").write_text("a file")
     monkeypatch.setattr(paths, "CACHE", tmp_path)
-    monkeypatch.setattr(limits, "measure", lambda device: CEILINGS)
+    monkeypatch.setattr(measured_ceilings, "measure", lambda device: CEILINGS)
     with pytest.raises(UserError, match="set CACHE_DIR to another folder"):
         ceilings.main(["--device", "cpu"])
 
 
 @pytest.mark.parametrize(("name", "peak"), [("NVIDIA L4", 121), ("NVIDIA L4 Laptop", None)])
 def test_a_datasheet_peak_is_given_for_that_very_device_only(name, peak, monkeypatch):
-    monkeypatch.setattr(limits, "ceilings", lambda device: None)
+    monkeypatch.setattr(measured_ceilings, "ceilings", lambda device: None)
     hardware = SimpleNamespace(name=name)
     shape = {"config": CONFIGS["gpt2-tiny"], "batch_size": 2, "seq_len": 64}
     args = SimpleNamespace(hardware=hardware, needs=["bfloat16"], owns=(), **shape)
-    found = work.describe(args)
+    found = step_work.describe(args)
     assert found["datasheet_tflops"] == peak and found["precision"] == "bfloat16"
     assert found["ceilings"] is None and "floor_ms" not in found

@@ -4,7 +4,7 @@ import torch.nn.functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 from no_optimization import explicit_attention
-from Utils.base.sizes import CONFIGS
+from Utils.base.gpt2_sizes import CONFIGS
 from Utils.model import GPT
 
 VOCAB = 50_257

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import fused_optimizer
-from beyond import padded_vocabulary
+from beyond.loss import padded_vocabulary
 from tests import watched
 from tests.watched import STEPS
 

@@ -10,10 +10,12 @@ from matplotlib.text import Text
 import plot_results
 from tests.rows import ladder_runs, rows_of, write_record
 from Utils.analysis.summary import summarize
-from Utils.base import ladder, paths, results
+from Utils.base import paths
 from Utils.base.errors import UserError
-from Utils.base.ladder import Technique
-from Utils.draw import heatmap_chart, memory_chart, speedup_chart, step_times_chart, style
+from Utils.draw import chart_style, heatmap_chart, memory_chart, speedup_chart, step_times_chart
+from Utils.results import rows_file
+from Utils.scripts import ladder
+from Utils.scripts.ladder import Technique
 
 CHARTS = ("step_times", "heatmap", "speedup", "memory")
 
@@ -25,8 +27,8 @@ def draw(tmp_path, monkeypatch):
 
     def draw(*runs, flags=(), formats=("svg",)):
         for run in runs:
-            results.append("results.csv", run)
-        monkeypatch.setattr(style, "FORMATS", formats)
+            rows_file.append("results.csv", run)
+        monkeypatch.setattr(chart_style, "FORMATS", formats)
         plot_results.main(list(flags))
         prefix = dict(zip(flags[::2], flags[1::2], strict=True)).get("--plotsprefix", "")
         texts = {}
@@ -77,7 +79,7 @@ def test_ladder_order_and_one_colour_a_technique_everywhere(draw):
     for text in texts.values():
         places = [text.index(n) for n in ("no_optimization", "tensorFloat32", "brainFloat16")]
         assert places == sorted(places)
-    colours = style.colours()
+    colours = chart_style.colours()
     assert len({tuple(colour) for colour in colours.values()}) == len(colours)
 
 
@@ -110,8 +112,8 @@ def test_memory_is_stacked_by_kind_up_to_the_measured_peak(draw, tmp_path):
     for word in ("weights", "gradients", "optimizer state", "measured peak", "memory (MiB)"):
         assert word in text, word
     assert text.count("900") == 3
-    rows = results.read("results.csv")
-    lines = summarize(rows, results.records("results.csv", rows.run_id))
+    rows = rows_file.read("results.csv")
+    lines = summarize(rows, rows_file.records("results.csv", rows.run_id))
     axes = memory_chart.draw(rows, lines).axes[0]
     assert sorted(bar.get_width() for bar in axes.patches)[-12:] == sorted([100, 90, 200, 510] * 3)
 
@@ -146,7 +148,7 @@ def test_tainted_runs_are_marked_in_every_chart_of_times(draw):
     assert "torch_compile (tainted)" in texts["heatmap"]
     assert "hatched: tainted runs" in texts["speedup"]
     assert texts["heatmap"].count("(tainted)") == 1
-    rows = results.read("results.csv")
+    rows = rows_file.read("results.csv")
     bars = speedup_chart.draw(rows, summarize(rows)).axes[0].patches
     assert [bool(bar.get_hatch()) for bar in bars] == [False, False, False, True]
 
@@ -173,7 +175,7 @@ def test_devices_are_not_mixed_and_what_is_left_out_is_said(draw, capsys):
 def test_one_hiccup_does_not_wash_out_the_heatmap(draw, tmp_path):
     steps = [*[100, 101] * 49, 9000, 100]
     draw(rows_of("no_optimization", steps))
-    rows = results.read(tmp_path / "results.csv")
+    rows = rows_file.read(tmp_path / "results.csv")
     figure = heatmap_chart.draw(rows, summarize(rows))
     assert figure.axes[0].collections[0].get_clim() == (100, 101)
 
@@ -208,15 +210,15 @@ def test_forty_techniques_are_told_apart(draw, tmp_path, monkeypatch):
         name: Technique(name, paths.ROOT / "beyond" / f"{name}.py", "", "", child)
         for name in (f"idea_{i}" for i in range(40 - len(own)))
     }
-    colours_of_the_ladder = [style.colours()[t.name] for t in own.values() if t.at_top_level]
+    colours_of_the_ladder = [chart_style.colours()[t.name] for t in own.values() if t.at_top_level]
     monkeypatch.setattr(ladder, "techniques", lambda: own | more)
-    colours, styles = style.colours(), style.styles()
+    colours, styles = chart_style.colours(), chart_style.styles()
     assert len({(colours[name], styles[name]) for name in colours}) == len(colours) == 40
     assert list(colours.values())[: len(colours_of_the_ladder)] == colours_of_the_ladder
     assert {styles[t.name] for t in own.values() if t.at_top_level} == {"-"}
     for name in colours:
-        results.append("results.csv", rows_of(name, [500, 210, *[200] * 8]))
-    rows = results.read("results.csv")
+        rows_file.append("results.csv", rows_of(name, [500, 210, *[200] * 8]))
+    rows = rows_file.read("results.csv")
     figure = step_times_chart.draw(rows, summarize(rows))
     figure.canvas.draw()
     panels = {axes.get_title(loc="left"): axes for axes in figure.axes if axes.axison}
@@ -237,7 +239,7 @@ def test_a_few_techniques_share_one_panel_and_many_are_each_beside_their_parent(
     runs.append(rows_of(names[1], [9, 9, 50], round=1, grade="tainted"))
     runs.append(rows_of("all_together", [], status="unsupported", note="needs a GPU"))
     draw(*runs)
-    rows = results.read("results.csv")
+    rows = rows_file.read("results.csv")
     figure = step_times_chart.draw(rows, summarize(rows))
     text = "\n".join(label.get_text() for label in figure.findobj(Text))
     assert all(name in text for name in names) and text.count("tainted") == 1
@@ -249,7 +251,7 @@ def test_a_long_reason_stays_within_its_row(draw):
     why = "needs " + "an NVIDIA GPU of a later compute capability than this one has, " * 3
     missing = rows_of("tensorFloat32", [], status="unsupported", note=why)
     draw(*list(ladder_runs())[:1], missing)
-    rows = results.read("results.csv")
+    rows = rows_file.read("results.csv")
     lines = summarize(rows)
     for chart in (heatmap_chart, speedup_chart, memory_chart):
         figure = chart.draw(rows, lines)
@@ -267,7 +269,7 @@ def test_a_batch_of_ones_own_stands_beside_the_name(draw):
     own = rows_of("fused_optimizer", [9000, 800, *[800] * 8], **own)
     for text in draw(*ladder_runs(), own).values():
         assert "fused_optimizer (batch 64)" in text and "1x64" in text
-    rows = results.read("results.csv")
+    rows = rows_file.read("results.csv")
     axes = speedup_chart.draw(rows, summarize(rows)).axes[0]
     whiskers = [line.get_xdata() for line in axes.lines if line.get_color() == "black"]
     assert list(whiskers[-1]) == pytest.approx([32, 32])

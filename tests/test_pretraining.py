@@ -8,10 +8,19 @@ import numpy as np
 import pytest
 import torch
 
-from pretraining import checkpoints, export, files, history, options, schedule, shards, techniques
-from pretraining.batches import TokenBatches
-from Utils.base import ladder
+from pretraining import (
+    checkpoints,
+    export,
+    files,
+    history,
+    learning_rate,
+    loop_techniques,
+    options,
+    shards,
+)
+from pretraining.token_windows import TokenBatches
 from Utils.base.errors import UserError
+from Utils.scripts import ladder
 
 TEXTS = [f"document {n}: " + "all work and no play " * (n % 7) for n in range(400)]
 
@@ -155,7 +164,7 @@ def test_a_corpus_too_short_for_a_sequence_is_told(monkeypatch):
 
 def test_learning_rate_warms_up_and_decays_to_a_tenth():
     args = SimpleNamespace(learning_rate=1.0, warmup=10, steps=110)
-    rates = [schedule.learning_rate(step, args) for step in range(111)]
+    rates = [learning_rate.learning_rate(step, args) for step in range(111)]
     assert rates[0] == 0.1 and rates[9] == rates[10] == 1.0
     assert rates[60] == pytest.approx(0.55) and rates[110] == pytest.approx(0.1)
     assert all(later < earlier for earlier, later in zip(rates[10:], rates[11:], strict=False))
@@ -164,7 +173,7 @@ def test_learning_rate_warms_up_and_decays_to_a_tenth():
 def test_only_matrices_decay():
     model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.LayerNorm(3))
     optimizer = torch.optim.AdamW(model.parameters())
-    schedule.decay_matrices_only(optimizer, 0.1)
+    learning_rate.decay_matrices_only(optimizer, 0.1)
     groups = [(group["weight_decay"], len(group["params"])) for group in optimizer.param_groups]
     assert groups == [(0.1, 1), (0.0, 3)]
     assert all(group["betas"] == (0.9, 0.95) for group in optimizer.param_groups)
@@ -174,10 +183,12 @@ def test_only_matrices_decay():
 
 
 def test_the_best_line_merges_with_and_without_ranks():
-    names = [n for n in ladder.line(techniques.BEST[0])[1:] if n not in techniques.EXCLUDED]
+    names = [
+        n for n in ladder.line(loop_techniques.BEST[0])[1:] if n not in loop_techniques.EXCLUDED
+    ]
     assert "fused_cross_entropy" in names
-    for more in ([], [techniques.RANKS]):
-        source = techniques.merged(names + more)
+    for more in ([], [loop_techniques.RANKS]):
+        source = loop_techniques.merged(names + more)
         ast.parse(source)
         for words in ("torch.compile(model)", "fused=True", "torch.autocast", "vocab_size=50_304"):
             assert source.count(words) == 1
@@ -189,20 +200,20 @@ def test_every_technique_merges_or_says_why_not(name):
     hardware = SimpleNamespace(name="no such device")
     args = SimpleNamespace(hardware=hardware, model="gpt2", device=torch.device("cpu"))
     try:
-        names, _ = techniques.choose(name, args, None)
-        source = techniques.merged(names)
+        names, _ = loop_techniques.choose(name, args, None)
+        source = loop_techniques.merged(names)
     except UserError as error:
         assert f"--with {name}: " in str(error)
         return
     ast.parse(source)
-    assert source != techniques.merged([])
+    assert source != loop_techniques.merged([])
     assert "    decay_matrices_only(optimizer, args.weight_decay)\n" in source
     assert "set_learning_rate(optimizer, learning_rate(step, args))" in source
 
 
 @pytest.mark.parametrize("name", ["fused_optimizer", "8bit_optimizer"])
 def test_an_optimizer_of_a_technique_takes_the_place_of_the_loops_own(name):
-    tree = ast.parse(techniques.merged([name]))
+    tree = ast.parse(loop_techniques.merged([name]))
     made = next(node for node in ast.walk(tree) if ast.unparse(node).startswith("optimizer = "))
     arguments = {keyword.arg: ast.unparse(keyword.value) for keyword in made.value.keywords}
     assert arguments["lr"] == "args.learning_rate"
@@ -211,8 +222,8 @@ def test_an_optimizer_of_a_technique_takes_the_place_of_the_loops_own(name):
 
 
 def test_none_is_the_loop_as_it_stands():
-    assert techniques.choose("none", None, None) == ([], "asked for")
-    assert techniques.merged([]) == techniques.LOOP.read_text()
+    assert loop_techniques.choose("none", None, None) == ([], "asked for")
+    assert loop_techniques.merged([]) == loop_techniques.LOOP.read_text()
 
 
 # Settings -----------------------------------------------------------------------------------------
@@ -330,7 +341,7 @@ def test_export_cuts_padding_and_keeps_an_untied_head():
 
 
 def test_perplexity_of_any_loss_is_a_number():
-    from pretraining.run import _perplexity
+    from pretraining.training_run import _perplexity
 
     assert _perplexity(math.log(7)) == pytest.approx(7)
     assert _perplexity(1e4) == math.inf
@@ -338,6 +349,6 @@ def test_perplexity_of_any_loss_is_a_number():
 
 def test_without_a_recipe_the_best_script_that_runs_here_is_taken(tmp_path):
     args = options.settle(options.fill({}, "cpu"))
-    names, source = techniques.choose("", args, tmp_path / "none.csv")
+    names, source = loop_techniques.choose("", args, tmp_path / "none.csv")
     assert {"flash_attention", "fused_optimizer"} <= {*names} <= {*ladder.line("fused_optimizer")}
     assert source.startswith("of fused_optimizer")

@@ -106,8 +106,8 @@ def test_two_ranks_go_on_with_the_same_batches(whole, tmp_path):
 
 def test_transformers_loads_the_export(whole):
     transformers = pytest.importorskip("transformers")
-    from pretraining.batches import shards
-    from Utils.base.sizes import CONFIGS
+    from pretraining.token_windows import shards
+    from Utils.base.gpt2_sizes import CONFIGS
     from Utils.model import GPT
 
     theirs = transformers.GPT2LMHeadModel.from_pretrained(whole / "model").eval()

@@ -13,16 +13,16 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from tests.fakes import FakeCuda, FakeNvml, full_disk
+from tests.stand_ins import FakeCuda, FakeNvml, full_disk
 from Utils.base import command_line, paths
 from Utils.base.command_line import Parser
-from Utils.corpus import tokenize
-from Utils.corpus.tokenize import VOCABULARY_URL
-from Utils.device import cgroup, checks, devices, drivers
+from Utils.corpus import token_cache
+from Utils.corpus.token_cache import VOCABULARY_URL
+from Utils.device import capabilities, cgroup, device_choice, drivers
 from Utils.device.cpu import CPU
 from Utils.device.cuda import CUDA
-from Utils.diagnose import device_probes, findings, probes, run_probes, toolchain_probes
-from Utils.diagnose.findings import Finding, Subprocess
+from Utils.doctor import device_probes, findings, host_probes, run_probes, toolchain_probes
+from Utils.doctor.findings import Finding, Subprocess
 from Utils.harness import settings
 
 
@@ -51,7 +51,7 @@ def on(device, *flags):
     """What the probes get for a run on that device."""
     args = arguments(*flags)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(devices, "choose", lambda wanted, *ranks: device)
+        patched.setattr(device_choice, "choose", lambda wanted, *ranks: device)
         settings.settle(args)
     return args
 
@@ -83,18 +83,20 @@ def test_little_disk_is_a_fault(monkeypatch, tmp_path):
     usage = collections.namedtuple("usage", "total used free")
     for free, state in ((1 * 2**30, "fault"), (3 * 2**30, "ok")):
         monkeypatch.setattr(shutil, "disk_usage", lambda place, f=free: usage(9, 9, f))
-        (finding,) = findings.ask(probes.disk, arguments())
+        (finding,) = findings.ask(host_probes.disk, arguments())
         assert (finding.topic, finding.state) == ("cache", state)
         assert f"{free / 2**30:.1f} GiB free" in finding.what
 
 
 def test_a_place_where_nothing_can_be_written_is_named(tmp_path):
     (tmp_path / "file").write_text("")
-    assert probes.unwritable(tmp_path / "new" / "folder") == ""
+    assert host_probes.unwritable(tmp_path / "new" / "folder") == ""
     assert list(tmp_path.iterdir()) == [tmp_path / "file"]
-    assert probes.unwritable(tmp_path / "file" / "x") == f"{tmp_path / 'file'}: Not a directory"
+    assert (
+        host_probes.unwritable(tmp_path / "file" / "x") == f"{tmp_path / 'file'}: Not a directory"
+    )
     with full_disk(4096):
-        assert probes.unwritable(tmp_path) == f"{tmp_path}: File too large"
+        assert host_probes.unwritable(tmp_path) == f"{tmp_path}: File too large"
 
 
 @pytest.mark.parametrize(
@@ -110,9 +112,9 @@ def test_caches_of_their_own_are_looked_at(variable, place, blocks, tmp_path, mo
     monkeypatch.setattr(paths, "CACHE", tmp_path)
     for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
         monkeypatch.delenv(name, raising=False)
-    assert states(findings.ask(probes.disk, arguments()))["cache"].keys() == {"ok"}
+    assert states(findings.ask(host_probes.disk, arguments()))["cache"].keys() == {"ok"}
     monkeypatch.setenv(variable, str(tmp_path / place))
-    (finding,) = (f for f in findings.ask(probes.disk, arguments()) if f.state == "fault")
+    (finding,) = (f for f in findings.ask(host_probes.disk, arguments()) if f.state == "fault")
     assert finding.blocks == blocks
 
 
@@ -120,19 +122,19 @@ def test_temporary_files_need_a_place_too(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setattr(paths, "CACHE", tmp_path)
     monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path / "file"))
-    (finding,) = (f for f in findings.ask(probes.disk, arguments()) if f.state == "fault")
+    (finding,) = (f for f in findings.ask(host_probes.disk, arguments()) if f.state == "fault")
     assert "TMPDIR" in finding.remedy and finding.blocks == ("compile", "triton")
 
 
 def test_an_unwritable_results_file_is_named(tmp_path):
     (tmp_path / "file").write_text("")
     flags = ["--results-file", str(tmp_path / "file" / "results.csv")]
-    (finding,) = findings.ask(probes.results_file, arguments(*flags))
+    (finding,) = findings.ask(host_probes.results_file, arguments(*flags))
     assert finding.state == "fault" and finding.blocks == ("run",)
     assert "Not a directory" in finding.what and "RESULTS_FILE" in finding.remedy
     (tmp_path / "runs").write_text("in the records' place")
     flags = ["--results-file", str(tmp_path / "results.csv")]
-    (finding,) = findings.ask(probes.results_file, arguments(*flags))
+    (finding,) = findings.ask(host_probes.results_file, arguments(*flags))
     assert finding.state == "fault" and "runs: Not a directory" in finding.what
 
 
@@ -157,7 +159,7 @@ def test_a_compiler_that_cannot_compile_is_no_compiler(compiler, words, tmp_path
 
 @pytest.mark.parametrize("language", ["C", "C++"])
 def test_missing_headers_are_named(language, monkeypatch, tmp_path):
-    compiler = checks.compiler(language)
+    compiler = capabilities.compiler(language)
     assert toolchain_probes.compiling(compiler, language) == ""
     monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path))
     monkeypatch.delenv("CPATH", raising=False)
@@ -209,7 +211,7 @@ def test_more_threads_than_cpus_is_worth_a_note(cpus, monkeypatch):
 def test_the_host_runs_out_of_memory_by_its_groups_limit(monkeypatch, tmp_path):
     monkeypatch.setattr(paths, "CACHE", tmp_path)
     monkeypatch.setattr(cgroup, "cgroup_limits", lambda: (math.inf, 2**30))
-    memory = findings.ask(probes.memory, None)[0]
+    memory = findings.ask(host_probes.memory, None)[0]
     assert "1.0 allowed by the control group" in memory.what
     assert memory.figures["available_gib"] == 1.0 < memory.figures["memory_gib"]
     step, fault, ceilings = findings.ask(run_probes.step, on(CPU()))
@@ -220,7 +222,7 @@ def test_the_host_runs_out_of_memory_by_its_groups_limit(monkeypatch, tmp_path):
 def test_a_small_dev_shm_is_a_fault(monkeypatch):
     usage = collections.namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda place: usage(64, 60, 4 * 2**20))
-    assert "/dev/shm has 4 MiB" in states(findings.ask(probes.memory, None))["memory"]["fault"]
+    assert "/dev/shm has 4 MiB" in states(findings.ask(host_probes.memory, None))["memory"]["fault"]
 
 
 # Packages with native code ----------------------------------------------------------------------
@@ -228,7 +230,7 @@ def test_a_small_dev_shm_is_a_fault(monkeypatch):
 
 def test_a_package_that_is_missing_is_named(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    for finding in findings.ask(probes.native, probes.start_native()):
+    for finding in findings.ask(host_probes.native, host_probes.start_native()):
         assert (finding.state, finding.what) == ("fault", "not installed")
         assert finding.blocks == (finding.topic,)
         assert finding.remedy == f"pip install {finding.topic}"
@@ -255,7 +257,7 @@ def test_a_package_that_cannot_be_imported_is_named(backend, ending, words, monk
         f"BNB_BACKEND = {backend!r}\n{ending}\n"
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    one, other = findings.ask(probes.native, probes.start_native())
+    one, other = findings.ask(host_probes.native, host_probes.start_native())
     assert one.state == ("fault" if words else "ok") and words in one.what
     assert other.topic == "torchao" and other.state == "ok"
 
@@ -264,7 +266,7 @@ def test_a_package_that_cannot_be_imported_is_named(backend, ending, words, monk
 
 
 def about_device(device, monkeypatch, *flags):
-    monkeypatch.setattr(devices, "choose", lambda wanted, *ranks: device)
+    monkeypatch.setattr(device_choice, "choose", lambda wanted, *ranks: device)
     return findings.ask(device_probes.device, arguments(*flags))
 
 
@@ -288,7 +290,7 @@ def test_a_build_without_code_for_the_gpu_stops_everything(monkeypatch):
 
 def test_a_first_product_that_fails_stops_everything(monkeypatch):
     device = gpu()
-    monkeypatch.setattr(devices, "try_out", lambda device: "CUDA error: busy")
+    monkeypatch.setattr(device_choice, "try_out", lambda device: "CUDA error: busy")
     (_, finding) = about_device(device, monkeypatch)
     assert finding.state == "fault" and "CUDA error: busy" in finding.what
 
@@ -297,7 +299,7 @@ def test_a_device_that_cannot_be_had_stops_everything(monkeypatch):
     def busy(wanted, *ranks):
         raise RuntimeError("CUDA error: all CUDA-capable devices are busy\nmore")
 
-    monkeypatch.setattr(devices, "choose", busy)
+    monkeypatch.setattr(device_choice, "choose", busy)
     (finding,) = findings.ask(device_probes.device, arguments())
     assert finding.state == "fault" and finding.blocks == ("run",)
     assert finding.what == "CUDA error: all CUDA-capable devices are busy"
@@ -468,12 +470,12 @@ def test_a_vocabulary_that_cannot_be_had_stops_everything(offline):
 def test_no_network_is_no_fault_where_none_is_needed(offline, monkeypatch, tmp_path):
     network = "openaipublic.blob.core.windows.net does not answer, and nothing here needs it"
     assert states(corpus("synthetic"))["network"] == {"ok": network}
-    path = tokenize.token_file("stdlib")[0]
+    path = token_cache.token_file("stdlib")[0]
     path.parent.mkdir(parents=True)
     path.touch()
     assert states(corpus("stdlib"))["network"] == {"ok": network}
     path.unlink()
-    for cached, _ in tokenize.vocabulary_files():
+    for cached, _ in token_cache.vocabulary_files():
         cached.parent.mkdir(exist_ok=True)
         cached.touch()
     assert states(corpus("stdlib"))["network"] == {"ok": network}

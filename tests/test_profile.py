@@ -13,18 +13,21 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.fakes import FakeCuda, gpu
-from Utils.base import errors, ladder, results
+from tests.stand_ins import FakeCuda, gpu
+from Utils.base import errors
 from Utils.base.errors import UserError
-from Utils.base.ladder import Technique
 from Utils.commands import profile as profile_command
+from Utils.device import kernel_kinds
 from Utils.device.cpu import CPU
 from Utils.device.cuda import CUDA
-from Utils.diagnose import advice, kinds, profile_text, profiled_run
-from Utils.diagnose.breakdown import summarize
-from Utils.diagnose.kinds import KINDS
-from Utils.diagnose.profiled_run import FUNCTIONS, STEPS
-from Utils.diagnose.trace import WAIT
+from Utils.device.kernel_kinds import KINDS
+from Utils.profile import profile_advice, profile_report, profiled_run
+from Utils.profile.profiled_run import FUNCTIONS, STEPS
+from Utils.profile.step_breakdown import summarize
+from Utils.profile.trace import WAIT
+from Utils.results import rows_file
+from Utils.scripts import ladder
+from Utils.scripts.ladder import Technique
 
 TINY = ["--model", "gpt2-tiny", "--dataset", "synthetic", "--device", "cpu", "--seq-len", "64"]
 
@@ -67,7 +70,7 @@ TINY = ["--model", "gpt2-tiny", "--dataset", "synthetic", "--device", "cpu", "--
 )
 def test_operators_and_fused_kernels_by_name(kind, names):
     names = names.split(", ")
-    assert {name: kinds.operator_kind(name) for name in names} == dict.fromkeys(names, kind)
+    assert {name: kernel_kinds.operator_kind(name) for name in names} == dict.fromkeys(names, kind)
 
 
 @pytest.mark.parametrize(
@@ -115,7 +118,7 @@ def test_operators_and_fused_kernels_by_name(kind, names):
     }.items(),
 )
 def test_kernels_of_a_gpu_by_name(kind, names):
-    assert {name: kinds.kernel_kind(name) for name in names} == dict.fromkeys(names, kind)
+    assert {name: kernel_kinds.kernel_kind(name) for name in names} == dict.fromkeys(names, kind)
 
 
 # Constructed traces -----------------------------------------------------------------------------
@@ -393,7 +396,7 @@ def test_kinds_sum_to_the_steps_time_and_little_is_left_over(baseline):
 
 
 def test_the_timed_run_is_a_run_like_others(baseline):
-    rows = results.read(baseline.folder / "results.csv")
+    rows = rows_file.read(baseline.folder / "results.csv")
     assert list(rows.phase) == ["warmup"] * 3 + ["timed"] * 3
     record = json.loads((baseline.folder / "runs" / f"{rows.run_id[0]}.json").read_text())
     assert record["settings"]["steps"] == 6
@@ -576,7 +579,7 @@ def test_a_forecast_stands_beside_each_kind(tmp_path):
     summary |= {"tensors_mib": 1.0, "files": [], "advice": []}
 
     def row(kind):
-        lines = profile_text.report(summary, tmp_path).splitlines()
+        lines = profile_report.report(summary, tmp_path).splitlines()
         line = next(line for line in lines if line.startswith(f"| {kind}"))
         return [cell.strip() for cell in line.split("|")[1:-1]]
 
@@ -592,7 +595,7 @@ def test_a_forecast_stands_beside_each_kind(tmp_path):
 
 def advised(technique="no_optimization", needs=(), device=None, **facts):
     technique = ladder.get(technique) if isinstance(technique, str) else technique
-    return advice.advise(summary_of(**facts), technique, needs, device or CPU())
+    return profile_advice.advise(summary_of(**facts), technique, needs, device or CPU())
 
 
 @pytest.mark.parametrize(

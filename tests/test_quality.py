@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from Utils.harness import quality
+from Utils.harness import run_quality
 
 STEADY = [100.0, 101.0, 99.0] * 15
 CORES = {"clock_s": 10.0, "all_cpu_s": 40.0, "busy_cpu_s": 30.0, "own_cpu_s": 29.0, "steal_s": 0.1}
@@ -16,7 +16,7 @@ def grade(grown=None, readings=None, step_ms=STEADY, others=()):
     """The quality of a run over which the counters grew by so much."""
     before = dict.fromkeys(grown or GPU, 1e6)
     after = {name: 1e6 + value for name, value in (grown or GPU).items()}
-    return quality.describe(others, before, after, readings or {}, step_ms)
+    return run_quality.describe(others, before, after, readings or {}, step_ms)
 
 
 def reason(*args, **kwargs):

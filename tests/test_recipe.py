@@ -15,28 +15,29 @@ from tests import forked
 from tests.known import changed
 from tests.rows import rows_of
 from Utils.analysis import (
-    ablation,
+    attribution,
     candidates,
     intervals,
-    recipe,
-    recipe_code,
-    recipe_text,
-    selection,
+    recipe_lines,
+    recipe_page,
+    recommendation,
 )
 from Utils.analysis.candidates import Candidate
-from Utils.analysis.recipe import NEAR
-from Utils.analysis.recipe_code import LINES
+from Utils.analysis.recipe_lines import LINES
+from Utils.analysis.recommendation import NEAR
 from Utils.analysis.summary import summarize
-from Utils.base import ladder, paths, results, variants
+from Utils.base import paths
 from Utils.base.errors import UserError
-from Utils.base.ladder import Technique
 from Utils.commands import recipe as recipe_command
 from Utils.device.cpu import CPU
-from Utils.launch import turns
+from Utils.launch import turn_taking
+from Utils.results import rows_file, selection
+from Utils.scripts import ladder, variants
+from Utils.scripts.ladder import Technique
 
 WHOLE = "fused_optimizer"
 LINE = ladder.line(WHOLE)[1:]
-PLAN = ablation.plan(WHOLE)
+PLAN = attribution.plan(WHOLE)
 BASE = "no_optimization"
 TF32, BF16, COMPILE, FLASH, FUSED = LINE
 LEFT_OUT = [BASE, WHOLE, FLASH, *(f"{WHOLE}-{name}" for name in LINE[:-1])]
@@ -99,7 +100,7 @@ def harmful(techniques):
     ],
 )
 def test_known_effects_give_the_known_recipe(ms, expected, forecast):
-    found = recipe.recommend(rows_from(ms))
+    found = recommendation.recommend(rows_from(ms))
     entry = found["fastest"]
     assert {*entry["techniques"]} in expected and entry["forecast"] == forecast
     true = ms(frozenset()) / ms(frozenset(entry["techniques"]))
@@ -120,9 +121,9 @@ def test_rows_of_a_set_take_the_place_of_its_forecast():
 
     rows = rows_from(ms, LEFT_OUT)
     name = f"{WHOLE}-{TF32}-{COMPILE}"
-    assert recipe.recommend(rows)["fastest"]["name"] == name
+    assert recommendation.recommend(rows)["fastest"]["name"] == name
     more = rows_from(ms, ["no_optimization", WHOLE, name], first=4)
-    found = recipe.recommend(pd.concat([rows, more]))
+    found = recommendation.recommend(pd.concat([rows, more]))
     assert not found["fastest"]["forecast"] and len(found["fastest"]["techniques"]) == 4
     assert found["fastest"]["to_best"]["speedup"] == pytest.approx(1, rel=0.01)
 
@@ -171,7 +172,7 @@ def test_the_best_of_few_rounds_sets_no_measure():
     lucky = rows_from(lambda t: 99, ["tensorFloat32"], rounds=2, first=0)
     lucky.step_ms /= 3
     lucky = lucky.assign(technique="untied_weights", loss=5.0)
-    found = recipe.recommend(pd.concat([rows, lucky]))
+    found = recommendation.recommend(pd.concat([rows, lucky]))
     assert found["best"]["name"] == WHOLE
     assert {*found["fastest"]["techniques"]} == {*LINE}
 
@@ -181,7 +182,7 @@ def test_drifting_rounds_that_one_has_not_seen_do_not_make_it_best():
     slow_start = (rows.technique == "flash_attention") & (rows["round"] >= 2)
     rows.loc[slow_start, "grade"] = "tainted"
     rows.loc[rows["round"] >= 2, "step_ms"] *= 0.5  # flash_attention was timed in slow rounds only
-    found = recipe.recommend(rows)
+    found = recommendation.recommend(rows)
     assert found["fastest"]["name"] == "flash_attention"
     assert found["fastest"]["to_best"]["speedup"] == pytest.approx(1, rel=0.02)
 
@@ -201,7 +202,7 @@ def test_drifting_rounds_that_one_has_not_seen_do_not_make_it_best():
 def test_what_is_fastest_by_other_means_is_not_the_best(spoil, words):
     rows = rows_from(halving(), ladder.line(WHOLE))
     own = rows.technique == WHOLE
-    found = recipe.recommend(pd.concat([rows[~own], spoil(rows[own])]))
+    found = recommendation.recommend(pd.concat([rows[~own], spoil(rows[own])]))
     assert found["best"]["name"] == found["fastest"]["name"] == "flash_attention"
     assert words in found["fastest"]["left_out"][FUSED]
 
@@ -211,7 +212,7 @@ def test_a_technique_that_failed_in_a_round_is_not_recommended():
     failed = rows_of(WHOLE, [], round=4, status="out_of_memory", note="too big")
     numbers = ["loss", "step", "step_ms", "first_step_s", "peak_memory_mib"]
     failed = pd.DataFrame(failed).astype(dict.fromkeys(numbers, float))
-    found = recipe.recommend(pd.concat([rows, failed]))
+    found = recommendation.recommend(pd.concat([rows, failed]))
     assert found["best"]["name"] == "flash_attention"
     assert found["fastest"]["left_out"][FUSED] == "out of memory in round 4"
 
@@ -220,9 +221,9 @@ def test_rounds_in_which_a_run_was_tainted_are_not_used_for_it():
     rows = rows_from(halving(FUSED), ladder.line(WHOLE))
     own = (rows.technique == WHOLE) & (rows["round"] == 1)
     rows.loc[own, "step_ms"] /= 10
-    assert recipe.recommend(rows)["best"]["name"] == WHOLE
+    assert recommendation.recommend(rows)["best"]["name"] == WHOLE
     rows.loc[own, "grade"] = "tainted"
-    found = recipe.recommend(rows)
+    found = recommendation.recommend(rows)
     assert found["fastest"]["name"] == "flash_attention"
     assert "1 of 24 runs are tainted; their times are not used" in found["says"]
 
@@ -233,24 +234,24 @@ def test_where_nothing_is_clean_or_comparable_one_line_says_so():
         (rows.assign(grade="tainted"), "all 24 runs are tainted"),
         (rows[rows.technique != BASE], "no_optimization was not measured"),
     ):
-        found = recipe.recommend(bad)
+        found = recommendation.recommend(bad)
         assert found["fastest"] is found["best"] is found["least_memory"] is None
-        said = recipe_text.text(found, {})
+        said = recipe_page.text(found, {})
         assert words in said and "\n" not in said and "make all ROUNDS=5" in said
 
 
 def test_one_round_tells_nothing_and_says_so():
     rows = rows_from(halving(TF32), rounds=1)
-    found = recipe.recommend(rows)
+    found = recommendation.recommend(rows)
     assert found["best"] is found["fastest"] and len(found["fastest"]["techniques"]) in (4, 5)
-    said = recipe_text.text(found, {})
+    said = recipe_page.text(found, {})
     assert "one clean round, so inconclusive" in said and "faster" not in said
     assert found["more"] == "make ablate ROUNDS=5 BATCH_SIZE=1 SEQ_LEN=64 STEPS=6 WARMUP=2"
 
 
 def test_a_wide_interval_is_pointed_out_with_a_remedy():
     names = ladder.line(WHOLE)
-    found = recipe.recommend(rows_from(halving(*LINE), names, rounds=3, noise=0.1))
+    found = recommendation.recommend(rows_from(halving(*LINE), names, rounds=3, noise=0.1))
     said = " ".join(found["says"])
     assert found["fastest"]["name"] == BASE and "nothing is significantly faster than" in said
     assert re.search(r"no_optimization may be up to \d+% slower", said)
@@ -262,11 +263,13 @@ def test_a_batch_of_its_own_is_compared_for_as_many_tokens():
     own = rows[rows.technique == WHOLE].assign(technique="larger_batch", batch_size=4)
     own = own.assign(run_id=own.run_id + "x")
     for factor, best in ((3, "larger_batch"), (5, WHOLE)):
-        found = recipe.recommend(pd.concat([rows, own.assign(step_ms=own.step_ms * factor)]))
+        found = recommendation.recommend(
+            pd.concat([rows, own.assign(step_ms=own.step_ms * factor)])
+        )
         assert found["best"]["name"] == best
-    found = recipe.recommend(pd.concat([rows, own.assign(step_ms=own.step_ms * 3)]))
+    found = recommendation.recommend(pd.concat([rows, own.assign(step_ms=own.step_ms * 3)]))
     assert found["fastest"]["batch"] == 4
-    said = recipe_text.text(found, {})
+    said = recipe_page.text(found, {})
     assert "per_device_train_batch_size=4" in said and "which changes training" in said
 
 
@@ -280,7 +283,7 @@ def test_least_memory_is_sought_near_the_best_speed(without_fused):
     def mib(techniques):
         return 900 - 100 * (FLASH in techniques) + 50 * (FUSED in techniques)
 
-    found = recipe.recommend(rows_from(ms, mib=mib))
+    found = recommendation.recommend(rows_from(ms, mib=mib))
     lean = found["least_memory"]
     near = without_fused < 1 / NEAR
     assert (FUSED in lean["techniques"]) != near
@@ -292,15 +295,15 @@ def test_least_memory_is_sought_near_the_best_speed(without_fused):
 
 def test_the_reference_results_give_what_they_show():
     path = paths.ROOT / "results.csv"
-    rows, _ = selection.select(results.read(path), with_variants=True)
-    records = results.records(path, rows.run_id.unique())
+    rows, _ = selection.select(rows_file.read(path), with_variants=True)
+    records = rows_file.records(path, rows.run_id.unique())
     # A recipe balances rounds in which not all scripts ran, a table does not.
     scripts = rows.groupby("round").technique.transform("nunique")
     balanced = rows[scripts == scripts.max()]
-    best = recipe.recommend(balanced, records)["best"]
+    best = recommendation.recommend(balanced, records)["best"]
     assert best["name"] == summarize(balanced).speedup.idxmax()
-    found = recipe.recommend(rows, records)
-    said = recipe_text.text(found, {})
+    found = recommendation.recommend(rows, records)
+    said = recipe_page.text(found, {})
     assert ("tainted" in said) == rows.grade.eq("tainted").any()
     assert "8bit_optimizer" in found["fastest"]["left_out"]
 
@@ -309,20 +312,20 @@ def test_the_reference_results_give_what_they_show():
 
 
 def test_new_rows_bear_out_a_forecast_or_do_not():
-    found = recipe.recommend(rows_from(halving(TF32, COMPILE)))
+    found = recommendation.recommend(rows_from(halving(TF32, COMPILE)))
     entry, best = found["fastest"], found["best"]["name"]
     names = [BASE, best, entry["name"]]
     right = rows_from(halving(TF32, COMPILE), names, first=4)
-    assert recipe.agreement(entry, right).endswith("; they agree")
+    assert recommendation.agreement(entry, right).endswith("; they agree")
     wrong = rows_from(lambda t: 130 if t == {*entry["techniques"]} else 100, names, first=4)
-    said = recipe.agreement(entry, wrong)
+    said = recommendation.agreement(entry, wrong)
     assert re.search(
         r"forecast 1\.00x .* now 0\.77x .*; they do not agree, now / then is 0\.77x", said
     )
     alone = rows_from(halving(TF32, COMPILE), names, first=4, rounds=1)
-    assert recipe.agreement(entry, alone).endswith("inconclusive: too few rounds")
+    assert recommendation.agreement(entry, alone).endswith("inconclusive: too few rounds")
     tainted = right.assign(grade="tainted")
-    assert "inconclusive, no clean rows" in recipe.agreement(entry, tainted)
+    assert "inconclusive, no clean rows" in recommendation.agreement(entry, tainted)
 
 
 @pytest.mark.parametrize(("now", "verdict"), [(1, "they agree"), (1.3, "they do not agree")])
@@ -343,7 +346,7 @@ def test_run_adds_rounds_of_the_recipe_the_best_and_the_baseline(
         technique, flags = commands[-1]
         rows = rows_from(ms, [technique], rounds=1, first=int(flags["round"]))
         rows.step_ms *= now if technique == name else 1
-        results.append(path, shaped(rows).to_dict("records"))
+        rows_file.append(path, shaped(rows).to_dict("records"))
         return 0
 
     def ms(techniques):
@@ -357,8 +360,8 @@ def test_run_adds_rounds_of_the_recipe_the_best_and_the_baseline(
             technique = joins(names)
         return dict.fromkeys(names, 0), False
 
-    monkeypatch.setattr(turns, "run", in_turns)
-    results.append(path, shaped(rows_from(ms, noise=0.004)).to_dict("records"))
+    monkeypatch.setattr(turn_taking, "run", in_turns)
+    rows_file.append(path, shaped(rows_from(ms, noise=0.004)).to_dict("records"))
     argv = ["--results-file", str(path), "--run", "1", "--rounds", "3", "--device", "cpu"]
     assert recipe_command.main([*argv, "--seed", "7"]) == 0
     ran = sorted((int(flags["round"]), technique) for technique, flags in commands)
@@ -373,12 +376,14 @@ def test_run_adds_rounds_of_the_recipe_the_best_and_the_baseline(
 
 
 def test_run_needs_the_device_of_the_rows_and_something_to_run():
-    found = recipe.recommend(rows_from(halving(), [BASE, TF32]))
+    found = recommendation.recommend(rows_from(halving(), [BASE, TF32]))
     args = type("Arguments", (), {"device": "cpu"})
     rows = pd.DataFrame(rows_of(BASE, [9, 9, 9]))
     with pytest.raises(UserError, match="the rows are of Test GPU, and this is"):
         recipe_command.run(found, args, rows)
-    found["fastest"] = found["best"] = recipe.recommend(rows_from(halving(), [BASE]))["best"]
+    found["fastest"] = found["best"] = recommendation.recommend(rows_from(halving(), [BASE]))[
+        "best"
+    ]
     found["least_memory"] = None
     rows["device"] = CPU().name
     assert recipe_command.run(found, args, rows) == (["no_optimization is all there is to run"], 0)
@@ -388,9 +393,9 @@ def test_run_needs_the_device_of_the_rows_and_something_to_run():
 
 
 def test_the_script_of_a_forecast_runs(tmp_path):
-    found = recipe.recommend(rows_from(halving(TF32, COMPILE)))
+    found = recommendation.recommend(rows_from(halving(TF32, COMPILE)))
     path = tmp_path / "recipe.py"
-    recipe_code.write(path, recipe_code.script(found["fastest"], found["described"]))
+    recipe_lines.write(path, recipe_lines.script(found["fastest"], found["described"]))
     source = path.read_text()
     assert "torch.compile" not in source and "fused=True" in source and "bfloat16" in source
     assert not re.search("^Parent:", source, re.MULTILINE)  # it is no rung beside the others
@@ -399,32 +404,32 @@ def test_the_script_of_a_forecast_runs(tmp_path):
     flags += ["--device=cpu", "--seq-len=16", f"--results-file={file}"]
     done = forked.python(path, *flags)
     assert done.returncode == 0, done.stderr
-    rows = results.read(file)
+    rows = rows_file.read(file)
     assert list(rows.technique.unique()) == ["recipe"] and len(rows) == 4
 
 
 def test_only_a_recipe_that_nobody_changed_is_written_over(tmp_path):
-    found = recipe.recommend(rows_from(halving(), ladder.line(WHOLE)))
-    text, path = recipe_code.script(found["fastest"], found["described"]), tmp_path / "recipe.py"
-    recipe_code.write(path, text)
-    recipe_code.write(path, text)
+    found = recommendation.recommend(rows_from(halving(), ladder.line(WHOLE)))
+    text, path = recipe_lines.script(found["fastest"], found["described"]), tmp_path / "recipe.py"
+    recipe_lines.write(path, text)
+    recipe_lines.write(path, text)
     path.write_text(text + "# mine\n")
     with pytest.raises(UserError, match="was changed by hand"):
-        recipe_code.write(path, text)
+        recipe_lines.write(path, text)
     for mine in ("mine\n", (paths.ROOT / "no_optimization.py").read_text()):
         path.write_text(mine)
         with pytest.raises(UserError, match="exists and is no recipe"):
-            recipe_code.write(path, text)
+            recipe_lines.write(path, text)
         assert path.read_text() == mine
     with pytest.raises(UserError, match="Is a directory"):
-        recipe_code.write(tmp_path, text)
+        recipe_lines.write(tmp_path, text)
     with pytest.raises(UserError, match="nowhere/recipe.py: No such file or directory"):
-        recipe_code.write(tmp_path / "nowhere" / "recipe.py", text)
+        recipe_lines.write(tmp_path / "nowhere" / "recipe.py", text)
     assert not (tmp_path / "nowhere").exists()
 
 
 def blocks(techniques):
-    found = recipe_code.lines_of(techniques)
+    found = recipe_lines.lines_of(techniques)
     return {library: "\n".join(lines) for library, lines in found.items()}
 
 
@@ -507,7 +512,7 @@ def test_an_idea_of_ones_own_is_shown_by_its_diff(tmp_path, monkeypatch):
 
 def test_the_page_has_all_three_parts(tmp_path, capsys):
     path = tmp_path / "results.csv"
-    results.append(path, rows_from(halving(TF32)).to_dict("records"))
+    rows_file.append(path, rows_from(halving(TF32)).to_dict("records"))
     out = tmp_path / "mine.py"
     assert recipe_command.main(["--results-file", str(path), "--recipe", str(out)]) == 0
     said = capsys.readouterr().out

@@ -8,8 +8,8 @@ import torch
 
 from tests import forked
 from Utils.base import paths
-from Utils.harness import dynamo, footprint, provenance
-from Utils.harness.footprint import GradientWatch
+from Utils.harness import compile_stats, environment, memory_kinds
+from Utils.harness.memory_kinds import GradientWatch
 
 MIB = 2**20
 
@@ -49,7 +49,7 @@ def test_memory_is_told_by_kind():
     model.register_buffer("b", torch.zeros(MIB // 4))
     optimizer = torch.optim.AdamW(model.parameters())
     gradients = train(model, optimizer)
-    found = footprint.memory(Device(40), model, optimizer, gradients)
+    found = memory_kinds.memory(Device(40), model, optimizer, gradients)
     assert found == {
         "peak_mib": 40,
         "reserved_mib": None,
@@ -65,7 +65,7 @@ def test_tied_weights_count_once():
     model = model_of(4)
     model.p1 = model.p0
     model.register_buffer("view", model.p0.detach()[:10])
-    assert footprint.memory(Device(9), model, None, 0)["weights_mib"] == 4.0
+    assert memory_kinds.memory(Device(9), model, None, 0)["weights_mib"] == 4.0
 
 
 def test_a_gradient_that_is_freed_at_once_counts_alone():
@@ -83,7 +83,7 @@ def test_the_watch_takes_its_hooks_away():
 
 
 def test_without_a_watched_step_gradients_and_rest_are_not_known():
-    found = footprint.memory(Device(9), model_of(1), None, None)
+    found = memory_kinds.memory(Device(9), model_of(1), None, None)
     assert found["gradients_mib"] is None and found["rest_mib"] is None
     assert found["weights_mib"] == 1.0
 
@@ -95,8 +95,8 @@ def test_several_optimizers_are_one_state():
     for optimizer in one_each.values():
         optimizer.step()
     for several in (one_each, list(one_each.values())):
-        assert footprint.memory(Device(99), model, several, 0)["optimizer_state_mib"] == 6.0
-        assert footprint.training(model, several)["optimizer"] == "torch.optim.adamw.AdamW"
+        assert memory_kinds.memory(Device(99), model, several, 0)["optimizer_state_mib"] == 6.0
+        assert memory_kinds.training(model, several)["optimizer"] == "torch.optim.adamw.AdamW"
 
 
 def test_a_parameter_without_a_say_in_the_loss_is_missed():
@@ -104,7 +104,7 @@ def test_a_parameter_without_a_say_in_the_loss_is_missed():
     optimizer = torch.optim.AdamW(model.parameters())
     model.p0.sum().backward()
     optimizer.step()
-    found = footprint.training(model, optimizer)
+    found = memory_kinds.training(model, optimizer)
     assert found["parameters"] == 3 * MIB // 4 and found["updated_parameters"] == MIB // 4
 
 
@@ -113,13 +113,13 @@ def compile_once(backend, cache):
     forked.forget_compiled()
     with pytest.MonkeyPatch.context() as patch:
         patch.delitem(sys.modules, "torch._dynamo.utils")
-        assert dynamo.compilation() is None and dynamo.compiled_graphs() == 0
-    assert dynamo.compilation() is None
+        assert compile_stats.compilation() is None and compile_stats.compiled_graphs() == 0
+    assert compile_stats.compilation() is None
     torch._dynamo.config.automatic_dynamic_shapes = False
     torch._dynamo.config.specialize_int = True
     product = torch.compile(lambda x: x @ x.T, backend=backend)  # which needs no C++
     product(torch.ones(3, 3)), product(torch.ones(3, 3))
-    once = dynamo.compilation()
+    once = compile_stats.compilation()
     assert (once["graphs"], once["recompilations"], once["cache"]) == (1, 0, cache), once
     return product, once
 
@@ -127,7 +127,7 @@ def compile_once(backend, cache):
 def recompile():
     product, once = compile_once("eager", None)
     product(torch.ones(4, 3)), product(torch.ones(5, 3))
-    found = dynamo.compilation()
+    found = compile_stats.compilation()
     assert (found["graphs"], found["recompilations"]) == (3, 2), found
     assert "size mismatch" in found["recompile_reasons"][0], found
     assert found["seconds"] > once["seconds"] > 0
@@ -145,18 +145,18 @@ def test_the_environment_has_what_repeating_takes_and_no_paths(monkeypatch, tmp_
     monkeypatch.setenv("OMP_PROC_BIND", "close")
     monkeypatch.setenv("CUDA_HOME", "/home/somebody/cuda")
     monkeypatch.setenv("SECRET", "hidden")
-    found = provenance.environment()
+    found = environment.environment()
     assert found["threads"] == torch.get_num_threads()
     assert found["variables"]["OMP_PROC_BIND"] == "close"
     assert "CUDA_HOME" not in found["variables"] and "SECRET" not in found["variables"]
     assert f"PyTorch version: {torch.__version__}" in found["collect_env"]
     (kept,) = tmp_path.glob("collect_env-*.txt")
     kept.write_text("kept")
-    assert provenance.environment()["collect_env"] == "kept"
+    assert environment.environment()["collect_env"] == "kept"
 
 
 @pytest.mark.parametrize("optimizer", [None, []])
 def test_a_loop_without_an_optimizer_can_be_recorded(optimizer):
-    found = footprint.training(torch.nn.Identity(), optimizer)
+    found = memory_kinds.training(torch.nn.Identity(), optimizer)
     assert found == {"parameters": 0, "updated_parameters": 0, "optimizer": ""}
-    assert footprint.memory(Device(1), torch.nn.Identity(), optimizer, 0)["rest_mib"]
+    assert memory_kinds.memory(Device(1), torch.nn.Identity(), optimizer, 0)["rest_mib"]

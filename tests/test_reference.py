@@ -8,10 +8,11 @@ import pytest
 from PIL import Image
 
 from tests.rows import committed
-from Utils.analysis import selection
 from Utils.analysis.summary import summarize
-from Utils.base import ladder, paths, results
-from Utils.share import pages
+from Utils.base import paths
+from Utils.draw import doc_pages
+from Utils.results import rows_file, selection
+from Utils.scripts import ladder
 
 REPORT_LOST = "76cb456"  # commit of the runs whose report of collect_env is lost
 
@@ -20,7 +21,7 @@ REPORT_LOST = "76cb456"  # commit of the runs whose report of collect_env is los
 def all_rows(tmp_path_factory):
     path = tmp_path_factory.mktemp("reference") / "results.csv"
     path.write_bytes(committed("results.csv"))
-    return results.read(path)
+    return rows_file.read(path)
 
 
 @pytest.fixture(scope="module")
@@ -41,11 +42,13 @@ def records(all_rows):
 
 
 def test_the_tables_of_the_pages_are_made_from_them(rows, all_rows, records):
-    for page, parts in pages.PARTS.items():
+    for page, parts in doc_pages.PARTS.items():
         for name, make in parts.items():
-            if make in (*pages.OF_ROWS, *pages.OF_ALL_ROWS):
-                shown = pages.part(committed(page).decode(), name)
-                assert shown == pages.make_part(make, rows, all_rows, records), f"{page}: {name}"
+            if make in (*doc_pages.OF_ROWS, *doc_pages.OF_ALL_ROWS):
+                shown = doc_pages.part(committed(page).decode(), name)
+                assert shown == doc_pages.make_part(make, rows, all_rows, records), (
+                    f"{page}: {name}"
+                )
 
 
 def words_of(chart):

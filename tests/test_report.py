@@ -13,15 +13,17 @@ import pytest
 
 from tests.browser import chromium  # noqa: F401  (a fixture)
 from tests.rows import ladder_runs, rows_of, write_record
-from Utils.analysis import compare, recipe, selection, tables
+from Utils.analysis import comparison, recommendation, result_tables
 from Utils.analysis.summary import MEMORY_KINDS, summarize
-from Utils.base import ladder, paths, results
+from Utils.base import paths
 from Utils.base.errors import UserError
-from Utils.base.results import COLUMNS
 from Utils.commands import report
 from Utils.draw import compare_page, report_page, svg
-from Utils.draw.page import PAGES
+from Utils.draw.page_template import PAGES
 from Utils.draw.svg import LEVELS
+from Utils.results import rows_file, selection
+from Utils.results.rows_file import COLUMNS
+from Utils.scripts import ladder
 
 SCREENS = [*itertools.product((1280, 390), ("light", "dark"))]
 STYLE = (PAGES / "page.css").read_text()
@@ -177,7 +179,7 @@ def cells(page):
 
 
 def test_the_headline_is_the_fastest_with_a_verdict_and_says_what_it_costs(html, opened, reference):
-    rows, _ = selection.select(results.read(reference / "results.csv"))
+    rows, _ = selection.select(rows_file.read(reference / "results.csv"))
     lines = summarize(rows)
     same = lines.parity.isin(["exact", "numerics changed"]) & (lines.loss_verdict != "worse")
     fair = lines[(lines.verdict == "faster") & same]
@@ -199,7 +201,7 @@ SHOWN = "new Promise(done => requestAnimationFrame(() => requestAnimationFrame(d
 
 
 def test_steps_that_are_hovered_over_say_their_time(html, opened, reference):
-    rows, _ = selection.select(results.read(reference / "results.csv"))
+    rows, _ = selection.select(rows_file.read(reference / "results.csv"))
     median = rows[rows.technique == "no_optimization"].groupby("step").step_ms.median()
     page = opened(html)
 
@@ -312,7 +314,7 @@ def made(tmp_path):
 
     def made(*runs, **how):
         for run in runs:
-            results.append(tmp_path / "results.csv", run)
+            rows_file.append(tmp_path / "results.csv", run)
         return report_page.report(tmp_path / "results.csv", **how)
 
     return made
@@ -387,7 +389,7 @@ def test_variants_are_shown_as_an_ablation_and_nowhere_else(made):
     table = html[html.index('id="techniques"') : html.index("</table>")]
     assert "no_optimization+" not in table
     part = plain(section(html, "ablation"))
-    rows = selection.select(results.read(made.__closure__[0].cell_contents / "results.csv"))[0]
+    rows = selection.select(rows_file.read(made.__closure__[0].cell_contents / "results.csv"))[0]
     alone = summarize(rows).parent_speedup["fused_optimizer"]
     assert "1.33x" in part and f"{alone:.2f}x" in part
 
@@ -411,10 +413,10 @@ def test_a_profile_is_drawn_by_kind_for_the_same_device_only(made, tmp_path):
 
 def test_the_recipe_is_shown_or_its_command(made, tmp_path):
     html = made(*ladder_runs(rounds=3))
-    rows, _ = selection.select(results.read(tmp_path / "results.csv"), with_variants=True)
-    found = recipe.recommend(rows)["fastest"]
+    rows, _ = selection.select(rows_file.read(tmp_path / "results.csv"), with_variants=True)
+    found = recommendation.recommend(rows)["fastest"]
     part = plain(section(html, "recipe"))
-    assert f"{found['name']} (measured): {tables.ratio_text(found['speedup'])}" in part
+    assert f"{found['name']} (measured): {result_tables.ratio_text(found['speedup'])}" in part
     assert all(f"{name} {why}" in part for name, why in found["evidence"].items())
     assert "Lines for PyTorch" in part and "make recipe" not in plain(html[-3000:])
 
@@ -481,15 +483,15 @@ def test_it_does_not_say_who_or_where_someone_is(made, tmp_path):
 
 def test_two_results_are_compared(tmp_path, opened):
     for run in (*ladder_runs(rounds=3), *ladder_runs(rounds=3, torch="2.12.0")):
-        results.append(tmp_path / "results.csv", run)
+        rows_file.append(tmp_path / "results.csv", run)
     faster = [{**row, "step_ms": row["step_ms"] / 2} for row in results_of("brainFloat16")]
-    results.append(tmp_path / "results.csv", faster)
+    rows_file.append(tmp_path / "results.csv", faster)
     path = tmp_path / "results.csv"
     html = compare_page.comparison(f"{path}:2.13.0", f"{path}:2.12.0")
     page = opened(html, width=390)
     assert "torch: 2.13.0 | 2.12.0" in page.inner_text("#differences")
-    a, b = compare.sides(f"{path}:2.13.0", f"{path}:2.12.0")
-    found = compare.compare(a, b)
+    a, b = comparison.sides(f"{path}:2.13.0", f"{path}:2.12.0")
+    found = comparison.compare(a, b)
     assert page.locator("#ratios .value b").all_inner_texts() == [
         f"{x:.2f}x" for x in found.speedup
     ]
@@ -518,8 +520,8 @@ def test_what_is_drawn_is_in_proportion(tmp_path):
     assert (x["x"], y["x"], y["width"]) == (0, x["width"], pytest.approx(3 * x["width"], abs=0.02))
     assert stack[0]["total"]["at"] == pytest.approx(5 * x["width"], abs=0.05)
     for run in ladder_runs():
-        results.append(tmp_path / "results.csv", run)
-    rows = results.read(tmp_path / "results.csv")
+        rows_file.append(tmp_path / "results.csv", run)
+    rows = rows_file.read(tmp_path / "results.csv")
     strips = svg.step_times(rows, summarize(rows))["strips"]
     slow, _, fast = ([cell["level"] for cell in strip["cells"]] for strip in strips)
     assert set(slow[2:]) == {LEVELS - 1} and set(fast[2:]) == {0}
@@ -581,7 +583,7 @@ def test_many_rows_make_a_small_page(tmp_path, monkeypatch):
     many["step"] = many.groupby("technique").cumcount().astype(float)
     for name in ("step_ms", "data_ms", "loss", "first_step_s", "peak_memory_mib"):
         many[name] = many[name].astype(float)
-    monkeypatch.setattr(results, "read", lambda path: many.fillna({"note": ""}))
+    monkeypatch.setattr(rows_file, "read", lambda path: many.fillna({"note": ""}))
     html = report_page.report(tmp_path / "results.csv")
     assert len(html) < 1e6 and "167 consecutive steps" in html
 
@@ -598,7 +600,7 @@ def test_many_techniques_make_a_small_page(made):
 
 def test_the_command_writes_the_page_and_names_it(tmp_path, capsys):
     for run in ladder_runs():
-        results.append(tmp_path / "results.csv", run)
+        rows_file.append(tmp_path / "results.csv", run)
     flags = ["--results-file", str(tmp_path / "results.csv"), "--report"]
     report.main([*flags, str(tmp_path / "page.html")])
     assert capsys.readouterr().out == f"{tmp_path}/page.html\n"

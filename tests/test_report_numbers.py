@@ -8,8 +8,8 @@ from xml.etree.ElementTree import TreeBuilder
 import pytest
 
 from tests.rows import rows_of
-from Utils.base import results
 from Utils.draw import report_page
+from Utils.results import rows_file
 
 EMPTY = {"input", "meta", "wbr"}  # elements that have no end; those of SVG end themselves
 GPU = {"device": "Test GPU", "batch_size": 4}
@@ -61,10 +61,10 @@ def page_of(folder, scale=1, rounds=2):
         for name, ms in TIMES.items():
             steps = [3 * scale * ms, *[scale * ms * (1 + 0.1 * r)] * 4]
             own = rows_of(name, steps, loss=LOSSES[name], round=r, **GPU)
-            results.append(path, own)
+            rows_file.append(path, own)
             quality = {"drift": 0.0, "mean_power_w": 100.0}
             record = {"run_id": own[0]["run_id"], "memory": MEMORY, "quality": quality}
-            results.write_record(path, record | {"limits": LIMITS | {"ceilings": None}})
+            rows_file.write_record(path, record | {"limits": LIMITS | {"ceilings": None}})
     root = Tree(report_page.report(path)).root
     tables = {}
     for section in root.iter("section"):

@@ -10,11 +10,12 @@ from pathlib import Path
 import pandas
 import pytest
 
-from tests.fakes import full_disk
 from tests.rows import rows_of
-from Utils.base import paths, results
+from tests.stand_ins import full_disk
+from Utils.base import paths
 from Utils.base.errors import UserError
-from Utils.base.results import COLUMNS, HEADER
+from Utils.results import rows_file
+from Utils.results.rows_file import COLUMNS, HEADER
 
 TIMES = [12.3456] * 25  # ms
 
@@ -26,7 +27,7 @@ def path(tmp_path):
 
 @pytest.fixture
 def filled(path):
-    results.append(path, rows_of("a", TIMES[:3]))
+    rows_file.append(path, rows_of("a", TIMES[:3]))
     return path
 
 
@@ -39,7 +40,7 @@ def process(code, *arguments):
 
 def blocks(path):
     """(technique, steps) of each stretch of rows of one technique, in the order of the file."""
-    rows = groupby(results.check(path), key=lambda row: row["technique"])
+    rows = groupby(rows_file.check(path), key=lambda row: row["technique"])
     return [(name, [int(row["step"]) for row in group]) for name, group in rows]
 
 
@@ -53,11 +54,11 @@ def wait_until(condition):
 def refusal(path):
     """The one line with which reading and appending both refuse the file, which stays as it is."""
     before = path.read_bytes()
-    for refused in (results.check, results.read, results.initialize):
+    for refused in (rows_file.check, rows_file.read, rows_file.initialize):
         with pytest.raises(UserError):
             refused(path)
     with pytest.raises(UserError) as caught:
-        results.append(path, rows_of("b", TIMES))
+        rows_file.append(path, rows_of("b", TIMES))
     message = str(caught.value)
     assert path.read_bytes() == before
     assert "\n" not in message
@@ -70,8 +71,8 @@ def refusal(path):
 
 def test_what_is_appended_is_what_pandas_reads_with_no_options(path):
     first, second = rows_of("a", TIMES[:2]), rows_of("b", TIMES[:3], loss=1 / 3, note="a note")
-    results.append(path, first)
-    results.append(path, second)
+    rows_file.append(path, first)
+    rows_file.append(path, second)
     frame = pandas.read_csv(path)
     assert list(frame.columns) == list(COLUMNS)
     assert len(frame) == 5
@@ -98,20 +99,20 @@ def test_the_header_is_the_one_promised():
     ["a, b", 'say "no"', "two\nlines", 'all,"\n"', "a\rb", "ünï 長い", "'=1+1", "x" * 200_000],
 )
 def test_any_note_comes_back(path, note):
-    results.append(path, rows_of("a", TIMES[:2], note=note))
-    results.append(path, rows_of("b", TIMES[:1]))
-    assert [row["note"] for row in results.check(path)] == [note, note, ""]
+    rows_file.append(path, rows_of("a", TIMES[:2], note=note))
+    rows_file.append(path, rows_of("b", TIMES[:1]))
+    assert [row["note"] for row in rows_file.check(path)] == [note, note, ""]
     assert list(pandas.read_csv(path).note)[:2] == [note, note]
 
 
 def test_a_name_that_is_no_unicode_does_not_lose_the_run(path):
-    results.append(path, rows_of("a", TIMES[:1], dataset=os.fsdecode(b"caf\xe9.txt")))
+    rows_file.append(path, rows_of("a", TIMES[:1], dataset=os.fsdecode(b"caf\xe9.txt")))
     assert list(pandas.read_csv(path).dataset) == ["caf\\udce9.txt"]
 
 
 def test_none_is_written_empty(path):
     (row,) = rows_of("a", [], commit=None, note=None)
-    results.append(path, [row])
+    rows_file.append(path, [row])
     assert path.read_text().endswith(",1,Test GPU,2.13.0,,,,,,\n")
 
 
@@ -119,16 +120,16 @@ def test_a_run_without_timings_is_one_row_with_its_reason(path):
     figures = ["step", "step_ms", "data_ms", "loss", "first_step_s"]
     figures += ["held_out_loss", "peak_memory_mib", "reserved_memory_mib"]
     for status in ("unsupported", "out_of_memory", "failed"):
-        results.append(path, rows_of("a", [], status=status, note="because"))
-    frame = results.read(path)
+        rows_file.append(path, rows_of("a", [], status=status, note="because"))
+    frame = rows_file.read(path)
     assert list(frame.status) == ["unsupported", "out_of_memory", "failed"]
     assert frame[figures].isna().all(axis=None)
     assert set(frame.note) == {"because"}
 
 
 def test_read_gives_numbers_for_numbers_and_text_for_text(path):
-    results.append(path, rows_of("a", TIMES[:2], commit="1234567", torch="2.10", note=None))
-    frame = results.read(path)
+    rows_file.append(path, rows_of("a", TIMES[:2], commit="1234567", torch="2.10", note=None))
+    frame = rows_file.read(path)
     assert list(frame.columns) == list(COLUMNS)
     assert frame.step.tolist() == [0, 1]
     assert frame.step_ms.tolist() == [12.3456] * 2
@@ -138,9 +139,9 @@ def test_read_gives_numbers_for_numbers_and_text_for_text(path):
 
 @pytest.mark.parametrize("loss", [math.nan, math.inf])
 def test_a_run_that_diverged_stays_readable(path, loss):
-    results.append(path, rows_of("a", TIMES[:2], loss=loss))
-    results.append(path, rows_of("b", TIMES[:1]))
-    assert str(results.read(path).loss.tolist()) == str([loss, loss, 5.0])
+    rows_file.append(path, rows_of("a", TIMES[:2], loss=loss))
+    rows_file.append(path, rows_of("b", TIMES[:1]))
+    assert str(rows_file.read(path).loss.tolist()) == str([loss, loss, 5.0])
 
 
 # Several processes ------------------------------------------------------------------------------
@@ -158,7 +159,7 @@ def test_processes_that_append_at_once_leave_whole_blocks(path):
 def test_an_append_is_one_write(filled, monkeypatch):
     writes, write = [], os.write
     monkeypatch.setattr(os, "write", lambda *call: writes.append(call) or write(*call))
-    results.append(filled, rows_of("b", TIMES))
+    rows_file.append(filled, rows_of("b", TIMES))
     assert len(writes) == 1
     assert len(blocks(filled)) == 2
 
@@ -199,7 +200,7 @@ def test_a_killed_process_leaves_whole_blocks(tmp_path):
         writer.wait()
         found = blocks(path)
         assert found == [(str(i), list(range(25))) for i in range(len(found))]
-        results.append(path, rows_of("after", TIMES))
+        rows_file.append(path, rows_of("after", TIMES))
         assert len(blocks(path)) == len(found) + 1
 
 
@@ -210,17 +211,17 @@ def test_a_killed_process_leaves_whole_blocks(tmp_path):
 def test_a_full_disk_leaves_the_file_as_it_was(filled, room):
     before = filled.read_bytes()
     with full_disk(len(before) + room), pytest.raises(UserError, match="nothing was appended"):
-        results.append(filled, rows_of("b", TIMES))
+        rows_file.append(filled, rows_of("b", TIMES))
     assert filled.read_bytes() == before
-    results.append(filled, rows_of("c", TIMES))
+    rows_file.append(filled, rows_of("c", TIMES))
     assert [name for name, _ in blocks(filled)] == ["a", "c"]
 
 
 def test_a_full_disk_leaves_no_half_header(path):
     with full_disk(50), pytest.raises(UserError, match="nothing was appended"):
-        results.initialize(path)
+        rows_file.initialize(path)
     assert path.read_bytes() == b""
-    assert results.initialize(path)
+    assert rows_file.initialize(path)
 
 
 def test_a_failing_disk_leaves_the_file_as_it_was(filled, monkeypatch):
@@ -231,7 +232,7 @@ def test_a_failing_disk_leaves_the_file_as_it_was(filled, monkeypatch):
 
     monkeypatch.setattr(os, "fsync", fsync)
     with pytest.raises(UserError, match="Input/output error; nothing was appended"):
-        results.append(filled, rows_of("b", TIMES))
+        rows_file.append(filled, rows_of("b", TIMES))
     assert filled.read_bytes() == before
 
 
@@ -241,9 +242,9 @@ def test_a_failing_disk_leaves_the_file_as_it_was(filled, monkeypatch):
 def test_a_place_that_cannot_be_written_is_one_line(tmp_path, place):
     place = place.format(tmp_path)
     for function in (
-        results.check,
-        results.initialize,
-        lambda p: results.append(p, rows_of("a", TIMES)),
+        rows_file.check,
+        rows_file.initialize,
+        lambda p: rows_file.append(p, rows_of("a", TIMES)),
     ):
         with pytest.raises(UserError) as caught:
             function(place)
@@ -253,7 +254,7 @@ def test_a_place_that_cannot_be_written_is_one_line(tmp_path, place):
 
 
 def test_check_makes_no_file(path):
-    assert results.check(path) == []
+    assert rows_file.check(path) == []
     assert list(path.parent.iterdir()) == []
 
 
@@ -262,29 +263,29 @@ def test_check_makes_no_file(path):
 
 def test_an_empty_file_is_as_good_as_none(path):
     path.touch()
-    assert results.check(path) == []
-    results.append(path, rows_of("a", TIMES[:2]))
+    assert rows_file.check(path) == []
+    rows_file.append(path, rows_of("a", TIMES[:2]))
     assert blocks(path) == [("a", [0, 1])]
 
 
 def test_initialize_writes_the_header_only_where_there_is_none(path):
-    assert results.initialize(path) is True
+    assert rows_file.initialize(path) is True
     assert path.read_text() == HEADER + "\n"
-    assert results.initialize(path) is False
+    assert rows_file.initialize(path) is False
     assert path.read_text() == HEADER + "\n"
-    results.append(path, rows_of("a", TIMES[:2]))
+    rows_file.append(path, rows_of("a", TIMES[:2]))
     before = path.read_bytes()
-    assert results.initialize(path) is False
+    assert rows_file.initialize(path) is False
     assert path.read_bytes() == before
 
 
 def test_reading_nothing_says_how_to_get_something(path):
     with pytest.raises(UserError, match="no such file; make baseline"):
-        results.read(path)
+        rows_file.read(path)
     assert not path.exists()
-    results.initialize(path)
+    rows_file.initialize(path)
     with pytest.raises(UserError, match="no results yet; make baseline"):
-        results.read(path)
+        rows_file.read(path)
 
 
 # Files that are not ours ------------------------------------------------------------------------
@@ -367,7 +368,7 @@ def test_a_value_that_makes_no_sense_is_refused(filled, column, value, problem):
 
 
 def test_the_line_named_is_the_files_even_behind_a_note_of_several(path):
-    results.append(path, rows_of("a", TIMES[:1], note="one\ntwo\nthree"))
+    rows_file.append(path, rows_of("a", TIMES[:1], note="one\ntwo\nthree"))
     with path.open("a") as file:
         file.write("junk\n")
     assert f"{path}, line 5: has 1 fields" in refusal(path)
@@ -376,7 +377,7 @@ def test_the_line_named_is_the_files_even_behind_a_note_of_several(path):
 def test_a_file_that_cannot_be_written_can_still_be_read(tmp_path, monkeypatch):
     """Root may write to any file, so opening for writing is made to fail here."""
     path = tmp_path / "results.csv"
-    results.append(path, rows_of("no_optimization", [9, 9, 9]))
+    rows_file.append(path, rows_of("no_optimization", [9, 9, 9]))
     whole = Path.open
 
     def read_only(self, mode="r", *rest, **options):
@@ -385,9 +386,9 @@ def test_a_file_that_cannot_be_written_can_still_be_read(tmp_path, monkeypatch):
         return whole(self, mode, *rest, **options)
 
     monkeypatch.setattr(Path, "open", read_only)
-    assert len(results.read(path)) == 3
+    assert len(rows_file.read(path)) == 3
     with pytest.raises(UserError, match="Permission denied"):
-        results.check(path)
+        rows_file.check(path)
 
 
 def test_a_file_system_without_locks_is_one_line(tmp_path, monkeypatch):
@@ -396,11 +397,11 @@ def test_a_file_system_without_locks_is_one_line(tmp_path, monkeypatch):
 
     monkeypatch.setattr(fcntl, "flock", flock)
     with pytest.raises(UserError, match="cannot be locked: Function not implemented"):
-        results.append(tmp_path / "results.csv", rows_of("no_optimization", [9, 9, 9]))
+        rows_file.append(tmp_path / "results.csv", rows_of("no_optimization", [9, 9, 9]))
 
 
 def test_a_record_is_looked_for_nowhere_else(tmp_path):
     (tmp_path / "runs").mkdir()
     for path in (tmp_path / "runs" / "a.json", tmp_path / "b.json"):
         path.write_text('{"technique": "x"}')
-    assert list(results.records(tmp_path / "results.csv", ["a", "../b", "", "c"])) == ["a"]
+    assert list(rows_file.records(tmp_path / "results.csv", ["a", "../b", "", "c"])) == ["a"]

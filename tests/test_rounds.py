@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from tests.rows import rows_of, write_record
-from Utils.base import command_line, results
+from Utils.base import command_line
 from Utils.base.errors import UserError
 from Utils.commands import reference
-from Utils.launch import suite, turns
+from Utils.launch import suite_runner, turn_taking
+from Utils.results import rows_file
 
 LADDER = "no_optimization tensorFloat32 brainFloat16 torch_compile flash_attention fused_optimizer"
 
@@ -22,7 +23,7 @@ def stand_in(tmp_path, monkeypatch):
     outcome: function of name and round: (exit code, columns of its row)."""
     path, groups = tmp_path / "results.csv", []
     its = SimpleNamespace(
-        path=path, groups=groups, room=turns.MOST, outcome=lambda name, r: (0, {})
+        path=path, groups=groups, room=turn_taking.MOST, outcome=lambda name, r: (0, {})
     )
 
     def add(name, r, name_of_suite):
@@ -32,7 +33,7 @@ def stand_in(tmp_path, monkeypatch):
             steps = [] if "status" in columns else [columns.pop("ms", 100.0)] * 4
             rows = rows_of(name, steps, round=r, **columns)
             write_record(path, rows, suite=name_of_suite)
-            results.append(path, rows)
+            rows_file.append(path, rows)
         return code
 
     def run(first, joins, flags, name_of_suite, minutes, say):
@@ -50,9 +51,9 @@ def stand_in(tmp_path, monkeypatch):
         groups.append([name])
         return add(name, int(flags["--round"]), name_of_suite)
 
-    monkeypatch.setattr(turns, "run", run)
-    monkeypatch.setattr(suite.process, "python", python)
-    monkeypatch.setattr(suite.paths, "CACHE", tmp_path / "cache")
+    monkeypatch.setattr(turn_taking, "run", run)
+    monkeypatch.setattr(suite_runner.process, "python", python)
+    monkeypatch.setattr(suite_runner.paths, "CACHE", tmp_path / "cache")
     its.args = Namespace(**command_line.defaults(), timeout=60, precision=None)
     its.args.results_file = path
     return its
@@ -60,16 +61,16 @@ def stand_in(tmp_path, monkeypatch):
 
 def test_every_pair_is_together_once_and_odd_rounds_go_backwards(stand_in):
     stand_in.args.rounds = 2
-    techniques = suite.named(LADDER.split())
-    assert suite.run(techniques, stand_in.args, lambda line: None).code == 0
+    techniques = suite_runner.named(LADDER.split())
+    assert suite_runner.run(techniques, stand_in.args, lambda line: None).code == 0
     names = LADDER.split()
     assert stand_in.groups == [names[:4], names[3:], names[:1:-1], names[2::-1]]
 
 
 def test_without_room_for_two_each_runs_once_by_itself(stand_in):
     stand_in.room = 1
-    techniques = suite.named(LADDER.split()[:3])
-    assert suite.run(techniques, stand_in.args, lambda line: None).code == 0
+    techniques = suite_runner.named(LADDER.split()[:3])
+    assert suite_runner.run(techniques, stand_in.args, lambda line: None).code == 0
     assert stand_in.groups == [[technique.name] for technique in techniques]
 
 
@@ -78,18 +79,18 @@ def test_what_has_no_timing_is_not_repeated_for_its_partners(stand_in):
         0,
         {"status": "unsupported", "note": "no"} if "Float" in name else {},
     )
-    techniques = suite.named(LADDER.split())
-    assert suite.run(techniques, stand_in.args, lambda line: None).code == 0
+    techniques = suite_runner.named(LADDER.split())
+    assert suite_runner.run(techniques, stand_in.args, lambda line: None).code == 0
     assert stand_in.groups == [LADDER.split()[:4], LADDER.split()[3:]]
 
 
 def test_a_repeated_start_runs_what_is_tainted_only_where_told(stand_in):
-    techniques, said = suite.named(LADDER.split()[:2]), []
+    techniques, said = suite_runner.named(LADDER.split()[:2]), []
     stand_in.outcome = lambda name, r: (0, {"grade": "tainted" if r else "clean"})
     stand_in.args.rounds = 3
     stand_in.args.clean = True
-    suite.run(techniques, stand_in.args, said.append)
-    suite.run(techniques, stand_in.args, said.append)
+    suite_runner.run(techniques, stand_in.args, said.append)
+    suite_runner.run(techniques, stand_in.args, said.append)
     assert len(stand_in.groups) == 3 + 2 and "resuming: 2 of 6" in "".join(said)
 
 
@@ -105,7 +106,7 @@ def test_rounds_are_added_until_intervals_are_narrow(stand_in, noise, minutes, r
     stand_in.args.precision, stand_in.args.timeout = 0.01, minutes
     stand_in.outcome = lambda name, r: (0, {"batch_size": 1, "loss": 5 + random.normal(0, noise)})
     said = []
-    outcome = suite.run(suite.named(LADDER.split()[:3]), stand_in.args, said.append)
+    outcome = suite_runner.run(suite_runner.named(LADDER.split()[:3]), stand_in.args, said.append)
     assert outcome.code == 0 and len(outcome.run_ids) == 3 * rounds
     assert reason in said[-1] and len(stand_in.groups) == rounds
 
@@ -117,7 +118,7 @@ def test_the_widest_interval_decides(stand_in):
         {"ms": 110.0 if (name, r) == ("brainFloat16", 0) else 100},
     )
     said = []
-    suite.run(suite.named(LADDER.split()[:3]), stand_in.args, said.append)
+    suite_runner.run(suite_runner.named(LADDER.split()[:3]), stand_in.args, said.append)
     asked = [line for line in said if line.endswith("one round more")]
     assert ["of brainFloat16" in line for line in asked[3:]] == [True] * (len(asked) - 3)
     assert len(asked) > 3 and "as narrow as PRECISION=3.0% asks" in said[-1]
@@ -127,7 +128,9 @@ def test_the_widest_interval_decides(stand_in):
 def test_a_precision_without_a_parent_is_refused_before_anything_runs(stand_in):
     stand_in.args.precision = 0.01
     with pytest.raises(UserError, match="no script's parent runs with it"):
-        suite.run(suite.named(["no_optimization", "fused_optimizer"]), stand_in.args, print)
+        suite_runner.run(
+            suite_runner.named(["no_optimization", "fused_optimizer"]), stand_in.args, print
+        )
     assert not stand_in.groups
 
 
@@ -146,10 +149,10 @@ def test_tainted_runs_of_the_reference_are_repeated(
         grade = "clean" if len(calls) >= clean_from else "tainted"
         calls.append(settings)
         rows = rows_of("no_optimization", [100.0] * 4, grade=grade)
-        results.append(stand_in.path, rows)
-        return suite.Outcome(0, {row["run_id"] for row in rows})
+        rows_file.append(stand_in.path, rows)
+        return suite_runner.Outcome(0, {row["run_id"] for row in rows})
 
-    monkeypatch.setattr(suite, "run", run)
+    monkeypatch.setattr(suite_runner, "run", run)
     flags = ["ladder", "--device=cpu", f"--results-file={stand_in.path}"]
     assert reference.main(flags) == code
     assert len(calls) == tries and calls[0].clean and calls[0].seq_len == 256
@@ -165,9 +168,9 @@ def test_rounds_of_the_ablation_follow_the_ladders_so_that_they_count_for_it_too
 
     def run(techniques, settings, say):
         asked.append((settings.seq_len, settings.round, settings.rounds, len(techniques)))
-        return suite.Outcome(0)
+        return suite_runner.Outcome(0)
 
-    monkeypatch.setattr(suite, "run", run)
+    monkeypatch.setattr(suite_runner, "run", run)
     monkeypatch.setattr(reference.suite, "named", lambda words: words)
     monkeypatch.setattr(reference.suite, "table", lambda *arguments: "")
     assert reference.main([f"--results-file={stand_in.path}"]) == 0

@@ -19,16 +19,17 @@ import torch
 
 import no_optimization
 from tests import forked, watched
-from tests.fakes import FakeCuda, FakeNvml
 from tests.harness_cost import empty_steps, stopwatch_steps
 from tests.rows import rows_of
-from Utils.base import paths, results
+from tests.stand_ins import FakeCuda, FakeNvml
+from Utils.base import paths
 from Utils.base.git import commit
 from Utils.data import TokenBatches
 from Utils.device.cpu import CPU
 from Utils.device.cuda import CUDA
-from Utils.harness import ends
+from Utils.harness import exits
 from Utils.harness.settings import check_needs, parse_args
+from Utils.results import rows_file
 from Utils.run import Run
 
 BASELINE = str(paths.ROOT / "no_optimization.py")
@@ -59,7 +60,7 @@ def test_a_gpu_run_has_one_event_a_boundary_and_synchronizes_at_the_end_alone(se
     assert calls.count("record") == 7
     assert calls[8] == "max_memory_allocated"
     assert calls[-7:] == ["synchronize"] + ["elapsed_time"] * 6
-    rows = results.read(args.results_file)
+    rows = rows_file.read(args.results_file)
     assert len(rows) == 6 and set(rows.device) == {args.hardware.name}
 
 
@@ -70,7 +71,7 @@ def test_a_loop_that_logs_tensors_never_waits_for_the_device(settle):
         with watched.NoSynchronization():
             for _ in measured.steps(TokenBatches(args)):
                 measured.log((weight + 1.5).detach())
-    assert list(results.read(args.results_file).loss) == [1.5] * 5
+    assert list(rows_file.read(args.results_file).loss) == [1.5] * 5
 
 
 @pytest.mark.timing
@@ -92,7 +93,7 @@ def test_waiting_for_data_is_in_the_step_and_by_itself(settle):
         for _ in measured.steps(Slow(args)):
             time.sleep(0.02)
             measured.log(1.0)
-    rows = results.read(args.results_file)
+    rows = rows_file.read(args.results_file)
     assert rows.data_ms.min() >= 30 and rows.step_ms.min() >= 50
     assert rows.data_ms.median() < 45 and rows.step_ms.median() < 75  # a sleep may last longer
 
@@ -113,7 +114,7 @@ def test_the_same_seed_gives_the_same_losses_and_another_seed_others(settle):
     for seed in (0, 0, 1):
         args = settle("--steps", "4", "--warmup", "1", "--seed", str(seed))
         no_optimization.main(args)
-        rows = results.read(args.results_file)
+        rows = rows_file.read(args.results_file)
         losses.append(list(rows[rows.run_id == args.run_id].loss))
     assert losses[0] == losses[1] != losses[2]
 
@@ -183,7 +184,7 @@ def test_a_loss_that_is_not_finite_is_noted(settle):
     with Run(args, torch.nn.Identity(), None) as measured:
         for _ in measured.steps(TokenBatches(args)):
             measured.log(float("nan"))
-    assert "not finite" in results.read(args.results_file).note[0]
+    assert "not finite" in rows_file.read(args.results_file).note[0]
 
 
 def test_a_loop_that_does_not_log_or_leaves_early_is_told_so(settle):
@@ -237,7 +238,7 @@ def test_a_tainted_run_says_so_in_its_rows_and_its_record(settle, capsys):
     args.notes.append("another note")
     quality = gpu_run(args, nvml, FakeCuda())
     reasons = ["python3 (pid 4711, 1,234 MiB) on the GPU", "hw thermal slowdown"]
-    rows = results.read(args.results_file)
+    rows = rows_file.read(args.results_file)
     assert set(rows.grade) == {"tainted"} and set(rows.note) == {"; ".join(args.notes)}
     assert "another note" in args.notes and "tainted" not in rows.note[0]
     assert quality["grade"] == "tainted" and quality["reasons"] == reasons
@@ -251,7 +252,7 @@ def test_the_record_of_a_run_on_a_cpu_has_its_grade(settle):
     quality = record_of(args)["quality"]
     assert quality["grade"] == ("tainted" if quality["reasons"] else "clean")
     assert quality["energy_j"] is None and quality["other_processes"] == []
-    timed = results.read(args.results_file).step_ms[1:].to_list()
+    timed = rows_file.read(args.results_file).step_ms[1:].to_list()
     assert sum(timed) / 1e3 < quality["clock_s"] < sum(timed) / 1e3 + 1
     assert quality["drift"] == pytest.approx(timed[-1] / timed[0] - 1, abs=1e-3)
     assert quality["own_cpu_s"] > 0 and quality["all_cpu_s"] > 0
@@ -311,7 +312,7 @@ def test_rounds_by_hand_are_processes_with_their_own_seed(tmp_path):
     done = forked.python(BASELINE, *TINY, *flags, before=lambda: os.chdir(tmp_path))
     assert done.returncode == 0, done.stderr
     assert "\r" not in done.stderr and done.stderr.count("step 1/3") == 2  # on no terminal
-    rows = results.read(path)
+    rows = rows_file.read(path)
     assert list(rows.groupby("run_id")["round"].first()) == [0, 1]
     seeds = [
         json.loads((tmp_path / "runs" / f"{run_id}.json").read_text())["settings"]["seed"]
@@ -359,12 +360,12 @@ def ended(args, main):
             raise error
 
     with pytest.raises(SystemExit) as stop:
-        ends.call(script, args)
+        exits.call(script, args)
     return stop.value.code
 
 
 def only_row(args):
-    (row,) = results.check(args.results_file)
+    (row,) = rows_file.check(args.results_file)
     assert not row["step"] and not row["step_ms"] and not row["loss"]
     return row
 
@@ -407,14 +408,14 @@ def test_out_of_memory_is_one_line_with_advice_a_row_and_an_exit_code(tmp_path):
     assert done.returncode == 1
     (said,) = [line for line in done.stderr.splitlines() if "out of memory" in line]
     assert "try --batch-size 2048" in said and "Traceback" not in done.stderr
-    (row,) = results.check(path)
+    (row,) = rows_file.check(path)
     assert row["status"] == "out_of_memory" and "4096x1024" in row["note"]
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
 def test_a_run_that_is_stopped_leaves_the_file_as_it_was(how, tmp_path):
     path = tmp_path / "results.csv"
-    results.append(path, rows_of("no_optimization", [9, 9, 9]))
+    rows_file.append(path, rows_of("no_optimization", [9, 9, 9]))
     before = path.read_bytes()
     main = forked.of_script(BASELINE, *TINY, "--steps=100000", f"--results-file={path}")
     reads, writes = os.pipe()
@@ -439,7 +440,7 @@ def test_a_full_disk_is_one_line_and_loses_nothing(tmp_path):
         resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
 
     path = tmp_path / "results.csv"
-    results.append(path, rows_of("no_optimization", [9] * 200))  # larger than a record
+    rows_file.append(path, rows_of("no_optimization", [9] * 200))  # larger than a record
     before = path.read_bytes()
     flags = ["--steps", "3", "--warmup", "1", "--results-file", str(path)]
     done = forked.python(BASELINE, *TINY, *flags, before=limit)

@@ -7,15 +7,16 @@ import pandas as pd
 import pytest
 
 from tests.rows import rows_of
-from Utils.analysis import scaling
-from Utils.base import ladder, results
+from Utils.analysis import scaling_efficiency
 from Utils.base.errors import UserError
 from Utils.commands import scaling as scaling_command
-from Utils.device import devices
+from Utils.device import device_choice
 from Utils.device.cuda import ImaginedGPU
 from Utils.draw import scaling_chart
-from Utils.launch import torchrun
-from Utils.launch.torchrun import DEFAULT
+from Utils.launch import rank_launcher
+from Utils.launch.rank_launcher import DEFAULT
+from Utils.results import rows_file
+from Utils.scripts import ladder
 
 
 def rows_from(step_ms, plan, rounds=5, noise=0.0):
@@ -35,8 +36,8 @@ def line(found, kind, n):
 
 
 def test_both_kinds_meet_in_one_run_at_the_fewest_processes():
-    assert scaling.shapes([1, 2, 4], 8) == [(1, 8), (2, 8), (4, 8), (2, 16), (4, 32)]
-    assert scaling.shapes([2, 4], 8) == [(2, 8), (4, 8), (4, 16)]
+    assert scaling_efficiency.shapes([1, 2, 4], 8) == [(1, 8), (2, 8), (4, 8), (2, 16), (4, 32)]
+    assert scaling_efficiency.shapes([2, 4], 8) == [(2, 8), (4, 8), (4, 16)]
 
 
 def test_an_automatic_batch_fits_one_process_and_is_shared_evenly_by_more(monkeypatch):
@@ -44,7 +45,7 @@ def test_an_automatic_batch_fits_one_process_and_is_shared_evenly_by_more(monkey
     assert scaling_command.batch(auto, [1, 2, 3]) == 6
     # One process alone has to take all of it: 16 sequences of 124M fit on this GPU, 128 would not.
     gpu = ImaginedGPU("a GPU", 80 * 2**30)
-    monkeypatch.setattr(devices, "choose", lambda wanted: gpu)
+    monkeypatch.setattr(device_choice, "choose", lambda wanted: gpu)
     assert [scaling_command.batch(auto, counts) for counts in ([1, 2, 4, 8], [1, 3])] == [16, 15]
     asked = SimpleNamespace(batch_size=8)
     assert scaling_command.batch(asked, [1, 2, 4]) == 8
@@ -53,48 +54,50 @@ def test_an_automatic_batch_fits_one_process_and_is_shared_evenly_by_more(monkey
 
 
 def test_perfect_scaling_is_an_efficiency_of_1_and_none_at_all_of_1_over_n():
-    counts, plan = [1, 2, 4], scaling.shapes([1, 2, 4], 8)
-    perfect = scaling.efficiencies(rows_from(lambda n, B: 10 * B / n, plan), plan, counts)
+    counts, plan = [1, 2, 4], scaling_efficiency.shapes([1, 2, 4], 8)
+    perfect = scaling_efficiency.efficiencies(
+        rows_from(lambda n, B: 10 * B / n, plan), plan, counts
+    )
     assert list(perfect.efficiency) == pytest.approx([1] * 6)
     assert list(perfect.speedup) == pytest.approx([1, 2, 4] * 2)
-    none = scaling.efficiencies(rows_from(lambda n, B: 10 * B, plan), plan, counts)
+    none = scaling_efficiency.efficiencies(rows_from(lambda n, B: 10 * B, plan), plan, counts)
     assert list(none.efficiency) == pytest.approx([1, 1 / 2, 1 / 4] * 2)
     assert list(none.speedup) == pytest.approx([1] * 6)
 
 
 def test_efficiency_has_an_interval_over_rounds_whose_drift_cancels():
     """Amdahl: a step of strong scaling has 4 ms that no number of processes makes shorter."""
-    counts, plan = [1, 4], scaling.shapes([1, 4], 8)
+    counts, plan = [1, 4], scaling_efficiency.shapes([1, 4], 8)
     rows = rows_from(lambda n, B: 4 + 10 * B / n, plan, noise=0.01)
-    found = scaling.efficiencies(rows, plan, counts)
+    found = scaling_efficiency.efficiencies(rows, plan, counts)
     strong, weak = line(found, "strong", 4), line(found, "weak", 4)
     assert strong.efficiency == pytest.approx(84 / 24 / 4, rel=0.03)
     assert weak.efficiency == pytest.approx(24 / 24, rel=0.03)
     for own in (strong, weak):
         assert own.efficiency_low < own.efficiency < own.efficiency_high
         assert own.efficiency_high - own.efficiency_low < 0.1
-    said = scaling.sentence(found)
+    said = scaling_efficiency.sentence(found)
     assert "strong scaling" in said and "4 processes reach 3." in said and said.count("faster") == 2
-    assert " to " in scaling.table(found)
+    assert " to " in scaling_efficiency.table(found)
 
 
 def test_one_round_has_no_interval_and_says_so():
-    plan = scaling.shapes([1, 2], 4)
-    found = scaling.efficiencies(rows_from(lambda n, B: B, plan, rounds=1), plan, [1, 2])
+    plan = scaling_efficiency.shapes([1, 2], 4)
+    found = scaling_efficiency.efficiencies(rows_from(lambda n, B: B, plan, rounds=1), plan, [1, 2])
     assert found.efficiency_low.isna().all()
-    assert scaling.sentence(found).count("one round: no interval") == 2
-    assert "nan" not in scaling.table(found)
+    assert scaling_efficiency.sentence(found).count("one round: no interval") == 2
+    assert "nan" not in scaling_efficiency.table(found)
 
 
 def test_a_number_of_processes_that_failed_is_left_out():
-    plan = scaling.shapes([1, 2, 4], 4)
+    plan = scaling_efficiency.shapes([1, 2, 4], 4)
     rows = rows_from(lambda n, B: B, [one for one in plan if one[0] != 2])
-    assert list(scaling.efficiencies(rows, plan, [1, 2, 4]).processes) == [1, 4, 1, 4]
+    assert list(scaling_efficiency.efficiencies(rows, plan, [1, 2, 4]).processes) == [1, 4, 1, 4]
 
 
 def test_the_chart_has_the_ideal_line_and_both_kinds():
-    plan = scaling.shapes([1, 2, 4], 4)
-    found = scaling.efficiencies(rows_from(lambda n, B: 10 * B, plan), plan, [1, 2, 4])
+    plan = scaling_efficiency.shapes([1, 2, 4], 4)
+    found = scaling_efficiency.efficiencies(rows_from(lambda n, B: 10 * B, plan), plan, [1, 2, 4])
     (axes,) = scaling_chart.draw(found, "words").axes
     ideal = axes.get_lines()[0]
     assert list(ideal.get_xdata()) == [1, 2, 4] and list(ideal.get_ydata()) == [1, 2, 4]
@@ -112,15 +115,15 @@ def test_rounds_are_interleaved_and_every_other_one_goes_backwards(tmp_path, mon
         given = dict(flag.removeprefix("--").split("=", 1) for flag in flags)
         ran.append((int(given["round"]), count, int(given["batch-size"]), threads))
         columns = {"world_size": count, "batch_size": ran[-1][2], "round": ran[-1][0], "note": ""}
-        results.append(file, rows_of(name, [1.0] * 4, **columns))
+        rows_file.append(file, rows_of(name, [1.0] * 4, **columns))
         return 0
 
     file = tmp_path / "results.csv"
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(torchrun, "launch", stand_in)
-    monkeypatch.setattr("Utils.device.devices.available", lambda wanted: (2, "2 cores"))
-    every = lambda name, path: {row["run_id"] for row in results.check(path)}  # noqa: E731
-    monkeypatch.setattr("Utils.launch.suite.runs_of", every)
+    monkeypatch.setattr(rank_launcher, "launch", stand_in)
+    monkeypatch.setattr("Utils.device.device_choice.available", lambda wanted: (2, "2 cores"))
+    every = lambda name, path: {row["run_id"] for row in rows_file.check(path)}  # noqa: E731
+    monkeypatch.setattr("Utils.launch.suite_runner.runs_of", every)
     flags = ["--gpus=1 2", "--device=cpu", "--rounds=2", f"--results-file={file}"]
     assert scaling_command.main(flags) == 0
     one = [(1, 2), (2, 2), (2, 4)]

@@ -12,11 +12,11 @@ import matplotlib.pyplot as plt
 import pytest
 
 from tests.rows import rows_of, write_record
-from Utils.base import results
+from Utils.analysis import device_panels
 from Utils.base.errors import UserError
 from Utils.commands import gallery, submit
 from Utils.draw import gallery_chart
-from Utils.share import collection, submission
+from Utils.results import rows_file, submission
 
 HOME, USER, HOST = "/home/zelda.q", "zelda.q", "deepthought"
 PLANTED = ("zelda", "deepthought", "mortimer")
@@ -59,7 +59,7 @@ def measured(folder, names=("no_optimization", "tensorFloat32"), rounds=2, ms=10
                 round=r,
                 **{"note": f"read from {HOME}/corpus", "dataset": f"{HOME}/corpus", **columns},
             )
-            results.append(path, own)
+            rows_file.append(path, own)
             record = {
                 "technique": name,
                 "command": [name, f"--dataset={HOME}/corpus", "--results-file=/data/ZELDA.Q/r.csv"],
@@ -305,8 +305,8 @@ def test_one_that_is_whole_is_unpacked_to_its_device_and_never_over_another(here
     path = made(here)
     folder = submission.add(path)
     assert folder == here / "results" / "Test_GPU" / "mine"
-    rows = results.read(folder / "results.csv")
-    assert len(results.records(folder / "results.csv", rows.run_id.unique())) == 4
+    rows = rows_file.read(folder / "results.csv")
+    assert len(rows_file.records(folder / "results.csv", rows.run_id.unique())) == 4
     with pytest.raises(UserError, match="File exists"):
         submission.add(path)
 
@@ -344,7 +344,7 @@ def three(here, no_charts):
 
 def test_devices_of_one_shape_are_drawn_side_by_side_and_others_named(three, monkeypatch, capsys):
     measured(three, device="My GPU", rounds=3)
-    panels, left_out = collection.collect(three / "results.csv")
+    panels, left_out = device_panels.collect(three / "results.csv")
     assert [panel["device"] for panel in panels] == ["GPU $A$", "GPU B", "My GPU"]
     assert left_out == ["GPU C: gpt2 1x1024 is not comparable with gpt2 1x64"]
     figure = gallery_chart.draw(panels, left_out)
@@ -366,24 +366,24 @@ def test_devices_of_one_shape_are_drawn_side_by_side_and_others_named(three, mon
 
 def test_tainted_runs_and_repeated_results_are_not_drawn(three):
     measured(three, device="My GPU", grade="tainted")
-    _, left_out = collection.collect(three / "results.csv")
+    _, left_out = device_panels.collect(three / "results.csv")
     assert any("no clean timings of no_optimization" in text for text in left_out)
     again = three / "results" / "GPU_B" / "again"
     again.mkdir()
     (again / "results.csv").write_bytes(
         (three / "results" / "GPU_B" / "b" / "results.csv").read_bytes()
     )
-    panels, left_out = collection.collect(None)
+    panels, left_out = device_panels.collect(None)
     assert len(panels) == 2 and any("a copy of other results" in text for text in left_out)
 
 
 def test_without_any_results_one_line_says_so(here):
     with pytest.raises(UserError, match="no results to draw"):
-        collection.collect(here / "results.csv")
+        device_panels.collect(here / "results.csv")
 
 
 def test_where_all_results_are_damaged_their_damage_is_said(here):
     file = here / "damaged.csv"
     file.write_text("damaged, but mine")
     with pytest.raises(UserError, match="damaged.csv, line 1: unknown header"):
-        collection.collect(file)
+        device_panels.collect(file)

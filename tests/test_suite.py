@@ -12,11 +12,13 @@ from datetime import datetime
 import pytest
 
 from tests.known import changed, copy_project
-from Utils.base import ladder, paths, results
-from Utils.base.results import HEADER
+from Utils.base import paths
 from Utils.commands import suite
-from Utils.launch import process
-from Utils.launch import suite as launched
+from Utils.launch import child_process
+from Utils.launch import suite_runner as launched
+from Utils.results import rows_file
+from Utils.results.rows_file import HEADER
+from Utils.scripts import ladder
 
 FLAGS = ["MODEL=gpt2-tiny", "STEPS=3", "WARMUP=1", "DATASET=synthetic", "DEVICE=cpu"]
 PARENT = "Parent: no_optimization"
@@ -169,7 +171,7 @@ def test_make_j_runs_one_script_at_a_time(quick, monkeypatch):
     monkeypatch.setenv("SUITE", "")
     monkeypatch.setenv("STEPS_S", "1")
     assert make(quick, "-j8", "baseline", "tf32").returncode == 0
-    runs = results.read(quick / "results.csv").groupby("technique", sort=False).run_id.first()
+    runs = rows_file.read(quick / "results.csv").groupby("technique", sort=False).run_id.first()
     assert list(runs.index) == ["no_optimization", "tensorFloat32"]
     first, second = (datetime.strptime(start, "%Y%m%dT%H%M%S.%fZ") for start in runs)
     assert (second - first).total_seconds() > 1
@@ -181,7 +183,7 @@ def test_by_hand_and_by_make_do_the_same(project):
     flags = by_hand.split()
     command = [sys.executable, "tensorFloat32.py", *flags, "--batch-size", "2", "--seed", "3"]
     assert subprocess.run(command, cwd=project, capture_output=True).returncode == 0
-    rows = results.read(project / "results.csv")
+    rows = rows_file.read(project / "results.csv")
     rows["note"] = rows.note.str.replace(r"(; )?waits for data \d+% of the time", "", regex=True)
     same = ["technique", "status", "step", "phase", "loss", "batch_size", "model", "commit", "note"]
     by_make, by_hand = (rows[rows.run_id == run_id][same] for run_id in rows.run_id.unique())
@@ -199,7 +201,7 @@ def test_ctrl_c_ends_the_suite_and_keeps_what_was_done(project):
     _, said = process.communicate(timeout=30)
     assert process.returncode == 130 and "Traceback" not in said
     assert "endless: interrupted; nothing was recorded" in said
-    assert not results.check(project / "results.csv")  # its partner had not ended either
+    assert not rows_file.check(project / "results.csv")  # its partner had not ended either
 
 
 def test_reset_keeps_the_old_file_and_init_never_empties_one(project):
@@ -240,7 +242,7 @@ def test_gpu_check_without_a_gpu_is_one_line(project):
 
 def kept(project):
     """What the suite has left, in the terms that an uninterrupted one would leave."""
-    rows = results.read(project / "results.csv")
+    rows = rows_file.read(project / "results.csv")
     return sorted(zip(rows["round"], rows.technique, rows.step, rows.status, strict=True))
 
 
@@ -272,7 +274,7 @@ def test_more_rounds_run_only_what_is_missing_and_a_complete_suite_starts_anew(q
     done = run_suite(quick, "ROUNDS=3")
     assert "resuming: 2 of 6 runs" in done.stderr and "95% interval" in done.stdout
     assert (quick / "results.csv").read_text().startswith(before)
-    runs = results.read(quick / "results.csv").groupby("run_id")[["technique", "round"]].first()
+    runs = rows_file.read(quick / "results.csv").groupby("run_id")[["technique", "round"]].first()
     there, back = ["no_optimization", "tensorFloat32"], ["tensorFloat32", "no_optimization"]
     assert list(runs.technique) == there + back + there
     assert list(runs["round"]) == [0, 0, 1, 1, 2, 2] and len(kept(quick)) == 6 * 3
@@ -283,7 +285,7 @@ def test_more_rounds_run_only_what_is_missing_and_a_complete_suite_starts_anew(q
 def test_rounds_can_be_added_to_others(quick):
     done = run_suite(quick, "ROUND=3")
     assert done.returncode == 0, done.stderr
-    runs = results.read(quick / "results.csv").groupby("run_id").first()
+    runs = rows_file.read(quick / "results.csv").groupby("run_id").first()
     assert list(runs["round"]) == [3, 3]
     assert list(runs.technique) == ["tensorFloat32", "no_optimization"]  # an odd one, so backwards
     seeds = [json.loads(p.read_text())["settings"]["seed"] for p in (quick / "runs").iterdir()]
@@ -299,13 +301,13 @@ def test_a_changed_script_is_measured_anew(quick):
 
 
 def test_a_run_that_hangs_is_ended_and_recorded(tmp_path, monkeypatch, capsys):
-    whole = process.python
-    monkeypatch.setattr(process, "python", lambda c, s, m=None: whole(c, s, m and 0.02))
+    whole = child_process.python
+    monkeypatch.setattr(child_process, "python", lambda c, s, m=None: whole(c, s, m and 0.02))
     monkeypatch.setattr(paths, "CACHE", tmp_path)
     path = tmp_path / "results.csv"
     flags = ["--model", "gpt2-tiny", "--dataset", "synthetic", "--steps", "1000000"]
     assert suite.main(["no_optimization", *flags, "--results-file", str(path)]) == 1
-    (row,) = results.check(path)
+    (row,) = rows_file.check(path)
     assert row["status"] == "failed" and "time-out of 60 minutes" in row["note"]
 
 
@@ -329,5 +331,5 @@ def test_make_measures_prints_and_draws_what_is_beyond(quick):
     done = make(quick, "beyond")
     assert done.returncode == 0, done.stderr
     names = ["no_optimization", "my_idea"]
-    assert list(results.read(quick / "results.csv").technique.unique()) == names
+    assert list(rows_file.read(quick / "results.csv").technique.unique()) == names
     assert "| my_idea" in done.stdout and "plots/speedup.png" in done.stdout

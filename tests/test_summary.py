@@ -5,11 +5,11 @@ import pandas as pd
 import pytest
 
 from tests.rows import committed, rows_of
-from Utils.analysis import intervals, rounds, selection, tables
+from Utils.analysis import intervals, result_tables, round_levels
 from Utils.analysis.summary import summarize
-from Utils.base import results
 from Utils.base.errors import UserError
 from Utils.commands import table
+from Utils.results import rows_file, selection
 
 
 @pytest.fixture
@@ -18,8 +18,8 @@ def read(tmp_path):
 
     def read(*runs):
         for run in runs:
-            results.append(tmp_path / "results.csv", run)
-        return results.read(tmp_path / "results.csv")
+            rows_file.append(tmp_path / "results.csv", run)
+        return rows_file.read(tmp_path / "results.csv")
 
     return read
 
@@ -114,7 +114,7 @@ def test_twice_the_same_script_is_no_detectable_difference_19_times_of_20(tmp_pa
     drawn again and again under two names."""
     random = np.random.default_rng(4)
     (tmp_path / "results.csv").write_bytes(committed("results.csv"))
-    measured = selection.select(results.read(tmp_path / "results.csv"))[0]
+    measured = selection.select(rows_file.read(tmp_path / "results.csv"))[0]
     timed = measured[(measured.status == "ok") & (measured.phase == "timed")]
     logs = np.log(timed.groupby(["technique", "round"]).step_ms.median())
     noise = (logs - logs.groupby("technique").transform("mean")).to_numpy()
@@ -160,7 +160,7 @@ def test_losses_that_agree_to_the_last_bit_are_exact(read):
         )
     )
     assert list(lines.parity[1:]) == ["exact", "numerics changed"]
-    assert [tables.loss_text(line) for _, line in lines.iterrows()][1:] == ["0", "+0.0000"]
+    assert [result_tables.loss_text(line) for _, line in lines.iterrows()][1:] == ["0", "+0.0000"]
 
 
 def test_a_loss_that_is_not_finite_is_no_missing_value(read):
@@ -172,12 +172,12 @@ def test_a_loss_that_is_not_finite_is_no_missing_value(read):
     rows = read(*runs)
     line = summarize(rows).loc["tensorFloat32"]
     assert line.loss_verdict == "diverged" and line.parity == "numerics changed"
-    assert tables.table(rows).count("diverged") == 1
+    assert result_tables.table(rows).count("diverged") == 1
 
 
 def test_a_note_cannot_break_the_table(read):
     rows = read(rows_of("no_optimization", [], status="failed", note="a | b"))
-    assert r"a \| b" in tables.table(rows)
+    assert r"a \| b" in result_tables.table(rows)
 
 
 def test_the_newest_run_decides_which_rows_are_compared(read):
@@ -224,7 +224,7 @@ def test_an_idea_on_a_dirty_tree_is_compared_with_its_commits_runs(read):
     idea = rows_of("my_own", [9, 9, 50], commit="abc1234-dirty")
     chosen, left_out = selection.select(read(rows_of("no_optimization", [9, 9, 100]), idea))
     assert summarize(chosen).speedup["my_own"] == pytest.approx(2) and not left_out
-    assert "commit abc1234, abc1234-dirty" in tables.table(chosen)
+    assert "commit abc1234, abc1234-dirty" in result_tables.table(chosen)
 
 
 def test_a_repeated_run_replaces_the_older_one(read):
@@ -242,7 +242,7 @@ def test_the_table_carries_status_reason_memory_and_loss(read):
         rows_of("8bit_optimizer", [], status="unsupported", note="needs bitsandbytes"),
         rows_of("my_own", [9, 9, 25, 25]),
     )
-    table = tables.table(rows)
+    table = result_tables.table(rows)
     cells = cells_of(table)
     assert cells["no_optimization"] == {
         "status": "ok",
@@ -384,7 +384,7 @@ def test_memory_limits_and_cost_come_from_the_records(read):
     assert line.hours_per_billion == pytest.approx(1e9 / 100_000 / 3600)
     assert line.joules_per_million == pytest.approx(500 * 10)
     assert line.kwh_per_billion == pytest.approx(0.5 * 1e9 / 100_000 / 3600)
-    text = tables.table(rows, records=records, price=2.5)
+    text = result_tables.table(rows, records=records, price=2.5)
     memory = cells_of(text, "Peak memory by kind")["no_optimization"]
     assert memory["optimizer state (MiB)"] == "950" and memory["peak (GiB)"] == "0.88"
     assert "reserved by torch (MiB)" not in memory
@@ -413,14 +413,14 @@ def test_a_sentence_has_the_verdicts_over_the_parents(read):
     def round_of(index):
         return [rows_of(name, [9, 9, ms[index]], round=index) for name, ms in times.items()]
 
-    assert "Against" not in tables.table(read(*round_of(0)))  # one round says nothing
+    assert "Against" not in result_tables.table(read(*round_of(0)))  # one round says nothing
     said = "Against their parents: faster: tensorFloat32 2.00x; slower: brainFloat16 0.50x; "
     said += "no detectable difference: torch_compile."
-    assert said in tables.table(read(*round_of(1)))
+    assert said in result_tables.table(read(*round_of(1)))
 
 
 def test_without_records_what_is_not_known_is_left_out(read):
-    text = tables.table(read(rows_of("no_optimization", [9, 9, 100])))
+    text = result_tables.table(read(rows_of("no_optimization", [9, 9, 100])))
     assert "Peak memory by kind" not in text and "from the limit" not in text
     assert list(cells_of(text, "Cost of 10^9 tokens")["no_optimization"]) == [
         "hours for 10^9 tokens"
@@ -439,9 +439,9 @@ def test_tainted_runs_are_marked_with_their_reason(read):
     said = "tainted in 1 of 2 rounds: slowed by 8% and hot"
     for known, text in ((records, said), ({}, said.partition(":")[0])):
         lines = summarize(rows, known)
-        assert tables.grade_text(lines.loc["no_optimization"]) == text
+        assert result_tables.grade_text(lines.loc["no_optimization"]) == text
         assert lines.note["no_optimization"] == "loud"
-        assert tables.grade_text(lines.loc["tensorFloat32"]) == "clean"
+        assert result_tables.grade_text(lines.loc["tensorFloat32"]) == "clean"
 
 
 @pytest.mark.parametrize(
@@ -469,7 +469,7 @@ def test_compiling_has_paid_when_its_extra_warm_up_is_saved(own, steps, read):
     lines = summarize(rows, records)
     assert lines.break_even_steps["torch_compile"] == steps
     assert lines.break_even_steps.drop("torch_compile").isna().all()  # flash's parent compiles too
-    cells = cells_of(tables.table(rows, records=records), "Distance from the limit")
+    cells = cells_of(result_tables.table(rows, records=records), "Distance from the limit")
     assert cells["torch_compile"]["compiled"] == "1 graph, cold cache; 2 recompiled"
     text = {49: "49 steps", np.inf: "never", 0: "0 steps"}[steps]
     assert cells["torch_compile"]["breaks even after"] == text
@@ -481,7 +481,7 @@ def test_whether_compiling_pays_is_left_open_where_the_interval_leaves_it_open(r
         runs += [rows_of("brainFloat16", [700, 100, 100, 100], round=r)]
         runs += [rows_of("torch_compile", [3000, ms, ms, ms], round=r)]
     rows = read(*runs)
-    medians = rounds.step_ms(selection.timed(rows))
+    medians = round_levels.step_ms(selection.timed(rows))
     assert np.isnan(intervals.break_even(rows, "torch_compile", "brainFloat16", medians))
 
 

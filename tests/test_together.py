@@ -12,12 +12,14 @@ import psutil
 import pytest
 
 from tests.rows import rows_of
-from Utils.analysis import throughput
-from Utils.base import ladder, paths, results
+from Utils.analysis import concurrent_throughput
+from Utils.base import paths
 from Utils.base.errors import Unsupported, UserError
 from Utils.commands import together as together_command
-from Utils.launch import together
-from Utils.launch.together import Failed, Part
+from Utils.launch import concurrent_runs
+from Utils.launch.concurrent_runs import Failed, Part
+from Utils.results import rows_file
+from Utils.scripts import ladder
 
 FLAGS = ["--model=gpt2-tiny", "--steps=6", "--warmup=2", "--dataset=synthetic", "--device=cpu"]
 PART = Part(began=100.0, step_s=np.array([1.0, 1.0, 2.0]), tokens=64, peak_mib=300.0, record={})
@@ -40,26 +42,35 @@ def cache(tmp_path, monkeypatch):
 
 
 def test_only_the_time_in_which_all_train_counts():
-    assert throughput.tokens_per_second([PART]) == pytest.approx([3 * 64 / 4])
+    assert concurrent_throughput.tokens_per_second([PART]) == pytest.approx([3 * 64 / 4])
     late = replace(PART, began=101.5, step_s=np.array([0.5, 5.0]), tokens=10)
     # from 101.5 to 104: half of a step and a whole one, against a whole one and 2 of 5 seconds
-    assert throughput.tokens_per_second([PART, late]) == pytest.approx([96 / 2.5, 14 / 2.5])
-    assert throughput.tokens_per_second([late, PART]) == pytest.approx([14 / 2.5, 96 / 2.5])
+    assert concurrent_throughput.tokens_per_second([PART, late]) == pytest.approx(
+        [96 / 2.5, 14 / 2.5]
+    )
+    assert concurrent_throughput.tokens_per_second([late, PART]) == pytest.approx(
+        [14 / 2.5, 96 / 2.5]
+    )
 
 
 def test_the_rounds_are_compared_in_pairs():
     halves = [replace(PART, step_s=PART.step_s * slower) for slower in (1.6, 1.7, 1.8)]
-    ratio = throughput.compare([[PART]] * 3, [[one, one] for one in halves])
+    ratio = concurrent_throughput.compare([[PART]] * 3, [[one, one] for one in halves])
     assert ratio["speedup"] == pytest.approx(2 / (1.6 * 1.7 * 1.8) ** (1 / 3))
     assert ratio["verdict"] == "faster" and ratio["speedup_low"] > 1
     worse = [replace(PART, step_s=PART.step_s * slower) for slower in (2.6, 2.7, 2.8)]
-    assert throughput.compare([[PART]] * 3, [[one, one] for one in worse])["verdict"] == "slower"
-    assert np.isnan(throughput.compare([[PART]], [[PART, PART]])["speedup_low"])
+    assert (
+        concurrent_throughput.compare([[PART]] * 3, [[one, one] for one in worse])["verdict"]
+        == "slower"
+    )
+    assert np.isnan(concurrent_throughput.compare([[PART]], [[PART, PART]])["speedup_low"])
 
 
 def test_two_at_once_are_measured_and_leave_no_rows(cache, capsys, tmp_path, monkeypatch):
-    kept, whole = [], together.at_once
-    monkeypatch.setattr(together, "at_once", lambda *args: kept.append(whole(*args)) or kept[-1])
+    kept, whole = [], concurrent_runs.at_once
+    monkeypatch.setattr(
+        concurrent_runs, "at_once", lambda *args: kept.append(whole(*args)) or kept[-1]
+    )
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     monkeypatch.setenv("SUITE", "")
     monkeypatch.chdir(tmp_path)
@@ -70,7 +81,7 @@ def test_two_at_once_are_measured_and_leave_no_rows(cache, capsys, tmp_path, mon
     assert first.record["threads"] == second.record["threads"] == 1
     assert abs(first.began - second.began) < 0.2  # their warm-ups never end that close together
     assert len(first.step_s) == 4 and first.record["settings"] == one.record["settings"]
-    rates = [throughput.tokens_per_second(parts).sum() for parts in kept]
+    rates = [concurrent_throughput.tokens_per_second(parts).sum() for parts in kept]
     assert f"2 processes reach {rates[1] / rates[0]:.2f}x the tokens per second" in said
     assert re.search(rf"\| +2 \| +1 \| +[\d,]+ \+ [\d,]+ \| +{rates[1]:,.0f} \|", said), said
     assert f"{first.peak_mib:,.0f} + {second.peak_mib:,.0f} |" in said
@@ -80,7 +91,7 @@ def test_two_at_once_are_measured_and_leave_no_rows(cache, capsys, tmp_path, mon
 
 def test_one_that_ends_is_named_and_the_others_are_ended(cache, monkeypatch):
     def at_once(name):
-        together.at_once(ladder.get(name), 2, FLAGS, minutes=5)
+        concurrent_runs.at_once(ladder.get(name), 2, FLAGS, minutes=5)
 
     with pytest.raises(Unsupported, match="fused_cross_entropy, process . of 2: unsupported: Tri"):
         at_once("fused_cross_entropy")
@@ -94,7 +105,7 @@ def test_one_that_ends_is_named_and_the_others_are_ended(cache, monkeypatch):
 
 def test_what_is_interrupted_or_takes_too_long_is_ended(cache, monkeypatch):
     def at_once(minutes=1):
-        together.at_once(ladder.get("no_optimization"), 2, FLAGS, minutes)
+        concurrent_runs.at_once(ladder.get("no_optimization"), 2, FLAGS, minutes)
 
     with pytest.raises(Failed, match="process 1 of 2: failed: ended after the time-out"):
         at_once(minutes=0)
@@ -148,10 +159,12 @@ def test_what_cannot_be_is_said(cache, capsys):
 def test_the_reason_of_each_end_is_found(tmp_path):
     def failure(log):
         (tmp_path / "log").write_text(log)
-        return together._failure("x, process 1 of 2", tmp_path, "killed by SIGKILL")
+        return concurrent_runs._failure("x, process 1 of 2", tmp_path, "killed by SIGKILL")
 
     assert str(failure("")) == "x, process 1 of 2: failed: killed by SIGKILL"
     asked = failure("chatter\nx: error: --model gpt5: choose gpt2\n")
     assert isinstance(asked, UserError) and str(asked) == "--model gpt5: choose gpt2"
-    results.append(tmp_path / "results.csv", rows_of("x", [], status="out_of_memory", note="8x64"))
+    rows_file.append(
+        tmp_path / "results.csv", rows_of("x", [], status="out_of_memory", note="8x64")
+    )
     assert str(failure("")) == "x, process 1 of 2: out of memory: 8x64"

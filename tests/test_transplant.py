@@ -6,11 +6,12 @@ from argparse import Namespace
 
 import pytest
 
-from Utils.analysis import ablation
-from Utils.base import anatomy, bases, ladder, paths, transplant
+from Utils.analysis import attribution
+from Utils.base import paths
 from Utils.base.errors import UserError
-from Utils.base.transplant import Misfit
-from Utils.launch import suite
+from Utils.launch import suite_runner
+from Utils.scripts import anatomy, bases, ladder, transplant
+from Utils.scripts.transplant import Misfit
 
 KNOWN = ladder.techniques()
 STRANGER = """
@@ -362,16 +363,16 @@ def test_a_technique_that_fails_is_left_out_of_those_that_follow(stranger, monke
         assert base.source in identity
         seen.append(([bases.last(script.name) for script in scripts], args.rounds))
         names.extend(script.name for script in scripts)
-        return suite.Outcome(0)
+        return suite_runner.Outcome(0)
 
     def status_of(outcome, path):
         return {name: "failed" if "brainFloat16" in name else "ok" for name in names}
 
     names = []
-    monkeypatch.setattr(suite, "run", run)
-    monkeypatch.setattr(suite, "status_of", status_of)
+    monkeypatch.setattr(suite_runner, "run", run)
+    monkeypatch.setattr(suite_runner, "status_of", status_of)
     args = Namespace(rounds=3, precision=None, results_file=None)
-    suite.run_base(base, ladder.group("ladder"), args, print)
+    suite_runner.run_base(base, ladder.group("ladder"), args, print)
     assert [rounds for _, rounds in seen] == [1, 1, 3]
     assert names.count("stranger+tensorFloat32+brainFloat16+torch_compile") == 1
     final = names[-len(seen[-1][0]) :]
@@ -384,33 +385,33 @@ def test_the_ladder_of_a_base_goes_without_what_is_left_out(stranger, monkeypatc
 
     def run(scripts, args, say, identity=None):
         names.extend(bases.last(script.name) for script in scripts)
-        return suite.Outcome(0)
+        return suite_runner.Outcome(0)
 
-    monkeypatch.setattr(suite, "run", run)
-    monkeypatch.setattr(suite, "status_of", lambda outcome, path: {})
+    monkeypatch.setattr(suite_runner, "run", run)
+    monkeypatch.setattr(suite_runner, "status_of", lambda outcome, path: {})
     wanted = {"names": [], "without": "brainFloat16 8bit_optimizer"}
     args = Namespace(rounds=1, precision=None, results_file=None, base=str(stranger), **wanted)
-    base, techniques, without = suite.asked(args)
-    suite.run_base(base, techniques, args, print, without)
+    base, techniques, without = suite_runner.asked(args)
+    suite_runner.run_base(base, techniques, args, print, without)
     flash = names.pop(3)
     assert flash == "flash_attention"  # refused, with a row that says why
     assert names == ["stranger", "tensorFloat32", "torch_compile", "fused_optimizer"]
     assert bases.made(base, names[1:]).name == "+".join(names)
     args.without = "nothing_known"
     with pytest.raises(UserError, match="no technique 'nothing_known'"):
-        suite.asked(args)
+        suite_runner.asked(args)
     with pytest.raises(UserError, match="of a base; cp no_optimization.py examples/my_base.py"):
-        suite.asked(Namespace(names=[], base="", without="brainFloat16"))
+        suite_runner.asked(Namespace(names=[], base="", without="brainFloat16"))
 
 
 def test_an_ablation_of_a_base_runs_each_technique_alone_and_left_out(stranger):
-    whole, scripts = ablation.plan_of_base(bases.find(str(stranger)))
+    whole, scripts = attribution.plan_of_base(bases.find(str(stranger)))
     names = [script.name for script in scripts]
     assert whole == "stranger+tensorFloat32+brainFloat16+torch_compile+fused_optimizer"
     assert {"stranger", "stranger+fused_optimizer", "stranger+8bit_optimizer", whole} <= {*names}
     assert "stranger+tensorFloat32+torch_compile+fused_optimizer" in names
     assert len(names) == len({*names})
-    pairs = ablation.names_of("torch_compile", whole)
+    pairs = attribution.names_of("torch_compile", whole)
     assert pairs == {
         "alone": ("stranger", "stranger+torch_compile"),
         "ladder": (

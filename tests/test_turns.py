@@ -16,22 +16,23 @@ import torch
 import no_optimization
 from flash_attention import flash_attention
 from tests import watched
-from tests.fakes import FakeCuda
 from tests.rows import rows_of
-from Utils.analysis import intervals, rounds, selection
-from Utils.base import ladder, results
-from Utils.base import turns as base_turns
-from Utils.base.turns import Turn
+from tests.stand_ins import FakeCuda
+from Utils.analysis import intervals, round_levels
+from Utils.base import turn_pipe as base_turns
+from Utils.base.turn_pipe import Turn
 from Utils.commands import estimate
-from Utils.corpus.tokenize import load_tokens, split
+from Utils.corpus.token_cache import load_tokens, split
 from Utils.data import TokenBatches
-from Utils.device import limits
+from Utils.device import measured_ceilings
 from Utils.device.cpu import CPU
 from Utils.device.cuda import CUDA
-from Utils.harness import held_out, ranks, schedule
-from Utils.harness.stretches import Stretches
-from Utils.launch import turns
+from Utils.harness import held_out_loss, ranks, step_schedule
+from Utils.harness.step_clock import Stretches
+from Utils.launch import turn_taking
 from Utils.model import GPT
+from Utils.results import rows_file, selection
+from Utils.scripts import ladder
 
 PLAYER = """
 import json, os, sys, time
@@ -75,7 +76,7 @@ def play(tmp_path):
         def joins(inside):
             return next((t for t in others if t.name not in inside), None)
 
-        codes, full = turns.run(others[0], joins, [], "suite", minutes, said.append)
+        codes, full = turn_taking.run(others[0], joins, [], "suite", minutes, said.append)
         lines = [json.loads(line) for line in log.read_text().splitlines()]
         played = [
             (name, start, end, steps)
@@ -206,7 +207,7 @@ def test_an_estimate_counts_starts_steps_rounds_and_parents_that_run_twice(tmp_p
     path = tmp_path / "results.csv"
     own = {"device": CPU().name, "model": "gpt2-tiny", "seq_len": 32, "batch_size": 2}
     for step_ms, changed in ((2e3, {}), (9e3, {"seq_len": 64}), (9e3, {"device": "another"})):
-        results.append(path, rows_of("no_optimization", [9e3, *[step_ms] * 4], **own | changed))
+        rows_file.append(path, rows_of("no_optimization", [9e3, *[step_ms] * 4], **own | changed))
     flags = ["--device=cpu", "--model=gpt2-tiny", "--batch-size=2", "--seq-len=32", "--rounds=3"]
     estimate.main([*flags, "--steps=50", f"--results-file={path}", "no_optimization"])
     # (8 s for a start + 50 steps of 2 s) x 4/3 x 3 rounds = 432 s
@@ -218,7 +219,7 @@ def test_an_estimate_says_what_emulation_costs(tmp_path, monkeypatch, capsys):
     ceilings = {"matmul_tflops": {"float32": 0.2, "tf32": 0.2}, "bandwidth_gb_s": 20.0}
     ceilings["emulated_tflops"] = {}
     flags = ["--device=cpu", "--model=gpt2", f"--results-file={tmp_path / 'results.csv'}"]
-    monkeypatch.setattr(limits, "ceilings", lambda device: ceilings)
+    monkeypatch.setattr(measured_ceilings, "ceilings", lambda device: ceilings)
     estimate.main(flags)
     usual = capsys.readouterr().out
     ceilings["emulated_tflops"] = {"bfloat16": 0.002}
@@ -277,7 +278,7 @@ def timed(*runs):
             phases += ["warmup", "timed", "timed"]
         own = rows_of(name, steps, round=r, run_id=f"20260101T{number:06}Z-{token}")
         rows += [row | {"phase": phase} for row, phase in zip(own, phases, strict=True)]
-    return selection.timed(pd.DataFrame(rows, columns=results.COLUMNS))
+    return selection.timed(pd.DataFrame(rows, columns=rows_file.COLUMNS))
 
 
 def test_what_disturbs_a_turn_cancels():
@@ -285,7 +286,7 @@ def test_what_disturbs_a_turn_cancels():
     machine, elsewhere = np.exp(random.normal(0, 0.3, size=(2, n, 6)))  # of each turn
     a, b = (ms * machine * np.exp(random.normal(0, 0.01, (n, 6))) for ms in (100.0, 80.0))
     runs = [(name, r, "0001", by[r]) for r in range(n) for name, by in (("a", a), ("b", b))]
-    levels = rounds.step_ms(timed(*runs))
+    levels = round_levels.step_ms(timed(*runs))
     errors = np.log(levels["a"] / levels["b"] / 1.25)
     apart = np.log(np.median(a, axis=1) / np.median(80 * elsewhere, axis=1) / 1.25)
     of_one_turn_each = 0.01 * 2**0.5
@@ -296,13 +297,13 @@ def test_what_disturbs_a_turn_cancels():
 def test_a_burst_in_one_of_six_turns_does_not_move_the_ratio():
     a, b = np.full(6, 100.0), np.full(6, 80.0)
     a[2] = 500
-    levels = rounds.step_ms(timed(("a", 0, "0001", a), ("b", 0, "0001", b)))
+    levels = round_levels.step_ms(timed(("a", 0, "0001", a), ("b", 0, "0001", b)))
     assert levels["a", 0] / levels["b", 0] == pytest.approx(1.25, rel=1e-3)
 
 
 def test_a_parent_that_ran_twice_ties_its_groups():
     """The second group met a machine three times as slow."""
-    levels = rounds.step_ms(
+    levels = round_levels.step_ms(
         timed(
             ("a", 0, "0001", [100] * 3),
             ("b", 0, "0001", [80] * 3),
@@ -315,7 +316,7 @@ def test_a_parent_that_ran_twice_ties_its_groups():
 
 
 def test_runs_of_their_own_have_their_medians():
-    levels = rounds.step_ms(
+    levels = round_levels.step_ms(
         timed(("a", 0, "0001", [100, 300, 110]), ("b", 0, "0002", [50]), ("a", 1, "0003", [90]))
     )
     assert levels["a", 0] / levels["b", 0] == pytest.approx(2.2, rel=1e-4)
@@ -339,7 +340,7 @@ def test_a_tainted_run_counts_until_a_clean_one_has_repeated_it():
     assert {*selection.select(alone)[0].technique} == {"a", "b", "c"}
     chosen, left_out = selection.select(rows)
     assert "1 run repeated since" in left_out and {*chosen.grade} == {"clean"}
-    levels = rounds.step_ms(chosen)
+    levels = round_levels.step_ms(chosen)
     assert levels["a", 0] / levels["c", 0] == pytest.approx(100 / 80 * 160 / 100, rel=1e-4)
 
 
@@ -387,7 +388,7 @@ def test_on_a_gpu_steps_are_added_until_they_last(settle):
     args.hardware = CUDA(torch.device("cpu"), cuda=fake)
     fake.calls.clear()
     no_optimization.main(args)
-    rows = results.read(args.results_file)
+    rows = rows_file.read(args.results_file)
     # 50 ms of warm-up in all, 250 ms of timed steps, and one step more after the pause in which
     # losses are compared.
     assert list(rows.phase) == ["warmup"] * 5 + ["timed"] + ["warmup"] + ["timed"] * 24
@@ -405,7 +406,7 @@ def planned(min_seconds, slowest_rank_s=None, world_size=1):
     watch = SimpleNamespace(pace_s=lambda: 0.01)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ranks, "largest", lambda pace_s: slowest_rank_s)
-        found = [*schedule.stretches(args, watch)]
+        found = [*step_schedule.stretches(args, watch)]
     return sum(steps - warmup for steps, warmup in found), sum(steps for steps, _ in found)
 
 
@@ -432,26 +433,26 @@ def model_of(args, vocab_size=50_257):
 def test_the_held_out_loss_is_that_of_the_weights_however_they_are_wrapped(settle):
     args = settle("--batch-size", "2", "--seq-len", "32")
     plain = model_of(args)
-    text = held_out._sequences(args)
-    assert text.shape == (held_out.TOKENS // 32, 33)
+    text = held_out_loss._sequences(args)
+    assert text.shape == (held_out_loss.TOKENS // 32, 33)
     with torch.no_grad():
         expected = float(plain(text[:, :-1], text[:, 1:].contiguous())[1])
-    assert held_out.loss(args, plain) == pytest.approx(expected, abs=1e-4)
-    assert held_out.loss(args, torch.compile(plain)) == held_out.loss(args, plain)
+    assert held_out_loss.loss(args, plain) == pytest.approx(expected, abs=1e-4)
+    assert held_out_loss.loss(args, torch.compile(plain)) == held_out_loss.loss(args, plain)
     padded = model_of(args, 50_304)
-    assert held_out.loss(args, padded) == pytest.approx(expected, abs=1e-4)
-    assert held_out.loss(args, plain.bfloat16()) == pytest.approx(expected, abs=0.02)
-    assert held_out.loss(args, torch.nn.Linear(2, 2)) is None
+    assert held_out_loss.loss(args, padded) == pytest.approx(expected, abs=1e-4)
+    assert held_out_loss.loss(args, plain.bfloat16()) == pytest.approx(expected, abs=0.02)
+    assert held_out_loss.loss(args, torch.nn.Linear(2, 2)) is None
 
 
 def test_it_is_in_float32_over_the_whole_held_out_text(settle):
     args = settle("--seq-len", "32")
     plain = model_of(args)
     with torch.autocast("cpu", torch.bfloat16):
-        inside = held_out.loss(args, plain)
-    assert inside == held_out.loss(args, plain)
+        inside = held_out_loss.loss(args, plain)
+    assert inside == held_out_loss.loss(args, plain)
     _, kept = split(load_tokens("synthetic")[0])
-    text = held_out._sequences(args)
+    text = held_out_loss._sequences(args)
     assert text[0].tolist() == list(kept[:33]) and text[-1].tolist() == list(kept[-33:])
     assert len({tuple(row) for row in text.tolist()}) == len(text)
 
@@ -465,4 +466,4 @@ def test_no_run_trains_on_held_out_text(settle):
     assert max(batches.starts(step).max() for step in range(200)) + 64 < len(train)
     short = settle("--batch-size", "4", "--seq-len", "64")
     short.seq_len = len(kept)
-    assert held_out._sequences(short) is None
+    assert held_out_loss._sequences(short) is None

@@ -8,11 +8,12 @@ from itertools import combinations
 import pytest
 import torch
 
-from Utils.base import ladder, merge, results, variants
 from Utils.base.errors import Unsupported, UserError
-from Utils.harness import held_out, provenance, work
-from Utils.launch import trials
+from Utils.harness import environment, held_out_loss, step_work
+from Utils.launch import batch_trials
+from Utils.results import rows_file
 from Utils.run import Run, execute
+from Utils.scripts import ladder, token_merge, variants
 
 TECHNIQUES = ladder.techniques()
 RUNGS = [t.name for t in TECHNIQUES.values() if t.at_top_level and t.parent]
@@ -34,7 +35,7 @@ NEEDS = {  # every technique whose diff does not apply to the baseline by itself
 
 
 def words(code):
-    return sorted(merge._tokens(code))
+    return sorted(token_merge._tokens(code))
 
 
 def changed(technique):
@@ -66,7 +67,7 @@ def test_the_whole_without_a_rung_and_with_it_again_is_the_whole(name):
     code = variants.without(name, "fused_optimizer")
     assert code != whole.code
     ast.parse(code)
-    assert merge.merge(code, TECHNIQUES[technique.parent].code, technique.code) == whole.code
+    assert token_merge.merge(code, TECHNIQUES[technique.parent].code, technique.code) == whole.code
 
 
 @pytest.mark.parametrize("name", [t.name for t in TECHNIQUES.values() if t.parent])
@@ -171,15 +172,15 @@ def test_a_set_is_made_by_the_fewest_merges(tmp_path, monkeypatch):
 
 def test_changes_that_touch_are_both_made_and_others_are_not():
     base = "a b c d e"
-    assert merge.merge("a B c d e", base, "a b C d e") == "a B C d e"
-    assert merge.merge("a c d e", base, "a b X c d e") == "a X c d e"
-    assert merge.merge("a b d e", base, "a b c X d e") == "a b X d e"
-    assert merge.merge("X a b c d e", base, "a b c d") == "X a b c d"
-    assert merge.merge("a b X c d e", base, "a b Y c d e") is None  # in which order?
-    assert merge.merge("a b X d e", base, "a b Y d e") is None
-    assert merge.merge("a X d e", base, "a b Y d e") is None
+    assert token_merge.merge("a B c d e", base, "a b C d e") == "a B C d e"
+    assert token_merge.merge("a c d e", base, "a b X c d e") == "a X c d e"
+    assert token_merge.merge("a b d e", base, "a b c X d e") == "a b X d e"
+    assert token_merge.merge("X a b c d e", base, "a b c d") == "X a b c d"
+    assert token_merge.merge("a b X c d e", base, "a b Y c d e") is None  # in which order?
+    assert token_merge.merge("a b X d e", base, "a b Y d e") is None
+    assert token_merge.merge("a X d e", base, "a b Y d e") is None
     same = 'a <<<<<<< b\n======= "quoted"\n\n  é'
-    assert merge.merge(same, same, same + " x") == same + " x"
+    assert token_merge.merge(same, same, same + " x") == same + " x"
 
 
 def every_variant():
@@ -210,11 +211,11 @@ def test_every_variant_runs_and_trains(tmp_path, monkeypatch):
         return loader(batches, batch_size=None, sampler=sampler)
 
     monkeypatch.setattr(torch.utils.data, "DataLoader", in_process)
-    monkeypatch.setattr(provenance, "environment", dict)
+    monkeypatch.setattr(environment, "environment", dict)
     # Both are slow and the same for all: counting FLOP, and evaluating weights.
-    monkeypatch.setattr(work, "describe", lambda *args: {})
-    monkeypatch.setattr(held_out, "loss", lambda args, model: None)
-    monkeypatch.setattr(trials, "largest_batch", lambda args, *_, **__: 2 * args.batch_size)
+    monkeypatch.setattr(step_work, "describe", lambda *args: {})
+    monkeypatch.setattr(held_out_loss, "loss", lambda args, model: None)
+    monkeypatch.setattr(batch_trials, "largest_batch", lambda args, *_, **__: 2 * args.batch_size)
     text = tmp_path / "text.txt"
     text.write_text("Nobody wrote these scripts, and they have to train all the same. " * 200)
     flags = f"--model gpt2-tiny --steps 2 --warmup 1 --dataset {text} --device cpu"
@@ -231,7 +232,7 @@ def test_every_variant_runs_and_trains(tmp_path, monkeypatch):
             torch.use_deterministic_algorithms(False)
             torch.set_float32_matmul_precision("highest")
         ran.append(variant.name)
-        losses = [float(row["loss"]) for row in results.check(path)]
+        losses = [float(row["loss"]) for row in rows_file.check(path)]
         assert 10.5 < losses[0] < 11.2 and len(set(losses)) == 2, (variant.name, losses)
     assert len(ran) > 60
     needed = "float8|cudnn|cross_entropy|all_together|float16_grad|compression"  # a GPU

@@ -19,8 +19,9 @@ import pandas as pd
 
 from tests.known import changed, copy_project
 from Utils.analysis import intervals
-from Utils.base import command_line, paths, results
+from Utils.base import command_line, paths
 from Utils.base.command_line import Parser
+from Utils.results import rows_file
 
 
 def main(argv):
@@ -69,7 +70,7 @@ def measure(project, design, args, r):
     for together in [names] if design == "turns" else [[name] for name in names]:
         command = [sys.executable, "-m", "Utils.commands.suite", *together, *flags]
         subprocess.run(command, cwd=project, env=environment, check=True, capture_output=True)
-    rows = results.read(path)
+    rows = rows_file.read(path)
     rows = rows[rows.phase == "timed"]
     return rows.groupby("technique")[["step_ms", "peak_memory_mib", "data_ms"]].median()
 

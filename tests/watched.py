@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from Utils.harness.footprint import GradientWatch
+from Utils.harness.memory_kinds import GradientWatch
 from Utils.harness.settings import parse_args
 
 STEPS = 5

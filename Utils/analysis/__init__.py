@@ -1,4 +1,4 @@
-"""Rows of results.csv -> values and texts: selection, intervals, tables, comparisons, recipes.
+"""Rows of results.csv -> values and texts: intervals, tables, comparisons, recipes.
 
-Imports base alone; never draw, launch or commands. Neither prints nor exits.
+Imports base, scripts and results. Neither prints nor exits.
 """

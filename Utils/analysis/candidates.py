@@ -6,9 +6,9 @@ from itertools import combinations
 import numpy as np
 import pandas as pd
 
-from Utils.analysis import intervals, rounds
-from Utils.base import bases, variants
+from Utils.analysis import intervals, round_levels
 from Utils.base.errors import UserError
+from Utils.scripts import bases, variants
 
 AS_GOOD = ("faster", "no detectable difference")
 
@@ -29,7 +29,7 @@ def measured(clean, sets):
     """Return a Candidate for each script and variant with clean rows, by name. sets: techniques by
     name, None for a script that is gone."""
     timed = clean[clean.phase == "timed"]
-    ms = np.log(rounds.step_ms(timed))
+    ms = np.log(round_levels.step_ms(timed))
     mib = np.log(timed.groupby(["technique", "round"]).peak_memory_mib.first())
     names = [name for name, techniques in sets.items() if name in ms and techniques is not None]
     return {name: Candidate(sets[name], ms[name], mib[name], name) for name in names}

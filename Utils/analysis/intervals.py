@@ -3,8 +3,8 @@
 import numpy as np
 from scipy.special import chdtri, stdtrit
 
-from Utils.analysis import selection
-from Utils.base.sizes import CONFIGS
+from Utils.base.gpt2_sizes import CONFIGS
+from Utils.results import selection
 
 LAST_STEPS = 10  # whose mean loss is a run's loss
 CONFIDENCE = 0.95

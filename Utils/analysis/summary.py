@@ -11,9 +11,10 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 
-from Utils.analysis import intervals, rounds, selection
-from Utils.base import bases, ladder
-from Utils.base.sizes import CONFIGS
+from Utils.analysis import intervals, round_levels
+from Utils.base.gpt2_sizes import CONFIGS
+from Utils.results import selection
+from Utils.scripts import bases, ladder
 
 MEMORY_KINDS = ("weights_mib", "gradients_mib", "optimizer_state_mib", "rest_mib")
 COLUMNS = [
@@ -59,7 +60,7 @@ def summarize(rows, records=None):
         baseline=baseline,
         known=known,
         timed=timed,
-        medians=rounds.step_ms(timed),  # these and the losses by technique and round
+        medians=round_levels.step_ms(timed),  # these and the losses by technique and round
         losses=intervals.losses(timed),
         by_step=by_step[~by_step.index.duplicated()],  # a run of the harness has no step twice
         records={

@@ -1,4 +1,4 @@
-"""Shared by all layers: errors, flags, model sizes, scripts and their diffs, the results file.
+"""Shared by all layers: errors, texts, paths, flags, sizes of GPT-2.
 
 Imports nothing of the project, and no torch.
 """

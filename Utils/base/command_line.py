@@ -7,7 +7,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from Utils.base.sizes import CONFIGS
+from Utils.base.gpt2_sizes import CONFIGS
 
 
 class Parser(argparse.ArgumentParser):

@@ -9,9 +9,10 @@ unsupported when it runs here: make all BASE=my_model says so.
 
 import sys
 
-from Utils.base import bases, command_line, ladder
+from Utils.base import command_line
 from Utils.base.errors import UserError, one_line
-from Utils.launch import process
+from Utils.launch import child_process
+from Utils.scripts import bases, ladder
 
 STEPS, WARMUP = 4, 1  # of the trial
 
@@ -49,7 +50,9 @@ def main(argv=None):
 def trial(base, args):
     """Run a base for a few steps. Return (problem, first row): the problem in one line, or ""."""
     flags = command_line.round_flags(args, 0, steps=STEPS, warmup=WARMUP, min_seconds=0)
-    rows, done = process.trial(base.script.command, flags, SUITE="adopt")  # a failure is one line
+    rows, done = child_process.trial(
+        base.script.command, flags, SUITE="adopt"
+    )  # a failure is one line
     if rows and rows[0]["status"] == "ok":
         return "", rows[0]
     if rows:

@@ -11,7 +11,7 @@ import json
 
 from Utils.base import errors, paths
 from Utils.base.command_line import Parser
-from Utils.device import devices, limits
+from Utils.device import device_choice, measured_ceilings
 
 
 def main(argv=None):
@@ -20,11 +20,11 @@ def main(argv=None):
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:N or mps")
     parser.add_argument("--again", action="store_true", help="measure again")
     args = parser.parse_args(argv)
-    device = devices.choose(args.device)
-    ceilings = None if args.again else limits.ceilings(device)
+    device = device_choice.choose(args.device)
+    ceilings = None if args.again else measured_ceilings.ceilings(device)
     if ceilings is None:
-        ceilings = limits.measure(device)
-        paths.write_cached(limits.file_of(device), json.dumps(ceilings, indent=1) + "\n")
+        ceilings = measured_ceilings.measure(device)
+        paths.write_cached(measured_ceilings.file_of(device), json.dumps(ceilings, indent=1) + "\n")
     rates = [f"{precision} {rate:,.2f}" for precision, rate in ceilings["matmul_tflops"].items()]
     emulated = ceilings["emulated_tflops"].items()
     rates += [f"{precision} {rate:.2g} (emulated)" for precision, rate in emulated]

@@ -1,9 +1,9 @@
 """Compare two results technique by technique, and draw plots/compare."""
 
-from Utils.analysis import compare
+from Utils.analysis import comparison
 from Utils.base import errors
 from Utils.base.command_line import Parser
-from Utils.draw import compare_chart, style
+from Utils.draw import chart_style, comparison_chart
 
 
 def main(argv=None):
@@ -13,9 +13,9 @@ def main(argv=None):
     parser.add_argument("b", metavar="B", help="the same; ratios are B over A")
     parser.add_argument("--plotsprefix", default="", help="prefix of the chart's file name")
     args = parser.parse_args(argv)
-    a, b = compare.sides(args.a, args.b)
-    print(compare.table(a, b))
-    style.save(compare_chart.draw(a, b), f"{args.plotsprefix}compare")
+    a, b = comparison.sides(args.a, args.b)
+    print(comparison.table(a, b))
+    chart_style.save(comparison_chart.draw(a, b), f"{args.plotsprefix}compare")
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
     python -m Utils.commands.ddp [NAME] [--gpus 4] [flags of the scripts]
 
-As `torchrun --standalone --nproc-per-node=4 -m beyond.NAME`, but a failure ends with one line that
+As `torchrun --standalone --nproc-per-node=4 -m beyond.FOLDER.NAME`, but a failure ends with one line that
 names the rank at fault. A rank that dies ends the run at once; one that hangs ends it when the
 others have waited for PATIENCE_S seconds (an environment variable, 45). A failed run writes no rows
 and leaves no process.
@@ -10,9 +10,10 @@ and leaves no process.
 
 import sys
 
-from Utils.base import command_line, errors, ladder
-from Utils.launch import torchrun
-from Utils.launch.torchrun import DEFAULT
+from Utils.base import command_line, errors
+from Utils.launch import rank_launcher
+from Utils.launch.rank_launcher import DEFAULT
+from Utils.scripts import ladder
 
 
 def main(argv=None):
@@ -24,10 +25,10 @@ def main(argv=None):
     parser.add_argument("--gpus", default="", help="number of processes; else all GPUs or cores")
     args = parser.parse_args(argv)
     technique = ladder.get(args.name or DEFAULT)
-    count = torchrun.one_count(args.gpus or "all", args.device)
+    count = rank_launcher.one_count(args.gpus or "all", args.device)
     for r in range(args.round, args.round + args.rounds):
-        command = torchrun.command(technique, args, r)
-        if code := torchrun.launch(technique.name, command, count):
+        command = rank_launcher.command(technique, args, r)
+        if code := rank_launcher.launch(technique.name, command, count):
             return code
     return 0
 

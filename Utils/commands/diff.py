@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from Utils.base import errors, ladder, variants
+from Utils.base import errors
+from Utils.scripts import ladder, variants
 
 COLOURS = {"+": "\033[32m", "-": "\033[31m", "@": "\033[36m"}
 

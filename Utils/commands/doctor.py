@@ -22,23 +22,24 @@ from contextlib import suppress
 from dataclasses import asdict
 from itertools import chain
 
-from Utils.base import bases, command_line, errors, ladder
-from Utils.diagnose import findings, probes, verdicts
-from Utils.diagnose.findings import Finding, Subprocess
-from Utils.diagnose.probes import OUTSIDE
-from Utils.diagnose.verdicts import UNASKED, Row
+from Utils.base import command_line, errors
+from Utils.doctor import doctor_advice, findings, host_probes
+from Utils.doctor.doctor_advice import UNASKED, Row
+from Utils.doctor.findings import Finding, Subprocess
+from Utils.doctor.host_probes import OUTSIDE
+from Utils.scripts import bases, ladder
 
 
 def examine(args, argv):
     """Return findings, rows of techniques, and advice."""
     torch_part = Subprocess("-m", "Utils.commands.doctor", "--inside", *argv)
-    packages_part = probes.start_native()
+    packages_part = host_probes.start_native()
     try:
         found = list(chain.from_iterable(findings.ask(probe, args) for probe in OUTSIDE))
         output, problem = torch_part.end()
         said = [json.loads(line) for line in output.splitlines() if line.endswith("}")]
         found += [Finding(**line["finding"]) for line in said if "finding" in line]
-        found += findings.ask(probes.native, packages_part)
+        found += findings.ask(host_probes.native, packages_part)
     finally:
         torch_part.kill()
         packages_part.kill()
@@ -52,8 +53,8 @@ def examine(args, argv):
     for name in names_of_techniques(args):
         rows.setdefault(name, Row(name, "unsupported", UNASKED))
     broken = [finding for finding in found if finding.state == "fault"]
-    rows = [verdicts.overlay(row, broken) for row in rows.values()]
-    return found, rows, verdicts.advice(found, rows)
+    rows = [doctor_advice.overlay(row, broken) for row in rows.values()]
+    return found, rows, doctor_advice.advice(found, rows)
 
 
 def names_of_techniques(args):
@@ -106,9 +107,9 @@ def main(argv=None):
     if args.inside:
         answers = os.fdopen(os.dup(1), "w")
         os.dup2(2, 1)  # output of libraries is no answer
-        from Utils.diagnose import inside  # here, as it imports torch, which may crash or hang
+        from Utils.doctor import torch_side  # here, as it imports torch, which may crash or hang
 
-        inside.inside(args, answers)
+        torch_side.inside(args, answers)
         return 0
     bases.asked(args.base)  # what is wrong with it ends here
     findings, rows, lines = examine(args, argv)

@@ -2,15 +2,16 @@
 
 import math
 
-from Utils.analysis import selection
-from Utils.base import bases, errors, ladder, results
+from Utils.base import errors
 from Utils.base.command_line import Parser
-from Utils.base.ladder import BASELINE
 from Utils.base.text import plural
-from Utils.device import limits
-from Utils.harness import work
+from Utils.device import measured_ceilings
+from Utils.harness import step_work
 from Utils.harness.settings import Settings, settle
-from Utils.launch import suite, turns
+from Utils.launch import suite_runner, turn_taking
+from Utils.results import rows_file, selection
+from Utils.scripts import bases, ladder
+from Utils.scripts.ladder import BASELINE
 
 START_S = 8  # of a process: imports, the model, the evaluation of its loss
 COMPILE_S = 25  # with an empty cache
@@ -21,10 +22,10 @@ FEW_STEPS, FEW_WARMUP = 8, 3
 
 def main(argv=None):
     parser = Parser("estimate", __doc__)
-    suite.add_arguments(parser)
+    suite_runner.add_arguments(parser)
     args = parser.parse_args(argv, Settings())
     settle(args)
-    base, techniques, without = suite.asked(args)
+    base, techniques, without = suite_runner.asked(args)
     known = step_seconds(args, base)
     source = "roughly, by this device's ceilings"
     if base:
@@ -45,7 +46,7 @@ def main(argv=None):
     print(f"{rounds} {take} about {minutes} min ({source}){more}")
     emulated = [t for t in techniques if emulated_tflops(t, args)]
     if emulated and minutes > LONG_MINUTES and args.steps > FEW_STEPS:
-        precision = work.precision_of(emulated[0].needs)
+        precision = step_work.precision_of(emulated[0].needs)
         args.steps, args.warmup = FEW_STEPS, FEW_WARMUP
         fewer = whole_minutes(techniques, args, known)
         where = f"slowly, in {plural(len(emulated), 'script')}"
@@ -60,7 +61,7 @@ def main(argv=None):
 
 def whole_minutes(techniques, args, known):
     """Return the minutes of a suite, rounded up. known: of `step_seconds`."""
-    again = 1 + 1 / (turns.MOST - 1)  # a parent runs once more for each group of MOST
+    again = 1 + 1 / (turn_taking.MOST - 1)  # a parent runs once more for each group of MOST
     seconds = again * args.rounds * sum(run_seconds(t, args, known) for t in techniques)
     return max(1, math.ceil(seconds / 60))
 
@@ -70,9 +71,9 @@ def step_seconds(args, base=None):
 
     base: of `bases.find`, which has batches of its own, or None for ours.
     """
-    if not results.check(args.results_file, writable=False):
+    if not rows_file.check(args.results_file, writable=False):
         return {}
-    rows = selection.timed(results.read(args.results_file))
+    rows = selection.timed(rows_file.read(args.results_file))
     same = {"device": [args.hardware.name], "model": [args.model], "seq_len": [args.seq_len]}
     same |= {"requested_batch_size": [args.batch_size]}
     if base:
@@ -85,15 +86,16 @@ def run_seconds(technique, args, known):
     """Return the seconds that a run of a technique takes. known: of `step_seconds`."""
     step_s = known.get(technique.name)
     if step_s is None:
-        ceilings = limits.ceilings(args.hardware)
+        ceilings = measured_ceilings.ceilings(args.hardware)
         shape = args.config, args.batch_size, args.seq_len
-        precision = work.precision_of(technique.needs) or "bfloat16"
+        precision = step_work.precision_of(technique.needs) or "bfloat16"
         floor = ceilings and (
-            work.floor_ms(*shape, precision, ceilings) or work.floor_ms(*shape, "float32", ceilings)
+            step_work.floor_ms(*shape, precision, ceilings)
+            or step_work.floor_ms(*shape, "float32", ceilings)
         )
         step_s = OVER_FLOOR * (floor or 1000.0) / 1e3
         if rate := emulated_tflops(technique, args):
-            flop = sum(n * flop for _, n, flop, _ in work.parts(*shape, precision))
+            flop = sum(n * flop for _, n, flop, _ in step_work.parts(*shape, precision))
             step_s += flop / (1e12 * rate)
     timed_s = max((args.steps - args.warmup) * step_s, args.min_seconds)
     compiling = COMPILE_S if "compile" in technique.needs else 0
@@ -102,8 +104,8 @@ def run_seconds(technique, args, known):
 
 def emulated_tflops(technique, args):
     """Return the rate of a technique's products where this device emulates them, else None."""
-    ceilings = limits.ceilings(args.hardware)
-    return ceilings and ceilings["emulated_tflops"].get(work.precision_of(technique.needs))
+    ceilings = measured_ceilings.ceilings(args.hardware)
+    return ceilings and ceilings["emulated_tflops"].get(step_work.precision_of(technique.needs))
 
 
 if __name__ == "__main__":

@@ -9,15 +9,16 @@ forecast with a range of 90%.
 
 import pandas as pd
 
-from Utils.base import errors, ladder, paths
+from Utils.base import errors, paths
 from Utils.base.command_line import Parser
 from Utils.base.units import GIB
 from Utils.commands.forecast import by_device, of_any_memory, settings, unsupported
-from Utils.device import datasheets, shapes
+from Utils.device import auto_shape, datasheets
 from Utils.device.cuda import ImaginedGPU
-from Utils.diagnose import forecast, outlook
 from Utils.draw import expectations_chart
-from Utils.harness.work import precision_of
+from Utils.forecast import peak_memory, time_range
+from Utils.harness.step_work import precision_of
+from Utils.scripts import ladder
 
 DEVICES = ("rtx3050", "t4", "rtx4090", "a100", "h100")
 DOCS = paths.ROOT / "docs"
@@ -39,8 +40,8 @@ def rows_of(key, techniques):
     device = ImaginedGPU(entry.names[0], entry.memory_bytes)
     given = {"device": "cuda", "model": "gpt2", "dataset": "synthetic", "seq_len": 1024}
     args, flags = settings(given, device)
-    budget = shapes.usable_bytes(entry.memory_bytes)
-    found, baseline = forecast.forecasts(techniques, flags, device, args, budget), None
+    budget = auto_shape.usable_bytes(entry.memory_bytes)
+    found, baseline = peak_memory.forecasts(techniques, flags, device, args, budget), None
     for technique, one in zip(techniques, found, strict=True):
         precision = precision_of(technique.needs)
         row = {"device": key, "technique": technique.name}
@@ -48,9 +49,9 @@ def rows_of(key, techniques):
         if reason := one.reason or unsupported(technique, entry, args):
             yield row | {"reason": reason}
             continue
-        looked = outlook.outlook(one.technique, *one.kernels, entry, precision)
+        looked = time_range.outlook(one.technique, *one.kernels, entry, precision)
         baseline = baseline or looked
-        ratio, low, high = outlook.speedup(baseline, looked, looked.factor)
+        ratio, low, high = time_range.speedup(baseline, looked, looked.factor)
         yield row | {
             "forecast_ms": f"{1e3 * looked.seconds:.2f}",
             "low_ms": f"{1e3 * looked.low:.2f}",
@@ -67,7 +68,7 @@ def rows_of(key, techniques):
 
 def hours():
     """Yield the rows of docs/hours.csv."""
-    prices = outlook.prices(DOCS / "prices.toml")
+    prices = time_range.prices(DOCS / "prices.toml")
     given = {"model": PRETRAINING["model"], "dataset": "synthetic"}
     given |= {"batch_size": "auto", "seq_len": "auto"}
     ((technique, one, args),) = of_any_memory([PRETRAINING["technique"]], given)

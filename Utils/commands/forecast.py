@@ -10,12 +10,19 @@ them. --against published compares the forecast of time with figures that others
 from dataclasses import replace
 from unittest.mock import patch
 
-from Utils.base import bases, command_line, ladder
+from Utils.base import command_line
 from Utils.base.errors import Unsupported, UserError, one_line
 from Utils.base.units import GIB
 from Utils.device import datasheets
-from Utils.diagnose import check, forecast_text, outlook, outlook_text, published
-from Utils.diagnose.forecast_text import gib
+from Utils.forecast import (
+    forecast_check,
+    forecast_table,
+    outlook_text,
+    published_figures,
+    time_range,
+)
+from Utils.forecast.forecast_table import gib
+from Utils.scripts import bases, ladder
 
 
 def parsed(argv):
@@ -51,14 +58,14 @@ def settings(given, device):
     from Utils.harness.settings import parse_args  # here: seconds, which the check does without
 
     flags = command_line.as_flags(given | {"rounds": 1, "round": 0})
-    with patch("Utils.device.devices.choose", lambda wanted, *ranks: device):
+    with patch("Utils.device.device_choice.choose", lambda wanted, *ranks: device):
         args = parse_args("", flags, "forecast")
     return args, [*flags, f"--seq-len={args.seq_len}"]
 
 
 def unsupported(technique, entry, args):
     """Return why a technique does not run on a device of the table, or ""."""
-    from Utils.diagnose.forecast import device_of  # here: seconds, which the check does without
+    from Utils.forecast.peak_memory import device_of  # here: seconds, which the check does without
     from Utils.harness.settings import Settings, check_need
 
     args, reasons = Settings(**vars(args) | {"hardware": device_of(entry.key, None)}), []
@@ -72,10 +79,10 @@ def unsupported(technique, entry, args):
 
 def entry_of(device):
     """Return the Datasheet for times, or None: of the table, or of ceilings measured here."""
-    from Utils.device import limits  # here: seconds, which the check does without
+    from Utils.device import measured_ceilings  # here: seconds, which the check does without
 
-    if found := limits.ceilings(device):
-        return outlook.measured_entry(device.name, found, device.memory_bytes)
+    if found := measured_ceilings.ceilings(device):
+        return time_range.measured_entry(device.name, found, device.memory_bytes)
     return datasheets.named(device.name)
 
 
@@ -84,14 +91,14 @@ def by_kind(technique, args):
 
     args: settings of a command. It forks, so no device may be in use.
     """
-    from Utils.diagnose import forecast, steptime  # here: seconds, which the check does without
+    from Utils.forecast import peak_memory, step_time  # here: seconds, which the check does without
 
-    device = forecast.device_of(args.device, None)
+    device = peak_memory.device_of(args.device, None)
     settled, flags = settings(settings_in(args), device)
     if (entry := entry_of(device)) is None:
         return {}
-    one = forecast.forecasts([technique], flags, device, settled, device.memory_bytes)[0]
-    return {} if one.reason else steptime.by_kind(*one.kernels, entry)
+    one = peak_memory.forecasts([technique], flags, device, settled, device.memory_bytes)[0]
+    return {} if one.reason else step_time.by_kind(*one.kernels, entry)
 
 
 def on_base(base, chosen, given):
@@ -100,12 +107,12 @@ def on_base(base, chosen, given):
 
     Raises UserError where a batch of its own is not known.
     """
-    from Utils.harness import units  # here: seconds, which the check does without
+    from Utils.harness import batch_units  # here: seconds, which the check does without
 
     scripts, owned, length = bases.ladder_of(base, chosen), bases.owns(base.source), None
     words = base.name if bases.OWN_MODEL in owned else given["model"]
     if bases.OWN_DATA in owned:
-        known = units.remembered(base.name, bases.digest(base.source))
+        known = batch_units.remembered(base.name, bases.digest(base.source))
         if known is None:
             problem = f"{base.name} has not run yet, and its batches are its own"
             raise UserError(problem, f"make adopt SCRIPT={base.path}")
@@ -115,14 +122,14 @@ def on_base(base, chosen, given):
 
 
 def one_device(names, given, memory, base=None):
-    from Utils.device import shapes  # here: seconds, which the check does without
+    from Utils.device import auto_shape  # here: seconds, which the check does without
     from Utils.device.cpu import CPU
-    from Utils.diagnose import forecast
-    from Utils.harness.work import precision_of
+    from Utils.forecast import peak_memory
+    from Utils.harness.step_work import precision_of
 
     chosen = chosen_of(names or ["ladder"])
-    memory = forecast.size(memory) if memory else None
-    device = forecast.device_of(given["device"], memory)
+    memory = peak_memory.size(memory) if memory else None
+    device = peak_memory.device_of(given["device"], memory)
     model, length = given["model"], None
     if base:
         chosen, given, model, length = on_base(base, chosen, given)
@@ -131,32 +138,32 @@ def one_device(names, given, memory, base=None):
     unit = base.unit if base else "tokens"
     shape = f"{args.batch_size}x{args.seq_len}".removesuffix("x1" if length == 1 else "")
     memory = memory or device.memory_bytes
-    budget = shapes.usable_bytes(memory)
+    budget = auto_shape.usable_bytes(memory)
     usable = f"GiB (2^30 bytes), {gib(budget)} usable of {gib(memory)}"
     print(f"Estimates for {device.name}: {args.model}, {shape} {unit} a step, {usable}")
     if isinstance(device, CPU):
         print("Memory of tensors; the process adds its libraries and what malloc keeps.")
     print()
-    found = forecast.forecasts(chosen, flags, device, args, budget)
+    found = peak_memory.forecasts(chosen, flags, device, args, budget)
     names = [technique.name for technique in chosen]
     labels = dict(zip(names, bases.labels(names), strict=True))
     found = [replace(one, technique=labels[one.technique]) for one in found]
-    peaks = {labels.get(name, name): peak for name, peak in forecast.measured(args).items()}
-    print(forecast_text.table(found, peaks, budget))
-    print(*["", *forecast_text.advice(found, args, budget)], sep="\n")
+    peaks = {labels.get(name, name): peak for name, peak in peak_memory.measured(args).items()}
+    print(forecast_table.table(found, peaks, budget))
+    print(*["", *forecast_table.advice(found, args, budget)], sep="\n")
     if (entry := entry_of(device)) is None:
         known = ", ".join(datasheets.datasheets())
         print(f"\nNo forecast of time without a datasheet or make ceilings; DEVICE= knows {known}")
         return
     looked = [
-        outlook.outlook(one.technique, *one.kernels, entry, precision_of(technique.needs))
+        time_range.outlook(one.technique, *one.kernels, entry, precision_of(technique.needs))
         for technique, one in zip(chosen, found, strict=True)
         if not one.reason
     ]
     if not looked:
         return
     tokens = args.batch_size * args.seq_len
-    measured = {labels.get(name, name): s for name, s in outlook.measured(args).items()}
+    measured = {labels.get(name, name): s for name, s in time_range.measured(args).items()}
     origin = "ceilings measured here" if entry.process == datasheets.MEASURED else entry.source
     print(f"\nForecast of time, from {origin}:\n")
     memory = {one.technique: one for one in found}
@@ -183,46 +190,46 @@ def of_any_memory(names, given):
     given: settings; their batch is 8x1024 where it is "auto".
     """
     from Utils.device.cuda import ImaginedGPU  # here: seconds, which the check does without
-    from Utils.diagnose import forecast
+    from Utils.forecast import peak_memory
 
     usual = {"batch_size": 8, "seq_len": 1024}
     given = given | {name: n for name, n in usual.items() if given[name] == "auto"}
     device = ImaginedGPU("an imagined GPU", 2**40)
     args, flags = settings(given | {"device": "cuda"}, device)
     chosen = chosen_of(names)
-    found = forecast.forecasts(chosen, flags, device, args, 2**40)
+    found = peak_memory.forecasts(chosen, flags, device, args, 2**40)
     yield from ((*pair, args) for pair in zip(chosen, found, strict=True))
 
 
 def by_device(technique, one, args, tokens, prices):
     """Yield the lines of `outlook_text.devices` for a technique and its forecast `one`."""
-    from Utils.device import shapes  # here: seconds, which the check does without
-    from Utils.harness.work import precision_of
+    from Utils.device import auto_shape  # here: seconds, which the check does without
+    from Utils.harness.step_work import precision_of
 
     tokens_a_step = args.batch_size * args.seq_len
     for key, entry in datasheets.datasheets().items():
-        budget = shapes.usable_bytes(entry.memory_bytes)
+        budget = auto_shape.usable_bytes(entry.memory_bytes)
         reason = unsupported(technique, entry, args)
         if not reason and one.peak > budget:
             reason = f"needs {one.peak / GIB:.1f} of {budget / GIB:.1f} GiB"
         looked = hours = None
         if not reason:
             precision = precision_of(technique.needs)
-            looked = outlook.outlook(one.technique, *one.kernels, entry, precision)
+            looked = time_range.outlook(one.technique, *one.kernels, entry, precision)
             ends = looked.seconds, looked.low, looked.high
             hours = tokens and [tokens / tokens_a_step * seconds / 3600 for seconds in ends]
         yield key, reason, looked, tokens_a_step, hours, prices.get(key)
 
 
 def against_published(write):
-    rows, constants = check.run()
+    rows, constants = forecast_check.run()
     print("Forecast, each source left out of the fit, beside what was published:\n")
     print(outlook_text.check(rows))
-    print(*["", *check.summary(rows)], sep="\n")
+    print(*["", *forecast_check.summary(rows)], sep="\n")
     print("\nLeft out:")
-    print(*(f"  {n} {reason}" for reason, n in published.reasons().items()), sep="\n")
+    print(*(f"  {n} {reason}" for reason, n in published_figures.reasons().items()), sep="\n")
     if write:
-        check.write(rows, constants)
+        forecast_check.write(rows, constants)
 
 
 def main(argv=None):
@@ -230,7 +237,7 @@ def main(argv=None):
     given, base = settings_in(args), bases.asked(args.base)
     if args.against:
         return against_published(args.write)
-    prices = outlook.prices(args.prices) if args.prices else {}
+    prices = time_range.prices(args.prices) if args.prices else {}
     if base and args.device == "all":
         raise UserError("BASE and DEVICE=all do not go together", "name one device")
     if args.device == "all":

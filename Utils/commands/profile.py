@@ -23,11 +23,12 @@ import sys
 import tempfile
 from pathlib import Path
 
-from Utils.base import command_line, ladder, paths
+from Utils.base import command_line, paths
 from Utils.base.errors import UserError, naming, one_line
-from Utils.diagnose import profile_text
-from Utils.diagnose.kinds import KINDS
-from Utils.draw import profile_chart, style
+from Utils.device.kernel_kinds import KINDS
+from Utils.draw import chart_style, profile_chart
+from Utils.profile import profile_report
+from Utils.scripts import ladder
 
 
 def main(argv=None):
@@ -64,18 +65,18 @@ def main(argv=None):
         return _profile_all(techniques, args)
     # Here, as they import torch, which must follow the setting above.
     from Utils.commands import forecast
-    from Utils.diagnose import profiled_run
-    from Utils.launch import torchrun
+    from Utils.launch import rank_launcher
+    from Utils.profile import profiled_run
 
     if args.gpus:
-        count, args.gpus = torchrun.one_count(args.gpus, args.device), ""
+        count, args.gpus = rank_launcher.one_count(args.gpus, args.device), ""
         command = ["-m", "Utils.commands.profile", args.name, *_flags(args)]
-        return torchrun.launch(args.name, command, count)
+        return rank_launcher.launch(args.name, command, count)
     alone = "RANK" not in os.environ
     expected = forecast.by_kind(techniques[0], args) if alone else {}
     outcome = profiled_run.profile(techniques[0], args, expected)
     if "profile" in outcome:
-        print(profile_text.report(outcome, args.folder))
+        print(profile_report.report(outcome, args.folder))
     if outcome["status"] == "ok":
         return 0
     status = outcome["status"].replace("_", " ")
@@ -108,7 +109,7 @@ def _profile_all(techniques, args):
         outcomes.add(outcome)
         summaries.append(_summary(args.folder, technique, outcome))
 
-    style.save(profile_chart.draw(summaries, KINDS), f"{args.plotsprefix}profile")
+    chart_style.save(profile_chart.draw(summaries, KINDS), f"{args.plotsprefix}profile")
     return max(map(bool, outcomes))
 
 

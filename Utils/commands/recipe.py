@@ -6,17 +6,18 @@ from argparse import Namespace
 from functools import partial
 from pathlib import Path
 
-from Utils.analysis import recipe, recipe_code, recipe_text, selection
-from Utils.base import command_line, paths, results
+from Utils.analysis import recipe_lines, recipe_page, recommendation
+from Utils.base import command_line, paths
 from Utils.base.errors import UserError, one_line
-from Utils.device import devices
-from Utils.launch import suite
+from Utils.device import device_choice
+from Utils.launch import suite_runner
+from Utils.results import rows_file, selection
 
 
 def run(found, args, rows):
     """Run the recipes beside the baseline and the fastest in new rounds, and check whether the
     rows agree. Return the lines to print and the exit code."""
-    device = devices.choose(args.device).name
+    device = device_choice.choose(args.device).name
     if device != rows.device.iloc[0]:
         problem = f"RUN=1: the rows are of {rows.device.iloc[0]}, and this is {device}"
         raise UserError(problem, "set DEVICE or DEVICE_NAME")
@@ -31,13 +32,15 @@ def run(found, args, rows):
     flags |= {"rounds": rounds, "round": first, "device": args.device, "seed": args.seed}
     flags |= {"results_file": args.results_file, "timeout": args.timeout}
     settings = Namespace(**command_line.defaults() | flags, precision=None)
-    outcome = suite.run(suite.named(names), settings, partial(print, file=sys.stderr, flush=True))
+    outcome = suite_runner.run(
+        suite_runner.named(names), settings, partial(print, file=sys.stderr, flush=True)
+    )
     if outcome.code > 1:
         return [], outcome.code
-    print(suite.table(outcome, args.results_file))
-    new = results.read(args.results_file)
+    print(suite_runner.table(outcome, args.results_file))
+    new = rows_file.read(args.results_file)
     new, _ = selection.select(new[new["round"] >= first], with_variants=True)
-    return [recipe.agreement(entry, new) for entry in entries.values()], outcome.code
+    return [recommendation.agreement(entry, new) for entry in entries.values()], outcome.code
 
 
 def main(argv=None):
@@ -52,17 +55,19 @@ def main(argv=None):
     add("--seed", type=command_line.at_least(0), default=0, help="for --run: of the first round")
     command_line.add_extra(parser, "timeout")
     args = parser.parse_args(argv)
-    rows = results.read(args.results_file)
+    rows = rows_file.read(args.results_file)
     rows, left_out = selection.select(rows, args.device_name, True, args.base)
-    found = recipe.recommend(rows, results.records(args.results_file, rows.run_id.unique()))
+    found = recommendation.recommend(
+        rows, rows_file.records(args.results_file, rows.run_id.unique())
+    )
     path, written = Path(args.recipe or paths.CACHE / "recipe" / "recipe.py"), {}
     if found["fastest"]:
         written["fastest"] = path
         if found["least_memory"] and found["least_memory"]["name"] != found["fastest"]["name"]:
             written["least_memory"] = path.with_stem(f"{path.stem}_least_memory")
     for key, place in written.items():
-        recipe_code.write(place, recipe_code.script(found[key], found["described"]))
-    print(recipe_text.text(found, written))
+        recipe_lines.write(place, recipe_lines.script(found[key], found["described"]))
+    print(recipe_page.text(found, written))
     if left_out:
         print(f"\n{left_out}")
     if args.run not in ("", "0") and found["fastest"]:

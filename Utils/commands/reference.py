@@ -12,7 +12,7 @@ from functools import partial
 
 from Utils.base import command_line, git
 from Utils.base.errors import UserError, one_line
-from Utils.launch import suite
+from Utils.launch import suite_runner
 
 # On a CPU about 1,024 tokens a step for the ladder: at the usual 64, attention and activations are
 # too small to matter. Four sequences for beyond/, where two scripts divide the batch. A GPU has the
@@ -48,19 +48,19 @@ def main(argv=None):
 def run(part, args):
     """Run one part until none of its runs is tainted, TRIES times at most. Return an exit code."""
     words, rounds, on_cpu = PARTS[part]
-    techniques, say = suite.named(words), partial(print, file=sys.stderr, flush=True)
+    techniques, say = suite_runner.named(words), partial(print, file=sys.stderr, flush=True)
     settings = command_line.defaults() | (on_cpu if _on_cpu(args.device) else {})
     settings |= {"rounds": len(rounds), "round": rounds[0]}
     settings |= {"device": args.device, "results_file": args.results_file}
     settings = Namespace(**settings, timeout=MINUTES, precision=None, clean=True)
     for attempt in range(TRIES):
         say(f"\n{part}: {len(rounds)} rounds of {len(techniques)} scripts")
-        outcome = suite.run(techniques, settings, say)
+        outcome = suite_runner.run(techniques, settings, say)
         if outcome.code > 1:
             return outcome.code
-        newest = suite.newest_rows(outcome.run_ids, args.results_file)
+        newest = suite_runner.newest_rows(outcome.run_ids, args.results_file)
         tainted = [run for run, row in newest.items() if row["grade"] == "tainted"]
-        print(suite.table(outcome, args.results_file))
+        print(suite_runner.table(outcome, args.results_file))
         if not tainted:
             return 0
         say(f"{len(tainted)} runs are tainted" + (": again" if attempt + 1 < TRIES else ""))
@@ -68,9 +68,11 @@ def run(part, args):
 
 
 def _on_cpu(device):
-    from Utils.device import devices  # here, as torch takes a second that a wrong name need not
+    from Utils.device import (
+        device_choice,  # here, as torch takes a second that a wrong name need not
+    )
 
-    return devices.choose(device).torch_device.type == "cpu"
+    return device_choice.choose(device).torch_device.type == "cpu"
 
 
 if __name__ == "__main__":

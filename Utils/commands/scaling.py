@@ -14,14 +14,16 @@ import sys
 import time
 from unittest.mock import patch
 
-from Utils.analysis import scaling
-from Utils.base import command_line, ladder, results
+from Utils.analysis import scaling_efficiency
+from Utils.base import command_line
 from Utils.base.errors import UserError, one_line
-from Utils.base.sizes import CONFIGS
-from Utils.device import devices, shapes
-from Utils.draw import scaling_chart, style
-from Utils.launch import suite, torchrun
-from Utils.launch.torchrun import DEFAULT
+from Utils.base.gpt2_sizes import CONFIGS
+from Utils.device import auto_shape, device_choice
+from Utils.draw import chart_style, scaling_chart
+from Utils.launch import rank_launcher, suite_runner
+from Utils.launch.rank_launcher import DEFAULT
+from Utils.results import rows_file
+from Utils.scripts import ladder
 
 
 def main(argv=None):
@@ -37,30 +39,41 @@ def main(argv=None):
     parser.add_argument("--gpus", default="", help="numbers of processes, as in '1 2 4'")
     args = parser.parse_args(argv)
     technique = ladder.get(args.name or DEFAULT)
-    counts = sorted({*torchrun.counts(args.gpus or "1 all", args.device)})
+    counts = sorted({*rank_launcher.counts(args.gpus or "1 all", args.device)})
     if len(counts) < 2:
         raise UserError(f"GPUS={args.gpus}: nothing to compare with", "give two numbers or more")
-    results.check(args.results_file)
-    plan = scaling.shapes(counts, batch(args, counts))
+    rows_file.check(args.results_file)
+    plan = scaling_efficiency.shapes(counts, batch(args, counts))
     name, codes = f"{time.time_ns():x}", []
     # On a CPU a process stands for a device: always with the same number of cores.
-    threads = max(1, devices.available("cpu")[0] // counts[-1])
+    threads = max(1, device_choice.available("cpu")[0] // counts[-1])
     for r in range(args.round, args.round + args.rounds):
         for n, size in plan if r % 2 == 0 else plan[::-1]:
-            command = torchrun.command(technique, args, r, batch_size=size)
+            command = rank_launcher.command(technique, args, r, batch_size=size)
             with patch.dict(os.environ, SUITE=name):
-                codes.append(torchrun.launch(technique.name, command, n, threads))
+                codes.append(rank_launcher.launch(technique.name, command, n, threads))
             if codes[-1] in (2, 130):
                 return codes[-1]
-    run_ids = suite.runs_of(name, args.results_file)
+    run_ids = suite_runner.runs_of(name, args.results_file)
     if run_ids:
-        rows = results.read(args.results_file)
+        rows = rows_file.read(args.results_file)
         rows = rows[rows.run_id.isin(run_ids) & (rows.status == "ok")]
     if not run_ids or rows.empty:
         raise UserError("no run has timings: there is nothing to compare")
-    found, described = scaling.efficiencies(rows, plan, counts), scaling.described(rows)
-    print("", scaling.table(found), "", described, "", scaling.sentence(found), sep="\n")
-    style.save(scaling_chart.draw(found, described), f"{args.plotsprefix}scaling")
+    found, described = (
+        scaling_efficiency.efficiencies(rows, plan, counts),
+        scaling_efficiency.described(rows),
+    )
+    print(
+        "",
+        scaling_efficiency.table(found),
+        "",
+        described,
+        "",
+        scaling_efficiency.sentence(found),
+        sep="\n",
+    )
+    chart_style.save(scaling_chart.draw(found, described), f"{args.plotsprefix}scaling")
     return 1 if any(codes) else 0
 
 
@@ -79,8 +92,8 @@ def batch(args, counts):
     if args.model not in CONFIGS:
         raise UserError(f"--model {args.model}: choose {', '.join(CONFIGS)}")
     config, length = CONFIGS[args.model], None if args.seq_len == "auto" else args.seq_len
-    device = devices.choose(args.device)
-    alone = shapes.auto_shape(device, config, config.parameters(), seq_len=length)[0]
+    device = device_choice.choose(args.device)
+    alone = auto_shape.auto_shape(device, config, config.parameters(), seq_len=length)[0]
     evenly = math.lcm(*counts)
     return max(1, alone // evenly) * evenly
 

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
+from Utils.analysis import submission
+from Utils.analysis.submission import FACTS
 from Utils.base import command_line, errors
-from Utils.share import submission
-from Utils.share.submission import FACTS
 
 
 def main(argv=None):

@@ -12,21 +12,21 @@ from functools import partial
 
 from Utils.base import errors
 from Utils.base.command_line import Parser
-from Utils.launch import suite
+from Utils.launch import suite_runner
 
 
 def main(argv=None):
     """Run techniques and print their table. Return the exit code of `suite.Outcome`."""
     parser = Parser("suite", __doc__)
-    suite.add_arguments(parser)
+    suite_runner.add_arguments(parser)
     args = parser.parse_args(argv)
     say = partial(print, file=sys.stderr, flush=True)
-    base, techniques, without = suite.asked(args)
+    base, techniques, without = suite_runner.asked(args)
     if base:
-        outcome = suite.run_base(base, techniques, args, say, without)
+        outcome = suite_runner.run_base(base, techniques, args, say, without)
     else:
-        outcome = suite.run(techniques, args, say)
-    if table := suite.table(outcome, args.results_file, base is None):
+        outcome = suite_runner.run(techniques, args, say)
+    if table := suite_runner.table(outcome, args.results_file, base is None):
         print(table)
     return outcome.code
 

@@ -1,7 +1,8 @@
 """Print the tables of a results file as GitHub Markdown."""
 
-from Utils.analysis import selection, tables
-from Utils.base import command_line, errors, results
+from Utils.analysis import result_tables
+from Utils.base import command_line, errors
+from Utils.results import rows_file, selection
 
 
 def main(argv=None):
@@ -10,10 +11,10 @@ def main(argv=None):
     help = "price of one hour of this device; adds the cost of 10^9 tokens"
     parser.add_argument("--price", type=command_line.finite("a price", word=""), help=help)
     args = parser.parse_args(argv)
-    rows = results.read(args.results_file)
+    rows = rows_file.read(args.results_file)
     rows, left_out = selection.select(rows, args.device_name, base=args.base)
-    records = results.records(args.results_file, rows.run_id.unique())
-    print(tables.table(rows, left_out, records, args.price))
+    records = rows_file.records(args.results_file, rows.run_id.unique())
+    print(result_tables.table(rows, left_out, records, args.price))
 
 
 if __name__ == "__main__":

@@ -11,11 +11,12 @@ import os
 import secrets
 import sys
 
-from Utils.analysis import throughput
-from Utils.base import command_line, ladder, variants
+from Utils.analysis import concurrent_throughput
+from Utils.base import command_line
 from Utils.base.errors import Unsupported, UserError, one_line
-from Utils.launch import together
-from Utils.launch.together import Failed
+from Utils.launch import concurrent_runs
+from Utils.launch.concurrent_runs import Failed
+from Utils.scripts import ladder, variants
 
 
 def main(argv=None):
@@ -38,7 +39,7 @@ def main(argv=None):
     technique = variants.find(args.name)
     os.environ["SUITE"] = f"together-{secrets.token_hex(4)}"  # a batch size is searched once
     try:
-        print(throughput.report(technique, *together.measure(technique, args)))
+        print(concurrent_throughput.report(technique, *concurrent_runs.measure(technique, args)))
     except (Unsupported, Failed) as error:
         print(f"together: {error}", file=sys.stderr)
         return int(isinstance(error, Failed))

@@ -1,4 +1,4 @@
-"""One device: its clock, memory, capabilities and state.
+"""One device: clock, memory, capabilities, state, datasheets, kinds of its kernels.
 
 Imports Utils.base, and nothing that knows of a run.
 """

@@ -5,7 +5,7 @@ from contextlib import suppress
 
 import psutil
 
-from Utils.base import turns
+from Utils.base import turn_pipe
 from Utils.base.units import MIB
 
 THROTTLE_REASONS = {  # bits of nvml.h; the lowest, "gpu idle", is no reason
@@ -93,7 +93,7 @@ class Nvml:
         pids: then as many unknown processes are taken for these runs.
         """
         computing = self.get("ComputeRunningProcesses") or ()
-        turn = turns.taken()
+        turn = turn_pipe.taken()
         partners = turn.partners() if turn else set()
         others = [one for one in computing if one.pid not in {os.getpid(), *partners}]
         unseen = len(partners - {one.pid for one in computing})

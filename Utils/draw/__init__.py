@@ -1,4 +1,4 @@
 """Charts, one file each, and the page of a results file.
 
-Imports Utils.base and Utils.analysis, and nothing that runs, launches or diagnoses a script.
+Imports analysis and what is below it, and nothing that runs or launches a script.
 """

@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from Utils.analysis import selection
-from Utils.analysis.ablation import WAYS
+from Utils.analysis.attribution import WAYS
 from Utils.analysis.intervals import NO_INTERVAL
-from Utils.draw import style
+from Utils.draw import chart_style
+from Utils.results import selection
 
 MARKERS = dict(zip(WAYS, "o^s", strict=True))
 COLOURS = dict(zip(WAYS, ("#0173b2", "0.55", "#de8f05"), strict=True))
@@ -16,7 +16,7 @@ def draw(rows, lines, whole):
     """Draw the speedup of each technique in each of WAYS, points with intervals."""
     whole = f"{whole.partition('+')[0]} with all" if "+" in whole else whole
     title = f"Ablation: speedup of each technique alone, in the ladder, and in {whole}"
-    figure, axes = style.figure(2 + 0.62 * len(lines), title, selection.describe(rows))
+    figure, axes = chart_style.figure(2 + 0.62 * len(lines), title, selection.describe(rows))
     intervals = lines[[f"{way}_low" for way in WAYS]].notna().any(axis=None)
     for offset, way in zip((-0.22, 0, 0.22), WAYS, strict=True):
         y = np.arange(len(lines)) + offset
@@ -34,9 +34,9 @@ def draw(rows, lines, whole):
     axes.set_xscale("log")
     low, high = axes.get_xlim()
     axes.set_xlim(low / 1.02, high * 1.12)
-    style.ratio_ticks(axes, TICKS)
-    style.name_rows(axes, lines.index, top=-0.5)
+    chart_style.ratio_ticks(axes, TICKS)
+    chart_style.name_rows(axes, lines.index, top=-0.5)
     spread = "line: 95% interval over rounds" if intervals else NO_INTERVAL
     axes.set_xlabel(f"step time without / with the technique (x)\n{spread}")
-    axes.legend(**style.BESIDE)
+    axes.legend(**chart_style.BESIDE)
     return figure

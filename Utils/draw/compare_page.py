@@ -2,35 +2,36 @@
 
 import numpy as np
 
-from Utils.analysis import compare, selection
+from Utils.analysis import comparison
 from Utils.analysis.intervals import NO_INTERVAL
 from Utils.base.text import short
-from Utils.draw import page, page_speed, svg
+from Utils.draw import page_headline, page_template, svg
+from Utils.results import selection
 
 
-def comparison(a, b):
+def page(a, b):
     """Return the page of two selections of results (see `compare`), a string of HTML. Raises
     UserError."""
-    a, b = compare.sides(a, b)
-    ratios = compare.compare(a, b)
+    a, b = comparison.sides(a, b)
+    ratios = comparison.compare(a, b)
     rows = [
         {
             "name": name,
             "value": line.speedup,
-            **page_speed.interval(line),
+            **page_headline.interval(line),
             "mark": np.nan,
             "tainted": any(s.lines.grade.get(name) == "tainted" for s in (a, b)),
-            "reason": "" if np.isfinite(line.speedup) else short(compare.why_not(a, b, name)),
+            "reason": "" if np.isfinite(line.speedup) else short(comparison.why_not(a, b, name)),
         }
         for name, line in ratios.iterrows()
     ]
     verdicts = ratios.verdict.value_counts()
-    return page.render(
+    return page_template.render(
         "compare.html",
         sides=[{"name": s.name, "described": selection.describe(s.rows)} for s in (a, b)],
         bars_drawn=svg.bars(rows),
         counts={verdict: int(verdicts.get(verdict, 0)) for verdict in svg.MARKS},
         undecided=int(verdicts.get(NO_INTERVAL, 0)),
-        columns=page.table(compare.columns(a, b, ratios), "technique"),
-        differences=[short(line) for line in compare.differences(a, b)],
+        columns=page_template.table(comparison.columns(a, b, ratios), "technique"),
+        differences=[short(line) for line in comparison.differences(a, b)],
     )

@@ -3,7 +3,7 @@
 import numpy as np
 
 from Utils.analysis.intervals import RATIO
-from Utils.draw import style
+from Utils.draw import chart_style
 
 
 def draw(rows):
@@ -12,7 +12,7 @@ def draw(rows):
     devices = list(dict.fromkeys(row["device"] for row in rows))
     techniques = list(dict.fromkeys(row["technique"] for row in rows))
     words = "Forecast, not measured, from datasheets. Lines: ranges of 90%. No bar: unsupported."
-    figure, axes = style.figure(5.5, "What to expect: a forecast of the ladder", words)
+    figure, axes = chart_style.figure(5.5, "What to expect: a forecast of the ladder", words)
     width = 0.8 / len(devices)
     for place, device in enumerate(devices):
         known = [row for row in rows if row["device"] == device and not row.get("reason")]
@@ -23,7 +23,7 @@ def draw(rows):
         axes.bar(at, speedup, width, **how)
         how = {"fmt": "none", "ecolor": "0.25", "capsize": 2, "linewidth": 1}
         axes.errorbar(at, speedup, yerr=[speedup - low, high - speedup], **how)
-    axes.axhline(1, color=style.GREY, linewidth=1)
+    axes.axhline(1, color=chart_style.GREY, linewidth=1)
     axes.set_xticks(range(len(techniques)), techniques, rotation=20, ha="right")
     axes.set_ylabel("forecast speedup over the device's own baseline")
     axes.legend(loc="upper left", frameon=False)

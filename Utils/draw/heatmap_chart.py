@@ -4,18 +4,19 @@ import numpy as np
 import seaborn as sns
 from matplotlib.colors import LogNorm, Normalize
 
-from Utils.analysis import rounds, selection
+from Utils.analysis import round_levels
 from Utils.base.text import brief
-from Utils.draw import style, words
-from Utils.draw.style import GREY
+from Utils.draw import chart_labels, chart_style
+from Utils.draw.chart_style import GREY
+from Utils.results import selection
 
 
 def draw(rows, lines):
     """Draw milliseconds a step, technique by step: hiccups, drift and warm-up at a glance."""
-    lines, others = words.measured(lines)
+    lines, others = chart_labels.measured(lines)
     height, described = 1.6 + 0.5 * len(lines), selection.describe(rows)
-    figure, axes = style.figure(height, "Time of each step", described)
-    measured, (times, _) = selection.timed(rows).step_ms, rounds.by_step(rows)
+    figure, axes = chart_style.figure(height, "Time of each step", described)
+    measured, (times, _) = selection.timed(rows).step_ms, round_levels.by_step(rows)
     low, high = np.percentile(measured, [2, 98]) if len(measured) else (0, 1)
     if len(times):
         grid = times["median"].unstack("step").reindex(lines.index)
@@ -35,7 +36,9 @@ def draw(rows, lines):
     axes.set(xlabel=f"step (left of the white line: warm-up){others}", ylabel="")
     for y, (_, line) in enumerate(lines.iterrows()):
         if np.isnan(line.median_ms):
-            style.beside(axes, 0.01, y + 0.5, brief(words.reason(line)), ha="left", color=GREY)
-    labels = [words.label(line, tainted=True) for _, line in lines.iterrows()]
-    style.name_rows(axes, labels, lines.median_ms.isna(), top=0, middle=0.5)
+            chart_style.beside(
+                axes, 0.01, y + 0.5, brief(chart_labels.reason(line)), ha="left", color=GREY
+            )
+    labels = [chart_labels.label(line, tainted=True) for _, line in lines.iterrows()]
+    chart_style.name_rows(axes, labels, lines.median_ms.isna(), top=0, middle=0.5)
     return figure

@@ -3,11 +3,11 @@
 import numpy as np
 import seaborn as sns
 
-from Utils.analysis import selection
 from Utils.analysis.summary import MEMORY_KINDS
 from Utils.base.text import brief
-from Utils.draw import style, words
-from Utils.draw.style import GREY
+from Utils.draw import chart_labels, chart_style
+from Utils.draw.chart_style import GREY
+from Utils.results import selection
 
 COLOURS = dict(zip(MEMORY_KINDS, [*sns.color_palette("Set2", 3), "0.8"], strict=True))
 REST = ": activations,\nworkspace, libraries"
@@ -15,14 +15,16 @@ REST = ": activations,\nworkspace, libraries"
 
 def draw(rows, lines):
     """Draw peak memory, a bar a technique, stacked by kind; a tick marks the measured peak."""
-    title, (lines, others) = "Peak memory by kind", words.measured(lines)
-    figure, axes = style.figure(1.8 + 0.5 * len(lines), title, selection.describe(rows))
+    title, (lines, others) = "Peak memory by kind", chart_labels.measured(lines)
+    figure, axes = chart_style.figure(1.8 + 0.5 * len(lines), title, selection.describe(rows))
     kinds = lines[list(MEMORY_KINDS)]
     widest = np.nanmax([1, lines.peak_memory_mib.max(), kinds.sum(axis=1).max()])
     unit, scale, form = ("GiB", 1024, ",.2f") if widest >= 4096 else ("MiB", 1, ",.0f")
     for y, (_, line) in enumerate(lines.iterrows()):
         if np.isnan(line.median_ms):
-            axes.text(0.01 * widest / scale, y, brief(words.reason(line)), va="center", color=GREY)
+            axes.text(
+                0.01 * widest / scale, y, brief(chart_labels.reason(line)), va="center", color=GREY
+            )
             continue
         left = 0
         for kind, colour in COLOURS.items():
@@ -40,8 +42,8 @@ def draw(rows, lines):
         axes.barh(0, 0, color=colour, label=label + REST * (kind == "rest_mib"))
     axes.plot([], [], "|", color="black", ms=12, mew=1.5, label="measured peak")
     if kinds.notna().any(axis=None):
-        axes.legend(**style.BESIDE)
+        axes.legend(**chart_style.BESIDE)
     axes.set(xlim=(0, widest * 1.14 / scale), xlabel=f"memory ({unit}); median of the runs{others}")
-    labels = [words.label(line) for _, line in lines.iterrows()]
-    style.name_rows(axes, labels, lines.median_ms.isna())
+    labels = [chart_labels.label(line) for _, line in lines.iterrows()]
+    chart_style.name_rows(axes, labels, lines.median_ms.isna())
     return figure

@@ -3,7 +3,7 @@
 import seaborn as sns
 
 from Utils.base.text import brief
-from Utils.draw import style
+from Utils.draw import chart_style
 
 
 def draw(summaries, kinds):
@@ -16,12 +16,12 @@ def draw(summaries, kinds):
     measured = [summary for summary in summaries if summary["status"] == "ok"]
     title = "Step time by kind of work"
     height = 1.8 + 0.5 * len(summaries)
-    figure, axes = style.figure(height, title, *(map(_described, measured[:1])))
+    figure, axes = chart_style.figure(height, title, *(map(_described, measured[:1])))
     widths = [_per_batch(summary) * summary["profile"]["mean_step_ms"] for summary in measured]
     widest = max(widths, default=1)
     for y, summary in enumerate(summaries):
         if summary["status"] != "ok":
-            axes.text(0.01 * widest, y, brief(summary["note"]), va="center", color=style.GREY)
+            axes.text(0.01 * widest, y, brief(summary["note"]), va="center", color=chart_style.GREY)
             continue
         left = 0.0
         for kind, facts in summary["profile"]["kinds"].items():
@@ -37,11 +37,11 @@ def draw(summaries, kinds):
         if any(summary["profile"]["kinds"][kind]["ms"] for summary in measured):
             axes.barh(0, 0, color=colours[kind], label=label)
     if measured:
-        axes.legend(**style.BESIDE)
+        axes.legend(**chart_style.BESIDE)
     axes.set_xlim(0, widest * 1.12)
     axes.set_xlabel("ms per step under the profiler, which slows it; idle: nothing is computed")
     missing = [summary["status"] != "ok" for summary in summaries]
-    style.name_rows(axes, [_name(summary) for summary in summaries], missing)
+    chart_style.name_rows(axes, [_name(summary) for summary in summaries], missing)
     return figure
 
 

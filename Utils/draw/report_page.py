@@ -2,11 +2,12 @@
 
 import numpy as np
 
-from Utils.analysis import selection, tables
+from Utils.analysis import result_tables
 from Utils.analysis.summary import summarize
-from Utils.base import ladder, results
 from Utils.base.text import LONGEST
-from Utils.draw import page, page_diagnosis, page_runs, page_speed, svg
+from Utils.draw import page_environment, page_headline, page_recipe, page_template, svg
+from Utils.results import rows_file, selection
+from Utils.scripts import ladder
 
 MOST_TECHNIQUES = 100  # on one page
 
@@ -16,42 +17,42 @@ def report(path, device_name="", price=None, base=None):
 
     device_name, base: as for selection.select. price: what an hour of the device costs.
     """
-    everything = _shortened(results.read(path))
+    everything = _shortened(rows_file.read(path))
     with_variants, _ = selection.select(everything, device_name, True, base)
     rows, left_out = selection.select(everything, device_name, base=base)
     rows, too_many = _at_most(rows)
-    all_records = results.records(path, with_variants.run_id.unique())
+    all_records = rows_file.records(path, with_variants.run_id.unique())
     records = {
         run_id: all_records[run_id] for run_id in rows.run_id.unique() if run_id in all_records
     }
     with np.errstate(all="ignore"):  # times of 0 and the like are shown as they are
         lines = summarize(rows, records)
-    _, memory, limits, cost = tables.columns(lines[lines.median_ms.notna()], price)
-    facts, reports = page_runs.environment(path, records)
-    shown = page_runs.diffs(lines, records)
+    _, memory, limits, cost = result_tables.columns(lines[lines.median_ms.notna()], price)
+    facts, reports = page_environment.environment(path, records)
+    shown = page_environment.diffs(lines, records)
     parts = {
         "steps": (svg.step_times(rows, lines), "make baseline"),
-        "memory": (page_speed.memory_bars(lines), "make all"),
-        "profile": (page_diagnosis.profile(path, rows), "make profile T=all"),
-        "ablation": (page_diagnosis.worth(with_variants), "make ablate"),
-        "recipe": (page_diagnosis.recipes(with_variants, all_records), "make recipe"),
-        "limits": (page.table(limits, "matmul precision"), "make ceilings all"),
+        "memory": (page_headline.memory_bars(lines), "make all"),
+        "profile": (page_recipe.profile(path, rows), "make profile T=all"),
+        "ablation": (page_recipe.worth(with_variants), "make ablate"),
+        "recipe": (page_recipe.recipes(with_variants, all_records), "make recipe"),
+        "limits": (page_template.table(limits, "matmul precision"), "make ceilings all"),
         "environment": (facts, "make all"),
     }
-    return page.render(
+    return page_template.render(
         "report.html",
         described=selection.describe(rows),
         device=rows.device.iloc[0],
         unit=lines.unit.iloc[0],
-        headline=page_speed.headline(lines),
+        headline=page_headline.headline(lines),
         intervals=lines.speedup_low.notna().any(),
-        bars_drawn=page_speed.speed_bars(lines),
-        ladder=page_speed.ladder_table(lines),
-        memory_table=page.table(memory, "weights (MiB)"),
-        cost=page.table(cost, "technique"),
-        quality=page.table(page_runs.quality(rows, lines, records), "technique"),
+        bars_drawn=page_headline.speed_bars(lines),
+        ladder=page_headline.ladder_table(lines),
+        memory_table=page_template.table(memory, "weights (MiB)"),
+        cost=page_template.table(cost, "technique"),
+        quality=page_template.table(page_environment.quality(rows, lines, records), "technique"),
         reports=reports,
-        repeat=page_runs.repeat(rows, records),
+        repeat=page_environment.repeat(rows, records),
         diffs=shown,
         with_diff={one["name"] for one in shown},
         runs=rows.run_id.nunique(),

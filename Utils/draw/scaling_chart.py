@@ -1,7 +1,7 @@
 """The chart of strong and weak scaling."""
 
-from Utils.analysis.scaling import KINDS
-from Utils.draw import style
+from Utils.analysis.scaling_efficiency import KINDS
+from Utils.draw import chart_style
 
 COLOURS = {"strong": "C0", "weak": "C1"}
 # Of the text beside a marker: offset in points, alignment.
@@ -10,10 +10,10 @@ OFFSETS = {"strong": ((8, -14), "left"), "weak": ((-8, 10), "right")}
 
 def draw(efficiencies, described):
     """Draw tokens per second over those of the fewest processes, a line a kind, and the ideal."""
-    figure, axes = style.figure(5.5, "Strong and weak scaling", described)
+    figure, axes = chart_style.figure(5.5, "Strong and weak scaling", described)
     counts = sorted(efficiencies.processes.unique())
     ideal = [n / counts[0] for n in counts]
-    axes.plot(counts, ideal, color=style.GREY, linestyle="--", label="ideal")
+    axes.plot(counts, ideal, color=chart_style.GREY, linestyle="--", label="ideal")
     for kind, batch in KINDS.items():
         lines = efficiencies[efficiencies.scaling == kind]
         if lines.empty:

@@ -5,11 +5,11 @@ import textwrap
 import numpy as np
 import pandas as pd
 
-from Utils.analysis import selection
 from Utils.analysis.intervals import NO_INTERVAL
-from Utils.base import bases
 from Utils.base.text import brief, number
-from Utils.draw import style, words
+from Utils.draw import chart_labels, chart_style
+from Utils.results import selection
+from Utils.scripts import bases
 
 FLOOR = "0.35"  # the colour of the modelled floor
 FARTHEST = 4  # times the longest bar that the axis is stretched to show it
@@ -24,9 +24,9 @@ COLUMNS = (  # right of the bars: place, its alignment, heading
 def draw(rows, lines):
     """Draw the speedup over the baseline, a bar a technique, with its interval over rounds (with
     one round the spread of its steps), its parent's value, and what it costs in memory and loss."""
-    lines, others = words.measured(lines)
+    lines, others = chart_labels.measured(lines)
     height, described = 1.8 + 0.5 * len(lines), selection.describe(rows)
-    figure, axes = style.figure(height, "Speedup over the baseline", described)
+    figure, axes = chart_style.figure(height, "Speedup over the baseline", described)
     intervals = lines.speedup_low.notna().any()
     median = lines.speedup * lines.median_ms  # the baseline's, of as many tokens
     low = lines.speedup_low if intervals else median / lines.p80_ms
@@ -34,15 +34,23 @@ def draw(rows, lines):
     widest = np.nanmax([1, lines.speedup.max(), high.max()])
     for y, (name, line) in enumerate(lines.iterrows()):
         if np.isnan(line.median_ms) or np.isnan(line.speedup):
-            axes.text(0.01 * widest, y, brief(words.reason(line)), va="center", color=style.GREY)
+            axes.text(
+                0.01 * widest,
+                y,
+                brief(chart_labels.reason(line)),
+                va="center",
+                color=chart_style.GREY,
+            )
         else:
             parent = lines.speedup.get(line.parent, np.nan)
             _draw_bar(axes, y, line, low[name], high[name], parent)
         cells = number(line.peak_memory_mib, ",.0f"), number(line.loss, ".3f")
         for (x, align, _), cell in zip(COLUMNS, (*cells, *_verdicts(line)), strict=True):
-            style.beside(axes, x, y, cell, ha=align, size="small" if align == "left" else None)
+            chart_style.beside(
+                axes, x, y, cell, ha=align, size="small" if align == "left" else None
+            )
     for x, align, heading in COLUMNS:
-        style.beside(axes, x, -0.75, heading, ha=align, va="bottom", size="small")
+        chart_style.beside(axes, x, -0.75, heading, ha=align, va="bottom", size="small")
     axes.axvline(1, color="0.3", linewidth=1, zorder=1)
     # Of the fastest precision.
     floor = lines.median_ms.get(lines.base.iloc[0], np.nan) / lines.floor_ms.min()
@@ -54,14 +62,14 @@ def draw(rows, lines):
         "step time of the baseline / step time (x)\n"
         f"line: {spread}; diamond: the parent's value{tainted}{others}"
     )
-    labels = [words.label(line) for _, line in lines.iterrows()]
-    style.name_rows(axes, labels, lines.median_ms.isna())
+    labels = [chart_labels.label(line) for _, line in lines.iterrows()]
+    chart_style.name_rows(axes, labels, lines.median_ms.isna())
     return figure
 
 
 def _draw_bar(axes, y, line, low, high, parent):
     hatch = "///" if line.grade == "tainted" else None
-    colour = style.colours().get(bases.last(line.name), style.GREY)
+    colour = chart_style.colours().get(bases.last(line.name), chart_style.GREY)
     how = {"color": colour, "hatch": hatch, "ec": "white", "lw": 0, "height": 0.7}
     axes.barh(y, line.speedup, zorder=2, **how)
     if not np.isnan(low):

@@ -4,10 +4,11 @@ import textwrap
 
 from matplotlib.ticker import LogLocator, MaxNLocator
 
-from Utils.analysis import rounds, selection
-from Utils.base import bases
+from Utils.analysis import round_levels
 from Utils.base.text import brief
-from Utils.draw import style, words
+from Utils.draw import chart_labels, chart_style
+from Utils.results import selection
+from Utils.scripts import bases
 
 MOST_LINES = 10  # in one panel
 LABELS = {"xlabel": "step (grey: warm-up)", "ylabel": "step time (ms)"}
@@ -21,33 +22,33 @@ def draw(rows, lines):
     if len(timed) > MOST_LINES:
         return _draw_panels(rows, lines.loc[timed])
     height = max(6, 0.3 * len(timed) + 0.8 * (len(lines) - len(timed)))  # of the legend
-    figure, axes = style.figure(height, "Time of each step", selection.describe(rows))
-    times, _ = rounds.by_step(rows)
+    figure, axes = chart_style.figure(height, "Time of each step", selection.describe(rows))
+    times, _ = round_levels.by_step(rows)
     for name in timed:
-        label = words.label(lines.loc[name], tainted=True)
-        how = {"linestyle": style.styles().get(bases.last(name), "-"), "label": label}
+        label = chart_labels.label(lines.loc[name], tainted=True)
+        how = {"linestyle": chart_style.styles().get(bases.last(name), "-"), "label": label}
         _draw_line(axes, times, name, **how)
     _scale(axes, rows, lines)
     axes.set(**LABELS)
     for _, line in lines[lines.median_ms.isna()].iterrows():
-        label = "\n".join(textwrap.wrap(f"{line.label} ({brief(words.reason(line))})", 32))
-        axes.plot([], [], color=style.GREY, linestyle=":", label=label)
-    axes.legend(**style.BESIDE)
+        label = "\n".join(textwrap.wrap(f"{line.label} ({brief(chart_labels.reason(line))})", 32))
+        axes.plot([], [], color=chart_style.GREY, linestyle=":", label=label)
+    axes.legend(**chart_style.BESIDE)
     return figure
 
 
 def _draw_panels(rows, lines):
     meaning = "colour: the technique, and a band over the rounds; black, dashed: its parent"
     described = "Time of each step", meaning, selection.describe(rows)
-    figure, panels = style.grid(len(lines), *described, **LABELS)
-    times, _ = rounds.by_step(rows)
+    figure, panels = chart_style.grid(len(lines), *described, **LABELS)
+    times, _ = round_levels.by_step(rows)
     for axes, (name, line) in zip(panels, lines.iterrows(), strict=True):
         if line.parent in lines.index:
             parent = times["median"].loc[line.parent]
             axes.plot(parent.index, parent, color="black", linestyle=(0, (2, 2)), linewidth=0.9)
         _draw_line(axes, times, name)
         _scale(axes, rows, lines)
-        axes.set_title(words.label(line), loc="left", fontsize="small", pad=3)
+        axes.set_title(chart_labels.label(line), loc="left", fontsize="small", pad=3)
         axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
         if line.grade == "tainted":
             place = {"transform": axes.transAxes, "ha": "right", "va": "top"}
@@ -56,7 +57,7 @@ def _draw_panels(rows, lines):
 
 
 def _draw_line(axes, times, name, **how):
-    own, colour = times.loc[name], style.colours().get(bases.last(name), style.GREY)
+    own, colour = times.loc[name], chart_style.colours().get(bases.last(name), chart_style.GREY)
     axes.plot(own.index, own["median"], color=colour, linewidth=1.6, **how)
     axes.fill_between(own.index, own["min"], own["max"], color=colour, alpha=0.2, lw=0)
 

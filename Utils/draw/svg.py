@@ -13,9 +13,10 @@ import pandas as pd
 from matplotlib import colormaps
 from matplotlib.colors import to_hex
 
-from Utils.analysis import intervals, rounds, selection, tables
+from Utils.analysis import intervals, result_tables, round_levels
 from Utils.base.text import number, short
-from Utils.draw import words
+from Utils.draw import chart_labels
+from Utils.results import selection
 
 POINTS = 120  # of a line, and cells of a row of the heatmap, at most; else steps are put together
 LEVELS = 9  # of the heatmap's colours
@@ -96,7 +97,7 @@ def stacks(values, unit, totals=None):
 
 def step_times(rows, lines):
     """Return a panel and a heatmap row a technique, all of one scale; {} without a timing."""
-    frame, size = rounds.by_step(rows, POINTS)
+    frame, size = round_levels.by_step(rows, POINTS)
     measured = selection.timed(rows).step_ms
     if frame.empty or measured.empty:
         return {}
@@ -116,7 +117,9 @@ def step_times(rows, lines):
     panels, strips = [], []
     for name, line in lines.iterrows():
         if name not in frame.index:
-            strips.append({"name": words.label(line), "reason": short(words.reason(line))})
+            strips.append(
+                {"name": chart_labels.label(line), "reason": short(chart_labels.reason(line))}
+            )
             continue
         own = frame.loc[name]
         at = [x(step + size / 2) for step in own.index]
@@ -127,7 +130,7 @@ def step_times(rows, lines):
         ]
         panels.append(
             {
-                "name": words.label(line, tainted=True),
+                "name": chart_labels.label(line, tainted=True),
                 "median": number(line.median_ms),
                 "first": number(line.first_step_s, ",.1f"),
                 "line": " ".join(points["median"]),
@@ -145,7 +148,9 @@ def step_times(rows, lines):
             }
             for s, text, ms in zip(own.index, texts, own["median"], strict=True)
         ]
-        strips.append({"name": words.label(line), "cells": cells, "median": number(line.median_ms)})
+        strips.append(
+            {"name": chart_labels.label(line), "cells": cells, "median": number(line.median_ms)}
+        )
     baseline = medians.get(lines.base.iloc[0], np.nan)
     return {
         "panels": panels,
@@ -198,7 +203,7 @@ def dots(credits, ways):
             if not np.isfinite(value):
                 continue
             names = [way, f"{way}_low", f"{way}_high", f"{way}_verdict"]
-            text = tables.ratio_text(line[names].set_axis([*intervals.RATIO]))
+            text = result_tables.ratio_text(line[names].set_axis([*intervals.RATIO]))
             bounds = [at(end) for end in ends] if np.isfinite(ends).all() else None
             dot = {"way": way, "title": title, "at": at(value), "text": text, "ends": bounds}
             dots.append(dot)

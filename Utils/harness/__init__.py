@@ -1,4 +1,4 @@
-"""A measured run: settings, progress, watching a step, quality, record, ranks.
+"""A measured run: settings, progress, clock of the steps, quality, record, ranks.
 
-Imports Utils.base, Utils.device, Utils.corpus and Utils.model; nothing that starts or reads runs.
+Imports base, scripts, results, device, corpus and model; nothing that starts or reads runs.
 """

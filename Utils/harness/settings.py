@@ -8,11 +8,13 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
-from Utils.base import bases, command_line, git, ladder, paths, results, turns
+from Utils.base import command_line, git, paths, turn_pipe
 from Utils.base.errors import Unsupported, UserError
-from Utils.base.sizes import CONFIGS
-from Utils.device import checks, devices, shapes
+from Utils.base.gpt2_sizes import CONFIGS
+from Utils.device import auto_shape, capabilities, device_choice
 from Utils.harness import ranks
+from Utils.results import rows_file
+from Utils.scripts import bases, ladder
 
 BASELINE = ladder.BASELINE
 BUCKET_MB = command_line.EXTRA["bucket_mb"]["default"]
@@ -64,12 +66,12 @@ def parse_args(doc, argv=None, technique=None, source=""):
         os.execve(sys.executable, command, paths.environment())
     try:
         settle(args)
-        results.check(args.results_file)
+        rows_file.check(args.results_file)
     except UserError as error:
         parser.error(str(error))
     args.started = datetime.now(UTC)
-    args.turn = turns.taken()
-    token = args.turn.token if args.turn else secrets.token_hex(turns.TOKEN // 2)
+    args.turn = turn_pipe.taken()
+    token = args.turn.token if args.turn else secrets.token_hex(turn_pipe.TOKEN // 2)
     args.run_id = f"{args.started:%Y%m%dT%H%M%S.%fZ}-{token}"
     facts = ladder.facts(doc)
     args.needs, args.notes, args.argv = facts.needs, [], argv
@@ -94,14 +96,14 @@ def settle(args):
         raise UserError(f"--seq-len {args.seq_len}: {args.model} takes {longest} tokens at most")
     here = ranks.from_environment()
     vars(args).update(here._asdict(), patience=ranks.patience())
-    args.hardware = devices.choose(args.device, here.local_rank, here.local_world_size)
+    args.hardware = device_choice.choose(args.device, here.local_rank, here.local_world_size)
     args.device = args.hardware.torch_device
     if args.min_seconds == "auto":
         args.min_seconds = 0.0 if args.device.type == "cpu" else SECONDS_ON_GPU
     args.backend = "nccl" if args.device.type == "cuda" else "gloo"
     given = {"batch_size": args.batch_size, "seq_len": args.seq_len}
     args.auto = [name for name, value in given.items() if value == "auto"]
-    args.batch_size, args.seq_len = shapes.auto_shape(
+    args.batch_size, args.seq_len = auto_shape.auto_shape(
         args.hardware,
         args.config,
         args.config.parameters(),
@@ -158,9 +160,9 @@ def check_need(need, args):
         return ""
     if need == "distributed" and args.world_size > 1 and args.bucket_mb != BUCKET_MB:
         args.notes.append(f"buckets of {args.bucket_mb} MiB")
-    if need not in checks.CHECKS and need in ladder.techniques():
+    if need not in capabilities.CHECKS and need in ladder.techniques():
         return ""
-    return checks.check(need, args.hardware)
+    return capabilities.check(need, args.hardware)
 
 
 def batch_multiple(needs):

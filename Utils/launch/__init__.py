@@ -1,4 +1,4 @@
 """Starts of runs: suites, ranks of one run, several at once, trials of a batch size.
 
-Imports what a script imports, the layers below and Utils.analysis; no diagnose, draw or commands.
+Imports what a script imports, analysis and what is below; no draw or commands.
 """

@@ -17,8 +17,8 @@ from concurrent.futures import ThreadPoolExecutor
 from tests.virtual_gpu import checks
 from tests.virtual_gpu.build import BuildFailed, environment, libraries
 from tests.virtual_gpu.processes import KEPT, Machine
-from Utils.base import ladder
 from Utils.base.paths import ROOT
+from Utils.scripts import ladder
 
 COLUMNS = ("technique", "profile", "model", "batch_size", "seq_len", "torch", "status", "peak_mib")
 MEMORY = {"3050": "4GiB", "l4": "21.96GiB"}  # of driver/profiles.h

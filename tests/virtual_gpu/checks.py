@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.virtual_gpu.processes import Command
-from Utils.base import ladder
+from Utils.base.gpt2_sizes import CONFIGS
 from Utils.base.paths import ROOT
-from Utils.base.sizes import CONFIGS
 from Utils.base.units import MIB
+from Utils.scripts import ladder
 
 EXPECTED = tomllib.loads((Path(__file__).parent / "expected.toml").read_text())
 LADDER = [t.name for t in ladder.techniques().values() if t.at_top_level]

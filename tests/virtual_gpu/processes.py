@@ -228,7 +228,7 @@ def sources(arguments):
     """The project's files that decide what a command does, sorted: those that its script imports,
     directly or not; for a command of make all of them."""
     if arguments[0] == "make" or arguments[1].startswith("Utils.commands"):
-        files = {ROOT / "Makefile", *ROOT.glob("*.py"), *(ROOT / "beyond").glob("*.py")}
+        files = {ROOT / "Makefile", *ROOT.glob("*.py"), *(ROOT / "beyond").glob("**/*.py")}
         files |= {*HERE.parent.glob("*.py")} if "gpu-check" in arguments else set()
         return sorted({*files, *(ROOT / "Utils").rglob("*.py")})
     script = _script(arguments)

@@ -1,0 +1,180 @@
+"""Ablation: the speedup of each technique alone, in the ladder, and added last to the whole.
+
+In a ladder, a technique's speedup depends on the order. Here every rung also runs alone, on the
+baseline, and the whole (by default the last script of the ladder's longest line) runs without it,
+in the same interleaved rounds. `variants` merges these scripts. Rows bear the variants' names,
+`no_optimization+flash_attention` and `fused_optimizer-flash_attention`, and no table or chart of
+the ladder shows them.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+
+from Utils.analysis import intervals, result_tables, round_levels
+from Utils.base.errors import UserError
+from Utils.results import selection
+from Utils.scripts import bases, ladder, variants
+
+WAYS = {  # columns of `credits`, and their titles
+    "alone": "alone, on the baseline",
+    "ladder": "in the ladder, on its parent",
+    "last": "added last, to the whole without it",
+}
+
+
+def last_rung():
+    """Return the end of the ladder's longest line."""
+    names = [technique.name for technique in ladder.group("ladder")]
+    return max(names, key=lambda name: len(ladder.line(name)))
+
+
+def members(whole):
+    """Return the techniques to ablate: the line of `whole`, and the other branches of the ladder
+    where `whole` is its last rung. Of a base, those of its whole ladder."""
+    if of_base := bases.split(whole):
+        others = [t.name for t in ladder.group("ladder") if t.parent and t.name not in of_base[1]]
+        return [*of_base[1], *others]
+    line = ladder.line(whole)[1:]
+    if whole == last_rung():
+        line += [t.name for t in ladder.group("ladder") if t.name not in (ladder.BASELINE, *line)]
+    return line
+
+
+def names_of(technique, whole):
+    """Return the pairs whose ratio is the technique's speedup: {way: (without it, with it)}, names
+    of scripts or variants. A way that has no variant is left out."""
+    if of_base := bases.split(whole):
+        return _on_base(technique, *of_base)
+    parent, line = ladder.get(technique).parent, ladder.line(whole)
+    pairs = {"ladder": (parent, technique)}
+    if parent == ladder.BASELINE:
+        pairs["alone"] = pairs["ladder"]
+    elif variants.together([technique]):
+        pairs["alone"] = (ladder.BASELINE, f"{ladder.BASELINE}+{technique}")
+    if technique == whole:
+        pairs["last"] = pairs["ladder"]
+    elif technique in line and variants.without(technique, whole):
+        pairs["last"] = (f"{whole}-{technique}", whole)
+    return {way: pairs[way] for way in WAYS if way in pairs}
+
+
+def _on_base(technique, base, names):
+    """Return the pairs of `names_of` for the techniques on a base."""
+    line = [t for t in ladder.line(technique)[1:-1] if t in names]
+    pairs = {"alone": ([], [technique]), "ladder": (line, [*line, technique])}
+    if technique in names:
+        pairs["last"] = ([name for name in names if name != technique], names)
+    return {way: tuple("+".join([base, *t]) for t in pair) for way, pair in pairs.items()}
+
+
+def plan_of_base(base):
+    """Return (whole, scripts): the name of a base with all techniques of the ladder that apply, and
+    the scripts to run. A technique that does not apply by itself is left out there."""
+    rungs = bases.ladder_of(base, ladder.group("ladder"))
+    line = {*ladder.line(last_rung())}
+    whole = [s for s in rungs if not bases.refusal(s) and {*bases.split(s.name)[1]} <= line][-1]
+    if whole.name == base.name:
+        raise UserError(f"no technique of the ladder applies to {base.name}", "see make adopt")
+    scripts = {script.name: script for script in rungs}
+    for name in plan(whole.name):
+        if name not in scripts:
+            script = bases.named(*bases.split(name))
+            if not bases.refusal(script):
+                if len(bases.split(name)[1]) > 1:  # left out of the whole, beside which it runs
+                    script = replace(script, facts=replace(script.facts, parent=whole.name))
+                scripts[name] = script
+    return whole.name, [*scripts.values()]
+
+
+def plan(whole):
+    """Return the names of all scripts and variants to run, each once."""
+    pairs = [pair for name in members(whole) for pair in names_of(name, whole).values()]
+    first = bases.split(whole)[0] if bases.split(whole) else ladder.BASELINE
+    return list(dict.fromkeys([first, *(name for pair in pairs for name in pair)]))
+
+
+def whole_of(rows):
+    """Return the script that the rows ablate, the newest of several; None without variants."""
+    if (base := selection.baseline(rows)) != ladder.BASELINE:
+        return _whole_of_base(rows, base)
+    names = rows.sort_values("run_id").technique.unique()
+    parsed = [parts for name in names if (parts := variants.parse(name))]
+    wholes = [whole for whole, sign, _ in parsed if sign == "-"]
+    return wholes[-1] if wholes else last_rung() if parsed else None
+
+
+def _whole_of_base(rows, base):
+    """Return the longest script of a base's ladder with timings; None without variants."""
+    rows = rows[rows.status == "ok"]
+    alone = selection.variants_in(rows)
+    if not alone:
+        return None
+    line = {*ladder.line(last_rung())}
+    runs = rows[~rows.technique.isin(alone)].technique.unique()
+    names = [name for name in runs if {*(bases.split(name) or (None, []))[1]} <= line]
+    return max(names, key=lambda name: name.count("+"), default=base)
+
+
+def credits(rows, whole):
+    """Return a DataFrame with one line per technique: its speedup in each of WAYS, with _low, _high
+    and _verdict; NaN without rows. `says`: a remark where two ways differ significantly, or where
+    a way has no variant; "" elsewhere.
+
+    rows: selected rows, variants included.
+    """
+    medians = round_levels.step_ms(selection.timed(rows))
+    lines = []
+    for name in members(whole):
+        line, logs = {"technique": name}, {}
+        for way, (without, with_it) in names_of(name, whole).items():
+            if without in medians and with_it in medians:
+                ratio = intervals.speedup(medians[without], medians[with_it])
+                line |= {key.replace("speedup", way): value for key, value in ratio.items()}
+                line[f"{way}_verdict"] = line.pop("verdict", "")
+                logs[way] = np.log(medians[without] / medians[with_it])
+        line["says"] = _disagreement(line, logs, whole) or _missing(name, whole)
+        lines.append(line)
+    columns = [f"{way}{part}" for way in WAYS for part in ("", "_low", "_high", "_verdict")]
+    return pd.DataFrame(lines, columns=["technique", *columns, "says"]).set_index("technique")
+
+
+def _disagreement(line, logs, whole):
+    """Return a remark if the speedups alone and added last differ, by the interval of their paired
+    difference; else ""."""
+    if not {"alone", "last"} <= set(logs):
+        return ""
+    _, low, high = intervals.drift_free((logs["alone"] - logs["last"]).dropna())
+    if not (low > 0 or high < 0):
+        return ""
+    text = f"{line['alone']:.2f}x alone and {line['last']:.2f}x added last to {whole}"
+    if max(line["alone"], line["last"]) < 1:
+        return f"{text}; it costs {'most' if low > 0 else 'least'} in combination"
+    if low > 0:
+        return f"{text}; other techniques save part of the same time"
+    return f"{text}; it gains most in combination"
+
+
+def _missing(name, whole):
+    """Return why a technique has no variant for a way, or ""."""
+    if bases.split(whole):
+        return ""
+    pairs, reasons = names_of(name, whole), []
+    if "alone" not in pairs:
+        reasons.append(f"not applicable alone: it needs {' and '.join(variants.needs(name))}")
+    if "last" not in pairs and name in ladder.line(whole):
+        child = variants.builds_on(name, whole)
+        reasons.append(f"not removable from {whole}: {child} builds on it")
+    return "; ".join(reasons)
+
+
+def table(lines):
+    """Return `credits` as a GitHub-markdown table with its remarks, a string."""
+    shown = {"technique": list(lines.index)}
+    for way, title in WAYS.items():
+        names = [way, f"{way}_low", f"{way}_high", f"{way}_verdict"]
+        part = lines[names].set_axis([*intervals.RATIO], axis=1)
+        shown[title] = [result_tables.ratio_text(line) for _, line in part.iterrows()]
+    says = [f"- {name}: {line.says}" for name, line in lines.iterrows() if line.says]
+    return "\n".join([result_tables.markdown(shown), *([""] if says else []), *says])

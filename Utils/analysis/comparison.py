@@ -1,0 +1,274 @@
+"""Two results, technique by technique: devices, torch versions or commits.
+
+The ratio is of tokens per second, so shapes may differ. Rounds are not paired: A and B ran at
+different times or on different machines. So the interval is Welch's t on the logs of the rounds'
+medians, 95%; with one round on either side there is none.
+"""
+
+import os
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from Utils.analysis import intervals, result_tables
+from Utils.analysis.summary import summarize
+from Utils.base.errors import UserError
+from Utils.base.text import number, plural
+from Utils.results import rows_file, selection
+from Utils.scripts import ladder
+
+# Fields of a record that are conditions of the run, not its outcome; and those also in the rows.
+CONDITIONS = (
+    *("settings", "threads", "interop_threads", "variables", "versions", "platform", "device"),
+    "dataset_facts",
+)
+IN_ROWS = {
+    *("settings.batch_size", "settings.seq_len", "settings.model", "settings.dataset"),
+    *("versions.torch", "device.name", "dataset_facts.dataset"),
+}
+OF_TECHNIQUE = ("optimizer", "parameters", "updated_parameters")
+
+
+@dataclass(frozen=True)
+class Side:
+    """A or B: comparable rows, their summary and their records."""
+
+    name: str
+    path: Path
+    rows: pd.DataFrame  # of results.COLUMNS
+    lines: pd.DataFrame  # of summary.summarize
+    records: dict  # by run_id, those that exist
+
+    def __str__(self):
+        return f"{self.name}: {selection.describe(self.rows)}"
+
+    def state(self, technique):
+        """Return why a technique has no timing, or ""."""
+        if technique not in self.lines.index:
+            return "not run"
+        line = self.lines.loc[technique]
+        return result_tables.reason(line) if pd.isna(line.median_ms) else ""
+
+
+def select(name, text):
+    """Return the Side of that name (A or B) that a text selects.
+
+    text: a results file, optionally with a colon and words that the description of a group of runs
+    must contain; of several groups the newest run's counts. Raises UserError without such a run.
+    """
+    path, words = _split(text)
+    if not path:
+        raise UserError(f"{name} names no results file", f"for example {name}=results.csv:H100")
+    parts = selection.groups(rows_file.read(path))
+    matching = [
+        group for common, group in parts if all(word.lower() in common.lower() for word in words)
+    ]
+    if not matching:
+        known = "; ".join(common for common, _ in parts)
+        raise UserError(f"{path}: no runs match {' '.join(words)!r}", f"there are {known}")
+    rows, _ = selection.select(pd.concat(matching))
+    records = rows_file.records(path, sorted(rows.run_id.unique()))
+    return Side(name, Path(path), rows, summarize(rows, records), records)
+
+
+def sides(a, b):
+    """Return the Sides A and B that two texts select. Raises UserError, also if they share runs."""
+    a, b = select("A", a), select("B", b)
+    runs = [set(side.rows.run_id) for side in (a, b)]
+    if runs[0] == runs[1]:
+        raise UserError(f"A and B are the same runs: {selection.describe(a.rows)}")
+    if common := runs[0] & runs[1]:
+        raise UserError(
+            f"A and B share {plural(len(common), 'run')}", "select runs that are in one alone"
+        )
+    return a, b
+
+
+def _split(text):
+    """Return (path, words) of a selection. A file's name may contain colons."""
+    colons = [place for place, letter in enumerate(text) if letter == ":"]
+    for end in (len(text), *reversed(colons)):
+        if os.path.exists(text[:end]):
+            return text[:end], text[end + 1 :].split()
+    path, _, words = text.partition(":")
+    return path, words.split()
+
+
+def compare(a, b):
+    """Return the speedup of B over A (Sides), a DataFrame indexed by technique in ladder order.
+
+    Columns: speedup (the ratio of tokens per second), speedup_low and speedup_high (95%) and
+    verdict; all NaN where one side has no timing.
+    """
+    names = dict.fromkeys([*a.lines.index, *b.lines.index])
+    known = ladder.techniques()
+    order = [*(name for name in known if name in names), *(n for n in names if n not in known)]
+    speeds = [_tokens_per_second(side.rows) for side in (a, b)]
+    lines = [
+        ratio(*(speed[name] for speed in speeds)) if all(name in s for s in speeds) else {}
+        for name in order
+    ]
+    frame = pd.DataFrame(lines, index=pd.Index(order, name="technique"), columns=intervals.RATIO)
+    return frame.astype(dict.fromkeys(intervals.RATIO[:3], float))
+
+
+def _tokens_per_second(rows):
+    """Return the rate at each run's median step, a Series indexed by technique and round."""
+    by_run = selection.timed(rows).groupby(["technique", "round"])
+    tokens = by_run.batch_size.first() * by_run.seq_len.first()
+    return tokens / by_run.step_ms.median() * 1e3
+
+
+def ratio(a, b):
+    """Return the ratio of `b` to `a`, from rounds that are not paired.
+
+    a, b: tokens per second, one value per round. Returns speedup (ratio of the geometric means),
+    speedup_low and speedup_high (95%, NaN with one round on either side) and a verdict.
+    """
+    a, b = np.log(a), np.log(b)
+    with warnings.catch_warnings(action="ignore"):  # of one round, or of no spread
+        welch = stats.ttest_ind(b, a, equal_var=False)
+    return intervals.as_ratio(b.mean() - a.mean(), *welch.confidence_interval(intervals.CONFIDENCE))
+
+
+def differences(a, b):
+    """Return the recorded differences of A and B (Sides), a line each: "torch: 2.11.0 | 2.13.0".
+    Several values on one side are all listed. Missing records come last."""
+    of_a, of_b = _columns(a), _columns(b)
+    if a.records and b.records:
+        of_a, of_b = of_a | _conditions(a), of_b | _conditions(b)
+    lines, edited = [], []
+    for name in of_a | of_b:
+        values = [of_a.get(name, {}), of_b.get(name, {})]
+        if values[0] != values[1]:
+            lines.append(f"{name}: " + " | ".join(", ".join(v) or "not recorded" for v in values))
+    of_a, of_b = _of_techniques(a), _of_techniques(b)
+    for (technique, key), values in of_a.items():
+        others = of_b.get((technique, key), values)
+        if values != others and key == "source":
+            edited.append(technique)
+        elif values != others:
+            lines.append(f"{key} of {technique}: {', '.join(values)} | {', '.join(others)}")
+    if edited:
+        order = [name for name in a.lines.index if name in edited]
+        lines.append(f"source: the code differs in {', '.join(order)}")
+    lines = lines or ["nothing recorded differs"]
+    for side in (a, b):
+        runs = side.rows.run_id.nunique()
+        if lost := runs - len(side.records):
+            folder = side.path.parent / "runs"
+            lines.append(f"{side.name}: no record of {lost} of {runs} runs in {folder}")
+    return lines
+
+
+# The next three return distinct values, as the keys of a dict, by name.
+
+
+def _columns(side):
+    rows = side.rows
+    shapes = rows.batch_size.astype(str) + "x" + rows.seq_len.astype(str)
+    columns = {name: rows[name] for name in ("device", "torch", "model")}
+    columns |= {"shape": shapes, "dataset": rows.dataset, "processes": rows.world_size.astype(str)}
+    columns["commit"] = rows.commit.replace("", "unknown")
+    return {name: dict.fromkeys(values) for name, values in columns.items()}
+
+
+def _conditions(side):
+    conditions = {}
+    for record in side.records.values():
+        for name, value in _flat({key: record.get(key) for key in CONDITIONS}):
+            if name not in IN_ROWS:
+                conditions.setdefault(name, {})[value] = None
+    return conditions
+
+
+def _of_techniques(side):
+    facts = {}
+    for record in side.records.values():
+        fields = dict(_flat({key: record.get(key) for key in OF_TECHNIQUE}))
+        if record.get("source"):
+            fields["source"] = ladder.split(record["source"])[1]
+        for key, value in fields.items():
+            facts.setdefault((record.get("technique"), key), {})[value] = None
+    return facts
+
+
+def _flat(value, name=""):
+    """Yield ("settings.steps", "50") and so on from nested dicts, without None."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _flat(inner, f"{name}.{key}" if name else key)
+    elif value is not None:
+        yield name, str(value)
+
+
+def table(a, b):
+    """Return two Sides as a GitHub-markdown table with caption and differences, a string."""
+    ratios = compare(a, b)
+    shown = columns(a, b, ratios)
+    text = result_tables.markdown(shown, left=("technique", "verdict on B", "note"))
+    unit = a.rows.unit.iloc[0]
+    meaning = f"B over A: {unit} per second of B / of A"
+    if ratios.speedup_low.notna().any():
+        meaning += ", with its 95% confidence interval (Welch's t over rounds)"
+    elif ratios.speedup.notna().any():
+        meaning += f"; {intervals.NO_INTERVAL}"
+    shapes = [" or ".join(_columns(side)["shape"]) for side in (a, b)]
+    if shapes[0] != shapes[1]:
+        meaning += f". The shapes differ, {shapes[0]} and {shapes[1]}: a ratio of {unit}, not steps"
+    differing = "\n".join(f"- {line}" for line in differences(a, b))
+    return f"{text}\n\n- {a}\n- {b}\n\n{meaning}.\n\nWhat differs (A | B):\n\n{differing}"
+
+
+def columns(a, b, ratios):
+    """Return the columns of `table`: lists of texts, one per technique, by title."""
+    columns = {
+        "technique": list(ratios.index),
+        "B over A": [result_tables.interval_text(line) for _, line in ratios.iterrows()],
+        "verdict on B": ["" if pd.isna(verdict) else verdict for verdict in ratios.verdict],
+    }
+    for title, cell in (
+        (f"{a.rows.unit.iloc[0]}/s", lambda line: number(line.tokens_per_second, ",.0f")),
+        ("over baseline", result_tables.ratio_text),
+        ("peak memory (MiB)", memory_text),
+        ("loss", loss_text),
+    ):
+        for side in (a, b):
+            lines = side.lines.reindex(ratios.index)
+            columns[f"{side.name}: {title}"] = [cell(line) for _, line in lines.iterrows()]
+    columns["note"] = [_both(_note(a, name), _note(b, name)) for name in ratios.index]
+    return columns
+
+
+def memory_text(line):
+    return number(line.peak_memory_mib, ",.0f")
+
+
+def loss_text(line):
+    return "diverged" if line.loss_verdict == "diverged" else number(line.loss, ".3f")
+
+
+def _note(side, technique):
+    """Return why a technique has no timing, else its notes and taint, for a cell of a table."""
+    if state := side.state(technique):
+        return result_tables.cell(state)
+    notes = dict(zip(side.lines.index, result_tables.own_notes(side.lines), strict=True))
+    line = side.lines.loc[technique]
+    grade = result_tables.cell(result_tables.grade_text(line)) if line.grade == "tainted" else ""
+    return "; ".join(filter(None, [notes[technique], grade]))
+
+
+def why_not(a, b, technique):
+    """Return why a technique has no ratio, or ""."""
+    return _both(a.state(technique), b.state(technique))
+
+
+def _both(a, b):
+    """Join the texts on A and B; equal ones become one."""
+    if a == b:
+        return a
+    return "; ".join(f"{name}: {text}" for name, text in (("A", a), ("B", b)) if text)

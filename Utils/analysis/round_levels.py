@@ -1,0 +1,58 @@
+"""Step times of a round, freed from what the machine did meanwhile.
+
+Runs that took turns share the end of their run_id and met the same machine. So in a round the log
+of a run's median step is its technique's level plus its group's. A technique that ran in several
+groups, as the parent of many does, ties their levels together.
+"""
+
+import numpy as np
+import pandas as pd
+
+from Utils.base.turn_pipe import TOKEN
+
+TIE = 1e-6  # weight of a group's effect where nothing ties it to the others
+
+
+def step_ms(timed, quantile=0.5):
+    """Return the step time in ms, a Series indexed by technique and round.
+
+    Steps with another batch than requested are scaled to the requested one.
+    timed: selected rows of timed steps. quantile: of a run's steps, which stands for it.
+    """
+    if timed.empty:
+        return pd.Series(dtype=float)
+    scaled = np.log(timed.step_ms * timed.requested_batch_size / timed.batch_size)
+    timed = timed.assign(log=scaled, group=timed.run_id.str[-TOKEN:])
+    runs = timed.groupby(["round", "group", "technique", "run_id"]).log.quantile(quantile)
+    runs = runs.reset_index()
+    runs.loc[~runs.duplicated(["round", "group"], keep=False), "group"] = ""  # took no turns
+    by_round = {r: levels(run.log, run.technique, run.group) for r, run in runs.groupby("round")}
+    return np.exp(pd.concat(by_round, names=["round", "technique"])).swaplevel().sort_index()
+
+
+def levels(values, names, groups):
+    """Return the level of each name, a Series, by least squares: a value is the level of its name
+    plus that of its group."""
+    names, known = pd.factorize(names)
+    groups, kinds = pd.factorize(groups)
+    design = np.hstack([np.eye(len(known))[names], np.eye(len(kinds))[groups]])
+    # Groups that no name ties to others are taken as equally disturbed.
+    ties = TIE * np.hstack([np.zeros((len(kinds), len(known))), np.eye(len(kinds))])
+    values = np.concatenate([values, np.zeros(len(kinds))])
+    solved = np.linalg.lstsq(np.vstack([design, ties]), values)[0]
+    return pd.Series(solved[: len(known)], known)
+
+
+def by_step(rows, most=None):
+    """Return median, min and max of step_ms over the rounds, and how many steps a row stands for.
+
+    The frame is indexed by technique and step. most: of its steps; where there are more, each
+    `size` consecutive ones are merged.
+    """
+    ok = rows[(rows.status == "ok") & np.isfinite(rows.step)]
+    if ok.empty:
+        return pd.DataFrame(columns=["median", "min", "max"]), 1
+    count = ok.step.max() - ok.step.min() + 1
+    size = max(1, int(np.ceil(count / most))) if most else 1
+    step = (ok.step // size * size).rename("step")
+    return ok.groupby(["technique", step]).step_ms.agg(["median", "min", "max"]), size

@@ -1,0 +1,132 @@
+"""Size, title, colours and words of all charts, and how they are saved."""
+
+import textwrap
+from itertools import compress
+from pathlib import Path
+
+import matplotlib
+import matplotlib.pyplot as plt
+import seaborn as sns
+from matplotlib.text import Text
+
+from Utils.base.errors import UserError
+from Utils.scripts import ladder
+
+matplotlib.use("Agg")
+FOLDER = Path("plots")
+FORMATS = ("png", "svg")
+GREY = "0.55"
+WIDTH = 10  # inches
+LINE = 90  # characters a line above the axes; column headings may stand beside it
+COLUMNS = 4  # of a grid of panels
+BESIDE = {"loc": "upper left", "bbox_to_anchor": (1.01, 1), "frameon": False}  # of a legend
+
+
+def figure(height, title, *described):
+    """Return a figure of that height in inches and its axes. described: lines below the title."""
+    figure, axes = panels(1, 1, height)
+    _head(axes[0], title, described)
+    return figure, axes[0]
+
+
+def grid(count, title, *described, xlabel, ylabel):
+    """Return a figure of `count` panels with the same scales, and their axes row by row.
+
+    described: lines below the title.
+    """
+    rows = -(-count // COLUMNS)
+    figure, axes = panels(rows, COLUMNS, 1.7 * rows)
+    figure.subplots_adjust(hspace=0.3, wspace=0.08)
+    for unused in axes[count:]:
+        unused.set_axis_off()
+    for lowest in axes[max(0, count - COLUMNS) : count]:
+        lowest.xaxis.set_tick_params(labelbottom=True)
+        lowest.set_xlabel(xlabel, fontsize="small")
+    for first in axes[:count:COLUMNS]:
+        first.set_ylabel(ylabel, fontsize="small")
+    for panel in axes[:count]:
+        panel.tick_params(labelsize="small")
+    _head(axes[0], title, described, room=16)  # the panels have titles of their own
+    return figure, axes[:count]
+
+
+def panels(rows, columns, height, width=WIDTH):
+    """Return a figure of rows and columns, and its axes in a list."""
+    sns.set_theme(style="whitegrid", rc={"svg.hashsalt": "plots", "svg.fonttype": "none"})
+    size = {"figsize": (width, height), "squeeze": False}
+    figure, axes = plt.subplots(rows, columns, sharex=True, sharey=True, **size)
+    return figure, list(axes.flat)
+
+
+def _head(axes, title, described, room=0):
+    """Write above the axes. room: points below the text."""
+    subtitle = [line for text in described for line in textwrap.wrap(text, LINE)]
+    above = {"xycoords": "axes fraction", "textcoords": "offset points"}
+    small = {"fontsize": "small", "color": "0.3", "linespacing": 1.2}
+    axes.annotate("\n".join(subtitle), (0, 1), (0, room + 6), **small, **above)
+    place = 0, room + 10 + 13 * len(subtitle)
+    axes.annotate(title, (0, 1), place, fontweight="bold", **above)
+
+
+def save(figure, name):
+    """Write the figure to plots/ in each of FORMATS, and print their paths. Raises UserError.
+
+    A .png has all words of the figure as its description.
+    """
+    try:
+        FOLDER.mkdir(exist_ok=True)
+        said = " ".join(text.get_text() for text in figure.findobj(Text) if text.get_text())
+        for kind in FORMATS:
+            path = FOLDER / f"{name}.{kind}"
+            metadata = {"Date": None} if kind == "svg" else {"Software": None, "Description": said}
+            figure.savefig(path, dpi=150, bbox_inches="tight", metadata=metadata)
+            print(path)
+    except OSError as error:
+        raise UserError(f"{error.filename or FOLDER}: {error.strerror}") from None
+    finally:
+        plt.close(figure)
+
+
+def colours():
+    """Return one colour a technique for all charts; one without a script has none. The ladder comes
+    first, so that its colours stay when beyond/ grows."""
+    known = sorted(ladder.techniques().values(), key=lambda technique: not technique.at_top_level)
+    names = [technique.name for technique in known]
+    palette = sns.color_palette("colorblind", 10)
+    more = sns.husl_palette(max(0, len(names) - 10), s=0.7, l=0.5)
+    palette += more[::3] + more[1::3] + more[2::3]  # so that neighbours differ
+    return dict(zip(names, palette, strict=False))
+
+
+def styles():
+    """Return the style of each technique's line: beyond ten, colours alone are too alike."""
+    return {name: "-" if i < 10 else ("--", "-.", ":")[i % 3] for i, name in enumerate(colours())}
+
+
+def plain(text):
+    """Escape dollars: matplotlib typesets what stands between two as a formula."""
+    return text.replace("$", r"\$")
+
+
+def beside(axes, x, y, text, **how):
+    """Put text on the height y, at x as a fraction of the axes' width."""
+    how = {"ha": "right", "va": "center", **how}
+    axes.text(x, y, text, transform=axes.get_yaxis_transform(), **how)
+
+
+def ratio_ticks(axes, ticks):
+    """Label those of the ticks that are on a logarithmic axis of ratios."""
+    low, high = axes.get_xlim()
+    ticks = [x for x in ticks if low <= x <= high]
+    axes.set_xticks(ticks, [f"{x:g}x" for x in ticks])
+    axes.minorticks_off()
+
+
+def name_rows(axes, labels, missing=(), top=-0.6, middle=0.0):
+    """Label the rows from above, without lines between them. missing: one bool each, to grey it.
+    top: of the axes. middle: of the first row."""
+    axes.set_yticks([y + middle for y in range(len(labels))], labels, rotation=0)
+    axes.set_ylim(len(labels) - 0.5 + middle, top)
+    axes.grid(axis="y", visible=False)
+    for label in compress(axes.get_yticklabels(), missing):
+        label.set_color(GREY)

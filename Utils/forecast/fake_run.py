@@ -1,0 +1,331 @@
+"""A script on fake tensors: the allocations of its step, operation by operation.
+
+Fake tensors have a shape, a type and a device but no memory, so a step of the real script, with its
+model, loss and optimizer, runs anywhere in seconds. torch's MemTracker counts the allocations by
+kind. The differences of a GPU are modelled here, those of torch.compile in `compiled`.
+"""
+
+import importlib.util
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from functools import partial
+from unittest.mock import patch
+
+import numpy as np
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.distributed._tools.mem_tracker import MemTracker, _MemRefType, _UpdateType
+
+from Utils.base import errors
+from Utils.base.errors import Unsupported
+from Utils.device.cuda import CUDA
+from Utils.forecast import traced_operation
+from Utils.forecast.compiled_graph import without_kernels
+from Utils.forecast.kernel_work import Work
+from Utils.forecast.memory_recording import Recording
+from Utils.harness import batch_units, memory_kinds
+from Utils.harness.settings import batch_multiple
+from Utils.run import execute
+from Utils.scripts import bases
+
+PAGED = 100_000  # bytes from which bitsandbytes allocates a moment in managed memory
+
+
+class Tracker(MemTracker):
+    """A MemTracker that records every operation, over several steps and in graphs of torch.compile,
+    without the values that a fused kernel keeps in registers."""
+
+    supports_higher_order_operators = True
+
+    def __init__(self, device):
+        super().__init__()
+        self.device, self.live, self.phase = device, [], []
+        self.in_registers, self.state_bytes, self.paged_bytes = False, 0, 0
+        self.batch, self.blocks = 1, {}  # sequences per step; bytes of each live block
+        self.changes = []  # (operation before which, bytes)
+        self.work, self.in_graph = Work(), False  # what is computed; kernels' parts are not noted
+
+    @classmethod
+    def ignore_compile_internals(cls):
+        return True  # track the compiled graph, not the compiler
+
+    def __enter__(self):
+        super().__enter__()
+        # Peaks by module are not needed, and fail on a module that is seen twice.
+        self._mod_tracker.__exit__()
+        return self
+
+    def __exit__(self, *error):
+        self._mod_tracker.__enter__()
+        super().__exit__(*error)
+
+    def watch(self, model):
+        """Mark the model's weights and gradients."""
+        self.track_external(model)
+        for parameter in model.parameters():
+            parameter.register_hook(self._is_gradient)
+            parameter.register_post_accumulate_grad_hook(lambda p: self._is_gradient(p.grad))
+
+    def _is_gradient(self, gradient):
+        if gradient is not None:
+            self._update_and_maybe_create_winfos(gradient, _MemRefType.GRAD)
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if function is torch.ops.aten._local_scalar_dense.default:
+            # The value of an optimizer's scalar is its step count, of any other a loss.
+            return float(self._in_opt) if args[0].is_floating_point() else int(self._in_opt)
+        if self.in_registers:
+            return function(*args, **kwargs or {})
+        result = super().__torch_dispatch__(function, types, args, kwargs)
+        if not self.in_graph and function.namespace != "prim":
+            self.note(traced_operation.operation(function, args, kwargs or {}, result))
+        return result
+
+    def note(self, operation):
+        """Add an Operation to the step's work."""
+        phase = 2 if self._in_opt else int(self._mod_tracker.is_bw)
+        precision = "tf32" if torch.get_float32_matmul_precision() == "high" else "float32"
+        self.work.add(replace(operation, phase=phase, precision=precision))
+
+    def _update_snap(self, change, block, *args, **kwargs):
+        super()._update_snap(change, block, *args, **kwargs)
+        if change is _UpdateType.REF:
+            return
+        if freed := self.blocks.pop(id(block), 0):
+            self.changes.append((len(self.live), -freed))
+        if change is not _UpdateType.DEL:
+            self.blocks[id(block)] = block.mem_consumed
+            self.changes.append((len(self.live), block.mem_consumed))
+
+    def _update_peak_stats(self, state):
+        now = self._curr_mem_snap.get(self.device)
+        if now:
+            kind = _MemRefType
+            known = now[kind.PARAM] + now[kind.BUFFER], now[kind.GRAD], now[kind.OPT]
+            self.live.append((*known, now["Total"]))
+            self.phase.append(2 if self._in_opt else int(self._mod_tracker.is_bw))
+
+    def recording(self, multiple):
+        """Return the Recording. multiple: see Recording."""
+        weights, gradients, state, total = np.array(self.live, dtype=np.int64).T
+        state = np.minimum(state, self.state_bytes)  # without an update's temporaries
+        state, total = state - self.paged_bytes, total - self.paged_bytes
+        rest = total - weights - gradients - state
+        live = np.stack([weights, gradients, state, rest], axis=1)
+        phase = np.array(self.phase, dtype=np.int8)
+        prime, growing = self.batch // multiple, np.zeros(len(live) + 1, dtype=np.int64)
+        for at, size in self.changes:
+            if size % prime == 0:
+                growing[at] += size
+        self.work.batch = prime
+        return Recording(self.batch, multiple, live, phase, growing.cumsum()[:-1], self.work)
+
+
+# Behaviour of torch on a GPU that differs from the CPU tensors that stand for it.
+
+_CROSS_ENTROPY = torch.nn.functional.cross_entropy
+
+
+def _attention(q, k, v, attn_mask=None, dropout_p=0.0, is_causal=False, **options):
+    """Run scaled_dot_product_attention with a GPU's first kernel for the type."""
+    aten = torch.ops.aten
+    if torch.is_autocast_enabled("cpu"):
+        q, k, v = (x.to(torch.get_autocast_dtype("cpu")) for x in (q, k, v))
+    if q.dtype == torch.float32:
+        return aten._scaled_dot_product_efficient_attention(
+            q, k, v, attn_mask, True, dropout_p, is_causal
+        )[0]
+    return aten._scaled_dot_product_flash_attention(q, k, v, dropout_p, is_causal)[0]
+
+
+def _in_float32(function):
+    """Wrap a function that CUDA's autocast computes in float32 and the CPU's does not."""
+
+    def computed(x, *args, **kwargs):
+        if torch.is_autocast_enabled("cpu"):
+            x = x.float()
+        return function(x, *args, **kwargs)
+
+    return computed
+
+
+def _cross_entropy(logits, targets, **options):
+    """Compute cross_entropy as CUDA's autocast does: log_softmax in the type of the logits, which
+    it hands on as a dtype, and nll_loss in float32. The CPU's does neither."""
+    if not torch.is_autocast_enabled("cpu"):
+        return _CROSS_ENTROPY(logits, targets, **options)
+    smoothing = options.pop("label_smoothing", 0.0)
+    with torch.autocast("cpu", enabled=False):
+        if smoothing:
+            return _CROSS_ENTROPY(logits.float(), targets, label_smoothing=smoothing, **options)
+        logarithms = torch.log_softmax(logits, 1, dtype=logits.dtype)
+        return torch.nn.functional.nll_loss(logarithms.float(), targets, **options)
+
+
+_OF_A_GPU = {  # replacements for the above, and for optimizers that update all parameters at once
+    "torch.nn.functional.scaled_dot_product_attention": _attention,
+    "torch.nn.functional.cross_entropy": _cross_entropy,
+    "torch.nn.functional.layer_norm": _in_float32(torch.nn.functional.layer_norm),
+    "torch.Tensor.softmax": _in_float32(torch.Tensor.softmax),
+    "torch.optim.optimizer._get_foreach_kernels_supported_devices": lambda: ["cpu"],
+    "torch.backends.cudnn.version": lambda: 91_000,
+    "torch.distributed.is_nccl_available": lambda: True,
+}
+
+
+def _moved(module, function, recurse=True):
+    """Replace Module._apply, which .to() calls: torch's version unties the weights of fakes."""
+    moved = {}
+    for part in module.modules():
+        for tensors in (part._parameters, part._buffers):
+            for name, old in tensors.items():
+                if old is not None and id(old) not in moved:
+                    with torch.no_grad():
+                        new = function(old)
+                    if isinstance(old, torch.nn.Parameter) and new is not old:
+                        new = torch.nn.Parameter(new, old.requires_grad)
+                    moved[id(old)] = new, old  # keeps the id from being reused
+                if old is not None:
+                    tensors[name] = moved[id(old)][0]
+    return module
+
+
+def _sharded(module, **options):
+    """Stand in for FSDP of one process, which computes with a gathered copy of the weights.
+
+    A block's copy is freed after its forward pass. That of the weights outside of all blocks, whose
+    call comes last, stays until the backward pass has used it.
+    """
+    blocks = [part for part in module.modules() if hasattr(part, "gathered")]
+    inside = {parameter for block in blocks for parameter in block.parameters()}
+    for block in blocks:
+        block.gathered = []
+    outside = [parameter for parameter in module.parameters() if parameter not in inside]
+    module.gathered = [torch.empty_like(parameter) for parameter in outside]
+    return module
+
+
+def _in_buckets(module, **options):
+    """Stand in for DDP, whose buckets hold the gradients' memory before there are gradients.
+
+    Under no_sync gradients have memory of their own, beside the buckets. After the first step DDP
+    makes its buckets anew. NCCL's watchdog, a thread, holds what the first step sent until it next
+    looks, up to 0.1 s later: by then there are activations as well, so it belongs to the peak.
+    """
+    buckets = {parameter: torch.zeros_like(parameter) for parameter in module.parameters()}
+    module.sent = [torch.zeros_like(parameter) for parameter in module.parameters()]
+    module.require_backward_grad_sync = True
+
+    def compress(state, hook):  # as the two hooks of torch that cast to 16 bits
+        module.sent = [bucket.bfloat16() for bucket in module.sent]
+
+    def becomes_gradient(parameter):
+        if module.require_backward_grad_sync:
+            buckets.pop(parameter, None)
+
+    for parameter in list(buckets):
+        parameter.register_post_accumulate_grad_hook(becomes_gradient)
+    module.no_sync = partial(patch.object, module, "require_backward_grad_sync", False)
+    module.register_comm_hook = compress
+    return module
+
+
+_ALONE = {  # replacements for a group of one process
+    "torch.distributed.init_process_group": lambda *args, **options: None,
+    "torch.distributed.device_mesh.init_device_mesh": lambda *args, **options: None,
+    "torch.distributed.fsdp.fully_shard": _sharded,
+    "torch.distributed.optim.ZeroRedundancyOptimizer": (
+        lambda parameters, optimizer, **options: optimizer(parameters, **options)
+    ),
+    "torch.nn.parallel.DistributedDataParallel": _in_buckets,
+}
+
+
+@contextmanager
+def fakes(technique, device, tracker):
+    """Make tensors fakes, and replace all that needs values, a driver or other processes. device:
+    of Utils.device; a GPU is an imagined one."""
+    replacements = {
+        "Utils.device.device_choice.choose": lambda wanted, *ranks: device,
+        "Utils.launch.batch_trials.largest_batch": lambda args, *bounds, **more: args.batch_size,
+        "multiprocessing.forkserver.ensure_running": lambda: None,
+        "torch.compile": without_kernels(tracker),
+        "torch.nn.Module._apply": _moved,
+        "torch.Tensor.pin_memory": lambda self: self,  # of the host's memory
+        "torch.Tensor.share_memory_": lambda self: self,
+        # An optimizer chooses its kernels by the type of its parameters.
+        "torch.optim.optimizer._foreach_supported_types": [FakeTensor, torch.nn.Parameter],
+    }
+    if isinstance(device, CUDA):
+        replacements |= _OF_A_GPU
+    if "triton" in technique.code and importlib.util.find_spec("triton"):
+        replacements["triton.runtime.jit.JITFunction.run"] = traced_operation.launches(tracker)
+    if "compile" in technique.code:  # Dynamo would collect garbage, which takes half a second
+        replacements["torch._dynamo.config.run_gc_after_compile"] = False
+    if "init_process_group" in technique.code:
+        replacements |= _ALONE
+    with ExitStack() as stack:
+        for target, replacement in replacements.items():
+            stack.enter_context(patch(target, replacement))
+        stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
+        stack.enter_context(tracker)
+        yield
+
+
+class FakeRun:
+    """A replacement for Run that yields one batch and measures nothing."""
+
+    def __init__(self, tracker, args, model, optimizer):
+        self.tracker, self.args, self.model, self.optimizer = tracker, args, model, optimizer
+
+    def __enter__(self):
+        self.tracker.batch = self.args.batch_size
+        self.tracker.watch(self.model)
+        # After a first step the optimizer's state is live beside the activations.
+        for optimizer in memory_kinds.optimizers(self.optimizer):
+            for parameter in (p for group in optimizer.param_groups for p in group["params"]):
+                parameter.grad = torch.zeros_like(parameter)
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        return self
+
+    def steps(self, batches):
+        args = self.args
+        self.tracker.work = Work(args.batch_size)
+        if bases.OWN_DATA in args.owns:
+            known = batch_units.remembered(args.base, args.version)
+            yield batch_units.imagined(known["batch"], args.batch_size, known["batch_size"])
+        else:
+            shape = 2, args.batch_size, args.seq_len
+            yield tuple(torch.zeros(shape, dtype=torch.int64, device=args.device))
+
+    def log(self, loss):
+        pass
+
+    def __exit__(self, *error):
+        state = {
+            id(storage): (storage.nbytes(), optimizer)
+            for optimizer in memory_kinds.optimizers(self.optimizer)
+            for state in optimizer.state.values()
+            for value in state.values()
+            if isinstance(value, torch.Tensor) and value.device == self.args.device
+            for storage in [value.untyped_storage()]
+        }
+        self.tracker.state_bytes = sum(size for size, _ in state.values())
+        if isinstance(self.args.hardware, CUDA):  # where pages move to the host, so need not fit
+            paged = [size for size, one in state.values() if getattr(one, "is_paged", False)]
+            self.tracker.paged_bytes = sum(size for size in paged if size >= PAGED)
+
+
+def recording(technique, flags, device):
+    """Run a technique's script on fakes, with these flags. Return a Recording, or the reason for
+    none, a string."""
+    tracker = Tracker(device.torch_device)
+    try:
+        with fakes(technique, device, tracker):
+            execute(technique, flags, partial(FakeRun, tracker))
+    except Unsupported as error:
+        return str(error)
+    except Exception as error:
+        return f"cannot be forecast: {type(error).__name__}: {errors.first_line(error)}"
+    return tracker.recording(batch_multiple(technique.needs))

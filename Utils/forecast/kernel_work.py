@@ -1,0 +1,228 @@
+"""The work of a recorded step: its kernels with their FLOP and bytes, at any batch size.
+
+A step is a sequence of operations, each with the shapes and types of its tensors. An eager
+operation is one kernel, or as many as `KERNELS` says; of a compiled graph `fusion` hands over
+groups that are one kernel each. Importing this costs no torch.
+"""
+
+from dataclasses import dataclass, replace
+from math import prod
+from types import SimpleNamespace
+
+import numpy as np
+
+from Utils.device.kernel_kinds import operator_kind
+
+SIZES = {"float32": 4, "bfloat16": 2, "float16": 2, "int64": 8, "bool": 1, "uint8": 1, "int32": 4}
+SIZES |= {"int8": 1, "float64": 8, "float8_e4m3fn": 1, "float8_e5m2": 1, "complex64": 8}
+
+# Families of kernels, each with a rule for its time.
+NONE, MEMORY, REDUCTION, MATMUL, ATTENTION, OPTIMIZER = range(6)
+UPDATE = 2  # of PHASES
+# Who starts a kernel, which decides what a start costs the host.
+EAGER, COMPILED, VIEW, LIST = range(4)
+
+MATMULS = {"mm", "addmm", "bmm", "baddbmm", "_scaled_mm"}
+# Sums over one dimension read their input again for each result that the next needs: the largest,
+# then the sum, then the output (ATen's SoftMax.cu for rows that a block cannot keep). LayerNorm's
+# backward reads its inputs for the input's gradient and again for the weight's.
+PASSES = {
+    "_log_softmax": 3,
+    "_softmax": 1,
+    "_log_softmax_backward_data": 2,
+    "_softmax_backward_data": 1,
+    "native_layer_norm": 1,
+    "native_layer_norm_backward": 2,
+}
+REDUCTIONS = {"sum", "mean", "var", "var_mean", "amax", "linalg_vector_norm", "reduction", *PASSES}
+FUSED = {"reduction": "normalization", "pointwise": "elementwise"}  # kinds of fused kernels
+KERNELS = {"native_layer_norm_backward": 2, "embedding_dense_backward": 6, "nll_loss_backward": 2}
+WITHOUT_WORK = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "set_"}
+WITHOUT_WORK |= {"resize_", "lift_fresh", "_unsafe_view", "_local_scalar_dense", "record_stream"}
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """The shape of a tensor, 1 where it is expanded, its type, and whether rows are contiguous."""
+
+    shape: tuple
+    dtype: str
+    transposed: bool = False
+
+    @property
+    def numel(self):
+        return prod(self.shape)
+
+    @property
+    def nbytes(self):
+        return self.numel * SIZES.get(self.dtype, 4)
+
+    def scaled(self, old, new):
+        """Return the tensor with each multiple of the old batch replaced by that of the new."""
+        shape = tuple(n // old * new if n and n % old == 0 else n for n in self.shape)
+        return Tensor(shape, self.dtype, self.transposed)
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One operation of a step.
+
+    name: of ATen, without namespace. reads, writes: Tensors. phase: an index of PHASES.
+    host: EAGER, COMPILED, VIEW or LIST. precision: of float32 products, "float32" or "tf32".
+    lists: tensors in its lists, for an operation on many at once. causal, passes: see `fusion`.
+    """
+
+    name: str
+    reads: tuple
+    writes: tuple
+    phase: int = 0
+    host: int = EAGER
+    precision: str = "float32"
+    lists: int = 0
+    causal: bool = False
+    passes: int = 1
+
+    def scaled(self, old, new):
+        reads = tuple(t.scaled(old, new) for t in self.reads)
+        writes = tuple(t.scaled(old, new) for t in self.writes)
+        return replace(self, reads=reads, writes=writes)
+
+
+class Work:
+    """Operations in order; equal ones are kept once."""
+
+    def __init__(self, batch=1):
+        self.batch, self.operations, self.order = batch, {}, []
+
+    def add(self, operation):
+        self.order.append(self.operations.setdefault(operation, len(self.operations)))
+
+    def at(self, batch):
+        """Return the same step with another batch. The batch of this one must be a prime that
+        divides nothing else."""
+        if batch == self.batch:
+            return self
+        found = Work(batch)
+        new = [operation.scaled(self.batch, batch) for operation in self.operations]
+        for index in self.order:
+            found.add(new[index])
+        return found
+
+    def kernels(self):
+        """Return (Kernels of the distinct operations, the order in which they run)."""
+        rows = [kernel(operation) for operation in self.operations]
+        columns = {name: np.array([row[name] for row in rows]) for name in FIELDS}
+        return Kernels(**columns), np.array(self.order)
+
+
+FIELDS = (
+    "family", "host", "flop", "nbytes", "tensor", "type", "m", "n", "k", "b", "aligned", "launches",
+    "lists", "phase", "backward", "causal", "copies", "waits", "kind",
+)  # fmt: skip
+TYPES = ("float32", "tf32", "bfloat16", "float16", "float8")
+
+
+class Kernels(SimpleNamespace):
+    """An array for each of FIELDS: what decides the time of each kernel."""
+
+    def chosen(self, which):
+        """Return the Kernels of which the boolean array is true."""
+        return Kernels(**{name: column[which] for name, column in vars(self).items()})
+
+
+def kernel(op):
+    """Return FIELDS of an operation, a dict."""
+    reads = sum(t.nbytes for t in op.reads)
+    writes = sum(t.nbytes for t in op.writes)
+    traffic = {  # of operations that read or write a part of their tensors, or several times
+        "embedding_dense_backward": writes + 3 * reads,  # zeros, then a row for each token
+        **dict.fromkeys(("embedding", "gather", "index"), 2 * writes),  # reads only what it picks
+        "nll_loss_forward": 0,
+        "nll_loss_backward": writes,  # zeros, then one number a row
+    }
+    kind = FUSED.get(op.name) or operator_kind(f"aten::{op.name}") or "other"
+    row = dict.fromkeys(FIELDS, 0) | {
+        "family": MEMORY,
+        "host": op.host,
+        "nbytes": traffic.get(op.name, PASSES.get(op.name, 1) * op.passes * reads + writes),
+        "tensor": max((t.nbytes for t in op.reads + op.writes), default=0),
+        "aligned": True,
+        "launches": KERNELS.get(op.name, 1),
+        "lists": op.lists,
+        "phase": op.phase,
+        "kind": "optimizer" if op.phase == UPDATE else kind,
+        "m": 1, "n": 1, "k": 1, "b": 1,
+    }  # fmt: skip
+    if op.host == VIEW or op.name in WITHOUT_WORK:
+        row |= {"family": NONE, "host": VIEW, "nbytes": 0, "launches": 0}
+    elif op.name in MATMULS:
+        row |= _product(op)
+    elif op.name in ("convolution", "convolution_backward"):
+        row |= _convolution(op)
+    elif "attention" in op.name:
+        row |= _attention(op)
+    elif op.lists or op.name.startswith(("_fused_adam", "optimizer_update")):
+        numbers = sum(t.numel for t in op.writes)
+        row |= {"family": OPTIMIZER, "launches": 1 + numbers // (320 * 65536)}
+        row["waits"] = op.name.startswith("optimizer_update")  # bitsandbytes 0.50, after each
+    elif op.name in REDUCTIONS:
+        row["family"] = REDUCTION
+    return row
+
+
+def _type(op, tensor):
+    name = op.precision if tensor.dtype == "float32" else tensor.dtype.split("_")[0]
+    return TYPES.index(name) if name in TYPES else 0
+
+
+def _product(op):
+    a, b = [t for t in op.reads if len(t.shape) >= 2][-2:]
+    m, k, n = a.shape[-2], a.shape[-1], b.shape[-1]
+    batch = prod(a.shape[:-2])
+    # A row's length in memory decides how many numbers a load can take: 16 bytes at best.
+    size = SIZES.get(a.dtype, 4)
+    odd = [t for t in (a, b, *op.writes[:1]) if t.shape[-2 if t.transposed else -1] * size % 16]
+    return {
+        "family": MATMUL,
+        "type": _type(op, a),
+        "flop": 2 * batch * m * n * k,
+        "m": m, "n": n, "k": k, "b": batch,
+        "aligned": not odd or op.host == COMPILED,
+        # Inductor copies such a matrix into one with longer rows.
+        "copies": 2 * sum(t.nbytes for t in odd) if op.host == COMPILED else 0,
+    }  # fmt: skip
+
+
+def _convolution(op):
+    """Return the product of the same size: positions by window by output channels.
+
+    Backward is two of them, one where the input needs no gradient. No published figure is of
+    convolutions, so this is not checked.
+    """
+    backward = op.name.endswith("backward")
+    places = [t for t in op.reads if len(t.shape) > 2]
+    weight, image = places[-1], op.writes[0] if not backward else places[0]
+    k, n = prod(weight.shape[1:]), weight.shape[0]
+    m = image.numel // max(1, image.shape[1])
+    return {
+        "family": MATMUL,
+        "type": _type(op, weight),
+        "flop": 2 * m * n * k * (len([t for t in op.writes if len(t.shape) > 2]) or 1),
+        "m": m, "n": n, "k": k,
+    }  # fmt: skip
+
+
+def _attention(op):
+    """Return the fields of attention. Backward takes five products, as scores are recomputed."""
+    backward = op.name.endswith("backward")
+    q, k = [t for t in op.reads if len(t.shape) == 4][backward : backward + 2]
+    B, heads, T, head_dim = q.shape
+    flop = 4 * B * heads * T * k.shape[2] * head_dim * (2.5 if backward else 1)
+    return {
+        "family": ATTENTION,
+        "type": _type(op, q),
+        "flop": flop / 2 if op.causal else flop,
+        "m": T, "n": k.shape[2], "k": head_dim, "b": B * heads,
+        "backward": backward,
+        "causal": op.causal,
+    }  # fmt: skip

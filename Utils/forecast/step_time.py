@@ -1,0 +1,187 @@
+"""Model of a step's time on a device of the table: a time for each kernel, and for the host.
+
+A kernel lasts as long as the larger of its FLOP over the rate that its type, shape and device allow
+and its bytes over the bandwidth that they allow, plus a fixed part. The host starts kernels one
+after the other, and the device runs them in that order: the step ends when both have ended.
+Constants and their origins are in step_time.toml.
+"""
+
+import tomllib
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from Utils.device.datasheets import MEASURED
+from Utils.device.kernel_kinds import KINDS
+from Utils.forecast.kernel_work import ATTENTION, MATMUL, OPTIMIZER, REDUCTION, TYPES
+
+# Best shares of a peak that a matrix product reaches, by the chip's process and kind of core.
+# float32 on general cores: NeuSight's kernels (ASPLOS 2025, 755 large products a device): V100
+# 0.96, A100 80 GB PCIe 0.90, H100 0.74; those with 128 lanes an SM are taken to be like the H100.
+BEST_FLOAT32 = {"12 nm": 0.96, "7 nm": 0.90, "8 nm": 0.74, "4 nm": 0.74, "4 nm, second": 0.74}
+# Tensor cores: best shapes of S. Bekman's Machine Learning Engineering (2026): A100 0.87, H100
+# 0.80, B200 0.78, MI300X 0.51. Volta, Turing and GeForce are assumed: no table of theirs was found.
+BEST_TENSOR = {"12 nm": 0.80, "7 nm": 0.87, "8 nm": 0.92, "4 nm": 0.92, "4 nm, second": 0.78}
+BEST_HOPPER = 0.80
+BEST_AMD = 0.51
+# TFLOP/s a watt, which hold small cards back. float32: T4 57 GFLOP/s a watt, A100 PCIe (250 W) 63,
+# L4 122 by the same kernels. Tensor cores: A100 PCIe 0.84, H100 1.13, B200 1.75 by the same best
+# shapes. Assumed: 8 nm, between its neighbours, and 12 nm of tensor cores.
+WATT_FLOAT32 = {"12 nm": 0.057, "8 nm": 0.075, "7 nm": 0.063, "4 nm": 0.122}
+WATT_TENSOR = {"12 nm": 0.5, "8 nm": 0.6, "7 nm": 0.84, "4 nm": 1.13, "4 nm, second": 1.75}
+# Tiles of a product's kernels with the share of the best rate that each reaches.
+TILES = {"tensor": ((256, 128, 1.0), (128, 128, 0.97), (128, 64, 0.85), (64, 64, 0.65))}
+TILES["simt"] = ((128, 128, 1.0), (128, 64, 0.95), (64, 64, 0.8))
+SPLITS = (1, 2, 4, 8)  # of K, each with at least so many numbers:
+SPLIT_K = 512
+SPLIT_COST = 1.03  # for adding the parts
+BACKWARD = 0.75  # of attention's forward rate: Dao 2023
+# FlashAttention-2 reaches 35% of an H100's peak against 57 of an A100's: Shah et al. 2024.
+HOPPER_ATTENTION = 0.62
+SLOW_MEMORY = 0.88  # of the share of bandwidth: GDDR6 cards of up to 75 W, by NeuSight's kernels
+WAIT = 20e-6  # seconds in which a host that has waited for the device starts it again
+VIEW_SHARE = 0.3  # of an operation's host time, for one that starts no kernel
+LIST_SHARE = 0.1  # for each tensor of a list
+FILE = Path(__file__).with_name("step_time.toml")
+
+
+@cache
+def constants():
+    """Return the rows of step_time.toml by name, dicts; only what is fitted has a spread."""
+    return tomllib.loads(FILE.read_text())
+
+
+def values():
+    return {name: row["value"] for name, row in constants().items()}
+
+
+def best_rates(entry):
+    """Return FLOP/s of products of each of TYPES at the best shape."""
+    rates = []
+    for precision in TYPES[:-1]:
+        peak = entry.peak(precision)
+        general = precision == "float32" or (precision == "tf32" and not entry.tf32)
+        if precision == "bfloat16" and not peak:
+            peak, general = entry.float32 / 2, True  # emulated
+        share = (BEST_FLOAT32 if general else BEST_TENSOR).get(entry.process, BEST_AMD)
+        if entry.process == MEASURED:
+            rates.append(1e12 * peak)
+            continue
+        if not general and entry.capability[0] == 9 and not entry.architecture:
+            share = BEST_HOPPER
+        watt = (WATT_FLOAT32 if general else WATT_TENSOR).get(entry.process, np.inf)
+        if precision == "tf32" and not general:
+            watt /= 2
+        rates.append(1e12 * min(peak * share, entry.watts * watt))
+    float8 = 2 * rates[TYPES.index("bfloat16")] if entry.capability >= (8, 9) else 0
+    return np.array([*rates, float8])
+
+
+def _product_seconds(k, entry, rates, c, tiles, share):
+    """Return seconds of products, each with its fastest tile and split of K.
+
+    Blocks run in waves, one on each SM; a wave lasts as long as a tile's FLOP take and its start
+    and end. k: Kernels of products. rates: FLOP/s of the best shape.
+    """
+    best = np.full(len(k.m), np.inf)
+    for height, width, of_best in tiles:
+        for tall, wide in {(height, width), (width, height)}:
+            covered = np.ceil(k.m / tall) * np.ceil(k.n / wide) * k.b
+            for split in SPLITS:
+                waves = np.ceil(covered * split / entry.sms)
+                tile_flop = 2.0 * tall * wide * k.k / split
+                seconds = tile_flop * entry.sms / (rates * share * of_best) + 1e-6 * c["wave"]
+                seconds = waves * seconds * SPLIT_COST ** (split > 1)
+                allowed = (split == 1) | (k.k / split >= SPLIT_K)
+                best = np.minimum(best, np.where(allowed, seconds, np.inf))
+    return best
+
+
+def kernel_seconds(kernels, entry, c):
+    """Return seconds of each kernel (on the device, of the host to launch it). c: constants."""
+    k = kernels
+    rates = best_rates(entry)
+    general = np.array([True, not entry.tf32, not entry.bfloat16, not entry.float16, False])
+    simt = general[k.type]
+    flop_seconds = np.zeros(len(k.flop))
+
+    is_product = k.family == MATMUL
+    product = k.chosen(is_product)
+    top = rates[product.type] * c["tensor"]
+    top = np.where(product.aligned, top, np.minimum(top, 1e12 * entry.sms * c["unaligned"]))
+    by_lanes = _product_seconds(product, entry, rates[product.type], c, TILES["simt"], c["simt"])
+    by_tensor_cores = _product_seconds(product, entry, top, c, TILES["tensor"], 1)
+    flop_seconds[is_product] = np.where(simt[is_product], by_lanes, by_tensor_cores)
+
+    is_mix = k.family == ATTENTION
+    mix, slow = k.chosen(is_mix), simt[is_mix]
+    share = np.where(slow, c["attention_float32"], c["attention"])
+    share = share * np.where(mix.backward, BACKWARD, 1)
+    share *= mix.n / (mix.n + 128.0 * (1 + mix.causal))
+    if entry.capability[0] >= 9 and not entry.architecture:
+        share = share * np.where(slow, 1, HOPPER_ATTENTION)
+    flop_seconds[is_mix] = mix.flop / (rates[mix.type] * share)
+
+    reach = c["memory"] * (SLOW_MEMORY if entry.watts <= 75 else 1)
+    reach = np.where(k.family == REDUCTION, reach * c["reduction"], reach)
+    reach = reach * (1 + c["l2"] * np.clip(1 - k.tensor / (entry.l2 * 2**20), 0, 1))
+    byte_seconds = k.nbytes / (entry.bandwidth * 1e9 * reach)
+
+    byte_copies = k.copies / (entry.bandwidth * 1e9 * c["memory"])
+    device = np.maximum(flop_seconds, byte_seconds) + byte_copies + 1e-6 * c["tail"] * k.launches
+    device += WAIT * k.waits
+    # in the order of EAGER, COMPILED, VIEW and LIST
+    shares = 1, c["compiled"] / c["eager"], VIEW_SHARE, 1 + LIST_SHARE * k.lists
+    return device, 1e-6 * c["eager"] * np.choose(k.host, shares)
+
+
+@dataclass
+class StepTime:
+    """seconds of a step; parts: seconds of the device, by what it spends them on."""
+
+    seconds: float
+    parts: dict
+    kernels: int
+
+    def plus(self, other, times):
+        """Return this step followed by another one, a number of times."""
+        parts = {name: self.parts[name] + times * other.parts[name] for name in self.parts}
+        kernels = round(self.kernels + times * other.kernels)
+        return StepTime(self.seconds + times * other.seconds, parts, kernels)
+
+    @property
+    def bound(self):
+        """The part that takes most of the step."""
+        return max(self.parts, key=self.parts.get)
+
+
+def step_time(kernels, order, entry, c=None):
+    """Return the StepTime of kernels that run in this order."""
+    device, host = kernel_seconds(kernels, entry, c or values())
+    seconds, started = device[order], host[order].cumsum()
+    done = seconds.cumsum()
+    end = done[-1] + np.maximum(started - (done - seconds), 0).max()
+    total = max(end, started[-1])
+    family = kernels.family[order]
+    named = {"matrix products": MATMUL, "attention": ATTENTION, "optimizer": OPTIMIZER}
+    parts = {name: seconds[family == one].sum() for name, one in named.items()}
+    parts["memory traffic"] = done[-1] - sum(parts.values())
+    parts["waiting for the host"] = total - done[-1]
+    return StepTime(total, parts, int(kernels.launches[order].sum()))
+
+
+def by_kind(kernels, order, entry):
+    """Return milliseconds of a step by kind of work; idle: the device waits for the host."""
+    seconds, _ = kernel_seconds(kernels, entry, values())
+    kinds = {kind: 1e3 * seconds[order][kernels.kind[order] == kind].sum() for kind in KINDS}
+    waiting = step_time(kernels, order, entry).parts["waiting for the host"]
+    return kinds | {"idle": 1e3 * waiting}
+
+
+def roofline(kernels, order, entry):
+    """Return seconds of a step by a plain roofline: each kernel at a peak of type or memory."""
+    peaks = np.array([*(entry.peak(name) or entry.float32 for name in TYPES[:-1]), entry.float32])
+    flop = kernels.flop / (1e12 * peaks[kernels.type])
+    return np.maximum(flop, kernels.nbytes / (1e9 * entry.bandwidth))[order].sum()

@@ -1,0 +1,76 @@
+"""The loss of a run's weights on text that no run trains on.
+
+All runs are evaluated in the same way, in float32 by the plain model, whatever precision and
+kernels they trained with. So a difference is one of the weights, and the noise of the batch cancels
+since the text is the same for all.
+"""
+
+import numpy as np
+import torch
+from torch.func import functional_call
+
+from Utils.base.gpt2_sizes import VOCABULARY
+from Utils.corpus.token_cache import load_tokens, split
+from Utils.model import GPT
+
+TOKENS = 2048
+
+
+def loss(args, model):
+    """Return the held-out loss in nats per token.
+
+    None where the corpus is too short, or the model has other weights than GPT-2's.
+    args: Settings. model: of the script, wrapped or not. Every rank has to call it.
+    """
+    weights, text = _weights(args, model), _sequences(args)
+    if weights is None or text is None:
+        return None
+    plain = _plain(args.config)
+    precision = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        with torch.no_grad(), torch.autocast(args.device.type, enabled=False):
+            losses = [
+                functional_call(plain, weights, (row[:, :-1], row[:, 1:]), tie_weights=False)[1]
+                for row in text.to(args.device).split(1)
+            ]
+    finally:
+        torch.set_float32_matmul_precision(precision)
+    return float(np.mean([loss.item() for loss in losses]))
+
+
+def _plain(config):
+    def attention(q, k, v):
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+    with torch.device("meta"):
+        return GPT(config, attention, VOCABULARY, loss=torch.nn.functional.cross_entropy)
+
+
+def _weights(args, model):
+    """Return the model's weights by the plain model's names, float32; None where one is missing.
+
+    Wrappers prefix names, a padded vocabulary has more rows, and shards have to be gathered.
+    """
+    found = {}
+    for name, tensor in model.state_dict().items():
+        full = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+        found[name.replace("_orig_mod.", "").removeprefix("module.")] = full.detach()
+    weights = {}
+    for name, wanted in _plain(args.config).state_dict().items():
+        tensor = found.get(name)
+        if tensor is None or tensor.dim() != wanted.dim() or len(tensor) < len(wanted):
+            return None
+        weights[name] = tensor[: len(wanted)].float()
+    return weights
+
+
+def _sequences(args):
+    """Return held-out sequences, int64 (N, T + 1), evenly spaced; None without any."""
+    _, text = split(load_tokens(args.dataset)[0])
+    T = args.seq_len
+    if len(text) <= T:
+        return None
+    count = max(1, TOKENS // T)
+    starts = np.linspace(0, len(text) - T - 1, count).astype(int)
+    return torch.from_numpy(np.stack([text[s : s + T + 1] for s in starts]).astype(np.int64))

@@ -1,0 +1,74 @@
+"""Rows of a run, and its record."""
+
+import os
+from datetime import UTC, datetime
+
+import torch
+
+from Utils.base.errors import UserError
+from Utils.harness import environment, settings
+from Utils.results import rows_file
+from Utils.results.rows_file import COLUMNS
+
+
+def row(args, status):
+    """Return the columns that all rows of a run share, a dict."""
+    return {
+        **dict.fromkeys(COLUMNS),
+        "run_id": args.run_id,
+        "base": args.base,
+        "round": args.round,
+        "seed": args.seed,
+        "technique": args.technique,
+        "status": status,
+        "batch_size": args.batch_size,
+        "requested_batch_size": args.requested_batch_size,
+        "seq_len": args.seq_len,
+        "unit": args.unit,
+        "model": settings.model_name(args),
+        "dataset": settings.dataset_name(args),
+        "world_size": args.world_size,
+        "device": args.hardware.name,
+        "torch": torch.__version__,
+        "commit": args.commit,
+        "note": "; ".join(args.notes),
+    }
+
+
+def record(args, status):
+    """Return the record of a run, runs/<run_id>.json, a dict."""
+    return {
+        "run_id": args.run_id,
+        "base": args.base,
+        "unit": args.unit,
+        "technique": args.technique,
+        "status": status,
+        "started": args.started.isoformat(),
+        "ended": datetime.now(UTC).isoformat(),
+        "command": [args.technique, *map(str, args.argv)],
+        "settings": {
+            name: getattr(args, name)
+            for name in ("steps", "warmup", "batch_size", "seq_len", "model", "dataset", "seed")
+        },
+        "chosen_automatically": args.auto,
+        "round": args.round,
+        "suite": os.environ.get("SUITE"),
+        "commit": args.commit,
+        "device": args.hardware.describe(),
+        **environment.environment(),
+        "source": args.source,
+        "notes": args.notes,
+    }
+
+
+def write(args, rows, known):
+    """Append rows and write the record, a dict: both or neither. Raises UserError."""
+    path = args.results_file.parent / "runs" / f"{args.run_id}.json"
+    try:
+        rows_file.write_record(args.results_file, known)
+        rows_file.append(args.results_file, rows)
+    except (OSError, UserError) as error:
+        path.unlink(missing_ok=True)
+        if isinstance(error, UserError):
+            raise
+        raise UserError(f"{path}: {error.strerror}; nothing was recorded") from None

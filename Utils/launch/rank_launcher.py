@@ -1,0 +1,126 @@
+"""One run in several processes of this machine, started by torchrun's library."""
+
+import json
+import logging
+import os
+import signal
+import sys
+import tempfile
+import uuid
+from pathlib import Path
+from unittest.mock import patch
+
+from Utils.base import command_line, paths
+from Utils.base.errors import UserError
+from Utils.device import device_choice
+from Utils.harness import ranks
+from Utils.launch import child_process
+
+DEFAULT = "distributed_data_parallel"
+SHUTDOWN_S = 5  # between SIGTERM and SIGKILL of the ranks
+
+
+def counts(text, wanted):
+    """Return the numbers of processes in a text such as "1 2 4"; "all" is the largest possible.
+
+    wanted: the device by name. Raises UserError where it has no room for as many.
+    """
+    most, available = device_choice.available(wanted)
+    try:
+        asked = [most if word == "all" else int(word) for word in text.replace(",", " ").split()]
+    except ValueError:
+        asked = [0]
+    if not asked or min(asked) < 1:
+        raise UserError(f"GPUS={text}: not numbers of processes", "give whole numbers from 1 up")
+    if max(asked) > most:
+        raise UserError(f"GPUS={text}: there are {available} here", f"give {most} or fewer")
+    return asked
+
+
+def one_count(text, wanted):
+    """Return the number of processes in a text, as `counts` does. Raises UserError."""
+    count, *more = counts(text, wanted)
+    if more:
+        raise UserError(f"GPUS={text}: several numbers", "give one number, or use `make scaling`")
+    return count
+
+
+def command(technique, args, r, **changes):
+    """Return Python's arguments to run a technique in round r.
+
+    changes: settings that replace those of args. Raises UserError for a setting that the script
+    does not read.
+    """
+    code = technique.code
+    for name in command_line.EXTRA.keys() - {*command_line.read_by(code)}:
+        if (value := getattr(args, name)) != command_line.EXTRA[name]["default"]:
+            raise UserError(f"{name.upper()}={value}: {technique.name} has no use for it")
+    return [*technique.command, *command_line.round_flags(args, r, code, **changes)]
+
+
+def launch(name, command, count, threads=None):
+    """Run `count` ranks. Return the exit code of one that failed, else 0; 130 where interrupted.
+
+    name: of the technique, for messages. command: Python's arguments for each rank. threads: per
+    rank; else OMP_NUM_THREADS, else a share of the cores.
+    """
+    # Here, as it takes a second, which wrong settings need not wait for.
+    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
+    share = max(1, device_choice.available("cpu")[0] // count)
+    threads = str(threads or os.environ.get("OMP_NUM_THREADS", share))
+    environment = patch.dict(os.environ, paths.environment(OMP_NUM_THREADS=threads))
+    with environment, tempfile.TemporaryDirectory() as folder:
+        config = LaunchConfig(
+            min_nodes=1,
+            max_nodes=1,
+            nproc_per_node=count,
+            run_id=uuid.uuid4().hex,
+            rdzv_backend="c10d",
+            rdzv_endpoint="localhost:0",
+            local_addr="localhost",
+            max_restarts=0,
+            monitor_interval=0.1,
+            shutdown_timeout=SHUTDOWN_S,
+            logs_specs=DefaultLogsSpecs(log_dir=folder),
+        )
+        try:
+            elastic_launch(config, sys.executable)("-u", *command)
+        except ChildFailedError as error:
+            codes = {rank: failure.exitcode for rank, failure in error.failures.items()}
+            files = Path(folder).rglob("error.json")
+            reports = {int(f.parent.name): json.loads(f.read_text()).get("noticed") for f in files}
+            if line := diagnosis(codes, reports):
+                print(f"{name}: {line}; nothing was recorded", file=sys.stderr)
+            return 2 if 2 in codes.values() else 1
+        except (SignalException, KeyboardInterrupt):
+            print(f"\n{name}: interrupted; nothing was recorded", file=sys.stderr)
+            return 130
+    return 0
+
+
+def diagnosis(codes, reports):
+    """Return the rank at fault and its failure; "" where it has reported that itself.
+
+    codes: exit codes by rank. reports: by rank, the state that it noticed of another: "late",
+    "gone" or None.
+    """
+    aborted = {rank for rank, code in codes.items() if code == -signal.SIGABRT}  # NCCL's watchdog
+    noticed = {rank for rank, state in reports.items() if state} | aborted
+    reported = reports.keys() - noticed
+    if reported or 2 in codes.values():
+        return ""
+    ended = sorted(codes.keys() - noticed)
+    if "late" in reports.values() or (aborted and ended):
+        patience = ranks.patience().total_seconds()
+        return f"{_ranks(ended)} hung: the others waited for {patience:g} s"
+    dead = [rank for rank in ended if codes[rank] != -signal.SIGTERM] or ended or sorted(codes)
+    code = codes[dead[0]]
+    return f"{_ranks(dead)} {'was ' * (code < 0)}{child_process.why_ended(code)}"
+
+
+def _ranks(numbers):
+    return f"rank{'s' * (len(numbers) != 1)} {', '.join(map(str, numbers))}"

@@ -1,0 +1,219 @@
+"""Selection of comparable rows."""
+
+from pathlib import Path
+
+from Utils.base import turn_pipe
+from Utils.base.errors import UserError
+from Utils.base.text import plural
+from Utils.scripts import bases, ladder, variants
+
+SHAPE = ["data", "number", "length"]
+GROUP = ["base", "unit", "device", "torch", "model", *SHAPE, "world_size", "code"]
+
+
+def select(rows, device_name=None, with_variants=False, base=None, newest_of=None):
+    """Return one group of comparable rows, and a sentence on the rows left out, or "".
+
+    rows: DataFrame of results.COLUMNS. device_name: part of a device's name; by default the group
+    of the newest run. Of several runs of a technique in one round, the newest counts, and those
+    that took turns with the newest of another.
+    base: name or path of the script at the root of the ladder; by default that of the newest run.
+    newest_of: rows of which the newest run decides, in place of all. with_variants: keep the rows
+    of an ablation. Runs in several processes, for `make scaling`, are left out unless all are.
+    Raises UserError if no device has that name or no row is left.
+    """
+    if base:
+        base, known = Path(base).stem, rows.base.unique()
+        rows = rows[rows.base == base]
+        if rows.empty:
+            raise UserError(f"no results of the base {base!r}", f"there are {', '.join(known)}")
+    several = rows[rows.world_size > 1]
+    if len(several) < len(rows):
+        rows = rows[rows.world_size == 1]
+    if not with_variants:
+        names = variants_in(rows)
+        rows = rows[~rows.technique.isin(names)]
+        if names and rows.empty:
+            raise UserError("the results hold only variants", "`make ablate` shows them")
+    candidates = rows
+    if device_name:
+        candidates = rows[rows.device.str.contains(device_name, case=False, regex=False)]
+        if candidates.empty:
+            known = ", ".join(rows.device.unique())
+            raise UserError(f"no results of a device named {device_name!r}", f"there are {known}")
+    if newest_of is not None and candidates.run_id.isin(newest_of.run_id).any():
+        candidates = candidates[candidates.run_id.isin(newest_of.run_id)]
+    newest, parts = candidates.run_id.max(), groups(rows)
+    same = next(group for _, group in parts if newest in set(group.run_id))
+    # The newest run of each technique and round, and those that it took turns with; without tainted
+    # ones that were repeated.
+    of_round = [same.technique, same["round"]]
+    clean = same.run_id.where(same.grade != "tainted", "").groupby(of_round).transform("max")
+    counts = same[(same.grade != "tainted") | (same.run_id > clean)]
+    latest = counts[counts.run_id == counts.groupby(["technique", "round"]).run_id.transform("max")]
+    key = counts.run_id.str[-turn_pipe.TOKEN :] + counts["round"].astype(str)
+    chosen = counts[key.isin(key[latest.index])]
+
+    left_out = [f"{count(group)} of {name}" for name, group in parts if group is not same]
+    if rows.world_size.eq(1).all() and len(several):
+        left_out.append(f"{count(several)} in several processes")
+    repeated = same[~same.run_id.isin(chosen.run_id)]
+    if len(repeated):
+        left_out.append(f"{count(repeated)} repeated since")
+    return chosen, "left out: " + "; ".join(left_out) if left_out else ""
+
+
+def baseline(rows):
+    """Return the script that the ratios of selected rows are over: the base of all of them."""
+    return rows.base.iloc[0] if len(rows) else ladder.BASELINE
+
+
+def variants_in(rows):
+    """Return the names of scripts that are no part of a ladder, but of an ablation.
+
+    A script of a base is part of its ladder where it has all that comes before its last technique,
+    as far as that runs on the base.
+    """
+    known, timed = ladder.techniques(), set(rows[rows.status == "ok"].technique)
+    parts = {name: bases.split(name, known) for name in rows.technique.unique() if "+" in name}
+    parts = {name: found for name, found in parts.items() if found}
+    apply = {(root, names[-1]) for name, (root, names) in parts.items() if name in timed}
+
+    def is_variant(name):
+        if name not in parts:
+            return variants.parse(name) is not None
+        root, (*before, last) = parts[name]
+        return before != [t for t in ladder.line(last, known)[1:-1] if (root, t) in apply]
+
+    return [name for name in rows.technique.unique() if is_variant(name)]
+
+
+def _with_shapes(rows):
+    """Return the rows with the columns of SHAPE: corpus, batch and length that decide their group.
+
+    A base may choose its batch, which only a run that trains can tell: its runs without timing are
+    of the newest shape of the others. Lengths that vary are no part of a shape.
+    """
+    rows = rows.assign(data=rows.dataset, number=rows.requested_batch_size, length=rows.seq_len)
+    bare = (rows.base != ladder.BASELINE) & (rows.status != "ok")
+    rows.loc[rows.dataset.str.endswith(bases.VARYING), "length"] = 0
+    if not bare.any():
+        return rows
+    others = [name for name in GROUP if name not in SHAPE]
+    shapes = rows[~bare].sort_values("run_id").groupby(others)[SHAPE].last()
+    for key, group in rows[bare].groupby(others):
+        if key in shapes.index:
+            for name in SHAPE:
+                rows.loc[group.index, name] = shapes.loc[key, name]
+    return rows
+
+
+def groups(rows):
+    """Return the groups of comparable rows: a list of (description, rows), the rows with a column
+    `code`, the commit without "-dirty"."""
+    # Uncommitted changes on top of a commit are compared with that commit's runs.
+    rows = _with_shapes(rows.assign(code=rows.commit.str.removesuffix("-dirty")))
+    return [
+        (
+            f"{_shape(base, unit, model, B, T)} on {f'{ranks} x ' if ranks > 1 else ''}{device} "
+            f"(torch {version}, {dataset}, commit {code or 'unknown'})",
+            group,
+        )
+        for (base, unit, device, version, model, dataset, B, T, ranks, code), group in rows.groupby(
+            GROUP
+        )
+    ]
+
+
+def _shape(base, unit, model, batch_size, seq_len):
+    """Return "gpt2 4x64", or for another base "my_model: 64 images"."""
+    if base == ladder.BASELINE:
+        return f"{model} {batch_size}x{seq_len}"
+    if seq_len == 0:
+        return f"{base}: {batch_size} sequences of varying length"
+    length = f"x{seq_len}" if seq_len > 1 else ""
+    return f"{base}: {batch_size}{length} {unit}"
+
+
+def timed(rows):
+    """Return the rows of timed steps."""
+    return rows[(rows.status == "ok") & (rows.phase == "timed")]
+
+
+def initial(rows):
+    """Return the rows of the steps before each run's first timed step."""
+    ok = rows[rows.status == "ok"]
+    first = ok.step.where(ok.phase == "timed").groupby(ok.run_id).transform("min")
+    return ok[ok.step < first]
+
+
+def warmup(rows):
+    """Return how many steps the longest warm-up took, before the first timed step."""
+    steps = initial(rows).step
+    return 0 if steps.empty else int(steps.max()) + 1
+
+
+def select_ladder(rows, device_name=None, base=None):
+    """Select rows for the ladder's table and charts; arguments and result as of `select`.
+
+    Where the newest group is one of beyond/, with some rungs of the ladder alone, the group with
+    the most rungs is taken: one of its commit, on any device, before one of its device.
+    """
+    chosen, left_out = select(rows, device_name, base=base)
+    names = {technique.name for technique in ladder.group("ladder")}
+    device, commit = chosen.device.iloc[0], chosen.code.iloc[0]
+    related = rows.device == device
+    if not device_name:
+        related |= rows.commit.str.removesuffix("-dirty") == commit
+    rungs = rows[rows.technique.isin(names) & related]
+    if len(rungs) and ladder.beyond() & {*chosen.technique}:
+
+        def rank(group):
+            rungs, first = group.technique.nunique(), group.iloc[0]
+            return rungs, first.code == commit, first.device == device, group.run_id.max()
+
+        whole = max((group for _, group in groups(rungs)), key=rank)
+        if whole.technique.nunique() > len(names & {*chosen.technique}):
+            return select(rows, device_name, base=base, newest_of=whole)
+    return chosen, left_out
+
+
+def asked(rows, records):
+    """Return (steps, warm-up steps) that the newest timed run was asked for; None without one.
+
+    Without its record they are counted; turns and MIN_SECONDS add warm-up steps.
+    """
+    timed = rows[rows.status == "ok"]
+    if timed.empty:
+        return None, None
+    newest = timed[timed.run_id == timed.run_id.max()]
+    settings = records.get(newest.run_id.iloc[0], {}).get("settings") or {}
+    return settings.get("steps", len(newest)), settings.get("warmup", len(initial(newest)))
+
+
+def count(rows):
+    return plural(rows.run_id.nunique(), "run")
+
+
+def describe(rows):
+    """Return the common facts of selected rows in one line."""
+    first = rows[rows.status.eq("ok") | rows.status.ne("ok").all()].iloc[0]
+    commits = ", ".join(commit or "unknown" for commit in rows.commit.unique())
+    parts, batch = [first.device, f"torch {first.torch}"], first.requested_batch_size
+    if first.base == ladder.BASELINE:
+        parts += [first.model, f"{batch}x{first.seq_len} tokens a step"]
+    else:
+        length = 0 if first.dataset.endswith(bases.VARYING) else first.seq_len
+        parts.append(f"{_shape(first.base, first.unit, first.model, batch, length)} a step")
+    if not bases.has_own_data(first):
+        parts.append(first.dataset)
+    parts += [_rounds(rows), f"commit {commits}"]
+    return ", ".join(parts)
+
+
+def _rounds(rows):
+    """Return "8 rounds", or "4 to 8 rounds" where some of the timed scripts ran in fewer."""
+    counts = timed(rows).groupby("technique")["round"].nunique()
+    most = rows["round"].nunique()
+    fewest = counts.min() if len(counts) else most
+    return plural(most, "round") if fewest == most else f"{fewest} to {most} rounds"

@@ -1,0 +1,178 @@
+"""The scripts, their order, the facts in their docstrings, and their diffs.
+
+A technique is a script, at the top level or in beyond/, whose docstring has a line `Parent:`. There
+is no other list of them: a copy of a script under a new name is a technique too.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from Utils.base import paths
+from Utils.base.errors import UserError
+
+BASELINE = "no_optimization"
+FACTS = ("Parent", "Needs", "Gains", "Costs", "See", "Base", "Unit", "Refused")
+KINDS = ("time", "memory", "nothing")  # of gains
+
+
+@dataclass(frozen=True)
+class Facts:
+    """The facts that a script's docstring states.
+
+    parent: name of the script that this one extends, or None.
+    needs: names of the checks that a run has to pass, in order; see `device.capabilities`.
+    gains: of KINDS, the most important first.
+    texts: the full text of each of FACTS, on one line.
+    """
+
+    parent: str | None
+    needs: tuple
+    gains: tuple
+    texts: dict
+
+
+def facts(doc):
+    """Return the Facts of a docstring."""
+    lines = re.findall(rf"^({'|'.join(FACTS)}): +(.*(?:\n +\S.*)*)", doc, re.MULTILINE)
+    texts = {name: " ".join(text.split()) for name, text in lines}
+    parent = texts.get("Parent", "none")
+    names = {}
+    for fact in ("Needs", "Gains"):
+        listed = re.match(r"[^;:]*", texts.get(fact, "nothing"))[0]
+        names[fact] = tuple(word.strip() for word in listed.split(",") if word.strip())
+    needs = () if names["Needs"] == ("nothing",) else names["Needs"]
+    return Facts(None if parent == "none" else parent, needs, names["Gains"], texts)
+
+
+@dataclass(frozen=True)
+class Technique:
+    name: str  # the file's stem, the label of its results
+    path: Path
+    doc: str
+    code: str  # all after the docstring
+    facts: Facts
+
+    @property
+    def headline(self):
+        return self.doc.split("\n", 1)[0]
+
+    @property
+    def parent(self):
+        return self.facts.parent
+
+    @property
+    def needs(self):
+        return self.facts.needs
+
+    @property
+    def at_top_level(self):
+        return self.path.parent == paths.ROOT
+
+    @property
+    def module(self):
+        """The script's dotted name, as in beyond.memory.larger_batch."""
+        return ".".join(self.path.relative_to(paths.ROOT).with_suffix("").parts)
+
+    @property
+    def command(self):
+        """Arguments for Python that run the script, with ROOT on the path."""
+        if self.path.is_relative_to(paths.ROOT / "beyond"):
+            return ["-m", self.module]
+        return [str(self.path)]
+
+
+def techniques(root=paths.ROOT):
+    """Return all techniques by name, parents before children, the longest line first."""
+    known = {}
+    for path in [*sorted(root.glob("*.py")), *sorted(root.glob("beyond/**/*.py"))]:
+        doc, code = split(path.read_text(errors="replace"))
+        stated = facts(doc)
+        if "Parent" in stated.texts:
+            known[path.stem] = Technique(path.stem, path, doc, code, stated)
+
+    def descend(parent):
+        """Sort lines of descent: the longest first; then by name, letters before digits."""
+        children = (technique for technique in known.values() if technique.parent == parent)
+        lines = [[child, *descend(child.name)] for child in children]
+        lines.sort(key=lambda line: (-len(line), not line[0].name[0].isalpha(), line[0].name))
+        return [technique for line in lines for technique in line]
+
+    return {t.name: t for t in descend(None)} | known  # techniques with an unknown parent come last
+
+
+def split(source):
+    """Return (docstring, code after it) of a script."""
+    doc, _, code = source.removeprefix('"""').partition('"""')
+    return doc, code
+
+
+def get(name):
+    """Return the technique of that name. Raises UserError."""
+    known = techniques()
+    if name not in known:
+        raise UserError(f"no technique {name!r}", f"choose {', '.join(known)}")
+    return known[name]
+
+
+def line(name, known=None):
+    """Return the names from the baseline down to a technique, both included. Raises UserError.
+
+    known: `techniques()`, to avoid reading the scripts again.
+    """
+    known, names = known or techniques(), []
+    while name is not None:
+        if name not in known or name in names:
+            raise UserError(f"{[name, *names][-1]} does not descend from {BASELINE}: see {name}")
+        names.append(name)
+        name = known[name].parent
+    return names[::-1]
+
+
+def group(name):
+    """Return the techniques of a group, or None for any other word.
+
+    ladder: the top level. beyond: those of beyond/, with their parents and the baseline, over which
+    their ratios are taken. everything: all.
+    """
+    known = techniques()
+    if name == "everything":
+        return list(known.values())
+    if name == "ladder":
+        return [technique for technique in known.values() if technique.at_top_level]
+    if name == "beyond":
+        names = beyond()
+        names |= {known[name].parent for name in names} | {BASELINE}
+        return [technique for technique in known.values() if technique.name in names]
+    return None
+
+
+def beyond():
+    """Return the names of the techniques in beyond/, a set."""
+    return {technique.name for technique in techniques().values() if not technique.at_top_level}
+
+
+def with_needs(needs, names, sign="+"):
+    """Return needs changed by the diffs of techniques, a list.
+
+    Each adds what its parent lacks, and removes what only its parent has; with the sign - the
+    reverse.
+    """
+    known, needs = techniques(), list(needs)
+    for name in names:
+        added, removed = known[name].needs, known[known[name].parent].needs
+        if sign == "-":
+            added, removed = removed, added
+        needs = [need for need in needs if need in added or need not in removed]
+        needs += [need for need in added if need not in removed and need not in needs]
+    return needs
+
+
+def diff(technique, parent, context=3):
+    """Return the lines of a unified diff of two techniques' code, without docstrings."""
+    lines = (code.strip("\n").splitlines() for code in (parent.code, technique.code))
+    names = parent.path.name, technique.path.name
+    return [*difflib.unified_diff(*lines, *names, n=context, lineterm="")]

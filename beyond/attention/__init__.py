@@ -1,0 +1,1 @@
+"""Other kernels of attention."""

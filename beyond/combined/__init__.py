@@ -1,0 +1,1 @@
+"""Several techniques at once."""

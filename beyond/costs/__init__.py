@@ -1,0 +1,1 @@
+"""What a guarantee or a habit costs."""

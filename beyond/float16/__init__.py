@@ -1,0 +1,1 @@
+"""Half precision for GPUs without bfloat16."""

@@ -1,0 +1,1 @@
+"""Fewer waits and launches, tuned kernels."""

@@ -1,0 +1,1 @@
+"""More room: less kept for the backward pass, smaller or moved optimizer states."""

@@ -1,0 +1,1 @@
+"""Other number formats, and what they do to the loss."""

@@ -1,0 +1,167 @@
+"""Techniques of a run, and the loop with their diffs."""
+
+import contextlib
+import hashlib
+import importlib.util
+import re
+import textwrap
+
+from pretraining import files
+from Utils.base import paths
+from Utils.base.errors import Unsupported, UserError
+from Utils.harness.settings import check_need
+from Utils.scripts import ladder, token_merge, variants
+
+LOOP = paths.ROOT / "pretraining" / "train.py"
+BEST = "all_together", "fused_optimizer"  # of the scripts; the second runs everywhere
+RANKS = "distributed_data_parallel"  # merged in whenever there are several processes
+# What the loop does by itself, so that a diff for it has nothing to add.
+INCLUDED = {
+    "asynchronous_logging": "losses stay on the device until the next step is under way",
+    "gradient_accumulation": "TOKENS_PER_STEP and BATCH_SIZE decide how many batches make a step",
+    "larger_batch": "BATCH_SIZE decides",
+    "prefetching_loader": "batches come from pinned memory while the device computes",
+    "no_sync": "ranks exchange gradients once a step",
+    RANKS: "start it by torchrun, or by make train GPUS=2",
+}
+# What a run that is kept cannot have.
+EXCLUDED = {
+    "all_together": "name its parts",
+    "cuda_graphs": "a replay overwrites gradients that add up over several batches",
+    "data_on_device": "the batches of this loop are its own",
+    "float16_grad_scaler": "gradients are clipped, and would have to be unscaled before",
+    "fully_sharded": "a checkpoint would hold the share of one rank",
+    "gradient_compression": "what its hook remembers is in no checkpoint",
+    "optimizer_in_backward": "gradients add up over several batches, and are clipped",
+    "streaming_dataset": "the batches of this loop are its own",
+    "zero_redundancy": "a checkpoint would hold the share of one rank",
+}
+COMMENT = re.compile(r"\n *#.*")  # on lines of its own
+SLOW_START = {"torch_compile", "max_autotune"}  # not worth their first step on a CPU
+
+
+def choose(wanted, args, results_file):
+    """Return (names of techniques in ladder order, where they are from in words).
+
+    wanted: names, "none", or "" for those of the recipe for this device and model, or else of the
+    best script as far as it runs here. Raises UserError.
+    """
+    if wanted:
+        found = [] if wanted == "none" else re.split(r"[\s,+]+", wanted.strip())
+        return _checked(found), "asked for"
+    if found := _recipe(args, results_file):
+        return found, f"the recipe for {args.model} on {args.hardware.name}"
+    script = next(name for name in BEST if _can_run(ladder.line(name), args) or name == BEST[-1])
+    return _usable(ladder.line(script), args), f"of {script}, what has an effect here"
+
+
+def merged(names):
+    """Return the loop with those techniques' diffs: a script's text. Raises UserError."""
+    doc, code = ladder.split(LOOP.read_text())
+    for n, name in enumerate(names):
+        if (code := _apply(name, code)) is None:
+            lacking = [other for other in variants.needs(name) or () if other not in names]
+            hint = f"; name {' and '.join(lacking)} as well" if lacking else ""
+            before = f"with {', '.join(names[:n])}" if n else "as it is"
+            raise UserError(f"--with {name}: its diff does not apply to the loop {before}{hint}")
+    merged_in = f"Merged into it: {', '.join(names)}."
+    made = "\n\n" + textwrap.fill(merged_in, 100) if names else ""
+    headline, _, rest = doc.partition("\n")
+    return f'"""{headline}{made}\n{rest}"""{code}'
+
+
+def _apply(name, code):
+    """Return the code with a technique's diff, or None where the diff contradicts it."""
+    known = ladder.techniques()
+    sides = known[known[name].parent].code, known[name].code
+    bare = [COMMENT.sub("", side) for side in sides]  # the loop has other comments
+    for change in (sides, bare):
+        if found := token_merge.merge(code, *change) or token_merge.merge_aligned(code, *change):
+            return found
+    return None
+
+
+def load(source):
+    """Return the function main of a script's text. Tracebacks and Triton read that text."""
+    digest = hashlib.sha256(source.encode()).hexdigest()[:16]
+    path = paths.CACHE / "pretraining" / f"loop_{digest}.py"
+    if not path.exists():
+        with files.written_whole(path) as file:
+            file.write(source.encode())
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.main
+
+
+def _checked(names):
+    known = ladder.techniques()
+    for name in names:
+        if name not in known:
+            raise UserError(f"--with {name}: no technique of that name; choose {', '.join(known)}")
+        if name in INCLUDED:
+            raise UserError(f"--with {name}: part of the loop: {INCLUDED[name]}")
+        if name in EXCLUDED:
+            raise UserError(f"--with {name}: not for this loop: {EXCLUDED[name]}")
+        if lacking := variants._declared(name, known) - {*names}:
+            raise UserError(f"--with {name}: needs {' and '.join(sorted(lacking))}")
+    return [name for name in known if name in names and known[name].parent]
+
+
+def _recipe(args, results_file):
+    """Return the recipe's techniques, as far as they run here; None where no rows are of this
+    device and model."""
+    if not results_file.exists():
+        return None
+    # Here, as pandas and scipy take seconds, and a resumed run does not ask.
+    from Utils.analysis import recommendation
+    from Utils.results import rows_file, selection
+
+    rows = rows_file.read(results_file)
+    same = (rows.device == args.hardware.name) & (rows.model == args.model)
+    rows = rows[same & (rows.base == ladder.BASELINE)]
+    try:
+        rows, _ = selection.select(rows, with_variants=True)
+    except (UserError, StopIteration):
+        return None
+    entry = recommendation.recommend(rows, rows_file.records(results_file, rows.run_id.unique()))[
+        "fastest"
+    ]
+    return entry and _usable(entry["techniques"], args)
+
+
+def _usable(names, args):
+    """Return those of the techniques that this loop takes and this device supports."""
+    known, kept = ladder.techniques(), []
+    for name in known:
+        slow = name in SLOW_START and args.device.type == "cpu"
+        if name not in names or name in INCLUDED | EXCLUDED or slow or not known[name].parent:
+            continue
+        with contextlib.suppress(UserError, Unsupported):
+            if not _notes(name, args):
+                merged([*kept, name])
+                kept.append(name)
+    return kept
+
+
+def check(names, args):
+    """Raise Unsupported where the device lacks what one of the techniques needs."""
+    for name in names:
+        _notes(name, args)
+
+
+def _can_run(names, args):
+    """Return whether the device supports all of these techniques, if need be without effect."""
+    try:
+        check(names, args)
+    except Unsupported:
+        return False
+    return True
+
+
+def _notes(name, args):
+    """Return what limits a technique on this device, in words. Raises Unsupported."""
+    known = ladder.techniques()
+    parent = known.get(known[name].parent)
+    needs = {*known[name].needs} - {*(parent.needs if parent else ())}
+    return [note for need in needs if (note := check_need(need, args))]

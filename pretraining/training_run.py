@@ -1,0 +1,244 @@
+"""One training run: where it is, what it has seen, and what is kept of it."""
+
+import math
+import signal
+import sys
+import time
+
+import torch
+
+from pretraining import checkpoints, export, files
+from pretraining.history import History
+from pretraining.sample import sample
+from pretraining.training_progress import Progress
+from Utils.base.errors import UserError
+from Utils.base.units import MIB
+
+
+class Interrupted(Exception):
+    """Ctrl-C or SIGTERM between two steps. The run has been saved."""
+
+    def __init__(self, signum, step):
+        super().__init__(f"stopped by {signal.Signals(signum).name} after step {step}")
+        self.signum = signum
+
+
+class Run:
+    """The bookkeeping around the loop of train.py. A resumed run begins with its last checkpoint.
+
+    model, optimizer: as the loop has them, compiled or wrapped. data: TokenBatches. Rank 0 alone
+    writes files. Raises UserError where the checkpoint does not fit the model or the corpus.
+    """
+
+    def __init__(self, args, model, optimizer, data):
+        self.args, self.optimizer, self.data = args, optimizer, data
+        self.model, self.parallel = _unwrapped(model)
+        self.folder = args.folder / "checkpoints"
+        self.told_to_stop = None
+        self.handlers = {n: signal.signal(n, self._stop) for n in (signal.SIGINT, signal.SIGTERM)}
+        self.history = History(args.folder / "training.csv") if args.rank == 0 else None
+        self.trained, self.seconds, self.best = 0, 0.0, math.inf  # steps; of training; nats
+        self.saved = None  # at which step
+        self.validated = self.validation = None  # at which step, and its loss
+        self.losses = self.figures = self.stops = None
+        if args.resumes:
+            self._load()
+        if args.rank == 0:
+            self.history.cut(self.trained)
+        self.start = self.trained
+        self.progress = Progress(args, self.start)
+        self.began = self.clock = time.perf_counter()
+
+    # What the loop calls, in this order -----------------------------------------------------------
+
+    def steps(self):
+        """Yield the steps that are left. Between two of them the run is saved: at intervals, when a
+        validation was the best so far, and when it was told to stop."""
+        for step in range(self.start, self.args.steps):
+            yield step
+            best = self.validated == self.trained and self.validation == self.best
+            if best or self.stops or self.trained % self.args.checkpoint_every == 0:
+                self._save()
+            if self.stops:
+                if self.parallel is not None:
+                    torch.distributed.barrier()  # the first rank to end would end the others
+                self.progress.bar.close()
+                raise Interrupted(self.stops, self.trained)
+
+    def batches(self, step):
+        """Yield the rank's batches of a step; gradients are exchanged in the last one only."""
+        for n, batch in enumerate(self.data.of(step), 1):
+            if self.parallel is not None:
+                self.parallel.require_backward_grad_sync = n == self.args.accumulation
+            yield batch
+
+    def add(self, loss):
+        """Add the loss of a batch to those of its step. It stays on the device."""
+        self.losses = loss.float() if self.losses is None else self.losses + loss
+
+    def log(self, step, gradient_norm):
+        """Take a step's figures down. On a GPU they are read when the next step is queued, so that
+        the device need not wait for the host."""
+        self._read_figures()
+        loss, self.losses = self.losses / self.args.accumulation, None
+        stop = torch.tensor(float(self.told_to_stop is not None), device=loss.device)
+        self.figures = _Copy(self._mean(torch.stack([loss, gradient_norm.float(), stop])))
+        self.trained = step + 1
+        if self.args.device.type != "cuda":
+            self._read_figures()
+
+    def validates_after(self, step):
+        return (step + 1) % self.args.validate_every == 0 or step + 1 == self.args.steps
+
+    def validate(self, losses):
+        """Take the mean loss of the held-out batches down, as that of the step before."""
+        self._read_figures()
+        losses = torch.stack([loss.float() for loss in losses])
+        value = self._mean(losses.mean()).item()
+        self.validated, self.validation, self.best = self.trained, value, min(self.best, value)
+        if self.history:
+            perplexity = _perplexity(value)
+            self.history.amend(validation_loss=value, validation_perplexity=perplexity)
+            self.progress.validation = value
+            said = f"validation loss {value:.4f} nats, perplexity {perplexity:,.1f}"
+            self.progress.say(f"  step {self.trained}: {said}")
+        self.clock = time.perf_counter()  # no step took this time
+
+    def finish(self):
+        """Save the last step, export the weights, and write a sample and the curves."""
+        args = self.args
+        self._save()
+        self.progress.bar.close()
+        for signum, handler in self.handlers.items():
+            signal.signal(signum, handler)
+        if args.rank:
+            return
+        from pretraining import curves  # here, as matplotlib takes seconds, and this may never come
+
+        export.write(args.folder / "model", self.model.state_dict(), args.config)
+        text = sample(self.model, args.seed)
+        with files.written_whole(args.folder / "sample.txt") as file:
+            file.write(f"{text}\n".encode())
+        curves.draw(args.folder)
+        best = checkpoints.best(checkpoints.available(self.folder))
+        lowest = f"{best.facts['validation_loss']:.4f} at step {best.step}"
+        print(f"\n{text}\n", file=sys.stderr)
+        print(f"{args.folder}: {self.trained} steps, lowest validation loss {lowest}")
+        print("  kept there: model/, checkpoints/, training.csv, loss.png, sample.txt, loop.py")
+
+    def _stop(self, signum, frame):
+        """Ask for the end after this step; the second time the signal has its usual effect."""
+        self.told_to_stop = signum
+        signal.signal(signum, self.handlers[signum])
+
+    def _mean(self, tensor):
+        """Return the mean of a tensor over all ranks."""
+        if self.parallel is not None:
+            torch.distributed.all_reduce(tensor)
+            tensor = tensor / self.args.world_size
+        return tensor
+
+    def _read_figures(self):
+        """Wait for the figures of the last step, if they have not been read, and log them."""
+        if self.figures is None:
+            return
+        (loss, norm, stop), self.figures = self.figures.read(), None
+        now, args = time.perf_counter(), self.args
+        if not math.isfinite(loss):
+            problem = f"step {self.trained}: the loss is {loss}, and nothing was saved since"
+            raise UserError(problem, "begin another run with a smaller --learning-rate")
+        if stop:
+            self.stops = self.told_to_stop or signal.SIGTERM
+        if self.history:
+            step_s, self.clock = now - self.clock, now
+            done, left = self.trained - self.start, args.steps - self.trained
+            memory = args.hardware.memory_bytes
+            row = {
+                "step": self.trained,
+                "tokens": self.trained * args.tokens_per_step,
+                "epoch": round(self.data.epoch(self.trained), 6),
+                "training_loss": loss,
+                "training_perplexity": _perplexity(loss),
+                "learning_rate": self.optimizer.param_groups[0]["lr"],
+                "gradient_norm": norm,
+                "tokens_per_second": round(args.tokens_per_step / step_s, 1),
+                "memory_share": round(args.hardware.peak_memory_mib() * MIB / memory, 4),
+                "seconds": round(self.seconds + now - self.began, 3),
+                "hours_left": round((now - self.began) / done * left / 3600, 4),
+            }
+            self.history.log(**row)
+            self.progress.show(row)
+
+    def _save(self):
+        """Write a checkpoint: all that the next step depends on, and what belongs to the run."""
+        self._read_figures()
+        if self.args.rank or self.saved == self.trained:
+            return
+        self.history.flush(to_disk=True)
+        validation = self.validation if self.validated == self.trained else None
+        facts = {
+            "model": self.args.model,
+            "validation_loss": validation,
+            "corpus": self.data.corpus,
+            "best": self.best if math.isfinite(self.best) else None,
+            "seconds": self.seconds + time.perf_counter() - self.began,
+        }
+        state = {
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "random": torch.get_rng_state(),
+            "random_cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+        }
+        checkpoints.save(self.folder, self.trained, state, facts)
+        self.saved = self.trained
+        self.clock = time.perf_counter()
+
+    def _load(self):
+        if not (found := checkpoints.available(self.folder)):
+            return  # killed before the first was written
+        last = found[-1]
+        if last.facts["corpus"] != self.data.corpus:
+            now = f"{self.args.dataset} is {self.data.corpus} now: its text has changed since"
+            raise UserError(f"{last.state}: was trained on {last.facts['corpus']}, and {now}")
+        state = checkpoints.load(last)
+        checkpoints.load_weights(self.model, state["model"], last.state)
+        self.optimizer.load_state_dict(state["optimizer"])
+        torch.set_rng_state(state["random"])
+        if len(state["random_cuda"]) == torch.cuda.device_count() > 0:
+            torch.cuda.set_rng_state_all(state["random_cuda"])
+        self.trained = self.saved = last.step
+        self.seconds = last.facts["seconds"]
+        self.best = math.inf if last.facts["best"] is None else last.facts["best"]
+
+
+class _Copy:
+    """A tensor on its way to the host."""
+
+    def __init__(self, tensor):
+        self.host, self.event = tensor, None
+        if tensor.is_cuda:
+            self.host = torch.empty_like(tensor, device="cpu", pin_memory=True)
+            self.host.copy_(tensor, non_blocking=True)
+            self.event = torch.cuda.Event()
+            self.event.record()
+
+    def read(self):
+        if self.event:
+            self.event.synchronize()
+        return self.host.tolist()
+
+
+def _unwrapped(model):
+    """Return (the GPT itself, the DistributedDataParallel around it or None)."""
+    parallel = None
+    while True:
+        if hasattr(model, "_orig_mod"):  # of torch.compile
+            model = model._orig_mod
+        elif isinstance(model, torch.nn.parallel.DistributedDataParallel):
+            parallel, model = model, model.module
+        else:
+            return model, parallel
+
+
+def _perplexity(loss):
+    return math.exp(loss) if loss < 700 else math.inf
