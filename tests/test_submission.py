@@ -12,11 +12,11 @@ import matplotlib.pyplot as plt
 import pytest
 
 from tests.rows import rows_of, write_record
-from Utils.analysis import device_panels
+from Utils.analysis import device_panels, submission
 from Utils.base.errors import UserError
 from Utils.commands import gallery, submit
 from Utils.draw import gallery_chart
-from Utils.results import rows_file, submission
+from Utils.results import rows_file
 
 HOME, USER, HOST = "/home/zelda.q", "zelda.q", "deepthought"
 PLANTED = ("zelda", "deepthought", "mortimer")
