@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from pretraining import files
+from Utils.base import files
 from Utils.base.errors import UserError, naming
 
 KEPT = 2  # of the newest

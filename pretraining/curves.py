@@ -16,7 +16,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.ticker import EngFormatter
 
-from pretraining import files, history
+from pretraining import history
+from Utils.base import files
 from Utils.base.command_line import Parser
 from Utils.base.errors import one_line
 

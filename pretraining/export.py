@@ -13,7 +13,8 @@ from pathlib import Path
 
 import torch
 
-from pretraining import checkpoints, files
+from pretraining import checkpoints
+from Utils.base import files
 from Utils.base.command_line import Parser
 from Utils.base.errors import UserError, one_line
 from Utils.base.gpt2_sizes import CONFIGS, VOCABULARY

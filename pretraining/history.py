@@ -8,7 +8,7 @@ import csv
 import io
 import os
 
-from pretraining import files
+from Utils.base import files
 from Utils.base.errors import UserError, naming
 
 COLUMNS = (
@@ -56,7 +56,7 @@ class History:
         a power cut. Raises UserError."""
         if self.pending is None:
             return
-        with files.writing(self.path), open(self.path, "ab") as file:
+        with naming(self.path), open(self.path, "ab") as file:
             file.write(_lines([self.pending]))
             if to_disk:
                 file.flush()

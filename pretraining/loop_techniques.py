@@ -6,8 +6,7 @@ import importlib.util
 import re
 import textwrap
 
-from pretraining import files
-from Utils.base import paths
+from Utils.base import files, paths
 from Utils.base.errors import Unsupported, UserError
 from Utils.harness.settings import check_need
 from Utils.scripts import ladder, token_merge, variants

@@ -18,8 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 from tqdm import tqdm
 
-from pretraining import files
-from Utils.base import paths
+from Utils.base import files, paths
 from Utils.base.errors import UserError
 from Utils.base.gpt2_sizes import VOCABULARY
 from Utils.corpus import text_sources

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import torch
 
-from pretraining import files, loop_techniques, options
+from pretraining import loop_techniques, options
 from pretraining.training_run import Interrupted
-from Utils.base import git
-from Utils.base.errors import Unsupported, UserError
+from Utils.base import files, git
+from Utils.base.errors import Unsupported, UserError, naming
 from Utils.device import device_choice
 from Utils.device.cpu import keep_freed_memory
 from Utils.harness import log_filters, ranks
@@ -78,7 +78,7 @@ def plan(given):
     folder = given.out or FOLDER / f"{started:%Y%m%d-%H%M%S}-{args.model}"
     if (folder / "run.json").exists():
         raise UserError(f"{folder}: holds a run; --resume {folder} goes on with it")
-    with files.writing(folder):
+    with naming(folder):
         folder.mkdir(parents=True, exist_ok=True)
     _lock(folder)
     chosen = {"settings": settings, "techniques": names, "techniques_from": source}

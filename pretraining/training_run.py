@@ -7,10 +7,11 @@ import time
 
 import torch
 
-from pretraining import checkpoints, export, files
+from pretraining import checkpoints, export
 from pretraining.history import History
 from pretraining.sample import sample
 from pretraining.training_progress import Progress
+from Utils.base import files
 from Utils.base.errors import UserError
 from Utils.base.units import MIB
 

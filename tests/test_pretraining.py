@@ -11,7 +11,6 @@ import torch
 from pretraining import (
     checkpoints,
     export,
-    files,
     history,
     learning_rate,
     loop_techniques,
@@ -19,6 +18,7 @@ from pretraining import (
     shards,
 )
 from pretraining.token_windows import TokenBatches
+from Utils.base import files
 from Utils.base.errors import UserError
 from Utils.scripts import ladder
 

@@ -33,7 +33,7 @@ def filled(path):
 
 def process(code, *arguments):
     """A Python process of its own, to write to the file beside us."""
-    imports = "import sys; from tests.rows import rows_of; from Utils.base import results"
+    imports = "import sys; from tests.rows import rows_of; from Utils.results import rows_file"
     code = f"{imports}; TIMES = {TIMES}\n{code}"
     return subprocess.Popen([sys.executable, "-c", code, *map(str, arguments)], cwd=paths.ROOT)
 
@@ -148,7 +148,7 @@ def test_a_run_that_diverged_stays_readable(path, loss):
 
 
 def test_processes_that_append_at_once_leave_whole_blocks(path):
-    code = "for i in range(20): results.append(sys.argv[1], rows_of(f'{sys.argv[2]}-{i}', TIMES))"
+    code = "for i in range(20): rows_file.append(sys.argv[1], rows_of(f'{sys.argv[2]}-{i}', TIMES))"
     writers = [process(code, path, n) for n in range(8)]
     assert [writer.wait() for writer in writers] == [0] * 8
     found = blocks(path)
@@ -168,7 +168,7 @@ def test_an_append_waits_for_the_lock(filled):
     before = filled.read_bytes()
     with filled.open() as held:
         fcntl.flock(held, fcntl.LOCK_SH)  # for which a lock that is no exclusive one would not wait
-        writer = process("results.append(sys.argv[1], rows_of('b', TIMES))", filled)
+        writer = process("rows_file.append(sys.argv[1], rows_of('b', TIMES))", filled)
         with pytest.raises(subprocess.TimeoutExpired):
             writer.wait(1)
         assert filled.read_bytes() == before
@@ -180,7 +180,7 @@ def test_reset_while_a_run_waits_for_the_lock_loses_no_row(filled):
     old = filled.with_suffix(".old")
     with filled.open() as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        writer = process("results.append(sys.argv[1], rows_of('b', TIMES))", filled)
+        writer = process("rows_file.append(sys.argv[1], rows_of('b', TIMES))", filled)
         with pytest.raises(subprocess.TimeoutExpired):
             writer.wait(1)  # by now it has opened the file that is about to be moved
         filled.rename(old)
@@ -190,7 +190,7 @@ def test_reset_while_a_run_waits_for_the_lock_loses_no_row(filled):
 
 
 def test_a_killed_process_leaves_whole_blocks(tmp_path):
-    code = "for i in range(10**6): results.append(sys.argv[1], rows_of(str(i), TIMES))"
+    code = "for i in range(10**6): rows_file.append(sys.argv[1], rows_of(str(i), TIMES))"
     for attempt in range(8):
         path = tmp_path / f"{attempt}.csv"
         writer = process(code, path)

@@ -1,5 +1,6 @@
 """Expected failures: bad input, unsupported device. Both end in one line, never in a traceback."""
 
+import errno
 import sys
 from contextlib import contextmanager
 
@@ -31,7 +32,9 @@ def naming(path, remedy=""):
     try:
         yield
     except OSError as error:
-        raise UserError(f"{path}: {error.strerror}", remedy) from None
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        problem = "the disk is full; free some of it" if full else error.strerror or error
+        raise UserError(f"{path}: {problem}", remedy) from None
 
 
 @contextmanager

@@ -3,8 +3,6 @@
 import os
 from pathlib import Path
 
-from Utils.base.errors import naming
-
 ROOT = Path(__file__).resolve().parent.parent.parent
 # Tokens, compiled kernels, the state of suites: all of it can be rebuilt.
 CACHE = Path(os.environ.get("CACHE_DIR", ROOT / ".cache")).resolve()
@@ -14,13 +12,6 @@ def sources(*layers):
     """Return the source of the front door of Utils and of these layers, a list of strings."""
     folders = [ROOT / "Utils", *(ROOT / "Utils" / layer for layer in layers)]
     return [file.read_text() for folder in folders for file in sorted(folder.glob("*.py"))]
-
-
-def write_cached(path, text):
-    """Write a file of the cache, and make its folder. Raises UserError."""
-    with naming(path, "set CACHE_DIR to another folder"):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
 
 
 def environment(**more):

@@ -7,9 +7,7 @@ the roofline of Williams et al. 2009 summed over its parts: each takes the large
 at the ceiling of its precision and its unavoidable traffic at the ceiling of bandwidth.
 """
 
-import json
-
-from Utils.base import errors, paths
+from Utils.base import errors, files
 from Utils.base.command_line import Parser
 from Utils.device import device_choice, measured_ceilings
 
@@ -24,7 +22,7 @@ def main(argv=None):
     ceilings = None if args.again else measured_ceilings.ceilings(device)
     if ceilings is None:
         ceilings = measured_ceilings.measure(device)
-        paths.write_cached(measured_ceilings.file_of(device), json.dumps(ceilings, indent=1) + "\n")
+        files.write_json(measured_ceilings.file_of(device), ceilings)
     rates = [f"{precision} {rate:,.2f}" for precision, rate in ceilings["matmul_tflops"].items()]
     emulated = ceilings["emulated_tflops"].items()
     rates += [f"{precision} {rate:.2g} (emulated)" for precision, rate in emulated]

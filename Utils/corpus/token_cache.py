@@ -6,14 +6,12 @@ import json
 import os
 import shutil
 import sys
-import tempfile
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 from tqdm import tqdm
 
-from Utils.base import paths
+from Utils.base import files, paths
 from Utils.base.errors import UserError
 from Utils.base.gpt2_sizes import VOCABULARY
 from Utils.corpus import text_sources
@@ -82,7 +80,7 @@ def gpt2_encoding():
         ) from None
     for cached, source in vocabulary_files():
         if source and not cached.exists():
-            with _written_whole(cached) as target, source.open("rb") as original:
+            with files.written_whole(cached) as target, source.open("rb") as original:
                 shutil.copyfileobj(original, target)
     try:
         return tiktoken.get_encoding("gpt2")
@@ -112,7 +110,7 @@ def _tokenize(dataset, documents, total, unit, path, facts_path):
     bar = tqdm(total=total, unit=unit, unit_scale=True, desc=title, disable=None, leave=False)
     if bar.disable:
         print(f"{title}, once", file=sys.stderr)
-    with bar, _written_whole(path) as file:
+    with bar, files.written_whole(path) as file:
         for texts in chunks(text_sources.readable(dataset, documents)):
             encoded = encoding.encode_ordinary_batch(texts, num_threads=threads)
             rows = [np.array([*document, END_OF_TEXT], dtype=np.uint16) for document in encoded]
@@ -133,8 +131,7 @@ def _tokenize(dataset, documents, total, unit, path, facts_path):
             "tokens": tokens,
             "sha256": digest.hexdigest(),
         }
-        with _written_whole(facts_path) as sidecar:
-            sidecar.write(json.dumps(facts, indent=1).encode())
+        files.write_json(facts_path, facts)
 
 
 def chunks(texts, characters=4_000_000):
@@ -148,23 +145,3 @@ def chunks(texts, characters=4_000_000):
             chunk, size = [], 0
     if chunk:
         yield chunk
-
-
-@contextmanager
-def _written_whole(path):
-    """Open a temporary file, and rename it to `path` once it is complete."""
-    temporary = None
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-            temporary = Path(file.name)
-            yield file
-        temporary.chmod(0o644)
-        temporary.replace(path)
-    except OSError as error:
-        raise UserError(
-            f"{path}: {error.strerror or error}", "set CACHE_DIR to another folder"
-        ) from None
-    finally:
-        if temporary:
-            temporary.unlink(missing_ok=True)

@@ -9,7 +9,7 @@ from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from multiprocessing.connection import wait
 
-from Utils.base import errors, paths
+from Utils.base import errors, files, paths
 from Utils.base.errors import UserError
 from Utils.corpus import token_cache
 from Utils.forecast.memory_recording import Recording
@@ -122,11 +122,5 @@ def kept(file):
 
 def keep(answer, file):
     """Write an object to a file of the cache, whole or not at all."""
-    part = file.with_suffix(f".{os.getpid()}")
-    with suppress(OSError):  # then it is made again
-        file.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            part.write_bytes(pickle.dumps(answer))
-            part.replace(file)
-        finally:  # of a full disk nothing is left
-            part.unlink(missing_ok=True)
+    with suppress(UserError), files.written_whole(file) as target:  # without, it is made again
+        target.write(pickle.dumps(answer))

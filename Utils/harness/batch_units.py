@@ -7,6 +7,8 @@ from statistics import median
 
 import torch
 
+from Utils.base import files
+from Utils.base.errors import UserError
 from Utils.scripts import bases
 
 
@@ -71,9 +73,8 @@ def remember(args, known):
     """Keep the outline of a base's batch, for a forecast that loads no data."""
     path = bases.batch_file(args.base, args.version)
     facts = {"batch_size": args.batch_size, "seq_len": args.seq_len, "batch": known}
-    with suppress(OSError):  # then there is no forecast
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(facts))
+    with suppress(UserError):  # then there is no forecast
+        files.write_json(path, facts)
 
 
 def remembered(name, version):

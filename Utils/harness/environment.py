@@ -11,7 +11,8 @@ from pathlib import Path
 import psutil
 import torch
 
-from Utils.base import paths
+from Utils.base import files, paths
+from Utils.base.errors import UserError
 
 VARIABLES = ("CUDA_", "NVIDIA_", "OMP_", "MKL_", "KMP_", "PYTORCH_", "TORCH", "TRITON_", "NCCL_")
 
@@ -58,6 +59,6 @@ def _collect_env():
         from torch.utils.collect_env import get_pretty_env_info
 
         report = get_pretty_env_info()
-        with contextlib.suppress(OSError):
-            cached.write_text(report)
+        with contextlib.suppress(UserError):
+            files.write(cached, report)
         return report

@@ -8,7 +8,8 @@ import torch
 from torch.utils._pytree import tree_map
 from torch.utils.flop_counter import FlopCounterMode
 
-from Utils.base import paths
+from Utils.base import files, paths
+from Utils.base.errors import UserError
 from Utils.harness import batch_units
 
 
@@ -77,7 +78,6 @@ def per_unit(args, call):
     counted = call.count()
     rate = counted and counted / (args.batch_size * args.seq_len)
     if args.technique == args.base:
-        with contextlib.suppress(OSError):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(json.dumps(rate))
+        with contextlib.suppress(UserError):
+            files.write_json(path, rate)
     return rate

@@ -6,16 +6,17 @@ fails, the others cannot continue, and the launcher ends all of them as soon as 
 the rank at fault ends first, and the others wait a moment.
 """
 
-import json
 import os
 import socket
 import sys
 import time
 from datetime import timedelta
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
 
+from Utils.base import files
 from Utils.base.errors import UserError
 
 GRACE_S = 2.0  # enough for the launcher to see that a rank has ended
@@ -139,10 +140,8 @@ def report(message, noticed=None):
     """
     if path := os.environ.get("TORCHELASTIC_ERROR_FILE"):
         body = {"message": message, "extraInfo": {"timestamp": str(int(time.time()))}}
-        unfinished = f"{path}.{os.getpid()}"  # the launcher may end this rank in between
-        with open(unfinished, "w") as file:
-            json.dump({"message": body, "noticed": noticed}, file)
-        os.replace(unfinished, path)
+        # The launcher may end this rank in between.
+        files.write_json(Path(path), {"message": body, "noticed": noticed})
 
 
 def end(code):

@@ -8,7 +8,7 @@ import time
 from statistics import median
 from typing import NamedTuple
 
-from Utils.base import command_line, paths
+from Utils.base import command_line, files, paths
 from Utils.device.cpu import CPU
 from Utils.launch import child_process
 from Utils.scripts import ladder
@@ -40,7 +40,7 @@ def largest_batch(args, technique, at_most):
     known = suite and cached.exists()
     batch_size = json.loads(cached.read_text()) if known else _search(args, technique, at_most)
     if suite:
-        paths.write_cached(cached, json.dumps(batch_size))
+        files.write_json(cached, batch_size)
     if batch_size != args.batch_size:
         args.notes.append(f"own batch: {batch_size} in place of {args.batch_size}")
     return batch_size

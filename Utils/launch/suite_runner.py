@@ -21,7 +21,7 @@ import numpy as np
 
 from Utils.analysis import attribution, result_tables
 from Utils.analysis.summary import summarize
-from Utils.base import command_line, git, paths
+from Utils.base import command_line, files, git, paths
 from Utils.base.errors import UserError
 from Utils.launch import child_process, turn_taking
 from Utils.launch.turn_taking import INTERRUPTED
@@ -304,7 +304,7 @@ def _resume(args, techniques, rounds, identity):
     except (OSError, ValueError, KeyError):
         pass  # no such suite was begun
     suite = f"{time.time_ns():x}"
-    paths.write_cached(note, json.dumps({"suite": suite}))
+    files.write_json(note, {"suite": suite})
     return suite, set()
 
 

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from Utils.base import paths
+from Utils.base import files, paths
 from Utils.base.errors import UserError, naming
 from Utils.scripts import anatomy, ladder, transplant
 from Utils.scripts.ladder import BASELINE, Facts, Technique
@@ -337,7 +337,7 @@ def _written(base, names, source, refused=""):
     code = source if refused else _beside(base, source)
     escaped = doc.replace("\\", "\\\\").replace('"' * 3, "'" * 3)
     path, text = FOLDER / base.name / f"{name}.py", f'"""{escaped}"""\n{code}'
-    paths.write_cached(path, text)
+    files.write(path, text)
     return Script(name, path, doc, f"\n{code}", ladder.facts(doc))
 
 

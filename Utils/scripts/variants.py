@@ -17,7 +17,7 @@ import re
 from contextlib import suppress
 from itertools import combinations
 
-from Utils.base import paths
+from Utils.base import files, paths
 from Utils.base.errors import UserError
 from Utils.scripts import bases, ladder, token_merge
 from Utils.scripts.ladder import BASELINE, Technique
@@ -82,7 +82,7 @@ def find(name):
     needs = ", ".join(ladder.with_needs(ladder.get(whole).needs, names, sign)) or "nothing"
     doc = DOC.format(headline=headline, whole=whole, needs=needs)
     path, text = FOLDER / f"{name}.py", f'"""{doc}"""{code}'
-    paths.write_cached(path, text)
+    files.write(path, text)
     return Technique(name, path, doc, code, ladder.facts(doc))
 
 

@@ -1,0 +1,58 @@
+"""Files that appear complete or not at all."""
+
+import contextlib
+import json
+import os
+import tempfile
+from pathlib import Path
+
+from Utils.base import paths
+from Utils.base.errors import UserError, naming
+
+
+@contextlib.contextmanager
+def written_whole(path):
+    """Yield a binary file that takes the name `path` when it is complete and on the disk.
+
+    A process that is killed leaves the old file or the new one. Raises UserError.
+    """
+    remedy = "set CACHE_DIR to another folder" if path.is_relative_to(paths.CACHE) else ""
+    with naming(path, remedy), contextlib.ExitStack() as stack:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".tmp", delete=False) as file:
+            unfinished = Path(file.name)
+            stack.callback(unfinished.unlink, missing_ok=True)
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.chmod(0o644)
+        unfinished.replace(path)
+        folder = os.open(path.parent, os.O_RDONLY)
+        stack.callback(os.close, folder)
+        os.fsync(folder)  # so that the new name survives a power cut
+
+
+def write(path, text):
+    """Write a text file and its folder. Raises UserError."""
+    with written_whole(path) as file:
+        file.write(text.encode())
+
+
+def write_json(path, values):
+    write(path, json.dumps(values, indent=1) + "\n")
+
+
+def read_json(path):
+    """Return the values of a JSON file, or None without one. Raises UserError if damaged."""
+    try:
+        return json.loads(path.read_text())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: cannot be read ({error})") from None
+
+
+def remove_leftovers(folder):
+    """Remove what a killed process was writing. Only the process that owns the folder may."""
+    for path in folder.glob(".tmp*"):
+        path.unlink(missing_ok=True)
