@@ -333,9 +333,9 @@ def test_more_processes_than_the_machine_has_room_for_are_refused(monkeypatch):
 LAUNCH = """
 import sys
 from pathlib import Path
-from Utils.launch import torchrun
+from Utils.launch import rank_launcher
 path = Path(sys.argv[1])
-sys.exit(torchrun.launch(path.stem, [str(path), *sys.argv[3:]], int(sys.argv[2])))
+sys.exit(rank_launcher.launch(path.stem, [str(path), *sys.argv[3:]], int(sys.argv[2])))
 """
 LOOP = "in run.steps(batches):\n"
 

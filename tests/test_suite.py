@@ -34,12 +34,13 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 
-from Utils.base import command_line, results
+from Utils.base import command_line
+from Utils.results import rows_file
 
 parser = command_line.Parser("stand-in", __doc__)
 command_line.add_settings(parser)
 args = parser.parse_args()
-row = dict.fromkeys(results.COLUMNS, 1) | {
+row = dict.fromkeys(rows_file.COLUMNS, 1) | {
     "run_id": f"{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}",
     "base": "no_optimization",
     "unit": "tokens",
@@ -57,7 +58,7 @@ path.parent.mkdir(exist_ok=True)
 path.write_text(json.dumps(known))
 print(f"  step 1/{args.steps}", file=sys.stderr, flush=True)
 time.sleep(float(os.environ.get("STEPS_S", 0)))
-results.append(args.results_file, rows)
+rows_file.append(args.results_file, rows)
 '''
 
 

@@ -28,7 +28,9 @@ PART = Part(began=100.0, step_s=np.array([1.0, 1.0, 2.0]), tokens=64, peak_mib=3
 def left():
     """Those of the processes that are there, in the order of their start."""
     found = [p for p in psutil.process_iter(["cmdline", "status"]) if p.info["cmdline"]]
-    ours = [p for p in found if any("together.take_part" in word for word in p.info["cmdline"])]
+    ours = [
+        p for p in found if any("concurrent_runs.take_part" in word for word in p.info["cmdline"])
+    ]
     ours = [p for p in ours if p.info["status"] != psutil.STATUS_ZOMBIE]
     return sorted(ours, key=lambda process: process.pid)
 

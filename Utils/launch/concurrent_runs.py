@@ -116,7 +116,11 @@ def at_once(technique, n, flags, minutes, threads=None):
 def _started(technique, folder, flags, variables):
     """Start a process of a technique; kill it and its children at the end of the block."""
     folder.mkdir()
-    command = [sys.executable, "-c", "from Utils.launch import together; together.take_part()"]
+    command = [
+        sys.executable,
+        "-c",
+        "from Utils.launch import concurrent_runs; concurrent_runs.take_part()",
+    ]
     command += [technique.name, *flags, f"--results-file={folder / 'results.csv'}"]
     how = {"env": paths.environment(**variables), "start_new_session": True}
     with open(folder / "log", "w") as log:
