@@ -7,6 +7,7 @@ is no other list of them: a copy of a script under a new name is a technique too
 from __future__ import annotations
 
 import difflib
+import itertools
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,6 @@ from Utils.base.errors import UserError
 
 BASELINE = "no_optimization"
 FACTS = ("Parent", "Needs", "Gains", "Costs", "See", "Base", "Unit", "Refused")
-KINDS = ("time", "memory", "nothing")  # of gains
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Facts:
 
     parent: name of the script that this one extends, or None.
     needs: names of the checks that a run has to pass, in order; see `device.capabilities`.
-    gains: of KINDS, the most important first.
+    gains: time, memory or nothing, the most important first.
     texts: the full text of each of FACTS, on one line.
     """
 
@@ -86,22 +86,30 @@ class Technique:
 
 
 def techniques(root=paths.ROOT):
-    """Return all techniques by name, parents before children, the longest line first."""
-    known = {}
+    """Return all techniques by name, parents before children, the longest line first.
+
+    Raises UserError where two have one name.
+    """
+    scripts = {}
     for path in [*sorted(root.glob("*.py")), *sorted(root.glob("beyond/**/*.py"))]:
         doc, code = split(path.read_text(errors="replace"))
         stated = facts(doc)
-        if "Parent" in stated.texts:
-            known[path.stem] = Technique(path.stem, path, doc, code, stated)
+        if "Parent" not in stated.texts:
+            continue
+        if path.stem in scripts:
+            first = scripts[path.stem].path.relative_to(root)
+            raise UserError(f"{first} and {path.relative_to(root)} have one name", "rename one")
+        scripts[path.stem] = Technique(path.stem, path, doc, code, stated)
 
     def descend(parent):
         """Sort lines of descent: the longest first; then by name, letters before digits."""
-        children = (technique for technique in known.values() if technique.parent == parent)
+        children = [technique for technique in scripts.values() if technique.parent == parent]
         lines = [[child, *descend(child.name)] for child in children]
         lines.sort(key=lambda line: (-len(line), not line[0].name[0].isalpha(), line[0].name))
-        return [technique for line in lines for technique in line]
+        return list(itertools.chain.from_iterable(lines))
 
-    return {t.name: t for t in descend(None)} | known  # techniques with an unknown parent come last
+    in_order = {technique.name: technique for technique in descend(None)}
+    return in_order | scripts  # techniques with an unknown parent come last
 
 
 def split(source):
@@ -112,23 +120,24 @@ def split(source):
 
 def get(name):
     """Return the technique of that name. Raises UserError."""
-    known = techniques()
-    if name not in known:
-        raise UserError(f"no technique {name!r}", f"choose {', '.join(known)}")
-    return known[name]
+    scripts = techniques()
+    if name not in scripts:
+        raise UserError(f"no technique {name!r}", f"choose {', '.join(scripts)}")
+    return scripts[name]
 
 
-def line(name, known=None):
+def line(name, scripts=None):
     """Return the names from the baseline down to a technique, both included. Raises UserError.
 
-    known: `techniques()`, to avoid reading the scripts again.
+    scripts: `techniques()`, to avoid reading the scripts again.
     """
-    known, names = known or techniques(), []
+    scripts = scripts or techniques()
+    names = []
     while name is not None:
-        if name not in known or name in names:
+        if name not in scripts or name in names:
             raise UserError(f"{[name, *names][-1]} does not descend from {BASELINE}: see {name}")
         names.append(name)
-        name = known[name].parent
+        name = scripts[name].parent
     return names[::-1]
 
 
@@ -138,15 +147,15 @@ def group(name):
     ladder: the top level. beyond: those of beyond/, with their parents and the baseline, over which
     their ratios are taken. everything: all.
     """
-    known = techniques()
+    scripts = techniques()
     if name == "everything":
-        return list(known.values())
+        return list(scripts.values())
     if name == "ladder":
-        return [technique for technique in known.values() if technique.at_top_level]
+        return [technique for technique in scripts.values() if technique.at_top_level]
     if name == "beyond":
         names = beyond()
-        names |= {known[name].parent for name in names} | {BASELINE}
-        return [technique for technique in known.values() if technique.name in names]
+        names |= {scripts[name].parent for name in names} | {BASELINE}
+        return [technique for technique in scripts.values() if technique.name in names]
     return None
 
 
@@ -161,9 +170,11 @@ def with_needs(needs, names, sign="+"):
     Each adds what its parent lacks, and removes what only its parent has; with the sign - the
     reverse.
     """
-    known, needs = techniques(), list(needs)
+    scripts = techniques()
+    needs = list(needs)
     for name in names:
-        added, removed = known[name].needs, known[known[name].parent].needs
+        added = scripts[name].needs
+        removed = scripts[scripts[name].parent].needs
         if sign == "-":
             added, removed = removed, added
         needs = [need for need in needs if need in added or need not in removed]
