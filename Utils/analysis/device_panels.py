@@ -9,9 +9,10 @@ panels have the most common model and shape; the rest are left out and named.
 
 import numpy as np
 
+from Utils.analysis import submission
 from Utils.analysis.summary import summarize
 from Utils.base.errors import UserError
-from Utils.results import rows_file, selection, submission
+from Utils.results import rows_file, selection
 from Utils.scripts.ladder import BASELINE
 
 
