@@ -38,7 +38,7 @@ MEMORY       ?=              ## forecast: memory of a device that need not be he
 TOKENS       ?=              ## forecast with DEVICE=all: tokens to train on, as in 1e10
 PRICES       ?=              ## forecast with DEVICE=all: a TOML file of dollars per hour, as in a100 = 1.79
 AGAINST      ?=              ## forecast: published compares it with published figures
-WRITE        ?=              ## forecast with AGAINST=published: 1 keeps the check and its constants
+WRITE        ?=              ## forecast with AGAINST=published: 1 makes the check and its constants anew
 A            ?=              ## compare, report: a results file, or FILE:WORDS, as in A=results.csv:2.11
 B            ?=              ## compare, report: the same for the other side, as in B=results.csv:2.13
 RECIPE       ?=              ## recipe: the script to write; default .cache/recipe/recipe.py

@@ -1,27 +1,24 @@
 """The forecast of a step's time: the table of devices, the work of a step, its time, and the check
 against what others have published."""
 
+import importlib
 import math
+import tomllib
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 
-from Utils.base import errors, paths
+from tests.calibration import forecast_fit, published_figures
+from tests.calibration.published_figures import Figure, Step
+from Utils.base import errors
 from Utils.base.errors import Unsupported, UserError
 from Utils.base.gpt2_sizes import CONFIGS
 from Utils.commands import forecast
 from Utils.device import capabilities, datasheets
 from Utils.device.cuda import ImaginedGPU
-from Utils.forecast import (
-    fake_run,
-    forecast_check,
-    forecast_fit,
-    outlook_text,
-    published_figures,
-    step_time,
-    time_range,
-)
+from Utils.forecast import fake_run, outlook_text, published_check, step_time, time_range
 from Utils.forecast.kernel_work import LIST, VIEW, Operation, Tensor, Work
 from Utils.forecast.peak_memory import device_of
 from Utils.harness.step_work import flops_per_token
@@ -170,50 +167,75 @@ def test_waits_of_the_8_bit_update_are_counted():
 
 
 def test_every_published_row_is_used_or_left_out_with_a_reason():
-    rows, left = published_figures.rows(), published_figures.reasons()
-    used = [row for row in rows if not published_figures.left_out(row)]
-    assert len(used) + sum(left.values()) == len(rows) and used
-    assert len(published_figures.figures()) <= len(used)
-    for row in used:
-        assert not row["device"].startswith(("8x", "4x")) and row["batch_size"].isdecimal()
+    table = pd.read_csv(published_check.PUBLISHED, keep_default_na=False)
+    used = table[table.left_out == ""]
+    assert 0 < len(published_figures.figures()) <= len(used)
+    assert (used.device_key != "").all() and not used.device.str.match(r"\d+x ").any()
     for figure in published_figures.figures():
         assert 0.01 < figure.seconds < 10 and figure.key in datasheets.datasheets()
 
 
 def test_the_check_that_is_kept_holds_every_figure_once():
-    figures, rows = published_figures.figures(), time_range.checks()
-    assert [row["technique"] for row in rows] == [figure.technique for figure in figures]
-    for row, figure in zip(rows, figures, strict=True):
-        assert float(row["measured_ms"]) == pytest.approx(1e3 * figure.seconds, abs=1e-3)
-        assert float(row["low_ms"]) < float(row["forecast_ms"]) < float(row["high_ms"])
+    figures, rows = published_figures.figures(), published_check.rows()
+    assert list(rows.technique) == [figure.technique for figure in figures]
+    published_ms = [1e3 * figure.seconds for figure in figures]
+    assert list(rows.measured_ms) == pytest.approx(published_ms, abs=1e-3)
+    assert (rows.low_ms < rows.forecast_ms).all() and (rows.forecast_ms < rows.high_ms).all()
 
 
 def test_figures_are_mostly_in_their_ranges_and_directions_mostly_right():
-    kept = time_range.checks()
-    rows = [
-        forecast_check.Row(**{name: _number(text) for name, text in row.items()}) for row in kept
+    assert published_check.rows().in_range.mean() >= 0.85
+    ratios = published_check.ratios(published_check.rows())
+    assert (ratios[ratios.published > published_check.WORTH].forecast > 1).mean() >= 0.9
+
+
+def test_the_check_is_printed_with_its_errors_and_reasons(capsys):
+    forecast.main(["--against=published"])
+    said = capsys.readouterr().out
+    assert (
+        sum(line.startswith("|") for line in said.splitlines()) == len(published_check.rows()) + 2
+    )
+    error = published_check.rows().error.abs().median()
+    assert f"all: {len(published_check.rows())} figures, median error {error:.1%}" in said
+    assert "of them in their range" in said and "several GPUs: communication" in said
+
+
+def test_the_calibration_writes_the_check_and_the_constants(tmp_path, monkeypatch):
+    constants = tmp_path / "step_time.toml"
+    constants.write_text(step_time.FILE.read_text())
+    check = tmp_path / "check.csv"
+    monkeypatch.setattr(step_time, "FILE", constants)
+    monkeypatch.setattr(published_check, "CHECK", check)
+    step = Step(8, 64, layers=4, heads=2, width=64, vocabulary=1000)
+    half = replace(step, precision="bfloat16", compile=True, evaluations=0.5, clip=True)
+    figures = [
+        Figure("one", "a100", "GPT", "float32", step, 0.02, ""),
+        Figure("one", "a100", "GPT", "bfloat16", half, 0.01, ""),
+        Figure("two", "h100", "GPT", "float32", step, 0.01, "variant"),
     ]
-    assert np.mean([row.within for row in rows]) >= 0.85
-    worth = [(m, f) for m, f in forecast_check.ratios(rows) if m > forecast_check.WORTH]
-    assert np.mean([f > 1 for _, f in worth]) >= 0.9
-
-
-def _number(text):
-    try:
-        return float(text)
-    except ValueError:
-        return text
+    monkeypatch.setattr(published_figures, "figures", lambda: figures)
+    before = tomllib.loads(constants.read_text())
+    importlib.import_module("tests.calibration.__main__").main()
+    table = pd.read_csv(check)
+    assert list(table.measured_ms) == [20, 10, 10] and set(table.columns) <= {
+        *published_check.rows().columns
+    }
+    assert (table.factor > 1).tolist() == [True, True, True]  # no other source has these chips
+    after = tomllib.loads(constants.read_text())
+    assert after.keys() == before.keys()
+    assert after["eager"]["value"] > before["eager"]["value"]  # the steps are slow for their work
+    assert after["eager"]["origin"] == before["eager"]["origin"]
 
 
 def test_a_range_is_wider_where_no_figure_is_alike():
-    known = {((8, 0), "float32"), ((8, 0), "bfloat16"), ((9, 0), "float32")}
+    covered = {((8, 0), "float32"), ((8, 0), "bfloat16"), ((9, 0), "float32")}
     a100, h100, b200 = (datasheets.find(key) for key in ("a100", "h100", "b200"))
-    factors = [time_range.kind_factor(entry, "bfloat16", known) for entry in (a100, h100, b200)]
+    factors = [time_range.kind_factor(entry, "bfloat16", covered) for entry in (a100, h100, b200)]
     assert factors == [1, time_range.OTHER_PRECISION, time_range.OTHER_CHIP]
     ceilings = {"matmul_tflops": {"float32": 0.2}, "emulated_tflops": {}, "bandwidth_gb_s": 40.0}
     here = time_range.measured_entry("AMD EPYC (2 threads)", ceilings, 2**34)
     assert (
-        time_range.kind_factor(here, "float32", known)
+        time_range.kind_factor(here, "float32", covered)
         == time_range.UNLISTED
         > time_range.OTHER_CHIP
     )
@@ -271,18 +293,6 @@ def test_devices_that_do_not_run_a_technique_stand_below_the_table():
     assert "1.79" in cells["a100"] and "1.43 to 2.15" in cells["a100"]
 
 
-def test_the_fit_of_the_check_is_kept(monkeypatch, tmp_path):
-    monkeypatch.setattr(paths, "CACHE", tmp_path)
-    fits = []
-    monkeypatch.setattr(forecast_check, "works", lambda figures: {})
-    monkeypatch.setattr(forecast_check.fit, "Cases", lambda figures, works: figures)
-    monkeypatch.setattr(
-        forecast_check, "check", lambda figures, _: fits.append(0) or (["rows"], {"eager": 7})
-    )
-    assert forecast_check.run() == forecast_check.run() == (["rows"], {"eager": 7})
-    assert fits == [0]
-
-
 def test_a_speedup_has_the_ratio_of_the_two_forecasts():
     slow, fast = (time_range.Outlook("x", s) for s in (2.0, 0.5))
     ratio, low, high = time_range.speedup(slow, fast, 1.0)
@@ -290,12 +300,17 @@ def test_a_speedup_has_the_ratio_of_the_two_forecasts():
     assert math.isfinite(time_range.base_width()) and replace(fast).seconds == 0.5
 
 
-def test_figures_of_a_source_share_a_deviation():
-    sources, weights = ["a", "a", "b", "a"], [1, 0.5, 1, 0.25]
-    shared = np.equal.outer(sources, sources) * forecast_fit.SHARED**2
-    covariance = shared + np.diag(forecast_fit.SIGMA**2 / np.array(weights))
-    assert forecast_fit.precision(sources, weights) @ covariance == pytest.approx(
-        np.eye(4), abs=1e-9
-    )
-    left_out = forecast_fit.precision(sources, [0, 0, 1, 0])
-    assert np.count_nonzero(left_out) == 1
+def test_figures_of_a_source_share_a_deviation_and_an_outlier_pulls_no_harder():
+    """So figures of one source say more on ratios than on levels."""
+
+    def level(sources, deviations):
+        count = len(sources)
+        line = forecast_fit.Line(
+            sources, np.zeros(1), np.array(deviations), np.ones((count, 1)), np.ones(1), np.zeros(1)
+        )
+        return forecast_fit.solved(line, np.ones(count, dtype=bool))[0]
+
+    apart, together = level([*"abcd"], [0.1] * 4), level([*"aaaa"], [0.1] * 4)
+    variance = forecast_fit.SIGMA**2 / 4 + forecast_fit.SHARED**2
+    assert together == pytest.approx(0.1 / (1 + variance), abs=1e-6) and together < apart < 0.1
+    assert level([*"abc"], [0.1, 0.1, 5.0]) == pytest.approx(level([*"abc"], [0.1, 0.1, 9.0]))

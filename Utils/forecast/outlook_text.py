@@ -66,18 +66,3 @@ def devices(lines, priced):
     headers = ["device", "runs", "forecast ms", "range of 90%", "tokens/s", "hours", "range"]
     table = _table(rows, headers + (["dollars", "range"] if priced else []))
     return "\n".join([table, *(["", *reasons] if reasons else [])])
-
-
-def check(rows):
-    """Return rows of the check against published figures as a table."""
-    lines = [
-        [
-            row.source.split("/")[0], row.key, row.model[:24], row.technique[:32],
-            f"{row.batch}x{row.tokens}", f"{row.measured_ms:,.1f}", f"{row.forecast_ms:,.1f}",
-            f"{row.low_ms:,.1f} to {row.high_ms:,.1f}", f"{row.error:+.0%}",
-            "yes" if row.within else "no", f"{row.roofline_ms / row.measured_ms - 1:+.0%}",
-        ]
-        for row in rows
-    ]  # fmt: skip
-    headers = ["source", "device", "model", "technique", "shape", "published ms", "forecast ms"]
-    return _table(lines, [*headers, "range of 90%", "error", "in range", "plain roofline"])

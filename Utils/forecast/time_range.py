@@ -4,7 +4,6 @@ A range is what 90% of the published figures kept to, each forecast without its 
 docs/forecast_check.csv. It is wider where no figure is of that kind of chip, or of that precision.
 """
 
-import csv
 import math
 import tomllib
 from dataclasses import dataclass, field, replace
@@ -13,13 +12,11 @@ from statistics import median
 
 import numpy as np
 
-from Utils.base import paths
 from Utils.base.errors import UserError
 from Utils.device import datasheets
-from Utils.forecast import step_time
+from Utils.forecast import published_check, step_time
 from Utils.results import rows_file
 
-CHECK = paths.ROOT / "docs" / "forecast_check.csv"
 COVERED = 0.9
 OTHER_PRECISION = 1.5  # times as wide, where figures of this kind of chip are of other precisions
 OTHER_CHIP = 2.0  # and where no figure is of this kind of chip
@@ -45,34 +42,26 @@ class Outlook:
         return f"{part} {self.parts[part] / self.seconds:.0%}"
 
 
-@cache
-def checks():
-    """Return the rows of the check against published figures, dicts; none without the file."""
-    if not CHECK.exists():
-        return ()
-    with open(CHECK, newline="") as file:
-        return tuple(csv.DictReader(file))
-
-
 def chip(entry):
     """Return the kind of a chip. Forecasts for one kind are assumed to be equally good."""
     return entry.architecture or entry.capability
 
 
-def kind_factor(entry, precision, known):
+def kind_factor(entry, precision, covered):
     """Return the factor by which a range is wider than with figures of this chip and precision.
-    known: the pairs of the two that have figures."""
-    if (chip(entry), precision) in known:
+    covered: the pairs of the two that have figures."""
+    if (chip(entry), precision) in covered:
         return 1.0
     if not entry.year:
         return UNLISTED
-    return OTHER_PRECISION if any(one == chip(entry) for one, _ in known) else OTHER_CHIP
+    chips = {covered_chip for covered_chip, _ in covered}
+    return OTHER_PRECISION if chip(entry) in chips else OTHER_CHIP
 
 
 def width(deviations, factors):
     """Return half of a range, as a logarithm, that covers COVERED of the deviations. factors: how
     much wider the range of each is."""
-    sizes = np.sort(np.abs(deviations) / factors)
+    sizes = np.sort(np.abs(np.asarray(deviations)) / factors)
     at = math.ceil(COVERED * (len(sizes) + 1)) - 1
     return float(sizes[min(at, len(sizes) - 1)])
 
@@ -80,22 +69,31 @@ def width(deviations, factors):
 @cache
 def base_width():
     """Return half of a range, as a logarithm, for a chip and precision with published figures."""
-    rows = checks()
-    if not rows:
+    rows = published_check.rows()
+    if rows.empty:
         return math.log(2)
-    deviations = [math.log(float(row["forecast_ms"]) / float(row["measured_ms"])) for row in rows]
-    return width(np.array(deviations), np.array([float(row["factor"]) for row in rows]))
+    return width(rows.deviation, rows.factor)
 
 
 @cache
 def ratio_width():
     """Return half of a range, as a logarithm, of the ratio of a rung to the first of its ladder."""
-    ladders = {}
-    for row in checks():
-        ladder = ladders.setdefault((row["source"], row["key"], row["batch"], row["model"]), [])
-        ladder.append(math.log(float(row["forecast_ms"]) / float(row["measured_ms"])))
-    off = [one - ladder[0] for ladder in ladders.values() for one in ladder[1:]]
-    return width(np.array(off), np.ones(len(off))) if off else math.log(2)
+    rows = published_check.rows()
+    if rows.empty:
+        return math.log(2)
+    first = rows.groupby(published_check.LADDER).deviation.transform("first")
+    behind = rows.duplicated(published_check.LADDER)
+    return width((rows.deviation - first)[behind], 1.0)
+
+
+@cache
+def covered_chips():
+    """Return the pairs of chip and precision of which there are published figures, a set."""
+    rows = published_check.rows()
+    if rows.empty:
+        return set()
+    pairs = zip(rows.key, rows.precision, strict=True)
+    return {(chip(datasheets.find(key)), precision) for key, precision in pairs}
 
 
 def speedup(baseline, outlook, factor):
@@ -108,8 +106,7 @@ def outlook(technique, kernels, order, entry, precision):
     """Return the Outlook of a technique's kernels, in the order in which they run. precision: of
     its matrix products, or None where they have several."""
     found = step_time.step_time(kernels, order, entry)
-    known = {(chip(datasheets.find(row["key"])), row["precision"]) for row in checks()}
-    factor = kind_factor(entry, precision, known)
+    factor = kind_factor(entry, precision, covered_chips())
     half = base_width() * factor
     ends = found.seconds * math.exp(-half), found.seconds * math.exp(half)
     return Outlook(technique, found.seconds, *ends, found.parts, found.kernels, factor)

@@ -37,7 +37,7 @@ def _activation(step, x):
     return F.gelu(x, approximate="tanh" if step.gelu == "tanh" else "none")
 
 
-class Block(nn.Module):
+class OtherBlock(nn.Module):
     def __init__(self, step):
         super().__init__()
         C, norm = step.width, LayerNorm if step.composed else nn.LayerNorm
@@ -88,7 +88,7 @@ class Transformer(nn.Module):
         self.wte = nn.Embedding(step.vocabulary, step.width)
         self.wpe = nn.Embedding(step.tokens, step.width)
         self.dropout = nn.Dropout(step.dropout)
-        self.h = nn.ModuleList(Block(step) for _ in range(step.layers))
+        self.h = nn.ModuleList(OtherBlock(step) for _ in range(step.layers))
         self.norm = (LayerNorm if step.composed else nn.LayerNorm)(step.width)
         if step.model == "bert":
             self.transform = nn.Linear(step.width, step.width)

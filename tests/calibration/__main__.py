@@ -1,0 +1,32 @@
+"""Make docs/forecast_check.csv and the constants of the forecast of time anew.
+
+    python -m tests.calibration
+
+It takes a few minutes; `make forecast AGAINST=published WRITE=1` runs it, then prints the check.
+"""
+
+import re
+
+from tests.calibration import forecast_check, forecast_fit, published_figures
+from Utils.forecast import published_check, step_time
+
+
+def write_constants(constants):
+    """Replace the values in step_time.toml, which has the constants in the same order."""
+    lines = (f"value = {value:.4g}" for value in constants.values())
+    text = step_time.FILE.read_text()
+    step_time.FILE.write_text(re.sub(r"^value =.*", lambda _: next(lines), text, flags=re.M))
+
+
+def main():
+    figures = published_figures.figures()
+    cases = forecast_fit.Cases(figures, forecast_check.works(figures))
+    constants, constants_by_source = forecast_fit.fitted(cases)
+    table = forecast_check.check(figures, cases, constants_by_source)
+    table.to_csv(published_check.CHECK, index=False)
+    write_constants(constants)
+    print("docs/forecast_check.csv and Utils/forecast/step_time.toml are written")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,135 @@
+"""The constants of `Utils.forecast.step_time` fitted to published figures.
+
+A forecast is held against a source by constants that were fitted without it.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from scipy.optimize import least_squares
+
+from Utils.device import datasheets
+from Utils.forecast import step_time
+
+TRACED_LAYERS = 1, 2  # of the models of others: each layer more costs what the second does
+PRIME = 97  # sequences, of which any batch is worked out
+ROUNDS = 3
+ENOUGH = 5e-3  # change of a constant, as a logarithm, after which it is final
+STEP = 0.02  # of a constant, for the slope of what depends on it
+SIGMA = 0.085  # deviation of a figure, as a logarithm: what sources leave unsaid
+SHARED = 0.085  # deviation that all figures of a source share: its device's clocks, its code
+LARGEST = 0.3  # deviation, as a logarithm, beyond which a figure pulls no harder: Huber
+
+
+class Cases:
+    """Figures with the kernels of their steps. works: the Work of each traced Step."""
+
+    def __init__(self, figures, works):
+        self.figures = figures
+        self.measured = np.log([figure.seconds for figure in figures])
+        self._kernels = {}
+        for step in {figure.step for figure in figures}:
+            for layers in TRACED_LAYERS:
+                work = works[replace(step, batch=PRIME, layers=layers)]
+                self._kernels[step, layers] = work.at(step.batch).kernels()
+
+    def step_time(self, figure, constants):
+        """Return the StepTime of a figure's step."""
+        few, more = (self._of_layers(figure, layers, constants) for layers in TRACED_LAYERS)
+        return few.plus(more.plus(few, -1), figure.step.layers - TRACED_LAYERS[0])
+
+    def _of_layers(self, figure, layers, constants):
+        entry = datasheets.find(figure.key)
+        kernels, order = self._kernels[figure.step, layers]
+        training = step_time.step_time(kernels, order, entry, constants)
+        if not figure.step.evaluations:
+            return training
+        forward = order[kernels.phase[order] == 0]
+        evaluation = step_time.step_time(kernels, forward, entry, constants)
+        return training.plus(evaluation, figure.step.evaluations)
+
+    def forecasts(self, constants):
+        """Return the logarithms of the forecast seconds of every figure."""
+        return np.log([self.step_time(figure, constants).seconds for figure in self.figures])
+
+    def rooflines(self):
+        """Return the same for a plain roofline, without its one constant."""
+        return np.log([self._roofline(figure) for figure in self.figures])
+
+    def _roofline(self, figure):
+        entry, step = datasheets.find(figure.key), figure.step
+        few, more = (step_time.roofline(*self._kernels[step, n], entry) for n in TRACED_LAYERS)
+        return few + (step.layers - TRACED_LAYERS[0]) * (more - few)
+
+
+def fitted(cases):
+    """Return the constants fitted to all figures, and by source those fitted without it.
+
+    The effect of a source is computed from the slopes at the first."""
+    rows = step_time.constants()
+    names = [name for name, row in rows.items() if "spread" in row]
+    values = {name: row["prior"] for name, row in rows.items()}
+    sources = np.array([figure.source for figure in cases.figures])
+    for _ in range(ROUNDS):
+        line = line_around(cases, values, names)
+        best = solved(line, np.ones(len(sources), dtype=bool))
+        values = values | as_constants(names, best)
+        if np.abs(best - line.at).max() < ENOUGH:
+            break
+    without = {
+        source: values | as_constants(names, solved(line, sources != source))
+        for source in dict.fromkeys(sources.tolist())
+    }
+    return values, without
+
+
+def as_constants(names, logarithms):
+    return dict(zip(names, np.exp(logarithms).tolist(), strict=True))
+
+
+@dataclass(frozen=True)
+class Line:
+    """The forecasts as a linear function of the constants' logarithms around `at`."""
+
+    sources: list  # of the figures
+    at: np.ndarray  # logarithms of the constants
+    deviations: np.ndarray  # of the figures from the forecasts there
+    matrix: np.ndarray  # change of each forecast with each constant
+    spreads: np.ndarray  # of the constants around their priors
+    priors: np.ndarray
+
+
+def line_around(cases, values, names):
+    """Return the Line around these values of the named constants."""
+    rows = step_time.constants()
+    here = cases.forecasts(values)
+    moved = [cases.forecasts(values | {n: values[n] * np.exp(STEP)}) for n in names]
+    return Line(
+        sources=[figure.source for figure in cases.figures],
+        at=np.log([values[name] for name in names]),
+        deviations=cases.measured - here,
+        matrix=(np.stack(moved, axis=1) - here[:, None]) / STEP,
+        spreads=np.array([rows[name]["spread"] for name in names]),
+        priors=np.log([rows[name]["prior"] for name in names]),
+    )
+
+
+def solved(line, used):
+    """Return the logarithms of the constants: least squares with priors over the used figures.
+
+    A figure's deviation is its own beside one that its source's figures share, so figures of one
+    source say more on ratios than on levels.
+    """
+    count = len(line.at)
+    of_source = np.equal.outer(line.sources, list(dict.fromkeys(line.sources))).astype(float)
+
+    def residuals(unknowns):
+        at, shared = unknowns[:count], unknowns[count:]
+        off = line.deviations - line.matrix @ (at - line.at) - of_source @ shared
+        from_priors = (at - line.priors) / line.spreads
+        return np.concatenate([used * off / SIGMA, shared / SHARED, from_priors])
+
+    start = np.concatenate([line.at, np.zeros(of_source.shape[1])])
+    exact = {"xtol": 1e-12, "ftol": 1e-12, "gtol": 1e-12}
+    answer = least_squares(residuals, start, loss="huber", f_scale=LARGEST / SIGMA, **exact)
+    return answer.x[:count]

@@ -1,0 +1,82 @@
+"""Figures that others have published, as steps of a model whose code is known.
+
+docs/published.csv holds them with their sources. Four of its columns decide what the forecast is
+held against: device_key (of the table of datasheets), unsaid (what a source leaves out about its
+device), step (fields of Step, in TOML) and left_out (why a row does not count, else empty).
+"""
+
+import re
+import tomllib
+from dataclasses import dataclass
+
+import pandas as pd
+
+from Utils.forecast import published_check
+
+
+@dataclass(frozen=True)
+class Step:
+    """A training step of others.
+
+    model: gpt, bert or translation. precision: float32, tf32, bfloat16 or float16 for autocast,
+    pure_bfloat16 for weights too. attention: see `other_models.OtherBlock.mix`. optimizer: "none"
+    for forward and backward alone. evaluations: forward passes besides, a step.
+    """
+
+    batch: int
+    tokens: int
+    model: str = "gpt"
+    layers: int = 12
+    heads: int = 12
+    width: int = 768
+    vocabulary: int = 50_257
+    precision: str = "float32"
+    attention: str = "explicit"
+    tied: bool = True
+    separate: bool = False  # queries, keys and values are products of their own
+    bias: bool = True  # of queries, keys and values
+    composed: bool = False  # LayerNorm written out
+    gelu: str = "tanh"  # exact, composed or relu
+    dropout: float = 0.0
+    attention_dropout: float = 0.0
+    compile: bool = False
+    loss_apart: bool = False  # and so not compiled
+    optimizer: str = "foreach"
+    clip: bool = False
+    evaluations: float = 0.0
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A published time of a step. seconds: of one step. key: of the device in the table."""
+
+    source: str
+    key: str
+    model: str
+    technique: str
+    step: Step
+    seconds: float
+    unsaid: str
+
+
+def figures():
+    """Return the Figures that a forecast is checked against, each step of a source once."""
+    table = pd.read_csv(published_check.PUBLISHED, dtype=str, keep_default_na=False)
+    table = table[table.left_out == ""]
+    return [
+        _figure(row)
+        for row in table.drop_duplicates(
+            ["source", "url", "device_key", "technique", "model", "step", "batch_size"]
+        ).itertuples()
+    ]
+
+
+def _figure(row):
+    fields = tomllib.loads(f"step = {{{row.step}}}")["step"]
+    tokens = int(re.match(r"\d+", row.seq_len)[0])
+    step = Step(int(row.batch_size), tokens, **fields)
+    value = float(row.value)
+    tokens_per_second = row.unit == "tokens/s"
+    seconds = step.batch * tokens / value if tokens_per_second else value / 1e3
+    named = row.source, row.device_key, row.model, row.technique
+    return Figure(*named, step, seconds, row.unsaid)
