@@ -22,14 +22,14 @@ from Utils.base.errors import UserError
 from Utils.harness import (
     batch_units,
     memory_kinds,
-    own_model_flops,
     progress_bar,
     rank_results,
     ranks,
     run_record,
+    step_work,
 )
 from Utils.harness.settings import parse_args
-from Utils.harness.step_clock import Stretches
+from Utils.harness.step_clock import StepClock
 from Utils.scripts import bases
 
 NEEDS = {"tf32": "tf32", "bfloat16": "bf16", "float16": "fp16"}  # by the names of TrainingArguments
@@ -71,8 +71,8 @@ class Recorder:
             args.notes.append(f"its batches are not known, so its {self.unit} are not counted")
         args.batch_size = args.requested_batch_size = max(1, number) * parts * args.world_size
         self.model, self.optimizer = model, optimizer
-        self.call = None if compiled or here.world_size > 1 else own_model_flops.Call(model)
-        self.losses, self.data_ms, self.watch = [], [], Stretches(args.hardware)
+        self.call = None if compiled or here.world_size > 1 else step_work.FirstCall(model)
+        self.losses, self.data_ms, self.watch = [], [], StepClock(args.hardware)
         self.running = False
         args.hardware.reset_peak_memory()
         self.resume()
@@ -122,21 +122,25 @@ class Recorder:
         if not any(watch.timed):
             raise UserError(f"{self.name}: no step after the warm-up of {self.warmup}")
         known = [loss if math.isfinite(loss) else 0.0 for loss in map(float, self.losses)]
-        one = rank_results.Measured(
-            watch.step_ms(),
-            self.data_ms,
-            watch.timed,
-            known,
-            None,
-            memory_kinds.memory(args.hardware, self.model, self.optimizer, None),
-            (*watch.grown(), args.hardware.readings()),
-            bool(self.warmup) and watch.compiled_late(),
-            memory_kinds.updated(self.model, self.optimizer),
-            {"node": ranks.node(), "device": args.hardware.name},
-            list(args.hardware.other_processes),
+        counters_before, counters_after = watch.counter_sums()
+        one = rank_results.RankResult(
+            step_ms=watch.step_ms(),
+            data_ms=self.data_ms,
+            timed=watch.timed,
+            losses=known,
+            held_out_loss=None,
+            memory=memory_kinds.memory(args.hardware, self.model, self.optimizer, None),
+            counters_before=counters_before,
+            counters_after=counters_after,
+            readings=args.hardware.readings(),
+            compiled_late=bool(self.warmup) and watch.compiled_late(),
+            updated=memory_kinds.updated(self.model, self.optimizer),
+            node=ranks.node(),
+            device=args.hardware.name,
+            other_processes=list(args.hardware.other_processes),
         )
-        rate = own_model_flops.per_unit(args, self.call) if self.call else None
-        rows, facts = rank_results.result(args, [one], self.model, self.optimizer, {}, rate)
+        rate = step_work.flops_per_unit(args, self.call) if self.call else None
+        rows, facts = rank_results.combine(args, [one], self.model, self.optimizer, {}, rate)
         for row, loss in zip(rows, self.losses, strict=True):
             row["loss"] = None if math.isnan(loss) else float(loss)
         run_record.write(args, rows, facts)

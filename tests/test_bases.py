@@ -17,7 +17,7 @@ from Utils.analysis.summary import summarize
 from Utils.base import paths
 from Utils.commands import estimate
 from Utils.device import device_choice
-from Utils.harness import batch_units, own_model_flops
+from Utils.harness import batch_units, step_work
 from Utils.results import rows_file, selection
 from Utils.scripts import bases, ladder
 
@@ -70,7 +70,9 @@ def settled(sizes, **given):
         batch_size=16, requested_batch_size=16, seq_len=64, unit="rows", notes=[]
     )
     vars(args).update(given)
-    batch_units.settle(args, sizes)
+    batches = batch_units.OwnBatches(args)
+    batches.sizes = sizes
+    batches.settle()
     return args
 
 
@@ -83,11 +85,11 @@ def test_the_recorded_batch_is_that_of_the_usual_step():
 
 def test_flops_are_counted_from_a_repeated_call():
     model = torch.nn.Linear(8, 4, bias=False)
-    call = own_model_flops.Call(model)
+    call = step_work.FirstCall(model)
     model(torch.zeros(3, 8))
     model(torch.zeros(5, 8))
-    assert call.count() == 2 * (2 * 3 * 8 * 4)  # no gradient of the input
-    assert own_model_flops.Call(model).count() is None
+    assert call.flops() == 2 * (2 * 3 * 8 * 4)  # no gradient of the input
+    assert step_work.FirstCall(model).flops() is None
 
 
 # Runs -------------------------------------------------------------------------------------------

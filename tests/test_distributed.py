@@ -26,7 +26,7 @@ from Utils.device import auto_shape, cgroup, device_choice
 from Utils.device.cpu import CPU
 from Utils.device.cuda import ImaginedGPU
 from Utils.harness import memory_kinds, ranks
-from Utils.harness.rank_results import Measured
+from Utils.harness.rank_results import RankResult
 from Utils.harness.ranks import ALONE, GRACE_S, NOTICED
 from Utils.harness.settings import parse_args
 from Utils.launch import rank_launcher
@@ -163,15 +163,23 @@ def test_rows_are_the_slowest_ranks_times_and_the_mean_of_losses(tmp_path):
     args.world_size = 2
     weight = torch.nn.Linear(1, 1)
     one = Run(args, weight, torch.optim.SGD(weight.parameters()))
-    counted = {"clock_s": 0.0}, {"clock_s": 1.0}, {}
 
     def measured(times, losses, peak, updated, *others):
-        memory = {"peak_mib": peak, "reserved_mib": None}
-        place = {"node": "0", "device": "it"}
-        timed = [False] * 3 + [True] * 2
-        waits = [ms / 20 for ms in times]
-        return Measured(
-            times, waits, timed, losses, None, memory, counted, False, updated, place, others
+        return RankResult(
+            step_ms=times,
+            data_ms=[ms / 20 for ms in times],
+            timed=[False] * 3 + [True] * 2,
+            losses=losses,
+            held_out_loss=None,
+            memory={"peak_mib": peak, "reserved_mib": None},
+            counters_before={"clock_s": 0.0},
+            counters_after={"clock_s": 1.0},
+            readings={},
+            compiled_late=False,
+            updated=updated,
+            node="0",
+            device="it",
+            other_processes=others,
         )
 
     one.write(
@@ -388,22 +396,14 @@ def test_a_rank_that_is_killed_or_hangs_ends_the_run_with_one_line(what, line, t
 
 
 def test_a_rank_that_ends_while_it_reports_leaves_no_empty_file(tmp_path, monkeypatch):
-    told = tmp_path / "error.json"
-    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(told))
-    dump = json.dump
-
-    def cut_off(value, file):
-        file.write(json.dumps(value)[:9])
-        file.flush()
-        raise SystemExit
-
-    monkeypatch.setattr(json, "dump", cut_off)
-    with pytest.raises(SystemExit):
+    report_file = tmp_path / "error.json"
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(report_file))
+    with monkeypatch.context() as patch, pytest.raises(SystemExit):
+        patch.setattr(os, "fsync", lambda descriptor: sys.exit())
         ranks.report("a rank is gone", "gone")
-    assert not told.exists()
-    monkeypatch.setattr(json, "dump", dump)
+    assert not report_file.exists()
     ranks.report("a rank is gone", "gone")
-    report = json.loads(told.read_text())
+    report = json.loads(report_file.read_text())
     assert report["message"]["message"] == "a rank is gone" and report["noticed"] == "gone"
 
 
@@ -423,19 +423,6 @@ def test_a_rank_out_of_memory_says_so_and_nothing_is_recorded(tmp_path):
     assert "on 2 ranks; try --batch-size 4; nothing was recorded" in said
     assert said.count("nothing was recorded") == 1 and "Traceback" not in said
     assert json.loads(told.read_text())["noticed"] == "gone"
-
-
-def test_torchrun_starts_them_anew_where_it_may(tmp_path):
-    """Plain torchrun: rank 1 kills itself in the first attempt; the second one writes its rows."""
-    file = tmp_path / "results.csv"
-    first = "import os; os.environ['TORCHELASTIC_RESTART_COUNT'] == '0' and os.kill(os.getpid(), 9)"
-    script = in_float32("fully_sharded", tmp_path, **at_step_3(first))
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--max-restarts=1"]
-    command += ["--nproc-per-node=2", str(script), *FLAGS, f"--results-file={file}"]
-    code, said, _ = end_of(command)
-    assert code == 0, said
-    rows = rows_file.read(file)
-    assert list(rows.step) == list(range(5)) and set(rows.world_size) == {2}
 
 
 def test_two_agents_are_two_nodes_of_one_run(tmp_path):

@@ -21,10 +21,11 @@ from Utils.base.errors import Unsupported
 from Utils.base.gpt2_sizes import CONFIGS
 from Utils.data import TokenBatches
 from Utils.device import auto_shape, device_choice
+from Utils.harness.script_start import start
 from Utils.harness.settings import check_need, parse_args
 from Utils.model import GPT
 from Utils.results import rows_file
-from Utils.run import Run, start
+from Utils.run import Run
 from Utils.scripts import ladder
 
 pytestmark = pytest.mark.gpu

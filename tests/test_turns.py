@@ -28,7 +28,7 @@ from Utils.device import measured_ceilings
 from Utils.device.cpu import CPU
 from Utils.device.cuda import CUDA
 from Utils.harness import held_out_loss, ranks, step_schedule
-from Utils.harness.step_clock import Stretches
+from Utils.harness.step_clock import StepClock
 from Utils.launch import turn_taking
 from Utils.model import GPT
 from Utils.results import rows_file, selection
@@ -176,23 +176,23 @@ class Clockwork:
 
 
 def test_steps_of_all_stretches_count_and_what_lies_between_does_not():
-    stretches = Stretches(Clockwork())
-    stretches.start()
-    stretches.step(False)
-    stretches.step(False)
-    assert stretches.pace_s() == 3  # of the last step
-    stretches.stop()
-    stretches.start()
-    stretches.step(False)
+    clock = StepClock(Clockwork())
+    clock.start()
+    clock.step(False)
+    clock.step(False)
+    assert clock.pace_s() == 3  # of the last step
+    clock.stop()
+    clock.start()
+    clock.step(False)
     for _ in range(2):
-        stretches.count()
-        stretches.step(True)
-        stretches.step(True)
-        stretches.stop()
-        stretches.start()
-    assert stretches.step_ms() == [2000, 3000, 5000, 6000, 7000, 9000, 10_000]
-    assert stretches.timed == [False] * 3 + [True] * 4
-    before, after = stretches.grown()
+        clock.count()
+        clock.step(True)
+        clock.step(True)
+        clock.stop()
+        clock.start()
+    assert clock.step_ms() == [2000, 3000, 5000, 6000, 7000, 9000, 10_000]
+    assert clock.timed == [False] * 3 + [True] * 4
+    before, after = clock.counter_sums()
     assert after["clock_s"] - before["clock_s"] == 6 + 7 + 9 + 10
 
 

@@ -17,8 +17,7 @@ def tensors(batch):
     if isinstance(batch, torch.Tensor):
         yield batch
     elif isinstance(batch, Mapping):
-        for value in batch.values():
-            yield from tensors(value)
+        yield from tensors(list(batch.values()))
     elif isinstance(batch, list | tuple):
         for value in batch:
             yield from tensors(value)
@@ -32,15 +31,15 @@ def size(batch, unit):
     Tokens: the shape of its first tensor of integers with two dimensions, (B, T), or of packed ones
     with one. All else: the length of its first tensor, and 1. (0, 1) for a batch without tensors.
     """
-    found = [tensor for tensor in tensors(batch) if tensor.dim()]
-    if unit == "tokens":
-        whole = [t for t in found if not t.is_floating_point()]
-        wide = [t for t in whole if t.dim() > 1] or [t for t in found if t.dim() > 1]
-        if wide:
-            return tuple(wide[0].shape[:2])
-        found = whole or found
-        return (1, len(found[0])) if found else (0, 1)
-    return (len(found[0]) if found else 0), 1
+    candidates = [tensor for tensor in tensors(batch) if tensor.dim()]
+    if unit != "tokens":
+        return (len(candidates[0]) if candidates else 0), 1
+    integers = [t for t in candidates if not t.is_floating_point()]
+    for tensor in [*integers, *candidates]:
+        if tensor.dim() > 1:
+            return tuple(tensor.shape[:2])
+    packed = integers or candidates
+    return (1, len(packed[0])) if packed else (0, 1)
 
 
 def outline(batch):
@@ -54,27 +53,19 @@ def outline(batch):
     return None
 
 
-def imagined(known, number, old):
-    """Return a batch of zeros of an outline, with `number` of what it has `old` of."""
-    if known is None:
+def imagined(shapes, number, recorded):
+    """Return a batch of zeros of an outline, with `number` in place of the `recorded` ones."""
+    if shapes is None:
         return None
-    if "shape" in known:
-        first = [number if size == old else size for size in known["shape"][:1]]
-        shape = first + known["shape"][1:]
-        return torch.zeros(shape, dtype=getattr(torch, known["dtype"]))
-    if "mapping" in known:
-        return {key: imagined(value, number, old) for key, value in known["mapping"].items()}
-    (kind, values), *_ = known.items()
-    batch = [imagined(value, number, old) for value in values]
+    if "shape" in shapes:
+        first = [number if length == recorded else length for length in shapes["shape"][:1]]
+        shape = first + shapes["shape"][1:]
+        return torch.zeros(shape, dtype=getattr(torch, shapes["dtype"]))
+    if "mapping" in shapes:
+        return {key: imagined(value, number, recorded) for key, value in shapes["mapping"].items()}
+    (kind, values), *_ = shapes.items()
+    batch = [imagined(value, number, recorded) for value in values]
     return batch if kind == "list" else tuple(batch)
-
-
-def remember(args, known):
-    """Keep the outline of a base's batch, for a forecast that loads no data."""
-    path = bases.batch_file(args.base, args.version)
-    facts = {"batch_size": args.batch_size, "seq_len": args.seq_len, "batch": known}
-    with suppress(UserError):  # then there is no forecast
-        files.write_json(path, facts)
 
 
 def remembered(name, version):
@@ -84,17 +75,44 @@ def remembered(name, version):
     return None
 
 
-def settle(args, sizes):
-    """Set the batch of a script with batches of its own to what it was. sizes: of its steps."""
-    if not sizes or not any(number for number, _ in sizes):
-        args.notes.append(f"its batches hold no tensors, so their {args.unit} are not counted")
-        return
-    units = [number * length for number, length in sizes]
-    args.varying = len({length for _, length in sizes}) > 1
-    if min(units) != max(units):
-        args.notes.append(f"{min(units)} to {max(units)} {args.unit} a step")
-    usual = median(units)
-    number, length = min(sizes, key=lambda size: abs(size[0] * size[1] - usual))
-    if number != args.batch_size:
-        args.requested_batch_size = args.batch_size = number
-    args.seq_len = length
+class OwnBatches:
+    """The batches of a script with data of its own: their sizes, and the outline of the first."""
+
+    def __init__(self, args):
+        self.args = args
+        self.sizes = []
+        self.outline = None
+
+    def add(self, batch):
+        """Note the size of a step's batch. Raises UserError where there is none."""
+        if batch is None:
+            steps = len(self.sizes)
+            raise UserError(f"the batches end after {steps} steps and cannot begin again")
+        if not self.sizes:
+            self.outline = outline(batch)
+        self.sizes.append(size(batch, self.args.unit))
+
+    def settle(self):
+        """Set the batch of the settings to what it was in the usual step."""
+        args, sizes = self.args, self.sizes
+        if not any(number for number, _ in sizes):
+            args.notes.append(f"its batches hold no tensors, so their {args.unit} are not counted")
+            return
+        units = [number * length for number, length in sizes]
+        args.varying = len({length for _, length in sizes}) > 1
+        if min(units) != max(units):
+            args.notes.append(f"{min(units)} to {max(units)} {args.unit} a step")
+        usual = median(units)
+        number, length = min(sizes, key=lambda size: abs(size[0] * size[1] - usual))
+        if number != args.batch_size:
+            args.requested_batch_size = args.batch_size = number
+        args.seq_len = length
+
+    def remember(self):
+        """Keep the outline of a base's batch, for a forecast that loads no data."""
+        args = self.args
+        if not self.outline or args.technique != args.base:
+            return
+        facts = {"batch_size": args.batch_size, "seq_len": args.seq_len, "batch": self.outline}
+        with suppress(UserError):  # then there is no forecast
+            files.write_json(bases.batch_file(args.base, args.version), facts)

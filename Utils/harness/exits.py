@@ -52,17 +52,10 @@ def record_end(args, status, reason, error=None):
     """
     args.notes = [textwrap.shorten(reason, 300, placeholder=" ...")]
     print(f"{args.technique}: {status.replace('_', ' ')}: {args.notes[0]}", file=sys.stderr)
-    known = run_record.record(args, status)
+    record = run_record.record(args, status)
     if error is not None:
-        known["traceback"] = traceback.format_exception(error)
-    run_record.write(args, [run_record.row(args, status)], known)
-
-
-def _place(args, error):
-    """Return the last line of the script that an exception passed, as " (my_model.py, line 9)"."""
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [f for f in frames if f.filename == sys.argv[0]] or frames[-1:]
-    return f" ({os.path.basename(own[-1].filename)}, line {own[-1].lineno})" if own else ""
+        record["traceback"] = traceback.format_exception(error)
+    run_record.write(args, [run_record.row(args, status)], record)
 
 
 def _end(args, error):
@@ -81,14 +74,23 @@ def _end(args, error):
             return 1
         reason = f"{type(error).__name__}: {error}"
         if args.base != BASELINE and os.environ.get("SUITE"):  # one line of many
-            record_end(args, "failed", f"{reason}{_place(args, error)}", error)
-            return 1
-        traceback.print_exception(error)  # a bug: its author needs it
-        record_end(args, "failed", reason)
+            record_end(args, "failed", reason + _line_of_script(error), error)
+        else:
+            traceback.print_exception(error)  # a bug: its author needs it
+            record_end(args, "failed", reason)
         return 1
     except UserError as problem:
         print(f"{args.technique}: error: {problem}", file=sys.stderr)
         return 2
+
+
+def _line_of_script(error):
+    """Return the last line of the script that an exception passed, as " (my_model.py, line 9)"."""
+    frames = traceback.extract_tb(error.__traceback__)
+    in_script = [frame for frame in frames if frame.filename == sys.argv[0]] or frames[-1:]
+    if not in_script:
+        return ""
+    return f" ({os.path.basename(in_script[-1].filename)}, line {in_script[-1].lineno})"
 
 
 def _end_rank(args, error):
@@ -96,32 +98,34 @@ def _end_rank(args, error):
 
     Only an unsupported technique leaves a row.
     """
-    name, nothing = f"{args.technique}: rank {args.rank}", "nothing was recorded"
+    rank = f"{args.technique}: rank {args.rank}"
+    nothing = "nothing was recorded"
+    patience_s = args.patience.total_seconds()
     if isinstance(error, KeyboardInterrupt):
         ranks.end(130)
-    if seen := ranks.noticed(error):
-        seconds = args.patience.total_seconds()
-        text = f"waited {seconds:g} s for another rank" if seen == "late" else "lost another rank"
-        ranks.report(f"{name} {text}; {nothing}", seen)
+    if noticed := ranks.noticed(error):
+        late = f"waited {patience_s:g} s for another rank"
+        ranks.report(
+            f"{rank} {late if noticed == 'late' else 'lost another rank'}; {nothing}", noticed
+        )
         time.sleep(ranks.GRACE_S)
         ranks.end(ranks.NOTICED)
     if args.rank:  # bad input fails on all ranks: let rank 0 report it
-        patience_s = args.patience.total_seconds()
         time.sleep(patience_s / 3 if isinstance(error, UserError) else ranks.GRACE_S)
     if isinstance(error, Unsupported):
         if args.rank == 0:
             record_end(args, "unsupported", str(error))
         ranks.end(0)
-    code, line = 1, f"{name}: failed: {type(error).__name__}: {error}; {nothing}"
     if isinstance(error, UserError):
-        code, line = 2, f"{args.technique}: error: {error}"
+        line = f"{args.technique}: error: {error}"
     elif device_choice.is_out_of_memory(error):
-        line = f"{name}: out of memory: {_advice_on_memory(args)}; {nothing}"
+        line = f"{rank}: out of memory: {_advice_on_memory(args)}; {nothing}"
     else:
+        line = f"{rank}: failed: {type(error).__name__}: {error}; {nothing}"
         traceback.print_exception(error)
     ranks.report(line)
     print(line, file=sys.stderr)
-    ranks.end(code)
+    ranks.end(2 if isinstance(error, UserError) else 1)
 
 
 def _advice_on_memory(args):

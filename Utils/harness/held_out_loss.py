@@ -22,46 +22,44 @@ def loss(args, model):
     None where the corpus is too short, or the model has other weights than GPT-2's.
     args: Settings. model: of the script, wrapped or not. Every rank has to call it.
     """
-    weights, text = _weights(args, model), _sequences(args)
+    with torch.device("meta"):
+        plain = GPT(args.config, _attention, VOCABULARY, loss=torch.nn.functional.cross_entropy)
+    weights = _weights_for(plain, model)
+    text = _sequences(args)
     if weights is None or text is None:
         return None
-    plain = _plain(args.config)
+    losses = []
     precision = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
     try:
         with torch.no_grad(), torch.autocast(args.device.type, enabled=False):
-            losses = [
-                functional_call(plain, weights, (row[:, :-1], row[:, 1:]), tie_weights=False)[1]
-                for row in text.to(args.device).split(1)
-            ]
+            for row in text.to(args.device).split(1):
+                batch = row[:, :-1], row[:, 1:]
+                losses.append(functional_call(plain, weights, batch, tie_weights=False)[1].item())
     finally:
         torch.set_float32_matmul_precision(precision)
-    return float(np.mean([loss.item() for loss in losses]))
+    return float(np.mean(losses))
 
 
-def _plain(config):
-    def attention(q, k, v):
-        return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-
-    with torch.device("meta"):
-        return GPT(config, attention, VOCABULARY, loss=torch.nn.functional.cross_entropy)
+def _attention(q, k, v):
+    return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
-def _weights(args, model):
+def _weights_for(plain, model):
     """Return the model's weights by the plain model's names, float32; None where one is missing.
 
     Wrappers prefix names, a padded vocabulary has more rows, and shards have to be gathered.
     """
-    found = {}
+    trained = {}
     for name, tensor in model.state_dict().items():
         full = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
-        found[name.replace("_orig_mod.", "").removeprefix("module.")] = full.detach()
+        trained[name.replace("_orig_mod.", "").removeprefix("module.")] = full.detach()
     weights = {}
-    for name, wanted in _plain(args.config).state_dict().items():
-        tensor = found.get(name)
-        if tensor is None or tensor.dim() != wanted.dim() or len(tensor) < len(wanted):
+    for name, expected in plain.state_dict().items():
+        tensor = trained.get(name)
+        if tensor is None or tensor.dim() != expected.dim() or len(tensor) < len(expected):
             return None
-        weights[name] = tensor[: len(wanted)].float()
+        weights[name] = tensor[: len(expected)].float()
     return weights
 
 

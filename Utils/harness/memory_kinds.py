@@ -45,19 +45,22 @@ def memory(device, model, optimizer, gradients):
 
     optimizer: an optimizer, several, or None. gradients: bytes or None.
     """
-    peak = device.peak_memory_mib()
+    state = [value for value in _state_of(optimizer) if isinstance(value, torch.Tensor)]
     devices = {p.device for p in model.parameters()} or {torch.device("cpu")}
-    kinds = {
-        "weights_mib": _size([*model.parameters(), *model.buffers()]),
-        "gradients_mib": gradients,
-        "optimizer_state_mib": _size(x for x in _state_of(optimizer) if x.device in devices),
+    peak = device.peak_memory_mib()
+    parts = {
+        "weights_mib": _size([*model.parameters(), *model.buffers()]) / MIB,
+        "gradients_mib": None if gradients is None else gradients / MIB,
+        "optimizer_state_mib": _size(value for value in state if value.device in devices) / MIB,
     }
-    kinds = {kind: size if size is None else size / MIB for kind, size in kinds.items()}
-    rest = max(0.0, peak - sum(filter(None, kinds.values())))
-    off_device = _size(x for x in _state_of(optimizer) if x.device not in devices)
-    kinds = {"peak_mib": peak, "reserved_mib": device.reserved_memory_mib(), **kinds}
-    kinds["rest_mib"] = rest if gradients is not None else None
-    kinds["off_device_mib"] = off_device / MIB
+    remainder = max(0.0, peak - sum(filter(None, parts.values())))
+    kinds = {
+        "peak_mib": peak,
+        "reserved_mib": device.reserved_memory_mib(),
+        **parts,
+        "rest_mib": None if gradients is None else remainder,
+        "off_device_mib": _size(value for value in state if value.device not in devices) / MIB,
+    }
     return {kind: size if size is None else round(size, 1) for kind, size in kinds.items()}
 
 
@@ -71,9 +74,9 @@ def optimizers(optimizer):
 
 
 def _state_of(optimizer):
-    for each in optimizers(optimizer):
-        for state in each.state.values():
-            yield from (value for value in state.values() if isinstance(value, torch.Tensor))
+    for member in optimizers(optimizer):
+        for state in member.state.values():
+            yield from state.values()
 
 
 def _size(tensors):
@@ -84,8 +87,8 @@ def _size(tensors):
 
 def updated(model, optimizer):
     """Return the numbers of the parameters that an optimizer of this rank has updated."""
-    known = {id(p) for each in optimizers(optimizer) for p in each.state}
-    return [number for number, p in enumerate(model.parameters()) if id(p) in known]
+    with_state = {id(p) for member in optimizers(optimizer) for p in member.state}
+    return [number for number, p in enumerate(model.parameters()) if id(p) in with_state]
 
 
 def training(model, optimizer, updated_by_rank=None):

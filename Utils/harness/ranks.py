@@ -1,13 +1,13 @@
 """One run in several processes: its ranks, what they exchange, and how they end.
 
-torchrun and `launch.torchrun` start the processes and set each rank's environment. All ranks do the
-same work; rank 0 alone prints and writes. They exchange measurements once, after the loop. When one
-fails, the others cannot continue, and the launcher ends all of them as soon as one has ended. So
-the rank at fault ends first, and the others wait a moment.
+torchrun and `launch.rank_launcher` start the processes and set each rank's environment. All ranks
+do the same work; rank 0 alone prints and writes. They exchange measurements once, after the loop.
+When one fails, the others cannot continue, and the launcher ends all of them as soon as one has
+ended. So the rank at fault ends first, and the others wait a moment.
 """
 
 import os
-import socket
+import re
 import sys
 import time
 from datetime import timedelta
@@ -24,9 +24,11 @@ ALONE = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_PORT": "0"}
 ALONE |= {"LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "localhost"}
 NOTICED = 75  # exit code of a rank that ends because another one ended or hangs
 # Errors of gloo, NCCL and torch's store when another rank is gone or does not answer.
-_GONE = ("closed by peer", "reset by peer", "broken pipe", "socket closed", "remote process exited")
-_GONE += ("gloo/transport", "connection closed", "connection refused", "heartbeat", "watchdog")
-_LATE = ("timed out", "timeout")
+GONE = re.compile(
+    "closed by peer|reset by peer|broken pipe|socket closed|remote process exited|gloo/transport|"
+    "connection closed|connection refused|heartbeat|watchdog"
+)
+LATE = re.compile("timed out|timeout")
 
 
 class Ranks(NamedTuple):
@@ -65,34 +67,8 @@ def stand_alone():
     # eight events to do so: no part of a usual step. torch has no switch for it.
     if hasattr(torch.distributed, "Logger"):
         torch.distributed.Logger.set_runtime_stats_and_log = lambda logger: None
-    if _is_another_attempt():
-        _move_to_another_store()
     for name, value in ALONE.items():
         os.environ.setdefault(name, value)
-
-
-def _is_another_attempt():
-    """Return whether torchrun has restarted the ranks, all of them on this machine."""
-    current = from_environment()
-    restarted = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
-    return restarted and current.local_world_size == current.world_size
-
-
-def _move_to_another_store():
-    """Open a new store for this attempt.
-
-    torchrun's agent keeps one store for all attempts, in which gloo would find the addresses of
-    ended ranks. Rank 0 opens another, and publishes its port in the agent's.
-    """
-    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    agents = torch.distributed.TCPStore(address, port, is_master=False, timeout=patience())
-    key = f"port of attempt {os.environ['TORCHELASTIC_RESTART_COUNT']}"
-    if from_environment().rank == 0:
-        with socket.socket() as free:
-            free.bind(("", 0))
-            agents.set(key, str(free.getsockname()[1]))
-    os.environ["MASTER_PORT"] = agents.get(key).decode()
-    os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "False"
 
 
 def leave():
@@ -102,8 +78,8 @@ def leave():
 
 def gather(value):
     """Return the values of all ranks, in order, on rank 0; None on the others."""
-    world_size, rank = torch.distributed.get_world_size(), torch.distributed.get_rank()
-    values = [None] * world_size if rank == 0 else None
+    first = torch.distributed.get_rank() == 0
+    values = [None] * torch.distributed.get_world_size() if first else None
     torch.distributed.gather_object(value, values)
     return values
 
@@ -122,13 +98,13 @@ def node():
 
 def noticed(error):
     """Return "gone" or "late" where an exception is due to another rank, else ""."""
+    if not torch.distributed.is_available():
+        return ""
     text = str(error).lower()
-    grouped = torch.distributed.is_available() and torch.distributed.is_initialized()
-    collective = grouped and isinstance(error, RuntimeError)
-    if collective and any(word in text for word in _LATE):
+    collective = isinstance(error, RuntimeError) and torch.distributed.is_initialized()
+    if collective and LATE.search(text):
         return "late"
-    of_torch = torch.distributed.is_available() and isinstance(error, torch.distributed.DistError)
-    if of_torch or (collective and any(word in text for word in _GONE)):
+    if isinstance(error, torch.distributed.DistError) or (collective and GONE.search(text)):
         return "gone"
     return ""
 
@@ -136,12 +112,11 @@ def noticed(error):
 def report(message, noticed=None):
     """Write a message, and the state `noticed` of another rank, for torch's launcher.
 
-    The file appears with its text: torch's launcher ends with a traceback if one is empty.
+    The launcher may end this rank meanwhile, and ends with a traceback where the file is empty.
     """
     if path := os.environ.get("TORCHELASTIC_ERROR_FILE"):
-        body = {"message": message, "extraInfo": {"timestamp": str(int(time.time()))}}
-        # The launcher may end this rank in between.
-        files.write_json(Path(path), {"message": body, "noticed": noticed})
+        text = {"message": message, "extraInfo": {"timestamp": str(int(time.time()))}}
+        files.write_json(Path(path), {"message": text, "noticed": noticed})
 
 
 def end(code):

@@ -21,18 +21,26 @@ SLOWED = {  # counters: an older driver's, and a newer one's
 DRIFT = 0.05
 DRIFT_P = 0.001
 DRIFT_STEPS = 7  # no order of fewer steps has a p-value below DRIFT_P
-EMPTY = dict.fromkeys(
-    (
-        *("sm_clock_mhz", "memory_clock_mhz", "temperature_c", "power_w", "power_limit_w"),
-        *("used_memory_mib", "throttle_reasons", "graphics_processes"),
-        *("energy_j", "mean_power_w"),
-        *("power_violation_s", *SLOWED),
-        *("other_cpu_share", "steal_share", "drift"),
-    )
-)
+FIELDS = [
+    "sm_clock_mhz",
+    "memory_clock_mhz",
+    "temperature_c",
+    "power_w",
+    "power_limit_w",
+    "used_memory_mib",
+    "throttle_reasons",
+    "graphics_processes",
+    "energy_j",
+    "mean_power_w",
+    "power_violation_s",
+    "other_cpu_share",
+    "steal_share",
+    "drift",
+    *SLOWED,
+]
 
 
-def describe(others, before, after, readings, step_ms):
+def describe(other_processes, before, after, readings, step_ms):
     """Return the quality of a run for its record, a dict.
 
     grade ("clean" or "tainted"), reasons (short phrases), other_processes (on the GPU); the
@@ -40,12 +48,12 @@ def describe(others, before, after, readings, step_ms):
     other_cpu_share and steal_share (fractions of all cores' time), and drift (relative change of
     the median step from the first third to the last). Unknown values are None.
 
-    others: other processes on the GPU, in words.
+    other_processes: on the GPU, in words.
     before, after: the device's counters at the two ends of the timed steps. readings: at the end.
     step_ms: milliseconds of the timed steps, in order.
     """
     grown = {name: after[name] - before[name] for name in after if name in before}
-    facts = EMPTY | readings | grown
+    facts = dict.fromkeys(FIELDS) | readings | grown
     if facts["energy_j"] is not None:
         facts["mean_power_w"] = facts["energy_j"] / grown["clock_s"]
     if grown.get("all_cpu_s") and grown["clock_s"] >= SHORTEST_S:
@@ -55,29 +63,31 @@ def describe(others, before, after, readings, step_ms):
         if "steal_s" in grown:
             facts["steal_share"] = grown["steal_s"] / grown["all_cpu_s"]
     facts["drift"] = _drift(step_ms)
-    reasons = list(_reasons(others, facts, step_ms))
+    reasons = list(_reasons(other_processes, facts, step_ms))
     return {
         "grade": "tainted" if reasons else "clean",
         "reasons": reasons,
-        "other_processes": list(others),
+        "other_processes": list(other_processes),
         **{name: round(x, 4) if isinstance(x, float) else x for name, x in facts.items()},
     }
 
 
-def _reasons(others, facts, step_ms):
-    if others:
-        more = f" and {len(others) - 1} more" if len(others) > 1 else ""
-        yield f"{others[0]}{more} on the GPU"
+def _reasons(other_processes, facts, step_ms):
+    if other_processes:
+        more = len(other_processes) - 1
+        yield f"{other_processes[0]}{f' and {more} more' if more else ''} on the GPU"
     if (facts["other_cpu_share"] or 0) > OTHER_CPU_SHARE:
         yield f"other processes took {facts['other_cpu_share']:.0%} of the cores"
     if (facts["steal_share"] or 0) > STEAL_SHARE:
         yield f"the hypervisor took {facts['steal_share']:.0%} of the cores"
     yield from (reason for reason in facts["throttle_reasons"] or () if reason in SLOWDOWNS)
     for cause in dict.fromkeys(SLOWED.values()):
-        seconds = max(facts[name] or 0 for name, its in SLOWED.items() if its == cause)
-        if (share := seconds / facts["clock_s"]) > SLOWED_SHARE:
+        counters = [name for name in SLOWED if SLOWED[name] == cause]
+        share = max(facts[name] or 0 for name in counters) / facts["clock_s"]
+        if share > SLOWED_SHARE:
             yield f"{cause} in {share:.0%} of the time"
-    drifted = len(step_ms) >= DRIFT_STEPS and abs(facts["drift"]) > DRIFT
+    enough_steps = len(step_ms) >= DRIFT_STEPS
+    drifted = enough_steps and abs(facts["drift"]) > DRIFT
     if drifted and _trend_p(step_ms) < DRIFT_P:
         change = "slowed" if facts["drift"] > 0 else "sped up"
         yield f"{change} by {abs(facts['drift']):.0%} during the run"

@@ -1,17 +1,22 @@
-"""Step times in stretches: consecutive steps between two stops of the clock."""
+"""The clock of a run: step boundaries, and the device's counters around the timed steps.
+
+Steps come in stretches: consecutive steps between two stops of the clock.
+"""
 
 from Utils.harness import compile_stats
 
 
-class Stretches:
-    """Step boundaries, and the device's counters around the timed steps.
+class StepClock:
+    """Marks at step boundaries, read as times after the run.
 
     hardware: device whose clock and counters are read. timed: one bool per step, False for warm-up.
     """
 
     def __init__(self, hardware):
-        self.hardware, self.timed = hardware, []
-        self.marks, self.counters = [], []
+        self.hardware = hardware
+        self.timed = []
+        self.marks = []  # a list of marks for each stretch
+        self.counters = []  # for each stretch with timed steps, before and after them
         self.compiled = None  # compiled graphs when the first timed step began
 
     def start(self):
@@ -44,12 +49,13 @@ class Stretches:
         """Return the milliseconds of each step."""
         return [ms for marks in self.marks for ms in self.hardware.elapsed_ms(marks)]
 
-    def grown(self):
-        """Return (before, after): counters, each summed over the timed stretches."""
-        known = set.intersection(*({*ends} for pair in self.counters for ends in pair))
-        return tuple(
-            {name: sum(pair[at][name] for pair in self.counters) for name in known} for at in (0, 1)
-        )
+    def counter_sums(self):
+        """Return the counters before and after the timed steps, each summed over the stretches."""
+        readings = [reading for pair in self.counters for reading in pair]
+        names = set(readings[0]).intersection(*readings)
+        before = {name: sum(start[name] for start, _ in self.counters) for name in names}
+        after = {name: sum(end[name] for _, end in self.counters) for name in names}
+        return before, after
 
     def compiled_late(self):
         """Return whether a graph was compiled in a timed step."""

@@ -8,7 +8,7 @@ from Utils.harness import ranks
 WARMUP_SHARE = 0.2  # of min_seconds
 
 
-def stretches(args, watch):
+def stretches(args, clock):
     """Yield (steps, warm-up steps at its start) of each stretch of a run, until it is complete.
 
     A run has --steps steps. On a GPU it has more where they would last less than --min-seconds: its
@@ -16,10 +16,10 @@ def stretches(args, watch):
     gets each stretch from its launcher, and its first step is warm-up, since caches hold the data
     of others. One stretch ends at step --steps, where losses are compared.
 
-    args: Settings. watch: the run's Stretches.
+    args: Settings. clock: the run's StepClock.
     """
     done = 0
-    for steps, warmup in _planned(args, watch):
+    for steps, warmup in _planned(args, clock):
         before = args.steps - done
         if 0 < before < steps:
             yield before, min(warmup, before)
@@ -30,12 +30,14 @@ def stretches(args, watch):
         done += steps
 
 
-def _planned(args, watch):
+def _planned(args, clock):
     if not args.turn and not args.min_seconds:
         yield args.steps, args.warmup
         return
     yield args.warmup, args.warmup
-    pace_s, warmup, timed = watch.pace_s(), 0, args.steps - args.warmup
+    pace_s = clock.pace_s()
+    warmup = 0
+    timed = args.steps - args.warmup
     if args.min_seconds and pace_s:
         pace_s = ranks.largest(pace_s) if args.world_size > 1 else pace_s
         warmup = max(1, math.ceil(args.min_seconds * WARMUP_SHARE / pace_s) - args.warmup)
@@ -45,12 +47,10 @@ def _planned(args, watch):
         return
     if warmup:
         yield warmup, warmup
-    facts = {
-        "pace_s": pace_s,
-        "peak_mib": args.hardware.peak_memory_mib(),
-        "free_mib": args.hardware.free_memory_bytes / MIB,
-    }
+    peak_mib = args.hardware.peak_memory_mib()
+    free_mib = args.hardware.free_memory_bytes / MIB
     while timed > 0:
-        steps = min(args.turn.wait(left=timed, **facts), timed)
+        granted = args.turn.wait(left=timed, pace_s=pace_s, peak_mib=peak_mib, free_mib=free_mib)
+        steps = min(granted, timed)
         yield steps, 1
         timed -= steps

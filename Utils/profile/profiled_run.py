@@ -177,7 +177,7 @@ class ProfiledRun(Run):
             **{name: getattr(args, name) for name in same},
             "asked_batch_size": args.requested_batch_size,
             "threads": torch.get_num_threads(),
-            "timed_median_ms": median(self.watch.step_ms()[args.warmup :]),
+            "timed_median_ms": median(self.clock.step_ms()[args.warmup :]),
             "clock_ms": self.clock_ms,
         }
 
