@@ -23,11 +23,7 @@ def main(argv=None):
     if ceilings is None:
         ceilings = measured_ceilings.measure(device)
         files.write_json(measured_ceilings.file_of(device), ceilings)
-    rates = [f"{precision} {rate:,.2f}" for precision, rate in ceilings["matmul_tflops"].items()]
-    emulated = ceilings["emulated_tflops"].items()
-    rates += [f"{precision} {rate:.2g} (emulated)" for precision, rate in emulated]
-    memory = f"memory {ceilings['bandwidth_gb_s']:,.0f} GB/s"
-    print(f"{device.name}: ceilings of matrix products in TFLOP/s: {', '.join(rates)}; {memory}")
+    print(f"{device.name}: ceilings of {measured_ceilings.summary(ceilings)}")
 
 
 if __name__ == "__main__":

@@ -58,42 +58,53 @@ def measure(device, seconds=SECONDS):
     matmul_tflops by precision, matmul_n at which each was reached, bandwidth_gb_s, device, torch;
     emulated_tflops, the rates of emulated precisions, which are no ceilings.
     """
-    on_gpu = device.torch_device.type != "cpu"
-    sizes = (2048, 4096, 8192) if on_gpu else (1024, 2048)
+    torch_device = device.torch_device
+    if torch_device.type == "cpu":
+        sizes = [1024, 2048]
+        copied_mib = 256
+    else:
+        sizes = [2048, 4096, 8192]
+        # The last cache of a GPU holds up to 256 MiB (MI300X).
+        copied_mib = min(1024, int(device.memory_bytes / MIB / 8))
     sizes = [n for n in sizes if 3 * 4 * n**2 < device.memory_bytes / 4]
-    # The last cache of a GPU holds up to 256 MiB (MI300X).
-    mib = min(1024, int(device.memory_bytes / MIB / 8)) if on_gpu else 256
-    best, emulated = {}, {}
+    best_tflops = {}
+    best_n = {}
+    emulated_tflops = {}
     for precision in ("float32", *PRECISIONS):
-        how = _how_computed(precision, device)
-        if isinstance(how, Emulated):
-            rate = matmul_tflops(precision, EMULATED_N, device.torch_device, seconds)
-            emulated[precision] = float(f"{rate:.3g}")
-        elif how is not None:
-            rates = {n: matmul_tflops(precision, n, device.torch_device, seconds) for n in sizes}
-            best[precision] = max((rate, n) for n, rate in rates.items())
+        try:
+            limit = "" if precision == "float32" else capabilities.check(precision, device)
+        except Unsupported:
+            continue
+        if isinstance(limit, Emulated):
+            tflops = matmul_tflops(precision, EMULATED_N, torch_device, seconds)
+            emulated_tflops[precision] = float(f"{tflops:.3g}")
+            continue
+        tflops_by_n = {n: matmul_tflops(precision, n, torch_device, seconds) for n in sizes}
+        n = max(sizes, key=tflops_by_n.get)
+        best_n[precision] = n
+        best_tflops[precision] = round(tflops_by_n[n], 4)
     return {
         "device": device.name,
         "torch": torch.__version__,
-        "matmul_tflops": {precision: round(rate, 4) for precision, (rate, _) in best.items()},
-        "matmul_n": {precision: n for precision, (_, n) in best.items()},
-        "bandwidth_gb_s": round(bandwidth_gb_s(device.torch_device, mib, seconds), 2),
-        "emulated_tflops": emulated,
+        "matmul_tflops": best_tflops,
+        "matmul_n": best_n,
+        "bandwidth_gb_s": round(bandwidth_gb_s(torch_device, copied_mib, seconds), 2),
+        "emulated_tflops": emulated_tflops,
     }
 
 
-def _how_computed(precision, device):
-    """Return the limit of a precision's products here, as `checks.check`; None if unsupported."""
-    if precision == "float32":
-        return ""
-    try:
-        return capabilities.check(precision, device)
-    except Unsupported:
-        return None
+def summary(ceilings):
+    """Return the result of `measure` in words."""
+    rates = [f"{name} {tflops:,.2f}" for name, tflops in ceilings["matmul_tflops"].items()]
+    emulated = ceilings["emulated_tflops"].items()
+    rates += [f"{name} {tflops:.2g} (emulated)" for name, tflops in emulated]
+    bandwidth = f"{ceilings['bandwidth_gb_s']:,.0f} GB/s"
+    return f"matrix products in TFLOP/s: {', '.join(rates)}; memory {bandwidth}"
 
 
 def file_of(device):
-    kind = "cuda" if isinstance(device, CUDA) else device.torch_device.type  # imagined or here
+    """Return the path at which the ceilings of a device, real or imagined, are stored."""
+    kind = "cuda" if isinstance(device, CUDA) else device.torch_device.type
     key = f"{device.name}\0{torch.__version__}\0{kind}"
     return paths.CACHE / "ceilings" / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
 
@@ -101,7 +112,7 @@ def file_of(device):
 def ceilings(device):
     """Return the stored result of `measure` for this device, or None."""
     try:
-        known = json.loads(file_of(device).read_text())
+        stored = json.loads(file_of(device).read_text())
     except (OSError, ValueError):
         return None
-    return known if "emulated_tflops" in known else None  # else of an older version
+    return stored if "emulated_tflops" in stored else None  # else of an older version

@@ -2,7 +2,6 @@
 
 import os
 import re
-from importlib.metadata import version
 
 import torch
 
@@ -18,51 +17,67 @@ from Utils.harness import settings
 from Utils.harness.run_quality import SLOWDOWNS
 
 GET_STARTED = "see https://pytorch.org/get-started"
+TESTED_FROM = (2, 11)  # torch
+READINGS = {
+    "power_w": "drawing {:.0f} W",
+    "power_limit_w": "limit {:.0f} W",
+    "temperature_c": "{} C",
+    "sm_clock_mhz": "SM clock {} MHz",
+}
 
 
 def torch_build(args):
-    found = f"{torch.__version__}, built for {drivers.torch_toolkit() or 'CPUs only'}"
-    if tuple(map(int, re.findall(r"\d+", torch.__version__)[:2])) < (2, 11):
-        yield Finding("torch", f"{found}; tested from 2.11 on", "note", REQUIREMENTS)
+    text = f"{torch.__version__}, built for {drivers.torch_toolkit() or 'CPUs only'}"
+    major, minor = re.findall(r"\d+", torch.__version__)[:2]
+    if (int(major), int(minor)) < TESTED_FROM:
+        oldest = "{}.{}".format(*TESTED_FROM)
+        yield Finding("torch", f"{text}; tested from {oldest} on", "note", REQUIREMENTS)
     else:
-        yield Finding("torch", found)
+        yield Finding("torch", text)
 
 
 def driver(args):
     """Check that torch sees the NVIDIA GPUs of this machine, or find out why not."""
-    toolkit = drivers.torch_toolkit()
     count, error = drivers.gpus_of_torch()
     seen = drivers.gpus_of_driver()
-    name = seen["gpus"][0] if seen["gpus"] else "NVIDIA GPU"
     newest = "{}.{}".format(*seen["cuda"]) if seen["cuda"] else ""
-    if seen["source"] == "bus":
-        what = "an NVIDIA GPU without NVIDIA's driver"
-    elif seen["source"]:
-        many = f" and {len(seen['gpus']) - 1} more" if len(seen["gpus"]) > 1 else ""
-        what = f"{seen['driver']}{f', up to CUDA {newest}' if newest else ''}: {name}{many}"
+    if seen["source"] in ("NVML", "kernel"):
+        text = f"{seen['driver']}, up to CUDA {newest}" if newest else f"{seen['driver']}"
+        text += f": {seen['gpus'][0] if seen['gpus'] else 'NVIDIA GPU'}"
+        if len(seen["gpus"]) > 1:
+            text += f" and {len(seen['gpus']) - 1} more"
+    elif seen["source"] == "bus":
+        text = "an NVIDIA GPU without NVIDIA's driver"
     else:
-        what = f"torch sees {count} GPUs" if count else "no NVIDIA GPU"
+        text = f"torch sees {count} GPUs" if count else "no NVIDIA GPU"
+    figures = {"gpus_of_torch": count}
     if count or not seen["source"]:
-        yield Finding("driver", what, figures={"gpus_of_torch": count})
+        yield Finding("driver", text, figures=figures)
         return
+    reason, remedy = _why_unseen(seen, newest, error)
+    text = f"{text}; {reason}" if reason else text
+    yield Finding("driver", text, "fault", remedy, figures=figures)
+
+
+def _why_unseen(seen, newest, error):
+    """Return why torch does not see a GPU, and the remedy. error: torch's."""
+    toolkit = drivers.torch_toolkit()
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if seen["source"] == "bus":
-        why, remedy = "", "install NVIDIA's driver"
-    elif not toolkit.startswith("CUDA"):
-        why = f"torch {version('torch')} is not built for CUDA"
-        remedy = f"install torch for CUDA{f' {newest} or older' if newest else ''}: {GET_STARTED}"
-    elif seen["cuda"] and seen["cuda"][0] < int(toolkit.split()[1].split(".")[0]):
-        why = f"torch is built for {toolkit}"
+        return "", "install NVIDIA's driver"
+    if not toolkit.startswith("CUDA"):
+        suitable = f"CUDA {newest} or older" if newest else "CUDA"
+        reason = f"torch {torch.__version__} is not built for CUDA"
+        return reason, f"install torch for {suitable}: {GET_STARTED}"
+    if seen["cuda"] and seen["cuda"][0] < int(toolkit.split()[1].split(".")[0]):
         remedy = f"install a newer driver, or torch for CUDA {newest}: {GET_STARTED}"
-    elif visible is not None and "No CUDA GPUs" in error:
-        why, remedy = f"CUDA_VISIBLE_DEVICES={visible!r} hides it", "unset CUDA_VISIBLE_DEVICES"
-    elif seen["source"] == "kernel":
-        why = f"this environment cannot reach it: {error}"
-        remedy = "start the container with --gpus all; otherwise run nvidia-smi"
-    else:
-        why, remedy = error, "run nvidia-smi; reboot after a driver update"
-    what = f"{what}; {why}" if why else what
-    yield Finding("driver", what, "fault", remedy, figures={"gpus_of_torch": 0})
+        return f"torch is built for {toolkit}", remedy
+    if visible is not None and "No CUDA GPUs" in error:
+        return f"CUDA_VISIBLE_DEVICES={visible!r} hides it", "unset CUDA_VISIBLE_DEVICES"
+    if seen["source"] == "kernel":
+        reason = f"this environment cannot reach it: {error}"
+        return reason, "start the container with --gpus all; otherwise run nvidia-smi"
+    return error, "run nvidia-smi; reboot after a driver update"
 
 
 def device(args):
@@ -77,30 +92,28 @@ def device(args):
         yield fault("device", errors.first_line(error), "run nvidia-smi", "run")
         return
     chosen = args.hardware
-    known = chosen.describe()
-    figures = {"memory_gib": round(chosen.memory_bytes / GIB, 1)}
+    facts = chosen.describe()
+    figures = {"type": facts["type"], "memory_gib": round(chosen.memory_bytes / GIB, 1)}
     if isinstance(chosen, CPU):
-        what = f"{chosen.name}, {known['capability']}"
+        yield Finding("device", f"{chosen.name}, {facts['capability']}", figures=figures)
     else:
         figures["free_gib"] = round(chosen.free_memory_bytes / GIB, 1)
-        what = f"{chosen.name} ({args.device}), "
-        if "capability" in known:
-            what += f"compute capability {known['capability']}, "
-            figures["capability"] = float(known["capability"])
-        what += f"{figures['memory_gib']:.1f} GiB, {figures['free_gib']:.1f} free"
-    covered, built = True, []
+        text = f"{chosen.name} ({args.device}), "
+        if isinstance(chosen, CUDA):
+            text += f"compute capability {facts['capability']}, "
+            figures["capability"] = float(facts["capability"])
+        text += f"{figures['memory_gib']:.1f} GiB, {figures['free_gib']:.1f} free"
+        yield Finding("device", text, figures=figures)
+    if " MIG " in chosen.name:
+        text = "a slice of a GPU (MIG): other slices share its power and heat, and are not visible"
+        yield Finding("device", text, "note")
     if isinstance(chosen, CUDA):
         covered, built = chosen.built_for()
-        what += "; this build of torch supports it" if covered else ""
-    yield Finding("device", what, figures={"type": known["type"], **figures})
-    if " MIG " in chosen.name:
-        what = "a slice of a GPU (MIG): other slices share its power and heat, and are not visible"
-        yield Finding("device", what, "note")
-    if not covered:
-        what = f"this build of torch has no code for it, only for {' '.join(built)}"
-        yield fault("device", what, f"install another build of torch: {GET_STARTED}", "run")
+        if not covered:
+            text = f"this build of torch has no code for it, only for {' '.join(built)}"
+            yield fault("device", text, f"install another build of torch: {GET_STARTED}", "run")
     if problem := device_choice.try_out(chosen):
-        remedy = "run nvidia-smi" if known["type"] == "cuda" else REQUIREMENTS
+        remedy = "run nvidia-smi" if isinstance(chosen, CUDA) else REQUIREMENTS
         yield fault("device", f"first product failed: {problem}", remedy, "run")
 
 
@@ -110,42 +123,34 @@ def gpu(args):
     if not isinstance(chosen, CUDA):
         return
     for process in chosen.other_processes:
-        what = f"{process} also uses this GPU"
-        yield Finding("gpu", what, "note", "end it before measuring: it shares memory and time")
-    now = chosen.readings()
-    if not now:
-        what = "NVML does not answer: power, temperature and other processes are unknown"
-        yield Finding("gpu", what, "note", "pip install nvidia-ml-py")
+        remedy = "end it before measuring: it shares memory and time"
+        yield Finding("gpu", f"{process} also uses this GPU", "note", remedy)
+    readings = chosen.readings()
+    if not readings:
+        text = "NVML does not answer: power, temperature and other processes are unknown"
+        yield Finding("gpu", text, "note", "pip install nvidia-ml-py")
         return
-    words = {
-        "power_w": "drawing {:.0f} W",
-        "power_limit_w": "limit {:.0f} W",
-        "temperature_c": "{} C",
-        "sm_clock_mhz": "SM clock {} MHz",
-    }
-    what = ", ".join(text.format(now[name]) for name, text in words.items() if name in now)
-    held = now.get("throttle_reasons") or []
-    slowed = [reason for reason in held if reason in SLOWDOWNS]
-    what += f"; clocks limited by {', '.join(held)}" if held else "; clocks not limited"
-    remedy = "improve cooling or the power supply" if slowed else ""
-    figures = {name: now[name] for name in words if name in now}
-    yield Finding("gpu", what, "note" if slowed else "ok", remedy, figures=figures)
-    limit, usual = now.get("power_limit_w"), chosen.nvml.default_power_limit_w()
-    if limit and usual and limit < usual:
-        what = f"power limit {limit:.0f} W, below the default of {usual:.0f} W"
-        yield Finding("gpu", what, "note", f"as root: nvidia-smi -pl {usual:.0f}")
+    figures = {name: readings[name] for name in READINGS if name in readings}
+    texts = [READINGS[name].format(value) for name, value in figures.items()]
+    limits = readings.get("throttle_reasons") or []
+    text = f"{', '.join(texts)}; clocks {'limited by' if limits else 'not limited'}"
+    text = f"{text} {', '.join(limits)}".strip()
+    if set(limits) & set(SLOWDOWNS):
+        yield Finding("gpu", text, "note", "improve cooling or the power supply", figures=figures)
+    else:
+        yield Finding("gpu", text, figures=figures)
+    limit_w, default_w = readings.get("power_limit_w"), chosen.nvml.default_power_limit_w()
+    if limit_w and default_w and limit_w < default_w:
+        text = f"power limit {limit_w:.0f} W, below the default of {default_w:.0f} W"
+        yield Finding("gpu", text, "note", f"as root: nvidia-smi -pl {default_w:.0f}")
 
 
 def threads(args):
     """Check that torch uses no more threads than there are CPUs."""
-    used, cpus = torch.get_num_threads(), cgroup.usable_cpus()
-    what, figures = f"torch uses {used} threads for {cpus:g} CPUs", {"threads": used}
-    share = f"for N runs at once set OMP_NUM_THREADS to {cpus:g} / N"
-    if used > cpus:
-        remedy = f"set OMP_NUM_THREADS={max(1, int(cpus))}"
-        yield Finding("threads", what, "note", remedy, figures=figures)
-    elif "OMP_NUM_THREADS" in os.environ and used < int(cpus):
-        what = f"{what}, set by OMP_NUM_THREADS; {share}"
-        yield Finding("threads", what, "note", figures=figures)
+    count = torch.get_num_threads()
+    cpus = cgroup.usable_cpus()
+    text = f"torch uses {count} threads for {cpus:g} CPUs"
+    if count > cpus:
+        yield Finding("threads", text, "note", f"set OMP_NUM_THREADS={max(1, int(cpus))}")
     else:
-        yield Finding("threads", f"{what}; {share}", figures=figures)
+        yield Finding("threads", text, figures={"threads": count})

@@ -1,55 +1,52 @@
 """Probes that need no torch: Python, packages, processor, memory, disk, results."""
 
-import importlib.util
-import json
 import os
 import re
 import shutil
 import sys
 import tempfile
-import textwrap
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from Utils.base import paths
 from Utils.base.errors import UserError
-from Utils.base.units import GIB
+from Utils.base.units import GIB, MIB
 from Utils.device import cgroup
-from Utils.doctor.findings import Finding, Subprocess, fault
-from Utils.results import rows_file
+from Utils.doctor.findings import Finding, fault
 
 OLDEST = (3, 11)  # Python
-ROOM_GIB = 2  # for tokens and compiled kernels
+NEEDED_GIB = 2  # for tokens and compiled kernels
+SHARED_MIB = 16  # for batches of a loader
 REQUIREMENTS = "pip install -r requirements.txt"
 
 
 def python(args):
-    found = f"{sys.version.split()[0]}, {sys.executable}"
+    text = f"{sys.version.split()[0]}, {sys.executable}"
     if sys.version_info < OLDEST:
         oldest = "{}.{}".format(*OLDEST)
-        remedy = f"set PYTHON to {oldest} or newer"
-        yield fault("python", f"{found} is older than {oldest}", remedy, "run")
+        text += f" is older than {oldest}"
+        yield fault("python", text, f"set PYTHON to {oldest} or newer", "run")
     else:
-        yield Finding("python", found)
+        yield Finding("python", text)
 
 
 def packages(args):
     """Check the packages of requirements.txt. A missing one is a fault only for its users."""
-    listed = (paths.ROOT / "requirements.txt").read_text()
-    tested = re.findall(r"^([\w-]+)==([\w.]+)", listed, re.MULTILINE)
-    missing, others = [], []
-    for name, wanted in tested:
-        try:
-            if (found := version(name).split("+")[0]) != wanted:
-                others.append(f"{name} {found}")
-        except PackageNotFoundError:
-            missing.append(name)
-    yield Finding("packages", f"{len(tested) - len(missing)} of {len(tested)} required packages")
+    requirements = (paths.ROOT / "requirements.txt").read_text()
+    tested = dict(re.findall(r"^([\w-]+)==([\w.]+)", requirements, re.MULTILINE))
+    installed = {}
+    for name in tested:
+        with suppress(PackageNotFoundError):
+            installed[name] = version(name).split("+")[0]
+    missing = [name for name in tested if name not in installed]
+    differing = [f"{name} {has}" for name, has in installed.items() if has != tested[name]]
+    yield Finding("packages", f"{len(installed)} of {len(tested)} required packages")
     if missing:
         yield Finding("packages", f"not installed: {', '.join(missing)}", "note", REQUIREMENTS)
-    if others:
-        yield Finding("packages", f"versions differ from those tested: {', '.join(others)}", "note")
+    if differing:
+        text = f"versions differ from those tested: {', '.join(differing)}"
+        yield Finding("packages", text, "note")
 
 
 def processor(args):
@@ -57,50 +54,55 @@ def processor(args):
     cores = os.cpu_count() or 1
     cpus = cgroup.usable_cpus()
     load = os.getloadavg()[0]
-    what = f"{cores} logical CPUs, {cpus:g} usable by this process; 1-minute load {load:.1f}"
+    text = f"{cores} logical CPUs, {cpus:g} usable by this process; 1-minute load {load:.1f}"
     figures = {"logical_cpus": cores, "usable_cpus": cpus, "load_1min": round(load, 1)}
-    busy = load > cpus / 2
-    remedy = "stop other programs before measuring: they share the CPU" if busy else ""
-    yield Finding("processor", what, "note" if busy else "ok", remedy, figures=figures)
+    if load > cpus / 2:
+        remedy = "stop other programs before measuring: they share the CPU"
+        yield Finding("processor", text, "note", remedy, figures=figures)
+    else:
+        yield Finding("processor", text, figures=figures)
 
 
 def memory(args):
     """Check the host's memory. Swap is listed apart: a step that swaps is not a measurement."""
     import psutil  # here, as doctor runs without it where it is missing
 
-    host, (_, limit), swap = psutil.virtual_memory(), cgroup.cgroup_limits(), psutil.swap_memory()
-    free = min(host.available, limit)
-    what = f"{host.total / GIB:.1f} GiB in total, {host.available / GIB:.1f} available"
+    host = psutil.virtual_memory()
+    swap = psutil.swap_memory()
+    limit = cgroup.cgroup_limits()[1]
+    text = f"{host.total / GIB:.1f} GiB in total, {host.available / GIB:.1f} available"
     if limit < host.total:
-        what += f", {limit / GIB:.1f} allowed by the control group"
-    what += f"; {swap.used / GIB:.1f} GiB of {swap.total / GIB:.1f} swapped" if swap.total else ""
-    figures = {"memory_gib": round(host.total / GIB, 1), "available_gib": round(free / GIB, 1)}
-    yield Finding("memory", what, figures=figures)
+        text += f", {limit / GIB:.1f} allowed by the control group"
+    if swap.total:
+        text += f"; {swap.used / GIB:.1f} GiB of {swap.total / GIB:.1f} swapped"
+    figures = {"memory_gib": host.total / GIB, "available_gib": min(host.available, limit) / GIB}
+    figures = {name: round(gib, 1) for name, gib in figures.items()}
+    yield Finding("memory", text, figures=figures)
     with suppress(OSError):  # only Linux has it
-        shared = shutil.disk_usage("/dev/shm").free
-        if shared < 16 * 2**20:
-            what = f"/dev/shm has {shared / 2**20:.0f} MiB free"
-            remedy = "start the container with --shm-size=1g or --ipc=host"
-            yield fault("memory", f"{what}; a loader passes batches there", remedy)
+        shared_mib = shutil.disk_usage("/dev/shm").free / MIB
+        if shared_mib < SHARED_MIB:
+            text = f"/dev/shm has {shared_mib:.0f} MiB free; a loader passes batches there"
+            yield fault("memory", text, "start the container with --shm-size=1g or --ipc=host")
 
 
 def disk(args):
     """Check that caches and temporary files can be written, and the free space."""
-    kernels = ("TORCHINDUCTOR_CACHE_DIR", "inductor"), ("TRITON_CACHE_DIR", "triton")
-    kept = [Path(os.environ.get(variable, paths.CACHE / name)) for variable, name in kernels]
-    for folder in dict.fromkeys([paths.CACHE, paths.CACHE / "tokens", *kept]):
-        if problem := unwritable(folder):
-            blocks = ["compile", "triton"]
-            if not kept[0].exists() and unwritable(kept[0]):
-                blocks = ["run"]  # any optimizer of torch makes Inductor's folder when it is made
-            yield fault("cache", problem, "set CACHE_DIR to another folder", *blocks)
-            break
+    inductor = Path(os.environ.get("TORCHINDUCTOR_CACHE_DIR", paths.CACHE / "inductor"))
+    triton = Path(os.environ.get("TRITON_CACHE_DIR", paths.CACHE / "triton"))
+    problems = map(unwritable, [paths.CACHE, paths.CACHE / "tokens", inductor, triton])
+    problem = next(filter(None, problems), "")
+    free_gib = shutil.disk_usage(nearest(paths.CACHE)).free / GIB
+    text = f"{paths.CACHE}: {free_gib:.1f} GiB free"
+    if problem:
+        # Any optimizer of torch makes Inductor's folder when it is made.
+        without_it = not inductor.exists() and unwritable(inductor)
+        blocks = ["run"] if without_it else ["compile", "triton"]
+        yield fault("cache", problem, "set CACHE_DIR to another folder", *blocks)
+    elif free_gib < NEEDED_GIB:
+        remedy = f"free {NEEDED_GIB} GiB for tokens and kernels, or set CACHE_DIR to another disk"
+        yield fault("cache", text, remedy)
     else:
-        free = shutil.disk_usage(nearest(paths.CACHE)).free / GIB
-        figures = {"free_disk_gib": round(free, 1)}
-        what, short = f"{paths.CACHE}: {free:.1f} GiB free", free < ROOM_GIB
-        remedy = f"free {ROOM_GIB} GiB for tokens and kernels, or set CACHE_DIR to another disk"
-        yield Finding("cache", what, *(("fault", remedy) if short else ()), figures=figures)
+        yield Finding("cache", text, figures={"free_disk_gib": round(free_gib, 1)})
     try:
         problem = unwritable(Path(tempfile.gettempdir()))
     except FileNotFoundError as error:
@@ -110,6 +112,8 @@ def disk(args):
 
 
 def results_file(args):
+    from Utils.results import rows_file  # here, as doctor runs without its packages as well
+
     path = args.results_file
     try:
         rows = rows_file.check(path)
@@ -120,75 +124,25 @@ def results_file(args):
         yield fault("results", error.message, remedy, "run")
         return
     runs = len({row["run_id"] for row in rows})
-    what = f"{path}: {runs} runs" if rows else f"{path}: will be created"
-    yield Finding("results", what, figures={"runs": runs})
+    text = f"{path}: {runs} runs" if rows else f"{path}: will be created"
+    yield Finding("results", text, figures={"runs": runs})
 
 
-OUTSIDE = (python, packages, processor, memory, disk, results_file)
+HOST_PROBES = (python, packages, processor, memory, disk, results_file)
 
 
 def nearest(folder):
     """Return the folder, or the nearest one above it that exists."""
-    return next(place for place in (folder, *folder.parents) if place.exists())
+    return next(path for path in (folder, *folder.parents) if path.exists())
 
 
 def unwritable(folder):
-    """Return why a folder, which need not exist yet, cannot be written, or ""."""
-    place = nearest(folder.absolute())
+    """Return why 1 MiB cannot be written to a folder, which need not exist yet, or ""."""
+    folder = nearest(folder.absolute())
     try:
-        with tempfile.TemporaryFile(dir=place) as file:
-            file.write(bytes(2**20))
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(bytes(MIB))
             file.flush()
-        return ""
     except OSError as error:
-        return f"{place}: {error.strerror}"
-
-
-NATIVE = {
-    "bitsandbytes": """
-import bitsandbytes.optim
-from bitsandbytes import cextension
-error = vars(cextension.lib).get("error_msg")  # else it would come with the first call
-if error and getattr(cextension, "BNB_BACKEND", "") not in ("CPU", "XPU"):
-    raise ImportError("its native library: " + error)
-""",
-    "torchao": "import torchao.float8",
-}
-ONE_AFTER_THE_OTHER = """
-import json, sys
-for name, code in json.loads(sys.argv[1]).items():
-    try:
-        exec(code, {})
-        problem = ""
-    except BaseException as error:
-        problem = f"{type(error).__name__}: {error}".split(chr(10))[0]
-    print("\\n" + json.dumps({name: problem}), flush=True)
-"""
-
-
-def start_native():
-    """Start the imports of installed packages, in one process: each would import torch again."""
-    there = {name: code for name, code in NATIVE.items() if importlib.util.find_spec(name)}
-    return Subprocess("-c", ONE_AFTER_THE_OTHER, json.dumps(there))
-
-
-def native(started):
-    output, _ = started.end()
-    problems = {}
-    for line in output.splitlines():
-        if line.startswith("{"):
-            problems |= json.loads(line)
-    for name, code in NATIVE.items():
-        if importlib.util.find_spec(name) is None:
-            yield fault(name, "not installed", f"pip install {name}", name)
-            continue
-        if name not in problems:  # the process ended before its answer
-            problems[name] = Subprocess("-c", code).end()[1]
-        installed = "of unknown version"
-        with suppress(PackageNotFoundError):
-            installed = version(name)
-        if problem := problems[name]:
-            what = f"{installed}, cannot be imported: {textwrap.shorten(problem, 200)}"
-            yield fault(name, what, f"pip install --force-reinstall {name}", name)
-        else:
-            yield Finding(name, f"{installed}, can be imported")
+        return f"{folder}: {error.strerror}"
+    return ""

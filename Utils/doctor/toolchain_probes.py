@@ -1,24 +1,28 @@
-"""Probes of the tool chain: a compiler, and Triton."""
+"""Probes of the tool chain: a compiler, and packages with native code."""
 
+import importlib
 import importlib.util
-import re
 import subprocess
 import sys
 import sysconfig
 import tempfile
-from importlib.metadata import version
-from pathlib import Path
+import textwrap
+from contextlib import suppress
+from dataclasses import replace
+from importlib.metadata import PackageNotFoundError, version
 
 from Utils.base import errors
 from Utils.device import capabilities
 from Utils.device.cpu import CPU
+from Utils.device.cuda import CUDA
 from Utils.device.mps import MPS
-from Utils.doctor.findings import PATIENCE_S, Finding, fault
+from Utils.doctor.findings import Finding, fault
 
-SOURCES = {  # like the code that Inductor and Triton generate
-    "C++": "#include <omp.h>\n#include <Python.h>\nint n() { return omp_get_max_threads(); }\n",
+SOURCES = {  # like the code that Triton and Inductor generate
     "C": "#include <Python.h>\nint n() { return PY_MAJOR_VERSION; }\n",
+    "C++": "#include <omp.h>\n#include <Python.h>\nint n() { return omp_get_max_threads(); }\n",
 }
+COMPILER_S = 20  # time in which two lines are compiled
 
 
 def compilers(args):
@@ -27,54 +31,83 @@ def compilers(args):
         return  # macOS includes Metal's compiler
     on_cpu = isinstance(args.hardware, CPU)
     language, package = ("C++", "g++") if on_cpu else ("C", "gcc")
+    blocks = ["compile"] if on_cpu else ["compile", "triton"]
     remedy = f"apt-get install {package} python3-dev, or the equivalent"
-    blocks = ("compile",) if on_cpu else ("compile", "triton")
     compiler = capabilities.compiler(language)
     if compiler is None:
         yield fault("compiler", f"no {language} compiler on PATH", remedy, *blocks)
     elif problem := compiling(compiler, language):
         yield fault("compiler", f"{compiler} cannot compile: {problem}", remedy, *blocks)
     else:
-        with_it = "with OpenMP and Python's headers" if on_cpu else "with Python's headers"
-        yield Finding("compiler", f"{compiler} compiles {language} {with_it}")
-    yield from triton(compiler, on_cpu)
-
-
-def triton(compiler, on_cpu):
-    """Check that Triton finds driver and GPU. It compiles a module for that."""
-    there = importlib.util.find_spec("triton")
-    if on_cpu:
-        found = version("triton") if there else "not installed"
-        yield Finding("triton", f"{found}; not used on a CPU")
-    elif not there:
-        yield fault("triton", "not installed", "pip install triton", "compile", "triton")
-    elif compiler:
-        try:
-            from triton.runtime import driver
-
-            yield Finding("triton", f"{version('triton')}: {driver.active.get_current_target()}")
-        except Exception as error:
-            what = f"finds no GPU to compile for: {errors.first_line(error)}"
-            remedy = "pip install --force-reinstall triton, in the version that torch requires"
-            yield fault("triton", what, remedy, "compile", "triton")
+        headers = "OpenMP and Python's headers" if on_cpu else "Python's headers"
+        yield Finding("compiler", f"{compiler} compiles {language} with {headers}")
 
 
 def compiling(compiler, language):
     """Return a compiler's problem in one line, or ""."""
-    source, flags = SOURCES[language], ["-fopenmp"]
-    if language == "C" or sys.platform == "darwin":  # Apple's compiler has another flag
-        source, flags = re.sub(r".*omp.*\n", "", source), []
+    source = SOURCES[language]
+    flags = ["-shared", "-fPIC", f"-I{sysconfig.get_path('include')}"]
+    if sys.platform == "darwin":
+        source = SOURCES["C"]  # Apple's compiler has another flag for OpenMP
+    elif language == "C++":
+        flags.append("-fopenmp")
     with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder, "source.c" if language == "C" else "source.cpp")
-        file.write_text(source)
-        command = [compiler, "-shared", "-fPIC", *flags, f"-I{sysconfig.get_path('include')}"]
-        command += [str(file), "-o", str(file.with_suffix(".so"))]
+        command = [compiler, *flags, "-x", language.lower(), "-", "-o", f"{folder}/library.so"]
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S / 2)
+            done = subprocess.run(
+                command, input=source, capture_output=True, text=True, timeout=COMPILER_S
+            )
         except (OSError, subprocess.TimeoutExpired) as error:
             return getattr(error, "strerror", None) or str(error)
     if done.returncode == 0:
         return ""
     lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
-    wrong = [line for line in lines if "error" in line.lower()] or lines
-    return wrong[0].replace(f"{folder}/", "") if wrong else f"exit code {done.returncode}"
+    complaints = [line for line in lines if "error" in line.lower()]
+    return [*complaints, *lines, f"exit code {done.returncode}"][0]
+
+
+def _try_triton():
+    importlib.import_module("triton.runtime").driver.active.get_current_target()
+
+
+def _try_torchao():
+    importlib.import_module("torchao.float8")
+
+
+def _try_bitsandbytes():
+    importlib.import_module("bitsandbytes.optim")
+    cextension = importlib.import_module("bitsandbytes.cextension")
+    # A library that could not be loaded raises with its first call only.
+    error = vars(cextension.lib).get("error_msg")
+    if error and getattr(cextension, "BNB_BACKEND", "") not in ("CPU", "XPU"):
+        raise ImportError(f"its native library: {error}")
+
+
+NATIVE = {"triton": _try_triton, "torchao": _try_torchao, "bitsandbytes": _try_bitsandbytes}
+
+
+def native_packages(args):
+    """Check packages with native code. Each is announced, as its import may end the process."""
+    device = getattr(args, "hardware", None)
+    for name, try_out in NATIVE.items():
+        blocks = [name]
+        if name == "triton":
+            blocks = ["compile", "triton"]
+            if not isinstance(device, CUDA) or capabilities.compiler("C") is None:
+                continue  # it is not used, or cannot be tried
+        if importlib.util.find_spec(name) is None:
+            yield fault(name, "not installed", f"pip install {name}", *blocks)
+            continue
+        installed = "of unknown version"
+        with suppress(PackageNotFoundError):
+            installed = version(name)
+        remedy = f"pip install --force-reinstall {name}, in a version for this torch"
+        announced = Finding(name, f"{installed}, cannot be used", "asking", remedy, blocks)
+        yield announced
+        try:
+            try_out()
+        except BaseException as error:
+            problem = textwrap.shorten(f"{type(error).__name__}: {errors.first_line(error)}", 200)
+            yield replace(announced, state="fault", what=f"{announced.what}: {problem}")
+        else:
+            yield Finding(name, f"{installed}, can be used")

@@ -1,52 +1,50 @@
-"""Doctor's questions to torch, answered in a subprocess."""
+"""The half of doctor that imports torch.
+
+    python -m Utils.doctor.torch_side SETTINGS
+
+It may crash or hang, so it runs in a subprocess and prints each answer at once, as a line of JSON.
+"""
 
 import json
+import os
 import sys
-from dataclasses import asdict, replace
+from argparse import Namespace
+from dataclasses import asdict
 
-from Utils.base import errors
-from Utils.doctor import findings
-from Utils.doctor.host_probes import REQUIREMENTS
-from Utils.scripts import bases, ladder
+import Utils.run  # noqa: F401  with it comes all that a script imports
+from Utils.doctor.corpus_probes import corpus
+from Utils.doctor.device_probes import device, driver, gpu, threads, torch_build
+from Utils.doctor.findings import Finding, ask, topic_of
+from Utils.doctor.step_probe import step
+from Utils.doctor.technique_status import techniques
+from Utils.doctor.toolchain_probes import compilers, native_packages
+
+WITHOUT_GPU = "run nvidia-smi; DEVICE=cpu does without the GPU"
 
 
-def inside(args, answers):
-    """Write the answers of torch to a file, each a line of JSON, at once: a crash then loses later
-    answers only. The name of a check precedes its answers."""
-
-    def say(kind, what):
-        print(json.dumps({kind: what}), file=answers, flush=True)
-
-    say("asking", "torch")
-    try:  # here, as it imports torch: what is wrong with that is a finding
-        import Utils.run  # noqa: F401  with it comes all that a script imports
-        from Utils.doctor import device_probes, run_probes, technique_status, toolchain_probes
-    except Exception as error:
-        what = f"scripts cannot be started: {type(error).__name__}: {errors.first_line(error)}"
-        remedy = f"{REQUIREMENTS}; or omit PYTHON=, and .venv is created"
-        say("finding", asdict(findings.fault("torch", what, remedy, "run")))
-        return
-
-    def ask(*probes):
-        for probe in probes:
-            say("asking", probe.__name__.replace("_", " "))
-            for finding in findings.ask(probe, args):
-                say("finding", asdict(finding))
-
-    def techniques(args):
-        base, scripts = bases.asked(args.base), ladder.group("everything")
-        if base:
-            sys.path.insert(0, str(base.path.parent))  # whose modules it may import
-            scripts = bases.ladder_of(base, scripts)
-        known = {script.name: script for script in scripts}
-        for script in scripts:
-            row = technique_status.judge(script, known.get(script.parent), args)
-            if reason := bases.refusal(script):
-                row = replace(row, status="unsupported", reason=reason)
-            say("row", asdict(replace(row, technique=bases.last(row.technique))))
-        return ()
-
-    ask(device_probes.torch_build, device_probes.driver, device_probes.device)
+def answers(args):
+    """Yield Findings and TechniqueStatuses. A Finding announces each probe."""
+    for probe in (torch_build, driver, device):
+        yield from announced(probe, args)
     if hasattr(args, "hardware"):  # else there is no device
-        ask(device_probes.gpu, device_probes.threads, toolchain_probes.compilers)
-        ask(run_probes.corpus, run_probes.step, techniques)
+        for probe in (gpu, threads, compilers, corpus, step, techniques):
+            yield from announced(probe, args)
+    yield from ask(native_packages, args)  # last, as they crash more often
+
+
+def announced(probe, args):
+    yield Finding(topic_of(probe), "check ended", "asking", WITHOUT_GPU, ("run",))
+    yield from ask(probe, args)
+
+
+def main():
+    args = Namespace(**json.loads(sys.argv[1]))
+    lines = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # output of libraries is no answer
+    for answer in answers(args):
+        print(json.dumps({type(answer).__name__: asdict(answer)}), file=lines, flush=True)
+    os._exit(0)  # libraries may crash when they are unloaded
+
+
+if __name__ == "__main__":
+    main()
