@@ -6,6 +6,7 @@ and removed first, so a state without one is not a checkpoint.
 """
 
 import hashlib
+import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,13 +69,13 @@ def save(folder, step, state, facts):
 
 def available(folder):
     """Return all checkpoints of a folder, the oldest first. Raises UserError."""
-    found = []
+    checkpoints = []
     for described in sorted(folder.glob("step_*.json")):
         facts = files.read_json(described)
         if not isinstance(facts, dict) or not {"step", "sha256"} <= facts.keys():
             raise UserError(f"{described}: damaged; remove it to go on from the one before")
-        found.append(Checkpoint(facts["step"], described.with_suffix(".pt"), facts))
-    return found
+        checkpoints.append(Checkpoint(facts["step"], described.with_suffix(".pt"), facts))
+    return checkpoints
 
 
 def best(checkpoints):
@@ -95,14 +96,11 @@ def load(checkpoint):
 
 def load_weights(model, weights, source):
     """Put a checkpoint's weights into a model. Raises UserError where it is of another model."""
-    own = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-    theirs = {name: tuple(tensor.shape) for name, tensor in weights.items()}
-    if own != theirs:
-        name = next(n for n in [*own, *theirs] if own.get(n) != theirs.get(n))
-        its, ours = (shapes.get(name, "not there") for shapes in (theirs, own))
-        difference = f"{name} is {its}, and {ours} in this one"
-        raise UserError(f"{source}: a checkpoint of another model: {difference}")
-    model.load_state_dict(weights)
+    try:
+        model.load_state_dict(weights)
+    except RuntimeError as error:
+        difference = textwrap.shorten(str(error).partition("\n")[2], 200)
+        raise UserError(f"{source}: a checkpoint of another model: {difference}") from None
 
 
 def _remove_old(folder):

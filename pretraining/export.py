@@ -6,11 +6,11 @@ writes those of a checkpoint, such as training/RUN/checkpoints/step_00000250.pt,
 `transformers.GPT2LMHeadModel.from_pretrained` loads. At its end a run does the same by itself.
 """
 
-import json
 import shutil
 import sys
 from pathlib import Path
 
+import safetensors.torch
 import torch
 
 from pretraining import checkpoints
@@ -67,26 +67,12 @@ def write(folder, state, config):
         "torch_dtype": "float32",
     }
     files.write_json(folder / "config.json", described)
-    _write_safetensors(folder / "model.safetensors", weights)
+    with files.written_whole(folder / "model.safetensors") as file:
+        file.write(safetensors.torch.save(weights, metadata={"format": "pt"}))
     for (_, source), name in zip(vocabulary_files(), ("merges.txt", "vocab.json"), strict=True):
         if source:
             with files.written_whole(folder / name) as target, source.open("rb") as original:
                 shutil.copyfileobj(original, target)
-
-
-def _write_safetensors(path, tensors):
-    """Write tensors in the format of https://github.com/huggingface/safetensors: eight bytes with
-    the length of the header, the header, which is JSON, and the tensors one after the other."""
-    header, end = {"__metadata__": {"format": "pt"}}, 0
-    for name, tensor in tensors.items():
-        start, end = end, end + tensor.numel() * tensor.element_size()
-        header[name] = {"dtype": "F32", "shape": [*tensor.shape], "data_offsets": [start, end]}
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)  # tensors begin at a multiple of eight bytes
-    with files.written_whole(path) as file:
-        file.write(len(text).to_bytes(8, "little") + text)
-        for tensor in tensors.values():
-            file.write(tensor.numpy().data)
 
 
 def main(argv=None):

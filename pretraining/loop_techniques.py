@@ -46,12 +46,20 @@ def choose(wanted, args, results_file):
     best script as far as it runs here. Raises UserError.
     """
     if wanted:
-        found = [] if wanted == "none" else re.split(r"[\s,+]+", wanted.strip())
-        return _checked(found), "asked for"
-    if found := _recipe(args, results_file):
-        return found, f"the recipe for {args.model} on {args.hardware.name}"
-    script = next(name for name in BEST if _can_run(ladder.line(name), args) or name == BEST[-1])
+        names = [] if wanted == "none" else re.split(r"[\s,+]+", wanted.strip())
+        return _checked(names), "asked for"
+    if names := _recipe(args, results_file):
+        return names, f"the recipe for {args.model} on {args.hardware.name}"
+    script = _best_script(args)
     return _usable(ladder.line(script), args), f"of {script}, what has an effect here"
+
+
+def _best_script(args):
+    for script in BEST:
+        with contextlib.suppress(Unsupported):
+            check(ladder.line(script), args)
+            return script
+    return BEST[-1]
 
 
 def merged(names):
@@ -137,30 +145,18 @@ def _usable(names, args):
         if name not in names or name in INCLUDED | EXCLUDED or slow or not known[name].parent:
             continue
         with contextlib.suppress(UserError, Unsupported):
-            if not _notes(name, args):
+            if not check([name], args):
                 merged([*kept, name])
                 kept.append(name)
     return kept
 
 
 def check(names, args):
-    """Raise Unsupported where the device lacks what one of the techniques needs."""
+    """Return what limits techniques on this device, in words. Raises Unsupported."""
+    techniques = ladder.techniques()
+    notes = []
     for name in names:
-        _notes(name, args)
-
-
-def _can_run(names, args):
-    """Return whether the device supports all of these techniques, if need be without effect."""
-    try:
-        check(names, args)
-    except Unsupported:
-        return False
-    return True
-
-
-def _notes(name, args):
-    """Return what limits a technique on this device, in words. Raises Unsupported."""
-    known = ladder.techniques()
-    parent = known.get(known[name].parent)
-    needs = {*known[name].needs} - {*(parent.needs if parent else ())}
-    return [note for need in needs if (note := check_need(need, args))]
+        parent = techniques.get(techniques[name].parent)
+        needs = set(techniques[name].needs) - set(parent.needs if parent else ())
+        notes += [check_need(need, args) for need in needs]
+    return list(filter(None, notes))

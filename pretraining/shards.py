@@ -8,28 +8,23 @@ interrupted goes on behind the last of them.
 
 import hashlib
 import itertools
-import json
 import os
-import sys
 import time
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
-from tqdm import tqdm
 
 from Utils.base import files, paths
 from Utils.base.errors import UserError
-from Utils.base.gpt2_sizes import VOCABULARY
-from Utils.corpus import text_sources
-from Utils.corpus.token_cache import END_OF_TEXT, gpt2_encoding
+from Utils.corpus import text_sources, token_cache
+from Utils.corpus.token_cache import END_OF_TEXT, gpt2_encoding, text_bytes
 
 SIDES = ("training", "held_out")
 HELD_OUT = 50  # one document in so many
 LEAST_HELD_OUT = 0.005  # of the tokens; with less, the end of the corpus is held out
 SHARD_BYTES = 400_000_000  # of text: about 100M tokens, 200 MB
 CHUNK_CHARACTERS = 1_000_000  # that one thread tokenizes at a time
-SYNTHETIC_TOKENS = 4_000_000
 
 
 class Tokens:
@@ -68,11 +63,10 @@ def load(dataset, cap=0, prepares=True):
     Raises UserError.
     """
     if dataset == "synthetic":
-        random = np.random.default_rng(0)
-        tokens = Tokens([random.integers(VOCABULARY, size=SYNTHETIC_TOKENS, dtype=np.uint16)])
-        return *_hold_out_end(tokens), dataset
+        return *_hold_out_end(Tokens([token_cache.synthetic_tokens()])), dataset
     contents, documents, total, unit = text_sources.find(dataset)
-    folder = _folder(dataset, contents, cap)
+    name = token_cache.cached_name(dataset, HELD_OUT, cap, *contents)
+    folder = paths.CACHE / "tokens" / name
     while not (progress := _progress(folder))["complete"]:
         if prepares:
             prepare(folder, dataset, documents(), cap, total if unit == "B" else None)
@@ -86,7 +80,7 @@ def load(dataset, cap=0, prepares=True):
     training, held_out = map(tokens, SIDES)
     if len(held_out) < LEAST_HELD_OUT * (len(training) + len(held_out)):
         training, held_out = _hold_out_end(training)  # there are too few documents
-    return training, held_out, folder.name
+    return training, held_out, name
 
 
 def prepare(folder, dataset, texts, cap=0, total=None, shard_bytes=SHARD_BYTES):
@@ -95,16 +89,19 @@ def prepare(folder, dataset, texts, cap=0, total=None, shard_bytes=SHARD_BYTES):
     texts: of all documents, in the same order each time. total: how many bytes they have, for the
     progress bar.
     """
-    encoding, progress = gpt2_encoding(), _progress(folder)
+    encoding = gpt2_encoding()
+    progress = _progress(folder)
     files.remove_leftovers(folder)
-    title = f"tokenizing {dataset}"
-    bar = tqdm(total=total, unit="B", unit_scale=True, desc=title, disable=None, leave=False)
-    if bar.disable:
-        print(f"{title}, once; {progress['documents']:,} documents are done", file=sys.stderr)
+    state = f"; {progress['documents']:,} documents are done"
+    bar = token_cache.progress_bar(dataset, total, "B", state)
     texts = itertools.islice(text_sources.readable(dataset, texts), progress["documents"], None)
     with bar, ThreadPoolExecutor(os.cpu_count()) as pool:
         bar.update(progress["bytes"])
-        chunks = _in_order(pool, lambda chunk: _encode(encoding, chunk), _chunks(texts))
+        chunks = _in_order(
+            pool,
+            lambda chunk: _encode(encoding, chunk),
+            token_cache.chunks(texts, CHUNK_CHARACTERS),
+        )
         while not progress["complete"]:
             _write_shard(folder, progress, chunks, bar, shard_bytes)
             tokens = sum(shard[side] for shard in progress["shards"] for side in SIDES)
@@ -141,9 +138,8 @@ def _encode(encoding, texts):
     for text in texts:
         side = tokens["held_out" if is_held_out(text) else "training"]
         side += [encoding.encode_to_numpy(text, disallowed_special=()), [END_OF_TEXT]]
-    size = sum(len(text.encode()) for text in texts)
     joined = {side: np.concatenate(parts).astype(np.uint16) for side, parts in tokens.items()}
-    return joined | {"documents": len(texts), "bytes": size}
+    return joined | {"documents": len(texts), "bytes": text_bytes(texts)}
 
 
 def is_held_out(text):
@@ -155,19 +151,6 @@ def _hold_out_end(tokens):
     return tokens.split(len(tokens) - len(tokens) // HELD_OUT)
 
 
-def _chunks(texts):
-    """Yield lists of texts of about CHUNK_CHARACTERS together."""
-    chunk, size = [], 0
-    for text in texts:
-        chunk.append(text)
-        size += len(text)
-        if size >= CHUNK_CHARACTERS:
-            yield chunk
-            chunk, size = [], 0
-    if chunk:
-        yield chunk
-
-
 def _in_order(pool, function, items):
     """Yield the function of each item, in order; a few are worked on ahead."""
     ahead = deque()
@@ -176,12 +159,6 @@ def _in_order(pool, function, items):
         if len(ahead) > 2 * pool._max_workers:
             yield ahead.popleft().result()
     yield from (future.result() for future in ahead)
-
-
-def _folder(dataset, contents, cap):
-    key = hashlib.sha256(json.dumps([VOCABULARY, HELD_OUT, cap, *contents]).encode())
-    name = "".join(c if c.isalnum() else "-" for c in dataset.rstrip("/").split("/")[-1])[:40]
-    return paths.CACHE / "tokens" / f"{name}-{key.hexdigest()[:16]}"
 
 
 def _file(folder, n, side):

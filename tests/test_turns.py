@@ -36,10 +36,10 @@ from Utils.scripts import ladder
 
 PLAYER = """
 import json, os, sys, time
-from Utils.base import turns
+from Utils.base import turn_pipe
 
 name, log, left, free_mib, ends_after, code = sys.argv[1:7]
-left, ends_after, turn = int(left), int(ends_after), turns.taken()
+left, ends_after, turn = int(left), int(ends_after), turn_pipe.taken()
 if ends_after == 0:
     sys.exit(int(code))
 number = 0

@@ -28,17 +28,19 @@ def load_tokens(dataset):
     dataset: one of DATASETS, tokenized on first use. Raises UserError.
     """
     if dataset == "synthetic":
-        tokens = np.random.default_rng(0).integers(
-            VOCABULARY, size=SYNTHETIC_TOKENS, dtype=np.uint16
-        )
+        tokens = synthetic_tokens()
         return tokens, {"dataset": dataset, "tokens": len(tokens)}
-
     contents, documents, total, unit = text_sources.find(dataset)
     path = _token_file(dataset, contents)
     facts = path.with_suffix(".json")
     if not path.exists():
         _tokenize(dataset, documents(), total, unit, path, facts)
     return mapped(path), json.loads(facts.read_text())
+
+
+def synthetic_tokens():
+    random = np.random.default_rng(0)
+    return random.integers(VOCABULARY, size=SYNTHETIC_TOKENS, dtype=np.uint16)
 
 
 def split(tokens):
@@ -57,9 +59,14 @@ def token_file(dataset):
 
 
 def _token_file(dataset, contents):
-    key = hashlib.sha256(json.dumps([VOCABULARY, *contents]).encode()).hexdigest()[:16]
+    return paths.CACHE / "tokens" / f"{cached_name(dataset, *contents)}.bin"
+
+
+def cached_name(dataset, *parts):
+    """Return the name of a corpus in the cache. parts: what its tokens depend on."""
+    key = hashlib.sha256(json.dumps([VOCABULARY, *parts]).encode()).hexdigest()[:16]
     name = "".join(c if c.isalnum() else "-" for c in Path(dataset).name)[:40]
-    return paths.CACHE / "tokens" / f"{name}-{key}.bin"
+    return f"{name}-{key}"
 
 
 def mapped(path):
@@ -104,34 +111,37 @@ def vocabulary_files():
 def _tokenize(dataset, documents, total, unit, path, facts_path):
     """Write the token file and its facts, each completely or not at all."""
     encoding = gpt2_encoding()
-    threads = os.cpu_count() or 1
-    digest, count, tokens = hashlib.sha256(), 0, 0
+    digest = hashlib.sha256()
+    facts = {"dataset": dataset, "documents": 0, "tokens": 0}
+    with progress_bar(dataset, total, unit) as bar, files.written_whole(path) as file:
+        for texts in chunks(text_sources.readable(dataset, documents)):
+            encoded = encoding.encode_ordinary_batch(texts, num_threads=os.cpu_count() or 1)
+            rows = [np.array([*document, END_OF_TEXT], dtype=np.uint16) for document in encoded]
+            tokens = np.concatenate(rows)
+            file.write(tokens.tobytes())
+            digest.update(tokens.tobytes())
+            facts["documents"] += len(texts)
+            facts["tokens"] += len(tokens)
+            bar.update(text_bytes(texts) if unit == "B" else len(tokens))
+            if unit == "tokens" and facts["tokens"] >= total:
+                break
+        if not facts["tokens"]:
+            raise UserError(f"--dataset {dataset}: holds no text")
+        file.flush()  # a full disk must show before the facts are written
+        files.write_json(facts_path, facts | {"sha256": digest.hexdigest()})
+
+
+def progress_bar(dataset, total, unit, state=""):
+    """Return the bar of tokenizing a corpus; where there is no terminal, print a line."""
     title = f"tokenizing {dataset}"
     bar = tqdm(total=total, unit=unit, unit_scale=True, desc=title, disable=None, leave=False)
     if bar.disable:
-        print(f"{title}, once", file=sys.stderr)
-    with bar, files.written_whole(path) as file:
-        for texts in chunks(text_sources.readable(dataset, documents)):
-            encoded = encoding.encode_ordinary_batch(texts, num_threads=threads)
-            rows = [np.array([*document, END_OF_TEXT], dtype=np.uint16) for document in encoded]
-            data = np.concatenate(rows).tobytes()
-            file.write(data)
-            digest.update(data)
-            count += len(texts)
-            tokens += len(data) // 2
-            bar.update(sum(len(text.encode()) for text in texts) if unit == "B" else len(data) // 2)
-            if unit == "tokens" and tokens >= total:
-                break
-        if not tokens:
-            raise UserError(f"--dataset {dataset}: holds no text")
-        file.flush()  # a full disk must show before the facts are written
-        facts = {
-            "dataset": dataset,
-            "documents": count,
-            "tokens": tokens,
-            "sha256": digest.hexdigest(),
-        }
-        files.write_json(facts_path, facts)
+        print(f"{title}, once{state}", file=sys.stderr)
+    return bar
+
+
+def text_bytes(texts):
+    return sum(len(text.encode()) for text in texts)
 
 
 def chunks(texts, characters=4_000_000):
