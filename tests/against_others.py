@@ -157,11 +157,11 @@ def main():
     print(f"{args.batch_size}x{args.seq_len} tokens a step, medians of {args.rounds} rounds:")
     for name in names:
         own = np.array(medians[name], float)
-        mean, low, high = np.exp(intervals.interval(pd.Series(np.log(own / first))))
+        ratio = intervals.Ratio.of_logs(intervals.interval(pd.Series(np.log(own / first))))
         speed = args.batch_size * args.seq_len / np.median(own) * 1e3
         print(
             f"{name.partition('=')[0]:20} {np.median(own):10,.1f} ms {speed:10,.0f} tokens/s   "
-            f"{names[0]} is {mean:.2f}x ({low:.2f}-{high:.2f}) as fast"
+            f"{names[0]} is {ratio} as fast"
         )
 
 

@@ -215,14 +215,14 @@ def test_results_of_different_bases_are_never_mixed(frame):
     }
     assert "2 runs of gpt2 1x64" in left_out
     lines = summarize(rows)
-    assert lines.speedup["mine+tensorFloat32"] == pytest.approx(2)
-    assert lines.parent_speedup["mine+tensorFloat32"] == pytest.approx(2)
+    assert lines.speedup["mine+tensorFloat32"].value == pytest.approx(2)
+    assert lines.parent_speedup["mine+tensorFloat32"].value == pytest.approx(2)
     assert lines.tokens_per_second["mine"] == pytest.approx(32 / 8e-3)
     assert lines.status.iloc[-1] == "unsupported" and lines.label.iloc[-1] == "+brainFloat16"
     assert "mine: 32 images a step" in selection.describe(rows)
     ours, _ = selection.select(frame(), base="no_optimization")
     assert set(ours.technique) == {"no_optimization", "tensorFloat32"}
-    assert summarize(ours).speedup["tensorFloat32"] == pytest.approx(3)
+    assert summarize(ours).speedup["tensorFloat32"].value == pytest.approx(3)
 
 
 def test_lengths_that_vary_do_not_part_the_rounds(tmp_path):
@@ -291,7 +291,7 @@ def test_the_recipe_of_a_base_is_a_script_of_its_own(tmp_path, monkeypatch):
     found = recommendation.recommend(rows)
     entry = found["fastest"]
     assert entry["name"] == "mine+tensorFloat32" and entry["base"] == "mine"
-    assert entry["speedup"]["speedup"] == pytest.approx(2, rel=0.01)
+    assert entry["speedup"].value == pytest.approx(2, rel=0.01)
     assert "BASE=mine" in found["more"] and "MODEL" not in found["more"]
     text = recipe_lines.script(entry, found["described"])
     assert 'set_float32_matmul_precision("high")' in text and "Base:   mine, " in text

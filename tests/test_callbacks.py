@@ -78,7 +78,7 @@ def test_several_runs_are_compared_with_their_base(tmp_path):
     rows, left_out = selection.select(rows_file.read(path))
     lines = summarize(rows, rows_file.records(path, rows.run_id.unique()))
     assert not left_out and list(lines.index) == ["plain", "bf16"]
-    assert lines.speedup["plain"] == 1 and lines.speedup["bf16"] > 0
+    assert lines.speedup["plain"].value == 1 and lines.speedup["bf16"].value > 0
     assert lines.rounds.tolist() == [2, 2]
 
 

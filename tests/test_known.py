@@ -48,18 +48,18 @@ def test_sabotage_is_caught_and_the_same_is_exact(measure):
     flags = ["--steps", "8", "--warmup", "3"]
     lines = measure("the_same", *sabotaged, rounds=3, flags=flags, held_out_tokens=512)
     assert lines.parity["the_same"] == "exact"
-    assert lines.loss_verdict["the_same"] == "indistinguishable"
+    assert lines.loss_difference["the_same"].verdict == "indistinguishable"
     for name in sabotaged:
         assert lines.parity[name] == "model changed", name
     # AdamW divides a gradient by its size, so the weights are as good as the baseline's.
-    assert abs(lines.loss_difference["scaled_loss"]) < 0.001
+    assert abs(lines.loss_difference["scaled_loss"].value) < 0.001
 
 
 def test_a_learning_rate_wrong_by_two_shows_in_the_held_out_loss(measure):
     flags = ["--dataset", "stdlib", "--steps", "20", "--warmup", "3"]
     lines = measure("doubled_rate", "halved_rate", rounds=3, flags=flags, held_out_tokens=512)
-    assert lines.loss_verdict["doubled_rate"] == "better"
-    assert lines.loss_verdict["halved_rate"] == "worse"
+    assert lines.loss_difference["doubled_rate"].verdict == "better"
+    assert lines.loss_difference["halved_rate"].verdict == "worse"
 
 
 @pytest.mark.timing
@@ -68,12 +68,12 @@ def test_a_delay_of_three_percent_is_found_in_eight_rounds(measure):
     flags = ["--steps", "7", "--warmup", "1", "--seq-len", "2"]
     for _ in range(3):  # a delay cannot be found while the machine's speed changes by more
         lines = measure(*names, rounds=8, flags=flags, more=WAIT, held_out_tokens=2)
-        same = lines.loc["the_same"]
-        if np.log(same.speedup_high / same.speedup_low) / 2 < 0.015:
+        same = lines.speedup["the_same"]
+        if np.log(same.high / same.low) / 2 < 0.015:
             break
-    line = lines.loc["three_percent_longer"]
-    assert line.verdict == "slower"
+    longer = lines.speedup["three_percent_longer"]
+    assert longer.verdict == "slower"
     # With the t of 99.9%, 5.4 instead of 2.4: an interval of 95% misses one time in twenty.
-    half = np.log(line.speedup_high / line.speedup_low) / 2 * 5.4 / 2.36
-    assert abs(np.log(line.speedup * 1.03)) < half
-    assert 0.98 < lines.speedup["the_same"] < 1.02
+    half = np.log(longer.high / longer.low) / 2 * 5.4 / 2.36
+    assert abs(np.log(longer.value * 1.03)) < half
+    assert 0.98 < same.value < 1.02

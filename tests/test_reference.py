@@ -8,6 +8,7 @@ import pytest
 from PIL import Image
 
 from tests.rows import committed
+from Utils.analysis.intervals import numbers
 from Utils.analysis.summary import summarize
 from Utils.base import paths
 from Utils.draw import doc_pages
@@ -66,7 +67,7 @@ def test_the_charts_are_drawn_from_them(rows, beyond):
     for chart in ("speedup_beyond", "memory_beyond"):
         assert described in words_of(chart)
     for own, chart in ((rows, "speedup"), (beyond, "speedup_beyond")):
-        for name, value in summarize(own).speedup.dropna().items():
+        for name, value in numbers(summarize(own).speedup).value.dropna().items():
             if (name in names) == (chart == "speedup_beyond"):
                 assert name in words_of(chart) and f"{value:.2f}x" in words_of(chart)
 

@@ -13,7 +13,8 @@ import pytest
 
 from tests.browser import chromium  # noqa: F401  (a fixture)
 from tests.rows import ladder_runs, rows_of, write_record
-from Utils.analysis import comparison, recommendation, result_tables
+from Utils.analysis import comparison, recommendation
+from Utils.analysis.intervals import Ratio, numbers, verdicts
 from Utils.analysis.summary import MEMORY_KINDS, summarize
 from Utils.base import paths
 from Utils.base.errors import UserError
@@ -181,17 +182,18 @@ def cells(page):
 def test_the_headline_is_the_fastest_with_a_verdict_and_says_what_it_costs(html, opened, reference):
     rows, _ = selection.select(rows_file.read(reference / "results.csv"))
     lines = summarize(rows)
-    same = lines.parity.isin(["exact", "numerics changed"]) & (lines.loss_verdict != "worse")
-    fair = lines[(lines.verdict == "faster") & same]
-    best = lines.loc[fair.speedup.idxmax()]
+    as_good = verdicts(lines.loss_difference) != "worse"
+    same = lines.parity.isin(["exact", "numerics changed"]) & as_good
+    fair = lines[same & (verdicts(lines.speedup) == "faster")]
+    best = lines.loc[numbers(fair.speedup).value.idxmax()]
     header = opened(html).locator("header").inner_text()
-    assert f"{best.speedup:.2f}x faster" in header and best.name in header
+    assert f"{best.speedup.text} faster" in header and best.name in header
     baseline = lines.loc["no_optimization"]
     for line, (key, form) in itertools.product(
         (baseline, best), {"median_ms": ",.1f", "peak_memory_mib": ",.0f", "loss": ".3f"}.items()
     ):
         assert format(line[key], form) in header, key
-    assert f"{best.speedup_low:.2f} to {best.speedup_high:.2f}" in header
+    assert best.speedup.interval in header
     assert rows.device.iloc[0] in header and rows.torch.iloc[0] in header
     assert not re.search(r"\.[A-Z]", header)  # sentences stay apart
 
@@ -391,7 +393,7 @@ def test_variants_are_shown_as_an_ablation_and_nowhere_else(made):
     part = plain(section(html, "ablation"))
     rows = selection.select(rows_file.read(made.__closure__[0].cell_contents / "results.csv"))[0]
     alone = summarize(rows).parent_speedup["fused_optimizer"]
-    assert "1.33x" in part and f"{alone:.2f}x" in part
+    assert "1.33x" in part and alone.text in part
 
 
 def test_a_profile_is_drawn_by_kind_for_the_same_device_only(made, tmp_path):
@@ -416,7 +418,7 @@ def test_the_recipe_is_shown_or_its_command(made, tmp_path):
     rows, _ = selection.select(rows_file.read(tmp_path / "results.csv"), with_variants=True)
     found = recommendation.recommend(rows)["fastest"]
     part = plain(section(html, "recipe"))
-    assert f"{found['name']} (measured): {result_tables.ratio_text(found['speedup'])}" in part
+    assert f"{found['name']} (measured): {found['speedup'].with_verdict}" in part
     assert all(f"{name} {why}" in part for name, why in found["evidence"].items())
     assert "Lines for PyTorch" in part and "make recipe" not in plain(html[-3000:])
 
@@ -487,17 +489,15 @@ def test_two_results_are_compared(tmp_path, opened):
     faster = [{**row, "step_ms": row["step_ms"] / 2} for row in results_of("brainFloat16")]
     rows_file.append(tmp_path / "results.csv", faster)
     path = tmp_path / "results.csv"
-    html = compare_page.comparison(f"{path}:2.13.0", f"{path}:2.12.0")
+    html = compare_page.page(f"{path}:2.13.0", f"{path}:2.12.0")
     page = opened(html, width=390)
     assert "torch: 2.13.0 | 2.12.0" in page.inner_text("#differences")
     a, b = comparison.sides(f"{path}:2.13.0", f"{path}:2.12.0")
     found = comparison.compare(a, b)
-    assert page.locator("#ratios .value b").all_inner_texts() == [
-        f"{x:.2f}x" for x in found.speedup
-    ]
-    assert found.speedup["brainFloat16"] > 1.5
+    assert page.locator("#ratios .value b").all_inner_texts() == [ratio.text for ratio in found]
+    assert found["brainFloat16"].value > 1.5
     with pytest.raises(UserError, match="same runs"):
-        compare_page.comparison(f"{path}:2.13.0", f"{path}:2.13.0")
+        compare_page.page(f"{path}:2.13.0", f"{path}:2.13.0")
 
 
 def results_of(name):
@@ -509,8 +509,8 @@ def results_of(name):
 def test_what_is_drawn_is_in_proportion(tmp_path):
     assert [svg.percent(x, 4) for x in (-1, 0, 1, 4, 5, float("nan"))] == [0, 0, 25, 100, 100, 0]
     row = {"name": "", "mark": 1.0, "verdict": "faster", "tainted": False, "reason": ""}
-    ends = {"low": 1.5, "high": 2.5}
-    bars = svg.bars([row | {"value": 2.0} | ends, row | {"value": 0.5} | ends])
+    ratios = Ratio(2.0, 1.5, 2.5), Ratio(0.5, 1.5, 2.5)
+    bars = svg.bars([row | {"ratio": ratio} for ratio in ratios])
     first, second = (one["at"] for one in bars["rows"])
     assert first["value"] == pytest.approx(2 * bars["one"], abs=0.02)
     assert second["value"] == pytest.approx(bars["one"] / 2, abs=0.02)

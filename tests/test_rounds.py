@@ -52,7 +52,7 @@ def stand_in(tmp_path, monkeypatch):
         return add(name, int(flags["--round"]), name_of_suite)
 
     monkeypatch.setattr(turn_taking, "run", run)
-    monkeypatch.setattr(suite_runner.process, "python", python)
+    monkeypatch.setattr(suite_runner.child_process, "python", python)
     monkeypatch.setattr(suite_runner.paths, "CACHE", tmp_path / "cache")
     its.args = Namespace(**command_line.defaults(), timeout=60, precision=None)
     its.args.results_file = path
@@ -171,8 +171,8 @@ def test_rounds_of_the_ablation_follow_the_ladders_so_that_they_count_for_it_too
         return suite_runner.Outcome(0)
 
     monkeypatch.setattr(suite_runner, "run", run)
-    monkeypatch.setattr(reference.suite, "named", lambda words: words)
-    monkeypatch.setattr(reference.suite, "table", lambda *arguments: "")
+    monkeypatch.setattr(reference.suite_runner, "named", lambda words: words)
+    monkeypatch.setattr(reference.suite_runner, "table", lambda *arguments: "")
     assert reference.main([f"--results-file={stand_in.path}"]) == 0
     assert asked == [(256, 0, 4, 1), (256, 4, 4, 1), (64, 0, 4, 1)]
 

@@ -350,8 +350,8 @@ def test_devices_of_one_shape_are_drawn_side_by_side_and_others_named(three, mon
     figure = gallery_chart.draw(panels, left_out)
     assert len(figure.axes) == 3
     for axes, panel in zip(figure.axes, panels, strict=True):
-        points = [line for line in axes.lines if line.get_marker() == "o"]
-        assert [line.get_xdata()[0] for line in points] == [panel["lines"].speedup["tensorFloat32"]]
+        (point,) = (line for line in axes.lines if line.get_marker() == "o")
+        assert point.get_xdata()[0] == panel["lines"].speedup["tensorFloat32"].value
         texts = " ".join(text.get_text() for text in axes.texts)
         assert "best: tensorFloat32" in texts and "2.00x" in texts
         rate = panel["lines"].tokens_per_second["tensorFloat32"]

@@ -1,5 +1,7 @@
 """Rows -> medians, ratios, intervals, verdicts, table."""
 
+from dataclasses import astuple
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -41,12 +43,12 @@ def test_medians_and_ratios_leave_warm_up_out(read):
     lines = summarize(rows)
     assert list(lines.index) == ["no_optimization", "tensorFloat32", "brainFloat16"]
     assert list(lines.median_ms) == [102, 51, 25.5]
-    assert list(lines.speedup) == pytest.approx([1, 2, 4])
-    assert list(lines.parent_speedup)[1:] == pytest.approx([2, 2])
-    assert np.isnan(lines.parent_speedup.iloc[0])
+    assert [ratio.value for ratio in lines.speedup] == pytest.approx([1, 2, 4])
+    assert [ratio.value for ratio in lines.parent_speedup[1:]] == pytest.approx([2, 2])
+    assert not lines.parent_speedup.iloc[0]
     assert lines.tokens_per_second.iloc[0] == pytest.approx(1 * 64 / 0.102)
     assert lines.first_step_s.iloc[1] == 9.0
-    assert set(lines.verdict) == {"one round: no interval"} and lines.speedup_low.isna().all()
+    assert {ratio.verdict for ratio in lines.speedup} == {"one round: no interval"}
 
 
 def test_a_ratio_is_paired_within_rounds(read):
@@ -56,9 +58,8 @@ def test_a_ratio_is_paired_within_rounds(read):
         runs.append(rows_of("no_optimization", [0, 0, *[100 * drift] * 5], round=r))
         runs.append(rows_of("tensorFloat32", [0, 0, *[80 * drift] * 5], round=r))
     line = summarize(read(*runs)).loc["tensorFloat32"]
-    assert line.speedup == pytest.approx(1.25)
-    assert (line.speedup_low, line.speedup_high) == pytest.approx((1.25, 1.25))
-    assert line.verdict == "faster" and line.rounds == 4
+    assert astuple(line.speedup) == pytest.approx((1.25, 1.25, 1.25))
+    assert line.speedup.verdict == "faster" and line.rounds == 4
 
 
 def test_a_peak_is_the_median_of_all_runs_as_its_parts_are():
@@ -74,12 +75,12 @@ def test_the_interval_is_students_t_on_log_ratios():
     got = intervals.speedup(pd.Series(100 * ratios), pd.Series([100.0] * 4))
     logs = np.log(ratios)
     half = 3.182446 * logs.std(ddof=1) / 2  # t for 3 degrees of freedom at 97.5%
-    assert got["speedup"] == pytest.approx(np.exp(logs.mean()))
-    assert got["speedup_low"] == pytest.approx(np.exp(logs.mean() - half), rel=1e-6)
-    assert got["speedup_high"] == pytest.approx(np.exp(logs.mean() + half), rel=1e-6)
-    assert got["verdict"] == "no detectable difference"
+    assert got.value == pytest.approx(np.exp(logs.mean()))
+    assert got.low == pytest.approx(np.exp(logs.mean() - half), rel=1e-6)
+    assert got.high == pytest.approx(np.exp(logs.mean() + half), rel=1e-6)
+    assert got.verdict == "no detectable difference"
     swapped = intervals.speedup(pd.Series([100.0] * 4), pd.Series(150 * ratios))
-    assert swapped["verdict"] == "slower"
+    assert swapped.verdict == "slower"
 
 
 def simulate(ratio, outliers, random, rounds=5):
@@ -103,8 +104,8 @@ def test_the_interval_holds_the_true_ratio_19_times_of_20(ratio, outliers, low, 
     experiments, held, wrong = 2000, 0, 0
     for _ in range(experiments):
         got = intervals.speedup(*simulate(ratio, outliers, random))
-        held += got["speedup_low"] <= ratio <= got["speedup_high"]
-        wrong += got["verdict"] == "slower" or (ratio == 1 and got["verdict"] == "faster")
+        held += got.low <= ratio <= got.high
+        wrong += got.verdict == "slower" or (ratio == 1 and got.verdict == "faster")
     assert low <= held / experiments <= high
     assert wrong / experiments <= 0.065
 
@@ -121,7 +122,7 @@ def test_twice_the_same_script_is_no_detectable_difference_19_times_of_20(tmp_pa
     verdicts = []
     for _ in range(2000):
         first, second = (pd.Series(np.exp(random.choice(noise, 5))) for _ in range(2))
-        verdicts.append(intervals.speedup(first, second)["verdict"])
+        verdicts.append(intervals.speedup(first, second).verdict)
     assert verdicts.count("no detectable difference") / len(verdicts) >= 0.94
 
 
@@ -129,7 +130,7 @@ def test_twice_the_same_script_is_no_detectable_difference_19_times_of_20(tmp_pa
 def test_three_percent_are_found_in_eight_rounds_of_one_percent_noise(slower, found):
     random = np.random.default_rng(5)
     verdicts = [
-        intervals.speedup(*simulate(1 / slower, 0, random, rounds=8))["verdict"] for _ in range(500)
+        intervals.speedup(*simulate(1 / slower, 0, random, rounds=8)).verdict for _ in range(500)
     ]
     assert verdicts.count("slower") / len(verdicts) >= found
     assert verdicts.count("faster") / len(verdicts) < 0.05
@@ -140,14 +141,14 @@ def test_losses_are_compared_within_rounds():
     seeds = pd.Series([5.0, 5.4, 4.7, 5.2])
     worse = seeds + [0.010, 0.012, 0.009, 0.011]
     got = intervals.loss_difference(seeds, worse)
-    assert got["loss_difference"] == pytest.approx(0.0105)
-    assert got["loss_low"] > 0.008 and got["loss_verdict"] == "worse"
-    assert intervals.loss_difference(worse, seeds)["loss_verdict"] == "better"
+    assert got.value == pytest.approx(0.0105)
+    assert got.low > 0.008 and got.verdict == "worse"
+    assert intervals.loss_difference(worse, seeds).verdict == "better"
     same = seeds + [0.01, -0.01, 0.005, -0.004]
-    assert intervals.loss_difference(seeds, same)["loss_verdict"] == "indistinguishable"
-    assert intervals.loss_difference(seeds, seeds)["loss_verdict"] == "indistinguishable"
+    assert intervals.loss_difference(seeds, same).verdict == "indistinguishable"
+    assert intervals.loss_difference(seeds, seeds).verdict == "indistinguishable"
     one = intervals.loss_difference(seeds[:1], worse)
-    assert one["loss_verdict"] == "one round: no interval" and np.isnan(one["loss_low"])
+    assert one.verdict == "one round: no interval" and not one.interval
 
 
 def test_losses_that_agree_to_the_last_bit_are_exact(read):
@@ -160,7 +161,7 @@ def test_losses_that_agree_to_the_last_bit_are_exact(read):
         )
     )
     assert list(lines.parity[1:]) == ["exact", "numerics changed"]
-    assert [result_tables.loss_text(line) for _, line in lines.iterrows()][1:] == ["0", "+0.0000"]
+    assert [str(loss) for loss in lines.loss_difference] == ["", "0", "+0.0000"]
 
 
 def test_a_loss_that_is_not_finite_is_no_missing_value(read):
@@ -171,7 +172,7 @@ def test_a_loss_that_is_not_finite_is_no_missing_value(read):
     ]
     rows = read(*runs)
     line = summarize(rows).loc["tensorFloat32"]
-    assert line.loss_verdict == "diverged" and line.parity == "numerics changed"
+    assert line.loss_difference.verdict == "diverged" and line.parity == "numerics changed"
     assert result_tables.table(rows).count("diverged") == 1
 
 
@@ -190,7 +191,7 @@ def test_the_newest_run_decides_which_rows_are_compared(read):
     )
     chosen, left_out = selection.select(rows)
     assert set(chosen.device) == {"New GPU"} and set(chosen.seq_len) == {64}
-    assert summarize(chosen).speedup["tensorFloat32"] == pytest.approx(2)
+    assert summarize(chosen).speedup["tensorFloat32"].value == pytest.approx(2)
     assert "2 runs of gpt2 1x64 on Old GPU" in left_out and "1x128 on New GPU" in left_out
     chosen, _ = selection.select(rows, "old")
     assert set(chosen.device) == {"Old GPU"}
@@ -223,7 +224,7 @@ def test_runs_in_several_processes_are_left_out_though_they_are_newer(read):
 def test_an_idea_on_a_dirty_tree_is_compared_with_its_commits_runs(read):
     idea = rows_of("my_own", [9, 9, 50], commit="abc1234-dirty")
     chosen, left_out = selection.select(read(rows_of("no_optimization", [9, 9, 100]), idea))
-    assert summarize(chosen).speedup["my_own"] == pytest.approx(2) and not left_out
+    assert summarize(chosen).speedup["my_own"].value == pytest.approx(2) and not left_out
     assert "commit abc1234, abc1234-dirty" in result_tables.table(chosen)
 
 

@@ -58,14 +58,14 @@ def test_only_the_time_in_which_all_train_counts():
 def test_the_rounds_are_compared_in_pairs():
     halves = [replace(PART, step_s=PART.step_s * slower) for slower in (1.6, 1.7, 1.8)]
     ratio = concurrent_throughput.compare([[PART]] * 3, [[one, one] for one in halves])
-    assert ratio["speedup"] == pytest.approx(2 / (1.6 * 1.7 * 1.8) ** (1 / 3))
-    assert ratio["verdict"] == "faster" and ratio["speedup_low"] > 1
+    assert ratio.value == pytest.approx(2 / (1.6 * 1.7 * 1.8) ** (1 / 3))
+    assert ratio.verdict == "faster" and ratio.low > 1
     worse = [replace(PART, step_s=PART.step_s * slower) for slower in (2.6, 2.7, 2.8)]
     assert (
-        concurrent_throughput.compare([[PART]] * 3, [[one, one] for one in worse])["verdict"]
+        concurrent_throughput.compare([[PART]] * 3, [[one, one] for one in worse]).verdict
         == "slower"
     )
-    assert np.isnan(concurrent_throughput.compare([[PART]], [[PART, PART]])["speedup_low"])
+    assert not concurrent_throughput.compare([[PART]], [[PART, PART]]).interval
 
 
 def test_two_at_once_are_measured_and_leave_no_rows(cache, capsys, tmp_path, monkeypatch):

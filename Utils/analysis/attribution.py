@@ -118,26 +118,23 @@ def _whole_of_base(rows, base):
 
 
 def credits(rows, whole):
-    """Return a DataFrame with one line per technique: its speedup in each of WAYS, with _low, _high
-    and _verdict; NaN without rows. `says`: a remark where two ways differ significantly, or where
-    a way has no variant; "" elsewhere.
+    """Return a DataFrame with one line per technique: its speedup in each of WAYS, a Ratio, unknown
+    without rows. `says`: a remark where two ways differ significantly, or where a way has no
+    variant; "" elsewhere.
 
     rows: selected rows, variants included.
     """
     medians = round_levels.step_ms(selection.timed(rows))
     lines = []
     for name in members(whole):
-        line, logs = {"technique": name}, {}
+        line, logs = {"technique": name} | dict.fromkeys(WAYS, intervals.Ratio()), {}
         for way, (without, with_it) in names_of(name, whole).items():
             if without in medians and with_it in medians:
-                ratio = intervals.speedup(medians[without], medians[with_it])
-                line |= {key.replace("speedup", way): value for key, value in ratio.items()}
-                line[f"{way}_verdict"] = line.pop("verdict", "")
+                line[way] = intervals.speedup(medians[without], medians[with_it])
                 logs[way] = np.log(medians[without] / medians[with_it])
         line["says"] = _disagreement(line, logs, whole) or _missing(name, whole)
         lines.append(line)
-    columns = [f"{way}{part}" for way in WAYS for part in ("", "_low", "_high", "_verdict")]
-    return pd.DataFrame(lines, columns=["technique", *columns, "says"]).set_index("technique")
+    return pd.DataFrame(lines, columns=["technique", *WAYS, "says"]).set_index("technique")
 
 
 def _disagreement(line, logs, whole):
@@ -145,13 +142,13 @@ def _disagreement(line, logs, whole):
     difference; else ""."""
     if not {"alone", "last"} <= set(logs):
         return ""
-    _, low, high = intervals.drift_free((logs["alone"] - logs["last"]).dropna())
-    if not (low > 0 or high < 0):
+    difference = intervals.drift_free((logs["alone"] - logs["last"]).dropna())
+    if not (difference.low > 0 or difference.high < 0):
         return ""
-    text = f"{line['alone']:.2f}x alone and {line['last']:.2f}x added last to {whole}"
-    if max(line["alone"], line["last"]) < 1:
-        return f"{text}; it costs {'most' if low > 0 else 'least'} in combination"
-    if low > 0:
+    text = f"{line['alone'].text} alone and {line['last'].text} added last to {whole}"
+    if max(line["alone"].value, line["last"].value) < 1:
+        return f"{text}; it costs {'most' if difference.low > 0 else 'least'} in combination"
+    if difference.low > 0:
         return f"{text}; other techniques save part of the same time"
     return f"{text}; it gains most in combination"
 
@@ -173,8 +170,6 @@ def table(lines):
     """Return `credits` as a GitHub-markdown table with its remarks, a string."""
     shown = {"technique": list(lines.index)}
     for way, title in WAYS.items():
-        names = [way, f"{way}_low", f"{way}_high", f"{way}_verdict"]
-        part = lines[names].set_axis([*intervals.RATIO], axis=1)
-        shown[title] = [result_tables.ratio_text(line) for _, line in part.iterrows()]
+        shown[title] = [ratio.with_verdict for ratio in lines[way]]
     says = [f"- {name}: {line.says}" for name, line in lines.iterrows() if line.says]
     return "\n".join([result_tables.markdown(shown), *([""] if says else []), *says])

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 
 from Utils.analysis import intervals, round_levels
+from Utils.analysis.intervals import Ratio
 from Utils.base.errors import UserError
 from Utils.scripts import bases, variants
 
@@ -25,6 +26,15 @@ class Candidate:
     rests_on: tuple = ()
 
 
+@dataclass(frozen=True, eq=False)
+class Effect:
+    """The speedup of one technique added to a set, and the two measured Candidates."""
+
+    ratio: Ratio
+    without: Candidate
+    with_it: Candidate
+
+
 def measured(clean, sets):
     """Return a Candidate for each script and variant with clean rows, by name. sets: techniques by
     name, None for a script that is gone."""
@@ -36,11 +46,10 @@ def measured(clean, sets):
 
 
 def effects(measured):
-    """Return the ratio of a technique added to a set, with the two Candidates, for all measured
-    pairs: {(set, technique): ratio}."""
+    """Return the Effect of each technique added to a set: {(set, technique): Effect}."""
     sets = by_set(measured)
     return {
-        (rest, name): ratio(sets[rest].ms, with_it.ms) | {"without": sets[rest], "with": with_it}
+        (rest, name): Effect(ratio(sets[rest].ms, with_it.ms), sets[rest], with_it)
         for techniques, with_it in sets.items()
         for name in techniques
         if (rest := techniques - {name}) in sets
@@ -53,9 +62,9 @@ def by_set(candidates):
 
 
 def ratio(reference, logs):
-    """Return the same as `intervals.speedup`, from logs; {} without a common round."""
+    """Return the same as `intervals.speedup`, from logs."""
     differences = (reference - logs).dropna().round(9)  # equal is equal
-    return intervals.as_ratio(*intervals.drift_free(differences)) if len(differences) else {}
+    return Ratio.of_logs(intervals.drift_free(differences)) if len(differences) else Ratio()
 
 
 def mean(logs):
@@ -80,8 +89,8 @@ def forecasts(usable, effects):
         spare = [
             name
             for name, c in without.items()
-            if ratio(whole.ms, c.ms).get("verdict") in AS_GOOD
-            or ratio(whole.mib, c.mib).get("verdict") in AS_GOOD
+            if ratio(whole.ms, c.ms).verdict in AS_GOOD
+            or ratio(whole.mib, c.mib).verdict in AS_GOOD
         ]
         contradicted = []
         for n in range(2, len(spare) + 1):
@@ -90,7 +99,7 @@ def forecasts(usable, effects):
                 ms = whole.ms + sum(c.ms - whole.ms for c in singly)
                 mib = whole.mib + sum(c.mib - whole.mib for c in singly)
                 if rest in sets:
-                    if ratio(ms, sets[rest].ms).get("verdict") == "slower":
+                    if ratio(ms, sets[rest].ms).verdict == "slower":
                         contradicted.append(dropped)
                 elif (
                     rest not in forecast
@@ -107,12 +116,13 @@ def _may_replace(other, name, effects):
     `other`, or is no faster with it."""
     gaining = [
         rest
-        for (rest, added), ratio in effects.items()
-        if added == name and ratio.get("verdict") == "faster"
+        for (rest, added), effect in effects.items()
+        if added == name and effect.ratio.verdict == "faster"
     ]
     cleared = (
         other in rest
-        or effects.get((rest, other), {}).get("verdict") in ("slower", "no detectable difference")
+        or (rest, other) in effects
+        and effects[rest, other].ratio.verdict in ("slower", "no detectable difference")
         for rest in gaining
     )
     return bool(gaining) and not any(cleared)
@@ -123,7 +133,7 @@ def shortest(candidates, metric, best):
     by the metric (ms or mib) and whose script can be made. Measured ones come before forecasts,
     then the best by the metric."""
     target = getattr(best, metric)
-    fit = [c for c in candidates if ratio(target, getattr(c, metric)).get("verdict") in AS_GOOD]
+    fit = [c for c in candidates if ratio(target, getattr(c, metric)).verdict in AS_GOOD]
     fit.sort(key=lambda c: (len(c.techniques), not c.name, mean(getattr(c, metric) - target)))
     return next((c for c in fit if made(c)), best)
 

@@ -15,6 +15,7 @@ import pandas as pd
 from scipy import stats
 
 from Utils.analysis import intervals, result_tables
+from Utils.analysis.intervals import Estimate, Ratio
 from Utils.analysis.summary import summarize
 from Utils.base.errors import UserError
 from Utils.base.text import number, plural
@@ -45,6 +46,10 @@ class Side:
 
     def __str__(self):
         return f"{self.name}: {selection.describe(self.rows)}"
+
+    def cell(self, technique, form):
+        """Return the text form(line) of a technique, or "" where it was not run."""
+        return form(self.lines.loc[technique]) if technique in self.lines.index else ""
 
     def state(self, technique):
         """Return why a technique has no timing, or ""."""
@@ -99,21 +104,17 @@ def _split(text):
 
 
 def compare(a, b):
-    """Return the speedup of B over A (Sides), a DataFrame indexed by technique in ladder order.
-
-    Columns: speedup (the ratio of tokens per second), speedup_low and speedup_high (95%) and
-    verdict; all NaN where one side has no timing.
-    """
+    """Return the speedup of B over A (Sides), a Series of Ratios of tokens per second, indexed by
+    technique in ladder order; unknown where one side has no timing."""
     names = dict.fromkeys([*a.lines.index, *b.lines.index])
     known = ladder.techniques()
     order = [*(name for name in known if name in names), *(n for n in names if n not in known)]
     speeds = [_tokens_per_second(side.rows) for side in (a, b)]
-    lines = [
-        ratio(*(speed[name] for speed in speeds)) if all(name in s for s in speeds) else {}
+    ratios = [
+        ratio(*(speed[name] for speed in speeds)) if all(name in s for s in speeds) else Ratio()
         for name in order
     ]
-    frame = pd.DataFrame(lines, index=pd.Index(order, name="technique"), columns=intervals.RATIO)
-    return frame.astype(dict.fromkeys(intervals.RATIO[:3], float))
+    return pd.Series(ratios, pd.Index(order, name="technique"), dtype=object)
 
 
 def _tokens_per_second(rows):
@@ -124,15 +125,13 @@ def _tokens_per_second(rows):
 
 
 def ratio(a, b):
-    """Return the ratio of `b` to `a`, from rounds that are not paired.
-
-    a, b: tokens per second, one value per round. Returns speedup (ratio of the geometric means),
-    speedup_low and speedup_high (95%, NaN with one round on either side) and a verdict.
-    """
+    """Return the Ratio of `b` to `a` (of the geometric means), from rounds that are not paired. It
+    has no interval with one round on either side. a, b: tokens per second, one value per round."""
     a, b = np.log(a), np.log(b)
     with warnings.catch_warnings(action="ignore"):  # of one round, or of no spread
         welch = stats.ttest_ind(b, a, equal_var=False)
-    return intervals.as_ratio(b.mean() - a.mean(), *welch.confidence_interval(intervals.CONFIDENCE))
+    ends = welch.confidence_interval(intervals.CONFIDENCE)
+    return Ratio.of_logs(Estimate(b.mean() - a.mean(), ends.low, ends.high))
 
 
 def differences(a, b):
@@ -213,9 +212,9 @@ def table(a, b):
     text = result_tables.markdown(shown, left=("technique", "verdict on B", "note"))
     unit = a.rows.unit.iloc[0]
     meaning = f"B over A: {unit} per second of B / of A"
-    if ratios.speedup_low.notna().any():
+    if any(ratio.interval for ratio in ratios):
         meaning += ", with its 95% confidence interval (Welch's t over rounds)"
-    elif ratios.speedup.notna().any():
+    elif any(ratios):
         meaning += f"; {intervals.NO_INTERVAL}"
     shapes = [" or ".join(_columns(side)["shape"]) for side in (a, b)]
     if shapes[0] != shapes[1]:
@@ -228,18 +227,17 @@ def columns(a, b, ratios):
     """Return the columns of `table`: lists of texts, one per technique, by title."""
     columns = {
         "technique": list(ratios.index),
-        "B over A": [result_tables.interval_text(line) for _, line in ratios.iterrows()],
-        "verdict on B": ["" if pd.isna(verdict) else verdict for verdict in ratios.verdict],
+        "B over A": [str(ratio) for ratio in ratios],
+        "verdict on B": [ratio.verdict for ratio in ratios],
     }
     for title, cell in (
         (f"{a.rows.unit.iloc[0]}/s", lambda line: number(line.tokens_per_second, ",.0f")),
-        ("over baseline", result_tables.ratio_text),
+        ("over baseline", lambda line: line.speedup.with_verdict),
         ("peak memory (MiB)", memory_text),
         ("loss", loss_text),
     ):
         for side in (a, b):
-            lines = side.lines.reindex(ratios.index)
-            columns[f"{side.name}: {title}"] = [cell(line) for _, line in lines.iterrows()]
+            columns[f"{side.name}: {title}"] = [side.cell(name, cell) for name in ratios.index]
     columns["note"] = [_both(_note(a, name), _note(b, name)) for name in ratios.index]
     return columns
 
@@ -249,7 +247,7 @@ def memory_text(line):
 
 
 def loss_text(line):
-    return "diverged" if line.loss_verdict == "diverged" else number(line.loss, ".3f")
+    return "diverged" if line.loss_difference.diverged else number(line.loss, ".3f")
 
 
 def _note(side, technique):

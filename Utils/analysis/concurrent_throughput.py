@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 from tabulate import tabulate
 
-from Utils.analysis import intervals, result_tables
+from Utils.analysis import intervals
 from Utils.base.text import plural
 
 VERDICTS = {
@@ -23,9 +23,10 @@ def tokens_per_second(parts):
 
 
 def compare(alone, several):
-    """Return the ratio of the summed tokens per second over rounds, see `intervals.as_ratio`."""
+    """Return the Ratio of the summed tokens per second over rounds."""
     rates = [[tokens_per_second(parts).sum() for parts in rounds] for rounds in (several, alone)]
-    return intervals.as_ratio(*intervals.interval(pd.Series(np.log(rates[0]) - np.log(rates[1]))))
+    logs = pd.Series(np.log(rates[0]) - np.log(rates[1]))
+    return intervals.Ratio.of_logs(intervals.interval(logs))
 
 
 def report(technique, alone, several):
@@ -50,8 +51,8 @@ def report(technique, alone, several):
         "",
         tabulate(rows, headers, "github", colalign=align, disable_numparse=True),
         "",
-        f"{n} processes reach {result_tables.interval_text(ratio)} the tokens per second of one: "
-        f"{VERDICTS.get(ratio['verdict'], ratio['verdict'])}.",
+        f"{n} processes reach {ratio} the tokens per second of one: "
+        f"{VERDICTS.get(ratio.verdict, ratio.verdict)}.",
     ]
     for r, (part,) in enumerate(alone):
         if part.record["quality"]["reasons"]:

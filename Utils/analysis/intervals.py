@@ -1,9 +1,15 @@
 """Paired ratios and differences over rounds, with intervals and verdicts."""
 
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
 import numpy as np
+import pandas as pd
 from scipy.special import chdtri, stdtrit
 
 from Utils.base.gpt2_sizes import CONFIGS
+from Utils.base.text import number
 from Utils.results import selection
 
 LAST_STEPS = 10  # whose mean loss is a run's loss
@@ -14,7 +20,118 @@ INIT_STD = 0.02  # of GPT-2's weights; an initial logit's is 0.02 sqrt(n_embd)
 # Of that: what rounding changes a first loss by, as a deviation over seeds (docs/LOG.md).
 ROUNDING = {"bfloat16": 2**-8, "float8": 2**-4.5}
 CHANCE = 0.001  # that rounding alone is labelled "model changed"
-RATIO = ("speedup", "speedup_low", "speedup_high", "verdict")  # keys of `as_ratio`
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A value with its 95% interval. All are NaN where it is unknown, then it is false; low and
+    high alone with one round."""
+
+    value: float = math.nan
+    low: float = math.nan
+    high: float = math.nan
+
+    # Of a subclass: the value without effect, the verdicts, the format.
+    null: ClassVar = 0.0
+    above: ClassVar = ""
+    below: ClassVar = ""
+    neither: ClassVar = ""
+    form: ClassVar = ".4g"
+    unit: ClassVar = ""
+    separator: ClassVar = " to "
+
+    def __bool__(self):
+        return math.isfinite(self.value)
+
+    def __str__(self):
+        return f"{self.text} ({self.interval})" if self.interval else self.text
+
+    @property
+    def text(self):
+        return f"{number(self.value, self.form)}{self.unit}" if self else ""
+
+    @property
+    def interval(self):
+        """The ends, "1.06-1.16"; "" with one round, or of a script compared with itself."""
+        if math.isnan(self.low) or self.low == self.high == self.null:
+            return ""
+        return f"{number(self.low, self.form)}{self.separator}{number(self.high, self.form)}"
+
+    @property
+    def verdict(self):
+        if not self:
+            return ""
+        if math.isnan(self.low):
+            return NO_INTERVAL
+        if self.low > self.null:
+            return self.above
+        return self.below if self.high < self.null else self.neither
+
+    @property
+    def with_verdict(self):
+        """The text for tables, "1.11x (1.06-1.16), faster"; a verdict needs an interval."""
+        return f"{self}, {self.verdict}" if self.interval else str(self)
+
+
+@dataclass(frozen=True)
+class Ratio(Estimate):
+    """A ratio of times or rates, "1.11x (1.06-1.16)"."""
+
+    null: ClassVar = 1.0
+    above: ClassVar = "faster"
+    below: ClassVar = "slower"
+    neither: ClassVar = "no detectable difference"
+    form: ClassVar = ".2f"
+    unit: ClassVar = "x"
+    separator: ClassVar = "-"
+
+    @classmethod
+    def of_logs(cls, logs):
+        """Return the ratio whose logarithm is an Estimate."""
+        return cls(*np.exp([logs.value, logs.low, logs.high]).tolist())
+
+    def times(self, factor):
+        return type(self)(self.value * factor, self.low * factor, self.high * factor)
+
+
+@dataclass(frozen=True)
+class LossDifference(Estimate):
+    """A difference of losses, "+0.0120 (+0.0020 to +0.0220)", in nats a token.
+
+    diverged: true of a loss that is no number.
+    """
+
+    diverged: bool = False
+
+    above: ClassVar = "worse"
+    below: ClassVar = "better"
+    neither: ClassVar = "indistinguishable"
+    form: ClassVar = "+.4f"
+
+    @property
+    def text(self):
+        if self.diverged:
+            return "diverged"
+        return "0" if self.value == 0 else super().text
+
+    @property
+    def interval(self):
+        return "" if self.diverged else super().interval
+
+    @property
+    def verdict(self):
+        return "diverged" if self.diverged else super().verdict
+
+
+def numbers(estimates):
+    """Return value, low and high of a Series of Estimates, a DataFrame with the same index."""
+    ends = [(estimate.value, estimate.low, estimate.high) for estimate in estimates]
+    return pd.DataFrame(ends, estimates.index, ["value", "low", "high"], dtype=float)
+
+
+def verdicts(estimates):
+    """Return the verdicts of a Series of Estimates, a Series of texts."""
+    return pd.Series([estimate.verdict for estimate in estimates], estimates.index, dtype=object)
 
 
 def final_loss(losses):
@@ -33,41 +150,28 @@ def losses(timed):
 
 
 def speedup(reference, medians):
-    """Return the paired speedup of `medians` over `reference`, from their common rounds.
+    """Return the paired speedup of `medians` over `reference`, a Ratio (geometric mean), from their
+    common rounds; unknown without one.
 
-    reference, medians: Series of milliseconds, indexed by round. Returns speedup (geometric mean),
-    speedup_low and speedup_high (95%, NaN with one round) and a verdict; {} without a common round.
+    reference, medians: Series of milliseconds, indexed by round.
     """
     logs = np.log(reference / medians).dropna()
-    return as_ratio(*drift_free(logs)) if len(logs) else {}
-
-
-def as_ratio(mean, low, high):
-    """Return speedup, speedup_low, speedup_high and verdict of a mean log ratio and its interval
-    (NaN for none)."""
-    verdict = NO_INTERVAL
-    if not np.isnan(low):
-        verdict = "faster" if low > 0 else "slower" if high < 0 else "no detectable difference"
-    return dict(zip(RATIO, (*np.exp([mean, low, high]).tolist(), verdict), strict=True))
+    return Ratio.of_logs(drift_free(logs)) if len(logs) else Ratio()
 
 
 def loss_difference(reference, losses):
-    """Return the paired difference of `losses` and `reference`, from their common rounds.
+    """Return the paired LossDifference of `losses` and `reference`, from their common rounds;
+    unknown without one.
 
-    reference, losses: Series of nats a token, indexed by round. Returns loss_difference, loss_low
-    and loss_high (95%, NaN with one round) and a loss_verdict; {} without a common round.
+    reference, losses: Series of nats a token, indexed by round.
     """
     differences = (losses - reference).dropna()
     if differences.empty:
-        return {}
-    mean, low, high = interval(differences)
-    verdict = NO_INTERVAL
-    if (differences == 0).all():
-        verdict = "indistinguishable"
-    elif len(differences) > 1:
-        verdict = "worse" if low > 0 else "better" if high < 0 else "indistinguishable"
-    keys = ("loss_difference", "loss_low", "loss_high", "loss_verdict")
-    return dict(zip(keys, (mean, low, high, verdict), strict=True))
+        return LossDifference()
+    if differences.eq(0).all():  # to the last bit, for which one round is enough
+        return LossDifference(0.0, 0.0, 0.0)
+    mean = interval(differences)
+    return LossDifference(mean.value, mean.low, mean.high)
 
 
 def parity(reference, losses, model, rounding="bfloat16", fewer_updated=False):
@@ -101,8 +205,7 @@ def break_even(rows, name, parent, medians):
     """
     if parent not in medians:
         return np.nan
-    verdict = speedup(medians[parent], medians[name]).get("verdict", "no detectable difference")
-    if verdict == "no detectable difference":
+    if speedup(medians[parent], medians[name]).verdict in ("", Ratio.neither):
         return np.nan
     saved = (medians[parent] - medians[name]).mean()
     if saved <= 0:
@@ -119,28 +222,30 @@ def break_even(rows, name, parent, medians):
 
 
 def drift_free(logs):
-    """Return (mean, low, high) of log ratios by round, 95%.
+    """Return the mean of log ratios by round, an Estimate.
 
     Every other round runs in reverse order, so a drift of the machine adds to one and is taken from
     the next. From FIT_ROUNDS on it is fitted, at the price of one degree of freedom; with fewer it
     counts as noise. logs: Series indexed by round.
     """
+    n = len(logs)
     order = np.where(np.asarray(logs.index) % 2 == 0, 1.0, -1.0)
-    n, spread = len(logs), order - order.mean()
+    spread = order - order.mean()
     if n < FIT_ROUNDS or not spread.any():
         return interval(logs)
-    # The value at order 0, half-way between both directions.
+    # A line through them; its value at order 0 is half-way between both directions.
     slope = (spread * logs).sum() / (spread**2).sum()
-    mean = logs.mean() - slope * order.mean()
-    rest = logs - logs.mean() - slope * spread
-    variance = (rest**2).sum() / (n - 2) * (1 / n + order.mean() ** 2 / (spread**2).sum())
-    half = stdtrit(n - 2, (1 + CONFIDENCE) / 2) * variance**0.5
-    return mean, mean - half, mean + half
+    residuals = logs - logs.mean() - slope * spread
+    variance = (residuals**2).sum() / (n - 2) * (1 / n + order.mean() ** 2 / (spread**2).sum())
+    return _estimate(logs.mean() - slope * order.mean(), variance**0.5, n - 2)
 
 
 def interval(values):
-    """Return (mean, low, high) of independent values by Student's t, 95%; one value has no low and
-    high, NaN."""
-    mean, n = values.mean(), len(values)
-    half = stdtrit(n - 1, (1 + CONFIDENCE) / 2) * values.std() / n**0.5
-    return mean, mean - half, mean + half
+    """Return the mean of independent values, an Estimate by Student's t."""
+    return _estimate(values.mean(), values.std() / len(values) ** 0.5, len(values) - 1)
+
+
+def _estimate(mean, error, freedom):
+    """Return an Estimate from a mean, its standard error and the degrees of freedom."""
+    half = stdtrit(freedom, (1 + CONFIDENCE) / 2) * error
+    return Estimate(float(mean), float(mean - half), float(mean + half))

@@ -5,7 +5,6 @@ import re
 import tomllib
 from pathlib import Path
 
-from Utils.analysis import result_tables
 from Utils.base import paths
 from Utils.base.errors import UserError
 from Utils.scripts import ladder
@@ -61,7 +60,7 @@ def _digest(code):
 def script(entry, described):
     """Return the recipe as a script with the evidence in its docstring, a string."""
     kind = "forecast" if entry["forecast"] else "measured"
-    ratio = result_tables.ratio_text(entry["speedup"]) or "not known"
+    ratio = entry["speedup"].with_verdict or "not known"
     digest = _digest(entry["code"])
     facts = {"Base": entry["base"]} | entry["facts"]
     why = [f"- {name}: {text}" for name, text in entry["evidence"].items()]

@@ -35,14 +35,11 @@ def _section(found, entry, path):
     kind = "forecast" if entry["forecast"] else "measured"
     facts = [f"{entry['name']}, {kind}: {memory}"]
     if entry["techniques"]:
-        facts.append(
-            f"Against {entry['base']}: {result_tables.ratio_text(entry['speedup']) or 'not known'}"
-        )
+        facts.append(f"Against {entry['base']}: {entry['speedup'].with_verdict or 'not known'}")
     if entry["name"] != best["name"]:
-        speedup = result_tables.ratio_text(best["speedup"])
+        speedup = best["speedup"].with_verdict
         facts.append(
-            f"Against the fastest, {best['name']} with {speedup}: "
-            f"{result_tables.ratio_text(entry['to_best'])}"
+            f"Against the fastest, {best['name']} with {speedup}: {entry['to_best'].with_verdict}"
         )
     if entry["forecast"] and entry is found["fastest"]:
         facts.append(f"Shortest measured: {found['measured']['name']}")

@@ -34,7 +34,7 @@ def recommend(rows, records=None):
     - best: the fastest measured; fastest: the recipe; measured: the shortest that is no forecast;
       least_memory: the recipe for memory. Each is None without supporting rows, else a dict: name
       and code of the script or variant; techniques; forecast (true without rows) and rests_on;
-      speedup (over the baseline) and to_best, each with _low, _high and verdict; reference (the
+      speedup (over the baseline) and to_best, Ratios; reference (the
       best, or the baseline for the best itself) and logs, the log ratios to it by round; peak_mib;
       loss and parity in words; evidence {technique: reason}; left_out {technique: reason}
 
@@ -113,8 +113,8 @@ def _problems(rows, lines, sets, measured):
             found[name] = f"not measured with {baseline}"
         elif line.parity == "model changed":
             found[name] = "model changed"
-        elif line.loss_verdict in ("worse", "diverged"):
-            found[name] = f"its loss: {result_tables.loss_text(line)}"
+        elif line.loss_difference.verdict in ("worse", "diverged"):
+            found[name] = f"its loss: {line.loss_difference.with_verdict}"
         elif name not in measured:
             found[name] = result_tables.grade_text(line)
     return found
@@ -123,7 +123,7 @@ def _problems(rows, lines, sets, measured):
 def _caveats(recipes, best, usable):
     """Yield the caveats of the recipes."""
     recipe = recipes["fastest"]
-    low = recipe["to_best"].get("speedup_low", 1)
+    low = recipe["to_best"].low
     if low < WIDE:
         yield (
             f"{recipe['name']} may be up to {1 - low:.0%} slower than {best.name}, by the 95% "
@@ -197,13 +197,15 @@ class Findings:
             "techniques": order,
             "forecast": candidate.name is None,
             "rests_on": list(candidate.rests_on),
-            "speedup": candidates.ratio(baseline.ms, candidate.ms) if baseline else {},
+            "speedup": (
+                candidates.ratio(baseline.ms, candidate.ms) if baseline else intervals.Ratio()
+            ),
             "to_best": candidates.ratio(self.best.ms, candidate.ms),
             "reference": reference.name,
             "logs": (reference.ms - candidate.ms).dropna().to_dict(),
             "peak_mib": float(np.exp(candidate.mib.median())),
             "batch": None if line is None or np.isnan(line.own_batch) else int(line.own_batch),
-            "loss": result_tables.loss_text(line) if line is not None else "",
+            "loss": line.loss_difference.with_verdict if line is not None else "",
             "parity": line.parity if line is not None and isinstance(line.parity, str) else "",
             "evidence": {name: self._why(name, candidate.techniques) for name in order},
             "left_out": {
@@ -216,17 +218,17 @@ class Findings:
     def _why(self, name, techniques):
         """Return the technique's effect in the measured pair that is nearest to the set."""
         pairs = [
-            (len((rest | {name}) ^ techniques), ratio)
-            for (rest, added), ratio in self.effects.items()
-            if added == name and ratio.get("verdict")
+            (len((rest | {name}) ^ techniques), effect)
+            for (rest, added), effect in self.effects.items()
+            if added == name and effect.ratio
         ]
         if not pairs:
             return "measured only in combination"
-        ratio = min(pairs, key=lambda pair: pair[0])[1]
-        without, with_it = ratio["without"], ratio["with"]
+        effect = min(pairs, key=lambda pair: pair[0])[1]
+        without, with_it = effect.without, effect.with_it
         more = np.exp(with_it.mib.median()) - np.exp(without.mib.median())
         memory = "" if np.isnan(more) else f"; {more:+,.0f} MiB"
-        return f"{result_tables.ratio_text(ratio)}{memory}: {with_it.name} against {without.name}"
+        return f"{effect.ratio.with_verdict}{memory}: {with_it.name} against {without.name}"
 
 
 def settings(rows, records):
@@ -286,16 +288,15 @@ def agreement(entry, rows):
     logs = (measured[entry["reference"]].ms - measured[entry["name"]].ms).dropna()
     earlier = pd.Series(entry["logs"])
     kind = "forecast" if entry["forecast"] else "measured before"
-    before = intervals.as_ratio(*intervals.drift_free(earlier))
-    now = intervals.as_ratio(*intervals.drift_free(logs)) if len(logs) else {}
-    earlier = result_tables.interval_text(before)
+    before = intervals.Ratio.of_logs(intervals.drift_free(earlier))
+    now = intervals.Ratio.of_logs(intervals.drift_free(logs)) if len(logs) else intervals.Ratio()
     text = (
-        f"{entry['name']} against {entry['reference']}: {kind} {earlier}, "
-        f"now {result_tables.interval_text(now) or 'not known'}"
+        f"{entry['name']} against {entry['reference']}: {kind} {before}, "
+        f"now {str(now) or 'not known'}"
     )
-    quotient = comparison.ratio(np.exp(earlier), np.exp(logs)) if len(logs) > 1 else {}
-    if not quotient or np.isnan(quotient["speedup_low"]):
+    if len(logs) < 2 or len(earlier) < 2:
         return f"{text}; inconclusive: too few rounds"
-    if quotient["verdict"] == "no detectable difference":
+    quotient = comparison.ratio(np.exp(earlier), np.exp(logs))
+    if quotient.verdict == "no detectable difference":
         return f"{text}; they agree"
-    return f"{text}; they do not agree, now / then is {result_tables.interval_text(quotient)}"
+    return f"{text}; they do not agree, now / then is {quotient}"

@@ -8,7 +8,6 @@ from Utils.analysis import intervals
 from Utils.analysis.summary import MEMORY_KINDS, summarize
 from Utils.base.text import number
 from Utils.results import selection
-from Utils.scripts.ladder import BASELINE
 
 
 def markdown(columns, left=("technique",)):
@@ -35,39 +34,6 @@ def own_notes(summary):
 def reason(line):
     """Return why a technique has no timing."""
     return line.status.replace("_", " ") + (f": {line.note}" if line.note else "")
-
-
-def interval_text(ratio, prefix=""):
-    """Return "1.52x (1.48-1.56)", "1.52x" for one round, or "" if unknown.
-
-    ratio: of `intervals.speedup`, or a line with its keys after a prefix."""
-    value, low, high = (ratio.get(f"{prefix}speedup{end}") for end in ("", "_low", "_high"))
-    if pd.isna(value):
-        return ""
-    return f"{value:.2f}x" + ("" if pd.isna(low) else f" ({low:.2f}-{high:.2f})")
-
-
-def ratio_text(ratio, prefix=""):
-    """Return `interval_text` and verdict, "1.52x (1.48-1.56), faster". The baseline's ratio to
-    itself has neither interval nor verdict."""
-    if not prefix and getattr(ratio, "name", None) == ratio.get("base", BASELINE):
-        return number(ratio.speedup, ".2f") and f"{ratio.speedup:.2f}x"
-    text = interval_text(ratio, prefix)
-    return f"{text}, {ratio[f'{prefix}verdict']}" if text.endswith(")") else text
-
-
-def loss_text(line):
-    """Return "+0.0120 (+0.0020 to +0.0220), worse", or "" if unknown."""
-    if line.loss_verdict == "diverged":
-        return "diverged"
-    if line.parity == "exact":
-        return "0"
-    if pd.isna(line.loss_difference):
-        return ""
-    if pd.isna(line.loss_low):
-        return f"{line.loss_difference:+.4f}"
-    interval = f"({line.loss_low:+.4f} to {line.loss_high:+.4f})"
-    return f"{line.loss_difference:+.4f} {interval}, {line.loss_verdict}"
 
 
 def grade_text(line):
@@ -122,11 +88,11 @@ def columns(summary, price=None):
         "median step (ms)": column("median_ms", ",.1f"),
         "p20-p80 (ms)": [f"{low}-{high}" if low else "" for low, high in spread],
         f"{unit}/s": column("tokens_per_second", ",.0f"),
-        "speedup over parent": [ratio_text(line, "parent_") for line in lines],
-        "over baseline": [ratio_text(line) for line in lines],
+        "speedup over parent": [ratio.with_verdict for ratio in summary.parent_speedup],
+        "over baseline": [ratio.with_verdict for ratio in summary.speedup],
         "peak memory (MiB)": column("peak_memory_mib", ",.0f"),
         "loss": column("loss", ".3f"),
-        "loss difference": [loss_text(line) for line in lines],
+        "loss difference": [loss.with_verdict for loss in summary.loss_difference],
         "parity": [cell(parity) for parity in summary.parity],
         "quality": [cell(grade_text(line)) for line in lines],
         "note": own_notes(summary),
@@ -181,7 +147,7 @@ def _shown(columns):
 
 def _caption(rows, summary):
     """Return the common facts of the rows, and the meaning of the intervals."""
-    if summary.speedup_low.isna().all():
+    if intervals.numbers(summary.speedup).low.isna().all():
         return f"{selection.describe(rows)}; {intervals.NO_INTERVAL}."
     seeds = rows[rows.technique == rows.base].groupby("round").loss.apply(intervals.final_loss)
     return (
@@ -195,7 +161,8 @@ def over_parents(summary):
     """Return [sentence] with the techniques by verdict over the parent; [] without verdicts."""
     lists = []
     for verdict in ("faster", "slower", "no detectable difference"):
-        ratios = summary.parent_speedup[summary.parent_verdict == verdict]
+        ratios = intervals.numbers(summary.parent_speedup).value
+        ratios = ratios[intervals.verdicts(summary.parent_speedup) == verdict]
         names = summary.label[ratios.index]
         texts = list(names)
         if verdict != "no detectable difference":

@@ -1,13 +1,22 @@
 """Efficiency of strong and weak scaling."""
 
-import math
+from dataclasses import astuple, dataclass
+from typing import ClassVar
 
-import numpy as np
 import pandas as pd
 
 from Utils.analysis import intervals, result_tables
 
 KINDS = {"strong": "the same global batch", "weak": "the same batch for each process"}
+
+
+@dataclass(frozen=True)
+class Share(intervals.Ratio):
+    """A ratio in percent, "85% (80% to 90%)"."""
+
+    form: ClassVar = ".0%"
+    unit: ClassVar = ""
+    separator: ClassVar = " to "
 
 
 def shapes(counts, size):
@@ -18,9 +27,8 @@ def shapes(counts, size):
 
 def efficiencies(rows, plan, counts):
     """Return a DataFrame with one line per kind of scaling and number of processes: scaling,
-    processes, batch_size, median_ms, tokens_per_second; speedup, speedup_low and speedup_high in
-    tokens per second over the fewest processes; efficiency, efficiency_low and efficiency_high as
-    shares of the ideal. Without an interval its ends are NaN.
+    processes, batch_size, median_ms, tokens_per_second; speedup, a Ratio of tokens per second over
+    the fewest processes; efficiency, the Share of the ideal.
 
     rows: those with timings of the runs in `plan`, from `shapes`.
     """
@@ -39,11 +47,9 @@ def efficiencies(rows, plan, counts):
             line["tokens_per_second"] = B * rows.seq_len.iloc[0] / ms * 1e3
             reference = reference or (n, B, by_round)
             fewest, fewest_B, fewest_ms = reference
-            ratio = intervals.speedup(fewest_ms, by_round)
-            for part in ("", "_low", "_high"):
-                value = ratio.get(f"speedup{part}", math.nan) * B / fewest_B  # tokens
-                line[f"speedup{part}"] = value
-                line[f"efficiency{part}"] = value * fewest / n
+            speedup = intervals.speedup(fewest_ms, by_round).times(B / fewest_B)  # of tokens
+            line["speedup"] = speedup
+            line["efficiency"] = Share(*astuple(speedup)).times(fewest / n)
             lines.append(line)
     return pd.DataFrame(lines)
 
@@ -56,17 +62,10 @@ def table(lines):
         "global batch": lines.batch_size,
         "median step (ms)": lines.median_ms.map("{:,.1f}".format),
         "tokens/s": lines.tokens_per_second.map("{:,.0f}".format),
-        "speedup in tokens/s": [_ratio(line, "speedup", "{:.2f}x") for line in lines.itertuples()],
-        "efficiency": [_ratio(line, "efficiency", "{:.0%}") for line in lines.itertuples()],
+        "speedup in tokens/s": [*map(str, lines.speedup)],
+        "efficiency": [*map(str, lines.efficiency)],
     }
     return result_tables.markdown(shown, left=("scaling",))
-
-
-def _ratio(line, name, form):
-    value, low, high = (getattr(line, f"{name}{part}") for part in ("", "_low", "_high"))
-    no_interval = math.isnan(low) or low == high  # equal: the reference itself
-    interval = "" if no_interval else f" ({form.format(low)} to {form.format(high)})"
-    return form.format(value) + interval
 
 
 def sentence(lines):
@@ -78,14 +77,11 @@ def sentence(lines):
             continue
         first, last = of_kind.iloc[0], of_kind.iloc[-1]
         text = (
-            f"{kind} scaling, {batch}: {last.processes} processes reach {last.speedup:.2f}x the "
-            f"tokens per second of {first.processes}, {last.efficiency:.0%} of the ideal"
+            f"{kind} scaling, {batch}: {last.processes} processes reach {last.speedup.text} the "
+            f"tokens per second of {first.processes}, {last.efficiency.text} of the ideal"
         )
-        logs = np.log([last.speedup, last.speedup_low, last.speedup_high])
-        verdict = intervals.as_ratio(*logs)["verdict"]
-        interval = f" ({last.efficiency_low:.0%} to {last.efficiency_high:.0%}): "
-        text += "; " if verdict == intervals.NO_INTERVAL else interval
-        sentences.append(f"{text}{verdict}.")
+        text += f" ({last.efficiency.interval}): " if last.efficiency.interval else "; "
+        sentences.append(f"{text}{last.speedup.verdict}.")
     return "\n".join(sentences)
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 
 from Utils.analysis import intervals, round_levels
+from Utils.analysis.intervals import LossDifference, Ratio
 from Utils.base.gpt2_sizes import CONFIGS
 from Utils.results import selection
 from Utils.scripts import bases, ladder
@@ -27,10 +28,10 @@ COLUMNS = [
     *("median_ms", "p20_ms", "p80_ms"),  # of all timed steps
     *("tokens_per_second", "first_step_s"),
     "own_batch",  # the batch_size of a technique that chose its batch
-    *intervals.RATIO,  # over the baseline, for as many tokens
-    *(f"parent_{key}" for key in intervals.RATIO),  # the same over the parent
+    "speedup",  # Ratio over the baseline, for as many tokens
+    "parent_speedup",  # the same over the parent
     "loss",  # nats a token, on held-out text; without it the mean of the last timed steps
-    *("loss_difference", "loss_low", "loss_high", "loss_verdict"),  # from the baseline
+    "loss_difference",  # LossDifference from the baseline
     "parity",  # "exact", "numerics changed", "model changed", "other batches"
     *("peak_memory_mib", *MEMORY_KINDS, "reserved_mib", "device_mib"),
     *("graphs", "recompilations", "compile_cache"),
@@ -45,7 +46,7 @@ COLUMNS = [
 
 def summarize(rows, records=None):
     """Return a DataFrame with one line per technique, in ladder order, indexed by technique, with
-    COLUMNS. Unknown values are NaN.
+    COLUMNS. Unknown values are NaN, unknown Ratios and LossDifferences are false.
 
     rows: selected rows. records: of those runs, from `results.records`; without them their columns
     are empty.
@@ -76,6 +77,7 @@ def summarize(rows, records=None):
         parent = known[name].parent if name in known else bases.parent(name)
         line = {"technique": name, "parent": parent, **_outcome(own, records)}
         line |= {"base": baseline, "unit": own.unit.iloc[0]}
+        line |= {"speedup": Ratio(), "parent_speedup": Ratio(), "loss_difference": LossDifference()}
         if name in data.medians:
             line |= _times(data, name, own, parent) | _losses(data, name, own)
             line |= from_records(line, data.records[name], own.model.iloc[0])
@@ -99,10 +101,9 @@ def _times(data, name, own, parent):
     by_run = own[own.status == "ok"].groupby("run_id")
     for figure in ("first_step_s", "peak_memory_mib"):
         line[figure] = by_run[figure].first().median()
-    for prefix, other in (("", data.baseline), ("parent_", parent)):
-        if other in data.medians and (other != name or prefix == ""):
-            ratio = intervals.speedup(data.medians[other], data.medians[name])
-            line |= {prefix + key: value for key, value in ratio.items()}
+    for column, reference in (("speedup", data.baseline), ("parent_speedup", parent)):
+        if reference in data.medians:
+            line[column] = intervals.speedup(data.medians[reference], data.medians[name])
     return line
 
 
@@ -114,14 +115,15 @@ def _losses(data, name, own):
         if any(record.get("dataset_facts", {}).get("streamed") for record in records):
             line["parity"] = "other batches"
         else:
-            line |= intervals.loss_difference(data.losses[baseline], data.losses[name])
+            difference = intervals.loss_difference(data.losses[baseline], data.losses[name])
+            line["loss_difference"] = difference
             fewer = _fewer_updated(records, data.records[baseline])
             pair = data.by_step[baseline], data.by_step[name]
             needs = data.known[name].needs if name in data.known else ()
             rounding = "float8" if "float8" in needs else "bfloat16"
             line["parity"] = intervals.parity(*pair, own.model.iloc[0], rounding, fewer)
     if not np.isfinite(data.timed.loss[data.timed.technique == name]).all():
-        line["loss_verdict"] = "diverged"
+        line["loss_difference"] = LossDifference(diverged=True)
     return line
 
 

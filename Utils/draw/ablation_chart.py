@@ -3,7 +3,7 @@
 import numpy as np
 
 from Utils.analysis.attribution import WAYS
-from Utils.analysis.intervals import NO_INTERVAL
+from Utils.analysis.intervals import NO_INTERVAL, numbers
 from Utils.draw import chart_style
 from Utils.results import selection
 
@@ -17,19 +17,21 @@ def draw(rows, lines, whole):
     whole = f"{whole.partition('+')[0]} with all" if "+" in whole else whole
     title = f"Ablation: speedup of each technique alone, in the ladder, and in {whole}"
     figure, axes = chart_style.figure(2 + 0.62 * len(lines), title, selection.describe(rows))
-    intervals = lines[[f"{way}_low" for way in WAYS]].notna().any(axis=None)
+    ratios = {way: numbers(lines[way]) for way in WAYS}
+    intervals = any(ratio.low.notna().any() for ratio in ratios.values())
     for offset, way in zip((-0.22, 0, 0.22), WAYS, strict=True):
         y = np.arange(len(lines)) + offset
-        for x, low, high, height in zip(
-            lines[way], lines[f"{way}_low"], lines[f"{way}_high"], y, strict=True
-        ):
-            if np.isnan(x):
+        for ratio, height in zip(lines[way], y, strict=True):
+            if not ratio:
                 continue
-            axes.plot([low, high], [height, height], color=COLOURS[way], lw=1.8, zorder=2)
-            place, how = (np.nanmax([x, high]), height), {"size": "small", "color": "0.2"}
-            how |= {"textcoords": "offset points", "va": "center"}
-            axes.annotate(f"{x:.2f}x", place, (7, 0), **how)
-        axes.plot(lines[way], y, MARKERS[way], color=COLOURS[way], ms=7, zorder=3, label=WAYS[way])
+            ends = [ratio.low, ratio.high]
+            axes.plot(ends, [height, height], color=COLOURS[way], lw=1.8, zorder=2)
+            place = np.nanmax([ratio.value, ratio.high]), height
+            how = {"textcoords": "offset points", "va": "center", "size": "small", "color": "0.2"}
+            axes.annotate(ratio.text, place, (7, 0), **how)
+        axes.plot(
+            ratios[way].value, y, MARKERS[way], color=COLOURS[way], ms=7, zorder=3, label=WAYS[way]
+        )
     axes.axvline(1, color="0.3", linewidth=1, zorder=1)
     axes.set_xscale("log")
     low, high = axes.get_xlim()

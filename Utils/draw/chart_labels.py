@@ -33,4 +33,4 @@ def reason(line):
     """Return why a technique has no bar, or ""."""
     if np.isnan(line.median_ms):
         return result_tables.reason(line)
-    return "" if np.isfinite(line.speedup) else "no baseline to compare with"
+    return "" if line.speedup else "no baseline to compare with"

@@ -1,11 +1,13 @@
 """The page that compares two results."""
 
+from collections import Counter
+
 import numpy as np
 
 from Utils.analysis import comparison
 from Utils.analysis.intervals import NO_INTERVAL
 from Utils.base.text import short
-from Utils.draw import page_headline, page_template, svg
+from Utils.draw import page_template, svg
 from Utils.results import selection
 
 
@@ -17,21 +19,21 @@ def page(a, b):
     rows = [
         {
             "name": name,
-            "value": line.speedup,
-            **page_headline.interval(line),
+            "ratio": ratio,
+            "verdict": ratio.verdict,
             "mark": np.nan,
             "tainted": any(s.lines.grade.get(name) == "tainted" for s in (a, b)),
-            "reason": "" if np.isfinite(line.speedup) else short(comparison.why_not(a, b, name)),
+            "reason": "" if ratio else short(comparison.why_not(a, b, name)),
         }
-        for name, line in ratios.iterrows()
+        for name, ratio in ratios.items()
     ]
-    verdicts = ratios.verdict.value_counts()
+    verdicts = Counter(ratio.verdict for ratio in ratios)
     return page_template.render(
         "compare.html",
         sides=[{"name": s.name, "described": selection.describe(s.rows)} for s in (a, b)],
         bars_drawn=svg.bars(rows),
-        counts={verdict: int(verdicts.get(verdict, 0)) for verdict in svg.MARKS},
-        undecided=int(verdicts.get(NO_INTERVAL, 0)),
+        counts={verdict: verdicts[verdict] for verdict in svg.MARKS},
+        undecided=verdicts[NO_INTERVAL],
         columns=page_template.table(comparison.columns(a, b, ratios), "technique"),
         differences=[short(line) for line in comparison.differences(a, b)],
     )

@@ -46,8 +46,8 @@ def report_table(rows, records, omitted=()):
             result_tables.number(line.median_ms, ",.0f") or line.status.replace("_", " ")
             for line in each
         ],
-        "over parent": [_ratio(line, "parent_") for line in each],
-        "over baseline": [_ratio(line, "") for line in each],
+        "over parent": [_ratio(line.parent_speedup) for line in each],
+        "over baseline": [_ratio(line.speedup) for line in each],
         "peak memory (MiB)": [result_tables.number(line.peak_memory_mib, ",.0f") for line in each],
         "loss": [_loss(line) for line in each],
     }
@@ -58,23 +58,19 @@ def report_table(rows, records, omitted=()):
     return f"{result_tables.markdown(columns)}\n\n{caption}"
 
 
-def _ratio(line, prefix):
+def _ratio(ratio):
     """Return a speedup with its interval, in bold where the interval excludes 1."""
-    text = result_tables.interval_text(line, prefix)
-    if not prefix and line.name == ladder.BASELINE:
-        return text.split(" ")[0]
-    ratio, space, interval = text.partition(" ")
-    bold = "**" if line.get(f"{prefix}verdict") in DIFFERENT else ""
-    return f"{bold}{ratio}{bold}{space}{interval}"
+    bold = "**" if ratio.verdict in DIFFERENT else ""
+    interval = f" ({ratio.interval})" if ratio.interval else ""
+    return f"{bold}{ratio.text}{bold}{interval}"
 
 
 def _loss(line):
     """Return the verdict on the loss, in the words of the other verdicts."""
-    verdict, parity = line.loss_verdict, line.parity
+    verdict, parity = line.loss_difference.verdict, line.parity
     if verdict != "diverged" and parity in ("model changed", "other batches", "exact"):
         return parity
-    verdict = "no detectable difference" if verdict == "indistinguishable" else verdict
-    return verdict if isinstance(verdict, str) else ""
+    return "no detectable difference" if verdict == "indistinguishable" else verdict
 
 
 def results(rows, records):

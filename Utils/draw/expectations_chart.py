@@ -2,8 +2,9 @@
 
 import numpy as np
 
-from Utils.analysis.intervals import RATIO
 from Utils.draw import chart_style
+
+NAMES = ("speedup", "speedup_low", "speedup_high")  # columns of docs/forecast.csv
 
 
 def draw(rows):
@@ -17,7 +18,7 @@ def draw(rows):
     for place, device in enumerate(devices):
         known = [row for row in rows if row["device"] == device and not row.get("reason")]
         at = [techniques.index(row["technique"]) + (place + 0.5) * width - 0.4 for row in known]
-        speedup, low, high = np.array([[row[name] for row in known] for name in RATIO[:3]], float)
+        speedup, low, high = np.array([[row[name] for row in known] for name in NAMES], float)
         shape = f"{known[0]['batch_size']}x{known[0]['seq_len']}" if known else "does not run"
         how = {"color": f"C{place}", "alpha": 0.6, "hatch": "//", "label": f"{device}, {shape}"}
         axes.bar(at, speedup, width, **how)

@@ -5,7 +5,7 @@ import textwrap
 import numpy as np
 
 from Utils.analysis import result_tables
-from Utils.analysis.intervals import NO_INTERVAL, RATIO
+from Utils.analysis.intervals import NO_INTERVAL, numbers, verdicts
 from Utils.base.text import plural
 from Utils.draw import chart_style
 from Utils.scripts import ladder
@@ -25,14 +25,14 @@ def draw(panels, left_out=()):
     figure, grid = chart_style.panels(1, len(panels), height, width)
     for axes, panel in zip(grid, panels, strict=True):
         _draw_panel(axes, panel, names)
-    values = np.concatenate([panel["lines"][[*RATIO[:3]]] for panel in panels])
+    values = np.concatenate([numbers(panel["lines"].speedup) for panel in panels])
     ends = [1, *values[np.isfinite(values)]]
     low, high = min(ends) / 1.1, max(ends) * (max(ends) / min(ends)) ** 0.25 * 1.1
     for axes in grid:
         axes.set(xscale="log", xlim=(low, high))
         chart_style.ratio_ticks(axes, TICKS)
         chart_style.name_rows(axes, names, top=-0.5)
-    intervals = any(panel["lines"].speedup_low.notna().any() for panel in panels)
+    intervals = any(numbers(panel["lines"].speedup).low.notna().any() for panel in panels)
     spread = "line: 95% interval over its clean rounds" if intervals else NO_INTERVAL
     model, batch, seq_len = panels[0]["shape"]
     notes = [f"speedup over the device's own baseline, {model} {batch}x{seq_len}; {spread}"]
@@ -48,7 +48,8 @@ def draw(panels, left_out=()):
 
 def _draw_panel(axes, panel, names):
     lines, colours = panel["lines"], chart_style.colours()
-    same = lines[lines.parity.ne("model changed") & ~lines.loss_verdict.isin(("worse", "diverged"))]
+    worse = verdicts(lines.loss_difference).isin(("worse", "diverged"))
+    same = lines[lines.parity.ne("model changed") & ~worse]
     best = same.tokens_per_second.idxmax()
     title = textwrap.wrap(chart_style.plain(panel["device"]), 34)
     facts = [
@@ -65,15 +66,16 @@ def _draw_panel(axes, panel, names):
     axes.axvline(1, color="0.3", lw=1, zorder=1)
     for y, name in enumerate(names):
         line = lines.loc[name] if name in lines.index else None
-        if line is None or np.isnan(line.speedup):
+        if line is None or not line.speedup:
             why = "not run" if line is None else result_tables.reason(line)
             why = chart_style.plain(textwrap.shorten(why, 40, placeholder=" ..."))
             how = {"ha": "left", "size": "x-small", "color": chart_style.GREY}
             chart_style.beside(axes, 0.02, y, why, bbox={"fc": "white", "lw": 0, "pad": 1}, **how)
             continue
         colour = colours.get(name, chart_style.GREY)
-        axes.plot([line.speedup_low, line.speedup_high], [y, y], color=colour, lw=2, zorder=2)
-        axes.plot(line.speedup, y, "o", color=colour, ms=7, zorder=3)
-        right = np.nanmax([line.speedup, line.speedup_high])
+        ratio = line.speedup
+        axes.plot([ratio.low, ratio.high], [y, y], color=colour, lw=2, zorder=2)
+        axes.plot(ratio.value, y, "o", color=colour, ms=7, zorder=3)
+        right = np.nanmax([ratio.value, ratio.high])
         how = {"textcoords": "offset points", "va": "center", "size": "small"}
-        axes.annotate(f"{line.speedup:.2f}x", (right, y), (6, 0), **how)
+        axes.annotate(ratio.text, (right, y), (6, 0), **how)

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 
 from Utils.analysis import result_tables
-from Utils.analysis.intervals import NO_INTERVAL
+from Utils.analysis.intervals import NO_INTERVAL, Ratio, numbers, verdicts
 from Utils.base.text import number, short
 from Utils.draw import chart_labels, svg
 
@@ -28,26 +28,24 @@ def headline(lines):
     if base not in lines.index or np.isnan(lines.median_ms[base]):
         return {"why": "No baseline to compare with", "remedy": "make baseline"}
     same = lines.own_batch.isna() & lines.parity.isin(SAME)
-    fair = lines[same & ~lines.loss_verdict.isin(WORSE) & (lines.speedup > 1)]
-    fair = fair[np.isfinite(fair.speedup)]
-    certain = fair[fair.verdict == "faster"]
-    chosen = certain if len(certain) else fair[fair.verdict == NO_INTERVAL]
+    as_good = ~verdicts(lines.loss_difference).isin(WORSE)
+    speedup = numbers(lines.speedup).value.where(lines.speedup.map(bool))
+    fair = lines[same & as_good & (speedup > 1)]
+    certain = fair[verdicts(fair.speedup) == "faster"]
+    chosen = certain if len(certain) else fair[verdicts(fair.speedup) == NO_INTERVAL]
     if chosen.empty:
         return {"why": "No technique is significantly faster than the baseline", "remedy": ""}
-    best, baseline = lines.loc[chosen.speedup.idxmax()], lines.loc[base]
-    others = lines[(lines.speedup > best.speedup) & ~lines.index.isin(certain.index)]
+    best, baseline = lines.loc[speedup[chosen.index].idxmax()], lines.loc[base]
+    others = lines[(speedup > best.speedup.value) & ~lines.index.isin(certain.index)]
     return {
         "best": best,
         "baseline": baseline,
         "of": len(chosen),
-        "speedup": f"{best.speedup:.2f}x",
-        "interval": number(best.speedup_low, ".2f")
-        and f"{best.speedup_low:.2f} to {best.speedup_high:.2f}",
-        "loss": result_tables.loss_text(best),
+        "speedup": best.speedup,
+        "loss": best.loss_difference.with_verdict,
         "faster_still": [
-            {"name": name, "speedup": f"{line.speedup:.2f}x", "why": _unfair(line)}
+            {"name": name, "speedup": line.speedup.text, "why": _unfair(line)}
             for name, line in others.iterrows()
-            if np.isfinite(line.speedup)
         ],
     }
 
@@ -56,9 +54,9 @@ def _unfair(line):
     """Return why a technique that is faster is not in the headline."""
     if not np.isnan(line.own_batch):
         return "another batch size"
-    if line.loss_verdict in WORSE:
-        return f"its loss: {line.loss_verdict}"
-    return line.verdict if line.parity in SAME else line.parity
+    if line.loss_difference.verdict in WORSE:
+        return f"its loss: {line.loss_difference.verdict}"
+    return line.speedup.verdict if line.parity in SAME else line.parity
 
 
 def speed_bars(lines):
@@ -66,9 +64,9 @@ def speed_bars(lines):
     rows = [
         {
             "name": chart_labels.label(line),
-            "value": line.speedup,
-            **interval(line if name != line.base else None),
-            "mark": lines.speedup.get(line.parent, np.nan),
+            "ratio": line.speedup,
+            "verdict": line.speedup.verdict if name != line.base else "",
+            "mark": lines.speedup.get(line.parent, Ratio()).value,
             "tainted": line.grade == "tainted",
             "reason": short(chart_labels.reason(line)),
         }
@@ -76,14 +74,6 @@ def speed_bars(lines):
     ]
     floor = lines.median_ms.get(lines.base.iloc[0], np.nan) / lines.floor_ms.min()
     return svg.bars(rows) | {"floor": number(floor, ".1f")}
-
-
-def interval(line):
-    """Return low, high and verdict of a ratio for `svg.bars`; of None, the baseline's over itself,
-    none of them."""
-    if line is None or pd.isna(line.verdict):
-        return {"low": np.nan, "high": np.nan, "verdict": ""}
-    return {"low": line.speedup_low, "high": line.speedup_high, "verdict": line.verdict}
 
 
 def ladder_table(lines):
@@ -97,14 +87,17 @@ def ladder_table(lines):
             "missing": short(result_tables.reason(line)) if np.isnan(line.median_ms) else "",
             "note": "" if np.isnan(line.median_ms) else short(notes[name].replace("\\|", "|")),
             "cells": {
-                "over baseline": result_tables.ratio_text(line),
-                "over parent": result_tables.ratio_text(line, "parent_"),
-                "median step (ms)": number(line.median_ms)
-                + f" ({number(line.p20_ms)}-{number(line.p80_ms)})",
+                "over baseline": line.speedup,
+                "over parent": line.parent_speedup,
+                "median step (ms)": {
+                    "text": number(line.median_ms),
+                    "interval": f"{number(line.p20_ms)}-{number(line.p80_ms)}",
+                    "verdict": "",
+                },
                 f"{line.unit}/s": number(line.tokens_per_second, ",.0f"),
                 "peak memory (MiB)": number(line.peak_memory_mib, ",.0f"),
                 "loss": number(line.loss, ".3f"),
-                "loss difference": result_tables.loss_text(line),
+                "loss difference": line.loss_difference,
                 "parity": "" if pd.isna(line.parity) else line.parity,
                 "quality": "" if pd.isna(line.grade) else line.grade,
             },

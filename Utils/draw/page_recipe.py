@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from Utils.analysis import attribution, recipe_lines, recommendation, result_tables
+from Utils.analysis import attribution, recipe_lines, recommendation
 from Utils.base.errors import UserError
 from Utils.base.text import number, short
 from Utils.draw import svg
@@ -70,8 +70,8 @@ def recipes(rows, records):
         | {
             "title": title,
             "kind": "a forecast, not measured" if entry["forecast"] else "measured",
-            "speedup": result_tables.ratio_text(entry["speedup"]),
-            "to_best": result_tables.ratio_text(entry["to_best"]),
+            "speedup": entry["speedup"].with_verdict,
+            "to_best": entry["to_best"].with_verdict,
             "memory": number(entry["peak_mib"], ",.0f"),
             "loss": "; ".join(filter(None, [entry["loss"], entry["parity"]])),
             "lines": recipe_lines.lines_of(entry["techniques"], entry["batch"]),

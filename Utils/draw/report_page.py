@@ -3,6 +3,7 @@
 import numpy as np
 
 from Utils.analysis import result_tables
+from Utils.analysis.intervals import numbers
 from Utils.analysis.summary import summarize
 from Utils.base.text import LONGEST
 from Utils.draw import page_environment, page_headline, page_recipe, page_template, svg
@@ -45,7 +46,7 @@ def report(path, device_name="", price=None, base=None):
         device=rows.device.iloc[0],
         unit=lines.unit.iloc[0],
         headline=page_headline.headline(lines),
-        intervals=lines.speedup_low.notna().any(),
+        intervals=numbers(lines.speedup).low.notna().any(),
         bars_drawn=page_headline.speed_bars(lines),
         ladder=page_headline.ladder_table(lines),
         memory_table=page_template.table(memory, "weights (MiB)"),

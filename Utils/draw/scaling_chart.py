@@ -1,5 +1,6 @@
 """The chart of strong and weak scaling."""
 
+from Utils.analysis.intervals import numbers
 from Utils.analysis.scaling_efficiency import KINDS
 from Utils.draw import chart_style
 
@@ -18,15 +19,16 @@ def draw(efficiencies, described):
         lines = efficiencies[efficiencies.scaling == kind]
         if lines.empty:
             continue
-        errors = [lines.speedup - lines.speedup_low, lines.speedup_high - lines.speedup]
+        speedup = numbers(lines.speedup)
+        errors = [speedup.value - speedup.low, speedup.high - speedup.value]
         errors = [side.fillna(0.0) for side in errors]
         how = {"color": COLOURS[kind], "marker": "o", "capsize": 4, "label": f"{kind}: {batch}"}
-        axes.errorbar(lines.processes, lines.speedup, yerr=errors, **how)
+        axes.errorbar(lines.processes, speedup.value, yerr=errors, **how)
         offset, side = OFFSETS[kind]
         how = {"textcoords": "offset points", "ha": side, "color": COLOURS[kind], "size": "small"}
         for line in lines.iloc[1:].itertuples():
-            place = line.processes, line.speedup
-            axes.annotate(f"{line.efficiency:.0%}", place, offset, **how)
+            place = line.processes, line.speedup.value
+            axes.annotate(line.efficiency.text, place, offset, **how)
     axes.set(xticks=counts, xlim=(counts[0] - 0.1 * counts[-1], counts[-1] * 1.1))
     axes.set_ylim(0, 1.4 * ideal[-1])  # an interval of few rounds can be longer than the chart
     axes.set_xlabel("processes (percent: efficiency; error bars: 95% interval over rounds)")

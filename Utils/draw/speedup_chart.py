@@ -5,7 +5,7 @@ import textwrap
 import numpy as np
 import pandas as pd
 
-from Utils.analysis.intervals import NO_INTERVAL
+from Utils.analysis.intervals import NO_INTERVAL, numbers
 from Utils.base.text import brief, number
 from Utils.draw import chart_labels, chart_style
 from Utils.results import selection
@@ -27,13 +27,14 @@ def draw(rows, lines):
     lines, others = chart_labels.measured(lines)
     height, described = 1.8 + 0.5 * len(lines), selection.describe(rows)
     figure, axes = chart_style.figure(height, "Speedup over the baseline", described)
-    intervals = lines.speedup_low.notna().any()
-    median = lines.speedup * lines.median_ms  # the baseline's, of as many tokens
-    low = lines.speedup_low if intervals else median / lines.p80_ms
-    high = lines.speedup_high if intervals else median / lines.p20_ms
-    widest = np.nanmax([1, lines.speedup.max(), high.max()])
+    speedup = numbers(lines.speedup)
+    intervals = speedup.low.notna().any()
+    median = speedup.value * lines.median_ms  # the baseline's, of as many tokens
+    low = speedup.low if intervals else median / lines.p80_ms
+    high = speedup.high if intervals else median / lines.p20_ms
+    widest = np.nanmax([1, speedup.value.max(), high.max()])
     for y, (name, line) in enumerate(lines.iterrows()):
-        if np.isnan(line.median_ms) or np.isnan(line.speedup):
+        if np.isnan(line.median_ms) or not line.speedup:
             axes.text(
                 0.01 * widest,
                 y,
@@ -42,7 +43,7 @@ def draw(rows, lines):
                 color=chart_style.GREY,
             )
         else:
-            parent = lines.speedup.get(line.parent, np.nan)
+            parent = speedup.value.get(line.parent, np.nan)
             _draw_bar(axes, y, line, low[name], high[name], parent)
         cells = number(line.peak_memory_mib, ",.0f"), number(line.loss, ".3f")
         for (x, align, _), cell in zip(COLUMNS, (*cells, *_verdicts(line)), strict=True):
@@ -71,19 +72,19 @@ def _draw_bar(axes, y, line, low, high, parent):
     hatch = "///" if line.grade == "tainted" else None
     colour = chart_style.colours().get(bases.last(line.name), chart_style.GREY)
     how = {"color": colour, "hatch": hatch, "ec": "white", "lw": 0, "height": 0.7}
-    axes.barh(y, line.speedup, zorder=2, **how)
+    axes.barh(y, line.speedup.value, zorder=2, **how)
     if not np.isnan(low):
         axes.plot([low, high], [y, y], color="black", lw=1.5, zorder=3)
     if not np.isnan(parent):
         axes.plot(parent, y, "D", color="white", mec="black", ms=6, zorder=4)
-    place = np.nanmax([line.speedup, high, parent]), y
+    place = np.nanmax([line.speedup.value, high, parent]), y
     how = {"textcoords": "offset points", "va": "center", "fontweight": "bold"}
-    axes.annotate(f"{line.speedup:.2f}x", place, (8, 0), **how)  # past the diamond's half
+    axes.annotate(line.speedup.text, place, (8, 0), **how)  # past the diamond's half
 
 
 def _verdicts(line):
     """Return the verdicts on time and on what is computed, each wrapped to its column."""
-    for word in (line.parent_verdict, line.parity):
+    for word in (line.parent_speedup.verdict, line.parity):
         word = "" if pd.isna(word) or word == NO_INTERVAL else word
         yield "\n".join(textwrap.wrap(word, 16))
 

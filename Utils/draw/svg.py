@@ -13,7 +13,7 @@ import pandas as pd
 from matplotlib import colormaps
 from matplotlib.colors import to_hex
 
-from Utils.analysis import intervals, result_tables, round_levels
+from Utils.analysis import intervals, round_levels
 from Utils.base.text import number, short
 from Utils.draw import chart_labels
 from Utils.results import selection
@@ -45,19 +45,20 @@ def ticks(most, unit=""):
 def bars(rows):
     """Return ratios as bars from 0, in percent of the axis: {"rows", "one", "ticks"}.
 
-    rows: dicts of name, value, low and high (NaN where there is no interval), mark (another value
-    to show, or NaN), verdict, tainted, reason (why there is no value, or "").
+    rows: dicts of name, ratio (a Ratio), mark (another value to show, or NaN), verdict, tainted,
+    reason (why there is no ratio, or "").
     """
-    values = np.array([row["value"] for row in rows if np.isfinite(row["value"])] or [1.0])
-    longest = max(1.0, values.max())
-    highs = [row["high"] for row in rows if np.isfinite(row["high"])]
+    ratios = intervals.numbers(pd.Series([row["ratio"] for row in rows]))
+    ratios = ratios.replace([np.inf, -np.inf], np.nan)
+    longest = np.nanmax([1.0, *ratios.value])
+    highs = [*ratios.high.dropna()]
     most = max(longest, min(max(highs, default=0), FARTHEST * longest)) * 1.02
     for row in rows:
-        shown = ("value", "low", "high", "mark")
-        row["at"] = {key: percent(row[key], most) for key in shown if np.isfinite(row[key])}
-        value, low, high = (number(row[key], ".2f") for key in ("value", "low", "high"))
-        row["text"] = value and f"{value}x"
-        row["interval"] = low and f"{low}-{high}"
+        ratio = row["ratio"]
+        shown = {"value": ratio.value, "mark": row["mark"]}
+        if ratio.interval:
+            shown |= {"low": ratio.low, "high": ratio.high}
+        row["at"] = {key: percent(value, most) for key, value in shown.items() if value == value}
         row["words"] = f"{MARKS.get(row['verdict'], '')} {row['verdict']}".strip()
         row["kind"] = {"faster": "good", "slower": "bad"}.get(row["verdict"], "plain")
     return {"rows": rows, "one": percent(1, most), "ticks": ticks(most, "x")}
@@ -187,8 +188,7 @@ def _steps(first, size):
 
 def dots(credits, ways):
     """Return `ablation.credits` as dots with intervals on a logarithmic axis, in percent of it."""
-    columns = [f"{way}{part}" for way in ways for part in ("", "_low", "_high")]
-    values = credits[columns].to_numpy(float)
+    values = pd.concat([intervals.numbers(credits[way]) for way in ways]).to_numpy()
     values = values[np.isfinite(values) & (values > 0)]
     low, high = min(0.9, values.min(initial=1)) / 1.05, max(1.1, values.max(initial=1)) * 1.05
 
@@ -199,13 +199,12 @@ def dots(credits, ways):
     for name, line in credits.iterrows():
         dots = []
         for way, title in ways.items():
-            value, ends = line[way], (line[f"{way}_low"], line[f"{way}_high"])
-            if not np.isfinite(value):
+            ratio = line[way]
+            if not ratio:
                 continue
-            names = [way, f"{way}_low", f"{way}_high", f"{way}_verdict"]
-            text = result_tables.ratio_text(line[names].set_axis([*intervals.RATIO]))
-            bounds = [at(end) for end in ends] if np.isfinite(ends).all() else None
-            dot = {"way": way, "title": title, "at": at(value), "text": text, "ends": bounds}
+            bounds = [at(ratio.low), at(ratio.high)] if ratio.interval else None
+            dot = {"way": way, "title": title, "at": at(ratio.value), "ends": bounds}
+            dot["text"] = ratio.with_verdict
             dots.append(dot)
         rows.append({"name": name, "dots": dots, "says": line.says})
     marks = [0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 8, 15, 30]

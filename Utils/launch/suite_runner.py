@@ -20,6 +20,7 @@ from importlib.metadata import version
 import numpy as np
 
 from Utils.analysis import attribution, result_tables
+from Utils.analysis.intervals import numbers
 from Utils.analysis.summary import summarize
 from Utils.base import command_line, files, git, paths
 from Utils.base.errors import UserError
@@ -254,7 +255,8 @@ def _go_on(args, suite, progress):
     rows, run_ids = rows_file.read(args.results_file), runs_of(suite, args.results_file)
     rows, _ = selection.select(rows[rows.run_id.isin(run_ids)], with_variants=True)
     lines, text = summarize(rows), ""
-    half = (np.log(lines.parent_speedup_high / lines.parent_speedup_low) / 2).dropna()
+    ratios = numbers(lines.parent_speedup)
+    half = (np.log(ratios.high / ratios.low) / 2).dropna()
     if lines.rounds.max() >= FEWEST_ROUNDS and not half.empty:
         widest = np.expm1(half.max())
         text = f"the widest interval over a parent is +-{widest:.1%}, of {half.idxmax()}"
