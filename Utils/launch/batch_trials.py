@@ -37,8 +37,10 @@ def largest_batch(args, technique, at_most):
     """
     suite = os.environ.get("SUITE")
     cached = paths.CACHE / "suites" / f"{suite}-{args.technique}.json"
-    known = suite and cached.exists()
-    batch_size = json.loads(cached.read_text()) if known else _search(args, technique, at_most)
+    if suite and cached.exists():
+        batch_size = json.loads(cached.read_text())
+    else:
+        batch_size = _search(args, technique, at_most)
     if suite:
         files.write_json(cached, batch_size)
     if batch_size != args.batch_size:
@@ -48,9 +50,11 @@ def largest_batch(args, technique, at_most):
 
 def _search(args, technique, at_most):
     """Double the batch while it runs and is not slower."""
-    on_cpu, left_s = isinstance(args.hardware, CPU), math.inf
-    best, last = args.batch_size, run(args, technique, args.batch_size)
+    on_cpu = isinstance(args.hardware, CPU)
+    best = args.batch_size
+    last = run(args, technique, best)
     speed = last.tokens_per_second
+    left_s = math.inf
     if on_cpu:
         left_s = args.steps * best * args.seq_len / speed if speed else 0.0
     while 2 * best <= at_most and left_s > last.seconds:
@@ -59,7 +63,9 @@ def _search(args, technique, at_most):
             break
         if on_cpu and last.tokens_per_second <= speed:
             break
-        best, speed, left_s = 2 * best, last.tokens_per_second, left_s - last.seconds
+        best = 2 * best
+        speed = last.tokens_per_second
+        left_s -= last.seconds
     return best
 
 

@@ -87,7 +87,8 @@ def at_once(technique, n, flags, minutes, threads=None):
     Raises UserError, Unsupported or Failed, naming the process that could not run.
     """
     variables = {} if threads is None else {"OMP_NUM_THREADS": str(threads)}
-    end, waiting = time.monotonic() + 60 * minutes, True
+    end = time.monotonic() + 60 * minutes
+    waiting = True  # until all are ready
     paths.CACHE.mkdir(parents=True, exist_ok=True)
     with (
         tempfile.TemporaryDirectory(prefix="together-", dir=paths.CACHE) as scratch,
@@ -97,12 +98,12 @@ def at_once(technique, n, flags, minutes, threads=None):
         processes = [stack.enter_context(_started(technique, f, flags, variables)) for f in folders]
         while True:
             codes = [process.poll() for process in processes]
-            bad = [i for i, code in enumerate(codes) if code or (waiting and code == 0)]
-            if not bad and None in codes and time.monotonic() > end:
-                bad = [codes.index(None)]
-            if bad:
-                who = f"{technique.name}, process {bad[0] + 1} of {n}"
-                raise _failure(who, folders[bad[0]], why_ended(codes[bad[0]], minutes))
+            at_fault = [i for i, code in enumerate(codes) if code or (waiting and code == 0)]
+            if None in codes and time.monotonic() > end:
+                at_fault.append(codes.index(None))
+            for i in at_fault:
+                who = f"{technique.name}, process {i + 1} of {n}"
+                raise _failure(who, folders[i], why_ended(codes[i], minutes))
             if None not in codes:
                 return [_part(folder) for folder in folders]
             if waiting and all((folder / "ready").exists() for folder in folders):

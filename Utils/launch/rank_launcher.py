@@ -110,17 +110,17 @@ def diagnosis(codes, reports):
     """
     aborted = {rank for rank, code in codes.items() if code == -signal.SIGABRT}  # NCCL's watchdog
     noticed = {rank for rank, state in reports.items() if state} | aborted
-    reported = reports.keys() - noticed
-    if reported or 2 in codes.values():
+    if 2 in codes.values() or reports.keys() - noticed:
         return ""
-    ended = sorted(codes.keys() - noticed)
-    if "late" in reports.values() or (aborted and ended):
+    at_fault = sorted(codes.keys() - noticed)
+    if "late" in reports.values() or (aborted and at_fault):
         patience = ranks.patience().total_seconds()
-        return f"{_ranks(ended)} hung: the others waited for {patience:g} s"
-    dead = [rank for rank in ended if codes[rank] != -signal.SIGTERM] or ended or sorted(codes)
+        return f"{_ranks(at_fault)} hung: the others waited for {patience:g} s"
+    by_itself = [rank for rank in at_fault if codes[rank] != -signal.SIGTERM]
+    dead = by_itself or at_fault or sorted(codes)
     code = codes[dead[0]]
-    return f"{_ranks(dead)} {'was ' * (code < 0)}{child_process.why_ended(code)}"
+    return f"{_ranks(dead)} {'was ' if code < 0 else ''}{child_process.why_ended(code)}"
 
 
 def _ranks(numbers):
-    return f"rank{'s' * (len(numbers) != 1)} {', '.join(map(str, numbers))}"
+    return f"{'rank' if len(numbers) == 1 else 'ranks'} {', '.join(map(str, numbers))}"
