@@ -29,26 +29,6 @@ class Checkpoint:
         return self.state.with_suffix(".json")
 
 
-class Hashed:
-    """A binary file that also takes the checksum of what is written to it, and keeps the error of a
-    write that failed: torch.save raises another one."""
-
-    def __init__(self, file):
-        self.file, self.digest, self.error = file, hashlib.sha256(), None
-
-    def write(self, data):
-        try:
-            self.file.write(data)
-        except OSError as error:
-            self.error = error
-            raise
-        self.digest.update(data)
-        return len(data)
-
-    def flush(self):
-        self.file.flush()
-
-
 def save(folder, step, state, facts):
     """Write a checkpoint and remove those that are no longer kept.
 
@@ -57,12 +37,13 @@ def save(folder, step, state, facts):
     """
     path = folder / f"step_{step:08}.pt"
     with files.written_whole(path) as file:
-        hashed = Hashed(file)
         try:
-            torch.save(state, hashed)
-        except RuntimeError:
-            raise hashed.error or RuntimeError from None
-    facts = {"step": step, **facts, "sha256": hashed.digest.hexdigest()}
+            torch.save(state, file)
+        except RuntimeError as error:  # in place of the one that stopped a write
+            raise error.__context__ or error from None
+        file.flush()
+        digest = _sha256(file.name)
+    facts = {"step": step, **facts, "sha256": digest}
     files.write_json(path.with_suffix(".json"), facts)
     _remove_old(folder)
 
@@ -87,8 +68,8 @@ def best(checkpoints):
 def load(checkpoint):
     """Return the state of a checkpoint, on the CPU. Raises UserError where it is damaged."""
     remedy = f"remove {checkpoint.described} to go on from the one before"
-    with naming(checkpoint.state, remedy), open(checkpoint.state, "rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    with naming(checkpoint.state, remedy):
+        digest = _sha256(checkpoint.state)
     if digest != checkpoint.facts["sha256"]:
         raise UserError(f"{checkpoint.state}: damaged, its checksum is another", remedy)
     return torch.load(checkpoint.state, map_location="cpu", weights_only=True)
@@ -103,6 +84,11 @@ def load_weights(model, weights, source):
         raise UserError(f"{source}: a checkpoint of another model: {difference}") from None
 
 
+def _sha256(path):
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def _remove_old(folder):
     checkpoints = available(folder)
     kept = [c.step for c in [*checkpoints[-KEPT:], best(checkpoints)] if c]
@@ -110,5 +96,5 @@ def _remove_old(folder):
         if checkpoint.step not in kept:
             checkpoint.described.unlink()
             checkpoint.state.unlink(missing_ok=True)
-    for state in {*folder.glob("step_*.pt")} - {checkpoint.state for checkpoint in checkpoints}:
+    for state in set(folder.glob("step_*.pt")) - {checkpoint.state for checkpoint in checkpoints}:
         state.unlink()

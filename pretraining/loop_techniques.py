@@ -93,8 +93,7 @@ def load(source):
     digest = hashlib.sha256(source.encode()).hexdigest()[:16]
     path = paths.CACHE / "pretraining" / f"loop_{digest}.py"
     if not path.exists():
-        with files.written_whole(path) as file:
-            file.write(source.encode())
+        files.write(path, source)
     spec = importlib.util.spec_from_file_location(path.stem, path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

@@ -69,11 +69,6 @@ def parse(doc, argv=None):
     return args
 
 
-def names():
-    """Return the settings that make a run what it is."""
-    return [*SETTINGS]
-
-
 def fill(given, kind):
     """Return all settings of a new run: those given and the defaults of a kind of device."""
     filled = (ON_A_GPU if kind == "cuda" else ON_A_CPU) | given

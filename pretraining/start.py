@@ -65,7 +65,7 @@ def plan(given):
 
     given: of `options.parse`. Makes the folder and keeps others out of it. Raises UserError.
     """
-    explicit = {n: getattr(given, n) for n in options.names() if getattr(given, n) is not None}
+    explicit = {n: vars(given)[n] for n in options.SETTINGS if vars(given)[n] is not None}
     if given.resume:
         return _resumed(given, explicit)
     place = ranks.from_environment()
@@ -162,8 +162,7 @@ def _now():
 
 def _announce(args, chosen, source):
     """Say on stderr what will run, and keep the loop in the run's folder."""
-    with files.written_whole(args.folder / "loop.py") as file:
-        file.write(source.encode())
+    files.write(args.folder / "loop.py", source)
     several = f" and {args.world_size - 1} more like it" if args.world_size > 1 else ""
     names = ", ".join(chosen["techniques"]) or "none"
     tokens = args.steps * args.tokens_per_step

@@ -118,8 +118,7 @@ class Run:
 
         export.write(args.folder / "model", self.model.state_dict(), args.config)
         text = sample(self.model, args.seed)
-        with files.written_whole(args.folder / "sample.txt") as file:
-            file.write(f"{text}\n".encode())
+        files.write(args.folder / "sample.txt", f"{text}\n")
         curves.draw(args.folder)
         best = checkpoints.best(checkpoints.available(self.folder))
         lowest = f"{best.facts['validation_loss']:.4f} at step {best.step}"

@@ -107,7 +107,7 @@ def timed(command, cwd, log=None):
 def settings(args, flags):
     """The settings of our run, and its batches."""
     given = vars(options.parse("", [f"--steps={args.steps}", *flags]))
-    explicit = {name: given[name] for name in options.names() if given[name] is not None}
+    explicit = {name: given[name] for name in options.SETTINGS if given[name] is not None}
     kind = "cuda" if torch.cuda.is_available() and explicit.get("device") != "cpu" else "cpu"
     chosen = options.settle(options.fill(explicit, kind))
     return chosen, TokenBatches(chosen)
