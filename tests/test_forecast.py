@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from tests.rows import rows_of
+from tests.rows import rows_of, write_record
+from Utils.analysis import measured_here
 from Utils.base import command_line, paths
 from Utils.base.command_line import Parser
 from Utils.base.errors import UserError
@@ -22,8 +23,10 @@ from Utils.device import auto_shape
 from Utils.device.cpu import CPU
 from Utils.device.cuda import ImaginedGPU
 from Utils.forecast import fake_run, forecast_table, peak_memory, recording_processes
+from Utils.forecast.forecast_device import memory_size
+from Utils.forecast.forecast_plan import StepForecast
 from Utils.forecast.memory_recording import KINDS, Recording
-from Utils.forecast.peak_memory import Forecast
+from Utils.forecast.peak_memory import MemoryForecast
 from Utils.harness.settings import batch_multiple
 from Utils.profile import profiled_run
 from Utils.results import rows_file
@@ -33,12 +36,9 @@ GPU = ImaginedGPU("an imagined GPU", 80 * GIB)
 TINY = ["--model=gpt2-tiny", "--dataset=synthetic", "--seq-len=64"]
 
 
-RECORDING = Recording(97, 1, np.ones((2, 4)), np.zeros(2), np.ones(2))
-
-
 def recorded(*names, batch_size=4, device=GPU, flags=TINY):
     """Recordings of techniques, given by name or as they are, each in a process of its own."""
-    recording_processes.prepare(compiler=True)
+    recording_processes.import_compiler()
     techniques = [ladder.get(name) if isinstance(name, str) else name for name in names]
     flags = [*flags, f"--batch-size={batch_size}"]
     return recording_processes.in_processes(
@@ -65,13 +65,13 @@ def peak(recording):
     ],
 )
 def test_memory_can_be_given_in_binary_and_in_decimal_units(text, size):
-    assert peak_memory.size(text) == size
+    assert memory_size(text) == size
 
 
 @pytest.mark.parametrize("text", ["ten", "10G", "-1GiB", "0", "GiB", "1e", "10 GiB of it"])
 def test_another_memory_is_refused_with_what_to_write(text):
     with pytest.raises(UserError, match="10GiB"):
-        peak_memory.size(text)
+        memory_size(text)
 
 
 def made(constant, slopes, multiple=1):
@@ -159,7 +159,7 @@ def test_peaks_are_those_of_torchs_allocator_on_a_virtual_gpu():
     with (paths.ROOT / "docs/virtual_gpu.csv").open(newline="") as file:
         rows = [row for row in csv.DictReader(file) if row["profile"] == "h100"]
     known = {row["technique"]: row for row in rows if row["model"] == "gpt2"}
-    names = ("brainFloat16", "padded_vocabulary", "no_sync")
+    names = ("brainFloat16", "padded_vocabulary", "gradient_checkpointing")
     flags = ["--model=gpt2", "--dataset=synthetic", "--seq-len=1024"]
     for name, found in zip(names, recorded(*names, batch_size=34, flags=flags), strict=True):
         assert known[name]["batch_size"] == "16" and known[name]["seq_len"] == "1024"
@@ -172,10 +172,11 @@ def test_what_cannot_run_says_why_and_a_broken_script_is_named(tmp_path):
     file = tmp_path / "broken_script.py"
     file.write_text(text)
     broken = dataclasses.replace(broken, path=file)
-    found = *recorded("gradient_accumulation", batch_size=97), *recorded(broken)
-    odd, broken = (peak_memory.forecast("it", [one], 2, GIB).reason for one in found)
-    assert "multiple of 4" in odd
-    assert "AttributeError" in broken and "nothing" in broken
+    found = *recorded("gradient_accumulation", batch_size=97), *recorded(broken, "no_sync")
+    reasons = [peak_memory.memory_forecast([recording], 2, GIB).reason for recording in found]
+    assert "multiple of 4" in reasons[0]
+    assert "AttributeError" in reasons[1] and "nothing" in reasons[1]
+    assert "several processes" in reasons[2]
 
 
 def test_a_process_that_dies_stops_nothing_else():
@@ -223,23 +224,24 @@ def test_the_tensors_of_a_run_in_float32_are_what_was_forecast(tmp_path):
 # What it says -----------------------------------------------------------------------------------
 
 
-def one(name, weights, gradients, state, activations, **more):
-    kinds = dict(zip(KINDS, (weights, gradients, state, activations), strict=True))
-    kinds = {kind: size * GIB for kind, size in kinds.items()}
-    size = sum(kinds.values())
-    return Forecast(name, size, kinds, "backward", **more)
+def step_of(name, *bytes_of_kinds, largest_batch=0):
+    """A StepForecast with so many GiB of each of KINDS."""
+    kinds = dict(zip(KINDS, (size * GIB for size in bytes_of_kinds), strict=True))
+    memory = MemoryForecast(sum(kinds.values()), kinds, "backward", largest_batch, 13 * GIB)
+    return StepForecast("a GPU", name, name, 1024, memory, None, "")
 
 
+MISSING = StepForecast("a GPU", "e", "e", 1024, MemoryForecast(), None, "needs a thing")
 ARGS = Namespace(batch_size=16, seq_len=1024)
 
 
 def test_advice_names_what_dominates_and_who_takes_less_of_it():
     found = [
-        one("a", 1, 0, 2, 7, largest_batch=20, next_bytes=13 * GIB),
-        one("b", 1, 0, 2, 3, largest_batch=50, next_bytes=13 * GIB),
-        one("c", 1, 0, 0.5, 3, largest_batch=60, next_bytes=13 * GIB),
-        one("d", 9, 0, 0.1, 9, largest_batch=1, next_bytes=13 * GIB),  # less state, a higher peak
-        Forecast("e", reason="needs a thing"),
+        step_of("a", 1, 0, 2, 7, largest_batch=20),
+        step_of("b", 1, 0, 2, 3, largest_batch=50),
+        step_of("c", 1, 0, 0.5, 3, largest_batch=60),
+        step_of("d", 9, 0, 0.1, 9, largest_batch=1),  # less state, a higher peak
+        MISSING,
     ]
     lines = forecast_table.advice(found, ARGS, 12 * GIB)
     assert lines[0] == "a fits at 16x1024: 2.00 GiB are left; its largest batch is 20"
@@ -253,26 +255,43 @@ def test_advice_names_what_dominates_and_who_takes_less_of_it():
 
 
 def settings_on(device, folder):
-    args = Namespace(model="gpt2", batch_size=1, seq_len=64, device=torch.device("cpu"))
+    args = Namespace(base="no_optimization", model="gpt2", batch_size=1, seq_len=64)
     args.hardware, args.results_file = device, folder / "results.csv"
     return args
 
 
-def test_a_gpus_measured_peak_stands_beside_the_predicted_one(tmp_path):
+def test_a_gpus_measured_step_stands_beside_the_forecast(tmp_path):
+    """The peak of any GPU, the time of this one; of the newest code, without tainted runs."""
     args = settings_on(ImaginedGPU("a GPU", 24 * GIB), tmp_path)
     file = args.results_file
-    for device in ("another GPU", "another machine"):
-        rows_file.append(file, rows_of("no_optimization", [1.0, 2.0], device=device))
-    rows_file.append(file, rows_of("flash_attention", [1.0], batch_size=2, device="a GPU"))
-    (tmp_path / "runs").mkdir()
-    run_id = rows_file.check(file)[0]["run_id"]
-    for kind, peaks in (("cpu", {}), ("rocm", {"no_optimization": 900 * MIB})):
-        record = json.dumps({"device": {"type": kind}})
-        (tmp_path / "runs" / f"{run_id}.json").write_text(record)
-        assert peak_memory.measured(args) == peaks
-    text = forecast_table.table([one("no_optimization", 0.25, 0, 0.25, 0.25)], peaks, GIB)
+    assert measured_here.measured_steps(args) == {}
+    runs = [
+        rows_of("no_optimization", ms, commit=commit, **columns)
+        for commit, ms, columns in (
+            ("old", [90.0, 90.0, 90.0], {"device": "a GPU"}),
+            ("new", [90.0, 90.0, 9.0], {"device": "a GPU"}),
+            ("new", [90.0, 90.0, 90.0], {"device": "a GPU", "grade": "tainted"}),
+            ("new", [90.0, 90.0, 90.0], {"device": "a CPU"}),
+            ("new", [90.0, 90.0, 90.0], {"device": "a GPU", "requested_batch_size": 2}),
+        )
+    ]
+    for rows in runs:
+        rows_file.append(file, rows)
+    (step,) = measured_here.measured_steps(args).values()
+    assert step.step_ms == pytest.approx(9.0)
+    peaks = {"no_optimization": 900 * MIB}
+    assert peak_memory.measured_peaks(args) == peaks
+    text = forecast_table.memory_table(
+        [step_of("no_optimization", 0.25, 0, 0.25, 0.25)], peaks, GIB
+    )
     cells = [cell.strip() for cell in text.splitlines()[-1].split("|")]
     assert cells[6] == "0.75" and cells[-3:-1] == ["0.88", "-14.7%"]
+    other = settings_on(ImaginedGPU("another GPU", 24 * GIB), tmp_path)
+    assert peak_memory.measured_peaks(other) == {}  # no record says that the rows are of a GPU
+    for rows in runs:
+        write_record(file, rows, device={"type": "rocm" if rows[0]["device"] == "a GPU" else "cpu"})
+    assert peak_memory.measured_peaks(other) == peaks
+    assert measured_here.measured_steps(other) == {}
 
 
 def test_on_a_cpu_it_is_what_a_profile_saw_of_tensors(tmp_path):
@@ -287,39 +306,7 @@ def test_on_a_cpu_it_is_what_a_profile_saw_of_tensors(tmp_path):
     }.items():
         facts = facts | {"technique": name} if isinstance(facts, dict) else facts
         (tmp_path / "profiles" / f"{name}.json").write_text(json.dumps(facts))
-    assert peak_memory.measured(args) == {"a": 800 * MIB}
-
-
-def test_what_was_traced_is_kept_until_something_that_decides_it_changes(tmp_path, monkeypatch):
-    traced = []
-
-    def stand_in(function, tasks):
-        traced.append([task[0].name for task in tasks])
-        return ["no figures" if task[0].name == "deterministic" else RECORDING for task in tasks]
-
-    monkeypatch.setattr(paths, "CACHE", tmp_path)
-    monkeypatch.setattr(recording_processes, "in_processes", stand_in)
-    first, second = (ladder.get(name) for name in ("no_optimization", "deterministic"))
-    tasks = [(first, TINY, GPU), (second, TINY, GPU)]
-    found = recording_processes.recordings(tasks)
-    tasks[0] = first, ["--seq-len=auto", *TINY, "--steps=3"], GPU  # which comes to the same
-    assert traced == [["no_optimization", "deterministic"]] and found[1] == "no figures"
-    again = recording_processes.recordings(tasks)  # a reason may have gone
-    assert traced[1:] == [["deterministic"]] and again[0].batch == RECORDING.batch
-    changed = dataclasses.replace(first, code=first.code + "# another idea\n")
-    others = [(changed, TINY, GPU), (first, [*TINY, "--batch-size=2"], GPU)]
-    others += [(first, TINY, CPU()), (first, TINY, ImaginedGPU("old", GIB, (7, 5)))]
-    recording_processes.recordings(others)
-    assert traced[2:] == [["no_optimization"] * 4]
-    for file in (tmp_path / "forecasts").iterdir():
-        file.write_bytes(b"damaged")
-    recording_processes.recordings(tasks[:1])
-    monkeypatch.setenv("TORCHDYNAMO_DISABLE", "1")
-    recording_processes.recordings(tasks[:1])
-    assert traced[3:] == [["no_optimization"]] * 2
-    (tmp_path / "file").touch()
-    monkeypatch.setattr(paths, "CACHE", tmp_path / "file")
-    assert recording_processes.recordings(tasks[:1])[0] is RECORDING
+    assert peak_memory.measured_peaks(args) == {"a": 800 * MIB}
 
 
 def test_it_ends_in_one_line_where_there_is_no_such_device():
@@ -327,8 +314,7 @@ def test_it_ends_in_one_line_where_there_is_no_such_device():
         forecast_command.main(["no_optimization", "--device=cuda:99"])
 
 
-def test_the_command_forecasts_for_a_gpu_that_is_not_there(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(paths, "CACHE", tmp_path / "cache")
+def test_the_command_forecasts_for_a_gpu_that_is_not_there(tmp_path, capsys):
     file = tmp_path / "results.csv"
     command = ["no_optimization", "gradient_accumulation", *TINY, "--batch-size=2"]
     command += ["--device=cuda:99", "--memory=4GiB", f"--results-file={file}"]

@@ -18,9 +18,19 @@ from Utils.base.gpt2_sizes import CONFIGS
 from Utils.commands import forecast
 from Utils.device import capabilities, datasheets
 from Utils.device.cuda import ImaginedGPU
-from Utils.forecast import fake_run, outlook_text, published_check, step_time, time_range
+from Utils.forecast import (
+    fake_run,
+    forecast_plan,
+    forecast_table,
+    published_check,
+    step_time,
+    time_range,
+)
+from Utils.forecast.forecast_device import device_of, measured_entry
+from Utils.forecast.forecast_plan import StepForecast
 from Utils.forecast.kernel_work import LIST, VIEW, Operation, Tensor, Work
-from Utils.forecast.peak_memory import device_of
+from Utils.forecast.peak_memory import MemoryForecast
+from Utils.forecast.time_range import TimeForecast
 from Utils.harness.step_work import flops_per_token
 from Utils.scripts import ladder
 
@@ -45,7 +55,7 @@ def seconds(entry, *operations, times=1):
     work = Work()
     for operation in operations * times:
         work.add(operation)
-    return step_time.step_time(*work.kernels(), datasheets.find(entry)).seconds
+    return step_time.step_time(work.kernels(), datasheets.find(entry)).seconds
 
 
 # The table --------------------------------------------------------------------------------------
@@ -63,10 +73,10 @@ def test_every_device_is_in_the_one_table_with_its_source():
 
 
 def test_a_technique_does_not_run_on_a_device_without_its_precision():
-    args = forecast.settings({"device": "cuda"}, ImaginedGPU("an imagined GPU", 2**40))[0]
+    args = forecast_plan.settings({"device": "cuda"}, ImaginedGPU("an imagined GPU", 2**40))
 
     def reason(name, key):
-        return forecast.unsupported(ladder.get(name), datasheets.find(key), args)
+        return forecast_plan.unsupported(ladder.get(name), datasheets.find(key), args)
 
     for key, lacking in (("t4", "Tesla T4 has 7.5"), ("v100", "V100-SXM2-16GB has 7.0")):
         assert "native bfloat16 needs compute capability 8.0; " in reason("brainFloat16", key)
@@ -80,7 +90,7 @@ def test_a_technique_does_not_run_on_a_device_without_its_precision():
 def checks_of(need, key):
     """The reason for which a device of the table lacks a need."""
     try:
-        return capabilities.check(need, device_of(key, None))
+        return capabilities.check(need, device_of(key))
     except Unsupported as reason:
         return str(reason)
 
@@ -100,15 +110,16 @@ def test_a_recorded_step_has_the_flop_that_torch_counts():
     flags = ["--model=gpt2-tiny", "--dataset=synthetic", "--seq-len=64", "--batch-size=97"]
     recording = fake_run.recording(ladder.get("no_optimization"), flags, device)
     for batch in (97, 8):
-        kernels, order = recording.work.at(batch).kernels()
+        kernels = recording.work.at(batch).kernels()
+        flop, order = kernels.kernels.flop, kernels.order
         expected = flops_per_token(CONFIGS["gpt2-tiny"], 64) * 64 * batch
-        assert kernels.flop[order].sum() == pytest.approx(expected)
-    step = step_time.step_time(kernels, order, datasheets.find("a100"))
-    kinds = step_time.by_kind(kernels, order, datasheets.find("a100"))
+        assert flop[order].sum() == pytest.approx(expected)
+    step = step_time.step_time(kernels, datasheets.find("a100"))
+    kinds = step_time.by_kind(kernels, datasheets.find("a100"))
     assert sum(kinds.values()) == pytest.approx(1e3 * step.seconds)
     assert kinds["matmul"] == pytest.approx(1e3 * step.parts["matrix products"])
     assert min(kinds[kind] for kind in ("elementwise", "normalization", "optimizer")) > 0
-    update = kernels.nbytes[order][kernels.host[order] == LIST].sum()
+    update = kernels.kernels.nbytes[order][kernels.kernels.host[order] == LIST].sum()
     assert update > 7 * 4 * CONFIGS["gpt2-tiny"].parameters()  # AdamW in several passes
 
 
@@ -123,7 +134,7 @@ def test_attention_that_is_causal_does_half_of_the_products():
     for causal in (False, True):
         work = Work()
         work.add(Operation("_scaled_dot_product_flash_attention", (q, q, q), (q,), causal=causal))
-        flop.append(work.kernels()[0].flop[0])
+        flop.append(work.kernels().kernels.flop[0])
     assert flop == [4 * 2 * 4 * 128 * 128 * 64, 2 * 2 * 4 * 128 * 128 * 64]
 
 
@@ -233,13 +244,15 @@ def test_a_range_is_wider_where_no_figure_is_alike():
     factors = [time_range.kind_factor(entry, "bfloat16", covered) for entry in (a100, h100, b200)]
     assert factors == [1, time_range.OTHER_PRECISION, time_range.OTHER_CHIP]
     ceilings = {"matmul_tflops": {"float32": 0.2}, "emulated_tflops": {}, "bandwidth_gb_s": 40.0}
-    here = time_range.measured_entry("AMD EPYC (2 threads)", ceilings, 2**34)
+    here = measured_entry(ImaginedGPU("AMD EPYC (2 threads)", 2**34), None, ceilings)
     assert (
         time_range.kind_factor(here, "float32", covered)
         == time_range.UNLISTED
         > time_range.OTHER_CHIP
     )
-    assert time_range.measured_entry("Tesla T4", ceilings, 2**34).year == 2018
+    assert here.memory_bytes == 2**34 and here.bandwidth == 40
+    t4 = measured_entry(device_of("t4"), datasheets.find("t4"), ceilings)
+    assert (t4.year, t4.float32) == (2018, 0.2)
 
 
 def test_a_width_covers_what_it_says():
@@ -277,16 +290,22 @@ def test_a_file_of_prices_is_refused_with_the_line_to_mend(tmp_path, content, wo
     file = tmp_path / "prices.toml"
     file.write_text(content)
     with pytest.raises(UserError, match=words):
-        time_range.prices(file)
+        forecast_plan.prices(file)
     file.write_text("a100 = 1.79\n")
-    assert time_range.prices(file) == {"a100": 1.79}
+    assert forecast_plan.prices(file) == {"a100": 1.79}
 
 
 def test_devices_that_do_not_run_a_technique_stand_below_the_table():
-    step = time_range.Outlook("x", 0.05, 0.04, 0.06, {"attention": 0.05})
-    lines = [("t4", "no native bfloat16", None, 8192, None, None)]
-    lines += [("a100", "", step, 8192, [1.0, 0.8, 1.2], 1.79), ("l4", "", step, 8192, None, None)]
-    *table, blank, reason = outlook_text.devices(lines, True).splitlines()
+    time = TimeForecast(0.05, 0.04, 0.06, {"attention": 0.05})
+
+    def forecast_on(device, reason=""):
+        return StepForecast(
+            device, "x", "x", 8192, MemoryForecast(), None if reason else time, reason
+        )
+
+    forecasts = [forecast_on("t4", "no native bfloat16"), forecast_on("a100"), forecast_on("l4")]
+    lines = forecast_table.device_table(forecasts, 8192 * 72_000, {"a100": 1.79}).splitlines()
+    *table, blank, reason = lines
     assert (blank, reason) == ("", "t4: no native bfloat16")
     cells = {row.split("|")[1].strip(): row for row in table}
     assert "| no " in cells["t4"] and "| yes " in cells["a100"] and "163,840" in cells["a100"]
@@ -294,10 +313,10 @@ def test_devices_that_do_not_run_a_technique_stand_below_the_table():
 
 
 def test_a_speedup_has_the_ratio_of_the_two_forecasts():
-    slow, fast = (time_range.Outlook("x", s) for s in (2.0, 0.5))
-    ratio, low, high = time_range.speedup(slow, fast, 1.0)
-    assert ratio == 4 and low * high == pytest.approx(16) and low < 4 < high
-    assert math.isfinite(time_range.base_width()) and replace(fast).seconds == 0.5
+    slow, fast = (TimeForecast(seconds, 0, 0, {}) for seconds in (2.0, 0.5))
+    ratio = time_range.speedup(slow, fast, 1.0)
+    assert ratio.value == 4 and ratio.low * ratio.high == pytest.approx(16)
+    assert ratio.low < 4 < ratio.high and math.isfinite(time_range.base_width())
 
 
 def test_figures_of_a_source_share_a_deviation_and_an_outlier_pulls_no_harder():

@@ -64,7 +64,7 @@ def main(argv=None):
     if several:
         return _profile_all(techniques, args)
     # Here, as they import torch, which must follow the setting above.
-    from Utils.commands import forecast
+    from Utils.forecast import forecast_plan
     from Utils.launch import rank_launcher
     from Utils.profile import profiled_run
 
@@ -73,7 +73,7 @@ def main(argv=None):
         command = ["-m", "Utils.commands.profile", args.name, *_flags(args)]
         return rank_launcher.launch(args.name, command, count)
     alone = "RANK" not in os.environ
-    expected = forecast.by_kind(techniques[0], args) if alone else {}
+    expected = forecast_plan.milliseconds_by_kind(techniques[0], args) if alone else {}
     outcome = profiled_run.profile(techniques[0], args, expected)
     if "profile" in outcome:
         print(profile_report.report(outcome, args.folder))

@@ -2,7 +2,7 @@
 
 Fake tensors have a shape, a type and a device but no memory, so a step of the real script, with its
 model, loss and optimizer, runs anywhere in seconds. torch's MemTracker counts the allocations by
-kind. The differences of a GPU are modelled here, those of torch.compile in `compiled`.
+kind. The differences of a GPU are modelled here, those of torch.compile in `compiled_graph`.
 """
 
 import importlib.util
@@ -39,11 +39,17 @@ class Tracker(MemTracker):
 
     def __init__(self, device):
         super().__init__()
-        self.device, self.live, self.phase = device, [], []
-        self.in_registers, self.state_bytes, self.paged_bytes = False, 0, 0
-        self.batch, self.blocks = 1, {}  # sequences per step; bytes of each live block
+        self.device = device
+        self.batch = 1  # sequences per step
+        self.live = []  # bytes after each operation: weights, gradients, state, total
+        self.phase = []  # of each operation
+        self.blocks = {}  # bytes of each live block
         self.changes = []  # (operation before which, bytes)
-        self.work, self.in_graph = Work(), False  # what is computed; kernels' parts are not noted
+        self.state_bytes = 0  # of the optimizer
+        self.paged_bytes = 0  # of them those that need not fit
+        self.work = Work()
+        self.in_graph = False  # of torch.compile, whose kernels are noted as a whole
+        self.in_registers = False
 
     @classmethod
     def ignore_compile_internals(cls):
@@ -101,19 +107,19 @@ class Tracker(MemTracker):
         now = self._curr_mem_snap.get(self.device)
         if now:
             kind = _MemRefType
-            known = now[kind.PARAM] + now[kind.BUFFER], now[kind.GRAD], now[kind.OPT]
-            self.live.append((*known, now["Total"]))
+            weights = now[kind.PARAM] + now[kind.BUFFER]
+            self.live.append((weights, now[kind.GRAD], now[kind.OPT], now["Total"]))
             self.phase.append(2 if self._in_opt else int(self._mod_tracker.is_bw))
 
     def recording(self, multiple):
         """Return the Recording. multiple: see Recording."""
         weights, gradients, state, total = np.array(self.live, dtype=np.int64).T
         state = np.minimum(state, self.state_bytes)  # without an update's temporaries
-        state, total = state - self.paged_bytes, total - self.paged_bytes
-        rest = total - weights - gradients - state
-        live = np.stack([weights, gradients, state, rest], axis=1)
+        activations = total - weights - gradients - state
+        live = np.stack([weights, gradients, state - self.paged_bytes, activations], axis=1)
         phase = np.array(self.phase, dtype=np.int8)
-        prime, growing = self.batch // multiple, np.zeros(len(live) + 1, dtype=np.int64)
+        prime = self.batch // multiple
+        growing = np.zeros(len(live) + 1, dtype=np.int64)
         for at, size in self.changes:
             if size % prime == 0:
                 growing[at] += size
@@ -169,7 +175,6 @@ _OF_A_GPU = {  # replacements for the above, and for optimizers that update all 
     "torch.Tensor.softmax": _in_float32(torch.Tensor.softmax),
     "torch.optim.optimizer._get_foreach_kernels_supported_devices": lambda: ["cpu"],
     "torch.backends.cudnn.version": lambda: 91_000,
-    "torch.distributed.is_nccl_available": lambda: True,
 }
 
 
@@ -190,63 +195,12 @@ def _moved(module, function, recurse=True):
     return module
 
 
-def _sharded(module, **options):
-    """Stand in for FSDP of one process, which computes with a gathered copy of the weights.
-
-    A block's copy is freed after its forward pass. That of the weights outside of all blocks, whose
-    call comes last, stays until the backward pass has used it.
-    """
-    blocks = [part for part in module.modules() if hasattr(part, "gathered")]
-    inside = {parameter for block in blocks for parameter in block.parameters()}
-    for block in blocks:
-        block.gathered = []
-    outside = [parameter for parameter in module.parameters() if parameter not in inside]
-    module.gathered = [torch.empty_like(parameter) for parameter in outside]
-    return module
-
-
-def _in_buckets(module, **options):
-    """Stand in for DDP, whose buckets hold the gradients' memory before there are gradients.
-
-    Under no_sync gradients have memory of their own, beside the buckets. After the first step DDP
-    makes its buckets anew. NCCL's watchdog, a thread, holds what the first step sent until it next
-    looks, up to 0.1 s later: by then there are activations as well, so it belongs to the peak.
-    """
-    buckets = {parameter: torch.zeros_like(parameter) for parameter in module.parameters()}
-    module.sent = [torch.zeros_like(parameter) for parameter in module.parameters()]
-    module.require_backward_grad_sync = True
-
-    def compress(state, hook):  # as the two hooks of torch that cast to 16 bits
-        module.sent = [bucket.bfloat16() for bucket in module.sent]
-
-    def becomes_gradient(parameter):
-        if module.require_backward_grad_sync:
-            buckets.pop(parameter, None)
-
-    for parameter in list(buckets):
-        parameter.register_post_accumulate_grad_hook(becomes_gradient)
-    module.no_sync = partial(patch.object, module, "require_backward_grad_sync", False)
-    module.register_comm_hook = compress
-    return module
-
-
-_ALONE = {  # replacements for a group of one process
-    "torch.distributed.init_process_group": lambda *args, **options: None,
-    "torch.distributed.device_mesh.init_device_mesh": lambda *args, **options: None,
-    "torch.distributed.fsdp.fully_shard": _sharded,
-    "torch.distributed.optim.ZeroRedundancyOptimizer": (
-        lambda parameters, optimizer, **options: optimizer(parameters, **options)
-    ),
-    "torch.nn.parallel.DistributedDataParallel": _in_buckets,
-}
-
-
 @contextmanager
 def fakes(technique, device, tracker):
-    """Make tensors fakes, and replace all that needs values, a driver or other processes. device:
-    of Utils.device; a GPU is an imagined one."""
+    """Make tensors fakes, and replace all that needs values or a driver. device: of Utils.device; a
+    GPU is an imagined one."""
     replacements = {
-        "Utils.device.device_choice.choose": lambda wanted, *ranks: device,
+        "Utils.device.device_choice.choose": lambda name, *ranks: device,
         "Utils.launch.batch_trials.largest_batch": lambda args, *bounds, **more: args.batch_size,
         "multiprocessing.forkserver.ensure_running": lambda: None,
         "torch.compile": without_kernels(tracker),
@@ -262,8 +216,6 @@ def fakes(technique, device, tracker):
         replacements["triton.runtime.jit.JITFunction.run"] = traced_operation.launches(tracker)
     if "compile" in technique.code:  # Dynamo would collect garbage, which takes half a second
         replacements["torch._dynamo.config.run_gc_after_compile"] = False
-    if "init_process_group" in technique.code:
-        replacements |= _ALONE
     with ExitStack() as stack:
         for target, replacement in replacements.items():
             stack.enter_context(patch(target, replacement))
@@ -276,7 +228,10 @@ class FakeRun:
     """A replacement for Run that yields one batch and measures nothing."""
 
     def __init__(self, tracker, args, model, optimizer):
-        self.tracker, self.args, self.model, self.optimizer = tracker, args, model, optimizer
+        self.tracker = tracker
+        self.args = args
+        self.model = model
+        self.optimizer = optimizer
 
     def __enter__(self):
         self.tracker.batch = self.args.batch_size
@@ -293,8 +248,8 @@ class FakeRun:
         args = self.args
         self.tracker.work = Work(args.batch_size)
         if bases.OWN_DATA in args.owns:
-            known = batch_units.remembered(args.base, args.version)
-            yield batch_units.imagined(known["batch"], args.batch_size, known["batch_size"])
+            outline = batch_units.remembered(args.base, args.version)
+            yield batch_units.imagined(outline["batch"], args.batch_size, outline["batch_size"])
         else:
             shape = 2, args.batch_size, args.seq_len
             yield tuple(torch.zeros(shape, dtype=torch.int64, device=args.device))
@@ -303,23 +258,30 @@ class FakeRun:
         pass
 
     def __exit__(self, *error):
-        state = {
-            id(storage): (storage.nbytes(), optimizer)
-            for optimizer in memory_kinds.optimizers(self.optimizer)
-            for state in optimizer.state.values()
-            for value in state.values()
-            if isinstance(value, torch.Tensor) and value.device == self.args.device
-            for storage in [value.untyped_storage()]
-        }
-        self.tracker.state_bytes = sum(size for size, _ in state.values())
+        bytes_of_storages = {}
+        paged_storages = {}
+        for optimizer in memory_kinds.optimizers(self.optimizer):
+            for tensor in self._state_tensors(optimizer):
+                storage = tensor.untyped_storage()
+                bytes_of_storages[id(storage)] = storage.nbytes()
+                if getattr(optimizer, "is_paged", False) and storage.nbytes() >= PAGED:
+                    paged_storages[id(storage)] = storage.nbytes()
+        self.tracker.state_bytes = sum(bytes_of_storages.values())
         if isinstance(self.args.hardware, CUDA):  # where pages move to the host, so need not fit
-            paged = [size for size, one in state.values() if getattr(one, "is_paged", False)]
-            self.tracker.paged_bytes = sum(size for size in paged if size >= PAGED)
+            self.tracker.paged_bytes = sum(paged_storages.values())
+
+    def _state_tensors(self, optimizer):
+        for state in optimizer.state.values():
+            for value in state.values():
+                if isinstance(value, torch.Tensor) and value.device == self.args.device:
+                    yield value
 
 
 def recording(technique, flags, device):
     """Run a technique's script on fakes, with these flags. Return a Recording, or the reason for
     none, a string."""
+    if "distributed" in technique.needs:
+        return "runs in several processes, which are not forecast"
     tracker = Tracker(device.torch_device)
     try:
         with fakes(technique, device, tracker):

@@ -1,8 +1,7 @@
 """The work of a recorded step: its kernels with their FLOP and bytes, at any batch size.
 
 A step is a sequence of operations, each with the shapes and types of its tensors. An eager
-operation is one kernel, or as many as `KERNELS` says; of a compiled graph `fusion` hands over
-groups that are one kernel each. Importing this costs no torch.
+operation is one kernel, or as many as `KERNELS` says; a compiled graph's are in `fusion_groups`.
 """
 
 from dataclasses import dataclass, replace
@@ -92,7 +91,9 @@ class Work:
     """Operations in order; equal ones are kept once."""
 
     def __init__(self, batch=1):
-        self.batch, self.operations, self.order = batch, {}, []
+        self.batch = batch
+        self.operations = {}  # their numbers, by Operation
+        self.order = []
 
     def add(self, operation):
         self.order.append(self.operations.setdefault(operation, len(self.operations)))
@@ -102,17 +103,17 @@ class Work:
         divides nothing else."""
         if batch == self.batch:
             return self
-        found = Work(batch)
-        new = [operation.scaled(self.batch, batch) for operation in self.operations]
+        work = Work(batch)
+        scaled = [operation.scaled(self.batch, batch) for operation in self.operations]
         for index in self.order:
-            found.add(new[index])
-        return found
+            work.add(scaled[index])
+        return work
 
     def kernels(self):
-        """Return (Kernels of the distinct operations, the order in which they run)."""
+        """Return the StepKernels of the operations."""
         rows = [kernel(operation) for operation in self.operations]
         columns = {name: np.array([row[name] for row in rows]) for name in FIELDS}
-        return Kernels(**columns), np.array(self.order)
+        return StepKernels(Kernels(**columns), np.array(self.order))
 
 
 FIELDS = (
@@ -125,9 +126,17 @@ TYPES = ("float32", "tf32", "bfloat16", "float16", "float8")
 class Kernels(SimpleNamespace):
     """An array for each of FIELDS: what decides the time of each kernel."""
 
-    def chosen(self, which):
+    def chosen(self, mask):
         """Return the Kernels of which the boolean array is true."""
-        return Kernels(**{name: column[which] for name, column in vars(self).items()})
+        return Kernels(**{name: column[mask] for name, column in vars(self).items()})
+
+
+@dataclass(frozen=True)
+class StepKernels:
+    """The Kernels of a step, each distinct one once, and the order in which they run."""
+
+    kernels: Kernels
+    order: np.ndarray
 
 
 def kernel(op):
@@ -201,8 +210,10 @@ def _convolution(op):
     """
     backward = op.name.endswith("backward")
     places = [t for t in op.reads if len(t.shape) > 2]
-    weight, image = places[-1], op.writes[0] if not backward else places[0]
-    k, n = prod(weight.shape[1:]), weight.shape[0]
+    weight = places[-1]
+    image = places[0] if backward else op.writes[0]
+    n = weight.shape[0]
+    k = prod(weight.shape[1:])
     m = image.numel // max(1, image.shape[1])
     return {
         "family": MATMUL,

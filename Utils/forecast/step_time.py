@@ -116,7 +116,8 @@ def kernel_seconds(kernels, entry, c):
     flop_seconds[is_product] = np.where(simt[is_product], by_lanes, by_tensor_cores)
 
     is_mix = k.family == ATTENTION
-    mix, slow = k.chosen(is_mix), simt[is_mix]
+    mix = k.chosen(is_mix)
+    slow = simt[is_mix]
     share = np.where(slow, c["attention_float32"], c["attention"])
     share = share * np.where(mix.backward, BACKWARD, 1)
     share *= mix.n / (mix.n + 128.0 * (1 + mix.causal))
@@ -137,7 +138,7 @@ def kernel_seconds(kernels, entry, c):
     return device, 1e-6 * c["eager"] * np.choose(k.host, shares)
 
 
-@dataclass
+@dataclass(frozen=True)
 class StepTime:
     """seconds of a step; parts: seconds of the device, by what it spends them on."""
 
@@ -145,11 +146,11 @@ class StepTime:
     parts: dict
     kernels: int
 
-    def plus(self, other, times):
+    def plus(self, step, times):
         """Return this step followed by another one, a number of times."""
-        parts = {name: self.parts[name] + times * other.parts[name] for name in self.parts}
-        kernels = round(self.kernels + times * other.kernels)
-        return StepTime(self.seconds + times * other.seconds, parts, kernels)
+        parts = {name: self.parts[name] + times * step.parts[name] for name in self.parts}
+        kernels = round(self.kernels + times * step.kernels)
+        return StepTime(self.seconds + times * step.seconds, parts, kernels)
 
     @property
     def bound(self):
@@ -157,31 +158,27 @@ class StepTime:
         return max(self.parts, key=self.parts.get)
 
 
-def step_time(kernels, order, entry, c=None):
-    """Return the StepTime of kernels that run in this order."""
-    device, host = kernel_seconds(kernels, entry, c or values())
-    seconds, started = device[order], host[order].cumsum()
+def step_time(step, entry, c=None):
+    """Return the StepTime of StepKernels. c: constants."""
+    device, host = kernel_seconds(step.kernels, entry, c or values())
+    seconds = device[step.order]
+    started = host[step.order].cumsum()
     done = seconds.cumsum()
     end = done[-1] + np.maximum(started - (done - seconds), 0).max()
     total = max(end, started[-1])
-    family = kernels.family[order]
-    named = {"matrix products": MATMUL, "attention": ATTENTION, "optimizer": OPTIMIZER}
-    parts = {name: seconds[family == one].sum() for name, one in named.items()}
+    family = step.kernels.family[step.order]
+    families = {"matrix products": MATMUL, "attention": ATTENTION, "optimizer": OPTIMIZER}
+    parts = {name: seconds[family == number].sum() for name, number in families.items()}
     parts["memory traffic"] = done[-1] - sum(parts.values())
     parts["waiting for the host"] = total - done[-1]
-    return StepTime(total, parts, int(kernels.launches[order].sum()))
+    return StepTime(total, parts, int(step.kernels.launches[step.order].sum()))
 
 
-def by_kind(kernels, order, entry):
+def by_kind(step, entry):
     """Return milliseconds of a step by kind of work; idle: the device waits for the host."""
-    seconds, _ = kernel_seconds(kernels, entry, values())
-    kinds = {kind: 1e3 * seconds[order][kernels.kind[order] == kind].sum() for kind in KINDS}
-    waiting = step_time(kernels, order, entry).parts["waiting for the host"]
-    return kinds | {"idle": 1e3 * waiting}
-
-
-def roofline(kernels, order, entry):
-    """Return seconds of a step by a plain roofline: each kernel at a peak of type or memory."""
-    peaks = np.array([*(entry.peak(name) or entry.float32 for name in TYPES[:-1]), entry.float32])
-    flop = kernels.flop / (1e12 * peaks[kernels.type])
-    return np.maximum(flop, kernels.nbytes / (1e9 * entry.bandwidth))[order].sum()
+    device, _ = kernel_seconds(step.kernels, entry, values())
+    seconds = device[step.order]
+    kind_of = step.kernels.kind[step.order]
+    milliseconds = {kind: 1e3 * seconds[kind_of == kind].sum() for kind in KINDS}
+    waiting = step_time(step, entry).parts["waiting for the host"]
+    return milliseconds | {"idle": 1e3 * waiting}

@@ -1,21 +1,17 @@
-"""A forecast of a step's time for techniques, with its range.
+"""A forecast of a step's time with its range.
 
 A range is what 90% of the published figures kept to, each forecast without its own source:
 docs/forecast_check.csv. It is wider where no figure is of that kind of chip, or of that precision.
 """
 
 import math
-import tomllib
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from functools import cache
-from statistics import median
 
 import numpy as np
 
-from Utils.base.errors import UserError
 from Utils.device import datasheets
 from Utils.forecast import published_check, step_time
-from Utils.results import rows_file
 
 COVERED = 0.9
 OTHER_PRECISION = 1.5  # times as wide, where figures of this kind of chip are of other precisions
@@ -24,22 +20,30 @@ UNLISTED = 4.0  # and for a device without a datasheet, such as a CPU
 UNSAID = 1.25  # where a source does not say the variant of its device or its power limit
 
 
-@dataclass
-class Outlook:
-    """A technique's step on a device that need not be here; seconds, with the ends of the range."""
+@dataclass(frozen=True)
+class TimeForecast:
+    """A technique's step on a device; seconds, with the ends of the range."""
 
-    technique: str
-    seconds: float = 0.0
-    low: float = 0.0
-    high: float = 0.0
-    parts: dict = field(default_factory=dict)
+    seconds: float
+    low: float
+    high: float
+    parts: dict  # seconds of the device, by what it spends them on
     kernels: int = 0
     factor: float = 1.0  # how much wider the range is than where published figures are alike
 
     @property
-    def bound(self):
+    def mostly(self):
         part = max(self.parts, key=self.parts.get)
         return f"{part} {self.parts[part] / self.seconds:.0%}"
+
+
+@dataclass(frozen=True)
+class ForecastRatio:
+    """The ratio of two TimeForecasts, with the ends of its range."""
+
+    value: float
+    low: float
+    high: float
 
 
 def chip(entry):
@@ -70,9 +74,7 @@ def width(deviations, factors):
 def base_width():
     """Return half of a range, as a logarithm, for a chip and precision with published figures."""
     rows = published_check.rows()
-    if rows.empty:
-        return math.log(2)
-    return width(rows.deviation, rows.factor)
+    return math.log(2) if rows.empty else width(rows.deviation, rows.factor)
 
 
 @cache
@@ -96,61 +98,18 @@ def covered_chips():
     return {(chip(datasheets.find(key)), precision) for key, precision in pairs}
 
 
-def speedup(baseline, outlook, factor):
-    """Return (the ratio of two forecasts, the ends of its range). factor: as of their ranges."""
-    ratio, half = baseline.seconds / outlook.seconds, ratio_width() * factor
-    return ratio, ratio * math.exp(-half), ratio * math.exp(half)
+def speedup(baseline, forecast, factor):
+    """Return the ForecastRatio of two TimeForecasts. factor: as of their ranges."""
+    ratio = baseline.seconds / forecast.seconds
+    half = ratio_width() * factor
+    return ForecastRatio(ratio, ratio * math.exp(-half), ratio * math.exp(half))
 
 
-def outlook(technique, kernels, order, entry, precision):
-    """Return the Outlook of a technique's kernels, in the order in which they run. precision: of
-    its matrix products, or None where they have several."""
-    found = step_time.step_time(kernels, order, entry)
+def time_forecast(kernels, entry, precision):
+    """Return the TimeForecast of a step's StepKernels. precision: of its matrix products, or None
+    where they have several."""
+    step = step_time.step_time(kernels, entry)
     factor = kind_factor(entry, precision, covered_chips())
     half = base_width() * factor
-    ends = found.seconds * math.exp(-half), found.seconds * math.exp(half)
-    return Outlook(technique, found.seconds, *ends, found.parts, found.kernels, factor)
-
-
-def measured(args):
-    """Return the median seconds of a timed step at this model and shape here, by technique."""
-    path = args.results_file
-    rows = rows_file.check(path, writable=False) if path.exists() else []
-    wanted = {name: str(getattr(args, name)) for name in ("model", "batch_size", "seq_len")}
-    wanted |= {"status": "ok", "phase": "timed", "device": args.hardware.name}
-    found = {}
-    for row in rows:
-        if all(row[key] == value for key, value in wanted.items()):
-            found.setdefault(row["technique"], []).append(float(row["step_ms"]) / 1e3)
-    return {technique: median(seconds) for technique, seconds in found.items()}
-
-
-def measured_entry(name, ceilings, memory):
-    """Return a Datasheet of a device with its measured ceilings."""
-    rates = ceilings["matmul_tflops"] | ceilings["emulated_tflops"]
-    columns = {key: rates.get(key, 0.0) for key in ("float32", "tf32", "bfloat16", "float16")}
-    columns |= {"bandwidth": ceilings["bandwidth_gb_s"], "process": datasheets.MEASURED}
-    if known := datasheets.named(name):
-        return replace(known, **columns)
-    columns |= {"tf32": 0.0, "memory": memory / datasheets.SOLD, "sms": 1, "l2": 1, "year": 0}
-    columns |= {"watts": math.inf, "capability": (0, 0), "source": "make ceilings"}
-    return datasheets.Datasheet("here", (name,), **columns)
-
-
-def prices(path):
-    """Return dollars an hour by device, from a TOML file of `key = price`. Raises UserError."""
-    try:
-        with open(path, "rb") as file:
-            found = tomllib.load(file)
-    except OSError as error:
-        raise UserError(f"{path}: {error.strerror}") from None
-    except tomllib.TOMLDecodeError as error:
-        raise UserError(f"{path}: {error}", "write lines such as a100 = 1.79") from None
-    for key, price in found.items():
-        try:
-            datasheets.find(key)
-        except UserError as error:
-            raise UserError(f"{path}: {error.message}", error.remedy) from None
-        if type(price) not in (int, float) or not 0 <= price < math.inf:
-            raise UserError(f"{path}: {key} = {price!r} is not a price in dollars an hour")
-    return {datasheets.find(key).key: float(price) for key, price in found.items()}
+    low, high = step.seconds * math.exp(-half), step.seconds * math.exp(half)
+    return TimeForecast(step.seconds, low, high, step.parts, step.kernels, factor)

@@ -43,10 +43,11 @@ class Settings(argparse.Namespace):
     bucket_mb = BUCKET_MB  # where the script has no such flag
 
 
-def parse_args(doc, argv=None, technique=None, source=""):
+def parse_args(doc, argv=None, technique=None, source="", hardware=None):
     """Return the Settings of a training script. doc: its docstring, which --help prints.
 
-    argv, technique, source: replace this process's command line and script name.
+    argv, technique, source: replace this process's command line and script name. hardware: replaces
+    the device that --device names.
     An impossible setting ends the process with one line and exit code 2.
     """
     doc, argv = doc or "", sys.argv[1:] if argv is None else argv
@@ -65,7 +66,7 @@ def parse_args(doc, argv=None, technique=None, source=""):
             parser.error("--rounds: torchrun starts one run; make scaling has rounds")
         os.execve(sys.executable, command, paths.environment())
     try:
-        settle(args)
+        settle(args, hardware)
         rows_file.check(args.results_file)
     except UserError as error:
         parser.error(str(error))
@@ -84,8 +85,8 @@ def parse_args(doc, argv=None, technique=None, source=""):
     return args
 
 
-def settle(args):
-    """Resolve automatic settings on the chosen device. Raises UserError."""
+def settle(args, hardware=None):
+    """Resolve automatic settings on the device, by default the chosen one. Raises UserError."""
     if args.model not in CONFIGS:
         raise UserError(f"--model {args.model}: choose {', '.join(CONFIGS)}")
     args.config = CONFIGS[args.model]
@@ -96,7 +97,9 @@ def settle(args):
         raise UserError(f"--seq-len {args.seq_len}: {args.model} takes {longest} tokens at most")
     here = ranks.from_environment()
     vars(args).update(here._asdict(), patience=ranks.patience())
-    args.hardware = device_choice.choose(args.device, here.local_rank, here.local_world_size)
+    if hardware is None:
+        hardware = device_choice.choose(args.device, here.local_rank, here.local_world_size)
+    args.hardware = hardware
     args.device = args.hardware.torch_device
     if args.min_seconds == "auto":
         args.min_seconds = 0.0 if args.device.type == "cpu" else SECONDS_ON_GPU

@@ -10,7 +10,7 @@ from Utils.base.units import GIB
 from Utils.device import datasheets
 from Utils.device.cuda import ImaginedGPU
 from Utils.forecast import time_range
-from Utils.forecast.recording_processes import in_processes, prepare
+from Utils.forecast.recording_processes import import_compiler, in_processes
 
 GPU = ImaginedGPU("published", 80 * GIB)
 
@@ -22,7 +22,7 @@ def works(figures):
         for figure in figures
         for layers in forecast_fit.TRACED_LAYERS
     )
-    prepare(compiler=True)
+    import_compiler()
     answers = in_processes(other_models.work, [(step, GPU) for step in steps])
     return dict(zip(steps, answers, strict=True))
 

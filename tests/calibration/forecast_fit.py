@@ -10,6 +10,7 @@ from scipy.optimize import least_squares
 
 from Utils.device import datasheets
 from Utils.forecast import step_time
+from Utils.forecast.kernel_work import TYPES
 
 TRACED_LAYERS = 1, 2  # of the models of others: each layer more costs what the second does
 PRIME = 97  # sequences, of which any batch is worked out
@@ -40,12 +41,12 @@ class Cases:
 
     def _of_layers(self, figure, layers, constants):
         entry = datasheets.find(figure.key)
-        kernels, order = self._kernels[figure.step, layers]
-        training = step_time.step_time(kernels, order, entry, constants)
+        step = self._kernels[figure.step, layers]
+        training = step_time.step_time(step, entry, constants)
         if not figure.step.evaluations:
             return training
-        forward = order[kernels.phase[order] == 0]
-        evaluation = step_time.step_time(kernels, forward, entry, constants)
+        forward = step.order[step.kernels.phase[step.order] == 0]
+        evaluation = step_time.step_time(replace(step, order=forward), entry, constants)
         return training.plus(evaluation, figure.step.evaluations)
 
     def forecasts(self, constants):
@@ -58,8 +59,15 @@ class Cases:
 
     def _roofline(self, figure):
         entry, step = datasheets.find(figure.key), figure.step
-        few, more = (step_time.roofline(*self._kernels[step, n], entry) for n in TRACED_LAYERS)
+        few, more = (roofline(self._kernels[step, n], entry) for n in TRACED_LAYERS)
         return few + (step.layers - TRACED_LAYERS[0]) * (more - few)
+
+
+def roofline(step, entry):
+    """Return seconds of a step by a plain roofline: each kernel at a peak of type or memory."""
+    peaks = np.array([*(entry.peak(name) or entry.float32 for name in TYPES[:-1]), entry.float32])
+    flop = step.kernels.flop / (1e12 * peaks[step.kernels.type])
+    return np.maximum(flop, step.kernels.nbytes / (1e9 * entry.bandwidth))[step.order].sum()
 
 
 def fitted(cases):

@@ -1,0 +1,50 @@
+"""Steps and peaks that were measured on a device, for a forecast or an estimate to stand beside."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from Utils.analysis import round_levels
+from Utils.results import rows_file, selection
+
+
+@dataclass(frozen=True)
+class MeasuredStep:
+    """A technique's step as `make table` shows it. peak_mib: NaN where no run has it."""
+
+    step_ms: float
+    peak_mib: float
+
+
+def measured_steps(args, devices=None):
+    """Return the MeasuredSteps of techniques, by name, at the base, model and shape of args.
+
+    They are of the newest code and torch, without tainted runs. devices: names; by default the one
+    of args.
+    """
+    if not args.results_file.exists():
+        return {}
+    rows = rows_file.read(args.results_file)
+    same = {"base": args.base, "model": args.model, "seq_len": args.seq_len}
+    same["requested_batch_size"] = args.batch_size
+    for column, value in same.items():
+        rows = rows[rows[column] == value]
+    rows = rows[rows.device.isin(devices or [args.hardware.name])]
+    rows = rows[(rows.status == "ok") & (rows.grade != "tainted")]
+    if rows.empty:
+        return {}
+    rows, _ = selection.select(rows, with_variants=True)
+    step_ms = round_levels.step_ms(selection.timed(rows))
+    step_ms = np.exp(np.log(step_ms).groupby("technique").mean())
+    peaks = rows.groupby("technique").peak_memory_mib.median()
+    return {name: MeasuredStep(step_ms[name], peaks[name]) for name in step_ms.index}
+
+
+def gpus_in(results_file):
+    """Return the names of the GPUs that rows of a results file are of."""
+    if not results_file.exists():
+        return []
+    first_runs = rows_file.read(results_file).groupby("device").run_id.first()
+    records = rows_file.records(results_file, list(first_runs))
+    kinds = {run_id: record.get("device", {}).get("type") for run_id, record in records.items()}
+    return [name for name, run_id in first_runs.items() if kinds.get(run_id) in ("cuda", "rocm")]
