@@ -79,9 +79,9 @@ class FakeCuda:
         return 5 * 2**20
 
 
-def gpu(nvml=None, **properties):
+def gpu(nvml=None, partners=(), **properties):
     """A CUDA device on a FakeCuda of these properties."""
-    return CUDA(torch.device("cuda", 0), FakeCuda(**properties), nvml)
+    return CUDA(torch.device("cuda", 0), FakeCuda(**properties), nvml, partners)
 
 
 class FakeEvent:

@@ -312,7 +312,7 @@ def test_an_automatic_batch_is_as_large_a_rank_as_it_is_alone():
 def test_each_rank_takes_a_gpu_of_its_own_and_there_are_enough(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(device_choice, "CUDA", lambda device: device)
+    monkeypatch.setattr(device_choice, "CUDA", lambda device, partners: device)
     for wanted in ("cuda", "auto"):
         assert device_choice.choose(wanted, 1, 2) == torch.device("cuda", 1)
     with pytest.raises(UserError, match="3 ranks, and torch sees 2 GPUs"):

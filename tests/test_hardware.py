@@ -17,7 +17,7 @@ import torch
 from torch._functorch import config as functorch
 
 from tests.stand_ins import FakeCuda, FakeNvml, gpu
-from Utils.base import paths, turn_pipe
+from Utils.base import paths
 from Utils.base.errors import Unsupported, UserError
 from Utils.base.gpt2_sizes import CONFIGS
 from Utils.device import auto_shape, capabilities, device_choice, drivers
@@ -187,13 +187,13 @@ def test_other_processes_are_named_as_far_as_they_can_be():
 
 
 @pytest.mark.parametrize("pids", ["own", "of the host"])
-def test_runs_that_take_turns_with_this_one_are_no_others(monkeypatch, pids):
+def test_runs_that_take_turns_with_this_one_are_no_others(pids):
     partners, stranger, more = {11_000_001, 11_000_002}, os.getppid(), 12_000_003
-    monkeypatch.setattr(turn_pipe, "taken", lambda: SimpleNamespace(partners=lambda: partners))
     seen = partners if pids == "own" else {12_000_001, 12_000_002}
     nvml = FakeNvml()
     nvml.compute += [process(pid, 8) for pid in (stranger, *sorted(seen), more)]
-    assert gpu(nvml).other_processes == [f"pid {pid}, 8 MiB" for pid in (stranger, more)]
+    others = gpu(nvml, partners).other_processes
+    assert others == [f"pid {pid}, 8 MiB" for pid in (stranger, more)]
 
 
 def test_they_are_read_before_this_process_has_a_context():

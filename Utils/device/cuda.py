@@ -15,15 +15,16 @@ class CUDA:
     """An NVIDIA GPU, or an AMD one through ROCm, which torch calls cuda too.
 
     cuda, nvml: the modules `torch.cuda` and `pynvml`, or substitutes for tests.
-    other_processes: on the GPU, as in ["python3 (pid 4711, 1,234 MiB)"].
+    partners: pids of runs that take turns with this one. other_processes: on the GPU, without
+        these, as in ["python3 (pid 4711, 1,234 MiB)"].
     """
 
-    def __init__(self, device, cuda=torch.cuda, nvml=None):
+    def __init__(self, device, cuda=torch.cuda, nvml=None, partners=()):
         self.torch_device, self.cuda = device, cuda
         self.nvml = Nvml(getattr(cuda.get_device_properties(device), "uuid", ""), nvml)
         # Before this process has a context: in a container NVML may give the host's pids, among
         # which this process could not be recognized.
-        self.other_processes = self.nvml.other_processes()
+        self.other_processes = self.nvml.other_processes(partners)
         cuda.set_device(device)
 
     @property

@@ -22,10 +22,11 @@ from Utils.device.mps import MPS
 AUTO = "use auto for the best device available"
 
 
-def choose(wanted, local_rank=0, local_world_size=1):
+def choose(wanted, local_rank=0, local_world_size=1, partners=()):
     """Return the device of that name: auto (CUDA, else MPS, else CPU), cpu, cuda, cuda:1, mps.
 
     local_rank, local_world_size: of this process on this machine. Each rank takes a separate GPU.
+    partners: pids of runs that take turns with this one.
     Raises UserError where there is no such device.
     """
     if wanted == "auto":
@@ -56,7 +57,7 @@ def choose(wanted, local_rank=0, local_world_size=1):
     if device.type == "mps" and not torch.backends.mps.is_available():
         raise UserError(f"--device mps: torch {torch.__version__} sees no Apple GPU", AUTO)
     if device.type == "cuda":
-        return CUDA(torch.device("cuda", device.index or 0))
+        return CUDA(torch.device("cuda", device.index or 0), partners=partners)
     return MPS(device) if device.type == "mps" else CPU()
 
 

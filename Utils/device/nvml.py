@@ -5,7 +5,6 @@ from contextlib import suppress
 
 import psutil
 
-from Utils.base import turn_pipe
 from Utils.base.units import MIB
 
 THROTTLE_REASONS = {  # bits of nvml.h; the lowest, "gpu idle", is no reason
@@ -86,19 +85,19 @@ class Nvml:
 
         return self.ask(question) or []
 
-    def other_processes(self):
+    def other_processes(self, partners=()):
         """Return others that compute on the GPU, as in ["python3 (pid 4711, 1,234 MiB)"].
 
-        Runs that take turns with this one are none of them. In a container NVML may give the host's
-        pids: then as many unknown processes are taken for these runs.
+        partners: pids of runs that take turns with this one, which are none of them. In a container
+            NVML may give the host's pids: then as many unknown processes are taken for these runs.
         """
         computing = self.get("ComputeRunningProcesses") or ()
-        turn = turn_pipe.taken()
-        partners = turn.partners() if turn else set()
-        others = [one for one in computing if one.pid not in {os.getpid(), *partners}]
-        unseen = len(partners - {one.pid for one in computing})
-        unknown = [one for one in others if not psutil.pid_exists(one.pid)][:unseen]
-        return [self._process(one) for one in others if one not in unknown]
+        strangers = [
+            process for process in computing if process.pid not in {os.getpid(), *partners}
+        ]
+        unseen = len(set(partners) - {process.pid for process in computing})
+        unknown = [process for process in strangers if not psutil.pid_exists(process.pid)][:unseen]
+        return [self._process(process) for process in strangers if process not in unknown]
 
     def _graphics_processes(self):
         """Return those that draw and do not compute, such as a desktop's; None if unknown."""

@@ -71,7 +71,6 @@ def parse_args(doc, argv=None, technique=None, source="", hardware=None):
     except UserError as error:
         parser.error(str(error))
     args.started = datetime.now(UTC)
-    args.turn = turn_pipe.taken()
     token = args.turn.token if args.turn else secrets.token_hex(turn_pipe.TOKEN // 2)
     args.run_id = f"{args.started:%Y%m%dT%H%M%S.%fZ}-{token}"
     facts = ladder.facts(doc)
@@ -97,9 +96,11 @@ def settle(args, hardware=None):
         raise UserError(f"--seq-len {args.seq_len}: {args.model} takes {longest} tokens at most")
     here = ranks.from_environment()
     vars(args).update(here._asdict(), patience=ranks.patience())
-    if hardware is None:
-        hardware = device_choice.choose(args.device, here.local_rank, here.local_world_size)
-    args.hardware = hardware
+    args.turn = turn_pipe.taken()
+    partners = args.turn.partners() if args.turn else ()
+    args.hardware = hardware or device_choice.choose(
+        args.device, here.local_rank, here.local_world_size, partners
+    )
     args.device = args.hardware.torch_device
     if args.min_seconds == "auto":
         args.min_seconds = 0.0 if args.device.type == "cpu" else SECONDS_ON_GPU
