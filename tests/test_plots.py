@@ -84,15 +84,12 @@ def test_ladder_order_and_one_colour_a_technique_everywhere(draw):
 
 
 def test_what_has_no_timing_appears_with_its_reason(draw):
+    failed = rows_of("no_optimization", [], status="failed", note="ValueError: on purpose")
+    for text in draw(failed).values():  # nothing else is there
+        assert "ValueError: on purpose" in text.replace(" \n", " ")
     missing = rows_of("8bit_optimizer", [], status="unsupported", note="needs bitsandbytes")
     for text in draw(*ladder_runs(), missing).values():
         assert "needs bitsandbytes" in text.replace(" \n", " ")
-
-
-def test_results_without_any_timing_can_be_drawn(draw):
-    missing = rows_of("no_optimization", [], status="failed", note="ValueError: on purpose")
-    for text in draw(missing).values():
-        assert "ValueError: on purpose" in text.replace(" \n", " ")
 
 
 def with_records(folder, runs, **parts):
@@ -118,16 +115,10 @@ def test_memory_is_stacked_by_kind_up_to_the_measured_peak(draw, tmp_path):
     assert sorted(bar.get_width() for bar in axes.patches)[-12:] == sorted([100, 90, 200, 510] * 3)
 
 
-def test_memory_that_is_not_known_by_kind_is_one_bar(draw):
+def test_memory_that_is_not_known_by_kind_is_one_bar_and_large_memory_is_in_gib(draw):
     text = draw(*ladder_runs())["memory"]
     assert text.count("900") == 3 and "weights" not in text
-
-
-def test_large_memory_is_in_gib(draw):
-    runs = list(ladder_runs())
-    for row in runs[0]:
-        row["peak_memory_mib"] = 5120
-    text = draw(*runs)["memory"]
+    text = draw(rows_of("8bit_optimizer", [9, 9, 9], peak_memory_mib=5120))["memory"]
     assert "memory (GiB)" in text and "5.00" in text and "0.88" in text
 
 
@@ -157,10 +148,8 @@ def test_bars_carry_the_verdict_on_time_and_what_is_computed(draw):
     text = draw(*ladder_runs(rounds=3))["speedup"]
     assert text.count("faster") == 2 and text.count("exact") == 2
     assert "one round: no interval" not in text
-
-
-def test_without_a_baseline_the_bars_say_so(draw):
-    assert "no baseline to compare with" in draw(rows_of("fused_optimizer", [1, 1, 5]))["speedup"]
+    alone = draw(rows_of("fused_optimizer", [1, 1, 5], seq_len=32))["speedup"]
+    assert "no baseline to compare with" in alone
 
 
 def test_devices_are_not_mixed_and_what_is_left_out_is_said(draw, capsys):
@@ -188,17 +177,14 @@ def test_drawing_again_gives_the_same_files(draw, tmp_path):
     assert set(before) == {f"{chart}.{kind}" for chart in CHARTS for kind in ("png", "svg")}
 
 
-def test_nothing_to_draw_is_one_line(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_what_cannot_be_drawn_or_written_is_one_line(draw, tmp_path):
     for content, words in ((None, "no such file"), ("", "no results yet"), ("a\n", "line 1")):
         if content is not None:
             (tmp_path / "results.csv").write_text(content)
         with pytest.raises(UserError, match=words):
             plot_results.main([])
     assert not (tmp_path / "plots").exists()
-
-
-def test_a_folder_that_cannot_be_made_is_one_line(draw, tmp_path):
+    (tmp_path / "results.csv").unlink()
     (tmp_path / "plots").write_text("a file, not a folder")
     with pytest.raises(UserError, match="plots: File exists"):
         draw(*ladder_runs())

@@ -1,5 +1,6 @@
 """Size, title, colours and words of all charts, and how they are saved."""
 
+import io
 import textwrap
 from itertools import compress
 from pathlib import Path
@@ -10,7 +11,8 @@ import seaborn as sns
 from matplotlib.text import Text
 
 from Utils.base.errors import UserError
-from Utils.scripts import ladder
+from Utils.base.text import HOMES, brief
+from Utils.scripts import bases, ladder
 
 matplotlib.use("Agg")
 FOLDER = Path("plots")
@@ -19,7 +21,9 @@ GREY = "0.55"
 WIDTH = 10  # inches
 LINE = 90  # characters a line above the axes; column headings may stand beside it
 COLUMNS = 4  # of a grid of panels
+STEPS = 500  # that a line or a row of a chart can show; of more, consecutive ones are merged
 BESIDE = {"loc": "upper left", "bbox_to_anchor": (1.01, 1), "frameon": False}  # of a legend
+POINTS = {"textcoords": "offset points"}
 
 
 def figure(height, title, *described):
@@ -52,20 +56,28 @@ def grid(count, title, *described, xlabel, ylabel):
 
 def panels(rows, columns, height, width=WIDTH):
     """Return a figure of rows and columns, and its axes in a list."""
-    sns.set_theme(style="whitegrid", rc={"svg.hashsalt": "plots", "svg.fonttype": "none"})
+    settings = {"svg.hashsalt": "plots", "svg.fonttype": "none"}
+    settings["text.parse_math"] = False  # else what stands between two dollars is a formula
+    sns.set_theme(style="whitegrid", rc=settings)
     size = {"figsize": (width, height), "squeeze": False}
     figure, axes = plt.subplots(rows, columns, sharex=True, sharey=True, **size)
     return figure, list(axes.flat)
 
 
 def _head(axes, title, described, room=0):
-    """Write above the axes. room: points below the text."""
-    subtitle = [line for text in described for line in textwrap.wrap(text, LINE)]
-    above = {"xycoords": "axes fraction", "textcoords": "offset points"}
+    """Write above the axes, and label the figure with that. room: points below the text."""
+    axes.figure.set_label("\n".join([title, *described]))
+    subtitle = [line for text in described for line in wrapped(text, LINE)]
+    above = {"xycoords": "axes fraction", **POINTS}
     small = {"fontsize": "small", "color": "0.3", "linespacing": 1.2}
     axes.annotate("\n".join(subtitle), (0, 1), (0, room + 6), **small, **above)
     place = 0, room + 10 + 13 * len(subtitle)
     axes.annotate(title, (0, 1), place, fontweight="bold", **above)
+
+
+def wrapped(text, width):
+    """Return a text in lines, without homes, whose names a line's end could hide from a search."""
+    return textwrap.wrap(HOMES.sub("~", text), width, break_on_hyphens=False)
 
 
 def save(figure, name):
@@ -75,10 +87,10 @@ def save(figure, name):
     """
     try:
         FOLDER.mkdir(exist_ok=True)
-        said = " ".join(text.get_text() for text in figure.findobj(Text) if text.get_text())
+        words = " ".join(text.get_text() for text in figure.findobj(Text) if text.get_text())
         for kind in FORMATS:
             path = FOLDER / f"{name}.{kind}"
-            metadata = {"Date": None} if kind == "svg" else {"Software": None, "Description": said}
+            metadata = {"Date": None} if kind == "svg" else {"Software": None, "Description": words}
             figure.savefig(path, dpi=150, bbox_inches="tight", metadata=metadata)
             print(path)
     except OSError as error:
@@ -87,15 +99,28 @@ def save(figure, name):
         plt.close(figure)
 
 
+def svg(figure):
+    """Return the figure as the text of an SVG file, and close it."""
+    text = io.StringIO()
+    figure.savefig(text, format="svg", dpi=150, bbox_inches="tight", metadata={"Date": None})
+    plt.close(figure)
+    return text.getvalue()
+
+
 def colours():
     """Return one colour a technique for all charts; one without a script has none. The ladder comes
     first, so that its colours stay when beyond/ grows."""
-    known = sorted(ladder.techniques().values(), key=lambda technique: not technique.at_top_level)
-    names = [technique.name for technique in known]
+    techniques = sorted(ladder.techniques().values(), key=lambda t: not t.at_top_level)
+    names = [technique.name for technique in techniques]
     palette = sns.color_palette("colorblind", 10)
     more = sns.husl_palette(max(0, len(names) - 10), s=0.7, l=0.5)
     palette += more[::3] + more[1::3] + more[2::3]  # so that neighbours differ
     return dict(zip(names, palette, strict=False))
+
+
+def colour(name):
+    """Return the colour of a technique, or of what a script adds to a base last."""
+    return colours().get(bases.last(name), GREY)
 
 
 def styles():
@@ -103,9 +128,9 @@ def styles():
     return {name: "-" if i < 10 else ("--", "-.", ":")[i % 3] for i, name in enumerate(colours())}
 
 
-def plain(text):
-    """Escape dollars: matplotlib typesets what stands between two as a formula."""
-    return text.replace("$", r"\$")
+def is_wide(low, high):
+    """Tell whether a scale from low to high is to be logarithmic."""
+    return high > 4 * low > 0
 
 
 def beside(axes, x, y, text, **how):
@@ -114,12 +139,15 @@ def beside(axes, x, y, text, **how):
     axes.text(x, y, text, transform=axes.get_yaxis_transform(), **how)
 
 
-def ratio_ticks(axes, ticks):
-    """Label those of the ticks that are on a logarithmic axis of ratios."""
-    low, high = axes.get_xlim()
-    ticks = [x for x in ticks if low <= x <= high]
-    axes.set_xticks(ticks, [f"{x:g}x" for x in ticks])
-    axes.minorticks_off()
+def no_value(axes, y, reason, **how):
+    """Say in a row why nothing is drawn there."""
+    how = {"ha": "left", "size": "small", "color": GREY, **how}
+    behind = {
+        "facecolor": axes.get_facecolor(),
+        "edgecolor": "none",
+        "pad": 1,
+    }  # no grid through it
+    beside(axes, 0.01, y, brief(HOMES.sub("~", reason)), bbox=behind, **how)
 
 
 def name_rows(axes, labels, missing=(), top=-0.6, middle=0.0):

@@ -2,30 +2,36 @@
 
 import numpy as np
 
-from Utils.draw import chart_style
-
-NAMES = ("speedup", "speedup_low", "speedup_high")  # columns of docs/forecast.csv
+from Utils.analysis.intervals import Ratio
+from Utils.draw import chart_style, interval_rows
 
 
 def draw(rows):
     """Forecast speedups over each device's baseline, with the ranges of 90%; rows: of
     docs/forecast.csv, as dicts of text."""
     devices = list(dict.fromkeys(row["device"] for row in rows))
-    techniques = list(dict.fromkeys(row["technique"] for row in rows))
-    words = "Forecast, not measured, from datasheets. Lines: ranges of 90%. No bar: unsupported."
-    figure, axes = chart_style.figure(5.5, "What to expect: a forecast of the ladder", words)
-    width = 0.8 / len(devices)
-    for place, device in enumerate(devices):
-        known = [row for row in rows if row["device"] == device and not row.get("reason")]
-        at = [techniques.index(row["technique"]) + (place + 0.5) * width - 0.4 for row in known]
-        speedup, low, high = np.array([[row[name] for row in known] for name in NAMES], float)
-        shape = f"{known[0]['batch_size']}x{known[0]['seq_len']}" if known else "does not run"
-        how = {"color": f"C{place}", "alpha": 0.6, "hatch": "//", "label": f"{device}, {shape}"}
-        axes.bar(at, speedup, width, **how)
-        how = {"fmt": "none", "ecolor": "0.25", "capsize": 2, "linewidth": 1}
-        axes.errorbar(at, speedup, yerr=[speedup - low, high - speedup], **how)
-    axes.axhline(1, color=chart_style.GREY, linewidth=1)
-    axes.set_xticks(range(len(techniques)), techniques, rotation=20, ha="right")
-    axes.set_ylabel("forecast speedup over the device's own baseline")
-    axes.legend(loc="upper left", frameon=False)
+    techniques = list(dict.fromkeys(row["technique"] for row in rows))[1:]  # without the baseline
+    words = "Forecast, not measured, from datasheets. Lines: ranges of 90%. No point: unsupported."
+    height = 1 + 0.23 * len(devices) * len(techniques)
+    figure, axes = chart_style.figure(height, "What to expect: a forecast of the ladder", words)
+    offsets = np.linspace(-0.36, 0.36, len(devices))
+    text = {"size": "x-small", "color": "0.2"}
+    ratios = []
+    for number, device in enumerate(devices):
+        forecasts = [row for row in rows if row["device"] == device and not row.get("reason")]
+        shape = f"{forecasts[0]['batch_size']}x{forecasts[0]['seq_len']}" if forecasts else "none"
+        look = {"marker": "os^Dv"[number % 5], "mfc": "white", "ms": 6}  # hollow: not measured
+        axes.plot([], [], ls="", color=f"C{number}", label=f"{device}, {shape}", **look)
+        for row in forecasts:
+            if row["technique"] in techniques:
+                ends = (row[name] for name in ("speedup", "speedup_low", "speedup_high"))
+                ratio = Ratio(*map(float, ends))
+                y = techniques.index(row["technique"]) + offsets[number]
+                interval_rows.point(axes, y, ratio, f"C{number}", text=text, **look)
+                ratios.append(ratio)
+    interval_rows.mark_one(axes)
+    interval_rows.logarithmic(axes, ratios, room=0.1)
+    chart_style.name_rows(axes, techniques, top=-0.5)
+    axes.set_xlabel("forecast speedup over the device's own baseline")
+    axes.legend(**chart_style.BESIDE)
     return figure

@@ -1,7 +1,5 @@
 """The chart of step times as lines."""
 
-import textwrap
-
 from matplotlib.ticker import LogLocator, MaxNLocator
 
 from Utils.analysis import round_levels
@@ -19,29 +17,28 @@ def draw(rows, lines):
     band from the fastest round to the slowest. More than MOST_LINES get a panel each, beside the
     parent's line."""
     timed = lines.index[lines.median_ms.notna()]
+    times, _ = round_levels.by_step(rows, chart_style.STEPS)
     if len(timed) > MOST_LINES:
-        return _draw_panels(rows, lines.loc[timed])
+        return _draw_panels(rows, lines.loc[timed], times)
     height = max(6, 0.3 * len(timed) + 0.8 * (len(lines) - len(timed)))  # of the legend
     figure, axes = chart_style.figure(height, "Time of each step", selection.describe(rows))
-    times, _ = round_levels.by_step(rows)
     for name in timed:
         label = chart_labels.label(lines.loc[name], tainted=True)
-        how = {"linestyle": chart_style.styles().get(bases.last(name), "-"), "label": label}
-        _draw_line(axes, times, name, **how)
+        style = chart_style.styles().get(bases.last(name), "-")
+        _draw_line(axes, times, name, linestyle=style, label=label)
     _scale(axes, rows, lines)
     axes.set(**LABELS)
     for _, line in lines[lines.median_ms.isna()].iterrows():
-        label = "\n".join(textwrap.wrap(f"{line.label} ({brief(chart_labels.reason(line))})", 32))
-        axes.plot([], [], color=chart_style.GREY, linestyle=":", label=label)
+        label = chart_style.wrapped(f"{line.label} ({brief(chart_labels.reason(line))})", 32)
+        axes.plot([], [], color=chart_style.GREY, linestyle=":", label="\n".join(label))
     axes.legend(**chart_style.BESIDE)
     return figure
 
 
-def _draw_panels(rows, lines):
+def _draw_panels(rows, lines, times):
     meaning = "colour: the technique, and a band over the rounds; black, dashed: its parent"
     described = "Time of each step", meaning, selection.describe(rows)
     figure, panels = chart_style.grid(len(lines), *described, **LABELS)
-    times, _ = round_levels.by_step(rows)
     for axes, (name, line) in zip(panels, lines.iterrows(), strict=True):
         if line.parent in lines.index:
             parent = times["median"].loc[line.parent]
@@ -57,9 +54,10 @@ def _draw_panels(rows, lines):
 
 
 def _draw_line(axes, times, name, **how):
-    own, colour = times.loc[name], chart_style.colours().get(bases.last(name), chart_style.GREY)
-    axes.plot(own.index, own["median"], color=colour, linewidth=1.6, **how)
-    axes.fill_between(own.index, own["min"], own["max"], color=colour, alpha=0.2, lw=0)
+    steps = times.loc[name]
+    colour = chart_style.colour(name)
+    axes.plot(steps.index, steps["median"], color=colour, linewidth=1.6, **how)
+    axes.fill_between(steps.index, steps["min"], steps["max"], color=colour, alpha=0.2, lw=0)
 
 
 def _scale(axes, rows, lines):
@@ -68,7 +66,7 @@ def _scale(axes, rows, lines):
     measured = selection.timed(rows).step_ms
     if len(measured):
         axes.set_xlim(-0.5, rows.step.max() + 0.5)
-        if lines.median_ms.max() > 4 * lines.median_ms.min():
+        if chart_style.is_wide(lines.median_ms.min(), lines.median_ms.max()):
             axes.set(yscale="log", ylim=(measured.min() / 1.2, measured.quantile(0.99) * 1.4))
             axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 3, 5, 7)))
             axes.yaxis.set_major_formatter("{x:g}")
