@@ -150,7 +150,7 @@ def test_published_figures_have_a_source():
 
 
 def test_peaks_are_forecast_within_five_percent_of_the_allocators():
-    with doc_figures.VIRTUAL_GPU.open() as file:
+    with (doc_figures.DOCS / "virtual_gpu.csv").open() as file:
         rows = [row for row in csv.DictReader(file) if row["forecast_mib"] and row["peak_mib"]]
     assert len(rows) > 5
     for row in rows:
