@@ -1,7 +1,10 @@
-"""A browser for tests of pages."""
+"""A browser for tests of pages, and what a page shows."""
 
+import base64
 import os
+import re
 import shutil
+from html import unescape
 
 import pytest
 from playwright.sync_api import sync_playwright
@@ -22,3 +25,60 @@ def chromium():
         browser = playwright.chromium.launch(executable_path=path, args=list(FLAGS))
         yield browser
         browser.close()
+
+
+@pytest.fixture
+def opened(chromium, tmp_path):
+    """Opens a page's HTML, and fails where anything went wrong in it."""
+    contexts, wrong = [], []
+
+    def opened(html, width=1280, scheme="light", expect="$^", **more):
+        path = tmp_path / "report.html"
+        path.write_text(html)
+        context = chromium.new_context(
+            viewport={"width": width, "height": 900}, color_scheme=scheme, **more
+        )
+        contexts.append(context)
+        page = context.new_page()
+        page.on("pageerror", lambda error: wrong.append(f"error: {error}"))
+        page.on(
+            "console", lambda message: re.search(expect, message.text) or wrong.append(message.text)
+        )
+        page.on("dialog", lambda dialog: (wrong.append("a dialog"), dialog.dismiss()))
+        page.on("request", lambda request: asked.append(request.url))
+        asked = []
+        page.goto(path.as_uri())
+        outside = [url for url in asked if not url.startswith(("data:", path.as_uri()))]
+        wrong.extend(f"asks for {url}" for url in outside)
+        return page
+
+    yield opened
+    for context in contexts:
+        context.close()
+    assert wrong == []
+
+
+def fits(page):
+    across = page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
+    return across[0] <= across[1]
+
+
+def plain(html):
+    """What a reader sees, roughly: no style, no script, no tags."""
+    text = re.sub(r"<(style|script)>.*?</\1>", " ", html.replace("<wbr>", ""), flags=re.DOTALL)
+    return " ".join(unescape(re.sub(r"<[^>]*>", " ", text)).split())
+
+
+def section(html, name):
+    start = html.index(f'<section id="{name}">')
+    return html[start : html.index("</section>", start)]
+
+
+def charts(html):
+    """The charts on a page as the texts of their SVGs."""
+    images = re.findall(r'<img src="data:image/svg\+xml;base64,([^"]*)"', html)
+    return [base64.b64decode(image).decode() for image in images]
+
+
+def words(chart):
+    return " ".join(unescape(word) for word in re.findall(r"<text[^>]*>([^<]*)</text>", chart))

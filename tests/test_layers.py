@@ -21,7 +21,7 @@ LAYERS = {
     "run": {"base", "scripts", "harness"},
     "callbacks": {"base", "scripts", "harness"},
     "analysis": {"base", "scripts", "results"},
-    "draw": {"base", "scripts", "results", "analysis"},
+    "draw": {"base", "scripts", "device", "results", "analysis"},
 }
 RUNNING = {"base", "scripts", "results", "device", "corpus", "model", "data", "harness", "run"}
 LAYERS |= {

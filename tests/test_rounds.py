@@ -84,6 +84,16 @@ def test_what_has_no_timing_is_not_repeated_for_its_partners(stand_in):
     assert stand_in.groups == [LADDER.split()[:4], LADDER.split()[3:]]
 
 
+def test_a_repeated_start_runs_what_is_tainted_only_where_told(stand_in):
+    techniques, said = suite_runner.named(LADDER.split()[:2]), []
+    stand_in.outcome = lambda name, r: (0, {"grade": "tainted" if r else "clean"})
+    stand_in.args.rounds = 3
+    stand_in.args.clean = True
+    suite_runner.run(techniques, stand_in.args, said.append)
+    suite_runner.run(techniques, stand_in.args, said.append)
+    assert len(stand_in.groups) == 3 + 2 and "resuming: 2 of 6" in "".join(said)
+
+
 @pytest.mark.parametrize(
     ("noise", "minutes", "rounds", "reason"),
     [

@@ -301,19 +301,6 @@ def test_a_changed_script_is_measured_anew(quick):
     assert "resuming" not in done.stderr and "[3/4]" in done.stderr
 
 
-def test_a_change_of_what_decides_a_steps_time_is_measured_anew(tmp_path, monkeypatch):
-    project = copy_project(tmp_path)
-    monkeypatch.setattr(paths, "ROOT", project)
-    rooms = {folder.name for folder in (project / "Utils").iterdir() if folder.is_dir()}
-    assert rooms > launched.READERS
-    for room in sorted(rooms - {"__pycache__"}):
-        before = launched.sources_of_runs()
-        with (project / "Utils" / room / "__init__.py").open("a") as file:
-            file.write("# changed\n")
-        assert (launched.sources_of_runs() == before) == (room in launched.READERS)
-    assert (project / "Utils" / "run.py").read_text() in before
-
-
 def test_a_run_that_hangs_is_ended_and_recorded(tmp_path, monkeypatch, capsys):
     whole = child_process.python
     monkeypatch.setattr(child_process, "python", lambda c, s, m=None: whole(c, s, m and 0.02))

@@ -3,16 +3,16 @@
     python -m Utils.commands.report [--results-file FILE] [--report report.html]
     python -m Utils.commands.report --a results.csv:2.11 --b results.csv:2.13
 
-The figures are those of `summary`, `compare` and `ablation`. Bars and lines are SVG in percent of
-the width, so one drawing suits a phone, a screen and paper. The templates in pages/ escape all
-values from files, and the page's security policy allows only the one script whose hash it names.
+The figures are those of `summary`, `compare` and `ablation`; the charts are those of `make plots`,
+as SVG. The templates in pages/ escape all values from files, and the page's security policy allows
+only the one script whose hash it names.
 """
 
 from pathlib import Path
 
 from Utils.base import command_line
 from Utils.base.errors import naming, one_line
-from Utils.draw import compare_page, report_page
+from Utils.draw import report_page
 
 
 def main(argv=None):
@@ -28,7 +28,7 @@ def main(argv=None):
     parser.add_argument("--b", default="", help="the same; ratios are B over A")
     args = parser.parse_args(argv)
     if args.a or args.b:
-        html = compare_page.comparison(args.a, args.b)
+        html = report_page.comparison_page(args.a, args.b)
     else:
         html = report_page.report(args.results_file, args.device_name, args.price, args.base)
     with naming(args.report):

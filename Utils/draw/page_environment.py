@@ -1,9 +1,10 @@
 """The sections of a page on the runs: their quality, environment, commands and sources."""
 
-import dataclasses
 import re
 import shlex
 from pathlib import Path
+
+import pandas as pd
 
 from Utils.analysis import recommendation
 from Utils.base import command_line
@@ -27,8 +28,7 @@ READINGS = {  # of a run's quality: title, key and format
 }
 SETTINGS = ("ROUNDS", "STEPS", "WARMUP", "BATCH_SIZE", "SEQ_LEN", "MODEL", "DATASET", "SEED")
 UNWRAPPED = re.compile(r"(?<!\n)\n(?!\n|[A-Z]\w+: )")  # line breaks within a paragraph
-# Of a diff's lines, by their beginning.
-CLASSES = {"+++": "", "---": "", "+": "added", "-": "removed", "@": "place"}
+LONGEST_REPORT = 20_000  # letters
 
 
 def quality(rows, lines, records):
@@ -37,45 +37,46 @@ def quality(rows, lines, records):
     for name in lines.index:
         runs = rows[rows.technique == name].drop_duplicates("run_id")
         facts = [records.get(run_id, {}).get("quality") or {} for run_id in runs.run_id]
-        reasons = {" and ".join(run["reasons"]): None for run in facts if run.get("reasons")}
-        clean, tainted = ((runs.grade == grade).sum() for grade in rows_file.GRADES)
-        texts.append(
-            {
-                "technique": name,
-                "runs": str(len(runs)),
-                "clean": str(clean) if clean or tainted else "",
-                "tainted": str(tainted) if clean or tainted else "",
-                "why": short("; ".join(reasons)),
-                **{title: _most(facts, *reading) for title, reading in READINGS.items()},
-            }
-        )
-    return {key: [line[key] for line in texts] for key in texts[0]}
+        reasons = dict.fromkeys(" and ".join(run.get("reasons") or ()) for run in facts)
+        text = {"technique": name, "runs": str(len(runs))}
+        for grade in rows_file.GRADES:
+            text[grade] = str(runs.grade.eq(grade).sum()) if runs.grade.notna().any() else ""
+        text["why"] = short("; ".join(filter(None, reasons)))
+        for title, (key, form) in READINGS.items():
+            text[title] = _farthest(facts, key, form)
+        texts.append(text)
+    return pd.DataFrame(texts).to_dict("list")
 
 
-def _most(facts, key, form):
+def _farthest(facts, key, form):
     """Return the known value that is farthest from 0, as text."""
     values = [run[key] for run in facts if isinstance(run.get(key), (int, float))]
     return number(max(values, key=abs), form) if values else ""
 
 
 def environment(path, records):
-    """Return the environment of the runs, (name, value) pairs, and torch's collect_env reports."""
-    found, reports = {}, {}
+    """Return the environment of the runs, a dict of texts, and torch's collect_env reports."""
+    values = {}
+    reports = {}
     for record in records.values():
-        facts = {"platform": record.get("platform"), "threads": record.get("threads")}
-        for part, before, form in PARTS:
-            inner = record.get(part) if isinstance(record.get(part), dict) else {}
-            facts |= {
-                f"{before}{key}": format(value, form) if type(value) is int else value
-                for key, value in inner.items()
-            }
-        for name, value in facts.items():
+        for name, value in _facts(record):
             if isinstance(value, (str, int, float)) and not isinstance(value, bool):
-                found.setdefault(name, {})[short(value)] = None
-        if isinstance(file := record.get("collect_env"), str) and file not in reports:
-            reports[file] = rows_file.collect_env(path, record)[:20_000]
-    facts = [(name, " or ".join(values)) for name, values in found.items()]
-    return facts, [report for report in reports.values() if report]
+                values.setdefault(name, {})[short(value)] = None
+        file = record.get("collect_env")
+        if isinstance(file, str) and file not in reports:
+            reports[file] = rows_file.collect_env(path, record)[:LONGEST_REPORT]
+    environment = {name: " or ".join(texts) for name, texts in values.items()}
+    return environment, [report for report in reports.values() if report]
+
+
+def _facts(record):
+    """Yield the names and values of a record's environment."""
+    yield "platform", record.get("platform")
+    yield "threads", record.get("threads")
+    for part, prefix, form in PARTS:
+        facts = record.get(part)
+        for key, value in facts.items() if isinstance(facts, dict) else ():
+            yield f"{prefix}{key}", format(value, form) if type(value) is int else value
 
 
 def repeat(rows, records):
@@ -107,37 +108,36 @@ def diffs(lines, records):
     It is a list of {"name", "headline", "doc", "lines", "changed"}, a line being (class, text).
     """
     sources = {r.get("technique"): str(r["source"]) for r in records.values() if r.get("source")}
-    known, found = ladder.techniques(), []
+    known = ladder.techniques()
     if lines.base.iloc[0] != ladder.BASELINE:  # what ran is all there is
         known = {name: _as_technique(name, source) for name, source in sources.items()}
-
-    def as_run(technique):
-        if technique.name not in sources:
-            return technique
-        doc, code = ladder.split(sources[technique.name])
-        return dataclasses.replace(technique, doc=doc, code=code)
-
+    ran = known | {
+        name: _as_technique(name, source, known[name].path)
+        for name, source in sources.items()
+        if name in known
+    }
+    diffs = []
     for name in lines.index[lines.index.isin(known)]:
-        technique = as_run(known[name])
-        if technique.parent in known:
-            text = ladder.diff(technique, as_run(known[technique.parent]))
+        technique = ran[name]
+        if technique.parent in ran:
+            text = ladder.diff(technique, ran[technique.parent])
         else:
             text = [f" {line}" for line in technique.code.strip("\n").splitlines()]
-        found.append(
-            {
-                "name": name,
-                "headline": technique.headline,
-                "doc": UNWRAPPED.sub(" ", technique.doc.partition("\n")[2].strip()),
-                "lines": [
-                    (CLASSES.get(line[:3], CLASSES.get(line[:1], "")), line) for line in text
-                ],
-                "changed": technique != known[name],
-            }
-        )
-    return found
+        diff = {"name": name, "headline": technique.headline, "changed": technique != known[name]}
+        diff["doc"] = UNWRAPPED.sub(" ", technique.doc.partition("\n")[2].strip())
+        diff["lines"] = [(_kind(line), line) for line in text]
+        diffs.append(diff)
+    return diffs
 
 
-def _as_technique(name, source):
+def _kind(line):
+    """Return the class of a diff's line."""
+    if line.startswith(("+++", "---")):
+        return ""
+    return {"+": "added", "-": "removed", "@": "place"}.get(line[:1], "")
+
+
+def _as_technique(name, source, path=Path()):
     """Return the Technique of a source that ran."""
     doc, code = ladder.split(source) if source.startswith('"' * 3) else ("", source)
-    return ladder.Technique(name, Path(f"{name}.py"), doc, code, ladder.facts(doc))
+    return ladder.Technique(name, path, doc, code, ladder.facts(doc))

@@ -1,28 +1,33 @@
-"""The sections of a page on speed, memory and loss."""
+"""The beginning of a page: the fastest technique, and the main table."""
+
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
 from Utils.analysis import result_tables
-from Utils.analysis.intervals import NO_INTERVAL, Ratio, numbers, verdicts
+from Utils.analysis.intervals import NO_INTERVAL, numbers, verdicts
 from Utils.base.text import number, short
-from Utils.draw import chart_labels, svg
+from Utils.draw import chart_labels
 
 SAME = ("exact", "numerics changed")  # what trains the baseline's model
 WORSE = ("diverged", "worse")
-KINDS = {
-    "weights_mib": "weights",
-    "gradients_mib": "gradients",
-    "optimizer_state_mib": "optimizer state",
-    "rest_mib": "rest: activations, workspace",
-}
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A cell of the main table: a value and its percentiles."""
+
+    text: str
+    interval: str
+    verdict: str = ""
 
 
 def headline(lines):
     """Return the fastest technique that trains the baseline's model as well as the baseline does.
 
-    It is a dict with its line, the baseline's and the speedup in words; or {"why"} there is none.
-    Those with a verdict come first: of many single rounds the largest ratio is the luckiest.
+    It is a dict with its line, the baseline's and the speedup; or {"why"} there is none. Those with
+    a verdict come first: of many single rounds the largest ratio is the luckiest.
     """
     base = lines.base.iloc[0]
     if base not in lines.index or np.isnan(lines.median_ms[base]):
@@ -35,17 +40,16 @@ def headline(lines):
     chosen = certain if len(certain) else fair[verdicts(fair.speedup) == NO_INTERVAL]
     if chosen.empty:
         return {"why": "No technique is significantly faster than the baseline", "remedy": ""}
-    best, baseline = lines.loc[speedup[chosen.index].idxmax()], lines.loc[base]
-    others = lines[(speedup > best.speedup.value) & ~lines.index.isin(certain.index)]
+    best = lines.loc[speedup[chosen.index].idxmax()]
+    faster = lines[(speedup > best.speedup.value) & ~lines.index.isin(certain.index)]
     return {
         "best": best,
-        "baseline": baseline,
+        "baseline": lines.loc[base],
         "of": len(chosen),
         "speedup": best.speedup,
         "loss": best.loss_difference.with_verdict,
         "faster_still": [
-            {"name": name, "speedup": line.speedup.text, "why": _unfair(line)}
-            for name, line in others.iterrows()
+            f"{name} {line.speedup.text} ({_unfair(line)})" for name, line in faster.iterrows()
         ],
     }
 
@@ -59,62 +63,30 @@ def _unfair(line):
     return line.speedup.verdict if line.parity in SAME else line.parity
 
 
-def speed_bars(lines):
-    """Return speedups over the baseline as `svg.bars`, a bar a technique."""
-    rows = [
-        {
-            "name": chart_labels.label(line),
-            "ratio": line.speedup,
-            "verdict": line.speedup.verdict if name != line.base else "",
-            "mark": lines.speedup.get(line.parent, Ratio()).value,
-            "tainted": line.grade == "tainted",
-            "reason": short(chart_labels.reason(line)),
-        }
-        for name, line in lines.iterrows()
-    ]
-    floor = lines.median_ms.get(lines.base.iloc[0], np.nan) / lines.floor_ms.min()
-    return svg.bars(rows) | {"floor": number(floor, ".1f")}
-
-
 def ladder_table(lines):
-    """Return the rows of the main table, a list of dicts of texts."""
+    """Return the rows of the main table, a list of dicts. A cell is a text, or has one with an
+    interval and a verdict."""
     notes = dict(zip(lines.index, result_tables.own_notes(lines), strict=True))
-    return [
-        {
-            "name": name,
-            "label": chart_labels.label(line),
-            "parent": line.parent if isinstance(line.parent, str) else "",
-            "missing": short(result_tables.reason(line)) if np.isnan(line.median_ms) else "",
-            "note": "" if np.isnan(line.median_ms) else short(notes[name].replace("\\|", "|")),
-            "cells": {
-                "over baseline": line.speedup,
-                "over parent": line.parent_speedup,
-                "median step (ms)": {
-                    "text": number(line.median_ms),
-                    "interval": f"{number(line.p20_ms)}-{number(line.p80_ms)}",
-                    "verdict": "",
-                },
-                f"{line.unit}/s": number(line.tokens_per_second, ",.0f"),
-                "peak memory (MiB)": number(line.peak_memory_mib, ",.0f"),
-                "loss": number(line.loss, ".3f"),
-                "loss difference": line.loss_difference,
-                "parity": "" if pd.isna(line.parity) else line.parity,
-                "quality": "" if pd.isna(line.grade) else line.grade,
-            },
+    rows = []
+    for name, line in lines.iterrows():
+        row = {"name": name, "label": chart_labels.label(line), "missing": "", "note": ""}
+        row["parent"] = line.parent if isinstance(line.parent, str) else ""
+        if np.isnan(line.median_ms):
+            row["missing"] = short(result_tables.reason(line))
+        else:
+            row["note"] = short(notes[name].replace("\\|", "|"))
+        row["cells"] = {
+            "over baseline": line.speedup,
+            "over parent": line.parent_speedup,
+            "median step (ms)": Spread(
+                number(line.median_ms), f"{number(line.p20_ms)}-{number(line.p80_ms)}"
+            ),
+            f"{line.unit}/s": number(line.tokens_per_second, ",.0f"),
+            "peak memory (MiB)": number(line.peak_memory_mib, ",.0f"),
+            "loss": number(line.loss, ".3f"),
+            "loss difference": line.loss_difference,
+            "parity": "" if pd.isna(line.parity) else line.parity,
+            "quality": "" if pd.isna(line.grade) else line.grade,
         }
-        for name, line in lines.iterrows()
-    ]
-
-
-def memory_bars(lines):
-    """Return peak memory by kind as `svg.stacks`; {} where no run has a record of it."""
-    unit, scale = ("GiB", 1024) if lines.peak_memory_mib.max() >= 4096 else ("MiB", 1)
-    values, totals = {}, {}
-    for _, line in lines.iterrows():
-        kinds = {word: line[kind] / scale for kind, word in KINDS.items() if line[kind] >= 0}
-        values[chart_labels.label(line)] = (
-            kinds or short(chart_labels.reason(line)) or "not recorded by kind"
-        )
-        if kinds and np.isfinite(line.peak_memory_mib):
-            totals[chart_labels.label(line)] = line.peak_memory_mib / scale
-    return svg.stacks(values, unit, totals)
+        rows.append(row)
+    return rows

@@ -4,13 +4,11 @@ import json
 from contextlib import suppress
 from pathlib import Path
 
-import numpy as np
-
 from Utils.analysis import attribution, recipe_lines, recommendation
 from Utils.base.errors import UserError
 from Utils.base.text import number, short
-from Utils.draw import svg
-from Utils.results import selection
+from Utils.device.kernel_kinds import KINDS
+from Utils.draw import ablation_chart, page_template, profile_chart
 from Utils.scripts import ladder
 
 RECIPES = {
@@ -20,64 +18,85 @@ RECIPES = {
 
 
 def profile(path, rows):
-    """Return the profiles of the same device and shape: `svg.stacks` of milliseconds a step, of as
-    many tokens, by kind of work, with {"advice"}; {} without a profile."""
-    first, values, advice, commits = rows.iloc[0], {}, [], {}
+    """Return the profiles of the same device and shape: {"picture", "advice"}; {} without one."""
+    summaries = []
+    advice = {}
     for name in ladder.techniques():
-        with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
-            found = json.loads((Path(path).parent / "profiles" / f"{name}.json").read_text())
-            if found["device"] != first.device or found["torch"] != first.torch:
-                continue
-            if found["status"] != "ok":
-                values[name] = short(f"{found['status'].replace('_', ' ')}: {found['note']}")
-                continue
-            if (found["model"], found["seq_len"]) != (first.model, first.seq_len):
-                continue
-            kinds = found["profile"]["kinds"]
-            scale = found["asked_batch_size"] / found["batch_size"]
-            times = {kind: scale * one["ms"] for kind, one in kinds.items()}
-            values[name] = {kind: ms for kind, ms in times.items() if np.isfinite(ms) and ms >= 0}
-            if expected := {k: v["forecast_ms"] for k, v in kinds.items() if "forecast_ms" in v}:
-                values[f"{name}, forecast"] = expected
-            advice.append((name, [short(line) for line in found["advice"]]))
-            commits[found["commit"] or "unknown"] = None
-    described = f"{first.device}, torch {first.torch}, {first.model}, profiled at commit "
-    drawn = svg.stacks(values, "ms a step")
-    return drawn and drawn | {"advice": advice, "described": described + ", ".join(commits)}
+        summary = _read_profile(Path(path).parent / "profiles" / f"{name}.json", rows.iloc[0])
+        if not summary:
+            continue
+        summaries.append(summary)
+        if summary["status"] == "ok":
+            summaries += profile_chart.forecast_of(summary)
+            advice[name] = [short(line) for line in summary["advice"]]
+    if not advice:
+        return {}
+    return {
+        "picture": page_template.picture(profile_chart.draw(summaries, KINDS)),
+        "advice": advice,
+    }
 
 
-def worth(rows):
-    """Return the ablation of selected rows, variants included, as `svg.dots` with {"whole"} and
-    {"described"}; {} without variants."""
+def _read_profile(path, row):
+    """Return a profile if it is of the device and shape of a row; None if not, or if damaged."""
+    with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+        summary = json.loads(path.read_text())
+        same = ["device", "torch"]
+        if summary["status"] == "ok":
+            same += ["model", "seq_len"]
+            profile_chart.described(summary)  # these raise where something is missing
+            sum(profile_chart.kind_ms(summary).values())
+        if all(summary[name] == row[name] for name in same):
+            return summary
+    return None
+
+
+def ablation(rows):
+    """Return the ablation of selected rows, variants included: {"picture", "table", "remarks"}; {}
+    without variants."""
     whole = attribution.whole_of(rows)
     if whole is None:
         return {}
-    drawn = svg.dots(attribution.credits(rows, whole), attribution.WAYS)
-    return drawn | {"whole": whole, "described": selection.describe(rows)}
+    credits = attribution.credits(rows, whole)
+    ratios = {title: list(credits[way]) for way, title in attribution.WAYS.items()}
+    return {
+        "picture": page_template.picture(ablation_chart.draw(rows, credits, whole)),
+        "table": {"technique": list(credits.index)} | ratios,
+        "remarks": {name: says for name, says in credits.says.items() if says},
+    }
 
 
 def recipes(rows, records):
-    """Return the recipes for speed and for memory of selected rows, variants included: {"said",
-    "entries", "best"}; [] where the rows support none. See `recipe.recommend`."""
+    """Return the recipes for speed and for memory of selected rows, variants included: {"says",
+    "entries", "best"}; {} where the rows support none. See `recommendation.recommend`."""
     timed = rows.status == "ok"
     sound = rows[~timed | (rows.step_ms.gt(0) & rows.batch_size.gt(0))]  # what has a logarithm
-    found = {"fastest": None}
-    if len(sound):
-        with suppress(UserError):  # of rows whose scripts are gone
-            found = recommendation.recommend(sound, records)
+    if sound.empty:
+        return {}
+    try:
+        recommended = recommendation.recommend(sound, records)
+    except UserError:  # of rows whose scripts are gone
+        return {}
     entries = [
-        entry
-        | {
-            "title": title,
-            "kind": "a forecast, not measured" if entry["forecast"] else "measured",
-            "speedup": entry["speedup"].with_verdict,
-            "to_best": entry["to_best"].with_verdict,
-            "memory": number(entry["peak_mib"], ",.0f"),
-            "loss": "; ".join(filter(None, [entry["loss"], entry["parity"]])),
-            "lines": recipe_lines.lines_of(entry["techniques"], entry["batch"]),
-            "script": recipe_lines.script(entry, found["described"]),
-        }
+        _recipe(recommended[key], title, recommended["described"])
         for key, title in RECIPES.items()
-        if (entry := found.get(key))
+        if recommended[key]
     ]
-    return entries and {"said": found["says"], "entries": entries, "best": found["best"]["name"]}
+    if not entries:
+        return {}
+    return {
+        "says": recommended["says"],
+        "entries": entries,
+        "best": recommended["best"]["name"],
+    }
+
+
+def _recipe(entry, title, described):
+    return entry | {
+        "title": title,
+        "kind": "a forecast, not measured" if entry["forecast"] else "measured",
+        "memory": number(entry["peak_mib"], ",.0f"),
+        "loss": "; ".join(filter(None, [entry["loss"], entry["parity"]])),
+        "lines": recipe_lines.lines_of(entry["techniques"], entry["batch"]),
+        "script": recipe_lines.script(entry, described),
+    }

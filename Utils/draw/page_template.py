@@ -1,15 +1,36 @@
-"""A page: its templates filled in, with its style and its script inside."""
+"""A page: its templates filled in, with its charts, its style and its script inside."""
 
 import base64
 import hashlib
+import re
+from dataclasses import dataclass
 from pathlib import Path
 
 import jinja2
 
 from Utils.base.text import HOMES, number, short
-from Utils.draw.svg import HEAT
+from Utils.draw import chart_style
 
 PAGES = Path(__file__).with_name("pages")
+UNPRINTABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")  # what no XML may hold
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A chart for a page: its title, a text in its place, and its SVG as the address of an image,
+    in which a browser runs no script and loads nothing."""
+
+    title: str
+    alt: str
+    url: str
+
+
+def picture(figure):
+    """Return a chart as a Picture, and close it."""
+    title, *described = figure.get_label().splitlines()
+    svg = UNPRINTABLE.sub("?", HOMES.sub("~", chart_style.svg(figure)))
+    encoded = base64.b64encode(svg.encode(errors="replace")).decode()
+    return Picture(title, ". ".join([title, *described]), f"data:image/svg+xml;base64,{encoded}")
 
 
 def table(columns, needed):
@@ -36,7 +57,7 @@ def render(template, **parts):
     for name in ("page.css", "page.js"):
         digest = hashlib.sha256(pages.get_template(name).render().encode()).digest()
         hashes[name.replace(".", "_")] = base64.b64encode(digest).decode()
-    html = pages.get_template(template).render(hashes=hashes, heat=HEAT, **parts)
+    html = pages.get_template(template).render(hashes=hashes, **parts)
     # Homes say who someone is. Records hold none; a note or a data set's path may. And a page can
     # hold what UTF-8 cannot: half a pair, from a file that was not text.
     return HOMES.sub("~", html).encode(errors="replace").decode()

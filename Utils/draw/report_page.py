@@ -1,16 +1,30 @@
-"""The page of a results file. Its figures come from `summary`, `ablation` and `recipe`."""
+"""The page of a results file, and the page that compares two. Their figures and charts are those of
+`summary`, `ablation`, `recipe` and `compare`."""
+
+from collections import Counter
 
 import numpy as np
 
-from Utils.analysis import result_tables
-from Utils.analysis.intervals import numbers
+from Utils.analysis import comparison, result_tables
+from Utils.analysis.intervals import Ratio
 from Utils.analysis.summary import summarize
-from Utils.base.text import LONGEST
-from Utils.draw import page_environment, page_headline, page_recipe, page_template, svg
+from Utils.base.text import LONGEST, short
+from Utils.draw import (
+    comparison_chart,
+    heatmap_chart,
+    memory_chart,
+    page_environment,
+    page_headline,
+    page_recipe,
+    page_template,
+    speedup_chart,
+    step_times_chart,
+)
+from Utils.draw.page_template import picture
 from Utils.results import rows_file, selection
 from Utils.scripts import ladder
 
-MOST_TECHNIQUES = 100  # on one page
+MOST_TECHNIQUES = 60  # on one page
 
 
 def report(path, device_name="", price=None, base=None):
@@ -18,9 +32,9 @@ def report(path, device_name="", price=None, base=None):
 
     device_name, base: as for selection.select. price: what an hour of the device costs.
     """
-    everything = _shortened(rows_file.read(path))
-    with_variants, _ = selection.select(everything, device_name, True, base)
-    rows, left_out = selection.select(everything, device_name, base=base)
+    all_rows = _shortened(rows_file.read(path))
+    with_variants, _ = selection.select(all_rows, device_name, True, base)
+    rows, left_out = selection.select(all_rows, device_name, base=base)
     rows, too_many = _at_most(rows)
     all_records = rows_file.records(path, with_variants.run_id.unique())
     records = {
@@ -28,40 +42,51 @@ def report(path, device_name="", price=None, base=None):
     }
     with np.errstate(all="ignore"):  # times of 0 and the like are shown as they are
         lines = summarize(rows, records)
+        charts = _charts(rows, lines)
     _, memory, limits, cost = result_tables.columns(lines[lines.median_ms.notna()], price)
-    facts, reports = page_environment.environment(path, records)
-    shown = page_environment.diffs(lines, records)
-    parts = {
-        "steps": (svg.step_times(rows, lines), "make baseline"),
-        "memory": (page_headline.memory_bars(lines), "make all"),
+    environment, reports = page_environment.environment(path, records)
+    sections = {  # with the command that adds one
+        "steps": (charts["steps"], "make baseline"),
+        "memory": (charts["memory"], "make all"),
         "profile": (page_recipe.profile(path, rows), "make profile T=all"),
-        "ablation": (page_recipe.worth(with_variants), "make ablate"),
+        "ablation": (page_recipe.ablation(with_variants), "make ablate"),
         "recipe": (page_recipe.recipes(with_variants, all_records), "make recipe"),
         "limits": (page_template.table(limits, "matmul precision"), "make ceilings all"),
-        "environment": (facts, "make all"),
+        "environment": (environment, "make all"),
     }
+    diffs = page_environment.diffs(lines, records)
     return page_template.render(
         "report.html",
         described=selection.describe(rows),
         device=rows.device.iloc[0],
         unit=lines.unit.iloc[0],
         headline=page_headline.headline(lines),
-        intervals=numbers(lines.speedup).low.notna().any(),
-        bars_drawn=page_headline.speed_bars(lines),
+        speedup=charts["speedup"],
         ladder=page_headline.ladder_table(lines),
         memory_table=page_template.table(memory, "weights (MiB)"),
         cost=page_template.table(cost, "technique"),
         quality=page_template.table(page_environment.quality(rows, lines, records), "technique"),
         reports=reports,
         repeat=page_environment.repeat(rows, records),
-        diffs=shown,
-        with_diff={one["name"] for one in shown},
+        diffs=diffs,
+        with_diff={diff["name"] for diff in diffs},
         runs=rows.run_id.nunique(),
         rows=len(rows),
         left_out=[text for text in (left_out, too_many) if text],
-        missing=[(name, command) for name, (part, command) in parts.items() if not part],
-        **{name: part for name, (part, _) in parts.items()},
+        missing={name: command for name, (section, command) in sections.items() if not section},
+        **{name: section for name, (section, _) in sections.items()},
     )
+
+
+def _charts(rows, lines):
+    """Return the Pictures of a page's first sections; None of what was not measured."""
+    charts = {"speedup": picture(speedup_chart.draw(rows, lines)), "steps": [], "memory": None}
+    if lines.median_ms.notna().any():
+        drawings = step_times_chart.draw(rows, lines), heatmap_chart.draw(rows, lines)
+        charts["steps"] = [picture(figure) for figure in drawings]
+    if lines.peak_memory_mib.notna().any():
+        charts["memory"] = picture(memory_chart.draw(rows, lines))
+    return charts
 
 
 def _shortened(rows):
@@ -74,8 +99,30 @@ def _shortened(rows):
 def _at_most(rows):
     """Return the rows of MOST_TECHNIQUES techniques, those with scripts first, and a sentence on
     what was left out, or ""."""
-    names, known = list(rows.technique.unique()), ladder.techniques()
+    names = list(rows.technique.unique())
     if len(names) <= MOST_TECHNIQUES:
         return rows, ""
-    kept = sorted(names, key=lambda name: name not in known)[:MOST_TECHNIQUES]
+    scripts = ladder.techniques()
+    kept = sorted(names, key=lambda name: name not in scripts)[:MOST_TECHNIQUES]
     return rows[rows.technique.isin(kept)], f"left out: {len(names) - len(kept)} techniques more"
+
+
+def comparison_page(a, b):
+    """Return the page of two selections of results (see `comparison`), a string of HTML. Raises
+    UserError."""
+    a, b = comparison.sides(a, b)
+    ratios = comparison.compare(a, b)
+    columns = page_template.table(comparison.columns(a, b, ratios), "technique")
+    columns["B over A"] = list(ratios)  # with their verdicts
+    del columns["verdict on B"]
+    for side in (a, b):
+        speedups = side.lines.speedup.reindex(ratios.index, fill_value=Ratio())
+        columns[f"{side.name}: over baseline"] = list(speedups)
+    return page_template.render(
+        "compare.html",
+        sides=[a, b],
+        picture=picture(comparison_chart.draw(a, b)),
+        verdicts=Counter(ratio.verdict for ratio in ratios if ratio),
+        columns=columns,
+        differences=[short(line) for line in comparison.differences(a, b)],
+    )
