@@ -22,7 +22,7 @@ class FakeCuda:
 
     def __init__(self, name="Fake GPU", capability=(8, 0), memory_bytes=80e9, architecture=""):
         self.name, self.capability, self.memory_bytes = name, capability, memory_bytes
-        self.architecture, self.built_for = architecture, ["sm_80", "sm_90", "compute_90"]
+        self.architecture = architecture
         self.free_bytes, self.multiprocessors = memory_bytes, 108
         self.calls, self.events = [], []
         self.memory = SimpleNamespace(
@@ -61,10 +61,6 @@ class FakeCuda:
     def get_device_capability(self, device):
         self.calls.append("get_device_capability")
         return self.capability
-
-    def get_arch_list(self):
-        self.calls.append("get_arch_list")
-        return self.built_for
 
     def mem_get_info(self, device):
         self.calls.append("mem_get_info")

@@ -1,5 +1,6 @@
 import importlib.util
 import inspect
+import itertools
 import json
 import logging
 import os
@@ -17,7 +18,8 @@ import torch
 from torch._functorch import config as functorch
 
 from tests.stand_ins import FakeCuda, FakeNvml, gpu
-from Utils.base import paths
+from tests.test_probes import arguments
+from Utils.base import paths, turn_pipe
 from Utils.base.errors import Unsupported, UserError
 from Utils.base.gpt2_sizes import CONFIGS
 from Utils.device import auto_shape, capabilities, device_choice, drivers
@@ -25,7 +27,7 @@ from Utils.device.cpu import CPU, processor_name
 from Utils.device.cuda import CUDA
 from Utils.device.mps import MPS
 from Utils.device.nvml import THROTTLE_REASONS
-from Utils.harness import log_filters
+from Utils.harness import log_filters, settings
 
 
 def cpu_with(monkeypatch, **features):
@@ -192,8 +194,19 @@ def test_runs_that_take_turns_with_this_one_are_no_others(pids):
     seen = partners if pids == "own" else {12_000_001, 12_000_002}
     nvml = FakeNvml()
     nvml.compute += [process(pid, 8) for pid in (stranger, *sorted(seen), more)]
-    others = gpu(nvml, partners).other_processes
-    assert others == [f"pid {pid}, 8 MiB" for pid in (stranger, more)]
+    assert gpu(nvml, partners).other_processes == [f"pid {pid}, 8 MiB" for pid in (stranger, more)]
+
+
+def test_a_run_tells_its_device_who_takes_turns_with_it(monkeypatch):
+    turn = SimpleNamespace(partners=lambda: {7})
+    monkeypatch.setattr(turn_pipe, "taken", lambda: turn)
+    monkeypatch.setattr(device_choice, "CUDA", lambda device, partners: partners)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    choose = device_choice.choose
+    asked = []
+    monkeypatch.setattr(device_choice, "choose", lambda *about: asked.append(about) or CPU())
+    settings.settle(arguments())
+    assert choose("cuda", *asked[0][1:]) == {7}
 
 
 def test_they_are_read_before_this_process_has_a_context():
@@ -213,15 +226,11 @@ def test_without_nvml_a_gpu_says_nothing_of_it(monkeypatch):
         assert [device.describe()[key] for key in DESCRIBED] == [None] * 3
 
 
-LACKING = {
-    "nvmlInit": {*READINGS, *COUNTERS, *DESCRIBED, "others"},
-    "nvmlDeviceGetHandleByUUID": {*READINGS, *COUNTERS, *DESCRIBED, "others"},
+EVERYTHING = {*READINGS, *COUNTERS, *DESCRIBED, "others"}
+LACKING = {  # values that go with a function
+    "nvmlInit": EVERYTHING,
+    "nvmlDeviceGetHandleByUUID": EVERYTHING,
     "nvmlSystemGetDriverVersion": {"driver"},
-    "nvmlSystemGetCudaDriverVersion": set(),
-    "nvmlSystemGetProcessName": set(),
-    "nvmlDeviceGetCount": set(),
-    "nvmlDeviceGetHandleByIndex": set(),
-    "nvmlDeviceGetName": set(),
     "nvmlDeviceGetComputeRunningProcesses": {"others"},
     "nvmlDeviceGetGraphicsRunningProcesses": {"graphics_processes"},
     "nvmlDeviceGetTotalEnergyConsumption": {"energy_j"},
@@ -232,64 +241,32 @@ LACKING = {
     "nvmlDeviceGetTemperature": {"temperature_c"},
     "nvmlDeviceGetPowerUsage": {"power_w"},
     "nvmlDeviceGetPowerManagementLimit": {"power_limit_w"},
-    "nvmlDeviceGetPowerManagementDefaultLimit": set(),
     "nvmlDeviceGetMemoryInfo": {"used_memory_mib"},
-    "nvmlDeviceGetCurrentClocksEventReasons": set(),
-    "nvmlDeviceGetCurrentClocksThrottleReasons": set(),
 }
-
-
-@pytest.mark.parametrize("error", ["permission", "versions", "text"])
-@pytest.mark.parametrize("name", NVML)
-def test_what_nvml_refuses_is_left_out_and_nothing_else(name, error):
-    nvml = FakeNvml()
-    nvml.compute.append(process(4711, 1))
-    nvml.errors[name] = {
-        "permission": nvml.NVMLError(nvml.NVML_ERROR_NO_PERMISSION),
-        "versions": Exception("pynvml's NVMLLibraryMismatchError, which is no NVMLError"),
-        "text": UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte"),
-    }[error]
-    device = gpu(nvml)
-    described = {key: value for key, value in device.describe().items() if key in DESCRIBED}
-    there = {key for key, value in described.items() if value is not None}
-    there |= {*device.readings(), *counters(device), *(["others"] * bool(device.other_processes))}
-    assert there == {*READINGS, *COUNTERS, *DESCRIBED, "others"} - LACKING[name]
-
-
-# What is there whatever torch sees --------------------------------------------------------------
+PERMISSION = FakeNvml.NVMLError(FakeNvml.NVML_ERROR_NO_PERMISSION)
+VERSIONS = Exception("pynvml's NVMLLibraryMismatchError, which is no NVMLError")
+TEXT = UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte")
 
 
 @pytest.mark.parametrize(
-    ("built", "capability", "runs"),
+    ("name", "error"),
     [
-        (["sm_80"], (8, 0), True),
-        (["sm_80"], (8, 9), True),  # machine code of an older minor version
-        (["sm_86"], (8, 0), False),  # and of a newer one
-        (["sm_80", "sm_86"], (9, 0), False),
-        (["sm_80", "compute_86"], (9, 0), True),  # PTX is compiled for whatever is newer
-        (["sm_80", "compute_90"], (7, 5), False),
-        (["sm_90a", "compute_90a"], (9, 0), True),
-        (["sm_90a", "compute_90a"], (10, 0), False),  # with a letter for that one alone
-        (["sm_100f"], (10, 3), True),  # its family
-        (["sm_100f"], (12, 0), False),
-        (["sm_120"], (12, 0), True),
-        (["sm_1x"], (1, 0), False),
-        ([], (9, 0), False),
+        *((name, PERMISSION) for name in NVML),
+        *itertools.product(("nvmlInit", "nvmlDeviceGetPowerUsage"), (VERSIONS, TEXT)),
     ],
 )
-def test_a_build_covers_a_gpu_that_its_code_runs_on(built, capability, runs):
-    device = gpu(capability=capability)
-    device.cuda.built_for = built
-    assert device.built_for() == (runs, built)
+def test_what_nvml_refuses_is_left_out_and_nothing_else(name, error):
+    nvml = FakeNvml()
+    nvml.compute.append(process(4711, 1))
+    nvml.errors[name] = error
+    device = gpu(nvml)
+    described = {key for key in DESCRIBED if device.describe()[key] is not None}
+    there = described | {*device.readings(), *counters(device)}
+    there |= {"others"} if device.other_processes else set()
+    assert there == EVERYTHING - LACKING.get(name, set())
 
 
-def test_on_amd_the_names_are_compared(monkeypatch):
-    monkeypatch.setattr(torch.version, "hip", "7.0")
-    device = gpu(architecture="gfx942:sramecc+:xnack-")
-    device.cuda.built_for = ["gfx90a", "gfx942"]
-    assert device.built_for()[0]
-    device.cuda.built_for = ["gfx90a"]
-    assert not device.built_for()[0]
+# What is there whatever torch sees --------------------------------------------------------------
 
 
 def test_free_memory_is_what_can_be_had_now():

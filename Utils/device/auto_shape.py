@@ -3,10 +3,8 @@
 from Utils.base.gpt2_sizes import VOCABULARY
 from Utils.device.cpu import CPU
 
-# Memory that tensors cannot use: the context, loaded kernels and workspaces of libraries; and the
-# fraction that torch's allocator loses to fragmentation.
-OVERHEAD_BYTES = 2**30
-FRAGMENTED = 0.05
+OVERHEAD_BYTES = 2**30  # the context, loaded kernels and workspaces of libraries
+FRAGMENTED = 0.05  # fraction that torch's allocator loses
 
 
 def usable_bytes(memory_bytes):
@@ -34,8 +32,10 @@ def auto_shape(device, config, parameters, batch_size=None, seq_len=None, ranks=
     if isinstance(device, CPU):
         return batch_size or ranks, seq_len or 64
     room = usable_bytes(device.memory_bytes)
-    for T in [seq_len] if seq_len else [1024, 512, 256, 128, 64]:
-        for B in [batch_size // ranks] if batch_size else [16, 8, 4, 2, 1]:
+    lengths = [seq_len] if seq_len else [1024, 512, 256, 128, 64]
+    sizes_of_a_rank = [batch_size // ranks] if batch_size else [16, 8, 4, 2, 1]
+    for T in lengths:
+        for B in sizes_of_a_rank:
             if baseline_bytes(config, parameters, B, T) <= room:
                 return B * ranks, T
     return batch_size or ranks, seq_len or 64

@@ -13,9 +13,11 @@ from itertools import pairwise
 import psutil
 import torch
 
+from Utils.base.text import plural
 from Utils.base.units import MIB
 
-M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # of glibc's malloc.h
+M_TRIM_THRESHOLD = -1  # of glibc's malloc.h
+M_MMAP_MAX = -4
 
 
 class CPU:
@@ -30,8 +32,7 @@ class CPU:
 
     @property
     def name(self):
-        threads = torch.get_num_threads()
-        return f"{processor_name()} ({threads} thread{'s' * (threads > 1)})"
+        return f"{processor_name()} ({plural(torch.get_num_threads(), 'thread')})"
 
     @property
     def memory_bytes(self):
@@ -42,7 +43,7 @@ class CPU:
         return psutil.virtual_memory().available
 
     def mark(self):
-        """Return a step boundary, for `elapsed_ms` after the run."""
+        """Return a step boundary: seconds, as work is finished when its call returns."""
         return time.perf_counter()
 
     def elapsed_ms(self, marks):
@@ -75,7 +76,7 @@ class CPU:
         keep_freed_memory()
 
     def reserved_memory_mib(self):
-        return None  # torch keeps no pool of the host's memory
+        """Return None: torch keeps no pool of the host's memory."""
 
     @contextmanager
     def memory_history(self):
@@ -99,24 +100,25 @@ class CPU:
         clock_s; over all cores all_cpu_s, busy_cpu_s (of any process), own_cpu_s (of this process
         and its descendants) and, where counted, steal_s (taken by the hypervisor).
         """
-        cores = psutil.cpu_times()._asdict()
-        cores = {
-            name: cores[name] for name in cores if not name.startswith("guest")
-        }  # part of user
-        idle = cores["idle"] + cores.get("iowait", 0.0)
-        counted = {
+        times = psutil.cpu_times()._asdict()
+        all_cpu_s = sum(s for name, s in times.items() if not name.startswith("guest"))  # in user
+        waiting_s = times["idle"] + times.get("iowait", 0.0) + times.get("steal", 0.0)
+        counters = {
             "clock_s": time.perf_counter(),
-            "all_cpu_s": sum(cores.values()),
-            "busy_cpu_s": sum(cores.values()) - idle - cores.get("steal", 0.0),
+            "all_cpu_s": all_cpu_s,
+            "busy_cpu_s": all_cpu_s - waiting_s,
             "own_cpu_s": _own_cpu_s(),
         }
-        return counted | ({"steal_s": cores["steal"]} if "steal" in cores else {})
+        if "steal" in times:
+            counters["steal_s"] = times["steal"]
+        return counters
 
     def readings(self):
         """Return readings of the device now: none of a CPU."""
         return {}
 
     def describe(self):
+        """Return the facts of a record."""
         return {
             "type": "cpu",
             "name": processor_name(),
@@ -149,14 +151,14 @@ def processor_name(cpuinfo="/proc/cpuinfo"):
     if sys.platform == "linux":
         with open(cpuinfo) as file:
             lines = file.read().partition("\n\n")[0].splitlines()  # of the first core
-        parts = (line.partition(":") for line in lines)
-        known = {key.strip(): " ".join(value.split()) for key, _, value in parts}
-        if name := known.get("model name", "").replace("(R)", ""):
+        fields = (line.partition(":") for line in lines)
+        facts = {key.strip(): " ".join(value.split()) for key, _, value in fields}
+        if name := facts.get("model name", "").replace("(R)", ""):
             numbered = any(letter.isdigit() for letter in name.partition("@")[0])
-            if numbered or "cpu family" not in known:  # only x86 has one
+            if numbered or "cpu family" not in facts:  # only x86 has one
                 return name
-            name = f"{name} family {known['cpu family']} model {known['model']}"
-            features = known["flags"].split()
+            name = f"{name} family {facts['cpu family']} model {facts['model']}"
+            features = facts["flags"].split()
             if "amx_tile" in features:
                 return f"{name} with AMX"
             return name if "avx512f" in features else f"{name} without AVX-512"

@@ -57,19 +57,19 @@ def datasheets():
 def named(torch_name):
     """Return the Datasheet of a device by the name that torch gives it, or None. It is matched
     whole: a longer name can be a slower card."""
-    return next((one for one in datasheets().values() if torch_name in one.names), None)
+    return next((sheet for sheet in datasheets().values() if torch_name in sheet.names), None)
 
 
 def find(key):
     """Return the Datasheet of that key. Raises UserError with the nearest keys."""
-    wanted = key.lower().replace("_", "-").replace(" ", "")
-    if wanted in datasheets():
-        return datasheets()[wanted]
-    near = get_close_matches(wanted, datasheets(), n=4, cutoff=0.3)
+    normal_key = key.lower().replace("_", "-").replace(" ", "")
+    if normal_key in datasheets():
+        return datasheets()[normal_key]
+    near = get_close_matches(normal_key, datasheets(), n=4, cutoff=0.3)
     remedy = f"nearest: {', '.join(near)}" if near else f"choose {', '.join(datasheets())}"
     raise UserError(f"no device {key!r} in the table", remedy)
 
 
-def names_one(wanted):
+def names_one(device):
     """Return whether --device names a row of the table, and no device that torch looks for here."""
-    return not re.match("auto$|cpu$|mps$|cuda", wanted)
+    return not re.match("auto$|cpu$|mps$|cuda", device)

@@ -1,19 +1,18 @@
 """The device of a run, chosen by name.
 
-One object, a CPU, CUDA or MPS, measures time and memory. The clock is read at step boundaries only:
-
-- On a GPU a boundary is an event in the stream. Recording it does not wait for the GPU; the times
-  are read after the last step, behind the only synchronization.
-- On a CPU work is finished when the call returns, so a boundary is `time.perf_counter()`.
-
-The state of the device is read outside the timed steps: `other_processes` when the device is
-chosen, `counters()` before the first timed step and after the last, `readings()` after the last.
+One object, a CPU, CUDA or MPS, measures time and memory. Its clock is read at step boundaries only:
+`mark()` returns one, `elapsed_ms(marks)` the times between them. Its state is read outside the
+timed steps: `other_processes` when the device is chosen, `counters()` before the first timed step
+and after the last, `readings()` after the last.
 """
+
+from contextlib import suppress
 
 import torch
 
 from Utils.base import errors
 from Utils.base.errors import UserError
+from Utils.base.text import plural
 from Utils.device import cgroup
 from Utils.device.cpu import CPU
 from Utils.device.cuda import CUDA
@@ -22,62 +21,59 @@ from Utils.device.mps import MPS
 AUTO = "use auto for the best device available"
 
 
-def choose(wanted, local_rank=0, local_world_size=1, partners=()):
-    """Return the device of that name: auto (CUDA, else MPS, else CPU), cpu, cuda, cuda:1, mps.
+def choose(name, local_rank=0, local_world_size=1, partners=()):
+    """Return the device of a name: auto (CUDA, else MPS, else CPU), cpu, cuda, cuda:1, mps.
 
     local_rank, local_world_size: of this process on this machine. Each rank takes a separate GPU.
-    partners: pids of runs that take turns with this one.
+    partners: process ids of runs that take turns with this one.
     Raises UserError where there is no such device.
     """
-    if wanted == "auto":
-        if torch.cuda.is_available():
-            wanted = "cuda"
-        else:
-            wanted = "mps" if torch.backends.mps.is_available() else "cpu"
-    try:
-        device = torch.device(wanted)
-    except RuntimeError:
-        device = None
-    known = device is not None and device.type in ("cpu", "cuda", "mps")
-    if not known or str(device) != wanted:  # torch takes cuda:256 for cuda:0
-        raise UserError(
-            f"--device {wanted}: no such device", "choose auto, cpu, cuda, cuda:N or mps"
-        )
-    if device.type == "cuda" and local_world_size > 1:
+    if name == "auto" and torch.cuda.is_available():
+        name = "cuda"
+    elif name == "auto":
+        name = "mps" if torch.backends.mps.is_available() else "cpu"
+    device = _named(name)
+    if device.type == "cpu":
+        return CPU()
+    if device.type == "mps":
+        if not torch.backends.mps.is_available():
+            raise UserError(f"--device mps: torch {torch.__version__} sees no Apple GPU", AUTO)
+        return MPS(device)
+    count = torch.cuda.device_count()
+    index = device.index or 0
+    if local_world_size > 1:
         if device.index is not None:
-            raise UserError(f"--device {wanted}: each rank takes a GPU of its own", "use cuda")
-        if (count := torch.cuda.device_count()) < local_world_size:
-            raise UserError(f"{local_world_size} ranks, and torch sees {gpus(count)}")
-        device = torch.device("cuda", local_rank)
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        count = torch.cuda.device_count()
-        raise UserError(
-            f"--device {wanted}: torch {torch.__version__} sees {count} CUDA devices", AUTO
-        )
-    if device.type == "mps" and not torch.backends.mps.is_available():
-        raise UserError(f"--device mps: torch {torch.__version__} sees no Apple GPU", AUTO)
-    if device.type == "cuda":
-        return CUDA(torch.device("cuda", device.index or 0), partners=partners)
-    return MPS(device) if device.type == "mps" else CPU()
+            raise UserError(f"--device {name}: each rank takes a GPU of its own", "use cuda")
+        if count < local_world_size:
+            raise UserError(f"{local_world_size} ranks, and torch sees {plural(count, 'GPU')}")
+        index = local_rank
+    if index >= count:
+        seen = f"torch {torch.__version__} sees {count} CUDA devices"
+        raise UserError(f"--device {name}: {seen}", AUTO)
+    return CUDA(torch.device("cuda", index), partners=partners)
 
 
-def gpus(count):
-    return f"{count} GPU{'s' * (count != 1)}"
+def _named(name):
+    """Return the torch.device of a name. Raises UserError."""
+    with suppress(RuntimeError):
+        device = torch.device(name)
+        # torch takes cuda:256 for cuda:0
+        if device.type in ("cpu", "cuda", "mps") and str(device) == name:
+            return device
+    raise UserError(f"--device {name}: no such device", "choose auto, cpu, cuda, cuda:N or mps")
 
 
-def available(wanted):
+def available(name):
     """Return the number of ranks that fit this machine, and the GPUs or cores for them in words.
 
-    One rank per GPU, or per usable core. wanted: as for `choose`.
+    One rank per GPU, or per usable core. name: as for `choose`, which may raise UserError.
     """
-    device = choose(wanted)
-    if isinstance(device, CUDA):
-        count = 1 if ":" in wanted else torch.cuda.device_count()
-        return count, gpus(count)
-    if isinstance(device, MPS):
-        return 1, gpus(1)
-    cores = max(1, int(cgroup.usable_cpus()))
-    return cores, f"{cores} core{'s' * (cores != 1)}"
+    device = choose(name)
+    if isinstance(device, CPU):
+        cores = max(1, int(cgroup.usable_cpus()))
+        return cores, plural(cores, "core")
+    count = torch.cuda.device_count() if isinstance(device, CUDA) and ":" not in name else 1
+    return count, plural(count, "GPU")
 
 
 def try_out(device):
@@ -91,8 +87,9 @@ def try_out(device):
 
 def is_out_of_memory(error):
     """Return whether an exception means out of memory, on any device."""
-    words = ("out of memory", "can't allocate memory", "not enough memory")
-    words += ("cublas_status_alloc_failed",)  # no memory for the workspace of cuBLAS
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or (
-        isinstance(error, RuntimeError) and any(word in str(error).lower() for word in words)
-    )
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    phrases = ["out of memory", "can't allocate memory", "not enough memory"]
+    phrases.append("cublas_status_alloc_failed")  # no memory for the workspace of cuBLAS
+    message = str(error).lower()
+    return isinstance(error, RuntimeError) and any(phrase in message for phrase in phrases)

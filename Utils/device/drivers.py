@@ -24,12 +24,16 @@ def moves_pages(index, library="libcuda.so.1"):
     They do not on Windows and in WSL2, where managed memory is copied as a whole.
     """
     concurrent_managed_access = 89  # CUdevice_attribute of cuda.h; torch does not tell it
-    moves, device = ctypes.c_int(), ctypes.c_int()
+    moves = ctypes.c_int()
+    device = ctypes.c_int()
     with suppress(OSError, AttributeError):
         driver = ctypes.CDLL(library)
-        asked = driver.cuInit(0) or driver.cuDeviceGet(ctypes.byref(device), index)
-        attribute = concurrent_managed_access, device
-        if not asked and not driver.cuDeviceGetAttribute(ctypes.byref(moves), *attribute):
+        errors_of_calls = (
+            driver.cuInit(0),
+            driver.cuDeviceGet(ctypes.byref(device), index),
+            driver.cuDeviceGetAttribute(ctypes.byref(moves), concurrent_managed_access, device),
+        )
+        if not any(errors_of_calls):
             return bool(moves.value)
     return None
 
@@ -53,18 +57,19 @@ def gpus_of_driver(nvml=None, kernel="/proc/driver/nvidia", bus="/sys/bus/pci/de
     supports, or None.
     """
     driver = Nvml(None, nvml)
-    known = {"driver": driver.driver(), "cuda": driver.cuda(), "gpus": driver.names()}
-    if known["gpus"]:
-        return {"source": "NVML", **known}
+    seen = {"source": "", "driver": driver.driver(), "cuda": driver.cuda(), "gpus": driver.names()}
+    if seen["gpus"]:
+        return seen | {"source": "NVML"}
     for file in Path(kernel).glob("gpus/*/information"):
         with suppress(OSError):
-            known["gpus"] += re.findall(r"^Model:\s*(.*\S)", file.read_text(), re.MULTILINE)
+            seen["gpus"] += re.findall(r"^Model:\s*(.*\S)", file.read_text(), re.MULTILINE)
     with suppress(OSError):
         version = re.search(r"\b(\d{3,}\.[\d.]*\d)", Path(kernel, "version").read_text())
-        return {"source": "kernel", **known, "driver": version and version[1]}
+        return seen | {"source": "kernel", "driver": version and version[1]}
     for device in Path(bus).glob("*"):
         with suppress(OSError):
-            vendor, kind = ((device / name).read_text() for name in ("vendor", "class"))
-            if vendor.startswith("0x10de") and kind.startswith("0x03"):  # a display controller
-                return {"source": "bus", **known}
-    return {"source": "", **known}
+            vendor = (device / "vendor").read_text()
+            display = (device / "class").read_text().startswith("0x03")
+            if display and vendor.startswith("0x10de"):
+                return seen | {"source": "bus"}
+    return seen

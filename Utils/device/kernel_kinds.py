@@ -104,5 +104,7 @@ def kernel_kind(name):
     """Return the kind of a GPU's kernel by its name, or "other"."""
     if name.startswith("triton_") and (kind := operator_kind(name)):
         return kind
-    found = (kind for kind, pattern in KERNELS.items() if re.search(pattern, name, re.I))
-    return next(found, "other")
+    for kind, pattern in KERNELS.items():
+        if re.search(pattern, name, re.I):
+            return kind
+    return "other"

@@ -24,7 +24,8 @@ def matmul_tflops(precision, n, device, seconds=SECONDS):
     precision: a name of PRECISIONS or "float32". device: torch.device.
     """
     dtype = PRECISIONS.get(precision, torch.float32)
-    a, b = (torch.randn(n, n, device=device).to(dtype) for _ in range(2))
+    a = torch.randn(n, n, device=device).to(dtype)
+    b = torch.randn(n, n, device=device).to(dtype)
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
     try:

@@ -32,7 +32,8 @@ class Nvml:
     """
 
     def __init__(self, uuid, module=None):
-        self.module, self.gpu = module, None
+        self.module = module
+        self.gpu = None
         if module is None:
             with suppress(ImportError):
                 import pynvml
@@ -61,18 +62,19 @@ class Nvml:
         """
 
         def question(nvml, gpu):
-            given = (getattr(nvml, f"NVML_{constant}") for constant in constants)
-            answer = getattr(nvml, f"nvmlDeviceGet{name}")(gpu, *given)
+            arguments = [getattr(nvml, f"NVML_{constant}") for constant in constants]
+            answer = getattr(nvml, f"nvmlDeviceGet{name}")(gpu, *arguments)
             answer = getattr(answer, field) if field else answer
             return answer / divisor if divisor else answer
 
         return self.ask(question)
 
     def driver(self):
+        """Return the driver's version, such as "580.95.05", or None."""
         return self.ask(lambda nvml, gpu: nvml.nvmlSystemGetDriverVersion())
 
     def cuda(self):
-        """Return the newest CUDA version that the driver supports, as (13, 0)."""
+        """Return the newest CUDA version that the driver supports, as (13, 0), or None."""
         number = self.ask(lambda nvml, gpu: nvml.nvmlSystemGetCudaDriverVersion())
         return number and (number // 1000, number % 1000 // 10)
 
@@ -88,30 +90,36 @@ class Nvml:
     def other_processes(self, partners=()):
         """Return others that compute on the GPU, as in ["python3 (pid 4711, 1,234 MiB)"].
 
-        partners: pids of runs that take turns with this one, which are none of them. In a container
-            NVML may give the host's pids: then as many unknown processes are taken for these runs.
+        partners: process ids of runs that take turns with this one, which are no others. In a
+        container NVML may give the host's pids: then as many unknown processes are taken for them.
         """
-        computing = self.get("ComputeRunningProcesses") or ()
-        strangers = [
-            process for process in computing if process.pid not in {os.getpid(), *partners}
-        ]
-        unseen = len(set(partners) - {process.pid for process in computing})
-        unknown = [process for process in strangers if not psutil.pid_exists(process.pid)][:unseen]
-        return [self._process(process) for process in strangers if process not in unknown]
+        processes = self.get("ComputeRunningProcesses") or []
+        unseen = set(partners).difference(process.pid for process in processes)
+        texts = []
+        for process in processes:
+            if process.pid == os.getpid() or process.pid in partners:
+                continue
+            if unseen and not psutil.pid_exists(process.pid):
+                unseen.pop()
+                continue
+            texts.append(self._in_words(process))
+        return texts
 
     def _graphics_processes(self):
         """Return those that draw and do not compute, such as a desktop's; None if unknown."""
         drawing = self.get("GraphicsRunningProcesses")
         if drawing is None:
             return None
-        computing = {one.pid for one in self.get("ComputeRunningProcesses") or ()}
-        return [self._process(one) for one in drawing if one.pid not in computing | {os.getpid()}]
+        no_others = {process.pid for process in self.get("ComputeRunningProcesses") or []}
+        no_others.add(os.getpid())
+        return [self._in_words(process) for process in drawing if process.pid not in no_others]
 
-    def _process(self, process):
-        pid, used_bytes = process.pid, process.usedGpuMemory
-        command = self.ask(lambda nvml, gpu: nvml.nvmlSystemGetProcessName(pid)) or ""
+    def _in_words(self, process):
+        command = self.ask(lambda nvml, gpu: nvml.nvmlSystemGetProcessName(process.pid)) or ""
         name = os.path.basename(command.split(" ")[0])  # some include arguments
-        facts = f"pid {pid}" if used_bytes is None else f"pid {pid}, {used_bytes / MIB:,.0f} MiB"
+        facts = f"pid {process.pid}"
+        if process.usedGpuMemory is not None:
+            facts += f", {process.usedGpuMemory / MIB:,.0f} MiB"
         return f"{name} ({facts})" if name else facts
 
     def counters(self):
@@ -120,15 +128,16 @@ class Nvml:
         Older drivers have power_violation_s, thermal_violation_s and so on; newer ones also
         sw_thermal_slowdown_s, hw_thermal_slowdown_s, hw_power_brake_slowdown_s.
         """
-        counted = {"energy_j": self.get("TotalEnergyConsumption", divisor=1e3)}
+        counters = {"energy_j": self.get("TotalEnergyConsumption", divisor=1e3)}
         for policy in ("POWER", "THERMAL", "BOARD_LIMIT", "RELIABILITY"):
-            constant, time = f"PERF_POLICY_{policy}", {"field": "violationTime", "divisor": 1e9}
-            counted[f"{policy.lower()}_violation_s"] = self.get("ViolationStatus", constant, **time)
-        return _without_none(counted) | (self.ask(_slowdowns) or {})
+            counters[f"{policy.lower()}_violation_s"] = self.get(
+                "ViolationStatus", f"PERF_POLICY_{policy}", field="violationTime", divisor=1e9
+            )
+        return _without_none(counters) | (self.ask(_slowdowns) or {})
 
     def readings(self):
         """Return readings of the GPU now; used_memory_mib is of all processes."""
-        read = {
+        readings = {
             "sm_clock_mhz": self.get("ClockInfo", "CLOCK_SM"),
             "memory_clock_mhz": self.get("ClockInfo", "CLOCK_MEM"),
             "temperature_c": self.get("Temperature", "TEMPERATURE_GPU"),
@@ -138,7 +147,7 @@ class Nvml:
             "throttle_reasons": self._throttle_reasons(),
             "graphics_processes": self._graphics_processes(),
         }
-        return _without_none(read)
+        return _without_none(readings)
 
     def power_limit_w(self):
         return self.get("PowerManagementLimit", divisor=1e3)
@@ -156,16 +165,20 @@ class Nvml:
 
 
 def _slowdowns(nvml, gpu):
-    causes = {"sw_thermal": "SW_THERM", "hw_thermal": "HW_THERM"}
-    causes |= {"hw_power_brake": "HW_POWER_BRAKE"}
-    prefix = "NVML_FI_DEV_CLOCKS_EVENT_REASON"
-    fields = [getattr(nvml, f"{prefix}_{cause}_SLOWDOWN") for cause in causes.values()]
-    answers = nvml.nvmlDeviceGetFieldValues(gpu, fields)
-    return {
-        f"{name}_slowdown_s": answer.value.ullVal / 1e9
-        for name, answer in zip(causes, answers, strict=True)
-        if answer.nvmlReturn == nvml.NVML_SUCCESS
+    """Return seconds of clock throttling by cause, those that the driver counts."""
+    causes = {
+        "sw_thermal_slowdown_s": "SW_THERM_SLOWDOWN",
+        "hw_thermal_slowdown_s": "HW_THERM_SLOWDOWN",
+        "hw_power_brake_slowdown_s": "HW_POWER_BRAKE_SLOWDOWN",
     }
+    prefix = "NVML_FI_DEV_CLOCKS_EVENT_REASON"
+    fields = [getattr(nvml, f"{prefix}_{cause}") for cause in causes.values()]
+    answers = nvml.nvmlDeviceGetFieldValues(gpu, fields)
+    seconds = {}
+    for name, answer in zip(causes, answers, strict=True):
+        if answer.nvmlReturn == nvml.NVML_SUCCESS:
+            seconds[name] = answer.value.ullVal / 1e9
+    return seconds
 
 
 def _without_none(values):

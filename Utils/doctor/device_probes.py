@@ -107,13 +107,10 @@ def device(args):
     if " MIG " in chosen.name:
         text = "a slice of a GPU (MIG): other slices share its power and heat, and are not visible"
         yield Finding("device", text, "note")
-    if isinstance(chosen, CUDA):
-        covered, built = chosen.built_for()
-        if not covered:
-            text = f"this build of torch has no code for it, only for {' '.join(built)}"
-            yield fault("device", text, f"install another build of torch: {GET_STARTED}", "run")
     if problem := device_choice.try_out(chosen):
         remedy = "run nvidia-smi" if isinstance(chosen, CUDA) else REQUIREMENTS
+        if re.search("no kernel image|invalid device function", problem):  # of CUDA and of ROCm
+            remedy = f"install a build of torch with code for this GPU: {GET_STARTED}"
         yield fault("device", f"first product failed: {problem}", remedy, "run")
 
 
