@@ -119,7 +119,7 @@ def test_generated_parts_are_up_to_date():
             shown = doc_pages.part(text, name)
             assert shown, f"{page}: {name}"
             # Those of rows are held against the committed rows elsewhere.
-            if make not in (*doc_pages.OF_ROWS, *doc_pages.OF_ALL_ROWS):
+            if make not in doc_pages.OF_ROWS:
                 assert shown == make(), f"{page}: {name}; make readme writes it"
 
 
@@ -128,11 +128,11 @@ def test_parts_are_written_between_their_marks(tmp_path, monkeypatch):
     page.write_text("above\n<!-- x -->\nold\n<!-- x -->\nbelow\n")
     monkeypatch.setattr(doc_pages.paths, "ROOT", tmp_path)
     monkeypatch.setattr(doc_pages, "PARTS", {"page.md": {"x": lambda: "new"}})
-    assert doc_pages.write(None, None, None) == ["page.md"]
+    assert doc_pages.write(None, None) == ["page.md"]
     assert page.read_text() == "above\n<!-- x -->\nnew\n<!-- x -->\nbelow\n"
     page.write_text("no marks")
     with pytest.raises(UserError, match="page.md: needs the mark"):
-        doc_pages.write(None, None, None)
+        doc_pages.write(None, None)
     assert page.read_text() == "no marks"
 
 

@@ -42,14 +42,12 @@ def records(all_rows):
     return {i: json.loads(committed(f"runs/{i}.json")) for i in all_rows.run_id.unique()}
 
 
-def test_the_tables_of_the_pages_are_made_from_them(rows, all_rows, records):
+def test_the_tables_of_the_pages_are_made_from_them(rows, records):
     for page, parts in doc_pages.PARTS.items():
         for name, make in parts.items():
-            if make in (*doc_pages.OF_ROWS, *doc_pages.OF_ALL_ROWS):
+            if make in doc_pages.OF_ROWS:
                 shown = doc_pages.part(committed(page).decode(), name)
-                assert shown == doc_pages.make_part(make, rows, all_rows, records), (
-                    f"{page}: {name}"
-                )
+                assert shown == make(rows, records), f"{page}: {name}"
 
 
 def words_of(chart):

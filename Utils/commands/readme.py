@@ -10,11 +10,10 @@ def main(argv=None):
     parser = command_line.Parser("readme", __doc__)
     command_line.add_selection(parser)
     args = parser.parse_args(argv)
-    all_rows = rows_file.read(args.results_file)
-    all_rows = all_rows[all_rows.base == BASELINE]
-    rows, left_out = selection.select_ladder(all_rows, args.device_name)
-    records = rows_file.records(args.results_file, all_rows.run_id.unique())
-    print(*doc_pages.write(rows, all_rows, records), *([left_out] if left_out else []), sep="\n")
+    rows = rows_file.read(args.results_file)
+    rows, left_out = selection.select_ladder(rows[rows.base == BASELINE], args.device_name)
+    records = rows_file.records(args.results_file, rows.run_id.unique())
+    print(*doc_pages.write(rows, records), *([left_out] if left_out else []), sep="\n")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Tables of figures that were not measured here: published ones, forecasts, counts.
+"""Tables of figures that were not measured here: published ones and forecasts.
 
 Each comes from a file in docs/, which a command writes.
 """
@@ -7,6 +7,7 @@ import re
 
 import pandas as pd
 
+from Utils.analysis import result_tables
 from Utils.base import paths
 from Utils.base.errors import UserError
 from Utils.base.text import broken, number
@@ -19,101 +20,10 @@ SHOWN = (
     ("gilesthomas.com", "throughput", None, "Giles Thomas", "not cumulative; AMP with batch 6"),
     ("abdo-ashraf/", "median step time", "256", "Optimizing-GPU-Utilization", "another model"),
 )
-COMMON = ("model", "device", "technique", "shape")  # said once where a whole table has one
-PEAKS = {"peak of torch's allocator (MiB)": "peak_mib", "forecast (MiB)": "forecast_mib"}
-COUNTS = {
-    "peak of torch's allocator (MiB)": "peak_mib",
-    "reserved (MiB)": "reserved_mib",
-    "forecast (MiB)": "forecast_mib",
-    "launches": "launches",
-    "synchronizations": "synchronizations",
-    "pageable copies": "pageable_copies",
-}
-LEFT = {"technique", "model", "device", "mostly"}
 
 
-def markdown(columns, left=LEFT):
-    """Return a GitHub-markdown table of columns by title; those in `left` are aligned to the
-    left."""
-    frame = pd.DataFrame(columns)
-    align = ["left" if title in left else "right" for title in frame]
-    return frame.to_markdown(index=False, disable_numparse=True, colalign=align)
-
-
-def virtual_gpu():
-    """Return the table of what was counted on the virtual GPU at the model's full size, and one of
-    peaks on smaller cards."""
-    rows = pd.read_csv(DOCS / "virtual_gpu.csv")
-    rows = rows[(rows.model != "gpt2-tiny") & rows.peak_mib.notna()]
-    text = []
-    for profile, group in rows.groupby("profile", sort=False):
-        first = group.iloc[0]
-        shape = f"{first.batch_size}x{first.seq_len} tokens"
-        caption = f"One {profile.upper()}, {first.model}, {shape}"
-        titles = PEAKS
-        if profile == "h100":
-            caption += (
-                f", torch {first.torch}. Torch, its allocator, Inductor and Triton are real; no "
-                "kernel computes, and no time is measured. Counts are of a timed step"
-            )
-            titles = COUNTS
-        columns = {title: _texts(group[name], ",.0f") for title, name in titles.items()}
-        table = markdown({"technique": group.technique.map(broken), **columns})
-        text.append(f"{table}\n\n{caption}.")
-    return "\n\n".join(text)
-
-
-def forecast():
-    """Return docs/forecast.csv as tables, one a device."""
-    rows = pd.read_csv(DOCS / "forecast.csv")
-    columns = {
-        "device": rows.device,
-        "technique": rows.technique.map(broken),
-        "shape": _shapes(rows.batch_size, rows.seq_len),
-        "forecast (ms)": _texts(rows.forecast_ms, ",.1f"),
-        "range of 90% (ms)": _ranges(rows.low_ms, rows.high_ms, ",.1f"),
-        "speedup": [f"{text}x" if text else "" for text in _texts(rows.speedup, ".2f")],
-        "its range": _ranges(rows.speedup_low, rows.speedup_high, ".2f"),
-        "tokens/s": _texts(rows.tokens_per_second, ",.0f"),
-        "peak (GiB)": _texts(rows.peak_gib, ".2f"),
-        "largest batch": _texts(rows.largest_batch, ".0f"),
-        "mostly": rows.mostly.fillna(rows.reason),
-    }
-    return _tables(pd.DataFrame(columns), "device")
-
-
-def forecast_check():
-    """Return docs/forecast_check.csv as tables, one a source."""
-    rows = pd.read_csv(DOCS / "forecast_check.csv")
-    errors = _texts(rows.forecast_ms / rows.measured_ms - 1, "+.0%")
-    inside = rows.measured_ms.between(rows.low_ms, rows.high_ms)
-    columns = {
-        "source": rows.source,
-        "model": rows.model,
-        "technique": rows.technique,
-        "device": rows.key,
-        "shape": _shapes(rows.batch, rows.tokens),
-        "published (ms)": _texts(rows.measured_ms, ",.1f"),
-        "forecast (ms)": _texts(rows.forecast_ms, ",.1f"),
-        "range of 90% (ms)": _ranges(rows.low_ms, rows.high_ms, ",.1f"),
-        "error": [
-            error if is_inside else f"{error}, out of range"
-            for error, is_inside in zip(errors, inside, strict=True)
-        ],
-        "plain roofline": _texts(rows.roofline_ms / rows.measured_ms - 1, "+.0%"),
-    }
-    return _tables(pd.DataFrame(columns), "source")
-
-
-def _tables(table, key):
-    """Return a table for each value of a column. What is the same in all lines stands above it."""
-    text = []
-    for title, group in table.groupby(key, sort=False):
-        group = group.drop(columns=key)
-        constant = [name for name in COMMON if name in group and group[name].nunique() == 1]
-        caption = ", ".join(group[name].iloc[0] for name in constant)
-        text += [f"### {title}", caption, markdown(group.drop(columns=constant))]
-    return "\n\n".join(text)
+def _markdown(rows, left):
+    return result_tables.markdown(pd.DataFrame(rows).to_dict("list"), left)
 
 
 def hours():
@@ -139,14 +49,14 @@ def hours():
         f"Dollars are hours times a price of [docs/prices.toml](prices.toml). Not listed: "
         f"{'; '.join(missing)}."
     )
-    return f"{markdown(columns)}\n\n{caption}"
+    return f"{_markdown(columns, ['device'])}\n\n{caption}"
 
 
 def published():
     """Return the table of what others have measured on GPUs."""
     rows = pd.read_csv(DOCS / "published.csv", dtype={"batch_size": str})
-    table = pd.DataFrame([_published(rows, *shown) for shown in SHOWN])
-    return markdown(table, left=table.columns)
+    lines = [_published(rows, *shown) for shown in SHOWN]
+    return _markdown(lines, left=lines[0])
 
 
 def _published(rows, source, metric, batch, name, remark):
@@ -183,7 +93,3 @@ def _ranges(low, high, form):
         f"{number(start, form)} to {number(end, form)}" if start < end else ""
         for start, end in zip(low, high, strict=True)
     ]
-
-
-def _shapes(batch, tokens):
-    return [f"{b}x{t} tokens a step" for b, t in zip(batch, tokens, strict=True)]

@@ -7,25 +7,15 @@ import re
 
 import pandas as pd
 
-from Utils.analysis import attribution, result_tables
+from Utils.analysis import result_tables
 from Utils.analysis.summary import summarize
 from Utils.base import paths
 from Utils.base.errors import UserError
-from Utils.base.text import broken
+from Utils.base.text import broken, number
 from Utils.draw import doc_figures
 from Utils.results import selection
 from Utils.scripts import ladder
 
-RESULTS = {  # tables of docs/RESULTS.md, with the beginnings of their columns' titles
-    "Speed": ("median", "p20", "tokens", "speedup", "over"),
-    "Loss": ("loss", "parity"),
-    "Quality and notes": ("status", "quality", "note"),
-    "Peak memory by kind": ("weights", "grad", "optimizer", "rest", "peak (", "reserved", "used"),
-    "Compilation": ("first step", "compiled", "breaks even"),
-    "Distance from the limit": ("matmul", "TFLOP", "of the", "MFU", "modelled", "headroom"),
-    "Cost of 10^9 tokens": ("hours", "mean power", "kWh", "J for"),
-}
-LEFT = {"technique", "status", "quality", "note", "parity", "compiled"}
 EXAMPLE = "flash_attention"  # whose diff the README shows
 DIFFERENT = ("faster", "slower")  # verdicts that are set in bold
 
@@ -39,23 +29,22 @@ def report_table(rows, records, omitted=()):
     """Return the same table of all techniques but those omitted."""
     lines = summarize(rows, records)
     lines = lines[~lines.index.isin(omitted)]
-    each = [line for _, line in lines.iterrows()]
-    columns = {
-        "technique": [broken(name) for name in lines.index],
-        "median step (ms)": [
-            result_tables.number(line.median_ms, ",.0f") or line.status.replace("_", " ")
-            for line in each
-        ],
-        "over parent": [_ratio(line.parent_speedup) for line in each],
-        "over baseline": [_ratio(line.speedup) for line in each],
-        "peak memory (MiB)": [result_tables.number(line.peak_memory_mib, ",.0f") for line in each],
-        "loss": [_loss(line) for line in each],
-    }
+    table = [
+        {
+            "technique": broken(name),
+            "median step (ms)": number(line.median_ms, ",.0f") or line.status.replace("_", " "),
+            "over parent": _ratio(line.parent_speedup),
+            "over baseline": _ratio(line.speedup),
+            "peak memory (MiB)": number(line.peak_memory_mib, ",.0f"),
+            "loss": _loss(line),
+        }
+        for name, line in lines.iterrows()
+    ]
     caption = (
         f"{selection.describe(rows)}. Ratios are speedups with their 95% confidence interval over "
         "rounds, **bold** where it excludes 1. The loss is compared with the baseline's."
     )
-    return f"{result_tables.markdown(columns)}\n\n{caption}"
+    return f"{result_tables.markdown(pd.DataFrame(table).to_dict('list'))}\n\n{caption}"
 
 
 def _ratio(ratio):
@@ -67,48 +56,10 @@ def _ratio(ratio):
 
 def _loss(line):
     """Return the verdict on the loss, in the words of the other verdicts."""
-    verdict, parity = line.loss_difference.verdict, line.parity
-    if verdict != "diverged" and parity in ("model changed", "other batches", "exact"):
-        return parity
+    verdict = line.loss_difference.verdict
+    if verdict != "diverged" and line.parity in ("model changed", "other batches", "exact"):
+        return line.parity
     return "no detectable difference" if verdict == "indistinguishable" else verdict
-
-
-def results(rows, records):
-    """Return all tables of docs/RESULTS.md, none wider than a page."""
-    summary = summarize(rows, records)
-    texts = [column for table in result_tables.columns(summary) for column in table.items()]
-    columns = pd.DataFrame(dict(texts)).assign(technique=[*map(broken, summary.index)])
-    text = [selection.describe(rows) + ".", *result_tables.over_parents(summary)]
-    for title, starts in RESULTS.items():
-        chosen = columns.loc[:, columns.columns.str.startswith(("technique", *starts))]
-        if title != "Quality and notes":
-            chosen = chosen[summary.median_ms.notna().to_numpy()]
-        shown = {name: [*cells] for name, cells in chosen.items() if any(cells)}
-        if len(shown) > 1:
-            text += [f"## {title}", result_tables.markdown(shown, LEFT)]
-    return "\n\n".join(text)
-
-
-def results_of_beyond(rows, records):
-    """Return the tables of beyond/'s scripts, from the newest group of rows that has any.
-
-    rows: all of the results file.
-    """
-    beyond = rows[rows.technique.isin(ladder.beyond())]
-    if beyond.empty:
-        return "Nothing has been measured yet: run `make beyond`."
-    chosen, _ = selection.select(rows, newest_of=beyond)
-    return results(chosen, records).replace("\n## ", "\n### ")
-
-
-def results_of_ablation(rows, records):
-    """Return the table of the newest ablation. rows: all of the results file."""
-    variants = rows[rows.technique.isin(selection.variants_in(rows))]
-    if variants.empty:
-        return "Nothing has been measured yet: run `make ablate`."
-    chosen, _ = selection.select(rows, with_variants=True, newest_of=variants)
-    credits = attribution.credits(chosen, attribution.whole_of(chosen))
-    return f"{selection.describe(chosen)}.\n\n{attribution.table(credits)}"
 
 
 def rungs():
@@ -126,18 +77,16 @@ def one_diff():
 
 def techniques():
     """Return docs/TECHNIQUES.md: a table with a row a script, and a section for each."""
-    known = ladder.techniques()
     text = []
-    for title, where in (("The ladder", True), ("Beyond the ladder", False)):
-        chosen = [t for t in known.values() if t.at_top_level is where]
+    for title, at_top_level in (("The ladder", True), ("Beyond the ladder", False)):
+        scripts = [t for t in ladder.techniques().values() if t.at_top_level is at_top_level]
         columns = {
-            "technique": [f"[{broken(t.name)}](#{t.name.lower()})" for t in chosen],
+            "technique": [f"[{broken(t.name)}](#{t.name.lower()})" for t in scripts],
             "mechanism, and what it gains": [
-                f"{result_tables.cell(t.headline)} *{', '.join(t.facts.gains)}*" for t in chosen
+                f"{result_tables.cell(t.headline)} *{', '.join(t.facts.gains)}*" for t in scripts
             ],
         }
-        text += [f"## {title}", result_tables.markdown(columns, columns)]
-        text += [_section(t) for t in chosen]
+        text += [f"## {title}", result_tables.markdown(columns, columns), *map(_section, scripts)]
     return "\n\n".join(text)
 
 
@@ -195,20 +144,11 @@ PARTS = {  # page, its generated parts by name; those of rows take rows and reco
         "diff": one_diff,
         "rungs": rungs,
     },
-    "docs/RESULTS.md": {
-        "results": results,
-        "beyond": results_of_beyond,
-        "ablation": results_of_ablation,
-        "virtual gpu": doc_figures.virtual_gpu,
-        "forecast": doc_figures.forecast,
-        "check": doc_figures.forecast_check,
-    },
     "docs/PRETRAINING.md": {"hours": doc_figures.hours},
     "docs/TECHNIQUES.md": {"techniques": techniques},
     "docs/COMMANDS.md": {"targets": targets, "variables": variables},
 }
-OF_ROWS = (ladder_table, results)  # take the selected rows and their records
-OF_ALL_ROWS = (results_of_beyond, results_of_ablation)  # take all rows of the file, and the records
+OF_ROWS = (ladder_table,)  # take the selected rows and their records
 
 
 def part(text, name):
@@ -217,18 +157,8 @@ def part(text, name):
     return parts[1].strip() if len(parts) == 3 else None
 
 
-def make_part(make, rows, all_rows, records):
-    """Return a generated part. make: of PARTS."""
-    if make in OF_ROWS:
-        return make(rows, records)
-    return make(all_rows, records) if make in OF_ALL_ROWS else make()
-
-
-def write(rows, all_rows, records):
-    """Write every generated part into its page. Return the pages.
-
-    rows: selected from all_rows. records: of all runs.
-    """
+def write(rows, records):
+    """Write every generated part into its page. Return the pages."""
     for page, parts in PARTS.items():
         path = paths.ROOT / page
         text = path.read_text()
@@ -236,7 +166,8 @@ def write(rows, all_rows, records):
             pieces = text.split(mark := f"<!-- {name} -->")
             if len(pieces) != 3:
                 raise UserError(f"{page}: needs the mark {mark} twice")
-            pieces[1] = f"\n{make_part(make, rows, all_rows, records)}\n"
+            made = make(rows, records) if make in OF_ROWS else make()
+            pieces[1] = f"\n{made}\n"
             text = mark.join(pieces)
         path.write_text(text)
     return list(PARTS)
