@@ -19,7 +19,7 @@ from Utils.draw import (
     speedup_chart,
     step_times_chart,
 )
-from Utils.results import rows_file, selection
+from Utils.results import records_file, rows_file, selection
 from Utils.scripts import bases, ladder
 
 CHARTS = {  # of the ladder
@@ -44,7 +44,7 @@ def main(argv=None):
 
     known = rows_file.read(args.results_file)
     rows, left_out = selection.select_ladder(known, args.device_name, args.base)
-    lines = summarize(rows, rows_file.records(args.results_file, rows.run_id.unique()))
+    lines = summarize(rows, records_file.read(args.results_file, rows.run_id.unique()))
     if not _beyond(lines.index).all():  # not a file of beyond/ alone
         lines = lines[~_beyond(lines.index)]
     drawn = [(name, chart, rows, lines) for name, chart in CHARTS.items()]
@@ -52,7 +52,7 @@ def main(argv=None):
     beyond = own_rows[_beyond(own_rows.technique)]
     if len(beyond):
         rows, _ = selection.select(own_rows, args.device_name, newest_of=beyond)
-        lines = summarize(rows, rows_file.records(args.results_file, rows.run_id.unique()))
+        lines = summarize(rows, records_file.read(args.results_file, rows.run_id.unique()))
         shown = lines[_beyond(lines.index)]
         lines = lines[lines.index.isin({lines.base.iloc[0], *shown.index, *shown.parent})]
         drawn += [(f"{name}_beyond", CHARTS[name], rows, lines) for name in ("speedup", "memory")]

@@ -9,6 +9,7 @@ import textwrap
 from Utils.base import files, paths
 from Utils.base.errors import Unsupported, UserError
 from Utils.harness.settings import check_need
+from Utils.results import records_file, rows_file
 from Utils.scripts import ladder, token_merge, variants
 
 LOOP = paths.ROOT / "pretraining" / "train.py"
@@ -117,11 +118,11 @@ def _checked(names):
 def _recipe(args, results_file):
     """Return the recipe's techniques, as far as they run here; None where no rows are of this
     device and model."""
-    if not results_file.exists():
+    if not rows_file.has_rows(results_file):
         return None
     # Here, as pandas and scipy take seconds, and a resumed run does not ask.
     from Utils.analysis import recommendation
-    from Utils.results import rows_file, selection
+    from Utils.results import selection
 
     rows = rows_file.read(results_file)
     same = (rows.device == args.hardware.name) & (rows.model == args.model)
@@ -130,7 +131,7 @@ def _recipe(args, results_file):
         rows, _ = selection.select(rows, with_variants=True)
     except (UserError, StopIteration):
         return None
-    entry = recommendation.recommend(rows, rows_file.records(results_file, rows.run_id.unique()))[
+    entry = recommendation.recommend(rows, records_file.read(results_file, rows.run_id.unique()))[
         "fastest"
     ]
     return entry and _usable(entry["techniques"], args)

@@ -1,10 +1,11 @@
 """Rows of runs that never happened, for tests of what reads results."""
 
+import json
 import subprocess
 from itertools import count
 
 from Utils.base import paths
-from Utils.results import rows_file
+from Utils.results import records_file
 from Utils.results.rows_file import COLUMNS
 
 _number = count()
@@ -56,8 +57,16 @@ def ladder_runs(rounds=1, **columns):
 
 
 def write_record(path, rows, **parts):
-    """Write the record of a run, given by its rows, beside the results file."""
-    rows_file.write_record(path, {**parts, "run_id": rows[0]["run_id"]})
+    """Append the record of a run, given by its rows, beside the results file."""
+    with records_file.appended(path, {**parts, "run_id": rows[0]["run_id"]}):
+        pass
+
+
+def records_in(folder):
+    """The records of a folder, in the order in which their runs ended."""
+    path = folder / "results.jsonl"
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [record for record in map(json.loads, lines) if "run_id" in record]
 
 
 def committed(name):

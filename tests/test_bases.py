@@ -1,7 +1,6 @@
 """Scripts of others as bases: their batches, their rows, their ladders."""
 
 import ast
-import json
 import re
 import shutil
 from collections import UserDict
@@ -11,7 +10,7 @@ import pytest
 import torch
 
 from tests import forked
-from tests.rows import rows_of
+from tests.rows import records_in, rows_of
 from Utils.analysis import recipe_lines, recipe_page, recommendation, result_tables
 from Utils.analysis.summary import summarize
 from Utils.base import paths
@@ -110,8 +109,8 @@ def test_an_example_runs_and_names_its_base_and_unit(name, tmp_path):
     assert set(rows.base) == {name} and set(rows.unit) == {unit} and len(rows) == 4
     assert (rows.batch_size[0], rows.seq_len[0]) == shape
     assert rows.commit[0].removesuffix("-dirty").endswith(bases.digest(path.read_text()))
-    (record,) = (tmp_path / "runs").glob("*.json")
-    assert json.loads(record.read_text())["limits"]["flops_per_token"] > 0
+    (record,) = records_in(tmp_path)
+    assert record["limits"]["flops_per_token"] > 0
 
 
 def test_a_stranger_changes_ten_lines_at_most():
@@ -153,8 +152,8 @@ def test_a_base_that_fails_says_so_in_one_line(tmp_path, early, batches, late, s
     assert words in done.stderr.splitlines()[-1]
     assert "Traceback" not in done.stderr
     if status == 1:
-        (record,) = (tmp_path / "runs").glob("*.json")
-        assert "Traceback" in json.loads(record.read_text())["traceback"][0]
+        (record,) = records_in(tmp_path)
+        assert "Traceback" in record["traceback"][0]
 
 
 def test_a_base_that_fails_before_its_main_function_leaves_a_row(tmp_path):

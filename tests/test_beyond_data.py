@@ -21,6 +21,7 @@ from beyond.data import data_on_device, prefetching_loader, streaming_dataset
 from beyond.launching import asynchronous_logging
 from beyond.loss import padded_vocabulary
 from tests import watched
+from tests.rows import records_in
 from Utils import data
 from Utils.analysis.summary import summarize
 from Utils.base import paths
@@ -29,7 +30,7 @@ from Utils.corpus import token_cache
 from Utils.corpus.token_cache import END_OF_TEXT
 from Utils.data import StreamedBatches, TokenBatches
 from Utils.harness.settings import check_need, parse_args
-from Utils.results import rows_file
+from Utils.results import records_file, rows_file
 from Utils.run import Run
 
 TINY = ["--model", "gpt2-tiny", "--device", "cpu", "--batch-size", "2", "--seq-len", "32"]
@@ -104,8 +105,8 @@ def test_losses_are_the_parents_to_the_last_bit_and_the_loop_reads_none(
     parent, child = (own.loss.to_list() for _, own in rows.groupby("run_id", sort=False))
     assert len(parent) == 6 and parent[0] != parent[-1]
     assert child == parent
-    record = args.results_file.parent / "runs" / f"{args.run_id}.json"
-    assert json.loads(record.read_text())["dataset_facts"] == {"dataset": "synthetic"}
+    record = records_in(args.results_file.parent)[-1]
+    assert record["dataset_facts"] == {"dataset": "synthetic"}
 
 
 def test_the_watch_would_see_a_loss_that_is_read(settle, eager, monkeypatch):
@@ -312,7 +313,7 @@ def test_streaming_trains_and_its_losses_stand_alone(settle, folder, eager):
     own = rows[rows.run_id == args.run_id]
     assert len(own) == 24 and own.loss.tail(8).mean() < own.loss.head(8).mean()
     assert "other batches" in own.note.iloc[0]
-    lines = summarize(rows, rows_file.records(args.results_file, rows.run_id.unique()))
+    lines = summarize(rows, records_file.read(args.results_file, rows.run_id.unique()))
     assert lines.parity["streaming_dataset"] == "other batches"
     assert not lines.loss_difference["streaming_dataset"]
 

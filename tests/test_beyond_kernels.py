@@ -320,7 +320,7 @@ def test_a_run_that_failed_at_its_own_batch_stays_with_its_suite(settle, tmp_pat
     args = settle(larger_batch)
     args.batch_size = 8
     exits.record_end(args, "out_of_memory", "8x32 does not fit")
-    (row,) = rows_file.check(tmp_path / "results.csv")
+    (row,) = rows_file.text_rows(tmp_path / "results.csv")
     assert (row["batch_size"], row["requested_batch_size"]) == ("8", "2")
     assert row["note"] == "8x32 does not fit"
 

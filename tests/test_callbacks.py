@@ -1,14 +1,14 @@
 """Rows of runs that a Trainer makes."""
 
-import json
 from types import SimpleNamespace
 
 import pytest
 import torch
 
+from tests.rows import records_in
 from Utils.analysis.summary import summarize
 from Utils.callbacks import Recorder, for_trainer
-from Utils.results import rows_file, selection
+from Utils.results import records_file, rows_file, selection
 
 ROWS, WIDTH = 4, 8
 
@@ -57,8 +57,7 @@ def test_a_run_of_a_trainer_has_rows_like_those_of_a_script(tmp_path):
     assert set(rows.batch_size) == {2 * ROWS} and set(rows.seq_len) == {WIDTH}
     assert (rows.step_ms > 0).all() and (rows.data_ms >= 0).all()
     assert rows.loss.isna().tolist() == [True, False] * 4 + [True]
-    (record,) = (tmp_path / "runs").glob("*.json")
-    record = json.loads(record.read_text())
+    (record,) = records_in(tmp_path)
     assert record["limits"]["precision"] == "bfloat16"
     assert record["optimizer"] == "torch.optim.adam.Adam"
     assert record["updated_parameters"] == 9
@@ -76,7 +75,7 @@ def test_several_runs_are_compared_with_their_base(tmp_path):
     train(path, "bf16", base="plain")
     train(path, "bf16", base="plain", round=1)
     rows, left_out = selection.select(rows_file.read(path))
-    lines = summarize(rows, rows_file.records(path, rows.run_id.unique()))
+    lines = summarize(rows, records_file.read(path, rows.run_id.unique()))
     assert not left_out and list(lines.index) == ["plain", "bf16"]
     assert lines.speedup["plain"].value == 1 and lines.speedup["bf16"].value > 0
     assert lines.rounds.tolist() == [2, 2]
@@ -118,7 +117,6 @@ def test_a_real_trainer(tmp_path):
     rows = rows_file.read(path)
     assert len(rows) == 8 and rows.loss.notna().all()
     assert set(rows.batch_size) == {ROWS} and set(rows.seq_len) == {WIDTH}
-    (record,) = (tmp_path / "runs").glob("*.json")
-    record = json.loads(record.read_text())
+    (record,) = records_in(tmp_path)
     assert record["limits"]["flops_per_token"] > 0
     assert record["optimizer"].startswith("torch.optim")

@@ -262,12 +262,12 @@ def test_a_file_whose_name_holds_a_colon_is_found(folder):
         ("results.csv", "results.csv:h100 xl", "no runs match 'h100 xl'; there are gpt2 1x64 on"),
         ("results.csv", "results.csv:fffffff", "A and B are the same runs: Test GPU, torch 2.13"),
         ("missing.csv:2.11:x", "results.csv", "missing.csv: no such file; make baseline"),
-        ("results.csv", "damaged.csv", "damaged.csv, line 1: unknown header"),
+        ("results.csv", "damaged.csv", "damaged.csv:1: unknown header"),
         ("results.csv", "empty.csv", "empty.csv: no results yet"),
         ("results.csv", "copy.csv:fffffff", "A and B share 1 run; select"),
         ("", "results.csv", "A names no results file; for example A=results.csv:H100"),
         ("results.csv", ":2.11", "B names no results file; for example B=results.csv:H100"),
-        ("results.csv", "runs", "runs: not a file"),
+        ("results.csv", "runs", "runs: Is a directory"),
     ],
 )
 def test_what_cannot_be_compared_is_one_line(a, b, words, mixed, folder, capsys):
@@ -380,13 +380,14 @@ def test_records_that_are_missing_are_said_to_be(folder, compared):
     write(folder / "a.csv", *rounds("no_optimization", [9, 9]), threads=4)
     write(folder / "b.csv", *rounds("no_optimization", [9, 9], **OLD))
     gone = ["torch: 2.13.0 | 2.11.0", "commit: abc1234 | 0000aaa"]
-    assert differing(compared()[0]) == [*gone, "B: no record of 2 of 2 runs in runs"]
+    assert differing(compared()[0]) == [*gone, "B: no record of 2 of 2 runs in b.jsonl"]
     (folder / "sub").mkdir()
     write(folder / "sub" / "c.csv", *rounds("no_optimization", [9, 9]), threads=4)
-    next((folder / "sub" / "runs").iterdir()).write_text("{cut of")
+    records = folder / "sub" / "c.jsonl"
+    records.write_text(records.read_text()[:-9])
     assert differing(compared("a.csv", "sub/c.csv")[0]) == [
         "nothing recorded differs",
-        "B: no record of 1 of 2 runs in sub/runs",
+        "B: no record of 1 of 2 runs in sub/c.jsonl",
     ]
 
 

@@ -18,6 +18,7 @@ import pytest
 import torch
 
 from tests import forked
+from tests.rows import records_in
 from Utils.base import paths
 from Utils.base.errors import UserError
 from Utils.base.gpt2_sizes import CONFIGS
@@ -31,7 +32,7 @@ from Utils.harness.ranks import ALONE, GRACE_S, NOTICED
 from Utils.harness.settings import parse_args
 from Utils.launch import rank_launcher
 from Utils.profile.step_breakdown import summarize
-from Utils.results import rows_file
+from Utils.results import records_file, rows_file
 from Utils.run import Run, execute
 from Utils.scripts import ladder
 from Utils.scripts.ladder import Technique
@@ -121,7 +122,7 @@ def trained(tmp_path_factory):
             codes, said = run_ranks(n, script, *FLAGS, f"--results-file={file}")
             assert codes == [0] * n, said
             rows = rows_file.read(file)
-            (kept,) = rows_file.records(file, rows.run_id.unique()).values()
+            (kept,) = records_file.read(file, rows.run_id.unique()).values()
             known[name, n] = SimpleNamespace(rows=rows, record=kept, said=said)
         return known[name, n]
 
@@ -192,7 +193,7 @@ def test_rows_are_the_slowest_ranks_times_and_the_mean_of_losses(tmp_path):
     assert list(rows.step_ms) == [9, 3, 2, 6, 4] and list(rows.loss) == [3.0] * 5
     assert list(rows.data_ms) == pytest.approx([0.45, 0.15, 0.1, 0.3, 0.2])
     assert set(rows.peak_memory_mib) == {30.0} and set(rows.world_size) == {2}
-    (kept,) = rows_file.records(args.results_file, rows.run_id.unique()).values()
+    (kept,) = records_file.read(args.results_file, rows.run_id.unique()).values()
     assert kept["parameters"] == kept["updated_parameters"] == 2  # each rank updated another one
     assert [one["median_step_ms"] for one in kept["ranks"]] == [4.5, 4.0]
     assert kept["quality"]["reasons"] == ["rank 1: game (pid 4711, 1 MiB) on the GPU"]
@@ -392,7 +393,7 @@ def test_a_rank_that_is_killed_or_hangs_ends_the_run_with_one_line(what, line, t
     name = NAMES[0]
     assert f"\n{name}: {line}; nothing was recorded\n" in said
     assert said.count("nothing was recorded") == 1 and "Traceback" not in said
-    assert file.read_bytes() == before and not list((tmp_path / "runs").glob("*"))
+    assert file.read_bytes() == before and not records_in(tmp_path)
 
 
 def test_a_rank_that_ends_while_it_reports_leaves_no_empty_file(tmp_path, monkeypatch):
@@ -439,7 +440,7 @@ def test_two_agents_are_two_nodes_of_one_run(tmp_path):
     assert [agent.returncode for agent in agents] == [0, 0], said
     rows = rows_file.read(file)
     assert list(rows.step) == list(range(5)) and set(rows.world_size) == {2}
-    (kept,) = rows_file.records(file, rows.run_id.unique()).values()
+    (kept,) = records_file.read(file, rows.run_id.unique()).values()
     assert [one["node"] for one in kept["ranks"]] == ["0", "1"]
 
 
@@ -522,7 +523,7 @@ def test_a_run_of_two_is_profiled_by_rank_0(tmp_path):
     summary = json.loads((folder / "distributed_data_parallel.json").read_text())
     assert summary["profile"]["communication"]["ms"] > 0
     assert done.stdout.count("overlapped with computation") == 1
-    assert {row["world_size"] for row in rows_file.check(folder / "results.csv")} == {"2"}
+    assert {row["world_size"] for row in rows_file.text_rows(folder / "results.csv")} == {"2"}
 
 
 @pytest.mark.parametrize("seconds", ["soon", "0"])

@@ -141,7 +141,7 @@ BROKEN = {  # topic: what is wrong, what to do
         "pip install --force-reinstall torch",
     ),
     "corpus": ("stdlib: will be tokenized once", "set CACHE_DIR to another folder"),
-    "results": ("line 1: unknown header", "make reset"),
+    "results": ("results.csv:1: unknown header", "make reset"),
 }
 
 

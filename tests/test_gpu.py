@@ -24,7 +24,7 @@ from Utils.device import auto_shape, device_choice
 from Utils.harness.script_start import start
 from Utils.harness.settings import check_need, parse_args
 from Utils.model import GPT
-from Utils.results import rows_file
+from Utils.results import records_file, rows_file
 from Utils.run import Run
 from Utils.scripts import ladder
 
@@ -79,8 +79,8 @@ def scripts(tmp_path_factory):
             rows = rows_file.read(file)
             if rows.status[0] == "unsupported":
                 pytest.skip(f"{name}: {rows.note[0]}")
-            record = folder / "runs" / f"{rows.run_id[0]}.json"
-            done[name] = SimpleNamespace(rows=rows, record=json.loads(record.read_text()))
+            (record,) = records_file.read(file, rows.run_id.unique()).values()
+            done[name] = SimpleNamespace(rows=rows, record=record)
         return done[name]
 
     return scripts
@@ -238,7 +238,7 @@ def test_too_large_a_batch_is_out_of_memory_and_nothing_else(tmp_path):
     command += ["--batch-size", "4096", "--seq-len", "1024", "--results-file", str(file)]
     ended = subprocess.run(command, capture_output=True, text=True)
     assert ended.returncode == 1 and "Traceback" not in ended.stderr
-    (row,) = rows_file.check(file)
+    (row,) = rows_file.text_rows(file)
     assert row["status"] == "out_of_memory" and "try --batch-size 2048" in row["note"]
 
 

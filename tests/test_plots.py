@@ -13,7 +13,7 @@ from Utils.analysis.summary import summarize
 from Utils.base import paths
 from Utils.base.errors import UserError
 from Utils.draw import chart_style, heatmap_chart, memory_chart, speedup_chart, step_times_chart
-from Utils.results import rows_file
+from Utils.results import records_file, rows_file
 from Utils.scripts import ladder
 from Utils.scripts.ladder import Technique
 
@@ -110,7 +110,7 @@ def test_memory_is_stacked_by_kind_up_to_the_measured_peak(draw, tmp_path):
         assert word in text, word
     assert text.count("900") == 3
     rows = rows_file.read("results.csv")
-    lines = summarize(rows, rows_file.records("results.csv", rows.run_id))
+    lines = summarize(rows, records_file.read("results.csv", rows.run_id))
     axes = memory_chart.draw(rows, lines).axes[0]
     assert sorted(bar.get_width() for bar in axes.patches)[-12:] == sorted([100, 90, 200, 510] * 3)
 
@@ -178,7 +178,7 @@ def test_drawing_again_gives_the_same_files(draw, tmp_path):
 
 
 def test_what_cannot_be_drawn_or_written_is_one_line(draw, tmp_path):
-    for content, words in ((None, "no such file"), ("", "no results yet"), ("a\n", "line 1")):
+    for content, words in ((None, "no such file"), ("", "no results yet"), ("a\n", "csv:1: ")):
         if content is not None:
             (tmp_path / "results.csv").write_text(content)
         with pytest.raises(UserError, match=words):

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests.rows import records_in
 from tests.stand_ins import FakeCuda, gpu
 from Utils.base import errors
 from Utils.base.errors import UserError
@@ -398,7 +399,7 @@ def test_kinds_sum_to_the_steps_time_and_little_is_left_over(baseline):
 def test_the_timed_run_is_a_run_like_others(baseline):
     rows = rows_file.read(baseline.folder / "results.csv")
     assert list(rows.phase) == ["warmup"] * 3 + ["timed"] * 3
-    record = json.loads((baseline.folder / "runs" / f"{rows.run_id[0]}.json").read_text())
+    (record,) = records_in(baseline.folder)
     assert record["settings"]["steps"] == 6
     assert baseline.summary["run_id"] == rows.run_id[0]
     timed = rows.step_ms[rows.phase == "timed"]
@@ -407,7 +408,7 @@ def test_the_timed_run_is_a_run_like_others(baseline):
 
 def test_files_are_what_their_viewers_read(baseline):
     folder, name = baseline.folder, "no_optimization"
-    kept = {"results.csv", "runs", f"{name}.json", *baseline.summary["files"]}
+    kept = {"results.csv", "results.jsonl", f"{name}.json", *baseline.summary["files"]}
     assert {path.name for path in folder.iterdir() if ".lock" not in path.name} == kept
     with gzip.open(folder / f"{name}.trace.json.gz") as file:
         names = {event["name"] for event in json.load(file)["traceEvents"]}
@@ -515,7 +516,7 @@ def test_what_ends_early_leaves_the_old_files(error, profiled, tmp_path, capsys)
         assert ended.value.code == 130
         assert capsys.readouterr().err.splitlines()[-1] == "profile: interrupted"
     assert {path.name for path in tmp_path.iterdir() if ".lock" not in path.name} == {
-        *("no_optimization.json", "results.csv", "runs")
+        *("no_optimization.json", "results.csv", "results.jsonl")
     }
     assert (tmp_path / "no_optimization.json").read_text() == '"old"'
 

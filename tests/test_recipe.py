@@ -31,7 +31,7 @@ from Utils.base.errors import UserError
 from Utils.commands import recipe as recipe_command
 from Utils.device.cpu import CPU
 from Utils.launch import turn_taking
-from Utils.results import rows_file, selection
+from Utils.results import records_file, rows_file, selection
 from Utils.scripts import ladder, variants
 from Utils.scripts.ladder import Technique
 
@@ -297,7 +297,7 @@ def test_least_memory_is_sought_near_the_best_speed(without_fused):
 def test_the_reference_results_give_what_they_show():
     path = paths.ROOT / "results.csv"
     rows, _ = selection.select(rows_file.read(path), with_variants=True)
-    records = rows_file.records(path, rows.run_id.unique())
+    records = records_file.read(path, rows.run_id.unique())
     # A recipe balances rounds in which not all scripts ran, a table does not.
     scripts = rows.groupby("round").technique.transform("nunique")
     balanced = rows[scripts == scripts.max()]

@@ -1,4 +1,7 @@
+"""results.csv and results.jsonl: what is appended is read, or nothing is; damage is named."""
+
 import fcntl
+import json
 import math
 import os
 import subprocess
@@ -10,11 +13,11 @@ from pathlib import Path
 import pandas
 import pytest
 
-from tests.rows import rows_of
+from tests.rows import records_in, rows_of, write_record
 from tests.stand_ins import full_disk
 from Utils.base import paths
 from Utils.base.errors import UserError
-from Utils.results import rows_file
+from Utils.results import records_file, rows_file, run_ids
 from Utils.results.rows_file import COLUMNS, HEADER
 
 TIMES = [12.3456] * 25  # ms
@@ -32,39 +35,42 @@ def filled(path):
 
 
 def process(code, *arguments):
-    """A Python process of its own, to write to the file beside us."""
+    """A separate Python process that writes to the file."""
     imports = "import sys; from tests.rows import rows_of; from Utils.results import rows_file"
     code = f"{imports}; TIMES = {TIMES}\n{code}"
     return subprocess.Popen([sys.executable, "-c", code, *map(str, arguments)], cwd=paths.ROOT)
 
 
+def appending(path):
+    """A process that appends 25 rows of b."""
+    return process("rows_file.append(sys.argv[1], rows_of('b', TIMES), {'run_id': 'b'})", path)
+
+
 def blocks(path):
     """(technique, steps) of each stretch of rows of one technique, in the order of the file."""
-    rows = groupby(rows_file.check(path), key=lambda row: row["technique"])
+    rows = groupby(rows_file.text_rows(path), key=lambda row: row["technique"])
     return [(name, [int(row["step"]) for row in group]) for name, group in rows]
 
 
-def wait_until(condition):
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
-
-
-def refusal(path):
-    """The one line with which reading and appending both refuse the file, which stays as it is."""
+def refusal(path, *functions):
+    """The line with which all of the functions refuse the file, which stays as it is."""
     before = path.read_bytes()
-    for refused in (rows_file.check, rows_file.read, rows_file.initialize):
-        with pytest.raises(UserError):
-            refused(path)
-    with pytest.raises(UserError) as caught:
-        rows_file.append(path, rows_of("b", TIMES))
-    message = str(caught.value)
-    assert path.read_bytes() == before
-    assert "\n" not in message
-    assert f"make reset RESULTS_FILE={path}" in message
+    messages = set()
+    for function in functions:
+        with pytest.raises(UserError) as caught:
+            function(path)
+        messages.add(str(caught.value))
+    (message,) = messages
+    assert path.read_bytes() == before and not records_in(path.parent)
+    assert "\n" not in message and f"make reset RESULTS_FILE={path}" in message
     return message
 
+
+def append_b(path):
+    rows_file.append(path, rows_of("b", TIMES), {"run_id": "b"})
+
+
+EVERY = (rows_file.check, rows_file.read, rows_file.initialize, append_b)
 
 # Round trip -------------------------------------------------------------------------------------
 
@@ -99,15 +105,15 @@ def test_the_header_is_the_one_promised():
     ["a, b", 'say "no"', "two\nlines", 'all,"\n"', "a\rb", "ünï 長い", "'=1+1", "x" * 200_000],
 )
 def test_any_note_comes_back(path, note):
-    rows_file.append(path, rows_of("a", TIMES[:2], note=note))
-    rows_file.append(path, rows_of("b", TIMES[:1]))
-    assert [row["note"] for row in rows_file.check(path)] == [note, note, ""]
-    assert list(pandas.read_csv(path).note)[:2] == [note, note]
+    for name in ("a", "b"):  # behind such a note a run appends too
+        rows_file.append(path, rows_of(name, TIMES[:2], note=note))
+    assert [row["note"] for row in rows_file.text_rows(path)] == [note] * 4
+    assert list(rows_file.read(path).note) == list(pandas.read_csv(path).note) == [note] * 4
 
 
 def test_a_name_that_is_no_unicode_does_not_lose_the_run(path):
     rows_file.append(path, rows_of("a", TIMES[:1], dataset=os.fsdecode(b"caf\xe9.txt")))
-    assert list(pandas.read_csv(path).dataset) == ["caf\\udce9.txt"]
+    assert list(rows_file.read(path).dataset) == ["caf\\udce9.txt"]
 
 
 def test_none_is_written_empty(path):
@@ -127,14 +133,18 @@ def test_a_run_without_timings_is_one_row_with_its_reason(path):
     assert set(frame.note) == {"because"}
 
 
-def test_read_gives_numbers_for_numbers_and_text_for_text(path):
-    rows_file.append(path, rows_of("a", TIMES[:2], commit="1234567", torch="2.10", note=None))
+def test_read_gives_numbers_for_numbers_and_text_for_text(path, monkeypatch):
+    monkeypatch.setattr(rows_file, "CHUNK", 2)
+    for commit in ("1234567", "abc"):
+        rows_file.append(path, rows_of("a", TIMES[:3], commit=commit, torch="2.10", note=None))
     frame = rows_file.read(path)
     assert list(frame.columns) == list(COLUMNS)
-    assert frame.step.tolist() == [0, 1]
-    assert frame.step_ms.tolist() == [12.3456] * 2
+    assert frame.step.tolist() == [0, 1, 2] * 2
+    assert frame.step_ms.tolist() == [12.3456] * 6
     assert frame.batch_size.dtype == int
-    assert frame[["commit", "torch", "note"]].values.tolist() == [["1234567", "2.10", ""]] * 2
+    assert frame.commit.tolist() == ["1234567"] * 3 + ["abc"] * 3
+    assert set(frame.torch) == {"2.10"} and set(frame.note) == {""}
+    assert frame.run_id.max() == rows_file.text_rows(path)[-1]["run_id"]
 
 
 @pytest.mark.parametrize("loss", [math.nan, math.inf])
@@ -144,19 +154,39 @@ def test_a_run_that_diverged_stays_readable(path, loss):
     assert str(rows_file.read(path).loss.tolist()) == str([loss, loss, 5.0])
 
 
+def test_a_file_that_pandas_has_saved_is_read_and_appended_to(path):
+    rows_file.append(path, rows_of("a", TIMES[:2], note="one, two"))
+    rows_file.append(path, rows_of("b", [], status="failed", note="three"))
+    expected = rows_file.read(path)
+    pandas.read_csv(path).astype({"round": float}).to_csv(path, index=False)
+    assert ",0.0," in path.read_text()
+    append_b(path)
+    pandas.testing.assert_frame_equal(
+        rows_file.read(path)[:3].astype({"run_id": str, "technique": str}),
+        expected.astype({"run_id": str, "technique": str}),
+        check_categorical=False,
+    )
+
+
 # Several processes ------------------------------------------------------------------------------
 
 
 def test_processes_that_append_at_once_leave_whole_blocks(path):
-    code = "for i in range(20): rows_file.append(sys.argv[1], rows_of(f'{sys.argv[2]}-{i}', TIMES))"
+    code = """for i in range(20):
+        name = f"{sys.argv[2]}-{i}"
+        record = {"run_id": name, "source": "code " * 999}
+        rows_file.append(sys.argv[1], rows_of(name, TIMES), record)"""
     writers = [process(code, path, n) for n in range(8)]
     assert [writer.wait() for writer in writers] == [0] * 8
     found = blocks(path)
-    assert {name for name, _ in found} == {f"{n}-{i}" for n in range(8) for i in range(20)}
+    names = {f"{n}-{i}" for n in range(8) for i in range(20)}
+    assert {name for name, _ in found} == names
     assert [steps for _, steps in found] == [list(range(25))] * 160
+    assert {record["run_id"] for record in records_in(path.parent)} == names
+    assert (path.with_suffix(".jsonl")).read_text().count('"text"') == 1
 
 
-def test_an_append_is_one_write(filled, monkeypatch):
+def test_the_rows_are_one_write(filled, monkeypatch):
     writes, write = [], os.write
     monkeypatch.setattr(os, "write", lambda *call: writes.append(call) or write(*call))
     rows_file.append(filled, rows_of("b", TIMES))
@@ -168,10 +198,10 @@ def test_an_append_waits_for_the_lock(filled):
     before = filled.read_bytes()
     with filled.open() as held:
         fcntl.flock(held, fcntl.LOCK_SH)  # for which a lock that is no exclusive one would not wait
-        writer = process("rows_file.append(sys.argv[1], rows_of('b', TIMES))", filled)
+        writer = appending(filled)
         with pytest.raises(subprocess.TimeoutExpired):
             writer.wait(1)
-        assert filled.read_bytes() == before
+        assert filled.read_bytes() == before and not records_in(filled.parent)
     assert writer.wait(20) == 0
     assert [name for name, _ in blocks(filled)] == ["a", "b"]
 
@@ -180,7 +210,7 @@ def test_reset_while_a_run_waits_for_the_lock_loses_no_row(filled):
     old = filled.with_suffix(".old")
     with filled.open() as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        writer = process("rows_file.append(sys.argv[1], rows_of('b', TIMES))", filled)
+        writer = appending(filled)
         with pytest.raises(subprocess.TimeoutExpired):
             writer.wait(1)  # by now it has opened the file that is about to be moved
         filled.rename(old)
@@ -189,17 +219,32 @@ def test_reset_while_a_run_waits_for_the_lock_loses_no_row(filled):
     assert blocks(filled) == [("b", list(range(25)))]
 
 
+def test_reset_archives_rows_and_records_together(filled):
+    append_b(filled)
+    for archive in (rows_file.reset(filled), rows_file.reset(filled)):
+        assert archive.exists() and blocks(filled) == []
+    kept = {len(rows_file.text_rows(file)) for file in filled.parent.glob("results-*.csv")}
+    assert kept == {0, 28}
+    assert not records_in(filled.parent) and len([*filled.parent.glob("*.jsonl")]) == 1
+
+
 def test_a_killed_process_leaves_whole_blocks(tmp_path):
-    code = "for i in range(10**6): rows_file.append(sys.argv[1], rows_of(str(i), TIMES))"
+    code = "for i in range(10**6): "
+    code += "rows_file.append(sys.argv[1], rows_of(str(i), TIMES), {'run_id': str(i)})"
     for attempt in range(8):
         path = tmp_path / f"{attempt}.csv"
         writer = process(code, path)
-        wait_until(lambda path=path: path.exists() and path.stat().st_size > 20_000)
+        deadline = time.monotonic() + 20
+        while not (path.exists() and path.stat().st_size > 20_000):
+            assert time.monotonic() < deadline
+            time.sleep(0.002)
         time.sleep(0.003 * attempt)
         writer.kill()
         writer.wait()
         found = blocks(path)
         assert found == [(str(i), list(range(25))) for i in range(len(found))]
+        names = [str(i) for i in range(len(found))]
+        assert [*records_file.read(path, names)] == names
         rows_file.append(path, rows_of("after", TIMES))
         assert len(blocks(path)) == len(found) + 1
 
@@ -208,11 +253,11 @@ def test_a_killed_process_leaves_whole_blocks(tmp_path):
 
 
 @pytest.mark.parametrize("room", [0, 100, 2500])
-def test_a_full_disk_leaves_the_file_as_it_was(filled, room):
+def test_a_full_disk_leaves_both_files_as_they_were(filled, room):
     before = filled.read_bytes()
     with full_disk(len(before) + room), pytest.raises(UserError, match="nothing was appended"):
-        rows_file.append(filled, rows_of("b", TIMES))
-    assert filled.read_bytes() == before
+        append_b(filled)
+    assert filled.read_bytes() == before and not records_in(filled.parent)
     rows_file.append(filled, rows_of("c", TIMES))
     assert [name for name, _ in blocks(filled)] == ["a", "c"]
 
@@ -224,16 +269,20 @@ def test_a_full_disk_leaves_no_half_header(path):
     assert rows_file.initialize(path)
 
 
-def test_a_failing_disk_leaves_the_file_as_it_was(filled, monkeypatch):
-    before = filled.read_bytes()
+@pytest.mark.parametrize("calls", [1, 2])
+def test_a_failing_disk_leaves_both_files_as_they_were(filled, monkeypatch, calls):
+    """At the record, and at the rows behind it."""
+    before, left = filled.read_bytes(), [calls]
 
     def fsync(file):
-        raise OSError(5, "Input/output error")
+        left[0] -= 1
+        if not left[0]:
+            raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(os, "fsync", fsync)
     with pytest.raises(UserError, match="Input/output error; nothing was appended"):
-        rows_file.append(filled, rows_of("b", TIMES))
-    assert filled.read_bytes() == before
+        append_b(filled)
+    assert filled.read_bytes() == before and not records_in(filled.parent)
 
 
 @pytest.mark.parametrize(
@@ -241,11 +290,7 @@ def test_a_failing_disk_leaves_the_file_as_it_was(filled, monkeypatch):
 )
 def test_a_place_that_cannot_be_written_is_one_line(tmp_path, place):
     place = place.format(tmp_path)
-    for function in (
-        rows_file.check,
-        rows_file.initialize,
-        lambda p: rows_file.append(p, rows_of("a", TIMES)),
-    ):
+    for function in (rows_file.check, rows_file.initialize, append_b):
         with pytest.raises(UserError) as caught:
             function(place)
         assert str(caught.value).startswith(f"{place}: ")
@@ -253,17 +298,38 @@ def test_a_place_that_cannot_be_written_is_one_line(tmp_path, place):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_check_makes_no_file(path):
-    assert rows_file.check(path) == []
-    assert list(path.parent.iterdir()) == []
+def test_a_file_that_cannot_be_written_can_still_be_read(filled, monkeypatch):
+    """Root may write to any file, so opening for writing is made to fail here."""
+    usual = Path.open
+
+    def read_only(self, mode="r", *rest, **options):
+        if "+" in mode or "w" in mode or "a" in mode:
+            raise PermissionError(13, "Permission denied")
+        return usual(self, mode, *rest, **options)
+
+    monkeypatch.setattr(Path, "open", read_only)
+    assert len(rows_file.read(filled)) == 3
+    with pytest.raises(UserError, match="Permission denied"):
+        rows_file.check(filled)
+
+
+def test_a_file_system_without_locks_is_one_line(path, monkeypatch):
+    def flock(file, operation):
+        raise OSError(38, "Function not implemented")
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with pytest.raises(UserError, match="cannot be locked: Function not implemented"):
+        append_b(path)
 
 
 # New and empty files ----------------------------------------------------------------------------
 
 
-def test_an_empty_file_is_as_good_as_none(path):
+def test_a_missing_or_empty_file_is_made_by_the_first_run(path):
+    rows_file.check(path)
+    assert list(path.parent.iterdir()) == []
     path.touch()
-    assert rows_file.check(path) == []
+    rows_file.check(path)
     rows_file.append(path, rows_of("a", TIMES[:2]))
     assert blocks(path) == [("a", [0, 1])]
 
@@ -272,7 +338,6 @@ def test_initialize_writes_the_header_only_where_there_is_none(path):
     assert rows_file.initialize(path) is True
     assert path.read_text() == HEADER + "\n"
     assert rows_file.initialize(path) is False
-    assert path.read_text() == HEADER + "\n"
     rows_file.append(path, rows_of("a", TIMES[:2]))
     before = path.read_bytes()
     assert rows_file.initialize(path) is False
@@ -291,117 +356,118 @@ def test_reading_nothing_says_how_to_get_something(path):
 # Files that are not ours ------------------------------------------------------------------------
 
 
-def test_another_header_is_refused(filled):
-    filled.write_text(filled.read_text().replace("step_ms", "ms", 1))
-    assert f"{filled}, line 1: unknown header" in refusal(filled)
-
-
-@pytest.mark.parametrize("content", [b"hello", b"\n", b"run_id,round\n", "\ufeff".encode()])
-def test_any_other_file_is_refused(path, content):
+@pytest.mark.parametrize(
+    "content", [b"hello", b"\n", b"run_id,round\n", "\ufeff".encode(), HEADER[:-1].encode()]
+)
+def test_another_file_is_refused(path, content):
     path.write_bytes(content)
-    assert f"{path}, line 1: unknown header" in refusal(path)
+    assert f"{path}:1: unknown header" in refusal(path, *EVERY)
 
 
-@pytest.mark.parametrize(("cut", "line"), [(1, 4), (2, 4), (40, 4)])
-def test_a_last_line_that_is_cut_off_is_refused(filled, cut, line):
-    with filled.open("r+b") as file:
-        file.truncate(filled.stat().st_size - cut)
-    assert f"{filled}, line {line}: " in refusal(filled)
-
-
-def test_a_quote_that_never_closes_is_refused(filled):
-    with filled.open("a") as file:
-        file.write('"never closed\n')
-    assert f"{filled}, line 5: cannot be read (" in refusal(filled)
-
-
-def test_binary_junk_is_refused(filled):
-    with filled.open("ab") as file:
-        file.write(b"\xff\xfe\x00")
-    assert f"{filled}, line 5: is not text" in refusal(filled)
+@pytest.mark.parametrize(
+    ("end", "line", "problem"),
+    [
+        (lambda data: data[:-1], 4, "is cut off"),
+        (lambda data: data[:-2], 4, ""),
+        (lambda data: data[:-40], 4, ""),
+        (lambda data: data + b'"never closed\n', 5, "cannot be read ("),
+        (lambda data: data + b"\xff\xfe\x00", 5, "is not text"),
+        (lambda data: data + b"junk\n", 5, "has 1 fields instead of 27"),
+        (lambda data: data[:-1] + b",\n", 4, "has 28 fields instead of 27"),
+    ],
+)
+def test_a_damaged_end_is_refused_by_runs_and_readers(filled, end, line, problem):
+    filled.write_bytes(end(filled.read_bytes()))
+    assert f"{filled}:{line}: {problem}" in refusal(filled, *EVERY)
 
 
 @pytest.mark.parametrize("change", [lambda line: line + ",", lambda line: line.rpartition(",")[0]])
-def test_a_wrong_number_of_fields_is_refused(filled, change):
+@pytest.mark.parametrize("line", [2, 3])
+def test_a_wrong_number_of_fields_is_refused(filled, change, line):
     lines = filled.read_text().splitlines()
-    lines[2] = change(lines[2])
+    lines[line - 1] = change(lines[line - 1])
     filled.write_text("\n".join(lines) + "\n")
-    assert f"{filled}, line 3: has " in (message := refusal(filled))
-    assert "fields instead of 27" in message
+    message = refusal(filled, rows_file.read)
+    assert f"{filled}:{line}: has " in message and "fields instead of 27" in message
 
 
 @pytest.mark.parametrize(
     ("column", "value", "problem"),
     [
-        ("step_ms", "fast", "has step_ms 'fast', which is not a number"),
-        ("step_ms", "", "has step_ms '', which is not a number"),
-        ("step_ms", "-1.5", "has step_ms -1.5, which is not a duration"),
-        ("step_ms", "nan", "has step_ms nan, which is not a duration"),
-        ("step_ms", "inf", "has step_ms inf, which is not a duration"),
-        ("data_ms", "-1", "has data_ms -1, which is not a duration"),
-        ("data_ms", "nan", "has data_ms nan, which is not a duration"),
-        ("first_step_s", "inf", "has first_step_s inf, which is not a duration"),
-        ("first_step_s", "", "has first_step_s '', which is not a number"),
-        ("step", "1.5", "has step '1.5', which is not a number"),
-        ("step", "", "has step '', which is not a number"),
-        ("loss", "low", "has loss 'low', which is not a number"),
-        ("peak_memory_mib", "1 GB", "has peak_memory_mib '1 GB', which is not a number"),
-        ("batch_size", "", "has batch_size '', which is not a number"),
-        ("round", "one", "has round 'one', which is not a number"),
+        ("step_ms", "fast", "'fast', which is not a number"),
+        ("step_ms", "", "'', which is not a number"),
+        ("step_ms", "-1.5", "-1.5, which is not a duration"),
+        ("step_ms", "nan", "nan, which is not a duration"),
+        ("data_ms", "inf", "inf, which is not a duration"),
+        ("first_step_s", "", "'', which is not a number"),
+        ("step", "1.5", "'1.5', which is not a whole number"),
+        ("step", "", "'', which is not a number"),
+        ("loss", "low", "'low', which is not a number"),
+        ("peak_memory_mib", "1 GB", "'1 GB', which is not a number"),
+        ("batch_size", "", "'', which is not a number"),
+        ("round", "one", "'one', which is not a number"),
+        ("round", "0.5", "'0.5', which is not a whole number"),
         ("round", "9" * 20, "has a round of 20 digits, which is too large"),
+        ("seed", "inf", "'inf', which is not a whole number"),
         ("status", "fine", "has the unknown status 'fine'"),
         ("phase", "cold", "has the unknown phase 'cold'"),
         ("phase", "", "has the unknown phase ''"),
         ("grade", "good", "has the unknown grade 'good'"),
         ("grade", "", "has the unknown grade ''"),
-        ("seed", "", "has seed '', which is not a number"),
-        ("requested_batch_size", "auto", "has requested_batch_size 'auto', which is not a number"),
     ],
 )
 def test_a_value_that_makes_no_sense_is_refused(filled, column, value, problem):
-    lines = filled.read_text().splitlines()
-    fields = lines[2].split(",")
-    fields[COLUMNS.index(column)] = value
-    lines[2] = ",".join(fields)
-    filled.write_text("\n".join(lines) + "\n")
-    assert f"{filled}, line 3: {problem}; fix that line, or " in refusal(filled)
+    """Also behind a note of several lines."""
+    rows_file.append(filled, rows_of("b", TIMES[:1], note="one\ntwo"))
+    rows = rows_file.text_rows(filled)
+    rows[3][column] = value
+    filled.unlink()
+    rows_file.append(filled, [*rows[:1], {**rows[1], "note": "one\ntwo\nthree"}, *rows[2:]])
+    has = "" if problem.startswith("has") else f"has {column} "
+    message = refusal(filled, rows_file.read)
+    assert f"{filled}:7: {has}{problem}; fix that line, or " in message
 
 
-def test_the_line_named_is_the_files_even_behind_a_note_of_several(path):
-    rows_file.append(path, rows_of("a", TIMES[:1], note="one\ntwo\nthree"))
-    with path.open("a") as file:
-        file.write("junk\n")
-    assert f"{path}, line 5: has 1 fields" in refusal(path)
+# Records ----------------------------------------------------------------------------------------
 
 
-def test_a_file_that_cannot_be_written_can_still_be_read(tmp_path, monkeypatch):
-    """Root may write to any file, so opening for writing is made to fail here."""
-    path = tmp_path / "results.csv"
-    rows_file.append(path, rows_of("no_optimization", [9, 9, 9]))
-    whole = Path.open
-
-    def read_only(self, mode="r", *rest, **options):
-        if "+" in mode or "w" in mode or "a" in mode:
-            raise PermissionError(13, "Permission denied")
-        return whole(self, mode, *rest, **options)
-
-    monkeypatch.setattr(Path, "open", read_only)
-    assert len(rows_file.read(path)) == 3
-    with pytest.raises(UserError, match="Permission denied"):
-        rows_file.check(path)
+def test_records_come_back_with_texts_that_are_stored_once(path):
+    for n in range(3):
+        record = {"source": "code\n", "collect_env": f"report {n // 2}", "n": n}
+        rows_file.append(path, rows_of("a", TIMES), {"run_id": str(n), **record})
+    lines = path.with_suffix(".jsonl").read_text().splitlines()
+    assert len(lines) == 3 + 1 + 2
+    records = records_file.read(path, ["2", "0", "missing"])
+    assert records["2"] == {"run_id": "2", **record}
+    assert [record["n"] for record in records.values()] == [0, 2]
 
 
-def test_a_file_system_without_locks_is_one_line(tmp_path, monkeypatch):
-    def flock(file, operation):
-        raise OSError(38, "Function not implemented")
+def test_records_that_nobody_wants_are_not_parsed(path, monkeypatch):
+    for n in range(9):
+        rows_file.append(path, rows_of("a", TIMES), {"run_id": str(n), "source": f"code {n}"})
+    parsed, usual = [], json.loads
+    monkeypatch.setattr(json, "loads", lambda line: parsed.append(line) or usual(line))
+    assert [*records_file.read(path, ["4"])] == ["4"]
+    assert len([line for line in parsed if line]) == 2  # the record and its source
 
-    monkeypatch.setattr(fcntl, "flock", flock)
-    with pytest.raises(UserError, match="cannot be locked: Function not implemented"):
-        rows_file.append(tmp_path / "results.csv", rows_of("no_optimization", [9, 9, 9]))
+
+def test_damaged_records_are_left_out_and_appended_to(path):
+    lines = ['{"run_id": "a", ', "[" * 10**5, '{"run_id": "b", "source": {}}', '{"run_id": "c"']
+    path.with_suffix(".jsonl").write_text("\n".join(lines))  # the last of a process that was killed
+    write_record(path, [{"run_id": "d"}], source="code")
+    assert [*records_file.read(path, "abcd")] == ["b", "d"]
+    assert records_file.read(path, "d")["d"]["source"] == "code"
 
 
-def test_a_record_is_looked_for_nowhere_else(tmp_path):
-    (tmp_path / "runs").mkdir()
-    for path in (tmp_path / "runs" / "a.json", tmp_path / "b.json"):
-        path.write_text('{"technique": "x"}')
-    assert list(rows_file.records(tmp_path / "results.csv", ["a", "../b", "", "c"])) == ["a"]
+def test_a_suite_has_the_runs_that_name_it(path):
+    for n, suite in enumerate(["one", "two", "one"]):
+        rows_file.append(path, rows_of("a", TIMES), {"run_id": str(n), "suite": suite})
+    assert records_file.run_ids_of("one", path) == {"0", "2"}
+    assert records_file.run_ids_of("one", path.with_stem("missing")) == set()
+
+
+def test_groups_of_runs_are_read_from_old_and_new_run_ids():
+    ids = pandas.Series(["20260101T000000.000000Z-0a1b", "20260101T000000.000000Z-0a1b2c3d"])
+    assert list(run_ids.groups_of(ids)) == ["0a1b", "0a1b2c3d"]
+    assert len({run_ids.new_group() for _ in range(100)}) == 100
+    assert {len(run_ids.new_group()) for _ in range(9)} == {8}

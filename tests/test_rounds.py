@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from tests.rows import rows_of, write_record
+from tests.rows import rows_of
 from Utils.base import command_line
 from Utils.base.errors import UserError
 from Utils.commands import reference
@@ -32,8 +32,7 @@ def stand_in(tmp_path, monkeypatch):
         if code == 0:
             steps = [] if "status" in columns else [columns.pop("ms", 100.0)] * 4
             rows = rows_of(name, steps, round=r, **columns)
-            write_record(path, rows, suite=name_of_suite)
-            rows_file.append(path, rows)
+            rows_file.append(path, rows, {"run_id": rows[0]["run_id"], "suite": name_of_suite})
         return code
 
     def run(first, joins, flags, name_of_suite, minutes, say):
@@ -82,16 +81,6 @@ def test_what_has_no_timing_is_not_repeated_for_its_partners(stand_in):
     techniques = suite_runner.named(LADDER.split())
     assert suite_runner.run(techniques, stand_in.args, lambda line: None).code == 0
     assert stand_in.groups == [LADDER.split()[:4], LADDER.split()[3:]]
-
-
-def test_a_repeated_start_runs_what_is_tainted_only_where_told(stand_in):
-    techniques, said = suite_runner.named(LADDER.split()[:2]), []
-    stand_in.outcome = lambda name, r: (0, {"grade": "tainted" if r else "clean"})
-    stand_in.args.rounds = 3
-    stand_in.args.clean = True
-    suite_runner.run(techniques, stand_in.args, said.append)
-    suite_runner.run(techniques, stand_in.args, said.append)
-    assert len(stand_in.groups) == 3 + 2 and "resuming: 2 of 6" in "".join(said)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """The measured loop, the command line, and what happens when a run goes wrong."""
 
-import json
 import os
 import pty
 import re
@@ -20,7 +19,7 @@ import torch
 import no_optimization
 from tests import forked, watched
 from tests.harness_cost import empty_steps, stopwatch_steps
-from tests.rows import rows_of
+from tests.rows import records_in, rows_of
 from tests.stand_ins import FakeCuda, FakeNvml
 from Utils.base import paths
 from Utils.base.git import commit
@@ -43,7 +42,7 @@ def settle(tmp_path):
 
 
 def record_of(args):
-    return json.loads((args.results_file.parent / "runs" / f"{args.run_id}.json").read_text())
+    return records_in(args.results_file.parent)[-1]
 
 
 # The clock --------------------------------------------------------------------------------------
@@ -314,11 +313,7 @@ def test_rounds_by_hand_are_processes_with_their_own_seed(tmp_path):
     assert "\r" not in done.stderr and done.stderr.count("step 1/3") == 2  # on no terminal
     rows = rows_file.read(path)
     assert list(rows.groupby("run_id")["round"].first()) == [0, 1]
-    seeds = [
-        json.loads((tmp_path / "runs" / f"{run_id}.json").read_text())["settings"]["seed"]
-        for run_id in rows.run_id.unique()
-    ]
-    assert seeds == [5, 6]
+    assert [record["settings"]["seed"] for record in records_in(tmp_path)] == [5, 6]
 
 
 def test_on_a_terminal_there_is_a_bar(tmp_path):
@@ -365,7 +360,7 @@ def ended(args, main):
 
 
 def only_row(args):
-    (row,) = rows_file.check(args.results_file)
+    (row,) = rows_file.text_rows(args.results_file)
     assert not row["step"] and not row["step_ms"] and not row["loss"]
     return row
 
@@ -408,7 +403,7 @@ def test_out_of_memory_is_one_line_with_advice_a_row_and_an_exit_code(tmp_path):
     assert done.returncode == 1
     (said,) = [line for line in done.stderr.splitlines() if "out of memory" in line]
     assert "try --batch-size 2048" in said and "Traceback" not in done.stderr
-    (row,) = rows_file.check(path)
+    (row,) = rows_file.text_rows(path)
     assert row["status"] == "out_of_memory" and "4096x1024" in row["note"]
 
 
@@ -427,7 +422,7 @@ def test_a_run_that_is_stopped_leaves_the_file_as_it_was(how, tmp_path):
         said = errors.read()
     process.join()
     assert process.exitcode == (130 if how == signal.SIGINT else -how)
-    assert path.read_bytes() == before and not list(tmp_path.glob("runs/*"))
+    assert path.read_bytes() == before and not records_in(tmp_path)
     assert "Traceback" not in said
     if how == signal.SIGINT:
         assert said.strip() == "no_optimization: interrupted; nothing was recorded"
@@ -447,7 +442,7 @@ def test_a_full_disk_is_one_line_and_loses_nothing(tmp_path):
     assert done.returncode == 2
     errors = [line for line in done.stderr.splitlines() if "error" in line]
     assert len(errors) == 1 and str(path) in errors[0] and "nothing was appended" in errors[0]
-    assert path.read_bytes() == before and not list(tmp_path.glob("runs/*.json"))
+    assert path.read_bytes() == before and not records_in(tmp_path)
 
 
 def test_a_damaged_results_file_stops_a_run_before_it_starts(settle, tmp_path, capsys):
@@ -456,5 +451,5 @@ def test_a_damaged_results_file_stops_a_run_before_it_starts(settle, tmp_path, c
         settle()
     said = capsys.readouterr().err
     assert stop.value.code == 2 and said.count("\n") == 1
-    assert "results.csv, line 1: unknown header" in said and "make reset" in said
+    assert "results.csv:1: unknown header" in said and "make reset" in said
     assert (tmp_path / "results.csv").read_text() == "a,b\n1,2\n"

@@ -1,6 +1,5 @@
 """Many scripts, one after the other: what runs, what goes on, what is left behind."""
 
-import json
 import os
 import re
 import signal
@@ -12,6 +11,7 @@ from datetime import datetime
 import pytest
 
 from tests.known import changed, copy_project
+from tests.rows import records_in
 from Utils.base import paths
 from Utils.commands import suite
 from Utils.launch import child_process
@@ -52,13 +52,10 @@ row = dict.fromkeys(rows_file.COLUMNS, 1) | {
 }
 phases = ["warmup"] * args.warmup + ["timed"] * (args.steps - args.warmup)
 rows = [row | {"step": step, "phase": phase} for step, phase in enumerate(phases)]
-known = {"suite": os.environ["SUITE"], "settings": {"seed": args.seed}}
-path = args.results_file.parent / "runs" / f"{row['run_id']}.json"
-path.parent.mkdir(exist_ok=True)
-path.write_text(json.dumps(known))
+record = {"run_id": row["run_id"], "suite": os.environ["SUITE"], "settings": {"seed": args.seed}}
 print(f"  step 1/{args.steps}", file=sys.stderr, flush=True)
 time.sleep(float(os.environ.get("STEPS_S", 0)))
-rows_file.append(args.results_file, rows)
+rows_file.append(args.results_file, rows, record)
 '''
 
 
@@ -202,7 +199,7 @@ def test_ctrl_c_ends_the_suite_and_keeps_what_was_done(project):
     _, said = process.communicate(timeout=30)
     assert process.returncode == 130 and "Traceback" not in said
     assert "endless: interrupted; nothing was recorded" in said
-    assert not rows_file.check(project / "results.csv")  # its partner had not ended either
+    assert not rows_file.text_rows(project / "results.csv")  # its partner had not ended either
 
 
 def test_reset_keeps_the_old_file_and_init_never_empties_one(project):
@@ -211,7 +208,7 @@ def test_reset_keeps_the_old_file_and_init_never_empties_one(project):
     assert header.decode() == HEADER + "\n"
     (project / "results.csv").write_text("damaged, but mine")
     done = make(project, "init_results")
-    assert done.returncode != 0 and "line 1: unknown header" in done.stderr
+    assert done.returncode != 0 and ":1: unknown header" in done.stderr
     (project / "plots").mkdir()
     (project / "plots" / "speedup.png").write_text("")
     assert make(project, "reset").returncode == 0
@@ -289,8 +286,7 @@ def test_rounds_can_be_added_to_others(quick):
     runs = rows_file.read(quick / "results.csv").groupby("run_id").first()
     assert list(runs["round"]) == [3, 3]
     assert list(runs.technique) == ["tensorFloat32", "no_optimization"]  # an odd one, so backwards
-    seeds = [json.loads(p.read_text())["settings"]["seed"] for p in (quick / "runs").iterdir()]
-    assert seeds == [3, 3]
+    assert [record["settings"]["seed"] for record in records_in(quick)] == [3, 3]
 
 
 def test_a_changed_script_is_measured_anew(quick):
@@ -301,6 +297,19 @@ def test_a_changed_script_is_measured_anew(quick):
     assert "resuming" not in done.stderr and "[3/4]" in done.stderr
 
 
+def test_a_change_of_what_decides_a_steps_time_is_measured_anew(tmp_path, monkeypatch):
+    project = copy_project(tmp_path)
+    monkeypatch.setattr(paths, "ROOT", project)
+    rooms = {folder.name for folder in (project / "Utils").iterdir() if folder.is_dir()}
+    assert rooms > launched.READERS
+    for room in sorted(rooms - {"__pycache__"}):
+        before = launched.sources_of_runs()
+        with (project / "Utils" / room / "__init__.py").open("a") as file:
+            file.write("# changed\n")
+        assert (launched.sources_of_runs() == before) == (room in launched.READERS)
+    assert (project / "Utils" / "run.py").read_text() in before
+
+
 def test_a_run_that_hangs_is_ended_and_recorded(tmp_path, monkeypatch, capsys):
     whole = child_process.python
     monkeypatch.setattr(child_process, "python", lambda c, s, m=None: whole(c, s, m and 0.02))
@@ -308,7 +317,7 @@ def test_a_run_that_hangs_is_ended_and_recorded(tmp_path, monkeypatch, capsys):
     path = tmp_path / "results.csv"
     flags = ["--model", "gpt2-tiny", "--dataset", "synthetic", "--steps", "1000000"]
     assert suite.main(["no_optimization", *flags, "--results-file", str(path)]) == 1
-    (row,) = rows_file.check(path)
+    (row,) = rows_file.text_rows(path)
     assert row["status"] == "failed" and "time-out of 60 minutes" in row["note"]
 
 

@@ -21,7 +21,7 @@ def read(tmp_path):
     def read(*runs):
         for run in runs:
             rows_file.append(tmp_path / "results.csv", run)
-        return rows_file.read(tmp_path / "results.csv")
+        return selection.plain(rows_file.read(tmp_path / "results.csv"))
 
     return read
 

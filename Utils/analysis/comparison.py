@@ -19,7 +19,7 @@ from Utils.analysis.intervals import Estimate, Ratio
 from Utils.analysis.summary import summarize
 from Utils.base.errors import UserError
 from Utils.base.text import number, plural
-from Utils.results import rows_file, selection
+from Utils.results import records_file, rows_file, selection
 from Utils.scripts import ladder
 
 # Fields of a record that are conditions of the run, not its outcome; and those also in the rows.
@@ -76,7 +76,7 @@ def select(name, text):
         known = "; ".join(common for common, _ in parts)
         raise UserError(f"{path}: no runs match {' '.join(words)!r}", f"there are {known}")
     rows, _ = selection.select(pd.concat(matching))
-    records = rows_file.records(path, sorted(rows.run_id.unique()))
+    records = records_file.read(path, sorted(rows.run_id.unique()))
     return Side(name, Path(path), rows, summarize(rows, records), records)
 
 
@@ -159,8 +159,8 @@ def differences(a, b):
     for side in (a, b):
         runs = side.rows.run_id.nunique()
         if lost := runs - len(side.records):
-            folder = side.path.parent / "runs"
-            lines.append(f"{side.name}: no record of {lost} of {runs} runs in {folder}")
+            file = records_file.path_of(side.path)
+            lines.append(f"{side.name}: no record of {lost} of {runs} runs in {file}")
     return lines
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from Utils.analysis import submission
 from Utils.analysis.summary import summarize
 from Utils.base.errors import UserError
-from Utils.results import rows_file, selection
+from Utils.results import records_file, rows_file, selection
 from Utils.scripts.ladder import BASELINE
 
 
@@ -34,7 +34,7 @@ def collect(results_file):
             continue
         if more:
             left_out.append(f"{path}: {more.removeprefix('left out: ')}")
-        records = rows_file.records(path, rows.run_id.unique())
+        records = records_file.read(path, rows.run_id.unique())
         rows = rows[rows.grade != "tainted"]
         panel = _panel(path, rows, records)
         if panel is None:

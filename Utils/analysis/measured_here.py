@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from Utils.analysis import round_levels
-from Utils.results import rows_file, selection
+from Utils.results import records_file, rows_file, selection
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ def measured_steps(args, devices=None):
     They are of the newest code and torch, without tainted runs. devices: names; by default the one
     of args.
     """
-    if not args.results_file.exists():
+    if not rows_file.has_rows(args.results_file):
         return {}
     rows = rows_file.read(args.results_file)
     same = {"base": args.base, "model": args.model, "seq_len": args.seq_len}
@@ -42,9 +42,9 @@ def measured_steps(args, devices=None):
 
 def gpus_in(results_file):
     """Return the names of the GPUs that rows of a results file are of."""
-    if not results_file.exists():
+    if not rows_file.has_rows(results_file):
         return []
     first_runs = rows_file.read(results_file).groupby("device").run_id.first()
-    records = rows_file.records(results_file, list(first_runs))
+    records = records_file.read(results_file, list(first_runs))
     kinds = {run_id: record.get("device", {}).get("type") for run_id, record in records.items()}
     return [name for name, run_id in first_runs.items() if kinds.get(run_id) in ("cuda", "rocm")]

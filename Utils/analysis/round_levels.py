@@ -1,6 +1,6 @@
 """Step times of a round, freed from what the machine did meanwhile.
 
-Runs that took turns share the end of their run_id and met the same machine. So in a round the log
+Runs that took turns share the group in their run_id and met the same machine. So in a round the log
 of a run's median step is its technique's level plus its group's. A technique that ran in several
 groups, as the parent of many does, ties their levels together.
 """
@@ -8,7 +8,7 @@ groups, as the parent of many does, ties their levels together.
 import numpy as np
 import pandas as pd
 
-from Utils.base.turn_pipe import TOKEN
+from Utils.results import run_ids
 
 TIE = 1e-6  # weight of a group's effect where nothing ties it to the others
 
@@ -22,7 +22,7 @@ def step_ms(timed, quantile=0.5):
     if timed.empty:
         return pd.Series(dtype=float)
     scaled = np.log(timed.step_ms * timed.requested_batch_size / timed.batch_size)
-    timed = timed.assign(log=scaled, group=timed.run_id.str[-TOKEN:])
+    timed = timed.assign(log=scaled, group=run_ids.groups_of(timed.run_id))
     runs = timed.groupby(["round", "group", "technique", "run_id"]).log.quantile(quantile)
     runs = runs.reset_index()
     runs.loc[~runs.duplicated(["round", "group"], keep=False), "group"] = ""  # took no turns

@@ -1,6 +1,7 @@
 """Files that appear complete or not at all."""
 
 import contextlib
+import errno
 import json
 import os
 import tempfile
@@ -30,6 +31,19 @@ def written_whole(path):
         folder = os.open(path.parent, os.O_RDONLY)
         stack.callback(os.close, folder)
         os.fsync(folder)  # so that the new name survives a power cut
+
+
+def append_whole(file, text):
+    """Append to an open file, given by its descriptor: all of it or, with an OSError, nothing."""
+    size = os.fstat(file).st_size
+    data = text.encode(errors="backslashreplace")
+    try:
+        if os.write(file, data) != len(data):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        os.fsync(file)
+    except OSError:
+        os.ftruncate(file, size)
+        raise
 
 
 def write(path, text):

@@ -8,12 +8,6 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 CACHE = Path(os.environ.get("CACHE_DIR", ROOT / ".cache")).resolve()
 
 
-def sources(*layers):
-    """Return the source of the front door of Utils and of these layers, a list of strings."""
-    folders = [ROOT / "Utils", *(ROOT / "Utils" / layer for layer in layers)]
-    return [file.read_text() for folder in folders for file in sorted(folder.glob("*.py"))]
-
-
 def environment(**more):
     """Return this process's environment variables with the project on Python's path."""
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))

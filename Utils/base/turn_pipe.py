@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import psutil
 
-TOKEN = 4  # hexadecimal digits at the end of a run_id
 # The ends of two pipes, the launcher's process id, and a token that all their run_ids end with.
 VARIABLE = "TAKES_TURNS"
 VALUE = re.compile(r"(\d+),(\d+),(\d+),([0-9a-f]+)")

@@ -71,9 +71,10 @@ def step_seconds(args, base=None):
 
     base: of `bases.find`, which has batches of its own, or None for ours.
     """
-    if not rows_file.check(args.results_file, writable=False):
+    try:
+        rows = selection.timed(rows_file.read(args.results_file))
+    except errors.UserError:  # no rows yet
         return {}
-    rows = selection.timed(rows_file.read(args.results_file))
     same = {"device": [args.hardware.name], "model": [args.model], "seq_len": [args.seq_len]}
     same |= {"requested_batch_size": [args.batch_size]}
     if base:

@@ -2,7 +2,7 @@
 
 from Utils.base import command_line, errors
 from Utils.draw import doc_pages
-from Utils.results import rows_file, selection
+from Utils.results import records_file, rows_file, selection
 
 VERSIONS = ("python", "torch", "triton", "bitsandbytes", "cudnn")
 
@@ -36,7 +36,7 @@ def main(argv=None):
     args = parser.parse_args(argv)
     rows = rows_file.read(args.results_file)
     rows, left_out = selection.select(rows, args.device_name, base=args.base)
-    records = rows_file.records(args.results_file, rows.run_id.unique())
+    records = records_file.read(args.results_file, rows.run_id.unique())
     print(field_report(rows, records), *([f"\n{left_out}"] if left_out else []), sep="\n")
 
 

@@ -2,7 +2,7 @@
 
 from Utils.base import command_line, errors
 from Utils.draw import doc_pages
-from Utils.results import rows_file, selection
+from Utils.results import records_file, rows_file, selection
 from Utils.scripts.ladder import BASELINE
 
 
@@ -12,7 +12,7 @@ def main(argv=None):
     args = parser.parse_args(argv)
     rows = rows_file.read(args.results_file)
     rows, left_out = selection.select_ladder(rows[rows.base == BASELINE], args.device_name)
-    records = rows_file.records(args.results_file, rows.run_id.unique())
+    records = records_file.read(args.results_file, rows.run_id.unique())
     print(*doc_pages.write(rows, records), *([left_out] if left_out else []), sep="\n")
 
 

@@ -11,7 +11,7 @@ from Utils.base import command_line, paths
 from Utils.base.errors import UserError, one_line
 from Utils.device import device_choice
 from Utils.launch import suite_runner
-from Utils.results import rows_file, selection
+from Utils.results import records_file, rows_file, selection
 
 
 def run(found, args, rows):
@@ -58,7 +58,7 @@ def main(argv=None):
     rows = rows_file.read(args.results_file)
     rows, left_out = selection.select(rows, args.device_name, True, args.base)
     found = recommendation.recommend(
-        rows, rows_file.records(args.results_file, rows.run_id.unique())
+        rows, records_file.read(args.results_file, rows.run_id.unique())
     )
     path, written = Path(args.recipe or paths.CACHE / "recipe" / "recipe.py"), {}
     if found["fastest"]:

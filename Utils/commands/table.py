@@ -2,7 +2,7 @@
 
 from Utils.analysis import result_tables
 from Utils.base import command_line, errors
-from Utils.results import rows_file, selection
+from Utils.results import records_file, rows_file, selection
 
 
 def main(argv=None):
@@ -13,7 +13,7 @@ def main(argv=None):
     args = parser.parse_args(argv)
     rows = rows_file.read(args.results_file)
     rows, left_out = selection.select(rows, args.device_name, base=args.base)
-    records = rows_file.records(args.results_file, rows.run_id.unique())
+    records = records_file.read(args.results_file, rows.run_id.unique())
     print(result_tables.table(rows, left_out, records, args.price))
 
 

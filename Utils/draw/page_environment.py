@@ -54,7 +54,7 @@ def _farthest(facts, key, form):
     return number(max(values, key=abs), form) if values else ""
 
 
-def environment(path, records):
+def environment(records):
     """Return the environment of the runs, a dict of texts, and torch's collect_env reports."""
     values = {}
     reports = {}
@@ -62,11 +62,10 @@ def environment(path, records):
         for name, value in _facts(record):
             if isinstance(value, (str, int, float)) and not isinstance(value, bool):
                 values.setdefault(name, {})[short(value)] = None
-        file = record.get("collect_env")
-        if isinstance(file, str) and file not in reports:
-            reports[file] = rows_file.collect_env(path, record)[:LONGEST_REPORT]
+        if report := record.get("collect_env"):
+            reports[report[:LONGEST_REPORT]] = None
     environment = {name: " or ".join(texts) for name, texts in values.items()}
-    return environment, [report for report in reports.values() if report]
+    return environment, list(reports)
 
 
 def _facts(record):

@@ -21,7 +21,7 @@ from Utils.draw import (
     step_times_chart,
 )
 from Utils.draw.page_template import picture
-from Utils.results import rows_file, selection
+from Utils.results import records_file, rows_file, selection
 from Utils.scripts import ladder
 
 MOST_TECHNIQUES = 60  # on one page
@@ -36,7 +36,7 @@ def report(path, device_name="", price=None, base=None):
     with_variants, _ = selection.select(all_rows, device_name, True, base)
     rows, left_out = selection.select(all_rows, device_name, base=base)
     rows, too_many = _at_most(rows)
-    all_records = rows_file.records(path, with_variants.run_id.unique())
+    all_records = records_file.read(path, with_variants.run_id.unique())
     records = {
         run_id: all_records[run_id] for run_id in rows.run_id.unique() if run_id in all_records
     }
@@ -44,7 +44,7 @@ def report(path, device_name="", price=None, base=None):
         lines = summarize(rows, records)
         charts = _charts(rows, lines)
     _, memory, limits, cost = result_tables.columns(lines[lines.median_ms.notna()], price)
-    environment, reports = page_environment.environment(path, records)
+    environment, reports = page_environment.environment(records)
     sections = {  # with the command that adds one
         "steps": (charts["steps"], "make baseline"),
         "memory": (charts["memory"], "make all"),

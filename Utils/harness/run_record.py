@@ -5,7 +5,6 @@ from datetime import UTC, datetime
 
 import torch
 
-from Utils.base.errors import UserError
 from Utils.harness import environment, settings
 from Utils.results import rows_file
 from Utils.results.rows_file import COLUMNS
@@ -36,7 +35,7 @@ def row(args, status):
 
 
 def record(args, status):
-    """Return the record of a run, runs/<run_id>.json, a dict."""
+    """Return the record of a run, its line of results.jsonl, a dict."""
     return {
         "run_id": args.run_id,
         "base": args.base,
@@ -62,13 +61,5 @@ def record(args, status):
 
 
 def write(args, rows, known):
-    """Append rows and write the record, a dict: both or neither. Raises UserError."""
-    path = args.results_file.parent / "runs" / f"{args.run_id}.json"
-    try:
-        rows_file.write_record(args.results_file, known)
-        rows_file.append(args.results_file, rows)
-    except (OSError, UserError) as error:
-        path.unlink(missing_ok=True)
-        if isinstance(error, UserError):
-            raise
-        raise UserError(f"{path}: {error.strerror}; nothing was recorded") from None
+    """Append rows and the record, a dict: both or neither. Raises UserError."""
+    rows_file.append(args.results_file, rows, known)

@@ -3,7 +3,6 @@
 import argparse
 import os
 import re
-import secrets
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,7 +12,7 @@ from Utils.base.errors import Unsupported, UserError
 from Utils.base.gpt2_sizes import CONFIGS
 from Utils.device import auto_shape, capabilities, device_choice
 from Utils.harness import ranks
-from Utils.results import rows_file
+from Utils.results import rows_file, run_ids
 from Utils.scripts import bases, ladder
 
 BASELINE = ladder.BASELINE
@@ -71,8 +70,8 @@ def parse_args(doc, argv=None, technique=None, source="", hardware=None):
     except UserError as error:
         parser.error(str(error))
     args.started = datetime.now(UTC)
-    token = args.turn.token if args.turn else secrets.token_hex(turn_pipe.TOKEN // 2)
-    args.run_id = f"{args.started:%Y%m%dT%H%M%S.%fZ}-{token}"
+    group = args.turn.token if args.turn else run_ids.new_group()
+    args.run_id = run_ids.run_id(args.started, group)
     facts = ladder.facts(doc)
     args.needs, args.notes, args.argv = facts.needs, [], argv
     args.commit, args.source = git.commit(), source

@@ -35,7 +35,7 @@ def trial(command, flags, **variables):
         file, environment = Path(folder) / "results.csv", paths.environment(**variables)
         command = [sys.executable, *command, *flags, f"--results-file={file}"]
         done = subprocess.run(command, env=environment, capture_output=True, text=True)
-        return rows_file.check(file), done
+        return rows_file.text_rows(file), done
 
 
 def why_ended(code, minutes=None):

@@ -17,7 +17,7 @@ import numpy as np
 from Utils.base import command_line, paths
 from Utils.base.errors import Unsupported, UserError
 from Utils.launch.child_process import why_ended
-from Utils.results import rows_file
+from Utils.results import records_file, rows_file
 from Utils.run import Run, execute
 from Utils.scripts import variants
 
@@ -137,20 +137,20 @@ def _started(technique, folder, flags, variables):
 
 def _part(folder):
     file = folder / "results.csv"
-    rows = rows_file.check(file)
+    rows = rows_file.text_rows(file)
     first = rows[0]
     return Part(
         began=float((folder / "began").read_text()),
         step_s=np.array([float(r["step_ms"]) for r in rows if r["phase"] == "timed"]) / 1e3,
         tokens=int(first["batch_size"]) * int(first["seq_len"]),
         peak_mib=float(first["peak_memory_mib"]),
-        record=rows_file.records(file, [first["run_id"]])[first["run_id"]],
+        record=records_file.read(file, [first["run_id"]])[first["run_id"]],
     )
 
 
 def _failure(who, folder, reason):
     """Return the exception for a process without timing. reason: where it left none itself."""
-    rows, log = rows_file.check(folder / "results.csv"), (folder / "log").read_text()
+    rows, log = rows_file.text_rows(folder / "results.csv"), (folder / "log").read_text()
     if rows and rows[-1]["status"] != "ok":
         kind = Unsupported if rows[-1]["status"] == "unsupported" else Failed
         return kind(f"{who}: {rows[-1]['status'].replace('_', ' ')}: {rows[-1]['note']}")

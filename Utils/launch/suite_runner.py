@@ -18,6 +18,7 @@ from functools import partial
 from importlib.metadata import version
 
 import numpy as np
+import pandas as pd
 
 from Utils.analysis import attribution, result_tables
 from Utils.analysis.intervals import numbers
@@ -26,12 +27,12 @@ from Utils.base import command_line, files, git, paths
 from Utils.base.errors import UserError
 from Utils.launch import child_process, turn_taking
 from Utils.launch.turn_taking import INTERRUPTED
-from Utils.results import rows_file, selection
+from Utils.results import records_file, rows_file, selection
 from Utils.scripts import bases, ladder, variants
 from Utils.scripts.ladder import BASELINE
 
-# The layers that decide a step's time and loss, beside the script.
-LAYERS = ("base", "scripts", "corpus", "device", "results", "harness")
+# Rooms of Utils that read what was measured. After a change of any other, runs are not resumed.
+READERS = {"analysis", "commands", "doctor", "draw", "forecast", "profile"}
 FEWEST_ROUNDS = 4  # before --precision can end a suite
 
 
@@ -56,9 +57,9 @@ def named(words):
     chosen = {}
     for word in words:
         names = attribution.plan(attribution.last_rung()) if word == "ablation" else [word]
-        group = ladder.group(word) or [variants.find(name) for name in names]
-        chosen |= {technique.name: technique for technique in group}
-    return [*chosen.values()]
+        for technique in ladder.group(word) or map(variants.find, names):
+            chosen[technique.name] = technique
+    return list(chosen.values())
 
 
 def add_arguments(parser):
@@ -91,64 +92,73 @@ def run_base(base, chosen, args, say, without=()):
     technique that fails in the first round on this base is left out of those that follow; its own
     row stays. Other arguments as for `run`.
     """
-    first, lost, identity = Namespace(**vars(args)), {*without}, base.name + base.source
-    first.rounds, first.precision = 1, None
-    scripts = bases.ladder_of(base, chosen, lost)
+    first_round = Namespace(**vars(args) | {"rounds": 1, "precision": None})
+    identity = base.name + base.source
+    left_out = set(without)
     while True:
-        outcome = run(scripts, first, say, identity)
+        scripts = bases.ladder_of(base, chosen, left_out)
+        outcome = run(scripts, first_round, say, identity)
+        if outcome.code > 1:
+            return outcome
         status = status_of(outcome, args.results_file)
-        lost |= {
-            bases.last(script.name)
-            for script in scripts[1:]
-            if not bases.refusal(script)
-            and status.get(script.name) != "ok"
-            and status.get(script.parent) == "ok"
-        }
-        names, scripts = [s.name for s in scripts], bases.ladder_of(base, chosen, lost)
-        if outcome.code > 1 or names == [script.name for script in scripts]:
+        before = len(left_out)
+        for script in scripts[1:]:
+            parent_ran = status.get(script.parent) == "ok"
+            if parent_ran and status.get(script.name) != "ok" and not bases.refusal(script):
+                left_out.add(bases.last(script.name))
+        if len(left_out) == before:
             break
-    if outcome.code > 1 or (args.rounds == 1 and not args.precision):
+    if args.rounds == 1 and not args.precision:
         return outcome
     return run(scripts, args, say, identity)
 
 
 def status_of(outcome, path):
     """Return the status of each script's newest run in a suite, by name."""
-    rows = rows_file.check(path)
-    return {row["technique"]: row["status"] for row in rows if row["run_id"] in outcome.run_ids}
+    rows = rows_of(outcome.run_ids, path)
+    return dict(zip(rows.technique, rows.status, strict=True))
 
 
 def newest_rows(run_ids, path):
     """Return the last row of the newest run of each round and technique, by both."""
-    rows = (row for row in rows_file.check(path) if row["run_id"] in run_ids)
-    return {(int(row["round"]), row["technique"]): row for row in rows}
+    rows = rows_of(run_ids, path).groupby(["round", "technique"]).tail(1)
+    return {(row["round"], row.technique): row for _, row in rows.iterrows()}
+
+
+def rows_of(run_ids, path):
+    """Return the rows of these runs."""
+    if not run_ids:
+        return pd.DataFrame(columns=rows_file.COLUMNS)
+    rows = rows_file.read(path)
+    return rows[rows.run_id.isin(run_ids)]
 
 
 def run(techniques, args, say, identity=None):
     """Run the techniques in args.rounds rounds from args.round on. Return an Outcome.
 
     args: settings of every script; timeout, the minutes until a run is killed; precision, a share
-    or None; clean, true to repeat tainted runs of an earlier start. With a precision, rounds are
-    added until every interval over a parent is at most so wide to either side, or --timeout minutes
-    have passed. say: function of a line of progress. identity: what a suite to be resumed has in
-    common with this one; by default its techniques. Raises UserError.
+    or None. With a precision, rounds are added until every interval over a parent is at most so
+    wide to either side, or --timeout minutes have passed. say: function of a line of progress.
+    identity: what a suite to be resumed has in common with this one; by default its techniques.
+    Raises UserError.
     """
-    path, names = args.results_file, {technique.name for technique in techniques}
+    path = args.results_file
     rows_file.check(path)
+    names = [technique.name for technique in techniques]
     if args.precision and not any(technique.parent in names for technique in techniques):
-        what = "precision is of intervals over a parent, and no script's parent runs with it"
-        raise UserError(what, "name a parent too")
-    rounds = [*range(args.round, args.round + args.rounds)]
+        problem = "precision is of intervals over a parent, and no script's parent runs with it"
+        raise UserError(problem, "name a parent too")
+    rounds = list(range(args.round, args.round + args.rounds))
     suite, done = _resume(args, techniques, rounds, identity)
+    total = len(rounds) * len(techniques)
     if done:
-        total = len(rounds) * len(techniques)
         say(f"resuming: {len(done)} of {total} runs are already in {path}")
-    progress = Progress(say, len(rounds) * len(techniques) - len(done))
+    progress = SuiteProgress(say, total - len(done))
     outcome = Outcome(0)
     while rounds:
         r = rounds.pop(0)
-        finished = {name for round_, name in done if round_ == r}
-        outcome.code = run_round(techniques, args, r, suite, finished, progress, outcome.silent)
+        missing = {name for name in names if (r, name) not in done}
+        outcome.code = _run_round(techniques, args, r, suite, missing, progress, outcome.silent)
         if outcome.code:
             return outcome
         if not rounds and args.precision and _go_on(args, suite, progress):
@@ -161,67 +171,73 @@ def run(techniques, args, say, identity=None):
 
 
 @dataclass
-class Progress:
+class SuiteProgress:
     """Lines on what runs and how long it still takes. say: function of a line. left: runs."""
 
     say: object
     left: int
-    number: int = 0
+    ended: int = 0
     started: float = field(default_factory=time.monotonic)
 
     def next(self, r, names):
-        seconds = (time.monotonic() - self.started) / max(1, self.number) * self.left
-        text = f", about {seconds / 60:.0f} min left" if self.number and seconds > 90 else ""
-        self.say(f"\n[{self.number + 1}/{self.number + self.left}] round {r}{text}: {names}")
+        seconds = (time.monotonic() - self.started) / max(1, self.ended) * self.left
+        text = f", about {seconds / 60:.0f} min left" if self.ended and seconds > 90 else ""
+        self.say(f"\n[{self.ended + 1}/{self.ended + self.left}] round {r}{text}: {names}")
 
-    def did(self, count):
-        self.number, self.left = self.number + count, max(0, self.left - count)
+    def add(self, count):
+        self.ended += count
+        self.left = max(0, self.left - count)
 
 
-def run_round(techniques, args, r, suite, done, progress, silent):
+def _run_round(techniques, args, r, suite, missing, progress, silent):
     """Run what is missing of round r: every technique once, next to its parent.
 
     A technique and its parent take turns as two live processes where memory allows, so each pair is
     measured within seconds; a parent of many runs several times. Where there is no room, scripts
     run one after the other, every other round in reverse order.
 
-    done: names of the techniques that are there. silent: list, for sentences on runs without a row.
+    missing: names. silent: list, for sentences on runs without a row.
     Return 0, 2 for impossible settings, or INTERRUPTED.
     """
-    flags, say, path = command_line.round_flags(args, r), progress.say, args.results_file
+    flags = command_line.round_flags(args, r)
     order = techniques if r % 2 == 0 else techniques[::-1]
-    missing = {t.name for t in order} - done
     pairs = {pair for pair in pairs_of(order) if pair & missing}
-    while todo := missing | {name for pair in pairs for name in pair}:
-        first = next(t for t in order if t.name in todo)
-        before = {row["run_id"] for row in rows_file.check(path)}
+    while to_run := missing.union(*pairs):
+        first = next(technique for technique in order if technique.name in to_run)
+        path = args.results_file
+        before = path.stat().st_size if path.exists() else 0
+        memory_is_full = False
         if any(first.name in pair for pair in pairs):
             progress.next(r, "in turns")
             joins = partial(_joining, order, pairs)
-            codes, full = turn_taking.run(first, joins, flags, suite, args.timeout, say)
+            codes, memory_is_full = turn_taking.run(
+                first, joins, flags, suite, args.timeout, progress.say
+            )
         else:
             progress.next(r, first.name)
             code = child_process.python([*first.command, *flags], suite, args.timeout)
-            codes, full = {first.name: code}, False
-        new = [row for row in rows_file.check(path) if row["run_id"] not in before]
-        with_row = {row["technique"] for row in new}
-        for name in [name for name in codes if name not in with_row]:
-            silent += _explained(name, codes[name], flags, suite, args.timeout)
+            codes = {first.name: code}
+        rows = rows_file.text_rows(path, before)
+        with_row = {row["technique"] for row in rows}
+        for name, code in codes.items():
+            if name not in with_row:
+                silent += _record_silent(name, code, flags, suite, args.timeout)
         if 2 in codes.values():
             return 2  # the script printed the reason, which holds for all
-        if {INTERRUPTED, -signal.SIGINT} & {*codes.values()}:
-            say("interrupted; run the same command to resume")
+        if INTERRUPTED in codes.values() or -signal.SIGINT in codes.values():
+            progress.say("interrupted; run the same command to resume")
             return INTERRUPTED
-        progress.did(len(missing & codes.keys()))
-        missing -= codes.keys()
-        lost = codes.keys() - {row["technique"] for row in new if row["status"] == "ok"}
-        if full and len(codes) == 1:
-            lost |= codes.keys()
-        pairs = {pair for pair in pairs if not pair <= codes.keys() and not pair & lost}
+        progress.add(len(missing & codes.keys()))
+        missing = missing - codes.keys()
+        without_partner = codes.keys() - {row["technique"] for row in rows if row["status"] == "ok"}
+        if memory_is_full and len(codes) == 1:
+            without_partner |= codes.keys()
+        measured = {pair for pair in pairs if pair <= codes.keys()}
+        pairs = {pair for pair in pairs - measured if not pair & without_partner}
     return 0
 
 
-def _explained(name, code, flags, suite, minutes):
+def _record_silent(name, code, flags, suite, minutes):
     """Write the row of a process that ended without one. Return a sentence where that fails."""
     if code in (0, 2, INTERRUPTED, -signal.SIGINT):
         return []
@@ -230,20 +246,27 @@ def _explained(name, code, flags, suite, minutes):
     return [f"{name}: failed: {reason}"] if child_process.python(record, suite) else []
 
 
-def _joining(order, pairs, inside):
-    """Return the first technique that makes a pair with one of those inside, or None."""
-    names = {name for pair in pairs if pair & {*inside} for name in pair - {*inside}}
-    return next((t for t in order if t.name in names), None)
+def _joining(order, pairs, active):
+    """Return the first technique that makes a pair with one of the active ones, or None."""
+    for technique in order:
+        partners = [pair - {technique.name} for pair in pairs if technique.name in pair]
+        if technique.name not in active and any(partner <= set(active) for partner in partners):
+            return technique
+    return None
 
 
 def pairs_of(techniques):
-    """Return the pairs to be measured side by side: each technique and its nearest ancestor among
-    them, sets of two names."""
-    known, names, pairs = ladder.techniques(), {t.name for t in techniques}, set()
+    """Return the pairs to be measured side by side: sets of two names.
+
+    They are each technique and its nearest ancestor among the techniques.
+    """
+    in_ladder = ladder.techniques()
+    names = {technique.name for technique in techniques}
+    pairs = set()
     for technique in techniques:
         parent = technique.parent
-        while parent in known and parent not in names:
-            parent = known[parent].parent
+        while parent in in_ladder and parent not in names:
+            parent = in_ladder[parent].parent
         if parent in names:
             pairs.add(frozenset((technique.name, parent)))
     return pairs
@@ -252,9 +275,10 @@ def pairs_of(techniques):
 def _go_on(args, suite, progress):
     """Return whether the intervals are still wider than --precision, and say why not."""
     minutes = (time.monotonic() - progress.started) / 60
-    rows, run_ids = rows_file.read(args.results_file), runs_of(suite, args.results_file)
-    rows, _ = selection.select(rows[rows.run_id.isin(run_ids)], with_variants=True)
-    lines, text = summarize(rows), ""
+    rows = rows_of(runs_of(suite, args.results_file), args.results_file)
+    rows, _ = selection.select(rows, with_variants=True)
+    lines = summarize(rows)
+    text = ""
     ratios = numbers(lines.parent_speedup)
     half = (np.log(ratios.high / ratios.low) / 2).dropna()
     if lines.rounds.max() >= FEWEST_ROUNDS and not half.empty:
@@ -277,40 +301,46 @@ def table(outcome, path, with_variants=True):
     with_variants: as for `selection.select`.
     """
     parts = outcome.silent
-    rows = rows_file.read(path) if outcome.run_ids else None
-    if rows is not None and len(rows := rows[rows.run_id.isin(outcome.run_ids)]):
+    rows = rows_of(outcome.run_ids, path)
+    if len(rows):
         rows, left_out = selection.select(rows, with_variants=with_variants)
-        records = rows_file.records(path, rows.run_id.unique())
+        records = records_file.read(path, rows.run_id.unique())
         parts = ["\n" + result_tables.table(rows, left_out, records), *parts]
     return "\n".join(parts)
 
 
 def _resume(args, techniques, rounds, identity):
     """Return the suite's name, and its (round, technique) pairs that need not run again."""
-    parts = [sys.executable, version("torch"), platform.node(), git.head()]
-    parts += [os.environ.get(name, "") for name in ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")]
-    parts += [str(args.results_file.resolve()), *command_line.round_flags(args, 0)]
-    parts += paths.sources(*LAYERS)
-    parts += [identity] if identity else [t.name + t.code for t in techniques]
-    key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
-    note = paths.CACHE / "suites" / f"{key}.json"
-    wanted = {(r, technique.name) for r in rounds for technique in techniques}
-    try:
+    note = paths.CACHE / "suites" / f"{_key(args, techniques, identity)}.json"
+    planned = {(r, technique.name) for r in rounds for technique in techniques}
+    if note.exists():
         suite = json.loads(note.read_text())["suite"]
         newest = newest_rows(runs_of(suite, args.results_file), args.results_file)
-        grades = ("clean", "") if vars(args).get("clean") else ("clean", "", "tainted")
-        ended = {run for run, row in newest.items() if row["status"] in ("ok", "unsupported")}
-        done = {run for run in ended if newest[run]["grade"] in grades}
-        if not done >= wanted:
-            return suite, done & wanted
-    except (OSError, ValueError, KeyError):
-        pass  # no such suite was begun
+        done = {run for run, row in newest.items() if row["status"] in ("ok", "unsupported")}
+        if not planned <= done:
+            return suite, done & planned
     suite = f"{time.time_ns():x}"
     files.write_json(note, {"suite": suite})
     return suite, set()
 
 
+def _key(args, techniques, identity):
+    """Return a digest of all that runs of one suite have in common."""
+    parts = [sys.executable, version("torch"), platform.node(), git.head()]
+    parts += [os.environ.get(name, "") for name in ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")]
+    parts += [str(args.results_file.resolve()), *command_line.round_flags(args, 0)]
+    parts += sources_of_runs()
+    parts += [identity] if identity else [t.name + t.code for t in techniques]
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+
+
+def sources_of_runs():
+    """Return the sources of Utils that decide the time of a step, a list."""
+    utils = paths.ROOT / "Utils"
+    sources = sorted(utils.rglob("*.py"))
+    return [file.read_text() for file in sources if file.relative_to(utils).parts[0] not in READERS]
+
+
 def runs_of(suite, path):
     """Return the run_ids of a suite, from the records beside the results file."""
-    records = rows_file.records(path, (file.stem for file in (path.parent / "runs").glob("*.json")))
-    return {run_id for run_id, record in records.items() if record.get("suite") == suite}
+    return records_file.run_ids_of(suite, path)

@@ -6,7 +6,6 @@ different ones; scripts that alternate every second or so meet the same.
 
 import json
 import os
-import secrets
 import select
 import subprocess
 import sys
@@ -15,6 +14,7 @@ import time
 from dataclasses import dataclass, field
 
 from Utils.base import paths, turn_pipe
+from Utils.results import run_ids
 
 MOST = 4  # processes at once
 TURN_S = 1.0  # of timed steps
@@ -89,7 +89,7 @@ def run(first, others, flags, suite, minutes, say):
     Return ({name: exit code}, whether memory was too small for another). A code is None after the
     time-out. After Ctrl-C, which leaves no rows, it is ({name of the first: INTERRUPTED}, False).
     """
-    token, members, full = secrets.token_hex(turn_pipe.TOKEN // 2), [], False
+    token, members, full = run_ids.new_group(), [], False
     live = []
     try:
         technique = first

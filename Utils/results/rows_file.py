@@ -7,16 +7,17 @@ never interleave. A damaged file is refused, never repaired or replaced.
 
 import csv
 import fcntl
-import hashlib
 import io
-import json
 import os
 import tempfile
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import datetime
+from itertools import islice
 from pathlib import Path
 
-from Utils.base.errors import UserError
+from Utils.base import files
+from Utils.base.errors import UserError, naming
+from Utils.results import records_file
 
 COLUMNS = (
     "run_id",  # sorts by time, unique
@@ -53,29 +54,31 @@ GRADES = ("clean", "tainted")
 INTEGERS = ("round", "seed", "batch_size", "requested_batch_size", "seq_len", "world_size")
 MEASURED = ("step_ms", "data_ms", "first_step_s")  # of every run with timings
 OPTIONAL = ("loss", "held_out_loss", "peak_memory_mib", "reserved_memory_mib")
+NUMBERS = ("step", *MEASURED, *OPTIONAL)
+TEXTS = tuple(name for name in COLUMNS if name not in (*INTEGERS, *NUMBERS))
 HEADER = ",".join(COLUMNS)
+LARGEST = 2**63  # of a whole number
+TAIL = 2**20  # bytes at the end of the file that hold its last row
+CHUNK = 100_000  # rows read at once, so that their texts take little memory
 csv.field_size_limit(2**31 - 1)  # a failed run's note can be long
 
 
-def append(path, rows):
-    """Append rows, dicts of COLUMNS, all of them or none. None is written as an empty field.
+def append(path, rows, record=None):
+    """Append rows, dicts of COLUMNS, and the record of their run: all of it or nothing.
 
-    Raises UserError where the file is damaged, cannot be written, or the disk is full.
+    None is written as an empty field. It takes the same time whatever the file's size. Raises
+    UserError where the file is damaged, cannot be written, or the disk is full.
     """
-    text = io.StringIO()
-    csv.DictWriter(text, COLUMNS, lineterminator="\r\n").writerows(rows)  # so that it quotes \r
-    lines = text.getvalue().replace("\r\n", "\n")
+    lines = io.StringIO()
+    csv.DictWriter(lines, COLUMNS, lineterminator="\r\n").writerows(rows)  # so that it quotes \r
+    text = lines.getvalue().replace("\r\n", "\n")
     with _locked(path) as file:
-        size = os.fstat(file).st_size
         check(path)
-        data = (lines if size else f"{HEADER}\n{lines}").encode(errors="backslashreplace")
-        try:
-            if os.write(file, data) != len(data):
-                raise OSError("No space left on device")
-            os.fsync(file)
-        except OSError as error:
-            os.ftruncate(file, size)
-            raise UserError(f"{path}: {error.strerror or error}; nothing was appended") from None
+        if os.fstat(file).st_size == 0:
+            text = f"{HEADER}\n{text}"
+        # The rows are last: a record without rows is no run.
+        with records_file.appended(path, record), naming(path, "nothing was appended"):
+            files.append_whole(file, text)
 
 
 def initialize(path):
@@ -90,65 +93,81 @@ def initialize(path):
 
 
 def reset(path):
-    """Archive the file, damaged or not, and start a new one. Return the path of the archive."""
+    """Archive the file, damaged or not, with its records. Start a new one. Return the archive."""
     path = Path(path)
     with _locked(path):
         stem = f"{path.stem}-{datetime.now():%Y%m%d-%H%M%S}"
-        archive = path.with_name(f"{stem}{path.suffix}")
+        archive = path.with_stem(stem)
         count = 1
         while archive.exists():
             count += 1
-            archive = path.with_name(f"{stem}-{count}{path.suffix}")
+            archive = path.with_stem(f"{stem}-{count}")
         path.rename(archive)
+        records = records_file.path_of(path)
+        if records.exists():
+            records.rename(records_file.path_of(archive))
     initialize(path)
     return archive
 
 
-def check(path, writable=True):
-    """Read and check the whole file. Return its rows as dicts of strings; none without a file.
+def check(path):
+    """Check that a run may append to a file: its header and its last row.
 
-    writable: check that a run may append to it. Raises UserError with file, line and remedy.
+    Raises UserError with file, line and remedy.
     """
     path = Path(path)
-    try:
+    with naming(path):
         if not path.exists():
             tempfile.TemporaryFile(dir=path.parent).close()  # raises where no file can be made
-            return []
+            return
         if not path.is_file():
             raise UserError(f"{path}: not a file")
-        mode = "r+b" if writable else "rb"  # os.access() knows less than open()
-        with path.open(mode) as file:
-            data = file.read()
-        text = data.decode()
-    except UnicodeDecodeError as error:
-        raise _damaged(path, data[: error.start].count(b"\n") + 1, "is not text") from None
-    except OSError as error:
-        raise UserError(f"{path}: {error.strerror}") from None
-    if not text:
+        with path.open("r+b") as file:  # os.access() knows less than open()
+            complete = _ends_are_complete(file)
+    if not complete:
+        raise _damaged(path)
+
+
+def _ends_are_complete(file):
+    """Return whether a binary file is empty, or has our header and a complete last row."""
+    header = file.readline()
+    if header != f"{HEADER}\n".encode():
+        return not header
+    size = file.seek(0, os.SEEK_END)
+    file.seek(max(len(header), size - TAIL))
+    lines = file.read().decode(errors="replace").splitlines(keepends=True)
+    if not lines:
+        return True
+    if not lines[-1].endswith("\n"):
+        return False
+    several = '"' in lines[-1]  # lines of one row, whose note is in quotes
+    for start in range(len(lines) - 1, -1 if several else len(lines) - 2, -1):
+        last = [*csv.reader(lines[start:])]
+        if len(last) == 1 and len(last[0]) == len(COLUMNS):
+            return True
+    return False
+
+
+def has_rows(path):
+    """Return whether a file has more than its header."""
+    return os.path.exists(path) and os.path.getsize(path) > len(HEADER) + 1
+
+
+def text_rows(path, start=0):
+    """Return the rows behind the byte `start` as dicts of strings, unchecked; none without a file.
+
+    For the few rows of a new run; `read` is for files of any size.
+    """
+    if not Path(path).exists():
         return []
-    if text.split("\n", 1)[0] != HEADER:
-        problem = f"{path}, line 1: unknown header"
-        raise UserError(problem, f"archive the file with make reset RESULTS_FILE={path}")
-    rows, line = [], 2
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
-    next(reader)
-    try:
-        for fields in reader:
-            if len(fields) != len(COLUMNS):
-                raise _damaged(path, line, f"has {len(fields)} fields instead of {len(COLUMNS)}")
-            rows.append(dict(zip(COLUMNS, fields, strict=True)))
-            if problem := _problem(rows[-1]):
-                raise _damaged(path, line, problem)
-            line = reader.line_num + 1
-    except csv.Error as error:
-        raise _damaged(path, line, f"cannot be read ({error})") from None
-    if not text.endswith("\n"):
-        raise _damaged(path, reader.line_num, "is cut off")
-    return rows
+    start = start if start <= os.path.getsize(path) else 0  # reset meanwhile
+    with open(path, newline="") as file:
+        file.seek(start)
+        return [*islice(csv.DictReader(file, COLUMNS), 0 if start else 1, None)]
 
 
 def read(path):
-    """Read the file into a pandas DataFrame of COLUMNS, one row per step.
+    """Read a file into a DataFrame of COLUMNS, one row per step. Texts are ordered categories.
 
     Raises UserError where there is no file, no row, or a damaged line.
     """
@@ -156,85 +175,136 @@ def read(path):
 
     if not Path(path).exists():
         raise UserError(f"{path}: no such file", "make baseline writes it")
-    rows = check(path, writable=False)
-    if not rows:
+    try:
+        with naming(path), open(path, "rb") as file:
+            complete = _ends_are_complete(file)
+        chunks = _chunks(path) if complete and os.path.getsize(path) else []
+    except ValueError:  # as pandas raises it: without a line, or with the wrong one
+        raise _damaged(path) from None
+    chunks = [chunk for chunk in chunks if len(chunk)]
+    if not (complete and all(map(_is_valid, chunks))):
+        raise _damaged(path)
+    if not chunks:
         raise UserError(f"{path}: no results yet", "make baseline writes some")
-    frame = pandas.DataFrame(rows, columns=COLUMNS)
-    for name in ("step", *MEASURED, *OPTIONAL):
-        frame[name] = [float(value or "nan") for value in frame[name]]
-    return frame.astype(dict.fromkeys(INTEGERS, int))
+    columns = {name: _joined([chunk[name] for chunk in chunks]) for name in COLUMNS}
+    rows = pandas.DataFrame(columns)
+    if not _has_all_fields(path, rows):
+        raise _damaged(path)
+    return rows
 
 
-def records(path, run_ids):
-    """Read the records runs/<run_id>.json beside the results file: a dict by run_id.
+def _chunks(path):
+    """Return the rows as DataFrames of CHUNK rows, unchecked. As categories, texts take a tenth."""
+    import pandas  # as in `read`
 
-    Missing and unreadable records are left out.
-    """
-    folder, records = Path(path).parent / "runs", {}
-    for run_id in run_ids:
-        with suppress(OSError, ValueError, RecursionError):
-            # Only the name: a run_id with a path must not leave the folder.
-            record = json.loads((folder / f"{Path(run_id).name}.json").read_text())
-            if isinstance(record, dict):
-                records[run_id] = record
-    return records
-
-
-def write_record(path, record):
-    """Write a run's record, a dict, beside the results file. Return its path.
-
-    Its report of collect_env, the same for many runs, goes to a separate file.
-    """
-    file = Path(path).parent / "runs" / f"{record['run_id']}.json"
-    file.parent.mkdir(exist_ok=True)
-    if report := record.get("collect_env"):
-        name = f"collect_env-{hashlib.sha256(report.encode()).hexdigest()[:16]}.txt"
-        record = record | {"collect_env": name}
-        if not (file.parent / name).exists():
-            (file.parent / name).write_text(report)
-    file.write_text(json.dumps(record, indent=1, default=str) + "\n")
-    return file
+    how = {"chunksize": CHUNK, "low_memory": False, "keep_default_na": False}
+    how["na_values"] = dict.fromkeys(NUMBERS, ["", "nan", "NaN"])
+    types = dict.fromkeys(NUMBERS, float)
+    while True:
+        chunks = []
+        for chunk in pandas.read_csv(path, dtype=types, **how):
+            mistaken = [name for name in TEXTS if not pandas.api.types.is_string_dtype(chunk[name])]
+            if mistaken and len(chunk):
+                break
+            chunks.append(chunk.astype(dict.fromkeys(TEXTS, "category")))
+        else:
+            return chunks
+        types |= dict.fromkeys(mistaken, str)  # "2.10" is a version; reading all as such is slow
 
 
-def collect_env(path, record):
-    """Return the report of collect_env that a record names, or "" where it is missing."""
-    with suppress(OSError, ValueError, TypeError):
-        return (Path(path).parent / "runs" / Path(record["collect_env"]).name).read_text()
-    return ""
+def _joined(parts):
+    """Return a column from its parts."""
+    import pandas  # as in `read`
+
+    if parts[0].name in TEXTS:
+        joined = pandas.api.types.union_categoricals(parts, sort_categories=True)
+        return joined.as_ordered()  # so that the newest run is the largest run_id
+    joined = pandas.concat(parts, ignore_index=True)
+    return joined.astype("int64") if joined.name in INTEGERS else joined
 
 
-def _problem(row):
-    """Return the problem of a row whose fields are strings, or None."""
-    if row["status"] not in STATUSES:
-        return f"has the unknown status {row['status']!r}"
-    if row["status"] == "ok" and row["phase"] not in PHASES:
-        return f"has the unknown phase {row['phase']!r}"
+def _has_all_fields(path, rows):
+    """Return whether no row lacks fields, which pandas would fill: the file has all commas."""
+    with open(path, "rb") as file:
+        commas = sum(block.count(b",") for block in iter(lambda: file.read(TAIL), b""))
+    for texts in (rows[name].cat for name in TEXTS):
+        commas -= texts.categories.str.count(",").to_numpy()[texts.codes].sum()
+    return commas == (len(COLUMNS) - 1) * (len(rows) + 1)
+
+
+def _is_valid(rows):
+    """Return whether all rows of a DataFrame make sense. `_problem` says what does not."""
+    timed = rows.status == "ok"
+    whole_numbers = all(
+        rows[name].dtype.kind in "if" and rows[name].mod(1).eq(0).all() for name in INTEGERS
+    )
+    return bool(
+        rows.status.isin(STATUSES).all()
+        and rows.phase[timed].isin(PHASES).all()
+        and rows.grade.isin(GRADES).eq(timed).all()
+        and rows.grade[~timed].eq("").all()
+        and whole_numbers
+        and rows[[*INTEGERS]].abs().lt(LARGEST).all(axis=None)
+        and rows.step.mod(1).eq(0).where(timed | rows.step.notna(), True).all()
+        and rows.loc[timed, [*MEASURED]].ge(0).all(axis=None)
+        and rows.loc[timed, [*MEASURED]].lt(float("inf")).all(axis=None)
+    )
+
+
+def _damaged(path):
+    """Return a UserError that names the first damaged line of a file."""
+    number, problem = _first_problem(path)
+    remedy = f"archive the file with make reset RESULTS_FILE={path}"
+    return UserError(f"{path}:{number}: {problem}", f"fix that line, or {remedy}")
+
+
+def _first_problem(path):
+    """Return the number of the first damaged line, and its problem."""
+    with open(path, newline="", errors="surrogateescape") as file:
+        if file.readline() != f"{HEADER}\n":
+            return 1, "unknown header"
+        lines = csv.reader(file, strict=True)
+        number = 2
+        try:
+            for fields in lines:
+                if problem := _problem(fields):
+                    return number, problem
+                number = lines.line_num + 2
+        except csv.Error as error:
+            return number, f"cannot be read ({error})"
+        return lines.line_num + 1, "is cut off"
+
+
+def _problem(fields):
+    """Return the problem of a row, a list of strings, or None."""
+    if any("\udc80" <= letter <= "\udcff" for field in fields for letter in field):
+        return "is not text"
+    if len(fields) != len(COLUMNS):
+        return f"has {len(fields)} fields instead of {len(COLUMNS)}"
+    row = dict(zip(COLUMNS, fields, strict=True))
     timed = row["status"] == "ok"
-    if row["grade"] not in (GRADES if timed else ("",)):
-        return f"has the unknown grade {row['grade']!r}"
-    for name, kind, needed in (
-        *((name, int, True) for name in INTEGERS),
-        ("step", int, timed),
-        *((name, float, timed) for name in MEASURED),
-        *((name, float, False) for name in OPTIONAL),
+    for name, known in (
+        ("status", STATUSES),
+        ("phase", PHASES if timed else (row["phase"],)),
+        ("grade", GRADES if timed else ("",)),
     ):
-        if not row[name] and not needed:
+        if row[name] not in known:
+            return f"has the unknown {name} {row[name]!r}"
+    needed = (*INTEGERS, "step", *MEASURED) if timed else INTEGERS
+    for name in (*INTEGERS, *NUMBERS):
+        if not row[name] and name not in needed:
             continue
         try:
-            value = kind(row[name])
+            number = float(row[name])
         except ValueError:
             return f"has {name} {row[name]!r}, which is not a number"
-        if kind is int and abs(value) >= 2**63:
+        if name in (*INTEGERS, "step") and number % 1 != 0:
+            return f"has {name} {row[name]!r}, which is not a whole number"
+        if name in INTEGERS and abs(number) >= LARGEST:
             return f"has a {name} of {len(row[name])} digits, which is too large"
-    for name in MEASURED:
-        if timed and not 0 <= float(row[name]) < float("inf"):
+        if name in MEASURED and timed and not 0 <= number < float("inf"):
             return f"has {name} {row[name]}, which is not a duration"
     return None
-
-
-def _damaged(path, line, problem):
-    remedy = f"fix that line, or archive the file with make reset RESULTS_FILE={path}"
-    return UserError(f"{path}, line {line}: {problem}", remedy)
 
 
 @contextmanager

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from Utils.base import turn_pipe
 from Utils.base.errors import UserError
 from Utils.base.text import plural
+from Utils.results import run_ids
 from Utils.scripts import bases, ladder, variants
 
 SHAPE = ["data", "number", "length"]
@@ -28,12 +28,12 @@ def select(rows, device_name=None, with_variants=False, base=None, newest_of=Non
         if rows.empty:
             raise UserError(f"no results of the base {base!r}", f"there are {', '.join(known)}")
     several = rows[rows.world_size > 1]
-    if len(several) < len(rows):
+    if 0 < len(several) < len(rows):
         rows = rows[rows.world_size == 1]
     if not with_variants:
-        names = variants_in(rows)
-        rows = rows[~rows.technique.isin(names)]
-        if names and rows.empty:
+        if names := variants_in(rows):
+            rows = rows[~rows.technique.isin(names)]
+        if rows.empty:
             raise UserError("the results hold only variants", "`make ablate` shows them")
     candidates = rows
     if device_name:
@@ -43,24 +43,35 @@ def select(rows, device_name=None, with_variants=False, base=None, newest_of=Non
             raise UserError(f"no results of a device named {device_name!r}", f"there are {known}")
     if newest_of is not None and candidates.run_id.isin(newest_of.run_id).any():
         candidates = candidates[candidates.run_id.isin(newest_of.run_id)]
-    newest, parts = candidates.run_id.max(), groups(rows)
-    same = next(group for _, group in parts if newest in set(group.run_id))
-    # The newest run of each technique and round, and those that it took turns with; without tainted
-    # ones that were repeated.
-    of_round = [same.technique, same["round"]]
-    clean = same.run_id.where(same.grade != "tainted", "").groupby(of_round).transform("max")
-    counts = same[(same.grade != "tainted") | (same.run_id > clean)]
-    latest = counts[counts.run_id == counts.groupby(["technique", "round"]).run_id.transform("max")]
-    key = counts.run_id.str[-turn_pipe.TOKEN :] + counts["round"].astype(str)
-    chosen = counts[key.isin(key[latest.index])]
-
+    newest = candidates.run_id.max()
+    parts = groups(rows)
+    same = next(group for _, group in parts if (group.run_id == newest).any())
     left_out = [f"{count(group)} of {name}" for name, group in parts if group is not same]
+    chosen = plain(same[same.run_id.isin(_newest_runs(same))])
     if rows.world_size.eq(1).all() and len(several):
         left_out.append(f"{count(several)} in several processes")
-    repeated = same[~same.run_id.isin(chosen.run_id)]
-    if len(repeated):
-        left_out.append(f"{count(repeated)} repeated since")
+    if repeated := same.run_id.nunique() - chosen.run_id.nunique():
+        left_out.append(f"{plural(repeated, 'run')} repeated since")
     return chosen, "left out: " + "; ".join(left_out) if left_out else ""
+
+
+def _newest_runs(rows):
+    """Return the run_ids of the newest run of each technique and round, and of those that it took
+    turns with; without tainted ones that were repeated."""
+    runs = plain(rows[["run_id", "technique", "round", "grade"]].drop_duplicates("run_id"))
+    of_round = ["technique", "round"]
+    tainted = runs.grade == "tainted"
+    clean = runs.assign(run_id=runs.run_id.where(~tainted, "")).groupby(of_round).run_id
+    runs = runs[~tainted | (runs.run_id > clean.transform("max"))]
+    newest = runs.run_id == runs.groupby(of_round).run_id.transform("max")
+    in_turns = run_ids.groups_of(runs.run_id) + runs["round"].astype(str)
+    return runs.run_id[in_turns.isin(in_turns[newest])]
+
+
+def plain(rows):
+    """Return rows of a results file with texts in place of categories."""
+    categories = rows.select_dtypes("category").columns
+    return rows.astype(dict.fromkeys(categories, str))
 
 
 def baseline(rows):
@@ -74,7 +85,7 @@ def variants_in(rows):
     A script of a base is part of its ladder where it has all that comes before its last technique,
     as far as that runs on the base.
     """
-    known, timed = ladder.techniques(), set(rows[rows.status == "ok"].technique)
+    known, timed = ladder.techniques(), set(rows.technique[rows.status == "ok"].unique())
     parts = {name: bases.split(name, known) for name in rows.technique.unique() if "+" in name}
     parts = {name: found for name, found in parts.items() if found}
     apply = {(root, names[-1]) for name, (root, names) in parts.items() if name in timed}

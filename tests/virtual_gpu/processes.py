@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
 
+from tests.rows import records_in
 from Utils.base.paths import CACHE, ROOT
 
 HERE = Path(__file__).parent
@@ -186,8 +187,7 @@ def _outcome(folder, code, seconds, pid):
         rows = list(csv.DictReader(results.open()))
         outcome.rows = len(rows)
         outcome.row = rows[-1] if rows else {}
-        records = sorted((folder / "runs").glob("*.json"))
-        outcome.record = json.loads(records[-1].read_text()) if records else {}
+        outcome.record = (records_in(folder) or [{}])[-1]
         outcome.record.pop("source", None)
     trace = folder / f"trace.{pid}"
     if trace.exists() and outcome.rows:  # the harness asks for its steps last
@@ -208,7 +208,7 @@ def _outcome(folder, code, seconds, pid):
 
 def _run(folder, run_id, rows):
     rows = [row for row in rows if row["run_id"] == run_id]
-    record = json.loads((folder / "runs" / f"{run_id}.json").read_text())
+    (record,) = (record for record in records_in(folder) if record["run_id"] == run_id)
     facts = {name: rows[-1][name] for name in ("technique", "status", "note")}
     return facts | {"rows": len(rows), "quality": record.get("quality") or {}}
 
