@@ -307,15 +307,12 @@ T4 = {"name": "Tesla T4", "capability": (7, 5), "memory_bytes": 16e9}
 @pytest.mark.parametrize(
     ("name", "properties", "status", "words"),
     [
-        ("no_optimization", T4, "runs", ""),
+        ("float16_grad_scaler", T4, "runs", ""),
         ("tensorFloat32", T4, "runs without effect", "TF32: no effect expected on this device"),
         ("brainFloat16", T4, "unsupported", "native bfloat16 needs compute capability 8.0"),
-        ("float16_grad_scaler", T4, "runs", ""),
-        ("fused_cross_entropy", {}, "runs", ""),
         ("cudnn_attention", {}, "runs", "made for compute capability 9.0"),
         ("float8_linear", {}, "unsupported", "float8 needs compute capability 8.9"),
         ("float8_linear", {"capability": (9, 0)}, "runs", ""),
-        ("paged_optimizer", {}, "runs", ""),
     ],
 )
 def test_rows_of_a_gpu(name, properties, status, words, tool_chain, monkeypatch):
@@ -366,33 +363,21 @@ def own_script(tmp_path, code, parent="no_optimization", needs="nothing"):
 
 
 @pytest.mark.parametrize(
-    ("code", "status", "words"),
+    ("code", "needs", "words"),
     [
-        ("def main(args:", "unsupported", "no Python: line 6"),
-        ("import liger", "unsupported", "imports liger, which is not installed"),
-        ("from liger.ops import x", "unsupported", "imports liger, which is not installed"),
-        ("try:\n    import liger\nexcept ImportError:\n    pass", "runs", ""),
+        ("def main(args:", "nothing", "no Python: line 6"),
+        ("import liger", "nothing", "imports liger, which is not installed"),
+        ("from liger.ops import x", "nothing", "imports liger, which is not installed"),
+        ("try:\n    import liger\nexcept ImportError:\n    pass", "nothing", ""),
+        ("", "package liger", "needs liger (pip install liger)"),
+        ("", "wings", "'wings' is unknown; choose from tf32"),
+        ("", "batch multiple of 3", "multiple of 3"),
     ],
 )
-def test_a_script_of_ones_own_has_its_row(code, status, words, tmp_path):
-    assert_row(own_script(tmp_path, code), status, words)
-
-
-@pytest.mark.parametrize(
-    ("needs", "status", "words"),
-    [
-        ("package liger", "unsupported", "needs liger (pip install liger)"),
-        ("wings", "unsupported", "'wings' is unknown; choose from tf32"),
-        ("batch multiple of 3", "unsupported", "multiple of 3"),
-    ],
-)
-def test_a_need_of_ones_own_is_checked(needs, status, words, tmp_path):
-    assert_row(own_script(tmp_path, "", needs=needs), status, words)
-
-
-def assert_row(technique, status, words):
-    row = technique_status.judge(technique, TECHNIQUES["no_optimization"], on(CPU()))
-    assert (row.technique, row.status) == ("my_idea", status)
+def test_a_script_of_ones_own_has_its_row(code, needs, words, tmp_path):
+    script = own_script(tmp_path, code, needs=needs)
+    row = technique_status.judge(script, TECHNIQUES["no_optimization"], on(CPU()))
+    assert (row.technique, row.status) == ("my_idea", "unsupported" if words else "runs")
     assert words in row.reason and bool(words) == bool(row.reason)
 
 

@@ -487,18 +487,51 @@ def test_waiting_is_no_work_and_what_a_guest_did_is_counted_once(kernel, counted
 
 # What a technique needs -------------------------------------------------------------------------
 
+T4 = {"name": "Tesla T4", "capability": (7, 5)}
+TF32 = "TF32: no effect expected on this device"
+NO_BFLOAT16 = "native bfloat16 needs compute capability 8.0; Tesla T4 has 7.5"
 
-def test_an_older_gpu_has_no_bfloat16_and_ignores_tf32():
-    old = gpu(name="Tesla T4", capability=(7, 5))
-    with pytest.raises(Unsupported) as caught:
-        capabilities.check("bfloat16", old)
-    reason = "native bfloat16 needs compute capability 8.0; Tesla T4 has 7.5"
-    assert str(caught.value) == reason
-    note = capabilities.check("tf32", old)
-    assert isinstance(note, capabilities.WithoutEffect) and note.startswith("TF32: no effect")
-    for capability in ((8, 0), (9, 0), (10, 3)):
-        assert capabilities.check("bfloat16", gpu(capability=capability)) == ""
-        assert capabilities.check("tf32", gpu(capability=capability)) == ""
+
+def limit(need, device):
+    """Return the note on a need, or the reason for which a device does not support it."""
+    try:
+        return capabilities.check(need, device)
+    except Unsupported as error:
+        return f"unsupported: {error}"
+
+
+@pytest.mark.parametrize(
+    ("need", "properties", "note"),
+    [
+        ("tf32", T4, TF32),
+        ("tf32", {"architecture": "gfx90a"}, TF32),
+        ("tf32", {"architecture": "gfx942:sramecc+"}, ""),  # from the MI300 on
+        *((need, {"capability": (8, 0)}, "") for need in ("tf32", "bfloat16")),
+        *((need, {"capability": (10, 3)}, "") for need in ("tf32", "bfloat16")),
+        ("bfloat16", T4, f"unsupported: {NO_BFLOAT16}"),
+        ("bfloat16", {"architecture": "gfx90a", "capability": (0, 0)}, ""),
+        ("float8", {"architecture": "gfx90a"}, "unsupported: float8 needs an MI300 or newer, not"),
+        (
+            "compile",
+            {"capability": (6, 1)},
+            "unsupported: torch.compile needs compute",
+        ),
+        ("package torch", {}, ""),
+        ("package no_such", {}, "unsupported: needs no_such (pip install no_such)"),
+    ],
+)
+def test_a_gpu_meets_a_need_or_says_why_not(need, properties, note):
+    text = limit(need, gpu(**properties))
+    assert text.startswith(note) and bool(text) == bool(note)
+    assert isinstance(text, capabilities.WithoutEffect) == (note == TF32)
+
+
+def test_an_unknown_need_is_refused_with_those_there_are():
+    for need in ("wings", "package a b", "package"):
+        with pytest.raises(
+            UserError, match=f"{need}' is unknown; choose from tf32, .*package NAME"
+        ):
+            capabilities.check(need, CPU())
 
 
 def test_a_gpu_of_few_multiprocessors_gets_no_tuned_products():
@@ -509,22 +542,21 @@ def test_a_gpu_of_few_multiprocessors_gets_no_tuned_products():
     device = gpu()
     for sms, note in ((58, "max-autotune tunes no matrix products on 58 SMs"), (68, ""), (132, "")):
         device.cuda.multiprocessors = sms
-        assert capabilities.check("autotuning", device).startswith(note)
-        assert bool(capabilities.check("autotuning", device)) == bool(note)
-    assert capabilities.check("autotuning", CPU()) == ""
+        assert limit("autotuning", device).partition(";")[0] == note
+    assert limit("autotuning", CPU()) == ""
 
 
 @pytest.mark.parametrize(
     ("need", "note", "features"),
     [
-        ("tf32", "TF32: no effect expected on this device", ["amx_fp16"]),
+        ("tf32", TF32, ["amx_fp16"]),
         ("bfloat16", "bfloat16: emulated on this device", ["avx512_bf16", "amx_bf16"]),
     ],
 )
 def test_what_a_cpu_lacks_is_held_against_the_timing(need, note, features, monkeypatch):
-    assert capabilities.check(need, cpu_with(monkeypatch)) == note
+    assert limit(need, cpu_with(monkeypatch)) == note
     for feature in features:
-        assert capabilities.check(need, cpu_with(monkeypatch, **{feature: True})) == ""
+        assert limit(need, cpu_with(monkeypatch, **{feature: True})) == ""
 
 
 DRIVER = """
@@ -549,46 +581,34 @@ def test_managed_memory_is_paged_where_the_driver_says_so(tmp_path, monkeypatch)
         assert capabilities.check("managed_memory", gpu()) == note
 
 
-def test_compiling_on_a_cpu_needs_a_compiler(monkeypatch, tmp_path):
+@pytest.mark.parametrize(
+    ("need", "device", "compiler", "reason"),
+    [
+        ("compile", CPU(), "g++", "torch.compile needs a C++ compiler on a CPU"),
+        ("compile", gpu(), "gcc", "triton needs a C compiler"),
+        ("triton", gpu(), "gcc", "triton needs a C compiler"),
+    ],
+)
+def test_compiling_needs_triton_on_a_gpu_and_a_compiler(
+    need, device, compiler, reason, monkeypatch, tmp_path
+):
     monkeypatch.delenv("CXX", raising=False)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(Unsupported, match=r"C\+\+ compiler"):
-        capabilities.check("compile", CPU())
-    (tmp_path / "g++").touch(mode=0o755)
-    assert capabilities.check("compile", CPU()) == ""
-
-
-def test_compiling_on_a_gpu_needs_triton_and_capability_7(monkeypatch):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(Unsupported, match="pip install triton"):
-        capabilities.check("compile", gpu())
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
-    assert capabilities.check("compile", gpu()) == ""
-    with pytest.raises(Unsupported, match="torch.compile needs compute capability 7.0"):
-        capabilities.check("compile", gpu(capability=(6, 1)))
-
-
-def test_kernels_of_our_own_need_a_gpu_and_triton_and_a_c_compiler(monkeypatch, tmp_path):
-    for device in (CPU(), MPS(torch.device("mps"))):
-        with pytest.raises(Unsupported, match="^Triton kernels need an NVIDIA or AMD GPU$"):
-            capabilities.check("triton", device)
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(Unsupported, match=r"^needs triton \(pip install triton\)$"):
-        capabilities.check("triton", gpu())
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
     monkeypatch.delenv("CC", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(Unsupported, match="C compiler"):
-        capabilities.check("triton", gpu())
-    (tmp_path / "gcc").touch(mode=0o755)
-    assert capabilities.check("triton", gpu()) == ""
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
+    assert limit(need, device).startswith(f"unsupported: {reason}")
+    (tmp_path / compiler).touch(mode=0o755)
+    assert limit(need, device) == ""
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    on_cpu = isinstance(device, CPU)
+    assert limit(need, device) == (
+        "" if on_cpu else "unsupported: needs triton (pip install triton)"
+    )
 
 
-def test_a_missing_package_is_named_with_its_remedy():
-    assert capabilities.check("package torch", CPU()) == ""
-    with pytest.raises(Unsupported) as caught:
-        capabilities.check("package bits_and_pieces", CPU())
-    assert str(caught.value) == "needs bits_and_pieces (pip install bits_and_pieces)"
+@pytest.mark.parametrize("device", [CPU(), MPS(torch.device("mps"))])
+def test_kernels_of_our_own_need_a_gpu(device):
+    assert limit("triton", device) == "unsupported: Triton kernels need an NVIDIA or AMD GPU"
 
 
 # Choosing ---------------------------------------------------------------------------------------
@@ -609,25 +629,23 @@ def two_gpus(monkeypatch):
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
 
 
+NO_SUCH = "no such device; choose auto, cpu, cuda, cuda:N or mps"
+NAMES = ["", "gpu", "CUDA", "cuda:", "cuda:-1", "cuda:1:2", "cuda:256", "0", "meta", "xpu"]
+
+
 @pytest.mark.parametrize(
-    "name", ["", "gpu", "CUDA", "cuda:", "cuda:-1", "cuda:1:2", "cuda:256", "0", "meta", "xpu"]
+    ("gpus", "name", "message"),
+    [
+        *(("two_gpus", name, NO_SUCH) for name in NAMES),
+        ("two_gpus", "cuda:2", "torch .* sees 2 CUDA devices; use auto"),
+        *(("no_gpu", name, "torch .* sees 0 CUDA devices") for name in ("cuda", "cuda:0")),
+        ("no_gpu", "mps", "torch .* sees no Apple GPU"),
+    ],
 )
-def test_a_name_of_no_device_is_refused_with_those_there_are(name, two_gpus):
-    with pytest.raises(UserError) as caught:
+def test_a_device_that_is_not_there_is_refused(gpus, name, message, request):
+    request.getfixturevalue(gpus)
+    with pytest.raises(UserError, match=f"^--device {name}: {message}"):
         device_choice.choose(name)
-    assert caught.value.message == f"--device {name}: no such device"
-    assert caught.value.remedy == "choose auto, cpu, cuda, cuda:N or mps"
-
-
-@pytest.mark.parametrize("name", ["cuda", "cuda:0", "mps"])
-def test_a_device_that_is_not_there_is_refused(name, no_gpu):
-    with pytest.raises(UserError, match=rf"^--device {name}: torch .* sees (0 CUDA|no Apple)"):
-        device_choice.choose(name)
-
-
-def test_a_gpu_beyond_the_last_is_refused(two_gpus):
-    with pytest.raises(UserError, match="^--device cuda:2: torch .* sees 2 CUDA devices; use auto"):
-        device_choice.choose("cuda:2")
 
 
 def test_a_gpu_is_chosen_by_its_number_and_auto_is_the_best_there_is(no_gpu, request):
@@ -728,18 +746,6 @@ def test_an_apple_gpu_is_timed_by_events_behind_one_synchronization(monkeypatch)
     assert device.peak_memory_mib() == 300 and device.describe()["type"] == "mps"
     with pytest.raises(Unsupported, match="Apple"):
         capabilities.check("bitsandbytes", device)
-
-
-def test_tf32_on_amd_is_there_from_the_mi300_on(monkeypatch):
-    monkeypatch.setattr(torch.version, "hip", "7.0")
-    for architecture, note in (("gfx90a", "TF32: no effect"), ("gfx942:sramecc+", "")):
-        fake = FakeCuda(architecture=architecture)
-        device = CUDA(torch.device("cpu"), cuda=fake)
-        assert (
-            capabilities.check("tf32", device).startswith(note)
-            and device.describe()["type"] == "rocm"
-        )
-        assert bool(capabilities.check("tf32", device)) == bool(note)
 
 
 def test_only_that_there_is_a_toolkit_without_a_gpu_is_not_said(caplog):

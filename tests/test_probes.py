@@ -397,22 +397,21 @@ NVML = {"source": "NVML", "gpus": ["NVIDIA A100"], "driver": "550.54", "cuda": (
 KERNEL = {"source": "kernel", "gpus": ["NVIDIA A100"], "driver": "550.54", "cuda": None}
 
 
+BUILT = "is not built for CUDA"
+
+
 @pytest.mark.parametrize(
     ("toolkit", "seen", "error", "words", "remedy"),
     [
-        ("", NVML, "not compiled", "is not built for CUDA", "torch for CUDA 12.4 or older"),
-        ("ROCm 7.0", NVML, "none", "is not built for CUDA", "pytorch.org/get-started"),
-        (
-            "CUDA 13.0",
-            NVML,
-            "too old",
-            "torch is built for CUDA 13.0",
-            "newer driver, or",
-        ),
+        ("", NVML, "not compiled", BUILT, "torch for CUDA 12.4 or older"),
+        ("ROCm 7.0", NVML, "none", BUILT, "pytorch.org/get-started"),
+        ("CUDA 13.0", NVML, "too old", "torch is built for CUDA 13.0", "newer driver, or"),
         ("CUDA 12.6", NVML, "unknown error", "unknown error", "reboot"),
         ("CUDA 12.6", KERNEL, "no driver", "cannot reach it: no driver", "--gpus all"),
         ("CUDA 12.6", BUS, "no driver", "without NVIDIA's driver", "install NVIDIA's driver"),
         ("", BUS, "not compiled", "without NVIDIA's driver", "install NVIDIA's driver"),
+        ("CUDA 12.4", NVML, "No CUDA GPUs are", "CUDA_VISIBLE_DEVICES='0' hides it", "unset CUDA"),
+        ("CUDA 13.0", NVML, "", "550.54, up to CUDA 12.4: NVIDIA A100", ""),  # torch sees it
     ],
 )
 def test_a_gpu_that_torch_does_not_take_is_explained(
@@ -420,30 +419,12 @@ def test_a_gpu_that_torch_does_not_take_is_explained(
 ):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")  # as schedulers set it, always
     monkeypatch.setattr(drivers, "torch_toolkit", lambda: toolkit)
-    monkeypatch.setattr(drivers, "gpus_of_torch", lambda: (0, error))
+    monkeypatch.setattr(drivers, "gpus_of_torch", lambda: (0 if error else 1, error))
     monkeypatch.setattr(drivers, "gpus_of_driver", lambda: seen)
     (finding,) = asked(device_probes.driver)
-    assert finding.state == "fault" and not finding.blocks  # the CPU can train
+    assert finding.state == ("fault" if error else "ok") and not finding.blocks  # the CPU can train
     assert words in finding.what and remedy in finding.remedy
-    assert "CUDA_VISIBLE_DEVICES" not in finding.what
-
-
-def test_a_gpu_that_a_variable_hides_is_explained(monkeypatch):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    monkeypatch.setattr(drivers, "torch_toolkit", lambda: "CUDA 12.4")
-    monkeypatch.setattr(drivers, "gpus_of_torch", lambda: (0, "No CUDA GPUs are available"))
-    monkeypatch.setattr(drivers, "gpus_of_driver", lambda: NVML)
-    (finding,) = asked(device_probes.driver)
-    assert "CUDA_VISIBLE_DEVICES='' hides it" in finding.what
-
-
-def test_a_gpu_that_torch_takes_is_no_fault(monkeypatch):
-    monkeypatch.setattr(drivers, "torch_toolkit", lambda: "CUDA 13.0")
-    monkeypatch.setattr(drivers, "gpus_of_torch", lambda: (1, ""))
-    monkeypatch.setattr(drivers, "gpus_of_driver", lambda: NVML)
-    (finding,) = asked(device_probes.driver)  # whatever the versions: it works
-    assert finding.state == "ok"
-    assert finding.what == "550.54, up to CUDA 12.4: NVIDIA A100"
+    assert ("CUDA_VISIBLE_DEVICES" in finding.what) == ("hides" in words)
 
 
 def test_torch_older_than_tested_is_worth_a_note(monkeypatch):
