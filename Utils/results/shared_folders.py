@@ -1,0 +1,38 @@
+"""Results that are shared, in results/<device>/<date>/, and which results a command reads."""
+
+import csv
+
+from Utils.base import paths
+from Utils.results import rows_file
+
+FOLDER = paths.ROOT / "results"
+
+
+def files():
+    """Return the results files of all folders."""
+    return sorted(FOLDER.glob("*/*/results.csv"))
+
+
+def newest():
+    """Return the newest results file of a GPU, else the newest of all; None without any."""
+    return max(files(), key=lambda path: (_is_of_gpu(path), path.parent.name, path), default=None)
+
+
+def for_reading(path):
+    """Return the results file that a command reads, and a sentence where it is not `path`, or "".
+
+    Without rows in `path`, that is the newest in results/.
+    """
+    shared = None if rows_file.has_rows(path) else newest()
+    if shared is None:
+        return path, ""
+    return shared, f"{path} has no rows yet: these are of {shared.relative_to(FOLDER.parent)}"
+
+
+def _is_of_gpu(path):
+    """Return whether the first run with timings reserved memory of a device."""
+    with open(path, newline="") as file:
+        for row in csv.DictReader(file):
+            if row["status"] == "ok":
+                return bool(row["reserved_memory_mib"])
+    return False
