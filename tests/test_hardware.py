@@ -19,7 +19,7 @@ from torch._functorch import config as functorch
 
 from tests.stand_ins import FakeCuda, FakeNvml, gpu
 from tests.test_probes import arguments
-from Utils.base import paths, turn_pipe
+from Utils.base import paths
 from Utils.base.errors import Unsupported, UserError
 from Utils.base.gpt2_sizes import CONFIGS
 from Utils.device import auto_shape, capabilities, device_choice, drivers
@@ -27,7 +27,7 @@ from Utils.device.cpu import CPU, processor_name
 from Utils.device.cuda import CUDA
 from Utils.device.mps import MPS
 from Utils.device.nvml import THROTTLE_REASONS
-from Utils.harness import log_filters, settings
+from Utils.harness import log_filters, settings, turn_pipe
 
 
 def cpu_with(monkeypatch, **features):

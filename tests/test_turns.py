@@ -20,8 +20,6 @@ from tests import watched
 from tests.rows import rows_of
 from tests.stand_ins import FakeCuda
 from Utils.analysis import intervals, round_levels
-from Utils.base import turn_pipe as base_turns
-from Utils.base.turn_pipe import Turn
 from Utils.commands import estimate
 from Utils.corpus.token_cache import load_tokens, split
 from Utils.data import TokenBatches
@@ -29,7 +27,9 @@ from Utils.device import measured_ceilings
 from Utils.device.cpu import CPU
 from Utils.device.cuda import CUDA
 from Utils.harness import held_out_loss, ranks, step_schedule
+from Utils.harness import turn_pipe as base_turns
 from Utils.harness.step_clock import StepClock
+from Utils.harness.turn_pipe import Turn
 from Utils.launch import turn_taking
 from Utils.model import GPT
 from Utils.results import rows_file, selection
@@ -37,7 +37,7 @@ from Utils.scripts import ladder
 
 PLAYER = """
 import json, os, sys, time
-from Utils.base import turn_pipe
+from Utils.harness import turn_pipe
 
 name, log, left, free_mib, ends_after, code = sys.argv[1:7]
 left, ends_after, turn = int(left), int(ends_after), turn_pipe.taken()

@@ -7,11 +7,11 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
-from Utils.base import command_line, git, paths, turn_pipe
+from Utils.base import command_line, git, paths
 from Utils.base.errors import Unsupported, UserError
 from Utils.base.gpt2_sizes import CONFIGS
 from Utils.device import auto_shape, capabilities, device_choice
-from Utils.harness import ranks
+from Utils.harness import ranks, turn_pipe
 from Utils.results import rows_file, run_ids
 from Utils.scripts import bases, ladder
 

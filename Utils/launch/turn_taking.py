@@ -13,7 +13,8 @@ import tempfile
 import time
 from dataclasses import dataclass, field
 
-from Utils.base import paths, turn_pipe
+from Utils.base import paths
+from Utils.harness import turn_pipe
 from Utils.results import run_ids
 
 MOST = 4  # processes at once
@@ -89,8 +90,10 @@ def run(first, others, flags, suite, minutes, say):
     Return ({name: exit code}, whether memory was too small for another). A code is None after the
     time-out. After Ctrl-C, which leaves no rows, it is ({name of the first: INTERRUPTED}, False).
     """
-    token, members, full = run_ids.new_group(), [], False
+    token = run_ids.new_group()
+    members = []
     live = []
+    full = False
     try:
         technique = first
         while technique:
