@@ -276,7 +276,7 @@ def test_products_of_several_precisions_have_no_ceiling_and_no_mfu(monkeypatch):
     args.needs = needs
     found = step_work.describe(args)
     assert found["precision"] is found["datasheet_tflops"] is found["floor_ms"] is None
-    line = {"tokens_per_second": 1e3, "median_ms": 64.0}
+    line = {"tokens_per_second": 1e3, "step_ms": 64.0}
     line = summary.from_records(line, [{"limits": found}], "gpt2")
     for figure in ("ceiling_share", "mfu", "floor_ms", "floor_speedup"):
         assert math.isnan(line[figure])

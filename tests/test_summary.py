@@ -42,7 +42,7 @@ def test_medians_and_ratios_leave_warm_up_out(read):
     )
     lines = summarize(rows)
     assert list(lines.index) == ["no_optimization", "tensorFloat32", "brainFloat16"]
-    assert list(lines.median_ms) == [102, 51, 25.5]
+    assert list(lines.step_ms) == pytest.approx([102, 51, 25.5])
     assert [ratio.value for ratio in lines.speedup] == pytest.approx([1, 2, 4])
     assert [ratio.value for ratio in lines.parent_speedup[1:]] == pytest.approx([2, 2])
     assert not lines.parent_speedup.iloc[0]
@@ -231,7 +231,7 @@ def test_an_idea_on_a_dirty_tree_is_compared_with_its_commits_runs(read):
 def test_a_repeated_run_replaces_the_older_one(read):
     rows = read(rows_of("no_optimization", [9, 9, 100]), rows_of("no_optimization", [9, 9, 90]))
     chosen, left_out = selection.select(rows)
-    assert summarize(chosen).median_ms["no_optimization"] == 90
+    assert summarize(chosen).step_ms["no_optimization"] == pytest.approx(90)
     assert left_out == "left out: 1 run repeated since"
 
 
@@ -247,7 +247,7 @@ def test_the_table_carries_status_reason_memory_and_loss(read):
     cells = cells_of(table)
     assert cells["no_optimization"] == {
         "status": "ok",
-        "median step (ms)": "100.0",
+        "step (ms)": "100.0",
         "p20-p80 (ms)": "100.0-100.0",
         "tokens/s": "640",
         "over baseline": "1.00x",
@@ -276,7 +276,7 @@ def test_a_round_that_failed_is_told_beside_those_that_did_not(read):
         rows_of("no_optimization", [], round=1, status="out_of_memory", note="too big"),
     )
     line = summarize(rows).loc["no_optimization"]
-    assert line.status == "ok" and line.note == "round 1: out_of_memory: too big"
+    assert line.status == "ok" and line.notes == ["round 1: out_of_memory: too big"]
 
 
 # What a technique computes ----------------------------------------------------------------------
@@ -441,7 +441,7 @@ def test_tainted_runs_are_marked_with_their_reason(read):
     for known, text in ((records, said), ({}, said.partition(":")[0])):
         lines = summarize(rows, known)
         assert result_tables.grade_text(lines.loc["no_optimization"]) == text
-        assert lines.note["no_optimization"] == "loud"
+        assert lines.notes["no_optimization"] == ["loud"]
         assert result_tables.grade_text(lines.loc["tensorFloat32"]) == "clean"
 
 
@@ -500,3 +500,41 @@ def test_a_step_that_stands_there_twice_ends_nothing(read):
         run[4]["step"] = 3
     lines = summarize(read(*runs))
     assert lines.parity["tensorFloat32"] == "exact"
+
+
+# Times that divide ------------------------------------------------------------------------------
+
+
+def test_every_time_divides_to_the_ratio_printed_beside_it(read):
+    """Seven rounds that drift, in turns; a batch of its own; and one that lacks a round."""
+    random = np.random.default_rng(7)
+    speed = {"no_optimization": 1, "tensorFloat32": 0.8, "brainFloat16": 0.4, "larger_batch": 0.9}
+    own_batch = {"batch_size": 4, "requested_batch_size": 1}
+    runs = []
+    for r in range(7):
+        drift = np.exp(0.05 * (-1) ** r + 0.1 * random.standard_normal())
+        for name, factor in speed.items():
+            if (name, r) != ("brainFloat16", 3):
+                steps = 100 * factor * drift * np.exp(0.1 * random.standard_normal(9))
+                columns = own_batch if name == "larger_batch" else {}
+                runs.append(rows_of(name, list(steps), round=r, **columns))
+    rows = read(*runs)
+    lines = summarize(rows)
+    for name, line in lines.iterrows():
+        assert line.tokens_per_second == pytest.approx(64e3 / line.step_ms)
+        for reference, ratio in (
+            (line.base, line.speedup),
+            (line.parent, line.parent_speedup),
+        ):
+            if name != "brainFloat16" and ratio and reference != "brainFloat16":
+                assert lines.step_ms[reference] / line.step_ms == pytest.approx(ratio.value)
+    assert not any(lines.notes[name] for name in speed if name != "brainFloat16")
+    assert lines.notes["brainFloat16"] == [
+        "ratio to no_optimization from 6 common rounds: it has 7, this 6",
+        "ratio to tensorFloat32 from 6 common rounds: it has 7, this 6",
+    ]
+    shown = cells_of(result_tables.table(rows))
+    times = {name: float(cells["step (ms)"]) for name, cells in shown.items()}
+    for name in ("tensorFloat32", "larger_batch"):
+        ratio = float(shown[name]["over baseline"].partition("x")[0])
+        assert times["no_optimization"] / times[name] == pytest.approx(ratio, abs=0.016)  # rounded

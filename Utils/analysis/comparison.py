@@ -2,20 +2,17 @@
 
 The ratio is of tokens per second, so shapes may differ. Rounds are not paired: A and B ran at
 different times or on different machines. So the interval is Welch's t on the logs of the rounds'
-medians, 95%; with one round on either side there is none.
+rates, 95%; with one round on either side there is none.
 """
 
 import os
-import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from scipy import stats
 
-from Utils.analysis import intervals, result_tables
-from Utils.analysis.intervals import Estimate, Ratio
+from Utils.analysis import intervals, result_tables, round_levels
 from Utils.analysis.summary import summarize
 from Utils.base.errors import UserError
 from Utils.base.text import number, plural
@@ -56,7 +53,7 @@ class Side:
         if technique not in self.lines.index:
             return "not run"
         line = self.lines.loc[technique]
-        return result_tables.reason(line) if pd.isna(line.median_ms) else ""
+        return result_tables.reason(line) if pd.isna(line.step_ms) else ""
 
 
 def select(name, text):
@@ -106,32 +103,31 @@ def _split(text):
 def compare(a, b):
     """Return the speedup of B over A (Sides), a Series of Ratios of tokens per second, indexed by
     technique in ladder order; unknown where one side has no timing."""
-    names = dict.fromkeys([*a.lines.index, *b.lines.index])
-    known = ladder.techniques()
-    order = [*(name for name in known if name in names), *(n for n in names if n not in known)]
-    speeds = [_tokens_per_second(side.rows) for side in (a, b)]
-    ratios = [
-        ratio(*(speed[name] for speed in speeds)) if all(name in s for s in speeds) else Ratio()
-        for name in order
-    ]
-    return pd.Series(ratios, pd.Index(order, name="technique"), dtype=object)
+    names = [*a.lines.index, *b.lines.index]
+    in_ladder = [name for name in ladder.techniques() if name in names]
+    names = list(dict.fromkeys([*in_ladder, *names]))
+    rates_a, rates_b = tokens_per_second(a.rows), tokens_per_second(b.rows)
+    ratios = pd.Series(intervals.Ratio(), pd.Index(names, name="technique"), dtype=object)
+    for name in names:
+        if name in rates_a and name in rates_b:
+            ratios[name] = ratio(rates_a[name], rates_b[name])
+    return ratios
 
 
-def _tokens_per_second(rows):
-    """Return the rate at each run's median step, a Series indexed by technique and round."""
-    by_run = selection.timed(rows).groupby(["technique", "round"])
-    tokens = by_run.batch_size.first() * by_run.seq_len.first()
-    return tokens / by_run.step_ms.median() * 1e3
+def tokens_per_second(rows):
+    """Return the rate of each technique and round, a Series, from the levels that its step time in
+    a summary is the mean of."""
+    timed = selection.timed(rows)
+    by_run = timed.groupby(["technique", "round"])
+    tokens = by_run.requested_batch_size.first() * by_run.seq_len.first()
+    return tokens / round_levels.step_ms(timed) * 1e3
 
 
 def ratio(a, b):
-    """Return the Ratio of `b` to `a` (of the geometric means), from rounds that are not paired. It
-    has no interval with one round on either side. a, b: tokens per second, one value per round."""
-    a, b = np.log(a), np.log(b)
-    with warnings.catch_warnings(action="ignore"):  # of one round, or of no spread
-        welch = stats.ttest_ind(b, a, equal_var=False)
-    ends = welch.confidence_interval(intervals.CONFIDENCE)
-    return Ratio.of_logs(Estimate(b.mean() - a.mean(), ends.low, ends.high))
+    """Return the Ratio of `b` to `a` (of the geometric means), from rounds that are not paired, by
+    Welch. It has no interval with one round on either side. a, b: rates by round."""
+    mean_a, mean_b = (intervals.drift_free_mean(np.log(rates)) for rates in (a, b))
+    return intervals.Ratio.of_logs(mean_b.minus(mean_a).estimate())
 
 
 def differences(a, b):

@@ -5,6 +5,7 @@ import pandas as pd
 from tabulate import tabulate
 
 from Utils.analysis import intervals
+from Utils.analysis.intervals import Ratio
 from Utils.base.text import plural
 
 VERDICTS = {
@@ -22,40 +23,59 @@ def tokens_per_second(parts):
     return np.array([part.tokens for part in parts]) * steps / np.diff(span)
 
 
+def sums(rounds):
+    """Return the tokens per second of all processes, a Series by round."""
+    return pd.Series([tokens_per_second(parts).sum() for parts in rounds])
+
+
 def compare(alone, several):
     """Return the Ratio of the summed tokens per second over rounds."""
-    rates = [[tokens_per_second(parts).sum() for parts in rounds] for rounds in (several, alone)]
-    logs = pd.Series(np.log(rates[0]) - np.log(rates[1]))
-    return intervals.Ratio.of_logs(intervals.interval(logs))
+    return Ratio.of_logs(intervals.interval(np.log(sums(several) / sums(alone))))
 
 
 def report(technique, alone, several):
     """Return the results as a table and a sentence, a string."""
-    record, n, rounds = several[0][0].record, len(several[0]), len(several)
-    device, shape = record["device"], record["settings"]
-    rows = []
-    for count, runs in ((1, alone), (n, several)):
-        rates = np.median([tokens_per_second(parts) for parts in runs], axis=0)
-        peaks = np.median([[part.peak_mib for part in parts] for parts in runs], axis=0)
-        each = [" + ".join(f"{x:,.0f}" for x in values) for values in (rates, peaks)]
-        share = f" ({peaks.sum() / device['memory_mib']:.0%} of the device's)"
-        sums = f"{rates.sum():,.0f}", f"{peaks.sum():,.0f}{share}"
-        rows.append((count, runs[0][0].record["threads"], each[0], sums[0], each[1], sums[1]))
+    record = several[0][0].record
+    settings = record["settings"]
     headers = ("processes", "threads each", "tokens/s", "sum", "peak memory (MiB)", "sum")
-    align = ("right",) * len(headers)
     ratio = compare(alone, several)
     lines = [
-        f"{technique.name} on {device['name']}, torch {record['versions']['torch']}: "
-        f"{shape['model']}, {shape['batch_size']}x{shape['seq_len']} tokens a step, "
-        f"{shape['dataset']}, {plural(rounds, 'round')}",
+        f"{technique.name} on {record['device']['name']}, torch {record['versions']['torch']}: "
+        f"{settings['model']}, {settings['batch_size']}x{settings['seq_len']} tokens a step, "
+        f"{settings['dataset']}, {plural(len(several), 'round')}",
         "",
-        tabulate(rows, headers, "github", colalign=align, disable_numparse=True),
+        tabulate(
+            [_row(alone), _row(several)],
+            headers,
+            "github",
+            colalign=("right",) * len(headers),
+            disable_numparse=True,
+        ),
         "",
-        f"{n} processes reach {ratio} the tokens per second of one: "
+        f"{len(several[0])} processes reach {ratio} the tokens per second of one: "
         f"{VERDICTS.get(ratio.verdict, ratio.verdict)}.",
     ]
     for r, (part,) in enumerate(alone):
         if part.record["quality"]["reasons"]:
             why = " and ".join(part.record["quality"]["reasons"])
-            lines.append(f"The single process was tainted in round {r + 1} of {rounds}: {why}.")
+            lines.append(f"The single process was tainted in round {r + 1} of {len(alone)}: {why}.")
     return "\n".join(lines)
+
+
+def _row(rounds):
+    """Return the cells of one number of processes. The rates are the shares of the processes in the
+    geometric mean of their sums, of which `compare` is the quotient."""
+    record = rounds[0][0].record
+    total = np.exp(np.log(sums(rounds)).mean())
+    rates = np.sum([tokens_per_second(parts) for parts in rounds], axis=0)
+    rates *= total / rates.sum()
+    peaks = np.median([[part.peak_mib for part in parts] for parts in rounds], axis=0)
+    share = peaks.sum() / record["device"]["memory_mib"]
+    return (
+        len(rounds[0]),
+        record["threads"],
+        " + ".join(f"{rate:,.0f}" for rate in rates),
+        f"{total:,.0f}",
+        " + ".join(f"{peak:,.0f}" for peak in peaks),
+        f"{peaks.sum():,.0f} ({share:.0%} of the device's)",
+    )

@@ -60,7 +60,7 @@ def _panel(path, rows, records):
         return None
     lines = summarize(rows, records)
     base = selection.baseline(rows)
-    if np.isnan(lines.median_ms.get(base, np.nan)):
+    if np.isnan(lines.step_ms.get(base, np.nan)):
         return None
     first = rows.iloc[0]
     model = base if base != BASELINE else first.model

@@ -159,6 +159,14 @@ def speedup(reference, medians):
     return Ratio.of_logs(drift_free(logs)) if len(logs) else Ratio()
 
 
+def typical_ms(by_round):
+    """Return the time of which `speedup` is the quotient, a geometric mean over the rounds.
+
+    by_round: Series of milliseconds, indexed by round.
+    """
+    return math.exp(drift_free(np.log(by_round)).value)
+
+
 def loss_difference(reference, losses):
     """Return the paired LossDifference of `losses` and `reference`, from their common rounds;
     unknown without one.
@@ -170,8 +178,8 @@ def loss_difference(reference, losses):
         return LossDifference()
     if differences.eq(0).all():  # to the last bit, for which one round is enough
         return LossDifference(0.0, 0.0, 0.0)
-    mean = interval(differences)
-    return LossDifference(mean.value, mean.low, mean.high)
+    estimate = interval(differences)
+    return LossDifference(estimate.value, estimate.low, estimate.high)
 
 
 def parity(reference, losses, model, rounding="bfloat16", fewer_updated=False):
@@ -221,8 +229,36 @@ def break_even(rows, name, parent, medians):
     return float(np.ceil(max(0.0, extra) / saved))
 
 
-def drift_free(logs):
-    """Return the mean of log ratios by round, an Estimate.
+@dataclass(frozen=True)
+class Mean:
+    """A mean with its standard error and degrees of freedom; one value has no error, NaN."""
+
+    value: float
+    error: float
+    freedom: float
+
+    def estimate(self):
+        """Return the Estimate by Student's t."""
+        half = stdtrit(self.freedom, (1 + CONFIDENCE) / 2) * self.error
+        return Estimate(float(self.value), float(self.value - half), float(self.value + half))
+
+    def minus(self, subtrahend):
+        """Return the difference of two independent means, by Welch."""
+        variances = np.array([self.error**2, subtrahend.error**2])
+        freedom = np.array([self.freedom, subtrahend.freedom])
+        total = variances.sum()
+        if total > 0:
+            freedom = total**2 / (variances**2 / freedom).sum()
+        return Mean(self.value - subtrahend.value, total**0.5, np.min(freedom))
+
+
+def mean(values):
+    """Return the Mean of independent values, a Series."""
+    return Mean(values.mean(), values.std() / len(values) ** 0.5, len(values) - 1)
+
+
+def drift_free_mean(logs):
+    """Return the Mean of logarithms by round.
 
     Every other round runs in reverse order, so a drift of the machine adds to one and is taken from
     the next. From FIT_ROUNDS on it is fitted, at the price of one degree of freedom; with fewer it
@@ -232,20 +268,19 @@ def drift_free(logs):
     order = np.where(np.asarray(logs.index) % 2 == 0, 1.0, -1.0)
     spread = order - order.mean()
     if n < FIT_ROUNDS or not spread.any():
-        return interval(logs)
+        return mean(logs)
     # A line through them; its value at order 0 is half-way between both directions.
     slope = (spread * logs).sum() / (spread**2).sum()
     residuals = logs - logs.mean() - slope * spread
     variance = (residuals**2).sum() / (n - 2) * (1 / n + order.mean() ** 2 / (spread**2).sum())
-    return _estimate(logs.mean() - slope * order.mean(), variance**0.5, n - 2)
+    return Mean(logs.mean() - slope * order.mean(), variance**0.5, n - 2)
+
+
+def drift_free(logs):
+    """Return the `drift_free_mean` as an Estimate."""
+    return drift_free_mean(logs).estimate()
 
 
 def interval(values):
-    """Return the mean of independent values, an Estimate by Student's t."""
-    return _estimate(values.mean(), values.std() / len(values) ** 0.5, len(values) - 1)
-
-
-def _estimate(mean, error, freedom):
-    """Return an Estimate from a mean, its standard error and the degrees of freedom."""
-    half = stdtrit(freedom, (1 + CONFIDENCE) / 2) * error
-    return Estimate(float(mean), float(mean - half), float(mean + half))
+    """Return the mean of independent values as an Estimate."""
+    return mean(values).estimate()

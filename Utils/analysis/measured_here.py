@@ -2,9 +2,8 @@
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from Utils.analysis import round_levels
+from Utils.analysis.intervals import typical_ms
 from Utils.results import records_file, rows_file, selection
 
 
@@ -16,17 +15,19 @@ class MeasuredStep:
     peak_mib: float
 
 
-def measured_steps(args, devices=None):
+def measured_steps(args, devices=None, base=None):
     """Return the MeasuredSteps of techniques, by name, at the base, model and shape of args.
 
     They are of the newest code and torch, without tainted runs. devices: names; by default the one
-    of args.
+    of args. base: a script with batches of its own, of any shape.
     """
     if not rows_file.has_rows(args.results_file):
         return {}
     rows = rows_file.read(args.results_file)
     same = {"base": args.base, "model": args.model, "seq_len": args.seq_len}
     same["requested_batch_size"] = args.batch_size
+    if base:
+        same = {"base": base.name}
     for column, value in same.items():
         rows = rows[rows[column] == value]
     rows = rows[rows.device.isin(devices or [args.hardware.name])]
@@ -35,9 +36,8 @@ def measured_steps(args, devices=None):
         return {}
     rows, _ = selection.select(rows, with_variants=True)
     step_ms = round_levels.step_ms(selection.timed(rows))
-    step_ms = np.exp(np.log(step_ms).groupby("technique").mean())
     peaks = rows.groupby("technique").peak_memory_mib.median()
-    return {name: MeasuredStep(step_ms[name], peaks[name]) for name in step_ms.index}
+    return {name: MeasuredStep(typical_ms(step_ms[name]), peak) for name, peak in peaks.items()}
 
 
 def gpus_in(results_file):

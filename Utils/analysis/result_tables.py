@@ -24,16 +24,16 @@ def cell(text):
 
 def own_notes(summary):
     """Return the notes without those that a technique with timings shares with its parent."""
-    notes = []
-    for note, parent, status in zip(summary.note, summary.parent, summary.status, strict=True):
-        shared = summary.note.get(parent, "").split("; ") if status == "ok" else []
-        notes.append(cell("; ".join(part for part in note.split("; ") if part not in shared)))
-    return notes
+    texts = []
+    for line in summary.itertuples():
+        shared = summary.notes.get(line.parent, []) if line.status == "ok" else []
+        texts.append(cell("; ".join(note for note in line.notes if note not in shared)))
+    return texts
 
 
 def reason(line):
     """Return why a technique has no timing."""
-    return line.status.replace("_", " ") + (f": {line.note}" if line.note else "")
+    return ": ".join([line.status.replace("_", " "), *line.notes])
 
 
 def grade_text(line):
@@ -59,7 +59,7 @@ def table(rows, left_out="", records=None, price=None):
     """
     summary = summarize(rows, records)
     unit = summary.unit.iloc[0]
-    _, memory, limits, cost = columns(summary[summary.median_ms.notna()], price)
+    _, memory, limits, cost = columns(summary[summary.step_ms.notna()], price)
     sections = [
         _shown(columns(summary)[0]),
         _caption(rows, summary),
@@ -85,7 +85,7 @@ def columns(summary, price=None):
     speed = {
         "technique": list(summary.label),
         "status": [status.replace("_", " ") for status in summary.status],
-        "median step (ms)": column("median_ms", ",.1f"),
+        "step (ms)": column("step_ms", ",.1f"),
         "p20-p80 (ms)": [f"{low}-{high}" if low else "" for low, high in spread],
         f"{unit}/s": column("tokens_per_second", ",.0f"),
         "speedup over parent": [ratio.with_verdict for ratio in summary.parent_speedup],

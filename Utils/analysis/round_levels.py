@@ -13,16 +13,20 @@ from Utils.results import run_ids
 TIE = 1e-6  # weight of a group's effect where nothing ties it to the others
 
 
-def step_ms(timed, quantile=0.5):
-    """Return the step time in ms, a Series indexed by technique and round.
+def scaled(rows):
+    """Return the rows with step_ms as of a step on the requested batch."""
+    return rows.assign(step_ms=rows.step_ms * rows.requested_batch_size / rows.batch_size)
 
-    Steps with another batch than requested are scaled to the requested one.
+
+def step_ms(timed, quantile=0.5):
+    """Return the step time in ms for the requested batch, a Series by technique and round.
+
     timed: selected rows of timed steps. quantile: of a run's steps, which stands for it.
     """
     if timed.empty:
         return pd.Series(dtype=float)
-    scaled = np.log(timed.step_ms * timed.requested_batch_size / timed.batch_size)
-    timed = timed.assign(log=scaled, group=run_ids.groups_of(timed.run_id))
+    log = np.log(scaled(timed).step_ms)
+    timed = timed.assign(log=log, group=run_ids.groups_of(timed.run_id))
     runs = timed.groupby(["round", "group", "technique", "run_id"]).log.quantile(quantile)
     runs = runs.reset_index()
     runs.loc[~runs.duplicated(["round", "group"], keep=False), "group"] = ""  # took no turns
@@ -44,12 +48,13 @@ def levels(values, names, groups):
 
 
 def by_step(rows, most=None):
-    """Return median, min and max of step_ms over the rounds, and how many steps a row stands for.
+    """Return median, min and max of `scaled` step_ms over the rounds, and how many steps a row
+    stands for.
 
     The frame is indexed by technique and step. most: of its steps; where there are more, each
     `size` consecutive ones are merged.
     """
-    ok = rows[(rows.status == "ok") & np.isfinite(rows.step)]
+    ok = scaled(rows[(rows.status == "ok") & np.isfinite(rows.step)])
     if ok.empty:
         return pd.DataFrame(columns=["median", "min", "max"]), 1
     count = ok.step.max() - ok.step.min() + 1

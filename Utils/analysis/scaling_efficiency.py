@@ -27,7 +27,7 @@ def shapes(counts, size):
 
 def efficiencies(rows, plan, counts):
     """Return a DataFrame with one line per kind of scaling and number of processes: scaling,
-    processes, batch_size, median_ms, tokens_per_second; speedup, a Ratio of tokens per second over
+    processes, batch_size, step_ms, tokens_per_second; speedup, a Ratio of tokens per second over
     the fewest processes; efficiency, the Share of the ideal.
 
     rows: those with timings of the runs in `plan`, from `shapes`.
@@ -42,8 +42,8 @@ def efficiencies(rows, plan, counts):
             if (n, B) not in medians:
                 continue
             by_round = medians[n, B]
-            ms = timed[(timed.world_size == n) & (timed.batch_size == B)].step_ms.median()
-            line = {"scaling": kind, "processes": n, "batch_size": B, "median_ms": ms}
+            ms = intervals.typical_ms(by_round)
+            line = {"scaling": kind, "processes": n, "batch_size": B, "step_ms": ms}
             line["tokens_per_second"] = B * rows.seq_len.iloc[0] / ms * 1e3
             reference = reference or (n, B, by_round)
             fewest, fewest_B, fewest_ms = reference
@@ -60,7 +60,7 @@ def table(lines):
         "scaling": lines.scaling,
         "processes": lines.processes,
         "global batch": lines.batch_size,
-        "median step (ms)": lines.median_ms.map("{:,.1f}".format),
+        "step (ms)": lines.step_ms.map("{:,.1f}".format),
         "tokens/s": lines.tokens_per_second.map("{:,.0f}".format),
         "speedup in tokens/s": [*map(str, lines.speedup)],
         "efficiency": [*map(str, lines.efficiency)],

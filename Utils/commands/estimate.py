@@ -2,6 +2,7 @@
 
 import math
 
+from Utils.analysis.measured_here import measured_steps
 from Utils.base import errors
 from Utils.base.command_line import Parser
 from Utils.base.text import plural
@@ -9,7 +10,6 @@ from Utils.device import measured_ceilings
 from Utils.harness import step_work
 from Utils.harness.settings import Settings, settle
 from Utils.launch import suite_runner, turn_taking
-from Utils.results import rows_file, selection
 from Utils.scripts import bases, ladder
 from Utils.scripts.ladder import BASELINE
 
@@ -26,7 +26,8 @@ def main(argv=None):
     args = parser.parse_args(argv, Settings())
     settle(args)
     base, techniques, without = suite_runner.asked(args)
-    known = step_seconds(args, base)
+    measured = measured_steps(args, base=base)
+    known = {name: step.step_ms / 1e3 for name, step in measured.items()}
     source = "roughly, by this device's ceilings"
     if base:
         if base.name not in known:
@@ -60,31 +61,14 @@ def main(argv=None):
 
 
 def whole_minutes(techniques, args, known):
-    """Return the minutes of a suite, rounded up. known: of `step_seconds`."""
+    """Return the minutes of a suite, rounded up. known: seconds of a step, by technique."""
     again = 1 + 1 / (turn_taking.MOST - 1)  # a parent runs once more for each group of MOST
     seconds = again * args.rounds * sum(run_seconds(t, args, known) for t in techniques)
     return max(1, math.ceil(seconds / 60))
 
 
-def step_seconds(args, base=None):
-    """Return the median step of each technique here in seconds, from rows with these settings.
-
-    base: of `bases.find`, which has batches of its own, or None for ours.
-    """
-    try:
-        rows = selection.timed(rows_file.read(args.results_file))
-    except errors.UserError:  # no rows yet
-        return {}
-    same = {"device": [args.hardware.name], "model": [args.model], "seq_len": [args.seq_len]}
-    same |= {"requested_batch_size": [args.batch_size]}
-    if base:
-        same = {"device": [args.hardware.name], "base": [base.name]}
-    wanted = rows[[*same]].isin(same).all(axis=1)
-    return (rows[wanted].groupby("technique").step_ms.median() / 1e3).to_dict()
-
-
 def run_seconds(technique, args, known):
-    """Return the seconds that a run of a technique takes. known: of `step_seconds`."""
+    """Return the seconds that a run of a technique takes. known: of a step, by technique."""
     step_s = known.get(technique.name)
     if step_s is None:
         ceilings = measured_ceilings.ceilings(args.hardware)

@@ -31,6 +31,6 @@ def measured(lines):
 
 def reason(line):
     """Return why a technique has no bar, or ""."""
-    if np.isnan(line.median_ms):
+    if np.isnan(line.step_ms):
         return result_tables.reason(line)
     return "" if line.speedup else "no baseline to compare with"

@@ -32,7 +32,7 @@ def report_table(rows, records, omitted=()):
     table = [
         {
             "technique": broken(name),
-            "median step (ms)": number(line.median_ms, ",.0f") or line.status.replace("_", " "),
+            "step (ms)": number(line.step_ms, ",.0f") or line.status.replace("_", " "),
             "over parent": _ratio(line.parent_speedup),
             "over baseline": _ratio(line.speedup),
             "peak memory (MiB)": number(line.peak_memory_mib, ",.0f"),

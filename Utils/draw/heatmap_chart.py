@@ -21,7 +21,7 @@ def draw(rows, lines):
             grid.rename(columns=int),
             ax=axes,
             cmap="viridis",
-            norm=_colours(selection.timed(rows).step_ms),
+            norm=_colours(round_levels.scaled(selection.timed(rows)).step_ms),
             cbar_kws={"label": "step time (ms),\ncolours end at p2 and p98", "extend": "both"},
             rasterized=True,
         )
@@ -35,10 +35,10 @@ def draw(rows, lines):
     axes.set_xlabel(f"step (left of the white line: warm-up){without_value}")
     axes.set_ylabel("")
     for y, (_, line) in enumerate(lines.iterrows()):
-        if np.isnan(line.median_ms):
+        if np.isnan(line.step_ms):
             chart_style.no_value(axes, y + 0.5, chart_labels.reason(line))
     labels = [chart_labels.label(line, tainted=True) for _, line in lines.iterrows()]
-    chart_style.name_rows(axes, labels, lines.median_ms.isna(), top=0, middle=0.5)
+    chart_style.name_rows(axes, labels, lines.step_ms.isna(), top=0, middle=0.5)
     return figure
 
 

@@ -21,7 +21,7 @@ def draw(rows, lines):
     widest = np.nanmax([1, peaks.max(), kinds.sum(axis=1).max()])
     unit, scale, form = ("GiB", 1024, ",.2f") if widest >= 4096 else ("MiB", 1, ",.0f")
     for y, (name, line) in enumerate(lines.iterrows()):
-        if np.isnan(line.median_ms):
+        if np.isnan(line.step_ms):
             chart_style.no_value(axes, y, chart_labels.reason(line))
             continue
         left = 0
@@ -46,5 +46,5 @@ def draw(rows, lines):
     axes.set_xlim(0, widest * 1.14 / scale)
     axes.set_xlabel(f"memory ({unit}); median of the runs{without_value}")
     labels = [chart_labels.label(line) for _, line in lines.iterrows()]
-    chart_style.name_rows(axes, labels, lines.median_ms.isna())
+    chart_style.name_rows(axes, labels, lines.step_ms.isna())
     return figure

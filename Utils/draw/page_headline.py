@@ -30,7 +30,7 @@ def headline(lines):
     a verdict come first: of many single rounds the largest ratio is the luckiest.
     """
     base = lines.base.iloc[0]
-    if base not in lines.index or np.isnan(lines.median_ms[base]):
+    if base not in lines.index or np.isnan(lines.step_ms[base]):
         return {"why": "No baseline to compare with", "remedy": "make baseline"}
     same = lines.own_batch.isna() & lines.parity.isin(SAME)
     as_good = ~verdicts(lines.loss_difference).isin(WORSE)
@@ -71,15 +71,15 @@ def ladder_table(lines):
     for name, line in lines.iterrows():
         row = {"name": name, "label": chart_labels.label(line), "missing": "", "note": ""}
         row["parent"] = line.parent if isinstance(line.parent, str) else ""
-        if np.isnan(line.median_ms):
+        if np.isnan(line.step_ms):
             row["missing"] = short(result_tables.reason(line))
         else:
             row["note"] = short(notes[name].replace("\\|", "|"))
         row["cells"] = {
             "over baseline": line.speedup,
             "over parent": line.parent_speedup,
-            "median step (ms)": Spread(
-                number(line.median_ms), f"{number(line.p20_ms)}-{number(line.p80_ms)}"
+            "step (ms)": Spread(
+                number(line.step_ms), f"{number(line.p20_ms)}-{number(line.p80_ms)}"
             ),
             f"{line.unit}/s": number(line.tokens_per_second, ",.0f"),
             "peak memory (MiB)": number(line.peak_memory_mib, ",.0f"),

@@ -43,7 +43,7 @@ def report(path, device_name="", price=None, base=None):
     with np.errstate(all="ignore"):  # times of 0 and the like are shown as they are
         lines = summarize(rows, records)
         charts = _charts(rows, lines)
-    _, memory, limits, cost = result_tables.columns(lines[lines.median_ms.notna()], price)
+    _, memory, limits, cost = result_tables.columns(lines[lines.step_ms.notna()], price)
     environment, reports = page_environment.environment(records)
     sections = {  # with the command that adds one
         "steps": (charts["steps"], "make baseline"),
@@ -81,7 +81,7 @@ def report(path, device_name="", price=None, base=None):
 def _charts(rows, lines):
     """Return the Pictures of a page's first sections; None of what was not measured."""
     charts = {"speedup": picture(speedup_chart.draw(rows, lines)), "steps": [], "memory": None}
-    if lines.median_ms.notna().any():
+    if lines.step_ms.notna().any():
         drawings = step_times_chart.draw(rows, lines), heatmap_chart.draw(rows, lines)
         charts["steps"] = [picture(figure) for figure in drawings]
     if lines.peak_memory_mib.notna().any():

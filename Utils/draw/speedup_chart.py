@@ -40,7 +40,7 @@ def draw(rows, lines):
     interval_rows.headings(axes, COLUMNS, -0.75)
     interval_rows.mark_one(axes)
     # Of the fastest precision.
-    floor = lines.median_ms.get(lines.base.iloc[0], np.nan) / lines.floor_ms.min()
+    floor = lines.step_ms.get(lines.base.iloc[0], np.nan) / lines.floor_ms.min()
     axes.set_xlim(0, _draw_floor(axes, floor, widest) * 1.12)
     one_round = f"line: p20-p80 of the steps ({NO_INTERVAL})"
     spread = "line: 95% interval over rounds" if _has_intervals(lines) else one_round
@@ -49,7 +49,7 @@ def draw(rows, lines):
     meaning = f"{spread}; diamond: the parent's value{tainted}{without_value}"
     axes.set_xlabel(f"step time of the baseline / step time (x)\n{meaning}")
     labels = [chart_labels.label(line) for _, line in lines.iterrows()]
-    chart_style.name_rows(axes, labels, lines.median_ms.isna())
+    chart_style.name_rows(axes, labels, lines.step_ms.isna())
     return figure
 
 
@@ -62,7 +62,7 @@ def _spans(lines):
     steps."""
     spans = numbers(lines.speedup)
     if not _has_intervals(lines):
-        baseline = spans.value * lines.median_ms  # of as many tokens
+        baseline = spans.value * lines.step_ms  # of as many tokens
         spans = spans.assign(low=baseline / lines.p80_ms, high=baseline / lines.p20_ms)
     return spans.replace([np.inf, -np.inf], np.nan)
 

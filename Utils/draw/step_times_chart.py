@@ -16,7 +16,7 @@ def draw(rows, lines):
     """Draw milliseconds a step over the steps, a line a technique: the median of the rounds, and a
     band from the fastest round to the slowest. More than MOST_LINES get a panel each, beside the
     parent's line."""
-    timed = lines.index[lines.median_ms.notna()]
+    timed = lines.index[lines.step_ms.notna()]
     times, _ = round_levels.by_step(rows, chart_style.STEPS)
     if len(timed) > MOST_LINES:
         return _draw_panels(rows, lines.loc[timed], times)
@@ -28,7 +28,7 @@ def draw(rows, lines):
         _draw_line(axes, times, name, linestyle=style, label=label)
     _scale(axes, rows, lines)
     axes.set(**LABELS)
-    for _, line in lines[lines.median_ms.isna()].iterrows():
+    for _, line in lines[lines.step_ms.isna()].iterrows():
         label = chart_style.wrapped(f"{line.label} ({brief(chart_labels.reason(line))})", 32)
         axes.plot([], [], color=chart_style.GREY, linestyle=":", label="\n".join(label))
     axes.legend(**chart_style.BESIDE)
@@ -63,10 +63,10 @@ def _draw_line(axes, times, name, **how):
 def _scale(axes, rows, lines):
     """Set both axes, and mark the warm-up."""
     axes.axvspan(-0.5, selection.warmup(rows) - 0.5, color="0.9", zorder=0)
-    measured = selection.timed(rows).step_ms
+    measured = round_levels.scaled(selection.timed(rows)).step_ms
     if len(measured):
         axes.set_xlim(-0.5, rows.step.max() + 0.5)
-        if chart_style.is_wide(lines.median_ms.min(), lines.median_ms.max()):
+        if chart_style.is_wide(lines.step_ms.min(), lines.step_ms.max()):
             axes.set(yscale="log", ylim=(measured.min() / 1.2, measured.quantile(0.99) * 1.4))
             axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 3, 5, 7)))
             axes.yaxis.set_major_formatter("{x:g}")
