@@ -15,7 +15,7 @@ import torch.nn.functional as F
 
 import no_optimization
 from no_optimization import explicit_attention
-from tests.harness_cost import stopwatch_steps
+from tests.calibration.harness_cost import stopwatch_steps
 from Utils.base import paths
 from Utils.base.errors import Unsupported
 from Utils.base.gpt2_sizes import CONFIGS

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.calibration import first_losses
 from tests.known import COPIES, WAIT, changed
 from Utils.analysis.summary import summarize
 from Utils.harness import held_out_loss
@@ -77,3 +78,11 @@ def test_a_delay_of_three_percent_is_found_in_eight_rounds(measure):
     half = np.log(longer.high / longer.low) / 2 * 5.4 / 2.36
     assert abs(np.log(longer.value * 1.03)) < half
     assert 0.98 < same.value < 1.02
+
+
+def test_a_wrong_mask_changes_the_first_loss_more_than_rounding_does(capsys, monkeypatch):
+    monkeypatch.setattr(first_losses, "SHAPES", [(2, 32)])
+    first_losses.main(["--seeds=2", *FLAGS])
+    shape, bfloat16, float8, wrong_mask = capsys.readouterr().out.splitlines()[-1].split()
+    assert shape == "2x32" and 0 < float(bfloat16) < float(float8)
+    assert float(bfloat16) < float(wrong_mask)

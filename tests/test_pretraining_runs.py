@@ -14,7 +14,8 @@ import torch
 from flash_attention import flash_attention
 from pretraining import checkpoints, options
 from pretraining import start as pretraining
-from tests import forked, kill_pretraining
+from tests import forked
+from tests.calibration import kill_pretraining
 from Utils.base import paths
 from Utils.base.errors import UserError
 

@@ -18,7 +18,7 @@ import torch
 
 import no_optimization
 from tests import forked, watched
-from tests.harness_cost import empty_steps, stopwatch_steps
+from tests.calibration.harness_cost import empty_steps, stopwatch_steps
 from tests.rows import records_in, rows_of
 from tests.stand_ins import FakeCuda, FakeNvml
 from Utils.base import paths

@@ -1,6 +1,6 @@
 """Kill a training run with SIGKILL at random moments, and hold its curve against another's.
 
-    python -m tests.kill_pretraining [--times 20] [--seed 0] [flags of pretraining.train]
+    python -m tests.calibration.kill_pretraining [--times 20] [flags of pretraining.train]
 
 One run is left alone. Others, with the same settings, are killed wherever they are: as they start,
 train, validate, save, or export. Each time they resume. Their rows, weights and samples have to be

@@ -1,6 +1,6 @@
 """What rounding and a wrong mask change about the loss of an untrained model, by shape.
 
-    python -m tests.first_losses [--seeds 4] [--model gpt2] [--dataset stdlib]
+    python -m tests.calibration.first_losses [--seeds 4] [--model gpt2] [--dataset stdlib]
 
 Runs on the CPU. Prints the root mean square over seeds of the difference from float32, in nats, for
 docs/LOG.md.
