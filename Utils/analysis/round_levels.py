@@ -18,16 +18,17 @@ def scaled(rows):
     return rows.assign(step_ms=rows.step_ms * rows.requested_batch_size / rows.batch_size)
 
 
-def step_ms(timed, quantile=0.5):
+def step_ms(timed):
     """Return the step time in ms for the requested batch, a Series by technique and round.
 
-    timed: selected rows of timed steps. quantile: of a run's steps, which stands for it.
+    timed: selected rows of timed steps.
     """
     if timed.empty:
         return pd.Series(dtype=float)
     log = np.log(scaled(timed).step_ms)
-    timed = timed.assign(log=log, group=run_ids.groups_of(timed.run_id))
-    runs = timed.groupby(["round", "group", "technique", "run_id"]).log.quantile(quantile)
+    group = run_ids.groups_of(timed.run_id).astype(object)
+    keys = ["round", "group", "technique", "run_id"]
+    runs = timed.assign(log=log, group=group).groupby(keys, observed=True).log.median()
     runs = runs.reset_index()
     runs.loc[~runs.duplicated(["round", "group"], keep=False), "group"] = ""  # took no turns
     by_round = {r: levels(run.log, run.technique, run.group) for r, run in runs.groupby("round")}
@@ -37,14 +38,16 @@ def step_ms(timed, quantile=0.5):
 def levels(values, names, groups):
     """Return the level of each name, a Series, by least squares: a value is the level of its name
     plus that of its group."""
-    names, known = pd.factorize(names)
-    groups, kinds = pd.factorize(groups)
-    design = np.hstack([np.eye(len(known))[names], np.eye(len(kinds))[groups]])
+    name_numbers, unique_names = pd.factorize(names)
+    group_numbers, unique_groups = pd.factorize(groups)
+    of_names = np.eye(len(unique_names))
+    of_groups = np.eye(len(unique_groups))
+    equations = np.hstack([of_names[name_numbers], of_groups[group_numbers]])
     # Groups that no name ties to others are taken as equally disturbed.
-    ties = TIE * np.hstack([np.zeros((len(kinds), len(known))), np.eye(len(kinds))])
-    values = np.concatenate([values, np.zeros(len(kinds))])
-    solved = np.linalg.lstsq(np.vstack([design, ties]), values)[0]
-    return pd.Series(solved[: len(known)], known)
+    ties = TIE * np.hstack([np.zeros((len(unique_groups), len(unique_names))), of_groups])
+    values = np.concatenate([values, np.zeros(len(unique_groups))])
+    solution = np.linalg.lstsq(np.vstack([equations, ties]), values)[0]
+    return pd.Series(solution[: len(unique_names)], unique_names)
 
 
 def by_step(rows, most=None):
