@@ -9,8 +9,8 @@ the newest run of such a script.
 
 from Utils.analysis import attribution
 from Utils.analysis.summary import summarize
-from Utils.base import command_line, errors
-from Utils.base.command_line import Parser
+from Utils.base import errors
+from Utils.base.command_line import SELECTION, Parser
 from Utils.draw import (
     ablation_chart,
     chart_style,
@@ -37,11 +37,7 @@ def _beyond(names):
 
 def main(argv=None):
     """Draw the charts of a results file into plots/ and print their paths."""
-    parser = Parser("plot_results.py", __doc__)
-    command_line.add_selection(parser)
-    command_line.add_plotsprefix(parser)
-    args = parser.parse_args(argv)
-
+    args = Parser("plot_results.py", __doc__, *SELECTION, "plotsprefix").parse_args(argv)
     known = rows_file.read(args.results_file)
     rows, left_out = selection.select_ladder(known, args.device_name, args.base)
     lines = summarize(rows, records_file.read(args.results_file, rows.run_id.unique()))

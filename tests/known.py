@@ -64,7 +64,15 @@ def main(flags):
         project = copy_project(Path(folder), "no_optimization")
         for name, changes in COPIES.items():
             (project / f"{name}.py").write_text(changed(*changes))
-        command = [sys.executable, "-m", "Utils.commands.suite", "no_optimization", *COPIES, *flags]
+        command = [
+            sys.executable,
+            "-m",
+            "Utils.commands",
+            "suite",
+            "no_optimization",
+            *COPIES,
+            *flags,
+        ]
         environment = paths.environment(CACHE_DIR=str(paths.CACHE), PYTHONPATH=folder)
         return subprocess.run(command, cwd=folder, env=environment).returncode
 

@@ -188,7 +188,7 @@ def test_a_small_ablation_runs_from_the_command_line(tmp_path):
         if parent != "none":
             code = code.replace(place, f"{name} = True\n{place}")
         (project / f"{name}.py").write_text(code.replace("Parent: none", f"Parent: {parent}"))
-    command = [sys.executable, "-m", "Utils.commands.ablate", "brainFloat16"]
+    command = [sys.executable, "-m", "Utils.commands", "ablate", "T=brainFloat16"]
     command += ["--steps=4", "--warmup=1"]
     environment = paths.environment(CACHE_DIR=str(project / ".cache"))
     done = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True)
@@ -205,4 +205,4 @@ def test_a_small_ablation_runs_from_the_command_line(tmp_path):
 
 def test_the_baseline_has_nothing_to_leave_out():
     with pytest.raises(UserError, match="no technique that could be left out"):
-        ablation_command.main(["no_optimization"])
+        ablation_command.main(["T=no_optimization"])

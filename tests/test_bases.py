@@ -14,9 +14,12 @@ from tests.rows import records_in, rows_of
 from Utils.analysis import recipe_lines, recipe_page, recommendation, result_tables
 from Utils.analysis.summary import summarize
 from Utils.base import paths
-from Utils.commands import estimate
+from Utils.base.command_line import Parser
+from Utils.base.setting_table import OF_A_RUN
 from Utils.device import device_choice
 from Utils.harness import batch_units, step_work
+from Utils.harness.settings import Settings, settle
+from Utils.launch import duration
 from Utils.results import rows_file, selection
 from Utils.scripts import bases, ladder
 
@@ -254,19 +257,22 @@ def test_the_table_names_base_and_unit(frame):
     assert "Cost of 10^9 images" in text and "mine: 32 images a step" in text
 
 
-def test_the_time_of_a_ladder_is_told_from_the_steps_of_its_base(tmp_path, monkeypatch, capsys):
+def test_the_time_of_a_ladder_is_told_from_the_steps_of_its_base(tmp_path, monkeypatch):
     monkeypatch.setattr(bases, "FOLDER", tmp_path / "bases")
     script, file = tmp_path / "mine.py", tmp_path / "results.csv"
     script.write_text(BROKEN.format(early="pass", batches=9, late="pass"))
-    asked = ["ladder", "--base", str(script), "--results-file", str(file), *TINY]
-    estimate.main(asked)
-    assert capsys.readouterr().out == "how long this takes is known once mine has run here\n"
+    base = bases.find(str(script))
+    scripts = bases.ladder_of(base, ladder.group("ladder"))
+    flags = [f"--results-file={file}", *TINY]
+    args = Parser("", "", *OF_A_RUN, "precision").parse_args(flags, Settings())
+    settle(args)
+    lines = duration.sentences(scripts, args, base)
+    assert lines == ["how long this takes is known once mine has run here"]
     here = device_choice.choose("cpu").name
     rows_file.append(file, rows_of("mine", [60_000.0] * 4, device=here, **MINE))
-    estimate.main(asked)
+    (line,) = duration.sentences(scripts, args, base)
     told = re.fullmatch(
-        r"1 round of (\d) scripts takes about (\d+) min \(roughly, by the steps of mine\)\n",
-        capsys.readouterr().out,
+        r"1 round of (\d) scripts takes about (\d+) min \(roughly, by the steps of mine\)", line
     )
     assert int(told[2]) > 4 * int(told[1]) > 12  # of a minute each
 
@@ -313,7 +319,7 @@ def test_a_ladder_is_run_from_any_path(tmp_path):
         shutil.copy(report, cache)
     flags = [*TINY, "--results-file", file, "--base", script]
     flags += ["--without", "tensorFloat32 flash_attention 8bit_optimizer"]
-    done = forked.python("Utils.commands.suite", *flags, variables={"CACHE_DIR": str(cache)})
+    done = forked.python("Utils.commands", "suite", *flags, variables={"CACHE_DIR": str(cache)})
     assert done.returncode == 0, done.stderr
     rows = rows_file.read(file)
     status = rows.groupby("technique").status.first()

@@ -511,7 +511,8 @@ def test_a_run_of_two_is_profiled_by_rank_0(tmp_path):
     command = [
         sys.executable,
         "-m",
-        "Utils.commands.profile",
+        "Utils.commands",
+        "profile",
         "distributed_data_parallel",
         "--gpus=2",
     ]

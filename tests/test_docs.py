@@ -3,6 +3,7 @@
 import csv
 import html
 import importlib.util
+import itertools
 import re
 import subprocess
 
@@ -11,8 +12,10 @@ import yaml
 
 from tests.browser import chromium  # noqa: F401  (a fixture)
 from tests.virtual_gpu import checks
-from Utils.base import paths
+from Utils.base import makefile, paths
+from Utils.base.command_line import OF_THE_MAKEFILE
 from Utils.base.errors import UserError
+from Utils.base.setting_table import SETTINGS
 from Utils.draw import doc_figures, doc_pages
 from Utils.results import rows_file
 from Utils.scripts import ladder
@@ -23,10 +26,8 @@ PAGES = [
         ["git", "-C", str(paths.ROOT), "ls-files", "*.md"], capture_output=True, text=True
     ).stdout.split()
 ]
-MAKEFILE = (paths.ROOT / "Makefile").read_text()
-TARGETS = {*re.findall(r"^([\w-]+):(?!=)", MAKEFILE, re.MULTILINE), *ladder.techniques()}
-TARGETS |= {"all", "beyond", "everything"}
-VARIABLES = {*re.findall(r"^([A-Z_]+) *\?=", MAKEFILE, re.MULTILINE), "PYTHON", "PATIENCE_S"}
+TARGETS = {*itertools.chain(*makefile.targets().values()), *ladder.techniques()}
+VARIABLES = {name.upper() for name in SETTINGS} | OF_THE_MAKEFILE
 # A page of GitHub at its usual width, and what its style sheet says of tables.
 WIDTH, STYLE = (
     1012,
@@ -97,6 +98,8 @@ def test_every_command_exists(page):
                 assert name in VARIABLES, line
         if "=" not in words[0]:
             assert words[0] in TARGETS, line
+    for command in re.findall(r"python3? -m Utils\.commands ([a-z_]+)", code):
+        assert importlib.util.find_spec(f"Utils.commands.{command}"), command
     for module in re.findall(r"python3? -m ([\w.]+)", code):
         beginning = module.removesuffix(".NAME").removesuffix(".FOLDER")
         assert importlib.util.find_spec(beginning), module
@@ -200,5 +203,6 @@ def test_workflows_and_forms_can_be_read_and_run_commands_that_exist():
     assert {file.name for file in files} >= {"test.yml", "submission.yml", "field_report.yml"}
     for file in files:
         assert isinstance(yaml.safe_load(file.read_text()), dict), file
-    for module in re.findall(r"-m (Utils[\w.]+)", "".join(file.read_text() for file in files)):
-        assert importlib.util.find_spec(module), module
+    text = "".join(file.read_text() for file in files)
+    for command in re.findall(r"-m Utils\.commands (\w+)", text):
+        assert importlib.util.find_spec(f"Utils.commands.{command}"), command

@@ -41,7 +41,7 @@ IMPORTED = [name for name in NATIVE if name != "triton"]  # which a CPU does not
 
 def call(*flags, **environment):
     """The doctor as a user runs it; on another's cache, so that nothing is found by chance."""
-    command = [sys.executable, "-m", "Utils.commands.doctor", *flags]
+    command = [sys.executable, "-m", "Utils.commands", "doctor", *flags]
     environment = {**os.environ, **environment}
     done = subprocess.run(command, cwd=paths.ROOT, env=environment, capture_output=True, text=True)
     assert "Traceback" not in done.stdout + done.stderr
@@ -176,13 +176,16 @@ def test_an_older_python_is_told_so(tmp_path, monkeypatch):
     (finding,) = findings.ask(host_probes.python, None)
     assert finding.state == "fault" and "older than 3.11" in finding.what
     assert finding.blocks == ("run",)
+    command = "import runpy; runpy.run_module('Utils.commands')"
     old = tmp_path / "python"  # far older: it would stumble over the syntax
-    old.write_text(f'#!/bin/sh\n{sys.executable} -c "import sys; sys.version_info = (2, 7)\n$2"\n')
+    old.write_text(
+        f'#!/bin/sh\n{sys.executable} -c "import sys; sys.version_info = (2, 7); {command}"\n'
+    )
     old.chmod(0o755)
     words = ["make", "doctor", f"PYTHON={old}"]
     done = subprocess.run(words, cwd=paths.ROOT, capture_output=True, text=True)
     assert done.returncode == 2 and done.stdout == ""
-    assert f"doctor: {old} is older than 3.11; set PYTHON to a newer one" in done.stderr
+    assert f"{sys.executable} is older than Python 3.11; set PYTHON to a newer one" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,11 @@ import torch
 
 from tests.rows import rows_of, write_record
 from Utils.analysis import measured_here
-from Utils.base import command_line, paths
+from Utils.base import paths
 from Utils.base.command_line import Parser
 from Utils.base.errors import UserError
 from Utils.base.gpt2_sizes import CONFIGS
+from Utils.base.setting_table import OF_A_RUN
 from Utils.base.units import GIB, MIB
 from Utils.commands import forecast as forecast_command
 from Utils.device import auto_shape
@@ -203,8 +204,7 @@ def tensors_mib(technique, flags, folder):
     """The peak of tensors in a profiled run, in MiB, from a process that was forked: with one
     thread, as OpenMP's others are gone."""
     torch.set_num_threads(1)
-    parser = Parser("", "")
-    command_line.add_settings(parser)
+    parser = Parser("", "", *OF_A_RUN)
     wanted = parser.parse_args([*flags, "--device=cpu", "--steps=2", "--warmup=1"])
     more = {"name": "", "gpus": "", "cpu": False, "memory": False, "folder": folder}
     return profiled_run.profile(technique, Namespace(**vars(wanted), **more))["tensors_mib"]

@@ -429,7 +429,7 @@ def test_float8_takes_part_in_the_blocks_and_has_no_ceiling(scripts):
 
 def test_the_doctor_knows_this_gpu(tmp_path):
     """Its name, memory and capability; and that torch_compile runs on it, or why it does not."""
-    command = [sys.executable, "-m", "Utils.commands.doctor", "--json", "--device", "cuda"]
+    command = [sys.executable, "-m", "Utils.commands", "doctor", "--json", "--device", "cuda"]
     command += ["--results-file", str(tmp_path / "results.csv")]
     done = subprocess.run(command, cwd=paths.ROOT, capture_output=True, text=True)
     found = json.loads(done.stdout)
@@ -450,7 +450,7 @@ def profiled(tmp_path_factory):
     folder = tmp_path_factory.mktemp("profiles")
 
     def profiled(name):
-        command = [sys.executable, "-m", "Utils.commands.profile", name, *SMALL, "--steps", "12"]
+        command = [sys.executable, "-m", "Utils.commands", "profile", name, *SMALL, "--steps", "12"]
         command += ["--memory", "--folder", str(folder)]
         ended = subprocess.run(command, cwd=paths.ROOT, capture_output=True, text=True)
         assert ended.returncode == 0, ended.stderr

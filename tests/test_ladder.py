@@ -11,8 +11,7 @@ import pytest
 
 from tests import forked
 from Utils.analysis import result_tables
-from Utils.base import command_line, paths
-from Utils.base.command_line import Parser
+from Utils.base import paths
 from Utils.device import capabilities
 from Utils.device.cpu import CPU
 from Utils.launch import batch_trials
@@ -21,7 +20,6 @@ from Utils.scripts import ladder
 
 TECHNIQUES = ladder.techniques()
 BELOW_BASELINE = [t for t in TECHNIQUES.values() if t.parent]
-MAKEFILE = (paths.ROOT / "Makefile").read_text()
 TECHNIQUES_PAGE = (paths.ROOT / "docs/TECHNIQUES.md").read_text().replace("<wbr>", "")
 STEPS, WARMUP = 8, 3
 
@@ -120,7 +118,7 @@ def recipes():
 
 @by_name(TECHNIQUES.values())
 def test_it_has_a_target_and_a_row_in_the_list_of_techniques(technique, recipes):
-    assert f"python3 {' '.join(technique.command).removeprefix(f'{paths.ROOT}/')} --" in recipes
+    assert f"python3 {' '.join(technique.command).removeprefix(f'{paths.ROOT}/')} PYTHON" in recipes
     assert f"| [{technique.name}](#{technique.name.lower()})" in TECHNIQUES_PAGE
 
 
@@ -152,48 +150,8 @@ def main(args):
     ]
 
 
-def test_variables_of_the_makefile_are_flags_with_the_same_defaults():
-    block = MAKEFILE[MAKEFILE.index("# Settings") : MAKEFILE.index("# Not settings of")]
-    variables = dict(re.findall(r"^(\w+) *\?= *(.*?) *##", block, re.MULTILINE))
-    parser = Parser("", "")
-    command_line.add_settings(parser)
-    defaults = {k.upper(): str(v) for k, v in vars(parser.parse_args([])).items() if k != "round"}
-    assert variables == defaults
-    command = ["make", "-n", "PYTHON=python3", "no_optimization"]
-    command += [f"{name}=x{i}" for i, name in enumerate(variables)]
-    shown = subprocess.run(command, cwd=paths.ROOT, capture_output=True, text=True).stdout
-    for i, name in enumerate(variables):
-        assert f"--{name.lower().replace('_', '-')}='x{i}'" in shown
-
-
-@pytest.mark.parametrize(
-    ("words", "given"),
-    [
-        ("compare|A=a b.csv:H100 2.11|B=b.csv", "'a b.csv:H100 2.11' 'b.csv' --plotsprefix=''"),
-        ("report|REPORT=x.html|PRICE=2", "--price='2' --report='x.html'"),
-        ("report|A=r.csv:2.11|B=r.csv:2.13", "--a='r.csv:2.11' --b='r.csv:2.13'"),
-        ("profile|T=torch_compile|STEPS=7", "profile 'torch_compile' --steps='7'"),
-        ("profile|CPU=1|MEMORY=1", "--plotsprefix='' --cpu --memory --gpus=''"),
-        ("profile|CPU=0", "--plotsprefix='' --gpus=''"),
-    ],
-)
-def test_variables_of_single_commands_are_handed_over(words, given):
-    command = ["make", "-n", "PYTHON=python3", *words.split("|")]
-    shown = subprocess.run(command, cwd=paths.ROOT, capture_output=True, text=True).stdout
-    assert given in " ".join(shown.replace("\\\n", " ").split())
-
-
-def test_help_lists_every_target_technique_and_variable():
-    shown = subprocess.run(["make"], cwd=paths.ROOT, capture_output=True, text=True).stdout
-    targets = re.search(r"\.PHONY: (.*?)\n\n?$", MAKEFILE, re.DOTALL)[1].replace("\\\n", " ")
-    for target in targets.replace("$(TECHNIQUES)", " ".join(TECHNIQUES)).split():
-        assert re.search(rf"^  {re.escape(target)} ", shown, re.MULTILINE), target
-    for variable in re.findall(r"^(\w+) *\?=", MAKEFILE, re.MULTILINE):
-        assert re.search(rf"^  {variable}=", shown, re.MULTILINE), variable
-
-
 def test_diff_shows_the_technique_and_nothing_else():
-    command = [sys.executable, "-m", "Utils.commands.diff", "diff", "fused_optimizer"]
+    command = [sys.executable, "-m", "Utils.commands", "diff", "T=fused_optimizer"]
     shown = subprocess.run(command, cwd=paths.ROOT, capture_output=True, text=True).stdout
     assert shown.startswith(TECHNIQUES["fused_optimizer"].doc)
     assert [line for line in shown.splitlines() if re.match(r"[+-][^+-]", line)] == [

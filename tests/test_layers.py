@@ -127,10 +127,11 @@ def test_a_file_can_be_read_in_one_sitting():
     assert {name: n for name, n in lines.items() if n > MOST_LINES} == {}
 
 
-def test_every_command_ends_in_one_line_where_it_was_asked_wrongly():
-    for name in (name for name in FILES if name.startswith(("Utils.commands.", "plot_"))):
-        _, called, end = FILES[name].read_text().partition('if __name__ == "__main__":\n')
-        assert "one_line(" in end or not called, name
+def test_every_command_has_a_main_function_and_no_ending_of_its_own():
+    for name in (name for name in FILES if name.startswith("Utils.commands.")):
+        text = FILES[name].read_text()
+        if not name.endswith("__"):
+            assert "def main(argv=None):" in text and "__name__" not in text, name
 
 
 def explained(node, lines):

@@ -14,8 +14,9 @@ import pytest
 import torch
 
 from tests.stand_ins import FakeCuda, FakeNvml, full_disk
-from Utils.base import command_line, paths
+from Utils.base import paths
 from Utils.base.command_line import Parser
+from Utils.base.setting_table import OF_A_RUN
 from Utils.corpus import token_cache
 from Utils.corpus.token_cache import VOCABULARY_URL
 from Utils.device import capabilities, cgroup, device_choice, drivers
@@ -48,8 +49,7 @@ def asked(probe, args=None):
 
 
 def arguments(*flags, **more):
-    parser = Parser("", "")
-    command_line.add_settings(parser)
+    parser = Parser("", "", *OF_A_RUN)
     return SimpleNamespace(**vars(parser.parse_args(flags)) | more)
 
 

@@ -536,7 +536,10 @@ def test_a_gpu_of_which_the_profiler_saw_nothing_is_said_and_not_taken_for_a_cpu
     [
         ([""], "no technique is named"),
         (["nonsense"], "no technique 'nonsense'"),
-        (["no_optimization", "--steps", "5"], "--warmup 5 of --steps 5 leaves no step to time"),
+        (
+            ["no_optimization", "--steps", "5"],
+            "--steps 5: a warm-up of 5 steps of 5 leaves no step to time",
+        ),
         (["no_optimization", "--folder", "{file}"], "File exists"),
         (["no_optimization", "--folder", "{file}/new"], "Not a directory"),
     ],
@@ -699,9 +702,9 @@ def test_several_techniques_are_stacked_in_one_chart(baseline, tmp_path, monkeyp
 
     class Process:
         def __init__(self, command, env):
-            assert command[1:4] == ["-m", "Utils.commands.profile", command[3]]
-            assert "--cpu" in command and f"--folder={folder}" in command
-            self.code = 1 if command[3] == "fused_optimizer" else 0
+            assert command[1:4] == ["-m", "Utils.commands", "profile"]
+            assert "--cpu=1" in command and f"--folder={folder}" in command
+            self.code = 1 if command[4] == "fused_optimizer" else 0
 
         __enter__ = lambda self: self  # noqa: E731
         __exit__ = lambda self, *error: None  # noqa: E731

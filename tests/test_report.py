@@ -231,7 +231,7 @@ def test_a_script_that_has_changed_since_is_shown_as_it_ran(made, tmp_path):
 
 def test_the_commands_repeat_the_runs(made):
     text = plain(made(*ladder_runs(rounds=3)))
-    command = "python -m Utils.commands.suite no_optimization tensorFloat32"
+    command = "python -m Utils.commands suite no_optimization tensorFloat32"
     assert f"git checkout abc1234 {command}" in text
     assert "--rounds=3 --steps=10 --warmup=2 --batch-size=1 --seq-len=64" in text
     runs = [rows_of(t.name, [9] * 9, commit="def5678") for t in ladder.group("ladder")]

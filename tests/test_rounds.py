@@ -10,7 +10,6 @@ import pytest
 from tests.rows import rows_of
 from Utils.base import command_line
 from Utils.base.errors import UserError
-from Utils.commands import reference
 from Utils.launch import suite_runner, turn_taking
 from Utils.results import rows_file
 
@@ -121,54 +120,3 @@ def test_a_precision_without_a_parent_is_refused_before_anything_runs(stand_in):
             suite_runner.named(["no_optimization", "fused_optimizer"]), stand_in.args, print
         )
     assert not stand_in.groups
-
-
-# make reference ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("clean_from", "code", "tries"), [(0, 0, 1), (2, 0, 3), (9, 1, 3)])
-def test_tainted_runs_of_the_reference_are_repeated(
-    stand_in, monkeypatch, capsys, clean_from, code, tries
-):
-    monkeypatch.setattr(reference.git, "commit", lambda: "abc1234")
-    monkeypatch.setattr(reference, "_on_cpu", lambda device: True)  # without torch
-    calls = []
-
-    def run(techniques, settings, say):
-        grade = "clean" if len(calls) >= clean_from else "tainted"
-        calls.append(settings)
-        rows = rows_of("no_optimization", [100.0] * 4, grade=grade)
-        rows_file.append(stand_in.path, rows)
-        return suite_runner.Outcome(0, {row["run_id"] for row in rows})
-
-    monkeypatch.setattr(suite_runner, "run", run)
-    flags = ["ladder", "--device=cpu", f"--results-file={stand_in.path}"]
-    assert reference.main(flags) == code
-    assert len(calls) == tries and calls[0].clean and calls[0].seq_len == 256
-    assert capsys.readouterr().err.count("1 runs are tainted") == tries - (not code)
-
-
-def test_rounds_of_the_ablation_follow_the_ladders_so_that_they_count_for_it_too(
-    stand_in, monkeypatch
-):
-    monkeypatch.setattr(reference.git, "commit", lambda: "abc1234")
-    monkeypatch.setattr(reference, "_on_cpu", lambda device: True)  # without torch
-    asked = []
-
-    def run(techniques, settings, say):
-        asked.append((settings.seq_len, settings.round, settings.rounds, len(techniques)))
-        return suite_runner.Outcome(0)
-
-    monkeypatch.setattr(suite_runner, "run", run)
-    monkeypatch.setattr(reference.suite_runner, "named", lambda words: words)
-    monkeypatch.setattr(reference.suite_runner, "table", lambda *arguments: "")
-    assert reference.main([f"--results-file={stand_in.path}"]) == 0
-    assert asked == [(256, 0, 4, 1), (256, 4, 4, 1), (64, 0, 4, 1)]
-
-
-def test_the_reference_is_measured_from_a_commit_and_of_parts_that_exist(monkeypatch):
-    monkeypatch.setattr(reference.git, "commit", lambda: "abc1234-dirty")
-    with pytest.raises(UserError, match="uncommitted"):
-        reference.main([])
-    with pytest.raises(UserError, match="no part other"):
-        reference.main(["other"])

@@ -114,7 +114,7 @@ def test_rounds_are_interleaved_and_every_other_one_goes_backwards(tmp_path, mon
     """With runs that only leave their rows."""
     ran = []
 
-    def stand_in(name, command, count, threads):
+    def stand_in(name, command, count, threads, **variables):
         flags = [word for word in command if "=" in word]
         given = dict(flag.removeprefix("--").split("=", 1) for flag in flags)
         ran.append((int(given["round"]), count, int(given["batch-size"]), threads))

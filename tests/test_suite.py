@@ -37,9 +37,7 @@ from pathlib import Path
 from Utils.base import command_line
 from Utils.results import rows_file
 
-parser = command_line.Parser("stand-in", __doc__)
-command_line.add_settings(parser)
-args = parser.parse_args()
+args = command_line.Parser("stand-in", __doc__, *command_line.OF_A_RUN).parse_args()
 row = dict.fromkeys(rows_file.COLUMNS, 1) | {
     "run_id": f"{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}",
     "base": "no_optimization",
@@ -103,8 +101,7 @@ def make_all(project, *words):
 
 
 def suite_command(*words):
-    words = [f"--{word.lower()}" if "=" in word else word for word in (*FLAGS, *words)]
-    return [sys.executable, "-m", "Utils.commands.suite", *words]
+    return [sys.executable, "-m", "Utils.commands", "suite", *FLAGS, *words]
 
 
 def run_suite(project, *words):
@@ -329,9 +326,6 @@ def test_one_word_stands_for_the_ladder_or_what_is_beyond_it_or_everything():
     names = [technique.name for technique in launched.named(["fused_optimizer", "beyond"])]
     assert names[:2] == ["fused_optimizer", "no_optimization"] and len({*names}) == len(names)
     assert ladder.beyond() < {*names} and "tensorFloat32" in names  # as a parent
-    makefile = (paths.ROOT / "Makefile").read_text()
-    for target, word in (("all", "ladder"), ("beyond", "beyond"), ("everything", "everything")):
-        assert f"\n{target}: WHICH := {word}\n" in makefile
 
 
 def test_make_measures_prints_and_draws_what_is_beyond(quick):

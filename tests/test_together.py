@@ -76,7 +76,7 @@ def test_two_at_once_are_measured_and_leave_no_rows(cache, capsys, tmp_path, mon
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     monkeypatch.setenv("SUITE", "")
     monkeypatch.chdir(tmp_path)
-    assert together_command.main(["no_optimization", "--n=2", *FLAGS]) == 0
+    assert together_command.main(["T=no_optimization", "--n=2", *FLAGS]) == 0
     said = capsys.readouterr().out
     ((one,), (first, second)) = kept
     assert one.record["threads"] == 2
@@ -126,8 +126,9 @@ def test_they_end_with_the_one_who_started_them(tmp_path):
     command = [
         sys.executable,
         "-m",
-        "Utils.commands.together",
-        "no_optimization",
+        "Utils.commands",
+        "together",
+        "T=no_optimization",
         *FLAGS,
         "--steps=100000",
     ]
@@ -148,13 +149,13 @@ def test_what_cannot_be_is_said(cache, capsys):
     cache.mkdir()
     for words, said in (
         ([], "no technique is named"),
-        (["no_optimization", "--warmup=0"], "--warmup 0"),
-        (["nothing"], "nothing"),
+        (["T=no_optimization", "--warmup=0"], "--warmup 0"),
+        (["T=nothing"], "nothing"),
     ):
         with pytest.raises(UserError, match=said):
             together_command.main(words)
     with pytest.raises(SystemExit):
-        together_command.main(["no_optimization", "--n=1"])
+        together_command.main(["T=no_optimization", "--n=1"])
     assert "'1' is not a whole number from 2 up" in capsys.readouterr().err
 
 

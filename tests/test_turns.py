@@ -20,17 +20,18 @@ from tests import watched
 from tests.rows import rows_of
 from tests.stand_ins import FakeCuda
 from Utils.analysis import intervals, round_levels
-from Utils.commands import estimate
+from Utils.base.command_line import Parser
+from Utils.base.setting_table import OF_A_RUN
 from Utils.corpus.token_cache import load_tokens, split
 from Utils.data import TokenBatches
 from Utils.device import measured_ceilings
 from Utils.device.cpu import CPU
 from Utils.device.cuda import CUDA
-from Utils.harness import held_out_loss, ranks, step_schedule
+from Utils.harness import held_out_loss, ranks, settings, step_schedule
 from Utils.harness import turn_pipe as base_turns
 from Utils.harness.step_clock import StepClock
 from Utils.harness.turn_pipe import Turn
-from Utils.launch import turn_taking
+from Utils.launch import duration, suite_runner, turn_taking
 from Utils.model import GPT
 from Utils.results import rows_file, selection
 from Utils.scripts import ladder
@@ -204,28 +205,31 @@ def test_what_a_run_was_asked_for_is_not_what_its_turns_added():
     assert selection.asked(rows.assign(status="failed"), {}) == (None, None)
 
 
-def test_an_estimate_counts_starts_steps_rounds_and_parents_that_run_twice(tmp_path, capsys):
+def duration_of(names, *flags):
+    args = Parser("", "", *OF_A_RUN, "precision").parse_args(flags, settings.Settings())
+    settings.settle(args)
+    return duration.sentences(suite_runner.named(names), args)
+
+
+def test_an_estimate_counts_starts_steps_rounds_and_parents_that_run_twice(tmp_path):
     path = tmp_path / "results.csv"
     own = {"device": CPU().name, "model": "gpt2-tiny", "seq_len": 32, "batch_size": 2}
     for step_ms, changed in ((2e3, {}), (9e3, {"seq_len": 64}), (9e3, {"device": "another"})):
         rows_file.append(path, rows_of("no_optimization", [9e3, *[step_ms] * 4], **own | changed))
     flags = ["--device=cpu", "--model=gpt2-tiny", "--batch-size=2", "--seq-len=32", "--rounds=3"]
-    estimate.main([*flags, "--steps=50", f"--results-file={path}", "no_optimization"])
+    lines = duration_of(["no_optimization"], *flags, "--steps=50", f"--results-file={path}")
     # (8 s for a start + 50 steps of 2 s) x 4/3 x 3 rounds = 432 s
-    said = "3 rounds of 1 script take about 8 min (by rows of this device)\n"
-    assert capsys.readouterr().out == said
+    assert lines == ["3 rounds of 1 script take about 8 min (by rows of this device)"]
 
 
-def test_an_estimate_says_what_emulation_costs(tmp_path, monkeypatch, capsys):
+def test_an_estimate_says_what_emulation_costs(tmp_path, monkeypatch):
     ceilings = {"matmul_tflops": {"float32": 0.2, "tf32": 0.2}, "bandwidth_gb_s": 20.0}
     ceilings["emulated_tflops"] = {}
     flags = ["--device=cpu", "--model=gpt2", f"--results-file={tmp_path / 'results.csv'}"]
     monkeypatch.setattr(measured_ceilings, "ceilings", lambda device: ceilings)
-    estimate.main(flags)
-    usual = capsys.readouterr().out
+    (usual,) = duration_of(["ladder"], *flags)
     ceilings["emulated_tflops"] = {"bfloat16": 0.002}
-    estimate.main(flags)
-    first, second, third = capsys.readouterr().out.splitlines()
+    first, second, third = duration_of(["ladder"], *flags)
     minutes = [int(re.search(r"about (\d+) min", line)[1]) for line in (usual, first, second)]
     # 5 scripts x 50 steps x 64 tokens x 6 x 123.6e6 weights / 0.002 TFLOP/s x 4/3 = 132 min
     assert minutes[1] - minutes[0] == pytest.approx(132, abs=2)
@@ -233,10 +237,10 @@ def test_an_estimate_says_what_emulation_costs(tmp_path, monkeypatch, capsys):
     assert minutes[2] == pytest.approx(minutes[1] * 8 / 50, rel=0.5)
     copied = "cp no_optimization.py examples/my_base.py"
     assert third == f"without it: {copied}; make all BASE=my_base WITHOUT=brainFloat16"
-    estimate.main([*flags, "fused_optimizer", "no_optimization"])
-    assert capsys.readouterr().out.endswith("WITHOUT=brainFloat16\n")
-    estimate.main([*flags, "--steps=8", "--warmup=3"])
-    assert int(re.search(r"about (\d+) min", capsys.readouterr().out)[1]) == minutes[2]
+    lines = duration_of(["fused_optimizer", "no_optimization"], *flags)
+    assert lines[-1].endswith("WITHOUT=brainFloat16")
+    (shorter,) = duration_of(["ladder"], *flags, "--steps=8", "--warmup=3")
+    assert int(re.search(r"about (\d+) min", shorter)[1]) == minutes[2]
 
 
 def test_the_ladders_chart_is_of_the_ladder_after_a_run_of_beyond():

@@ -1,6 +1,6 @@
 """Devices side by side: the speedup of each technique on each device, and the fastest technique.
 
-    python -m Utils.commands.gallery [--results-file results.csv]
+    python -m Utils.commands gallery [--results-file results.csv]
 
 The gallery reads the submissions in results/ and the local results file. Each panel is one device
 with one torch version, shape and commit; its speedups are paired within its own clean rounds. All

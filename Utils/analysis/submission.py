@@ -1,8 +1,8 @@
 """Results to share: one file with rows, records, charts and a manifest, without personal names.
 
-    python -m Utils.commands.submit make [FILE]   write the newest run's rows, records and charts
-    python -m Utils.commands.submit check FILE    check that a submission is complete
-    python -m Utils.commands.submit add FILE      unpack it to results/<device>/<name>/
+    python -m Utils.commands submit make [FILE]   write the newest run's rows, records and charts
+    python -m Utils.commands submit check FILE    check that a submission is complete
+    python -m Utils.commands submit add FILE      unpack it to results/<device>/<name>/
 
 Home folders, user name and host name are replaced by <home>, <user> and <host> in every text before
 anything is written; charts are drawn from the replaced rows. A file from elsewhere is untrusted:

@@ -1,20 +1,86 @@
-"""The flags that scripts, suite, table and charts share. Importing this costs no torch."""
+"""The command line of scripts and commands: NAME=value, as make passes it, or --name value.
+
+Importing this costs no torch.
+"""
 
 import argparse
-import math
+import difflib
 import os
+import re
+import sys
 import time
-from contextlib import suppress
-from pathlib import Path
+from itertools import pairwise
 
+from Utils.base.errors import UserError
 from Utils.base.gpt2_sizes import CONFIGS
+from Utils.base.setting_table import OF_A_RUN, OF_SOME_SCRIPTS, SETTINGS, switch
+
+SELECTION = ("results_file", "device_name", "base")  # settings of commands that read results
+OF_THE_MAKEFILE = {"PYTHON", "TESTS", "WORKERS", "CACHE_DIR", "PATIENCE_S"}
 
 
 class Parser(argparse.ArgumentParser):
-    """An ArgumentParser that reports an error in one line and takes no abbreviated flag."""
+    """An ArgumentParser of settings, which reports an error in one line.
 
-    def __init__(self, prog, doc):
+    names: of the settings that it takes. Those of other commands are ignored where they are given
+    as NAME=value: make gives the same to all that it runs.
+    """
+
+    def __init__(self, prog, doc, *names):
         super().__init__(prog, description=doc, formatter_class=_Help, allow_abbrev=False)
+        for name in names:
+            setting = SETTINGS[name]
+            options = {"nargs": "?", "const": "1"} if setting.parse is switch else {}
+            options |= {"type": setting.parse, "default": setting.default}
+            help = setting.help.replace("%", "%%")
+            self.add_argument(_flag(name), help=help, metavar=name.upper(), **options)
+
+    def parse_known_args(self, args=None, namespace=None):
+        words = sys.argv[1:] if args is None else args
+        flags = self._flags(words)
+        if "MAKELEVEL" in os.environ:
+            self._report_environment(flags)
+        return super().parse_known_args(flags, namespace)
+
+    def _flags(self, words):
+        """Return a command line with --name=value for each NAME=value."""
+        flags = []
+        for before, word in pairwise(["", *words]):
+            match = re.fullmatch(r"([A-Za-z]\w*)=(.*)", word, re.DOTALL)
+            flag_before = self._option_string_actions.get(before)
+            takes_it = flag_before is not None and flag_before.nargs is None
+            if match is None or takes_it:
+                flags.append(word)
+            else:
+                flags += self._flag_of(*match.groups())
+        return flags
+
+    def _flag_of(self, variable, value):
+        """Return a list with the flag of a variable, empty where it has no value or no use here."""
+        name = variable.lower()
+        if variable not in OF_THE_MAKEFILE and (name not in SETTINGS or variable == name):
+            self.error(f"{variable}={value}: no such variable{nearest(variable)}; see make help")
+        if not value or name not in SETTINGS:
+            return []
+        try:
+            SETTINGS[name].parse(value)
+        except argparse.ArgumentTypeError as problem:
+            self.error(f"{variable}={value}: {problem}")
+        return [f"{_flag(name)}={value}"] if _flag(name) in self._option_string_actions else []
+
+    def _report_environment(self, flags):
+        """Name the settings that make was given by the environment, which it does not pass on."""
+        given = {flag.partition("=")[0] for flag in flags}
+        names = [name for name in SETTINGS if _flag(name) in self._option_string_actions]
+        names = [
+            name for name in names if os.environ.get(name.upper()) and _flag(name) not in given
+        ]
+        if names:
+            texts = ", ".join(f"{name.upper()}={os.environ[name.upper()]}" for name in names)
+            remedy = "give it after make, as in make all STEPS=20"
+            print(
+                f"{self.prog}: {texts}: no effect from the environment; {remedy}", file=sys.stderr
+            )
 
     def error(self, message):
         if os.environ.get("RANK", "0") != "0":  # rank 0 prints the same; let it end first
@@ -27,16 +93,49 @@ class _Help(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefaultsHelpF
     pass
 
 
+def _flag(name):
+    return f"--{name.replace('_', '-')}"
+
+
+def nearest(variable):
+    """Return the setting whose name is most like a misspelt one, in words, or ""."""
+    names = [name.upper() for name in SETTINGS]
+    matches = difflib.get_close_matches(variable.upper(), names, n=1)
+    return f", did you mean {matches[0]}?" if matches else ""
+
+
+def spelled(name, value):
+    """Return a setting as it was given: STEPS=4 where make was called, else --steps 4."""
+    variable = f"{name.upper()}={value}"
+    if "MAKELEVEL" in os.environ or variable in sys.argv:
+        return variable
+    return f"{_flag(name)} {value}"
+
+
+def check(args):
+    """Raise UserError for settings that no run can have, on any device."""
+    if args.model not in CONFIGS:
+        raise UserError(
+            f"{spelled('model', args.model)}: no such model", f"choose {', '.join(CONFIGS)}"
+        )
+    longest = CONFIGS[args.model].block_size
+    if args.seq_len != "auto" and args.seq_len > longest:
+        problem = f"{args.model} takes {longest} tokens at most"
+        raise UserError(f"{spelled('seq_len', args.seq_len)}: {problem}")
+    if args.warmup >= args.steps:
+        changed = "warmup" if args.steps == OF_A_RUN["steps"].default else "steps"
+        problem = f"a warm-up of {args.warmup} steps of {args.steps} leaves no step to time"
+        raise UserError(f"{spelled(changed, getattr(args, changed))}: {problem}")
+
+
 def as_flags(values):
     """Return a dict of settings as flags: batch_size becomes --batch-size=4."""
-    return [f"--{name.replace('_', '-')}={value}" for name, value in values.items()]
+    return [f"{_flag(name)}={value}" for name, value in values.items()]
 
 
 def defaults():
     """Return the default settings of a script, a dict."""
-    parser = Parser("", "")
-    add_settings(parser)
-    return vars(parser.parse_args([]))
+    return {name: setting.default for name, setting in OF_A_RUN.items()}
 
 
 def round_flags(args, r, code="", **changes):
@@ -46,110 +145,10 @@ def round_flags(args, r, code="", **changes):
     those of args.
     """
     values = vars(args) | {"rounds": 1, "round": r, "seed": args.seed + r} | changes
-    names = [*defaults(), *(name for name in read_by(code) if name in values)]
+    names = [*OF_A_RUN, *(name for name in read_by(code) if name in values)]
     return as_flags({name: values[name] for name in names})
 
 
 def read_by(code):
-    """Return the names of the settings of EXTRA that a script's code reads."""
-    return [name for name in EXTRA if f"args.{name}" in code]
-
-
-def checked(convert, valid, what, word=None):
-    """Return the type of a flag: what `convert` makes of a text, if it is valid; also that word,
-    None if it is empty.
-
-    what: the value in words.
-    """
-
-    def parse(text):
-        if text == word:
-            return word or None
-        with suppress(ValueError):
-            if valid(value := convert(text)):
-                return value
-        raise argparse.ArgumentTypeError(f"{text!r} is not {what}")
-
-    return parse
-
-
-def at_least(minimum, auto=False):
-    """Return the type of a flag: a whole number from `minimum` up; with `auto`, also that word."""
-    what = f"{'auto or ' * auto}a whole number from {minimum} up"
-    return checked(_whole, lambda n: n >= minimum, what, "auto" if auto else None)
-
-
-def _whole(text):
-    return int(text) if text.lstrip("-").isdecimal() else -math.inf
-
-
-def finite(what, zero=True, word=None):
-    """Return the type of a flag: a number above 0, or from 0 up with `zero`; else as `checked`."""
-    return checked(float, lambda x: 0 <= x < math.inf and (zero or x), what, word)
-
-
-def _share(text):
-    return float(text[:-1]) / 100 if text.endswith("%") else float(text)
-
-
-# Flags of those scripts only whose code reads them.
-EXTRA = {
-    "bucket_mb": {"type": at_least(1), "default": 25, "help": "MiB of gradients reduced at once"}
-}
-# Flags of several commands.
-OF_COMMANDS = {
-    "timeout": {"type": at_least(1), "default": 60, "help": "minutes until a run is killed"},
-    "precision": {
-        "type": checked(_share, lambda x: 0 < x < 1, "a share such as 2%", word=""),
-        "help": "add rounds until every interval over a parent is so narrow either way, as in 2%%",
-    },
-    "base": {
-        "default": "",
-        "help": "script of your own at the root of the ladder: its name or path",
-    },
-}
-
-
-def add_settings(parser):
-    """Add the flags of every script; the Makefile's variables are the same in capitals."""
-    add = parser.add_argument
-    add("--steps", type=at_least(1), default=50, help="training steps, including warm-up")
-    add("--warmup", type=at_least(0), default=5, help="first steps, excluded from statistics")
-    add(
-        "--min-seconds",
-        type=finite("auto or a number of seconds", word="auto"),
-        default="auto",
-        help="shortest timed part, for which steps are added; auto: 10 on a GPU, 0 on a CPU",
-    )
-    add("--batch-size", type=at_least(1, auto=True), default="auto", help="sequences per step")
-    add("--seq-len", type=at_least(1, auto=True), default="auto", help="tokens per sequence")
-    add("--model", default="gpt2", help=", ".join(CONFIGS))
-    add("--dataset", default="stdlib", help="stdlib, synthetic, file or folder, or Hub id")
-    add("--device", default="auto", help="auto, cpu, cuda, cuda:N or mps")
-    add("--seed", type=at_least(0), default=0, help="random seed of weights and batches")
-    add("--rounds", type=at_least(1), default=1, help="repeated runs, each with its own seed")
-    add("--round", type=at_least(0), default=0, help="number of the first round")
-    add_results_file(parser)
-
-
-def add_extra(parser, *names):
-    """Add flags of EXTRA or OF_COMMANDS."""
-    for name in names:
-        parser.add_argument(f"--{name.replace('_', '-')}", **(EXTRA | OF_COMMANDS)[name])
-
-
-def add_plotsprefix(parser):
-    parser.add_argument("--plotsprefix", default="", help="prefix of the charts' file names")
-
-
-def add_results_file(parser):
-    help = "file of the rows"
-    parser.add_argument("--results-file", type=Path, default=Path("results.csv"), help=help)
-
-
-def add_selection(parser):
-    """Add the flags of commands that read results."""
-    add_results_file(parser)
-    help = "part of a device's name; else the newest run's device"
-    parser.add_argument("--device-name", default="", help=help)
-    add_extra(parser, "base")
+    """Return the names of the settings of OF_SOME_SCRIPTS that a script's code reads."""
+    return [name for name in OF_SOME_SCRIPTS if f"args.{name}" in code]

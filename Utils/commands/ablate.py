@@ -1,37 +1,30 @@
-"""Run an ablation, print its table and draw its chart."""
-
-import sys
-from functools import partial
+"""Run every script and variant of an ablation, print its table and draw plots/ablation."""
 
 from Utils.analysis import attribution
-from Utils.base import command_line
-from Utils.base.errors import UserError, one_line
+from Utils.base.command_line import Parser
+from Utils.base.errors import UserError
+from Utils.base.setting_table import OF_A_RUN
 from Utils.draw import ablation_chart, chart_style
-from Utils.launch import suite_runner
+from Utils.launch import suite_runner, suite_start
 from Utils.results import rows_file, selection
 from Utils.scripts import bases, ladder
 
 
 def main(argv=None):
-    """Run every script and variant of an ablation, print its table and draw plots/ablation.
-
-    Return the exit code of `suite.Outcome`.
-    """
-    parser = command_line.Parser("ablation", main.__doc__)
-    command_line.add_settings(parser)
-    command_line.add_extra(parser, "timeout", "precision", "base")
-    command_line.add_plotsprefix(parser)
-    parser.add_argument("whole", nargs="?", default="", help="a technique; else the last rung")
-    args = parser.parse_args(argv)
+    """Return the exit code of `suite_runner.Outcome`."""
+    names = (*OF_A_RUN, "timeout", "precision", "base", "plotsprefix", "t")
+    args = Parser("ablate", __doc__, *names).parse_args(argv)
     base = bases.asked(args.base)
     if base:
         whole, techniques = attribution.plan_of_base(base)
     else:
-        whole = args.whole or attribution.last_rung()
+        whole = args.t or attribution.last_rung()
         if ladder.get(whole).parent is None:
             raise UserError(f"{whole} has no technique that could be left out", "name another")
         techniques = suite_runner.named(attribution.plan(whole))
-    outcome = suite_runner.run(techniques, args, partial(print, file=sys.stderr, flush=True))
+    if code := suite_start.announce(techniques, args, base):
+        return code
+    outcome = suite_runner.run(techniques, args, suite_runner.say)
     if outcome.code > 1:
         return outcome.code
     print(suite_runner.table(outcome, args.results_file))
@@ -43,8 +36,3 @@ def main(argv=None):
     if left_out:
         print(left_out)
     return outcome.code
-
-
-if __name__ == "__main__":
-    with one_line("ablation"):
-        sys.exit(main())

@@ -1,7 +1,5 @@
 """Check a script as the base of a ladder: whether it runs, and which techniques apply to it.
 
-    python -m Utils.commands.adopt my_model.py [flags of the scripts]
-
 The script is read and run for a few steps; nothing is written to results.csv. A technique applies
 where its diff finds its places in the script (docs/YOUR_MODEL.md). It may still fail or be
 unsupported when it runs here: make all BASE=my_model says so.
@@ -10,20 +8,19 @@ unsupported when it runs here: make all BASE=my_model says so.
 import sys
 
 from Utils.base import command_line
-from Utils.base.errors import UserError, one_line
+from Utils.base.errors import UserError
+from Utils.base.setting_table import OF_A_RUN
 from Utils.launch import child_process
 from Utils.scripts import bases, ladder
 
-STEPS, WARMUP = 4, 1  # of the trial
+STEPS = 4  # of the trial
+WARMUP = 1
 
 
 def main(argv=None):
     """Check a script, and print its unit and batch and each technique. Return the exit code: 0, or
     1 where the script does not run."""
-    parser = command_line.Parser("adopt", __doc__)
-    command_line.add_settings(parser)
-    parser.add_argument("script", nargs="?", default="", help="path of a training script")
-    args = parser.parse_args(argv)
+    args = command_line.Parser("adopt", __doc__, *OF_A_RUN, "script").parse_args(argv)
     if not args.script:
         raise UserError("no script is named", "set SCRIPT to its path")
     base = bases.find(args.script)
@@ -50,17 +47,11 @@ def main(argv=None):
 def trial(base, args):
     """Run a base for a few steps. Return (problem, first row): the problem in one line, or ""."""
     flags = command_line.round_flags(args, 0, steps=STEPS, warmup=WARMUP, min_seconds=0)
-    rows, done = child_process.trial(
-        base.script.command, flags, SUITE="adopt"
-    )  # a failure is one line
+    # In a suite, a failure is one line.
+    rows, done = child_process.trial(base.script.command, flags, SUITE="adopt")
     if rows and rows[0]["status"] == "ok":
         return "", rows[0]
     if rows:
         return f"{rows[0]['status'].replace('_', ' ')}: {rows[0]['note']}", None
     lines = done.stderr.strip().splitlines() or [f"ended with exit code {done.returncode}"]
     return lines[-1], None
-
-
-if __name__ == "__main__":
-    with one_line("adopt"):
-        sys.exit(main())

@@ -1,7 +1,5 @@
 """Check which techniques run here, and why others do not, in seconds and without training.
 
-    python -m Utils.commands.doctor [flags of the scripts] [--json]
-
 It prints findings, each fault with its remedy; the status of each technique: runs, runs without
 effect, emulated or unsupported; and at most five lines of advice. The exit code is 0 if any
 technique can run.
@@ -17,7 +15,8 @@ import sys
 import textwrap
 from dataclasses import asdict
 
-from Utils.base import command_line, errors
+from Utils.base import command_line
+from Utils.base.setting_table import OF_A_RUN
 from Utils.doctor.examination import examine
 from Utils.scripts import bases
 
@@ -56,10 +55,7 @@ def show(findings, rows, advice, terminal):
 
 def main(argv=None):
     """Return the exit code: 0, or 1 where no technique can run."""
-    parser = command_line.Parser("doctor", __doc__)
-    command_line.add_settings(parser)
-    command_line.add_extra(parser, "base")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser = command_line.Parser("doctor", __doc__, *OF_A_RUN, "base", "json")
     args = parser.parse_args(argv)
     bases.asked(args.base)  # what is wrong with it ends here
     findings, rows, advice = examine(args)
@@ -75,8 +71,3 @@ def main(argv=None):
     except BrokenPipeError:  # the reader has closed the pipe, as head does
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     return 0 if can_run else 1
-
-
-if __name__ == "__main__":
-    with errors.one_line("doctor"):
-        sys.exit(main())

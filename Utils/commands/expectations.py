@@ -1,7 +1,5 @@
 """Write docs/forecast.csv, its chart and docs/hours.csv: what to expect of GPUs that are not here.
 
-    python -m Utils.commands.expectations
-
 forecast.csv has the ladder; each device has the largest shape of 1024 tokens at which the baseline
 fits. hours.csv has the hours of a pretraining on each device of the table. Every figure is a
 forecast with a range of 90%.
@@ -9,7 +7,7 @@ forecast with a range of 90%.
 
 import pandas as pd
 
-from Utils.base import errors, paths
+from Utils.base import paths
 from Utils.base.command_line import Parser
 from Utils.draw import expectations_chart
 from Utils.forecast import expectation_rows
@@ -25,8 +23,3 @@ def main(argv=None):
     hours = expectation_rows.pretraining_hours(DOCS / "prices.toml")
     pd.DataFrame(hours, dtype=object).to_csv(DOCS / "hours.csv", index=False)
     print("docs/forecast.csv, docs/forecast.png and docs/hours.csv are written")
-
-
-if __name__ == "__main__":
-    with errors.one_line("expectations"):
-        main()

@@ -1,8 +1,8 @@
 """Print device, driver, versions and the table as Markdown, to paste into an issue."""
 
-from Utils.base import command_line, errors
+from Utils.base.command_line import SELECTION, Parser
 from Utils.draw import doc_pages
-from Utils.results import records_file, rows_file, selection
+from Utils.results.shown_rows import selected
 
 VERSIONS = ("python", "torch", "triton", "bitsandbytes", "cudnn")
 
@@ -31,15 +31,7 @@ def field_report(rows, records):
 
 
 def main(argv=None):
-    parser = command_line.Parser("field-report", __doc__)
-    command_line.add_selection(parser)
-    args = parser.parse_args(argv)
-    rows = rows_file.read(args.results_file)
-    rows, left_out = selection.select(rows, args.device_name, base=args.base)
-    records = records_file.read(args.results_file, rows.run_id.unique())
-    print(field_report(rows, records), *([f"\n{left_out}"] if left_out else []), sep="\n")
-
-
-if __name__ == "__main__":
-    with errors.one_line("field-report"):
-        main()
+    shown = selected(Parser("field-report", __doc__, *SELECTION).parse_args(argv))
+    print(field_report(shown.rows, shown.records))
+    if shown.left_out:
+        print(f"\n{shown.left_out}")

@@ -1,7 +1,5 @@
 """Forecast peak memory and step time, on a device that need not be here.
 
-    python -m Utils.commands.forecast [TECHNIQUE ... | ladder | everything] [--device h100] [flags]
-
 A step of the real script runs on fake tensors, which have no memory. Its allocations and operations
 are recorded. A device of the table of datasheets is named by its key; `all` stands for each of
 them. --against published prints how the forecast of time compares with published figures.
@@ -12,7 +10,8 @@ import sys
 
 from Utils.analysis import measured_here
 from Utils.base import command_line, paths
-from Utils.base.errors import UserError, one_line
+from Utils.base.errors import UserError
+from Utils.base.setting_table import OF_A_RUN
 from Utils.device import auto_shape, datasheets
 from Utils.device.cpu import CPU
 from Utils.forecast import (
@@ -28,19 +27,12 @@ from Utils.scripts import bases
 
 def parsed(argv):
     """Return the flags of this command, a Namespace."""
-    parser = command_line.Parser("forecast", __doc__)
-    parser.add_argument("names", nargs="*", metavar="TECHNIQUE", help="else the ladder")
-    command_line.add_settings(parser)
-    help = "of the device: 24GiB, 24GB (10^9) or bytes; else what it has"
-    parser.add_argument("--memory", default="", help=help)
-    tokens = command_line.finite("a number of tokens, as in 1e10", zero=False, word="")
-    parser.add_argument("--tokens", type=tokens, help="with --device all: number to train on")
-    parser.add_argument("--prices", default="", help="a TOML file of dollars an hour by device")
-    choices = ["", "published"]
-    parser.add_argument("--against", default="", choices=choices, help="compare with them")
-    command_line.add_extra(parser, "base")
-    parser.add_argument("--write", action="store_true", help="with --against: make it anew")
-    return parser.parse_args(argv)
+    names = (*OF_A_RUN, "t", "memory", "tokens", "prices", "against", "write", "base")
+    parser = command_line.Parser("forecast", __doc__, *names)
+    parser.add_argument("names", nargs="*", metavar="TECHNIQUE", help="else T, else the ladder")
+    args = parser.parse_args(argv)
+    args.names = args.names or (["ladder"] if args.t in ("", "all") else args.t.split())
+    return args
 
 
 def main(argv=None):
@@ -112,8 +104,3 @@ def one_device(names, values, memory, base):
         print(forecast_table.time_table(forecasts, measured, args.base, args.unit))
         if any(forecast.time and forecast.time.factor > 1 for forecast in forecasts):
             print("\nRanges are wider where no published figure is of that chip at that precision.")
-
-
-if __name__ == "__main__":
-    with one_line("forecast"):
-        main()

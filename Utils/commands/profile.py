@@ -1,6 +1,6 @@
 """Profile the time of a step by kind of work, and print advice.
 
-    python -m Utils.commands.profile NAME [--cpu] [--memory] [--gpus 2] [flags of the scripts]
+    python -m Utils.commands profile T=NAME [CPU=1] [MEMORY=1] [GPUS=2] [SETTING=value ...]
 
 NAME is a technique, or all (the ladder), beyond or everything. The script runs as usual, with its
 rows in profiles/results.csv; a few more steps then run under torch.profiler. profiles/ is beside
@@ -9,10 +9,10 @@ files,
 
 - NAME.trace.json.gz, for ui.perfetto.dev or chrome://tracing
 - NAME.json, the summary
-- with --cpu NAME.prof, of cProfile, for `python -m pstats` or snakeviz
-- with --memory NAME.memory.pickle, for pytorch.org/memory_viz
+- with CPU=1 NAME.prof, of cProfile, for `python -m pstats` or snakeviz
+- with MEMORY=1 NAME.memory.pickle, for pytorch.org/memory_viz
 
-Several techniques are stacked in one chart, plots/profile.png. With --gpus, or under torchrun, it
+Several techniques are stacked in one chart, plots/profile.png. With GPUS, or under torchrun, it
 is a run in several processes, and shows rank 0.
 """
 
@@ -24,7 +24,8 @@ import tempfile
 from pathlib import Path
 
 from Utils.base import command_line, paths
-from Utils.base.errors import UserError, naming, one_line
+from Utils.base.errors import UserError, naming
+from Utils.base.setting_table import OF_A_RUN, OF_SOME_SCRIPTS
 from Utils.device.kernel_kinds import KINDS
 from Utils.draw import chart_style, profile_chart
 from Utils.profile import profile_report
@@ -39,23 +40,19 @@ def main(argv=None):
     # Before the import of torch, which reads it once: the profiler would warn of each block that
     # was allocated before it.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-    parser = command_line.Parser("profile", __doc__)
-    command_line.add_settings(parser)
-    command_line.add_extra(parser, "bucket_mb")
-    command_line.add_plotsprefix(parser)
-    add = parser.add_argument
-    add("name", nargs="?", default="", help="a technique, or all, beyond, everything")
-    add("--cpu", action="store_true", help="also profile Python with cProfile")
-    add("--memory", action="store_true", help="also record allocations")
-    add("--gpus", default="", help="number of processes, else one")
-    add("--folder", type=Path, help="output folder, else profiles/ beside the results file")
+    names = (*OF_A_RUN, *OF_SOME_SCRIPTS, "plotsprefix", "t", "cpu", "memory", "gpus")
+    parser = command_line.Parser("profile", __doc__, *names)
+    parser.add_argument("name", nargs="?", default="", help="the same as T")
+    help = "output folder, else profiles/ beside the results file"
+    parser.add_argument("--folder", type=Path, help=help)
     args = parser.parse_args(argv)
+    args.name = args.name or args.t
+    args.t = ""
     args.folder = args.folder or args.results_file.parent / "profiles"
     if not args.name:
         remedy = f"set T to all, or one of {', '.join(ladder.techniques())}"
         raise UserError("no technique is named", remedy)
-    if args.warmup >= args.steps:  # before profiled steps are added
-        raise UserError(f"--warmup {args.warmup} of --steps {args.steps} leaves no step to time")
+    command_line.check(args)  # before profiled steps are added
     several = ladder.group({"all": "ladder"}.get(args.name, args.name))
     techniques = several or [ladder.get(args.name)]
     with naming(args.folder):
@@ -70,7 +67,7 @@ def main(argv=None):
 
     if args.gpus:
         count, args.gpus = rank_launcher.one_count(args.gpus, args.device), ""
-        command = ["-m", "Utils.commands.profile", args.name, *_flags(args)]
+        command = ["-m", "Utils.commands", "profile", args.name, *_flags(args)]
         return rank_launcher.launch(args.name, command, count)
     alone = "RANK" not in os.environ
     expected = forecast_plan.milliseconds_by_kind(techniques[0], args) if alone else {}
@@ -86,9 +83,7 @@ def main(argv=None):
 
 def _flags(args):
     """Return this command's flags for these settings, without the technique's name."""
-    values = {name: value for name, value in vars(args).items() if name != "name"}
-    switches = [f"--{name}" for name in ("cpu", "memory") if values.pop(name)]
-    return [*switches, *command_line.as_flags(values)]
+    return command_line.as_flags({k: value for k, value in vars(args).items() if k != "name"})
 
 
 def _profile_all(techniques, args):
@@ -96,7 +91,7 @@ def _profile_all(techniques, args):
     outcomes, summaries = set(), []
     for number, technique in enumerate(techniques):
         print(f"\n[{number + 1}/{len(techniques)}]", file=sys.stderr, flush=True)
-        command = [sys.executable, "-m", "Utils.commands.profile", technique.name, *_flags(args)]
+        command = [sys.executable, "-m", "Utils.commands", "profile", technique.name, *_flags(args)]
         with subprocess.Popen(command, env=paths.environment()) as process:
             try:
                 outcome = process.wait()
@@ -122,8 +117,3 @@ def _summary(folder, technique, outcome):
     if outcome and summary.get("status") != "out_of_memory":
         return {"technique": technique.name, "status": "failed", "note": "failed"}
     return summary
-
-
-if __name__ == "__main__":
-    with one_line("profile"):
-        sys.exit(main())

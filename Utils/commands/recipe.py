@@ -1,17 +1,16 @@
 """Print the fewest techniques that are statistically as fast as the fastest, with evidence and
 lines for other loops, and write them as a script."""
 
-import sys
 from argparse import Namespace
-from functools import partial
 from pathlib import Path
 
 from Utils.analysis import recipe_lines, recipe_page, recommendation
 from Utils.base import command_line, paths
-from Utils.base.errors import UserError, one_line
+from Utils.base.errors import UserError
 from Utils.device import device_choice
 from Utils.launch import suite_runner
-from Utils.results import records_file, rows_file, selection
+from Utils.results import rows_file, selection
+from Utils.results.shown_rows import selected
 
 
 def run(found, args, rows):
@@ -32,9 +31,7 @@ def run(found, args, rows):
     flags |= {"rounds": rounds, "round": first, "device": args.device, "seed": args.seed}
     flags |= {"results_file": args.results_file, "timeout": args.timeout}
     settings = Namespace(**command_line.defaults() | flags, precision=None)
-    outcome = suite_runner.run(
-        suite_runner.named(names), settings, partial(print, file=sys.stderr, flush=True)
-    )
+    outcome = suite_runner.run(suite_runner.named(names), settings, suite_runner.say)
     if outcome.code > 1:
         return [], outcome.code
     print(suite_runner.table(outcome, args.results_file))
@@ -44,22 +41,11 @@ def run(found, args, rows):
 
 
 def main(argv=None):
-    parser = command_line.Parser("recipe", __doc__)
-    command_line.add_selection(parser)
-    add = parser.add_argument
-    add("--recipe", default="", help="path of the script; else in the cache folder")
-    add("--run", default="", help="1: run it with the baseline and the fastest, and compare")
-    help = "for --run; 1: as many as in the rows"
-    add("--rounds", type=command_line.at_least(1), default=1, help=help)
-    add("--device", default="auto", help="for --run: auto, cpu, cuda, cuda:N or mps")
-    add("--seed", type=command_line.at_least(0), default=0, help="for --run: of the first round")
-    command_line.add_extra(parser, "timeout")
-    args = parser.parse_args(argv)
-    rows = rows_file.read(args.results_file)
-    rows, left_out = selection.select(rows, args.device_name, True, args.base)
-    found = recommendation.recommend(
-        rows, records_file.read(args.results_file, rows.run_id.unique())
-    )
+    names = (*command_line.SELECTION, "recipe", "run", "rounds", "device", "seed", "timeout")
+    args = command_line.Parser("recipe", __doc__, *names).parse_args(argv)
+    shown = selected(args, with_variants=True)
+    rows = shown.rows
+    found = recommendation.recommend(rows, shown.records)
     path, written = Path(args.recipe or paths.CACHE / "recipe" / "recipe.py"), {}
     if found["fastest"]:
         written["fastest"] = path
@@ -68,15 +54,10 @@ def main(argv=None):
     for key, place in written.items():
         recipe_lines.write(place, recipe_lines.script(found[key], found["described"]))
     print(recipe_page.text(found, written))
-    if left_out:
-        print(f"\n{left_out}")
-    if args.run not in ("", "0") and found["fastest"]:
+    if shown.left_out:
+        print(f"\n{shown.left_out}")
+    if args.run and found["fastest"]:
         lines, code = run(found, args, rows)
         print("", *lines, sep="\n")
         return code
     return 0
-
-
-if __name__ == "__main__":
-    with one_line("recipe"):
-        sys.exit(main())

@@ -4,16 +4,19 @@ from pathlib import Path
 
 from Utils.analysis import submission
 from Utils.analysis.submission import FACTS
-from Utils.base import command_line, errors
+from Utils.base.command_line import SELECTION, Parser
 
 
 def main(argv=None):
-    parser = command_line.Parser("submission", __doc__)
-    parser.add_argument("command", choices=("make", "check", "add"), help=" ")
+    parser = Parser("submit", __doc__, *SELECTION, "check")
+    commands = ("make", "check", "add")
+    parser.add_argument("command", choices=commands, nargs="?", default="make", help=" ")
     help = "path of the zip; for make, else named by device and date"
     parser.add_argument("file", type=Path, nargs="?", help=help)
-    command_line.add_selection(parser)
     args = parser.parse_args(argv)
+    if args.check:
+        args.command = "check"
+        args.file = Path(args.check)
     if args.command == "make":
         path, left_out = submission.make(args.file, args.results_file, args.device_name, args.base)
         print(path, *([left_out] if left_out else []), sep="\n")
@@ -25,8 +28,3 @@ def main(argv=None):
         print(f"{args.file}: whole; {', '.join(f'{name} {manifest[name]}' for name in FACTS)}")
     else:
         print(submission.add(args.file))
-
-
-if __name__ == "__main__":
-    with errors.one_line("submission"):
-        main()

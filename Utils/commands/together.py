@@ -1,7 +1,5 @@
 """Compare several processes of one script at once on one device with one process alone.
 
-    python -m Utils.commands.together NAME [--n 2] [flags of the scripts]
-
 All begin their timed steps at the same moment, when the last has compiled and warmed up. Only the
 work until the first has ended counts. No rows are written to results.csv, as such runs are not
 comparable with others.
@@ -13,7 +11,9 @@ import sys
 
 from Utils.analysis import concurrent_throughput
 from Utils.base import command_line
-from Utils.base.errors import Unsupported, UserError, one_line
+from Utils.base.command_line import spelled
+from Utils.base.errors import Unsupported, UserError
+from Utils.base.setting_table import OF_A_RUN
 from Utils.launch import concurrent_runs
 from Utils.launch.concurrent_runs import Failed
 from Utils.scripts import ladder, variants
@@ -24,19 +24,16 @@ def main(argv=None):
 
     Return the exit code: 0, or 1 where a process failed or ran out of memory.
     """
-    parser = command_line.Parser("together", __doc__)
-    command_line.add_settings(parser)
-    command_line.add_extra(parser, "timeout")
-    add = parser.add_argument
-    add("name", nargs="?", default="", help="a technique")
-    add("--n", type=command_line.at_least(2), default=2, help="processes at once")
+    parser = command_line.Parser("together", __doc__, *OF_A_RUN, "timeout", "t", "n")
     args = parser.parse_args(argv)
-    if not args.name:
+    command_line.check(args)
+    if not args.t:
         remedy = f"set T to one of {', '.join(ladder.techniques())}"
         raise UserError("no technique is named", remedy)
     if not args.warmup:
-        raise UserError("--warmup 0: processes need a warm-up to begin together", "try --warmup 1")
-    technique = variants.find(args.name)
+        problem = f"{spelled('warmup', 0)}: processes need a warm-up to begin together"
+        raise UserError(problem, f"try {spelled('warmup', 1)}")
+    technique = variants.find(args.t)
     os.environ["SUITE"] = f"together-{secrets.token_hex(4)}"  # a batch size is searched once
     try:
         print(concurrent_throughput.report(technique, *concurrent_runs.measure(technique, args)))
@@ -44,8 +41,3 @@ def main(argv=None):
         print(f"together: {error}", file=sys.stderr)
         return int(isinstance(error, Failed))
     return 0
-
-
-if __name__ == "__main__":
-    with one_line("together"):
-        sys.exit(main())

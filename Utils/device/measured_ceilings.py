@@ -5,7 +5,7 @@ import json
 
 import torch
 
-from Utils.base import paths
+from Utils.base import files, paths
 from Utils.base.errors import Unsupported
 from Utils.base.units import MIB
 from Utils.device import capabilities
@@ -117,3 +117,12 @@ def ceilings(device):
     except (OSError, ValueError):
         return None
     return stored if "emulated_tflops" in stored else None  # else of an older version
+
+
+def here(device, again=False):
+    """Return the ceilings of this device, measured where there are none, or `again`."""
+    measured = None if again else ceilings(device)
+    if measured is None:
+        measured = measure(device)
+        files.write_json(file_of(device), measured)
+    return measured

@@ -3,13 +3,11 @@
 A part of a page stands between two equal comments, <!-- NAME -->, of the names in PARTS.
 """
 
-import re
-
 import pandas as pd
 
 from Utils.analysis import result_tables
 from Utils.analysis.summary import summarize
-from Utils.base import paths
+from Utils.base import makefile, paths
 from Utils.base.errors import UserError
 from Utils.base.text import broken, number
 from Utils.draw import doc_figures
@@ -107,33 +105,23 @@ def _link(technique, up, text=None):
 
 def targets():
     """Return the Makefile's targets as tables, one a section of its help."""
-    parts, makefile = [], (paths.ROOT / "Makefile").read_text()
-    for section in re.split(r"^##@ ", makefile, flags=re.MULTILINE)[1:]:
-        lines = re.findall(r"^([\w-]+):[^=\n]*## (.*)", section, re.MULTILINE)
-        columns = {
-            "command": [f"`make {target}`" for target, _ in lines],
-            "meaning": [meaning for _, meaning in lines],
-        }
-        parts += [f"### {section.splitlines()[0]}", result_tables.markdown(columns, columns)]
+    parts = []
+    for title, helps in makefile.targets().items():
+        commands = [f"`make {target}`" for target in helps]
+        columns = {"command": commands, "meaning": [*helps.values()]}
+        parts += [f"### {title}", result_tables.markdown(columns, columns)]
     return "\n\n".join(parts)
 
 
 def variables():
     """Return the Makefile's variables as tables: settings of every run, of commands, of train."""
-    titles = {
-        "# Settings": "Settings of a run",
-        "# Not settings": "Variables of single commands",
-        "# For train": "Variables of `make train`",
-    }
-    parts, makefile = [], (paths.ROOT / "Makefile").read_text()
-    pieces = re.split(rf"^({'|'.join(titles)})", makefile, flags=re.MULTILINE)[1:]
-    for start, piece in zip(pieces[::2], pieces[1::2], strict=True):
-        lines = re.findall(r"^([A-Z_]+) *\?= *(.*?) *## (.*)", piece, re.MULTILINE)
+    parts = []
+    for title, helps in makefile.variables().items():
         columns = {
-            "variable": [f"{broken(name)}={default}" for name, default, _ in lines],
-            "meaning": [result_tables.cell(meaning) for _, _, meaning in lines],
+            "variable": [broken(name) for name in helps],
+            "meaning": [result_tables.cell(help) for help in helps.values()],
         }
-        parts += [f"### {titles[start]}", result_tables.markdown(columns, columns)]
+        parts += [f"### {title}", result_tables.markdown(columns, columns)]
     return "\n\n".join(parts)
 
 

@@ -92,7 +92,7 @@ def repeat(rows, records):
         flags = {key.lower(): value for key, value in recommendation.changed(given).items()}
         known = [name for name in ladder.techniques() if name in names]
         flags = command_line.as_flags(flags)
-        command = " ".join(["python -m Utils.commands.suite", *known, *flags])
+        command = " ".join(["python -m Utils.commands suite", *known, *flags])
     commits = [c.removesuffix("-dirty").partition("+")[0] for c in rows.commit.unique() if c]
     return {
         "commands": [*(f"git checkout {shlex.quote(c)}" for c in commits[:1]), command],

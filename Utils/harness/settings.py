@@ -8,15 +8,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from Utils.base import command_line, git, paths
+from Utils.base.command_line import spelled
 from Utils.base.errors import Unsupported, UserError
 from Utils.base.gpt2_sizes import CONFIGS
+from Utils.base.setting_table import OF_A_RUN, OF_SOME_SCRIPTS
 from Utils.device import auto_shape, capabilities, device_choice
 from Utils.harness import ranks, turn_pipe
 from Utils.results import rows_file, run_ids
 from Utils.scripts import bases, ladder
+from Utils.scripts.ladder import BASELINE
 
-BASELINE = ladder.BASELINE
-BUCKET_MB = command_line.EXTRA["bucket_mb"]["default"]
+BUCKET_MB = OF_SOME_SCRIPTS["bucket_mb"].default
 SECONDS_ON_GPU = 10.0
 MULTIPLE = re.compile(r"batch multiple of ([1-9]\d*)")  # a need
 
@@ -51,16 +53,14 @@ def parse_args(doc, argv=None, technique=None, source="", hardware=None):
     """
     doc, argv = doc or "", sys.argv[1:] if argv is None else argv
     script = Path(sys.argv[0])
-    parser = command_line.Parser(technique or script.name, doc)
-    command_line.add_settings(parser)
     source = source if technique else script.read_text()  # now: it may be edited during the run
-    for name in command_line.read_by(source):
-        command_line.add_extra(parser, name)
+    names = (*OF_A_RUN, *command_line.read_by(source))
+    parser = command_line.Parser(technique or script.name, doc, *names)
     args = parser.parse_args(argv, Settings(technique=technique or script.stem))
     if args.rounds > 1:
         if bases.root(args.technique, ladder.facts(doc), source)[1] and "+" not in args.technique:
             bases.find(script)  # so that the suite finds it by its name
-        command = [sys.executable, "-m", "Utils.commands.suite", args.technique, *argv]
+        command = [sys.executable, "-m", "Utils.commands", "suite", args.technique, *argv]
         if ranks.from_environment().world_size > 1:
             parser.error("--rounds: torchrun starts one run; make scaling has rounds")
         os.execve(sys.executable, command, paths.environment())
@@ -85,14 +85,8 @@ def parse_args(doc, argv=None, technique=None, source="", hardware=None):
 
 def settle(args, hardware=None):
     """Resolve automatic settings on the device, by default the chosen one. Raises UserError."""
-    if args.model not in CONFIGS:
-        raise UserError(f"--model {args.model}: choose {', '.join(CONFIGS)}")
+    command_line.check(args)
     args.config = CONFIGS[args.model]
-    if args.warmup >= args.steps:
-        raise UserError(f"--warmup {args.warmup} of --steps {args.steps} leaves no step to time")
-    longest = args.config.block_size
-    if args.seq_len != "auto" and args.seq_len > longest:
-        raise UserError(f"--seq-len {args.seq_len}: {args.model} takes {longest} tokens at most")
     here = ranks.from_environment()
     vars(args).update(here._asdict(), patience=ranks.patience())
     args.turn = turn_pipe.taken()
@@ -116,8 +110,9 @@ def settle(args, hardware=None):
     args.requested_batch_size = args.batch_size  # a technique may choose its own
     if args.batch_size % args.world_size:
         fits = args.world_size * -(-args.batch_size // args.world_size)
-        problem = f"--batch-size {args.batch_size}: {args.world_size} ranks cannot share it evenly"
-        raise UserError(problem, f"try --batch-size {fits}")
+        setting = spelled("batch_size", args.batch_size)
+        problem = f"{setting}: {args.world_size} ranks cannot share it evenly"
+        raise UserError(problem, f"try {spelled('batch_size', fits)}")
 
 
 def model_name(args):
@@ -151,15 +146,15 @@ def check_need(need, args):
     """
     if need == "text":
         if args.dataset == "synthetic":
-            raise Unsupported("--dataset synthetic has random tokens: there is no text to stream")
+            reason = "has random tokens: there is no text to stream"
+            raise Unsupported(f"{spelled('dataset', 'synthetic')} {reason}")
         return ""
     if multiple := MULTIPLE.fullmatch(need):
         n = int(multiple[1]) * args.world_size
         if args.batch_size % n:
-            raise Unsupported(
-                f"needs a batch size that is a multiple of {n}, not {args.batch_size}; "
-                f"try --batch-size {n * -(-args.batch_size // n)}"
-            )
+            fits = spelled("batch_size", n * -(-args.batch_size // n))
+            reason = f"needs a batch size that is a multiple of {n}, not {args.batch_size}"
+            raise Unsupported(f"{reason}; try {fits}")
         return ""
     if need == "distributed" and args.world_size > 1 and args.bucket_mb != BUCKET_MB:
         args.notes.append(f"buckets of {args.bucket_mb} MiB")

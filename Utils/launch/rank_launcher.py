@@ -12,6 +12,7 @@ from unittest.mock import patch
 
 from Utils.base import command_line, paths
 from Utils.base.errors import UserError
+from Utils.base.setting_table import OF_SOME_SCRIPTS
 from Utils.device import device_choice
 from Utils.harness import ranks
 from Utils.launch import child_process
@@ -52,17 +53,17 @@ def command(technique, args, r, **changes):
     does not read.
     """
     code = technique.code
-    for name in command_line.EXTRA.keys() - {*command_line.read_by(code)}:
-        if (value := getattr(args, name)) != command_line.EXTRA[name]["default"]:
+    for name in OF_SOME_SCRIPTS.keys() - {*command_line.read_by(code)}:
+        if (value := getattr(args, name)) != OF_SOME_SCRIPTS[name].default:
             raise UserError(f"{name.upper()}={value}: {technique.name} has no use for it")
     return [*technique.command, *command_line.round_flags(args, r, code, **changes)]
 
 
-def launch(name, command, count, threads=None):
+def launch(name, command, count, threads=None, **variables):
     """Run `count` ranks. Return the exit code of one that failed, else 0; 130 where interrupted.
 
     name: of the technique, for messages. command: Python's arguments for each rank. threads: per
-    rank; else OMP_NUM_THREADS, else a share of the cores.
+    rank; else OMP_NUM_THREADS, else a share of the cores. variables: of the ranks' environment.
     """
     # Here, as it takes a second, which wrong settings need not wait for.
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
@@ -72,7 +73,8 @@ def launch(name, command, count, threads=None):
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
     share = max(1, device_choice.available("cpu")[0] // count)
     threads = str(threads or os.environ.get("OMP_NUM_THREADS", share))
-    environment = patch.dict(os.environ, paths.environment(OMP_NUM_THREADS=threads))
+    variables |= {"OMP_NUM_THREADS": threads}
+    environment = patch.dict(os.environ, paths.environment(**variables))
     with environment, tempfile.TemporaryDirectory() as folder:
         config = LaunchConfig(
             min_nodes=1,

@@ -62,13 +62,9 @@ def named(words):
     return list(chosen.values())
 
 
-def add_arguments(parser):
-    """Add the flags of a suite and its names, which `asked` reads."""
-    command_line.add_settings(parser)
-    command_line.add_extra(parser, "timeout", "precision", "base")
-    parser.add_argument("names", nargs="*", metavar="TECHNIQUE", help="else the ladder")
-    help = "techniques that the ladder of a base goes without, separated by blanks"
-    parser.add_argument("--without", default="", help=help)
+def say(line):
+    """Print a line of progress."""
+    print(line, file=sys.stderr, flush=True)
 
 
 def asked(args):

@@ -73,7 +73,7 @@ def _handled(error):
 
 def further_steps(wanted):
     """Return the number of steps after the timed ones."""
-    return 1 + STEPS + 1 + PYTHON_STEPS * wanted.cpu + MEMORY_STEPS * wanted.memory
+    return 1 + STEPS + 1 + PYTHON_STEPS * bool(wanted.cpu) + MEMORY_STEPS * bool(wanted.memory)
 
 
 class ProfiledRun(Run):

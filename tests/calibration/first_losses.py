@@ -10,8 +10,8 @@ import torch
 
 import no_optimization
 from tests.known import COPIES, changed
-from Utils.base import command_line
 from Utils.base.command_line import Parser
+from Utils.base.setting_table import OF_A_RUN
 from Utils.data import TokenBatches
 from Utils.harness.settings import Settings, settle
 from Utils.model import GPT
@@ -21,8 +21,7 @@ E4M3_MAX = 448
 
 
 def main(argv=None):
-    parser = Parser("first_losses", __doc__)
-    command_line.add_settings(parser)
+    parser = Parser("first_losses", __doc__, *OF_A_RUN)
     parser.add_argument("--seeds", type=int, default=4, help="number of seeds")
     args = parser.parse_args(argv, Settings())
     print(f"{'tokens':>8}{'bfloat16':>12}{'float8':>12}{'wrong mask':>12}")

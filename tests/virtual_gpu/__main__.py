@@ -1,13 +1,12 @@
 """The CUDA path, run where there is no GPU. Started by `make virtual-gpu`.
 
-    python -m tests.virtual_gpu [--torch 2.11 | --torch newest] [--only WORDS] [--memory]
+    python -m tests.virtual_gpu [TORCH=2.11 | TORCH=newest] [MEMORY=1] [--only WORDS]
 
 Builds an environment with torch's CUDA build and the virtual GPU, runs the checks on it, prints a
 table and, with the project's own torch, writes docs/virtual_gpu.csv. What has not changed since it
 was last run is not run again.
 """
 
-import argparse
 import csv
 import os
 import subprocess
@@ -17,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from tests.virtual_gpu import checks
 from tests.virtual_gpu.build import BuildFailed, environment, libraries
 from tests.virtual_gpu.processes import KEPT, Machine
+from Utils.base.command_line import Parser
 from Utils.base.paths import ROOT
 from Utils.scripts import ladder
 
@@ -27,11 +27,9 @@ COLUMNS += ("reserved_mib", "forecast_mib", "launches", "synchronizations", "pag
 
 def main(argv=None):
     """Runs the checks. Returns the exit code: 0, or 1 where one of them found a problem."""
-    parser = argparse.ArgumentParser("virtual-gpu", description=__doc__.split("\n", 1)[0])
-    add = parser.add_argument
-    add("--torch", default="", help="a version, or newest; else that of requirements.txt")
-    add("--only", default="", help="checks whose name has these words; the file stays as it is")
-    add("--memory", action="store_true", help="instead: every technique's peak on smaller cards")
+    parser = Parser("virtual-gpu", __doc__, "torch", "memory")
+    help = "checks whose name has these words; the file stays as it is"
+    parser.add_argument("--only", default="", help=help)
     args = parser.parse_args(argv)
     try:
         python = environment(args.torch.strip())

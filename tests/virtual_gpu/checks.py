@@ -64,7 +64,7 @@ def suite(techniques, shape, rounds, min_seconds, profile, variables):
     flags = ("--device", "cuda", "--model", model, "--batch-size", str(batch_size))
     flags += ("--seq-len", str(seq_len), "--steps", str(STEPS), "--warmup", str(WARMUP))
     flags += ("--rounds", str(rounds), "--min-seconds", str(min_seconds))
-    command = ("-m", "Utils.commands.suite", *techniques, *flags)
+    command = ("-m", "Utils.commands", "suite", *techniques, *flags)
     return Command(command, profile, tuple(variables.items()))
 
 

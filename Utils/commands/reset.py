@@ -1,0 +1,17 @@
+"""Keep the results file under a dated name, start an empty one and delete the charts."""
+
+from pathlib import Path
+
+from Utils.base.command_line import Parser
+from Utils.results import rows_file
+
+
+def main(argv=None):
+    path = Parser("reset", __doc__, "results_file").parse_args(argv).results_file
+    if path.exists():
+        print(f"{path} is kept as {rows_file.reset(path)}")
+    elif rows_file.initialize(path):
+        print(f"{path}: header written")
+    for kind in ("png", "svg"):
+        for chart in Path("plots").glob(f"*.{kind}"):
+            chart.unlink()

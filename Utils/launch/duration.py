@@ -1,0 +1,90 @@
+"""The duration of a suite, from rows of this device or else roughly from its ceilings."""
+
+import math
+from argparse import Namespace
+
+from Utils.analysis.measured_here import measured_steps
+from Utils.base.text import plural
+from Utils.device import measured_ceilings
+from Utils.harness import step_work
+from Utils.launch import turn_taking
+from Utils.scripts import bases, ladder
+from Utils.scripts.ladder import BASELINE
+
+START_S = 8  # of a process: imports, the model, the evaluation of its loss
+COMPILE_S = 25  # with an empty cache
+OVER_FLOOR = 3  # step time of a script over its modelled floor, where no row has it
+LONG_MINUTES = 30  # from which fewer steps are suggested where a precision is emulated:
+FEW_STEPS, FEW_WARMUP = 8, 3
+
+
+def sentences(techniques, args, base=None):
+    """Return the duration of a suite in words, a list of lines, and of a shorter one.
+
+    techniques: of the suite; with a base its scripts. args: Settings that `settle` has resolved.
+    """
+    measured = measured_steps(args, base=base)
+    step_s = {name: step.step_ms / 1e3 for name, step in measured.items()}
+    source = "roughly, by this device's ceilings"
+    if all(technique.name in step_s for technique in techniques):
+        source = "by rows of this device"
+    elif base and base.name not in step_s:
+        return [f"how long this takes is known once {base.name} has run here"]
+    elif base:
+        source = f"roughly, by the steps of {base.name}"
+        step_s = dict.fromkeys((t.name for t in techniques), step_s[base.name]) | step_s
+    minutes = total_minutes(techniques, args, step_s)
+    more = ", more where PRECISION asks for it" if args.precision else ""
+    rounds = f"{plural(args.rounds, 'round')} of {plural(len(techniques), 'script')}"
+    take = "takes" if args.rounds == 1 else "take"
+    lines = [f"{rounds} {take} about {minutes} min ({source}){more}"]
+    emulated = [technique for technique in techniques if emulated_tflops(technique, args)]
+    if emulated and minutes > LONG_MINUTES and args.steps > FEW_STEPS:
+        fewer = Namespace(**vars(args) | {"steps": FEW_STEPS, "warmup": FEW_WARMUP})
+        minutes = total_minutes(techniques, fewer, step_s)
+        precision = step_work.precision_of(emulated[0].needs)
+        where = f"this device emulates {precision}, slowly, in {plural(len(emulated), 'script')}"
+        lines.append(f"{where}; STEPS={FEW_STEPS} WARMUP={FEW_WARMUP} takes about {minutes} min")
+        names = ladder.line(bases.last(emulated[0].name))
+        first = next(name for name in names if precision in ladder.get(name).needs)
+        copied = "" if base else f"cp {BASELINE}.py examples/my_base.py; "
+        name = base.name if base else "my_base"
+        lines.append(f"without it: {copied}make all BASE={name} WITHOUT={first}")
+    return lines
+
+
+def total_minutes(techniques, args, step_s):
+    """Return the minutes of a suite, rounded up."""
+    again = 1 + 1 / (turn_taking.MOST - 1)  # a parent runs once more for each group of MOST
+    seconds = again * args.rounds * sum(run_s(technique, args, step_s) for technique in techniques)
+    return max(1, math.ceil(seconds / 60))
+
+
+def run_s(technique, args, step_s):
+    """Return the seconds that a run of a technique takes. step_s: of a step, by technique."""
+    one_step_s = step_s.get(technique.name) or estimated_step_s(technique, args)
+    timed_s = max((args.steps - args.warmup) * one_step_s, args.min_seconds)
+    compile_s = COMPILE_S if "compile" in technique.needs else 0
+    return START_S + compile_s + args.warmup * one_step_s + timed_s
+
+
+def estimated_step_s(technique, args):
+    """Return the seconds of a step by the modelled floor, or by the rate of emulated products."""
+    ceilings = measured_ceilings.ceilings(args.hardware)
+    shape = args.config, args.batch_size, args.seq_len
+    precision = step_work.precision_of(technique.needs) or "bfloat16"
+    floor_ms = None
+    if ceilings:
+        floor_ms = step_work.floor_ms(*shape, precision, ceilings)
+        floor_ms = floor_ms or step_work.floor_ms(*shape, "float32", ceilings)
+    seconds = OVER_FLOOR * (floor_ms or 1000.0) / 1e3
+    if tflops := emulated_tflops(technique, args):
+        flop = sum(count * flop for _, count, flop, _ in step_work.parts(*shape, precision))
+        seconds += flop / (1e12 * tflops)
+    return seconds
+
+
+def emulated_tflops(technique, args):
+    """Return the rate of a technique's products where this device emulates them, else None."""
+    ceilings = measured_ceilings.ceilings(args.hardware)
+    return ceilings and ceilings["emulated_tflops"].get(step_work.precision_of(technique.needs))
