@@ -131,10 +131,9 @@ def _recipe(args, results_file):
         rows, _ = selection.select(rows, with_variants=True)
     except (UserError, StopIteration):
         return None
-    entry = recommendation.recommend(rows, records_file.read(results_file, rows.run_id.unique()))[
-        "fastest"
-    ]
-    return entry and _usable(entry["techniques"], args)
+    records = records_file.read(results_file, rows.run_id.unique())
+    recipe = recommendation.recommend(rows, records).fastest
+    return _usable(recipe.techniques, args) if recipe else None
 
 
 def _usable(names, args):

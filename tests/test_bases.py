@@ -11,7 +11,7 @@ import torch
 
 from tests import forked
 from tests.rows import records_in, rows_of
-from Utils.analysis import recipe_lines, recipe_page, recommendation, result_tables
+from Utils.analysis import make_line, recipe_lines, recipe_page, recommendation, result_tables
 from Utils.analysis.summary import summarize
 from Utils.base import paths
 from Utils.base.command_line import Parser
@@ -294,11 +294,11 @@ def test_the_recipe_of_a_base_is_a_script_of_its_own(tmp_path, monkeypatch):
     rows_file.append(tmp_path / "results.csv", lines)
     rows, _ = selection.select(rows_file.read(tmp_path / "results.csv"), with_variants=True)
     found = recommendation.recommend(rows)
-    entry = found["fastest"]
-    assert entry["name"] == "mine+tensorFloat32" and entry["base"] == "mine"
-    assert entry["speedup"].value == pytest.approx(2, rel=0.01)
-    assert "BASE=mine" in found["more"] and "MODEL" not in found["more"]
-    text = recipe_lines.script(entry, found["described"])
+    entry = found.fastest
+    assert entry.name == "mine+tensorFloat32" and entry.base == "mine"
+    assert entry.speedup.value == pytest.approx(2, rel=0.01)
+    assert make_line.target(rows) == "all BASE=mine"
+    text = recipe_lines.script(entry, found.described)
     assert 'set_float32_matmul_precision("high")' in text and "Base:   mine, " in text
     assert "Against mine: 2.0" in recipe_page.text(found, {})
 

@@ -150,26 +150,6 @@ def test_a_set_has_one_name_whichever_way_it_is_written(tmp_path, monkeypatch):
     assert less.doc.startswith("fused_optimizer without torch_compile and flash_attention")
 
 
-def test_a_set_is_made_by_the_fewest_merges(tmp_path, monkeypatch):
-    monkeypatch.setattr(variants, "FOLDER", tmp_path)
-    line = ladder.line("fused_optimizer")[1:]
-    for names, made in (
-        (line, "fused_optimizer"),
-        (line[:2], "brainFloat16"),
-        ((), "no_optimization"),
-        (line[1:], "fused_optimizer-tensorFloat32"),
-        (line[3:4], "no_optimization+flash_attention"),
-        (
-            ("fused_optimizer", "padded_vocabulary"),
-            "no_optimization+fused_optimizer+padded_vocabulary",
-        ),
-    ):
-        found = variants.made_of(names)
-        assert found.name == made and variants.parts(made) == {*names}
-    with pytest.raises(UserError, match="needs flash_attention"):
-        variants.made_of(["padded_vocabulary", "fused_cross_entropy"])
-
-
 def test_changes_that_touch_are_both_made_and_others_are_not():
     base = "a b c d e"
     assert token_merge.merge("a B c d e", base, "a b C d e") == "a B C d e"

@@ -57,24 +57,21 @@ def _digest(code):
     return hashlib.sha256(code.encode()).hexdigest()[:16]
 
 
-def script(entry, described):
-    """Return the recipe as a script with the evidence in its docstring, a string."""
-    kind = "forecast" if entry["forecast"] else "measured"
-    ratio = entry["speedup"].with_verdict or "not known"
-    digest = _digest(entry["code"])
-    facts = {"Base": entry["base"]} | entry["facts"]
-    why = [f"- {name}: {text}" for name, text in entry["evidence"].items()]
+def script(recipe, described):
+    """Return a Recipe as a script with the evidence in its docstring, a string."""
+    ratio = recipe.speedup.with_verdict or "not known"
     doc = [
-        f"{entry['name']}, made by merging the diffs of its techniques.",
+        f"{recipe.name}, made by merging the diffs of its techniques.",
         "",
-        f"{MARK}, which overwrites it unless its code was changed ({digest}).",
-        f"{kind.capitalize()}: {ratio}, against {entry['base']}",
+        f"{MARK}, which overwrites it unless its code was changed ({_digest(recipe.code)}).",
+        f"Measured: {ratio}, against {recipe.base}",
         f"({described}).",
-        *(["", *why] if why else []),
-        "",
-        *(f"{name + ':':7} {text}" for name, text in facts.items()),
     ]
-    return f'"""{chr(10).join(doc)}"""{entry["code"]}'
+    if recipe.evidence:
+        doc += ["", *(f"- {name}: {reason}" for name, reason in recipe.evidence.items())]
+    facts = {"Base": recipe.base} | recipe.docstring_lines
+    doc += ["", *(f"{name + ':':7} {text}" for name, text in facts.items())]
+    return f'"""{chr(10).join(doc)}"""{recipe.code}'
 
 
 def write(path, text):

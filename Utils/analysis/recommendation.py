@@ -1,21 +1,21 @@
 """The shortest set of techniques that is statistically indistinguishable from the fastest measured.
 
 A set is the line of descent of a script or variant. Candidates are the measured sets with an
-acceptable result, and forecasts from leaving out one technique at a time. A candidate remains if
-its paired ratio to the best measured is not significantly slower; the shortest is the recipe. A
-second recipe has the least memory within 10% of the best speed. Each is given as a list with its
-evidence, as a script, and as lines for other loops.
+acceptable result. A candidate remains if its paired ratio to the best is not significantly slower;
+the shortest is the recipe. A second recipe has the least memory within 10% of the best speed. Each
+is given as a list with its evidence, as a script, and as lines for other loops.
 """
 
-import shlex
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
-from Utils.analysis import candidates, comparison, intervals, result_tables, round_levels
+from Utils.analysis import candidates, result_tables, round_levels
+from Utils.analysis.candidates import ratio
+from Utils.analysis.intervals import Ratio
+from Utils.analysis.make_line import given_settings, make_line, target
 from Utils.analysis.summary import summarize
-from Utils.base import command_line
 from Utils.base.errors import UserError
 from Utils.results import selection
 from Utils.scripts import bases, ladder, variants
@@ -26,277 +26,246 @@ BAD = ("failed", "out_of_memory")
 MORE = {"ROUNDS": 5}  # enough for an interval
 
 
-def recommend(rows, records=None):
-    """Return the recipes for selected rows, variants included, a dict of plain values.
+@dataclass(frozen=True)
+class Recipe:
+    """A measured script or variant that is recommended.
 
-    - described: the rows' common facts; says: caveats; more: the command for further rounds;
-      settings: of these runs, by the names of the Makefile's variables
-    - best: the fastest measured; fastest: the recipe; measured: the shortest that is no forecast;
-      least_memory: the recipe for memory. Each is None without supporting rows, else a dict: name
-      and code of the script or variant; techniques; forecast (true without rows) and rests_on;
-      speedup (over the baseline) and to_best, Ratios; reference (the
-      best, or the baseline for the best itself) and logs, the log ratios to it by round; peak_mib;
-      loss and parity in words; evidence {technique: reason}; left_out {technique: reason}
+    docstring_lines: of its script, that its recipe needs too. batch: of a technique that chose its
+    own, or None. loss and parity in words. evidence: why each technique is in, by name. left_out:
+    why each other one is not.
+    """
+
+    name: str
+    code: str
+    docstring_lines: dict
+    base: str
+    unit: str
+    techniques: list
+    speedup: Ratio  # over the base
+    to_best: Ratio
+    peak_mib: float
+    batch: int | None
+    loss: str
+    parity: str
+    evidence: dict
+    left_out: dict
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """Recipes for selected rows, None where the rows support none.
+
+    described: the rows' common facts. says: caveats. best: the fastest measured. fastest: the
+    recipe for speed. least_memory: the one for memory.
+    """
+
+    described: str
+    says: list
+    best: Recipe | None = None
+    fastest: Recipe | None = None
+    least_memory: Recipe | None = None
+
+    @property
+    def recipes(self):
+        """The recipes that there are, by name of their field."""
+        found = {"fastest": self.fastest, "least_memory": self.least_memory}
+        return {key: recipe for key, recipe in found.items() if recipe}
+
+
+def recommend(rows, records=None):
+    """Return the Recommendation for selected rows, variants included.
 
     records: as for `summary.summarize`. Rows of tainted runs count for losses alone.
     """
     records = records or {}
-    lines, clean = summarize(rows, records), rows[rows.grade == "clean"]
-    known = settings(rows, records)
-    baseline = selection.baseline(rows)
-    sets = {name: variants.parts(name) for name in lines.index}
-    measured = candidates.measured(clean, sets)
-    problems = _problems(rows, lines, sets, measured)
-    usable = {name: c for name, c in measured.items() if name not in problems}
-    recipes = {
-        "described": selection.describe(rows),
-        "settings": known,
-        "more": command(target(rows), MORE | known),
-        "says": [],
-        **dict.fromkeys(("best", "fastest", "measured", "least_memory")),
-    }
+    facts = Facts.of(rows, records)
     runs = rows.run_id[rows.status == "ok"].nunique()
-    tainted = runs - clean.run_id.nunique()
-    if not usable:
-        why = f"all {runs} runs are tainted" if runs and tainted == runs else "no run is usable"
-        if lines.status.get(baseline) != "ok":
-            why = f"{baseline} was not measured, so the losses of the rest have no reference"
-        recipes["says"] = [f"nothing is recommended: {why}; {recipes['more']}"]
-        return recipes
-    if tainted:
-        recipes["says"].append(f"{tainted} of {runs} runs are tainted; their times are not used")
+    tainted = runs - rows.run_id[rows.grade == "clean"].nunique()
+    described = selection.describe(rows)
+    if not facts.usable:
+        return Recommendation(described, [_nothing(facts, runs, tainted)])
+    says = [f"{tainted} of {runs} runs are tainted; their times are not used"] if tainted else []
+    counts = pd.Series({name: c.ms.count() for name, c in facts.usable.items()})
+    best = _best(facts.usable, counts)
+    best_recipe = facts.recipe(best, best)
+    if counts.max() < 2:
+        says.append(
+            f"one clean round, so inconclusive: this is the fastest measured, and another round "
+            f"may differ; {facts.more_rounds()}"
+        )
+        return Recommendation(described, says, best_recipe, best_recipe)
 
-    counts = pd.Series({name: c.ms.count() for name, c in usable.items()})
+    fastest = facts.recipe(candidates.shortest(facts.usable.values(), "ms", best), best)
+    lean = _least_memory(facts.usable.values(), best)
+    least_memory = facts.recipe(lean, best) if lean else None
+    says += _caveats(facts, best, fastest)
+    says += _changed_scripts(rows, records, {best.name, fastest.name})
+    return Recommendation(described, says, best_recipe, fastest, least_memory)
+
+
+def _nothing(facts, runs, tainted):
+    """Return a sentence on why nothing is recommended."""
+    reason = f"all {runs} runs are tainted" if runs and tainted == runs else "no run is usable"
+    if facts.lines.status.get(facts.baseline) != "ok":
+        reason = f"{facts.baseline} was not measured, so the losses of the rest have no reference"
+    return f"nothing is recommended: {reason}; {facts.more_rounds()}"
+
+
+def _best(usable, counts):
+    """Return the fastest Candidate, with missing rounds balanced by least squares."""
     # The fastest of few rounds would be the luckiest, and every comparison with it inconclusive.
     often = counts.index[counts >= max(min(2, counts.max()), counts.max() / 2)]
     logs = pd.concat({name: usable[name].ms for name in often}, names=["name", "round"])
     logs = logs.dropna().reset_index(name="ms")
-    best = usable[round_levels.levels(logs["ms"], logs["name"], logs["round"]).idxmin()]
-    effects = candidates.effects(measured)
-    findings = Findings(measured, problems, lines, effects, best)
-    recipes["best"] = findings.entry(best)
-    if counts.max() < 2:
-        recipes["fastest"] = recipes["measured"] = recipes["best"]
-        recipes["says"].append(
-            f"one clean round, so inconclusive: this is the fastest measured, and another round "
-            f"may differ; {recipes['more']}"
-        )
-        return recipes
-
-    sets = [*usable.values(), *candidates.forecasts(usable, effects)]
-    recipes["fastest"] = findings.entry(candidates.shortest(sets, "ms", best))
-    recipes["measured"] = findings.entry(candidates.shortest(usable.values(), "ms", best))
-    near = [c for c in sets if (best.ms - c.ms).dropna().mean() >= np.log(NEAR)]
-    least = min((c for c in near if c.name), key=lambda c: candidates.mean(c.mib - best.mib))
-    if least.mib.notna().any():
-        recipes["least_memory"] = findings.entry(candidates.shortest(near, "mib", least))
-    names = {recipes[key]["name"] for key in ("best", "fastest")}
-    recipes["says"] += [*_caveats(recipes, best, usable), *_changed(rows, records, names)]
-    return recipes
+    return usable[round_levels.levels(logs["ms"], logs["name"], logs["round"]).idxmin()]
 
 
-def _problems(rows, lines, sets, measured):
-    """Return {name: reason} of the scripts and variants that cannot be recommended."""
-    found = {}
-    baseline = selection.baseline(rows)
-    compared = lines.status.get(baseline) == "ok"
-    for name, line in lines.iterrows():
-        status = rows[rows.technique == name].groupby("round").status.first()
-        bad = status[status.isin(BAD)]
-        if line.status != "ok":
-            found[name] = result_tables.reason(line)
-        elif len(bad):
-            found[name] = f"{bad.iloc[0].replace('_', ' ')} in round {bad.index[0]}"
-        elif sets[name] is None:
-            found[name] = "its script is missing"
-        elif not compared:
-            found[name] = f"not measured with {baseline}"
-        elif line.parity == "model changed":
-            found[name] = "model changed"
-        elif line.loss_difference.verdict in ("worse", "diverged"):
-            found[name] = f"its loss: {line.loss_difference.with_verdict}"
-        elif name not in measured:
-            found[name] = result_tables.grade_text(line)
-    return found
+def _least_memory(usable, best):
+    """Return the shortest Candidate with the least memory near the best speed, None if unknown."""
+    near = [c for c in usable if (best.ms - c.ms).dropna().mean() >= np.log(NEAR)]
+    least = min(near, key=lambda c: candidates.mean(c.mib - best.mib))
+    return candidates.shortest(near, "mib", least) if least.mib.notna().any() else None
 
 
-def _caveats(recipes, best, usable):
-    """Yield the caveats of the recipes."""
-    recipe = recipes["fastest"]
-    low = recipe["to_best"].low
-    if low < WIDE:
+def _caveats(facts, best, recipe):
+    """Yield the caveats of the recipe for speed."""
+    if recipe.to_best.low < WIDE:
         yield (
-            f"{recipe['name']} may be up to {1 - low:.0%} slower than {best.name}, by the 95% "
-            f"interval; measure more rounds: {recipes['more']}"
+            f"{recipe.name} may be up to {1 - recipe.to_best.low:.0%} slower than {best.name}, by "
+            f"the 95% interval; measure more rounds: {facts.more_rounds()}"
         )
-    if not recipe["techniques"]:
-        yield f"nothing is significantly faster than {recipe['name']}, so it is the recipe"
-    entries = {entry["name"]: entry for entry in (recipe, recipes["least_memory"]) if entry}
-    for entry in entries.values():
-        if entry["forecast"]:
-            whole, *without = entry["rests_on"]
-            yield (
-                f"{entry['name']} is a forecast until it has run: the product of the ratios of "
-                f"{joined(without)} to {whole}; measure it with make recipe RUN=1"
-            )
+    if not recipe.techniques:
+        yield f"nothing is significantly faster than {recipe.name}, so it is the recipe"
     if best.name not in ladder.techniques():
         return
-    measured = {c.techniques for c in usable.values()}
+    measured_sets = {candidate.techniques for candidate in facts.usable.values()}
     untried = [
         name
         for name in ladder.line(best.name)[1:]
-        if best.techniques - {name} not in measured and variants.without(name, best.name)
+        if best.techniques - {name} not in measured_sets and variants.without(name, best.name)
     ]
     if untried:
         yield (
             f"{best.name} was not measured without {joined(untried)}, so a shorter recipe may "
-            f"exist: {command(f'ablate T={best.name}', MORE | recipes['settings'])}"
+            f"exist: {facts.more_rounds(f'ablate T={best.name}')}"
         )
 
 
-def _changed(rows, records, names):
+def _changed_scripts(rows, records, names):
     """Yield a caveat for each script that has changed since it was measured."""
-    for name in sorted(names & {*rows.technique}):
+    for name in sorted(names):
         if bases.split(name):  # its rows bear its version
             continue
-        run_ids, code = rows.run_id[rows.technique == name].unique(), variants.find(name).code
+        code = variants.find(name).code
+        run_ids = rows.run_id[rows.technique == name].unique()
         sources = [records.get(run_id, {}).get("source") for run_id in run_ids]
         if any(source and ladder.split(source)[1] != code for source in sources):
             yield f"{name} has changed since it was measured"
 
 
 @dataclass(frozen=True, eq=False)
-class Findings:
-    """Facts about the sets: those measured, the problems of some, the summary's lines, the effect
-    of each technique, and the best set."""
+class Facts:
+    """What rows say: the summary's lines, the Candidates measured, why some cannot be recommended,
+    the rest, usable, and how to run them again."""
 
+    baseline: str
+    lines: pd.DataFrame
     measured: dict
     problems: dict
-    lines: pd.DataFrame
-    effects: dict
-    best: candidates.Candidate
+    usable: dict
+    target: str
+    settings: dict
 
-    def entry(self, candidate):
-        """Return the dict of `recommend` for a Candidate."""
-        script, baseline = candidates.made(candidate), self.measured.get(self.lines.base.iloc[0])
+    @classmethod
+    def of(cls, rows, records):
+        lines = summarize(rows, records)
+        sets = {name: variants.parts(name) for name in lines.index}
+        measured = candidates.measured(rows[rows.grade == "clean"], sets)
+        problems = {}
+        for name in lines.index:
+            if problem := _problem(rows, lines, name, sets[name], name in measured):
+                problems[name] = problem
+        return cls(
+            baseline=selection.baseline(rows),
+            lines=lines,
+            measured=measured,
+            problems=problems,
+            usable={name: c for name, c in measured.items() if name not in problems},
+            target=target(rows),
+            settings=given_settings(rows, records),
+        )
+
+    def more_rounds(self, target=None):
+        """Return the command for further rounds."""
+        return make_line(target or self.target, MORE | self.settings)
+
+    def recipe(self, candidate, best):
+        """Return the Recipe of a Candidate."""
+        script = candidates.script_of(candidate)
         if script is None:
             raise UserError(f"{candidate.name}: its script can no longer be made")
-        is_best = candidate.techniques == self.best.techniques
-        reference = baseline if is_best and baseline else self.best
-        line = self.lines.loc[candidate.name] if candidate.name else None
-        order = [name for name in ladder.techniques() if name in candidate.techniques]
-        others = set().union(*(c.techniques for c in self.measured.values()), self.problems)
-        return {
-            "name": script.name,
-            "code": script.code,
-            "base": self.lines.base.iloc[0],
-            "unit": self.lines.unit.iloc[0],
-            "facts": {
-                k: script.facts.texts[k] for k in ("Base", "Unit") if k in script.facts.texts
+        baseline = self.measured.get(self.baseline)
+        line = self.lines.loc[candidate.name]
+        tried = set().union(*(c.techniques for c in self.measured.values()), self.problems)
+        tried -= candidate.techniques | {ladder.BASELINE}
+        in_ladder = ladder.techniques()
+        techniques = [name for name in in_ladder if name in candidate.techniques]
+        texts = script.facts.texts
+        return Recipe(
+            name=script.name,
+            code=script.code,
+            docstring_lines={key: texts[key] for key in ("Base", "Unit") if key in texts},
+            base=self.baseline,
+            unit=line.unit,
+            techniques=techniques,
+            speedup=ratio(baseline.ms, candidate.ms) if baseline else Ratio(),
+            to_best=ratio(best.ms, candidate.ms),
+            peak_mib=candidate.peak_mib,
+            batch=None if np.isnan(line.own_batch) else int(line.own_batch),
+            loss=line.loss_difference.with_verdict,
+            parity=line.parity if isinstance(line.parity, str) else "",
+            evidence={name: self._effect(name, candidate) for name in techniques},
+            left_out={
+                name: self.problems.get(name) or self._effect(name, candidate)
+                for name in in_ladder
+                if name in tried
             },
-            "techniques": order,
-            "forecast": candidate.name is None,
-            "rests_on": list(candidate.rests_on),
-            "speedup": (
-                candidates.ratio(baseline.ms, candidate.ms) if baseline else intervals.Ratio()
-            ),
-            "to_best": candidates.ratio(self.best.ms, candidate.ms),
-            "reference": reference.name,
-            "logs": (reference.ms - candidate.ms).dropna().to_dict(),
-            "peak_mib": float(np.exp(candidate.mib.median())),
-            "batch": None if line is None or np.isnan(line.own_batch) else int(line.own_batch),
-            "loss": line.loss_difference.with_verdict if line is not None else "",
-            "parity": line.parity if line is not None and isinstance(line.parity, str) else "",
-            "evidence": {name: self._why(name, candidate.techniques) for name in order},
-            "left_out": {
-                name: self.problems.get(name) or self._why(name, candidate.techniques)
-                for name in ladder.techniques()
-                if name in others and name not in candidate.techniques and name != ladder.BASELINE
-            },
-        }
+        )
 
-    def _why(self, name, techniques):
-        """Return the technique's effect in the measured pair that is nearest to the set."""
-        pairs = [
-            (len((rest | {name}) ^ techniques), effect)
-            for (rest, added), effect in self.effects.items()
-            if added == name and effect.ratio
-        ]
-        if not pairs:
+    def _effect(self, name, candidate):
+        """Return the technique's effect in the measured pair that is nearest to the candidate."""
+        effects = candidates.effects_of(name, self.measured)
+        if not effects:
             return "measured only in combination"
-        effect = min(pairs, key=lambda pair: pair[0])[1]
-        without, with_it = effect.without, effect.with_it
-        more = np.exp(with_it.mib.median()) - np.exp(without.mib.median())
-        memory = "" if np.isnan(more) else f"; {more:+,.0f} MiB"
-        return f"{effect.ratio.with_verdict}{memory}: {with_it.name} against {without.name}"
+        distances = [len(effect.with_it.techniques ^ candidate.techniques) for effect in effects]
+        nearest = effects[int(np.argmin(distances))]
+        more_mib = nearest.with_it.peak_mib - nearest.without.peak_mib
+        memory = "" if np.isnan(more_mib) else f"; {more_mib:+,.0f} MiB"
+        pair = f"{nearest.with_it.name} against {nearest.without.name}"
+        return f"{nearest.ratio.with_verdict}{memory}: {pair}"
 
 
-def settings(rows, records):
-    """Return the settings of these runs, by the names of the Makefile's variables."""
-    first, (steps, warmup) = rows.iloc[0], selection.asked(rows, records)
-    known = {} if first.model == first.base else {"MODEL": first.model}
-    if not bases.has_own_data(first):  # a base with batches of its own chooses their shape
-        known |= {
-            "BATCH_SIZE": int(rows.requested_batch_size.iloc[0]),
-            "SEQ_LEN": int(first.seq_len),
-            "DATASET": first.dataset,
-        }
-    return known | ({"STEPS": steps, "WARMUP": warmup} if steps else {})
-
-
-def target(rows):
-    """Return the target of the Makefile that runs the scripts of these rows."""
-    beyond = {bases.last(name) for name in rows.technique.unique()} & ladder.beyond()
-    name = "ablate" if selection.variants_in(rows) else "everything" if beyond else "all"
-    base = selection.baseline(rows)
-    return name if base == ladder.BASELINE else f"{name} BASE={base}"
-
-
-def command(target, given):
-    """Return make with that target and the settings that are not the default."""
-    return " ".join(["make", target, *(f"{key}={value}" for key, value in changed(given).items())])
-
-
-def changed(given):
-    """Return the known settings that are not the default, quoted for a shell. given: by the names
-    of the Makefile's variables."""
-    defaults = command_line.defaults()
-    return {
-        key: shlex.quote(str(value))
-        for key, value in given.items()
-        if value not in (None, defaults[key.lower()])
-    }
+def _problem(rows, lines, name, techniques, is_clean):
+    """Return why a script or variant cannot be recommended, or ""."""
+    line = lines.loc[name]
+    baseline = selection.baseline(rows)
+    status = rows[rows.technique == name].groupby("round").status.first()
+    bad = status[status.isin(BAD)]
+    if line.status != "ok":
+        return result_tables.reason(line)
+    if len(bad):
+        return f"{bad.iloc[0].replace('_', ' ')} in round {bad.index[0]}"
+    if techniques is None:
+        return "its script is missing"
+    if lines.status.get(baseline) != "ok":
+        return f"not measured with {baseline}"
+    if line.parity == "model changed":
+        return "model changed"
+    if line.loss_difference.verdict in ("worse", "diverged"):
+        return f"its loss: {line.loss_difference.with_verdict}"
+    return "" if is_clean else result_tables.grade_text(line)
 
 
 def joined(names):
     """Join names as "a, b and c"."""
     return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
-
-
-def agreement(entry, rows):
-    """Return a sentence on whether new rows agree with the ratio that chose a recipe.
-
-    entry: of `recommend`. Earlier and new rounds are not paired, so the quotient of the two ratios
-    gets Welch's interval, as in `compare`.
-    """
-    names = (entry["name"], entry["reference"])
-    measured = candidates.measured(
-        rows[rows.grade == "clean"], {name: variants.parts(name) for name in names}
-    )
-    if len(measured) < 2:
-        return f"{entry['name']}: inconclusive, no clean rows of it and {entry['reference']}"
-    logs = (measured[entry["reference"]].ms - measured[entry["name"]].ms).dropna()
-    earlier = pd.Series(entry["logs"])
-    kind = "forecast" if entry["forecast"] else "measured before"
-    before = intervals.Ratio.of_logs(intervals.drift_free(earlier))
-    now = intervals.Ratio.of_logs(intervals.drift_free(logs)) if len(logs) else intervals.Ratio()
-    text = (
-        f"{entry['name']} against {entry['reference']}: {kind} {before}, "
-        f"now {str(now) or 'not known'}"
-    )
-    if len(logs) < 2 or len(earlier) < 2:
-        return f"{text}; inconclusive: too few rounds"
-    quotient = comparison.ratio(np.exp(earlier), np.exp(logs))
-    if quotient.verdict == "no detectable difference":
-        return f"{text}; they agree"
-    return f"{text}; they do not agree, now / then is {quotient}"

@@ -173,7 +173,6 @@ OF_COMMANDS = {
     "check": Setting("", "submit: a file to check instead of making one"),
     "torch": Setting("", "virtual-gpu: another torch, as in 2.11, or newest"),
     "part": Setting("", "reference: ladder, ablation or beyond; else all", PART),
-    "run": Setting("", "recipe: 1 runs the recipe beside the baseline and the fastest", switch),
 }
 # Of `make train`, whose defaults for STEPS, MODEL and the rest are its own too.
 OF_TRAINING = {

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from Utils.analysis import recommendation
+from Utils.analysis import make_line
 from Utils.base import command_line
 from Utils.base.text import number, short
 from Utils.results import rows_file, selection
@@ -81,15 +81,15 @@ def _facts(record):
 def repeat(rows, records):
     """Return the commands that reproduce these results."""
     record, names = next(iter(records.values()), {}), {*rows.technique}
-    given = recommendation.settings(rows, records) | {"ROUNDS": rows["round"].nunique()}
+    given = make_line.given_settings(rows, records) | {"ROUNDS": rows["round"].nunique()}
     given["SEED"] = (record.get("settings") or {}).get("seed")
     chosen = record.get("chosen_automatically") or ()
     given = {key: given[key] for key in SETTINGS if key in given and key.lower() not in chosen}
     groups = [{t.name for t in ladder.group(group)} for group in ("ladder", "everything")]
     if names in groups or selection.baseline(rows) != ladder.BASELINE:
-        command = recommendation.command(recommendation.target(rows), given)
+        command = make_line.make_line(make_line.target(rows), given)
     else:
-        flags = {key.lower(): value for key, value in recommendation.changed(given).items()}
+        flags = {key.lower(): value for key, value in make_line.changed(given).items()}
         known = [name for name in ladder.techniques() if name in names]
         flags = command_line.as_flags(flags)
         command = " ".join(["python -m Utils.commands suite", *known, *flags])

@@ -4,17 +4,12 @@ import json
 from contextlib import suppress
 from pathlib import Path
 
-from Utils.analysis import attribution, recipe_lines, recommendation
+from Utils.analysis import attribution, recipe_lines, recipe_page, recommendation
 from Utils.base.errors import UserError
-from Utils.base.text import number, short
+from Utils.base.text import short
 from Utils.device.kernel_kinds import KINDS
 from Utils.draw import ablation_chart, page_template, profile_chart
 from Utils.scripts import ladder
-
-RECIPES = {
-    "fastest": "Fewest techniques statistically indistinguishable from the fastest",
-    "least_memory": "Least memory near the best speed",
-}
 
 
 def profile(path, rows):
@@ -68,7 +63,7 @@ def ablation(rows):
 
 def recipes(rows, records):
     """Return the recipes for speed and for memory of selected rows, variants included: {"says",
-    "entries", "best"}; {} where the rows support none. See `recommendation.recommend`."""
+    "entries"}; {} where the rows support none. See `recommendation.recommend`."""
     timed = rows.status == "ok"
     sound = rows[~timed | (rows.step_ms.gt(0) & rows.batch_size.gt(0))]  # what has a logarithm
     if sound.empty:
@@ -77,26 +72,21 @@ def recipes(rows, records):
         recommended = recommendation.recommend(sound, records)
     except UserError:  # of rows whose scripts are gone
         return {}
-    entries = [
-        _recipe(recommended[key], title, recommended["described"])
-        for key, title in RECIPES.items()
-        if recommended[key]
-    ]
-    if not entries:
+    if not recommended.recipes:
         return {}
-    return {
-        "says": recommended["says"],
-        "entries": entries,
-        "best": recommended["best"]["name"],
-    }
-
-
-def _recipe(entry, title, described):
-    return entry | {
-        "title": title,
-        "kind": "a forecast, not measured" if entry["forecast"] else "measured",
-        "memory": number(entry["peak_mib"], ",.0f"),
-        "loss": "; ".join(filter(None, [entry["loss"], entry["parity"]])),
-        "lines": recipe_lines.lines_of(entry["techniques"], entry["batch"]),
-        "script": recipe_lines.script(entry, described),
-    }
+    entries = []
+    for key, recipe in recommended.recipes.items():
+        entry = {
+            "title": recipe_page.TITLES[key],
+            "sentences": recipe_page.sentences(recommended, recipe),
+            "lines": recipe_lines.lines_of(recipe.techniques, recipe.batch),
+            "script": recipe_lines.script(recipe, recommended.described),
+        }
+        for titles, reasons in (
+            (recipe_page.SWITCH_ON, recipe.evidence),
+            (recipe_page.LEAVE_OUT, recipe.left_out),
+        ):
+            columns = (list(reasons), list(reasons.values()))
+            entry[titles[0].replace(" ", "_")] = dict(zip(titles, columns, strict=True))
+        entries.append(entry)
+    return {"says": recommended.says, "entries": entries}

@@ -14,7 +14,6 @@ builds on the other. So does a technique whose `Needs:` names another.
 """
 
 import re
-from contextlib import suppress
 from itertools import combinations
 from typing import NamedTuple
 
@@ -109,25 +108,6 @@ def _write(variant):
     path = FOLDER / f"{name}.py"
     files.write(path, f'"""{doc}"""{code}')
     return Technique(name, path, doc, code, ladder.facts(doc))
-
-
-def made_of(names):
-    """Return the script or variant of exactly those techniques, made by the fewest merges.
-
-    Raises UserError where there is none.
-    """
-    scripts = ladder.techniques()
-    names = [name for name in scripts if name in names]
-    candidates = [VariantName(BASELINE, "+", names)]
-    for script in scripts:
-        line = ladder.line(script, scripts)[1:]
-        if {*names} <= {*line}:
-            extra = [name for name in line if name not in names]
-            candidates.append(VariantName(script, "-", extra))
-    for candidate in sorted(candidates, key=lambda candidate: len(candidate.techniques)):
-        with suppress(UserError):
-            return find(str(candidate))
-    return find(str(candidates[0]))  # raises the reason
 
 
 def together(names):

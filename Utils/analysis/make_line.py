@@ -1,0 +1,60 @@
+"""The make command that repeats the runs of some rows."""
+
+import re
+import shlex
+
+from Utils.base import command_line
+from Utils.results import selection
+from Utils.scripts import bases, ladder
+
+SETTINGS = ("BATCH_SIZE", "SEQ_LEN", "MODEL", "DATASET", "STEPS", "WARMUP", "MIN_SECONDS")
+
+
+def given_settings(rows, records):
+    """Return the settings of the newest timed run, by the names of the Makefile's variables: those
+    of the command in its record; without one, those that the rows show."""
+    newest = rows.run_id[rows.status == "ok"].max()
+    command = records.get(newest, {}).get("command")
+    if not command:
+        return _shown_settings(rows, records)
+    words = " ".join(map(str, command))
+    flags = re.findall(r"--([a-z-]+)[= ](\S+)", words)
+    settings = {name.upper().replace("-", "_"): value for name, value in flags}
+    settings |= re.findall(r"\b([A-Z_]+)=(\S+)", words)
+    return {name: settings[name] for name in SETTINGS if name in settings}
+
+
+def _shown_settings(rows, records):
+    first = rows.iloc[0]
+    steps, warmup = selection.asked(rows, records)
+    settings = {"STEPS": steps, "WARMUP": warmup}
+    if not bases.has_own_data(first):  # else its batches are its own
+        settings |= {"BATCH_SIZE": int(first.requested_batch_size), "SEQ_LEN": int(first.seq_len)}
+        settings |= {"MODEL": first.model, "DATASET": first.dataset}
+    return settings
+
+
+def target(rows):
+    """Return the target of the Makefile that runs the scripts of these rows."""
+    in_beyond = {bases.last(name) for name in rows.technique.unique()} & ladder.beyond()
+    name = "everything" if in_beyond else "all"
+    if selection.variants_in(rows):
+        name = "ablate"
+    base = selection.baseline(rows)
+    return name if base == ladder.BASELINE else f"{name} BASE={base}"
+
+
+def changed(settings):
+    """Return the settings that are not the default, quoted for a shell."""
+    defaults = command_line.defaults()
+    return {
+        name: shlex.quote(str(value))
+        for name, value in settings.items()
+        if value is not None and str(value) != str(defaults[name.lower()])
+    }
+
+
+def make_line(target, settings):
+    """Return make with that target and the settings that are not the default."""
+    assignments = [f"{name}={value}" for name, value in changed(settings).items()]
+    return " ".join(["make", target, *assignments])
