@@ -178,7 +178,7 @@ def test_waits_of_the_8_bit_update_are_counted():
 
 
 def test_every_published_row_is_used_or_left_out_with_a_reason():
-    table = pd.read_csv(published_check.PUBLISHED, keep_default_na=False)
+    table = pd.read_csv(published_figures.PUBLISHED, keep_default_na=False)
     used = table[table.left_out == ""]
     assert 0 < len(published_figures.figures()) <= len(used)
     assert (used.device_key != "").all() and not used.device.str.match(r"\d+x ").any()
@@ -196,8 +196,8 @@ def test_the_check_that_is_kept_holds_every_figure_once():
 
 def test_figures_are_mostly_in_their_ranges_and_directions_mostly_right():
     assert published_check.rows().in_range.mean() >= 0.85
-    ratios = published_check.ratios(published_check.rows())
-    assert (ratios[ratios.published > published_check.WORTH].forecast > 1).mean() >= 0.9
+    ratios = published_figures.ratios(published_check.rows())
+    assert (ratios[ratios.published > published_figures.WORTH].forecast > 1).mean() >= 0.9
 
 
 def test_the_check_is_printed_with_its_errors_and_reasons(capsys):
@@ -208,7 +208,7 @@ def test_the_check_is_printed_with_its_errors_and_reasons(capsys):
     )
     error = published_check.rows().error.abs().median()
     assert f"all: {len(published_check.rows())} figures, median error {error:.1%}" in said
-    assert "of them in their range" in said and "several GPUs: communication" in said
+    assert "of them in their range" in said
 
 
 def test_the_calibration_writes_the_check_and_the_constants(tmp_path, monkeypatch):

@@ -22,11 +22,14 @@ class Kernels:
     """
 
     def __init__(self, tracker, module, example):
-        self.tracker, self.module = tracker, module
+        self.tracker = tracker
+        self.module = module
         self._boxed_call = True  # the caller hands over a list to be emptied, and keeps nothing
         self.nodes = [node for node in module.graph.nodes if node.op != "placeholder"]
         self.inputs = [node for node in module.graph.nodes if node.op == "placeholder"]
-        used, self.last_uses, self.fused = set(), {}, set()
+        used = set()
+        self.last_uses = {}
+        self.fused = set()
         for node in reversed(module.graph.nodes):  # users first
             last = [n for n in node.all_input_nodes if n not in used]
             self.last_uses[node] = last if node.users else [*last, node]
@@ -40,7 +43,8 @@ class Kernels:
     def _written(self):
         """Return the fused operations that are written to memory, since they read too many tensors
         for each of their users to compute them again."""
-        written, reads = set(), {}
+        written = set()
+        reads = {}
         for node in self.nodes:
             if node in self.fused:
                 reads[node] = set().union(*(reads.get(n, {n}) for n in node.all_input_nodes))
@@ -92,7 +96,9 @@ class Deferred:
     like it, or None to run the operation on every read."""
 
     def __init__(self, function, operands, result):
-        self.function, self.operands, self.result = function, operands, result
+        self.function = function
+        self.operands = operands
+        self.result = result
 
     def computed(self):
         if self.result is not None:

@@ -111,14 +111,12 @@ def on_every_device(names, values):
     techniques = techniques_of(names)
     memories = memory_forecasts(techniques, args, ANY_MEMORY)
     for technique, memory in zip(techniques, memories, strict=True):
-        yield (
-            args,
-            [
-                _step_forecast(key, technique.name, technique, memory, args, entry, reason)
-                for key, entry in datasheets.datasheets().items()
-                for reason in [_obstacle(technique, memory, args, entry)]
-            ],
-        )
+        forecasts = []
+        for key, entry in datasheets.datasheets().items():
+            reason = _obstacle(technique, memory, args, entry)
+            label = technique.name
+            forecasts.append(_step_forecast(key, label, technique, memory, args, entry, reason))
+        yield args, forecasts
 
 
 def _obstacle(technique, memory, args, entry):

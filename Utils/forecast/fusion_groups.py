@@ -64,8 +64,13 @@ class Group:
     """Nodes of a graph that are one kernel."""
 
     def __init__(self, domain, columns):
-        self.domain, self.columns = domain, columns
-        self.nodes, self.bits, self.leaves, self.stage, self.row = [], 0, {}, {}, 1
+        self.domain = domain  # numbers that its loops run over
+        self.columns = columns  # whether it sums columns
+        self.nodes = []
+        self.bits = 0  # of its nodes
+        self.leaves = {}  # Tensors that it reads, by node
+        self.stage = {}  # of each node: the reductions before it
+        self.row = 1  # numbers that it reduces to one
 
     def add(self, node, bit, leaves):
         reduces = is_reduction(node)
@@ -92,8 +97,10 @@ class Group:
 
 def kernels(nodes, fused):
     """Return the Operations of a graph's kernels, in order. fused: nodes that take no memory."""
-    fused, found = set(fused), []
-    maker, readers = {}, defaultdict(list)  # Groups, by the node that they compute or read
+    fused = set(fused)
+    groups = []  # and nodes that are their own kernels
+    maker = {}  # Group that computes a node
+    readers = defaultdict(list)  # Groups that read a node
     ancestors = {}  # of each node, with itself: a bit for each
     for number, node in enumerate(nodes):
         bit = ancestors[node] = 1 << number
@@ -108,7 +115,7 @@ def kernels(nodes, fused):
             fused.remove(node)
         # Inductor makes the kernel of a scatter, into a constant or not.
         if not (is_elementwise(node) or is_reduction(node) or _name(node) == "scatter"):
-            found.append(node)
+            groups.append(node)
             continue
         domain = _domain(node)
         near = [group for leaf in leaves for group in readers[leaf]]
@@ -121,27 +128,31 @@ def kernels(nodes, fused):
                 break
         else:
             group = Group(*domain)
-            found.append(group)
+            groups.append(group)
         group.add(node, bit, leaves)
         maker[node] = group
         for leaf in leaves:
             readers[leaf].append(group)
-    return [one.operation(fused) if isinstance(one, Group) else _alone(one) for one in found]
+    return [
+        group.operation(fused) if isinstance(group, Group) else _alone(group) for group in groups
+    ]
 
 
 def _ends(node, direction, fused):
     """Return the nodes that a node reads ("all_input_nodes") or that read it ("users"), through
     fused ones and views: the keys of a dict."""
-    ends, waiting, seen = {}, list(getattr(node, direction)), set()
+    ends = {}
+    waiting = list(getattr(node, direction))
+    seen = set()
     while waiting:
-        one = waiting.pop()
-        if one in seen:
+        end = waiting.pop()
+        if end in seen:
             continue
-        seen.add(one)
-        if one in fused or is_view(one):
-            waiting.extend(getattr(one, direction))
+        seen.add(end)
+        if end in fused or is_view(end):
+            waiting.extend(getattr(end, direction))
         else:
-            ends[one] = None
+            ends[end] = None
     return ends.keys()
 
 
@@ -158,5 +169,5 @@ def _domain(node):
 def _alone(node):
     """Return the Operation of a node that is its own kernel."""
     parts = node.args, dict(node.kwargs), node
-    args, kwargs, value = torch.fx.node.map_arg(parts, lambda one: one.meta.get("val"))
+    args, kwargs, value = torch.fx.node.map_arg(parts, lambda part: part.meta.get("val"))
     return replace(traced_operation.operation(node.target, args, kwargs, value), host=COMPILED)

@@ -13,16 +13,14 @@ from tabulate import tabulate
 from Utils.base import paths
 
 CHECK = paths.ROOT / "docs" / "forecast_check.csv"
-PUBLISHED = paths.ROOT / "docs" / "published.csv"
 LADDER = ["source", "key", "batch", "model"]  # what the rungs of one ladder have in common
-WORTH = 1.05  # a ratio of two rungs beyond which its direction counts
+SHOWN = ["source", "key", "model", "technique", "batch", "tokens"]
+SHOWN += ["measured_ms", "forecast_ms", "low_ms", "high_ms", "error", "in_range"]
 
 
 @cache
 def rows():
-    """Return the rows of the check, a DataFrame; without the file it is empty."""
-    if not CHECK.exists():
-        return pd.DataFrame()
+    """Return the rows of the check, a DataFrame."""
     table = pd.read_csv(CHECK)
     table["deviation"] = np.log(table.forecast_ms / table.measured_ms)
     table["error"] = table.forecast_ms / table.measured_ms - 1
@@ -31,57 +29,24 @@ def rows():
     return table
 
 
-def ratios(table):
-    """Return the published and the forecast ratio of each rung to the next of its ladder."""
-    following = table.groupby(LADDER, sort=False)[["measured_ms", "forecast_ms"]].shift(-1)
-    pairs = table[["measured_ms", "forecast_ms"]] / following
-    return pairs.dropna().rename(columns={"measured_ms": "published", "forecast_ms": "forecast"})
-
-
 def report():
-    """Return the check as a table, its summary, and how many figures are left out and why."""
+    """Return the check as a table, and its summary by source."""
     table = rows()
-    lines = pd.DataFrame(
-        {
-            "source": table.source.str.partition("/")[0],
-            "device": table.key,
-            "model": table.model.str[:24],
-            "technique": table.technique.str[:32],
-            "shape": table.batch.astype(str) + "x" + table.tokens.astype(str),
-            "published ms": table.measured_ms.map("{:,.1f}".format),
-            "forecast ms": table.forecast_ms.map("{:,.1f}".format),
-            "range of 90%": [
-                f"{low:,.1f} to {high:,.1f}"
-                for low, high in zip(table.low_ms, table.high_ms, strict=True)
-            ],
-            "error": table.error.map("{:+.0%}".format),
-            "in range": np.where(table.in_range, "yes", "no"),
-            "plain roofline": table.roofline_error.map("{:+.0%}".format),
-        }
+    lines = table[SHOWN].assign(
+        source=table.source.str.partition("/")[0],
+        model=table.model.str[:24],
+        technique=table.technique.str[:32],
+        error=table.error.map("{:+.0%}".format),
+        in_range=np.where(table.in_range, "yes", "no"),
     )
-    shown = tabulate(lines, "keys", tablefmt="github", disable_numparse=True, showindex=False)
-    left_out = pd.read_csv(PUBLISHED).left_out.dropna().value_counts(sort=False)
-    reasons = [f"  {count} {reason}" for reason, count in left_out.items()]
-    return "\n".join([shown, "", *summary(table), "", "Left out:", *reasons])
+    options = {"tablefmt": "github", "floatfmt": ",.1f", "showindex": False}
+    parts = {"all": table, "GPT-2 124M": table[table.model.str.startswith("GPT-2")]}
+    parts |= dict(list(table.groupby("source", sort=False)))
+    summary = [_summary(name, part) for name, part in parts.items()]
+    return "\n".join([tabulate(lines, "keys", **options), "", *summary])
 
 
-def summary(table):
-    """Return the results of the check as lines of text."""
-    lines = [_errors("all", table)]
-    lines.append(_errors("GPT-2 124M", table[table.model.str.startswith("GPT-2")]))
-    lines += [_errors(source, part) for source, part in table.groupby("source", sort=False)]
-    pairs = ratios(table)
-    pairs = pairs[pairs.published > WORTH]
-    right = (pairs.forecast > 1).sum()
-    error = (pairs.forecast / pairs.published - 1).abs().median()
-    lines.append(
-        f"rung to rung, where the published ratio is above {WORTH}: direction right in {right} of "
-        f"{len(pairs)}, median error of the ratio {error:.1%}"
-    )
-    return lines
-
-
-def _errors(name, part):
+def _summary(name, part):
     error = part.error.abs()
     roofline = part.roofline_error.abs()
     return (

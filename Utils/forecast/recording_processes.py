@@ -25,7 +25,9 @@ def in_processes(function, tasks):
         with connection, errors.one_line("forecast"):
             connection.send(function(*task))
 
-    waiting, running, answers = list(enumerate(tasks)), {}, [None] * len(tasks)
+    waiting = list(enumerate(tasks))
+    running = {}  # index of the task and process, by the end of its pipe
+    answers = [None] * len(tasks)
     while waiting or running:
         while waiting and len(running) < (os.cpu_count() or 1):
             index, task = waiting.pop(0)

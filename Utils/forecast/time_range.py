@@ -10,6 +10,7 @@ from functools import cache
 
 import numpy as np
 
+from Utils.analysis.intervals import Ratio
 from Utils.device import datasheets
 from Utils.forecast import published_check, step_time
 
@@ -35,15 +36,6 @@ class TimeForecast:
     def mostly(self):
         part = max(self.parts, key=self.parts.get)
         return f"{part} {self.parts[part] / self.seconds:.0%}"
-
-
-@dataclass(frozen=True)
-class ForecastRatio:
-    """The ratio of two TimeForecasts, with the ends of its range."""
-
-    value: float
-    low: float
-    high: float
 
 
 def chip(entry):
@@ -74,15 +66,13 @@ def width(deviations, factors):
 def base_width():
     """Return half of a range, as a logarithm, for a chip and precision with published figures."""
     rows = published_check.rows()
-    return math.log(2) if rows.empty else width(rows.deviation, rows.factor)
+    return width(rows.deviation, rows.factor)
 
 
 @cache
 def ratio_width():
     """Return half of a range, as a logarithm, of the ratio of a rung to the first of its ladder."""
     rows = published_check.rows()
-    if rows.empty:
-        return math.log(2)
     first = rows.groupby(published_check.LADDER).deviation.transform("first")
     behind = rows.duplicated(published_check.LADDER)
     return width((rows.deviation - first)[behind], 1.0)
@@ -92,17 +82,15 @@ def ratio_width():
 def covered_chips():
     """Return the pairs of chip and precision of which there are published figures, a set."""
     rows = published_check.rows()
-    if rows.empty:
-        return set()
     pairs = zip(rows.key, rows.precision, strict=True)
     return {(chip(datasheets.find(key)), precision) for key, precision in pairs}
 
 
 def speedup(baseline, forecast, factor):
-    """Return the ForecastRatio of two TimeForecasts. factor: as of their ranges."""
+    """Return the Ratio of two TimeForecasts. factor: as of their ranges."""
     ratio = baseline.seconds / forecast.seconds
     half = ratio_width() * factor
-    return ForecastRatio(ratio, ratio * math.exp(-half), ratio * math.exp(half))
+    return Ratio(ratio, ratio * math.exp(-half), ratio * math.exp(half))
 
 
 def time_forecast(kernels, entry, precision):

@@ -27,22 +27,29 @@ def operation(function, args, kwargs, result):
     name = schema.name.split("::")[1]
     if function.is_view:
         return Operation("view", (), (), host=VIEW)
-    given = list(zip(schema.arguments, args, strict=False))
-    given += [(one, kwargs[one.name]) for one in schema.arguments if one.name in kwargs]
-    reads, writes, lists = [], [], 0
-    for index, (argument, value) in enumerate(given):
-        found = tensors(value)
+    passed = list(zip(schema.arguments, args, strict=False))
+    passed += [
+        (argument, kwargs[argument.name])
+        for argument in schema.arguments
+        if argument.name in kwargs
+    ]
+    reads = []
+    writes = []
+    lists = 0
+    for index, (argument, value) in enumerate(passed):
+        tensors_here = tensors(value)
         written = argument.alias_info is not None and argument.alias_info.is_write
         if not (written and index == 0 and name in WRITE_ONLY):
-            reads += found
+            reads += tensors_here
         if written and not (index == 1 and name.startswith("_fused_adam")):  # the gradients
-            writes += found
-        lists += len(found) if isinstance(value, list | tuple) else 0
+            writes += tensors_here
+        lists += len(tensors_here) if isinstance(value, list | tuple) else 0
     if not schema.is_mutable:
         writes = tensors(result)
     lists = lists if name.startswith(("_foreach", "_fused")) else 0
-    host, name = LIST if lists else EAGER, "copy" if name == "copy_" else name
-    causal = any(one.name == "is_causal" and value is True for one, value in given)
+    host = LIST if lists else EAGER
+    name = "copy" if name == "copy_" else name
+    causal = any(argument.name == "is_causal" and value is True for argument, value in passed)
     return Operation(name, tuple(reads), tuple(writes), host=host, lists=lists, causal=causal)
 
 
@@ -50,7 +57,7 @@ def launches(tracker):
     """Return a stand-in for the launch of a Triton kernel, which notes its tensors."""
 
     def launched(kernel, *args, **options):
-        found = tensors(args)
-        tracker.note(Operation(kernel.__name__, found, found, host=COMPILED))
+        touched = tensors(args)
+        tracker.note(Operation(kernel.__name__, touched, touched, host=COMPILED))
 
     return launched

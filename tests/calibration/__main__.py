@@ -26,6 +26,7 @@ def main():
     table.to_csv(published_check.CHECK, index=False)
     write_constants(constants)
     print("docs/forecast_check.csv and Utils/forecast/step_time.toml are written")
+    print(published_figures.rung_summary(table))
 
 
 if __name__ == "__main__":

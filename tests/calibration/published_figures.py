@@ -11,7 +11,11 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from Utils.base import paths
 from Utils.forecast import published_check
+
+PUBLISHED = paths.ROOT / "docs" / "published.csv"
+WORTH = 1.05  # a ratio of two rungs beyond which its direction counts
 
 
 @dataclass(frozen=True)
@@ -61,7 +65,7 @@ class Figure:
 
 def figures():
     """Return the Figures that a forecast is checked against, each step of a source once."""
-    table = pd.read_csv(published_check.PUBLISHED, dtype=str, keep_default_na=False)
+    table = pd.read_csv(PUBLISHED, dtype=str, keep_default_na=False)
     table = table[table.left_out == ""]
     return [
         _figure(row)
@@ -80,3 +84,23 @@ def _figure(row):
     seconds = step.batch * tokens / value if tokens_per_second else value / 1e3
     named = row.source, row.device_key, row.model, row.technique
     return Figure(*named, step, seconds, row.unsaid)
+
+
+def ratios(table):
+    """Return the published and the forecast ratio of each rung to the next of its ladder. table: of
+    `published_check.rows`."""
+    ladders = table.groupby(published_check.LADDER, sort=False)
+    columns = ["measured_ms", "forecast_ms"]
+    pairs = (table[columns] / ladders[columns].shift(-1)).dropna()
+    return pairs.rename(columns={"measured_ms": "published", "forecast_ms": "forecast"})
+
+
+def rung_summary(table):
+    """Return how well the ratios of rungs are forecast, in words."""
+    pairs = ratios(table)
+    pairs = pairs[pairs.published > WORTH]
+    error = (pairs.forecast / pairs.published - 1).abs().median()
+    return (
+        f"rung to rung, where the published ratio is above {WORTH}: direction right in "
+        f"{(pairs.forecast > 1).sum()} of {len(pairs)}, median error of the ratio {error:.1%}"
+    )
