@@ -1,6 +1,6 @@
 """The forecast compared with published figures, each source left out of the fit in turn."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -17,60 +17,28 @@ GPU = ImaginedGPU("published", 80 * GIB)
 
 def works(figures):
     """Return the Work of each figure's step, traced at few layers and a prime batch."""
-    steps = dict.fromkeys(
-        replace(figure.step, batch=forecast_fit.PRIME, layers=layers)
-        for figure in figures
-        for layers in forecast_fit.TRACED_LAYERS
-    )
+    steps = {}
+    for figure in figures:
+        for layers in forecast_fit.TRACED_LAYERS:
+            steps[replace(figure.step, batch=forecast_fit.PRIME, layers=layers)] = None
     import_compiler()
     answers = in_processes(other_models.work, [(step, GPU) for step in steps])
     return dict(zip(steps, answers, strict=True))
 
 
-@dataclass(frozen=True)
-class LeftOut:
-    """The forecasts of figures by constants that were fitted without their sources."""
-
-    steps: list  # StepTimes
-    factors: np.ndarray  # how much wider each range is than with figures alike
-    roofline_s: np.ndarray
-
-
-def forecast_without_source(figures, cases, constants_by_source):
-    """Return the LeftOut of all figures."""
-    sources = np.array([figure.source for figure in figures])
-    chips = [time_range.chip(datasheets.find(figure.key)) for figure in figures]
-    precisions = [precision_of(figure) for figure in figures]
-    rooflines = cases.rooflines()
-    steps = []
-    factors = np.ones(len(figures))
-    for index, figure in enumerate(figures):
-        others = np.flatnonzero(sources != figure.source)
-        covered = {(chips[other], precisions[other]) for other in others}
-        entry = datasheets.find(figure.key)
-        factors[index] = time_range.kind_factor(entry, precisions[index], covered)
-        if figure.unsaid:
-            factors[index] *= time_range.UNSAID
-        steps.append(cases.step_time(figure, constants_by_source[figure.source]))
-        rooflines[index] += np.median((cases.measured - cases.rooflines())[others])
-    return LeftOut(steps, factors, np.exp(rooflines))
-
-
-def precision_of(figure):
-    return figure.step.precision.removeprefix("pure_")
-
-
 def check(figures, cases, constants_by_source):
-    """Return the rows of docs/forecast_check.csv, a DataFrame."""
-    forecasts = forecast_without_source(figures, cases, constants_by_source)
+    """Return the rows of docs/forecast_check.csv, a DataFrame: each figure beside a forecast by
+    constants that were fitted without its source."""
     sources = np.array([figure.source for figure in figures])
-    seconds = np.array([step.seconds for step in forecasts.steps])
-    deviations = np.log(seconds) - cases.measured
+    steps = [cases.step_time(figure, constants_by_source[figure.source]) for figure in figures]
+    deviations = np.log([step.seconds for step in steps]) - cases.measured
+    factors = np.array([factor_of(figure, figures) for figure in figures])
+    rooflines = cases.rooflines()
     rows = []
-    for index, (figure, step) in enumerate(zip(figures, forecasts.steps, strict=True)):
-        others = sources != figure.source
-        factor = forecasts.factors[index]
-        half = factor * time_range.width(deviations[others], forecasts.factors[others])
+    for index, (figure, step) in enumerate(zip(figures, steps, strict=True)):
+        elsewhere = sources != figure.source
+        half = factors[index] * time_range.width(deviations[elsewhere], factors[elsewhere])
+        above_roofline = np.median((cases.measured - rooflines)[elsewhere])
         rows.append(
             {
                 "source": figure.source,
@@ -84,9 +52,24 @@ def check(figures, cases, constants_by_source):
                 "forecast_ms": 1e3 * step.seconds,
                 "low_ms": 1e3 * step.seconds * np.exp(-half),
                 "high_ms": 1e3 * step.seconds * np.exp(half),
-                "roofline_ms": 1e3 * forecasts.roofline_s[index],
-                "factor": factor,
+                "roofline_ms": 1e3 * np.exp(rooflines[index] + above_roofline),
+                "factor": factors[index],
                 "bound": step.bound,
             }
         )
     return pd.DataFrame(rows).round(3)
+
+
+def precision_of(figure):
+    return figure.step.precision.removeprefix("pure_")
+
+
+def factor_of(figure, figures):
+    """Return how much wider a figure's range is than with figures of other sources alike."""
+    covered = {
+        (time_range.chip(datasheets.find(other.key)), precision_of(other))
+        for other in figures
+        if other.source != figure.source
+    }
+    factor = time_range.kind_factor(datasheets.find(figure.key), precision_of(figure), covered)
+    return factor * time_range.UNSAID if figure.unsaid else factor

@@ -67,12 +67,8 @@ def figures():
     """Return the Figures that a forecast is checked against, each step of a source once."""
     table = pd.read_csv(PUBLISHED, dtype=str, keep_default_na=False)
     table = table[table.left_out == ""]
-    return [
-        _figure(row)
-        for row in table.drop_duplicates(
-            ["source", "url", "device_key", "technique", "model", "step", "batch_size"]
-        ).itertuples()
-    ]
+    same = ["source", "url", "device_key", "technique", "model", "step", "batch_size"]
+    return [_figure(row) for row in table.drop_duplicates(same).itertuples()]
 
 
 def _figure(row):
