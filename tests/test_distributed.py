@@ -17,7 +17,7 @@ import psutil
 import pytest
 import torch
 
-from tests import forked
+from tests import forked, profiler_events
 from tests.rows import records_in
 from Utils.base import paths
 from Utils.base.errors import UserError
@@ -31,7 +31,6 @@ from Utils.harness.rank_results import RankResult
 from Utils.harness.ranks import ALONE, GRACE_S, NOTICED
 from Utils.harness.settings import parse_args
 from Utils.launch import rank_launcher
-from Utils.profile.step_breakdown import summarize
 from Utils.results import records_file, rows_file
 from Utils.run import Run, execute
 from Utils.scripts import ladder
@@ -465,45 +464,24 @@ def test_the_rank_at_fault_is_named(codes, noticed, says):
 # In the profile ---------------------------------------------------------------------------------
 
 
-def event(name, start, end, cat="cpu_op", thread=1, **args):
-    at = {"ts": start, "dur": end - start, "pid": thread // 10, "tid": thread}
-    return {"ph": "X", "name": name, "cat": cat, **at, "args": args}
-
-
-STEPS = [event(f"ProfilerStep#{n}", 100 * n, 100 * n + 99, "user_annotation") for n in (1, 2, 3)]
-
-
-def test_what_of_gloos_exchange_is_hidden_behind_computation():
-    """Each step computes for 60 us and exchanges for 40, of which 25 are behind the computation."""
-    spans = [
-        one
-        for start in (100, 200, 300)
-        for one in (
-            event("aten::mm", start + 10, start + 70),
-            event("gloo:all_reduce", start + 45, start + 65, "user_annotation", 7),
-            event("gloo:all_reduce", start + 65, start + 85, "user_annotation", 8),
-            event("gloo:all_reduce", start + 60, start + 80, "user_annotation", 9),  # with others
-        )
-    ]
-    found = summarize([*STEPS, *spans])["communication"]
-    assert found == {"ms": pytest.approx(0.04), "hidden": pytest.approx(25 / 40)}
-    assert summarize([*STEPS, event("aten::mm", 110, 120)])["communication"] is None
-
-
-def test_what_of_nccls_exchange_is_hidden_behind_other_kernels():
-    launches, kernels = [], []
-    for step in (100, 200, 300):
-        for name, start, end in (("gemm", 10, 50), ("ncclDevKernel_AllReduce", 40, 80)):
-            number = len(launches)
-            at = step + start - 5
-            launches.append(
-                event("cudaLaunchKernel", at, at + 1, "cuda_runtime", correlation=number)
-            )
-            kernels.append(
-                event(name, step + start, step + end, "kernel", 70 + len(name), correlation=number)
-            )
-    found = summarize([*STEPS, *launches, *kernels])["communication"]
-    assert found == {"ms": pytest.approx(0.04), "hidden": pytest.approx(10 / 40)}
+@pytest.mark.parametrize("on_gpu", [False, True], ids=["gloo", "nccl"])
+def test_what_of_an_exchange_is_hidden_behind_computation(on_gpu):
+    """Each step exchanges for 40 us, of which 25 are behind the computation."""
+    events = profiler_events.steps(3, 100)
+    for start in (0, 100, 200):
+        if on_gpu:
+            events += profiler_events.launched("gemm", start + 5, start + 10, 60)
+            events += profiler_events.launched("ncclDevKernel_AllReduce", start + 9, start + 45, 40)
+            continue
+        events.append(profiler_events.event("aten::mm", start + 10, 60))
+        for thread, offset in enumerate((45, 65, 60), start=7):  # two after another, one with both
+            name = "gloo:all_reduce"
+            events.append(profiler_events.annotation(name, start + offset, 20, thread=thread))
+    breakdown = profiler_events.breakdown_of(events)
+    assert breakdown.communication_ms == pytest.approx(0.04)
+    assert breakdown.hidden == pytest.approx(25 / 40)
+    alone = [*profiler_events.steps(3, 100), profiler_events.event("aten::mm", 10, 10)]
+    assert profiler_events.breakdown_of(alone).communication_ms is None
 
 
 def test_a_run_of_two_is_profiled_by_rank_0(tmp_path):
@@ -522,7 +500,7 @@ def test_a_run_of_two_is_profiled_by_rank_0(tmp_path):
     assert done.returncode == 0, done.stderr
     folder = tmp_path / "profiles"
     summary = json.loads((folder / "distributed_data_parallel.json").read_text())
-    assert summary["profile"]["communication"]["ms"] > 0
+    assert summary["profile"]["communication_ms"] > 0
     assert done.stdout.count("overlapped with computation") == 1
     assert {row["world_size"] for row in rows_file.text_rows(folder / "results.csv")} == {"2"}
 

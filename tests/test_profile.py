@@ -8,11 +8,21 @@ import json
 import pickle
 import pstats
 import re
-import subprocess
+from itertools import chain
 from types import SimpleNamespace
 
 import pytest
+from torch.autograd import DeviceType
 
+from tests.profiler_events import (
+    annotation,
+    breakdown_of,
+    event,
+    launched,
+    on_gpu,
+    shaped,
+    steps,
+)
 from tests.rows import records_in
 from tests.stand_ins import FakeCuda, gpu
 from Utils.base import errors
@@ -24,8 +34,7 @@ from Utils.device.cuda import CUDA
 from Utils.device.kernel_kinds import KINDS
 from Utils.profile import profile_advice, profile_report, profiled_run
 from Utils.profile.profiled_run import FUNCTIONS, STEPS
-from Utils.profile.step_breakdown import summarize
-from Utils.profile.trace import WAIT
+from Utils.profile.step_breakdown import WAIT, Breakdown, KindTime, OperatorTime
 from Utils.results import rows_file
 from Utils.scripts import ladder
 from Utils.scripts.ladder import Technique
@@ -74,273 +83,215 @@ def test_operators_and_fused_kernels_by_name(kind, names):
     assert {name: kernel_kinds.operator_kind(name) for name in names} == dict.fromkeys(names, kind)
 
 
-@pytest.mark.parametrize(
-    "kind, names",
-    {
-        "matmul": [
-            "nvjet_hsh_128x256_64x4_1x2_h_bz_coopA_NNT",
-            "sm80_xmma_gemm_f32f32_tf32f32_f32_tn_n_tilesize128x128x16_stage4_kernel",
-            "void cutlass::Kernel2<cutlass_80_simt_sgemm_256x128_8x4_nn_align1>(Params)",
-            "ampere_sgemm_128x64_nn",
-            "void cublasLt::splitKreduce_kernel<32, 16, int, float>(...)",
-            "Cijk_Ailk_Bljk_HHS_BH_MT128x128x16",
-            "triton_tem_fused_mm_12",
-        ],
-        "attention": [
-            "void pytorch_flash::flash_fwd_kernel<pytorch_flash::Flash_fwd_kernel_traits<64>>(p)",
-            "void pytorch_flash::flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel<...>(p)",
-            "fmha_cutlassF_f32_aligned_64x64_rf_sm80(PyTorchMemEffAttention::Params)",
-            "cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_7_64x64x64",
-        ],
-        "normalization": [
-            "void (anonymous namespace)::softmax_warp_forward<float, float, float, 10, false>(...)",
-            "void at::native::(anonymous namespace)::cunn_SoftMaxForward<8, float, float>(...)",
-            "void at::native::(anonymous namespace)::vectorized_layer_norm_kernel<float>(...)",
-            "void at::native::(anonymous namespace)::GammaBetaBackwardCUDAKernel<float>(...)",
-            "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float>>(...)",
-            "triton_red_fused__log_softmax_nll_loss_forward_20",
-            "cross_entropy_kernel",
-        ],
-        "elementwise": [
-            "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>",
-            "triton_poi_fused_add_gelu_3",
-        ],
-        "optimizer": [
-            "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<FusedAdamMath>(...)",
-            "void kOptimizerStatic8bit2StateBlockwise<float, 1, 256, 1>(...)",
-        ],
-        "copies": [
-            "void at::native::unrolled_elementwise_kernel<direct_copy_kernel_cuda(...)>",
-            "void at::native::(anonymous namespace)::CatArrayBatchedCopy<float>(...)",
-            "triton_poi_fused__to_copy_1",
-        ],
-        "communication": ["ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage)"],
-        "other": ["my_kernel"],
-    }.items(),
-)
-def test_kernels_of_a_gpu_by_name(kind, names):
-    assert {name: kernel_kinds.kernel_kind(name) for name in names} == dict.fromkeys(names, kind)
+KERNELS = """
+matmul nvjet_hsh_128x256_64x4_1x2_h_bz_coopA_NNT
+matmul sm80_xmma_gemm_f32f32_tf32f32_f32_tn_n_tilesize128x128x16_stage4_kernel
+matmul void cutlass::Kernel2<cutlass_80_simt_sgemm_256x128_8x4_nn_align1>(Params)
+matmul ampere_sgemm_128x64_nn
+matmul void cublasLt::splitKreduce_kernel<32, 16, int, float>(...)
+matmul Cijk_Ailk_Bljk_HHS_BH_MT128x128x16
+matmul triton_tem_fused_mm_12
+attention void pytorch_flash::flash_fwd_kernel<pytorch_flash::Flash_fwd_kernel_traits<64>>(p)
+attention void pytorch_flash::flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel<...>(p)
+attention fmha_cutlassF_f32_aligned_64x64_rf_sm80(PyTorchMemEffAttention::Params)
+attention cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_7_64x64x64
+normalization void (anonymous namespace)::softmax_warp_forward<float, float, float, 10, false>(...)
+normalization void at::native::(anonymous namespace)::cunn_SoftMaxForward<8, float, float>(...)
+normalization void at::native::(anonymous namespace)::vectorized_layer_norm_kernel<float>(...)
+normalization void at::native::(anonymous namespace)::GammaBetaBackwardCUDAKernel<float>(...)
+normalization void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float>>(...)
+normalization triton_red_fused__log_softmax_nll_loss_forward_20
+normalization cross_entropy_kernel
+elementwise void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>
+elementwise triton_poi_fused_add_gelu_3
+optimizer void at::native::(anonymous namespace)::multi_tensor_apply_kernel<FusedAdamMath>(...)
+optimizer void kOptimizerStatic8bit2StateBlockwise<float, 1, 256, 1>(...)
+copies void at::native::unrolled_elementwise_kernel<direct_copy_kernel_cuda(...)>
+copies void at::native::(anonymous namespace)::CatArrayBatchedCopy<float>(...)
+copies triton_poi_fused__to_copy_1
+communication ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage)
+other my_kernel
+"""
 
 
-# Constructed traces -----------------------------------------------------------------------------
+def test_kernels_of_a_gpu_by_name():
+    for line in KERNELS.strip().splitlines():
+        kind, name = line.split(" ", 1)
+        assert kernel_kinds.kernel_kind(name) == kind, name
 
 
-def event(name, ts, dur, cat="cpu_op", tid=1, **args):
-    return {"ph": "X", "cat": cat, "name": name, "pid": 1, "tid": tid, "ts": ts, "dur": dur} | (
-        {"args": args} if args else {}
-    )
+# Constructed events -----------------------------------------------------------------------------
 
 
-def step_ranges(count, step_us):
-    return [
-        event(f"ProfilerStep#{i + 1}", i * step_us, step_us, "user_annotation")
-        for i in range(count)
-    ]
-
-
-def shaped(name, ts, dur, *shapes, type="float"):
-    more = {"Input Dims": [list(s) for s in shapes], "Input type": [type] * len(shapes)}
-    return event(name, ts, dur, **more)
+def ms_by_kind(breakdown):
+    return {name: kind.ms for name, kind in breakdown.kinds.items() if kind.ms}
 
 
 def test_on_a_cpu_each_operator_counts_for_itself_and_the_rest_is_idle():
-    events = step_ranges(2, 1000)
-    events += [
-        event(WAIT, 0, 100, "user_annotation"),
-        event("aten::clone", 20, 50),  # in the wait: no work of the model
-        event("aten::linear", 200, 300),
-        event("aten::t", 210, 10),
-        event("aten::addmm", 250, 200),
-        event("aten::contiguous", 460, 20),
-        event("autograd::engine::evaluate_function: AddmmBackward0", 500, 40),
-        event("aten::add_", 510, 20),
-        event("Optimizer.step#AdamW.step", 600, 200, "user_annotation"),
-        event("aten::mul_", 650, 50),
-        event("aten::scaled_dot_product_attention", 840, 40),
-        event("aten::_scaled_dot_product_flash_attention_for_cpu", 845, 30),
-        event("aten::copy_", 850, 10),  # attention counts as a whole
-        event("aten::embedding_dense_backward", 900, 20),
-        event("aten::fill_", 905, 10),  # and so does the embedding
-        event("aten::fft_r2c", 999, 1),
-        event("aten::mm", 1100, 500),  # in the second step, which only ends the first
-        event("aten::mm", 0, 1000, tid=7),  # another thread's
-    ]
-    found = summarize(events)
-    assert found["steps"] == 1 and found["step_ms"] == [1.0] == [found["mean_step_ms"]]
-    ms = {kind: facts["ms"] for kind, facts in found["kinds"].items() if facts["ms"]}
-    assert ms == pytest.approx(
+    breakdown = breakdown_of(
+        [
+            *steps(2, 1000),
+            annotation(WAIT, 0, 100),
+            event("aten::clone", 20, 50),  # in the wait: no work of the model
+            event("aten::linear", 200, 300),
+            event("aten::t", 210, 10),
+            event("aten::addmm", 250, 200),
+            event("aten::contiguous", 460, 20),
+            event("autograd::engine::evaluate_function: AddmmBackward0", 500, 40),
+            event("aten::add_", 510, 20),
+            annotation("Optimizer.step#AdamW.step", 600, 200),
+            event("aten::mul_", 650, 50),
+            event("aten::scaled_dot_product_attention", 840, 40),
+            event("aten::_scaled_dot_product_flash_attention_for_cpu", 845, 30),
+            event("aten::copy_", 850, 10),  # attention counts as a whole
+            event("aten::embedding_dense_backward", 900, 20),
+            event("aten::fill_", 905, 10),  # and so does the embedding
+            event("aten::fft_r2c", 999, 1),
+            event("aten::mm", 1100, 500),  # in the second step, which only ends the first
+            event("aten::mm", 0, 1000, thread=7),  # another thread's
+        ]
+    )
+    assert breakdown.steps == breakdown.mean_step_ms == 1
+    assert ms_by_kind(breakdown) == pytest.approx(
         {"matmul": 0.28, "copies": 0.04, "elementwise": 0.02, "optimizer": 0.2, "attention": 0.04}
         | {"other": 0.001, "idle": 0.419}
     )
-    assert sum(facts["share"] for facts in found["kinds"].values()) == pytest.approx(1)
-    assert found["kinds"]["idle"]["parts"] == pytest.approx(
+    assert sum(kind.share for kind in breakdown.kinds.values()) == pytest.approx(1)
+    assert breakdown.kinds["idle"].parts == pytest.approx(
         {"data": 0.1, "dispatch": 0.02, "python": 0.299}
     )
-    assert found["gap"]["ms"] == pytest.approx(0.1)
-    between = found["gap"]["after"], found["gap"]["before"]
-    assert between == (WAIT, "aten::linear")
+    assert breakdown.gap_ms == pytest.approx(0.1)
+    assert breakdown.gap_between == f"{WAIT} and aten::linear"
+    with pytest.raises(ValueError, match="no two steps"):
+        breakdown_of(steps(1, 1000))
 
 
-def gpu_trace():
+def gpu_steps(wait=(10, 30)):
     """Two steps and the beginning of a third of a GPU that runs 500 us behind a host that never
-    waits; in each 1000 us of kernels and pauses."""
-    events = step_ranges(3, 1000)
-    number = 0
-
-    def launch(host_us, name, device_us, dur, cat="kernel", stream=7, inside=(), host_thread=1):
-        nonlocal number
-        number += 1
-        for depth, outer in enumerate(inside):
-            kind = "user_annotation" if outer.startswith("Optimizer") else "cpu_op"
-            start = host_us - 5 + depth
-            events.append(event(outer, start, 12 - 2 * depth, kind, host_thread))
-        runtime = ("cudaLaunchKernel", host_us, 3, "cuda_runtime", host_thread)
-        events.append(event(*runtime, correlation=number))
-        events.append(event(name, device_us, dur, cat, tid=stream, correlation=number))
-
+    waits; in each 1000 us of kernels and pauses. wait: start and length of the wait for data."""
+    events = steps(3, 1000)
     for start in (0, 1000, 2000):
-        events.append(event(WAIT, start + 10, 30, "user_annotation"))
         device = start + 500
-        launch(start + 50, "Memcpy HtoD (Pageable -> Device)", device, 50, "gpu_memcpy")
-        # 100 us of nothing, then an unknown kernel of a known operator, on autograd's thread
-        mm = ["aten::linear", "aten::addmm"]
-        launch(start + 100, "mystery", device + 150, 300, inside=mm, host_thread=2)
-        zero = ["Optimizer.step#ZeroRedundancyOptimizer.step"]
-        launch(start + 150, "ncclDevKernel_AllReduce", device + 400, 150, stream=8, inside=zero)
-        launch(start + 200, "vectorized_elementwise", device + 550, 50)
-        adam = ["Optimizer.step#AdamW.step", "aten::_foreach_add_"]
-        launch(start + 250, "vectorized_elementwise", device + 600, 200, inside=adam)
-        launch(start + 300, "Memset (Device)", device + 800, 20, "gpu_memset")
-        launch(start + 350, "my_kernel", device + 820, 30)
+        events += [
+            annotation(WAIT, start + wait[0], wait[1]),
+            *launched("Memcpy HtoD (Pageable -> Device)", start + 50, device, 50),
+            # 100 us of nothing, then an unknown kernel of a known operator, on autograd's thread
+            event("aten::linear", start + 95, 12, thread=2),
+            event("aten::addmm", start + 96, 10, thread=2),
+            *launched("mystery", start + 100, device + 150, 300, thread=2),
+            annotation("Optimizer.step#ZeroRedundancyOptimizer.step", start + 145, 12),
+            *launched("ncclDevKernel_AllReduce", start + 150, device + 400, 150),
+            *launched("vectorized_elementwise", start + 200, device + 550, 50),
+            annotation("Optimizer.step#AdamW.step", start + 245, 12),
+            event("aten::_foreach_add_", start + 246, 10),
+            *launched("vectorized_elementwise", start + 250, device + 600, 200),
+            *launched("Memset (Device)", start + 300, device + 800, 20),
+            *launched("my_kernel", start + 350, device + 820, 30),
+            on_gpu("ProfilerStep*", device, 900, is_user_annotation=True),
+        ]
     return events
 
 
 def test_on_a_gpu_kernels_count_once_by_what_launched_them_and_steps_begin_there():
-    found = summarize(gpu_trace())
-    assert found["step_ms"] == [1.0, 1.0]
-    ms = {kind: facts["ms"] for kind, facts in found["kinds"].items() if facts["ms"]}
+    breakdown = breakdown_of(gpu_steps())
+    assert breakdown.mean_step_ms == 1
     expected = {"matmul": 0.3, "elementwise": 0.05, "optimizer": 0.2, "other": 0.03}
     expected |= {"copies": 0.07, "communication": 0.1, "idle": 0.25}
-    assert ms == pytest.approx(expected)
-    assert found["kinds"]["copies"]["parts"] == pytest.approx(
-        {"transfers": 0.05, "on the device": 0.02}
-    )
+    assert ms_by_kind(breakdown) == pytest.approx(expected)
+    moved = {"transfers": 0.05, "on the device": 0.02}
+    assert breakdown.kinds["copies"].parts == pytest.approx(moved)
     # The device pauses from 550 to 650 and from 1350 to 1500, when the host launches once and is in
     # Python else.
-    parts = found["kinds"]["idle"]["parts"]
-    assert parts == pytest.approx({"dispatch": 0.003, "python": 0.247})
+    parts = {"dispatch": 0.003, "python": 0.247}
+    assert breakdown.kinds["idle"].parts == pytest.approx(parts)
 
 
 def test_a_gpu_that_waits_while_the_host_waits_for_data_waits_for_data():
-    events = []
-    for one in gpu_trace():
-        if one["name"] == WAIT:
-            one = one | {"ts": one["ts"] + 350, "dur": 110}  # until 500: the pause before a step
-        events.append(one)
-    events.insert(0, event("aten::view", 1400, 20, tid=2))  # of another thread
-    parts = summarize(events)["kinds"]["idle"]["parts"]
+    """Until 500 and 1500: before a step begins on the device."""
+    other_thread = event("aten::view", 1400, 20, thread=2)
+    parts = breakdown_of([*gpu_steps(wait=(360, 110)), other_thread]).kinds["idle"].parts
     assert parts == pytest.approx({"data": 0.11, "dispatch": 0.003, "python": 0.137})
 
 
 CEILINGS = {"matmul_tflops": {"float32": 1.0, "tf32": 4.0, "bfloat16": 8.0}, "bandwidth_gb_s": 100}
 
 
-def bound_of(kind, *events, **options):
-    found = summarize([*step_ranges(2, 10_000), *events], ceilings=CEILINGS, **options)
-    return found["kinds"][kind]["ceiling_share"], found["kinds"][kind]["bound"]
+def limits(kind, *events, **options):
+    breakdown = breakdown_of([*steps(2, 10_000), *events], ceilings=CEILINGS, **options)
+    return breakdown.kinds[kind].ceiling_share, breakdown.kinds[kind].bound
 
 
 def test_bounds_and_shares_of_the_ceiling():
     n = 1024
-    product = ("aten::mm", 10, 2 * 2 * n**3 / 1e6, (n, n), (n, n))  # twice as long as it could be
-    share, bound = bound_of("matmul", shaped(*product))
-    assert share == pytest.approx(0.5) and bound == "compute"
-    assert bound_of("matmul", shaped(*product), needs=["tf32"])[0] == pytest.approx(0.125)
-    assert bound_of("matmul", shaped(*product, type="c10::BFloat16"))[0] == pytest.approx(1 / 16)
-
+    product_us = 2 * n**3 / 1e6
+    added_us = 3 * 4 * n * n / 1e5  # of two matrices
+    two = [(n, n)] * 2
+    product = ("aten::mm", 10, 2 * product_us, *two)  # twice as long as it could be
+    assert limits("matmul", shaped(*product)) == (pytest.approx(0.5), "compute")
+    assert limits("matmul", shaped(*product), needs=["tf32"])[0] == pytest.approx(0.125)
+    assert limits("matmul", shaped(*product, type="c10::BFloat16"))[0] == pytest.approx(1 / 16)
     thin = shaped("aten::mm", 10, 4 * (n * n + 2 * n) / 1e5 / 0.8, (1, n), (n, n))
-    assert bound_of("matmul", thin) == (pytest.approx(0.8), "memory")
-    bias = shaped("aten::addmm", 10, 2 * n**3 / 1e6, (n,), (n, n), (n, n))
-    around = shaped("aten::linear", 9, bias["dur"] + 2, (n, n), (n, n), (n,))
+    assert limits("matmul", thin) == (pytest.approx(0.8), "memory")
+    bias = shaped("aten::addmm", 10, product_us, (n,), *two)
+    around = shaped("aten::linear", 9, product_us + 2, *two, (n,))
     copied = event("aten::copy_", 15, 10)  # of the bias, which makes of a product no sum of parts
-    assert bound_of("matmul", around, bias, copied)[0] == pytest.approx(1, rel=0.01)
-    norm = shaped("aten::native_layer_norm_backward", 10, 3 * 4 * n * n / 1e5, *[(n, n)] * 2)
+    assert limits("matmul", around, bias, copied)[0] == pytest.approx(1, rel=0.01)
+    assert limits("matmul", event("aten::mm", 10, 50)) == (None, None)
+
+    norm = shaped("aten::native_layer_norm_backward", 10, added_us, *two)
     sums = shaped("aten::sum", 100, 5, (n, n))
-    assert bound_of("normalization", norm, sums)[0] == pytest.approx(4 / 3, rel=0.01)
-    whole = shaped("aten::softmax", 9, norm["dur"] + 2, (n, n))
-    part = shaped("aten::_softmax", 10, norm["dur"], (n, n))
-    assert bound_of("normalization", whole, part)[0] == pytest.approx(2 / 3, rel=0.01)
+    assert limits("normalization", norm, sums)[0] == pytest.approx(4 / 3, rel=0.01)
+    softmax = shaped("aten::softmax", 9, added_us + 2, (n, n))
+    within = shaped("aten::_softmax", 10, added_us, (n, n))  # whose work is the only one
+    assert limits("normalization", softmax, within)[0] == pytest.approx(2 / 3, rel=0.01)
 
-    add = shaped("aten::add", 10, 3 * 4 * n * n / 1e5 * 2, (n, n), (n, n))
-    assert bound_of("elementwise", add) == (pytest.approx(0.5), "memory")
-    in_place = shaped("aten::copy_", 10, 2 * 4 * n * n / 1e5, (n, n), (n, n))
-    assert bound_of("copies", in_place) == (pytest.approx(1), "memory")
-    assert bound_of("elementwise", event("cpp_fused_add_0", 10, 50)) == (None, "memory")
-    assert bound_of("matmul", event("aten::mm", 10, 50)) == (None, None)
+    add = ("aten::add", 10, 2 * added_us, *two)
+    assert limits("elementwise", shaped(*add)) == (pytest.approx(0.5), "memory")
+    in_place = shaped("aten::copy_", 10, added_us, *two)
+    assert limits("copies", in_place) == (pytest.approx(2 / 3), "memory")
+    unknown = event("aten::mul", 9000, added_us)
+    assert limits("elementwise", shaped(*add), unknown) == (None, "memory")
+    assert limits("elementwise", event("cpp_fused_add_0", 10, 50)) == (None, "memory")
+    many = [event("aten::add", 10 + 8 * number, 4) for number in range(100)]
+    assert limits("elementwise", *many) == (None, "launch")
 
-    q = (2, 4, 128, 64)
-    attention = "aten::scaled_dot_product_attention"
+    heads = [(2, 4, 128, 64)] * 3
     flop = 2 * 2 * 4 * 128 * 129 * 64  # of Q K^T and of the mix, half of each
-    share, bound = bound_of("attention", shaped(attention, 10, flop / 1e6, q, q, q))
-    assert share == pytest.approx(1) and bound == "compute"
-
-    unknown = event("aten::mul", 9000, 0.5 * add["dur"])
-    assert bound_of("elementwise", add, unknown) == (None, "memory")
-
-    update = event("Optimizer.step#AdamW.step", 10, 1000, "user_annotation")
-    fused = event("aten::_fused_adamw_", 20, 980)
-    assert bound_of("optimizer", update, fused, update_bytes=5e7) == (pytest.approx(0.5), "memory")
-
-
-def test_many_short_operators_are_launch_bound_but_not_on_a_gpu_that_never_waits():
-    many = [shaped("aten::add", 10 + 8 * i, 4, (8, 8), (8, 8)) for i in range(100)]
-    assert bound_of("elementwise", *many)[1] == "launch"
-
-    def on_gpu(device_us):
-        events = step_ranges(2, 1000)
-        for i in range(200):
-            launched = 5 * i
-            args = {"correlation": i}
-            events.append(event("cudaLaunchKernel", launched, 4, "cuda_runtime", **args))
-            name = "vectorized_elementwise"
-            events.append(event(name, launched + 5, device_us, "kernel", 7, **args))
-        args = {"correlation": 999}
-        events.append(event("cudaLaunchKernel", 1000, 4, "cuda_runtime", **args))
-        events.append(event("vectorized_elementwise", 1005, 2, "kernel", 7, **args))
-        return summarize(events)["kinds"]
-
-    assert on_gpu(2)["elementwise"]["bound"] == "launch"
-    assert on_gpu(2)["idle"]["share"] == pytest.approx(0.6)
-    assert on_gpu(5)["elementwise"]["bound"] == "memory"
-
-
-def allocations(*sizes, device=0, step_us=1000):
-    return [
-        {"ph": "i", "name": "[memory]", "ts": i * step_us + 500}
-        | {"args": {"Bytes": size, "Device Type": device}}
-        for i, size in enumerate(sizes)
+    attention = shaped("aten::scaled_dot_product_attention", 10, flop / 1e6, *heads)
+    assert limits("attention", attention) == (pytest.approx(1), "compute")
+    update = [
+        annotation("Optimizer.step#AdamW.step", 10, 1000),
+        event("aten::_fused_adamw_", 20, 980),
     ]
+    assert limits("optimizer", *update, update_bytes=5e7) == (pytest.approx(0.5), "memory")
+
+
+@pytest.mark.parametrize("kernel_us, idle, bound", [(2, 0.6, "launch"), (5, 0, "memory")])
+def test_short_kernels_are_launch_bound_but_not_on_a_gpu_that_never_waits(kernel_us, idle, bound):
+    launches = [launched("vectorized_elementwise", 5 * i, 5 * i + 5, kernel_us) for i in range(201)]
+    kinds = breakdown_of([*steps(2, 1000), *chain.from_iterable(launches)]).kinds
+    assert kinds["elementwise"].bound == bound
+    assert kinds["idle"].share == pytest.approx(idle)
 
 
 @pytest.mark.parametrize(
-    "sizes, grows", [((1e6,) * 4, True), ((1e6, -1e6, 1e6, 1e6), False), ((512,) * 4, False)]
+    "sizes, growth", [((1e6, 2e6, 3e6), 1e6), ((1e6, -1e6, 1e6), -1e6), ((512,) * 3, 512)]
 )
-def test_memory_that_grows_in_every_step(sizes, grows):
-    events = [*step_ranges(4, 1000), event("aten::mm", 10, 50)]
-    memory = summarize(events + allocations(*sizes))["memory"]
-    assert memory["grows"] is grows
-    assert memory["boundaries_mib"][1] == pytest.approx(sizes[0] / 2**20)
-    of_the_host = summarize(gpu_trace() + allocations(*sizes))["memory"]
-    assert of_the_host["grows"] is None
-    assert summarize(gpu_trace() + allocations(*sizes, device=1))["memory"]["grows"] is grows
+@pytest.mark.parametrize("device", [DeviceType.CPU, DeviceType.CUDA])
+def test_memory_is_that_of_the_device_and_grows_by_the_least_growth_of_a_step(
+    device, sizes, growth
+):
+    allocations = [(1000 * i + 500, size, device) for i, size in enumerate(sizes)]
+    events = gpu_steps() if device == DeviceType.CUDA else steps(4, 1000)
+    assert breakdown_of(events, allocations[: len(events) - 1]).growth_mib == growth / 2**20
+    of_the_other = steps(4, 1000) if device == DeviceType.CUDA else gpu_steps()
+    assert breakdown_of(of_the_other, allocations).growth_mib is None
 
 
 def test_the_peak_of_a_step_is_that_of_the_first_above_its_beginning():
-    events = [*step_ranges(3, 1000), event("aten::mm", 10, 50)]
-    for ts, size in {-500: 5e6, -400: -4e6, 100: 3e6, 200: -2e6, 1500: 9e6}.items():
-        args = {"Bytes": size, "Device Type": 0}
-        events.append({"ph": "i", "name": "[memory]", "ts": ts, "args": args})
-    assert summarize(events)["memory"]["peak_mib"] == 3e6 / 2**20
+    sizes = {-500: 5e6, -400: -4e6, 100: 3e6, 200: -2e6, 1500: 9e6}
+    allocations = [(at_us, size, DeviceType.CPU) for at_us, size in sizes.items()]
+    assert breakdown_of(steps(3, 1000), allocations).peak_mib == 3e6 / 2**20
 
 
 # Real runs --------------------------------------------------------------------------------------
@@ -386,14 +337,14 @@ def test_kinds_sum_to_the_steps_time_and_little_is_left_over(baseline):
     found = baseline.summary["profile"]
     sums = sum(facts["ms"] for facts in found["kinds"].values())
     clock_ms = baseline.summary["clock_ms"]
-    assert len(clock_ms) == len(found["step_ms"]) == STEPS
+    assert len(clock_ms) == found["steps"] == STEPS
     assert sums == pytest.approx(sum(clock_ms) / len(clock_ms), rel=0.05)
     assert list(found["kinds"]) == list(KINDS)
     assert share(baseline.summary, "other") < 0.05
     for kind in ("matmul", "normalization", "elementwise", "optimizer", "copies", "idle"):
         assert share(baseline.summary, kind) > 0.001, kind
     assert share(baseline.summary, "attention") == share(baseline.summary, "communication") == 0
-    assert found["memory"]["grows"] is False and found["reads"] == 1
+    assert found["growth_mib"] < 1e-3 and found["reads"] == 1
 
 
 def test_the_timed_run_is_a_run_like_others(baseline):
@@ -436,14 +387,14 @@ def test_a_sleep_is_a_stretch_outside_of_torch_and_a_slow_dataset_a_wait(profile
     )
     found = ran.summary["profile"]
     assert 200 < found["kinds"]["idle"]["parts"]["data"] < 350
-    assert 300 < found["gap"]["ms"] < 500
-    assert found["gap"]["ms"] < found["kinds"]["idle"]["parts"]["python"]
+    assert 300 < found["gap_ms"] < 500
+    assert found["gap_ms"] < found["kinds"]["idle"]["parts"]["python"]
     lines = ran.summary["advice"]
     waits = next(line for line in lines if "waits for data" in line)
     assert "prefetching_loader or data_on_device" in waits
     assert f"{share(ran.summary, 'idle', 'data'):.0%}" in waits
     stretch = next(line for line in lines if "outside torch" in line)
-    assert f"{found['gap']['ms']:,.1f} ms" in stretch and "CPU=1" in stretch
+    assert f"{found['gap_ms']:,.1f} ms" in stretch and "CPU=1" in stretch
 
 
 def test_copies_reads_and_what_is_kept_are_found(profiled, capsys):
@@ -459,7 +410,7 @@ def test_copies_reads_and_what_is_kept_are_found(profiled, capsys):
     assert share(ran.summary, "copies") > 0.25
     assert any("copies tensors, mostly aten::c" in line for line in lines)
     assert found["reads"] == 2 and any("reads 2 tensor values" in line for line in lines)
-    assert found["memory"]["growth_mib"] == pytest.approx(64 * 50257 * 4 / 2**20, rel=0.01)
+    assert found["growth_mib"] == pytest.approx(64 * 50257 * 4 / 2**20, rel=0.01)
     assert lines[0].startswith("memory grows by 12.27 MiB a step")
     printed = capsys.readouterr().out
     above, below = printed.split("\nAdvice\n")
@@ -556,30 +507,39 @@ def test_bad_input_is_one_line_and_code_2(argv, words, tmp_path, capsys):
 # Advice -----------------------------------------------------------------------------------------
 
 
-def summary_of(reads=1.0, gap_ms=0.1, grows=False, reached=None, **ms):
-    """A summary whose step of 100 ms has so many of each kind, or part of a kind: copies_transfers.
-    The rest are matrix products."""
-    found = {kind: {"ms": 0.0, "share": 0.0, "parts": {}, "ceiling_share": None} for kind in KINDS}
+def breakdown_with(reads=1.0, gap_ms=0.1, growth_mib=0.0, reached=None, **ms):
+    """A Breakdown whose step of 100 ms has so many of each kind, or part of a kind:
+    copies_transfers. The rest are matrix products."""
+    ms_of = dict.fromkeys(KINDS, 0.0)
+    parts_of = {kind: {} for kind in KINDS}
     for name, value in [*ms.items(), ("matmul", 100 - sum(ms.values()))]:
         kind, _, part = name.partition("_")
-        found[kind]["ms"] += value
-        found[kind]["share"] += value / 100
+        ms_of[kind] += value
         if part:
-            found[kind]["parts"][part.replace("_", " ")] = value
-    found["matmul"]["ceiling_share"] = reached
-    return {
-        "mean_step_ms": 100.0,
-        "kinds": found,
-        "operators": [{"name": "aten::copy_ 8x8", "kind": "copies", "ms": 5.0, "calls": 1}],
-        "gap": {"ms": gap_ms, "after": "aten::item", "before": "aten::to"},
-        "reads": reads,
-        "memory": {"grows": grows, "growth_mib": 3.0},
+            parts_of[kind][part.replace("_", " ")] = value
+    reached_by = {"matmul": reached}
+    kinds = {
+        kind: KindTime(ms, ms / 100, parts_of[kind], reached_by.get(kind), None)
+        for kind, ms in ms_of.items()
     }
+    return Breakdown(
+        steps=4,
+        mean_step_ms=100.0,
+        kinds=kinds,
+        operators=[OperatorTime("aten::copy_ 8x8", "copies", ms=5.0, calls=1)],
+        gap_ms=gap_ms,
+        gap_between="aten::item and aten::to",
+        reads=reads,
+        communication_ms=None,
+        hidden=None,
+        peak_mib=1.0,
+        growth_mib=growth_mib,
+    )
 
 
 def test_a_forecast_stands_beside_each_kind(tmp_path):
-    found = summary_of(attention=20, idle_data=5) | {"steps": 4, "communication": None}
-    summary = {"technique": "a", "timed_median_ms": 90.0, "profile": found, "python": None}
+    breakdown = breakdown_with(attention=20, idle_data=5)
+    summary = {"technique": "a", "timed_median_ms": 90.0, "profile": breakdown, "python": None}
     summary |= {"tensors_mib": 1.0, "files": [], "advice": []}
 
     def row(kind):
@@ -587,11 +547,9 @@ def test_a_forecast_stands_beside_each_kind(tmp_path):
         line = next(line for line in lines if line.startswith(f"| {kind}"))
         return [cell.strip() for cell in line.split("|")[1:-1]]
 
-    for facts in found["kinds"].values():
-        facts["bound"] = None
     assert row("attention") == ["attention", "20.00", "20.0%", "", ""]
-    for facts in found["kinds"].values():
-        facts["forecast_ms"] = facts["ms"] / 2
+    for name, kind in breakdown.kinds.items():
+        breakdown.kinds[name] = dataclasses.replace(kind, forecast_ms=kind.ms / 2)
     assert row("kind")[:4] == ["kind", "ms a step", "forecast ms", "share"]
     assert row("attention") == ["attention", "20.00", "10.00", "20.0%", "", ""]
     assert row("- waiting for data") == ["- waiting for data", "5.00", "", "5.0%", "", ""]
@@ -599,7 +557,7 @@ def test_a_forecast_stands_beside_each_kind(tmp_path):
 
 def advised(technique="no_optimization", needs=(), device=None, **facts):
     technique = ladder.get(technique) if isinstance(technique, str) else technique
-    return profile_advice.advise(summary_of(**facts), technique, needs, device or CPU())
+    return profile_advice.advise(breakdown_with(**facts), technique, needs, device or CPU())
 
 
 @pytest.mark.parametrize(
@@ -621,7 +579,7 @@ def advised(technique="no_optimization", needs=(), device=None, **facts):
         ({"copies_embedding": 30}, "30% of the step moves rows of the embedding"),
         ({"communication": 30}, "30% of the step is communication"),
         ({"reads": 3}, "the host reads 3 tensor values per step"),
-        ({"grows": True}, "memory grows by 3.00 MiB a step"),
+        ({"growth_mib": 3.0}, "memory grows by 3.00 MiB a step"),
     ],
     ids=lambda facts: next(iter(facts)) if isinstance(facts, dict) else "",
 )
@@ -671,7 +629,7 @@ def test_a_stretch_outside_of_torch_is_not_blamed_on_dispatch_as_well():
 
 def test_at_most_five_lines_the_heaviest_first():
     many = {"idle_data": 12, "optimizer": 30, "normalization_loss": 14, "elementwise": 16}
-    lines = advised(**many, copies_transfers=7, grows=True, reads=9)
+    lines = advised(**many, copies_transfers=7, growth_mib=3.0, reads=9)
     assert len(lines) == 5
     assert "memory" in lines[0] and "optimizer" in lines[1] and "element-wise" in lines[2]
     lines = advised(copies_transfers=7, reads=9)  # a needless read counts for 0.1
@@ -700,17 +658,12 @@ def test_several_techniques_are_stacked_in_one_chart(baseline, tmp_path, monkeyp
     for name, summary in texts.items():
         (folder / f"{name}.json").write_text(json.dumps(summary | {"technique": name}))
 
-    class Process:
-        def __init__(self, command, env):
-            assert command[1:4] == ["-m", "Utils.commands", "profile"]
-            assert "--cpu=1" in command and f"--folder={folder}" in command
-            self.code = 1 if command[4] == "fused_optimizer" else 0
+    def python(command, suite):
+        assert command[:3] == ["-m", "Utils.commands", "profile"]
+        assert "--cpu=1" in command and f"--folder={folder}" in command
+        return 1 if command[3] == "fused_optimizer" else 0
 
-        __enter__ = lambda self: self  # noqa: E731
-        __exit__ = lambda self, *error: None  # noqa: E731
-        wait = lambda self: self.code  # noqa: E731
-
-    monkeypatch.setattr(subprocess, "Popen", Process)
+    monkeypatch.setattr(profile_command.child_process, "python", python)
     monkeypatch.setattr(ladder, "group", lambda name: [*map(ladder.get, texts)])
     beside = f"--results-file={folder.parent / 'results.csv'}"
     assert profile_command.main(["all", *TINY, "--cpu", beside]) == 1

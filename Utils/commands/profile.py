@@ -18,17 +18,18 @@ is a run in several processes, and shows rank 0.
 
 import json
 import os
-import subprocess
+import secrets
+import signal
 import sys
 import tempfile
 from pathlib import Path
 
-from Utils.base import command_line, paths
+from Utils.base import command_line
 from Utils.base.errors import UserError, naming
 from Utils.base.setting_table import OF_A_RUN, OF_SOME_SCRIPTS
 from Utils.device.kernel_kinds import KINDS
 from Utils.draw import chart_style, profile_chart
-from Utils.profile import profile_report
+from Utils.launch import child_process
 from Utils.scripts import ladder
 
 
@@ -54,66 +55,54 @@ def main(argv=None):
         raise UserError("no technique is named", remedy)
     command_line.check(args)  # before profiled steps are added
     several = ladder.group({"all": "ladder"}.get(args.name, args.name))
-    techniques = several or [ladder.get(args.name)]
+    technique = None if several else ladder.get(args.name)
     with naming(args.folder):
         args.folder.mkdir(exist_ok=True)
         tempfile.TemporaryFile(dir=args.folder).close()  # raises where no file can be made
     if several:
-        return _profile_all(techniques, args)
+        return _profile_all(several, args)
     # Here, as they import torch, which must follow the setting above.
     from Utils.forecast import forecast_plan
     from Utils.launch import rank_launcher
-    from Utils.profile import profiled_run
+    from Utils.profile import profile_report, profiled_run
 
     if args.gpus:
         count, args.gpus = rank_launcher.one_count(args.gpus, args.device), ""
-        command = ["-m", "Utils.commands", "profile", args.name, *_flags(args)]
-        return rank_launcher.launch(args.name, command, count)
+        return rank_launcher.launch(args.name, _command(args.name, args), count)
     alone = "RANK" not in os.environ
-    expected = forecast_plan.milliseconds_by_kind(techniques[0], args) if alone else {}
-    outcome = profiled_run.profile(techniques[0], args, expected)
-    if "profile" in outcome:
-        print(profile_report.report(outcome, args.folder))
-    if outcome["status"] == "ok":
+    forecast_ms = forecast_plan.milliseconds_by_kind(technique, args) if alone else {}
+    summary = profiled_run.profile(technique, args, forecast_ms)
+    if "profile" in summary:
+        print(profile_report.report(summary, args.folder))
+    if summary["status"] == "ok":
         return 0
-    status = outcome["status"].replace("_", " ")
-    print(f"{outcome['technique']}: {status}: {outcome['note']}", file=sys.stderr)
+    status = summary["status"].replace("_", " ")
+    print(f"{technique.name}: {status}: {summary['note']}", file=sys.stderr)
     return 0 if status == "unsupported" else 1
 
 
-def _flags(args):
-    """Return this command's flags for these settings, without the technique's name."""
-    return command_line.as_flags({k: value for k, value in vars(args).items() if k != "name"})
+def _command(name, args):
+    """Return Python's arguments to profile one technique with these settings."""
+    values = {key: value for key, value in vars(args).items() if key != "name"}
+    return ["-m", "Utils.commands", "profile", name, *command_line.as_flags(values)]
 
 
 def _profile_all(techniques, args):
     """Profile each technique in a subprocess, then draw the chart. Return the exit code."""
-    outcomes, summaries = set(), []
-    for number, technique in enumerate(techniques):
-        print(f"\n[{number + 1}/{len(techniques)}]", file=sys.stderr, flush=True)
-        command = [sys.executable, "-m", "Utils.commands", "profile", technique.name, *_flags(args)]
-        with subprocess.Popen(command, env=paths.environment()) as process:
-            try:
-                outcome = process.wait()
-            except KeyboardInterrupt:  # the terminal interrupts it as well: let it end first
-                outcome = process.wait()
-                if outcome != 130:  # else it has reported that
-                    raise
-        if outcome in (2, 130):
-            return outcome
-        outcomes.add(outcome)
-        summaries.append(_summary(args.folder, technique, outcome))
-
+    suite = f"profile-{secrets.token_hex(4)}"
+    summaries = []
+    failed = False
+    for number, technique in enumerate(techniques, start=1):
+        print(f"\n[{number}/{len(techniques)}]", file=sys.stderr, flush=True)
+        code = child_process.python(_command(technique.name, args), suite)
+        if code in (2, 130, -signal.SIGINT):  # impossible settings, or Ctrl-C
+            return code
+        summary = {"technique": technique.name, "status": "failed", "note": "failed"}
+        file = args.folder / f"{technique.name}.json"
+        kept = json.loads(file.read_text()) if file.exists() else {}
+        if not code or kept.get("status") == "out_of_memory":
+            summary = kept
+        summaries.append(summary)
+        failed = failed or code != 0
     chart_style.save(profile_chart.draw(summaries, KINDS), f"{args.plotsprefix}profile")
-    return max(map(bool, outcomes))
-
-
-def _summary(folder, technique, outcome):
-    """Return the summary of a technique's subprocess, or one that says that it failed."""
-    try:
-        summary = json.loads((folder / f"{technique.name}.json").read_text())
-    except (OSError, ValueError):
-        summary = {}
-    if outcome and summary.get("status") != "out_of_memory":
-        return {"technique": technique.name, "status": "failed", "note": "failed"}
-    return summary
+    return 1 if failed else 0

@@ -58,7 +58,7 @@ def forecast_of(summary):
     kinds = {
         kind: {"ms": facts["forecast_ms"]}
         for kind, facts in summary["profile"]["kinds"].items()
-        if "forecast_ms" in facts
+        if facts.get("forecast_ms") is not None
     }
     if not kinds:
         return []

@@ -1,6 +1,9 @@
 """Advice on a profiled run: the largest costs of its step, and techniques that address them."""
 
+from dataclasses import dataclass
+
 from Utils.base.errors import Unsupported
+from Utils.base.units import MIB
 from Utils.device import capabilities
 from Utils.device.capabilities import CHECKS
 from Utils.device.cpu import CPU
@@ -24,96 +27,116 @@ COPIES, STRETCH, PRODUCTS = 0.05, 0.1, 0.25  # least shares of further findings
 HOST_OF_GPU, HOST = 0.1, 0.2
 READS = 0.1  # the weight of a needless read on a CPU, where nothing waits for it
 REACHED = 0.7  # of the ceiling of products; beyond it only another type makes them faster
+GROWTH_MIB = 4096 / MIB  # a step; scalars that a loop keeps are less
 
 
-def advise(summary, technique, needs, device):
-    """Return at most five lines from the figures of `breakdown.summarize`, the largest cost first.
+@dataclass(frozen=True)
+class Finding:
+    """A cost of the step, in words, with its weight and the techniques that address it."""
+
+    weight: float
+    text: str
+    techniques: tuple = ()
+
+
+def advise(breakdown, technique, needs, device):
+    """Return at most five lines from a Breakdown, the largest cost first.
 
     technique: of `ladder`, the one that ran. needs: those that it declared. device: of
         Utils.device. Techniques that it already has, or without effect there, are not advised.
     """
-    findings = sorted(_findings(summary, needs, device), key=lambda finding: -finding[0])
+    findings = [*_shares(breakdown), *_further(breakdown, needs, not isinstance(device, CPU))]
     lines = []
-    for _, figure, names in findings[:LINES]:
-        useful = [name for name in names if _helps(name, technique, needs, device)]
+    for finding in sorted(findings, key=lambda finding: -finding.weight)[:LINES]:
+        useful = [name for name in finding.techniques if _helps(name, technique, needs, device)]
         if useful:
-            lines.append(f"{figure}: {' or '.join(useful)}")
-        elif names:
-            lines.append(f"{figure}; no technique is left for it")
+            lines.append(f"{finding.text}: {' or '.join(useful)}")
+        elif finding.techniques:
+            lines.append(f"{finding.text}; no technique is left for it")
         else:
-            lines.append(figure)
+            lines.append(finding.text)
     return lines or ["no dominant cost"]
 
 
-def _findings(summary, needs, device):
-    """Yield (weight, finding, names of the techniques that address it)."""
-    kinds, gap, memory = summary["kinds"], summary["gap"], summary["memory"]
-    step_ms = summary["mean_step_ms"]
-    on_gpu = not isinstance(device, CPU)
+def grows(breakdown):
+    return breakdown.growth_mib is not None and breakdown.growth_mib > GROWTH_MIB
 
-    def share(kind, *parts):
-        if not parts:
-            return kinds[kind]["share"]
-        return sum(kinds[kind]["parts"].get(part, 0.0) for part in parts) / step_ms
 
-    for kind, parts, least, text, names in SHARES:
-        if (weight := share(kind, *parts)) > least:
-            yield weight, f"{weight:.0%} of the step {text}", names
-    if memory["grows"]:
-        grows = f"memory grows by {memory['growth_mib']:,.2f} MiB a step"
-        yield 2.0, f"{grows}: the loop keeps references to tensors", ()
-    stretch = gap["ms"] / step_ms
+def _share(breakdown, kind, *parts):
+    """Return the share of the step of a kind's parts, or of the kind."""
+    if not parts:
+        return breakdown.kinds[kind].share
+    ms = sum(breakdown.kinds[kind].parts.get(part, 0.0) for part in parts)
+    return ms / breakdown.mean_step_ms
+
+
+def _shares(breakdown):
+    for kind, parts, least, text, techniques in SHARES:
+        weight = _share(breakdown, kind, *parts)
+        if weight > least:
+            yield Finding(weight, f"{weight:.0%} of the step {text}", techniques)
+
+
+def _further(breakdown, needs, on_gpu):
+    """Yield the Findings that are no plain share of the step."""
+    if grows(breakdown):
+        growth = f"memory grows by {breakdown.growth_mib:,.2f} MiB a step"
+        yield Finding(2.0, f"{growth}: the loop keeps references to tensors")
+    stretch = breakdown.gap_ms / breakdown.mean_step_ms
     if stretch > STRETCH:
-        text = f"{gap['ms']:,.1f} ms of the step ({stretch:.0%}) are one gap outside torch"
-        between = f"between {gap['after']} and {gap['before']}"
-        yield stretch, f"{text}, {between}; CPU=1 shows the function", ()
-    host = share("idle", "dispatch", "python") - (0 if on_gpu else min(stretch, 1))
+        text = f"{breakdown.gap_ms:,.1f} ms of the step ({stretch:.0%}) are one gap outside torch"
+        between = f"between {breakdown.gap_between}"
+        yield Finding(stretch, f"{text}, {between}; CPU=1 shows the function")
+    host = _share(breakdown, "idle", "dispatch", "python") - (0 if on_gpu else min(stretch, 1))
     if on_gpu and host > HOST_OF_GPU:
-        names = ("asynchronous_logging", "cuda_graphs", "larger_batch")
-        yield host, f"{host:.0%} of the step the device waits for the host", names
+        text = f"{host:.0%} of the step the device waits for the host"
+        yield Finding(host, text, ("asynchronous_logging", "cuda_graphs", "larger_batch"))
     elif not on_gpu and host > HOST:
         text = f"{host:.0%} of the step Python and dispatch compute nothing"
-        yield host, text, ("torch_compile", "larger_batch")
-    if summary["reads"] > 1:
-        text = f"the host reads {summary['reads']:.3g} tensor values per step, as with .item()"
+        yield Finding(host, text, ("torch_compile", "larger_batch"))
+    if breakdown.reads > 1:
+        text = f"the host reads {breakdown.reads:.3g} tensor values per step, as with .item()"
         text += ", and run.log needs only one; on a GPU each read waits for the device"
-        yield max(host * on_gpu, READS), text, ("asynchronous_logging",) if on_gpu else ()
-    if (copies := share("copies", "on the device")) > COPIES:
-        moving = (op for op in summary["operators"] if op["kind"] == "copies")
-        longest = next((op for op in moving if "embedding" not in op["name"]), None)
-        mostly = f", mostly {longest['name']} ({longest['ms']:,.1f} ms)" if longest else ""
-        yield copies, f"{copies:.0%} of the step copies tensors{mostly}", ("torch_compile",)
-    if (weight := share("matmul")) > PRODUCTS:
-        reached = kinds["matmul"]["ceiling_share"]
-        at = f", at {reached:.0%} of their ceiling" if reached is not None else ""
-        names = ("tensorFloat32", "brainFloat16", "float16_grad_scaler")
+        weight = max(host, READS) if on_gpu else READS
+        yield Finding(weight, text, ("asynchronous_logging",) if on_gpu else ())
+    copies = _share(breakdown, "copies", "on the device")
+    if copies > COPIES:
+        moving = [op for op in breakdown.operators if op.kind == "copies"]
+        longest = next((op for op in moving if "embedding" not in op.name), None)
+        mostly = f", mostly {longest.name} ({longest.ms:,.1f} ms)" if longest else ""
+        yield Finding(
+            copies, f"{copies:.0%} of the step copies tensors{mostly}", ("torch_compile",)
+        )
+    products = breakdown.kinds["matmul"]
+    if products.share > PRODUCTS:
+        reached = products.ceiling_share
+        at = "" if reached is None else f", at {reached:.0%} of their ceiling"
+        techniques = ("tensorFloat32", "brainFloat16", "float16_grad_scaler")
         if {"bfloat16", "float16"}.intersection(needs):
-            names = () if (reached or 0) > REACHED else ("max_autotune", "larger_batch")
-        yield weight, f"{weight:.0%} of the step is matrix products{at}", names
+            techniques = () if (reached or 0) > REACHED else ("max_autotune", "larger_batch")
+        text = f"{products.share:.0%} of the step is matrix products{at}"
+        yield Finding(products.share, text, techniques)
 
 
 def _helps(name, technique, needs, device):
     """Return whether a technique is known, is not in that script already, and has its effect on
     that device."""
-    known = ladder.techniques()
-    if name not in known:
+    techniques = ladder.techniques()
+    if name not in techniques:
         return False
-    candidate = known[name]
-    added = [
-        line[1:].strip()
-        for line in ladder.diff(candidate, known[candidate.parent], context=0)[2:]
-        if line.startswith("+") and line[1:].strip()
-    ]
+    candidate = techniques[name]
+    parent = techniques[candidate.parent]
+    changes = ladder.diff(candidate, parent, context=0)[2:]
+    added = [line[1:].strip() for line in changes if line.startswith("+")]
     ancestors = ladder.line(technique.parent) if technique.parent else ()
     if name in (technique.name, *ancestors) or all(line in technique.code for line in added):
         return False
-    added_needs = set(candidate.needs) - set(known[candidate.parent].needs)
+    added_needs = set(candidate.needs) - set(parent.needs)
     if added_needs and added_needs <= set(needs):
         return False
+    checked = [need for need in candidate.needs if need in CHECKS]
     try:
-        notes = {
-            need: capabilities.check(need, device) for need in candidate.needs if need in CHECKS
-        }
+        notes = {need: capabilities.check(need, device) for need in checked}
     except Unsupported:
         return False
     return not any(notes.get(need) for need in added_needs)

@@ -1,245 +1,366 @@
-"""A trace -> the time of a step by kind of work.
+"""Break profiled steps down by kind of work, from torch.profiler's own events.
 
-The rest of a step is `idle`: nothing was computed.
+On a CPU an operator's self time is its kind's. On a GPU it is the time of the kernels, copies and
+fills that it launched, each moment counted once. The rest of a step is `idle`.
 """
 
 import re
-from bisect import bisect_left
-from collections import Counter
+from bisect import bisect_right
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from functools import cache
 from itertools import accumulate, pairwise
 
-from Utils.base.units import MIB
-from Utils.device.kernel_kinds import KERNELS, KINDS
-from Utils.profile.trace import PYTHON, WAIT, Trace, first, is_operator
+from torch.autograd import DeviceType
 
+from Utils.base.units import MIB
+from Utils.device.kernel_kinds import KERNELS, KINDS, PARTS, WHOLE, kernel_kind, operator_kind
+from Utils.profile import operator_work
+
+WAIT = "wait for the batch"  # the range around it in the trace
+OPTIMIZER = "Optimizer."  # ranges that torch.optim makes around step and zero_grad
+COLLECTIVES = r"(gloo|mpi):"  # ranges of other threads of the host
+MOVES = {"transfers": r"HtoD|DtoH|Host", "embedding": "embedding", "on the device": ""}
 SHORT_US = 10.0  # kernels and operators below it last about as long as their launch
 STARVED = 0.1  # of the step; a GPU that waits less is not bound by launches
 KNOWN = 0.8  # of a kind's time; with less known work there is no share of the ceiling
-GROWTH_BYTES = 4096  # per step; scalars that a loop keeps are less
-PRECISIONS = {"c10::BFloat16": "bfloat16", "c10::Half": "float16", "float": "float32"}
+LITTLE_ARITHMETIC = ("normalization", "elementwise", "optimizer", "copies")  # of any shapes
+
+kind_of_operator = cache(operator_kind)  # hundreds of names, tens of thousands of events
 
 
-def summarize(events, needs=(), ceilings=None, update_bytes=0):
-    """Return the sums over the steps of a trace, a dict.
+@dataclass(frozen=True)
+class KindTime:
+    """A kind of work in a step.
 
-    events: the list "traceEvents" of a trace with N + 1 ranges ProfilerStep#; N are summed, from
-        the start of the first to the start of the last. needs: those of the script; with "tf32" its
-        float32 products are TF32. ceilings: of `limits`, or None. update_bytes: the least that the
-        optimizer reads and writes in a step.
-
-    - steps; step_ms, a list of N; mean_step_ms
-    - kinds: for each of KINDS ms per step, share (of 1), parts (ms by part: data, dispatch, python
-      of idle; loss, softmax, norms, sums of reductions; transfers, embedding, on the device of
-      copies), ceiling_share (time at the measured ceilings / time taken, or None), bound
-      ("compute", "memory", "launch" or None)
-    - operators: the ten longest, each name, kind, ms and calls per step
-    - gap: the longest stretch of a step without an operator, median over the steps: ms, after,
-      before (the operators on either side)
-    - reads: tensor values that the host reads per step, without the optimizer's
-    - communication: ms per step of collectives, and hidden, the share of it that overlaps with
-      computation; or None
-    - memory: see `memory`
-    Raises ValueError if the trace has fewer than two steps.
+    parts: ms by part: data, dispatch, python of idle; loss, softmax, norms, sums of reductions;
+    transfers, embedding, on the device of copies. ceiling_share: time at the measured ceilings /
+    time taken. bound: compute, memory, launch or None.
     """
-    trace = Trace(events)
-    start, end = trace.boundaries[0], trace.boundaries[-1]
-    steps = len(trace.boundaries) - 1
-    spent = _spent(trace.pieces, start, end)
-    spent[PYTHON] = max(0.0, end - start - sum(spent.values()))
-    waits_us = sum(us for task, us in spent.items() if task.part in ("dispatch", "python"))
-    starved = not trace.device or waits_us > STARVED * (end - start)
-    inside = [piece for piece in trace.pieces if start <= piece.start < end]
+
+    ms: float
+    share: float
+    parts: dict
+    ceiling_share: float | None
+    bound: str | None
+    forecast_ms: float | None = None
+
+
+@dataclass(frozen=True)
+class OperatorTime:
+    """An operator, named with its first tensors' shapes, per step."""
+
+    name: str
+    kind: str
+    ms: float
+    calls: float
+
+
+@dataclass(frozen=True)
+class Breakdown:
+    """Sums over profiled steps, per step.
+
+    kinds: KindTime of each of KINDS. operators: the ten longest. gap_ms: the longest stretch of the
+    median step in which the host runs Python or sleeps; gap_between: the events around it. reads:
+    tensor values that the host reads, without the optimizer's. communication_ms: of collectives;
+    hidden: the share that overlaps with computation. peak_mib: the most that was allocated in the
+    first step, above its start; growth_mib: the smallest growth of a step.
+    """
+
+    steps: int
+    mean_step_ms: float
+    kinds: dict
+    operators: list
+    gap_ms: float
+    gap_between: str
+    reads: float
+    communication_ms: float | None
+    hidden: float | None
+    peak_mib: float | None
+    growth_mib: float | None
+
+
+@dataclass(eq=False)
+class Task:
+    """A call of an operator, a kernel or the optimizer: what time is spent on.
+
+    least_us: of its arithmetic and of its memory, or None. closed: all that happens within belongs
+    to it. around: the task of the same kind that called it. pieces_us: within the steps the self
+    times of its operators, or its kernels' times. within_us: what tasks of its kind within took.
+    """
+
+    kind: str
+    part: str = ""
+    name: str = ""
+    least_us: tuple | None = None
+    closed: bool = False
+    around: object = None
+    pieces_us: list = field(default_factory=list)
+    within_us: float = 0.0
+
+
+def break_down(events, kineto_events=(), needs=(), ceilings=None, update_bytes=0):
+    """Return the Breakdown of N + 1 profiled steps: N are summed, from the start of the first to
+    the start of the last.
+
+    events: of `profile.events()`, a parent before its children. kineto_events: for what these lack
+        in torch 2.11: types of operands, and allocations one by one. needs: those of the script.
+        ceilings: of Utils.device, or None. update_bytes: the least that the optimizer reads and
+        writes in a step. Raises ValueError if there are fewer than two steps.
+    """
+    timeline = Timeline(events, kineto_events, needs, ceilings)
+    steps = len(timeline.starts) - 1
+    spent_us = timeline.spent_us()
+    span_us = spent_us.total()
+    waits_us = spent_us["idle", "dispatch"] + spent_us["idle", "python"]
+    starved = not timeline.device or waits_us > STARVED * span_us
     kinds = {}
     for kind in KINDS:
-        times = {task: us for task, us in spent.items() if task.kind == kind}
-        total_us = sum(times.values())
-        parts = Counter()
-        for task, us in times.items():
-            parts[task.part] += us / steps / 1e3
-        pieces = [piece for piece in inside if piece.task.kind == kind]
-        least = _least_us(pieces, trace.inner_us, needs, ceilings)
-        if kind == "optimizer" and ceilings:
-            least = 0.0, steps * update_bytes / ceilings["bandwidth_gb_s"] / 1e3, total_us
-        kinds[kind] = {
-            "ms": total_us / steps / 1e3,
-            "share": total_us / (end - start),
-            "parts": {part: ms for part, ms in parts.items() if part},
-            **_bound(kind, pieces, least, total_us, starved),
-        }
-    return {
-        "steps": steps,
-        "step_ms": [(b - a) / 1e3 for a, b in pairwise(trace.boundaries)],
-        "mean_step_ms": (end - start) / steps / 1e3,
-        "kinds": kinds,
-        "operators": _operators(spent, inside, steps),
-        "gap": _gap(trace),
-        "reads": _reads(trace),
-        "communication": _communication(trace, start, end, steps),
-        "memory": memory(trace),
-    }
+        us_by_part = {part: us for (of, part), us in spent_us.items() if of == kind and us}
+        total_us = sum(us_by_part.values())
+        tasks = [task for task in timeline.tasks if task.kind == kind]
+        ceiling_share, bound = _limits(kind, tasks, total_us, starved)
+        if kind == "optimizer" and total_us and ceilings:
+            ceiling_share = steps * update_bytes / ceilings["bandwidth_gb_s"] / 1e3 / total_us
+        parts = {part: us / steps / 1e3 for part, us in us_by_part.items() if part}
+        ms = total_us / steps / 1e3
+        kinds[kind] = KindTime(ms, total_us / span_us, parts, ceiling_share, bound)
+    return Breakdown(
+        steps=steps,
+        mean_step_ms=span_us / steps / 1e3,
+        kinds=kinds,
+        operators=_longest(timeline.tasks, steps),
+        reads=timeline.reads() / steps,
+        **_gap(timeline),
+        **_communication(timeline, steps),
+        **_memory(timeline, kineto_events),
+    )
 
 
-def _sweep(spans, start, end):
-    """Yield (microseconds, keys) of each stretch between start and end with a constant set of spans
-    (begin, end, key). Stretches without spans are left out."""
-    points = []
-    for number, (a, b, _) in enumerate(spans):
-        a, b = max(start, a), min(end, b)
-        points += [(a, 1, number), (b, 0, number)] if a < b else []
-    running, at = {}, start
-    for time, begins, number in sorted(points):
-        if running and time > at:
-            yield time - at, running.values()
-        at = time
-        if begins:
-            running[number] = spans[number][2]
+class Timeline:
+    """The events of profiled steps, and the tasks that their time is spent on.
+
+    host: events of the threads that count, on a CPU the loop's alone. device: kernels, copies and
+    fills of a GPU. starts: of the steps on the host, in microseconds. start_us, end_us: of what is
+    summed; on a GPU of the first thing that a step launched there, as the host may be ahead.
+    """
+
+    def __init__(self, events, kineto_events, needs, ceilings):
+        typed = [event for event in kineto_events if event.dtypes()]
+        self.dtypes = {(event.correlation_id(), event.name()): event.dtypes() for event in typed}
+        self.limits = (needs, ceilings)
+        self.threads = [e for e in events if _on_host(e) and e.name != "[memory]"]
+        self.device = [e for e in events if not _on_host(e) and not e.is_user_annotation]
+        self.steps = [e for e in self.threads if e.name.startswith("ProfilerStep")]
+        if len(self.steps) < 2:
+            raise ValueError("the profile holds no two steps")
+        self.starts = [event.time_range.start for event in self.steps]
+        loop = self.steps[0].thread
+        self.host = [e for e in self.threads if self.device or e.thread == loop]
+        self.data = Task("idle", "data", closed=True)
+        self.dispatch = Task("idle", "dispatch")
+        self.python = Task("idle", "python")
+        self.tasks = [self.data, self.dispatch]
+        self.task_of = {}
+        for event in self.host:
+            self.task_of[event] = self._host_task(event)
+        first_us = dict(enumerate(self.starts)) | self._assign_device()
+        self.start_us = first_us[0]
+        self.end_us = first_us[len(self.starts) - 1]
+        for event in self.device or self.host:
+            if self.start_us <= event.time_range.start < self.end_us:
+                us = event.time_range.elapsed_us() if self.device else event.self_cpu_time_total
+                task = self.task_of[event]
+                task.pieces_us.append(us)
+                while task.around:
+                    task = task.around
+                    task.within_us += us
+
+    def _host_task(self, event):
+        """Return the task that an operator or range belongs to: the innermost operator around it
+        that computes something, but attention, the embedding and the optimizer as a whole."""
+        around = self.task_of.get(event.cpu_parent, self.python)
+        if around.closed:
+            return around
+        if event.name.startswith(WAIT) and not self.device:
+            return self.data
+        if event.name.startswith(OPTIMIZER):
+            return self._new_task("optimizer", event, closed=True)
+        if event.is_user_annotation:
+            return around
+        kind = kind_of_operator(event.name)
+        if not kind:
+            return self.dispatch if around is self.python else around
+        task = self._new_task(kind, event, closed=bool(re.search(WHOLE, event.name)))
+        task.around = around if around.kind == kind else None
+        return task
+
+    def _assign_device(self):
+        """Give what ran on the device to the operators that launched it. Return, by the step's
+        number, when the first thing that it launched began there."""
+        launches = {e.id: e for e in self.host if re.match(r"cu|hip", e.name)}
+        first_us = {}
+        for event in sorted(self.device, key=lambda event: event.time_range.start):
+            launch = launches.get(event.id)
+            self.task_of[event] = self._device_task(event, self.task_of.get(launch, self.python))
+            if launch:
+                step = bisect_right(self.starts, launch.time_range.start) - 1
+                first_us.setdefault(step, event.time_range.start)
+        return first_us
+
+    def _device_task(self, event, launcher):
+        if re.search(KERNELS["communication"], event.name, re.I):
+            return self._new_task("communication", event)
+        if launcher.kind == "optimizer":
+            return launcher
+        if re.match(r"Mem(cpy|set) ", event.name):
+            return self._new_task("copies", event)
+        if launcher.kind == "idle":
+            return self._new_task(kernel_kind(event.name), event)
+        return launcher
+
+    def _new_task(self, kind, event, closed=False):
+        parts = {"normalization": PARTS, "copies": MOVES}.get(kind, {"": ""})
+        part = next(part for part, words in parts.items() if re.search(words, event.name, re.I))
+        dtypes = self.dtypes.get((event.id, event.name), ())
+        operands = operator_work.tensors(event, dtypes)
+        name = operator_work.label(event.name, operands)
+        least_us = operator_work.least_us(event.name, operands, *self.limits)
+        self.tasks.append(Task(kind, part, name, least_us, closed))
+        return self.tasks[-1]
+
+    def spent_us(self):
+        """Return the microseconds of the steps by kind and part.
+
+        On a GPU each moment goes to one kind, the first in the order of KINDS; the host's time
+        counts only where the device has nothing to do, first of it the wait for data.
+        """
+        spent_us = Counter()
+        if self.device:
+            events_of = defaultdict(list)
+            for event in self.device:
+                events_of[self.task_of[event].kind, self.task_of[event].part].append(event)
+            events_of["idle", "data"] = [e for e in self.host if e.name.startswith(WAIT)]
+            events_of["idle", "dispatch"] = [e for e in self.host if not e.is_user_annotation]
+            order = list(KINDS)
+            counted = []
+            for group in sorted(events_of, key=lambda group: (order.index(group[0]), group[1])):
+                before_us = self.covered_us(counted)
+                counted += events_of[group]
+                spent_us[group] = self.covered_us(counted) - before_us
         else:
-            del running[number]
+            for task in self.tasks:
+                spent_us[task.kind, task.part] += sum(task.pieces_us)
+        spent_us["idle", "python"] = max(0.0, self.end_us - self.start_us - spent_us.total())
+        return spent_us
+
+    def covered_us(self, events):
+        """Return the time of the steps in which at least one of the events is under way."""
+        covered_us = 0.0
+        until_us = self.start_us
+        for event in sorted(events, key=lambda event: event.time_range.start):
+            start_us = max(event.time_range.start, until_us)
+            end_us = min(event.time_range.end, self.end_us)
+            if end_us > start_us:
+                covered_us += end_us - start_us
+                until_us = end_us
+        return covered_us
+
+    def reads(self):
+        """Return the number of tensor values that the host reads in the steps, as with .item()."""
+        reads = [e for e in self.host if e.name == "aten::_local_scalar_dense"]
+        ours = [e for e in reads if self.task_of[e].kind != "optimizer"]
+        return sum(self.starts[0] <= e.time_range.start < self.starts[-1] for e in ours)
 
 
-def _communication(trace, start, end, steps):
-    """Return the ms per step of collectives, and the share that overlaps with computation on any
-    stream or thread; None without collectives."""
-    events = trace.collectives
-    if trace.device:
-        events = [e for e in trace.device if re.search(KERNELS["communication"], e["name"], re.I)]
-    spans = [(event["ts"], event["ts"] + event["dur"], "collective") for event in events]
-    for piece in trace.pieces:
-        if piece.task.kind not in ("communication", "idle"):
-            spans.append((piece.start, piece.end, "computing"))
-    under_way = hidden = 0.0
-    for us, kinds in _sweep(spans, start, end):
-        under_way += us * ("collective" in kinds)
-        hidden += us * ({"collective", "computing"} <= {*kinds})
-    return {"ms": under_way / steps / 1e3, "hidden": hidden / under_way} if under_way else None
+def _on_host(event):
+    return event.device_type == DeviceType.CPU
 
 
-def _spent(pieces, start, end):
-    """Return microseconds between start and end by task. Each moment counts for one task: the first
-    in the order of KINDS; of idle parts, waiting for data."""
-    order, spans = {kind: rank for rank, kind in enumerate(KINDS)}, []
-    for number, (a, b, task) in enumerate(pieces):
-        spans.append((a, b, (order[task.kind], task.part != "data", number)))
-    spent = Counter()
-    for us, ranks in _sweep(spans, start, end):
-        spent[pieces[min(ranks)[-1]].task] += us
-    return spent
+def _limits(kind, tasks, total_us, starved):
+    """Return the share of the ceiling and what bounds a kind, each None where unknown.
 
-
-def _least_us(pieces, inner_us, needs, ceilings):
-    """Return microseconds of tasks with known work: the least time of compute-bound tasks, that of
-    memory-bound ones, and the time that both took. Tasks that mostly call tasks of their kind are
-    left out."""
-    took, bound = Counter(), Counter()
-    for start, end, task in pieces:
-        took[task] += end - start
-    for task, us in took.items():
-        if not (ceilings and task.work) or inner_us[task] > us:
-            continue
-        flop, size, kind = task.work
-        precision = PRECISIONS.get(kind)
-        if precision == "float32" and "tf32" in needs:
-            precision = "tf32"
-        rate = ceilings["matmul_tflops"].get(precision)
-        if flop and not rate:
-            continue
-        memory_us = size / ceilings["bandwidth_gb_s"] / 1e3
-        compute_us = flop / rate / 1e6 if flop else 0.0
-        bound["compute" if compute_us > memory_us else "memory"] += max(compute_us, memory_us)
-        bound["took"] += us
-    return bound["compute"], bound["memory"], bound["took"]
-
-
-def _bound(kind, pieces, least_us, total_us, starved):
-    """Return ceiling_share and bound of a kind. least_us: of `_least_us`. total_us: the time of all
-    its tasks. starved: true if the device waits for launches."""
+    starved: true if the device waits for launches.
+    """
     if kind == "idle" or not total_us:
-        return dict.fromkeys(("ceiling_share", "bound"))
-    compute_us, memory_us, took_us = least_us
-    share = bound = None
-    if took_us >= KNOWN * total_us:
-        share = (compute_us + memory_us) / took_us
-        bound = "compute" if compute_us > memory_us else "memory"
-    elif kind in ("normalization", "elementwise", "optimizer", "copies"):
-        bound = "memory"  # for any shapes: little arithmetic per byte
-    lengths = [end - start for start, end, _ in pieces]
-    if starved and sum(us for us in lengths if us < SHORT_US) > sum(lengths) / 2:
-        bound = "launch"
-    return {"ceiling_share": share, "bound": bound}
+        return None, None
+    # One that mostly calls others of its kind has their work.
+    known = [task for task in tasks if task.least_us and sum(task.pieces_us) > task.within_us]
+    took_us = sum(sum(task.pieces_us) for task in known)
+    least_us = sum(max(task.least_us) for task in known)
+    compute_us = sum(task.least_us[0] for task in known if task.least_us[0] > task.least_us[1])
+    ceiling_share = least_us / took_us if took_us >= KNOWN * total_us else None
+    pieces_us = [us for task in tasks for us in task.pieces_us]
+    if starved and sum(us for us in pieces_us if us < SHORT_US) > sum(pieces_us) / 2:
+        return ceiling_share, "launch"
+    if ceiling_share is None:
+        return None, "memory" if kind in LITTLE_ARITHMETIC else None
+    return ceiling_share, "compute" if compute_us > least_us / 2 else "memory"
 
 
-def _operators(spent, pieces, steps):
+def _longest(tasks, steps):
     """Return the ten longest operators."""
-    calls = Counter(task.name for task in {piece.task for piece in pieces})
-    took, kinds = Counter(), {}
-    for task, us in spent.items():
-        if task.kind != "idle":
-            took[task.name] += us
-            kinds[task.name] = task.kind
+    us_of = Counter()
+    calls_of = Counter()
+    for task in tasks:
+        if task.pieces_us and task.kind != "idle":
+            us_of[task.name, task.kind] += sum(task.pieces_us)
+            calls_of[task.name, task.kind] += 1
     return [
-        {"name": name, "kind": kinds[name], "ms": us / steps / 1e3, "calls": calls[name] / steps}
-        for name, us in took.most_common(10)
+        OperatorTime(*operator, us / steps / 1e3, calls_of[operator] / steps)
+        for operator, us in us_of.most_common(10)
     ]
 
 
-def _gap(trace):
-    """Return the longest stretch of a step in which the host runs Python or sleeps: no operator, no
-    optimizer, no wait for data."""
-    spans = []
-    for start, end, stack in trace.host:
-        if any(map(is_operator, stack)) or first(stack, (WAIT, "Optimizer.")):
-            spans.append((start, end, stack[-1]["name"]))
-    spans.sort()
-    gaps = []
-    for begin, finish in pairwise(trace.starts):
-        longest, at, after = (0.0, "", ""), begin, "the beginning of the step"
-        for start, end, name in spans:
-            if end <= begin or start >= finish:
-                continue
-            longest = max(longest, (start - at, after, name))
-            if end > at:
-                at, after = end, name
-        gaps.append(max(longest, (finish - at, after, "the end of the step")))
-    middle = sorted(gaps)[len(gaps) // 2]
-    return {"ms": middle[0] / 1e3, "after": middle[1], "before": middle[2]}
+def _gap(timeline):
+    """Return the gap of `Breakdown`: no operator, no optimizer, no wait for data."""
+    ranges = (WAIT, OPTIMIZER)
+    host = timeline.host
+    busy = [e for e in host if not e.is_user_annotation or e.name.startswith(ranges)]
+    longest = []
+    for step_start, step_end in pairwise(timeline.starts):
+        gaps = []
+        since = step_start
+        after = "the beginning of the step"
+        for event in busy:
+            if event.time_range.start < step_end and event.time_range.end > since:
+                gaps.append((event.time_range.start - since, f"{after} and {event.name}"))
+                since = event.time_range.end
+                after = event.name
+        gaps.append((step_end - since, f"{after} and the end of the step"))
+        longest.append(max(gaps))
+    us, between = sorted(longest)[len(longest) // 2]
+    return {"gap_ms": us / 1e3, "gap_between": between}
 
 
-def _reads(trace):
-    """Return the number of tensor values that the host reads in a step, as with .item()."""
-    reads = {
-        id(event)
-        for start, _, stack in trace.segments
-        for event in stack
-        if event["name"] == "aten::_local_scalar_dense"
-        and trace.starts[0] <= start < trace.starts[-1]
-        and not first(stack, "Optimizer.")
-    }
-    return len(reads) / (len(trace.starts) - 1)
+def _communication(timeline, steps):
+    """Return the time of collectives on any stream or thread, and how much of it is hidden."""
+    events = timeline.device or timeline.host
+    computing = [e for e in events if timeline.task_of[e].kind not in ("communication", "idle")]
+    collectives = [e for e in timeline.device if timeline.task_of[e].kind == "communication"]
+    if not timeline.device:
+        collectives = [e for e in timeline.threads if re.match(COLLECTIVES, e.name)]
+    us = timeline.covered_us(collectives)
+    if not us:
+        return {"communication_ms": None, "hidden": None}
+    hidden_us = us + timeline.covered_us(computing) - timeline.covered_us(collectives + computing)
+    return {"communication_ms": us / steps / 1e3, "hidden": hidden_us / us}
 
 
-def memory(trace):
-    """Return the memory of the device's allocator, a dict.
-
-    boundaries_mib, at each step's start, above the first; peak_mib, the most in the first step,
-    above its start; growth_mib, the smallest growth of a step; grows, true if every step grew by
-    more than a few scalars. All None if the trace has no allocations.
-    """
-    on_gpu = bool(trace.device)
+def _memory(timeline, kineto_events):
+    """Return the peak and the growth of `Breakdown`, None without allocations."""
+    ranges = [e for e in kineto_events if e.name().startswith("ProfilerStep")]
+    starts_ns = sorted({e.start_ns() for e in ranges if e.device_type() == DeviceType.CPU})
     changes = sorted(
-        (event["ts"], event["args"]["Bytes"])
-        for event in trace.memory
-        if (event["args"]["Device Type"] != 0) == on_gpu
+        (event.start_ns(), event.nbytes())
+        for event in kineto_events
+        if event.name() == "[memory]"
+        and starts_ns[0] <= event.start_ns() < starts_ns[1]
+        and (event.device_type() != DeviceType.CPU) == bool(timeline.device)
     )
     if not changes:
-        return dict.fromkeys(("boundaries_mib", "peak_mib", "growth_mib", "grows"))
-    times, sizes = zip(*changes, strict=True)
-    totals = [0, *accumulate(sizes)]
-    at = [bisect_left(times, start) for start in trace.starts]
-    held = [totals[index] for index in at]
-    grown = [b - a for a, b in pairwise(held)]
-    return {
-        "boundaries_mib": [(size - held[0]) / MIB for size in held],
-        "peak_mib": (max(totals[at[0] : at[1] + 1]) - held[0]) / MIB,
-        "growth_mib": min(grown) / MIB,
-        "grows": min(grown) > GROWTH_BYTES,
-    }
+        return {"peak_mib": None, "growth_mib": None}
+    held = accumulate((size for _, size in changes), initial=0)
+    usage = "device_memory_usage" if timeline.device else "cpu_memory_usage"
+    growth = min(getattr(event, usage) for event in timeline.steps[:-1])
+    return {"peak_mib": max(held) / MIB, "growth_mib": growth / MIB}
