@@ -56,7 +56,8 @@ reference: $(ENVIRONMENT)    ## make the reference results anew, with charts and
 	@$(call part,ladder,$(LARGER))
 	@$(call part,ablation,ROUND=4 $(LARGER))
 	@$(call part,beyond,$(SMALLER))
-	@$(SELF) plots readme
+	@$(COMMAND) submit $(SET)
+	@$(SELF) readme
 
 adopt:                       ## check a script of your own as a base, and list the techniques that apply; SCRIPT=my_model.py
 ablate:                      ## ablation: each technique alone, and the whole without it; table and chart
@@ -97,7 +98,7 @@ train: $(ENVIRONMENT)        ## pretrain a model and keep it, with the recipe's 
 	    -m pretraining.train $(SET)
 
 ##@ Share
-submit:                      ## pack rows, records and charts into one file for a pull request, without names
+submit:                      ## write rows, records and charts to results/ for a pull request, without names
 field-report:                ## print device, driver, versions and the table, to paste into an issue
 gallery:                     ## chart of several devices: the submissions in results/ and your own rows
 

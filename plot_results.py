@@ -20,6 +20,7 @@ from Utils.draw import (
     step_times_chart,
 )
 from Utils.results import records_file, rows_file, selection
+from Utils.results.shown_rows import reading
 from Utils.scripts import bases, ladder
 
 CHARTS = {  # of the ladder
@@ -38,9 +39,10 @@ def _beyond(names):
 def main(argv=None):
     """Draw the charts of a results file into plots/ and print their paths."""
     args = Parser("plot_results.py", __doc__, *SELECTION, "plotsprefix").parse_args(argv)
-    known = rows_file.read(args.results_file)
+    path = reading(args.results_file)
+    known = rows_file.read(path)
     rows, left_out = selection.select_ladder(known, args.device_name, args.base)
-    lines = summarize(rows, records_file.read(args.results_file, rows.run_id.unique()))
+    lines = summarize(rows, records_file.read(path, rows.run_id.unique()))
     if not _beyond(lines.index).all():  # not a file of beyond/ alone
         lines = lines[~_beyond(lines.index)]
     drawn = [(name, chart, rows, lines) for name, chart in CHARTS.items()]
@@ -48,7 +50,7 @@ def main(argv=None):
     beyond = own_rows[_beyond(own_rows.technique)]
     if len(beyond):
         rows, _ = selection.select(own_rows, args.device_name, newest_of=beyond)
-        lines = summarize(rows, records_file.read(args.results_file, rows.run_id.unique()))
+        lines = summarize(rows, records_file.read(path, rows.run_id.unique()))
         shown = lines[_beyond(lines.index)]
         lines = lines[lines.index.isin({lines.base.iloc[0], *shown.index, *shown.parent})]
         drawn += [(f"{name}_beyond", CHARTS[name], rows, lines) for name in ("speedup", "memory")]

@@ -1,6 +1,5 @@
 """Faults are made for real where possible; the rest is compared with what other programs say."""
 
-import csv
 import getpass
 import importlib.util
 import json
@@ -19,7 +18,6 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from tests.rows import committed
 from tests.test_probes import gpu, on, states
 from Utils.base import git, paths
 from Utils.base.errors import Unsupported
@@ -31,6 +29,7 @@ from Utils.doctor import doctor_advice, findings, host_probes, technique_status
 from Utils.doctor.findings import Finding, TechniqueStatus
 from Utils.doctor.toolchain_probes import NATIVE
 from Utils.launch import batch_trials
+from Utils.results import rows_file, shared_folders
 from Utils.run import execute
 from Utils.scripts import ladder, variants
 from Utils.scripts.ladder import Technique
@@ -280,7 +279,7 @@ def test_a_row_says_what_the_run_says(technique, here, monkeypatch, tmp_path):
 
 def test_what_the_committed_runs_on_a_cpu_said_is_said(here):
     rows = {row["technique"]: row for row in here.techniques}
-    table = csv.DictReader(committed("results.csv").decode().splitlines())
+    table = [row for path in shared_folders.files() for row in rows_file.text_rows(path)]
     on_cpus = (one for one in table if "thread" in one["device"])  # a CPU is named with them
     for technique, status, note in {(o["technique"], o["status"], o["note"]) for o in on_cpus}:
         if variants.parse(technique):  # of which doctor says nothing

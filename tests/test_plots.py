@@ -13,7 +13,7 @@ from Utils.analysis.summary import summarize
 from Utils.base import paths
 from Utils.base.errors import UserError
 from Utils.draw import chart_style, heatmap_chart, memory_chart, speedup_chart, step_times_chart
-from Utils.results import records_file, rows_file
+from Utils.results import records_file, rows_file, shared_folders
 from Utils.scripts import ladder
 from Utils.scripts.ladder import Technique
 
@@ -177,7 +177,8 @@ def test_drawing_again_gives_the_same_files(draw, tmp_path):
     assert set(before) == {f"{chart}.{kind}" for chart in CHARTS for kind in ("png", "svg")}
 
 
-def test_what_cannot_be_drawn_or_written_is_one_line(draw, tmp_path):
+def test_what_cannot_be_drawn_or_written_is_one_line(draw, tmp_path, monkeypatch):
+    monkeypatch.setattr(shared_folders, "FOLDER", tmp_path / "results")
     for content, words in ((None, "no such file"), ("", "no results yet"), ("a\n", "csv:1: ")):
         if content is not None:
             (tmp_path / "results.csv").write_text(content)

@@ -27,7 +27,7 @@ from Utils.analysis.summary import summarize
 from Utils.base import paths
 from Utils.base.errors import UserError
 from Utils.commands import recipe as recipe_command
-from Utils.results import records_file, rows_file, selection
+from Utils.results import records_file, rows_file, selection, shared_folders
 from Utils.scripts import ladder, variants
 from Utils.scripts.ladder import Technique
 
@@ -250,8 +250,8 @@ def test_least_memory_is_sought_near_the_best_speed(without_fused):
     assert "-100 MiB" in lean.evidence[FLASH]
 
 
-def test_the_reference_results_give_what_they_show():
-    path = paths.ROOT / "results.csv"
+@pytest.mark.parametrize("path", shared_folders.files(), ids=lambda path: path.parent.parent.name)
+def test_the_reference_results_give_what_they_show(path):
     rows, _ = selection.select(rows_file.read(path), with_variants=True)
     records = records_file.read(path, rows.run_id.unique())
     # A recipe balances rounds in which not all scripts ran, a table does not.

@@ -1,93 +1,71 @@
 """The results that README and docs/ show are the committed ones, and are fit to be shown."""
 
-import io
-import json
 import subprocess
 
 import pytest
 from PIL import Image
 
 from tests.rows import committed
-from Utils.analysis.intervals import numbers
+from Utils.analysis import folder_check, folder_page
 from Utils.analysis.summary import summarize
 from Utils.base import paths
+from Utils.commands import submit
 from Utils.draw import doc_pages
-from Utils.results import rows_file, selection
+from Utils.results import records_file, rows_file, selection, shared_folders
 from Utils.scripts import ladder
 
-REPORT_LOST = "76cb456"  # commit of the runs whose report of collect_env is lost
+FOLDERS = [path.parent for path in shared_folders.files()]
 
 
-@pytest.fixture(scope="module")
-def all_rows(tmp_path_factory):
-    path = tmp_path_factory.mktemp("reference") / "results.csv"
-    path.write_bytes(committed("results.csv"))
-    return rows_file.read(path)
-
-
-@pytest.fixture(scope="module")
-def rows(all_rows):
-    return selection.select_ladder(all_rows)[0]
-
-
-@pytest.fixture(scope="module")
-def beyond(all_rows):
-    return selection.select(all_rows, newest_of=all_rows[all_rows.technique.isin(ladder.beyond())])[
-        0
-    ]
-
-
-@pytest.fixture(scope="module")
-def records(all_rows):
-    return {i: json.loads(committed(f"runs/{i}.json")) for i in all_rows.run_id.unique()}
-
-
-def test_the_tables_of_the_pages_are_made_from_them(rows, records):
-    for page, parts in doc_pages.PARTS.items():
-        for name, make in parts.items():
-            if make in doc_pages.OF_ROWS:
-                shown = doc_pages.part(committed(page).decode(), name)
-                assert shown == make(rows, records), f"{page}: {name}"
-
-
-def words_of(chart):
-    """The words in a committed chart, which it carries as its description."""
-    with Image.open(io.BytesIO(committed(f"plots/{chart}.png"))) as image:
-        return " ".join(image.text["Description"].split())
-
-
-def test_the_charts_are_drawn_from_them(rows, beyond):
-    described, names = selection.describe(rows), ladder.beyond()
-    for chart in ("step_times", "heatmap", "speedup", "memory"):
-        assert described in words_of(chart)
-        assert not any(name in words_of(chart) for name in names)
-    described = selection.describe(beyond)
-    for chart in ("speedup_beyond", "memory_beyond"):
-        assert described in words_of(chart)
-    for own, chart in ((rows, "speedup"), (beyond, "speedup_beyond")):
-        for name, value in numbers(summarize(own).speedup).value.dropna().items():
-            if (name in names) == (chart == "speedup_beyond"):
-                assert name in words_of(chart) and f"{value:.2f}x" in words_of(chart)
-
-
-def test_they_come_from_a_clean_tree_in_three_rounds_or_more(rows, beyond):
-    for own in (rows, beyond):
-        assert not own.commit.str.contains("dirty").any() and own.commit.str.len().gt(0).all()
-        assert own["round"].nunique() >= 3
-
-
-def test_every_run_has_its_record(all_rows, records):
-    for run_id, own in all_rows.groupby("run_id"):
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.parent.name)
+def test_every_folder_is_complete_and_its_page_is_made_of_its_rows(folder):
+    assert folder_check.check(folder) == [folder]
+    assert (folder / "README.md").read_text() == folder_page.page(folder)
+    link = f"]({folder.parent.name}/{folder.name}/README.md)"
+    assert link in committed("results/README.md").decode()
+    rows = rows_file.read(folder / "results.csv")
+    assert rows["round"].nunique() >= 3
+    records = records_file.read(folder / "results.csv", rows.run_id.unique())
+    for run_id, run in rows.groupby("run_id"):
         record = records[run_id]
-        assert record["technique"] == own.technique.iloc[0] and record["source"]
-        assert record["commit"] == own.commit.iloc[0]
-        assert record["versions"]["torch"] and record["platform"]
-        report = record["collect_env"]
-        assert (report is None) == (record["commit"] == REPORT_LOST)
-        assert not report or committed(f"runs/{report}").startswith(b"PyTorch version: ")
+        assert record["commit"] == run.commit.iloc[0] and record["source"] and record["platform"]
+        assert record["collect_env"] in (folder / "environment.txt").read_text()
+
+
+def test_the_check_of_pull_requests_reads_every_folder(capsys):
+    submit.main(["--check", str(shared_folders.FOLDER)])
+    assert capsys.readouterr().out.splitlines() == [f"{folder}: complete" for folder in FOLDERS]
+    workflow = (paths.ROOT / ".github" / "workflows" / "submission.yml").read_text()
+    assert "-m Utils.commands submit CHECK=results\n" in workflow
+
+
+def test_the_table_of_the_readme_is_made_of_the_newest():
+    path = shared_folders.newest()
+    rows, _ = selection.select_ladder(rows_file.read(path))
+    records = records_file.read(path, rows.run_id.unique())
+    page = committed("README.md").decode()
+    assert doc_pages.part(page, "ladder") == doc_pages.ladder_table(rows, records)
+    assert str(path.parent.relative_to(paths.ROOT) / "speedup.png") in page
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.parent.name)
+def test_the_charts_are_drawn_from_the_rows_beside_them(folder):
+    """A chart carries its words as its description."""
+    rows, _ = selection.select(rows_file.read(folder / "results.csv"))
+    speedups = summarize(rows).speedup
+    for chart in folder.glob("*.png"):
+        with Image.open(chart) as image:
+            words = " ".join(image.text["Description"].split())
+        assert rows.device.iloc[0] in words and rows.commit.iloc[0] in words
+        if chart.name.startswith("speedup"):
+            for name, ratio in speedups.items():
+                of_beyond = name in ladder.beyond()
+                if ratio.value > 0 and of_beyond == (chart.name == "speedup_beyond.png"):
+                    assert name in words and ratio.text in words
 
 
 def test_no_file_is_both_tracked_and_ignored():
     command = ["git", "-C", str(paths.ROOT), "ls-files", "--cached", "--ignored"]
     listed = subprocess.run([*command, "--exclude-standard"], capture_output=True, text=True)
     assert listed.returncode == 0 and listed.stdout == ""
+    assert committed("results.csv").decode() == rows_file.HEADER + "\n"

@@ -1,27 +1,24 @@
-"""Results to share: what a file holds, whose names it does not, what a stranger's may not do."""
+"""Shared results: what a folder holds, whose names it does not, what a stranger's may not hold."""
 
 import getpass
-import json
 import platform
+import shutil
 import socket
-import struct
-import zipfile
 from pathlib import Path
 
 import matplotlib.pyplot as plt
 import pytest
 from matplotlib.text import Text
 
-from tests.rows import rows_of, write_record
-from Utils.analysis import device_panels, submission
+from tests.rows import records_in, rows_of
+from Utils.analysis import device_panels, folder_check, submission
 from Utils.base.errors import UserError
 from Utils.commands import gallery, submit
 from Utils.draw import gallery_chart
-from Utils.results import rows_file
+from Utils.results import records_file, rows_file, shared_folders
 
 HOME, USER, HOST = "/home/zelda.q", "zelda.q", "deepthought"
 PLANTED = ("zelda", "deepthought", "mortimer")
-PNG = b"\x89PNG\r\n\x1a\n"
 
 
 @pytest.fixture
@@ -33,20 +30,16 @@ def here(tmp_path, monkeypatch):
     monkeypatch.setattr(getpass, "getuser", lambda: USER)
     monkeypatch.setattr(platform, "node", lambda: f"{HOST}.example.org")
     monkeypatch.setattr(socket, "gethostname", lambda: HOST)
-    monkeypatch.setattr(submission, "COLLECTION", tmp_path / "results")
+    monkeypatch.setattr(shared_folders, "FOLDER", tmp_path / "results")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
 @pytest.fixture
 def no_charts(monkeypatch):
-    """In place of the charts, which take seconds, a picture that says so."""
-
-    def draw(folder):
-        (folder / "plots").mkdir()
-        (folder / "plots" / "speedup.png").write_bytes(PNG + b"no chart")
-
-    monkeypatch.setattr(submission, "draw", draw)
+    """In place of the charts, which take seconds, a file that begins as one."""
+    picture = folder_check.PNG + b"no chart"
+    monkeypatch.setattr(submission, "draw", lambda f: (f / "speedup.png").write_bytes(picture))
 
 
 def measured(folder, names=("no_optimization", "tensorFloat32"), rounds=2, ms=100, **columns):
@@ -54,73 +47,59 @@ def measured(folder, names=("no_optimization", "tensorFloat32"), rounds=2, ms=10
     path = folder / "results.csv"
     for r in range(rounds):
         for number, name in enumerate(names):
-            own = rows_of(
-                name,
-                [ms * (1 + 0.01 * r) / (1 + number)] * 5,
-                round=r,
-                **{"note": f"read from {HOME}/corpus", "dataset": f"{HOME}/corpus", **columns},
-            )
-            rows_file.append(path, own)
+            steps = [ms * (1 + 0.01 * r) / (1 + number)] * 5
+            texts = {"note": f"read from {HOME}/corpus", "dataset": f"{HOME}/corpus"}
+            rows = rows_of(name, steps, round=r, **texts | columns)
             record = {
-                "technique": name,
+                "run_id": rows[0]["run_id"],
                 "command": [name, f"--dataset={HOME}/corpus", "--results-file=/data/ZELDA.Q/r.csv"],
                 "variables": {"CUDA_HOST": f"{HOST}.example.org", "TORCH_USER": USER},
-                "collect_env": f"PyTorch version: 2\n-e git+ssh://{USER}@{HOST}/idea.git\n/Users/mortimer/x",
+                "collect_env": f"torch: 2\n-e git+ssh://{USER}@{HOST}/idea.git\n/Users/mortimer/x",
                 "source": f'"""By {USER}, on {HOST.upper()}."""\n',
                 "versions": {"python": "3.11.7", "torch": "2.13.0"},
                 "quality": {"grade": "clean", "other_processes": ["/home/mortimer/a.out (pid 1)"]},
             }
-            write_record(path, own, **record)
+            rows_file.append(path, rows, record)
     return path
 
 
-def made(folder, name="mine.zip", **options):
-    return submission.make(folder / name, measured(folder, **options))[0]
+def made(here, **options):
+    return submission.make(measured(here, **options))[0]
 
 
-# What it holds ----------------------------------------------------------------------------------
-
-
-def test_no_byte_of_it_names_anyone(here):
-    path = made(here)
-    assert any(word in (here / "results.csv").read_text() for word in PLANTED)
-    with zipfile.ZipFile(path) as pack:
-        names = pack.namelist()
-        members = {name: pack.read(name) for name in names}
-    assert {"manifest.json", "results.csv", "plots/speedup.png", "plots/memory.png"} <= {*names}
-    assert len([name for name in names if name.startswith("runs/") and "json" in name]) == 4
-    (report,) = [data for name, data in members.items() if name.startswith("runs/collect_env-")]
-    assert report == b"PyTorch version: 2\n-e git+ssh://<user>@<host>/idea.git\n<home>/x"
-    for name, data in [*members.items(), ("its names", " ".join(names).encode())]:
+def test_no_byte_of_a_folder_names_anyone(here, capsys):
+    path = measured(here)
+    submit.main([])
+    folder = here / "results" / "Test_GPU" / "2026-01-01"
+    assert str(folder) in capsys.readouterr().out
+    members = {file.name: file.read_bytes() for file in folder.iterdir()}
+    assert {*folder_check.NEEDED, "speedup.png", "memory.png"} <= {*members}
+    assert members["speedup.png"].startswith(folder_check.PNG) and len(members["speedup.png"]) > 9e3
+    for name, content in members.items():
         for word in PLANTED:
-            assert word.encode() not in data.lower(), f"{word} in {name}"
-    record = json.loads(members[next(name for name in names if name.startswith("runs/2"))])
+            assert word.encode() not in content.lower(), f"{word} in {name}"
+    report = "torch: 2\n-e git+ssh://<user>@<host>/idea.git\n<home>/x"
+    assert members["environment.txt"].decode() == report
+    run_ids = [record["run_id"] for record in records_in(folder)]
+    record, *_ = records_file.read(folder / "results.csv", run_ids).values()
+    assert len(run_ids) == 4 and record["collect_env"] == report
     assert record["command"][1:] == ["--dataset=<home>/corpus", "--results-file=/data/<user>/r.csv"]
     assert record["variables"] == {"CUDA_HOST": "<host>", "TORCH_USER": "<user>"}
     assert record["versions"] == {"python": "3.11.7", "torch": "2.13.0"}
-    assert members["plots/speedup.png"].startswith(PNG) and len(members["plots/speedup.png"]) > 9999
-    manifest = json.loads(members["manifest.json"])
-    expected = {"device": "Test GPU", "torch": "2.13.0", "model": "gpt2", "batch_size": 1}
-    expected |= {"seq_len": 64, "dataset": "<home>/corpus", "commit": "abc1234", "rounds": 2}
-    expected |= {"grade": "clean", "runs": 4, "techniques": 2, "date": "20260101"}
-    assert {key: manifest[key] for key in expected} == expected
-    assert submission.check(path) == manifest
-
-
-def test_times_and_losses_are_what_they_were(here, no_charts):
-    path = made(here)
-    with zipfile.ZipFile(path) as pack:
-        packed = pack.read("results.csv").decode()
-    own = (here / "results.csv").read_text()
-    assert packed == own.replace(HOME, "<home>")
+    # Times and losses are what they were.
+    assert members["results.csv"].decode() == path.read_text().replace(HOME, "<home>")
+    page = members["README.md"].decode()
+    assert page.startswith("# Test GPU\n") and "tensorFloat32" in page and "![speedup.png]" in page
+    assert "[Test GPU](Test_GPU/2026-01-01/README.md)" in (here / "results/README.md").read_text()
+    for checked in (folder, here / "results"):
+        submit.main(["--check", str(checked)])
+        assert capsys.readouterr().out == f"{folder}: complete\n"
 
 
 def test_names_that_are_no_names_and_parts_of_words_stay():
     names = [("/home/al", "<home>"), ("ada", "<user>")]
-    value = {
-        "ada": ["adam, Ada and ada_2 of Canada", 3, None],
-        "path": "/home/al/x /home/alice/y /homely",
-    }
+    texts = ["adam, Ada and ada_2 of Canada", 3, None]
+    value = {"ada": texts, "path": "/home/al/x /home/alice/y /homely"}
     assert submission.scrub(value, names) == {
         "ada": ["adam, <user> and <user>_2 of Canada", 3, None],
         "path": "<home>/x <home>/y /homely",
@@ -137,41 +116,31 @@ def test_a_user_that_is_root_is_no_secret(monkeypatch):
     assert text == "without being root in <home>/work"
 
 
-def test_only_the_newest_group_is_in_it(here, no_charts):
+def test_the_newest_group_is_in_it_and_complete_ones_of_other_shapes(here, no_charts):
     measured(here, device="Other GPU")
-    path = made(here, rounds=3)
-    assert submission.check(path)["rounds"] == 3
-    with zipfile.ZipFile(path) as pack:
-        assert b"Other GPU" not in pack.read("results.csv")
-        assert len(pack.namelist()) == 2 + 6 + 1 + 1
-
-
-# What it lacks ----------------------------------------------------------------------------------
-
-
-def repacked(path, change):
-    """The submission with its members, a dict of name to bytes, changed."""
-    with zipfile.ZipFile(path) as pack:
-        members = {name: pack.read(name) for name in pack.namelist()}
-    change(members)
-    with zipfile.ZipFile(path, "w") as pack:
-        for name, data in members.items():
-            pack.writestr(name, data)
-    return path
-
-
-def every_record(data):
-    return lambda members: members.update(
-        {name: data for name in members if name.startswith("runs/2")}
-    )
-
-
-def drop(prefix):
-    return lambda members: [members.pop(name) for name in [*members] if name.startswith(prefix)]
+    measured(here, seq_len=128, rounds=1)
+    measured(here, seq_len=256)
+    folder, left_out = submission.make(measured(here, rounds=3))
+    rows = rows_file.read(folder / "results.csv")
+    assert {*rows.device} == {"Test GPU"} and {*rows.seq_len} == {64, 256}
+    assert rows.run_id.nunique() == 10 and left_out == "left out: 6 runs"
+    assert folder_check.check(folder) == [folder]
+    submission.make(measured(here, rounds=3))  # a later run of that day replaces it
+    assert rows_file.read(folder / "results.csv").run_id.nunique() == 10
+    (here / "results.csv").unlink()
+    with pytest.raises(UserError, match="holds other runs of that day"):
+        submission.make(measured(here))
 
 
 def replace(name, old, new):
-    return lambda members: members.update({name: members[name].replace(old, new)})
+    def change(folder):
+        (folder / name).write_bytes((folder / name).read_bytes().replace(old, new))
+
+    return change
+
+
+def records_say(text):
+    return replace("results.jsonl", b'"quality": {"grade": "clean"', b'"quality": ' + text)
 
 
 @pytest.mark.parametrize(
@@ -181,149 +150,57 @@ def replace(name, old, new):
         ({"rounds": 1}, None, "fewer than 2 clean rounds of no_optimization, tensorFloat32"),
         ({"grade": "tainted"}, None, "fewer than 2 clean rounds"),
         ({"names": ["tensorFloat32"]}, None, "no timings of no_optimization"),
-        ({}, drop("runs/"), "no record with versions and quality of 4 runs"),
-        ({}, every_record(b"[" * 10**5), "no record with versions and quality of 4 runs"),
-        ({}, every_record(b'{"quality": 3}'), "no record with versions and quality of 4 runs"),
-        (
-            {},
-            every_record(b'{"quality": {}, "versions": {}, "memory": "much"}'),
-            "its records are malformed",
-        ),
-        ({}, drop("manifest"), "lacks manifest.json"),
-        ({}, drop("results"), "lacks results.csv"),
-        ({}, drop("plots/"), "no chart of speedups"),
-        (
-            {},
-            replace("manifest.json", b'"rounds": 2', b'"rounds": 9'),
-            "says rounds '9', its rows 2",
-        ),
-        ({}, replace("manifest.json", b"Test GPU", b"Best GPU"), "says device 'Best GPU'"),
-        ({}, replace("manifest.json", b"{", b"["), "its manifest cannot be read"),
-        ({}, lambda m: m.update({"manifest.json": b"[" * 10**5}), "its manifest cannot be read"),
-        ({}, replace("results.csv", b"ok,1,warmup", b"ok,x,warmup"), "line 3: has step 'x'"),
-        ({}, replace("results.csv", b"tensorFloat32", b"<b>tensor"), "is not valid"),
-        (
-            {},
-            replace("results.csv", b",0,tensorFloat32", b",%d,tensorFloat32" % 10**99),
-            "100 digits",
-        ),
         ({"ms": 0}, None, "step times of 0"),
-        ({}, replace("plots/speedup.png", PNG, b"<svg>"), "speedup.png is not a PNG"),
+        ({}, records_say(b'[' * 10**5), "no record with versions and quality of 4 runs"),
+        ({}, records_say(b'3, "x": {"y": 1'), "no record with versions and quality of 4 runs"),
+        ({}, records_say(b'{"a": 0}, "memory": "much", "x": {"y": 1'), "records are malformed"),
+        ({}, lambda folder: (folder / "results.jsonl").unlink(), "lacks results.jsonl"),
+        ({}, lambda folder: (folder / "speedup.png").unlink(), "no chart of speedups"),
+        ({}, replace("speedup.png", folder_check.PNG, b"<svg>"), "speedup.png is not a PNG"),
+        ({}, lambda folder: (folder / "a.svg").touch(), "'a.svg' is not allowed"),
+        ({}, lambda folder: (folder / "a.png").mkdir(), "'a.png' is not allowed"),
+        ({}, lambda folder: (folder / "b.png").symlink_to("/etc/passwd"), "'b.png' is not allowed"),
+        ({}, lambda folder: (folder / "README.md").write_bytes(b"0" * 2**26), "larger than 64 MiB"),
+        ({}, replace("results.csv", b"ok,1,warmup", b"ok,x,warmup"), ":3: has step 'x'"),
+        ({}, replace("results.csv", b"tensorFloat32", b"<b>tensor"), "is not valid"),
+        ({}, replace("results.csv", b",0,tensor", b",%d,tensor" % 10**99), "100 digits"),
+        ({}, replace("results.csv", b"Test GPU", b"Best GPU"), "not in the folder of Best GPU"),
     ],
-)
+)  # fmt: skip
 def test_what_is_lacking_is_said_in_one_line(here, no_charts, options, change, words):
-    path = made(here, **options)
+    folder = made(here, **options)
     if change:
-        repacked(path, change)
+        change(folder)
     with pytest.raises(UserError) as error:
-        submission.check(path)
+        folder_check.check(folder)
     assert words in str(error.value) and "\n" not in str(error.value)
     assert "make reset" not in str(error.value)  # which is for one's own
-    assert str(error.value).startswith(str(path)) and str(error.value).count("/tmp/") <= 1
-    with pytest.raises(UserError):
-        submission.add(path)
-    assert not (here / "results").exists()
+    assert str(error.value).startswith(str(folder))
 
 
-def test_rows_of_two_devices_are_no_submission(here, no_charts):
-    path = made(here)
-    other = (here / "results.csv").read_bytes().replace(b"Test GPU", b"Other GPU")
-    repacked(path, lambda m: m.update({"results.csv": m["results.csv"] + other.split(b"\n", 1)[1]}))
-    with pytest.raises(UserError, match="rows of 2 devices, versions, shapes or commits"):
-        submission.check(path)
+def test_rows_of_two_devices_are_no_folder(here, no_charts):
+    folder = made(here)
+    rows = (folder / "results.csv").read_text()
+    (folder / "results.csv").write_text(rows + rows.partition("\n")[2].replace("Test", "Other"))
+    with pytest.raises(UserError, match="rows of 2 devices, versions, models or commits"):
+        folder_check.check(folder)
+    with pytest.raises(UserError, match="holds no results"):
+        folder_check.check(here / "elsewhere")
 
 
-# A stranger's -----------------------------------------------------------------------------------
-
-
-def member(name, data=b"x", mode=None):
-    def write(pack):
-        info = zipfile.ZipInfo(name)
-        if mode:
-            info.external_attr = mode << 16
-        pack.writestr(info, data, zipfile.ZIP_DEFLATED)
-
-    return write
-
-
-@pytest.mark.parametrize(
-    ("write", "words"),
-    [
-        (member("../evil.json"), "is not allowed"),
-        (member("/etc/cron.d/x"), "is not allowed"),
-        (member("runs/../../x.json"), "is not allowed"),
-        (member("runs\\..\\x.json"), "is not allowed"),
-        (member("runs/a/b.json"), "is not allowed"),
-        (member("plots/a.svg"), "is not allowed"),
-        (member("runs/x.json", b"/etc/passwd", 0o120777), "is not allowed"),
-        (member("runs/x.json", b"0" * 70 * 2**20), "larger than 64 MiB"),
-        (lambda p: [member("runs/x.json")(p) for _ in range(2)], "has runs/x.json twice"),
-        (lambda p: [member(f"runs/{i}.json")(p) for i in range(5001)], "5001 files; at most 5000"),
-    ],
-)
-@pytest.mark.filterwarnings("ignore:Duplicate name")
-def test_what_could_do_harm_is_refused_before_anything_is_written(here, write, words):
-    path, target = here / "bad.zip", here / "unpacked"
-    target.mkdir()
-    with zipfile.ZipFile(path, "w") as pack:
-        write(pack)
-    with pytest.raises(UserError, match=words) as error:
-        submission.unpack(path, target)
-    assert "\n" not in str(error.value) and not [*target.iterdir()]
-
-
-def encrypted(data):
-    """Marks every member as encrypted, in both of the places where a zip says so."""
-    for mark, offset in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
-        at = data.index(mark) + offset
-        data = data[:at] + struct.pack("<H", 1) + data[at + 2 :]
-    return data
-
-
-def lying(data):
-    """Says that the member is 1 byte long."""
-    at = data.index(b"PK\x01\x02") + 24
-    return data[:at] + struct.pack("<I", 1) + data[at + 4 :]
-
-
-@pytest.mark.parametrize(
-    "spoil",
-    [lambda d: b"no zip", lambda d: b"", lambda d: d[:-30], encrypted, lying,
-     lambda d: d[:45] + bytes(20) + d[65:]],
-)  # fmt: skip
-def test_what_is_no_whole_zip_is_refused_in_one_line(here, spoil):
-    path = here / "bad.zip"
-    with zipfile.ZipFile(path, "w") as pack:
-        member("manifest.json", b"{}" * 999)(pack)
-    path.write_bytes(spoil(path.read_bytes()))
-    with pytest.raises(UserError, match="not a zip file, or damaged|no submission; it lacks"):
-        submission.unpack(path, here)
-    with pytest.raises(UserError, match="No such file"):
-        submission.check(here / "nowhere.zip")
-
-
-def test_one_that_is_whole_is_unpacked_to_its_device_and_never_over_another(here, no_charts):
-    path = made(here)
-    folder = submission.add(path)
-    assert folder == here / "results" / "Test_GPU" / "mine"
-    rows = rows_file.read(folder / "results.csv")
-    assert len(rows_file.records(folder / "results.csv", rows.run_id.unique())) == 4
-    with pytest.raises(UserError, match="File exists"):
-        submission.add(path)
-
-
-def test_the_command_line_makes_checks_and_adds(here, no_charts, capsys):
+def test_a_file_without_rows_stands_for_the_newest_shared_ones_of_a_gpu(here, no_charts):
+    path = here / "results.csv"
+    assert shared_folders.for_reading(path) == (path, "")
+    for device, reserved in (("A GPU", 900.0), ("B GPU", 900.0), ("C CPU", None)):
+        folder = made(here, device=device, reserved_memory_mib=reserved)
+        folder.rename(folder.with_name(f"2026-01-0{ord(device[0]) - 64}"))
+    path.unlink()
+    rows_file.initialize(path)
+    newest, sentence = shared_folders.for_reading(path)
+    assert newest == here / "results" / "B_GPU" / "2026-01-02" / "results.csv"
+    assert sentence == f"{path} has no rows yet: these are of {newest.relative_to(here)}"
     measured(here)
-    submit.main(["make"])
-    (path,) = here.glob("*.zip")
-    assert path.name == "Test_GPU-20260101.zip" and path.name in capsys.readouterr().out
-    submit.main(["check", str(path)])
-    assert "whole; device Test GPU, torch 2.13.0" in capsys.readouterr().out
-    submit.main(["add", str(path)])
-    assert (here / "results" / "Test_GPU" / path.stem / "manifest.json").exists()
-    with pytest.raises(SystemExit) as end:
-        submit.main(["check"])
-    assert end.value.code == 2
+    assert shared_folders.for_reading(path) == (path, "")
 
 
 # Side by side -----------------------------------------------------------------------------------
@@ -331,19 +208,15 @@ def test_the_command_line_makes_checks_and_adds(here, no_charts, capsys):
 
 @pytest.fixture
 def three(here, no_charts):
-    """Two devices that can be compared and one with another shape, as submissions."""
-    for name, options in (
-        ("a", {"device": "GPU $A$", "ms": 100}),
-        ("b", {"device": "GPU B", "ms": 40}),
-        ("c", {"device": "GPU C", "seq_len": 1024}),
-    ):
-        folder = here / name
-        folder.mkdir()
-        submission.add(made(folder, f"{name}.zip", **options))
+    """Folders of two devices that can be compared, and of one with another shape."""
+    made(here, device="GPU $A$", ms=100)
+    made(here, device="GPU B", ms=40)
+    made(here, device="GPU C", seq_len=1024)
+    (here / "results.csv").unlink()
     return here
 
 
-def test_devices_of_one_shape_are_drawn_side_by_side_and_others_named(three, monkeypatch, capsys):
+def test_devices_of_one_shape_are_drawn_side_by_side_and_others_named(three, capsys):
     measured(three, device="My GPU", rounds=3)
     panels, left_out = device_panels.collect(three / "results.csv")
     assert [panel["device"] for panel in panels] == ["GPU $A$", "GPU B", "My GPU"]
@@ -370,11 +243,8 @@ def test_tainted_runs_and_repeated_results_are_not_drawn(three):
     measured(three, device="My GPU", grade="tainted")
     _, left_out = device_panels.collect(three / "results.csv")
     assert any("no clean timings of no_optimization" in text for text in left_out)
-    again = three / "results" / "GPU_B" / "again"
-    again.mkdir()
-    (again / "results.csv").write_bytes(
-        (three / "results" / "GPU_B" / "b" / "results.csv").read_bytes()
-    )
+    folder = three / "results" / "GPU_B" / "2026-01-01"
+    shutil.copytree(folder, folder.with_name("2026-01-02"))
     panels, left_out = device_panels.collect(None)
     assert len(panels) == 2 and any("a copy of other results" in text for text in left_out)
 
@@ -382,10 +252,6 @@ def test_tainted_runs_and_repeated_results_are_not_drawn(three):
 def test_without_any_results_one_line_says_so(here):
     with pytest.raises(UserError, match="no results to draw"):
         device_panels.collect(here / "results.csv")
-
-
-def test_where_all_results_are_damaged_their_damage_is_said(here):
-    file = here / "damaged.csv"
-    file.write_text("damaged, but mine")
-    with pytest.raises(UserError, match="damaged.csv, line 1: unknown header"):
-        device_panels.collect(file)
+    (here / "damaged.csv").write_text("damaged, but mine")
+    with pytest.raises(UserError, match="damaged.csv:1: unknown header"):
+        device_panels.collect(here / "damaged.csv")

@@ -2,17 +2,16 @@
 
     python -m Utils.commands gallery [--results-file results.csv]
 
-The gallery reads the submissions in results/ and the local results file. Each panel is one device
+The gallery reads the folders in results/ and the local results file. Each panel is one device
 with one torch version, shape and commit; its speedups are paired within its own clean rounds. All
 panels have the most common model and shape; the rest are left out and named.
 """
 
 import numpy as np
 
-from Utils.analysis import submission
 from Utils.analysis.summary import summarize
 from Utils.base.errors import UserError
-from Utils.results import records_file, rows_file, selection
+from Utils.results import records_file, rows_file, selection, shared_folders
 from Utils.scripts.ladder import BASELINE
 
 
@@ -22,8 +21,8 @@ def collect(results_file):
 
     results_file: of local results, or None. Raises UserError if there is nothing to draw.
     """
-    paths = sorted(submission.COLLECTION.glob("*/*/results.csv"))
-    if results_file is not None and results_file.exists():
+    paths = shared_folders.files()
+    if results_file is not None and rows_file.has_rows(results_file):
         paths.append(results_file)
     panels, left_out = [], []
     for path in paths:
@@ -44,7 +43,7 @@ def collect(results_file):
         else:
             panels.append(panel)
     if not panels:
-        missing = f"no results to draw in {submission.COLLECTION} or {results_file}"
+        missing = f"no results to draw in {shared_folders.FOLDER} or {results_file}"
         raise UserError("; ".join(left_out) or f"{missing}; make all measures some")
     shapes = [panel["shape"] for panel in panels]
     common = max(shapes, key=lambda shape: (shapes.count(shape), shapes[-1] == shape))

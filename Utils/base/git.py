@@ -8,7 +8,7 @@ from Utils.base import paths
 def commit():
     """Return the short hash, with -dirty where the code is modified; "" without git."""
     # Runs write these.
-    results = [f":(exclude){path}" for path in ("*.csv", "*.zip", "plots", "runs", "results")]
+    results = [f":(exclude){path}" for path in ("*.csv", "*.jsonl", "results")]
     short = _git("rev-parse", "--short=7", "HEAD")
     return short and short + "-dirty" * bool(_git("status", "--porcelain", "--", ".", *results))
 

@@ -170,7 +170,7 @@ OF_COMMANDS = {
     "a": Setting("", "compare, report: a results file, or FILE:WORDS, as in A=results.csv:2.11"),
     "b": Setting("", "compare, report: the same for the other side, as in B=results.csv:2.13"),
     "recipe": Setting("", "recipe: the script to write; default .cache/recipe/recipe.py"),
-    "check": Setting("", "submit: a file to check instead of making one"),
+    "check": Setting("", "submit: a folder to check instead, or results for all"),
     "torch": Setting("", "virtual-gpu: another torch, as in 2.11, or newest"),
     "part": Setting("", "reference: ladder, ablation or beyond; else all", PART),
 }

@@ -1,16 +1,14 @@
-"""Write the generated parts of README.md and docs/ from rows, docstrings and the Makefile."""
+"""Write the generated parts of README.md, docs/ and results/ from rows, docstrings and parsers."""
 
+from Utils.analysis import folder_page
 from Utils.base.command_line import Parser
 from Utils.draw import doc_pages
-from Utils.results import selection
-from Utils.results.shown_rows import selected
-from Utils.scripts.ladder import BASELINE
+from Utils.results import records_file, rows_file, selection, shared_folders
 
 
 def main(argv=None):
-    args = Parser("readme", __doc__, "results_file", "device_name").parse_args(argv)
-    args.base = BASELINE
-    shown = selected(args, selection.select_ladder)
-    print(*doc_pages.write(shown.rows, shown.records), sep="\n")
-    if shown.left_out:
-        print(shown.left_out)
+    Parser("readme", __doc__).parse_args(argv)
+    path = shared_folders.newest()
+    rows, _ = selection.select_ladder(rows_file.read(path))
+    records = records_file.read(path, rows.run_id.unique())
+    print(*doc_pages.write(rows, records), *folder_page.write(), sep="\n")

@@ -8,6 +8,7 @@ values from files, and the page's security policy allows only the one script who
 from Utils.base.command_line import SELECTION, Parser
 from Utils.base.errors import naming
 from Utils.draw import report_page
+from Utils.results.shown_rows import reading
 
 
 def main(argv=None):
@@ -16,7 +17,8 @@ def main(argv=None):
     if args.a or args.b:
         html = report_page.comparison_page(args.a, args.b)
     else:
-        html = report_page.report(args.results_file, args.device_name, args.price, args.base)
+        path = reading(args.results_file)
+        html = report_page.report(path, args.device_name, args.price, args.base)
     with naming(args.report):
         args.report.write_text(html, encoding="utf-8")
     print(args.report)

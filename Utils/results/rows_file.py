@@ -149,8 +149,8 @@ def _ends_are_complete(file):
 
 
 def has_rows(path):
-    """Return whether a file has more than its header."""
-    return os.path.exists(path) and os.path.getsize(path) > len(HEADER) + 1
+    """Return whether a file exists and holds something beside its header."""
+    return os.path.exists(path) and os.path.getsize(path) not in (0, len(HEADER) + 1)
 
 
 def text_rows(path, start=0):

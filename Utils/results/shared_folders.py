@@ -1,6 +1,7 @@
 """Results that are shared, in results/<device>/<date>/, and which results a command reads."""
 
 import csv
+import re
 
 from Utils.base import paths
 from Utils.results import rows_file
@@ -11,6 +12,12 @@ FOLDER = paths.ROOT / "results"
 def files():
     """Return the results files of all folders."""
     return sorted(FOLDER.glob("*/*/results.csv"))
+
+
+def folder_of(device, run_id):
+    """Return the folder of a device for the day of its newest run."""
+    name = re.sub(r"[^\w.-]+", "_", device).strip("._-") or "device"
+    return FOLDER / name / f"{run_id[:4]}-{run_id[4:6]}-{run_id[6:8]}"
 
 
 def newest():

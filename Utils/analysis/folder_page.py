@@ -1,0 +1,91 @@
+"""Pages of shared results: README.md of a folder, and results/README.md, which lists all."""
+
+import pandas as pd
+
+from Utils.analysis import attribution, result_tables
+from Utils.analysis.summary import summarize
+from Utils.base import files
+from Utils.base.text import broken
+from Utils.results import records_file, rows_file, selection, shared_folders
+
+MARK = "<!-- folders -->"  # before and behind the list of folders
+TABLES = {  # of a page: the beginnings of their columns' titles
+    "Speed": ("step", "p20", "tokens", "speedup", "over"),
+    "Loss": ("loss", "parity"),
+    "Quality and notes": ("status", "quality", "note"),
+    "Peak memory by kind": ("weights", "grad", "optimizer", "rest", "peak (", "reserved", "used"),
+    "Compilation": ("first step", "compiled", "breaks even"),
+    "Distance from the limit": ("matmul", "TFLOP", "of the", "MFU", "modelled", "headroom"),
+    "Cost of 10^9 tokens": ("hours", "mean power", "kWh", "J for"),
+}
+LEFT = {"technique", "status", "quality", "note", "parity", "compiled"}
+VERSIONS = ("python", "torch", "triton", "cudnn", "bitsandbytes", "torchao")
+
+
+def page(folder):
+    """Return the README.md of a folder: device, versions, charts, and the tables of its rows."""
+    path = folder / "results.csv"
+    rows = rows_file.read(path)
+    newest = rows.run_id.max()
+    record = records_file.read(path, [newest]).get(newest, {})
+    versions = record.get("versions", {})
+    facts = [f"{name} {versions[name]}" for name in VERSIONS if versions.get(name)]
+    driver = (record.get("device") or {}).get("driver")
+    facts += [f"driver {driver}"] if driver else []
+    text = [
+        f"# {rows.device.iloc[0]}",
+        f"Measured until {newest[:4]}-{newest[4:6]}-{newest[6:8]} with {', '.join(facts)}. This "
+        "page is made of results.csv and results.jsonl; [environment.txt](environment.txt) is "
+        "torch's report.",
+    ]
+    for _, group in selection.groups(rows):
+        text += _tables(path, group)
+    charts = sorted(chart.name for chart in folder.glob("*.png"))
+    return "\n\n".join([*text, "## Charts", *(f"![{name}]({name})" for name in charts)]) + "\n"
+
+
+def _tables(path, group):
+    """Return the tables of rows of one shape, with their ablation, none wider than a page."""
+    rows, _ = selection.select(group)
+    summary = summarize(rows, records_file.read(path, rows.run_id.unique()))
+    columns = {}
+    for table in result_tables.columns(summary):
+        columns |= table
+    columns = pd.DataFrame(columns).assign(technique=[*map(broken, summary.index)])
+    text = [f"## {selection.describe(rows)}", *result_tables.over_parents(summary)]
+    for title, starts in TABLES.items():
+        shown = columns.loc[:, columns.columns.str.startswith(("technique", *starts))]
+        if title != "Quality and notes":
+            shown = shown[summary.step_ms.notna().to_numpy()]
+        shown = {name: [*cells] for name, cells in shown.items() if any(cells)}
+        if len(shown) > 1:
+            text += [f"### {title}", result_tables.markdown(shown, LEFT)]
+    with_variants, _ = selection.select(group, with_variants=True)
+    if whole := attribution.whole_of(with_variants):
+        table = attribution.table(attribution.credits(with_variants, whole))
+        text += ["### Ablation", table]
+    return text
+
+
+def write():
+    """Write the page of every folder and the list of all. Return their paths."""
+    columns = {name: [] for name in ("device", "date", "torch", "commit", "techniques", "rounds")}
+    written = []
+    for path in shared_folders.files():
+        folder = path.parent
+        rows = rows_file.read(path)
+        timed = rows[rows.status == "ok"]
+        files.write(folder / "README.md", page(folder))
+        written.append(folder / "README.md")
+        link = folder.relative_to(shared_folders.FOLDER).as_posix()
+        columns["device"].append(f"[{rows.device.iloc[0]}]({link}/README.md)")
+        columns["date"].append(folder.name)
+        columns["torch"].append(rows.torch.iloc[0])
+        columns["commit"].append(rows.commit.iloc[0])
+        columns["techniques"].append(str(timed.technique.nunique()))
+        columns["rounds"].append(str(timed["round"].nunique()))
+    table = result_tables.markdown(columns, ("device", "date", "torch", "commit"))
+    path = shared_folders.FOLDER / "README.md"
+    parts = path.read_text().split(MARK) if path.exists() else ["# Results by device\n\n", "", ""]
+    files.write(path, MARK.join([parts[0], f"\n{table}\n", parts[-1]]))
+    return [*written, path]
