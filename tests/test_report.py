@@ -1,16 +1,15 @@
 """The page: what it shows is in the rows, it opens without an error, and nothing hostile runs."""
 
 import itertools
-import json
 import re
 
 import pytest
 
 from tests import browser
 from tests.browser import charts, fits, plain, section, words
+from tests.planted_page import TIMES, page_of, write_profile
 from tests.rows import ladder_runs, rows_of, write_record
 from Utils.analysis import comparison
-from Utils.analysis.summary import MEMORY_KINDS
 from Utils.base.errors import UserError
 from Utils.commands import report
 from Utils.draw import report_page
@@ -20,10 +19,6 @@ from Utils.scripts import ladder
 chromium = browser.chromium  # fixtures
 opened = browser.opened
 SCREENS = [*itertools.product((1280, 390), ("light", "dark"))]
-SLOWEST = {name: 400 - 40 * i for i, name in enumerate(t.name for t in ladder.group("ladder"))}
-VARIANTS = {"no_optimization+brainFloat16": 330, "fused_optimizer-brainFloat16": 260}
-MEMORY = dict(zip(MEMORY_KINDS, (475.0, 475.0, 949.0, 200.0), strict=True))
-LIMITS = {"flops_per_token": 1, "precision": "tf32", "datasheet_tflops": None, "ceilings": None}
 
 
 @pytest.fixture
@@ -40,29 +35,8 @@ def made(tmp_path):
 
 @pytest.fixture(scope="module")
 def html(tmp_path_factory):
-    """A page with every section: three rounds of a ladder, its ablation, records and a profile."""
-    path = tmp_path_factory.mktemp("page") / "results.csv"
-    for r in range(3):
-        for name, ms in (SLOWEST | VARIANTS).items():
-            grade = "tainted" if (name, r) == ("torch_compile", 1) else "clean"
-            run = rows_of(name, [9000, ms, *[ms + r, ms + 2 * r] * 9], round=r, grade=grade)
-            rows_file.append(path, run)
-            limits = LIMITS | {"floor_ms": 50}
-            write_record(path, run, memory=MEMORY, limits=limits, versions={"cudnn": 91002})
-    note = "needs an NVIDIA GPU of a later compute capability than this one has, " * 3
-    rows_file.append(path, rows_of("float8_linear", [], status="unsupported", note=note))
-    write_profile(path.parent, "no_optimization")
-    return report_page.report(path, price=2.5)
-
-
-def write_profile(folder, name, **facts):
-    profile = {"status": "ok", "note": "", "device": "Test GPU", "torch": "2.13.0", "model": "gpt2"}
-    profile |= {"seq_len": 64, "batch_size": 2, "asked_batch_size": 1, "commit": "abc1234"}
-    kinds = {"matmul": {"ms": 30.0, "forecast_ms": 11.0}, "attention": {"ms": 50.0}}
-    profile |= {"profile": {"kinds": kinds, "steps": 8}, "advice": ["Half of it waits."]}
-    profile |= {"dataset": "stdlib", "technique": name, **facts}
-    (folder / "profiles").mkdir(exist_ok=True)
-    (folder / "profiles" / f"{name}.json").write_text(json.dumps(profile))
+    """A page with every section."""
+    return page_of(tmp_path_factory.mktemp("page"))
 
 
 # The page in a browser --------------------------------------------------------------------------
@@ -71,7 +45,7 @@ def write_profile(folder, name, **facts):
 @pytest.mark.parametrize(("width", "scheme"), SCREENS)
 def test_the_page_opens_without_an_error(html, opened, width, scheme):
     page = opened(html, width, scheme)
-    assert fits(page) and page.locator("#techniques tbody tr").count() == len(SLOWEST) + 1
+    assert fits(page) and page.locator("#techniques tbody tr").count() == len(TIMES) + 1
     page.wait_for_function("[...document.images].every(image => image.naturalWidth > 0)")
     images = page.evaluate("[...document.images].map(image => [image.width, image.alt])")
     assert len(images) == 6 and all("Test GPU" in alt for _, alt in images)
@@ -147,7 +121,7 @@ def test_a_link_into_a_closed_diff_opens_it_and_lines_are_coloured(html, opened)
 
 def test_without_scripts_all_of_it_is_there_and_nothing_is_dead(html, opened):
     page = opened(html, java_script_enabled=False)
-    assert page.locator("#techniques tbody tr").count() == len(SLOWEST) + 1
+    assert page.locator("#techniques tbody tr").count() == len(TIMES) + 1
     assert page.locator("button:visible, input:visible").count() == 0
 
 
@@ -156,9 +130,7 @@ def test_without_scripts_all_of_it_is_there_and_nothing_is_dead(html, opened):
 
 def test_every_section_is_there_and_what_is_missing_is_named_with_its_command(html, made):
     assert "Not on this page" not in html
-    recipe = plain(section(html, "recipe"))
-    assert "8bit_optimizer: 900 MiB at the peak. Against no_optimization: 2." in recipe
-    assert "Lines for PyTorch" in recipe
+    assert "no_optimization+" not in html[: html.index("</table>")]  # a variant
     text = plain(made(*ladder_runs()))
     for command in ("make ablate", "make ceilings all", "make profile T=all"):
         assert command in text, command
@@ -196,14 +168,6 @@ def test_without_a_baseline_or_any_timing_there_is_a_page(made):
     html = made(failed)
     assert "No baseline to compare with" in html and "ValueError: on purpose" in plain(html)
     assert "ValueError: on purpose" in words(charts(html)[0])
-
-
-def test_variants_are_shown_as_an_ablation_and_nowhere_else(html):
-    table = html[html.index('id="techniques"') : html.index("</table>")]
-    assert "no_optimization+" not in table
-    part = section(html, "ablation")
-    assert "brainFloat16 1.21x 1.21-1.21 faster" in plain(part)  # 400 / 330, alone
-    assert "1.21x" in words(charts(part)[0])
 
 
 def test_a_profile_is_drawn_by_kind_for_the_same_device_only(made, tmp_path):

@@ -5,38 +5,7 @@ import re
 import pytest
 
 from tests.browser import charts, plain, section, words
-from tests.rows import rows_of, write_record
-from Utils.draw import report_page
-from Utils.results import rows_file
-
-GPU = {"device": "Test GPU", "batch_size": 4}
-TIMES = {"no_optimization": 400, "tensorFloat32": 200, "brainFloat16": 250}
-LOSSES = {"no_optimization": 5.0, "tensorFloat32": 5.0, "brainFloat16": 4.9}
-LIMITS = {"flops_per_token": 10**9, "precision": "tf32", "datasheet_tflops": 16, "floor_ms": 50.0}
-RECORD = {
-    "memory": {"weights_mib": 475.0, "gradients_mib": 475.0, "optimizer_state_mib": 949.0},
-    "limits": LIMITS | {"ceilings": None},
-    "versions": {"cudnn": 91002, "python": "3.12.1"},
-    "dataset_facts": {"tokens": 15316420, "shuffled": True},
-    "collect_env": "GCC version: 12",
-}
-
-
-def page_of(folder, scale=1, rounds=2):
-    """The page of runs whose step times are those in TIMES times `scale`, each round slower than
-    the one before by a tenth."""
-    path = folder / "results.csv"
-    for r in range(rounds):
-        for name, ms in TIMES.items():
-            steps = [3 * scale * ms, *[scale * ms * (1 + 0.1 * r)] * 4]
-            tainted = (name, r) == ("brainFloat16", 1)
-            grade = "tainted" if tainted else "clean"
-            run = rows_of(name, steps, loss=LOSSES[name], round=r, grade=grade, **GPU)
-            rows_file.append(path, run)
-            quality = {"drift": 0.01 * r, "mean_power_w": 100.0, "other_cpu_share": None}
-            quality["reasons"] = ["slowed by 8%"] if tainted else []
-            write_record(path, run, quality=quality, **RECORD)
-    return report_page.report(path)
+from tests.planted_page import TIMES, page_of
 
 
 @pytest.fixture(scope="module")
@@ -64,8 +33,12 @@ def test_the_ladder_shows_what_was_planted(page):
 def test_the_charts_show_what_was_planted(page):
     speedup, _, _, memory, *_ = map(words, charts(page))
     assert all(text in speedup for text in ("1.00x", "2.00x", "1.60x", "modelled floor: 8.4x"))
-    assert memory.count("900") == 3 and "optimizer state" in memory
-    assert "Against no_optimization: 2.00x" in shown(page, "recipe")
+    assert memory.count("900") == 5 and "optimizer state" in memory
+    assert "Against no_optimization: 2.50x" in shown(page, "recipe")
+    assert "Lines for PyTorch" in shown(page, "recipe")
+    ablation = section(page, "ablation")  # 400 / 320, alone
+    assert "fused_optimizer 1.25x 1.25-1.25 faster" in plain(ablation)
+    assert "1.25x" in words(charts(ablation)[0])
 
 
 def test_limits_memory_cost_quality_and_environment_show_what_was_planted(page):

@@ -1,6 +1,6 @@
 """The beginning of a page: the fastest technique, and the main table."""
 
-from dataclasses import dataclass
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -12,15 +12,6 @@ from Utils.draw import chart_labels
 
 SAME = ("exact", "numerics changed")  # what trains the baseline's model
 WORSE = ("diverged", "worse")
-
-
-@dataclass(frozen=True)
-class Spread:
-    """A cell of the main table: a value and its percentiles."""
-
-    text: str
-    interval: str
-    verdict: str = ""
 
 
 def headline(lines):
@@ -78,8 +69,10 @@ def ladder_table(lines):
         row["cells"] = {
             "over baseline": line.speedup,
             "over parent": line.parent_speedup,
-            "step (ms)": Spread(
-                number(line.step_ms), f"{number(line.p20_ms)}-{number(line.p80_ms)}"
+            "step (ms)": SimpleNamespace(
+                text=number(line.step_ms),
+                interval=f"{number(line.p20_ms)}-{number(line.p80_ms)}",
+                verdict="",
             ),
             f"{line.unit}/s": number(line.tokens_per_second, ",.0f"),
             "peak memory (MiB)": number(line.peak_memory_mib, ",.0f"),

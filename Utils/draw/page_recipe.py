@@ -1,12 +1,13 @@
 """The sections of a page on profiles, ablation and recipe."""
 
 import json
+import math
 from contextlib import suppress
 from pathlib import Path
 
 from Utils.analysis import attribution, recipe_lines, recipe_page, recommendation
 from Utils.base.errors import UserError
-from Utils.base.text import short
+from Utils.base.text import brief, short
 from Utils.device.kernel_kinds import KINDS
 from Utils.draw import ablation_chart, page_template, profile_chart
 from Utils.scripts import ladder
@@ -37,10 +38,13 @@ def _read_profile(path, row):
     with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
         summary = json.loads(path.read_text())
         same = ["device", "torch"]
+        brief(summary["note"])  # this and `described` raise where something is missing
         if summary["status"] == "ok":
             same += ["model", "seq_len"]
-            profile_chart.described(summary)  # these raise where something is missing
-            sum(profile_chart.kind_ms(summary).values())
+            profile_chart.described(summary)
+            ms = profile_chart.kind_ms(summary)
+            if not ms.keys() <= KINDS.keys() or not 0 <= sum(ms.values()) < math.inf:
+                return None
         if all(summary[name] == row[name] for name in same):
             return summary
     return None

@@ -36,10 +36,7 @@ def report(path, device_name="", price=None, base=None):
     with_variants, _ = selection.select(all_rows, device_name, True, base)
     rows, left_out = selection.select(all_rows, device_name, base=base)
     rows, too_many = _at_most(rows)
-    all_records = records_file.read(path, with_variants.run_id.unique())
-    records = {
-        run_id: all_records[run_id] for run_id in rows.run_id.unique() if run_id in all_records
-    }
+    records = records_file.read(path, with_variants.run_id.unique())
     with np.errstate(all="ignore"):  # times of 0 and the like are shown as they are
         lines = summarize(rows, records)
         charts = _charts(rows, lines)
@@ -50,7 +47,7 @@ def report(path, device_name="", price=None, base=None):
         "memory": (charts["memory"], "make all"),
         "profile": (page_recipe.profile(path, rows), "make profile T=all"),
         "ablation": (page_recipe.ablation(with_variants), "make ablate"),
-        "recipe": (page_recipe.recipes(with_variants, all_records), "make recipe"),
+        "recipe": (page_recipe.recipes(with_variants, records), "make recipe"),
         "limits": (page_template.table(limits, "matmul precision"), "make ceilings all"),
         "environment": (environment, "make all"),
     }
