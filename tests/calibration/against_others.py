@@ -190,7 +190,7 @@ def score(folder, batches):
 
 def compare_pretraining(args, flags):
     values = vars(options.parse("", [f"--steps={args.steps}", *flags]))
-    values = {name: values[name] for name in options.SETTINGS if values[name] is not None}
+    values = {name: values[name] for name in options.ON_A_GPU if values[name] is not None}
     kind = "cuda" if torch.cuda.is_available() and values.get("device") != "cpu" else "cpu"
     run = options.settle(options.fill(values, kind))
     batches = TokenBatches(run)
