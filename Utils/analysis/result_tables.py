@@ -5,8 +5,9 @@ import pandas as pd
 from tabulate import tabulate
 
 from Utils.analysis import intervals
-from Utils.analysis.summary import MEMORY_KINDS, summarize
-from Utils.base.text import number
+from Utils.analysis.intervals import Ratio
+from Utils.analysis.summary import summarize
+from Utils.base.text import number, plural
 from Utils.results import selection
 
 
@@ -39,16 +40,88 @@ def reason(line):
 def grade_text(line):
     """Return "clean", "tainted in 1 of 4 rounds: slowed by 8%", or "" without a timing."""
     if line.grade != "tainted":
-        return "" if pd.isna(line.grade) else line.grade
+        return text_of(line.grade)
     text = f"tainted in {line.tainted_rounds:.0f} of {line.rounds:.0f} rounds"
     return text + (f": {line.reason}" if line.reason else "")
 
 
-def break_even_text(line):
+def break_even_text(steps):
     """Return the steps after which compiling breaks even; "" if unknown."""
-    if pd.isna(line.break_even_steps):
+    if pd.isna(steps):
         return ""
-    return "never" if np.isinf(line.break_even_steps) else f"{line.break_even_steps:,.0f} steps"
+    return "never" if np.isinf(steps) else f"{steps:,.0f} steps"
+
+
+def compiled_text(line):
+    """Return "1 graph, cold cache; 2 recompiled" for a technique that compiles, else ""."""
+    if pd.isna(line.graphs):
+        return ""
+    text = plural(round(line.graphs), "graph")
+    text += f", {line.compile_cache} cache" if line.compile_cache else ""
+    return text + (f"; {line.recompilations:.0f} recompiled" if line.recompilations else "")
+
+
+def text_of(value):
+    return "" if pd.isna(value) else value
+
+
+def _spread(line):
+    low, high = number(line.p20_ms), number(line.p80_ms)
+    return f"{low}-{high}" if low else ""
+
+
+def _with_verdict(estimate):
+    return estimate.with_verdict
+
+
+# Columns of the tables: title; column of the summary, or None for the whole line; its format, or a
+# function that returns its text.
+NAME = ("technique", "label", str)
+SPEED = (
+    NAME,
+    ("status", "status", lambda status: status.replace("_", " ")),
+    ("step (ms)", "step_ms", ",.1f"),
+    ("p20-p80 (ms)", None, _spread),
+    ("{unit}/s", "tokens_per_second", ",.0f"),
+    ("speedup over parent", "parent_speedup", _with_verdict),
+    ("over baseline", "speedup", _with_verdict),
+    ("peak memory (MiB)", "peak_memory_mib", ",.0f"),
+    ("loss", "loss", ".3f"),
+    ("loss difference", "loss_difference", _with_verdict),
+    ("parity", "parity", text_of),
+    ("quality", None, grade_text),
+)
+MEMORY = (
+    NAME,
+    ("weights (MiB)", "weights_mib", ",.0f"),
+    ("gradients (MiB)", "gradients_mib", ",.0f"),
+    ("optimizer state (MiB)", "optimizer_state_mib", ",.0f"),
+    ("rest (MiB)", "rest_mib", ",.0f"),
+    ("peak (MiB)", "peak_memory_mib", ",.0f"),
+    ("peak (GiB)", "peak_memory_mib", lambda mib: number(mib / 1024, ".2f")),
+    ("reserved by torch (MiB)", "reserved_mib", ",.0f"),
+    ("used on the device (MiB)", "device_mib", ",.0f"),
+)
+LIMITS = (
+    NAME,
+    ("first step (s)", "first_step_s", ".1f"),
+    ("compiled", None, compiled_text),
+    ("breaks even after", "break_even_steps", break_even_text),
+    ("matmul precision", "precision", text_of),
+    ("TFLOP/s", "tflops", ",.3g"),
+    ("of the measured ceiling", "ceiling_share", ".0%"),
+    ("MFU (of the datasheet)", "mfu", ".0%"),
+    ("modelled floor (ms)", "floor_ms", ",.1f"),
+    ("headroom", "floor_speedup", lambda ratio: number(ratio, ".1f") and f"{ratio:.1f}x"),
+)
+COST = (
+    NAME,
+    ("hours for 10^9 {unit}", "hours_per_billion", ",.1f"),
+    ("mean power (W)", "mean_power_w", ",.0f"),
+    ("kWh for 10^9 {unit}", "kwh_per_billion", ",.2f"),
+    ("J for 10^6 {unit}", "joules_per_million", ",.0f"),
+)
+WORDS = ("technique", "status", "note", "parity", "quality", "compiled")  # columns of words
 
 
 def table(rows, left_out="", records=None, price=None):
@@ -58,91 +131,51 @@ def table(rows, left_out="", records=None, price=None):
     records: as for `summarize`. price: of an hour of this device, in any currency.
     """
     summary = summarize(rows, records)
-    unit = summary.unit.iloc[0]
+    speed = columns(summary)[0]
     _, memory, limits, cost = columns(summary[summary.step_ms.notna()], price)
-    sections = [
-        _shown(columns(summary)[0]),
-        _caption(rows, summary),
-        *over_parents(summary),
-        *([left_out] if left_out else []),
-        *_section("Peak memory by kind", memory, "weights (MiB)"),
-        *_section("Distance from the limit", limits, "matmul precision"),
-        *_section(f"Cost of 10^9 {unit}", cost),
-    ]
+    sections = [_shown(speed), _caption(rows, summary), *over_parents(summary)]
+    if left_out:
+        sections.append(left_out)
+    for title, texts, needed in (
+        ("Peak memory by kind", memory, "weights (MiB)"),
+        ("Distance from the limit", limits, "matmul precision"),
+        (f"Cost of 10^9 {summary.unit.iloc[0]}", cost, "technique"),
+    ):
+        if any(texts[needed]):
+            sections += [f"{title}:", _shown(texts)]
     return "\n\n".join(sections)
 
 
 def columns(summary, price=None):
     """Return the four tables of a summary: speed and loss; memory; distance from the limit; cost
     of 10^9 tokens. Each a dict of texts by title, one text a technique; price as for `table`."""
-    lines = [line for _, line in summary.iterrows()]
     unit = next(iter(summary.unit), "")
-
-    def column(name, form, scale=1):
-        return [number(value * scale, form) for value in summary[name]]
-
-    spread = zip(column("p20_ms", ",.1f"), column("p80_ms", ",.1f"), strict=True)
-    speed = {
-        "technique": list(summary.label),
-        "status": [status.replace("_", " ") for status in summary.status],
-        "step (ms)": column("step_ms", ",.1f"),
-        "p20-p80 (ms)": [f"{low}-{high}" if low else "" for low, high in spread],
-        f"{unit}/s": column("tokens_per_second", ",.0f"),
-        "speedup over parent": [ratio.with_verdict for ratio in summary.parent_speedup],
-        "over baseline": [ratio.with_verdict for ratio in summary.speedup],
-        "peak memory (MiB)": column("peak_memory_mib", ",.0f"),
-        "loss": column("loss", ".3f"),
-        "loss difference": [loss.with_verdict for loss in summary.loss_difference],
-        "parity": [cell(parity) for parity in summary.parity],
-        "quality": [cell(grade_text(line)) for line in lines],
-        "note": own_notes(summary),
-    }
-    memory = {
-        "technique": list(summary.label),
-        **{
-            f"{kind.removesuffix('_mib').replace('_', ' ')} (MiB)": column(kind, ",.0f")
-            for kind in MEMORY_KINDS
-        },
-        "peak (MiB)": column("peak_memory_mib", ",.0f"),
-        "peak (GiB)": column("peak_memory_mib", ".2f", 1 / 1024),
-        "reserved by torch (MiB)": column("reserved_mib", ",.0f"),
-        "used on the device (MiB)": column("device_mib", ",.0f"),
-    }
-    limits = {
-        "technique": list(summary.label),
-        "first step (s)": column("first_step_s", ".1f"),
-        "compiled": [_compiled(line) for line in lines],
-        "breaks even after": [break_even_text(line) for line in lines],
-        "matmul precision": [cell(precision) for precision in summary.precision],
-        "TFLOP/s": column("tflops", ",.3g"),
-        "of the measured ceiling": column("ceiling_share", ".0%"),
-        "MFU (of the datasheet)": column("mfu", ".0%"),
-        "modelled floor (ms)": column("floor_ms", ",.1f"),
-        "headroom": [f"{x}x" if x else "" for x in column("floor_speedup", ".1f")],
-    }
-    cost = {
-        "technique": list(summary.label),
-        f"hours for 10^9 {unit}": column("hours_per_billion", ",.1f"),
-        "mean power (W)": column("mean_power_w", ",.0f"),
-        f"kWh for 10^9 {unit}": column("kwh_per_billion", ",.2f"),
-        f"J for 10^6 {unit}": column("joules_per_million", ",.0f"),
-    }
+    tables = [texts_of(summary, table, unit) for table in (SPEED, MEMORY, LIMITS, COST)]
+    speed, _, _, cost = tables
+    speed["note"] = own_notes(summary)
     if price is not None:
         title = f"cost of 10^9 {unit} at {price:,.2f} an hour"
-        cost[title] = column("hours_per_billion", ",.2f", price)
-    return speed, memory, limits, cost
+        cost[title] = [number(price * hours, ",.2f") for hours in summary.hours_per_billion]
+    return tables
 
 
-def _section(title, columns, needed="technique"):
-    """Return title and table; nothing where the column `needed` has no text."""
-    return [f"{title}:", _shown(columns)] if any(columns[needed]) else []
+def texts_of(lines, table, unit="tokens"):
+    """Return a table of a DataFrame, a dict of lists of texts by title. table: as SPEED."""
+    return {
+        title.format(unit=unit): [_text(line, column, form) for _, line in lines.iterrows()]
+        for title, column, form in table
+    }
+
+
+def _text(line, column, form):
+    value = line if column is None else line[column]
+    return number(value, form) if isinstance(form, str) else cell(form(value))
 
 
 def _shown(columns):
     """Return columns of texts as a table, without empty columns, notes aside."""
-    words = ("technique", "status", "note", "parity", "quality", "compiled")
-    known = {name: texts for name, texts in columns.items() if any(texts) or name == "note"}
-    return markdown(known, words)
+    filled = {title: texts for title, texts in columns.items() if any(texts) or title == "note"}
+    return markdown(filled, WORDS)
 
 
 def _caption(rows, summary):
@@ -159,24 +192,15 @@ def _caption(rows, summary):
 
 def over_parents(summary):
     """Return [sentence] with the techniques by verdict over the parent; [] without verdicts."""
-    lists = []
-    for verdict in ("faster", "slower", "no detectable difference"):
-        ratios = intervals.numbers(summary.parent_speedup).value
-        ratios = ratios[intervals.verdicts(summary.parent_speedup) == verdict]
-        names = summary.label[ratios.index]
-        texts = list(names)
-        if verdict != "no detectable difference":
-            ratios = ratios.sort_values(ascending=verdict == "slower")
-            texts = [f"{names[name]} {ratio:.2f}x" for name, ratio in ratios.items()]
+    verdicts = intervals.verdicts(summary.parent_speedup)
+    parts = []
+    for verdict in (Ratio.above, Ratio.below, Ratio.neither):
+        lines = summary[verdicts == verdict]
+        texts = list(lines.label)
+        if verdict != Ratio.neither:
+            ratios = intervals.numbers(lines.parent_speedup).value
+            ratios = ratios.sort_values(ascending=verdict == Ratio.below)
+            texts = [f"{lines.label[name]} {ratio:.2f}x" for name, ratio in ratios.items()]
         if texts:
-            lists.append(f"{verdict}: {', '.join(texts)}")
-    return [f"Against their parents: {'; '.join(lists)}."] if lists else []
-
-
-def _compiled(line):
-    """Return "1 graph, cold cache; 2 recompiled" for a technique that compiles, else ""."""
-    if pd.isna(line.graphs):
-        return ""
-    text = f"{line.graphs:.0f} graph{'s' * (line.graphs != 1)}"
-    text += f", {line.compile_cache} cache" if line.compile_cache else ""
-    return text + (f"; {line.recompilations:.0f} recompiled" if line.recompilations else "")
+            parts.append(f"{verdict}: {', '.join(texts)}")
+    return [f"Against their parents: {'; '.join(parts)}."] if parts else []

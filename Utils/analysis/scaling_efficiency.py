@@ -9,6 +9,16 @@ from Utils.analysis import intervals, result_tables
 
 KINDS = {"strong": "the same global batch", "weak": "the same batch for each process"}
 
+COLUMNS = (  # as `result_tables.SPEED`
+    ("scaling", "scaling", str),
+    ("processes", "processes", "d"),
+    ("global batch", "batch_size", "d"),
+    ("step (ms)", "step_ms", ",.1f"),
+    ("tokens/s", "tokens_per_second", ",.0f"),
+    ("speedup in tokens/s", "speedup", str),
+    ("efficiency", "efficiency", str),
+)
+
 
 @dataclass(frozen=True)
 class Share(intervals.Ratio):
@@ -32,40 +42,37 @@ def efficiencies(rows, plan, counts):
 
     rows: those with timings of the runs in `plan`, from `shapes`.
     """
-    timed, size = rows[rows.phase == "timed"], min(size for _, size in plan)
-    medians = timed.groupby(["world_size", "batch_size", "round"]).step_ms.median()
+    timed = rows[rows.phase == "timed"]
+    size = min(size for _, size in plan)
+    by_round = timed.groupby(["world_size", "batch_size", "round"]).step_ms.median()
     lines = []
     for kind in KINDS:
         reference = None
         for n in counts:
             B = size if kind == "strong" else n * (size // min(counts))
-            if (n, B) not in medians:
+            if (n, B) not in by_round:
                 continue
-            by_round = medians[n, B]
-            ms = intervals.typical_ms(by_round)
-            line = {"scaling": kind, "processes": n, "batch_size": B, "step_ms": ms}
-            line["tokens_per_second"] = B * rows.seq_len.iloc[0] / ms * 1e3
-            reference = reference or (n, B, by_round)
-            fewest, fewest_B, fewest_ms = reference
-            speedup = intervals.speedup(fewest_ms, by_round).times(B / fewest_B)  # of tokens
-            line["speedup"] = speedup
-            line["efficiency"] = Share(*astuple(speedup)).times(fewest / n)
+            reference = reference or (n, B)
+            fewest, fewest_B = reference
+            speedup = intervals.speedup(by_round[reference], by_round[n, B])
+            speedup = speedup.times(B / fewest_B)  # of tokens
+            step_ms = intervals.typical_ms(by_round[n, B])
+            line = {
+                "scaling": kind,
+                "processes": n,
+                "batch_size": B,
+                "step_ms": step_ms,
+                "tokens_per_second": B * rows.seq_len.iloc[0] / step_ms * 1e3,
+                "speedup": speedup,
+                "efficiency": Share(*astuple(speedup)).times(fewest / n),
+            }
             lines.append(line)
     return pd.DataFrame(lines)
 
 
 def table(lines):
     """Return the lines of `efficiencies` as a GitHub-markdown table."""
-    shown = {
-        "scaling": lines.scaling,
-        "processes": lines.processes,
-        "global batch": lines.batch_size,
-        "step (ms)": lines.step_ms.map("{:,.1f}".format),
-        "tokens/s": lines.tokens_per_second.map("{:,.0f}".format),
-        "speedup in tokens/s": [*map(str, lines.speedup)],
-        "efficiency": [*map(str, lines.efficiency)],
-    }
-    return result_tables.markdown(shown, left=("scaling",))
+    return result_tables.markdown(result_tables.texts_of(lines, COLUMNS), left=("scaling",))
 
 
 def sentence(lines):

@@ -23,10 +23,11 @@ def select(rows, device_name=None, with_variants=False, base=None, newest_of=Non
     Raises UserError if no device has that name or no row is left.
     """
     if base:
-        base, known = Path(base).stem, rows.base.unique()
+        base = Path(base).stem
+        bases_there = ", ".join(rows.base.unique())
         rows = rows[rows.base == base]
         if rows.empty:
-            raise UserError(f"no results of the base {base!r}", f"there are {', '.join(known)}")
+            raise UserError(f"no results of the base {base!r}", f"there are {bases_there}")
     several = rows[rows.world_size > 1]
     if 0 < len(several) < len(rows):
         rows = rows[rows.world_size == 1]
@@ -39,8 +40,8 @@ def select(rows, device_name=None, with_variants=False, base=None, newest_of=Non
     if device_name:
         candidates = rows[rows.device.str.contains(device_name, case=False, regex=False)]
         if candidates.empty:
-            known = ", ".join(rows.device.unique())
-            raise UserError(f"no results of a device named {device_name!r}", f"there are {known}")
+            devices = ", ".join(rows.device.unique())
+            raise UserError(f"no results of a device named {device_name!r}", f"there are {devices}")
     if newest_of is not None and candidates.run_id.isin(newest_of.run_id).any():
         candidates = candidates[candidates.run_id.isin(newest_of.run_id)]
     newest = candidates.run_id.max()
@@ -85,18 +86,25 @@ def variants_in(rows):
     A script of a base is part of its ladder where it has all that comes before its last technique,
     as far as that runs on the base.
     """
-    known, timed = ladder.techniques(), set(rows.technique[rows.status == "ok"].unique())
-    parts = {name: bases.split(name, known) for name in rows.technique.unique() if "+" in name}
-    parts = {name: found for name, found in parts.items() if found}
-    apply = {(root, names[-1]) for name, (root, names) in parts.items() if name in timed}
+    names = rows.technique.unique()
+    timed_names = set(rows.technique[rows.status == "ok"].unique())
+    scripts = ladder.techniques()
+    on_bases = {name: bases.split(name, scripts) for name in names if "+" in name}
+    on_bases = {name: parts for name, parts in on_bases.items() if parts}
+    timed_on_base = {
+        (base, techniques[-1])
+        for name, (base, techniques) in on_bases.items()
+        if name in timed_names
+    }
 
     def is_variant(name):
-        if name not in parts:
+        if name not in on_bases:
             return variants.parse(name) is not None
-        root, (*before, last) = parts[name]
-        return before != [t for t in ladder.line(last, known)[1:-1] if (root, t) in apply]
+        base, techniques = on_bases[name]
+        ancestors = ladder.line(techniques[-1], scripts)[1:-1]
+        return techniques[:-1] != [t for t in ancestors if (base, t) in timed_on_base]
 
-    return [name for name in rows.technique.unique() if is_variant(name)]
+    return [name for name in names if is_variant(name)]
 
 
 def _with_shapes(rows):
@@ -124,16 +132,21 @@ def groups(rows):
     `code`, the commit without "-dirty"."""
     # Uncommitted changes on top of a commit are compared with that commit's runs.
     rows = _with_shapes(rows.assign(code=rows.commit.str.removesuffix("-dirty")))
-    return [
-        (
-            f"{_shape(base, unit, model, B, T)} on {f'{ranks} x ' if ranks > 1 else ''}{device} "
-            f"(torch {version}, {dataset}, commit {code or 'unknown'})",
-            group,
-        )
-        for (base, unit, device, version, model, dataset, B, T, ranks, code), group in rows.groupby(
-            GROUP
-        )
-    ]
+    described = []
+    for key, group in rows.groupby(GROUP):
+        shared = dict(zip(GROUP, key, strict=True))
+        described.append((_described_group(shared), group))
+    return described
+
+
+def _described_group(shared):
+    """Return the common facts of a group, a dict of GROUP, in one line."""
+    names = ("base", "unit", "model", "number", "length")
+    processes = f"{shared['world_size']} x " if shared["world_size"] > 1 else ""
+    return (
+        f"{_shape(*(shared[name] for name in names))} on {processes}{shared['device']} "
+        f"(torch {shared['torch']}, {shared['data']}, commit {shared['code'] or 'unknown'})"
+    )
 
 
 def _shape(base, unit, model, batch_size, seq_len):
