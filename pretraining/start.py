@@ -65,7 +65,7 @@ def plan(given):
 
     given: of `options.parse`. Makes the folder and keeps others out of it. Raises UserError.
     """
-    explicit = {n: vars(given)[n] for n in options.SETTINGS if vars(given)[n] is not None}
+    explicit = {n: vars(given)[n] for n in options.ON_A_GPU if vars(given)[n] is not None}
     if given.resume:
         return _resumed(given, explicit)
     place = ranks.from_environment()
