@@ -13,8 +13,8 @@ OFFSETS = dict(zip(WAYS, (-0.22, 0, 0.22), strict=True))
 
 def draw(rows, lines, whole):
     """Draw the speedup of each technique in each of WAYS, points with intervals."""
-    whole = f"{whole.partition('+')[0]} with all" if "+" in whole else whole
-    title = f"Ablation: speedup of each technique alone, in the ladder, and in {whole}"
+    last = f"{whole.partition('+')[0]} with all" if "+" in whole else whole
+    title = f"Ablation: speedup of each technique alone, in the ladder, and in {last}"
     figure, axes = chart_style.figure(2 + 0.62 * len(lines), title, selection.describe(rows))
     text = {"size": "small", "color": "0.2"}
     for way, label in WAYS.items():
@@ -22,9 +22,9 @@ def draw(rows, lines, whole):
         axes.plot([], [], ls="", ms=7, label=label, **look)
         for y, ratio in enumerate(lines[way]):
             if ratio:
-                place = y + OFFSETS[way]
+                height = y + OFFSETS[way]
                 marker = MARKERS[way]
-                interval_rows.point(axes, place, ratio, COLOURS[way], text=text, marker=marker)
+                interval_rows.point(axes, height, ratio, COLOURS[way], text=text, marker=marker)
     interval_rows.mark_one(axes)
     ratios = list(itertools.chain.from_iterable(lines[way] for way in WAYS))
     interval_rows.logarithmic(axes, ratios, room=0.1)

@@ -71,8 +71,8 @@ def _head(axes, title, described, room=0):
     above = {"xycoords": "axes fraction", **POINTS}
     small = {"fontsize": "small", "color": "0.3", "linespacing": 1.2}
     axes.annotate("\n".join(subtitle), (0, 1), (0, room + 6), **small, **above)
-    place = 0, room + 10 + 13 * len(subtitle)
-    axes.annotate(title, (0, 1), place, fontweight="bold", **above)
+    offset = 0, room + 10 + 13 * len(subtitle)
+    axes.annotate(title, (0, 1), offset, fontweight="bold", **above)
 
 
 def wrapped(text, width):
@@ -133,21 +133,21 @@ def is_wide(low, high):
     return high > 4 * low > 0
 
 
-def beside(axes, x, y, text, **how):
+def beside(axes, x, y, text, **look):
     """Put text on the height y, at x as a fraction of the axes' width."""
-    how = {"ha": "right", "va": "center", **how}
-    axes.text(x, y, text, transform=axes.get_yaxis_transform(), **how)
+    look = {"ha": "right", "va": "center", **look}
+    axes.text(x, y, text, transform=axes.get_yaxis_transform(), **look)
 
 
-def no_value(axes, y, reason, **how):
+def no_value(axes, y, reason, **look):
     """Say in a row why nothing is drawn there."""
-    how = {"ha": "left", "size": "small", "color": GREY, **how}
+    look = {"ha": "left", "size": "small", "color": GREY, **look}
     behind = {
         "facecolor": axes.get_facecolor(),
         "edgecolor": "none",
         "pad": 1,
     }  # no grid through it
-    beside(axes, 0.01, y, brief(HOMES.sub("~", reason)), bbox=behind, **how)
+    beside(axes, 0.01, y, brief(HOMES.sub("~", reason)), bbox=behind, **look)
 
 
 def name_rows(axes, labels, missing=(), top=-0.6, middle=0.0):

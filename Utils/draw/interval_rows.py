@@ -48,10 +48,10 @@ def interval(axes, y, low, high, colour="black", farthest=math.inf):
     return end
 
 
-def value(axes, y, x, text, **how):
+def value(axes, y, x, text, **look):
     """Write a value right of x."""
     behind = {"facecolor": "white", "edgecolor": "none", "pad": 1}  # no grid through it
-    axes.annotate(text, (x, y), (9, 0), va="center", zorder=2, **{"bbox": behind, **how}, **POINTS)
+    axes.annotate(text, (x, y), (9, 0), va="center", zorder=2, **{"bbox": behind, **look}, **POINTS)
 
 
 def words(axes, y, columns, texts):

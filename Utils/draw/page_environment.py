@@ -80,19 +80,21 @@ def _facts(record):
 
 def repeat(rows, records):
     """Return the commands that reproduce these results."""
-    record, names = next(iter(records.values()), {}), {*rows.technique}
-    given = make_line.given_settings(rows, records) | {"ROUNDS": rows["round"].nunique()}
-    given["SEED"] = (record.get("settings") or {}).get("seed")
-    chosen = record.get("chosen_automatically") or ()
-    given = {key: given[key] for key in SETTINGS if key in given and key.lower() not in chosen}
+    record = next(iter(records.values()), {})
+    settings = make_line.given_settings(rows, records) | {"ROUNDS": rows["round"].nunique()}
+    settings["SEED"] = (record.get("settings") or {}).get("seed")
+    automatic = record.get("chosen_automatically") or ()
+    settings = {key: settings[key] for key in SETTINGS if key in settings}
+    settings = {key: value for key, value in settings.items() if key.lower() not in automatic}
+    names = {*rows.technique}
     groups = [{t.name for t in ladder.group(group)} for group in ("ladder", "everything")]
     if names in groups or selection.baseline(rows) != ladder.BASELINE:
-        command = make_line.make_line(make_line.target(rows), given)
+        command = make_line.make_line(make_line.target(rows), settings)
     else:
-        flags = {key.lower(): value for key, value in make_line.changed(given).items()}
-        known = [name for name in ladder.techniques() if name in names]
-        flags = command_line.as_flags(flags)
-        command = " ".join(["python -m Utils.commands suite", *known, *flags])
+        changed = {key.lower(): value for key, value in make_line.changed(settings).items()}
+        in_order = [name for name in ladder.techniques() if name in names]
+        flags = command_line.as_flags(changed)
+        command = " ".join(["python -m Utils.commands suite", *in_order, *flags])
     commits = [c.removesuffix("-dirty").partition("+")[0] for c in rows.commit.unique() if c]
     return {
         "commands": [*(f"git checkout {shlex.quote(c)}" for c in commits[:1]), command],
@@ -107,22 +109,20 @@ def diffs(lines, records):
     It is a list of {"name", "headline", "doc", "lines", "changed"}, a line being (class, text).
     """
     sources = {r.get("technique"): str(r["source"]) for r in records.values() if r.get("source")}
-    known = ladder.techniques()
+    scripts = ladder.techniques()
     if lines.base.iloc[0] != ladder.BASELINE:  # what ran is all there is
-        known = {name: _as_technique(name, source) for name, source in sources.items()}
-    ran = known | {
-        name: _as_technique(name, source, known[name].path)
-        for name, source in sources.items()
-        if name in known
-    }
+        scripts = {name: _as_technique(name, source) for name, source in sources.items()}
+    ran = dict(scripts)
+    for name in sources.keys() & scripts.keys():
+        ran[name] = _as_technique(name, sources[name], scripts[name].path)
     diffs = []
-    for name in lines.index[lines.index.isin(known)]:
+    for name in lines.index[lines.index.isin(scripts)]:
         technique = ran[name]
         if technique.parent in ran:
             text = ladder.diff(technique, ran[technique.parent])
         else:
             text = [f" {line}" for line in technique.code.strip("\n").splitlines()]
-        diff = {"name": name, "headline": technique.headline, "changed": technique != known[name]}
+        diff = {"name": name, "headline": technique.headline, "changed": technique != scripts[name]}
         diff["doc"] = UNWRAPPED.sub(" ", technique.doc.partition("\n")[2].strip())
         diff["lines"] = [(_kind(line), line) for line in text]
         diffs.append(diff)

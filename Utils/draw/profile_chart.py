@@ -30,8 +30,8 @@ def draw(summaries, kinds):
         for kind, width in kind_ms(summary).items():
             axes.barh(y, width, left=left, color=colours[kind], height=0.7, zorder=2)
             if width > WIDE * widest:
-                how = {"color": "white" if kind in DARK else "black", "size": "small", "zorder": 3}
-                axes.text(left + width / 2, y, _digits(width), ha="center", va="center", **how)
+                look = {"color": "white" if kind in DARK else "black", "size": "small", "zorder": 3}
+                axes.text(left + width / 2, y, _digits(width), ha="center", va="center", **look)
             left += width
         axes.text(left + 0.015 * widest, y, _digits(left), va="center", fontweight="bold")
     for kind, label in kinds.items():

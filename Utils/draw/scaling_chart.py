@@ -22,13 +22,13 @@ def draw(efficiencies, described):
         speedup = numbers(lines.speedup)
         errors = [speedup.value - speedup.low, speedup.high - speedup.value]
         errors = [side.fillna(0.0) for side in errors]
-        how = {"color": COLOURS[kind], "marker": "o", "capsize": 4, "label": f"{kind}: {batch}"}
-        axes.errorbar(lines.processes, speedup.value, yerr=errors, **how)
+        look = {"color": COLOURS[kind], "marker": "o", "capsize": 4, "label": f"{kind}: {batch}"}
+        axes.errorbar(lines.processes, speedup.value, yerr=errors, **look)
         offset, side = OFFSETS[kind]
-        how = {"textcoords": "offset points", "ha": side, "color": COLOURS[kind], "size": "small"}
+        look = {"textcoords": "offset points", "ha": side, "color": COLOURS[kind], "size": "small"}
         for line in lines.iloc[1:].itertuples():
-            place = line.processes, line.speedup.value
-            axes.annotate(line.efficiency.text, place, offset, **how)
+            point = line.processes, line.speedup.value
+            axes.annotate(line.efficiency.text, point, offset, **look)
     axes.set(xticks=counts, xlim=(counts[0] - 0.1 * counts[-1], counts[-1] * 1.1))
     axes.set_ylim(0, 1.4 * ideal[-1])  # an interval of few rounds can be longer than the chart
     axes.set_xlabel("processes (percent: efficiency; error bars: 95% interval over rounds)")

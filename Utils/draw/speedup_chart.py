@@ -82,8 +82,8 @@ def _cells(line):
     """Return the texts of COLUMNS."""
     verdicts = []
     for word in (line.parent_speedup.verdict, line.parity):
-        known = not pd.isna(word) and word != NO_INTERVAL
-        verdicts.append("\n".join(textwrap.wrap(word, 16)) if known else "")
+        is_verdict = not pd.isna(word) and word != NO_INTERVAL
+        verdicts.append("\n".join(textwrap.wrap(word, 16)) if is_verdict else "")
     return [number(line.peak_memory_mib, ",.0f"), number(line.loss, ".3f"), *verdicts]
 
 
@@ -96,6 +96,6 @@ def _draw_floor(axes, floor, widest):
         axes.text(0.99, 0.01, note, transform=axes.transAxes, ha="right", color=FLOOR)
         return widest
     axes.axvline(floor, color=FLOOR, linestyle="--", linewidth=1.2, zorder=1)
-    how = {"transform": axes.get_xaxis_transform(), "ha": "right", "color": FLOOR, "size": "small"}
-    axes.text(floor, 0.01, f"modelled floor: {floor:.1f}x ", rotation=90, va="bottom", **how)
+    look = {"transform": axes.get_xaxis_transform(), "ha": "right", "color": FLOOR, "size": "small"}
+    axes.text(floor, 0.01, f"modelled floor: {floor:.1f}x ", rotation=90, va="bottom", **look)
     return max(widest, floor / 1.08)

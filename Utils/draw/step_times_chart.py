@@ -48,15 +48,15 @@ def _draw_panels(rows, lines, times):
         axes.set_title(chart_labels.label(line), loc="left", fontsize="small", pad=3)
         axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
         if line.grade == "tainted":
-            place = {"transform": axes.transAxes, "ha": "right", "va": "top"}
-            axes.text(0.97, 0.94, "tainted", fontsize="small", color="0.4", **place)
+            corner = {"transform": axes.transAxes, "ha": "right", "va": "top"}
+            axes.text(0.97, 0.94, "tainted", fontsize="small", color="0.4", **corner)
     return figure
 
 
-def _draw_line(axes, times, name, **how):
+def _draw_line(axes, times, name, **look):
     steps = times.loc[name]
     colour = chart_style.colour(name)
-    axes.plot(steps.index, steps["median"], color=colour, linewidth=1.6, **how)
+    axes.plot(steps.index, steps["median"], color=colour, linewidth=1.6, **look)
     axes.fill_between(steps.index, steps["min"], steps["max"], color=colour, alpha=0.2, lw=0)
 
 
