@@ -3,7 +3,6 @@
 import re
 
 import numpy as np
-import pandas as pd
 import pytest
 from matplotlib.image import imread
 
@@ -84,28 +83,8 @@ def test_the_interval_is_welchs_t_on_the_logs_of_unpaired_rounds(folder, compare
     shown = f"{np.exp(mean):.2f}x ({np.exp(mean - half):.2f}-{np.exp(mean + half):.2f})"
     assert cells["no_optimization"]["B over A"] == shown
     assert cells["no_optimization"]["verdict on B"] == "faster" and "Welch's t" in text
-
-
-@pytest.mark.parametrize("true", [1.0, 1.5])
-@pytest.mark.parametrize(("n_a", "n_b"), [(5, 5), (4, 8)])
-def test_the_interval_holds_the_true_ratio_19_times_of_20(true, n_a, n_b):
-    """Simulated rounds that are not paired, those of B three times as noisy as those of A."""
-    random = np.random.default_rng(5)
-    experiments, held, wrong = 2000, 0, 0
-    for _ in range(experiments):
-        a = pd.Series(1000 * np.exp(random.normal(0, 0.01, n_a)))
-        b = pd.Series(1000 * true * np.exp(random.normal(0, 0.03, n_b)))
-        got = comparison.ratio(a, b)
-        held += got.low <= true <= got.high
-        wrong += got.verdict == "slower" or (true == 1 and got.verdict == "faster")
-    assert 0.935 <= held / experiments <= 0.965
-    assert wrong / experiments <= 0.065
-
-
-def test_verdicts_are_those_of_the_table():
-    a = pd.Series([100, 101, 99])
-    verdicts = [comparison.ratio(a, b).verdict for b in (a * 1.1, a / 1.1, a * 1.001)]
-    assert verdicts == ["faster", "slower", "no detectable difference"]
+    rates = [float(cells["no_optimization"][f"{side}: tokens/s"]) for side in "AB"]
+    assert rates[1] / rates[0] == pytest.approx(ratio.value, rel=0.002)  # rounded
 
 
 @pytest.mark.parametrize(("in_a", "in_b"), [(1, 1), (1, 3), (3, 1)])
@@ -115,7 +94,8 @@ def test_one_round_on_either_side_gives_no_interval(in_a, in_b, folder, compared
     text, cells = compared()
     assert re.fullmatch(r"(1\.9|2\.0)\dx", cells["no_optimization"]["B over A"])
     assert cells["no_optimization"]["verdict on B"] == "one round: no interval"
-    assert "one round: no interval." in text and "Welch" not in text
+    for shown in (text, svg()):
+        assert "one round: no interval" in shown and "Welch" not in shown
 
 
 def test_rounds_that_agree_to_the_last_digit_are_no_warning(folder, compared, recwarn):
@@ -158,17 +138,11 @@ def test_what_a_technique_is_worth_and_costs_stands_for_both_sides(folder, compa
     assert (line["A: loss"], line["B: loss"]) == ("2.250", "4.250")
 
 
-def test_a_run_that_something_disturbed_is_told(folder, compared):
+def test_a_taint_and_a_loss_that_is_not_finite_are_told(folder, compared):
     write(folder / "a.csv", *rounds("no_optimization", [9, 9], note="odd | ", grade="tainted"))
-    write(folder / "b.csv", *rounds("no_optimization", [9, 9]))
-    note = compared()[1]["no_optimization"]["note"]
-    assert note == "A: odd \\| ; tainted in 2 of 2 rounds"
-
-
-def test_a_loss_that_is_not_finite_is_told(folder, compared):
-    write(folder / "a.csv", *rounds("no_optimization", [9, 9]))
     write(folder / "b.csv", *rounds("no_optimization", [9, 9], loss=float("nan")))
     line = compared()[1]["no_optimization"]
+    assert line["note"] == "A: odd \\| ; tainted in 2 of 2 rounds"
     assert (line["A: loss"], line["B: loss"]) == ("5.000", "diverged")
     assert "5.000 | diverged" in svg()
 
@@ -473,13 +447,6 @@ def test_without_a_technique_in_common_the_chart_says_what_there_is(folder, comp
     text, _ = compared()
     assert "A: not run" in svg() and "B: not run" in svg()
     assert "interval" not in text and not recwarn.list
-
-
-def test_one_round_is_said_on_the_chart(folder, compared):
-    write(folder / "a.csv", *rounds("no_optimization", [9]))
-    write(folder / "b.csv", *rounds("no_optimization", [8, 9]))
-    compared()
-    assert svg().count("one round: no interval") == 2 and "Welch" not in svg()
 
 
 def test_groups_and_selection_agree(mixed):

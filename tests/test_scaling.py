@@ -80,6 +80,10 @@ def test_efficiency_has_an_interval_over_rounds_whose_drift_cancels():
     for own in (strong, weak):
         share = own.efficiency
         assert share.low < share.value < share.high < share.low + 0.1
+    fewest = line(found, "strong", 1)
+    rates = strong.tokens_per_second / fewest.tokens_per_second
+    assert rates == pytest.approx(fewest.step_ms / strong.step_ms)  # the same batch
+    assert rates == pytest.approx(strong.speedup.value)
     said = scaling_efficiency.sentence(found)
     assert "strong scaling" in said and "4 processes reach 3." in said and said.count("faster") == 2
     assert " to " in scaling_efficiency.table(found)

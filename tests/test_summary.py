@@ -11,7 +11,7 @@ from Utils.analysis import intervals, result_tables, round_levels
 from Utils.analysis.summary import summarize
 from Utils.base.errors import UserError
 from Utils.commands import table
-from Utils.results import rows_file, selection, shared_folders
+from Utils.results import rows_file, selection
 
 
 @pytest.fixture
@@ -68,86 +68,6 @@ def test_a_peak_is_the_median_of_all_runs_as_its_parts_are():
     runs = [rows_of("no_optimization", [9] * 4, round=r, peak_memory_mib=mib) for r, mib in peaks]
     line = summarize(pd.DataFrame([row for rows in runs for row in rows])).loc["no_optimization"]
     assert line.peak_memory_mib == 300 and line.rounds == 3
-
-
-def test_the_interval_is_students_t_on_log_ratios():
-    ratios = np.array([1.02, 1.05, 0.99, 1.03])
-    got = intervals.speedup(pd.Series(100 * ratios), pd.Series([100.0] * 4))
-    logs = np.log(ratios)
-    half = 3.182446 * logs.std(ddof=1) / 2  # t for 3 degrees of freedom at 97.5%
-    assert got.value == pytest.approx(np.exp(logs.mean()))
-    assert got.low == pytest.approx(np.exp(logs.mean() - half), rel=1e-6)
-    assert got.high == pytest.approx(np.exp(logs.mean() + half), rel=1e-6)
-    assert got.verdict == "no detectable difference"
-    swapped = intervals.speedup(pd.Series([100.0] * 4), pd.Series(150 * ratios))
-    assert swapped.verdict == "slower"
-
-
-def simulate(ratio, outliers, random, rounds=5):
-    """Medians of two techniques over rounds, each with its own drift of the machine, each run with
-    noise of 1%; that share of the runs met something else and took up to half as long again."""
-    drift = random.normal(0, 0.1, rounds)
-
-    def medians(scale):
-        met = random.random(rounds) < outliers
-        log = drift + random.normal(0, 0.01, rounds) + met * random.uniform(0.05, 0.4, rounds)
-        return pd.Series(np.exp(log) * 100 * scale)
-
-    return medians(ratio), medians(1)
-
-
-@pytest.mark.parametrize(("outliers", "low", "high"), [(0, 0.935, 0.965), (0.1, 0.94, 1)])
-@pytest.mark.parametrize("ratio", [1.0, 1.02, 1.5])
-def test_the_interval_holds_the_true_ratio_19_times_of_20(ratio, outliers, low, high):
-    """With outlier rounds it holds it no less often: it gets wider."""
-    random = np.random.default_rng(3)
-    experiments, held, wrong = 2000, 0, 0
-    for _ in range(experiments):
-        got = intervals.speedup(*simulate(ratio, outliers, random))
-        held += got.low <= ratio <= got.high
-        wrong += got.verdict == "slower" or (ratio == 1 and got.verdict == "faster")
-    assert low <= held / experiments <= high
-    assert wrong / experiments <= 0.065
-
-
-def test_twice_the_same_script_is_no_detectable_difference_19_times_of_20():
-    """On the noise of the reference results: the baseline's medians of this project's own rounds,
-    drawn again and again under two names."""
-    random = np.random.default_rng(4)
-    measured = selection.select(rows_file.read(shared_folders.files()[0]))[0]
-    timed = measured[(measured.status == "ok") & (measured.phase == "timed")]
-    logs = np.log(timed.groupby(["technique", "round"]).step_ms.median())
-    noise = (logs - logs.groupby("technique").transform("mean")).to_numpy()
-    verdicts = []
-    for _ in range(2000):
-        first, second = (pd.Series(np.exp(random.choice(noise, 5))) for _ in range(2))
-        verdicts.append(intervals.speedup(first, second).verdict)
-    assert verdicts.count("no detectable difference") / len(verdicts) >= 0.94
-
-
-@pytest.mark.parametrize(("slower", "found"), [(1.03, 0.95), (1.0, 0)])
-def test_three_percent_are_found_in_eight_rounds_of_one_percent_noise(slower, found):
-    random = np.random.default_rng(5)
-    verdicts = [
-        intervals.speedup(*simulate(1 / slower, 0, random, rounds=8)).verdict for _ in range(500)
-    ]
-    assert verdicts.count("slower") / len(verdicts) >= found
-    assert verdicts.count("faster") / len(verdicts) < 0.05
-
-
-def test_losses_are_compared_within_rounds():
-    """Seeds differ by far more than techniques do; the pairs see through it."""
-    seeds = pd.Series([5.0, 5.4, 4.7, 5.2])
-    worse = seeds + [0.010, 0.012, 0.009, 0.011]
-    got = intervals.loss_difference(seeds, worse)
-    assert got.value == pytest.approx(0.0105)
-    assert got.low > 0.008 and got.verdict == "worse"
-    assert intervals.loss_difference(worse, seeds).verdict == "better"
-    same = seeds + [0.01, -0.01, 0.005, -0.004]
-    assert intervals.loss_difference(seeds, same).verdict == "indistinguishable"
-    assert intervals.loss_difference(seeds, seeds).verdict == "indistinguishable"
-    one = intervals.loss_difference(seeds[:1], worse)
-    assert one.verdict == "one round: no interval" and not one.interval
 
 
 def test_losses_that_agree_to_the_last_bit_are_exact(read):
@@ -521,10 +441,8 @@ def test_every_time_divides_to_the_ratio_printed_beside_it(read):
     lines = summarize(rows)
     for name, line in lines.iterrows():
         assert line.tokens_per_second == pytest.approx(64e3 / line.step_ms)
-        for reference, ratio in (
-            (line.base, line.speedup),
-            (line.parent, line.parent_speedup),
-        ):
+        pairs = (line.base, line.speedup), (line.parent, line.parent_speedup)
+        for reference, ratio in pairs:
             if name != "brainFloat16" and ratio and reference != "brainFloat16":
                 assert lines.step_ms[reference] / line.step_ms == pytest.approx(ratio.value)
     assert not any(lines.notes[name] for name in speed if name != "brainFloat16")

@@ -4,7 +4,6 @@ import json
 import os
 import re
 import subprocess
-from dataclasses import astuple
 from functools import partial
 from itertools import pairwise
 from types import SimpleNamespace
@@ -19,7 +18,7 @@ from flash_attention import flash_attention
 from tests import watched
 from tests.rows import rows_of
 from tests.stand_ins import FakeCuda
-from Utils.analysis import intervals, round_levels
+from Utils.analysis import round_levels
 from Utils.base.command_line import Parser
 from Utils.base.setting_table import OF_A_RUN
 from Utils.corpus.token_cache import load_tokens, split
@@ -347,37 +346,6 @@ def test_a_tainted_run_counts_until_a_clean_one_has_repeated_it():
     assert "1 run repeated since" in left_out and {*chosen.grade} == {"clean"}
     levels = round_levels.step_ms(chosen)
     assert levels["a", 0] / levels["c", 0] == pytest.approx(100 / 80 * 160 / 100, rel=1e-4)
-
-
-@pytest.mark.parametrize("n", [3, 4, 5, 8])
-@pytest.mark.parametrize("drift", [0.0, 0.3])
-def test_the_interval_holds_the_truth_with_and_without_a_drift(n, drift):
-    random, held, found = np.random.default_rng(n), [], []
-    order = np.where(np.arange(n) % 2 == 0, 1, -1)
-    for _ in range(2000):
-        logs = np.log(1.03) + drift * order + random.normal(0, 0.01, n)
-        estimate = intervals.drift_free(pd.Series(logs))
-        low, high = estimate.low, estimate.high
-        held.append(low < np.log(1.03) < high)
-        found.append(low > 0)
-    if n >= intervals.FIT_ROUNDS:
-        assert 0.93 < np.mean(held) < 0.97
-    else:
-        assert np.mean(held) > 0.93  # the drift counts as noise
-    if n == 8:
-        assert np.mean(found) > 0.95
-
-
-def test_a_fitted_drift_costs_one_degree_of_freedom():
-    """Of seven rounds four run forwards, so the mean is not half-way between both directions."""
-    logs = np.random.default_rng(7).normal(0, 0.01, 7)
-    design = np.column_stack([np.ones(7), [1, -1, 1, -1, 1, -1, 1]])
-    fitted, (rest,), *_ = np.linalg.lstsq(design, logs)
-    error = (np.linalg.inv(design.T @ design)[0, 0] * rest / 5) ** 0.5
-    half = 2.5706 * error  # of Student's t with 5 degrees of freedom
-    expected = fitted[0], fitted[0] - half, fitted[0] + half
-    assert astuple(intervals.drift_free(pd.Series(logs))) == pytest.approx(expected, rel=1e-4)
-    assert astuple(intervals.drift_free(pd.Series([0.0] * 7))) == (0, 0, 0)
 
 
 # The length of a run on a fast device -----------------------------------------------------------
