@@ -12,12 +12,17 @@ GIVEN = $(foreach name,$(.VARIABLES),$(if $(filter command,$(origin $(name))),$(
 SET   = $(foreach name,$(GIVEN),$(name)='$(subst ','\'',$(value $(name)))')
 given = $(if $(filter $(1),$(GIVEN)),$($(1)))
 
+# Inductor writes the environment's path into a compiler's command line as it is: where the name of
+# this folder needs quotes, the environment is elsewhere, and .venv a link to it.
+PLAIN = A-Za-z0-9_@%+=:,./-
+VENV := $(shell case "`pwd`" in (*[!$(PLAIN)]*) echo /var/tmp/venv-`id -u`-`pwd | cksum | cut -d' ' -f1`;; (*) echo .venv;; esac)
+
 # PYTHON=python3 uses that environment as it is; without it, one is made here from requirements.txt,
 # to which the checks add requirements-test.txt.
 ifeq ($(origin PYTHON),undefined)
-PYTHON      := .venv/bin/python
-ENVIRONMENT := .venv/installed
-CHECKS      := .venv/installed-test
+PYTHON      := $(VENV)/bin/python
+ENVIRONMENT := $(VENV)/installed
+CHECKS      := $(VENV)/installed-test
 endif
 COMMAND = $(PYTHON) -m Utils.commands
 
@@ -154,14 +159,15 @@ virtual-gpu: $(ENVIRONMENT)  ## without a GPU: run the CUDA path on a virtual on
 help:                        ## print this list
 	@$(if $(ENVIRONMENT),$(or $(wildcard $(PYTHON)),python3),$(PYTHON)) -m Utils.commands help $(SET)
 
-.venv/installed: requirements.txt
+$(VENV)/installed: requirements.txt
 	@python3 -c 'import sys; sys.version_info >= (3, 11) or sys.exit("python3 is older than 3.11; set PYTHON to a newer one")'
-	python3 -m venv .venv
-	.venv/bin/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
+	python3 -m venv $(VENV)
+	@[ -e .venv ] || ln -s $(VENV) .venv
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
 	@touch $@
 
-.venv/installed-test: .venv/installed requirements-test.txt
-	.venv/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-test.txt
+$(VENV)/installed-test: $(VENV)/installed requirements-test.txt
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-test.txt
 	@touch $@
 
 .PHONY: baseline tf32 bf16 flash fused 8bit $(SUITES) $(TECHNIQUES) $(SIMPLE) reference smoke plots \

@@ -1,11 +1,15 @@
 """Fixtures of all tests."""
 
+import os
 import signal
 
 import pytest
 
+from Utils.base import paths
 from Utils.harness import held_out_loss
 
+os.environ.pop("MAKELEVEL", None)  # errors name flags where make was not called
+os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(paths.kernels("inductor")))
 # A job in the background ignores Ctrl-C, and so would every process that a test starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 

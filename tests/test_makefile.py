@@ -5,9 +5,12 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 
+from tests.known import changed, copy_project
 from Utils.base import makefile, paths
 from Utils.base.command_line import Parser
 from Utils.base.errors import UserError
@@ -20,11 +23,9 @@ TECHNIQUES = ladder.techniques()
 
 
 def make(*words, folder=paths.ROOT, **variables):
-    environment = {**os.environ, **variables}
-    done = subprocess.run(
-        ["make", *words], cwd=folder, env=environment, capture_output=True, text=True
-    )
-    return done
+    environment = {name: value for name, value in (os.environ | variables).items() if value}
+    options = {"cwd": folder, "env": environment, "capture_output": True, "text": True}
+    return subprocess.run(["make", *words], **options)
 
 
 @pytest.fixture
@@ -103,6 +104,37 @@ def test_the_reference_is_measured_from_a_commit(tmp_path, python):
     assert done.returncode == 2 and "uncommitted changes" in done.stderr and done.stdout == ""
 
 
+@pytest.fixture
+def folder(tmp_path):
+    """A copy of the project in a folder whose name a shell needs quotes for."""
+    folder = tmp_path / "it's a copy"
+    folder.mkdir()
+    return copy_project(folder, "no_optimization")
+
+
+def test_a_compiled_script_runs_where_the_path_has_a_blank(folder):
+    loss = "torch.nn.functional.cross_entropy"
+    script = changed((f"loss={loss}", f"loss=torch.compile({loss})"))
+    (folder / "compiled_loss.py").write_text(script)
+    settings = ["MODEL=gpt2-tiny", "STEPS=2", "WARMUP=1", "BATCH_SIZE=1", "SEQ_LEN=4"]
+    settings += ["DATASET=synthetic", "DEVICE=cpu", f"PYTHON={sys.executable}"]
+    variables = {"CACHE_DIR": "", "TORCHINDUCTOR_CACHE_DIR": "", "TRITON_CACHE_DIR": ""}
+    before = {*Path(tempfile.gettempdir()).glob("kernels-*")}
+    done = make("compiled_loss", *settings, folder=folder, **variables)
+    assert done.returncode == 0, done.stderr
+    (kernels,) = {*Path(tempfile.gettempdir()).glob("kernels-*")} - before
+    assert list(kernels.rglob("*.so"))
+    shutil.rmtree(kernels)
+
+
+def test_where_the_path_has_a_blank_the_environment_is_behind_a_link(folder):
+    (folder / "requirements.txt").touch()
+    lines = make("-n", "doctor", folder=folder).stdout.splitlines()
+    venv = re.fullmatch(r"python3 -m venv (/var/tmp/venv-\d+-\d+)", lines[1])[1]
+    assert f"[ -e .venv ] || ln -s {venv} .venv" in lines
+    assert lines[-1].startswith(f"{venv}/bin/python -m Utils.commands doctor")
+
+
 def test_help_lists_every_target_technique_and_variable():
     shown = make("help", f"PYTHON={sys.executable}").stdout
     for name in (*TARGETS, *TECHNIQUES):
@@ -123,7 +155,7 @@ def test_help_lists_every_target_technique_and_variable():
         (["PART=all"], "PART=all: 'all' is not ladder, ablation or beyond"),
         (["STEPS=4"], "STEPS=4: a warm-up of 5 steps of 4 leaves no step to time"),
         (["WARMUP=60"], "WARMUP=60: a warm-up of 60 steps of 50 leaves no step to time"),
-        (["MODEL=gpt5"], "MODEL=gpt5: no such model; choose gpt2-tiny"),
+        (["MODEL=gpt5"], "MODEL=gpt5: choose gpt2-tiny"),
         (["SEQ_LEN=2048"], "SEQ_LEN=2048: gpt2 takes 1024 tokens at most"),
     ],
 )

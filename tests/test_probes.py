@@ -117,6 +117,19 @@ def test_a_place_where_nothing_can_be_written_is_named(tmp_path):
         assert host_probes.unwritable(tmp_path) == f"{tmp_path}: File too large"
 
 
+def test_a_path_that_no_compiler_takes_is_named(tmp_path, monkeypatch):
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+    monkeypatch.setattr(paths, "CACHE", tmp_path / "my cache")
+    (finding,) = asked(host_probes.disk, arguments())
+    assert finding.state == "ok"
+    assert f"compiled kernels are in {paths.kernels('inductor').parent}" in finding.what
+    assert not paths.needs_quotes(paths.kernels("triton"))
+    monkeypatch.setattr(sys, "prefix", "/my environment")
+    fault, _ = asked(host_probes.disk, arguments())
+    assert fault.what == "/my environment: no compiler takes this path"
+    assert fault.blocks == ("compile",)
+
+
 @pytest.mark.parametrize(
     ("variable", "place", "blocks"),
     [

@@ -115,9 +115,7 @@ def spelled(name, value):
 def check(args):
     """Raise UserError for settings that no run can have, on any device."""
     if args.model not in CONFIGS:
-        raise UserError(
-            f"{spelled('model', args.model)}: no such model", f"choose {', '.join(CONFIGS)}"
-        )
+        raise UserError(f"{spelled('model', args.model)}: choose {', '.join(CONFIGS)}")
     longest = CONFIGS[args.model].block_size
     if args.seq_len != "auto" and args.seq_len > longest:
         problem = f"{args.model} takes {longest} tokens at most"

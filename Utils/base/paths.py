@@ -1,11 +1,30 @@
 """Paths of the project and its caches, and the environment of its processes."""
 
+import getpass
+import hashlib
 import os
+import shlex
+import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 # Tokens, compiled kernels, the state of suites: all of it can be rebuilt.
 CACHE = Path(os.environ.get("CACHE_DIR", ROOT / ".cache")).resolve()
+
+
+def kernels(compiler):
+    """Return the folder of kernels: in the cache, or elsewhere where its name needs quotes.
+
+    compiler: inductor, which writes paths into a command line as they are, or triton.
+    """
+    if not needs_quotes(CACHE):
+        return CACHE / compiler
+    digest = hashlib.sha256(str(CACHE).encode()).hexdigest()[:16]
+    return Path(tempfile.gettempdir()) / f"kernels-{getpass.getuser()}-{digest}" / compiler
+
+
+def needs_quotes(path):
+    return shlex.quote(str(path)) != str(path)
 
 
 def environment(**more):

@@ -87,12 +87,17 @@ def memory(args):
 
 def disk(args):
     """Check that caches and temporary files can be written, and the free space."""
-    inductor = Path(os.environ.get("TORCHINDUCTOR_CACHE_DIR", paths.CACHE / "inductor"))
-    triton = Path(os.environ.get("TRITON_CACHE_DIR", paths.CACHE / "triton"))
+    inductor = Path(os.environ.get("TORCHINDUCTOR_CACHE_DIR", paths.kernels("inductor")))
+    triton = Path(os.environ.get("TRITON_CACHE_DIR", paths.kernels("triton")))
     problems = map(unwritable, [paths.CACHE, paths.CACHE / "tokens", inductor, triton])
     problem = next(filter(None, problems), "")
     free_gib = shutil.disk_usage(nearest(paths.CACHE)).free / GIB
     text = f"{paths.CACHE}: {free_gib:.1f} GiB free"
+    if not inductor.is_relative_to(paths.CACHE):
+        text += f"; compiled kernels are in {inductor.parent}"
+    if paths.needs_quotes(sys.prefix):
+        remedy = "make an environment in a folder without blanks; set PYTHON to it"
+        yield fault("cache", f"{sys.prefix}: no compiler takes this path", remedy, "compile")
     if problem:
         # Any optimizer of torch makes Inductor's folder when it is made.
         without_it = not inductor.exists() and unwritable(inductor)

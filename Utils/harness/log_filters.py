@@ -26,8 +26,8 @@ def prepare(main):
 
     main: of the script, whose other functions are looked at.
     """
-    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(paths.CACHE / "inductor"))
-    os.environ.setdefault("TRITON_CACHE_DIR", str(paths.CACHE / "triton"))
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(paths.kernels("inductor")))
+    os.environ.setdefault("TRITON_CACHE_DIR", str(paths.kernels("triton")))
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # else the profiler logs its start
     functions = getattr(main, "__globals__", {}).values()
     if any(getattr(function, "_torchdynamo_disable", False) for function in functions):
