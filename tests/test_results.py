@@ -80,7 +80,11 @@ def test_what_is_appended_is_what_pandas_reads_with_no_options(path):
     rows_file.append(path, first)
     rows_file.append(path, second)
     frame = pandas.read_csv(path)
-    assert list(frame.columns) == list(COLUMNS)
+    assert ",".join(frame.columns) == (
+        "run_id,base,round,seed,technique,status,step,phase,step_ms,data_ms,loss,held_out_loss,"
+        "batch_size,requested_batch_size,seq_len,unit,model,dataset,world_size,device,torch,commit,"
+        "grade,first_step_s,peak_memory_mib,reserved_memory_mib,note"
+    )
     assert len(frame) == 5
     for row, (_, read) in zip(first + second, frame.iterrows(), strict=True):
         for name, value in row.items():
@@ -92,14 +96,6 @@ def test_what_is_appended_is_what_pandas_reads_with_no_options(path):
                 assert str(read[name]) == str(value)
 
 
-def test_the_header_is_the_one_promised():
-    assert HEADER == (
-        "run_id,base,round,seed,technique,status,step,phase,step_ms,data_ms,loss,held_out_loss,"
-        "batch_size,requested_batch_size,seq_len,unit,model,dataset,world_size,device,torch,commit,"
-        "grade,first_step_s,peak_memory_mib,reserved_memory_mib,note"
-    )
-
-
 @pytest.mark.parametrize(
     "note",
     ["a, b", 'say "no"', "two\nlines", 'all,"\n"', "a\rb", "ünï 長い", "'=1+1", "x" * 200_000],
@@ -109,24 +105,16 @@ def test_any_note_comes_back(path, note):
         rows_file.append(path, rows_of(name, TIMES[:2], note=note))
     assert [row["note"] for row in rows_file.text_rows(path)] == [note] * 4
     assert list(rows_file.read(path).note) == list(pandas.read_csv(path).note) == [note] * 4
-
-
-def test_a_name_that_is_no_unicode_does_not_lose_the_run(path):
     rows_file.append(path, rows_of("a", TIMES[:1], dataset=os.fsdecode(b"caf\xe9.txt")))
-    assert list(rows_file.read(path).dataset) == ["caf\\udce9.txt"]
-
-
-def test_none_is_written_empty(path):
-    (row,) = rows_of("a", [], commit=None, note=None)
-    rows_file.append(path, [row])
-    assert path.read_text().endswith(",1,Test GPU,2.13.0,,,,,,\n")
+    assert rows_file.read(path).dataset.iloc[-1] == "caf\\udce9.txt"  # no Unicode: written as text
 
 
 def test_a_run_without_timings_is_one_row_with_its_reason(path):
     figures = ["step", "step_ms", "data_ms", "loss", "first_step_s"]
     figures += ["held_out_loss", "peak_memory_mib", "reserved_memory_mib"]
     for status in ("unsupported", "out_of_memory", "failed"):
-        rows_file.append(path, rows_of("a", [], status=status, note="because"))
+        rows_file.append(path, rows_of("a", [], status=status, commit=None, note="because"))
+    assert path.read_text().endswith(",1,Test GPU,2.13.0,,,,,,because\n")  # None is empty
     frame = rows_file.read(path)
     assert list(frame.status) == ["unsupported", "out_of_memory", "failed"]
     assert frame[figures].isna().all(axis=None)
@@ -147,11 +135,10 @@ def test_read_gives_numbers_for_numbers_and_text_for_text(path, monkeypatch):
     assert frame.run_id.max() == rows_file.text_rows(path)[-1]["run_id"]
 
 
-@pytest.mark.parametrize("loss", [math.nan, math.inf])
-def test_a_run_that_diverged_stays_readable(path, loss):
-    rows_file.append(path, rows_of("a", TIMES[:2], loss=loss))
-    rows_file.append(path, rows_of("b", TIMES[:1]))
-    assert str(rows_file.read(path).loss.tolist()) == str([loss, loss, 5.0])
+def test_a_run_that_diverged_stays_readable(path):
+    for loss in (math.nan, math.inf, 5.0):
+        rows_file.append(path, rows_of("a", TIMES[:1], loss=loss))
+    assert str(rows_file.read(path).loss.tolist()) == "[nan, inf, 5.0]"
 
 
 def test_a_file_that_pandas_has_saved_is_read_and_appended_to(path):
@@ -190,33 +177,24 @@ def test_the_rows_are_one_write(filled, monkeypatch):
     writes, write = [], os.write
     monkeypatch.setattr(os, "write", lambda *call: writes.append(call) or write(*call))
     rows_file.append(filled, rows_of("b", TIMES))
-    assert len(writes) == 1
-    assert len(blocks(filled)) == 2
+    assert len(writes) == 1 and len(blocks(filled)) == 2
 
 
-def test_an_append_waits_for_the_lock(filled):
-    before = filled.read_bytes()
+@pytest.mark.parametrize("moved", [False, True])
+def test_an_append_waits_for_the_lock(filled, moved):
+    """moved: by a reset, while the process waits with the old file open."""
+    before, old = filled.read_bytes(), filled.with_suffix(".old")
     with filled.open() as held:
         fcntl.flock(held, fcntl.LOCK_SH)  # for which a lock that is no exclusive one would not wait
         writer = appending(filled)
         with pytest.raises(subprocess.TimeoutExpired):
             writer.wait(1)
         assert filled.read_bytes() == before and not records_in(filled.parent)
+        if moved:
+            filled.rename(old)
     assert writer.wait(20) == 0
-    assert [name for name, _ in blocks(filled)] == ["a", "b"]
-
-
-def test_reset_while_a_run_waits_for_the_lock_loses_no_row(filled):
-    old = filled.with_suffix(".old")
-    with filled.open() as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        writer = appending(filled)
-        with pytest.raises(subprocess.TimeoutExpired):
-            writer.wait(1)  # by now it has opened the file that is about to be moved
-        filled.rename(old)
-    assert writer.wait(20) == 0
-    assert blocks(old) == [("a", [0, 1, 2])]
-    assert blocks(filled) == [("b", list(range(25)))]
+    a, b = ("a", [0, 1, 2]), ("b", list(range(25)))
+    assert (blocks(old), blocks(filled)) == (([a], [b]) if moved else ([], [a, b]))
 
 
 def test_reset_archives_rows_and_records_together(filled):
@@ -260,13 +238,10 @@ def test_a_full_disk_leaves_both_files_as_they_were(filled, room):
     assert filled.read_bytes() == before and not records_in(filled.parent)
     rows_file.append(filled, rows_of("c", TIMES))
     assert [name for name, _ in blocks(filled)] == ["a", "c"]
-
-
-def test_a_full_disk_leaves_no_half_header(path):
+    filled.write_bytes(b"")
     with full_disk(50), pytest.raises(UserError, match="nothing was appended"):
-        rows_file.initialize(path)
-    assert path.read_bytes() == b""
-    assert rows_file.initialize(path)
+        rows_file.initialize(filled)
+    assert filled.read_bytes() == b""  # no half header
 
 
 @pytest.mark.parametrize("calls", [1, 2])
@@ -335,13 +310,12 @@ def test_a_missing_or_empty_file_is_made_by_the_first_run(path):
 
 
 def test_initialize_writes_the_header_only_where_there_is_none(path):
-    assert rows_file.initialize(path) is True
-    assert path.read_text() == HEADER + "\n"
-    assert rows_file.initialize(path) is False
+    assert [rows_file.initialize(path), rows_file.initialize(path)] == [True, False]
+    assert path.read_text() == HEADER + "\n" and not rows_file.has_rows(path)
     rows_file.append(path, rows_of("a", TIMES[:2]))
     before = path.read_bytes()
     assert rows_file.initialize(path) is False
-    assert path.read_bytes() == before
+    assert path.read_bytes() == before and rows_file.has_rows(path)
 
 
 def test_reading_nothing_says_how_to_get_something(path):

@@ -58,7 +58,7 @@ NUMBERS = ("step", *MEASURED, *OPTIONAL)
 TEXTS = tuple(name for name in COLUMNS if name not in (*INTEGERS, *NUMBERS))
 HEADER = ",".join(COLUMNS)
 LARGEST = 2**63  # of a whole number
-TAIL = 2**20  # bytes at the end of the file that hold its last row
+TAILS = (2**13, 2**20)  # bytes at the end of the file that hold its last row: usually, and at most
 CHUNK = 100_000  # rows read at once, so that their texts take little memory
 csv.field_size_limit(2**31 - 1)  # a failed run's note can be long
 
@@ -134,14 +134,18 @@ def _ends_are_complete(file):
     if header != f"{HEADER}\n".encode():
         return not header
     size = file.seek(0, os.SEEK_END)
-    file.seek(max(len(header), size - TAIL))
-    lines = file.read().decode(errors="replace").splitlines(keepends=True)
-    if not lines:
-        return True
-    if not lines[-1].endswith("\n"):
-        return False
-    several = '"' in lines[-1]  # lines of one row, whose note is in quotes
-    for start in range(len(lines) - 1, -1 if several else len(lines) - 2, -1):
+    for tail in TAILS:
+        file.seek(max(len(header), size - tail))
+        lines = file.read().decode(errors="replace").splitlines(keepends=True)
+        if not lines or (lines[-1].endswith("\n") and _ends_in_row(lines)):
+            return True
+    return False
+
+
+def _ends_in_row(lines):
+    """Return whether the last of these lines, or several whose note is in quotes, are a row."""
+    fewest = len(lines) - 1
+    for start in range(fewest, -1 if '"' in lines[-1] else fewest - 1, -1):
         last = [*csv.reader(lines[start:])]
         if len(last) == 1 and len(last[0]) == len(COLUMNS):
             return True
@@ -226,7 +230,7 @@ def _joined(parts):
 def _has_all_fields(path, rows):
     """Return whether no row lacks fields, which pandas would fill: the file has all commas."""
     with open(path, "rb") as file:
-        commas = sum(block.count(b",") for block in iter(lambda: file.read(TAIL), b""))
+        commas = sum(block.count(b",") for block in iter(lambda: file.read(2**20), b""))
     for texts in (rows[name].cat for name in TEXTS):
         commas -= texts.categories.str.count(",").to_numpy()[texts.codes].sum()
     return commas == (len(COLUMNS) - 1) * (len(rows) + 1)
