@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from Utils.base.command_line import spelled
 from Utils.base.errors import UserError
 from Utils.corpus import text_sources
 from Utils.corpus.token_cache import END_OF_TEXT, gpt2_encoding, load_tokens, mapped, split
@@ -70,7 +71,8 @@ class TokenBatches(Batches):
         self.share = slice(args.rank * size, (args.rank + 1) * size)  # of every batch
         if len(self.tokens) <= self.seq_len:
             raise UserError(
-                f"--dataset {args.dataset} has {len(self.tokens)} tokens to train on, too few for "
+                f"{spelled('dataset', args.dataset)} has {len(self.tokens)} tokens to train on, "
+                "too few for "
                 f"one sequence of {self.seq_len}",
                 "choose a smaller --seq-len or more text",
             )

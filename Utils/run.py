@@ -11,6 +11,7 @@ import time
 from contextlib import nullcontext
 from functools import partial
 
+from Utils.base.command_line import spelled
 from Utils.base.errors import UserError
 from Utils.harness import (
     batch_units,
@@ -102,7 +103,7 @@ class Run:
         if self.own_batches:
             self.own_batches.add(batch)
         elif batch is None:
-            raise UserError(f"--dataset {self.args.dataset}: holds no more text")
+            raise UserError(f"{spelled('dataset', self.args.dataset)}: holds no more text")
         return batch
 
     def _watched(self):

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from Utils.base import paths
+from Utils.base.command_line import spelled
 from Utils.base.errors import UserError
 
 HUB_TOKENS = 20_000_000  # read of a Hub dataset: enough for 24 default GPU runs of 50 steps
@@ -45,9 +46,11 @@ def _files(dataset):
     elif dataset.count("/") == 1 and dataset[0] not in "./~" and path.suffix not in BUILDERS:
         return None
     else:
-        raise UserError(f"--dataset {dataset}: no such file, folder or name", f"choose {DATASETS}")
+        raise UserError(
+            f"{spelled('dataset', dataset)}: no such file, folder or name", f"choose {DATASETS}"
+        )
     if not files:
-        raise UserError(f"--dataset {dataset}: no file of {' '.join(BUILDERS)} there")
+        raise UserError(f"{spelled('dataset', dataset)}: no file of {' '.join(BUILDERS)} there")
     return files
 
 
@@ -106,11 +109,13 @@ def _open_hub(dataset):
         HfApi().dataset_info(name, timeout=5)
     except (RepositoryNotFoundError, HFValidationError):
         raise UserError(
-            f"--dataset {dataset}: no such file or folder here, no such public dataset on the Hub"
+            f"{spelled('dataset', dataset)}: no such file or folder here, and no such public "
+            "dataset on the Hub"
         ) from None
     except Exception as error:
         raise UserError(
-            f"--dataset {dataset}: the Hugging Face Hub cannot be reached ({type(error).__name__})",
+            f"{spelled('dataset', dataset)}: the Hugging Face Hub cannot be reached "
+            f"({type(error).__name__})",
             "use stdlib, synthetic, or a file or folder of text",
         ) from None
     rows = datasets.load_dataset(
@@ -149,7 +154,7 @@ def readable(dataset, documents):
     with one_line(dataset):
         for text in documents:
             if "\0" in text:
-                raise UserError(f"--dataset {dataset}: holds binary data, not text")
+                raise UserError(f"{spelled('dataset', dataset)}: holds binary data, not text")
             if text.strip():
                 yield text
 
@@ -162,7 +167,9 @@ def one_line(dataset):
     except UserError:
         raise
     except UnicodeDecodeError:
-        raise UserError(f"--dataset {dataset}: holds binary data, not text in UTF-8") from None
+        raise UserError(
+            f"{spelled('dataset', dataset)}: holds binary data, not text in UTF-8"
+        ) from None
     except Exception as error:
         reason = str(error).strip().split("\n")[0] or type(error).__name__
-        raise UserError(f"--dataset {dataset}: cannot be read: {reason}") from None
+        raise UserError(f"{spelled('dataset', dataset)}: cannot be read: {reason}") from None

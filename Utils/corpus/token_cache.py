@@ -12,6 +12,7 @@ import numpy as np
 from tqdm import tqdm
 
 from Utils.base import files, paths
+from Utils.base.command_line import spelled
 from Utils.base.errors import UserError
 from Utils.base.gpt2_sizes import VOCABULARY
 from Utils.corpus import text_sources
@@ -126,7 +127,7 @@ def _tokenize(dataset, documents, total, unit, path, facts_path):
             if unit == "tokens" and facts["tokens"] >= total:
                 break
         if not facts["tokens"]:
-            raise UserError(f"--dataset {dataset}: holds no text")
+            raise UserError(f"{spelled('dataset', dataset)}: holds no text")
         file.flush()  # a full disk must show before the facts are written
         files.write_json(facts_path, facts | {"sha256": digest.hexdigest()})
 

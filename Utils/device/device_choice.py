@@ -11,6 +11,7 @@ from contextlib import suppress
 import torch
 
 from Utils.base import errors
+from Utils.base.command_line import spelled
 from Utils.base.errors import UserError
 from Utils.base.text import plural
 from Utils.device import cgroup
@@ -37,19 +38,23 @@ def choose(name, local_rank=0, local_world_size=1, partners=()):
         return CPU()
     if device.type == "mps":
         if not torch.backends.mps.is_available():
-            raise UserError(f"--device mps: torch {torch.__version__} sees no Apple GPU", AUTO)
+            raise UserError(
+                f"{spelled('device', 'mps')}: torch {torch.__version__} sees no Apple GPU", AUTO
+            )
         return MPS(device)
     count = torch.cuda.device_count()
     index = device.index or 0
     if local_world_size > 1:
         if device.index is not None:
-            raise UserError(f"--device {name}: each rank takes a GPU of its own", "use cuda")
+            raise UserError(
+                f"{spelled('device', name)}: each rank takes a GPU of its own", "use cuda"
+            )
         if count < local_world_size:
             raise UserError(f"{local_world_size} ranks, and torch sees {plural(count, 'GPU')}")
         index = local_rank
     if index >= count:
         seen = f"torch {torch.__version__} sees {count} CUDA devices"
-        raise UserError(f"--device {name}: {seen}", AUTO)
+        raise UserError(f"{spelled('device', name)}: {seen}", AUTO)
     return CUDA(torch.device("cuda", index), partners=partners)
 
 
@@ -60,7 +65,9 @@ def _named(name):
         # torch takes cuda:256 for cuda:0
         if device.type in ("cpu", "cuda", "mps") and str(device) == name:
             return device
-    raise UserError(f"--device {name}: no such device", "choose auto, cpu, cuda, cuda:N or mps")
+    raise UserError(
+        f"{spelled('device', name)}: no such device", "choose auto, cpu, cuda, cuda:N or mps"
+    )
 
 
 def available(name):
