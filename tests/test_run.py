@@ -162,6 +162,7 @@ def test_the_commit_says_when_the_tree_is_not_clean(tmp_path, monkeypatch):
     def git(*command):
         subprocess.run(["git", "-C", str(tmp_path), *command], check=True, capture_output=True)
 
+    (tmp_path / ".gitignore").write_text((paths.ROOT / ".gitignore").read_text())
     monkeypatch.setattr(paths, "ROOT", tmp_path)
     assert commit() == ""
     git("init")
