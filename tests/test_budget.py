@@ -1,0 +1,85 @@
+"""The size of the project: no room grows beyond what one person can hold in mind.
+
+Who adds to a room makes it shorter elsewhere: by a simpler design or a library, never by denser
+lines.
+"""
+
+import subprocess
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from Utils.base import paths
+
+# Most lines of Python in each room of Utils; "" has the files of Utils itself. A room that became
+# shorter lowers its line.
+MOST_LINES = {
+    "": 700,
+    "analysis": 2470,
+    "base": 640,
+    "commands": 890,
+    "corpus": 340,
+    "device": 1380,
+    "doctor": 870,
+    "draw": 1650,
+    "forecast": 1950,
+    "harness": 1670,
+    "launch": 1110,
+    "profile": 890,
+    "results": 790,
+    "scripts": 1690,
+}
+OTHER = {".toml", ".html", ".css", ".js"}
+MOST_LINES_OF_OTHER = 1_300
+MOST_LINES_OF_TESTS = 19_200  # with the virtual GPU's C++
+MOST_LINES_OF_PRETRAINING = 1_590
+MOST_LINES_OF_MAKEFILE = 180
+MOST_FILES = 450  # without results/
+
+
+def tracked():
+    """Return the paths of the tracked files, relative to the root."""
+    command = ["git", "-C", str(paths.ROOT), "ls-files", "-z"]
+    names = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split("\0")
+    return [Path(name) for name in names if name and (paths.ROOT / name).exists()]
+
+
+FILES = tracked()
+
+
+def lines(folder, suffixes):
+    """Return the number of lines of the tracked files of a folder with one of these suffixes."""
+    files = [f for f in FILES if f.is_relative_to(folder) and f.suffix in suffixes]
+    assert files, f"{folder}: no files of {suffixes}"
+    return sum(len((paths.ROOT / file).read_text().splitlines()) for file in files)
+
+
+def test_no_room_of_utils_is_too_large():
+    sizes = Counter()
+    for file in FILES:
+        if file.is_relative_to("Utils") and file.suffix == ".py":
+            room = file.parts[1] if len(file.parts) > 2 else ""
+            sizes[room] += len((paths.ROOT / file).read_text().splitlines())
+    assert sizes.keys() == MOST_LINES.keys()
+    assert {room: n for room, n in sizes.items() if n > MOST_LINES[room]} == {}
+
+
+@pytest.mark.parametrize(
+    ("folder", "suffixes", "most"),
+    [
+        ("Utils", OTHER, MOST_LINES_OF_OTHER),
+        ("tests", {".py", ".cpp"}, MOST_LINES_OF_TESTS),
+        ("pretraining", {".py"}, MOST_LINES_OF_PRETRAINING),
+    ],
+)
+def test_no_folder_is_too_large(folder, suffixes, most):
+    assert lines(folder, suffixes) <= most
+
+
+def test_the_makefile_is_short():
+    assert len((paths.ROOT / "Makefile").read_text().splitlines()) <= MOST_LINES_OF_MAKEFILE
+
+
+def test_there_are_few_files():
+    assert len([file for file in FILES if file.parts[0] != "results"]) <= MOST_FILES
