@@ -165,7 +165,7 @@ LOOP = """
 import psutil, sys
 from beyond.data import prefetching_loader
 from Utils import run
-from Utils.harness import ends
+from Utils.harness import exits
 from Utils.harness.settings import check_need, parse_args
 
 def log(self, loss):
@@ -175,7 +175,7 @@ def log(self, loss):
     self.losses.append(loss.detach())
 
 run.Run.log = log
-ends.call(prefetching_loader.main, parse_args("", sys.argv[1:], "prefetching_loader"))
+exits.call(prefetching_loader.main, parse_args("", sys.argv[1:], "prefetching_loader"))
 """
 
 
