@@ -247,7 +247,8 @@ def _script(arguments):
     """The file that a command runs; make's own where make is run."""
     if arguments[0] != "-m":
         return ROOT / ("Makefile" if arguments[0] == "make" else arguments[0])
-    return ROOT / Path(*arguments[1].split(".")).with_suffix(".py")
+    module = ROOT.joinpath(*arguments[1].split("."))
+    return module / "__main__.py" if module.is_dir() else module.with_suffix(".py")
 
 
 @cache
