@@ -22,8 +22,6 @@ STEPS, WARMUP = 14, 5
 TINY = ("gpt2-tiny", 4, 128)
 FULL = ("gpt2", 16, 1024)
 SMALLER = {"3050": ("gpt2", 4, 256), "l4": ("gpt2-medium", 8, 1024)}  # cards, for peaks alone
-COUNTERS = ("power_violation_s", "thermal_violation_s", "sw_thermal_slowdown_s")
-COUNTERS += ("hw_thermal_slowdown_s", "hw_power_brake_slowdown_s")
 FORECAST_ERROR = 0.05  # of the allocator's peak
 # Its own kernels are compiled anew each time, and twenty choices for each product would be too:
 # those are left to max_autotune.
@@ -47,25 +45,32 @@ class Line:
     seconds: float = 0.0
 
 
-def script(name, shape, profile="h100", *more, steps=STEPS, **settings):
-    """The Command of a technique at a shape: (model, batch size, tokens a sequence)."""
+def check(machine, command, name, problems_of):
+    """The Line of a command, with what `problems_of` finds in its Outcome; one with problems is not
+    kept, and the last of them is followed by the end of the output."""
+    outcome = machine.run(command)
+    problems = list(problems_of(outcome))
+    if problems:
+        machine.forget(command)
+        lines = [line for line in outcome.output.splitlines() if line.strip()]
+        problems[-1] += f": {lines[-1][:200] if lines else 'no output'}"
+    return Line(name, problems, seconds=outcome.seconds)
+
+
+def _flags(shape, steps=STEPS, **more):
+    """Flags of a run of a shape: (model, batch size, tokens a sequence)."""
     model, batch_size, seq_len = shape
+    values = {"device": "cuda", "model": model, "batch-size": batch_size, "seq-len": seq_len}
+    values |= {"steps": steps, "warmup": WARMUP, "min-seconds": 0} | more
+    return [f"--{name}={value}" for name, value in values.items()]
+
+
+def script(name, shape, profile="h100", steps=STEPS, **settings):
+    """The Command of a technique at a shape."""
     command = ladder.get(name).command
-    command = (str(Path(command[0]).relative_to(ROOT)),) if len(command) == 1 else tuple(command)
-    flags = ("--device", "cuda", "--model", model, "--batch-size", str(batch_size))
-    flags += ("--seq-len", str(seq_len), "--steps", str(steps), "--warmup", str(WARMUP))
-    flags += ("--min-seconds", "0")  # else a GPU's run has steps enough for ten seconds
-    return Command((*command, *flags, *more), profile, **settings)
-
-
-def suite(techniques, shape, rounds, min_seconds, profile, variables):
-    """The Command of some rounds of some techniques."""
-    model, batch_size, seq_len = shape
-    flags = ("--device", "cuda", "--model", model, "--batch-size", str(batch_size))
-    flags += ("--seq-len", str(seq_len), "--steps", str(STEPS), "--warmup", str(WARMUP))
-    flags += ("--rounds", str(rounds), "--min-seconds", str(min_seconds))
-    command = ("-m", "Utils.commands", "suite", *techniques, *flags)
-    return Command(command, profile, tuple(variables.items()))
+    if len(command) == 1:
+        command = [str(Path(command[0]).relative_to(ROOT))]
+    return Command((*command, *_flags(shape, steps)), profile, **settings)
 
 
 # What the doctor says, and each technique ---------------------------------------------------------
@@ -74,109 +79,99 @@ def suite(techniques, shape, rounds, min_seconds, profile, variables):
 def doctor(machine, profile):
     """(Line, status by technique) of `make doctor` on a card, whose operators compute."""
     command = Command(("make", "doctor", "JSON=1", "DEVICE=cuda"), profile, emulated=True)
-    outcome = machine.run(command)
-    line = Line(f"doctor, {profile}", seconds=outcome.seconds)
-    told = re.search(r"^\{.*?^\}$", outcome.output, re.MULTILINE | re.DOTALL)
-    if outcome.traceback or not told:
-        machine.forget(command)
-        line.problems.append(f"no JSON: {_last(outcome)}")
-        return line, {}
-    told = json.loads(told[0])
-    line.problems += _missing_names(outcome)
-    for one in told["findings"]:
-        if one["topic"] in ("device", "driver", "gpu") and one["state"] != "ok":
-            line.problems.append(f"{one['topic']}: {one['what']}")
-    return line, {one["technique"]: one["status"] for one in told["techniques"]}
+    report = {"techniques": []}
+
+    def problems_of(outcome):
+        text = re.search(r"^\{.*?^\}$", outcome.output, re.MULTILINE | re.DOTALL)
+        if outcome.traceback or not text:
+            yield "no JSON"
+            return
+        report.update(json.loads(text[0]))
+        yield from _missing_names(outcome)
+        for finding in report["findings"]:
+            if finding["topic"] in ("device", "driver", "gpu") and finding["state"] != "ok":
+                yield f"{finding['topic']}: {finding['what']}"
+
+    line = check(machine, command, f"doctor, {profile}", problems_of)
+    return line, {row["technique"]: row["status"] for row in report["techniques"]}
 
 
-def technique(machine, name, shape, profile, told):
-    """A technique's status, as the doctor `told`; its steps' synchronizations; its kernels' types;
+def technique(machine, name, shape, profile, statuses):
+    """A technique's status, as the doctor says; its steps' synchronizations; its kernels' types;
     and what NVML gave to its record."""
-    command, outcome = _run(machine, name, shape, profile)
-    line, status = _line(name, shape, profile, outcome)
-    runs = told.get(name) != "unsupported"
-    if outcome.traceback or status != ("ok" if runs else "unsupported"):
-        machine.forget(command)
-        line.problems.append(f"{status}, the doctor says {told.get(name)}: {_last(outcome)}")
-    if status == "ok" and not line.problems:
-        line.problems += _steps(name, shape[0], outcome, line.facts) + _missing_names(outcome)
-        if profile == "h100":
-            line.problems += _quality(outcome) + _signatures(name, outcome)
-    return line
+    expected = "unsupported" if statuses.get(name) == "unsupported" else "ok"
+
+    def problems_of(outcome, facts):
+        if outcome.traceback or facts["status"] != expected:
+            yield f"{facts['status']}, the doctor says {statuses.get(name)}"
+        elif expected == "ok":
+            yield from _steps(name, shape[0], outcome, facts)
+            yield from _missing_names(outcome)
+            if profile == "h100":
+                yield from _quality(outcome)
+                yield from _signatures(name, outcome)
+
+    return _run(machine, name, shape, profile, problems_of)
 
 
 def peak(machine, name, profile):
     """A technique's peak at the shape of a smaller card, of too little memory for some."""
-    shape = SMALLER[profile]
-    command, outcome = _run(machine, name, shape, profile)
-    line, status = _line(name, shape, profile, outcome)
-    if outcome.traceback or status not in ("ok", "unsupported", "out_of_memory"):
-        machine.forget(command)
-        line.problems.append(f"{status}: {_last(outcome)}")
-    return line
+
+    def problems_of(outcome, facts):
+        if outcome.traceback or facts["status"] not in ("ok", "unsupported", "out_of_memory"):
+            yield facts["status"]
+
+    return _run(machine, name, SMALLER[profile], profile, problems_of)
 
 
-def _run(machine, name, shape, profile):
-    """(Command, Outcome) of a technique, whose caches are full where it tries kernels."""
+def _run(machine, name, shape, profile, problems_of):
+    """The Line of a technique, whose caches are full where it tries kernels."""
     variables = QUICK.get(name, ())
     if name in TRIES:
         machine.run(script(name, shape, profile, steps=WARMUP + 1, variables=variables))
+    facts = {"technique": name, "profile": profile, "model": shape[0], "seq_len": shape[2]}
+
+    def problems_of_run(outcome):
+        row = outcome.row
+        facts["status"] = row.get("status", "killed" if outcome.code < 0 else "no row")
+        facts["peak_mib"] = row.get("peak_memory_mib", "")
+        facts["reserved_mib"] = row.get("reserved_memory_mib", "")
+        facts.update({key: row.get(key, "") for key in ("batch_size", "torch")})
+        yield from problems_of(outcome, facts)
+
     command = script(name, shape, profile, variables=variables)
-    return command, machine.run(command)
-
-
-def _line(name, shape, profile, outcome):
-    """(Line, status) of a technique's run."""
-    line = Line(f"{name}, {profile}, {shape[0]} {shape[1]}x{shape[2]}", seconds=outcome.seconds)
-    row = outcome.row
-    status = row.get("status", "killed" if outcome.code < 0 else "no row")
-    line.facts = {
-        "technique": name,
-        "profile": profile,
-        "model": shape[0],
-        "batch_size": row.get("batch_size", ""),
-        "seq_len": shape[2],
-        "torch": row.get("torch", ""),
-        "status": status,
-        "peak_mib": row.get("peak_memory_mib", ""),
-        "reserved_mib": row.get("reserved_memory_mib", ""),
-    }
-    return line, status
+    title = f"{name}, {profile}, {shape[0]} {shape[1]}x{shape[2]}"
+    line = check(machine, command, title, problems_of_run)
+    line.facts = facts
+    return line
 
 
 def _steps(name, model, outcome, facts):
     expected = EXPECTED["ladder"] | EXPECTED.get(name, {})
-    synchronizations, copies = expected["synchronizations"], expected["pageable_copies"]
+    synchronizations = expected["synchronizations"]
     if isinstance(synchronizations, dict):
         synchronizations = synchronizations[model]
     steps = outcome.per_step(WARMUP)
     facts["launches"], facts["synchronizations"], facts["pageable_copies"] = steps[-1]
-    wrong = {(s, c) for _, s, c in steps} - {(synchronizations, copies)}
-    return [
-        f"{s} synchronizations, {c} pageable copies a step, not {synchronizations} and {copies}"
-        for s, c in sorted(wrong)
-    ]
+    counts = {(waits, copies) for _, waits, copies in steps}
+    if counts != {(synchronizations, expected["pageable_copies"])}:
+        yield f"synchronizations and pageable copies of a step are {sorted(counts)}"
 
 
 def _quality(outcome):
     quality = outcome.record.get("quality", {})
-    problems = [
-        f"quality.{name} is {quality.get(name)}, not {value}"
-        for name, value in EXPECTED["quality"].items()
-        if quality.get(name) != value
-    ]
-    # Of some milliseconds on a busy machine, so that only a wrong unit shows.
-    if not 35 < (quality.get("mean_power_w") or 0) < 3500:
-        problems.append(f"quality.mean_power_w is {quality.get('mean_power_w')}, not about 350")
-    # Of the context and the allocator; what ran after the last step may have freed or taken some.
-    least, reserved = 500, float(outcome.row["reserved_memory_mib"])
-    if not least < (quality.get("used_memory_mib") or 0) < 2 * (least + reserved):
-        used = quality.get("used_memory_mib")
-        problems.append(f"quality.used_memory_mib is {used}, of which torch reserved {reserved}")
-    for name in COUNTERS:
-        if quality.get(name) != 0:
-            problems.append(f"quality.{name} is {quality.get(name)}, not 0")
-    return problems
+    reserved_mib = float(outcome.row["reserved_memory_mib"])
+    for name, value in EXPECTED["quality"].items():
+        if quality.get(name) != value:
+            yield f"quality.{name} is {quality.get(name)}, not {value}"
+    # Power is of some milliseconds on a busy machine, so that only a wrong unit shows. Memory is of
+    # the context and the allocator; what ran after the last step may have freed or taken some.
+    context_mib = 500
+    most_mib = 2 * (context_mib + reserved_mib)
+    ranges = {"mean_power_w": (35, 3500), "used_memory_mib": (context_mib, most_mib)}
+    for name, (least, most) in ranges.items():
+        if not least < (quality.get(name) or 0) < most:
+            yield f"quality.{name} is {quality.get(name)}, not of {least} to {most}"
 
 
 def _missing_names(outcome):
@@ -185,9 +180,8 @@ def _missing_names(outcome):
 
 def _signatures(name, outcome):
     expected = EXPECTED["signatures"].get(name, {})
-    if outcome.signatures == expected:
-        return []
-    return [f"kernels of {outcome.signatures}, not of {expected}"]
+    if outcome.signatures != expected:
+        yield f"kernels of {outcome.signatures}, not of {expected}"
 
 
 def forecast(lines, batch_size, path):
@@ -205,38 +199,38 @@ def forecast(lines, batch_size, path):
         asked = str(facts["batch_size"]) == str(batch_size)  # larger_batch takes another
         if name not in known or not asked:
             continue
-        own, fits = known[name]
-        facts["forecast_mib"] = round(own * 1024)
+        gib, fits = known[name]
+        facts["forecast_mib"] = round(gib * 1024)
         if facts["status"] == "out_of_memory" and fits == "yes":
-            line.problems.append(f"{name}: {own:.2f} GiB forecast, which do not fit")
-        if facts["status"] == "ok":
+            line.problems.append(f"{name}: {gib:.2f} GiB forecast, which do not fit")
+        if facts["status"] == "ok" and forecast_error(facts) > FORECAST_ERROR:
             peak = float(facts["peak_mib"]) / 1024
-            if forecast_error(facts) > FORECAST_ERROR:
-                line.problems.append(f"{name}: {own:.2f} GiB forecast, {peak:.2f} allocated")
+            line.problems.append(f"{name}: {gib:.2f} GiB forecast, {peak:.2f} allocated")
     return line
 
 
 def forecast_error(facts):
     """The share of the allocator's peak by which a forecast differs. facts: of a Line."""
-    own, peak = float(facts["forecast_mib"]), float(facts["peak_mib"])
+    forecast = float(facts["forecast_mib"])
+    peak = float(facts["peak_mib"])
     sent = SENT.get(facts["technique"], 0) * CONFIGS[facts["model"]].parameters() / MIB
-    return min(abs(own / peak - 1), abs(own / (peak + sent) - 1))
+    return min(abs(forecast / peak - 1), abs(forecast / (peak + sent) - 1))
 
 
 def kernels(machine, name):
     """The names of a technique's kernels are known to `make profile`."""
     shape = ("MODEL=gpt2-tiny", "BATCH_SIZE=4", "SEQ_LEN=128", "STEPS=8")
+
+    def problems_of(outcome):
+        kinds = outcome.profile.get("kinds", {})
+        busy_ms = sum(facts["ms"] for kind, facts in kinds.items() if kind != "idle")
+        if outcome.code or not busy_ms:
+            yield "no profile"
+        elif kinds["other"]["ms"] > OTHER_KERNELS * busy_ms:
+            yield f"{kinds['other']['ms'] / busy_ms:.1%} of the kernels' time is unnamed"
+
     command = Command(("make", "profile", f"T={name}", "DEVICE=cuda", *shape))
-    outcome = machine.run(command)
-    line = Line(f"kernels of {name}", seconds=outcome.seconds)
-    kinds = outcome.profile.get("kinds", {})
-    busy = sum(kind["ms"] for word, kind in kinds.items() if word not in ("idle", "data"))
-    if outcome.code or not busy:
-        machine.forget(command)
-        line.problems.append(f"no profile: {_last(outcome)}")
-    elif kinds["other"]["ms"] > OTHER_KERNELS * busy:
-        line.problems.append(f"{kinds['other']['ms'] / busy:.1%} of the kernels' time is unnamed")
-    return line
+    return check(machine, command, f"kernels of {name}", problems_of)
 
 
 # What goes wrong ---------------------------------------------------------------------------------
@@ -266,16 +260,17 @@ def gpu_check(machine):
     left_out = [name for names in EXPECTED["gpu_tests"].values() for name in names]
     options = " ".join(f"--deselect tests/test_gpu.py::{name}" for name in left_out)
     variables = (("PYTEST_ADDOPTS", options), *QUICK["all_together"])
+    source = (ROOT / "tests" / "test_gpu.py").read_text()
+
+    def problems_of(outcome):
+        for name in {*left_out} - {*re.findall(r"^def (test_\w+)", source, re.MULTILINE)}:
+            yield f"tests/test_gpu.py has no {name}"
+        yield from re.findall(r"^(?:FAILED|ERROR|SKIPPED) .*", outcome.output, re.MULTILINE)
+        if outcome.code or "GPU tests passed, scripts passed" not in outcome.output:
+            yield f"exit code {outcome.code}"
+
     command = Command(("make", "gpu-check"), variables=variables)
-    outcome = machine.run(command)
-    line = Line("make gpu-check", seconds=outcome.seconds)
-    there = re.findall(r"^def (test_\w+)", (ROOT / "tests/test_gpu.py").read_text(), re.MULTILINE)
-    line.problems += [f"tests/test_gpu.py has no {name}" for name in {*left_out} - {*there}]
-    told = re.findall(r"^(?:FAILED|ERROR|SKIPPED) .*", outcome.output, re.MULTILINE)
-    if outcome.code or told or "GPU tests passed, scripts passed" not in outcome.output:
-        machine.forget(command)
-        line.problems += told or [f"exit code {outcome.code}: {_last(outcome)}"]
-    return line
+    return check(machine, command, "make gpu-check", problems_of)
 
 
 def _turns(machine, rounds, min_seconds, names, shape, profile="h100", together=True, **variables):
@@ -283,94 +278,87 @@ def _turns(machine, rounds, min_seconds, names, shape, profile="h100", together=
 
     together: whether the card's memory is large enough for two of them.
     """
-    command = suite(names, shape, rounds, min_seconds, profile, variables)
-    outcome = machine.run(command)
-    words = ["turns", profile, f"{min_seconds} s", *variables.values()]
-    line = Line(", ".join(words), seconds=outcome.seconds)
-    told = sorted((run["technique"], run["status"]) for run in outcome.runs)
-    wanted = sorted((name, "ok") for name in names for _ in range(rounds))
-    if outcome.code or outcome.traceback or told != wanted:
-        line.problems.append(f"exit code {outcome.code}, {told}: {_last(outcome)}")
-    if ("take turns" in outcome.output) != together:
-        line.problems.append(f"{'no' if together else 'the scripts take'} turns")
-    for run in outcome.runs:
-        reasons = [one for one in run["quality"].get("reasons", []) if "on the GPU" in one]
-        line.problems += [f"{run['technique']} is tainted: {reason}" for reason in reasons]
-    if not min_seconds:
-        line.problems += _same_steps(outcome)
-    if line.problems:
-        machine.forget(command)
-    return line
+
+    def problems_of(outcome):
+        ended = sorted((run["technique"], run["status"]) for run in outcome.runs)
+        if (
+            outcome.code
+            or outcome.traceback
+            or ended != sorted([(n, "ok") for n in names] * rounds)
+        ):
+            yield f"exit code {outcome.code}, {ended}"
+        if ("take turns" in outcome.output) != together:
+            yield f"{'no' if together else 'the scripts take'} turns"
+        for run in outcome.runs:
+            for reason in run["quality"].get("reasons", []):
+                if "on the GPU" in reason:
+                    yield f"{run['technique']} is tainted: {reason}"
+        if not min_seconds:
+            yield from _same_steps(outcome)
+
+    flags = _flags(shape, rounds=rounds, **{"min-seconds": min_seconds})
+    command = ("-m", "Utils.commands", "suite", *names, *flags)
+    command = Command(command, profile, tuple(variables.items()))
+    title = ", ".join(["turns", profile, f"{min_seconds} s", *variables.values()])
+    return check(machine, command, title, problems_of)
 
 
 def _same_steps(outcome):
     steps = [run["rows"] for run in outcome.runs]
-    problems = [] if {*steps} == {STEPS} else [f"steps: {steps}, not {STEPS} each"]
+    if {*steps} != {STEPS}:
+        yield f"steps: {steps}, not {STEPS} each"
     expected = EXPECTED["ladder"]["synchronizations"], EXPECTED["ladder"]["pageable_copies"]
     for counts in outcome.processes:
-        of_steps = {(s, c) for _, s, c in outcome.per_step(WARMUP, counts)}
+        of_steps = {(waits, copies) for _, waits, copies in outcome.per_step(WARMUP, counts)}
         if of_steps != {expected}:
-            problems.append(f"synchronizations and pageable copies a step: {sorted(of_steps)}")
-    return problems
+            yield f"synchronizations and pageable copies a step: {sorted(of_steps)}"
 
 
 def _out_of_memory(machine, profile, shape, advice):
-    outcome = machine.run(script("no_optimization", shape, profile))
-    line = Line(f"out of memory, {profile}", seconds=outcome.seconds)
-    told = outcome.row.get("status"), outcome.code, advice in outcome.row.get("note", "")
-    if told != ("out_of_memory", 1, True) or outcome.traceback:
-        line.problems.append(f"{told}: {_last(outcome)}")
-    return line
+    def problems_of(outcome):
+        end = outcome.row.get("status"), outcome.code, advice in outcome.row.get("note", "")
+        if end != ("out_of_memory", 1, True) or outcome.traceback:
+            yield f"{end}"
+
+    command = script("no_optimization", shape, profile)
+    return check(machine, command, f"out of memory, {profile}", problems_of)
 
 
-def _graded(machine, what, grade, reason, **variables):
+def _graded(machine, title, grade, reason, **variables):
+    def problems_of(outcome):
+        quality = outcome.record.get("quality", {})
+        clocks = "during the run"  # whose reasons are of the host's load
+        reasons = [text for text in quality.get("reasons", []) if clocks not in text]
+        if outcome.code or (grade == "tainted") != bool(reasons) or reason not in " ".join(reasons):
+            yield f"{quality.get('grade')}, {reasons}"
+        drawn = variables.get("VIRTUAL_GPU_NVML") == "desktop"
+        if drawn != bool(quality.get("graphics_processes")):
+            yield f"graphics_processes: {quality.get('graphics_processes')}"
+
     command = script("no_optimization", TINY, steps=60, variables=tuple(variables.items()))
-    outcome = machine.run(command)
-    quality = outcome.record.get("quality", {})
-    line = Line(what, seconds=outcome.seconds)
-    reasons = [
-        one for one in quality.get("reasons", []) if "during the run" not in one
-    ]  # a clock's
-    if outcome.code or (grade == "tainted") != bool(reasons) or reason not in " ".join(reasons):
-        machine.forget(command)
-        line.problems.append(f"{quality.get('grade')}, {reasons}: {_last(outcome)}")
-    drawn = variables.get("VIRTUAL_GPU_NVML") == "desktop"
-    if drawn != bool(quality.get("graphics_processes")):
-        line.problems.append(f"graphics_processes: {quality.get('graphics_processes')}")
-    return line
+    return check(machine, command, title, problems_of)
 
 
-TWO = ("GPUS=2", "DEVICE=cuda", "MODEL=gpt2-tiny", "BATCH_SIZE=4", "SEQ_LEN=128")
+def _on_two_gpus(name, *settings, **more):
+    shape = ("MODEL=gpt2-tiny", "BATCH_SIZE=4", "SEQ_LEN=128")
+    command = ("make", "ddp", f"T={name}", "GPUS=2", "DEVICE=cuda", *shape, *settings)
+    return Command(command, variables=(("VIRTUAL_GPU_DEVICES", "2"),), **more)
 
 
 def _ranks(machine, name):
-    command = Command(
-        ("make", "ddp", f"T={name}", *TWO, "STEPS=8", "MIN_SECONDS=0"),
-        variables=(("VIRTUAL_GPU_DEVICES", "2"),),
-    )
-    outcome = machine.run(command)
-    line = Line(f"{name} on two GPUs", seconds=outcome.seconds)
-    told = outcome.row.get("status"), outcome.row.get("world_size"), outcome.rows
-    if told != ("ok", "2", 8) or outcome.traceback:
-        machine.forget(command)
-        line.problems.append(f"{told}: {_last(outcome)}")
-    return line
+    def problems_of(outcome):
+        end = outcome.row.get("status"), outcome.row.get("world_size"), outcome.rows
+        if end != ("ok", "2", 8) or outcome.traceback:
+            yield f"{end}"
+
+    command = _on_two_gpus(name, "STEPS=8", "MIN_SECONDS=0")
+    return check(machine, command, f"{name} on two GPUs", problems_of)
 
 
 def _lost_rank(machine):
-    command = Command(
-        ("make", "ddp", "T=distributed_data_parallel", *TWO, "STEPS=1000000"),
-        variables=(("VIRTUAL_GPU_DEVICES", "2"),),
-        kills=1,
-    )
-    outcome = machine.run(command)
-    line = Line("a rank killed", seconds=outcome.seconds)
-    if not outcome.code or outcome.rows or "rank 1" not in outcome.output or outcome.traceback:
-        machine.forget(command)
-        line.problems.append(f"exit code {outcome.code}, {outcome.rows} rows: {_last(outcome)}")
-    return line
+    def problems_of(outcome):
+        if not outcome.code or outcome.rows or outcome.traceback or "rank 1" not in outcome.output:
+            yield f"exit code {outcome.code}, {outcome.rows} rows"
 
-
-def _last(outcome):
-    lines = [line for line in outcome.output.splitlines() if line.strip()]
-    return lines[-1][:200] if lines else "no output"
+    command = _on_two_gpus("distributed_data_parallel", "STEPS=1000000", kills=1)
+    return check(machine, command, "a rank killed", problems_of)

@@ -6,7 +6,6 @@ takes only what has changed.
 """
 
 import ast
-import csv
 import hashlib
 import json
 import os
@@ -18,8 +17,8 @@ from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
 
-from tests.rows import records_in
 from Utils.base.paths import CACHE, ROOT
+from Utils.results import records_file, rows_file
 
 HERE = Path(__file__).parent
 KEPT = CACHE / "virtual_gpu"
@@ -184,17 +183,23 @@ def _outcome(folder, code, seconds, pid):
     outcome = Outcome(code, round(seconds, 1), text[-20_000:], "Traceback (most recent" in text)
     results = folder / "results.csv"
     if results.exists():
-        rows = list(csv.DictReader(results.open()))
+        rows = rows_file.text_rows(results)
         outcome.rows = len(rows)
         outcome.row = rows[-1] if rows else {}
-        outcome.record = (records_in(folder) or [{}])[-1]
+        rows_of = {}
+        for row in rows:
+            rows_of.setdefault(row["run_id"], []).append(row)
+        records = records_file.read(results, rows_of)
+        for run_id, of_run in rows_of.items():
+            outcome.record = records.get(run_id, {})
+            facts = {name: of_run[-1][name] for name in ("technique", "status", "note")}
+            quality = outcome.record.get("quality") or {}
+            outcome.runs.append(facts | {"rows": len(of_run), "quality": quality})
         outcome.record.pop("source", None)
     trace = folder / f"trace.{pid}"
     if trace.exists() and outcome.rows:  # the harness asks for its steps last
         lines = trace.read_text().splitlines()[-outcome.rows :]
         outcome.counts = [json.loads(line) for line in lines]
-    if results.exists():
-        outcome.runs = [_run(folder, run_id, rows) for run_id in {row["run_id"]: 0 for row in rows}]
     if len(outcome.runs) > 1:
         steps = max(run["rows"] for run in outcome.runs)
         texts = [file.read_text().splitlines() for file in folder.glob("trace.*")]
@@ -204,13 +209,6 @@ def _outcome(folder, code, seconds, pid):
     for file in folder.glob("triton/*/*_kernel.source"):
         outcome.signatures[file.stem] = _signature(file.read_text())
     return outcome
-
-
-def _run(folder, run_id, rows):
-    rows = [row for row in rows if row["run_id"] == run_id]
-    (record,) = (record for record in records_in(folder) if record["run_id"] == run_id)
-    facts = {name: rows[-1][name] for name in ("technique", "status", "note")}
-    return facts | {"rows": len(rows), "quality": record.get("quality") or {}}
 
 
 def _signature(source):
@@ -227,20 +225,21 @@ def _signature(source):
 def sources(arguments):
     """The project's files that decide what a command does, sorted: those that its script imports,
     directly or not; for a command of make all of them."""
-    if arguments[0] == "make" or arguments[1].startswith("Utils.commands"):
+    if arguments[0] == "make" or arguments[1] == "Utils.commands":
         files = {ROOT / "Makefile", *ROOT.glob("*.py"), *(ROOT / "beyond").glob("**/*.py")}
         files |= {*HERE.parent.glob("*.py")} if "gpu-check" in arguments else set()
         return sorted({*files, *(ROOT / "Utils").rglob("*.py")})
     script = _script(arguments)
-    found, waiting = set(), [script]
+    files = set()
+    waiting = [script]
     while waiting:
         file = waiting.pop()
-        if file.exists() and file not in found:
-            found.add(file)
+        if file not in files:
+            files.add(file)
             waiting += _imported(file)
     if "trials" in script.read_text():  # it runs another technique's script
-        found |= set(ROOT.glob("*.py"))
-    return sorted(found)
+        files |= set(ROOT.glob("*.py"))
+    return sorted(files)
 
 
 def _script(arguments):
@@ -253,16 +252,18 @@ def _script(arguments):
 
 @cache
 def _imported(file):
+    """The project's files that a file imports, with the packages that they lie in."""
     names = set()
     for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
-            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
-    found = []
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    files = set()
     for name in names:
-        parts = name.split(".")
-        for end in range(1, len(parts) + 1):
-            path = ROOT.joinpath(*parts[:end])
-            found += [path.with_suffix(".py"), path / "__init__.py"]
-    return [path for path in found if path.exists()]
+        module = ROOT.joinpath(*name.split("."))
+        for path in (module, *module.parents):
+            files |= {path.with_suffix(".py"), path / "__init__.py"} if path != ROOT else set()
+            if path.parent == ROOT:
+                break
+    return [path for path in files if path.exists()]
