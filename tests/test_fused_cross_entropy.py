@@ -105,7 +105,7 @@ torch.Tensor.pin_memory = lambda tensor: tensor
 all_together.Run = Strict
 flags = ["--model=gpt2-tiny", "--dataset=synthetic", "--device=cpu", "--seq-len=8", "--steps=4"]
 for script in (padded_vocabulary, all_together):
-    name = script.__name__.split(".")[1]
+    name = script.__name__.rpartition(".")[2]
     script.main(parse_args("", [*flags, "--warmup=1", "--results-file=results.csv"], name))
 """
 

@@ -23,7 +23,7 @@ from tests.profiler_events import (
     steps,
 )
 from tests.rows import records_in
-from tests.stand_ins import FakeCuda, gpu
+from tests.stand_ins import FakeCuda, full_disk, gpu
 from Utils.base import errors
 from Utils.base.errors import UserError
 from Utils.commands import profile as profile_command
@@ -683,3 +683,14 @@ def test_the_allocators_history_is_recorded_and_switched_off_again():
     with pytest.raises(UserError), device.memory_history():
         raise UserError("x")
     assert cuda.calls[-1] == "_record_memory_history None"
+
+
+def test_a_profile_that_cannot_be_written_leaves_the_one_before(tmp_path):
+    profiled_run.keep(tmp_path, {"technique": "mine", "ms": 1}, allocations=[1])
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert before.keys() == {"mine.json", "mine.memory.pickle"}
+    with full_disk(4096), pytest.raises(UserError, match=re.escape(str(tmp_path))):
+        profiled_run.keep(tmp_path, {"technique": "mine", "ms": 2}, allocations=["a" * 100_000])
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+    profiled_run.keep(tmp_path, {"technique": "mine", "ms": 3})
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.json"]

@@ -5,6 +5,7 @@ import json
 import pickle
 import pstats
 import sys
+import tempfile
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,7 +14,7 @@ from statistics import median
 import torch
 from torch.profiler import record_function
 
-from Utils.base import command_line, files, paths
+from Utils.base import command_line, paths
 from Utils.base.errors import Unsupported, UserError, naming
 from Utils.base.units import MIB
 from Utils.device import device_choice, measured_ceilings
@@ -59,7 +60,7 @@ def profile(technique, settings, forecast_ms=()):
             "note": "out of memory; a smaller BATCH_SIZE may fit",
         }
     summary["device"] = device_choice.choose(settings.device).name
-    _keep(settings.folder, summary)
+    keep(settings.folder, summary)
     return summary
 
 
@@ -134,7 +135,7 @@ class ProfiledRun(Run):
         if kind is not None or self.args.rank:  # rank 0's profile is the one that is kept
             return
         self.summary |= self._facts() | self._breakdown()
-        _keep(self.settings.folder, self.summary, self.profile, self.cprofile, self.allocations)
+        keep(self.settings.folder, self.summary, self.profile, self.cprofile, self.allocations)
 
     def _breakdown(self):
         """Return what the profile tells, for the summary."""
@@ -184,20 +185,28 @@ class ProfiledRun(Run):
         }
 
 
-def _keep(folder, summary, profile=None, cprofile=None, allocations=None):
-    """Write the files of a technique in place of the old ones, the summary last."""
+def keep(folder, summary, profile=None, cprofile=None, allocations=None):
+    """Put the files of a technique in place of the old ones, the summary last.
+
+    Where they cannot all be written, the old ones stay. Raises UserError.
+    """
     name = summary["technique"]
-    with naming(folder):
+    with naming(folder), tempfile.TemporaryDirectory(prefix=".", dir=folder) as unfinished:
+        unfinished = Path(unfinished)
+        if profile:
+            profile.export_chrome_trace(str(unfinished / f"{name}.trace.json.gz"))
+        if cprofile:
+            cprofile.dump_stats(unfinished / f"{name}.prof")
+        if allocations:
+            (unfinished / f"{name}.memory.pickle").write_bytes(pickle.dumps(allocations))
+        written = [path.name for path in unfinished.iterdir()]
+        summary["files"] = sorted(written)
+        text = json.dumps(summary, indent=1, default=vars) + "\n"
+        (unfinished / f"{name}.json").write_text(text)
         for old in folder.glob(f"{name}.*"):
             old.unlink()
-        if profile:
-            profile.export_chrome_trace(str(folder / f"{name}.trace.json.gz"))
-        if cprofile:
-            cprofile.dump_stats(folder / f"{name}.prof")
-        if allocations:
-            (folder / f"{name}.memory.pickle").write_bytes(pickle.dumps(allocations))
-        summary["files"] = sorted(path.name for path in folder.glob(f"{name}.*"))
-    files.write(folder / f"{name}.json", json.dumps(summary, indent=1, default=vars) + "\n")
+        for file in [*written, f"{name}.json"]:
+            (unfinished / file).replace(folder / file)
 
 
 def _longest_functions(profile):
