@@ -32,14 +32,14 @@ def collect(results_file):
             left_out.append(str(error))
             continue
         if more:
-            left_out.append(f"{path}: {more.removeprefix('left out: ')}")
+            left_out.append(f"{_name(path)}: {more.removeprefix('left out: ')}")
         records = records_file.read(path, rows.run_id.unique())
         rows = rows[rows.grade != "tainted"]
-        panel = _panel(path, rows, records)
+        panel = _panel(rows, records)
         if panel is None:
-            left_out.append(f"{path}: no clean timings of {BASELINE}")
+            left_out.append(f"{_name(path)}: no clean timings of {BASELINE}")
         elif any(panel["described"] == other["described"] for other in panels):
-            left_out.append(f"{path}: a copy of other results")
+            left_out.append(f"{_name(path)}: a copy of other results")
         else:
             panels.append(panel)
     if not panels:
@@ -54,7 +54,14 @@ def collect(results_file):
     return [panel for panel in panels if panel["shape"] == common], left_out
 
 
-def _panel(path, rows, records):
+def _name(path):
+    """Return a results file's folder in results/, else its name: a whole path may name a person."""
+    if path.is_relative_to(shared_folders.FOLDER):
+        return path.parent.relative_to(shared_folders.FOLDER)
+    return path.name
+
+
+def _panel(rows, records):
     if rows.empty:
         return None
     lines = summarize(rows, records)
