@@ -149,8 +149,8 @@ def test_help_lists_every_target_technique_and_variable():
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["STEP=20"], "STEP=20: no such variable, did you mean STEPS?"),
-        (["steps=20"], "steps=20: no such variable, did you mean STEPS?"),
+        (["STEP=20"], "STEP=20: no such variable, the nearest is STEPS"),
+        (["steps=20"], "steps=20: no such variable, the nearest is STEPS"),
         (["STEPS=abc"], "STEPS=abc: 'abc' is not a whole number from 1 up"),
         (["PART=all"], "PART=all: 'all' is not ladder, ablation or beyond"),
         (["STEPS=4"], "STEPS=4: a warm-up of 5 steps of 4 leaves no step to time"),

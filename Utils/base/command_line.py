@@ -101,7 +101,7 @@ def nearest(variable):
     """Return the setting whose name is most like a misspelt one, in words, or ""."""
     names = [name.upper() for name in SETTINGS]
     matches = difflib.get_close_matches(variable.upper(), names, n=1)
-    return f", did you mean {matches[0]}?" if matches else ""
+    return f", the nearest is {matches[0]}" if matches else ""
 
 
 def spelled(name, value):
