@@ -23,6 +23,8 @@ TECHNIQUES = ladder.techniques()
 
 
 def make(*words, folder=paths.ROOT, **variables):
+    # Not what this run itself was given, as in `make test PYTHON=python3`.
+    variables = {"MAKEFLAGS": "", "MAKEOVERRIDES": ""} | variables
     environment = {name: value for name, value in (os.environ | variables).items() if value}
     options = {"cwd": folder, "env": environment, "capture_output": True, "text": True}
     return subprocess.run(["make", *words], **options)
