@@ -7,7 +7,7 @@ MAKEFLAGS += --no-print-directory
 SELF := $(MAKE)
 
 # Settings given as in `make all STEPS=20` are passed on as they are, in quotes. Their defaults and
-# help are in Utils/base/setting_table.py, and a misspelt one is an error of the command.
+# help are in Utils/base/settings.toml, and a misspelt one is an error of the command.
 GIVEN = $(foreach name,$(.VARIABLES),$(if $(filter command,$(origin $(name))),$(name)))
 SET   = $(foreach name,$(GIVEN),$(name)='$(subst ','\'',$(value $(name)))')
 given = $(if $(filter $(1),$(GIVEN)),$($(1)))

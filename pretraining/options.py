@@ -3,7 +3,7 @@
 import math
 from datetime import timedelta
 
-from Utils.base.command_line import Parser, spelled
+from Utils.base.command_line import Parser, check_model, spelled
 from Utils.base.errors import UserError
 from Utils.base.gpt2_sizes import CONFIGS
 from Utils.device import auto_shape, device_choice
@@ -85,13 +85,8 @@ def fill(given, kind):
 def settle(chosen, hardware=None):
     """Return settings of those values, a dict, on this device and rank. Raises UserError."""
     args = Settings(**chosen, technique="train", notes=[])
-    if args.model not in CONFIGS:
-        raise UserError(f"{spelled('model', args.model)}: choose {', '.join(CONFIGS)}")
+    check_model(args)
     args.config = CONFIGS[args.model]
-    if args.seq_len > args.config.block_size:
-        longest = args.config.block_size
-        problem = f"{args.model} takes {longest} tokens at most"
-        raise UserError(f"{spelled('seq_len', args.seq_len)}: {problem}")
     here = ranks.from_environment()
     vars(args).update(here._asdict(), patience=PATIENCE)
     args.hardware = hardware or device_choice.choose(

@@ -17,7 +17,7 @@ from Utils.base import paths
 MOST_LINES = {
     "": 700,
     "analysis": 2470,
-    "base": 640,
+    "base": 531,
     "commands": 890,
     "corpus": 340,
     "device": 1380,
@@ -31,7 +31,7 @@ MOST_LINES = {
     "scripts": 1690,
 }
 OTHER = {".toml", ".html", ".css", ".js"}
-MOST_LINES_OF_OTHER = 1_300
+MOST_LINES_OF_OTHER = 1_480
 MOST_LINES_OF_TESTS = 19_200  # with the virtual GPU's C++
 MOST_LINES_OF_PRETRAINING = 1_590
 MOST_LINES_OF_MAKEFILE = 180

@@ -14,6 +14,7 @@ from tests.known import changed, copy_project
 from Utils.base import makefile, paths
 from Utils.base.command_line import Parser
 from Utils.base.errors import UserError
+from Utils.base.gpt2_sizes import CONFIGS
 from Utils.base.setting_table import OF_A_RUN, SETTINGS
 from Utils.commands import suite
 from Utils.scripts import ladder
@@ -145,6 +146,7 @@ def test_help_lists_every_target_technique_and_variable():
         default = "" if setting.default is None else setting.default
         line = rf"^  {name.upper()}={re.escape(str(default))} +{re.escape(setting.help)}$"
         assert re.search(line, shown, re.MULTILINE), name
+    assert all(name in SETTINGS["model"].help for name in CONFIGS)
     assert make("help").stdout == shown  # without the environment, which it does not make
 
 

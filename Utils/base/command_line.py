@@ -13,7 +13,7 @@ from itertools import pairwise
 
 from Utils.base.errors import UserError
 from Utils.base.gpt2_sizes import CONFIGS
-from Utils.base.setting_table import OF_A_RUN, OF_SOME_SCRIPTS, SETTINGS, switch
+from Utils.base.setting_table import OF_A_RUN, OF_SOME_SCRIPTS, SETTINGS
 
 SELECTION = ("results_file", "device_name", "base")  # settings of commands that read results
 OF_THE_MAKEFILE = {"PYTHON", "TESTS", "WORKERS", "CACHE_DIR", "PATIENCE_S"}
@@ -30,10 +30,11 @@ class Parser(argparse.ArgumentParser):
         super().__init__(prog, description=doc, formatter_class=_Help, allow_abbrev=False)
         for name in names:
             setting = SETTINGS[name]
-            options = {"nargs": "?", "const": "1"} if setting.parse is switch else {}
+            options = {"nargs": "?", "const": "1"} if setting.type == "switch" else {}
             options |= {"type": setting.parse, "default": setting.default}
             help = setting.help.replace("%", "%%")
             self.add_argument(_flag(name), help=help, metavar=name.upper(), **options)
+        self.names = names
 
     def parse_known_args(self, args=None, namespace=None):
         words = sys.argv[1:] if args is None else args
@@ -46,41 +47,42 @@ class Parser(argparse.ArgumentParser):
         """Return a command line with --name=value for each NAME=value."""
         flags = []
         for before, word in pairwise(["", *words]):
-            match = re.fullmatch(r"([A-Za-z]\w*)=(.*)", word, re.DOTALL)
             flag_before = self._option_string_actions.get(before)
-            takes_it = flag_before is not None and flag_before.nargs is None
-            if match is None or takes_it:
-                flags.append(word)
+            is_value = flag_before is not None and flag_before.nargs is None
+            assignment = re.fullmatch(r"([A-Za-z]\w*)=(.*)", word, re.DOTALL)
+            if assignment and not is_value:
+                flags += self._flag_of(*assignment.groups())
             else:
-                flags += self._flag_of(*match.groups())
+                flags.append(word)
         return flags
 
     def _flag_of(self, variable, value):
         """Return a list with the flag of a variable, empty where it has no value or no use here."""
-        name = variable.lower()
-        if variable not in OF_THE_MAKEFILE and (name not in SETTINGS or variable == name):
-            self.error(f"{variable}={value}: no such variable{nearest(variable)}; see make help")
-        if not value or name not in SETTINGS:
+        names = {name.upper(): name for name in SETTINGS}
+        if variable not in OF_THE_MAKEFILE | names.keys():
+            matches = difflib.get_close_matches(variable.upper(), names, n=1)
+            nearest = f", the nearest is {matches[0]}" if matches else ""
+            self.error(f"{variable}={value}: no such variable{nearest}; see make help")
+        if not value or variable not in names:
             return []
         try:
-            SETTINGS[name].parse(value)
+            SETTINGS[names[variable]].parse(value)
         except argparse.ArgumentTypeError as problem:
             self.error(f"{variable}={value}: {problem}")
-        return [f"{_flag(name)}={value}"] if _flag(name) in self._option_string_actions else []
+        return [f"{_flag(names[variable])}={value}"] if names[variable] in self.names else []
 
     def _report_environment(self, flags):
         """Name the settings that make was given by the environment, which it does not pass on."""
         given = {flag.partition("=")[0] for flag in flags}
-        names = [name for name in SETTINGS if _flag(name) in self._option_string_actions]
-        names = [
-            name for name in names if os.environ.get(name.upper()) and _flag(name) not in given
-        ]
-        if names:
-            texts = ", ".join(f"{name.upper()}={os.environ[name.upper()]}" for name in names)
+        texts = []
+        for name in self.names:
+            value = os.environ.get(name.upper())
+            if value and _flag(name) not in given:
+                texts.append(f"{name.upper()}={value}")
+        if texts:
+            problem = f"{', '.join(texts)}: no effect from the environment"
             remedy = "give it after make, as in make all STEPS=20"
-            print(
-                f"{self.prog}: {texts}: no effect from the environment; {remedy}", file=sys.stderr
-            )
+            print(f"{self.prog}: {problem}; {remedy}", file=sys.stderr)
 
     def error(self, message):
         if os.environ.get("RANK", "0") != "0":  # rank 0 prints the same; let it end first
@@ -97,13 +99,6 @@ def _flag(name):
     return f"--{name.replace('_', '-')}"
 
 
-def nearest(variable):
-    """Return the setting whose name is most like a misspelt one, in words, or ""."""
-    names = [name.upper() for name in SETTINGS]
-    matches = difflib.get_close_matches(variable.upper(), names, n=1)
-    return f", the nearest is {matches[0]}" if matches else ""
-
-
 def spelled(name, value):
     """Return a setting as it was given: STEPS=4 where make was called, else --steps 4."""
     variable = f"{name.upper()}={value}"
@@ -114,16 +109,21 @@ def spelled(name, value):
 
 def check(args):
     """Raise UserError for settings that no run can have, on any device."""
+    check_model(args)
+    if args.warmup >= args.steps:
+        changed = "warmup" if args.steps == OF_A_RUN["steps"].default else "steps"
+        problem = f"a warm-up of {args.warmup} steps of {args.steps} leaves no step to time"
+        raise UserError(f"{spelled(changed, getattr(args, changed))}: {problem}")
+
+
+def check_model(args):
+    """Raise UserError for a model that does not exist, or a sequence too long for it."""
     if args.model not in CONFIGS:
         raise UserError(f"{spelled('model', args.model)}: choose {', '.join(CONFIGS)}")
     longest = CONFIGS[args.model].block_size
     if args.seq_len != "auto" and args.seq_len > longest:
         problem = f"{args.model} takes {longest} tokens at most"
         raise UserError(f"{spelled('seq_len', args.seq_len)}: {problem}")
-    if args.warmup >= args.steps:
-        changed = "warmup" if args.steps == OF_A_RUN["steps"].default else "steps"
-        problem = f"a warm-up of {args.warmup} steps of {args.steps} leaves no step to time"
-        raise UserError(f"{spelled(changed, getattr(args, changed))}: {problem}")
 
 
 def as_flags(values):
