@@ -36,6 +36,7 @@ MOST_LINES_OF_TESTS = 19_200  # with the virtual GPU's C++
 MOST_LINES_OF_PRETRAINING = 1_590
 MOST_LINES_OF_MAKEFILE = 180
 MOST_FILES = 450  # without results/
+MOST_WORDS = {"README.md": 1_150}
 
 
 def tracked():
@@ -83,3 +84,8 @@ def test_the_makefile_is_short():
 
 def test_there_are_few_files():
     assert len([file for file in FILES if file.parts[0] != "results"]) <= MOST_FILES
+
+
+@pytest.mark.parametrize("page", MOST_WORDS)
+def test_pages_are_short(page):
+    assert len((paths.ROOT / page).read_text().split()) <= MOST_WORDS[page]

@@ -45,7 +45,6 @@ def test_the_table_of_the_readme_is_made_of_the_newest():
     records = records_file.read(path, rows.run_id.unique())
     page = committed("README.md").decode()
     assert doc_pages.part(page, "ladder") == doc_pages.ladder_table(rows, records)
-    assert str(path.parent.relative_to(paths.ROOT) / "speedup.png") in page
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.parent.name)

@@ -1,4 +1,4 @@
-"""A recipe in words: its sentences and tables, and a page in GitHub-markdown."""
+"""A recipe in words, and as a page in GitHub-markdown."""
 
 import numpy as np
 
@@ -9,13 +9,8 @@ TITLES = {
     "fastest": "Recipe: the fewest techniques statistically indistinguishable from the fastest",
     "least_memory": f"Least memory within {1 - NEAR:.0%} of the best speed",
 }
-
-
-def title(recommendation, key):
-    """Return the title of a recipe. Without an ablation, fewer techniques were not tried."""
-    if key == "fastest" and not recommendation.ablated:
-        return "Recipe, without an ablation: fewer techniques may do as well"
-    return TITLES[key]
+SWITCH_ON = ("switch on", "measured effect")  # titles of the table of evidence
+LEAVE_OUT = ("leave out", "reason")
 
 
 def text(recommendation, paths):
@@ -28,36 +23,30 @@ def text(recommendation, paths):
     caveats = [f"- {sentence}" for sentence in recommendation.says]
     page = ["\n".join([recommendation.described, *caveats])]
     for key, recipe in recommendation.recipes.items():
-        page += [f"## {title(recommendation, key)}", "\n".join(sentences(recommendation, recipe))]
-        if recipe is not recommendation.fastest and recipe.name == recommendation.fastest.name:
-            continue
-        page += [result_tables.markdown(table, table) for table in tables(recipe)]
-        if path := paths.get(key):
-            page.append(f"As code, {path}:\n\n    {recipe_lines.run_line(path)}")
-        for library, lines in recipe_lines.lines_of(recipe.techniques, recipe.batch).items():
-            lines = "\n".join(f"    {line}".rstrip() for line in lines)
-            page.append(f"Lines for your own loop, {library}:\n\n{lines}")
+        page += [f"## {TITLES[key]}", "\n".join(sentences(recommendation, recipe))]
+        if recipe is recommendation.fastest or recipe.name != recommendation.fastest.name:
+            page += _details(recipe, paths.get(key))
     return "\n\n".join(page)
 
 
 def sentences(recommendation, recipe):
     """Return what is known of a recipe, one sentence if both recipes are the same."""
     memory = "peak memory not known"
-    if not np.isnan(recipe.measured.peak_mib):
-        memory = f"{recipe.measured.peak_mib:,.0f} MiB at the peak"
+    if not np.isnan(recipe.peak_mib):
+        memory = f"{recipe.peak_mib:,.0f} MiB at the peak"
     fastest, best = recommendation.fastest, recommendation.best
     if recipe is not fastest and recipe.name == fastest.name:
         return [f"The same: {recipe.name}, {memory}."]
     facts = [f"{recipe.name}: {memory}"]
     if recipe.techniques:
-        facts.append(f"Against {recipe.base}: {str(recipe.speedup) or 'not known'}")
+        facts.append(f"Against {recipe.base}: {recipe.speedup.with_verdict or 'not known'}")
     if recipe.name != best.name:
         facts.append(
-            f"Against the fastest, {best.name} with {best.speedup}: {recipe.to_best.with_verdict}"
+            f"Against the fastest, {best.name} with {best.speedup.with_verdict}: "
+            f"{recipe.to_best.with_verdict}"
         )
-    line = recipe.measured.line
-    if difference := line.loss_difference.with_verdict:
-        facts.append(f"Loss minus the baseline's: {difference} ({line.parity})")
+    if recipe.loss:
+        facts.append(f"Loss minus the baseline's: {recipe.loss} ({recipe.parity})")
     if recipe.batch:
         facts.append(
             f"It trains on {recipe.batch} sequences a step: fewer updates for as many tokens, "
@@ -66,15 +55,16 @@ def sentences(recommendation, recipe):
     return [f"{fact}." for fact in facts]
 
 
-def tables(recipe):
-    """Return the evidence, a list of tables: columns of texts by title."""
-    evidence = (
-        ("switch on", "measured effect", recipe.switch_on),
-        ("in the script, without a detectable effect", "measured effect", recipe.no_difference),
-        ("leave out", "reason", recipe.leave_out),
-    )
-    return [
-        {first: list(texts), second: list(texts.values())}
-        for first, second, texts in evidence
-        if texts
-    ]
+def _details(recipe, path):
+    """Return evidence, script and lines of a recipe, a list of paragraphs."""
+    parts = []
+    for titles, reasons in ((SWITCH_ON, recipe.evidence), (LEAVE_OUT, recipe.left_out)):
+        if reasons:
+            columns = dict(zip(titles, (list(reasons), list(reasons.values())), strict=True))
+            parts.append(result_tables.markdown(columns, left=titles))
+    if path:
+        parts.append(f"As code, {path}:\n\n    {recipe_lines.run_line(path)}")
+    for library, lines in recipe_lines.lines_of(recipe.techniques, recipe.batch).items():
+        lines = "\n".join(f"    {line}".rstrip() for line in lines)
+        parts.append(f"Lines for your own loop, {library}:\n\n{lines}")
+    return parts

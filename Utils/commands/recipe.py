@@ -16,10 +16,13 @@ def main(argv=None):
     path = Path(args.recipe or paths.CACHE / "recipe" / "recipe.py")
     script_paths = {}
     for key, recipe in recommended.recipes.items():
-        if key == "fastest" or recipe.name != recommended.fastest.name:
-            script_paths[key] = path if key == "fastest" else path.with_stem(f"{path.stem}_{key}")
-            text = recipe_lines.script(recipe, recommended.described)
-            recipe_lines.write(script_paths[key], text)
+        if key == "fastest":
+            script_paths[key] = path
+        elif recipe.name != recommended.fastest.name:
+            script_paths[key] = path.with_stem(f"{path.stem}_{key}")
+        else:
+            continue
+        recipe_lines.write(script_paths[key], recipe_lines.script(recipe, recommended.described))
     print(recipe_page.text(recommended, script_paths))
     if shown.left_out:
         print(f"\n{shown.left_out}")

@@ -1,95 +1,90 @@
-"""Tables of figures that were not measured here: published ones and forecasts.
+"""Tables of forecasts, each from a file in docs/, which a command writes."""
 
-Each comes from a file in docs/, which a command writes.
-"""
+import tomllib
 
-import re
-
+import numpy as np
 import pandas as pd
 
 from Utils.analysis import result_tables
+from Utils.analysis.intervals import Ratio
 from Utils.base import paths
-from Utils.base.errors import UserError
-from Utils.base.text import broken, number
+from Utils.base.text import broken
+from Utils.scripts import ladder
 
 DOCS = paths.ROOT / "docs"
-# Of docs/published.csv: beginning of the source, metric, batch size or any, what to say of it.
-SHOWN = (
-    ("build-nanogpt", "step time", None, "build-nanogpt", "rounded in the source"),
-    ("rasbt/", "throughput", None, "LLMs-from-scratch", "head not tied"),
-    ("gilesthomas.com", "throughput", None, "Giles Thomas", "not cumulative; AMP with batch 6"),
-    ("abdo-ashraf/", "median step time", "256", "Optimizing-GPU-Utilization", "another model"),
-)
+# GPUs of the README's forecast, by their names in docs/forecast.csv.
+EXPECTED = {"rtx3050": "RTX 3050", "rtx4090": "RTX 4090", "a100": "A100", "h100": "H100"}
+LAST = "fused_optimizer"  # the script that it holds against the baseline
+TOKENS = 10e9  # as many as build-nanogpt trains on
+LADDER = ("source", "key", "model", "batch")  # what rows of one published ladder have in common
 
 
-def _markdown(rows, left):
-    return result_tables.markdown(pd.DataFrame(rows).to_dict("list"), left)
+def _markdown(columns, left):
+    texts = {title: [*map(str, values)] for title, values in columns.items()}
+    return result_tables.markdown(texts, left)
+
+
+def expected():
+    """Return a table of what TOKENS take with the baseline and with LAST on each of EXPECTED, under
+    a sentence on the error of such forecasts."""
+    check = pd.read_csv(DOCS / "forecast_check.csv")
+    deviations = np.log(check.forecast_ms / check.measured_ms)
+    of_changes = deviations.groupby([check[name] for name in LADDER]).diff().dropna()
+    within = np.expm1(-of_changes).abs().quantile(0.9)
+    words = (
+        f"**Forecast, not measured**, from datasheets. Of {len(of_changes)} published speedups of "
+        f"one change, nine in ten were forecast within {within:.0%}, without figures of the same "
+        "source ([each](docs/METHOD.md#time-forecast))."
+    )
+    by_script = pd.read_csv(DOCS / "forecast.csv", index_col="device").groupby("technique")
+    baseline, last = (
+        by_script.get_group(name).loc[[*EXPECTED]] for name in (ladder.BASELINE, LAST)
+    )
+    shapes = baseline.batch_size.astype(str) + "x" + baseline.seq_len.astype(str)
+    columns = {
+        "GPU, tokens a step": baseline.index.map(EXPECTED) + ", " + shapes,
+        "baseline, tokens/s": baseline.tokens_per_second.map("{:,.0f}".format),
+        f"{broken(LAST)}, tokens/s": last.tokens_per_second.map("{:,.0f}".format),
+        "speedup (90% range)": map(Ratio, last.speedup, last.speedup_low, last.speedup_high),
+        "10B tokens: baseline": _cost(baseline),
+        broken(LAST): _cost(last),
+    }
+    return f"{words}\n\n{_markdown(columns, [*columns][:1])}"
+
+
+def _cost(rows):
+    """Return the hours that TOKENS take on each GPU, and the dollars where it has a price."""
+    prices = pd.Series(tomllib.loads((DOCS / "prices.toml").read_text())).reindex(rows.index)
+    hours = TOKENS / rows.tokens_per_second / 3600
+    dollars = (prices * hours).map(", ${:,.0f}".format)
+    return hours.map("{:,.0f} h".format) + dollars.where(prices.notna(), "")
 
 
 def hours():
     """Return docs/hours.csv as a table with a caption."""
     every = pd.read_csv(DOCS / "hours.csv")
+    missing = every[every.reason.notna()]
     rows = every[every.reason.isna()]
-    price = rows.dollars_an_hour
+    low, high, price = rows.low_hours, rows.high_hours, rows.dollars_an_hour
     columns = {
         "device": rows.device,
-        "tokens/s": _texts(rows.tokens_per_second, ",.0f"),
-        "hours": _texts(rows.hours, ",.1f"),
-        "range of 90%": _ranges(rows.low_hours, rows.high_hours, ",.1f"),
-        "dollars": _texts(price * rows.hours, ",.0f"),
-        "its range": _ranges(price * rows.low_hours, price * rows.high_hours, ",.0f"),
+        "tokens/s": rows.tokens_per_second.map("{:,.0f}".format),
+        "hours": _ranges(",.1f", rows.hours, low, high),
+        "dollars": _ranges(",.0f", price * rows.hours, price * low, price * high),
     }
     first = every.iloc[0]
-    missing = [
-        f"{row.device} ({row.reason})" for row in every.itertuples() if row.reason == row.reason
-    ]
+    reasons = (missing.device + " (" + missing.reason + ")").str.cat(sep="; ")
     caption = (
         f"**Forecast, not measured**: {first.model}, {first.batch_size}x{first.seq_len} tokens a "
         f"step, {broken(first.technique)}, {first.tokens / 1e9:g}B tokens, with ranges of 90%. "
-        f"Dollars are hours times a price of [docs/prices.toml](prices.toml). Not listed: "
-        f"{'; '.join(missing)}."
+        "Dollars are hours times a price of [docs/prices.toml](prices.toml). "
+        f"Not listed: {reasons}."
     )
     return f"{_markdown(columns, ['device'])}\n\n{caption}"
 
 
-def published():
-    """Return the table of what others have measured on GPUs."""
-    rows = pd.read_csv(DOCS / "published.csv", dtype={"batch_size": str})
-    lines = [_published(rows, *shown) for shown in SHOWN]
-    return _markdown(lines, left=lines[0])
-
-
-def _published(rows, source, metric, batch, name, remark):
-    """Return one line of the table: the rows of one source, in its order."""
-    rows = rows[rows.source.str.startswith(source) & (rows.metric == metric)]
-    rows = rows[~rows.device.str.match(r"\d+x ")]  # of one device
-    if batch is not None:
-        rows = rows[rows.batch_size == batch]
-    if rows.empty:
-        raise UserError(f"docs/published.csv: no rows of {source} with {metric}")
-    first = rows.iloc[0]
-    ratios = rows.value / first.value if metric == "throughput" else first.value / rows.value
-    measured = [f"{first.technique} {first.value:,g} {first.unit}"]
-    measured += [f"{t} {x:.2f}x" for t, x in zip(rows.technique[1:], ratios[1:], strict=True)]
-    device = re.sub(r" \(.*", "", first.device)
-    shape = f"batch {first.batch_size} of {first.seq_len} tokens"
-    return {
-        "device and model": f"{device}: {first.model}, {shape}",
-        "measured, then speedup over the first": re.sub(
-            r"(?<=\w)[/_+](?=\w)", r"\g<0><wbr>", "; ".join(measured)
-        ),
-        "source": f"[{name}]({first.url.split(' ')[0]}); {remark}",
-    }
-
-
-def _texts(values, form):
-    """Return numbers as texts, "" of an unknown one."""
-    return [number(value, form) for value in values]
-
-
-def _ranges(low, high, form):
-    """Return ranges as texts, "" of an unknown one or of none."""
-    return [
-        f"{number(start, form)} to {number(end, form)}" if start < end else ""
-        for start, end in zip(low, high, strict=True)
-    ]
+def _ranges(form, *columns):
+    """Return values with low and high ends as texts, "" of an unknown one."""
+    texts = (values.map(f"{{:{form}}}".format) for values in columns)
+    rows = zip(*texts, strict=True)
+    return ["" if value == "nan" else f"{value} ({low}-{high})" for value, low, high in rows]

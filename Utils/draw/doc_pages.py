@@ -3,51 +3,42 @@
 A part of a page stands between two equal comments, <!-- NAME -->, of the names in PARTS.
 """
 
-import pandas as pd
-
 from Utils.analysis import result_tables
 from Utils.analysis.summary import summarize
 from Utils.base import makefile, paths
 from Utils.base.errors import UserError
 from Utils.base.text import broken, number
 from Utils.draw import doc_figures
-from Utils.results import selection
+from Utils.results import selection, shared_folders
 from Utils.scripts import ladder
 
-EXAMPLE = "flash_attention"  # whose diff the README shows
-DIFFERENT = ("faster", "slower")  # verdicts that are set in bold
+EXAMPLE = "fused_optimizer"  # whose diff the README shows
 
 
 def ladder_table(rows, records):
-    """Return the README's table of the ladder: six columns and a caption."""
-    return report_table(rows, records, ladder.beyond())
+    """Return the README's table of the ladder, under a line that sums it up."""
+    last = summarize(rows, records).speedup[doc_figures.LAST]
+    title = f"<summary>{last.text} in all on {rows.device.iloc[0]}</summary>"
+    return f"{title}\n\n{report_table(rows, records, ladder.beyond())}"
 
 
 def report_table(rows, records, omitted=()):
     """Return the same table of all techniques but those omitted."""
     lines = summarize(rows, records)
-    lines = lines[~lines.index.isin(omitted)]
-    table = [
-        {
-            "technique": broken(name),
-            "step (ms)": number(line.step_ms, ",.0f") or line.status.replace("_", " "),
-            "over parent": _ratio(line.parent_speedup),
-            "over baseline": _ratio(line.speedup),
-            "peak memory (MiB)": number(line.peak_memory_mib, ",.0f"),
-            "loss": _loss(line),
-        }
-        for name, line in lines.iterrows()
-    ]
+    table = result_tables.texts_of(lines[~lines.index.isin(omitted)], COLUMNS)
     caption = (
-        f"{selection.describe(rows)}. Ratios are speedups with their 95% confidence interval over "
-        "rounds, **bold** where it excludes 1. The loss is compared with the baseline's."
+        f"{selection.describe(rows)}. In brackets 95% intervals; **bold**: 1 is outside. Loss: on "
+        "held-out text, beside the baseline's."
     )
-    return f"{result_tables.markdown(pd.DataFrame(table).to_dict('list'))}\n\n{caption}"
+    return f"{result_tables.markdown(table)}\n\n{caption}"
+
+
+def _time(line):
+    return number(line.step_ms, ",.0f") or line.status.replace("_", " ")
 
 
 def _ratio(ratio):
-    """Return a speedup with its interval, in bold where the interval excludes 1."""
-    bold = "**" if ratio.verdict in DIFFERENT else ""
+    bold = "**" if ratio.verdict in (ratio.above, ratio.below) else ""
     interval = f" ({ratio.interval})" if ratio.interval else ""
     return f"{bold}{ratio.text}{bold}{interval}"
 
@@ -60,17 +51,41 @@ def _loss(line):
     return "no detectable difference" if verdict == "indistinguishable" else verdict
 
 
+def status():
+    """Return what has been measured on GPUs, of the folders of results/."""
+    gpus = [path.parent for path in shared_folders.files() if shared_folders.is_of_gpu(path)]
+    links = [f"[{gpu.parent.name}]({gpu.relative_to(paths.ROOT)}/README.md)" for gpu in gpus]
+    measured = (
+        "**We have measured no GPU yet**, only CPUs ([below](#measured-so-far)). Yours can be the "
+        "first: [two commands](#share-your-result)."
+    )
+    if links:
+        measured = f"**We have measured** {', '.join(links)}."
+    return (
+        "> **Status.** Filled marks: published by others, with other code and batches ([every row]"
+        f"(docs/published.csv)). Hollow marks: our forecasts. {measured}"
+    )
+
+
+COLUMNS = (  # of the table of the ladder, as in result_tables
+    ("technique", "label", broken),
+    ("step (ms)", None, _time),
+    ("over the script before", "parent_speedup", _ratio),
+    ("over the baseline", "speedup", lambda ratio: ratio.text),
+    ("peak memory (MiB)", "peak_memory_mib", ",.0f"),
+    ("loss", None, _loss),
+)
+
+
 def rungs():
-    """Return the ladder as a list, a line a rung."""
-    scripts = ladder.group("ladder")
+    scripts = [t for t in ladder.group("ladder") if t.parent]
     return "\n".join(f"- {_link(t, '')}: {t.headline.removesuffix('.')}" for t in scripts)
 
 
 def one_diff():
-    """Return the diff of EXAMPLE against its parent."""
     technique = ladder.get(EXAMPLE)
-    lines = ladder.diff(technique, ladder.get(technique.parent), context=1)
-    return "\n".join(["```diff", *lines, "```"])
+    _, _, *lines = ladder.diff(technique, ladder.get(technique.parent), context=0)
+    return "\n".join(["```diff", *(line for line in lines if line[0] in "+-"), "```"])
 
 
 def techniques():
@@ -91,8 +106,7 @@ def techniques():
 def _section(technique):
     """Return the facts of a script under a heading of its name."""
     facts = technique.facts.texts
-    parent = facts["Parent"]
-    parent = "none" if parent == "none" else f"[{parent}](#{parent.lower()})"
+    parent = f"[{technique.parent}](#{technique.parent.lower()})" if technique.parent else "none"
     lines = [f"- {name}: {facts[name]}" for name in ladder.FACTS[1:] if name in facts]
     link = f"{_link(technique, '../', 'Script')}; parent: {parent}."
     return "\n".join([f"### {technique.name}", "", link, "", *lines])
@@ -104,33 +118,30 @@ def _link(technique, up, text=None):
 
 
 def targets():
-    """Return the Makefile's targets as tables, one a section of its help."""
-    parts = []
-    for title, helps in makefile.targets().items():
-        commands = [f"`make {target}`" for target in helps]
-        columns = {"command": commands, "meaning": [*helps.values()]}
-        parts += [f"### {title}", result_tables.markdown(columns, columns)]
-    return "\n\n".join(parts)
+    return _explained(makefile.targets(), "command", "`make {}`".format)
 
 
 def variables():
-    """Return the Makefile's variables as tables: settings of every run, of commands, of train."""
+    return _explained(makefile.variables(), "variable", broken)
+
+
+def _explained(sections, title, written):
+    """Return a table a section of the Makefile's names and their help; written: how a name is."""
     parts = []
-    for title, helps in makefile.variables().items():
-        columns = {
-            "variable": [broken(name) for name in helps],
-            "meaning": [result_tables.cell(help) for help in helps.values()],
-        }
-        parts += [f"### {title}", result_tables.markdown(columns, columns)]
+    for section, helps in sections.items():
+        meanings = map(result_tables.cell, helps.values())
+        columns = {title: [*map(written, helps)], "meaning": [*meanings]}
+        parts += [f"### {section}", result_tables.markdown(columns, columns)]
     return "\n\n".join(parts)
 
 
 PARTS = {  # page, its generated parts by name; those of rows take rows and records
     "README.md": {
-        "ladder": ladder_table,
-        "published": doc_figures.published,
+        "status": status,
+        "expected": doc_figures.expected,
         "diff": one_diff,
         "rungs": rungs,
+        "ladder": ladder_table,
     },
     "docs/PRETRAINING.md": {"hours": doc_figures.hours},
     "docs/TECHNIQUES.md": {"techniques": techniques},
@@ -155,7 +166,6 @@ def write(rows, records):
             if len(pieces) != 3:
                 raise UserError(f"{page}: needs the mark {mark} twice")
             made = make(rows, records) if make in OF_ROWS else make()
-            pieces[1] = f"\n{made}\n"
-            text = mark.join(pieces)
+            text = mark.join([pieces[0], f"\n{made}\n", pieces[2]])
         path.write_text(text)
     return list(PARTS)

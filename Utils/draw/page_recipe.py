@@ -81,11 +81,16 @@ def recipes(rows, records):
     entries = []
     for key, recipe in recommended.recipes.items():
         entry = {
-            "title": recipe_page.title(recommended, key),
+            "title": recipe_page.TITLES[key],
             "sentences": recipe_page.sentences(recommended, recipe),
-            "tables": recipe_page.tables(recipe),
             "lines": recipe_lines.lines_of(recipe.techniques, recipe.batch),
             "script": recipe_lines.script(recipe, recommended.described),
         }
+        for titles, reasons in (
+            (recipe_page.SWITCH_ON, recipe.evidence),
+            (recipe_page.LEAVE_OUT, recipe.left_out),
+        ):
+            columns = (list(reasons), list(reasons.values()))
+            entry[titles[0].replace(" ", "_")] = dict(zip(titles, columns, strict=True))
         entries.append(entry)
     return {"says": recommended.says, "entries": entries}

@@ -22,7 +22,7 @@ def folder_of(device, run_id):
 
 def newest():
     """Return the newest results file of a GPU, else the newest of all; None without any."""
-    return max(files(), key=lambda path: (_is_of_gpu(path), path.parent.name, path), default=None)
+    return max(files(), key=lambda path: (is_of_gpu(path), path.parent.name, path), default=None)
 
 
 def for_reading(path):
@@ -36,7 +36,7 @@ def for_reading(path):
     return shared, f"{path} has no rows yet: these are of {shared.relative_to(FOLDER.parent)}"
 
 
-def _is_of_gpu(path):
+def is_of_gpu(path):
     """Return whether the first run with timings reserved memory of a device."""
     with open(path, newline="") as file:
         for row in csv.DictReader(file):
