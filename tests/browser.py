@@ -36,7 +36,7 @@ def opened(chromium, tmp_path):
         path = tmp_path / "report.html"
         path.write_text(html)
         context = chromium.new_context(
-            viewport={"width": width, "height": 900}, color_scheme=scheme, **more
+            viewport={"width": width, "height": 800}, color_scheme=scheme, **more
         )
         contexts.append(context)
         page = context.new_page()
@@ -72,6 +72,12 @@ def plain(html):
 def section(html, name):
     start = html.index(f'<section id="{name}">')
     return html[start : html.index("</section>", start)]
+
+
+def fold(html, name):
+    """The text of a part that is folded."""
+    start = html.index(f'<details id="{name}">')
+    return plain(html[start : html.index("\n</details>", start)])
 
 
 def charts(html):

@@ -15,8 +15,6 @@ RECORD = {
     "memory": {"weights_mib": 475.0, "gradients_mib": 475.0, "optimizer_state_mib": 949.0},
     "limits": LIMITS | {"ceilings": None},
     "versions": {"cudnn": 91002, "python": "3.12.1"},
-    "dataset_facts": {"tokens": 15316420, "shuffled": True},
-    "collect_env": "GCC version: 12",
 }
 
 

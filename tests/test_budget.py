@@ -22,7 +22,7 @@ MOST_LINES = {
     "corpus": 340,
     "device": 1380,
     "doctor": 870,
-    "draw": 1650,
+    "draw": 1460,
     "forecast": 1950,
     "harness": 1670,
     "launch": 1110,

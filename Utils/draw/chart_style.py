@@ -1,6 +1,7 @@
 """Size, title, colours and words of all charts, and how they are saved."""
 
 import io
+import re
 import textwrap
 from itertools import compress
 from pathlib import Path
@@ -24,6 +25,7 @@ COLUMNS = 4  # of a grid of panels
 STEPS = 500  # that a line or a row of a chart can show; of more, consecutive ones are merged
 BESIDE = {"loc": "upper left", "bbox_to_anchor": (1.01, 1), "frameon": False}  # of a legend
 POINTS = {"textcoords": "offset points"}
+PLACES = re.compile(r' (?:d|x|y|transform)="[^"]*"')  # in an SVG
 
 
 def figure(height, title, *described):
@@ -57,6 +59,7 @@ def grid(count, title, *described, xlabel, ylabel):
 def panels(rows, columns, height, width=WIDTH):
     """Return a figure of rows and columns, and its axes in a list."""
     settings = {"svg.hashsalt": "plots", "svg.fonttype": "none"}
+    settings["font.sans-serif"] = ["DejaVu Sans"]
     settings["text.parse_math"] = False  # else what stands between two dollars is a formula
     sns.set_theme(style="whitegrid", rc=settings)
     size = {"figsize": (width, height), "squeeze": False}
@@ -100,11 +103,12 @@ def save(figure, name):
 
 
 def svg(figure):
-    """Return the figure as the text of an SVG file, and close it."""
+    """Return the figure as the text of an SVG file with places to a tenth of a point, and close
+    it."""
     text = io.StringIO()
     figure.savefig(text, format="svg", dpi=150, bbox_inches="tight", metadata={"Date": None})
     plt.close(figure)
-    return text.getvalue()
+    return PLACES.sub(lambda place: re.sub(r"(\.\d)\d+", r"\1", place[0]), text.getvalue())
 
 
 def colours():

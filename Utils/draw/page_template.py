@@ -33,14 +33,13 @@ def picture(figure):
     return Picture(title, ". ".join([title, *described]), f"data:image/svg+xml;base64,{encoded}")
 
 
-def table(columns, needed):
-    """Return columns of texts for a table without those that are empty, {} where `needed` is."""
-    columns = {
-        name: [short(text.replace("\\|", "|")) for text in texts]
-        for name, texts in columns.items()
+def table(columns):
+    """Return columns of texts for a table, without those that are empty."""
+    return {
+        title: [short(text.replace("\\|", "|")) for text in texts]
+        for title, texts in columns.items()
         if any(texts)
     }
-    return columns if needed in columns else {}
 
 
 def render(template, **parts):

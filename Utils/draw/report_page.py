@@ -1,30 +1,21 @@
-"""The page of a results file, and the page that compares two. Their figures and charts are those of
-`summary`, `ablation`, `recipe` and `compare`."""
+"""The page of a results file, and the page that compares two."""
 
 from collections import Counter
 
-import numpy as np
-
-from Utils.analysis import comparison, result_tables
-from Utils.analysis.intervals import Ratio
+from Utils.analysis import comparison, recommendation, result_tables
 from Utils.analysis.summary import summarize
-from Utils.base.text import LONGEST, short
+from Utils.base.text import short
 from Utils.draw import (
     comparison_chart,
     heatmap_chart,
     memory_chart,
     page_environment,
-    page_headline,
     page_recipe,
-    page_template,
     speedup_chart,
     step_times_chart,
 )
-from Utils.draw.page_template import picture
+from Utils.draw.page_template import picture, render, table
 from Utils.results import records_file, rows_file, selection
-from Utils.scripts import ladder
-
-MOST_TECHNIQUES = 60  # on one page
 
 
 def report(path, device_name="", price=None, base=None):
@@ -32,76 +23,75 @@ def report(path, device_name="", price=None, base=None):
 
     device_name, base: as for selection.select. price: what an hour of the device costs.
     """
-    all_rows = _shortened(rows_file.read(path))
-    with_variants, _ = selection.select(all_rows, device_name, True, base)
-    rows, left_out = selection.select(all_rows, device_name, base=base)
-    rows, too_many = _at_most(rows)
+    all_rows = rows_file.read(path)
+    rows, left_out = selection.select_ladder(all_rows, device_name, base)
+    with_variants, _ = selection.select(all_rows, device_name, True, base, newest_of=rows)
     records = records_file.read(path, with_variants.run_id.unique())
-    with np.errstate(all="ignore"):  # times of 0 and the like are shown as they are
-        lines = summarize(rows, records)
-        charts = _charts(rows, lines)
-    _, memory, limits, cost = result_tables.columns(lines[lines.step_ms.notna()], price)
-    environment, reports = page_environment.environment(records)
-    sections = {  # with the command that adds one
-        "steps": (charts["steps"], "make baseline"),
-        "memory": (charts["memory"], "make all"),
-        "profile": (page_recipe.profile(path, rows), "make profile T=all"),
-        "ablation": (page_recipe.ablation(with_variants), "make ablate"),
-        "recipe": (page_recipe.recipes(with_variants, records), "make recipe"),
-        "limits": (page_template.table(limits, "matmul precision"), "make ceilings all"),
-        "environment": (environment, "make all"),
-    }
-    diffs = page_environment.diffs(lines, records)
-    return page_template.render(
+    lines = summarize(rows, records)
+    recommended = recommendation.recommend(with_variants, records)
+    best, baseline = _recipe_lines(with_variants, records, recommended.fastest)
+    ablation = page_recipe.ablation(with_variants)
+    profile = page_recipe.profile(path, rows)
+    missing = {"ablation": "make ablate"} if not ablation else {}
+    missing |= {"profile": "make profile T=all"} if not profile else {}
+    return render(
         "report.html",
         described=selection.describe(rows),
         device=rows.device.iloc[0],
         unit=lines.unit.iloc[0],
-        headline=page_headline.headline(lines),
-        speedup=charts["speedup"],
-        ladder=page_headline.ladder_table(lines),
-        memory_table=page_template.table(memory, "weights (MiB)"),
-        cost=page_template.table(cost, "technique"),
-        quality=page_template.table(page_environment.quality(rows, lines, records), "technique"),
-        reports=reports,
-        repeat=page_environment.repeat(rows, records),
-        diffs=diffs,
-        with_diff={diff["name"] for diff in diffs},
-        runs=rows.run_id.nunique(),
-        rows=len(rows),
-        left_out=[text for text in (left_out, too_many) if text],
-        missing={name: command for name, (section, command) in sections.items() if not section},
-        **{name: section for name, (section, _) in sections.items()},
+        best=best,
+        baseline=baseline,
+        says=recommended.says,
+        speedup=picture(speedup_chart.draw(rows, lines)),
+        recipes=page_recipe.recipes(recommended),
+        charts=_charts(rows, lines),
+        ablation=ablation,
+        tables=_tables(lines, price),
+        profile=profile,
+        environment=page_environment.environment(rows, records),
+        quality=page_environment.quality(rows, records),
+        commands=page_environment.commands(with_variants, records),
+        diffs=page_environment.diffs(lines.index, records),
+        left_out=left_out,
+        missing=missing,
     )
 
 
+def _recipe_lines(rows, records, recipe):
+    """Return the lines of a recipe and of its base, of the rounds that both ran in; None and None
+    without a recipe that is faster."""
+    if recipe is None or not recipe.techniques:
+        return None, None
+    timed = selection.timed(rows)
+    rounds = [{*timed["round"][timed.technique == name]} for name in (recipe.name, recipe.base)]
+    common = rows[rows["round"].isin(set.intersection(*rounds))]
+    lines = summarize(common, records)
+    return lines.loc[recipe.name], lines.loc[recipe.base]
+
+
 def _charts(rows, lines):
-    """Return the Pictures of a page's first sections; None of what was not measured."""
-    charts = {"speedup": picture(speedup_chart.draw(rows, lines)), "steps": [], "memory": None}
-    if lines.step_ms.notna().any():
-        drawings = step_times_chart.draw(rows, lines), heatmap_chart.draw(rows, lines)
-        charts["steps"] = [picture(figure) for figure in drawings]
+    """Return Pictures by name; None of what was not measured."""
+    charts = dict.fromkeys(("memory", "step_times", "heatmap"))
     if lines.peak_memory_mib.notna().any():
         charts["memory"] = picture(memory_chart.draw(rows, lines))
+    if lines.step_ms.notna().any():
+        charts["step_times"] = picture(step_times_chart.draw(rows, lines))
+        charts["heatmap"] = picture(heatmap_chart.draw(rows, lines))
     return charts
 
 
-def _shortened(rows):
-    """Return the rows with names and versions of at most LONGEST letters: the page repeats them."""
-    names = ["technique", "device", "torch", "model", "dataset", "commit"]
-    long = [name for name in names if rows[name].str.len().max() > LONGEST]
-    return rows.assign(**{name: rows[name].str.slice(0, LONGEST) for name in long})
-
-
-def _at_most(rows):
-    """Return the rows of MOST_TECHNIQUES techniques, those with scripts first, and a sentence on
-    what was left out, or ""."""
-    names = list(rows.technique.unique())
-    if len(names) <= MOST_TECHNIQUES:
-        return rows, ""
-    scripts = ladder.techniques()
-    kept = sorted(names, key=lambda name: name not in scripts)[:MOST_TECHNIQUES]
-    return rows[rows.technique.isin(kept)], f"left out: {len(names) - len(kept)} techniques more"
+def _tables(lines, price):
+    """Return the tables of `make table` by title, the first one of all techniques."""
+    timed = lines[lines.step_ms.notna()]
+    _, memory, limits, cost = map(table, result_tables.columns(timed, price))
+    tables = {"Time, memory and loss of each technique": table(result_tables.columns(lines)[0])}
+    if "weights (MiB)" in memory:
+        tables["Peak memory by kind"] = memory
+    if "matmul precision" in limits:
+        tables["Distance from the limit of this device"] = limits
+    if price is not None or "mean power (W)" in cost:
+        tables["Cost"] = cost
+    return tables
 
 
 def comparison_page(a, b):
@@ -109,17 +99,11 @@ def comparison_page(a, b):
     UserError."""
     a, b = comparison.sides(a, b)
     ratios = comparison.compare(a, b)
-    columns = page_template.table(comparison.columns(a, b, ratios), "technique")
-    columns["B over A"] = list(ratios)  # with their verdicts
-    del columns["verdict on B"]
-    for side in (a, b):
-        speedups = side.lines.speedup.reindex(ratios.index, fill_value=Ratio())
-        columns[f"{side.name}: over baseline"] = list(speedups)
-    return page_template.render(
+    return render(
         "compare.html",
         sides=[a, b],
         picture=picture(comparison_chart.draw(a, b)),
         verdicts=Counter(ratio.verdict for ratio in ratios if ratio),
-        columns=columns,
+        columns=table(comparison.columns(a, b, ratios)),
         differences=[short(line) for line in comparison.differences(a, b)],
     )
