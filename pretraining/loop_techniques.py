@@ -5,6 +5,7 @@ import hashlib
 import importlib.util
 import re
 import textwrap
+import tomllib
 
 from Utils.base import files, paths
 from Utils.base.errors import Unsupported, UserError
@@ -15,27 +16,8 @@ from Utils.scripts import ladder, token_merge, variants
 LOOP = paths.ROOT / "pretraining" / "train.py"
 BEST = "all_together", "fused_optimizer"  # of the scripts; the second runs everywhere
 RANKS = "distributed_data_parallel"  # merged in whenever there are several processes
-# What the loop does by itself, so that a diff for it has nothing to add.
-INCLUDED = {
-    "asynchronous_logging": "losses stay on the device until the next step is under way",
-    "gradient_accumulation": "TOKENS_PER_STEP and BATCH_SIZE decide how many batches make a step",
-    "larger_batch": "BATCH_SIZE decides",
-    "prefetching_loader": "batches come from pinned memory while the device computes",
-    "no_sync": "ranks exchange gradients once a step",
-    RANKS: "start it by torchrun, or by make train GPUS=2",
-}
-# What a run that is kept cannot have.
-EXCLUDED = {
-    "all_together": "name its parts",
-    "cuda_graphs": "a replay overwrites gradients that add up over several batches",
-    "data_on_device": "the batches of this loop are its own",
-    "float16_grad_scaler": "gradients are clipped, and would have to be unscaled before",
-    "fully_sharded": "a checkpoint would hold the share of one rank",
-    "gradient_compression": "what its hook remembers is in no checkpoint",
-    "optimizer_in_backward": "gradients add up over several batches, and are clipped",
-    "streaming_dataset": "the batches of this loop are its own",
-    "zero_redundancy": "a checkpoint would hold the share of one rank",
-}
+TABLES = tomllib.loads(LOOP.with_name("loop_techniques.toml").read_text())
+INCLUDED, EXCLUDED = TABLES["included"], TABLES["excluded"]  # reasons by technique
 COMMENT = re.compile(r"\n *#.*")  # on lines of its own
 SLOW_START = {"torch_compile", "max_autotune"}  # not worth their first step on a CPU
 
@@ -51,16 +33,12 @@ def choose(wanted, args, results_file):
         return _checked(names), "asked for"
     if names := _recipe(args, results_file):
         return names, f"the recipe for {args.model} on {args.hardware.name}"
-    script = _best_script(args)
+    script, fallback = BEST
+    try:
+        check(ladder.line(script), args)
+    except Unsupported:
+        script = fallback
     return _usable(ladder.line(script), args), f"of {script}, what has an effect here"
-
-
-def _best_script(args):
-    for script in BEST:
-        with contextlib.suppress(Unsupported):
-            check(ladder.line(script), args)
-            return script
-    return BEST[-1]
 
 
 def merged(names):

@@ -1,7 +1,9 @@
 """Settings of a training run: flags, defaults of a device, and what follows from both."""
 
 import math
+import tomllib
 from datetime import timedelta
+from pathlib import Path
 
 from Utils.base.command_line import Parser, check_model, spelled
 from Utils.base.errors import UserError
@@ -11,54 +13,11 @@ from Utils.harness import ranks, settings
 
 PATIENCE = timedelta(minutes=30)  # of a rank for the others, as one of them saves and tokenizes
 
-# What makes a run what it is. These defaults are build-nanogpt's, GPT-2 124M on 10B tokens.
-ON_A_GPU = {
-    "steps": 19_073,
-    "tokens_per_step": 524_288,
-    "batch_size": "auto",
-    "seq_len": 1024,
-    "model": "gpt2",
-    "dataset": "stdlib",
-    "corpus_tokens": 0,
-    "learning_rate": 6e-4,
-    "warmup": 715,
-    "weight_decay": 0.1,
-    "clip": 1.0,
-    "validate_every": 250,
-    "validation_tokens": 10_485_760,
-    "checkpoint_every": 0,
-    "device": "auto",
-    "seed": 0,
-    "bucket_mb": settings.BUCKET_MB,
-}
-# The tiny model's loss falls within three minutes on two cores.
-ON_A_CPU = ON_A_GPU | {
-    "steps": 1_200,
-    "tokens_per_step": 512,
-    "seq_len": 128,
-    "model": "gpt2-tiny",
-    "learning_rate": 3e-3,
-    "warmup": 60,
-    "validate_every": 100,
-    "validation_tokens": 8_192,
-}
-MEANINGS = {  # where it is another one than in the ladder's scripts
-    "steps": "updates of the weights",
-    "batch_size": "sequences that a rank computes at once",
-    "warmup": "steps until the learning rate is reached",
-}
+DEFAULTS = tomllib.loads(Path(__file__).with_name("defaults.toml").read_text())
+ON_A_GPU = DEFAULTS["gpu"] | {"bucket_mb": settings.BUCKET_MB}
+ON_A_CPU = ON_A_GPU | DEFAULTS["cpu"]
 # What a resumed run may be given anew. Of these, steps changes the schedule from there on.
 CHANGEABLE = {"steps", "batch_size", "validate_every", "checkpoint_every", "device", "bucket_mb"}
-
-
-class Settings(settings.Settings):
-    """The settings that `settle` makes of the flags, with more attributes.
-
-    device, hardware, config, backend, patience, rank, world_size, local_rank, local_world_size:
-        as for the ladder's scripts.
-    batch_size: sequences that a rank computes at once; accumulation: how often in a step.
-    folder: of the run. techniques: merged into its loop. resumes: whether it has begun before.
-    """
 
 
 def parse(doc, argv=None):
@@ -66,7 +25,7 @@ def parse(doc, argv=None):
     parser = Parser("train", doc, *ON_A_GPU, "with", "resume", "out", "plot", "results_file")
     parser.set_defaults(**dict.fromkeys(ON_A_GPU))
     for action in parser._actions:
-        action.help = MEANINGS.get(action.dest, action.help)
+        action.help = DEFAULTS["help"].get(action.dest, action.help)
     args = parser.parse_args(argv)
     args.with_ = vars(args).pop("with")
     if args.seq_len == "auto":
@@ -83,8 +42,12 @@ def fill(given, kind):
 
 
 def settle(chosen, hardware=None):
-    """Return settings of those values, a dict, on this device and rank. Raises UserError."""
-    args = Settings(**chosen, technique="train", notes=[])
+    """Return settings of those values, a dict, on this device and rank. Raises UserError.
+
+    They have device, hardware, config, backend and ranks as for the ladder's scripts; batch_size,
+    sequences that a rank computes at once, and accumulation, how often in a step.
+    """
+    args = settings.Settings(**chosen, technique="train", notes=[])
     check_model(args)
     args.config = CONFIGS[args.model]
     here = ranks.from_environment()

@@ -47,7 +47,8 @@ def run_script(main, doc):
             _announce(args, chosen, source)
         loop = loop_techniques.load(source) if names else main
         log_filters.prepare(loop)
-        with _curves(given.plot and args.rank == 0, args.folder):
+        draws = given.plot and args.rank == 0
+        with _curves(args.folder) if draws else contextlib.nullcontext():
             loop(args)
         if args.rank == 0:
             run = files.read_json(args.folder / "run.json")
@@ -88,7 +89,12 @@ def plan(given):
 
 def _resumed(given, explicit):
     """Return the same for a resumed run."""
-    folder = _newest() if given.resume == "1" else Path(given.resume)
+    folder = Path(given.resume)
+    if given.resume == "1":
+        runs = sorted(FOLDER.glob("*/run.json"), key=lambda path: path.stat().st_mtime)
+        if not runs:
+            raise UserError(f"--resume 1: no run in {FOLDER}/; --resume FOLDER names one elsewhere")
+        folder = runs[-1].parent
     if given.out:
         raise UserError("--out: a resumed run stays where it is; --resume FOLDER names it")
     run = files.read_json(folder / "run.json")
@@ -114,13 +120,6 @@ def _resumed(given, explicit):
     files.write_json(folder / "run.json", run)
     chosen = {key: run[key] for key in ("settings", "techniques", "techniques_from")}
     return {**chosen, "folder": str(folder), "resumes": True}
-
-
-def _newest():
-    runs = sorted(FOLDER.glob("*/run.json"), key=lambda path: path.stat().st_mtime)
-    if not runs:
-        raise UserError(f"--resume 1: no run in {FOLDER}/; --resume FOLDER names one elsewhere")
-    return runs[-1].parent
 
 
 def _lock(folder):
@@ -176,11 +175,8 @@ def _announce(args, chosen, source):
 
 
 @contextlib.contextmanager
-def _curves(wanted, folder):
-    """Yield a process that draws the curves while the block runs."""
-    if not wanted:
-        yield
-        return
+def _curves(folder):
+    """Draw the curves, in another process, while the block runs."""
     command = [sys.executable, "-m", "pretraining.curves", str(folder), "--live"]
     drawing = subprocess.Popen(command, start_new_session=True, stdin=subprocess.PIPE)
     try:
@@ -197,9 +193,8 @@ def _curves(wanted, folder):
 def _end(error, args):
     """End the process in one line; in a traceback where it is a bug."""
     rank, world_size, *_ = ranks.from_environment()
-    several = world_size > 1
-    if several and (what := ranks.noticed(error)):
-        ranks.report(f"train: rank {rank} lost another rank", what)
+    if world_size > 1 and (state := ranks.noticed(error)):
+        ranks.report(f"train: rank {rank} lost another rank", state)
         time.sleep(ranks.GRACE_S)
         ranks.end(ranks.NOTICED)
     code, line = 1, ""
@@ -217,10 +212,11 @@ def _end(error, args):
         line = f"train: out of memory; try a smaller --batch-size{size}"
     else:
         traceback.print_exception(error)
-        line = f"train: rank {rank}: failed: {type(error).__name__}" if several else ""
-    if rank and not isinstance(error, Interrupted):
-        time.sleep(ranks.GRACE_S)  # rank 0 may say the same
-        ranks.report(line)
+        if world_size > 1:
+            line = f"train: rank {rank}: failed: {type(error).__name__}"
     if rank == 0 and line:
         print(line, file=sys.stderr)
+    elif rank and not isinstance(error, Interrupted):
+        time.sleep(ranks.GRACE_S)  # rank 0 may say the same
+        ranks.report(line)
     ranks.end(code)

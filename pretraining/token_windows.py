@@ -8,7 +8,7 @@ a resumed run, also on other ranks, sees the batches of the run without a break.
 import numpy as np
 import torch
 
-from pretraining import shards
+from pretraining import corpus_files
 from Utils.base.errors import UserError
 
 
@@ -22,7 +22,7 @@ class TokenBatches:
 
     def __init__(self, args):
         self.args = args
-        self.training, self.validation, self.corpus = shards.load(
+        self.training, self.validation, self.corpus = corpus_files.load(
             args.dataset, args.corpus_tokens, prepares=args.local_rank == 0
         )
         self.windows, self.orders = self._windows(self.training), {}
@@ -86,7 +86,7 @@ class TokenBatches:
 
     def _batch(self, tokens, starts):
         T = self.args.seq_len
-        rows = np.stack([tokens.read(start, T + 1) for start in starts])
+        rows = np.stack([tokens[start : start + T + 1] for start in starts])
         rows = torch.from_numpy(rows.astype(np.int64))  # (B, T + 1)
         batch = rows[:, :-1].contiguous(), rows[:, 1:].contiguous()
         # From pinned memory a copy to the device need not be waited for.

@@ -42,6 +42,7 @@ class Run:
         self.saved = None  # at which step
         self.validated = self.validation = None  # at which step, and its loss
         self.losses = self.figures = self.stops = None
+        self.copied = torch.cuda.Event() if args.device.type == "cuda" else None
         if args.resumes:
             self._load()
         if args.rank == 0:
@@ -83,9 +84,12 @@ class Run:
         self._read_figures()
         loss, self.losses = self.losses / self.args.accumulation, None
         stop = torch.tensor(float(self.told_to_stop is not None), device=loss.device)
-        self.figures = _Copy(self._mean(torch.stack([loss, gradient_norm.float(), stop])))
+        figures = self._mean(torch.stack([loss, gradient_norm.float(), stop]))
+        self.figures = figures.to("cpu", non_blocking=self.copied is not None)
         self.trained = step + 1
-        if self.args.device.type != "cuda":
+        if self.copied:
+            self.copied.record()
+        else:
             self._read_figures()
 
     def validates_after(self, step):
@@ -114,7 +118,7 @@ class Run:
             signal.signal(signum, handler)
         if args.rank:
             return
-        from pretraining import curves  # here, as matplotlib takes seconds, and this may never come
+        from pretraining import curves  # here, as matplotlib takes seconds
 
         export.write(args.folder / "model", self.model.state_dict(), args.config)
         text = sample(self.model, args.seed)
@@ -142,7 +146,9 @@ class Run:
         """Wait for the figures of the last step, if they have not been read, and log them."""
         if self.figures is None:
             return
-        (loss, norm, stop), self.figures = self.figures.read(), None
+        if self.copied:
+            self.copied.synchronize()
+        (loss, norm, stop), self.figures = self.figures.tolist(), None
         now, args = time.perf_counter(), self.args
         if not math.isfinite(loss):
             problem = f"step {self.trained}: the loss is {loss}, and nothing was saved since"
@@ -209,23 +215,6 @@ class Run:
         self.trained = self.saved = last.step
         self.seconds = last.facts["seconds"]
         self.best = math.inf if last.facts["best"] is None else last.facts["best"]
-
-
-class _Copy:
-    """A tensor on its way to the host."""
-
-    def __init__(self, tensor):
-        self.host, self.event = tensor, None
-        if tensor.is_cuda:
-            self.host = torch.empty_like(tensor, device="cpu", pin_memory=True)
-            self.host.copy_(tensor, non_blocking=True)
-            self.event = torch.cuda.Event()
-            self.event.record()
-
-    def read(self):
-        if self.event:
-            self.event.synchronize()
-        return self.host.tolist()
 
 
 def _unwrapped(model):

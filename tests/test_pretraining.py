@@ -10,107 +10,78 @@ import torch
 
 from pretraining import (
     checkpoints,
+    corpus_files,
     export,
     history,
     learning_rate,
     loop_techniques,
     options,
-    shards,
 )
 from pretraining.token_windows import TokenBatches
 from Utils.base import files
 from Utils.base.errors import UserError
+from Utils.corpus import token_cache
 from Utils.scripts import ladder
 
 TEXTS = [f"document {n}: " + "all work and no play " * (n % 7) for n in range(400)]
 
 
-@pytest.fixture
-def corpus(tmp_path):
-    """A folder of two files of documents, one of which is in both."""
-    folder = tmp_path / "corpus"
-    folder.mkdir()
-    for n, text in enumerate(TEXTS[:60]):
-        (folder / f"{n:03}.txt").write_text(text)
-    return folder
-
-
-def read(tokens):
-    return tokens.read(0, len(tokens)).tolist() if len(tokens) else []
-
-
 # Data ---------------------------------------------------------------------------------------------
 
 
-def prepared(folder, texts, shard_bytes=3_000, **options):
-    """The tokens of both sides of a corpus, prepared in shards of that size."""
-    shards.prepare(folder, "a corpus", iter(texts), shard_bytes=shard_bytes, **options)
-    made = files.read_json(folder / "progress.json")["shards"]
-    return made, {
-        side: b"".join((folder / f"{side}_{n:06}.bin").read_bytes() for n in range(len(made)))
-        for side in shards.SIDES
+def prepared(folder, texts, **options):
+    """The tokens of both sides of a corpus, prepared in small parts."""
+    corpus_files.prepare(folder, "a corpus", iter(texts), part_bytes=3_000, **options)
+    return {
+        side: np.fromfile(folder / f"{side}.bin", np.uint16).tolist() for side in corpus_files.SIDES
     }
 
 
 @pytest.fixture
 def small_chunks(monkeypatch):
-    monkeypatch.setattr(shards, "CHUNK_CHARACTERS", 500)
+    monkeypatch.setattr(corpus_files, "CHUNK_CHARACTERS", 500)
 
 
-def test_shards_hold_every_document_once_on_one_side(tmp_path, small_chunks):
-    made, sides = prepared(tmp_path, TEXTS)
-    assert len(made) > 5
-    encoding = shards.gpt2_encoding()
-    for side in shards.SIDES:
-        texts = [text for text in TEXTS if shards.is_held_out(text) == (side == "held_out")]
-        expected = [t for text in texts for t in [*encoding.encode_ordinary(text), 50_256]]
-        assert np.frombuffer(sides[side], np.uint16).tolist() == expected
-    assert 0.005 < sum(map(shards.is_held_out, TEXTS)) / len(TEXTS) < 0.05
+def test_every_document_is_once_on_one_side(tmp_path, small_chunks):
+    sides = prepared(tmp_path, TEXTS)
+    encoding = token_cache.gpt2_encoding()
+    for side in corpus_files.SIDES:
+        texts = [text for text in TEXTS if corpus_files.is_held_out(text) == (side == "held_out")]
+        assert sides[side] == [t for text in texts for t in [*encoding.encode(text), 50_256]]
+    assert 0.005 < sum(map(corpus_files.is_held_out, TEXTS)) / len(TEXTS) < 0.05
 
 
-def test_interrupted_preparation_goes_on_behind_the_last_shard(tmp_path, small_chunks):
+def test_interrupted_preparation_goes_on_behind_the_last_part(tmp_path, small_chunks):
     def interrupted():
         yield from TEXTS[:250]
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        shards.prepare(tmp_path / "a", "a corpus", interrupted(), shard_bytes=3_000)
-    progress = files.read_json(tmp_path / "a" / "progress.json")
-    assert 0 < progress["documents"] < 250 and not progress["complete"]
+        prepared(tmp_path / "a", interrupted())
+    kept = files.read_json(tmp_path / "a" / "prepared.json")
+    assert 0 < kept["documents"] < 250 and not kept["complete"]
+    assert (tmp_path / "a" / "training.bin").stat().st_size > 2 * kept["training"]
     assert prepared(tmp_path / "a", TEXTS) == prepared(tmp_path / "b", TEXTS)
 
 
 def test_a_cap_ends_the_corpus(tmp_path, small_chunks):
-    made, sides = prepared(tmp_path, TEXTS, cap=1_500)
-    tokens = sum(map(len, sides.values())) // 2
-    assert 1_500 <= tokens < 3_500
-    assert sum(shard[side] for shard in made for side in shards.SIDES) == tokens
+    sides = prepared(tmp_path, TEXTS, cap=1_500)
+    assert 1_500 <= sum(map(len, sides.values())) < 3_500
 
 
 def test_a_corpus_of_one_document_holds_out_its_end(tmp_path, monkeypatch):
-    monkeypatch.setattr(shards.paths, "CACHE", tmp_path / "cache")
+    monkeypatch.setattr(corpus_files.paths, "CACHE", tmp_path / "cache")
     (tmp_path / "one.txt").write_text(" ".join(map(str, range(3_000))))
-    training, held_out, _ = shards.load(str(tmp_path / "one.txt"))
-    encoding = shards.gpt2_encoding()
-    both = encoding.encode_ordinary((tmp_path / "one.txt").read_text())
-    assert read(training) + read(held_out) == [*both, 50_256]
-    assert len(held_out) == len(both) // shards.HELD_OUT
-
-
-def test_several_arrays_read_as_one():
-    tokens = shards.Tokens([np.arange(5), np.arange(0), np.arange(5, 6), np.arange(6, 20)])
-    for start in range(len(tokens)):
-        for count in range(1, len(tokens) - start + 1):
-            assert tokens.read(start, count).tolist() == [*range(start, start + count)]
-    for place in range(21):
-        before, after = tokens.split(place)
-        assert read(before) == [*range(place)] and read(after) == [*range(place, 20)]
+    training, held_out, _ = corpus_files.load(str(tmp_path / "one.txt"))
+    both = token_cache.gpt2_encoding().encode_ordinary((tmp_path / "one.txt").read_text())
+    assert [*training, *held_out] == [*both, 50_256]
+    assert len(held_out) == len(both) // corpus_files.HELD_OUT
 
 
 def batches(monkeypatch, tokens=1_003, **values):
     """TokenBatches of a corpus whose tokens are their places."""
-    corpus = shards.Tokens([np.arange(tokens, dtype=np.uint16)])
-    monkeypatch.setattr(shards, "load", lambda *_, **__: (corpus, corpus, "a corpus"))
+    corpus = np.arange(tokens, dtype=np.uint16)
+    monkeypatch.setattr(corpus_files, "load", lambda *_, **__: (corpus, corpus, "a corpus"))
     defaults = {"dataset": "", "corpus_tokens": 0, "seq_len": 10, "batch_size": 2, "seed": 3}
     defaults |= {"accumulation": 4, "validation_tokens": 70, "local_rank": 0, "rank": 0}
     defaults |= {"world_size": 1, "device": torch.device("cpu")}

@@ -107,8 +107,8 @@ def test_two_ranks_go_on_with_the_same_batches(whole, tmp_path):
 
 def test_transformers_loads_the_export(whole):
     transformers = pytest.importorskip("transformers")
-    from pretraining.token_windows import shards
     from Utils.base.gpt2_sizes import CONFIGS
+    from Utils.corpus import token_cache
     from Utils.model import GPT
 
     theirs = transformers.GPT2LMHeadModel.from_pretrained(whole / "model").eval()
@@ -118,7 +118,7 @@ def test_transformers_loads_the_export(whole):
     ours.load_state_dict(state)
     text = "def main(args):\n    print(args)\n"
     idx = torch.tensor([tokens.encode(text)])
-    assert idx[0].tolist() == shards.gpt2_encoding().encode_ordinary(text)
+    assert idx[0].tolist() == token_cache.gpt2_encoding().encode_ordinary(text)
     with torch.no_grad():
         difference = (theirs(idx).logits - ours(idx, idx)[0]).abs().max()
     assert difference < 1e-4

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from Utils.base import paths
 from Utils.base.command_line import spelled
-from Utils.base.errors import UserError
+from Utils.base.errors import UserError, first_line
 
 HUB_TOKENS = 20_000_000  # read of a Hub dataset: enough for 24 default GPU runs of 50 steps
 BUILDERS = {".txt": "text", ".md": "text", ".py": "text", ".jsonl": "json", ".parquet": "parquet"}
@@ -24,40 +24,35 @@ def find(dataset):
     read with its unit."""
     files = _files(dataset)
     if files is None:
-        return ["hub", dataset, HUB_TOKENS], lambda: _read(_open_hub, dataset), HUB_TOKENS, "tokens"
-    stats = [p.stat() for p in files]
-    contents = [
-        (str(p.resolve()), stat.st_size, stat.st_mtime_ns)
-        for p, stat in zip(files, stats, strict=True)
-    ]
+        contents = ["hub", dataset, HUB_TOKENS]
+        return contents, partial(_read, _open_hub, dataset), HUB_TOKENS, "tokens"
+    contents = [(str(p.resolve()), p.stat().st_size, p.stat().st_mtime_ns) for p in files]
     documents = (_read_utf8, files) if dataset == "stdlib" else (_read, _open_files, files)
-    return contents, partial(*documents), sum(stat.st_size for stat in stats), "B"
+    return contents, partial(*documents), sum(size for _, size, _ in contents), "B"
 
 
 def _files(dataset):
     """Return the files of a corpus, or None where it is on the Hub."""
     path = Path(dataset).expanduser()
+    flag = spelled("dataset", dataset)
     if dataset == "stdlib":
-        root = Path(sysconfig.get_path("stdlib"))
-        files = sorted(_sources(root, without={"site-packages", "dist-packages"}))
+        files = sorted(_standard_library())
     elif dataset and path.exists():
         candidates = sorted(path.rglob("*")) if path.is_dir() else [path]
         files = [p for p in candidates if p.is_file() and p.suffix in BUILDERS]
     elif dataset.count("/") == 1 and dataset[0] not in "./~" and path.suffix not in BUILDERS:
         return None
     else:
-        raise UserError(
-            f"{spelled('dataset', dataset)}: no such file, folder or name", f"choose {DATASETS}"
-        )
+        raise UserError(f"{flag}: no such file, folder or name", f"choose {DATASETS}")
     if not files:
-        raise UserError(f"{spelled('dataset', dataset)}: no file of {' '.join(BUILDERS)} there")
+        raise UserError(f"{flag}: no file of {' '.join(BUILDERS)} there")
     return files
 
 
-def _sources(root, without):
-    """Yield the Python files below a folder, except in folders of the names in `without`."""
-    for folder, folders, names in os.walk(root):
-        folders[:] = {*folders} - without
+def _standard_library():
+    """Yield its files, without those of installed packages."""
+    for folder, folders, names in os.walk(sysconfig.get_path("stdlib")):
+        folders[:] = {*folders} - {"site-packages", "dist-packages"}
         yield from (Path(folder, name) for name in names if name.endswith(".py"))
 
 
@@ -79,7 +74,6 @@ def open_streams(dataset):
 
 
 def _open_files(files, encoding_errors="strict"):
-    datasets = import_datasets()
     opened = []
     for builder in dict.fromkeys(BUILDERS.values()):
         parts = [p for p in files if BUILDERS[p.suffix] == builder and p.stat().st_size]
@@ -87,51 +81,41 @@ def _open_files(files, encoding_errors="strict"):
         text = {"sample_by": "document", "encoding_errors": encoding_errors}
         options = text if builder == "text" else {}
         if names:
-            rows = datasets.load_dataset(
-                builder,
-                data_files=names,
-                split="train",
-                streaming=True,
-                cache_dir=str(paths.CACHE / "datasets"),
-                **options,
-            )
-            opened.append(rows)
+            opened.append(_load(builder, data_files=names, **options))
     return opened
 
 
 def _open_hub(dataset):
-    datasets = import_datasets()
+    import_datasets()
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
 
     name, _, config = dataset.partition(":")
+    flag = spelled("dataset", dataset)
     try:
         HfApi().dataset_info(name, timeout=5)
     except (RepositoryNotFoundError, HFValidationError):
-        raise UserError(
-            f"{spelled('dataset', dataset)}: no such file or folder here, and no such public "
-            "dataset on the Hub"
-        ) from None
+        problem = "no such file or folder here, and no such public dataset on the Hub"
+        raise UserError(f"{flag}: {problem}") from None
     except Exception as error:
-        raise UserError(
-            f"{spelled('dataset', dataset)}: the Hugging Face Hub cannot be reached "
-            f"({type(error).__name__})",
-            "use stdlib, synthetic, or a file or folder of text",
-        ) from None
-    rows = datasets.load_dataset(
-        name, config or None, split="train", streaming=True, cache_dir=str(paths.CACHE / "datasets")
-    )
-    return [rows]
+        problem = f"the Hugging Face Hub cannot be reached ({type(error).__name__})"
+        remedy = "use stdlib, synthetic, or a file or folder of text"
+        raise UserError(f"{flag}: {problem}", remedy) from None
+    return [_load(name, config or None)]
+
+
+def _load(*name, **options):
+    """Open a dataset as a stream of rows."""
+    options |= {"split": "train", "streaming": True, "cache_dir": str(paths.CACHE / "datasets")}
+    return import_datasets().load_dataset(*name, **options)
 
 
 def import_datasets():
     try:
         import datasets
     except ModuleNotFoundError:
-        raise UserError(
-            "--dataset: reading this needs the package datasets",
-            "pip install datasets, or use stdlib or synthetic",
-        ) from None
+        remedy = "pip install datasets, or use stdlib or synthetic"
+        raise UserError("--dataset: reading this needs the package datasets", remedy) from None
     datasets.disable_progress_bars()
     datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # it also raises what it logs
     return datasets
@@ -166,10 +150,8 @@ def one_line(dataset):
         yield
     except UserError:
         raise
-    except UnicodeDecodeError:
-        raise UserError(
-            f"{spelled('dataset', dataset)}: holds binary data, not text in UTF-8"
-        ) from None
     except Exception as error:
-        reason = str(error).strip().split("\n")[0] or type(error).__name__
-        raise UserError(f"{spelled('dataset', dataset)}: cannot be read: {reason}") from None
+        problem = f"cannot be read: {first_line(error)}"
+        if isinstance(error, UnicodeDecodeError):
+            problem = "holds binary data, not text in UTF-8"
+        raise UserError(f"{spelled('dataset', dataset)}: {problem}") from None

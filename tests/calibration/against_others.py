@@ -156,9 +156,7 @@ def train_nanogpt(args, run, batches, folder, seed):
     if not args.padded:
         (corpus / "meta.pkl").write_bytes(pickle.dumps({"vocab_size": VOCABULARY}))
     for name, tokens in (("train", batches.training), ("val", batches.validation)):
-        with open(corpus / f"{name}.bin", "wb") as file:
-            for array in tokens.arrays:
-                np.asarray(array).tofile(file)
+        tokens.tofile(corpus / f"{name}.bin")
     for name in ("train.py", "model.py", "configurator.py"):
         shutil.copy(Path(args.nanogpt) / name, folder)
     source = (folder / "train.py").read_text()
