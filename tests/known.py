@@ -2,7 +2,7 @@
 
     python -m tests.known [flags of the scripts]
 
-runs them all as a suite, one process a run, and prints the table, for docs/LOG.md.
+runs them all as a suite, one process a run, and prints the table, for docs/FINDINGS.md.
 """
 
 import shutil

@@ -4,6 +4,7 @@ Who adds to a room makes it shorter elsewhere: by a simpler design or a library,
 lines.
 """
 
+import re
 import subprocess
 from collections import Counter
 from pathlib import Path
@@ -36,7 +37,10 @@ MOST_LINES_OF_TESTS = 19_200  # with the virtual GPU's C++
 MOST_LINES_OF_PRETRAINING = 1_480
 MOST_LINES_OF_MAKEFILE = 180
 MOST_FILES = 450  # without results/
-MOST_WORDS = {"README.md": 1_150}
+MOST_WORDS = {"README.md": 1_150, "docs/METHOD.md": 1_800, "docs/FORECAST.md": 900}
+MOST_FINDINGS = 12
+MOST_WORDS_OF_A_FINDING = 200
+MOST_WORDS_OF_A_PARAGRAPH = 80
 
 
 def tracked():
@@ -47,6 +51,14 @@ def tracked():
 
 
 FILES = tracked()
+
+
+def read(page):
+    return (paths.ROOT / page).read_text()
+
+
+def words(text):
+    return len(text.split())
 
 
 def lines(folder, suffixes):
@@ -88,4 +100,21 @@ def test_there_are_few_files():
 
 @pytest.mark.parametrize("page", MOST_WORDS)
 def test_pages_are_short(page):
-    assert len((paths.ROOT / page).read_text().split()) <= MOST_WORDS[page]
+    assert words(read(page)) <= MOST_WORDS[page]
+
+
+def test_findings_are_few_and_short():
+    contents, *findings = read("docs/FINDINGS.md").split("\n### ")
+    assert 0 < len(findings) <= MOST_FINDINGS
+    for finding in findings:
+        title = finding.splitlines()[0]
+        assert words(finding) <= MOST_WORDS_OF_A_FINDING, title
+        assert f"[{title}](#" in contents and "```sh" in finding, title
+
+
+@pytest.mark.parametrize("page", [file for file in FILES if file.suffix == ".md"], ids=str)
+def test_paragraphs_are_short(page):
+    """A paragraph is also an item of a list; code and tables are none."""
+    prose = re.sub(r"(?ms)^```.*?^```|^[|<][^\n]*", "", read(page))
+    for paragraph in re.split(r"\n\s*\n|\n(?=[-*]|\d+\.)", prose):
+        assert words(paragraph) <= MOST_WORDS_OF_A_PARAGRAPH, paragraph

@@ -17,7 +17,7 @@ CONFIDENCE = 0.95
 FIT_ROUNDS = 6  # from which a drift is fitted
 NO_INTERVAL = "one round: no interval"
 INIT_STD = 0.02  # of GPT-2's weights; an initial logit's is 0.02 sqrt(n_embd)
-# Of that: what rounding changes a first loss by, as a deviation over seeds (docs/LOG.md).
+# Of that: what rounding changes a first loss by, as a deviation over seeds (docs/FINDINGS.md).
 ROUNDING = {"bfloat16": 2**-8, "float8": 2**-4.5}
 CHANCE = 0.001  # that rounding alone is labelled "model changed"
 

@@ -133,7 +133,7 @@ def keep_freed_memory():
     By default it maps blocks of 32 MiB and more one by one and returns them when they are freed, so
     each step waits for the kernel to find and clear their pages anew: logits of 512 tokens are 98
     MiB. A virtual machine may also hand free memory back to its host, and pages that were free for
-    seconds then cost 20 times as much. See `man mallopt` and docs/LOG.md.
+    seconds then cost 20 times as much. See `man mallopt` and docs/FINDINGS.md.
     """
     if platform.libc_ver()[0] == "glibc":
         libc = ctypes.CDLL(None)

@@ -34,7 +34,7 @@ def expected():
     words = (
         f"**Forecast, not measured**, from datasheets. Of {len(of_changes)} published speedups of "
         f"one change, nine in ten were forecast within {within:.0%}, without figures of the same "
-        "source ([each](docs/METHOD.md#time-forecast))."
+        "source ([each](docs/FORECAST.md))."
     )
     by_script = pd.read_csv(DOCS / "forecast.csv", index_col="device").groupby("technique")
     baseline, last = (
