@@ -2,7 +2,6 @@
 
 import csv
 import dataclasses
-import json
 import os
 import re
 from argparse import Namespace
@@ -11,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.rows import rows_of, write_record
+from tests.rows import rows_of
 from Utils.analysis import measured_here
 from Utils.base import paths
 from Utils.base.command_line import Parser
@@ -28,6 +27,7 @@ from Utils.forecast.forecast_device import memory_size
 from Utils.forecast.forecast_plan import StepForecast
 from Utils.forecast.memory_recording import KINDS, Recording
 from Utils.forecast.peak_memory import MemoryForecast
+from Utils.forecast.time_range import TimeForecast
 from Utils.harness.settings import batch_multiple
 from Utils.profile import profiled_run
 from Utils.results import rows_file
@@ -54,25 +54,12 @@ def peak(recording):
 # Sizes and lines --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "text, size",
-    [
-        ("10GiB", 10 * 2**30),
-        ("10 gib", 10 * 2**30),
-        ("24GB", 24 * 10**9),
-        ("512MiB", 2**29),
-        ("8e9", 8 * 10**9),
-        ("1.5GiB", 3 * 2**29),
-    ],
-)
-def test_memory_can_be_given_in_binary_and_in_decimal_units(text, size):
-    assert memory_size(text) == size
-
-
-@pytest.mark.parametrize("text", ["ten", "10G", "-1GiB", "0", "GiB", "1e", "10 GiB of it"])
-def test_another_memory_is_refused_with_what_to_write(text):
-    with pytest.raises(UserError, match="10GiB"):
-        memory_size(text)
+def test_memory_can_be_given_in_binary_and_in_decimal_units():
+    sizes = {"10 gib": 10 * 2**30, "24GB": 24 * 10**9, "8e9": 8 * 10**9, "1.5GiB": 3 * 2**29}
+    assert {text: memory_size(text) for text in sizes} == sizes
+    for text in ("ten", "10G", "-1GiB", "0", "GiB", "1e", "10 GiB of it"):
+        with pytest.raises(UserError, match="10GiB"):
+            memory_size(text)
 
 
 def made(constant, slopes, multiple=1):
@@ -99,13 +86,6 @@ def test_a_batch_that_comes_in_parts_is_a_multiple_of_them():
     found = made([0], [10], multiple=4)
     assert found.largest_batch(119) == 8
     assert found.largest_batch(120) == 12
-
-
-@pytest.mark.parametrize("at_least, others", [(1, ()), (97, (194,)), (500, (1024, 50_257))])
-def test_a_batch_of_a_prime_number_tells_what_grows_with_it(at_least, others):
-    prime = peak_memory.prime_batch(at_least, *others)
-    assert prime >= at_least and all(prime % n for n in range(2, prime))
-    assert all(size % prime for size in others)
 
 
 # What is recorded -------------------------------------------------------------------------------
@@ -224,89 +204,68 @@ def test_the_tensors_of_a_run_in_float32_are_what_was_forecast(tmp_path):
 # What it says -----------------------------------------------------------------------------------
 
 
-def step_of(name, *bytes_of_kinds, largest_batch=0):
+def step_of(name, *bytes_of_kinds, largest_batch=0, time=None):
     """A StepForecast with so many GiB of each of KINDS."""
     kinds = dict(zip(KINDS, (size * GIB for size in bytes_of_kinds), strict=True))
     memory = MemoryForecast(sum(kinds.values()), kinds, "backward", largest_batch, 13 * GIB)
-    return StepForecast("a GPU", name, name, 1024, memory, None, "")
+    return StepForecast("a GPU", name, 1024, memory, time, "")
 
 
-MISSING = StepForecast("a GPU", "e", "e", 1024, MemoryForecast(), None, "needs a thing")
-ARGS = Namespace(batch_size=16, seq_len=1024)
+MISSING = StepForecast("a GPU", "e", 1024, MemoryForecast(), None, "needs a thing")
 
 
 def test_advice_names_what_dominates_and_who_takes_less_of_it():
-    found = [
+    forecasts = [
         step_of("a", 1, 0, 2, 7, largest_batch=20),
         step_of("b", 1, 0, 2, 3, largest_batch=50),
         step_of("c", 1, 0, 0.5, 3, largest_batch=60),
         step_of("d", 9, 0, 0.1, 9, largest_batch=1),  # less state, a higher peak
         MISSING,
     ]
-    lines = forecast_table.advice(found, ARGS, 12 * GIB)
-    assert lines[0] == "a fits at 16x1024: 2.00 GiB are left; its largest batch is 20"
-    assert lines[1] == "activations: 70% of that peak, 7.00 GiB; less with b (3.00), c (3.00)"
-    assert lines[2] == "optimizer state: 20% of that peak, 2.00 GiB; less with c (0.50)"
-    assert lines[3] == "c takes the largest batch of these: 60"
-    assert len(lines) <= 5
-    lines = forecast_table.advice(found, ARGS, 9 * GIB)
+    lines = forecast_table.advice(forecasts, "16x1024", 12 * GIB)
+    assert lines[0].startswith("a fits at 16x1024: 2.00 GiB are left; its largest batch is 20")
+    assert "70% of its peak" in lines[1]
+    assert lines[1].endswith("7.00 GiB; less with b (3.00), c (3.00)")
+    assert lines[2].endswith("2.00 GiB; less with c (0.50)")
+    lines = forecast_table.advice(forecasts, "16x1024", 9 * GIB)
     assert "does not fit at 16x1024: 1.00 GiB too much" in lines[0]
-    assert forecast_table.advice([found[-1]], ARGS, 9 * GIB) == []
+    assert forecast_table.advice([MISSING], "16x1024", 9 * GIB) == []
 
 
-def settings_on(device, folder):
-    args = Namespace(base="no_optimization", model="gpt2", batch_size=1, seq_len=64)
-    args.hardware, args.results_file = device, folder / "results.csv"
-    return args
-
-
-def test_a_gpus_measured_step_stands_beside_the_forecast(tmp_path):
-    """The peak of any GPU, the time of this one; of the newest code, without tainted runs."""
-    args = settings_on(ImaginedGPU("a GPU", 24 * GIB), tmp_path)
-    file = args.results_file
-    assert measured_here.measured_steps(args) == {}
-    runs = [
-        rows_of("no_optimization", ms, commit=commit, **columns)
-        for commit, ms, columns in (
-            ("old", [90.0, 90.0, 90.0], {"device": "a GPU"}),
-            ("new", [90.0, 90.0, 9.0], {"device": "a GPU"}),
-            ("new", [90.0, 90.0, 90.0], {"device": "a GPU", "grade": "tainted"}),
-            ("new", [90.0, 90.0, 90.0], {"device": "a CPU"}),
-            ("new", [90.0, 90.0, 90.0], {"device": "a GPU", "requested_batch_size": 2}),
-        )
+def test_a_technique_has_one_row_of_memory_and_time_or_its_reason():
+    slow, fast = (TimeForecast(s, 0.8 * s, 1.25 * s, {"optimizer": s}) for s in (0.4, 0.1))
+    forecasts = [
+        step_of("base", 1, 0, 2, 7, time=slow),
+        step_of("fast", 1, 0, 2, 3, largest_batch=50, time=fast),
     ]
-    for rows in runs:
-        rows_file.append(file, rows)
-    (step,) = measured_here.measured_steps(args).values()
-    assert step.step_ms == pytest.approx(9.0)
-    peaks = {"no_optimization": 900 * MIB}
-    assert peak_memory.measured_peaks(args) == peaks
-    text = forecast_table.memory_table(
-        [step_of("no_optimization", 0.25, 0, 0.25, 0.25)], peaks, GIB
-    )
-    cells = [cell.strip() for cell in text.splitlines()[-1].split("|")]
-    assert cells[6] == "0.75" and cells[-3:-1] == ["0.88", "-14.7%"]
-    other = settings_on(ImaginedGPU("another GPU", 24 * GIB), tmp_path)
-    assert peak_memory.measured_peaks(other) == {}  # no record says that the rows are of a GPU
-    for rows in runs:
-        write_record(file, rows, device={"type": "rocm" if rows[0]["device"] == "a GPU" else "cpu"})
-    assert peak_memory.measured_peaks(other) == peaks
-    assert measured_here.measured_steps(other) == {}
+    lines = forecast_table.technique_table([*forecasts, MISSING], "base").splitlines()
+    assert lines[-1] == "e: needs a thing"
+    cells = re.split(r"\s{2,}", lines[-2].strip())
+    assert cells[:4] == ["fast", "6.00", "50", "100.0 (80.0-125.0)"]
+    assert cells[4].startswith("4.00x (") and cells[5:] == ["10,240", "optimizer 100%"]
 
 
-def test_on_a_cpu_it_is_what_a_profile_saw_of_tensors(tmp_path):
-    args = settings_on(CPU(), tmp_path)
-    (tmp_path / "profiles").mkdir()
-    shape = {"model": "gpt2", "batch_size": 1, "seq_len": 64, "device": args.hardware.name}
-    for name, facts in {
-        "a": shape | {"tensors_mib": 800.0},
-        "b": shape | {"tensors_mib": 800.0, "batch_size": 2},
-        "c": shape | {"tensors_mib": 800.0, "device": "another"},
-        "d": ["no summary"],
-    }.items():
-        facts = facts | {"technique": name} if isinstance(facts, dict) else facts
-        (tmp_path / "profiles" / f"{name}.json").write_text(json.dumps(facts))
-    assert peak_memory.measured_peaks(args) == {"a": 800 * MIB}
+def test_a_measured_step_stands_beside_the_forecast(tmp_path):
+    """Of this device and the newest code, without tainted runs."""
+    args = Namespace(base="no_optimization", model="gpt2", batch_size=1, seq_len=64)
+    args.hardware, args.results_file = ImaginedGPU("a GPU", 24 * GIB), tmp_path / "results.csv"
+    assert measured_here.measured_steps(args) == {}
+    for commit, last_ms, columns in (
+        ("old", 90.0, {"device": "a GPU"}),
+        ("new", 9.0, {"device": "a GPU"}),
+        ("new", 90.0, {"device": "a GPU", "grade": "tainted"}),
+        ("new", 90.0, {"device": "a CPU"}),
+        ("new", 90.0, {"device": "a GPU", "requested_batch_size": 2}),
+    ):
+        rows = rows_of("no_optimization", [90.0, 90.0, last_ms], commit=commit, **columns)
+        rows_file.append(args.results_file, rows)
+    measured = measured_here.measured_steps(args)
+    time = TimeForecast(0.018, 0, 0, {})
+    forecasts = [step_of("no_optimization", 0.25, 0, 0.25, 0.25, time=time), MISSING]
+    (line,) = forecast_table.measured_lines(forecasts, measured, with_memory=True)
+    assert line.endswith("measured 9.0 ms (forecast +100%), 0.88 GiB (forecast -14.7%)")
+    (line,) = forecast_table.measured_lines(forecasts, measured, with_memory=False)
+    assert line.endswith("(forecast +100%)")
 
 
 def test_it_ends_in_one_line_where_there_is_no_such_device():
@@ -321,9 +280,8 @@ def test_the_command_forecasts_for_a_gpu_that_is_not_there(tmp_path, capsys):
     forecast_command.main(command)
     said = capsys.readouterr().out
     assert "Estimates for an imagined GPU: gpt2-tiny, 2x64 tokens" in said
-    row = re.search(r"^\| no_optimization .*$", said, re.MULTILINE)[0].split("|")
-    largest = int(row[-3])
-    assert largest > 2 and float(row[-2]) > float(auto_shape.usable_bytes(4 * GIB) / GIB) - 0.01
+    largest = int(re.search(r"^no_optimization +[\d.]+ +(\d+)", said, re.MULTILINE)[1])
+    following = float(re.search(rf"largest batch is {largest}, the next needs ([\d.]+)", said)[1])
+    assert largest > 2 and following > auto_shape.usable_bytes(4 * GIB) / GIB - 0.01
     assert "gradient_accumulation: needs a batch size that is a multiple of 4" in said
-    assert f"its largest batch is {largest}" in said
     assert not file.exists()

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from Utils.analysis import round_levels
 from Utils.analysis.intervals import typical_ms
-from Utils.results import records_file, rows_file, selection
+from Utils.results import rows_file, selection
 
 
 @dataclass(frozen=True)
@@ -38,13 +38,3 @@ def measured_steps(args, devices=None, base=None):
     step_ms = round_levels.step_ms(selection.timed(rows))
     peaks = rows.groupby("technique").peak_memory_mib.median()
     return {name: MeasuredStep(typical_ms(step_ms[name]), peak) for name, peak in peaks.items()}
-
-
-def gpus_in(results_file):
-    """Return the names of the GPUs that rows of a results file are of."""
-    if not rows_file.has_rows(results_file):
-        return []
-    first_runs = rows_file.read(results_file).groupby("device").run_id.first()
-    records = records_file.read(results_file, list(first_runs))
-    kinds = {run_id: record.get("device", {}).get("type") for run_id, record in records.items()}
-    return [name for name, run_id in first_runs.items() if kinds.get(run_id) in ("cuda", "rocm")]

@@ -17,9 +17,9 @@ DOCS = paths.ROOT / "docs"
 
 def main(argv=None):
     Parser("expectations", __doc__).parse_args(argv)
-    rows = expectation_rows.ladder_rows()
-    pd.DataFrame(rows, dtype=object).to_csv(DOCS / "forecast.csv", index=False)
+    rows = list(expectation_rows.ladder_rows())
+    hours = list(expectation_rows.pretraining_hours(DOCS / "prices.toml"))
+    for name, lines in (("forecast", rows), ("hours", hours)):
+        pd.DataFrame(lines, dtype=object).to_csv(DOCS / f"{name}.csv", index=False)
     expectations_chart.draw(rows).savefig(DOCS / "forecast.png", dpi=150, bbox_inches="tight")
-    hours = expectation_rows.pretraining_hours(DOCS / "prices.toml")
-    pd.DataFrame(hours, dtype=object).to_csv(DOCS / "hours.csv", index=False)
     print("docs/forecast.csv, docs/forecast.png and docs/hours.csv are written")

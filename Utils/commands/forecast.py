@@ -14,44 +14,28 @@ from Utils.base.errors import UserError
 from Utils.base.setting_table import OF_A_RUN
 from Utils.device import auto_shape, datasheets
 from Utils.device.cpu import CPU
-from Utils.forecast import (
-    forecast_device,
-    forecast_plan,
-    forecast_table,
-    peak_memory,
-    published_check,
-)
+from Utils.forecast import forecast_device, forecast_plan, forecast_table, published_check
 from Utils.forecast.forecast_table import gib
-from Utils.scripts import bases
 
 
-def parsed(argv):
-    """Return the flags of this command, a Namespace."""
+def main(argv=None):
     names = (*OF_A_RUN, "t", "memory", "tokens", "prices", "against", "write", "base")
     parser = command_line.Parser("forecast", __doc__, *names)
     parser.add_argument("names", nargs="*", metavar="TECHNIQUE", help="else T, else the ladder")
     args = parser.parse_args(argv)
-    args.names = args.names or (["ladder"] if args.t in ("", "all") else args.t.split())
-    return args
-
-
-def main(argv=None):
-    args = parsed(argv)
+    names = args.names or (["ladder"] if args.t in ("", "all") else args.t.split())
     values = {name: getattr(args, name) for name in command_line.defaults()}
-    base = bases.asked(args.base)
+    if args.base:
+        raise UserError("a forecast is not yet for scripts of your own", "omit BASE")
     if args.against:
         return against_published(args.write)
-    if datasheets.names_one(args.device) and args.device != "all":
-        datasheets.find(args.device)  # before what takes seconds
-    prices = forecast_plan.prices(args.prices) if args.prices else {}
     if args.device == "all":
-        if base:
-            raise UserError("BASE and DEVICE=all do not go together", "name one device")
-        names = ["fused_optimizer"] if args.names in ([], ["ladder"]) else args.names
+        prices = forecast_plan.prices(args.prices) if args.prices else {}
+        names = ["fused_optimizer"] if names == ["ladder"] else names
         return all_devices(names, values, args.tokens, prices)
-    if args.tokens or prices:
+    if args.tokens or args.prices:
         raise UserError("--tokens and --prices need --device all")
-    return one_device(args.names or ["ladder"], values, args.memory, base)
+    one_device(names, values, args.memory)
 
 
 def against_published(write):
@@ -66,41 +50,36 @@ def against_published(write):
 def all_devices(names, values, tokens, prices):
     for args, forecasts in forecast_plan.on_every_device(names, values):
         shape = f"{args.batch_size}x{args.seq_len}"
-        print(f"Forecast of {forecasts[0].label}: {args.model}, {shape}\n")
+        print(f"Forecast of {forecasts[0].technique}: {args.model}, {shape}\n")
         print(forecasts[0].memory.reason or forecast_table.device_table(forecasts, tokens, prices))
         print()
 
 
-def one_device(names, values, memory, base):
+def one_device(names, values, memory):
     memory = forecast_device.memory_size(memory) if memory else None
     device = forecast_device.device_of(values["device"], memory)
-    techniques = forecast_plan.techniques_of(names)
-    if base:
-        techniques, args = forecast_plan.on_base(base, techniques, values, device)
-    else:
-        args = forecast_plan.settings(values, device)
+    args = forecast_plan.settings(values, device)
     memory = memory or device.memory_bytes
     budget = auto_shape.usable_bytes(memory)
     shape = f"{args.batch_size}x{args.seq_len}"
-    if args.unit != "tokens":
-        shape = shape.removesuffix("x1")
     usable = f"GiB (2^30 bytes), {gib(budget)} usable of {gib(memory)}"
-    print(f"Estimates for {device.name}: {args.model}, {shape} {args.unit} a step, {usable}")
-    if isinstance(device, CPU):
+    print(f"Estimates for {device.name}: {args.model}, {shape} tokens a step, {usable}")
+    on_cpu = isinstance(device, CPU)
+    if on_cpu:
         print("Memory of tensors; the process adds its libraries and what malloc keeps.")
     entry = forecast_device.datasheet_of(device)
+    techniques = forecast_plan.techniques_of(names)
     forecasts = forecast_plan.on_this_device(techniques, args, entry, budget)
-    print()
-    peaks = peak_memory.measured_peaks(args)
-    print(forecast_table.memory_table(forecasts, peaks, budget))
-    print("", *forecast_table.advice(forecasts, args, budget), sep="\n")
+    if entry and any(forecast.time for forecast in forecasts):
+        here = entry.process == datasheets.MEASURED
+        print(f"Time from {'ceilings measured here' if here else entry.source}.")
+    print("Fits: the largest batch. In brackets: ranges of 90%.\n")
+    print(forecast_table.technique_table(forecasts, args.base))
+    measured = measured_here.measured_steps(args)
+    print("", *forecast_table.measured_lines(forecasts, measured, not on_cpu), sep="\n")
+    print(*forecast_table.advice(forecasts, shape, budget), sep="\n")
     if entry is None:
         keys = ", ".join(datasheets.datasheets())
         print(f"\nNo forecast of time without a datasheet or make ceilings; DEVICE= knows {keys}")
-    elif any(forecast.time for forecast in forecasts):
-        here = entry.process == datasheets.MEASURED
-        print(f"\nForecast of time, from {'ceilings measured here' if here else entry.source}:\n")
-        measured = measured_here.measured_steps(args)
-        print(forecast_table.time_table(forecasts, measured, args.base, args.unit))
-        if any(forecast.time and forecast.time.factor > 1 for forecast in forecasts):
-            print("\nRanges are wider where no published figure is of that chip at that precision.")
+    elif any(forecast.time and forecast.time.factor > 1 for forecast in forecasts):
+        print("\nRanges are wider where no published figure is of that chip at that precision.")

@@ -12,26 +12,18 @@ TOKENS = 1e10  # to pretrain on
 
 
 def ladder_rows():
-    """Return the rows of the ladder on DEVICES, dicts of text by column."""
-    return [row for key in DEVICES for row in _rows_of_device(key)]
-
-
-def _rows_of_device(key):
+    """Yield the rows of the ladder on DEVICES, dicts by column."""
     values = {"device": "cuda", "model": "gpt2", "dataset": "synthetic", "seq_len": 1024}
-    args = forecast_plan.settings(values, device_of(key))
-    entry = datasheets.find(key)
-    budget = auto_shape.usable_bytes(entry.memory_bytes)
-    techniques = ladder.group("ladder")
-    forecasts = forecast_plan.on_this_device(techniques, args, entry, budget)
-    baseline = forecasts[0].time
-    for forecast in forecasts:
-        row = {"device": key, "technique": forecast.label}
-        row |= {"batch_size": args.batch_size, "seq_len": args.seq_len}
-        yield (
-            row
-            | (_figures(forecast, baseline) if forecast.time else {})
-            | {"reason": forecast.reason or None}
-        )
+    for key in DEVICES:
+        args = forecast_plan.settings(values, device_of(key))
+        entry = datasheets.find(key)
+        budget = auto_shape.usable_bytes(entry.memory_bytes)
+        forecasts = forecast_plan.on_this_device(ladder.group("ladder"), args, entry, budget)
+        for forecast in forecasts:
+            row = {"device": key, "technique": forecast.technique}
+            row |= {"batch_size": args.batch_size, "seq_len": args.seq_len}
+            figures = _figures(forecast, forecasts[0].time) if forecast.time else {}
+            yield row | figures | {"reason": forecast.reason or None}
 
 
 def _figures(forecast, baseline):
@@ -52,20 +44,17 @@ def _figures(forecast, baseline):
 
 
 def pretraining_hours(prices_file):
-    """Return the rows of a pretraining on every device, dicts by column."""
+    """Yield the rows of a pretraining on every device, dicts by column."""
     prices = forecast_plan.prices(prices_file)
     values = {"model": "gpt2", "dataset": "synthetic", "batch_size": "auto", "seq_len": "auto"}
     args, forecasts = next(forecast_plan.on_every_device([PRETRAINING], values))
-    rows = []
     for forecast in forecasts:
-        row = {"device": forecast.device, "technique": forecast.label, "model": args.model}
+        row = {"device": forecast.device, "technique": forecast.technique, "model": args.model}
         row |= {"batch_size": args.batch_size, "seq_len": args.seq_len, "tokens": TOKENS}
         row |= dict.fromkeys(["tokens_per_second", "hours", "low_hours", "high_hours"])
         if forecast.time:
             row["tokens_per_second"] = f"{forecast.tokens / forecast.time.seconds:.0f}"
             hours, low, high = (f"{value:.2f}" for value in forecast.hours(TOKENS))
             row |= {"hours": hours, "low_hours": low, "high_hours": high}
-        row["dollars_an_hour"] = prices.get(forecast.device)
-        row["reason"] = forecast.reason
-        rows.append(row)
-    return rows
+        row |= {"dollars_an_hour": prices.get(forecast.device), "reason": forecast.reason}
+        yield row

@@ -23,10 +23,9 @@ from Utils.forecast import traced_operation
 from Utils.forecast.compiled_graph import without_kernels
 from Utils.forecast.kernel_work import Work
 from Utils.forecast.memory_recording import Recording
-from Utils.harness import batch_units, memory_kinds
+from Utils.harness import memory_kinds
 from Utils.harness.settings import batch_multiple
 from Utils.run import execute
-from Utils.scripts import bases
 
 PAGED = 100_000  # bytes from which bitsandbytes allocates a moment in managed memory
 
@@ -160,10 +159,7 @@ def _cross_entropy(logits, targets, **options):
     it hands on as a dtype, and nll_loss in float32. The CPU's does neither."""
     if not torch.is_autocast_enabled("cpu"):
         return _CROSS_ENTROPY(logits, targets, **options)
-    smoothing = options.pop("label_smoothing", 0.0)
     with torch.autocast("cpu", enabled=False):
-        if smoothing:
-            return _CROSS_ENTROPY(logits.float(), targets, label_smoothing=smoothing, **options)
         logarithms = torch.log_softmax(logits, 1, dtype=logits.dtype)
         return torch.nn.functional.nll_loss(logarithms.float(), targets, **options)
 
@@ -247,12 +243,8 @@ class FakeRun:
     def steps(self, batches):
         args = self.args
         self.tracker.work = Work(args.batch_size)
-        if bases.OWN_DATA in args.owns:
-            outline = batch_units.remembered(args.base, args.version)
-            yield batch_units.imagined(outline["batch"], args.batch_size, outline["batch_size"])
-        else:
-            shape = 2, args.batch_size, args.seq_len
-            yield tuple(torch.zeros(shape, dtype=torch.int64, device=args.device))
+        shape = 2, args.batch_size, args.seq_len
+        yield tuple(torch.zeros(shape, dtype=torch.int64, device=args.device))
 
     def log(self, loss):
         pass

@@ -24,27 +24,21 @@ def memory_size(text):
 
 
 def device_of(name, memory=None):
-    """Return the device to forecast for: one of the table of datasheets, or as `device_choice`
-    knows it. memory: bytes, or None for what the device has.
+    """Return the device to forecast for: one of the table of datasheets, a GPU of so many bytes, or
+    as `device_choice` knows it. Raises UserError where there is no such device here.
 
-    This process asks no GPU for anything: it could then fork no more. Raises UserError where there
-    is no such device here, and its memory is not given.
+    This process asks no GPU for anything: it could then fork no more.
     """
     if datasheets.names_one(name):
         entry = datasheets.find(name)
         size = memory or entry.memory_bytes
         return ImaginedGPU(entry.names[0], size, entry.capability, entry.architecture)
+    if memory and name.startswith("cuda"):
+        return ImaginedGPU("an imagined GPU", memory)
     gpu = in_processes(_gpu_here, [(name,)])[0]
     if isinstance(gpu, UserError):
-        if not name.startswith("cuda"):
-            raise gpu
-        if memory is None:
-            raise UserError(gpu.message, "MEMORY=80GiB imagines one")
-        return ImaginedGPU("an imagined GPU", memory)
-    if gpu is None:
-        return device_choice.choose(name)
-    gpu.memory_bytes = memory or gpu.memory_bytes
-    return gpu
+        raise UserError(gpu.message, "MEMORY=80GiB imagines one" if "cuda" in name else gpu.remedy)
+    return gpu or device_choice.choose(name)
 
 
 def _gpu_here(name):

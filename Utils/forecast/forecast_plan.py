@@ -13,22 +13,20 @@ from Utils.forecast import step_time
 from Utils.forecast.forecast_device import datasheet_of, device_of
 from Utils.forecast.peak_memory import MemoryForecast, memory_forecasts
 from Utils.forecast.time_range import TimeForecast, time_forecast
-from Utils.harness import batch_units
 from Utils.harness.settings import Settings, check_need, parse_args
 from Utils.harness.step_work import precision_of
-from Utils.scripts import bases, ladder
+from Utils.scripts import ladder
 
 ANY_MEMORY = 2**40  # bytes
 
 
 @dataclass(frozen=True)
 class StepForecast:
-    """A technique's step on a device. device: name or key. label: of the technique. tokens: of a
-    step. reason: why it does not run there."""
+    """A technique's step on a device. device: name or key. tokens: of a step. reason: why it does
+    not run there."""
 
     device: str
     technique: str
-    label: str
     tokens: int
     memory: MemoryForecast
     time: TimeForecast | None
@@ -55,48 +53,23 @@ def techniques_of(names):
     return [*{technique.name: technique for group in groups for technique in group}.values()]
 
 
-def on_base(base, techniques, values, device):
-    """Return the scripts of a base's ladder, and their Settings with its model, batch and unit.
-
-    Raises UserError where a batch of its own is not known.
-    """
-    owned = bases.owns(base.source)
-    outline = None
-    if bases.OWN_DATA in owned:
-        outline = batch_units.remembered(base.name, bases.digest(base.source))
-        if outline is None:
-            problem = f"{base.name} has not run yet, and its batches are its own"
-            raise UserError(problem, f"make adopt SCRIPT={base.path}")
-        values = values | {"batch_size": outline["batch_size"], "dataset": "synthetic"}
-    args = settings(values, device)
-    args.base, args.unit = base.name, base.unit
-    if bases.OWN_MODEL in owned:
-        args.model = base.name
-    if outline:
-        args.seq_len = outline["seq_len"]
-    return bases.ladder_of(base, techniques), args
-
-
 def on_this_device(techniques, args, entry, budget):
     """Return the StepForecasts of techniques on the device of args. entry: its Datasheet or None.
     budget: usable bytes."""
-    labels = bases.labels([technique.name for technique in techniques])
     memories = memory_forecasts(techniques, args, budget)
-    tasks = zip(labels, techniques, memories, strict=True)
     return [
-        _step_forecast(args.hardware.name, label, technique, memory, args, entry)
-        for label, technique, memory in tasks
+        _step_forecast(args.hardware.name, technique, memory, args, entry)
+        for technique, memory in zip(techniques, memories, strict=True)
     ]
 
 
-def _step_forecast(device, label, technique, memory, args, entry, reason=""):
+def _step_forecast(device, technique, memory, args, entry, reason=""):
     reason = memory.reason or reason
     time = None
     if entry and not reason:
         time = time_forecast(memory.kernels, entry, precision_of(technique.needs))
-    return StepForecast(
-        device, technique.name, label, args.batch_size * args.seq_len, memory, time, reason
-    )
+    tokens = args.batch_size * args.seq_len
+    return StepForecast(device, technique.name, tokens, memory, time, reason)
 
 
 def on_every_device(names, values):
@@ -113,17 +86,12 @@ def on_every_device(names, values):
     for technique, memory in zip(techniques, memories, strict=True):
         forecasts = []
         for key, entry in datasheets.datasheets().items():
-            reason = _obstacle(technique, memory, args, entry)
-            label = technique.name
-            forecasts.append(_step_forecast(key, label, technique, memory, args, entry, reason))
+            reason = unsupported(technique, entry, args)
+            budget = auto_shape.usable_bytes(entry.memory_bytes)
+            if not reason and memory.peak > budget:
+                reason = f"needs {memory.peak / GIB:.1f} of {budget / GIB:.1f} GiB"
+            forecasts.append(_step_forecast(key, technique, memory, args, entry, reason))
         yield args, forecasts
-
-
-def _obstacle(technique, memory, args, entry):
-    """Return why a technique does not run on a device of the table, or ""."""
-    budget = auto_shape.usable_bytes(entry.memory_bytes)
-    too_large = f"needs {memory.peak / GIB:.1f} of {budget / GIB:.1f} GiB"
-    return unsupported(technique, entry, args) or (too_large if memory.peak > budget else "")
 
 
 def unsupported(technique, entry, args):
@@ -157,13 +125,10 @@ def prices(path):
     with naming(path), open(path, "rb") as file:
         try:
             table = tomllib.load(file)
-        except tomllib.TOMLDecodeError as error:
+            dollars = {datasheets.find(key).key: float(price) for key, price in table.items()}
+        except (TypeError, ValueError) as error:
             raise UserError(f"{path}: {error}", "write lines such as a100 = 1.79") from None
-    for key, price in table.items():
-        try:
-            datasheets.find(key)
-        except UserError as error:
-            raise UserError(f"{path}: {error.message}", error.remedy) from None
-        if type(price) not in (int, float) or not 0 <= price < math.inf:
-            raise UserError(f"{path}: {key} = {price!r} is not a price in dollars an hour")
-    return {datasheets.find(key).key: float(price) for key, price in table.items()}
+    for key, price in dollars.items():
+        if not 0 <= price < math.inf:
+            raise UserError(f"{path}: {key} = {price} is not a price in dollars an hour")
+    return dollars

@@ -166,8 +166,6 @@ def kernel(op):
         row |= {"family": NONE, "host": VIEW, "nbytes": 0, "launches": 0}
     elif op.name in MATMULS:
         row |= _product(op)
-    elif op.name in ("convolution", "convolution_backward"):
-        row |= _convolution(op)
     elif "attention" in op.name:
         row |= _attention(op)
     elif op.lists or op.name.startswith(("_fused_adam", "optimizer_update")):
@@ -199,27 +197,6 @@ def _product(op):
         "aligned": not odd or op.host == COMPILED,
         # Inductor copies such a matrix into one with longer rows.
         "copies": 2 * sum(t.nbytes for t in odd) if op.host == COMPILED else 0,
-    }  # fmt: skip
-
-
-def _convolution(op):
-    """Return the product of the same size: positions by window by output channels.
-
-    Backward is two of them, one where the input needs no gradient. No published figure is of
-    convolutions, so this is not checked.
-    """
-    backward = op.name.endswith("backward")
-    places = [t for t in op.reads if len(t.shape) > 2]
-    weight = places[-1]
-    image = places[0] if backward else op.writes[0]
-    n = weight.shape[0]
-    k = prod(weight.shape[1:])
-    m = image.numel // max(1, image.shape[1])
-    return {
-        "family": MATMUL,
-        "type": _type(op, weight),
-        "flop": 2 * m * n * k * (len([t for t in op.writes if len(t.shape) > 2]) or 1),
-        "m": m, "n": n, "k": k,
     }  # fmt: skip
 
 

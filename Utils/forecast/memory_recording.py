@@ -1,6 +1,6 @@
 """The bytes of a step's tensors, operation by operation."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -36,7 +36,7 @@ class Recording:
         grown = self.growing * batch // self.batch
         live = self.live.copy()
         live[:, -1] += grown - self.growing
-        return Recording(batch, self.multiple, live, self.phase, grown, self.work)
+        return replace(self, batch=batch, live=live, growing=grown)
 
     @property
     def total(self):

@@ -1,16 +1,10 @@
 """Forecast of a technique's peak memory."""
 
-import json
 import math
-from contextlib import suppress
 from dataclasses import dataclass, field
 
-from Utils.analysis import measured_here
 from Utils.base.errors import Unsupported
 from Utils.base.gpt2_sizes import VOCABULARY
-from Utils.base.units import MIB
-from Utils.device.cpu import CPU
-from Utils.device.cuda import CUDA
 from Utils.forecast.kernel_work import StepKernels
 from Utils.forecast.memory_recording import KINDS, PHASES, Recording
 from Utils.forecast.recording_processes import recordings
@@ -75,13 +69,12 @@ def memory_forecast(recordings, batch, budget):
     for recording in recordings:
         if not isinstance(recording, Recording):
             return MemoryForecast(reason=recording or "cannot be forecast: its process was killed")
-    prime, exact = recordings[0], recordings[-1]
+    prime = recordings[0]
     try:
         check_need(f"batch multiple of {prime.multiple}", Settings(batch_size=batch))
     except Unsupported as error:
         return MemoryForecast(reason=str(error))
-    if exact.batch != batch:
-        exact = exact.at(batch)
+    exact = recordings[-1].at(batch)
     top = int(exact.total.argmax())
     kinds = dict(zip(KINDS, map(int, exact.live[top]), strict=True))
     largest = prime.largest_batch(budget)
@@ -93,29 +86,3 @@ def memory_forecast(recordings, batch, budget):
         next_bytes=int(prime.at(largest + prime.multiple).total.max()),
         kernels=prime.work.at(batch // prime.multiple).kernels(),
     )
-
-
-def measured_peaks(args):
-    """Return the measured peak of tensors in bytes, by technique, at this model and shape: on a GPU
-    of the runs on any. On a CPU a run's peak includes the process's libraries, so peaks come from
-    the profiles."""
-    if isinstance(args.hardware, CPU):
-        return _profiled_peaks(args)
-    devices = [args.hardware.name]
-    if isinstance(args.hardware, CUDA):
-        devices += measured_here.gpus_in(args.results_file)
-    steps = measured_here.measured_steps(args, devices)
-    return {technique: step.peak_mib * MIB for technique, step in steps.items()}
-
-
-def _profiled_peaks(args):
-    """Return the peaks of tensors in the summaries of `make profile`."""
-    same = {name: getattr(args, name) for name in ("model", "batch_size", "seq_len")}
-    same["device"] = args.hardware.name
-    peaks = {}
-    for file in (args.results_file.parent / "profiles").glob("*.json"):
-        with suppress(OSError, ValueError, AttributeError):  # not a summary
-            summary = json.loads(file.read_text())
-            if all(summary.get(name) == value for name, value in same.items()):
-                peaks[summary["technique"]] = (summary.get("tensors_mib") or math.nan) * MIB
-    return peaks

@@ -8,14 +8,12 @@ from functools import cache
 
 import numpy as np
 import pandas as pd
-from tabulate import tabulate
 
 from Utils.base import paths
 
 CHECK = paths.ROOT / "docs" / "forecast_check.csv"
 LADDER = ["source", "key", "batch", "model"]  # what the rungs of one ladder have in common
-SHOWN = ["source", "key", "model", "technique", "batch", "tokens"]
-SHOWN += ["measured_ms", "forecast_ms", "low_ms", "high_ms", "error", "in_range"]
+SHOWN = ["key", "model", "technique", "batch", "tokens", "measured_ms", "forecast_ms", "error"]
 
 
 @cache
@@ -32,18 +30,11 @@ def rows():
 def report():
     """Return the check as a table, and its summary by source."""
     table = rows()
-    lines = table[SHOWN].assign(
-        source=table.source.str.partition("/")[0],
-        model=table.model.str[:24],
-        technique=table.technique.str[:32],
-        error=table.error.map("{:+.0%}".format),
-        in_range=np.where(table.in_range, "yes", "no"),
-    )
-    options = {"tablefmt": "github", "floatfmt": ",.1f", "showindex": False}
+    lines = table[SHOWN].assign(error=table.error.map("{:+.0%}".format))
     parts = {"all": table, "GPT-2 124M": table[table.model.str.startswith("GPT-2")]}
     parts |= dict(list(table.groupby("source", sort=False)))
     summary = [_summary(name, part) for name, part in parts.items()]
-    return "\n".join([tabulate(lines, "keys", **options), "", *summary])
+    return "\n".join([lines.to_markdown(index=False, floatfmt=",.1f"), "", *summary])
 
 
 def _summary(name, part):

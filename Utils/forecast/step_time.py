@@ -144,18 +144,6 @@ class StepTime:
 
     seconds: float
     parts: dict
-    kernels: int
-
-    def plus(self, step, times):
-        """Return this step followed by another one, a number of times."""
-        parts = {name: self.parts[name] + times * step.parts[name] for name in self.parts}
-        kernels = round(self.kernels + times * step.kernels)
-        return StepTime(self.seconds + times * step.seconds, parts, kernels)
-
-    @property
-    def bound(self):
-        """The part that takes most of the step."""
-        return max(self.parts, key=self.parts.get)
 
 
 def step_time(step, entry, c=None):
@@ -171,7 +159,7 @@ def step_time(step, entry, c=None):
     parts = {name: seconds[family == number].sum() for name, number in families.items()}
     parts["memory traffic"] = done[-1] - sum(parts.values())
     parts["waiting for the host"] = total - done[-1]
-    return StepTime(total, parts, int(step.kernels.launches[step.order].sum()))
+    return StepTime(total, parts)
 
 
 def by_kind(step, entry):

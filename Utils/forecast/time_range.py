@@ -29,7 +29,6 @@ class TimeForecast:
     low: float
     high: float
     parts: dict  # seconds of the device, by what it spends them on
-    kernels: int = 0
     factor: float = 1.0  # how much wider the range is than where published figures are alike
 
     @property
@@ -63,34 +62,27 @@ def width(deviations, factors):
 
 
 @cache
-def base_width():
-    """Return half of a range, as a logarithm, for a chip and precision with published figures."""
-    rows = published_check.rows()
-    return width(rows.deviation, rows.factor)
-
-
-@cache
-def ratio_width():
-    """Return half of a range, as a logarithm, of the ratio of a rung to the first of its ladder."""
+def widths():
+    """Return half of a range, as a logarithm, of a step with published figures of its chip and
+    precision, and of the ratio of a rung to the first of its ladder."""
     rows = published_check.rows()
     first = rows.groupby(published_check.LADDER).deviation.transform("first")
     behind = rows.duplicated(published_check.LADDER)
-    return width((rows.deviation - first)[behind], 1.0)
+    return width(rows.deviation, rows.factor), width((rows.deviation - first)[behind], 1.0)
 
 
 @cache
 def covered_chips():
     """Return the pairs of chip and precision of which there are published figures, a set."""
     rows = published_check.rows()
-    pairs = zip(rows.key, rows.precision, strict=True)
-    return {(chip(datasheets.find(key)), precision) for key, precision in pairs}
+    return {(chip(datasheets.find(row.key)), row.precision) for row in rows.itertuples()}
 
 
 def speedup(baseline, forecast, factor):
     """Return the Ratio of two TimeForecasts. factor: as of their ranges."""
     ratio = baseline.seconds / forecast.seconds
-    half = ratio_width() * factor
-    return Ratio(ratio, ratio * math.exp(-half), ratio * math.exp(half))
+    _, half = widths()
+    return Ratio(ratio, ratio * math.exp(-half * factor), ratio * math.exp(half * factor))
 
 
 def time_forecast(kernels, entry, precision):
@@ -98,6 +90,7 @@ def time_forecast(kernels, entry, precision):
     where they have several."""
     step = step_time.step_time(kernels, entry)
     factor = kind_factor(entry, precision, covered_chips())
-    half = base_width() * factor
-    low, high = step.seconds * math.exp(-half), step.seconds * math.exp(half)
-    return TimeForecast(step.seconds, low, high, step.parts, step.kernels, factor)
+    half, _ = widths()
+    low = step.seconds * math.exp(-half * factor)
+    high = step.seconds * math.exp(half * factor)
+    return TimeForecast(step.seconds, low, high, step.parts, factor)

@@ -1,6 +1,5 @@
 """The size of a batch, whatever it is made of, in the unit of a script."""
 
-import json
 from collections.abc import Mapping
 from contextlib import suppress
 from statistics import median
@@ -50,28 +49,6 @@ def outline(batch):
         return {"mapping": {str(key): outline(value) for key, value in batch.items()}}
     if isinstance(batch, list | tuple):
         return {type(batch).__name__: [outline(value) for value in batch]}
-    return None
-
-
-def imagined(shapes, number, recorded):
-    """Return a batch of zeros of an outline, with `number` in place of the `recorded` ones."""
-    if shapes is None:
-        return None
-    if "shape" in shapes:
-        first = [number if length == recorded else length for length in shapes["shape"][:1]]
-        shape = first + shapes["shape"][1:]
-        return torch.zeros(shape, dtype=getattr(torch, shapes["dtype"]))
-    if "mapping" in shapes:
-        return {key: imagined(value, number, recorded) for key, value in shapes["mapping"].items()}
-    (kind, values), *_ = shapes.items()
-    batch = [imagined(value, number, recorded) for value in values]
-    return batch if kind == "list" else tuple(batch)
-
-
-def remembered(name, version):
-    """Return batch_size, seq_len and batch, an outline, of a base that has run; else None."""
-    with suppress(OSError, ValueError):
-        return json.loads(bases.batch_file(name, version).read_text())
     return None
 
 

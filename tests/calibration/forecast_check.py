@@ -54,7 +54,7 @@ def check(figures, cases, constants_by_source):
                 "high_ms": 1e3 * step.seconds * np.exp(half),
                 "roofline_ms": 1e3 * np.exp(rooflines[index] + above_roofline),
                 "factor": factors[index],
-                "bound": step.bound,
+                "bound": max(step.parts, key=step.parts.get),
             }
         )
     return pd.DataFrame(rows).round(3)

@@ -11,6 +11,7 @@ from scipy.optimize import least_squares
 from Utils.device import datasheets
 from Utils.forecast import step_time
 from Utils.forecast.kernel_work import TYPES
+from Utils.forecast.step_time import StepTime
 
 TRACED_LAYERS = 1, 2  # of the models of others: each layer more costs what the second does
 PRIME = 97  # sequences, of which any batch is worked out
@@ -37,7 +38,7 @@ class Cases:
     def step_time(self, figure, constants):
         """Return the StepTime of a figure's step."""
         few, more = (self._of_layers(figure, layers, constants) for layers in TRACED_LAYERS)
-        return few.plus(more.plus(few, -1), figure.step.layers - TRACED_LAYERS[0])
+        return plus(few, plus(more, few, -1), figure.step.layers - TRACED_LAYERS[0])
 
     def _of_layers(self, figure, layers, constants):
         entry = datasheets.find(figure.key)
@@ -47,7 +48,7 @@ class Cases:
             return training
         forward = step.order[step.kernels.phase[step.order] == 0]
         evaluation = step_time.step_time(replace(step, order=forward), entry, constants)
-        return training.plus(evaluation, figure.step.evaluations)
+        return plus(training, evaluation, figure.step.evaluations)
 
     def forecasts(self, constants):
         """Return the logarithms of the forecast seconds of every figure."""
@@ -61,6 +62,12 @@ class Cases:
         entry, step = datasheets.find(figure.key), figure.step
         few, more = (roofline(self._kernels[step, n], entry) for n in TRACED_LAYERS)
         return few + (step.layers - TRACED_LAYERS[0]) * (more - few)
+
+
+def plus(first, step, times):
+    """Return a StepTime followed by another one, a number of times."""
+    parts = {name: first.parts[name] + times * step.parts[name] for name in first.parts}
+    return StepTime(first.seconds + times * step.seconds, parts)
 
 
 def roofline(step, entry):

@@ -190,10 +190,8 @@ def forecast(lines, batch_size, path):
     What ran out of memory has to be said not to fit.
     """
     line = Line("forecast against the allocator")
-    rows = [part.strip() for part in path.read_text().splitlines() if part.startswith("|")]
-    cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
-    peaks, fits = cells[0].index("peak"), cells[0].index("fits")
-    known = {row[0]: (float(row[peaks]), row[fits]) for row in cells[2:] if len(row) > fits}
+    rows = re.findall(r"^(\w+) +(\d+\.\d+) +(\d+) ", path.read_text(), re.MULTILINE)
+    known = {name: (float(peak), int(fits) >= int(batch_size)) for name, peak, fits in rows}
     for facts in (run.facts for run in lines):
         name = facts["technique"]
         asked = str(facts["batch_size"]) == str(batch_size)  # larger_batch takes another
@@ -201,7 +199,7 @@ def forecast(lines, batch_size, path):
             continue
         gib, fits = known[name]
         facts["forecast_mib"] = round(gib * 1024)
-        if facts["status"] == "out_of_memory" and fits == "yes":
+        if facts["status"] == "out_of_memory" and fits:
             line.problems.append(f"{name}: {gib:.2f} GiB forecast, which do not fit")
         if facts["status"] == "ok" and forecast_error(facts) > FORECAST_ERROR:
             peak = float(facts["peak_mib"]) / 1024
