@@ -126,16 +126,16 @@ def test_peak_memory_is_the_allocators(settle):
 
 def test_the_record_says_how_the_gpu_was_doing(scripts):
     quality = scripts("no_optimization").record["quality"]
-    if quality["power_w"] is None:
+    if "power_w" not in quality:
         pytest.skip("NVML gives no readings here")
     assert quality["grade"] == ("tainted" if quality["reasons"] else "clean")
     assert 100 < quality["sm_clock_mhz"] < 5000 and 10 < quality["temperature_c"] < 110
-    limit = quality["power_limit_w"] or 1000  # some laptops tell none
+    limit = quality.get("power_limit_w", 1000)  # some laptops tell none
     assert 5 < quality["power_w"] < 1.5 * limit < 5000
     assert (
         500 < quality["used_memory_mib"] < device_choice.choose("cuda").memory_bytes / 2**20 * 1.1
     )
-    if quality["energy_j"] is not None:
+    if "energy_j" in quality:
         assert 5 < quality["mean_power_w"] < 1.5 * limit
 
 

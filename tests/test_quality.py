@@ -47,10 +47,9 @@ def test_a_run_with_nothing_against_it_is_clean_and_shows_what_was_read():
 
 
 @pytest.mark.parametrize("grown", [{"clock_s": 5.0}, CORES])
-def test_what_is_not_to_be_had_is_an_empty_field(grown):
+def test_what_is_not_to_be_had_is_left_out(grown):
     graded = grade(grown)
-    fields = ("energy_j", "mean_power_w", "sm_clock_mhz", "throttle_reasons", "thermal_violation_s")
-    assert [graded[field] for field in fields] == [None] * 5
+    assert not {"energy_j", "mean_power_w", "sm_clock_mhz", "throttle_reasons"} & graded.keys()
     assert graded["grade"] == "clean"
 
 
@@ -84,14 +83,14 @@ def test_a_hypervisor_may_take_a_fiftieth():
     assert reason(CORES | {"steal_s": 0.79}) is None
     assert reason(CORES | {"steal_s": 2.0}) == "the hypervisor took 5% of the cores"
     unknown = {name: value for name, value in CORES.items() if name != "steal_s"}
-    assert grade(unknown)["steal_share"] is None and grade(unknown)["other_cpu_share"] == 0.025
+    assert "steal_share" not in grade(unknown) and grade(unknown)["other_cpu_share"] == 0.025
 
 
 def test_shares_are_not_told_where_the_kernel_counts_too_coarsely():
     graded = grade({name: value * 0.09 for name, value in (CORES | {"own_cpu_s": 0}).items()})
-    assert graded["other_cpu_share"] is graded["steal_share"] is None
+    assert not {"other_cpu_share", "steal_share"} & graded.keys()
     assert graded["grade"] == "clean"
-    assert grade(CORES | {"all_cpu_s": 0.0})["other_cpu_share"] is None  # a kernel that counts none
+    assert "other_cpu_share" not in grade(CORES | {"all_cpu_s": 0.0})  # a kernel that counts none
 
 
 # Clocks -----------------------------------------------------------------------------------------
@@ -160,4 +159,4 @@ def test_a_single_slow_step_does_not_taint(place):
 @pytest.mark.parametrize("count", [1, 2, 3, 6])
 def test_a_few_steps_show_no_drift(count):
     graded = grade(step_ms=[100 * 1.5**step for step in range(count)])
-    assert graded["grade"] == "clean" and (graded["drift"] is None) == (count < 3)
+    assert graded["grade"] == "clean" and ("drift" in graded) == (count >= 3)

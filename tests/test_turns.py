@@ -140,7 +140,7 @@ def test_a_run_ends_where_its_launcher_has_ended():
 
 
 def test_the_variable_of_others_is_no_turn(monkeypatch):
-    for text in ("", "mine", "0,0,0,", f"1,2,{os.getpid()},0a1b"):
+    for text in ("", json.dumps([1, 2, os.getpid(), "0a1b"])):
         monkeypatch.setenv(base_turns.VARIABLE, text)
         assert base_turns.taken() is None
     gone = subprocess.Popen(["true"])

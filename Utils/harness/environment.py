@@ -19,10 +19,14 @@ VARIABLES = ("CUDA_", "NVIDIA_", "OMP_", "MKL_", "KMP_", "PYTORCH_", "TORCH", "T
 
 def environment():
     """Return threads, versions, variables and torch's report of a process, a dict."""
+    versions = {"python": platform.python_version(), "torch": torch.__version__}
+    for package in ("numpy", "triton", "bitsandbytes", "torchao", "datasets", "tiktoken"):
+        with contextlib.suppress(PackageNotFoundError):
+            versions[package] = version(package)
     return {
         "threads": torch.get_num_threads(),
         "interop_threads": torch.get_num_interop_threads(),
-        "versions": _versions(),
+        "versions": versions | {"cudnn": torch.backends.cudnn.version()},
         "platform": platform.platform(),
         "variables": {
             name: value
@@ -33,15 +37,6 @@ def environment():
     }
 
 
-def _versions():
-    """Return the versions of Python and of the installed packages that affect a run."""
-    versions = {"python": platform.python_version(), "torch": torch.__version__}
-    for package in ("numpy", "triton", "bitsandbytes", "torchao", "datasets", "tiktoken"):
-        with contextlib.suppress(PackageNotFoundError):
-            versions[package] = version(package)
-    return versions | {"cudnn": torch.backends.cudnn.version()}
-
-
 def _collect_env():
     """Return the report of torch.utils.collect_env.
 
@@ -49,12 +44,9 @@ def _collect_env():
     """
     packages = Path(torch.__file__).parent.parent
     parts = sys.executable, torch.__version__, psutil.boot_time(), packages.stat().st_mtime
-    cached = (
-        paths.CACHE / f"collect_env-{hashlib.sha256(repr(parts).encode()).hexdigest()[:16]}.txt"
-    )
-    try:
-        return cached.read_text()
-    except OSError:
+    digest = hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+    cached = paths.CACHE / f"collect_env-{digest}.txt"
+    if not cached.exists():
         # Here, as only the first run on a machine needs it.
         from torch.utils.collect_env import get_pretty_env_info
 
@@ -62,3 +54,4 @@ def _collect_env():
         with contextlib.suppress(UserError):
             files.write(cached, report)
         return report
+    return cached.read_text()

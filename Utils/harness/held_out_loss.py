@@ -5,9 +5,12 @@ kernels they trained with. So a difference is one of the weights, and the noise 
 since the text is the same for all.
 """
 
+from functools import partial
+
 import numpy as np
 import torch
 from torch.func import functional_call
+from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 
 from Utils.base.gpt2_sizes import VOCABULARY
 from Utils.corpus.token_cache import load_tokens, split
@@ -23,7 +26,8 @@ def loss(args, model):
     args: Settings. model: of the script, wrapped or not. Every rank has to call it.
     """
     with torch.device("meta"):
-        plain = GPT(args.config, _attention, VOCABULARY, loss=torch.nn.functional.cross_entropy)
+        attention = partial(scaled_dot_product_attention, is_causal=True)
+        plain = GPT(args.config, attention, VOCABULARY, loss=cross_entropy)
     weights = _weights_for(plain, model)
     text = _sequences(args)
     if weights is None or text is None:
@@ -39,10 +43,6 @@ def loss(args, model):
     finally:
         torch.set_float32_matmul_precision(precision)
     return float(np.mean(losses))
-
-
-def _attention(q, k, v):
-    return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
 def _weights_for(plain, model):

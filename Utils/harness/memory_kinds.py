@@ -1,5 +1,7 @@
 """Memory of a run by kind, and the parameters that an optimizer has updated."""
 
+import itertools
+
 import torch
 
 from Utils.base.units import MIB
@@ -45,7 +47,9 @@ def memory(device, model, optimizer, gradients):
 
     optimizer: an optimizer, several, or None. gradients: bytes or None.
     """
-    state = [value for value in _state_of(optimizer) if isinstance(value, torch.Tensor)]
+    states = [state for member in optimizers(optimizer) for state in member.state.values()]
+    values = itertools.chain.from_iterable(state.values() for state in states)
+    state = [value for value in values if isinstance(value, torch.Tensor)]
     devices = {p.device for p in model.parameters()} or {torch.device("cpu")}
     peak = device.peak_memory_mib()
     parts = {
@@ -73,12 +77,6 @@ def optimizers(optimizer):
     return list(optimizer.values() if isinstance(optimizer, dict) else optimizer)
 
 
-def _state_of(optimizer):
-    for member in optimizers(optimizer):
-        for state in member.state.values():
-            yield from state.values()
-
-
 def _size(tensors):
     """Return the bytes of tensors, counting shared storage once."""
     storages = (_local(tensor).untyped_storage() for tensor in tensors)
@@ -100,9 +98,8 @@ def training(model, optimizer, updated_by_rank=None):
     updated_by_rank = updated_by_rank or [updated(model, optimizer)]
     sizes = [p.numel() for p in model.parameters()]
     types = map(type, optimizers(optimizer))
-    classes = {f"{kind.__module__}.{kind.__name__}" for kind in types}
     return {
         "parameters": sum(sizes),
         "updated_parameters": sum(sizes[number] for number in set().union(*updated_by_rank)),
-        "optimizer": " + ".join(sorted(classes)),
+        "optimizer": " + ".join(sorted({f"{kind.__module__}.{kind.__name__}" for kind in types})),
     }

@@ -11,31 +11,22 @@ DATA_SHARE = 0.1  # of the timed steps; a run that waits longer for batches gets
 
 @dataclass(frozen=True)
 class RankResult:
-    """Measurements of one rank.
+    """Measurements of one rank."""
 
-    step_ms, data_ms: of each step, and the part of it spent waiting for data.
-    timed: True for each timed step, False for warm-up; the same on all ranks.
-    losses: nats, one per step. held_out_loss: nats, or None. memory: of `memory_kinds.memory`.
-    counters_before, counters_after: of the device, around the timed steps. readings: at the end.
-    compiled_late: True where something was compiled in a timed step.
-    updated: numbers of the parameters that an optimizer has updated.
-    node, device: where the rank ran. other_processes: on the device.
-    """
-
-    step_ms: list
-    data_ms: list
-    timed: list
-    losses: list
-    held_out_loss: float | None
-    memory: dict
-    counters_before: dict
+    step_ms: list  # of each step
+    data_ms: list  # of each step: the part spent waiting for data
+    timed: list  # True for each timed step, False for warm-up; the same on all ranks
+    losses: list  # nats, one per step
+    held_out_loss: float | None  # nats
+    memory: dict  # of `memory_kinds.memory`
+    counters_before: dict  # of the device, before the timed steps
     counters_after: dict
-    readings: dict
-    compiled_late: bool
-    updated: list
-    node: str
+    readings: dict  # of the device, at the end
+    compiled_late: bool  # whether something was compiled in a timed step
+    updated: list  # numbers of the parameters that an optimizer has updated
+    node: str  # where the rank ran
     device: str
-    other_processes: list
+    other_processes: list  # on the device
 
     def describe(self):
         """Return what a run's record has of this rank."""

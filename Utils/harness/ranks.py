@@ -20,8 +20,8 @@ from Utils.base import files
 from Utils.base.errors import UserError
 
 GRACE_S = 2.0  # enough for the launcher to see that a rank has ended
-ALONE = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_PORT": "0"}
-ALONE |= {"LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "localhost"}
+COUNTS = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+ALONE = COUNTS | {"MASTER_ADDR": "localhost", "MASTER_PORT": "0"}
 NOTICED = 75  # exit code of a rank that ends because another one ended or hangs
 # Errors of gloo, NCCL and torch's store when another rank is gone or does not answer.
 GONE = re.compile(
@@ -42,8 +42,7 @@ class Ranks(NamedTuple):
 
 def from_environment():
     """Return the Ranks of this process, as set by torchrun; by default a single rank."""
-    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
-    return Ranks(*(int(os.environ.get(name, ALONE[name])) for name in names))
+    return Ranks(*(int(os.environ.get(name, alone)) for name, alone in COUNTS.items()))
 
 
 def patience():
@@ -53,11 +52,12 @@ def patience():
     """
     text = os.environ.get("PATIENCE_S", "45")
     try:
-        if not 0 < float(text) < float("inf"):
-            raise ValueError
-        return timedelta(seconds=float(text))
+        patience = timedelta(seconds=float(text))
     except (ValueError, OverflowError):
-        raise UserError(f"PATIENCE_S={text}: not a duration", "give a number of seconds") from None
+        patience = timedelta(0)
+    if patience <= timedelta(0):
+        raise UserError(f"PATIENCE_S={text}: not a duration", "give a number of seconds")
+    return patience
 
 
 def stand_alone():

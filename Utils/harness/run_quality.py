@@ -21,48 +21,33 @@ SLOWED = {  # counters: an older driver's, and a newer one's
 DRIFT = 0.05
 DRIFT_P = 0.001
 DRIFT_STEPS = 7  # no order of fewer steps has a p-value below DRIFT_P
-FIELDS = [
-    "sm_clock_mhz",
-    "memory_clock_mhz",
-    "temperature_c",
-    "power_w",
-    "power_limit_w",
-    "used_memory_mib",
-    "throttle_reasons",
-    "graphics_processes",
-    "energy_j",
-    "mean_power_w",
-    "power_violation_s",
-    "other_cpu_share",
-    "steal_share",
-    "drift",
-    *SLOWED,
-]
 
 
 def describe(other_processes, before, after, readings, step_ms):
-    """Return the quality of a run for its record, a dict.
+    """Return the quality of a run for its record, a dict without values that are not known.
 
     grade ("clean" or "tainted"), reasons (short phrases), other_processes (on the GPU); the
     device's readings; over the timed steps the growth of its counters, mean_power_w,
     other_cpu_share and steal_share (fractions of all cores' time), and drift (relative change of
-    the median step from the first third to the last). Unknown values are None.
+    the median step from the first third to the last).
 
     other_processes: on the GPU, in words.
     before, after: the device's counters at the two ends of the timed steps. readings: at the end.
     step_ms: milliseconds of the timed steps, in order.
     """
-    grown = {name: after[name] - before[name] for name in after if name in before}
-    facts = dict.fromkeys(FIELDS) | readings | grown
-    if facts["energy_j"] is not None:
-        facts["mean_power_w"] = facts["energy_j"] / grown["clock_s"]
-    if grown.get("all_cpu_s") and grown["clock_s"] >= SHORTEST_S:
+    facts = readings | {name: after[name] - before[name] for name in after if name in before}
+    if "energy_j" in facts:
+        facts["mean_power_w"] = facts["energy_j"] / facts["clock_s"]
+    if facts.get("all_cpu_s") and facts["clock_s"] >= SHORTEST_S:
         # Can be below 0: own time is exact, that of the cores is counted in ticks.
-        other_cpu_s = max(0.0, grown["busy_cpu_s"] - grown["own_cpu_s"])
-        facts["other_cpu_share"] = other_cpu_s / grown["all_cpu_s"]
-        if "steal_s" in grown:
-            facts["steal_share"] = grown["steal_s"] / grown["all_cpu_s"]
-    facts["drift"] = _drift(step_ms)
+        other_cpu_s = max(0.0, facts["busy_cpu_s"] - facts["own_cpu_s"])
+        facts["other_cpu_share"] = other_cpu_s / facts["all_cpu_s"]
+        if "steal_s" in facts:
+            facts["steal_share"] = facts["steal_s"] / facts["all_cpu_s"]
+    third = len(step_ms) // 3
+    if third:
+        first, last = statistics.median(step_ms[:third]), statistics.median(step_ms[-third:])
+        facts["drift"] = last / first - 1
     reasons = list(_reasons(other_processes, facts, step_ms))
     return {
         "grade": "tainted" if reasons else "clean",
@@ -76,14 +61,14 @@ def _reasons(other_processes, facts, step_ms):
     if other_processes:
         more = len(other_processes) - 1
         yield f"{other_processes[0]}{f' and {more} more' if more else ''} on the GPU"
-    if (facts["other_cpu_share"] or 0) > OTHER_CPU_SHARE:
+    if facts.get("other_cpu_share", 0) > OTHER_CPU_SHARE:
         yield f"other processes took {facts['other_cpu_share']:.0%} of the cores"
-    if (facts["steal_share"] or 0) > STEAL_SHARE:
+    if facts.get("steal_share", 0) > STEAL_SHARE:
         yield f"the hypervisor took {facts['steal_share']:.0%} of the cores"
-    yield from (reason for reason in facts["throttle_reasons"] or () if reason in SLOWDOWNS)
+    yield from (reason for reason in facts.get("throttle_reasons", ()) if reason in SLOWDOWNS)
     for cause in dict.fromkeys(SLOWED.values()):
         counters = [name for name in SLOWED if SLOWED[name] == cause]
-        share = max(facts[name] or 0 for name in counters) / facts["clock_s"]
+        share = max(facts.get(name, 0) for name in counters) / facts["clock_s"]
         if share > SLOWED_SHARE:
             yield f"{cause} in {share:.0%} of the time"
     enough_steps = len(step_ms) >= DRIFT_STEPS
@@ -91,14 +76,6 @@ def _reasons(other_processes, facts, step_ms):
     if drifted and _trend_p(step_ms) < DRIFT_P:
         change = "slowed" if facts["drift"] > 0 else "sped up"
         yield f"{change} by {abs(facts['drift']):.0%} during the run"
-
-
-def _drift(step_ms):
-    """Return the relative change from the first third's median to the last third's, or None."""
-    third = len(step_ms) // 3
-    if not third:
-        return None
-    return statistics.median(step_ms[-third:]) / statistics.median(step_ms[:third]) - 1
 
 
 def _trend_p(step_ms):

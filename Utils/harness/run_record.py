@@ -7,13 +7,14 @@ import torch
 
 from Utils.harness import environment, settings
 from Utils.results import rows_file
-from Utils.results.rows_file import COLUMNS
+
+SETTINGS = ("steps", "warmup", "batch_size", "seq_len", "model", "dataset", "seed")
 
 
 def row(args, status):
     """Return the columns that all rows of a run share, a dict."""
     return {
-        **dict.fromkeys(COLUMNS),
+        **dict.fromkeys(rows_file.COLUMNS),
         "run_id": args.run_id,
         "base": args.base,
         "round": args.round,
@@ -45,10 +46,7 @@ def record(args, status):
         "started": args.started.isoformat(),
         "ended": datetime.now(UTC).isoformat(),
         "command": [args.technique, *map(str, args.argv)],
-        "settings": {
-            name: getattr(args, name)
-            for name in ("steps", "warmup", "batch_size", "seq_len", "model", "dataset", "seed")
-        },
+        "settings": {name: getattr(args, name) for name in SETTINGS},
         "chosen_automatically": args.auto,
         "round": args.round,
         "suite": os.environ.get("SUITE"),

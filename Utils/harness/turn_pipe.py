@@ -2,25 +2,22 @@
 
 import json
 import os
-import re
 from contextlib import suppress
 from dataclasses import dataclass
 
 import psutil
 
-# The ends of two pipes, the launcher's process id, and a token that all their run_ids end with.
-VARIABLE = "TAKES_TURNS"
-VALUE = re.compile(r"(\d+),(\d+),(\d+),([0-9a-f]+)")
+VARIABLE = "TAKES_TURNS"  # the fields of a Turn, as JSON
 
 
 @dataclass(frozen=True)
 class Turn:
     """A run's side of the two pipes to its launcher."""
 
-    reads: int
+    reads: int  # end of a pipe
     writes: int
-    launcher: int
-    token: str
+    launcher: int  # process id
+    token: str  # that the run_ids of all end with
 
     def wait(self, **facts):
         """Report facts, a dict of numbers, and wait for the next turn. Return its steps.
@@ -45,15 +42,16 @@ class Turn:
 
 def environment(reads, writes, token):
     """Return the variable for a run that reads and writes these pipe ends, a dict."""
-    return {VARIABLE: f"{reads},{writes},{os.getpid()},{token}"}
+    return {VARIABLE: json.dumps([reads, writes, os.getpid(), token])}
 
 
 def taken():
     """Return the Turn of this process, or None where it runs by itself."""
-    fields = VALUE.fullmatch(os.environ.get(VARIABLE, ""))
-    if not fields or int(fields[3]) != os.getppid():  # that of the process that started this one
+    if not os.environ.get(VARIABLE):
         return None
-    reads, writes, launcher = map(int, fields.groups()[:3])
-    for end in (reads, writes):
+    turn = Turn(*json.loads(os.environ[VARIABLE]))
+    if turn.launcher != os.getppid():  # that of the process that started this one
+        return None
+    for end in (turn.reads, turn.writes):
         os.set_inheritable(end, False)  # else a child would keep the pipe open
-    return Turn(reads, writes, launcher, fields[4])
+    return turn
