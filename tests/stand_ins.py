@@ -151,7 +151,7 @@ class FakeNvml:
         self.energy_mj, self.violations_ns = 10**12, {0: 9e12, 1: 2e12, 3: 3e12, 5: 5e12}
         self.clocks_mhz, self.max_clocks_mhz = {0: 1700, 1: 1710, 2: 2619}, {1: 1980}
         self.temperature_c, self.power_mw, self.limit_mw = 61, 345_678, 700_000
-        self.default_limit_mw, self.cuda_version = 700_000, 13_000
+        self.cuda_version = 13_000
         self.reasons, self.used_bytes = 0, 4000 * 2**20
 
     @_nvml
@@ -171,10 +171,6 @@ class FakeNvml:
     @_nvml
     def nvmlSystemGetCudaDriverVersion(self):
         return self.cuda_version
-
-    @_nvml
-    def nvmlDeviceGetCount(self):
-        return 1
 
     @_nvml
     def nvmlDeviceGetHandleByIndex(self, index):
@@ -232,10 +228,6 @@ class FakeNvml:
     @_nvml
     def nvmlDeviceGetPowerManagementLimit(self, handle):
         return self.limit_mw
-
-    @_nvml
-    def nvmlDeviceGetPowerManagementDefaultLimit(self, handle):
-        return self.default_limit_mw
 
     @_nvml
     def nvmlDeviceGetMemoryInfo(self, handle, version=None):

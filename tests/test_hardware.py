@@ -25,6 +25,7 @@ from Utils.base.gpt2_sizes import CONFIGS
 from Utils.device import auto_shape, capabilities, device_choice, drivers
 from Utils.device.cpu import CPU, processor_name
 from Utils.device.cuda import CUDA
+from Utils.device.drivers import DriverView
 from Utils.device.mps import MPS
 from Utils.device.nvml import THROTTLE_REASONS
 from Utils.harness import log_filters, settings, turn_pipe
@@ -287,39 +288,25 @@ def nowhere(tmp_path):
 
 
 def test_the_drivers_gpus_are_seen_without_torch(tmp_path):
-    assert drivers.gpus_of_driver(FakeNvml(), **nowhere(tmp_path)) == {
-        "source": "NVML",
-        "driver": "580.95.05",
-        "cuda": (13, 0),
-        "gpus": ["NVIDIA Fake"],
-    }
-    nothing = {"source": "", "driver": None, "cuda": None, "gpus": []}
+    places = nowhere(tmp_path)
+    seen = drivers.gpus_of_driver(FakeNvml(), **places)
+    assert seen == DriverView("NVML", "NVIDIA Fake", "580.95.05", (13, 0))
     broken = FakeNvml()
     broken.errors["nvmlInit"] = broken.NVMLError(9)
-    assert drivers.gpus_of_driver(broken, **nowhere(tmp_path)) == nothing
-
+    assert drivers.gpus_of_driver(broken, **places) == DriverView()
     card = tmp_path / "bus" / "0000:01:00.0"
     card.mkdir(parents=True)
-    (card / "vendor").write_text("0x8086\n")
-    (card / "class").write_text("0x030000\n")
-    assert drivers.gpus_of_driver(broken, **nowhere(tmp_path)) == nothing
-    (card / "vendor").write_text("0x10de\n")
-    assert drivers.gpus_of_driver(broken, **nowhere(tmp_path)) == {**nothing, "source": "bus"}
-    (card / "class").write_text("0x040300\n")  # its sound
-    assert drivers.gpus_of_driver(broken, **nowhere(tmp_path)) == nothing
-
-    known = tmp_path / "driver" / "gpus" / "0000:01:00.0" / "information"
-    known.parent.mkdir(parents=True)
-    known.write_text("Model: \t NVIDIA A100-SXM4-80GB\nIRQ:   \t 100\n")
-    for module in ("x86_64 Kernel Module", "Open Kernel Module for x86_64"):
-        version = f"NVRM version: NVIDIA UNIX {module}  580.95.05  Tue Sep 23 10:11:16 UTC 2025\n"
-        (tmp_path / "driver" / "version").write_text(version)
-        assert drivers.gpus_of_driver(broken, **nowhere(tmp_path)) == {
-            "source": "kernel",
-            "driver": "580.95.05",
-            "cuda": None,
-            "gpus": ["NVIDIA A100-SXM4-80GB"],
-        }
+    for vendor, kind, source in (
+        ("0x8086", "0x030000", ""),
+        ("0x10de", "0x040300", ""),  # its sound
+        ("0x10de", "0x030000", "bus"),
+    ):
+        (card / "vendor").write_text(f"{vendor}\n")
+        (card / "class").write_text(f"{kind}\n")
+        assert drivers.gpus_of_driver(broken, **places).source == source
+    (tmp_path / "driver").mkdir()
+    (tmp_path / "driver" / "version").touch()
+    assert drivers.gpus_of_driver(broken, **places).source == "kernel"
 
 
 # The clock and the memory of a CPU --------------------------------------------------------------

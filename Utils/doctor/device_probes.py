@@ -1,4 +1,4 @@
-"""Probes of torch and its device: build, driver, GPU, threads."""
+"""Probes of torch and its device: build, driver, GPU."""
 
 import os
 import re
@@ -8,73 +8,55 @@ import torch
 from Utils.base import errors
 from Utils.base.errors import UserError
 from Utils.base.units import GIB
-from Utils.device import cgroup, device_choice, drivers
-from Utils.device.cpu import CPU
+from Utils.device import device_choice, drivers
 from Utils.device.cuda import CUDA
-from Utils.doctor.findings import Finding, fault
+from Utils.doctor.findings import fault, ok
 from Utils.doctor.host_probes import REQUIREMENTS
 from Utils.harness import settings
 from Utils.harness.run_quality import SLOWDOWNS
 
 GET_STARTED = "see https://pytorch.org/get-started"
 TESTED_FROM = (2, 11)  # torch
-READINGS = {
-    "power_w": "drawing {:.0f} W",
-    "power_limit_w": "limit {:.0f} W",
-    "temperature_c": "{} C",
-    "sm_clock_mhz": "SM clock {} MHz",
-}
 
 
 def torch_build(args):
+    version = tuple(map(int, re.findall(r"\d+", torch.__version__)[:2]))
     text = f"{torch.__version__}, built for {drivers.torch_toolkit() or 'CPUs only'}"
-    major, minor = re.findall(r"\d+", torch.__version__)[:2]
-    if (int(major), int(minor)) < TESTED_FROM:
-        oldest = "{}.{}".format(*TESTED_FROM)
-        yield Finding("torch", f"{text}; tested from {oldest} on", "note", REQUIREMENTS)
-    else:
-        yield Finding("torch", text)
+    if version < TESTED_FROM:
+        text += "; tested from {}.{} on".format(*TESTED_FROM)
+    yield ok("torch", text, REQUIREMENTS if version < TESTED_FROM else "")
 
 
 def driver(args):
     """Check that torch sees the NVIDIA GPUs of this machine, or find out why not."""
     count, error = drivers.gpus_of_torch()
     seen = drivers.gpus_of_driver()
-    newest = "{}.{}".format(*seen["cuda"]) if seen["cuda"] else ""
-    if seen["source"] in ("NVML", "kernel"):
-        text = f"{seen['driver']}, up to CUDA {newest}" if newest else f"{seen['driver']}"
-        text += f": {seen['gpus'][0] if seen['gpus'] else 'NVIDIA GPU'}"
-        if len(seen["gpus"]) > 1:
-            text += f" and {len(seen['gpus']) - 1} more"
-    elif seen["source"] == "bus":
-        text = "an NVIDIA GPU without NVIDIA's driver"
-    else:
-        text = f"torch sees {count} GPUs" if count else "no NVIDIA GPU"
-    figures = {"gpus_of_torch": count}
-    if count or not seen["source"]:
-        yield Finding("driver", text, figures=figures)
+    text = seen.driver or "none of NVIDIA"
+    if count or not seen.source:
+        yield ok("driver", f"{text}; torch sees {count} GPUs")
         return
+    newest = "{}.{}".format(*seen.cuda) if seen.cuda else ""
+    text += f", up to CUDA {newest}" if newest else ""
     reason, remedy = _why_unseen(seen, newest, error)
-    text = f"{text}; {reason}" if reason else text
-    yield Finding("driver", text, "fault", remedy, figures=figures)
+    yield fault("driver", f"{text}, for {seen.gpu}; {reason}", remedy)
 
 
 def _why_unseen(seen, newest, error):
     """Return why torch does not see a GPU, and the remedy. error: torch's."""
     toolkit = drivers.torch_toolkit()
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if seen["source"] == "bus":
-        return "", "install NVIDIA's driver"
+    if seen.source == "bus":
+        return "NVIDIA's driver is missing", "install NVIDIA's driver"
     if not toolkit.startswith("CUDA"):
         suitable = f"CUDA {newest} or older" if newest else "CUDA"
         reason = f"torch {torch.__version__} is not built for CUDA"
         return reason, f"install torch for {suitable}: {GET_STARTED}"
-    if seen["cuda"] and seen["cuda"][0] < int(toolkit.split()[1].split(".")[0]):
+    if seen.cuda and seen.cuda[0] < int(toolkit.split()[1].split(".")[0]):
         remedy = f"install a newer driver, or torch for CUDA {newest}: {GET_STARTED}"
         return f"torch is built for {toolkit}", remedy
     if visible is not None and "No CUDA GPUs" in error:
         return f"CUDA_VISIBLE_DEVICES={visible!r} hides it", "unset CUDA_VISIBLE_DEVICES"
-    if seen["source"] == "kernel":
+    if seen.source == "kernel":
         reason = f"this environment cannot reach it: {error}"
         return reason, "start the container with --gpus all; otherwise run nvidia-smi"
     return error, "run nvidia-smi; reboot after a driver update"
@@ -92,62 +74,33 @@ def device(args):
         yield fault("device", errors.first_line(error), "run nvidia-smi", "run")
         return
     chosen = args.hardware
-    facts = chosen.describe()
-    figures = {"type": facts["type"], "memory_gib": round(chosen.memory_bytes / GIB, 1)}
-    if isinstance(chosen, CPU):
-        yield Finding("device", f"{chosen.name}, {facts['capability']}", figures=figures)
-    else:
-        figures["free_gib"] = round(chosen.free_memory_bytes / GIB, 1)
-        text = f"{chosen.name} ({args.device}), "
-        if isinstance(chosen, CUDA):
-            text += f"compute capability {facts['capability']}, "
-            figures["capability"] = float(facts["capability"])
-        text += f"{figures['memory_gib']:.1f} GiB, {figures['free_gib']:.1f} free"
-        yield Finding("device", text, figures=figures)
+    on_cuda = isinstance(chosen, CUDA)
+    text = f"{chosen.name}, {chosen.memory_bytes / GIB:.1f} GiB"
+    if capability := chosen.describe().get("capability"):
+        text += f", {'compute capability ' if on_cuda else ''}{capability}"
     if " MIG " in chosen.name:
-        text = "a slice of a GPU (MIG): other slices share its power and heat, and are not visible"
-        yield Finding("device", text, "note")
+        text += "; a slice of a GPU: other slices share its power and heat, and are not visible"
+    yield ok("device", text)
     if problem := device_choice.try_out(chosen):
-        remedy = "run nvidia-smi" if isinstance(chosen, CUDA) else REQUIREMENTS
+        remedy = "run nvidia-smi" if on_cuda else REQUIREMENTS
         if re.search("no kernel image|invalid device function", problem):  # of CUDA and of ROCm
             remedy = f"install a build of torch with code for this GPU: {GET_STARTED}"
         yield fault("device", f"first product failed: {problem}", remedy, "run")
 
 
 def gpu(args):
-    """Check other processes on the GPU, its readings and its power limit."""
-    chosen = args.hardware
-    if not isinstance(chosen, CUDA):
+    """Check other processes on the GPU, and what limits its clocks."""
+    if not isinstance(args.hardware, CUDA):
         return
-    for process in chosen.other_processes:
+    for process in args.hardware.other_processes:
         remedy = "end it before measuring: it shares memory and time"
-        yield Finding("gpu", f"{process} also uses this GPU", "note", remedy)
-    readings = chosen.readings()
+        yield ok("gpu", f"{process} also uses this GPU", remedy)
+    readings = args.hardware.readings()
     if not readings:
         text = "NVML does not answer: power, temperature and other processes are unknown"
-        yield Finding("gpu", text, "note", "pip install nvidia-ml-py")
+        yield ok("gpu", text, "pip install nvidia-ml-py")
         return
-    figures = {name: readings[name] for name in READINGS if name in readings}
-    texts = [READINGS[name].format(value) for name, value in figures.items()]
     limits = readings.get("throttle_reasons") or []
-    text = f"{', '.join(texts)}; clocks {'limited by' if limits else 'not limited'}"
-    text = f"{text} {', '.join(limits)}".strip()
-    if set(limits) & set(SLOWDOWNS):
-        yield Finding("gpu", text, "note", "improve cooling or the power supply", figures=figures)
-    else:
-        yield Finding("gpu", text, figures=figures)
-    limit_w, default_w = readings.get("power_limit_w"), chosen.nvml.default_power_limit_w()
-    if limit_w and default_w and limit_w < default_w:
-        text = f"power limit {limit_w:.0f} W, below the default of {default_w:.0f} W"
-        yield Finding("gpu", text, "note", f"as root: nvidia-smi -pl {default_w:.0f}")
-
-
-def threads(args):
-    """Check that torch uses no more threads than there are CPUs."""
-    count = torch.get_num_threads()
-    cpus = cgroup.usable_cpus()
-    text = f"torch uses {count} threads for {cpus:g} CPUs"
-    if count > cpus:
-        yield Finding("threads", text, "note", f"set OMP_NUM_THREADS={max(1, int(cpus))}")
-    else:
-        yield Finding("threads", text, figures={"threads": count})
+    slowed = set(limits) & set(SLOWDOWNS)
+    text = f"clocks limited by {', '.join(limits)}" if limits else "clocks not limited"
+    yield ok("gpu", text, "improve cooling or the power supply" if slowed else "")

@@ -7,11 +7,8 @@ import subprocess
 import sys
 from contextlib import suppress
 from dataclasses import replace
-from itertools import chain
 
 from Utils.base import paths
-from Utils.doctor import doctor_advice
-from Utils.doctor.doctor_advice import UNASKED
 from Utils.doctor.findings import Finding, TechniqueStatus, ask
 from Utils.doctor.host_probes import HOST_PROBES, REQUIREMENTS
 from Utils.scripts import bases, ladder
@@ -19,11 +16,12 @@ from Utils.scripts import bases, ladder
 PATIENCE_S = 60  # a cold import of torch and its packages from a slow disk takes half of it
 REINSTALL = f"{REQUIREMENTS}, with --force-reinstall; or omit PYTHON=, and .venv is created"
 TORCH = Finding("torch", "cannot be imported", "asking", REINSTALL, ("run",))
+UNASKED = "not checked"
 
 
 def examine(args):
-    """Return Findings, the TechniqueStatus of each technique, and advice as of `doctor_advice`."""
-    answers = list(chain.from_iterable(ask(probe, args) for probe in HOST_PROBES))
+    """Return Findings, and the TechniqueStatus of each technique."""
+    answers = [answer for probe in HOST_PROBES for answer in ask(probe, args)]
     answers += ask_torch(args)
     findings = [answer for answer in answers if isinstance(answer, Finding)]
     rows = {row.technique: row for row in answers if isinstance(row, TechniqueStatus)}
@@ -33,8 +31,17 @@ def examine(args):
             name = base.name if base and not technique.parent else technique.name
             rows.setdefault(name, TechniqueStatus(name, "unsupported", UNASKED))
     faults = [finding for finding in findings if finding.state == "fault"]
-    rows = [doctor_advice.overlay(row, faults) for row in rows.values()]
-    return findings, rows, doctor_advice.advice(findings, rows)
+    return findings, [overlay(row, faults) for row in rows.values()]
+
+
+def overlay(row, faults):
+    """Return a TechniqueStatus, unsupported where a fault takes away what it needs."""
+    for fault in faults:
+        supported = row.status != "unsupported" or row.reason == UNASKED
+        if supported and {"run", *row.needs} & {*fault.blocks}:
+            reason = f"{fault.topic}: {fault.what}"
+            return replace(row, status="unsupported", reason=reason, remedy=fault.remedy)
+    return row
 
 
 def ask_torch(args):

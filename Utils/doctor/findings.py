@@ -1,6 +1,6 @@
 """What probes answer: a Finding a line, and a TechniqueStatus for each technique."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from Utils.base import errors
 
@@ -12,7 +12,6 @@ class Finding:
     state: "ok", "note", "fault", or "asking": the fault to report if the process ends before the
         next Finding.
     blocks: needs that this fault leaves unmet; every technique needs "run".
-    figures: the numbers of `what`, by names that end in their unit.
     """
 
     topic: str
@@ -20,7 +19,11 @@ class Finding:
     state: str = "ok"
     remedy: str = ""
     blocks: tuple = ()
-    figures: dict = field(default_factory=dict)
+
+
+def ok(topic, text, remedy=""):
+    """Return a Finding: a note where there is a remedy."""
+    return Finding(topic, text, "note" if remedy else "ok", remedy)
 
 
 def fault(topic, text, remedy, *blocks):
@@ -29,14 +32,13 @@ def fault(topic, text, remedy, *blocks):
 
 @dataclass(frozen=True)
 class TechniqueStatus:
-    """status: "runs", "runs without effect", "emulated" or "unsupported". lacks: unmet needs."""
+    """status: "runs", "runs without effect", "emulated" or "unsupported"."""
 
     technique: str
     status: str
     reason: str = ""
     remedy: str = ""
     needs: tuple = ()
-    lacks: tuple = ()
 
 
 def topic_of(probe):

@@ -1,11 +1,9 @@
 """Check which techniques run on this device, by the checks of their own runs."""
 
-import ast
-import importlib.util
 import sys
 from dataclasses import replace
 
-from Utils.base.errors import Unsupported, UserError, first_line
+from Utils.base.errors import Unsupported, UserError
 from Utils.device import capabilities
 from Utils.device.capabilities import Emulated, WithoutEffect
 from Utils.doctor.findings import TechniqueStatus
@@ -40,49 +38,22 @@ def judge(technique, parent, args):
     inherit it; one that is emulated is emulated in all of them.
     """
     needs = [need.removeprefix("package ") for need in technique.needs]
-    inherited = parent.needs if parent else ()
-    problems = import_problems(technique.path)
-    status, notes, lacks = "runs", [], []
+    status = "runs"
+    notes = []
     for need in technique.needs:
         try:
             note = check_need(need, args)
-        except Unsupported as error:
-            lacks.append(need.removeprefix("package "))
-            problems.append((str(error), instead(need, args.hardware)))
-            continue
-        except UserError as error:
-            problems.insert(0, (str(error), ""))
-            break
+        except (Unsupported, UserError) as error:  # the first of them ends the run
+            remedy = instead(need, args.hardware)
+            return TechniqueStatus(technique.name, "unsupported", str(error), remedy, needs)
         if note:
             notes.append(str(note))
+        inherited = parent is not None and need in parent.needs
         if isinstance(note, Emulated):
             status = "emulated"
-        elif isinstance(note, WithoutEffect) and status == "runs" and need not in inherited:
+        elif isinstance(note, WithoutEffect) and status == "runs" and not inherited:
             status = "runs without effect"
-    reason, remedy = "; ".join(dict.fromkeys(notes)), ""
-    if problems:  # the first of them ends the run
-        status = "unsupported"
-        reason, remedy = problems[0]
-    return TechniqueStatus(technique.name, status, reason, remedy, needs, lacks)
-
-
-def import_problems(path):
-    """Return (problem, remedy) of each reason for which a script cannot be started."""
-    try:
-        body = ast.parse(path.read_text()).body
-    except SyntaxError as error:
-        return [(f"no Python: line {error.lineno}: {error.msg}", "")]
-    except (OSError, ValueError) as error:
-        return [(f"cannot be read: {first_line(error)}", "")]
-    modules = []
-    for node in body:
-        if isinstance(node, ast.Import):
-            modules += [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and not node.level:
-            modules.append(node.module)
-    packages = [module.split(".")[0] for module in modules]
-    missing = [package for package in packages if importlib.util.find_spec(package) is None]
-    return [(f"imports {name}, which is not installed", f"pip install {name}") for name in missing]
+    return TechniqueStatus(technique.name, status, "; ".join(dict.fromkeys(notes)), needs=needs)
 
 
 def instead(need, device):

@@ -7,16 +7,14 @@ import sys
 import sysconfig
 import tempfile
 import textwrap
-from contextlib import suppress
 from dataclasses import replace
-from importlib.metadata import PackageNotFoundError, version
 
 from Utils.base import errors
 from Utils.device import capabilities
 from Utils.device.cpu import CPU
 from Utils.device.cuda import CUDA
 from Utils.device.mps import MPS
-from Utils.doctor.findings import Finding, fault
+from Utils.doctor.findings import Finding, fault, ok
 
 SOURCES = {  # like the code that Triton and Inductor generate
     "C": "#include <Python.h>\nint n() { return PY_MAJOR_VERSION; }\n",
@@ -32,15 +30,15 @@ def compilers(args):
     on_cpu = isinstance(args.hardware, CPU)
     language, package = ("C++", "g++") if on_cpu else ("C", "gcc")
     blocks = ["compile"] if on_cpu else ["compile", "triton"]
-    remedy = f"apt-get install {package} python3-dev, or the equivalent"
     compiler = capabilities.compiler(language)
-    if compiler is None:
-        yield fault("compiler", f"no {language} compiler on PATH", remedy, *blocks)
-    elif problem := compiling(compiler, language):
-        yield fault("compiler", f"{compiler} cannot compile: {problem}", remedy, *blocks)
+    problem = f"no {language} compiler on PATH"
+    if compiler:
+        problem = compiling(compiler, language)
+    if problem:
+        remedy = f"apt-get install {package} python3-dev, or the equivalent"
+        yield fault("compiler", problem, remedy, *blocks)
     else:
-        headers = "OpenMP and Python's headers" if on_cpu else "Python's headers"
-        yield Finding("compiler", f"{compiler} compiles {language} with {headers}")
+        yield ok("compiler", f"{compiler} compiles {language} with Python's headers")
 
 
 def compiling(compiler, language):
@@ -58,12 +56,11 @@ def compiling(compiler, language):
                 command, input=source, capture_output=True, text=True, timeout=COMPILER_S
             )
         except (OSError, subprocess.TimeoutExpired) as error:
-            return getattr(error, "strerror", None) or str(error)
+            return f"{compiler}: {error}"
     if done.returncode == 0:
         return ""
-    lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
-    complaints = [line for line in lines if "error" in line.lower()]
-    return [*complaints, *lines, f"exit code {done.returncode}"][0]
+    lines = [line.strip() for line in done.stderr.splitlines() if "error" in line.lower()]
+    return f"{compiler} cannot compile: {[*lines, f'exit code {done.returncode}'][0]}"
 
 
 def _try_triton():
@@ -88,21 +85,16 @@ NATIVE = {"triton": _try_triton, "torchao": _try_torchao, "bitsandbytes": _try_b
 
 def native_packages(args):
     """Check packages with native code. Each is announced, as its import may end the process."""
-    device = getattr(args, "hardware", None)
+    on_cuda = isinstance(getattr(args, "hardware", None), CUDA)
     for name, try_out in NATIVE.items():
-        blocks = [name]
-        if name == "triton":
-            blocks = ["compile", "triton"]
-            if not isinstance(device, CUDA) or capabilities.compiler("C") is None:
-                continue  # it is not used, or cannot be tried
+        if name == "triton" and not (on_cuda and capabilities.compiler("C")):
+            continue  # it is not used, or cannot be tried
+        blocks = ["compile", "triton"] if name == "triton" else [name]
         if importlib.util.find_spec(name) is None:
             yield fault(name, "not installed", f"pip install {name}", *blocks)
             continue
-        installed = "of unknown version"
-        with suppress(PackageNotFoundError):
-            installed = version(name)
         remedy = f"pip install --force-reinstall {name}, in a version for this torch"
-        announced = Finding(name, f"{installed}, cannot be used", "asking", remedy, blocks)
+        announced = Finding(name, "cannot be used", "asking", remedy, blocks)
         yield announced
         try:
             try_out()
@@ -110,4 +102,4 @@ def native_packages(args):
             problem = textwrap.shorten(f"{type(error).__name__}: {errors.first_line(error)}", 200)
             yield replace(announced, state="fault", what=f"{announced.what}: {problem}")
         else:
-            yield Finding(name, f"{installed}, can be used")
+            yield ok(name, "can be used")

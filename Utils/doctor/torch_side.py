@@ -12,10 +12,9 @@ from argparse import Namespace
 from dataclasses import asdict
 
 import Utils.run  # noqa: F401  with it comes all that a script imports
-from Utils.doctor.corpus_probes import corpus
-from Utils.doctor.device_probes import device, driver, gpu, threads, torch_build
+from Utils.doctor.device_probes import device, driver, gpu, torch_build
 from Utils.doctor.findings import Finding, ask, topic_of
-from Utils.doctor.step_probe import step
+from Utils.doctor.run_probes import corpus, processor, step
 from Utils.doctor.technique_status import techniques
 from Utils.doctor.toolchain_probes import compilers, native_packages
 
@@ -24,17 +23,12 @@ WITHOUT_GPU = "run nvidia-smi; DEVICE=cpu does without the GPU"
 
 def answers(args):
     """Yield Findings and TechniqueStatuses. A Finding announces each probe."""
-    for probe in (torch_build, driver, device):
-        yield from announced(probe, args)
-    if hasattr(args, "hardware"):  # else there is no device
-        for probe in (gpu, threads, compilers, corpus, step, techniques):
-            yield from announced(probe, args)
+    without_device = (torch_build, processor, driver, device)
+    for probe in (*without_device, gpu, compilers, corpus, step, techniques):
+        if hasattr(args, "hardware") or probe in without_device:
+            yield Finding(topic_of(probe), "check ended", "asking", WITHOUT_GPU, ("run",))
+            yield from ask(probe, args)
     yield from ask(native_packages, args)  # last, as they crash more often
-
-
-def announced(probe, args):
-    yield Finding(topic_of(probe), "check ended", "asking", WITHOUT_GPU, ("run",))
-    yield from ask(probe, args)
 
 
 def main():
