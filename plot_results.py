@@ -1,5 +1,5 @@
-"""Draw results.csv: step times as lines and as a heatmap, speedups and memory as bars, and, where
-its runs were made, the ablation.
+"""Draw results.csv: step times as lines and as a heatmap, speedups as points with intervals, memory
+as bars, and, where its runs were made, the ablation.
 
 Each chart goes to plots/ as .png and .svg. One chart holds one device, one torch version, one
 model, one shape and one commit: those of the newest run, or of the device that --device-name names.
@@ -45,7 +45,9 @@ def main(argv=None):
     lines = summarize(rows, records_file.read(path, rows.run_id.unique()))
     if not _beyond(lines.index).all():  # not a file of beyond/ alone
         lines = lines[~_beyond(lines.index)]
-    drawn = [(name, chart, rows, lines) for name, chart in CHARTS.items()]
+    has_times = lines.step_ms.notna().any()
+    charts = CHARTS if has_times else {"speedup": speedup_chart}  # which says why
+    drawn = [(name, chart, rows, lines) for name, chart in charts.items()]
     own_rows = known[known.base == selection.baseline(rows)]
     beyond = own_rows[_beyond(own_rows.technique)]
     if len(beyond):

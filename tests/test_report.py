@@ -64,7 +64,7 @@ def test_the_page_opens_without_an_error(html, opened, width, scheme):
 def test_the_pages_of_shared_results_are_small(path, opened):
     html = report_page.report(path)
     page = opened(html)
-    assert len(html) <= 450_000
+    assert len(html) <= 300_000
     assert page.evaluate("document.documentElement.scrollHeight") <= 8 * 800
 
 

@@ -222,17 +222,16 @@ def test_devices_of_one_shape_are_drawn_side_by_side_and_others_named(three, cap
     assert [panel["device"] for panel in panels] == ["GPU $A$", "GPU B", "My GPU"]
     assert left_out == ["GPU C: gpt2 1x1024 is not comparable with gpt2 1x64"]
     figure = gallery_chart.draw(panels, left_out)
-    assert len(figure.axes) == 3
-    for axes, panel in zip(figure.axes, panels, strict=True):
-        (point,) = (line for line in axes.lines if line.get_marker() == "o")
-        assert point.get_xdata()[0] == panel["lines"].speedup["tensorFloat32"].value
-        texts = " ".join(text.get_text() for text in axes.texts)
-        assert "best: tensorFloat32" in texts and "2.00x" in texts
-        rate = panel["lines"].tokens_per_second["tensorFloat32"]
-        assert f"{rate:,.0f} tokens/s" in texts
-        assert axes.get_title(loc="left") == panel["device"]
-        assert not any(text.get_parse_math() for text in axes.findobj(Text))  # no formula
-    assert "GPU C: gpt2 1x1024" in figure.get_supxlabel()
+    axes = figure.axes[0]
+    speedups = {panel["lines"].speedup["tensorFloat32"].value for panel in panels}
+    drawn = {x for line in axes.lines if line.get_marker() in [*"os^"] for x in line.get_xdata()}
+    assert speedups == drawn
+    texts = [text.get_text() for text in figure.findobj(Text)]
+    assert texts.count("2.00x") >= 3
+    for panel in panels:
+        assert any(text.startswith(f"{panel['device']}, torch 2.13.0") for text in texts)
+    assert not any(text.get_parse_math() for text in axes.findobj(Text))  # no formula
+    assert any("GPU C: gpt2 1x1024" in text for text in texts)
     plt.close(figure)
     gallery.main(["--results-file", str(three / "results.csv")])
     assert (three / "plots" / "gallery.png").stat().st_size > 10_000

@@ -50,17 +50,16 @@ def levels(values, names, groups):
     return pd.Series(solution[: len(unique_names)], unique_names)
 
 
-def by_step(rows, most=None):
+def by_step(rows, most):
     """Return median, min and max of `scaled` step_ms over the rounds, and how many steps a row
     stands for.
 
-    The frame is indexed by technique and step. most: of its steps; where there are more, each
-    `size` consecutive ones are merged.
+    The frame is indexed by technique and step, of which 0 is the first timed one. most: of its
+    steps; where there are more, each `size` consecutive ones are merged.
     """
-    ok = scaled(rows[(rows.status == "ok") & np.isfinite(rows.step)])
-    if ok.empty:
-        return pd.DataFrame(columns=["median", "min", "max"]), 1
-    count = ok.step.max() - ok.step.min() + 1
-    size = max(1, int(np.ceil(count / most))) if most else 1
-    step = (ok.step // size * size).rename("step")
-    return ok.groupby(["technique", step]).step_ms.agg(["median", "min", "max"]), size
+    ok = scaled(rows[rows.status == "ok"])
+    first_timed = ok.step.where(ok.phase == "timed").groupby(ok.run_id).transform("min")
+    step = (ok.step - first_timed).rename("step")
+    size = max(1, int(np.ceil((step.max() - step.min() + 1) / most)))
+    keys = ["technique", step // size * size]
+    return ok.groupby(keys, observed=True).step_ms.agg(["median", "min", "max"]), size

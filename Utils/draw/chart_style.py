@@ -13,25 +13,39 @@ from matplotlib.text import Text
 
 from Utils.base.errors import UserError
 from Utils.base.text import HOMES, brief
-from Utils.scripts import bases, ladder
 
 matplotlib.use("Agg")
 FOLDER = Path("plots")
 FORMATS = ("png", "svg")
-GREY = "0.55"
+# Colours that differ in lightness too, so that they are told apart without red or green.
+BLUE, SKY, ORANGE, RED, GREY = "#0072b2", "#56b4e9", "#e69f00", "#c8501e", "0.55"
+LOOKS = [  # of points of a series, in this order
+    {"color": colour, "marker": marker}
+    for colour, marker in zip((BLUE, ORANGE, "0.2", SKY, RED), "os^Dv", strict=True)
+]
 WIDTH = 10  # inches
 LINE = 90  # characters a line above the axes; column headings may stand beside it
 COLUMNS = 4  # of a grid of panels
 STEPS = 500  # that a line or a row of a chart can show; of more, consecutive ones are merged
 BESIDE = {"loc": "upper left", "bbox_to_anchor": (1.01, 1), "frameon": False}  # of a legend
 POINTS = {"textcoords": "offset points"}
-PLACES = re.compile(r' (?:d|x|y|transform)="[^"]*"')  # in an SVG
+TENTHS = re.compile(r"(\.\d)\d+")
+SHORTER = (  # replacements in the text of an SVG
+    (r'(?<= [dxy]=")[^"]*|(?<=transform=")[^"]*', lambda places: TENTHS.sub(r"\1", places[0])),
+    (r"\n\s+", "\n"),
+    (r" \nL ", "L"),
+    (r' transform="rotate\(-0 [^"]*"', ""),
+    (r'<g id="[^"]*"', "<g"),
+    (r"font-family: [^;]*; ", ""),
+    (r"<svg ", '<svg font-family="DejaVu Sans, sans-serif" '),
+)
 
 
-def figure(height, title, *described):
-    """Return a figure of that height in inches and its axes. described: lines below the title."""
-    figure, axes = panels(1, 1, height)
-    _head(axes[0], title, described)
+def figure(height, title, *described, room=0):
+    """Return a figure of that height in inches and its axes. described: lines below the title.
+    room: points between these and the axes."""
+    figure, axes = _panels(1, 1, height)
+    _head(axes[0], title, described, room)
     return figure, axes[0]
 
 
@@ -41,7 +55,7 @@ def grid(count, title, *described, xlabel, ylabel):
     described: lines below the title.
     """
     rows = -(-count // COLUMNS)
-    figure, axes = panels(rows, COLUMNS, 1.7 * rows)
+    figure, axes = _panels(rows, COLUMNS, 1.5 * rows)
     figure.subplots_adjust(hspace=0.3, wspace=0.08)
     for unused in axes[count:]:
         unused.set_axis_off()
@@ -52,17 +66,18 @@ def grid(count, title, *described, xlabel, ylabel):
         first.set_ylabel(ylabel, fontsize="small")
     for panel in axes[:count]:
         panel.tick_params(labelsize="small")
+        panel.grid(False)
+        panel.spines[["top", "right"]].set_visible(False)
     _head(axes[0], title, described, room=16)  # the panels have titles of their own
     return figure, axes[:count]
 
 
-def panels(rows, columns, height, width=WIDTH):
-    """Return a figure of rows and columns, and its axes in a list."""
+def _panels(rows, columns, height):
     settings = {"svg.hashsalt": "plots", "svg.fonttype": "none"}
     settings["font.sans-serif"] = ["DejaVu Sans"]
     settings["text.parse_math"] = False  # else what stands between two dollars is a formula
     sns.set_theme(style="whitegrid", rc=settings)
-    size = {"figsize": (width, height), "squeeze": False}
+    size = {"figsize": (WIDTH, height), "squeeze": False}
     figure, axes = plt.subplots(rows, columns, sharex=True, sharey=True, **size)
     return figure, list(axes.flat)
 
@@ -76,6 +91,12 @@ def _head(axes, title, described, room=0):
     axes.annotate("\n".join(subtitle), (0, 1), (0, room + 6), **small, **above)
     offset = 0, room + 10 + 13 * len(subtitle)
     axes.annotate(title, (0, 1), offset, fontweight="bold", **above)
+
+
+def below(axes, text):
+    """Write lines below the label of the horizontal axis."""
+    look = {"va": "top", "size": "small", "color": "0.3"}
+    axes.annotate(text, (0, 0), (0, -64), "axes fraction", **look, **POINTS)
 
 
 def wrapped(text, width):
@@ -106,30 +127,12 @@ def svg(figure):
     """Return the figure as the text of an SVG file with places to a tenth of a point, and close
     it."""
     text = io.StringIO()
-    figure.savefig(text, format="svg", dpi=150, bbox_inches="tight", metadata={"Date": None})
+    figure.savefig(text, format="svg", dpi=100, bbox_inches="tight", metadata={"Date": None})
     plt.close(figure)
-    return PLACES.sub(lambda place: re.sub(r"(\.\d)\d+", r"\1", place[0]), text.getvalue())
-
-
-def colours():
-    """Return one colour a technique for all charts; one without a script has none. The ladder comes
-    first, so that its colours stay when beyond/ grows."""
-    techniques = sorted(ladder.techniques().values(), key=lambda t: not t.at_top_level)
-    names = [technique.name for technique in techniques]
-    palette = sns.color_palette("colorblind", 10)
-    more = sns.husl_palette(max(0, len(names) - 10), s=0.7, l=0.5)
-    palette += more[::3] + more[1::3] + more[2::3]  # so that neighbours differ
-    return dict(zip(names, palette, strict=False))
-
-
-def colour(name):
-    """Return the colour of a technique, or of what a script adds to a base last."""
-    return colours().get(bases.last(name), GREY)
-
-
-def styles():
-    """Return the style of each technique's line: beyond ten, colours alone are too alike."""
-    return {name: "-" if i < 10 else ("--", "-.", ":")[i % 3] for i, name in enumerate(colours())}
+    text = text.getvalue()
+    for pattern, shorter in SHORTER:
+        text = re.sub(pattern, shorter, text)
+    return text
 
 
 def is_wide(low, high):
@@ -143,15 +146,12 @@ def beside(axes, x, y, text, **look):
     axes.text(x, y, text, transform=axes.get_yaxis_transform(), **look)
 
 
-def no_value(axes, y, reason, **look):
+def no_value(axes, y, reason):
     """Say in a row why nothing is drawn there."""
-    look = {"ha": "left", "size": "small", "color": GREY, **look}
-    behind = {
-        "facecolor": axes.get_facecolor(),
-        "edgecolor": "none",
-        "pad": 1,
-    }  # no grid through it
-    beside(axes, 0.01, y, brief(HOMES.sub("~", reason)), bbox=behind, **look)
+    # A box, so that the grid does not go through the text.
+    box = {"facecolor": axes.get_facecolor(), "edgecolor": "none", "pad": 1}
+    text = brief(HOMES.sub("~", reason))
+    beside(axes, 0.01, y, text, bbox=box, ha="left", size="small", color=GREY)
 
 
 def name_rows(axes, labels, missing=(), top=-0.6, middle=0.0):

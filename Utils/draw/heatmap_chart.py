@@ -1,7 +1,6 @@
 """The chart of step times as a heatmap."""
 
 import numpy as np
-import seaborn as sns
 from matplotlib.colors import LogNorm, Normalize
 
 from Utils.analysis import round_levels
@@ -10,41 +9,35 @@ from Utils.results import selection
 
 
 def draw(rows, lines):
-    """Draw milliseconds a step, technique by step: hiccups, drift and warm-up at a glance."""
+    """Draw milliseconds a step, technique by step: hiccups and drift at a glance. Warm-up has a
+    scale of its own, in grey."""
     lines, without_value = chart_labels.measured(lines)
-    height = 1.6 + 0.5 * len(lines)
+    height = 1.6 + 0.4 * len(lines)
     figure, axes = chart_style.figure(height, "Time of each step", selection.describe(rows))
     times, size = round_levels.by_step(rows, chart_style.STEPS)
-    if len(times):
-        grid = times["median"].unstack("step").reindex(lines.index)
-        sns.heatmap(
-            grid.rename(columns=int),
-            ax=axes,
-            cmap="viridis",
-            norm=_colours(round_levels.scaled(selection.timed(rows)).step_ms),
-            cbar_kws={"label": "step time (ms),\ncolours end at p2 and p98", "extend": "both"},
-            rasterized=True,
-        )
-        scale = figure.axes[-1].yaxis
-        scale.set_major_formatter("{x:g}")
-        scale.set_minor_formatter("{x:g}")
-        first = times.index.get_level_values("step").min()
-        axes.axvline((selection.warmup(rows) - first) / size, color="white", linewidth=2)
+    times = times["median"].unstack("step").reindex(lines.index)
+    for part, colours, label in (
+        (times.loc[:, times.columns < 0], "Greys", "warm-up (ms)"),
+        (times.loc[:, times.columns >= 0], "viridis", "step time (ms)"),
+    ):
+        if part.size:
+            edges = [*part.columns, part.columns[-1] + size]
+            heights = np.arange(len(lines) + 1)
+            look = {"cmap": colours, "norm": _scale(part), "rasterized": True}
+            mesh = axes.pcolormesh(edges, heights, part, **look)
+            bar = figure.colorbar(mesh, ax=axes, label=label, extend="both", pad=0.02)
+            bar.ax.yaxis.set_major_formatter("{x:g}")
+            bar.ax.yaxis.set_minor_formatter("{x:g}")
     axes.set_facecolor("0.93")
     axes.grid(False)
-    axes.set_xlabel(f"step (left of the white line: warm-up){without_value}")
-    axes.set_ylabel("")
-    for y, (_, line) in enumerate(lines.iterrows()):
-        if np.isnan(line.step_ms):
-            chart_style.no_value(axes, y + 0.5, chart_labels.reason(line))
-    labels = [chart_labels.label(line, tainted=True) for _, line in lines.iterrows()]
-    chart_style.name_rows(axes, labels, lines.step_ms.isna(), top=0, middle=0.5)
+    scales = "grey: warm-up; colours end at the 2nd and 98th percentile"
+    axes.set_xlabel(f"step ({scales})")
+    chart_style.below(axes, without_value)
+    chart_style.name_rows(axes, chart_labels.labels(lines), top=0, middle=0.5)
     return figure
 
 
-def _colours(step_ms):
+def _scale(times):
     """Return the scale of colours, which a hiccup does not stretch."""
-    if step_ms.empty:
-        return Normalize(0, 1)
-    low, high = np.percentile(step_ms, [2, 98])
+    low, high = np.nanpercentile(times, [2, 98])
     return LogNorm(low, high) if chart_style.is_wide(low, high) else Normalize(low, high)

@@ -1,89 +1,127 @@
-"""Rows of ratios: a point or a bar with its interval, its value, and words beside it."""
+"""Forest plots: rows of ratios on a logarithmic axis, points with intervals, words beside them."""
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
-from Utils.analysis.intervals import NO_INTERVAL, numbers
-from Utils.draw.chart_style import POINTS, beside
+from Utils.analysis.intervals import NO_INTERVAL, Ratio, numbers
+from Utils.draw import chart_style
 
-FINE_TICKS = (0.2, 0.25, 0.3, 0.4, 0.5, 0.7, 1, 1.5, 2, 3, 4, 6, 8)
+FINE_TICKS = (0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.8, 1, 1.2, 1.5, 2, 3, 4, 6, 8)
 COARSE_TICKS = (0.001, 0.01, 0.1, 0.2, 0.5, 1, 2, 4, 8, 16, 32, 100, 1000)
+NEAR, FAR = np.log([1.25, 3])  # beyond all values, an interval is always or never shown
 FINE = 8  # an axis whose end is at most so many times its start has fine ticks
+VERDICTS = {  # how a point looks
+    Ratio.above: {"color": chart_style.BLUE, "marker": "o"},
+    Ratio.below: {"color": chart_style.RED, "marker": "s"},
+    Ratio.neither: {"color": chart_style.GREY, "marker": "o", "mfc": "white"},
+}
+NO_VERDICT = {"color": chart_style.GREY, "marker": "D"}
+
+
+@dataclass(frozen=True)
+class Series:
+    """Ratios, one a row, of which false ones are not drawn, and how they look."""
+
+    label: str
+    ratios: list
+    look: dict
 
 
 @dataclass(frozen=True)
 class Column:
-    """Words right of the rows: place as a fraction of the axes' width, alignment, heading."""
+    """Words right of the rows. x: as a fraction of the axes' width. texts: one a row."""
 
     x: float
-    align: str
     heading: str
-
-    @property
-    def size(self):
-        return "small" if self.align == "left" else None
+    texts: list
 
 
-def point(axes, y, ratio, colour, farthest=math.inf, line=None, text=None, **marker):
-    """Draw a ratio as a point with its interval, and its value right of both.
+def by_verdict(ratios):
+    """Return the Series of ratios by their verdicts."""
+    series = []
+    for verdict in dict.fromkeys([*VERDICTS, *(ratio.verdict for ratio in ratios)]):
+        of_verdict = [ratio if ratio.verdict == verdict else Ratio() for ratio in ratios]
+        series.append(Series(verdict, of_verdict, VERDICTS.get(verdict, NO_VERDICT)))
+    return series
 
-    farthest: where the axis ends; an interval beyond it ends in an arrow. line: its colour.
+
+def forest(names, series, head, xlabel, columns=(), values=True):
+    """Return a figure of Series and its axes, a row a name.
+
+    head: title, and lines below it. columns: Columns; without them the series of a row stand one
+    below the other. values: written right of the points.
     """
-    end = interval(axes, y, ratio.low, ratio.high, line or colour, farthest)
-    axes.plot(ratio.value, y, color=colour, zorder=4, **{"marker": "o", "ms": 7, **marker})
-    value(axes, y, np.nanmax([ratio.value, end]), ratio.text, **(text or {}))
-
-
-def interval(axes, y, low, high, colour="black", farthest=math.inf):
-    """Draw an interval as a line. Return its right end; NaN without one."""
-    if math.isnan(low):
-        return low
-    end = min(high, farthest)
-    axes.plot([low, end], [y, y], color=colour, lw=1.8, zorder=3)
-    if high > farthest:
-        axes.plot(end, y, ">", color=colour, ms=6, zorder=3)
-    return end
-
-
-def value(axes, y, x, text, **look):
-    """Write a value right of x."""
-    behind = {"facecolor": "white", "edgecolor": "none", "pad": 1}  # no grid through it
-    axes.annotate(text, (x, y), (9, 0), va="center", zorder=2, **{"bbox": behind, **look}, **POINTS)
-
-
-def words(axes, y, columns, texts):
-    """Write texts right of a row, one a Column."""
-    for column, text in zip(columns, texts, strict=True):
-        beside(axes, column.x, y, text, ha=column.align, size=column.size)
-
-
-def headings(axes, columns, y):
-    for column in columns:
-        beside(axes, column.x, y, column.heading, ha=column.align, va="bottom", size="small")
-
-
-def ends(ratios):
-    """Return the finite values and ends of intervals of Ratios, with the 1 of no change."""
-    limits = numbers(pd.Series(list(ratios), dtype=object)).to_numpy().ravel()
-    return np.array([1.0, *limits[np.isfinite(limits)]])
-
-
-def spread(ratios, intervals="line: 95% interval over rounds"):
-    """Return what the lines of a chart mean, or that it has none."""
-    return intervals if any(ratio.interval for ratio in ratios) else NO_INTERVAL
-
-
-def mark_one(axes):
+    series = [each for each in series if any(each.ratios)]
+    offsets = np.zeros(len(series)) if columns else np.linspace(-0.35, 0.35, len(series) + 2)[1:-1]
+    row = 0.4 if columns else max(0.36, 0.21 * (len(series) + 1))  # inches
+    figure, axes = chart_style.figure(1.2 + row * len(names), *head, room=24 if columns else 0)
+    ratios = [ratio for each in series for ratio in each.ratios]
+    low, high = limits(ratios)
+    _logarithmic(axes, low, high, room=0.12 if values else 0)
+    for each, offset in zip(series, offsets, strict=True):
+        axes.plot([], [], ls="", ms=7, label=each.label, **each.look)
+        for y, ratio in enumerate(each.ratios):
+            if ratio:
+                end = _point(axes, y + offset, ratio, each.look, low, high)
+                if values:
+                    _value(axes, y + offset, end, ratio.text)
     axes.axvline(1, color="0.3", linewidth=1, zorder=1)
+    for column in columns:
+        chart_style.beside(axes, column.x, -0.7, column.heading, va="bottom", size="small")
+        for y, text in enumerate(column.texts):
+            chart_style.beside(axes, column.x, y, text, size="small")
+    chart_style.name_rows(axes, names)
+    lines = "line: 95% interval" if any(ratio.interval for ratio in ratios) else NO_INTERVAL
+    axes.set_xlabel(f"{xlabel}\n{lines}")
+    if series:
+        below = {"bbox_to_anchor": (1, -0.02), "ncol": len(series), "fontsize": "small"}
+        axes.legend(**chart_style.BESIDE | (below if columns else {}))
+    if columns:
+        figure.subplots_adjust(right=0.5)
+        axes.tick_params(axis="y", labelsize="small")
+    return figure, axes
 
 
-def logarithmic(axes, ratios, room):
+def limits(ratios):
+    """Return the ends of an axis of Ratios: 1 and all values are between them, and the intervals
+    but the widest, which end in arrows."""
+    logs = np.log(numbers(pd.Series(list(ratios), dtype=object)))
+    return np.exp([-_reach(-logs.value, -logs.low), _reach(logs.value, logs.high)])
+
+
+def _reach(values, ends):
+    """Return how far an axis goes to one side of 1. values, ends: logarithms, positive there."""
+    farthest = max(0, values.max())
+    usual = ends.quantile(0.98, interpolation="lower")
+    most = np.clip(usual, farthest + NEAR, farthest + FAR)
+    return np.fmax(farthest, np.fmin(ends.max(), most))
+
+
+def _point(axes, y, ratio, look, low, high):
+    """Draw a ratio with its interval, which ends in an arrow where the axis ends before. Return
+    where the right end is."""
+    ends = np.clip([ratio.low, ratio.high], low, high)
+    axes.plot(ends, [y, y], color=look["color"], lw=1.8, zorder=3)
+    for end, is_cut, arrow in (
+        (ends[0], ratio.low < low, "<"),
+        (ends[1], ratio.high > high, ">"),
+    ):
+        if is_cut:
+            axes.plot(end, y, arrow, color=look["color"], ms=6, zorder=3)
+    axes.plot(ratio.value, y, zorder=4, ms=7, **look)
+    return np.nanmax([ratio.value, ends[1]])
+
+
+def _value(axes, y, x, text):
+    behind = {"facecolor": "white", "edgecolor": "none", "pad": 1}  # no grid through it
+    look = {"va": "center", "size": "small", "color": "0.2", "zorder": 2, "bbox": behind}
+    axes.annotate(text, (x, y), (9, 0), **look, **chart_style.POINTS)
+
+
+def _logarithmic(axes, low, high, room):
     """Make an axis of ratios logarithmic and label it. room: right of them, of their own."""
-    low = min(ends(ratios))
-    high = max(ends(ratios))
     axes.set_xscale("log")
     axes.set_xlim(low / 1.06, 1.06 * high * (high / low) ** room)
     candidates = FINE_TICKS if high <= FINE * low else COARSE_TICKS

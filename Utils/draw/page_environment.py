@@ -75,7 +75,9 @@ def diffs(names, records):
     diffs = []
     for technique in (ran[name] for name in names if name in ran):
         if technique.parent in ran:
-            lines = ladder.diff(technique, ran[technique.parent])[2:]  # without the files' names
+            lines = ladder.diff(technique, ran[technique.parent], context=1)[
+                2:
+            ]  # without the files' names
         else:
             lines = [f" {line}" for line in technique.code.strip("\n").splitlines()]
         diff = {"name": technique.name, "headline": technique.headline}

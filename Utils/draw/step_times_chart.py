@@ -1,76 +1,47 @@
-"""The chart of step times as lines."""
+"""The chart of step times as small multiples."""
 
 from matplotlib.ticker import LogLocator, MaxNLocator
 
 from Utils.analysis import round_levels
-from Utils.base.text import brief
 from Utils.draw import chart_labels, chart_style
 from Utils.results import selection
-from Utils.scripts import bases
-
-MOST_LINES = 10  # in one panel
-LABELS = {"xlabel": "step (grey: warm-up)", "ylabel": "step time (ms)"}
 
 
 def draw(rows, lines):
-    """Draw milliseconds a step over the steps, a line a technique: the median of the rounds, and a
-    band from the fastest round to the slowest. More than MOST_LINES get a panel each, beside the
-    parent's line."""
-    timed = lines.index[lines.step_ms.notna()]
+    """Draw milliseconds a step over the steps, a panel a technique: the median of the rounds, a
+    band from the fastest round to the slowest, and the script before as a dashed line."""
+    lines = lines[lines.step_ms.notna()]
     times, _ = round_levels.by_step(rows, chart_style.STEPS)
-    if len(timed) > MOST_LINES:
-        return _draw_panels(rows, lines.loc[timed], times)
-    height = max(6, 0.3 * len(timed) + 0.8 * (len(lines) - len(timed)))  # of the legend
-    figure, axes = chart_style.figure(height, "Time of each step", selection.describe(rows))
-    for name in timed:
-        label = chart_labels.label(lines.loc[name], tainted=True)
-        style = chart_style.styles().get(bases.last(name), "-")
-        _draw_line(axes, times, name, linestyle=style, label=label)
-    _scale(axes, rows, lines)
-    axes.set(**LABELS)
-    for _, line in lines[lines.step_ms.isna()].iterrows():
-        label = chart_style.wrapped(f"{line.label} ({brief(chart_labels.reason(line))})", 32)
-        axes.plot([], [], color=chart_style.GREY, linestyle=":", label="\n".join(label))
-    axes.legend(**chart_style.BESIDE)
-    return figure
-
-
-def _draw_panels(rows, lines, times):
-    meaning = "colour: the technique, and a band over the rounds; black, dashed: its parent"
-    described = "Time of each step", meaning, selection.describe(rows)
-    figure, panels = chart_style.grid(len(lines), *described, **LABELS)
+    meaning = (
+        "line: median of the rounds; band: all rounds; dashed: the script before; grey: warm-up"
+    )
+    head = "Time of each step", meaning, selection.describe(rows)
+    labels = {"xlabel": "step", "ylabel": "step time (ms)"}
+    figure, panels = chart_style.grid(len(lines), *head, **labels)
+    _scale(panels[0], round_levels.scaled(selection.timed(rows)).step_ms)
+    steps = times.index.get_level_values("step")
+    panels[0].set_xlim(steps.min() - 0.5, steps.max() + 0.5)
+    panels[0].xaxis.set_major_locator(MaxNLocator(4, integer=True))
     for axes, (name, line) in zip(panels, lines.iterrows(), strict=True):
+        steps = times.loc[name]
         if line.parent in lines.index:
-            parent = times["median"].loc[line.parent]
-            axes.plot(parent.index, parent, color="black", linestyle=(0, (2, 2)), linewidth=0.9)
-        _draw_line(axes, times, name)
-        _scale(axes, rows, lines)
+            before = times["median"].loc[line.parent]
+            axes.plot(before.index, before, color="black", linestyle=(0, (2, 2)), linewidth=0.9)
+        axes.plot(steps.index, steps["median"], color=chart_style.BLUE, linewidth=1.6)
+        band = {"color": chart_style.BLUE, "alpha": 0.2, "lw": 0}
+        axes.fill_between(steps.index, steps["min"], steps["max"], **band)
+        axes.axvspan(steps.index.min() - 0.5, -0.5, color="0.9", zorder=0)
         axes.set_title(chart_labels.label(line), loc="left", fontsize="small", pad=3)
-        axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
-        if line.grade == "tainted":
-            corner = {"transform": axes.transAxes, "ha": "right", "va": "top"}
-            axes.text(0.97, 0.94, "tainted", fontsize="small", color="0.4", **corner)
     return figure
 
 
-def _draw_line(axes, times, name, **look):
-    steps = times.loc[name]
-    colour = chart_style.colour(name)
-    axes.plot(steps.index, steps["median"], color=colour, linewidth=1.6, **look)
-    axes.fill_between(steps.index, steps["min"], steps["max"], color=colour, alpha=0.2, lw=0)
-
-
-def _scale(axes, rows, lines):
-    """Set both axes, and mark the warm-up."""
-    axes.axvspan(-0.5, selection.warmup(rows) - 0.5, color="0.9", zorder=0)
-    measured = round_levels.scaled(selection.timed(rows)).step_ms
-    if len(measured):
-        axes.set_xlim(-0.5, rows.step.max() + 0.5)
-        if chart_style.is_wide(lines.step_ms.min(), lines.step_ms.max()):
-            axes.set(yscale="log", ylim=(measured.min() / 1.2, measured.quantile(0.99) * 1.4))
-            axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 3, 5, 7)))
-            axes.yaxis.set_major_formatter("{x:g}")
-            axes.yaxis.set_minor_formatter("")
-        else:
-            axes.set_ylim(0, measured.quantile(0.99) * 1.2)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+def _scale(axes, step_ms):
+    """Set the scale of all panels, which a hiccup does not stretch."""
+    low, high = step_ms.quantile([0.01, 0.99])
+    if chart_style.is_wide(low, high):
+        axes.set(yscale="log", ylim=(low / 1.3, high * 1.4))
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.yaxis.set_minor_formatter("")
+    else:
+        axes.set_ylim(0, high * 1.2)

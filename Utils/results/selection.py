@@ -171,12 +171,6 @@ def initial(rows):
     return ok[ok.step < first]
 
 
-def warmup(rows):
-    """Return how many steps the longest warm-up took, before the first timed step."""
-    steps = initial(rows).step
-    return 0 if steps.empty else int(steps.max()) + 1
-
-
 def select_ladder(rows, device_name=None, base=None):
     """Select rows for the ladder's table and charts; arguments and result as of `select`.
 
