@@ -27,6 +27,7 @@ MOST_LINES = {
     "forecast": 1779,
     "harness": 1598,
     "launch": 1110,
+    "own_script": 354,
     "profile": 896,
     "results": 790,
     "scripts": 1690,
