@@ -64,7 +64,7 @@ reference: $(ENVIRONMENT)    ## make the reference results anew, with charts and
 	@$(COMMAND) submit $(SET)
 	@$(SELF) readme
 
-adopt:                       ## check a script of your own as a base, and list the techniques that apply; SCRIPT=my_model.py
+adopt:                       ## look at a script of your own, unchanged: its step, its switches, its waits; SCRIPT=train.py
 ablate:                      ## ablation: each technique alone, and the whole without it; table and chart
 together:                    ## several processes of one script at once, compared with one; N=2 T=NAME ROUNDS=6
 ddp:                         ## one run on several GPUs, or on CPU cores with DEVICE=cpu; GPUS=4 T=fully_sharded
@@ -124,7 +124,7 @@ $(SIMPLE): $(ENVIRONMENT)
 ##@ Develop
 # The longest files start first, so that the others do not wait for them at the end.
 FOUND   = $(shell find tests -name 'test_*.py' | sort)
-LONGEST = $(foreach name,ladder suite distributed run variants forecast bases beyond_kernels \
+LONGEST = $(foreach name,ladder suite distributed run variants forecast own_script beyond_kernels \
                          fused_cross_entropy,$(filter %/test_$(name).py,$(FOUND)))
 TESTS   = $(LONGEST) $(filter-out $(LONGEST),$(FOUND))
 TIMED   = $(shell grep -l 'mark\.timing' $(TESTS))

@@ -21,7 +21,7 @@ from Utils.draw import (
 )
 from Utils.results import records_file, rows_file, selection
 from Utils.results.shown_rows import reading
-from Utils.scripts import bases, ladder
+from Utils.scripts import ladder, own_names
 
 CHARTS = {  # of the ladder
     "step_times": step_times_chart,
@@ -33,7 +33,7 @@ CHARTS = {  # of the ladder
 
 def _beyond(names):
     """Tell of each script whether it, or what it adds to a base last, is of beyond/."""
-    return names.map(bases.last).isin(ladder.beyond())
+    return names.map(own_names.last).isin(ladder.beyond())
 
 
 def main(argv=None):

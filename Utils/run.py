@@ -14,19 +14,16 @@ from functools import partial
 from Utils.base.command_line import spelled
 from Utils.base.errors import UserError
 from Utils.harness import (
-    batch_units,
     held_out_loss,
     memory_kinds,
     progress_bar,
     rank_results,
     ranks,
-    run_record,
     step_schedule,
-    step_work,
 )
 from Utils.harness.script_start import run_script, uninterrupted
 from Utils.harness.step_clock import StepClock
-from Utils.scripts import bases
+from Utils.results import rows_file
 
 __all__ = ["Run", "execute", "run_script"]
 
@@ -48,10 +45,6 @@ class Run:
         self.held_out_loss = None
         self.dataset_facts = {}
         self.gradients = memory_kinds.GradientWatch(model)
-        self.own_batches = batch_units.OwnBatches(args) if bases.OWN_DATA in args.owns else None
-        alone = args.world_size == 1  # one rank could not repeat a call that waits for the others
-        own_model = bases.OWN_MODEL in args.owns
-        self.first_call = step_work.FirstCall(model) if own_model and alone else None
 
     def __enter__(self):
         self.args.hardware.reset_peak_memory()
@@ -63,7 +56,7 @@ class Run:
         """Yield one batch a step, and mark the boundaries between steps.
 
         batches: an iterable, which begins again where it has fewer batches than the run has steps.
-        A batch is anything. Raises UserError where there is none.
+        Raises UserError where there is no batch.
         """
         args, clock = self.args, self.clock
         self.dataset_facts = getattr(getattr(batches, "dataset", batches), "facts", {})
@@ -100,9 +93,7 @@ class Run:
             self.iterator = iter(self.batches)
             batch = next(self.iterator, None)
         self.data_ms.append((time.perf_counter() - start) * 1e3)
-        if self.own_batches:
-            self.own_batches.add(batch)
-        elif batch is None:
+        if batch is None:
             raise UserError(f"{spelled('dataset', self.args.dataset)}: holds no more text")
         return batch
 
@@ -114,21 +105,18 @@ class Run:
     def _end_of_warmup(self):
         """Keep freed memory from the last warm-up step on; the change slows that step."""
         if len(self.data_ms) == self.args.warmup - 1 and self.args.warmup >= WARMUP_TO_WATCH:
-            self.args.hardware.keep_freed_memory(grows=bool(self.own_batches))
+            self.args.hardware.keep_freed_memory()
 
     def _evaluate(self):
         """Measure memory and loss after step --steps, while the clock is stopped."""
         self.memory = memory_kinds.memory(
             self.args.hardware, self.model, self.optimizer, self.gradients.peak
         )
-        if not self.args.owns:
-            self.held_out_loss = held_out_loss.loss(self.args, self.model)
+        self.held_out_loss = held_out_loss.loss(self.args, self.model)
 
     def __exit__(self, kind, error, trace):
         if kind is not None:
             return
-        if self.own_batches:
-            self.own_batches.settle()
         result = self._result()
         all_ranks = ranks.gather(result) if self.args.world_size > 1 else [result]
         if self.args.rank == 0:
@@ -165,13 +153,10 @@ class Run:
 
     def write(self, all_ranks):
         """Append the rows, write the record, and print one line. all_ranks: their RankResults."""
-        flops = step_work.flops_per_unit(self.args, self.first_call) if self.first_call else None
         rows, record = rank_results.combine(
-            self.args, all_ranks, self.model, self.optimizer, self.dataset_facts, flops
+            self.args, all_ranks, self.model, self.optimizer, self.dataset_facts
         )
-        if self.own_batches:
-            self.own_batches.remember()
-        run_record.write(self.args, rows, record)
+        rows_file.append(self.args.results_file, rows, record)
         print(progress_bar.last_line(self.args, rows, record["quality"]["reasons"]))
 
 

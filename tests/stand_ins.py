@@ -41,6 +41,9 @@ class FakeCuda:
         for event in self.events:
             event.finished = True
 
+    def current_stream(self, device):
+        return "the current stream"
+
     def set_device(self, device):
         self.calls.append("set_device")
         self.current = device
@@ -84,7 +87,7 @@ class FakeEvent:
     def __init__(self, cuda, enable_timing):
         self.cuda, self.enable_timing, self.time, self.finished = cuda, enable_timing, None, False
 
-    def record(self):
+    def record(self, stream=None):
         self.cuda.calls.append("record")
         self.cuda.events.append(self)
         self.time = 10.0 * len(self.cuda.events)

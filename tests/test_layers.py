@@ -18,8 +18,8 @@ LAYERS = {
     "data": {"base", "corpus"},
     "results": {"base", "scripts"},
     "harness": {"base", "scripts", "results", "device", "corpus", "model"},
-    "run": {"base", "scripts", "harness"},
-    "callbacks": {"base", "scripts", "harness"},
+    "run": {"base", "results", "harness"},
+    "own_script": {"base", "scripts", "results", "device", "harness"},
     "analysis": {"base", "scripts", "results"},
     "draw": {"base", "scripts", "device", "results", "analysis"},
 }

@@ -308,8 +308,8 @@ def test_a_change_of_what_decides_a_steps_time_is_measured_anew(tmp_path, monkey
 
 
 def test_a_run_that_hangs_is_ended_and_recorded(tmp_path, monkeypatch, capsys):
-    whole = child_process.python
-    monkeypatch.setattr(child_process, "python", lambda c, s, m=None: whole(c, s, m and 0.02))
+    whole = child_process.ended
+    monkeypatch.setattr(child_process, "ended", lambda c, e, m=None: whole(c, e, m and 0.02))
     monkeypatch.setattr(paths, "CACHE", tmp_path)
     path = tmp_path / "results.csv"
     flags = ["--model", "gpt2-tiny", "--dataset", "synthetic", "--steps", "1000000"]

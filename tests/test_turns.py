@@ -4,6 +4,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 from functools import partial
 from itertools import pairwise
 from types import SimpleNamespace
@@ -19,6 +20,7 @@ from tests import watched
 from tests.rows import rows_of
 from tests.stand_ins import FakeCuda
 from Utils.analysis import round_levels
+from Utils.base import paths
 from Utils.base.command_line import Parser
 from Utils.base.setting_table import OF_A_RUN
 from Utils.corpus.token_cache import load_tokens, split
@@ -70,7 +72,9 @@ def play(tmp_path):
         def technique(name):
             after, code = (ends or {}).get(name, (-1, 0))
             command = ["-c", PLAYER, name, log, left, free_mib, after, code]
-            return SimpleNamespace(name=name, command=[str(word) for word in command])
+            command = [str(word) for word in command]
+            own = {"python": sys.executable, "environment": paths.environment}
+            return SimpleNamespace(name=name, command=command, **own)
 
         others = [technique(name) for name in names]
 
@@ -234,8 +238,7 @@ def test_an_estimate_says_what_emulation_costs(tmp_path, monkeypatch):
     assert minutes[1] - minutes[0] == pytest.approx(132, abs=2)
     assert second.startswith("this device emulates bfloat16, slowly, in 5 scripts; STEPS=8")
     assert minutes[2] == pytest.approx(minutes[1] * 8 / 50, rel=0.5)
-    copied = "cp no_optimization.py examples/my_base.py"
-    assert third == f"without it: {copied}; make all BASE=my_base WITHOUT=brainFloat16"
+    assert third == "without it: make all BASE=no_optimization.py WITHOUT=brainFloat16"
     lines = duration_of(["fused_optimizer", "no_optimization"], *flags)
     assert lines[-1].endswith("WITHOUT=brainFloat16")
     (shorter,) = duration_of(["ladder"], *flags, "--steps=8", "--warmup=3")

@@ -7,15 +7,12 @@ in the same interleaved rounds. `variants` merges these scripts. Rows bear the v
 the ladder shows them.
 """
 
-from dataclasses import replace
-
 import numpy as np
 import pandas as pd
 
 from Utils.analysis import intervals, result_tables, round_levels
-from Utils.base.errors import UserError
 from Utils.results import selection
-from Utils.scripts import bases, ladder, variants
+from Utils.scripts import ladder, own_names, variants
 
 WAYS = {  # columns of `credits`, and their titles
     "alone": "alone, on the baseline",
@@ -33,9 +30,8 @@ def last_rung():
 def members(whole):
     """Return the techniques to ablate: the line of `whole`, and the other branches of the ladder
     where `whole` is its last rung. Of a base, those of its whole ladder."""
-    if of_base := bases.split(whole):
-        others = [t.name for t in ladder.group("ladder") if t.parent and t.name not in of_base[1]]
-        return [*of_base[1], *others]
+    if of_base := own_names.split(whole):
+        return of_base[1]
     line = ladder.line(whole)[1:]
     if whole == last_rung():
         line += [t.name for t in ladder.group("ladder") if t.name not in (ladder.BASELINE, *line)]
@@ -45,8 +41,8 @@ def members(whole):
 def names_of(technique, whole):
     """Return the pairs whose ratio is the technique's speedup: {way: (without it, with it)}, names
     of scripts or variants. A way that has no variant is left out."""
-    if of_base := bases.split(whole):
-        return _on_base(technique, *of_base)
+    if of_base := own_names.split(whole):
+        return _on_own_script(technique, *of_base)
     parent, line = ladder.get(technique).parent, ladder.line(whole)
     pairs = {"ladder": (parent, technique)}
     if parent == ladder.BASELINE:
@@ -60,38 +56,21 @@ def names_of(technique, whole):
     return {way: pairs[way] for way in WAYS if way in pairs}
 
 
-def _on_base(technique, base, names):
-    """Return the pairs of `names_of` for the techniques on a base."""
-    line = [t for t in ladder.line(technique)[1:-1] if t in names]
-    pairs = {"alone": ([], [technique]), "ladder": (line, [*line, technique])}
+def _on_own_script(technique, base, names):
+    """Return the pairs of `names_of` for the switches on an own script."""
+    replaced = own_names.REPLACES.get(technique, set())
+    position = own_names.ORDER.index(technique)
+    before = [t for t in names if own_names.ORDER.index(t) < position and t not in replaced]
+    pairs = {"alone": ([], [technique]), "ladder": (before, [*before, technique])}
     if technique in names:
         pairs["last"] = ([name for name in names if name != technique], names)
     return {way: tuple("+".join([base, *t]) for t in pair) for way, pair in pairs.items()}
 
 
-def plan_of_base(base):
-    """Return (whole, scripts): the name of a base with all techniques of the ladder that apply, and
-    the scripts to run. A technique that does not apply by itself is left out there."""
-    rungs = bases.ladder_of(base, ladder.group("ladder"))
-    line = {*ladder.line(last_rung())}
-    whole = [s for s in rungs if not bases.refusal(s) and {*bases.split(s.name)[1]} <= line][-1]
-    if whole.name == base.name:
-        raise UserError(f"no technique of the ladder applies to {base.name}", "see make adopt")
-    scripts = {script.name: script for script in rungs}
-    for name in plan(whole.name):
-        if name not in scripts:
-            script = bases.named(*bases.split(name))
-            if not bases.refusal(script):
-                if len(bases.split(name)[1]) > 1:  # left out of the whole, beside which it runs
-                    script = replace(script, facts=replace(script.facts, parent=whole.name))
-                scripts[name] = script
-    return whole.name, [*scripts.values()]
-
-
 def plan(whole):
     """Return the names of all scripts and variants to run, each once."""
     pairs = [pair for name in members(whole) for pair in names_of(name, whole).values()]
-    first = bases.split(whole)[0] if bases.split(whole) else ladder.BASELINE
+    first = own_names.split(whole)[0] if own_names.split(whole) else ladder.BASELINE
     return list(dict.fromkeys([first, *(name for pair in pairs for name in pair)]))
 
 
@@ -111,9 +90,9 @@ def _whole_of_base(rows, base):
     alone = selection.variants_in(rows)
     if not alone:
         return None
-    line = {*ladder.line(last_rung())}
+    line = {*own_names.LADDER} - {"8bit_optimizer"}
     runs = rows[~rows.technique.isin(alone)].technique.unique()
-    names = [name for name in runs if {*(bases.split(name) or (None, []))[1]} <= line]
+    names = [name for name in runs if {*own_names.split(name)[1]} <= line]
     return max(names, key=lambda name: name.count("+"), default=base)
 
 
@@ -155,7 +134,7 @@ def _disagreement(line, logs, whole):
 
 def _missing(name, whole):
     """Return why a technique has no variant for a way, or ""."""
-    if bases.split(whole):
+    if own_names.split(whole):
         return ""
     pairs, reasons = names_of(name, whole), []
     if "alone" not in pairs:

@@ -5,7 +5,7 @@ import shlex
 
 from Utils.base import command_line
 from Utils.results import selection
-from Utils.scripts import bases, ladder
+from Utils.scripts import ladder, own_names
 
 SETTINGS = ("BATCH_SIZE", "SEQ_LEN", "MODEL", "DATASET", "STEPS", "WARMUP", "MIN_SECONDS")
 
@@ -28,7 +28,7 @@ def _shown_settings(rows, records):
     first = rows.iloc[0]
     steps, warmup = selection.asked(rows, records)
     settings = {"STEPS": steps, "WARMUP": warmup}
-    if not bases.has_own_data(first):  # else its batches are its own
+    if first.base == ladder.BASELINE:  # else its batches are its own
         settings |= {"BATCH_SIZE": int(first.requested_batch_size), "SEQ_LEN": int(first.seq_len)}
         settings |= {"MODEL": first.model, "DATASET": first.dataset}
     return settings
@@ -36,7 +36,7 @@ def _shown_settings(rows, records):
 
 def target(rows):
     """Return the target of the Makefile that runs the scripts of these rows."""
-    in_beyond = {bases.last(name) for name in rows.technique.unique()} & ladder.beyond()
+    in_beyond = {own_names.last(name) for name in rows.technique.unique()} & ladder.beyond()
     name = "everything" if in_beyond else "all"
     if selection.variants_in(rows):
         name = "ablate"

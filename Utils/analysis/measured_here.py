@@ -15,19 +15,17 @@ class MeasuredStep:
     peak_mib: float
 
 
-def measured_steps(args, devices=None, base=None):
+def measured_steps(args, devices=None):
     """Return the MeasuredSteps of techniques, by name, at the base, model and shape of args.
 
     They are of the newest code and torch, without tainted runs. devices: names; by default the one
-    of args. base: a script with batches of its own, of any shape.
+    of args.
     """
     if not rows_file.has_rows(args.results_file):
         return {}
     rows = rows_file.read(args.results_file)
     same = {"base": args.base, "model": args.model, "seq_len": args.seq_len}
     same["requested_batch_size"] = args.batch_size
-    if base:
-        same = {"base": base.name}
     for column, value in same.items():
         rows = rows[rows[column] == value]
     rows = rows[rows.device.isin(devices or [args.hardware.name])]

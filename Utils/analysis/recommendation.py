@@ -18,7 +18,7 @@ from Utils.analysis.make_line import given_settings, make_line, target
 from Utils.analysis.summary import summarize
 from Utils.base.errors import UserError
 from Utils.results import selection
-from Utils.scripts import bases, ladder, variants
+from Utils.scripts import ladder, own_names, variants
 
 NEAR = 0.9  # of the best speed, at least, for the recipe with the least memory
 WIDE = 0.95  # an interval with a lower end gets a caveat
@@ -154,7 +154,7 @@ def _caveats(facts, best, recipe):
 def _changed_scripts(rows, records, names):
     """Yield a caveat for each script that has changed since it was measured."""
     for name in sorted(names):
-        if bases.split(name):  # its rows bear its version
+        if own_names.split(name):  # its rows bear its version
             continue
         code = variants.find(name).code
         run_ids = rows.run_id[rows.technique == name].unique()

@@ -17,7 +17,7 @@ from Utils.analysis.intervals import LossDifference, Ratio
 from Utils.base.gpt2_sizes import CONFIGS
 from Utils.base.text import plural
 from Utils.results import selection
-from Utils.scripts import bases, ladder
+from Utils.scripts import ladder, own_names
 
 NOTES = "; "  # between the notes of a row
 MEMORY_KINDS = ("weights_mib", "gradients_mib", "optimizer_state_mib", "rest_mib")
@@ -79,7 +79,9 @@ class Measured:
         )
 
     def parent(self, name):
-        return self.techniques[name].parent if name in self.techniques else bases.parent(name)
+        if name in self.techniques:
+            return self.techniques[name].parent
+        return own_names.parent(name, self.step_ms)
 
 
 def summarize(rows, records=None):
@@ -93,9 +95,9 @@ def summarize(rows, records=None):
     measured = Measured.of(rows, records)
     present = rows.technique.unique()
     in_ladder = [name for name in measured.techniques if name in present]
-    names = bases.ordered([*in_ladder, *(name for name in present if name not in in_ladder)])
+    names = own_names.ordered([*in_ladder, *(name for name in present if name not in in_ladder)])
     lines = []
-    for name, label in zip(names, bases.labels(names), strict=True):
+    for name, label in zip(names, own_names.labels(names), strict=True):
         own_rows = rows[rows.technique == name]
         parent = measured.parent(name)
         line = {"technique": name, "label": label, "parent": parent, "base": measured.baseline}

@@ -4,32 +4,39 @@ from Utils.analysis import attribution
 from Utils.base.command_line import Parser
 from Utils.base.errors import UserError
 from Utils.base.setting_table import OF_A_RUN
+from Utils.commands.suite import OF_AN_OWN_SCRIPT
 from Utils.draw import ablation_chart, chart_style
-from Utils.launch import suite_runner, suite_start
+from Utils.launch import own_scripts, suite_runner, suite_start
 from Utils.results import rows_file, selection
-from Utils.scripts import bases, ladder
+from Utils.scripts import ladder
 
 
 def main(argv=None):
     """Return the exit code of `suite_runner.Outcome`."""
-    names = (*OF_A_RUN, "timeout", "precision", "base", "plotsprefix", "t")
+    names = (*OF_A_RUN, "timeout", "precision", *OF_AN_OWN_SCRIPT, "plotsprefix", "t")
     args = Parser("ablate", __doc__, *names).parse_args(argv)
-    base = bases.asked(args.base)
-    if base:
-        whole, techniques = attribution.plan_of_base(base)
-    else:
-        whole = args.t or attribution.last_rung()
-        if ladder.get(whole).parent is None:
-            raise UserError(f"{whole} has no technique that could be left out", "name another")
-        techniques = suite_runner.named(attribution.plan(whole))
-    if code := suite_start.announce(techniques, args, base):
+    if args.base:
+        with own_scripts.looked_at(args) as runs:
+            whole, scripts = runs.ablation()
+            outcome = suite_runner.run(scripts, args, suite_runner.say, runs)
+        return show(outcome, args, whole, runs.base.name)
+    whole = args.t or attribution.last_rung()
+    if ladder.get(whole).parent is None:
+        raise UserError(f"{whole} has no technique that could be left out", "name another")
+    scripts = suite_runner.named(attribution.plan(whole))
+    if code := suite_start.announce(scripts, args):
         return code
-    outcome = suite_runner.run(techniques, args, suite_runner.say)
+    outcome = suite_runner.run(scripts, args, suite_runner.say)
+    return show(outcome, args, whole)
+
+
+def show(outcome, args, whole, base=None):
+    """Print the table of an ablation and draw its chart. Return the exit code."""
     if outcome.code > 1:
         return outcome.code
     print(suite_runner.table(outcome, args.results_file))
     rows = rows_file.read(args.results_file)
-    rows, left_out = selection.select(rows, with_variants=True, base=base and base.name)
+    rows, left_out = selection.select(rows, with_variants=True, base=base)
     lines = attribution.credits(rows, whole)
     print("\n" + attribution.table(lines))
     chart_style.save(ablation_chart.draw(rows, lines, whole), f"{args.plotsprefix}ablation")

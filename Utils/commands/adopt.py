@@ -1,57 +1,70 @@
-"""Check a script as the base of a ladder: whether it runs, and which techniques apply to it.
+"""Look at a training script of your own: what a step of it is, which switches can be thrown at it,
+and where it waits for the GPU.
 
-The script is read and run for a few steps; nothing is written to results.csv. A technique applies
-where its diff finds its places in the script (docs/YOUR_MODEL.md). It may still fail or be
-unsupported when it runs here: make all BASE=my_model says so.
+It runs unchanged for a few steps; nothing is written to results.csv.
 """
-
-import sys
 
 from Utils.base import command_line
 from Utils.base.errors import UserError
 from Utils.base.setting_table import OF_A_RUN
-from Utils.launch import child_process
-from Utils.scripts import bases, ladder
+from Utils.base.text import plural
+from Utils.commands.suite import OF_AN_OWN_SCRIPT
+from Utils.launch import own_scripts
+from Utils.scripts import own_names
 
-STEPS = 4  # of the trial
-WARMUP = 1
+WIDTH = 100
+MOST_WAITS = 5
 
 
 def main(argv=None):
-    """Check a script, and print its unit and batch and each technique. Return the exit code: 0, or
-    1 where the script does not run."""
-    args = command_line.Parser("adopt", __doc__, *OF_A_RUN, "script").parse_args(argv)
-    if not args.script:
+    """Print what was seen. Raises UserError where the script cannot be measured."""
+    args = command_line.Parser("adopt", __doc__, *OF_A_RUN, *OF_AN_OWN_SCRIPT, "script").parse_args(
+        argv
+    )
+    args.base = args.script or args.base
+    if not args.base:
         raise UserError("no script is named", "set SCRIPT to its path")
-    base = bases.find(args.script)
-    problem, row = trial(base, args)
-    if problem:
-        print(f"{base.path}: {problem}", file=sys.stderr)
-        return 1
-    length = f"x{row['seq_len']}" if int(row["seq_len"]) > 1 else ""
-    print(f"{base.name}: runs; a step is {row['batch_size']}{length} {row['unit']}")
-    scripts = bases.ladder_of(base, ladder.group("everything"))[1:]
-    refusals = {bases.last(script.name): bases.refusal(script) for script in scripts}
-    applied = [name for name, reason in refusals.items() if not reason]
-    print(f"\n{len(applied)} of {len(scripts)} techniques apply:")
-    for name in applied:
-        print(f"  {name}")
-    print("\nThe others need another place in the script:")
-    for name, reason in refusals.items():
-        if reason:
-            print(f"  {name}: {reason}")
-    print(f"\nNext: make all BASE={base.name} ROUNDS=4")
+    with own_scripts.looked_at(args) as runs:
+        for line in lines(runs):
+            print(line if len(line) <= WIDTH else line[: WIDTH - 4] + " ...")
     return 0
 
 
-def trial(base, args):
-    """Run a base for a few steps. Return (problem, first row): the problem in one line, or ""."""
-    flags = command_line.round_flags(args, 0, steps=STEPS, warmup=WARMUP, min_seconds=0)
-    # In a suite, a failure is one line.
-    rows, done = child_process.trial(base.script.command, flags, SUITE="adopt")
-    if rows and rows[0]["status"] == "ok":
-        return "", rows[0]
-    if rows:
-        return f"{rows[0]['status'].replace('_', ' ')}: {rows[0]['note']}", None
-    lines = done.stderr.strip().splitlines() or [f"ended with exit code {done.returncode}"]
-    return lines[-1], None
+def lines(runs):
+    """Yield the lines on what a look saw, at most 30."""
+    look = runs.look
+    own = look["record"]["own_script"]
+    batch = f"{look['row']['batch_size']} {look['row']['unit']}"
+    losses = plural(own["losses_per_step"], "backward")
+    flop = f", {look['flop'] / 1e9:,.1f} GFLOP" if look["flop"] else ""
+    yield f"{runs.base.name} on {look['row']['device']}"
+    for name, site in own["models"]:
+        yield f"  model      {name}, called at {site}"
+    for name, site in own["sites"].items():
+        if name not in [model for model, _ in own["models"]]:
+            yield f"  optimizer  {name}, made at {site}"
+    for loader in look["loaders"]:
+        workers = plural(loader["workers"], "worker")
+        yield f"  loader     made at {loader['site']}, {workers}"
+    yield f"  a step     {batch if look['row']['unit'] != 'steps' else 'no DataLoader'}{flop}"
+    yield f"  the loss   the sum of {losses} a step" if losses[0] != "0" else "  the loss   none"
+    refused = {name: look["refusals"][name] for name in own_names.ORDER if look["refusals"][name]}
+    tried = [name for name in own_names.ORDER if name not in refused]
+    yield f"switches     {', '.join(tried)}"
+    for name, reason in refused.items():
+        yield f"  not {name}: {reason}"
+    yield from waits(look)
+    yield f"Next: make all BASE={runs.base.name} ROUNDS=4"
+
+
+def waits(look):
+    """Yield where the script waits for the GPU."""
+    if look["device"] == "cpu":
+        yield "waits        on a CPU, copies to the host cannot be seen; other waits:"
+    else:
+        yield "waits        for the GPU:"
+    most_often = sorted(look["waits"], key=lambda wait: -wait[2])
+    for operator, site, times in most_often[:MOST_WAITS]:
+        yield f"  {site}: {operator}, {plural(times, 'time')} a step"
+    if not most_often:
+        yield "  none"

@@ -17,7 +17,6 @@ from dataclasses import asdict
 from Utils.base import command_line
 from Utils.base.setting_table import OF_A_RUN
 from Utils.doctor.examination import examine
-from Utils.scripts import bases
 
 WIDEST = 100  # columns
 COLOURS = {"fault": "\033[31m", "unsupported": "\033[31m", "note": "\033[33m"}
@@ -53,9 +52,8 @@ def show(findings, rows, terminal):
 
 def main(argv=None):
     """Return the exit code: 0, or 1 where no technique can run."""
-    parser = command_line.Parser("doctor", __doc__, *OF_A_RUN, "base", "json")
+    parser = command_line.Parser("doctor", __doc__, *OF_A_RUN, "json")
     args = parser.parse_args(argv)
-    bases.asked(args.base)  # what is wrong with it ends here
     findings, rows = examine(args)
     can_run = any(row.status != "unsupported" for row in rows)
     try:

@@ -4,34 +4,50 @@
 
 Without names it runs the ladder. `beyond` is all of beyond/ with the baseline and their parents,
 `everything` all techniques, `ablation` the runs of `make ablate`. Rounds are interleaved, and an
-interrupted suite resumes. ROUND sets the first round, to add rounds to existing ones.
+interrupted suite resumes. ROUND sets the first round, to add rounds to existing ones. With BASE it
+runs a script of your own, unchanged, with switches.
 """
 
 from Utils.base import command_line
+from Utils.base.errors import UserError
 from Utils.base.setting_table import OF_A_RUN
-from Utils.launch import suite_runner, suite_start
+from Utils.launch import own_scripts, suite_runner, suite_start
 from Utils.launch.suite_runner import say
-from Utils.scripts import bases
+from Utils.scripts import own_names
+
+OF_AN_OWN_SCRIPT = ("base", "without", "args", "folder", "base_python", "writes")
 
 
 def main(argv=None):
     """Run techniques and print their table. Return the exit code of `suite_runner.Outcome`."""
-    names = (*OF_A_RUN, "timeout", "precision", "base", "without")
+    names = (*OF_A_RUN, "timeout", "precision", *OF_AN_OWN_SCRIPT)
     parser = command_line.Parser("suite", __doc__, *names)
     parser.add_argument("names", nargs="*", metavar="TECHNIQUE", help="else the ladder")
     help = "before, measure the ceilings of this device and estimate the duration"
     parser.add_argument("--announced", action="store_true", help=help)
     args = parser.parse_args(argv)
     command_line.check(args)
-    base, techniques, without = suite_runner.asked(args)
-    if args.announced:
-        scripts = bases.ladder_of(base, techniques, without) if base else techniques
-        if code := suite_start.announce(scripts, args, base):
-            return code
-    if base:
-        outcome = suite_runner.run_base(base, techniques, args, say, without)
-    else:
-        outcome = suite_runner.run(techniques, args, say)
-    if table := suite_runner.table(outcome, args.results_file, base is None):
+    if args.base:
+        return run_own_script(args)
+    if args.without:
+        raise UserError("WITHOUT leaves switches out on a script of your own", "add BASE")
+    techniques = suite_runner.named(args.names or ["ladder"])
+    if args.announced and (code := suite_start.announce(techniques, args)):
+        return code
+    return finish(suite_runner.run(techniques, args, say), args)
+
+
+def run_own_script(args):
+    """Run the switches on a script of the user's."""
+    with own_scripts.looked_at(args) as runs:
+        wanted = own_names.LADDER
+        if args.names and args.names != ["ladder"]:
+            wanted = own_names.ORDER
+        outcome = suite_runner.run_base(runs, wanted, args, say, args.without.split())
+        return finish(outcome, args)
+
+
+def finish(outcome, args):
+    if table := suite_runner.table(outcome, args.results_file, not args.base):
         print(table)
     return outcome.code

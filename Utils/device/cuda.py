@@ -22,24 +22,26 @@ class CUDA:
     device: torch.device with an index.
     cuda, nvml: the modules `torch.cuda` and `pynvml`, or substitutes for tests.
     partners: process ids of runs that take turns with this one.
+    select: makes it torch's current device.
     other_processes: on the GPU, as in ["python3 (pid 4711, 1,234 MiB)"].
     """
 
-    def __init__(self, device, cuda=torch.cuda, nvml=None, partners=()):
+    def __init__(self, device, cuda=torch.cuda, nvml=None, partners=(), select=True):
         self.torch_device = device
         self.cuda = cuda
         self.nvml = Nvml(getattr(cuda.get_device_properties(device), "uuid", ""), nvml)
         # Before this process has a context: in a container NVML may give the host's pids, among
         # which this process could not be recognized.
         self.other_processes = self.nvml.other_processes(partners)
-        cuda.set_device(device)
+        if select:
+            cuda.set_device(device)
 
     # Clock
 
     def mark(self):
         """Return a step boundary: an event, recorded in the stream without waiting for the GPU."""
         event = self.cuda.Event(enable_timing=True)
-        event.record()
+        event.record(self.cuda.current_stream(self.torch_device))
         return event
 
     def elapsed_ms(self, marks):

@@ -58,6 +58,16 @@ def choose(name, local_rank=0, local_world_size=1, partners=()):
     return CUDA(torch.device("cuda", index), partners=partners)
 
 
+def of_tensors(device):
+    """Return the device on which tensors lie, without making it the current one.
+
+    device: torch.device.
+    """
+    if device.type == "cuda":
+        return CUDA(device, select=False)
+    return MPS(device) if device.type == "mps" else CPU()
+
+
 def _named(name):
     """Return the torch.device of a name. Raises UserError."""
     with suppress(RuntimeError):

@@ -11,7 +11,7 @@ from dataclasses import replace
 from Utils.base import paths
 from Utils.doctor.findings import Finding, TechniqueStatus, ask
 from Utils.doctor.host_probes import HOST_PROBES, REQUIREMENTS
-from Utils.scripts import bases, ladder
+from Utils.scripts import ladder
 
 PATIENCE_S = 60  # a cold import of torch and its packages from a slow disk takes half of it
 REINSTALL = f"{REQUIREMENTS}, with --force-reinstall; or omit PYTHON=, and .venv is created"
@@ -26,9 +26,7 @@ def examine(args):
     findings = [answer for answer in answers if isinstance(answer, Finding)]
     rows = {row.technique: row for row in answers if isinstance(row, TechniqueStatus)}
     with suppress(OSError):  # a probe has reported it
-        base = bases.asked(args.base)
-        for technique in ladder.group("everything"):
-            name = base.name if base and not technique.parent else technique.name
+        for name in ladder.techniques():
             rows.setdefault(name, TechniqueStatus(name, "unsupported", UNASKED))
     faults = [finding for finding in findings if finding.state == "fault"]
     return findings, [overlay(row, faults) for row in rows.values()]

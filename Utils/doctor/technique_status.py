@@ -1,14 +1,11 @@
 """Check which techniques run on this device, by the checks of their own runs."""
 
-import sys
-from dataclasses import replace
-
 from Utils.base.errors import Unsupported, UserError
 from Utils.device import capabilities
 from Utils.device.capabilities import Emulated, WithoutEffect
 from Utils.doctor.findings import TechniqueStatus
 from Utils.harness.settings import check_need
-from Utils.scripts import bases, ladder
+from Utils.scripts import ladder
 
 INSTEAD = {  # for an unmet need: another need, and the technique to use where it is met
     "bfloat16": ("float16", "float16_grad_scaler computes in 16 bits there"),
@@ -17,17 +14,10 @@ INSTEAD = {  # for an unmet need: another need, and the technique to use where i
 
 
 def techniques(args):
-    """Yield a TechniqueStatus for each technique, or for each script of the ladder of a base."""
-    base, scripts = bases.asked(args.base), ladder.group("everything")
-    if base:
-        sys.path.insert(0, str(base.path.parent))  # whose modules it may import
-        scripts = bases.ladder_of(base, scripts)
-    by_name = {script.name: script for script in scripts}
-    for script in scripts:
-        row = judge(script, by_name.get(script.parent), args)
-        if refusal := bases.refusal(script):
-            row = replace(row, status="unsupported", reason=refusal)
-        yield replace(row, technique=bases.last(script.name))
+    """Yield a TechniqueStatus for each technique."""
+    scripts = ladder.techniques()
+    for script in scripts.values():
+        yield judge(script, scripts.get(script.parent), args)
 
 
 def judge(technique, parent, args):

@@ -1,6 +1,5 @@
 """The end of a script: an exception becomes a row, or one line and an exit code."""
 
-import os
 import sys
 import textwrap
 import time
@@ -9,9 +8,7 @@ import traceback
 from Utils.base.errors import Unsupported, UserError
 from Utils.device import device_choice
 from Utils.harness import ranks, run_record
-from Utils.harness.settings import parse_args
-from Utils.scripts import anatomy, bases
-from Utils.scripts.ladder import BASELINE
+from Utils.results import rows_file
 
 
 def call(main, args, passes=lambda error: False):
@@ -31,31 +28,12 @@ def call(main, args, passes=lambda error: False):
         ranks.leave()
 
 
-def outside(script, error):
-    """Record an exception that a script raised outside of its main function.
-
-    script: its path. Return the exit code, as `call` has it. Raises UserError where it cannot be
-    read.
-    """
-    try:
-        source = script.read_text()
-    except OSError as problem:
-        raise UserError(f"{script}: {problem.strerror}") from None
-    node = anatomy.read(source, script).docstring
-    return _end(parse_args(node and node.value.value), error)
-
-
-def record_end(args, status, reason, error=None):
-    """Append the single row of a run without timing, and print the reason to stderr.
-
-    error: an exception whose traceback goes into the record.
-    """
+def record_end(args, status, reason):
+    """Append the single row of a run without timing, and print the reason to stderr."""
     args.notes = [textwrap.shorten(reason, 300, placeholder=" ...")]
     print(f"{args.technique}: {status.replace('_', ' ')}: {args.notes[0]}", file=sys.stderr)
     record = run_record.record(args, status)
-    if error is not None:
-        record["traceback"] = traceback.format_exception(error)
-    run_record.write(args, [run_record.row(args, status)], record)
+    rows_file.append(args.results_file, [run_record.row(args, status)], record)
 
 
 def _end(args, error):
@@ -72,25 +50,12 @@ def _end(args, error):
         if device_choice.is_out_of_memory(error):
             record_end(args, "out_of_memory", _advice_on_memory(args))
             return 1
-        reason = f"{type(error).__name__}: {error}"
-        if args.base != BASELINE and os.environ.get("SUITE"):  # one line of many
-            record_end(args, "failed", reason + _line_of_script(error), error)
-        else:
-            traceback.print_exception(error)  # a bug: its author needs it
-            record_end(args, "failed", reason)
+        traceback.print_exception(error)  # a bug: its author needs it
+        record_end(args, "failed", f"{type(error).__name__}: {error}")
         return 1
     except UserError as problem:
         print(f"{args.technique}: error: {problem}", file=sys.stderr)
         return 2
-
-
-def _line_of_script(error):
-    """Return the last line of the script that an exception passed, as " (my_model.py, line 9)"."""
-    frames = traceback.extract_tb(error.__traceback__)
-    in_script = [frame for frame in frames if frame.filename == sys.argv[0]] or frames[-1:]
-    if not in_script:
-        return ""
-    return f" ({os.path.basename(in_script[-1].filename)}, line {in_script[-1].lineno})"
 
 
 def _end_rank(args, error):
@@ -129,8 +94,6 @@ def _end_rank(args, error):
 
 
 def _advice_on_memory(args):
-    if bases.OWN_DATA in args.owns:
-        return f"its batch does not fit {args.hardware.name}; make it smaller in the script"
     several = f" on {args.world_size} ranks" if args.world_size > 1 else ""
     shape = f"{args.batch_size}x{args.seq_len} does not fit {args.hardware.name}{several}"
     if args.batch_size > args.world_size:

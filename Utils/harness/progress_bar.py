@@ -47,9 +47,7 @@ class ProgressBar:
         if self.silent or (now - self.drawn_at < self.interval_s and step):
             return
         step_s = (now - self.drawn_at) / (step + 1 - self.drawn_step)
-        text = f"{step_s * 1e3:,.1f} ms"
-        if not self.args.owns:
-            text += f"  {self.tokens / step_s:,.0f} {self.args.unit}/s"
+        text = f"{step_s * 1e3:,.1f} ms  {self.tokens / step_s:,.0f} tokens/s"
         if losses and isinstance(losses[-1], float):  # reading a tensor would wait for the device
             text += f"  loss {losses[-1]:.3f}"
         self.drawn_at = now
@@ -64,8 +62,6 @@ class ProgressBar:
 def headline(args):
     auto = " (chosen for this device)" if args.auto else ""
     several = f" and {args.world_size - 1} more like it" if args.world_size > 1 else ""
-    if args.owns:
-        return f"{args.technique} on {args.hardware.name}: {args.steps} steps of {args.unit}"
     return (
         f"{args.technique} on {args.hardware.name}{several}: {args.model}, "
         f"{args.batch_size}x{args.seq_len} tokens a step{auto}, {args.dataset}, {args.steps} steps"
@@ -82,6 +78,6 @@ def last_line(args, rows, reasons):
     loss = "" if rows[-1]["loss"] is None else f", loss {rows[-1]['loss']:.3f}"
     return (
         f"{args.technique}: median {median:,.1f} ms (p20-p80 {p20:,.1f}-{p80:,.1f}), "
-        f"{tokens:,.0f} {args.unit}/s, first step {rows[0]['first_step_s']:.1f} s, "
+        f"{tokens:,.0f} tokens/s, first step {rows[0]['first_step_s']:.1f} s, "
         f"peak memory {rows[0]['peak_memory_mib']:,.0f} MiB{loss}{note}"
     )

@@ -5,8 +5,7 @@ from datetime import UTC, datetime
 
 import torch
 
-from Utils.harness import environment, settings
-from Utils.results import rows_file
+from Utils.harness import environment
 
 SETTINGS = ("steps", "warmup", "batch_size", "seq_len", "model", "dataset", "seed")
 
@@ -14,7 +13,6 @@ SETTINGS = ("steps", "warmup", "batch_size", "seq_len", "model", "dataset", "see
 def row(args, status):
     """Return the columns that all rows of a run share, a dict."""
     return {
-        **dict.fromkeys(rows_file.COLUMNS),
         "run_id": args.run_id,
         "base": args.base,
         "round": args.round,
@@ -25,8 +23,8 @@ def row(args, status):
         "requested_batch_size": args.requested_batch_size,
         "seq_len": args.seq_len,
         "unit": args.unit,
-        "model": settings.model_name(args),
-        "dataset": settings.dataset_name(args),
+        "model": args.model,
+        "dataset": args.dataset,
         "world_size": args.world_size,
         "device": args.hardware.name,
         "torch": torch.__version__,
@@ -56,8 +54,3 @@ def record(args, status):
         "source": args.source,
         "notes": args.notes,
     }
-
-
-def write(args, rows, known):
-    """Append rows and the record, a dict: both or neither. Raises UserError."""
-    rows_file.append(args.results_file, rows, known)

@@ -15,7 +15,7 @@ from Utils.base.setting_table import OF_A_RUN, OF_SOME_SCRIPTS
 from Utils.device import auto_shape, capabilities, device_choice
 from Utils.harness import ranks, turn_pipe
 from Utils.results import rows_file, run_ids
-from Utils.scripts import bases, ladder
+from Utils.scripts import ladder
 from Utils.scripts.ladder import BASELINE
 
 BUCKET_MB = OF_SOME_SCRIPTS["bucket_mb"].default
@@ -31,16 +31,14 @@ class Settings(argparse.Namespace):
     rank, world_size, local_rank, local_world_size: of `ranks`. backend: name, of the process group.
     patience: timedelta after which a rank is considered hung.
     turn: Turn of a run that takes turns with others, else None.
-    base: name of the script at the root of its ladder. version: its digest; "" for ours. unit: of
-        its batches. owns: of `bases.owns`,
-        what of the settings a base does not use. varying: True where the batches of a run had
-        several lengths.
+    base: name of the script at the root of its ladder. unit: of its batches.
     notes: phrases that explain the run's timing, or its lack.
     """
 
     rank, world_size = 0, 1  # until `settle`
     turn = None
-    base, version, unit, owns, varying = BASELINE, "", "tokens", (), False
+    base = BASELINE
+    unit = "tokens"
     bucket_mb = BUCKET_MB  # where the script has no such flag
 
 
@@ -58,8 +56,6 @@ def parse_args(doc, argv=None, technique=None, source="", hardware=None):
     parser = command_line.Parser(technique or script.name, doc, *names)
     args = parser.parse_args(argv, Settings(technique=technique or script.stem))
     if args.rounds > 1:
-        if bases.root(args.technique, ladder.facts(doc), source)[1] and "+" not in args.technique:
-            bases.find(script)  # so that the suite finds it by its name
         command = [sys.executable, "-m", "Utils.commands", "suite", args.technique, *argv]
         if ranks.from_environment().world_size > 1:
             parser.error("--rounds: torchrun starts one run; make scaling has rounds")
@@ -75,11 +71,6 @@ def parse_args(doc, argv=None, technique=None, source="", hardware=None):
     facts = ladder.facts(doc)
     args.needs, args.notes, args.argv = facts.needs, [], argv
     args.commit, args.source = git.commit(), source
-    args.base, args.version, args.owns = bases.root(args.technique, facts, source)
-    if args.version:
-        commit = args.commit.removesuffix("-dirty")
-        args.commit = f"{commit}+{args.version}{args.commit[len(commit) :]}"
-    args.unit = "tokens" if args.base == BASELINE else bases.unit_of(facts, source)
     return args
 
 
@@ -96,7 +87,7 @@ def settle(args, hardware=None):
     )
     args.device = args.hardware.torch_device
     if args.min_seconds == "auto":
-        args.min_seconds = 0.0 if args.device.type == "cpu" else SECONDS_ON_GPU
+        args.min_seconds = shortest_s(args.device)
     args.backend = "nccl" if args.device.type == "cuda" else "gloo"
     given = {"batch_size": args.batch_size, "seq_len": args.seq_len}
     args.auto = [name for name, value in given.items() if value == "auto"]
@@ -115,15 +106,9 @@ def settle(args, hardware=None):
         raise UserError(problem, f"try {spelled('batch_size', fits)}")
 
 
-def model_name(args):
-    """Return the model of a run: the setting, or the base that has its own."""
-    return args.base if bases.OWN_MODEL in args.owns else args.model
-
-
-def dataset_name(args):
-    """Return the corpus of a run: the setting, or the base that has its own."""
-    own = args.base + bases.VARYING * args.varying
-    return own if bases.OWN_DATA in args.owns else args.dataset
+def shortest_s(device):
+    """Return the seconds that the timed part of a run lasts at least on a torch.device."""
+    return 0.0 if device.type == "cpu" else SECONDS_ON_GPU
 
 
 # Needs of the script ----------------------------------------------------------------------------

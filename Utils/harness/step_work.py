@@ -1,21 +1,12 @@
 """The work of a training step, and its modelled floor."""
 
-import contextlib
-import json
-from functools import partial
-
 import torch
-from torch.utils._pytree import tree_map
 from torch.utils.flop_counter import FlopCounterMode
 
-from Utils.base import files, paths
-from Utils.base.errors import UserError
 from Utils.base.gpt2_sizes import VOCABULARY
 from Utils.device import datasheets, measured_ceilings
 from Utils.device.measured_ceilings import PRECISIONS
-from Utils.harness import batch_units
 from Utils.model import GPT
-from Utils.scripts import bases
 
 MIXED = {"float8"}  # needs of scripts with products of several types: no single ceiling applies
 
@@ -28,15 +19,6 @@ def precision_of(needs):
     if MIXED.intersection(needs):
         return None
     return ["float32", *(need for need in needs if need in PRECISIONS)][-1]
-
-
-def flops(model, *args, **kwargs):
-    """Return the floating-point operations of forward and backward, counted by torch."""
-    with FlopCounterMode(display=False) as counter:
-        outputs = model(*args, **kwargs)
-        outputs = getattr(outputs, "loss", outputs)
-        sum(t.float().sum() for t in batch_units.tensors(outputs) if t.requires_grad).backward()
-    return counter.get_total_flops()
 
 
 def flops_per_token(config, seq_len):
@@ -52,59 +34,10 @@ def flops_per_token(config, seq_len):
     with torch.device("meta"):
         model = GPT(config, full, VOCABULARY, loss=torch.nn.functional.cross_entropy)
         idx = torch.zeros(1, seq_len, dtype=torch.long)
-    return flops(model, idx, idx) // seq_len
-
-
-class FirstCall:
-    """The arguments of the first call of a model that is not GPT, to repeat it after the run.
-
-    A compiled model is called through its wrapper, so the hook is no part of a graph.
-    """
-
-    def __init__(self, model):
-        self.model, self.inputs = model, None
-        if isinstance(model, torch.nn.Module) and not getattr(model, "_compiled_call_impl", None):
-            self.hook = model.register_forward_pre_hook(self._keep, with_kwargs=True)
-
-    def _keep(self, model, args, kwargs):
-        self.inputs = tree_map(_without_values, (args, kwargs))
-        self.hook.remove()
-
-    def flops(self):
-        """Return the operations of a repeated call, or None where they cannot be counted."""
-        if self.inputs is None:
-            return None
-        args, kwargs = tree_map(lambda x: x() if isinstance(x, partial) else x, self.inputs)
-        try:
-            return flops(getattr(self.model, "_orig_mod", self.model), *args, **kwargs) or None
-        except Exception:  # of the user's model, on zeros
-            return None
-
-
-def _without_values(value):
-    """Return what makes zeros like a tensor, as the tensor would take memory during the run."""
-    if isinstance(value, torch.Tensor):
-        return partial(torch.zeros, value.shape, dtype=value.dtype, device=value.device)
-    return value
-
-
-def flops_per_unit(args, first_call):
-    """Return the operations per unit of a step of a model that is not GPT, or None.
-
-    Counted once for each version of a base and shape, in its plain script: kernels that torch does
-    not know, as those of a compiled model, would be left out.
-    """
-    weights = sum(p.numel() for p in first_call.model.parameters())
-    name = f"{args.base}-{args.commit}-{weights}-{args.batch_size}x{args.seq_len}.json"
-    path = paths.CACHE / "bases" / "flops" / name
-    with contextlib.suppress(OSError, ValueError):
-        return json.loads(path.read_text())
-    counted = first_call.flops()
-    rate = counted and counted / (args.batch_size * args.seq_len)
-    if args.technique == args.base:
-        with contextlib.suppress(UserError):
-            files.write_json(path, rate)
-    return rate
+    with FlopCounterMode(display=False) as counter:
+        _, loss = model(idx, idx)
+        loss.backward()
+    return counter.get_total_flops() // seq_len
 
 
 def parts(config, batch_size, seq_len, precision):
@@ -159,7 +92,7 @@ def describe(args, flops_per_unit=None):
     ceilings = measured_ceilings.ceilings(args.hardware)
     datasheet = datasheets.named(args.hardware.name)
     peak = datasheet.peak(precision) if datasheet and precision else None
-    gpt = bases.OWN_MODEL not in args.owns
+    gpt = args.config is not None
     limits = {
         "flops_per_token": flops_per_token(args.config, args.seq_len) if gpt else flops_per_unit,
         "precision": precision,

@@ -13,7 +13,12 @@ from Utils.results import rows_file
 
 def python(command, suite, minutes=None):
     """Run Python with the project on its path. Return the exit code; None after so many minutes."""
-    process = subprocess.Popen([sys.executable, *command], env=paths.environment(SUITE=suite))
+    return ended([sys.executable, *command], paths.environment(SUITE=suite), minutes)
+
+
+def ended(command, environment, minutes=None):
+    """Run a command. Return its exit code; None after so many minutes."""
+    process = subprocess.Popen(command, env=environment)
     end = time.monotonic() + 60 * minutes if minutes else None
     while True:
         try:

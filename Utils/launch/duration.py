@@ -8,7 +8,7 @@ from Utils.base.text import plural
 from Utils.device import measured_ceilings
 from Utils.harness import step_work
 from Utils.launch import turn_taking
-from Utils.scripts import bases, ladder
+from Utils.scripts import ladder
 from Utils.scripts.ladder import BASELINE
 
 START_S = 8  # of a process: imports, the model, the evaluation of its loss
@@ -18,21 +18,16 @@ LONG_MINUTES = 30  # from which fewer steps are suggested where a precision is e
 FEW_STEPS, FEW_WARMUP = 8, 3
 
 
-def sentences(techniques, args, base=None):
+def sentences(techniques, args):
     """Return the duration of a suite in words, a list of lines, and of a shorter one.
 
-    techniques: of the suite; with a base its scripts. args: Settings that `settle` has resolved.
+    techniques: of the suite. args: Settings that `settle` has resolved.
     """
-    measured = measured_steps(args, base=base)
+    measured = measured_steps(args)
     step_s = {name: step.step_ms / 1e3 for name, step in measured.items()}
     source = "roughly, by this device's ceilings"
     if all(technique.name in step_s for technique in techniques):
         source = "by rows of this device"
-    elif base and base.name not in step_s:
-        return [f"how long this takes is known once {base.name} has run here"]
-    elif base:
-        source = f"roughly, by the steps of {base.name}"
-        step_s = dict.fromkeys((t.name for t in techniques), step_s[base.name]) | step_s
     minutes = total_minutes(techniques, args, step_s)
     more = ", more where PRECISION asks for it" if args.precision else ""
     rounds = f"{plural(args.rounds, 'round')} of {plural(len(techniques), 'script')}"
@@ -45,11 +40,9 @@ def sentences(techniques, args, base=None):
         precision = step_work.precision_of(emulated[0].needs)
         where = f"this device emulates {precision}, slowly, in {plural(len(emulated), 'script')}"
         lines.append(f"{where}; STEPS={FEW_STEPS} WARMUP={FEW_WARMUP} takes about {minutes} min")
-        names = ladder.line(bases.last(emulated[0].name))
+        names = ladder.line(emulated[0].name)
         first = next(name for name in names if precision in ladder.get(name).needs)
-        copied = "" if base else f"cp {BASELINE}.py examples/my_base.py; "
-        name = base.name if base else "my_base"
-        lines.append(f"without it: {copied}make all BASE={name} WITHOUT={first}")
+        lines.append(f"without it: make all BASE={BASELINE}.py WITHOUT={first}")
     return lines
 
 

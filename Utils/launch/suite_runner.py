@@ -28,11 +28,11 @@ from Utils.base.errors import UserError
 from Utils.launch import child_process, turn_taking
 from Utils.launch.turn_taking import INTERRUPTED
 from Utils.results import records_file, rows_file, selection
-from Utils.scripts import bases, ladder, variants
-from Utils.scripts.ladder import BASELINE
+from Utils.scripts import ladder, own_names, variants
 
 # Rooms of Utils that read what was measured. After a change of any other, runs are not resumed.
 READERS = {"analysis", "commands", "doctor", "draw", "forecast", "profile"}
+ENDS_WITHOUT_ROW = (0, 2, INTERRUPTED, -signal.SIGINT)
 FEWEST_ROUNDS = 4  # before --precision can end a suite
 
 
@@ -67,46 +67,29 @@ def say(line):
     print(line, file=sys.stderr, flush=True)
 
 
-def asked(args):
-    """Return what a command's arguments ask for: (base, techniques, without).
+def run_base(runs, wanted, args, say, without=()):
+    """Run an own script with switches. Return an Outcome.
 
-    base: of `bases.find`, or None for ours. techniques: of the names. without: the set of those
-    that the ladder of the base goes without. Raises UserError.
-    """
-    techniques, base = named(args.names or ["ladder"]), bases.asked(args.base)
-    without = {ladder.get(name).name for name in args.without.split()}
-    if without and not base:
-        remedy = f"cp {BASELINE}.py examples/my_base.py, then add BASE=my_base"
-        raise UserError("WITHOUT leaves techniques out of the ladder of a base", remedy)
-    return base, [t for t in techniques if t.name not in without], without
-
-
-def run_base(base, chosen, args, say, without=()):
-    """Run a base and its ladder. Return an Outcome.
-
-    base: of `bases.find`. chosen: techniques of the ladder. without: names of those to leave out. A
-    technique that fails in the first round on this base is left out of those that follow; its own
-    row stays. Other arguments as for `run`.
+    runs: OwnRuns that have looked at it. wanted: names of techniques. without: those to leave out.
+    One that fails in the first round is left out of the scripts that follow; its row stays. Other
+    arguments as for `run`.
     """
     first_round = Namespace(**vars(args) | {"rounds": 1, "precision": None})
-    identity = base.name + base.source
     left_out = set(without)
     while True:
-        scripts = bases.ladder_of(base, chosen, left_out)
-        outcome = run(scripts, first_round, say, identity)
-        if outcome.code > 1:
-            return outcome
+        scripts = runs.ladder(wanted, left_out, without)
+        outcome = run(scripts, first_round, say, runs)
         status = status_of(outcome, args.results_file)
-        before = len(left_out)
-        for script in scripts[1:]:
-            parent_ran = status.get(script.parent) == "ok"
-            if parent_ran and status.get(script.name) != "ok" and not bases.refusal(script):
-                left_out.add(bases.last(script.name))
-        if len(left_out) == before:
+        if outcome.code > 1 or status.get(scripts[0].name) != "ok":
+            return outcome
+        failed = [script for script in scripts if status.get(script.name) != "ok"]
+        new = {own_names.last(script.name) for script in failed if not script.refusal} - left_out
+        if not new:
             break
+        left_out |= new
     if args.rounds == 1 and not args.precision:
         return outcome
-    return run(scripts, args, say, identity)
+    return run(scripts, args, say, runs)
 
 
 def status_of(outcome, path):
@@ -129,14 +112,13 @@ def rows_of(run_ids, path):
     return rows[rows.run_id.isin(run_ids)]
 
 
-def run(techniques, args, say, identity=None):
+def run(techniques, args, say, own_runs=None):
     """Run the techniques in args.rounds rounds from args.round on. Return an Outcome.
 
     args: settings of every script; timeout, the minutes until a run is killed; precision, a share
     or None. With a precision, rounds are added until every interval over a parent is at most so
     wide to either side, or --timeout minutes have passed. say: function of a line of progress.
-    identity: what a suite to be resumed has in common with this one; by default its techniques.
-    Raises UserError.
+    own_runs: OwnRuns of the techniques, None for ours. Raises UserError.
     """
     path = args.results_file
     rows_file.check(path)
@@ -145,7 +127,7 @@ def run(techniques, args, say, identity=None):
         problem = "precision is of intervals over a parent, and no script's parent runs with it"
         raise UserError(problem, "name a parent too")
     rounds = list(range(args.round, args.round + args.rounds))
-    suite, done = _resume(args, techniques, rounds, identity)
+    suite, done = _resume(args, techniques, rounds, own_runs)
     total = len(rounds) * len(techniques)
     if done:
         say(f"resuming: {len(done)} of {total} runs are already in {path}")
@@ -154,7 +136,9 @@ def run(techniques, args, say, identity=None):
     while rounds:
         r = rounds.pop(0)
         missing = {name for name in names if (r, name) not in done}
-        outcome.code = _run_round(techniques, args, r, suite, missing, progress, outcome.silent)
+        outcome.code = _run_round(
+            techniques, args, r, suite, missing, progress, outcome.silent, own_runs
+        )
         if outcome.code:
             return outcome
         if not rounds and args.precision and _go_on(args, suite, progress):
@@ -185,7 +169,7 @@ class SuiteProgress:
         self.left = max(0, self.left - count)
 
 
-def _run_round(techniques, args, r, suite, missing, progress, silent):
+def _run_round(techniques, args, r, suite, missing, progress, silent, own_runs=None):
     """Run what is missing of round r: every technique once, next to its parent.
 
     A technique and its parent take turns as two live processes where memory allows, so each pair is
@@ -196,7 +180,12 @@ def _run_round(techniques, args, r, suite, missing, progress, silent):
     Return 0, 2 for impossible settings, or INTERRUPTED.
     """
     flags = command_line.round_flags(args, r)
+    for technique in techniques:
+        if technique.refusal and technique.name in missing:
+            own_runs.write_refusal(technique, r, args.seed + r, suite)
+            missing.remove(technique.name)
     order = techniques if r % 2 == 0 else techniques[::-1]
+    order = [technique for technique in order if not technique.refusal]
     pairs = {pair for pair in pairs_of(order) if pair & missing}
     while to_run := missing.union(*pairs):
         first = next(technique for technique in order if technique.name in to_run)
@@ -211,13 +200,20 @@ def _run_round(techniques, args, r, suite, missing, progress, silent):
             )
         else:
             progress.next(r, first.name)
-            code = child_process.python([*first.command, *flags], suite, args.timeout)
-            codes = {first.name: code}
+            command = [first.python, *first.command, *flags]
+            environment = first.environment(SUITE=suite)
+            codes = {first.name: child_process.ended(command, environment, args.timeout)}
+        if own_runs:
+            own_runs.collect(suite)
         rows = rows_file.text_rows(path, before)
         with_row = {row["technique"] for row in rows}
         for name, code in codes.items():
-            if name not in with_row:
-                silent += _record_silent(name, code, flags, suite, args.timeout)
+            if name not in with_row and code not in ENDS_WITHOUT_ROW:
+                reason = child_process.why_ended(code, args.timeout)
+                if own_runs:
+                    own_runs.write_failure(name, r, args.seed + r, suite, reason)
+                else:
+                    silent += _record_silent(name, reason, flags, suite)
         if 2 in codes.values():
             return 2  # the script printed the reason, which holds for all
         if INTERRUPTED in codes.values() or -signal.SIGINT in codes.values():
@@ -233,11 +229,8 @@ def _run_round(techniques, args, r, suite, missing, progress, silent):
     return 0
 
 
-def _record_silent(name, code, flags, suite, minutes):
+def _record_silent(name, reason, flags, suite):
     """Write the row of a process that ended without one. Return a sentence where that fails."""
-    if code in (0, 2, INTERRUPTED, -signal.SIGINT):
-        return []
-    reason = child_process.why_ended(code, minutes)
     record = ["-m", "Utils.launch.record_killed", name, reason, *flags]
     return [f"{name}: failed: {reason}"] if child_process.python(record, suite) else []
 
@@ -305,9 +298,9 @@ def table(outcome, path, with_variants=True):
     return "\n".join(parts)
 
 
-def _resume(args, techniques, rounds, identity):
+def _resume(args, techniques, rounds, own_runs):
     """Return the suite's name, and its (round, technique) pairs that need not run again."""
-    note = paths.CACHE / "suites" / f"{_key(args, techniques, identity)}.json"
+    note = paths.CACHE / "suites" / f"{_key(args, techniques, own_runs)}.json"
     planned = {(r, technique.name) for r in rounds for technique in techniques}
     if note.exists():
         suite = json.loads(note.read_text())["suite"]
@@ -320,13 +313,13 @@ def _resume(args, techniques, rounds, identity):
     return suite, set()
 
 
-def _key(args, techniques, identity):
+def _key(args, techniques, own_runs):
     """Return a digest of all that runs of one suite have in common."""
     parts = [sys.executable, version("torch"), platform.node(), git.head()]
     parts += [os.environ.get(name, "") for name in ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")]
     parts += [str(args.results_file.resolve()), *command_line.round_flags(args, 0)]
     parts += sources_of_runs()
-    parts += [identity] if identity else [t.name + t.code for t in techniques]
+    parts += [own_runs.identity()] if own_runs else [t.name + t.code for t in techniques]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
 

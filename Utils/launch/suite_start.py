@@ -7,35 +7,33 @@ import sys
 from Utils.base import command_line
 from Utils.base.errors import one_line
 from Utils.results import rows_file
-from Utils.scripts import bases
-from Utils.scripts.ladder import BASELINE
+from Utils.scripts import ladder
 
 
-def announce(scripts, args, base=None):
+def announce(scripts, args):
     """Check the settings of a suite, measure the ceilings of this device once, and print both
     them and the duration. Return an exit code: 0, or 2 for impossible settings.
 
-    scripts: of the suite. base: of `bases.find`, or None. A child process does it: one that has
-    used a GPU keeps some of its memory until it ends.
+    scripts: of the suite. A child process does it: one that has used a GPU keeps some of its memory
+    until it ends.
     """
     command_line.check(args)
     rows_file.check(args.results_file)
-    scripts = [script for script in scripts if not bases.refusal(script)]
-    child = multiprocessing.Process(target=_announce, args=(scripts, args, base))
+    child = multiprocessing.Process(target=_announce, args=(scripts, args))
     child.start()
     child.join()
     return child.exitcode
 
 
-def _announce(scripts, args, base):
+def _announce(scripts, args):
     from Utils.device import measured_ceilings  # these here, as torch takes a second
     from Utils.harness import settings
     from Utils.launch import duration
 
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # the parent reports Ctrl-C
     with one_line(sys.argv[1] if len(sys.argv) > 1 else "suite"):
-        settled = settings.Settings(**vars(args) | {"base": base.name if base else BASELINE})
+        settled = settings.Settings(**vars(args) | {"base": ladder.BASELINE})
         settings.settle(settled)
         ceilings = measured_ceilings.here(settled.hardware)
         print(f"{ceilings['device']}: ceilings of {measured_ceilings.summary(ceilings)}")
-        print(*duration.sentences(scripts, settled, base), sep="\n", flush=True)
+        print(*duration.sentences(scripts, settled), sep="\n", flush=True)

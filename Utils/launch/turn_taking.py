@@ -8,12 +8,10 @@ import json
 import os
 import select
 import subprocess
-import sys
 import tempfile
 import time
 from dataclasses import dataclass, field
 
-from Utils.base import paths
 from Utils.harness import turn_pipe
 from Utils.results import run_ids
 
@@ -73,8 +71,8 @@ def start(technique, flags, suite, token):
     from_launcher, to_child = os.pipe()
     log = tempfile.TemporaryFile("w+")  # noqa: SIM115, the Member closes it
     ends = from_launcher, to_launcher
-    environment = paths.environment(SUITE=suite, **turn_pipe.environment(*ends, token))
-    command = [sys.executable, *technique.command, *flags]
+    environment = technique.environment(SUITE=suite, **turn_pipe.environment(*ends, token))
+    command = [technique.python, *technique.command, *flags]
     process = subprocess.Popen(command, env=environment, pass_fds=ends, stdout=log, stderr=log)
     for end in ends:
         os.close(end)

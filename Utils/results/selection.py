@@ -5,7 +5,7 @@ from pathlib import Path
 from Utils.base.errors import UserError
 from Utils.base.text import plural
 from Utils.results import run_ids
-from Utils.scripts import bases, ladder, variants
+from Utils.scripts import ladder, own_names, variants
 
 SHAPE = ["data", "number", "length"]
 GROUP = ["base", "unit", "device", "torch", "model", *SHAPE, "world_size", "code"]
@@ -81,41 +81,23 @@ def baseline(rows):
 
 
 def variants_in(rows):
-    """Return the names of scripts that are no part of a ladder, but of an ablation.
-
-    A script of a base is part of its ladder where it has all that comes before its last technique,
-    as far as that runs on the base.
-    """
-    names = rows.technique.unique()
-    timed_names = set(rows.technique[rows.status == "ok"].unique())
-    scripts = ladder.techniques()
-    on_bases = {name: bases.split(name, scripts) for name in names if "+" in name}
-    on_bases = {name: parts for name, parts in on_bases.items() if parts}
-    timed_on_base = {
-        (base, techniques[-1])
-        for name, (base, techniques) in on_bases.items()
-        if name in timed_names
-    }
+    """Return the names of scripts that are no part of a ladder, but of an ablation."""
+    timed_names = rows.technique[rows.status == "ok"].unique()
 
     def is_variant(name):
-        if name not in on_bases:
-            return variants.parse(name) is not None
-        base, techniques = on_bases[name]
-        ancestors = ladder.line(techniques[-1], scripts)[1:-1]
-        return techniques[:-1] != [t for t in ancestors if (base, t) in timed_on_base]
+        return variants.parse(name) is not None or own_names.is_variant(name, timed_names)
 
-    return [name for name in names if is_variant(name)]
+    return [name for name in rows.technique.unique() if is_variant(name)]
 
 
 def _with_shapes(rows):
     """Return the rows with the columns of SHAPE: corpus, batch and length that decide their group.
 
-    A base may choose its batch, which only a run that trains can tell: its runs without timing are
-    of the newest shape of the others. Lengths that vary are no part of a shape.
+    An own script has its batch, which only a run that trains can tell: its runs without timing are
+    of the newest shape of the others.
     """
     rows = rows.assign(data=rows.dataset, number=rows.requested_batch_size, length=rows.seq_len)
     bare = (rows.base != ladder.BASELINE) & (rows.status != "ok")
-    rows.loc[rows.dataset.str.endswith(bases.VARYING), "length"] = 0
     if not bare.any():
         return rows
     others = [name for name in GROUP if name not in SHAPE]
@@ -153,10 +135,7 @@ def _shape(base, unit, model, batch_size, seq_len):
     """Return "gpt2 4x64", or for another base "my_model: 64 images"."""
     if base == ladder.BASELINE:
         return f"{model} {batch_size}x{seq_len}"
-    if seq_len == 0:
-        return f"{base}: {batch_size} sequences of varying length"
-    length = f"x{seq_len}" if seq_len > 1 else ""
-    return f"{base}: {batch_size}{length} {unit}"
+    return f"{base}: {batch_size} {unit}" if unit != "steps" else base
 
 
 def timed(rows):
@@ -221,9 +200,9 @@ def describe(rows):
     if first.base == ladder.BASELINE:
         parts += [first.model, f"{batch}x{first.seq_len} tokens a step"]
     else:
-        length = 0 if first.dataset.endswith(bases.VARYING) else first.seq_len
-        parts.append(f"{_shape(first.base, first.unit, first.model, batch, length)} a step")
-    if not bases.has_own_data(first):
+        shape = _shape(first.base, first.unit, first.model, batch, first.seq_len)
+        parts.append(f"{shape} a step" if first.unit != "steps" else shape)
+    if first.base == ladder.BASELINE:
         parts.append(first.dataset)
     parts += [_rounds(rows), f"commit {commits}"]
     return ", ".join(parts)

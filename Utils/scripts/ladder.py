@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import itertools
 import re
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from Utils.base import paths
 from Utils.base.errors import UserError
 
 BASELINE = "no_optimization"
-FACTS = ("Parent", "Needs", "Gains", "Costs", "See", "Base", "Unit", "Refused")
+FACTS = ("Parent", "Needs", "Gains", "Costs", "See")
 
 
 @dataclass(frozen=True)
@@ -83,6 +84,13 @@ class Technique:
         if self.path.is_relative_to(paths.ROOT / "beyond"):
             return ["-m", self.module]
         return [str(self.path)]
+
+    python = sys.executable
+    refusal = ""  # no script of ours is refused before it has run
+
+    def environment(self, **more):
+        """Return the environment of its process, a dict."""
+        return paths.environment(**more)
 
 
 def techniques(root=paths.ROOT):

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from Utils.base import files, paths
 from Utils.base.errors import UserError
-from Utils.scripts import bases, ladder, token_merge
+from Utils.scripts import ladder, own_names, token_merge
 from Utils.scripts.ladder import BASELINE, Technique
 
 FOLDER = paths.CACHE / "variants"
@@ -61,9 +61,8 @@ def parse(name):
 
 def parts(name):
     """Return the techniques whose diffs make a script or variant, a set; None if it is unknown."""
-    of_base = bases.split(name)
-    if of_base and (of_base[1] or bases.exists(name)):
-        return frozenset(of_base[1])
+    if of_own_script := own_names.split(name):
+        return frozenset(of_own_script[1])
     variant = parse(name) or VariantName(name, "+", [])
     try:
         line = frozenset(ladder.line(variant.script)[1:])
@@ -79,9 +78,6 @@ def find(name):
 
     Raises UserError, which names the technique that another one builds on.
     """
-    of_base = bases.split(name)
-    if of_base and bases.exists(of_base[0]):
-        return bases.named(*of_base)
     variant = parse(name)
     return ladder.get(name) if variant is None else _write(variant)
 

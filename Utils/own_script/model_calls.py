@@ -1,0 +1,146 @@
+"""The models of a training script: modules that are called outermost and hold trained parameters.
+
+A module is listened to by its attribute `_compiled_call_impl`, which torch calls in place of its
+own implementation and leaves out of copies and pickles. torch.compile does not look at it, so no
+graph changes. Modules are listened to in the first iterations alone.
+"""
+
+import gc
+import sys
+import threading
+from collections import Counter
+from contextlib import suppress
+
+import torch
+from torch.nn import Module
+
+from Utils.own_script import user_code
+
+
+class ModelCalls:
+    """Calls of modules with trained parameters, told apart by depth.
+
+    called_first: function of a module that is called outermost for the first time, before the call.
+    leaf_called: function of a module without children, before each call; None for none.
+    in_backward: True during backward; calls in it repeat parts of the forward.
+    """
+
+    def __init__(self, called_first, leaf_called=None):
+        self.called_first = called_first
+        self.leaf_called = leaf_called
+        self.in_backward = False
+        self.depth = 0
+        self.thread = threading.get_ident()
+        self.listening = {}  # modules by id
+        self.implementations = {}  # by id: what a module's call runs in place of its usual one
+        self.called = set()  # ids of modules that were called outermost
+        self.outermost = Counter()  # such calls by id, in this iteration
+
+    def listen(self, parameters):
+        """Listen to all modules that hold any of these parameters, themselves or in a child."""
+        for module in modules_with(parameters):
+            compiled_wrapper = hasattr(module, "_orig_mod")  # it hands attributes to the module
+            if id(module) not in self.listening and not compiled_wrapper:
+                self._listen(module)
+
+    def _listen(self, module):
+        implementation = module._compiled_call_impl
+        is_leaf = not any(True for _ in module.children())
+
+        def listened_call(*args, **kwargs):
+            if threading.get_ident() != self.thread or self.in_backward:
+                return self._implementation(module)(*args, **kwargs)
+            if self.depth == 0 and id(module) not in self.called:
+                self.called.add(id(module))
+                self.called_first(module)
+            if self.depth == 0:
+                self.outermost[id(module)] += 1
+            if is_leaf and self.leaf_called:
+                self.leaf_called(module)
+            self.depth += 1
+            try:
+                return self._implementation(module)(*args, **kwargs)
+            finally:
+                self.depth -= 1
+
+        with suppress(Exception):  # a scripted module takes no attributes
+            module._compiled_call_impl = listened_call
+            self.listening[id(module)] = module
+            self.implementations.setdefault(id(module), implementation)
+
+    def _implementation(self, module):
+        return self.implementations.get(id(module)) or module._call_impl
+
+    def wrap(self, module, wrapper):
+        """Let a module's calls run wrapper(implementation), from the next call on, for good.
+
+        wrapper: function of the callable that the calls have run so far.
+        """
+        wrapped = wrapper(self._implementation(module))
+        user_code.hide(wrapped.__code__)
+        self.implementations[id(module)] = wrapped
+        if id(module) not in self.listening:
+            module._compiled_call_impl = wrapped
+
+    def stop_listening(self):
+        """Leave the modules as they would be without listening."""
+        for module in self.listening.values():
+            implementation = self.implementations[id(module)]
+            if implementation is None:
+                del module._compiled_call_impl
+            else:
+                module._compiled_call_impl = implementation
+        self.listening.clear()
+
+
+def modules_with(parameters):
+    """Return the live modules that hold any of these parameters, themselves or in a child."""
+    ids = {id(p) for p in parameters}
+    modules = [value for value in gc.get_objects() if issubclass(type(value), Module)]
+    parents = {}
+    for module in modules:
+        for child in module._modules.values():
+            parents.setdefault(id(child), []).append(module)
+    to_visit = [m for m in modules if any(id(p) in ids for p in m._parameters.values())]
+    holding = {}  # by id, as a class may define equality
+    while to_visit:
+        module = to_visit.pop()
+        if id(module) not in holding:
+            holding[id(module)] = module
+            to_visit += parents.get(id(module), ())
+    return list(holding.values())
+
+
+def holder_on_the_stack(module, parameters):
+    """Return (holder, method name) of the method that is calling a module, else None.
+
+    The holder is the smallest module that holds all of these parameters, a child of it being this
+    module. It is never called itself, but by a method such as model.loss(x).
+    """
+    ids = {id(p) for p in parameters}
+    frame = sys._getframe(1)
+    while frame is not None:
+        holder = frame.f_locals.get("self") if frame.f_code.co_argcount else None
+        if issubclass(type(holder), Module) and holder is not module:
+            name = frame.f_code.co_name
+            is_method = callable(getattr(type(holder), name, None))
+            if is_method and ids <= {id(p) for p in holder.parameters()}:
+                return holder, name
+        frame = frame.f_back
+    return None
+
+
+def device_of(parameters):
+    """Return the torch.device on which these parameters lie, or None for several."""
+    devices = {p.device for p in parameters}
+    return devices.pop() if len(devices) == 1 else None
+
+
+def is_sharded(module):
+    """Return whether a module is spread over several ranks or devices."""
+    names = {type(m).__name__ for m in module.modules()}
+    several = {"FullyShardedDataParallel", "DeepSpeedEngine"}
+    in_parallel = any(
+        isinstance(m, torch.nn.DataParallel) and len(m.device_ids) > 1 for m in module.modules()
+    )
+    return bool(names & several) or in_parallel or any(n.startswith("FSDP") for n in names)
