@@ -16,21 +16,21 @@ from Utils.base import paths
 # Most lines of Python in each room of Utils; "" has the files of Utils itself. A room that became
 # shorter lowers its line.
 MOST_LINES = {
-    "": 700,
+    "": 448,
     "analysis": 2470,
     "base": 530,
-    "commands": 890,
+    "commands": 895,
     "corpus": 319,
-    "device": 1369,
+    "device": 1385,
     "doctor": 655,
     "draw": 1335,
     "forecast": 1779,
-    "harness": 1598,
-    "launch": 1110,
-    "own_script": 354,
+    "harness": 1380,
+    "launch": 1425,
     "profile": 896,
-    "results": 790,
-    "scripts": 1690,
+    "results": 765,
+    "own_script": 2345,
+    "scripts": 590,
 }
 OTHER = {".toml", ".html", ".css", ".js"}
 MOST_LINES_OF_OTHER = 1_480

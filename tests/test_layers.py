@@ -29,7 +29,6 @@ LAYERS |= {
     "launch": RUNNING | {"analysis"},
     "forecast": RUNNING | {"analysis"},
     "profile": RUNNING | {"analysis"},
-    "own_script": {"base", "device", "harness"},
 }
 LAYERS["commands"] = set(LAYERS)
 TECHNIQUE = "a training script"

@@ -1,4 +1,4 @@
 """A training script of the user's, unchanged: its steps watched, techniques as switches.
 
-Imports base, device and harness; no pandas, scipy, matplotlib, tqdm, tiktoken or pynvml.
+May import harness, device, scripts, results and base; no pandas, scipy, matplotlib or tqdm.
 """
