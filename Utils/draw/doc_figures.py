@@ -19,11 +19,6 @@ TOKENS = 10e9  # as many as build-nanogpt trains on
 LADDER = ("source", "key", "model", "batch")  # what rows of one published ladder have in common
 
 
-def _markdown(columns, left):
-    texts = {title: [*map(str, values)] for title, values in columns.items()}
-    return result_tables.markdown(texts, left)
-
-
 def expected():
     """Return a table of what TOKENS take with the baseline and with LAST on each of EXPECTED, under
     a sentence on the error of such forecasts."""
@@ -36,10 +31,8 @@ def expected():
         f"one change, nine in ten were forecast within {within:.0%}, without figures of the same "
         "source ([each](docs/FORECAST.md))."
     )
-    by_script = pd.read_csv(DOCS / "forecast.csv", index_col="device").groupby("technique")
-    baseline, last = (
-        by_script.get_group(name).loc[[*EXPECTED]] for name in (ladder.BASELINE, LAST)
-    )
+    forecasts = pd.read_csv(DOCS / "forecast.csv", index_col=["technique", "device"])
+    baseline, last = (forecasts.loc[name].loc[[*EXPECTED]] for name in (ladder.BASELINE, LAST))
     shapes = baseline.batch_size.astype(str) + "x" + baseline.seq_len.astype(str)
     columns = {
         "GPU, tokens a step": baseline.index.map(EXPECTED) + ", " + shapes,
@@ -49,7 +42,8 @@ def expected():
         "10B tokens: baseline": _cost(baseline),
         broken(LAST): _cost(last),
     }
-    return f"{words}\n\n{_markdown(columns, [*columns][:1])}"
+    texts = {title: [*map(str, values)] for title, values in columns.items()}
+    return f"{words}\n\n{result_tables.markdown(texts, [*columns][:1])}"
 
 
 def _cost(rows):
@@ -60,31 +54,30 @@ def _cost(rows):
     return hours.map("{:,.0f} h".format) + dollars.where(prices.notna(), "")
 
 
-def hours():
-    """Return docs/hours.csv as a table with a caption."""
-    every = pd.read_csv(DOCS / "hours.csv")
-    missing = every[every.reason.notna()]
-    rows = every[every.reason.isna()]
-    low, high, price = rows.low_hours, rows.high_hours, rows.dollars_an_hour
-    columns = {
-        "device": rows.device,
-        "tokens/s": rows.tokens_per_second.map("{:,.0f}".format),
-        "hours": _ranges(",.1f", rows.hours, low, high),
-        "dollars": _ranges(",.0f", price * rows.hours, price * low, price * high),
-    }
-    first = every.iloc[0]
-    reasons = (missing.device + " (" + missing.reason + ")").str.cat(sep="; ")
-    caption = (
-        f"**Forecast, not measured**: {first.model}, {first.batch_size}x{first.seq_len} tokens a "
-        f"step, {broken(first.technique)}, {first.tokens / 1e9:g}B tokens, with ranges of 90%. "
-        "Dollars are hours times a price of [docs/prices.toml](prices.toml). "
-        f"Not listed: {reasons}."
+def published_changes():
+    """Return docs/published_changes.csv with two more columns: `ratio`, the speedup by the figures
+    of docs/published.csv, and `text` with a link to its source."""
+    step = ["source", "metric", "technique"]
+    figures = pd.read_csv(DOCS / "published.csv").drop_duplicates(step).set_index(step)
+    changes = pd.read_csv(DOCS / "published_changes.csv")
+    before, after = (
+        figures.loc[pd.MultiIndex.from_frame(changes[["source", "metric", name]])].reset_index()
+        for name in ("before", "after")
     )
-    return f"{_markdown(columns, ['device'])}\n\n{caption}"
+    ratio = (before.value / after.value) ** np.where(after.unit == "ms", 1, -1)
+    links = " ([" + changes.name + "](" + after.url.str.partition(" ")[0] + "))"
+    text = ratio.map("{:.2f}x on ".format) + changes.gpu + links
+    return changes.assign(ratio=ratio, text=text)
 
 
-def _ranges(form, *columns):
-    """Return values with low and high ends as texts, "" of an unknown one."""
-    texts = (values.map(f"{{:{form}}}".format) for values in columns)
-    rows = zip(*texts, strict=True)
-    return ["" if value == "nan" else f"{value} ({low}-{high})" for value, low, high in rows]
+def forecast_changes():
+    """Return the forecast speedups over the script before on each of EXPECTED, a DataFrame."""
+    forecasts = pd.read_csv(DOCS / "forecast.csv").set_index(["device", "technique"])
+    rows = []
+    for (device, script), row in forecasts.loc[[*EXPECTED]].iterrows():
+        if parent := ladder.get(script).parent:
+            ratio = Ratio(row.speedup, row.speedup_low, row.speedup_high)
+            ratio = ratio.times(1 / forecasts.speedup[device, parent])
+            text = f"{ratio} on {EXPECTED[device]}"
+            rows.append({"script": script, "device": device, "ratio": ratio, "text": text})
+    return pd.DataFrame(rows)

@@ -6,13 +6,10 @@ A part of a page stands between two equal comments, <!-- NAME -->, of the names 
 from Utils.analysis import result_tables
 from Utils.analysis.summary import summarize
 from Utils.base import makefile, paths
-from Utils.base.errors import UserError
 from Utils.base.text import broken, number
 from Utils.draw import doc_figures
 from Utils.results import selection, shared_folders
 from Utils.scripts import ladder
-
-EXAMPLE = "fused_optimizer"  # whose diff the README shows
 
 
 def ladder_table(rows, records):
@@ -83,33 +80,46 @@ def rungs():
 
 
 def one_diff():
-    technique = ladder.get(EXAMPLE)
+    technique = ladder.get(doc_figures.LAST)
     _, _, *lines = ladder.diff(technique, ladder.get(technique.parent), context=0)
     return "\n".join(["```diff", *(line for line in lines if line[0] in "+-"), "```"])
 
 
 def techniques():
-    """Return docs/TECHNIQUES.md: a table with a row a script, and a section for each."""
+    """Return docs/TECHNIQUES.md: a list of all scripts, and a section for each."""
+    published, forecast = doc_figures.published_changes(), doc_figures.forecast_changes()
     text = []
-    for title, at_top_level in (("The ladder", True), ("Beyond the ladder", False)):
+    for title, at_top_level in (("The seven scripts", True), ("Beyond the seven", False)):
         scripts = [t for t in ladder.techniques().values() if t.at_top_level is at_top_level]
-        columns = {
-            "technique": [f"[{broken(t.name)}](#{t.name.lower()})" for t in scripts],
-            "mechanism, and what it gains": [
-                f"{result_tables.cell(t.headline)} *{', '.join(t.facts.gains)}*" for t in scripts
-            ],
-        }
-        text += [f"## {title}", result_tables.markdown(columns, columns), *map(_section, scripts)]
+        listed = [f"- [{t.name}](#{t.name.lower()}): {t.headline}" for t in scripts]
+        text += [f"## {title}", "\n".join(listed)]
+        text += [_section(t, {"Published": published, "Forecast": forecast}) for t in scripts]
     return "\n\n".join(text)
 
 
-def _section(technique):
-    """Return the facts of a script under a heading of its name."""
+def _section(technique, elsewhere):
+    """Return a script's section. elsewhere: tables of figures not measured here, by kind."""
     facts = technique.facts.texts
-    parent = f"[{technique.parent}](#{technique.parent.lower()})" if technique.parent else "none"
-    lines = [f"- {name}: {facts[name]}" for name in ladder.FACTS[1:] if name in facts]
-    link = f"{_link(technique, '../', 'Script')}; parent: {parent}."
-    return "\n".join([f"### {technique.name}", "", link, "", *lines])
+    lines = [f"### {technique.name}", "", _link(technique, "../", "Script")]
+    if technique.parent:
+        lines[-1] += f", over [{technique.parent}](#{technique.parent.lower()})"
+    lines += ["", technique.paragraph, "", *_needs(technique)]
+    lines += [f"- {name}: {facts[name]}" for name in ("Gains", "Costs")]
+    for kind, changes in elsewhere.items():
+        if texts := [*changes.text[changes.script == technique.name]]:
+            lines.append(f"- {kind}: {', '.join(texts)}")
+    return "\n".join([*lines, f"- See: {facts['See']}"])
+
+
+def _needs(technique):
+    """Return what a script needs, apart from what it needs because its parent does."""
+    inherited = ladder.get(technique.parent).needs if technique.parent else ()
+    inherited = [need for need in technique.needs if need in inherited]
+    _, semicolon, remark = technique.facts.texts["Needs"].partition(";")
+    own = [need for need in technique.needs if need not in inherited] or ["nothing of its own"]
+    yield f"- Needs: {', '.join(own)}{semicolon}{remark}"
+    if inherited:
+        yield f"- Inherited needs: {', '.join(inherited)}"
 
 
 def _link(technique, up, text=None):
@@ -129,8 +139,8 @@ def _explained(sections, title, written):
     """Return a table a section of the Makefile's names and their help; written: how a name is."""
     parts = []
     for section, helps in sections.items():
-        meanings = map(result_tables.cell, helps.values())
-        columns = {title: [*map(written, helps)], "meaning": [*meanings]}
+        meanings = [result_tables.cell(help) for help in helps.values()]
+        columns = {title: [*map(written, helps)], "meaning": meanings}
         parts += [f"### {section}", result_tables.markdown(columns, columns)]
     return "\n\n".join(parts)
 
@@ -143,29 +153,21 @@ PARTS = {  # page, its generated parts by name; those of rows take rows and reco
         "rungs": rungs,
         "ladder": ladder_table,
     },
-    "docs/PRETRAINING.md": {"hours": doc_figures.hours},
     "docs/TECHNIQUES.md": {"techniques": techniques},
     "docs/COMMANDS.md": {"targets": targets, "variables": variables},
 }
 OF_ROWS = (ladder_table,)  # take the selected rows and their records
 
 
-def part(text, name):
-    """Return what stands between the marks of a part, or None without two marks."""
-    parts = text.split(f"<!-- {name} -->")
-    return parts[1].strip() if len(parts) == 3 else None
-
-
 def write(rows, records):
-    """Write every generated part into its page. Return the pages."""
+    """Write every generated part into its page, between its two marks. Return the pages."""
     for page, parts in PARTS.items():
         path = paths.ROOT / page
         text = path.read_text()
         for name, make in parts.items():
-            pieces = text.split(mark := f"<!-- {name} -->")
-            if len(pieces) != 3:
-                raise UserError(f"{page}: needs the mark {mark} twice")
+            mark = f"<!-- {name} -->"
+            before, _, after = text.split(mark)
             made = make(rows, records) if make in OF_ROWS else make()
-            text = mark.join([pieces[0], f"\n{made}\n", pieces[2]])
+            text = f"{before}{mark}\n{made}\n{mark}{after}"
         path.write_text(text)
     return list(PARTS)

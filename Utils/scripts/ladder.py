@@ -62,6 +62,11 @@ class Technique:
         return self.doc.split("\n", 1)[0]
 
     @property
+    def paragraph(self):
+        """How the technique works, on one line."""
+        return " ".join(self.doc.split("\n\n")[1].split())
+
+    @property
     def parent(self):
         return self.facts.parent
 

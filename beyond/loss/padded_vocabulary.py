@@ -1,11 +1,10 @@
 """The vocabulary padded from 50,257 to 50,304 rows, a multiple of 64, for tensor cores.
 
-50,257 is odd: in 16 bits a row of logits is not a multiple of 16 bytes, so rows are not aligned for
-wide loads, and the products with the head, the largest of the model, use slower kernels. Without
-this script Inductor starts each row of the logits' gradient at a multiple of 128 bytes by itself;
-logits and weight it pads, by a copy per step, only if that is faster in a trial. With 47 more rows
-all three are aligned. No token uses these rows, and the loss masks their logits: their gradient is
-zero, and training is the same as the parent's.
+50,257 is odd: in 16 bits a row of logits is not a multiple of 16 bytes, so the products with the
+head, the largest of the model, use slower kernels. Inductor aligns the rows of the logits' gradient
+by itself; logits and weight it pads, by a copy per step, only if that is faster in a trial. With 47
+more rows all three are aligned. The loss masks their logits, so training is the same as the
+parent's.
 
 Parent: fused_optimizer
 Needs:  tf32, bfloat16, compile
