@@ -2,7 +2,7 @@
 
 The moments are stored in blocks, each with its own scale, as indices into a table that is dense
 near zero. An update unpacks a block, computes in float32 and packs it again. The optimizer's state
-shrinks from 8 bytes per parameter to about 2. Small tensors keep 32 bits.
+shrinks from 8 bytes per parameter to about 2. Tensors of fewer than 4,096 elements keep 32 bits.
 
 Parent: flash_attention
 Needs:  tf32, bfloat16, compile, bitsandbytes

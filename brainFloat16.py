@@ -3,8 +3,8 @@
 bfloat16 is float32 cut to 16 bits: the same 8 exponent bits, so nothing overflows and no loss
 scaling is needed, and 7 bits of mantissa. Tensor cores run it at twice the rate of TF32. Operands
 and saved activations of the products take half the memory. Autocast picks the type of each
-operation; softmax, LayerNorm and the loss stay in float32 on a GPU. The backward pass computes each
-operation in the type of its forward pass.
+operation. On a GPU softmax and LayerNorm stay in float32; the log_softmax of the loss does not. The
+backward pass uses the types of the forward pass.
 
 Parent: tensorFloat32
 Needs:  tf32, bfloat16; on a CPU that is AVX512-BF16 or AMX

@@ -2,7 +2,7 @@
 
 Every matrix product runs in full float32, which a GPU computes outside its tensor cores. Attention
 writes T x T scores to memory and reads them back, several times over. Every operation is a separate
-kernel, launched from Python.
+kernel, and the host launches them one by one.
 
 Parent: none
 Needs:  nothing

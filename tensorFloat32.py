@@ -6,7 +6,8 @@ number. Storage stays float32, so memory traffic and peak memory do not change.
 
 Parent: no_optimization
 Needs:  tf32; most CPUs have no equivalent
-Gains:  time: where matrix products dominate
+Gains:  time: up to 8x in a product on an A100 or H100; on GeForce cards the peak of TF32 equals
+        float32's, so expect 1.1x to 1.3x
 Costs:  13 mantissa bits of the inputs, in matrix products only
 See:    NVIDIA A100 Tensor Core GPU Architecture, 2020, on TF32
 """

@@ -1,9 +1,9 @@
 """cuDNN's attention kernel in place of FlashAttention-2.
 
 The kernel that torch calls flash is FlashAttention-2, written for compute capability 8.0. Hopper
-and Blackwell GPUs have instructions that it does not use: tensor cores that read tiles directly
-from shared memory, and copies that run during products. cuDNN picks or generates a kernel for the
-shape and the GPU. The computation is the same, tile by tile.
+brought two things that it does not use: a unit that copies whole tiles (TMA), and products that
+read tiles from shared memory and that warps wait for later (wgmma). cuDNN picks or generates a
+kernel for the shape and the GPU. The computation is the same, tile by tile.
 
 Parent: fused_optimizer
 Needs:  tf32, bfloat16, compile, cudnn_attention

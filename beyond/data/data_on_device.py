@@ -1,7 +1,7 @@
 """The whole corpus on the device, with batches gathered there.
 
-Tens of millions of tokens take tens of megabytes, little beside a model's activations. With tokens
-and the start positions of all sequences on the device, a batch is one gather kernel: no worker, no
+At 4 bytes each, 15 million tokens take 60 MB, little beside a model's activations. With tokens and
+the start positions of all sequences on the device, a batch is one gather kernel: no worker, no
 copy, no wait. The host can run steps ahead of the device.
 
 Parent: asynchronous_logging

@@ -10,7 +10,9 @@ Parent: asynchronous_logging
 Needs:  tf32, bfloat16, compile, distributed; several GPUs for a gain:
         make ddp T=fully_sharded GPUS=4, or torchrun
 Gains:  memory: weights, gradients and state in N parts, so models too large for one GPU
-Costs:  1.5 times the communication of an all-reduce, between the layers
+Costs:  between the layers 1.5 times the elements of an all-reduce, the weights in float32, as
+        autocast casts behind the gather; FSDP's MixedPrecisionPolicy, not used here, would halve
+        those bytes
 See:    Zhao et al. 2023, PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel
 """
 

@@ -1,15 +1,16 @@
 """Autocast in float16, with a scaled loss so that gradients do not underflow.
 
-float16 has 5 exponent bits: numbers below 6e-8 become zero, and many gradients are that small. The
-loss is multiplied by 65,536 before the backward pass, and the gradients are divided by it before
-the update. After an overflow the update is skipped and the scale halved. Tensor cores multiply
-float16 from compute capability 7.0 on, so this is the option for GPUs without bfloat16.
+float16 has 5 exponent bits: numbers below 6e-5 lose bits, those below 3e-8 become zero, and many
+gradients are that small. The loss is multiplied by 65,536 before the backward pass, and the
+gradients are divided by it before the update. After an overflow the update is skipped and the scale
+halved. Tensor cores multiply float16 from compute capability 7.0 on, so this is the option for GPUs
+without bfloat16.
 
 Parent: tensorFloat32
 Needs:  float16
 Gains:  time, memory: activations are kept in 16 bits
 Costs:  range; skipped updates, often the first ones; a check of each gradient for infinity, whose
-        result the host waits for in every step
+        result the host waits for in every step, unless the optimizer is fused
 See:    Micikevicius et al. 2018, Mixed Precision Training (ICLR)
 """
 
@@ -48,7 +49,7 @@ def main(args):
             with torch.autocast(args.device.type, dtype=torch.float16):
                 logits, loss = model(idx, targets)
             scaler.scale(loss).backward()
-            scaler.step(optimizer)  # waits for the device: an overflow's step must not be made
+            scaler.step(optimizer)  # waits, unless fused: an overflow's step must not be made
             scaler.update()
             optimizer.zero_grad(set_to_none=True)
             run.log(loss.item())  # .item() waits until the device has finished the step

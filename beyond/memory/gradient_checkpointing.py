@@ -1,9 +1,9 @@
 """Activations discarded in the forward pass and recomputed block by block in the backward.
 
-The backward pass needs the inputs of each operation, so they are all kept. Here a block keeps only
-its own input; when the backward pass reaches the block, its forward pass runs again. The compiler
-puts this second forward pass into the backward graph, where it is fused like the rest. Activations
-then take one tensor per block instead of a dozen.
+The backward pass needs the inputs or outputs of most operations, so they are kept. Here a block
+keeps only its own input; when the backward pass reaches the block, its forward pass runs again. The
+compiler puts this second forward pass into the backward graph, where it is fused like the rest.
+Activations then take one tensor per block instead of a dozen.
 
 Parent: fused_optimizer
 Needs:  tf32, bfloat16, compile

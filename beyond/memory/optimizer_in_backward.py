@@ -3,7 +3,8 @@
 The usual loop holds the gradients of all parameters at once, 4 bytes each. Here a hook on each
 parameter runs its own AdamW as soon as autograd has accumulated the gradient, while the backward
 pass continues with the earlier layers. A compiled graph returns all gradients at its end, so blocks
-are compiled one by one: then only the gradients of one block exist at once.
+are compiled one by one: then only the gradients of one block exist at once, and the embedding's,
+which the head fills first.
 
 Parent: fused_optimizer
 Needs:  tf32, bfloat16, compile

@@ -1,9 +1,9 @@
 """The blocks' linear layers in 8-bit floats, forward and backward; the head in bfloat16.
 
-Tensor cores multiply 8-bit floats at twice the rate of bfloat16. E4M3 has 4 exponent bits, so each
-tensor is divided by its own scale, computed in every step, which maps its largest element to the
-top of the range. Gradients use E5M2, which has more range. Finding the largest element and casting
-read each operand once more, so only large products pay for it.
+From compute capability 8.9 on, tensor cores multiply 8-bit floats at twice the rate of bfloat16.
+E4M3 has 4 exponent bits, so each tensor is divided by its own scale, computed in every step, which
+maps its largest element to the top of the range. Gradients use E5M2, which has more range. Finding
+the largest element and casting read each operand once more, so only large products pay for it.
 
 Parent: padded_vocabulary
 Needs:  tf32, bfloat16, compile, float8, package torchao

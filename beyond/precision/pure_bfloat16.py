@@ -1,10 +1,10 @@
 """Weights, gradients and AdamW's moments all in bfloat16, without a float32 copy.
 
-Autocast keeps weights in float32 and casts them in every step. Here nothing is cast, and weights,
-gradients and both moments take half the memory and half the traffic of the update. But bfloat16 has
-8 significant bits: near 1.0 the next smaller number is 0.004 away, and an update of less than half
-of that is rounded to zero. AdamW's updates are about the learning rate, 0.00004, so the weights of
-LayerNorm, which start at 1.0, never change.
+Autocast keeps weights in float32 and casts them in every step. Here only the logits are cast, for
+the loss; weights, gradients and both moments take half the memory and half the traffic of the
+update. But bfloat16 has 8 significant bits: near 1.0 the next smaller number is 0.004 away, and an
+update under half of that is rounded to zero. AdamW's updates are about the learning rate, 0.00004,
+so LayerNorm's weights, which start at 1.0, never change.
 
 Parent: fused_optimizer
 Needs:  tf32, bfloat16, compile
