@@ -82,7 +82,7 @@ ceilings:                    ## measure peak matrix-product rate and memory band
 ##@ Diagnose
 doctor:                      ## check which techniques run here, and why others do not; JSON=1
 forecast:                    ## memory and time before running; DEVICE=h100, DEVICE=all TOKENS=1e10, AGAINST=published
-expectations:                ## write docs/forecast.csv, its chart and docs/hours.csv: what to expect of GPUs that are not here
+expectations:                ## write docs/forecast.csv and docs/hours.csv: what to expect of GPUs that are not here
 profile:                     ## time of a step by kind of work, with advice; T=NAME or T=all, CPU=1, MEMORY=1
 
 ##@ Read results
@@ -91,7 +91,7 @@ plots: $(ENVIRONMENT)        ## draw the charts into plots/, and the loss curves
 	@if [ -d training ]; then $(PYTHON) -m pretraining.curves; fi
 
 table:                       ## print the results as Markdown tables; PRICE=2.50 adds cost
-readme:                      ## write the generated parts of README.md and docs/
+readme:                      ## write the generated parts of README.md and docs/, and docs/gpus.png
 diff:                        ## show a script's diff against its parent; T=flash_attention
 compare:                     ## compare two devices, torch versions or commits; A=results.csv:2.11 B=results.csv:2.13
 report:                      ## write all results to one HTML page, report.html; A= and B= add a comparison

@@ -13,6 +13,7 @@ from Utils.analysis.summary import summarize
 from Utils.base.errors import UserError
 from Utils.draw import (
     chart_style,
+    gpus_chart,
     heatmap_chart,
     interval_rows,
     memory_chart,
@@ -64,7 +65,7 @@ def test_charts_name_device_version_model_shape_units_and_commit(draw):
             assert word in text, word
         places = [text.index(n) for n in ("no_optimization", "tensorFloat32", "brainFloat16")]
         assert places == sorted(places)
-    assert "step time (ms)" in texts["step_times"] and "step time (ms)" in texts["heatmap"]
+    assert "each step (ms)" in texts["step_times"] and "step time (ms)" in texts["heatmap"]
 
 
 def test_an_ablation_is_drawn_where_there_is_one(draw):
@@ -229,3 +230,18 @@ def test_speedups_of_beyond_have_a_chart_of_their_own_with_their_parents(draw):
     for name in ("no_optimization", "fused_optimizer", "padded_vocabulary"):
         assert name in texts["speedup_beyond"]
     assert "tensorFloat32" not in texts["speedup_beyond"]
+
+
+def test_the_chart_of_gpus_is_legible_on_a_phone():
+    figure = gpus_chart.draw()
+    figure.canvas.draw()
+    inches = figure.get_tightbbox(figure.canvas.get_renderer()).width + 0.2
+    texts = [text for text in figure.findobj(Text) if text.get_text()]
+    assert min(text.get_fontsize() for text in texts) / 72 * 358 / inches >= 8  # pixels
+    words = [text.get_text() for text in texts]
+    assert {"TF32", "A100, build-nanogpt", "A100, forecast", "our CPU, measured by us"} <= {*words}
+    axes = figure.axes[0]
+    assert points(axes, "o")[0][0] == pytest.approx(1000 / 333)  # build-nanogpt's TF32
+    hollow = [line for line in axes.lines if line.get_markerfacecolor() == "white"]
+    ranges = [line for line in axes.lines if len({*line.get_ydata()}) == 1 < len(line.get_xdata())]
+    assert hollow and len(ranges) >= 18

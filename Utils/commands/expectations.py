@@ -1,4 +1,4 @@
-"""Write docs/forecast.csv, its chart and docs/hours.csv: what to expect of GPUs that are not here.
+"""Write docs/forecast.csv and docs/hours.csv: what to expect of GPUs that are not here.
 
 forecast.csv has the ladder; each device has the largest shape of 1024 tokens at which the baseline
 fits. hours.csv has the hours of a pretraining on each device of the table. Every figure is a
@@ -9,7 +9,6 @@ import pandas as pd
 
 from Utils.base import paths
 from Utils.base.command_line import Parser
-from Utils.draw import expectations_chart
 from Utils.forecast import expectation_rows
 
 DOCS = paths.ROOT / "docs"
@@ -21,5 +20,4 @@ def main(argv=None):
     hours = list(expectation_rows.pretraining_hours(DOCS / "prices.toml"))
     for name, lines in (("forecast", rows), ("hours", hours)):
         pd.DataFrame(lines, dtype=object).to_csv(DOCS / f"{name}.csv", index=False)
-    expectations_chart.draw(rows).savefig(DOCS / "forecast.png", dpi=150, bbox_inches="tight")
-    print("docs/forecast.csv, docs/forecast.png and docs/hours.csv are written")
+    print("docs/forecast.csv and docs/hours.csv are written; `make readme` draws docs/gpus.png")

@@ -14,8 +14,8 @@ def draw(rows, lines, whole):
     last = f"{whole.partition('+')[0]} with all" if "+" in whole else whole
     head = f"Does the order matter? Each technique alone, in the ladder, and last in {last}"
     series = [
-        Series(label, list(lines[way]), {"marker": MARKERS[way], "color": COLOURS[way]})
-        for way, label in WAYS.items()
+        Series(label, list(lines[way]), {"marker": MARKERS[way], "color": COLOURS[way]}, line)
+        for line, (way, label) in enumerate(WAYS.items())
     ]
     xlabel = "step time without / with the technique (x)"
     head = head, selection.describe(rows)

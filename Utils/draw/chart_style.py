@@ -3,7 +3,6 @@
 import io
 import re
 import textwrap
-from itertools import compress
 from pathlib import Path
 
 import matplotlib
@@ -24,8 +23,7 @@ LOOKS = [  # of points of a series, in this order
     for colour, marker in zip((BLUE, ORANGE, "0.2", SKY, RED), "os^Dv", strict=True)
 ]
 WIDTH = 10  # inches
-LINE = 90  # characters a line above the axes; column headings may stand beside it
-COLUMNS = 4  # of a grid of panels
+LETTERS = 9  # in an inch of a line above the axes
 STEPS = 500  # that a line or a row of a chart can show; of more, consecutive ones are merged
 BESIDE = {"loc": "upper left", "bbox_to_anchor": (1.01, 1), "frameon": False}  # of a legend
 POINTS = {"textcoords": "offset points"}
@@ -41,51 +39,30 @@ SHORTER = (  # replacements in the text of an SVG
 )
 
 
-def figure(height, title, *described, room=0):
-    """Return a figure of that height in inches and its axes. described: lines below the title.
-    room: points between these and the axes."""
-    figure, axes = _panels(1, 1, height)
-    _head(axes[0], title, described, room)
+def figure(height, title, *described, room=0, width=WIDTH):
+    """Return a figure of that height and width in inches and its axes. described: lines below the
+    title. room: points between these and the axes."""
+    figure, axes = panels(1, 1, height, width)
+    head(axes[0], title, described, room)
     return figure, axes[0]
 
 
-def grid(count, title, *described, xlabel, ylabel):
-    """Return a figure of `count` panels with the same scales, and their axes row by row.
-
-    described: lines below the title.
-    """
-    rows = -(-count // COLUMNS)
-    figure, axes = _panels(rows, COLUMNS, 1.5 * rows)
-    figure.subplots_adjust(hspace=0.3, wspace=0.08)
-    for unused in axes[count:]:
-        unused.set_axis_off()
-    for lowest in axes[max(0, count - COLUMNS) : count]:
-        lowest.xaxis.set_tick_params(labelbottom=True)
-        lowest.set_xlabel(xlabel, fontsize="small")
-    for first in axes[:count:COLUMNS]:
-        first.set_ylabel(ylabel, fontsize="small")
-    for panel in axes[:count]:
-        panel.tick_params(labelsize="small")
-        panel.grid(False)
-        panel.spines[["top", "right"]].set_visible(False)
-    _head(axes[0], title, described, room=16)  # the panels have titles of their own
-    return figure, axes[:count]
-
-
-def _panels(rows, columns, height):
+def panels(rows, columns, height, width=WIDTH):
+    """Return a figure of rows and columns with the same scales, and its axes in a list."""
     settings = {"svg.hashsalt": "plots", "svg.fonttype": "none"}
     settings["font.sans-serif"] = ["DejaVu Sans"]
     settings["text.parse_math"] = False  # else what stands between two dollars is a formula
     sns.set_theme(style="whitegrid", rc=settings)
-    size = {"figsize": (WIDTH, height), "squeeze": False}
+    size = {"figsize": (width, height), "squeeze": False}
     figure, axes = plt.subplots(rows, columns, sharex=True, sharey=True, **size)
     return figure, list(axes.flat)
 
 
-def _head(axes, title, described, room=0):
+def head(axes, title, described, room=0):
     """Write above the axes, and label the figure with that. room: points below the text."""
     axes.figure.set_label("\n".join([title, *described]))
-    subtitle = [line for text in described for line in wrapped(text, LINE)]
+    most = int(LETTERS * axes.figure.get_figwidth())
+    subtitle = [line for text in described for line in wrapped(text, most)]
     above = {"xycoords": "axes fraction", **POINTS}
     small = {"fontsize": "small", "color": "0.3", "linespacing": 1.2}
     axes.annotate("\n".join(subtitle), (0, 1), (0, room + 6), **small, **above)
@@ -154,11 +131,9 @@ def no_value(axes, y, reason):
     beside(axes, 0.01, y, text, bbox=box, ha="left", size="small", color=GREY)
 
 
-def name_rows(axes, labels, missing=(), top=-0.6, middle=0.0):
-    """Label the rows from above, without lines between them. missing: one bool each, to grey it.
-    top: of the axes. middle: of the first row."""
+def name_rows(axes, labels, top=-0.6, middle=0.0):
+    """Label the rows from above, without lines between them. top: of the axes. middle: of the first
+    row."""
     axes.set_yticks([y + middle for y in range(len(labels))], labels, rotation=0)
     axes.set_ylim(len(labels) - 0.5 + middle, top)
     axes.grid(axis="y", visible=False)
-    for label in compress(axes.get_yticklabels(), missing):
-        label.set_color(GREY)

@@ -16,7 +16,7 @@ def draw(panels, left_out=()):
         speedups = panel["lines"].speedup.reindex(names, fill_value=Ratio())
         label = f"{panel['device']}, torch {panel['torch']}, {plural(panel['rounds'], 'round')}"
         label = "\n".join(chart_style.wrapped(label, 40))
-        series.append(Series(label, list(speedups), chart_style.LOOKS[number % 5]))
+        series.append(Series(label, list(speedups), chart_style.LOOKS[number % 5], number))
     model, batch, seq_len = panels[0]["shape"]
     head = (
         "Devices side by side",

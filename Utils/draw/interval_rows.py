@@ -22,11 +22,12 @@ NO_VERDICT = {"color": chart_style.GREY, "marker": "D"}
 
 @dataclass(frozen=True)
 class Series:
-    """Ratios, one a row, of which false ones are not drawn, and how they look."""
+    """Ratios, one a row, of which false ones are not drawn, and how they look. line: of the row."""
 
     label: str
     ratios: list
     look: dict
+    line: int = 0
 
 
 @dataclass(frozen=True)
@@ -47,21 +48,22 @@ def by_verdict(ratios):
     return series
 
 
-def forest(names, series, head, xlabel, columns=(), values=True):
+def forest(names, series, head, xlabel, columns=(), values=True, width=chart_style.WIDTH):
     """Return a figure of Series and its axes, a row a name.
 
-    head: title, and lines below it. columns: Columns; without them the series of a row stand one
-    below the other. values: written right of the points.
+    head: title, and lines below it. columns: Columns. values: written right of the points.
     """
     series = [each for each in series if any(each.ratios)]
-    offsets = np.zeros(len(series)) if columns else np.linspace(-0.35, 0.35, len(series) + 2)[1:-1]
-    row = 0.4 if columns else max(0.36, 0.21 * (len(series) + 1))  # inches
-    figure, axes = chart_style.figure(1.2 + row * len(names), *head, room=24 if columns else 0)
+    lines = 1 + max((each.line for each in series), default=0)
+    row = 0.4 if lines == 1 else (lines + 1) * (0.21 if values else 0.13)
+    room = 24 if columns else 0
+    figure, axes = chart_style.figure(1.2 + row * len(names), *head, room=room, width=width)
     ratios = [ratio for each in series for ratio in each.ratios]
     low, high = limits(ratios)
     _logarithmic(axes, low, high, room=0.12 if values else 0)
-    for each, offset in zip(series, offsets, strict=True):
-        axes.plot([], [], ls="", ms=7, label=each.label, **each.look)
+    for each in series:
+        offset = 0.8 * ((each.line + 0.5) / lines - 0.5)
+        axes.plot([], [], ls="", label=each.label, **{"ms": 7, **each.look})
         for y, ratio in enumerate(each.ratios):
             if ratio:
                 end = _point(axes, y + offset, ratio, each.look, low, high)
@@ -73,8 +75,8 @@ def forest(names, series, head, xlabel, columns=(), values=True):
         for y, text in enumerate(column.texts):
             chart_style.beside(axes, column.x, y, text, size="small")
     chart_style.name_rows(axes, names)
-    lines = "line: 95% interval" if any(ratio.interval for ratio in ratios) else NO_INTERVAL
-    axes.set_xlabel(f"{xlabel}\n{lines}")
+    meaning = "line: 95% interval" if any(ratio.interval for ratio in ratios) else NO_INTERVAL
+    axes.set_xlabel(f"{xlabel}\n{meaning}")
     if series:
         below = {"bbox_to_anchor": (1, -0.02), "ncol": len(series), "fontsize": "small"}
         axes.legend(**chart_style.BESIDE | (below if columns else {}))
@@ -110,7 +112,7 @@ def _point(axes, y, ratio, look, low, high):
     ):
         if is_cut:
             axes.plot(end, y, arrow, color=look["color"], ms=6, zorder=3)
-    axes.plot(ratio.value, y, zorder=4, ms=7, **look)
+    axes.plot(ratio.value, y, zorder=4, **{"ms": 7, **look})
     return np.nanmax([ratio.value, ends[1]])
 
 

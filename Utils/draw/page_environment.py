@@ -4,55 +4,35 @@ import shlex
 from pathlib import Path
 
 from Utils.analysis import make_line
-from Utils.base.text import number
+from Utils.draw import chart_labels
 from Utils.scripts import ladder
 
 KINDS = {"+": "added", "-": "removed", "@": "place"}  # of a diff's line, by its beginning
 ENVIRONMENT = {  # of a record: title, where it stands there
-    "platform": ("platform",),
     "device memory (MiB)": ("device", "memory_mib"),
     "driver": ("device", "driver"),
-    "threads": ("threads",),
     "Python": ("versions", "python"),
     "CUDA or ROCm": ("device", "toolkit"),
     "cuDNN": ("versions", "cudnn"),
-}
-QUALITY = {  # of a run: title, key and format
-    "other processes (of the cores)": ("other_cpu_share", ".1%"),
-    "hypervisor (of the cores)": ("steal_share", ".1%"),
-    "drift over the run": ("drift", "+.0%"),
-    "temperature (°C)": ("temperature_c", ".0f"),
-    "power (W)": ("mean_power_w", ",.0f"),
 }
 
 
 def environment(rows, records):
     """Return the environment of the runs, texts by title."""
     facts = {name: " or ".join(rows[name].unique()) for name in ("device", "torch", "dataset")}
-    for title, keys in ENVIRONMENT.items():
-        values = [_value(record, keys) for record in records.values()]
-        facts[title] = " or ".join({str(value): None for value in values if value is not None})
+    for title, (part, key) in ENVIRONMENT.items():
+        parts = [record.get(part) or {} for record in records.values()]
+        facts[title] = " or ".join(dict.fromkeys(str(p[key]) for p in parts if p.get(key)))
     return {title: text for title, text in facts.items() if text}
 
 
-def _value(record, keys):
-    for key in keys:
-        record = (record or {}).get(key)
-    return record
-
-
-def quality(rows, records):
-    """Return the quality of the runs, texts by title: grades, and the worst of each figure."""
+def quality(rows, lines):
+    """Return the quality of the runs, texts by title."""
     runs = rows[rows.status == "ok"].drop_duplicates("run_id")
-    grades = runs.grade.value_counts()
-    facts = {"runs": str(rows.run_id.nunique())}
-    facts |= {f"{grade} runs": str(count) for grade, count in grades.items()}
-    for title, (key, form) in QUALITY.items():
-        values = [_value(record, ("quality", key)) for record in records.values()]
-        values = [value for value in values if value is not None]
-        if values:
-            facts[f"farthest from 0: {title}"] = number(max(values, key=abs), form)
-    return facts
+    counts = runs.grade.value_counts()
+    tainted = lines[lines.grade == "tainted"]
+    facts = {f"{grade} runs": str(count) for grade, count in counts.items()}
+    return facts | {chart_labels.label(line): line.reason for _, line in tainted.iterrows()}
 
 
 def commands(rows, records):

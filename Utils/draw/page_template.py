@@ -3,7 +3,6 @@
 import base64
 import hashlib
 import re
-from dataclasses import dataclass
 from pathlib import Path
 
 import jinja2
@@ -15,22 +14,14 @@ PAGES = Path(__file__).with_name("pages")
 UNPRINTABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")  # what no XML may hold
 
 
-@dataclass(frozen=True)
-class Picture:
-    """A chart for a page: its title, a text in its place, and its SVG as the address of an image,
-    in which a browser runs no script and loads nothing."""
-
-    title: str
-    alt: str
-    url: str
-
-
 def picture(figure):
-    """Return a chart as a Picture, and close it."""
-    title, *described = figure.get_label().splitlines()
+    """Return a chart for a page, and close it: its title, a text in its place, and its SVG as the
+    address of an image, in which a browser runs no script and loads nothing."""
+    words = figure.get_label().splitlines()
     svg = UNPRINTABLE.sub("?", HOMES.sub("~", chart_style.svg(figure)))
     encoded = base64.b64encode(svg.encode(errors="replace")).decode()
-    return Picture(title, ". ".join([title, *described]), f"data:image/svg+xml;base64,{encoded}")
+    url = f"data:image/svg+xml;base64,{encoded}"
+    return {"title": words[0], "alt": ". ".join(words), "url": url}
 
 
 def table(columns):

@@ -2,7 +2,6 @@
 
 import seaborn as sns
 
-from Utils.base.text import brief
 from Utils.draw import chart_style
 
 WIDE = 0.06  # of the axis: a part of a bar that has room for its number
@@ -16,33 +15,31 @@ def draw(summaries, kinds):
     """
     colours = dict(zip(kinds, sns.color_palette("Set2", 8), strict=False))
     colours |= {"copies": "0.45", "communication": "0.25", "other": "0.1", "idle": "0.88"}
-    measured = [summary for summary in summaries if summary["status"] == "ok"]
-    figure, axes = chart_style.figure(
-        1.8 + 0.5 * len(summaries), "Step time by kind of work", *map(described, measured[:1])
-    )
-    times = [kind_ms(summary) for summary in measured]
-    widest = max((sum(ms.values()) for ms in times), default=1)
-    for y, summary in enumerate(summaries):
-        if summary["status"] != "ok":
-            axes.text(0.01 * widest, y, brief(summary["note"]), va="center", color=chart_style.GREY)
+    described = [_described(summary) for summary in summaries if summary["status"] == "ok"]
+    height = 1.6 + 0.4 * len(summaries)
+    figure, axes = chart_style.figure(height, "Step time by kind of work", *described[:1])
+    times = [kind_ms(summary) if summary["status"] == "ok" else {} for summary in summaries]
+    widest = max((sum(ms.values()) for ms in times), default=0) or 1
+    for y, (summary, ms) in enumerate(zip(summaries, times, strict=True)):
+        if not ms:
+            chart_style.no_value(axes, y, summary["note"])
             continue
         left = 0.0
-        for kind, width in kind_ms(summary).items():
+        for kind, width in ms.items():
             axes.barh(y, width, left=left, color=colours[kind], height=0.7, zorder=2)
             if width > WIDE * widest:
                 look = {"color": "white" if kind in DARK else "black", "size": "small", "zorder": 3}
                 axes.text(left + width / 2, y, _digits(width), ha="center", va="center", **look)
             left += width
         axes.text(left + 0.015 * widest, y, _digits(left), va="center", fontweight="bold")
-    for kind, label in kinds.items():
-        if any(ms.get(kind) for ms in times):
-            axes.barh(0, 0, color=colours[kind], label=label)
-    if measured:
+    shown = [kind for kind in kinds if any(ms.get(kind) for ms in times)]
+    for kind in shown:
+        axes.barh(0, 0, color=colours[kind], label=kinds[kind])
+    if shown:
         axes.legend(**chart_style.BESIDE)
     axes.set_xlim(0, widest * 1.12)
     axes.set_xlabel("ms per step under the profiler, which slows it; idle: nothing is computed")
-    missing = [summary["status"] != "ok" for summary in summaries]
-    chart_style.name_rows(axes, [_label(summary) for summary in summaries], missing)
+    chart_style.name_rows(axes, [_label(summary) for summary in summaries])
     return figure
 
 
@@ -66,12 +63,12 @@ def forecast_of(summary):
     return [summary | forecast | {"batch_size": summary["asked_batch_size"]}]
 
 
-def described(summary):
+def _described(summary):
     """Return the common facts of profiles in one line."""
     return (
         f"{summary['device']}, torch {summary['torch']}, {summary['model']}, "
         f"{summary['asked_batch_size']}x{summary['seq_len']} tokens a step, {summary['dataset']}, "
-        f"{summary['profile']['steps']} steps each, commit {summary['commit'] or 'unknown'}"
+        f"commit {summary['commit'] or 'unknown'}"
     )
 
 

@@ -49,7 +49,7 @@ def report(path, device_name="", price=None, base=None):
         tables=_tables(lines, price),
         profile=profile,
         environment=page_environment.environment(rows, records),
-        quality=page_environment.quality(rows, records),
+        quality=page_environment.quality(rows, lines),
         commands=page_environment.commands(with_variants, records),
         diffs=page_environment.diffs(lines.index, records),
         left_out=left_out,

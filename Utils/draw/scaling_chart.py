@@ -4,9 +4,8 @@ from Utils.analysis.intervals import numbers
 from Utils.analysis.scaling_efficiency import KINDS
 from Utils.draw import chart_style
 
-COLOURS = {"strong": "C0", "weak": "C1"}
-# Of the text beside a marker: offset in points, alignment.
-OFFSETS = {"strong": ((8, -14), "left"), "weak": ((-8, 10), "right")}
+COLOURS = {"strong": chart_style.BLUE, "weak": chart_style.ORANGE}
+OFFSETS = {"strong": (8, -14), "weak": (8, 10)}  # of the text beside a marker, in points
 
 
 def draw(efficiencies, described):
@@ -15,20 +14,17 @@ def draw(efficiencies, described):
     counts = sorted(efficiencies.processes.unique())
     ideal = [n / counts[0] for n in counts]
     axes.plot(counts, ideal, color=chart_style.GREY, linestyle="--", label="ideal")
-    for kind, batch in KINDS.items():
-        lines = efficiencies[efficiencies.scaling == kind]
-        if lines.empty:
-            continue
+    for kind, lines in efficiencies.groupby("scaling", sort=False):
         speedup = numbers(lines.speedup)
         errors = [speedup.value - speedup.low, speedup.high - speedup.value]
         errors = [side.fillna(0.0) for side in errors]
-        look = {"color": COLOURS[kind], "marker": "o", "capsize": 4, "label": f"{kind}: {batch}"}
+        look = {"color": COLOURS[kind], "marker": "o", "capsize": 4}
+        look["label"] = f"{kind}: {KINDS[kind]}"
         axes.errorbar(lines.processes, speedup.value, yerr=errors, **look)
-        offset, side = OFFSETS[kind]
-        look = {"textcoords": "offset points", "ha": side, "color": COLOURS[kind], "size": "small"}
+        look = {"color": COLOURS[kind], "size": "small", **chart_style.POINTS}
         for line in lines.iloc[1:].itertuples():
             point = line.processes, line.speedup.value
-            axes.annotate(line.efficiency.text, point, offset, **look)
+            axes.annotate(line.efficiency.text, point, OFFSETS[kind], **look)
     axes.set(xticks=counts, xlim=(counts[0] - 0.1 * counts[-1], counts[-1] * 1.1))
     axes.set_ylim(0, 1.4 * ideal[-1])  # an interval of few rounds can be longer than the chart
     axes.set_xlabel("processes (percent: efficiency; error bars: 95% interval over rounds)")

@@ -6,23 +6,25 @@ from Utils.analysis import round_levels
 from Utils.draw import chart_labels, chart_style
 from Utils.results import selection
 
+COLUMNS = 4  # of panels
+
 
 def draw(rows, lines):
     """Draw milliseconds a step over the steps, a panel a technique: the median of the rounds, a
     band from the fastest round to the slowest, and the script before as a dashed line."""
     lines = lines[lines.step_ms.notna()]
     times, _ = round_levels.by_step(rows, chart_style.STEPS)
+    height = -(-len(lines) // COLUMNS)
+    figure, panels = chart_style.panels(height, COLUMNS, 1.5 * height)
+    figure.subplots_adjust(hspace=0.3, wspace=0.08)
     meaning = (
         "line: median of the rounds; band: all rounds; dashed: the script before; grey: warm-up"
     )
-    head = "Time of each step", meaning, selection.describe(rows)
-    labels = {"xlabel": "step", "ylabel": "step time (ms)"}
-    figure, panels = chart_style.grid(len(lines), *head, **labels)
-    _scale(panels[0], round_levels.scaled(selection.timed(rows)).step_ms)
-    steps = times.index.get_level_values("step")
-    panels[0].set_xlim(steps.min() - 0.5, steps.max() + 0.5)
-    panels[0].xaxis.set_major_locator(MaxNLocator(4, integer=True))
-    for axes, (name, line) in zip(panels, lines.iterrows(), strict=True):
+    described = meaning, selection.describe(rows)
+    chart_style.head(panels[0], "Time of each step (ms)", described, room=16)
+    _scale(panels[0], times, round_levels.scaled(selection.timed(rows)).step_ms)
+    for number, (name, line) in enumerate(lines.iterrows()):
+        axes = panels[number]
         steps = times.loc[name]
         if line.parent in lines.index:
             before = times["median"].loc[line.parent]
@@ -32,11 +34,19 @@ def draw(rows, lines):
         axes.fill_between(steps.index, steps["min"], steps["max"], **band)
         axes.axvspan(steps.index.min() - 0.5, -0.5, color="0.9", zorder=0)
         axes.set_title(chart_labels.label(line), loc="left", fontsize="small", pad=3)
+        axes.tick_params(labelsize="small", labelbottom=number + COLUMNS >= len(lines))
+        axes.grid(False)
+        axes.spines[["top", "right"]].set_visible(False)
+    for unused in panels[len(lines) :]:
+        unused.set_axis_off()
     return figure
 
 
-def _scale(axes, step_ms):
-    """Set the scale of all panels, which a hiccup does not stretch."""
+def _scale(axes, times, step_ms):
+    """Set the scales of all panels; a hiccup does not stretch that of the times."""
+    steps = times.index.get_level_values("step")
+    axes.set_xlim(steps.min() - 0.5, steps.max() + 0.5)
+    axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
     low, high = step_ms.quantile([0.01, 0.99])
     if chart_style.is_wide(low, high):
         axes.set(yscale="log", ylim=(low / 1.3, high * 1.4))
