@@ -132,10 +132,9 @@ class FakeNvml:
 
     NVML_ERROR_UNINITIALIZED, NVML_ERROR_INVALID_ARGUMENT, NVML_ERROR_NOT_SUPPORTED = 1, 2, 3
     NVML_ERROR_NO_PERMISSION, NVML_ERROR_NOT_FOUND, NVML_ERROR_FUNCTION_NOT_FOUND = 4, 6, 13
-    NVML_CLOCK_GRAPHICS, NVML_CLOCK_SM, NVML_CLOCK_MEM = 0, 1, 2
+    NVML_CLOCK_GRAPHICS, NVML_CLOCK_SM = 0, 1
     NVML_TEMPERATURE_GPU = 0
     NVML_PERF_POLICY_POWER, NVML_PERF_POLICY_THERMAL = 0, 1
-    NVML_PERF_POLICY_BOARD_LIMIT, NVML_PERF_POLICY_RELIABILITY = 3, 5
     NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN = 269
     NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN = 270
     NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN = 271
@@ -150,9 +149,9 @@ class FakeNvml:
         self.calls, self.errors, self.initialized = [] if calls is None else calls, {}, False
         self.uuid = "GPU-fake-uuid"
         mine = SimpleNamespace(pid=os.getpid(), usedGpuMemory=500 * 2**20)
-        self.compute, self.graphics, self.names = [mine], [], {}  # bytes, or None
-        self.energy_mj, self.violations_ns = 10**12, {0: 9e12, 1: 2e12, 3: 3e12, 5: 5e12}
-        self.clocks_mhz, self.max_clocks_mhz = {0: 1700, 1: 1710, 2: 2619}, {1: 1980}
+        self.compute, self.names = [mine], {}  # bytes, or None
+        self.energy_mj, self.violations_ns = 10**12, {0: 9e12, 1: 2e12}
+        self.clocks_mhz = {0: 1700, 1: 1710}
         self.temperature_c, self.power_mw, self.limit_mw = 61, 345_678, 700_000
         self.cuda_version = 13_000
         self.reasons, self.used_bytes = 0, 4000 * 2**20
@@ -194,10 +193,6 @@ class FakeNvml:
         return self.compute
 
     @_nvml
-    def nvmlDeviceGetGraphicsRunningProcesses(self, handle):
-        return self.graphics
-
-    @_nvml
     def nvmlDeviceGetTotalEnergyConsumption(self, handle):
         return self.energy_mj
 
@@ -213,10 +208,6 @@ class FakeNvml:
     @_nvml
     def nvmlDeviceGetClockInfo(self, handle, type):
         return self.clocks_mhz[type]
-
-    @_nvml
-    def nvmlDeviceGetMaxClockInfo(self, handle, type):
-        return self.max_clocks_mhz[type]
 
     @_nvml
     def nvmlDeviceGetTemperature(self, handle, sensor):

@@ -1,6 +1,7 @@
 """The ceilings of a device, and the modelled floor of a step."""
 
 import json
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -136,6 +137,31 @@ def test_measured_ceilings_are_kept_for_the_device(tmp_path, monkeypatch, capsys
     assert "memory 7 GB/s" in capsys.readouterr().out
     ceilings.main(["--device", "cpu", "--again"])
     assert "memory 7 GB/s" not in capsys.readouterr().out
+
+
+def test_ceilings_of_a_busy_machine_are_marked_and_measured_again_after_an_hour(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(paths, "CACHE", tmp_path)
+    quiet = {"matmul_tflops": {"float32": 2.0}, "emulated_tflops": {}, "bandwidth_gb_s": 5.0}
+    quiet |= {"other_cpu_share": 0.01, "measured_at": time.time()}
+    busy = quiet | {"matmul_tflops": {"float32": 1.0}, "bandwidth_gb_s": 9.0}
+    busy |= {"other_cpu_share": 0.3}
+    results = [busy, busy, quiet]
+    monkeypatch.setattr(measured_ceilings, "measure", lambda device: dict(results.pop(0)))
+    device = CPU()
+    for left in (2, 2):  # once, then from the file
+        found = measured_ceilings.here(device)
+        assert "other processes took 30% of the machine" in measured_ceilings.summary(found)
+        assert len(results) == left
+    file = measured_ceilings.file_of(device)
+    for left, tflops, share in ((1, 1.0, 0.3), (0, 2.0, 0.01), (0, 2.0, 0.01)):
+        old = json.loads(file.read_text()) | {"measured_at": time.time() - 3601}
+        file.write_text(json.dumps(old))
+        found = measured_ceilings.here(device)
+        assert (found["matmul_tflops"]["float32"], found["bandwidth_gb_s"]) == (tflops, 9.0)
+        assert (found["other_cpu_share"], len(results)) == (share, left)
+    assert "other processes" not in measured_ceilings.summary(found)
 
 
 def test_an_emulated_precision_is_measured_small_and_is_no_ceiling(monkeypatch):

@@ -32,8 +32,8 @@ from Utils.device.cpu import CPU
 from Utils.device.cuda import CUDA
 from Utils.device.kernel_kinds import KINDS
 from Utils.profile import profile_advice, profile_report, profiled_run
-from Utils.profile.profiled_run import FUNCTIONS, STEPS
-from Utils.profile.step_breakdown import WAIT, Breakdown, KindTime, OperatorTime
+from Utils.profile.profiled_run import STEPS
+from Utils.profile.step_breakdown import WAIT, Breakdown, KindTime
 from Utils.results import rows_file
 from Utils.scripts import ladder
 from Utils.scripts.ladder import Technique
@@ -365,7 +365,7 @@ def test_files_are_what_their_viewers_read(baseline):
     assert {"aten::addmm", WAIT, "ProfilerStep#1"} <= names
     functions = pstats.Stats(str(folder / f"{name}.prof")).stats
     assert any(function == "explicit_attention" for _, _, function in functions)
-    assert len(baseline.summary["python"]) == FUNCTIONS
+    assert "tottime" in baseline.summary["python"]
     with open(folder / f"{name}.memory.pickle", "rb") as file:
         snapshot = pickle.load(file)
     actions = [entry["action"] for entry in snapshot["device_traces"][-1]]
@@ -384,16 +384,13 @@ def test_a_sleep_is_a_stretch_outside_of_torch_and_a_slow_dataset_a_wait(profile
         ("batches = TokenBatches(args)", "batches = Slow(args)"),
         (LOOP, f"            import time\n\n            time.sleep(0.3)\n{LOOP}"),
     )
-    found = ran.summary["profile"]
-    assert 200 < found["kinds"]["idle"]["parts"]["data"] < 350
-    assert 300 < found["gap_ms"] < 500
-    assert found["gap_ms"] < found["kinds"]["idle"]["parts"]["python"]
-    lines = ran.summary["advice"]
-    waits = next(line for line in lines if "waits for data" in line)
-    assert "prefetching_loader or data_on_device" in waits
-    assert f"{share(ran.summary, 'idle', 'data'):.0%}" in waits
-    stretch = next(line for line in lines if "outside torch" in line)
-    assert f"{found['gap_ms']:,.1f} ms" in stretch and "CPU=1" in stretch
+    breakdown = ran.summary["profile"]
+    assert 200 < breakdown["kinds"]["idle"]["parts"]["data"] < 350
+    assert 300 < breakdown["gap_ms"] < 500
+    assert breakdown["gap_ms"] < breakdown["kinds"]["idle"]["parts"]["python"]
+    share_of_data = f"{share(ran.summary, 'idle', 'data'):.0%}"
+    line = f"{share_of_data} of the step waits for data: prefetching_loader or data_on_device"
+    assert line in ran.summary["advice"]
 
 
 def test_copies_reads_and_what_is_kept_are_found(profiled, capsys):
@@ -405,21 +402,17 @@ def test_copies_reads_and_what_is_kept_are_found(profiled, capsys):
             "kept.append(logits)\n            loss.item()\n            run.log(loss.item())",
         ),
     )
-    found, lines = ran.summary["profile"], ran.summary["advice"]
-    assert share(ran.summary, "copies") > 0.25
-    assert any("copies tensors, mostly aten::c" in line for line in lines)
-    assert found["reads"] == 2 and any("reads 2 tensor values" in line for line in lines)
-    assert found["growth_mib"] == pytest.approx(64 * 50257 * 4 / 2**20, rel=0.01)
-    assert lines[0].startswith("memory grows by 12.27 MiB a step")
+    breakdown = ran.summary["profile"]
+    copies = share(ran.summary, "copies", "on the device")
+    assert copies > 0.25
+    assert f"{copies:.0%} of the step copies tensors: torch_compile" in ran.summary["advice"]
+    assert breakdown["reads"] == 2
+    assert breakdown["growth_mib"] == pytest.approx(64 * 50257 * 4 / 2**20, rel=0.01)
     printed = capsys.readouterr().out
-    above, below = printed.split("\nAdvice\n")
-    figures = [float(figure) for figure in re.findall(r"[\d.]+(?= MiB|%)", above)]
-    parts = found["kinds"]["normalization"]["parts"]
-    figures.append(100 * (parts["norms"] + parts["sums"]) / found["mean_step_ms"])
-    for line in lines:
-        assert f"- {line}" in below
-        for figure in map(float, re.findall(r"[\d.]+(?= MiB|%)", line)):
-            assert min(abs(figure - other) for other in figures) <= 0.55, line
+    assert "tensor values read by the host: 2 a step; run.log needs one" in printed
+    assert "grows by 12.27 MiB a step: the loop keeps tensors" in printed
+    below = printed.partition("\nAdvice\n")[2]
+    assert all(f"- {line}" in below for line in ran.summary["advice"])
 
 
 def test_compiled_kernels_are_told_apart_by_what_they_were_fused_from(profiled):
@@ -506,7 +499,7 @@ def test_bad_input_is_one_line_and_code_2(argv, words, tmp_path, capsys):
 # Advice -----------------------------------------------------------------------------------------
 
 
-def breakdown_with(reads=1.0, gap_ms=0.1, growth_mib=0.0, reached=None, **ms):
+def breakdown_with(gap_ms=0.1, **ms):
     """A Breakdown whose step of 100 ms has so many of each kind, or part of a kind:
     copies_transfers. The rest are matrix products."""
     ms_of = dict.fromkeys(KINDS, 0.0)
@@ -516,29 +509,27 @@ def breakdown_with(reads=1.0, gap_ms=0.1, growth_mib=0.0, reached=None, **ms):
         ms_of[kind] += value
         if part:
             parts_of[kind][part.replace("_", " ")] = value
-    reached_by = {"matmul": reached}
-    kinds = {
-        kind: KindTime(ms, ms / 100, parts_of[kind], reached_by.get(kind), None)
-        for kind, ms in ms_of.items()
-    }
     return Breakdown(
         steps=4,
         mean_step_ms=100.0,
-        kinds=kinds,
-        operators=[OperatorTime("aten::copy_ 8x8", "copies", ms=5.0, calls=1)],
+        kinds={
+            kind: KindTime(ms_of[kind], ms_of[kind] / 100, parts_of[kind], None, None)
+            for kind in KINDS
+        },
+        operators=[],
         gap_ms=gap_ms,
         gap_between="aten::item and aten::to",
-        reads=reads,
+        reads=1.0,
         communication_ms=None,
         hidden=None,
         peak_mib=1.0,
-        growth_mib=growth_mib,
+        growth_mib=0.0,
     )
 
 
 def test_a_forecast_stands_beside_each_kind(tmp_path):
     breakdown = breakdown_with(attention=20, idle_data=5)
-    summary = {"technique": "a", "timed_median_ms": 90.0, "profile": breakdown, "python": None}
+    summary = {"technique": "a", "timed_median_ms": 90.0, "profile": breakdown, "python": ""}
     summary |= {"tensors_mib": 1.0, "files": [], "advice": []}
 
     def row(kind):
@@ -560,11 +551,10 @@ def advised(technique="no_optimization", needs=(), device=None, **facts):
 
 
 @pytest.mark.parametrize(
-    "facts, words",
+    ("facts", "line"),
     [
         ({"idle_data": 41}, "41% of the step waits for data: prefetching_loader or data_on_device"),
-        ({"gap_ms": 30, "idle_python": 30}, "30.0 ms of the step (30%) are one gap outside torch"),
-        ({"idle_dispatch": 30}, "30% of the step Python and dispatch compute nothing: "),
+        ({"idle_dispatch": 30}, "30% of the step is Python and dispatch: torch_compile or "),
         ({"optimizer": 40}, "40% of the step is the optimizer: fused_optimizer"),
         ({"normalization_softmax": 30}, "30% of the step is attention's softmax: flash_attention"),
         ({"normalization_loss": 30}, "30% of the step is the loss: torch_compile"),
@@ -573,19 +563,14 @@ def advised(technique="no_optimization", needs=(), device=None, **facts):
             "30% of the step is LayerNorm and sums: torch_compile",
         ),
         ({"elementwise": 30}, "30% of the step is element-wise: torch_compile"),
-        ({"copies_transfers": 30}, "between host and device: data_on_device or prefetching_loader"),
-        ({"copies_on_the_device": 30}, "mostly aten::copy_ 8x8 (5.0 ms): torch_compile"),
-        ({"copies_embedding": 30}, "30% of the step moves rows of the embedding"),
-        ({"communication": 30}, "30% of the step is communication"),
-        ({"reads": 3}, "the host reads 3 tensor values per step"),
-        ({"growth_mib": 3.0}, "memory grows by 3.00 MiB a step"),
+        ({"copies_transfers": 30}, "30% of the step copies between host and device: data_on_dev"),
+        ({"copies_on_the_device": 30}, "30% of the step copies tensors: torch_compile"),
     ],
-    ids=lambda facts: next(iter(facts)) if isinstance(facts, dict) else "",
+    ids=str,
 )
-def test_each_finding_has_its_line(facts, words):
-    lines = advised(**facts)
-    assert sum(words in line for line in lines) == 1, lines
-    assert not any(words in line for line in advised())
+def test_each_cost_that_a_technique_addresses_has_its_line(facts, line):
+    assert sum(each.startswith(line) for each in advised(**facts)) == 1
+    assert not any(line in each for each in advised())
 
 
 def test_advice_names_nothing_that_is_there_already_nor_what_cannot_run():
@@ -597,40 +582,32 @@ def test_advice_names_nothing_that_is_there_already_nor_what_cannot_run():
     assert "tensorFloat32" not in advised()[0]  # no effect on a CPU
     assert "tensorFloat32" not in advised(needs=["tf32"], device=gpu())[0]
     needs = ["tf32", "bfloat16", "compile"]
-    products = [advised("torch_compile", needs, gpu(), reached=share)[0] for share in (0.5, 0.85)]
-    assert products[0].endswith(", at 50% of their ceiling: max_autotune or larger_batch")
-    assert products[1].endswith(", at 85% of their ceiling")
-    on_top = advised("flash_attention", needs, gpu(), optimizer=50, elementwise=30)
-    assert on_top[0] == "50% of the step is the optimizer: fused_optimizer"
-    assert on_top[1] == ("30% of the step is element-wise; no technique is left for it")
-    assert advised("fused_optimizer", needs, gpu(), optimizer=50)[0].endswith("left for it")
+    assert advised("torch_compile", needs, gpu()) == [f"{products}: max_autotune or larger_batch"]
+    on_top = advised("flash_attention", needs, gpu(), optimizer=50, elementwise=50)
+    assert on_top == ["50% of the step is the optimizer: fused_optimizer"]
+    nothing = ["no technique is left for a dominant cost"]
+    assert advised("fused_optimizer", needs, gpu(), optimizer=100) == nothing
     fused = ladder.get("fused_optimizer")
     code = fused.code.replace("fused=True", "fused=True, lr=1")
     facts = dataclasses.replace(fused.facts, parent="padded_vocabulary")
     grandchild = dataclasses.replace(fused, name="own", code=code, facts=facts)
-    assert advised(grandchild, needs, gpu(), optimizer=50)[0].endswith("left for it")
+    assert advised(grandchild, needs, gpu(), optimizer=100) == nothing
     # all_together is no descendant of prefetching_loader, and has no workers
-    waiting = advised("all_together", needs, gpu(), idle_data=50)
+    waiting = advised("all_together", needs, gpu(), idle_data=100)
     assert waiting[0].endswith(": prefetching_loader or data_on_device")
-    waits = advised("all_together", needs, gpu(), idle_python=50, gap_ms=1)
-    assert waits[0] == "50% of the step the device waits for the host: cuda_graphs or larger_batch"
-    waits = advised("fused_optimizer", needs, gpu(), idle_python=50, gap_ms=1)
-    assert ": asynchronous_logging or cuda_graphs or larger_batch" in waits[0]
+    waits = advised("all_together", needs, gpu(), idle_python=100)
+    assert waits[0] == "100% of the step is waiting for the host: cuda_graphs or larger_batch"
 
 
 def test_a_stretch_outside_of_torch_is_not_blamed_on_dispatch_as_well():
-    asleep = advised(gap_ms=40, idle_python=50)
-    assert "40.0 ms" in asleep[1] and not any("dispatch" in line for line in asleep)
+    assert not any("dispatch" in line for line in advised(gap_ms=40, idle_python=50))
     assert any("dispatch" in line for line in advised(gap_ms=5, idle_python=50))
 
 
-def test_at_most_five_lines_the_heaviest_first():
+def test_at_most_five_lines_the_largest_cost_first():
     many = {"idle_data": 12, "optimizer": 30, "normalization_loss": 14, "elementwise": 16}
-    lines = advised(**many, copies_transfers=7, growth_mib=3.0, reads=9)
-    assert len(lines) == 5
-    assert "memory" in lines[0] and "optimizer" in lines[1] and "element-wise" in lines[2]
-    lines = advised(copies_transfers=7, reads=9)  # a needless read counts for 0.1
-    assert "reads 9 tensor values" in lines[1] and "between host and device" in lines[2]
+    lines = advised(**many, copies_transfers=8, copies_on_the_device=20)
+    assert [int(line[:2]) for line in lines] == [30, 20, 16, 14, 12]
 
 
 # Several techniques -----------------------------------------------------------------------------

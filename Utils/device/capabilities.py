@@ -2,13 +2,14 @@
 
 import importlib.util
 import os
+import platform
+import re
 import shutil
 import sys
 
 import torch
 
 from Utils.base.errors import Unsupported, UserError
-from Utils.device import drivers
 from Utils.device.cpu import CPU
 from Utils.device.cuda import CUDA
 from Utils.device.mps import MPS
@@ -27,11 +28,7 @@ class Emulated(str):
 def check(need, device):
     """Return the limit of a technique with this need on this device, in words.
 
-    need: "tf32", "bfloat16" (both: computed natively), "compile" (Inductor's tool chain),
-        "autotuning" (of matrix products), "triton" (custom kernels), "float16", "float8" (both: on
-        tensor cores), "managed_memory" (whose pages move between GPU and host), "pinned_memory",
-        "cudnn_attention", "cuda_graphs", "distributed" (processes that form a group), "nccl",
-        "bitsandbytes", or "package NAME".
+    need: one of CHECKS, or "package NAME".
     Returns "" without a limit, else a str, WithoutEffect or Emulated.
     Raises Unsupported, with the reason, and UserError for an unknown need.
     """
@@ -73,13 +70,17 @@ def _require_capability(device, minimum, feature):
         )
 
 
+def _is_gpu(device):
+    return isinstance(device, CUDA)
+
+
 def _is_nvidia(device):
     # Not by torch's build: a forecast asks for GPUs that it does not support.
-    return isinstance(device, CUDA) and not device.architecture.startswith("gfx")
+    return _is_gpu(device) and not device.architecture.startswith("gfx")
 
 
 def _is_mi300(device):
-    return isinstance(device, CUDA) and device.architecture.startswith(("gfx94", "gfx95"))
+    return _is_gpu(device) and device.architecture.startswith(("gfx94", "gfx95"))
 
 
 def _cpu_has(feature):
@@ -91,14 +92,10 @@ def _cpu_has(feature):
     return getattr(torch.cpu, flags[feature], lambda: False)()
 
 
-def _check_tf32(device):
+def _has_tf32(device):
     if isinstance(device, CPU):
-        supported = _cpu_has("amx_fp16")
-    elif _is_nvidia(device):
-        supported = device.capability >= (8, 0)
-    else:
-        supported = _is_mi300(device)
-    return "" if supported else WithoutEffect("TF32: no effect expected on this device")
+        return _cpu_has("amx_fp16")
+    return _is_mi300(device) or (_is_nvidia(device) and device.capability >= (8, 0))
 
 
 def _check_bfloat16(device):
@@ -115,14 +112,14 @@ def _check_float16(device):
 
 
 def _check_float8(device):
-    _require(isinstance(device, CUDA), "float8 products need an NVIDIA or AMD GPU")
+    _require(_is_gpu(device), "float8 products need an NVIDIA or AMD GPU")
     _require_capability(device, (8, 9), "float8")
     supported = _is_nvidia(device) or _is_mi300(device)
     _require(supported, f"float8 needs an MI300 or newer, not {device.name}")
 
 
 def _check_compile(device):
-    if isinstance(device, CUDA):
+    if _is_gpu(device):
         _require_capability(device, (7, 0), "torch.compile")
         _check_triton(device)
     elif isinstance(device, CPU):
@@ -131,7 +128,7 @@ def _check_compile(device):
 
 
 def _check_triton(device):
-    _require(isinstance(device, CUDA), "Triton kernels need an NVIDIA or AMD GPU")
+    _require(_is_gpu(device), "Triton kernels need an NVIDIA or AMD GPU")
     _require_package("triton")
     _require(compiler("C"), "triton needs a C compiler (gcc or clang)")
 
@@ -140,12 +137,6 @@ def _check_autotuning(device):
     sms = device.multiprocessors if _is_nvidia(device) else None
     if sms and sms < INDUCTOR_SMS:
         return f"max-autotune tunes no matrix products on {sms} SMs; it needs {INDUCTOR_SMS}"
-
-
-def _check_bitsandbytes(device):
-    _require_package("bitsandbytes")
-    on_apple = isinstance(device, MPS)
-    _require(not on_apple, "bitsandbytes has no 8-bit optimizer for Apple GPUs")
 
 
 def _check_cudnn_attention(device):
@@ -158,18 +149,10 @@ def _check_cudnn_attention(device):
         return "cuDNN's attention: made for compute capability 9.0 and newer"
 
 
-def _check_cuda_graphs(device):
-    if not isinstance(device, CUDA):
-        return WithoutEffect("CUDA graphs: no effect on this device")
-
-
-def _check_managed_memory(device):
-    if not isinstance(device, CUDA) or drivers.moves_pages(device.torch_device.index or 0) is False:
-        return WithoutEffect("not paged on this device")
-
-
-def _check_pinned_memory(device):
-    _require(isinstance(device, CUDA), "pinned memory is for copies to an NVIDIA or AMD GPU")
+def _check_bitsandbytes(device):
+    _require_package("bitsandbytes")
+    on_apple = isinstance(device, MPS)
+    _require(not on_apple, "bitsandbytes has no 8-bit optimizer for Apple GPUs")
 
 
 def _check_distributed(device):
@@ -179,24 +162,38 @@ def _check_distributed(device):
     _require(not on_apple, "torch.distributed has no backend for Apple GPUs; use DEVICE=cpu")
 
 
-def _check_nccl(device):
-    available = isinstance(device, CUDA) and torch.distributed.is_nccl_available()
-    _require(available, "needs NCCL, so an NVIDIA or AMD GPU; gloo has no bfloat16 hook")
+def _moves_pages(device):
+    # Windows, and Linux in it, copy managed memory as a whole.
+    return _is_gpu(device) and not re.search("windows|microsoft", platform.platform(), re.I)
+
+
+def _has_nccl(device):
+    return _is_gpu(device) and torch.distributed.is_nccl_available()
+
+
+def _required(supported, reason):
+    """Return a check that raises Unsupported. supported: function of the device."""
+    return lambda device: _require(supported(device), reason)
+
+
+def _without(supported, note):
+    """Return a check that notes no effect. supported: function of the device."""
+    return lambda device: None if supported(device) else WithoutEffect(note)
 
 
 CHECKS = {
-    "tf32": _check_tf32,
-    "bfloat16": _check_bfloat16,
-    "compile": _check_compile,
-    "autotuning": _check_autotuning,
-    "triton": _check_triton,
+    "tf32": _without(_has_tf32, "TF32: no effect expected on this device"),
+    "bfloat16": _check_bfloat16,  # computed natively
+    "compile": _check_compile,  # Inductor's tool chain
+    "autotuning": _check_autotuning,  # of matrix products
+    "triton": _check_triton,  # custom kernels
     "bitsandbytes": _check_bitsandbytes,
     "cudnn_attention": _check_cudnn_attention,
-    "cuda_graphs": _check_cuda_graphs,
-    "float16": _check_float16,
+    "cuda_graphs": _without(_is_gpu, "CUDA graphs: no effect on this device"),
+    "float16": _check_float16,  # on tensor cores, as float8
     "float8": _check_float8,
-    "managed_memory": _check_managed_memory,
-    "pinned_memory": _check_pinned_memory,
-    "distributed": _check_distributed,
-    "nccl": _check_nccl,
+    "managed_memory": _without(_moves_pages, "not paged on this device"),
+    "pinned_memory": _required(_is_gpu, "pinned memory is for copies to an NVIDIA or AMD GPU"),
+    "distributed": _check_distributed,  # processes that form a group
+    "nccl": _required(_has_nccl, "needs NCCL, so an NVIDIA or AMD GPU; gloo has no bfloat16 hook"),
 }

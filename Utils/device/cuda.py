@@ -125,7 +125,6 @@ class CUDA:
             "toolkit": torch.version.hip or torch.version.cuda,
             "driver": self.nvml.driver(),
             "power_limit_w": self.nvml.power_limit_w(),
-            "clocks_max_sm_mhz": self.nvml.get("MaxClockInfo", "CLOCK_SM"),
         }
 
 

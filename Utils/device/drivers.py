@@ -1,6 +1,5 @@
 """GPUs as torch and the driver see them, to explain why torch sees none."""
 
-import ctypes
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,26 +29,6 @@ def torch_toolkit():
     if torch.version.hip:
         return f"ROCm {torch.version.hip}"
     return f"CUDA {torch.version.cuda}" if torch.version.cuda else ""
-
-
-def moves_pages(index, library="libcuda.so.1"):
-    """Return whether pages of managed memory move to an NVIDIA GPU on demand; None if unknown.
-
-    They do not on Windows and in WSL2, where managed memory is copied as a whole.
-    """
-    concurrent_managed_access = 89  # CUdevice_attribute of cuda.h; torch does not tell it
-    moves = ctypes.c_int()
-    device = ctypes.c_int()
-    with suppress(OSError, AttributeError):
-        driver = ctypes.CDLL(library)
-        errors_of_calls = (
-            driver.cuInit(0),
-            driver.cuDeviceGet(ctypes.byref(device), index),
-            driver.cuDeviceGetAttribute(ctypes.byref(moves), concurrent_managed_access, device),
-        )
-        if not any(errors_of_calls):
-            return bool(moves.value)
-    return None
 
 
 def gpus_of_torch(cuda=torch.cuda):

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import time
 
 import torch
 
@@ -10,12 +11,15 @@ from Utils.base.errors import Unsupported
 from Utils.base.units import MIB
 from Utils.device import capabilities
 from Utils.device.capabilities import Emulated
+from Utils.device.cpu import CPU
 from Utils.device.cuda import CUDA
 
 # Needs that set the precision of matrix products, and the types of their operands.
 PRECISIONS = {"tf32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 SECONDS = 0.5  # for each measurement
 EMULATED_N = 256  # small, as emulated products may be hundreds of times slower
+BUSY_SHARE = 0.05  # of the machine's cores, that other processes take
+AN_HOUR_S = 3600
 
 
 def matmul_tflops(precision, n, device, seconds=SECONDS):
@@ -57,17 +61,17 @@ def measure(device, seconds=SECONDS):
     """Measure the ceilings of a device: a dict.
 
     matmul_tflops by precision, matmul_n at which each was reached, bandwidth_gb_s, device, torch;
-    emulated_tflops, the rates of emulated precisions, which are no ceilings.
+    emulated_tflops, the rates of emulated precisions, which are no ceilings; other_cpu_share, what
+    other processes took of the machine meanwhile; measured_at, in seconds since 1970.
     """
+    host = CPU()
+    before = host.counters()
     torch_device = device.torch_device
-    if torch_device.type == "cpu":
-        sizes = [1024, 2048]
-        copied_mib = 256
-    else:
-        sizes = [2048, 4096, 8192]
-        # The last cache of a GPU holds up to 256 MiB (MI300X).
-        copied_mib = min(1024, int(device.memory_bytes / MIB / 8))
+    sizes = [1024, 2048] if torch_device.type == "cpu" else [2048, 4096, 8192]
     sizes = [n for n in sizes if 3 * 4 * n**2 < device.memory_bytes / 4]
+    copied_mib = 256
+    if torch_device.type != "cpu":  # the last cache of a GPU holds up to 256 MiB (MI300X)
+        copied_mib = min(1024, int(device.memory_bytes / MIB / 8))
     best_tflops = {}
     best_n = {}
     emulated_tflops = {}
@@ -81,16 +85,20 @@ def measure(device, seconds=SECONDS):
             emulated_tflops[precision] = float(f"{tflops:.3g}")
             continue
         tflops_by_n = {n: matmul_tflops(precision, n, torch_device, seconds) for n in sizes}
-        n = max(sizes, key=tflops_by_n.get)
-        best_n[precision] = n
-        best_tflops[precision] = round(tflops_by_n[n], 4)
+        best_n[precision] = max(sizes, key=tflops_by_n.get)
+        best_tflops[precision] = round(max(tflops_by_n.values()), 4)
+    bandwidth = round(bandwidth_gb_s(torch_device, copied_mib, seconds), 2)
+    grown = {name: value - before[name] for name, value in host.counters().items()}
+    other_cpu_s = max(0.0, grown["busy_cpu_s"] - grown["own_cpu_s"])
     return {
         "device": device.name,
         "torch": torch.__version__,
         "matmul_tflops": best_tflops,
         "matmul_n": best_n,
-        "bandwidth_gb_s": round(bandwidth_gb_s(torch_device, copied_mib, seconds), 2),
+        "bandwidth_gb_s": bandwidth,
         "emulated_tflops": emulated_tflops,
+        "other_cpu_share": round(other_cpu_s / max(grown["all_cpu_s"], 0.01), 3),
+        "measured_at": round(time.time()),
     }
 
 
@@ -99,8 +107,17 @@ def summary(ceilings):
     rates = [f"{name} {tflops:,.2f}" for name, tflops in ceilings["matmul_tflops"].items()]
     emulated = ceilings["emulated_tflops"].items()
     rates += [f"{name} {tflops:.2g} (emulated)" for name, tflops in emulated]
-    bandwidth = f"{ceilings['bandwidth_gb_s']:,.0f} GB/s"
-    return f"matrix products in TFLOP/s: {', '.join(rates)}; memory {bandwidth}"
+    text = f"matrix products in TFLOP/s: {', '.join(rates)}"
+    text += f"; memory {ceilings['bandwidth_gb_s']:,.0f} GB/s"
+    if is_busy(ceilings):
+        share = ceilings["other_cpu_share"]
+        text += f"; too low, as other processes took {share:.0%} of the machine meanwhile"
+    return text
+
+
+def is_busy(ceilings):
+    """Return whether other processes may have slowed the measurement."""
+    return ceilings.get("other_cpu_share", 0.0) > BUSY_SHARE
 
 
 def file_of(device):
@@ -120,9 +137,19 @@ def ceilings(device):
 
 
 def here(device, again=False):
-    """Return the ceilings of this device, measured where there are none, or `again`."""
-    measured = None if again else ceilings(device)
-    if measured is None:
-        measured = measure(device)
-        files.write_json(file_of(device), measured)
+    """Return the ceilings of this device, measured where there are none, or `again`.
+
+    Those of a busy machine are measured again after an hour, and the better rates kept.
+    """
+    stored = None if again else ceilings(device)
+    if stored and not (is_busy(stored) and time.time() > stored["measured_at"] + AN_HOUR_S):
+        return stored
+    measured = measure(device)
+    if stored:
+        for name in ("matmul_tflops", "emulated_tflops"):
+            for precision, tflops in stored[name].items():
+                measured[name][precision] = max(tflops, measured[name].get(precision, 0.0))
+        for name, better in (("bandwidth_gb_s", max), ("other_cpu_share", min)):
+            measured[name] = better(stored[name], measured[name])
+    files.write_json(file_of(device), measured)
     return measured

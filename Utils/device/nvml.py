@@ -102,15 +102,6 @@ class Nvml:
             texts.append(self._in_words(process))
         return texts
 
-    def _graphics_processes(self):
-        """Return those that draw and do not compute, such as a desktop's; None if unknown."""
-        drawing = self.get("GraphicsRunningProcesses")
-        if drawing is None:
-            return None
-        no_others = {process.pid for process in self.get("ComputeRunningProcesses") or []}
-        no_others.add(os.getpid())
-        return [self._in_words(process) for process in drawing if process.pid not in no_others]
-
     def _in_words(self, process):
         command = self.ask(lambda nvml, gpu: nvml.nvmlSystemGetProcessName(process.pid)) or ""
         name = os.path.basename(command.split(" ")[0])  # some include arguments
@@ -122,11 +113,11 @@ class Nvml:
     def counters(self):
         """Return readings that only grow: energy_j, and seconds of clock throttling by cause.
 
-        Older drivers have power_violation_s, thermal_violation_s and so on; newer ones also
+        Older drivers have power_violation_s and thermal_violation_s; newer ones also
         sw_thermal_slowdown_s, hw_thermal_slowdown_s, hw_power_brake_slowdown_s.
         """
         counters = {"energy_j": self.get("TotalEnergyConsumption", divisor=1e3)}
-        for policy in ("POWER", "THERMAL", "BOARD_LIMIT", "RELIABILITY"):
+        for policy in ("POWER", "THERMAL"):
             counters[f"{policy.lower()}_violation_s"] = self.get(
                 "ViolationStatus", f"PERF_POLICY_{policy}", field="violationTime", divisor=1e9
             )
@@ -136,13 +127,11 @@ class Nvml:
         """Return readings of the GPU now; used_memory_mib is of all processes."""
         readings = {
             "sm_clock_mhz": self.get("ClockInfo", "CLOCK_SM"),
-            "memory_clock_mhz": self.get("ClockInfo", "CLOCK_MEM"),
             "temperature_c": self.get("Temperature", "TEMPERATURE_GPU"),
             "power_w": self.get("PowerUsage", divisor=1e3),
             "power_limit_w": self.power_limit_w(),
             "used_memory_mib": self.get("MemoryInfo", field="used", divisor=MIB),
             "throttle_reasons": self._throttle_reasons(),
-            "graphics_processes": self._graphics_processes(),
         }
         return _without_none(readings)
 

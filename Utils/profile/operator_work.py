@@ -32,8 +32,8 @@ def label(operator, operands):
 
 
 def least_us(operator, operands, needs, ceilings):
-    """Return the microseconds of an operator's arithmetic and of its memory at the ceilings, or
-    None where shapes or ceilings are unknown.
+    """Return the microseconds of an operator's arithmetic and of its memory at the ceilings, NaN
+    where shapes or ceilings are unknown.
 
     needs: those of the script; with "tf32" its float32 products are TF32.
     """
@@ -43,7 +43,7 @@ def least_us(operator, operands, needs, ceilings):
         precision = "tf32"
     tflops = ceilings["matmul_tflops"].get(precision) if flop else 1.0
     if not size or not tflops:
-        return None
+        return math.nan, math.nan
     return flop / tflops / 1e6, size / ceilings["bandwidth_gb_s"] / 1e3
 
 

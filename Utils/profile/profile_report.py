@@ -2,8 +2,8 @@
 
 from tabulate import tabulate
 
+from Utils.base.units import MIB
 from Utils.device.kernel_kinds import KINDS
-from Utils.profile.profile_advice import grows
 
 PARTS = {  # those that are not called by their names
     "data": "waiting for data",
@@ -14,7 +14,8 @@ PARTS = {  # those that are not called by their names
     "transfers": "between host and device",
     "embedding": "rows of the embedding",
 }
-NAME = 60  # letters shown of an operator's name; a fused one can have hundreds
+NAME = 50  # letters shown of an operator's name; a fused one can have hundreds
+GROWTH_MIB = 4096 / MIB  # a step; scalars that a loop keeps are less
 
 
 def report(summary, folder):
@@ -31,29 +32,24 @@ def report(summary, folder):
     if all(kind.ceiling_share is None for kind in breakdown.kinds.values()):
         lines += ["No ceiling is known here; `make ceilings` measures them.", ""]
     rows = [
-        (operator.name[:NAME], KINDS[operator.kind], f"{operator.ms:,.2f}", f"{operator.calls:.3g}")
-        for operator in breakdown.operators
-        if operator.ms > 0.01 * breakdown.mean_step_ms
+        (each["name"][:NAME], KINDS[each["kind"]], f"{each['ms']:,.2f}", f"{each['calls']:.3g}")
+        for each in breakdown.operators
+        if each["ms"] > 0.01 * breakdown.mean_step_ms
     ]
-    lines += [_grid(rows, ("longest", "kind", "ms a step", "calls a step")), ""]
-    if summary["python"]:
-        rows = [
-            (
-                row["function"],
-                *(f"{row[key]:,.2f}" for key in ("own_ms", "total_ms")),
-                f"{row['calls']:.3g}",
-            )
-            for row in summary["python"]
-        ]
-        lines += [_grid(rows, ("in Python", "own ms", "with callees", "calls a step")), ""]
-    gap = f"{breakdown.gap_ms:,.2f} ms per step, between {breakdown.gap_between}"
-    lines.append(f"longest gap outside torch: {gap}")
-    lines.append(f"tensor values read by the host: {breakdown.reads:.3g} per step")
+    lines += [_grid(rows, ("longest", "kind", "ms a step", "calls a step")), summary["python"]]
+    gap = f"{breakdown.gap_ms:,.2f} ms a step, between {breakdown.gap_between}"
+    lines.append(f"longest gap outside torch: {gap}; CPU=1 names functions")
+    reads = f"tensor values read by the host: {breakdown.reads:.3g} a step"
+    if breakdown.reads > 1:
+        reads += "; run.log needs one, and on a GPU each waits for the device"
+    lines.append(reads)
     if breakdown.communication_ms:
         hidden = f"{breakdown.hidden:.0%} of it overlapped with computation"
-        lines.append(f"communication: {breakdown.communication_ms:,.2f} ms per step, {hidden}")
+        lines.append(f"communication: {breakdown.communication_ms:,.2f} ms a step, {hidden}")
     if breakdown.growth_mib is not None:
-        growth = f"grows by {breakdown.growth_mib:,.2f} MiB a step" if grows(breakdown) else "stays"
+        growth = "stays"
+        if breakdown.growth_mib > GROWTH_MIB:
+            growth = f"grows by {breakdown.growth_mib:,.2f} MiB a step: the loop keeps tensors"
         most = f"tensors take {summary['tensors_mib']:,.1f} MiB at most"
         lines.append(f"memory from step to step: {growth}; {most}")
     files = ", ".join(str(folder / name) for name in summary["files"])
@@ -67,22 +63,22 @@ def _table(kinds):
     for name, kind in kinds.items():
         if not kind.ms:
             continue
-        forecast = "" if kind.forecast_ms is None else f"{kind.forecast_ms:,.2f}"
-        ceiling = "" if kind.ceiling_share is None else f"{kind.ceiling_share:.0%}"
-        bound = f"{kind.bound}-bound" if kind.bound else ""
-        share = f"{kind.share:.1%}"
-        rows.append((KINDS[name], f"{kind.ms:,.2f}", forecast, share, ceiling, bound))
+        row = {"kind": KINDS[name], "ms a step": f"{kind.ms:,.2f}"}
+        if kind.forecast_ms is not None:
+            row["forecast ms"] = f"{kind.forecast_ms:,.2f}"
+        row["share"] = f"{kind.share:.1%}"
+        row["of the ceiling"] = "" if kind.ceiling_share is None else f"{kind.ceiling_share:.0%}"
+        row["bound by"] = kind.bound or ""
+        rows.append(row)
         if len(kind.parts) > 1 or name == "idle":
             for part, ms in sorted(kind.parts.items(), key=lambda item: -item[1]):
                 share = f"{kind.share * ms / kind.ms:.1%}"
-                rows.append((f"- {PARTS.get(part, part)}", f"{ms:,.2f}", "", share, "", ""))
-    headers = ["kind", "ms a step", "forecast ms", "share", "of the ceiling", ""]
-    if all(kind.forecast_ms is None for kind in kinds.values()):
-        headers.remove("forecast ms")
-        rows = [(*row[:2], *row[3:]) for row in rows]
-    return _grid(rows, headers)
+                label = f"- {PARTS.get(part, part)}"
+                rows.append({"kind": label, "ms a step": f"{ms:,.2f}", "share": share})
+    return _grid(rows, "keys")
 
 
 def _grid(rows, headers):
-    align = ("left", *["right"] * (len(headers) - 1))
+    columns = len(rows[0]) if rows else 0
+    align = ("left", *["right"] * (columns - 1))
     return tabulate(rows, headers, "github", colalign=align, disable_numparse=True)

@@ -1,6 +1,7 @@
 """A run whose timed steps are followed by a few under the profiler."""
 
 import cProfile
+import io
 import json
 import pickle
 import pstats
@@ -14,7 +15,7 @@ from statistics import median
 import torch
 from torch.profiler import record_function
 
-from Utils.base import command_line, paths
+from Utils.base import command_line
 from Utils.base.errors import Unsupported, UserError, naming
 from Utils.base.units import MIB
 from Utils.device import device_choice, measured_ceilings
@@ -55,10 +56,8 @@ def profile(technique, settings, forecast_ms=()):
     except Exception as error:
         if not device_choice.is_out_of_memory(error):
             raise
-        summary |= {
-            "status": "out_of_memory",
-            "note": "out of memory; a smaller BATCH_SIZE may fit",
-        }
+        note = "out of memory; a smaller BATCH_SIZE may fit"
+        summary |= {"status": "out_of_memory", "note": note}
     summary["device"] = device_choice.choose(settings.device).name
     keep(settings.folder, summary)
     return summary
@@ -134,7 +133,7 @@ class ProfiledRun(Run):
     def __exit__(self, kind, error, trace):
         if kind is not None or self.args.rank:  # rank 0's profile is the one that is kept
             return
-        self.summary |= self._facts() | self._breakdown()
+        self.summary |= self._breakdown()
         keep(self.settings.folder, self.summary, self.profile, self.cprofile, self.allocations)
 
     def _breakdown(self):
@@ -162,26 +161,19 @@ class ProfiledRun(Run):
             for kind, ms in self.forecast_ms.items():
                 breakdown.kinds[kind] = replace(breakdown.kinds[kind], forecast_ms=ms)
         peak_mib = breakdown.peak_mib  # beside weights and the optimizer's state
-        return {
-            "tensors_mib": None
-            if peak_mib is None
-            else round(weights_mib + state_mib + peak_mib, 1),
-            "profile": breakdown,
-            "advice": profile_advice.advise(breakdown, self.technique, args.needs, args.hardware),
-            "python": _longest_functions(self.cprofile) if self.cprofile else [],
-        }
-
-    def _facts(self):
-        args = self.args
+        tensors_mib = None if peak_mib is None else round(weights_mib + state_mib + peak_mib, 1)
         same = ("run_id", "commit", "model", "batch_size", "seq_len", "dataset", "needs")
-        return {
+        return {name: getattr(args, name) for name in same} | {
             "note": "; ".join(args.notes),
             "device": args.hardware.name,
-            **{name: getattr(args, name) for name in same},
             "asked_batch_size": args.requested_batch_size,
             "threads": torch.get_num_threads(),
             "timed_median_ms": median(self.clock.step_ms()[args.warmup :]),
             "clock_ms": self.clock_ms,
+            "tensors_mib": tensors_mib,
+            "profile": breakdown,
+            "advice": profile_advice.advise(breakdown, self.technique, args.needs, args.hardware),
+            "python": _longest_functions(self.cprofile) if self.cprofile else "",
         }
 
 
@@ -210,15 +202,7 @@ def keep(folder, summary, profile=None, cprofile=None, allocations=None):
 
 
 def _longest_functions(profile):
-    """Return the functions of Python that took longest by themselves, per step."""
-    functions = []
-    for (file, line, name), (_, calls, own_s, total_s, _) in pstats.Stats(profile).stats.items():
-        path = Path(file)
-        if path.is_absolute():
-            ours = path.is_relative_to(paths.ROOT)
-            file = path.relative_to(paths.ROOT) if ours else Path(*path.parts[-2:])
-        function = name if str(file) == "~" else f"{file}:{line} {name}"
-        per_step = {"own_ms": own_s * 1e3, "total_ms": total_s * 1e3, "calls": calls}
-        per_step = {key: value / PYTHON_STEPS for key, value in per_step.items()}
-        functions.append({"function": function} | per_step)
-    return sorted(functions, key=lambda function: -function["own_ms"])[:FUNCTIONS]
+    """Return the functions of Python that took longest by themselves, as pstats prints them."""
+    text = io.StringIO()
+    pstats.Stats(profile, stream=text).strip_dirs().sort_stats("tottime").print_stats(FUNCTIONS)
+    return f"\nPython, {PYTHON_STEPS} steps:{text.getvalue().rstrip()}\n"

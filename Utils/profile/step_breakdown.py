@@ -7,10 +7,12 @@ fills that it launched, each moment counted once. The rest of a step is `idle`.
 import re
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate, pairwise
+from math import nan
 
+import pandas as pd
 from torch.autograd import DeviceType
 
 from Utils.base.units import MIB
@@ -25,6 +27,7 @@ SHORT_US = 10.0  # kernels and operators below it last about as long as their la
 STARVED = 0.1  # of the step; a GPU that waits less is not bound by launches
 KNOWN = 0.8  # of a kind's time; with less known work there is no share of the ceiling
 LITTLE_ARITHMETIC = ("normalization", "elementwise", "optimizer", "copies")  # of any shapes
+LONGEST = 10  # operators that are kept
 
 kind_of_operator = cache(operator_kind)  # hundreds of names, tens of thousands of events
 
@@ -47,24 +50,15 @@ class KindTime:
 
 
 @dataclass(frozen=True)
-class OperatorTime:
-    """An operator, named with its first tensors' shapes, per step."""
-
-    name: str
-    kind: str
-    ms: float
-    calls: float
-
-
-@dataclass(frozen=True)
 class Breakdown:
     """Sums over profiled steps, per step.
 
-    kinds: KindTime of each of KINDS. operators: the ten longest. gap_ms: the longest stretch of the
-    median step in which the host runs Python or sleeps; gap_between: the events around it. reads:
-    tensor values that the host reads, without the optimizer's. communication_ms: of collectives;
-    hidden: the share that overlaps with computation. peak_mib: the most that was allocated in the
-    first step, above its start; growth_mib: the smallest growth of a step.
+    kinds: KindTime of each of KINDS. operators: the longest, dicts of name (with its first tensors'
+    shapes), kind, ms and calls. gap_ms: the longest stretch of the median step in which the host
+    runs Python or sleeps; gap_between: the events around it. reads: tensor values that the host
+    reads, without the optimizer's. communication_ms: of collectives; hidden: the share that
+    overlaps with computation. peak_mib: the most that was allocated in the first step, above its
+    start; growth_mib: the smallest growth of a step.
     """
 
     steps: int
@@ -84,18 +78,21 @@ class Breakdown:
 class Task:
     """A call of an operator, a kernel or the optimizer: what time is spent on.
 
-    least_us: of its arithmetic and of its memory, or None. closed: all that happens within belongs
-    to it. around: the task of the same kind that called it. pieces_us: within the steps the self
-    times of its operators, or its kernels' times. within_us: what tasks of its kind within took.
+    compute_us, memory_us: the least that its arithmetic and its memory can take. closed: all that
+    happens within belongs to it. around: the task of the same kind that called it. us: within the
+    steps the self times of its operators, or its kernels' times; short_us: of the short ones;
+    within_us: what tasks of its kind within took.
     """
 
     kind: str
     part: str = ""
     name: str = ""
-    least_us: tuple | None = None
+    compute_us: float = nan
+    memory_us: float = nan
     closed: bool = False
     around: object = None
-    pieces_us: list = field(default_factory=list)
+    us: float = 0.0
+    short_us: float = 0.0
     within_us: float = 0.0
 
 
@@ -114,22 +111,26 @@ def break_down(events, kineto_events=(), needs=(), ceilings=None, update_bytes=0
     span_us = spent_us.total()
     waits_us = spent_us["idle", "dispatch"] + spent_us["idle", "python"]
     starved = not timeline.device or waits_us > STARVED * span_us
+    tasks = pd.DataFrame(map(vars, timeline.tasks)).query("us > 0")
     kinds = {}
     for kind in KINDS:
         us_by_part = {part: us for (of, part), us in spent_us.items() if of == kind and us}
         total_us = sum(us_by_part.values())
-        tasks = [task for task in timeline.tasks if task.kind == kind]
-        ceiling_share, bound = _limits(kind, tasks, total_us, starved)
+        ceiling_share, bound = None, None
+        if total_us and kind != "idle":
+            ceiling_share, bound = _limits(kind, tasks[tasks.kind == kind], total_us, starved)
         if kind == "optimizer" and total_us and ceilings:
             ceiling_share = steps * update_bytes / ceilings["bandwidth_gb_s"] / 1e3 / total_us
         parts = {part: us / steps / 1e3 for part, us in us_by_part.items() if part}
         ms = total_us / steps / 1e3
         kinds[kind] = KindTime(ms, total_us / span_us, parts, ceiling_share, bound)
+    busy = tasks[tasks.kind != "idle"].groupby(["name", "kind"]).us
+    longest = pd.DataFrame({"ms": busy.sum() / steps / 1e3, "calls": busy.size() / steps})
     return Breakdown(
         steps=steps,
         mean_step_ms=span_us / steps / 1e3,
         kinds=kinds,
-        operators=_longest(timeline.tasks, steps),
+        operators=longest.nlargest(LONGEST, "ms").reset_index().to_dict("records"),
         reads=timeline.reads() / steps,
         **_gap(timeline),
         **_communication(timeline, steps),
@@ -171,9 +172,9 @@ class Timeline:
             if self.start_us <= event.time_range.start < self.end_us:
                 us = event.time_range.elapsed_us() if self.device else event.self_cpu_time_total
                 task = self.task_of[event]
-                task.pieces_us.append(us)
-                while task.around:
-                    task = task.around
+                task.us += us
+                task.short_us += us if us < SHORT_US else 0.0
+                while task := task.around:
                     task.within_us += us
 
     def _host_task(self, event):
@@ -222,12 +223,11 @@ class Timeline:
     def _new_task(self, kind, event, closed=False):
         parts = {"normalization": PARTS, "copies": MOVES}.get(kind, {"": ""})
         part = next(part for part, words in parts.items() if re.search(words, event.name, re.I))
-        dtypes = self.dtypes.get((event.id, event.name), ())
-        operands = operator_work.tensors(event, dtypes)
-        name = operator_work.label(event.name, operands)
+        operands = operator_work.tensors(event, self.dtypes.get((event.id, event.name), ()))
         least_us = operator_work.least_us(event.name, operands, *self.limits)
-        self.tasks.append(Task(kind, part, name, least_us, closed))
-        return self.tasks[-1]
+        task = Task(kind, part, operator_work.label(event.name, operands), *least_us, closed)
+        self.tasks.append(task)
+        return task
 
     def spent_us(self):
         """Return the microseconds of the steps by kind and part.
@@ -250,7 +250,7 @@ class Timeline:
                 spent_us[group] = self.covered_us(counted) - before_us
         else:
             for task in self.tasks:
-                spent_us[task.kind, task.part] += sum(task.pieces_us)
+                spent_us[task.kind, task.part] += task.us
         spent_us["idle", "python"] = max(0.0, self.end_us - self.start_us - spent_us.total())
         return spent_us
 
@@ -259,11 +259,9 @@ class Timeline:
         covered_us = 0.0
         until_us = self.start_us
         for event in sorted(events, key=lambda event: event.time_range.start):
-            start_us = max(event.time_range.start, until_us)
             end_us = min(event.time_range.end, self.end_us)
-            if end_us > start_us:
-                covered_us += end_us - start_us
-                until_us = end_us
+            covered_us += max(0.0, end_us - max(event.time_range.start, until_us))
+            until_us = max(until_us, end_us)
         return covered_us
 
     def reads(self):
@@ -280,36 +278,19 @@ def _on_host(event):
 def _limits(kind, tasks, total_us, starved):
     """Return the share of the ceiling and what bounds a kind, each None where unknown.
 
-    starved: true if the device waits for launches.
+    tasks: of the kind, a DataFrame. starved: true if the device waits for launches.
     """
-    if kind == "idle" or not total_us:
-        return None, None
     # One that mostly calls others of its kind has their work.
-    known = [task for task in tasks if task.least_us and sum(task.pieces_us) > task.within_us]
-    took_us = sum(sum(task.pieces_us) for task in known)
-    least_us = sum(max(task.least_us) for task in known)
-    compute_us = sum(task.least_us[0] for task in known if task.least_us[0] > task.least_us[1])
-    ceiling_share = least_us / took_us if took_us >= KNOWN * total_us else None
-    pieces_us = [us for task in tasks for us in task.pieces_us]
-    if starved and sum(us for us in pieces_us if us < SHORT_US) > sum(pieces_us) / 2:
+    known = tasks[tasks.compute_us.notna() & (tasks.us > tasks.within_us)]
+    least_us = known[["compute_us", "memory_us"]].max(axis=1)
+    enough = known.us.sum() >= KNOWN * total_us
+    ceiling_share = least_us.sum() / known.us.sum() if enough else None
+    if starved and tasks.short_us.sum() > tasks.us.sum() / 2:
         return ceiling_share, "launch"
     if ceiling_share is None:
         return None, "memory" if kind in LITTLE_ARITHMETIC else None
-    return ceiling_share, "compute" if compute_us > least_us / 2 else "memory"
-
-
-def _longest(tasks, steps):
-    """Return the ten longest operators."""
-    us_of = Counter()
-    calls_of = Counter()
-    for task in tasks:
-        if task.pieces_us and task.kind != "idle":
-            us_of[task.name, task.kind] += sum(task.pieces_us)
-            calls_of[task.name, task.kind] += 1
-    return [
-        OperatorTime(*operator, us / steps / 1e3, calls_of[operator] / steps)
-        for operator, us in us_of.most_common(10)
-    ]
+    compute_us = least_us[known.compute_us > known.memory_us].sum()
+    return ceiling_share, "compute" if compute_us > least_us.sum() / 2 else "memory"
 
 
 def _gap(timeline):

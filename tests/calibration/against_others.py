@@ -1,23 +1,14 @@
-"""Our scripts beside those of others: the same shape, interleaved rounds, a process for each run.
+"""Our pretraining beside nanoGPT's: the same shape, interleaved rounds, a process for each run.
 
-    python -m tests.calibration.against_others steps --nanogpt FOLDER --llms-from-scratch FOLDER
     python -m tests.calibration.against_others pretraining --nanogpt FOLDER [flags of make train]
 
-The folders are checkouts of https://github.com/karpathy/nanoGPT and of
-https://github.com/rasbt/LLMs-from-scratch, whose files run as they are.
-
-steps: bench.py of the one and 01_opt_single_gpu.py of the other. A step is the time between two
-optimizer updates. bench.py pads the vocabulary and repeats one batch; LLMs-from-scratch keeps
-weights and moments in bfloat16, and its head is not tied. Dropout is 0 everywhere.
-
-pretraining: train.py on the same text, model, schedule and number of steps, scored on the same
-held-out windows. Tokens a second are of the median step. nanoGPT draws places in the text with
-replacement and has the exact GELU. --padded: its own vocabulary, of 50,304 tokens.
+The folder is a checkout of https://github.com/karpathy/nanoGPT, whose train.py runs as it is on the
+same text, model, schedule and number of steps, and is scored on the same held-out windows. Tokens a
+second are of the median step. nanoGPT draws places in the text with replacement and has the exact
+GELU. --padded: its own vocabulary, of 50,304 tokens.
 """
 
 import argparse
-import json
-import os
 import pickle
 import re
 import runpy
@@ -29,19 +20,13 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from pretraining import history, learning_rate, options
 from pretraining.token_windows import TokenBatches
 from Utils.base import paths
 from Utils.base.gpt2_sizes import VOCABULARY
-from Utils.corpus import token_cache
-from Utils.device import device_choice
-from Utils.scripts import ladder
 
 NANOGPT = "nanoGPT"
-LLMS = "LLMs-from-scratch"
-LLMS_SCRIPT = "ch05/10_llm-training-speed/01_opt_single_gpu.py"
 WARM = 10  # steps at the start of a training run whose time does not count
 
 
@@ -61,83 +46,6 @@ def interleaved(names, rounds, run):
             results[name].append(run(name, r))
             print(f"round {r}  {name}: {results[name][-1]}", flush=True)
     return results
-
-
-def print_times_after(steps, device):
-    """After so many optimizer updates print the milliseconds between them, and end this process."""
-    marks = []
-
-    def hook(*_):
-        marks.append(device.mark())
-        if len(marks) > steps:
-            print(json.dumps(device.elapsed_ms(marks)), flush=True)
-            os._exit(0)  # loaders' workers and samples that would still be drawn
-
-    register_optimizer_step_post_hook(hook)
-
-
-def run_ours(args, flags):
-    with tempfile.TemporaryDirectory() as folder:
-        path = str(ladder.get(args.child).path)
-        shape = [f"--batch-size={args.batch_size}", f"--seq-len={args.seq_len}"]
-        more = [f"--steps={args.steps + 5}", f"--results-file={folder}/results.csv"]
-        sys.argv = [path, *shape, *more, f"--device={args.device}", *flags]
-        runpy.run_path(path, run_name="__main__")
-
-
-def run_nanogpt(args):
-    os.chdir(args.nanogpt)
-    sys.path.insert(0, "")
-    kind = "cuda" if torch.cuda.is_available() else "cpu"
-    flags = {"batch_size": args.batch_size, "block_size": args.seq_len, "bias": True}
-    flags |= {"real_data": False, "device": kind, "dtype": "bfloat16"}
-    sys.argv = ["bench.py", *(f"--{flag}={value}" for flag, value in flags.items())]
-    if kind == "cpu":
-        torch.cuda.synchronize = lambda: None
-    with torch.autocast(kind, dtype=torch.bfloat16, enabled=kind == "cpu"):
-        runpy.run_path("bench.py", run_name="__main__")
-
-
-def run_llms_from_scratch(args):
-    script = runpy.run_path(str(Path(args.llms_from_scratch) / LLMS_SCRIPT))
-    encoding = token_cache.gpt2_encoding()
-    script["tiktoken"].get_encoding = lambda name: encoding
-    shape = {"vocab_size": 50_304, "context_length": args.seq_len, "emb_dim": 768, "n_heads": 12}
-    shape |= {"n_layers": 12, "drop_rate": 0.0, "qkv_bias": True}
-    training = {"learning_rate": 5e-4, "weight_decay": 0.1}
-    training |= {"num_epochs": 1_000, "batch_size": args.batch_size}
-    with tempfile.TemporaryDirectory() as folder:
-        os.chdir(folder)  # it reads its text from where it is
-        text = Path(ladder.__file__).read_text()
-        tokens_needed = 2 * args.steps * args.batch_size * args.seq_len
-        times = -(-tokens_needed // len(encoding.encode(text)))
-        Path("middlemarch.txt").write_text(text * times)
-        script["main"](shape, training)
-
-
-def compare_steps(args, flags):
-    if args.child:
-        print_times_after(args.steps, device_choice.choose(args.device))
-        theirs = {NANOGPT: run_nanogpt, LLMS: run_llms_from_scratch}
-        return theirs[args.child](args) if args.child in theirs else run_ours(args, flags)
-    folders = {NANOGPT: args.nanogpt, LLMS: args.llms_from_scratch}
-    names = [*args.ours, *(name for name, folder in folders.items() if folder)]
-
-    def median_ms(name, r):
-        command = [sys.executable, "-m", "tests.calibration.against_others", *sys.argv[1:]]
-        times = json.loads(output_of([*command, f"--child={name}"]).splitlines()[-1])
-        return float(np.median(times[args.warmup :]))
-
-    milliseconds = interleaved(names, args.rounds, median_ms)
-    first = np.array(milliseconds[names[0]])
-    for name in names:
-        ratios = np.sort(milliseconds[name] / first)
-        speed = args.batch_size * args.seq_len / np.median(milliseconds[name]) * 1e3
-        print(
-            f"{name:20} {np.median(milliseconds[name]):10,.1f} ms {speed:10,.0f} tokens/s   "
-            f"{names[0]} is {np.median(ratios):.2f}x ({ratios[0]:.2f}-{ratios[-1]:.2f} over the "
-            f"rounds) as fast"
-        )
 
 
 def train_ours(args, flags, folder, seed):
@@ -213,24 +121,13 @@ def compare_pretraining(args, flags):
 def main():
     formatter = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=formatter)
-    kinds = parser.add_subparsers(required=True)
-    steps, pretraining = (kinds.add_parser(name) for name in ("steps", "pretraining"))
-    steps.set_defaults(compare=compare_steps)
-    steps.add_argument("--llms-from-scratch")
-    steps.add_argument("--ours", nargs="+", default=["all_together"])
-    for flag, default in (("batch-size", 16), ("seq-len", 1024), ("steps", 28), ("warmup", 8)):
-        steps.add_argument(f"--{flag}", type=int, default=default)
-    steps.add_argument("--device", default="auto")
-    steps.add_argument("--child", help=argparse.SUPPRESS)
-    pretraining.set_defaults(compare=compare_pretraining)
-    pretraining.add_argument("--steps", type=int, default=options.ON_A_CPU["steps"])
-    pretraining.add_argument("--padded", action="store_true")
-    pretraining.add_argument("--techniques", default="flash_attention fused_optimizer")
-    for kind in (steps, pretraining):
-        kind.add_argument("--nanogpt")
-        kind.add_argument("--rounds", type=int, default=4)
-    args, flags = parser.parse_known_args()
-    args.compare(args, flags)
+    parser.add_argument("what", choices=["pretraining"])
+    parser.add_argument("--steps", type=int, default=options.ON_A_CPU["steps"])
+    parser.add_argument("--padded", action="store_true")
+    parser.add_argument("--techniques", default="flash_attention fused_optimizer")
+    parser.add_argument("--nanogpt", required=True)
+    parser.add_argument("--rounds", type=int, default=4)
+    compare_pretraining(*parser.parse_known_args())
 
 
 if __name__ == "__main__":

@@ -329,9 +329,6 @@ def _graded(machine, title, grade, reason, **variables):
         reasons = [text for text in quality.get("reasons", []) if clocks not in text]
         if outcome.code or (grade == "tainted") != bool(reasons) or reason not in " ".join(reasons):
             yield f"{quality.get('grade')}, {reasons}"
-        drawn = variables.get("VIRTUAL_GPU_NVML") == "desktop"
-        if drawn != bool(quality.get("graphics_processes")):
-            yield f"graphics_processes: {quality.get('graphics_processes')}"
 
     command = script("no_optimization", TINY, steps=60, variables=tuple(variables.items()))
     return check(machine, command, title, problems_of)
