@@ -20,6 +20,7 @@ from Utils.base.gpt2_sizes import CONFIGS, GPTConfig
 from Utils.device import capabilities, measured_ceilings
 from Utils.device.capabilities import CHECKS
 from Utils.device.cpu import CPU
+from Utils.device.mps import MPS
 from Utils.forecast.fake_run import Tracker
 from Utils.harness import memory_kinds, step_work
 from Utils.harness.settings import check_needs
@@ -54,17 +55,7 @@ def in_float32(monkeypatch):
     monkeypatch.setattr(torch, "autocast", lambda *args, **kwargs: contextlib.nullcontext())
 
 
-def needs_of(name):
-    return ladder.get(name).needs
-
-
 # Checkpointing ----------------------------------------------------------------------------------
-
-
-def test_recomputing_gives_the_parents_losses_to_the_last_bit(train):
-    parent, child = train("fused_optimizer"), train("gradient_checkpointing")
-    assert len(parent.losses) == STEPS and parent.losses[0] != parent.losses[-1]
-    assert child.losses == parent.losses
 
 
 def test_compiled_a_block_keeps_its_input_and_nothing_else(train):
@@ -119,16 +110,14 @@ def test_a_batch_that_cannot_be_quartered_is_a_row_with_the_remedy(train):
 
 
 def test_updating_on_the_way_gives_the_parents_losses_to_the_last_bit(train):
+    """As recomputing does. One gradient is there at once."""
     parent, child = train("fused_optimizer"), train("optimizer_in_backward")
-    assert child.losses == parent.losses
+    assert len(parent.losses) == STEPS and parent.losses[0] != parent.losses[-1]
+    assert child.losses == train("gradient_checkpointing").losses == parent.losses
     assert all(p.grad is None for p in child.model.parameters())
     facts = memory_kinds.training(child.model, child.optimizer)
     assert facts["updated_parameters"] == facts["parameters"] == parent.args.config.parameters()
     assert state_mib(child) == state_mib(parent) > 0
-
-
-def test_one_gradient_is_there_at_once(train):
-    parent, child = train("fused_optimizer"), train("optimizer_in_backward")
     assert parent.gradients.peak == 4 * parent.args.config.parameters()
     assert child.gradients.peak == child.model.wte.weight.nbytes
 
@@ -154,7 +143,6 @@ def test_eight_bits_are_a_quarter_of_the_state_paged_or_not(train):
     assert state_mib(child) == state_mib(parent) == pytest.approx(in_float32 / 4, rel=0.03)
     assert "not paged on this device" in child.args.notes
     assert "not paged on this device" not in parent.args.notes
-    assert capabilities.check("managed_memory", gpu()) == ""
 
 
 def test_state_that_lies_elsewhere_is_no_part_of_the_peak():
@@ -173,17 +161,55 @@ def test_state_that_lies_elsewhere_is_no_part_of_the_peak():
 # float16 ----------------------------------------------------------------------------------------
 
 
-def test_float16_is_there_for_gpus_that_have_no_bfloat16():
-    old = gpu(capability=(7, 5), name="Tesla T4")
-    for need in needs_of("float16_grad_scaler"):
-        assert capabilities.check(need, old) == ""
-    with pytest.raises(Unsupported, match="native bfloat16 needs"):
-        [capabilities.check(need, old) for need in needs_of("brainFloat16")]
-    with pytest.raises(Unsupported, match="float16 on tensor cores needs compute capability 7.0"):
-        capabilities.check("float16", gpu(capability=(6, 1)))
-    with pytest.raises(Unsupported, match="^float16 needs a GPU"):
-        capabilities.check("float16", CPU())
-    assert step_work.precision_of(needs_of("float16_grad_scaler")) == "float16"
+def needs(name):
+    return ladder.get(name).needs
+
+
+NVIDIA = {"capability": (9, 0)}
+
+
+@pytest.mark.parametrize(
+    ("need", "device", "problem"),
+    [
+        ("bfloat16", gpu(capability=(7, 5), name="Tesla T4"), "native bfloat16 needs"),
+        ("float16", gpu(capability=(7, 5), name="Tesla T4"), ""),
+        ("float16", gpu(capability=(6, 1)), "float16 on tensor cores needs compute capability 7.0"),
+        ("float16", CPU(), "float16 needs a GPU"),
+        ("float8", gpu(capability=(8, 9)), ""),
+        ("float8", gpu(capability=(8, 6)), "float8 needs compute capability 8.9; Fake GPU has 8.6"),
+        ("float8", CPU(), "float8 products need an NVIDIA or AMD GPU"),
+        ("float8", gpu(architecture="gfx942:sramecc+"), ""),
+        ("float8", gpu(architecture="gfx90a"), "float8 needs an MI300 or newer"),
+        ("cudnn_attention", gpu(**NVIDIA), ""),
+        ("cudnn_attention", gpu(capability=(7, 5)), "needs compute capability 8.0"),
+        ("cudnn_attention", CPU(), "needs an NVIDIA GPU"),
+        ("cudnn_attention", MPS(torch.device("mps")), "needs an NVIDIA GPU"),
+        ("cudnn_attention", gpu(architecture="gfx942"), "needs an NVIDIA GPU"),
+        ("managed_memory", gpu(), ""),
+    ],
+)
+def test_a_technique_runs_where_the_device_has_what_it_needs(need, device, problem, monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn, "version", lambda: 91900)
+    if not problem:
+        assert capabilities.check(need, device) == ""
+        return
+    with pytest.raises(Unsupported, match=problem):
+        capabilities.check(need, device)
+
+
+@pytest.mark.parametrize("version", [None, 8907])
+def test_cudnn_attention_needs_cudnn_9_and_notes_an_older_gpu(version, monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn, "version", lambda: 91900)
+    assert "9.0 and newer" in capabilities.check("cudnn_attention", gpu(capability=(8, 9)))
+    monkeypatch.setattr(torch.backends.cudnn, "version", lambda: version)
+    with pytest.raises(Unsupported, match="needs cuDNN 9"):
+        capabilities.check("cudnn_attention", gpu(**NVIDIA))
+
+
+def test_what_the_scripts_of_fewer_bits_need():
+    assert "bfloat16" not in needs("float16_grad_scaler")
+    assert step_work.precision_of(needs("float16_grad_scaler")) == "float16"
+    assert needs("float8_linear")[-2:] == ("float8", "package torchao")
 
 
 def test_scaled_float16_trains_as_float32_does(train, monkeypatch):
@@ -205,16 +231,12 @@ def test_scaled_float16_trains_as_float32_does(train, monkeypatch):
 
 
 def test_in_bfloat16_layer_norms_do_not_move(train):
-    parent, child = train("fused_optimizer"), train("pure_bfloat16")
-
-    def moved(watch):
-        norms = {name for name in watch.first if re.search(r"ln_\w+\.weight", name)}
+    for name, moves in (("fused_optimizer", True), ("pure_bfloat16", False)):
+        watch = train(name)
+        norms = [name for name in watch.first if re.search(r"ln_\w+\.weight", name)]
         now = dict(watch.model.named_parameters())
-        return {name for name in norms if not torch.equal(now[name], watch.first[name])}, norms
-
-    assert moved(parent)[0] == moved(parent)[1] != set()
-    assert moved(child)[0] == set() != moved(child)[1]
-    assert not torch.equal(child.model.wte.weight, child.first["wte.weight"])
+        assert {not torch.equal(now[norm], watch.first[norm]) for norm in norms} == {moves}
+    assert not torch.equal(now["wte.weight"], watch.first["wte.weight"])
 
 
 def test_it_is_all_in_bfloat16_but_the_loss(train):
@@ -253,27 +275,15 @@ def test_all_products_but_the_heads_are_converted(train, torchao):
     assert set(layers) - set(converted) == {"lm_head"} and len(converted) == 4 * len(model.h)
 
 
-def test_float8_needs_a_gpu_that_has_it_and_the_package():
-    assert capabilities.check("float8", gpu(capability=(8, 9))) == ""
-    with pytest.raises(Unsupported, match="float8 needs compute capability 8.9; Fake GPU has 8.6"):
-        capabilities.check("float8", gpu(capability=(8, 6)))
-    with pytest.raises(Unsupported, match="^float8 products need an NVIDIA or AMD GPU$"):
-        capabilities.check("float8", CPU())
-    assert capabilities.check("float8", gpu(architecture="gfx942:sramecc+")) == ""
-    with pytest.raises(Unsupported, match="float8 needs an MI300 or newer"):
-        capabilities.check("float8", gpu(architecture="gfx90a"))
-    assert needs_of("float8_linear")[-2:] == ("float8", "package torchao")
-
-
 def test_products_of_several_precisions_have_no_ceiling_and_no_mfu(monkeypatch):
     ceilings = {"matmul_tflops": {"float32": 9.0, "bfloat16": 99.0}, "bandwidth_gb_s": 999.0}
     monkeypatch.setattr(measured_ceilings, "ceilings", lambda device: ceilings)
-    needs, here = needs_of("float8_linear"), SimpleNamespace(name="NVIDIA L4")
+    here = SimpleNamespace(name="NVIDIA L4")
     shape = {"config": CONFIGS["gpt2"], "batch_size": 1, "seq_len": 64}
     args = SimpleNamespace(hardware=here, owns=(), **shape)
-    args.needs = needs_of("padded_vocabulary")
+    args.needs = needs("padded_vocabulary")
     assert step_work.describe(args)["floor_ms"] and step_work.describe(args)["datasheet_tflops"]
-    args.needs = needs
+    args.needs = needs("float8_linear")
     found = step_work.describe(args)
     assert found["precision"] is found["datasheet_tflops"] is found["floor_ms"] is None
     line = {"tokens_per_second": 1e3, "step_ms": 64.0}

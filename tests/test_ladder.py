@@ -29,16 +29,9 @@ def by_name(techniques):
 
 
 def test_the_seven_rungs_stand_in_order():
-    ours = [name for name, t in TECHNIQUES.items() if t.path.parent == paths.ROOT]
-    assert ours == [
-        "no_optimization",
-        "tensorFloat32",
-        "brainFloat16",
-        "torch_compile",
-        "flash_attention",
-        "fused_optimizer",
-        "8bit_optimizer",
-    ]
+    ours = " ".join(name for name, t in TECHNIQUES.items() if t.path.parent == paths.ROOT)
+    rungs = "no_optimization tensorFloat32 brainFloat16 torch_compile flash_attention"
+    assert ours == f"{rungs} fused_optimizer 8bit_optimizer"
 
 
 def test_every_script_is_a_technique():
@@ -120,34 +113,6 @@ def recipes():
 def test_it_has_a_target_and_a_row_in_the_list_of_techniques(technique, recipes):
     assert f"python3 {' '.join(technique.command).removeprefix(f'{paths.ROOT}/')} PYTHON" in recipes
     assert f"- [{technique.name}](#{technique.name.lower()})" in TECHNIQUES_PAGE
-
-
-def test_only_kernels_are_counted_apart():
-    code = """
-@triton.jit
-def kernel(x):
-    pass
-
-class Launches(torch.autograd.Function):
-    def forward(ctx, x):
-        kernel[(1,)](x)
-
-class LaunchesNothing(torch.autograd.Function):
-    pass
-
-class Other(torch.nn.Module):
-    def forward(self, x):
-        kernel[(1,)](x)
-
-def main(args):
-    kernel[(1,)](args)
-"""
-    technique = dataclasses.replace(TECHNIQUES["no_optimization"], code=code)
-    rest, lines = split_kernels(technique)
-    assert lines == 6
-    assert re.findall(r"(?:class|def) (\w+)", rest.code) == [
-        *("LaunchesNothing", "Other", "forward", "main")
-    ]
 
 
 def test_diff_shows_the_technique_and_nothing_else():

@@ -78,15 +78,7 @@ def test_parameters_bear_hugging_faces_names_and_shapes_in_its_order(fresh, refe
 def test_config_knows_the_number_of_parameters(name, vocab_size):
     built = sum(p.numel() for p in build(name, vocab_size, "meta").parameters())
     assert CONFIGS[name].parameters(vocab_size) == built
-
-
-def test_config_counts_gpt2s_vocabulary_unless_told():
-    """GPT-2's own number, which the model as it is built has too: see above."""
     assert CONFIGS["gpt2"].parameters() == 124_439_808
-
-
-def test_head_and_token_embedding_are_one_tensor(fresh):
-    assert fresh.lm_head.weight is fresh.wte.weight
 
 
 @pytest.mark.parametrize("name", ["gpt2-tiny", "gpt2"])
@@ -104,37 +96,19 @@ def test_flops_a_token_are_6n_plus_12_n_layer_n_embd_t(name):
 # Initialization ---------------------------------------------------------------------------------
 
 
-def test_weights_start_normal_with_gpt2s_deviations(fresh):
+def test_weights_start_as_gpt2s(fresh):
+    """Matrices normal with its deviations, biases at zero, LayerNorms at one."""
     residual = 0.02 / (2 * 12) ** 0.5
     for name, weight in fresh.named_parameters():
-        if weight.dim() == 2:
-            std = 0.01 if "wpe" in name else residual if "c_proj" in name else 0.02
-            weight = weight.detach()
-            assert weight.std().item() == pytest.approx(std, rel=0.01), name
-            assert abs(weight.mean().item()) < 0.01 * std, name
-            assert (weight.abs() < std).float().mean().item() == pytest.approx(0.683, abs=0.01), (
-                name
-            )
-
-
-def test_biases_start_at_zero_and_layer_norms_at_one(fresh):
-    vectors = {name: p for name, p in fresh.named_parameters() if p.dim() == 1}
-    assert len(vectors) == 12 * 8 + 2
-    for name, vector in vectors.items():
-        norm = name.endswith("weight")
-        assert norm == (("ln_" in name) and not name.endswith("bias")), name
-        assert vector.eq(1 if norm else 0).all(), name
-
-
-def test_models_made_one_after_the_other_differ():
-    first = build("gpt2-tiny", 100)
-    second = GPT(CONFIGS["gpt2-tiny"], explicit_attention, 100, loss=F.cross_entropy)
-    assert not torch.equal(first.wpe.weight, second.wpe.weight)
-
-
-def test_loss_starts_at_that_of_a_uniform_guess():
-    idx = random_tokens(2, 64)
-    assert build("gpt2-tiny")(idx, idx.roll(1))[1].item() == pytest.approx(10.82, abs=0.1)
+        if weight.dim() == 1:
+            norm = "ln_" in name and name.endswith("weight")
+            assert weight.eq(1 if norm else 0).all(), name
+            continue
+        std = 0.01 if "wpe" in name else residual if "c_proj" in name else 0.02
+        assert weight.std().item() == pytest.approx(std, rel=0.01), name
+        assert abs(weight.mean().item()) < 0.01 * std, name
+        within = (weight.abs() < std).float().mean().item()
+        assert within == pytest.approx(0.683, abs=0.01), name
 
 
 # Meaning ----------------------------------------------------------------------------------------
@@ -151,30 +125,22 @@ def test_a_later_token_leaves_earlier_logits_as_they_are():
     assert (later > 1e-4).all()
 
 
-def test_the_attention_handed_in_is_the_one_that_mixes():
+def test_the_attention_and_the_loss_handed_in_are_used():
     calls = []
 
     def blind(q, k, v):
         calls.append(q.shape)
         return v
 
-    model = GPT(CONFIGS["gpt2-tiny"], attention=blind, vocab_size=100, loss=F.cross_entropy)
-    idx = torch.zeros(3, 5, dtype=torch.long)
-    logits, loss = model(idx, idx)
-    assert calls == [(3, 2, 5, 32)] * 2
-    assert logits.shape == (3, 5, 100)
-    assert loss.shape == ()
-
-
-def test_the_loss_handed_in_is_the_one_that_is_returned():
     def third_logit(logits, targets):
         assert logits.shape == (15, 100) and targets.shape == (15,)
         return logits[targets == 7, 3].sum()
 
-    model = GPT(CONFIGS["gpt2-tiny"], explicit_attention, vocab_size=100, loss=third_logit)
+    model = GPT(CONFIGS["gpt2-tiny"], attention=blind, vocab_size=100, loss=third_logit)
     idx = torch.arange(15).view(3, 5)
     logits, loss = model(idx, idx)
-    assert loss == logits[1, 2, 3]
+    assert calls == [(3, 2, 5, 32)] * 2
+    assert logits.shape == (3, 5, 100) and loss == logits[1, 2, 3]
 
 
 def test_every_parameter_learns_at_full_context():

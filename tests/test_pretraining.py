@@ -1,7 +1,6 @@
 """Parts of a training run: its data, schedule, techniques, checkpoints, files."""
 
 import ast
-import math
 from types import SimpleNamespace
 
 import numpy as np
@@ -177,7 +176,7 @@ def test_every_technique_merges_or_says_why_not(name):
         assert f"--with {name}: " in str(error)
         return
     ast.parse(source)
-    assert source != loop_techniques.merged([])
+    assert source != loop_techniques.merged([]) == loop_techniques.LOOP.read_text()
     assert "    decay_matrices_only(optimizer, args.weight_decay)\n" in source
     assert "set_learning_rate(optimizer, learning_rate(step, args))" in source
 
@@ -192,18 +191,17 @@ def test_an_optimizer_of_a_technique_takes_the_place_of_the_loops_own(name):
     assert ("AdamW8bit" in ast.unparse(made)) == (name == "8bit_optimizer")
 
 
-def test_none_is_the_loop_as_it_stands():
-    assert loop_techniques.choose("none", None, None) == ([], "asked for")
-    assert loop_techniques.merged([]) == loop_techniques.LOOP.read_text()
-
-
 # Settings -----------------------------------------------------------------------------------------
 
 
-def test_defaults_are_those_of_the_device_and_given_values_stay():
+def test_defaults_are_those_of_the_device_and_given_values_stay(tmp_path):
+    """Without a recipe the techniques are those of the best script that runs here."""
     gpu, cpu = options.fill({}, "cuda"), options.fill({"steps": 20}, "cpu")
     assert (gpu["tokens_per_step"], gpu["warmup"], gpu["steps"]) == (524_288, 715, 19_073)
     assert (cpu["model"], cpu["steps"], cpu["warmup"]) == ("gpt2-tiny", 20, 1)
+    names, source = loop_techniques.choose("", options.settle(cpu), tmp_path / "none.csv")
+    assert {"flash_attention", "fused_optimizer"} <= {*names} <= {*ladder.line("fused_optimizer")}
+    assert source.startswith("of fused_optimizer")
 
 
 @pytest.mark.parametrize(
@@ -239,7 +237,7 @@ def test_the_last_two_checkpoints_and_the_best_are_kept(tmp_path):
     assert checkpoints.load(kept[0])["model"].tolist() == [2] * 9
 
 
-def test_a_damaged_checkpoint_is_told_and_its_remedy_works(tmp_path):
+def test_a_damaged_or_foreign_checkpoint_is_told_and_the_remedy_works(tmp_path):
     saved(tmp_path, 1, 9.0)
     saved(tmp_path, 2, 8.0)
     state = tmp_path / "step_00000002.pt"
@@ -250,12 +248,9 @@ def test_a_damaged_checkpoint_is_told_and_its_remedy_works(tmp_path):
         checkpoints.load(checkpoints.available(tmp_path)[-1])
     (tmp_path / "step_00000002.json").unlink()
     assert checkpoints.load(checkpoints.available(tmp_path)[-1])["model"][0] == 1
-
-
-def test_a_checkpoint_of_another_model_is_told():
-    model = torch.nn.Linear(3, 3)
+    model, larger = torch.nn.Linear(3, 3), torch.nn.Linear(4, 3)
     with pytest.raises(UserError, match="another model: size mismatch for weight"):
-        checkpoints.load_weights(model, torch.nn.Linear(4, 3).state_dict(), "x.pt")
+        checkpoints.load_weights(model, larger.state_dict(), "x.pt")
 
 
 def test_a_full_disk_leaves_the_old_checkpoint_whole(tmp_path, monkeypatch):
@@ -309,17 +304,3 @@ def test_export_cuts_padding_and_keeps_an_untied_head():
     }
     untied = export.gpt2_weights(state | {"lm_head.weight": torch.rand(50_304, 2)})
     assert untied["lm_head.weight"].shape == (50_257, 2)
-
-
-def test_perplexity_of_any_loss_is_a_number():
-    from pretraining.training_run import _perplexity
-
-    assert _perplexity(math.log(7)) == pytest.approx(7)
-    assert _perplexity(1e4) == math.inf
-
-
-def test_without_a_recipe_the_best_script_that_runs_here_is_taken(tmp_path):
-    args = options.settle(options.fill({}, "cpu"))
-    names, source = loop_techniques.choose("", args, tmp_path / "none.csv")
-    assert {"flash_attention", "fused_optimizer"} <= {*names} <= {*ladder.line("fused_optimizer")}
-    assert source.startswith("of fused_optimizer")

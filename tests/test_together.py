@@ -11,14 +11,12 @@ import numpy as np
 import psutil
 import pytest
 
-from tests.rows import rows_of
 from Utils.analysis import concurrent_throughput
 from Utils.base import paths
 from Utils.base.errors import Unsupported, UserError
 from Utils.commands import together as together_command
 from Utils.launch import concurrent_runs
 from Utils.launch.concurrent_runs import Failed, Part
-from Utils.results import rows_file
 from Utils.scripts import ladder
 
 FLAGS = ["--model=gpt2-tiny", "--steps=6", "--warmup=2", "--dataset=synthetic", "--device=cpu"]
@@ -27,11 +25,11 @@ PART = Part(began=100.0, step_s=np.array([1.0, 1.0, 2.0]), tokens=64, peak_mib=3
 
 def left():
     """Those of the processes that are there, in the order of their start."""
-    found = [p for p in psutil.process_iter(["cmdline", "status"]) if p.info["cmdline"]]
-    ours = [
-        p for p in found if any("concurrent_runs.take_part" in word for word in p.info["cmdline"])
-    ]
-    ours = [p for p in ours if p.info["status"] != psutil.STATUS_ZOMBIE]
+    ours = []
+    for process in psutil.process_iter(["cmdline", "status"]):
+        words = " ".join(process.info["cmdline"] or ())
+        if "concurrent_runs.take_part" in words and process.info["status"] != "zombie":
+            ours.append(process)
     return sorted(ours, key=lambda process: process.pid)
 
 
@@ -47,24 +45,19 @@ def test_only_the_time_in_which_all_train_counts():
     assert concurrent_throughput.tokens_per_second([PART]) == pytest.approx([3 * 64 / 4])
     late = replace(PART, began=101.5, step_s=np.array([0.5, 5.0]), tokens=10)
     # from 101.5 to 104: half of a step and a whole one, against a whole one and 2 of 5 seconds
-    assert concurrent_throughput.tokens_per_second([PART, late]) == pytest.approx(
-        [96 / 2.5, 14 / 2.5]
-    )
-    assert concurrent_throughput.tokens_per_second([late, PART]) == pytest.approx(
-        [14 / 2.5, 96 / 2.5]
-    )
+    rates = concurrent_throughput.tokens_per_second([PART, late])
+    assert rates == pytest.approx([96 / 2.5, 14 / 2.5])
 
 
 def test_the_rounds_are_compared_in_pairs():
-    halves = [replace(PART, step_s=PART.step_s * slower) for slower in (1.6, 1.7, 1.8)]
-    ratio = concurrent_throughput.compare([[PART]] * 3, [[one, one] for one in halves])
-    assert ratio.value == pytest.approx(2 / (1.6 * 1.7 * 1.8) ** (1 / 3))
-    assert ratio.verdict == "faster" and ratio.low > 1
-    worse = [replace(PART, step_s=PART.step_s * slower) for slower in (2.6, 2.7, 2.8)]
-    assert (
-        concurrent_throughput.compare([[PART]] * 3, [[one, one] for one in worse]).verdict
-        == "slower"
-    )
+    def ratio(*slower):
+        parts = [replace(PART, step_s=PART.step_s * factor) for factor in slower]
+        return concurrent_throughput.compare([[PART]] * 3, [[part, part] for part in parts])
+
+    faster = ratio(1.6, 1.7, 1.8)
+    assert faster.value == pytest.approx(2 / (1.6 * 1.7 * 1.8) ** (1 / 3))
+    assert faster.verdict == "faster" and faster.low > 1
+    assert ratio(2.6, 2.7, 2.8).verdict == "slower"
     assert not concurrent_throughput.compare([[PART]], [[PART, PART]]).interval
 
 
@@ -106,11 +99,9 @@ def test_one_that_ends_is_named_and_the_others_are_ended(cache, monkeypatch):
 
 
 def test_what_is_interrupted_or_takes_too_long_is_ended(cache, monkeypatch):
-    def at_once(minutes=1):
-        concurrent_runs.at_once(ladder.get("no_optimization"), 2, FLAGS, minutes)
-
+    baseline = ladder.get("no_optimization")
     with pytest.raises(Failed, match="process 1 of 2: failed: ended after the time-out"):
-        at_once(minutes=0)
+        concurrent_runs.at_once(baseline, 2, FLAGS, minutes=0)
 
     def interrupt(seconds):
         if len(left()) == 2:
@@ -118,20 +109,13 @@ def test_what_is_interrupted_or_takes_too_long_is_ended(cache, monkeypatch):
 
     monkeypatch.setattr(time, "sleep", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        at_once()
+        concurrent_runs.at_once(baseline, 2, FLAGS, minutes=1)
     assert not left()
 
 
 def test_they_end_with_the_one_who_started_them(tmp_path):
-    command = [
-        sys.executable,
-        "-m",
-        "Utils.commands",
-        "together",
-        "T=no_optimization",
-        *FLAGS,
-        "--steps=100000",
-    ]
+    command = [sys.executable, "-m", "Utils.commands", "together", "T=no_optimization", *FLAGS]
+    command.append("--steps=100000")
     environment, end = {**os.environ, "CACHE_DIR": str(tmp_path)}, time.monotonic() + 60
     with subprocess.Popen(command, cwd=paths.ROOT, env=environment) as process:
         try:
@@ -157,17 +141,3 @@ def test_what_cannot_be_is_said(cache, capsys):
     with pytest.raises(SystemExit):
         together_command.main(["T=no_optimization", "--n=1"])
     assert "'1' is not a whole number from 2 up" in capsys.readouterr().err
-
-
-def test_the_reason_of_each_end_is_found(tmp_path):
-    def failure(log):
-        (tmp_path / "log").write_text(log)
-        return concurrent_runs._failure("x, process 1 of 2", tmp_path, "killed by SIGKILL")
-
-    assert str(failure("")) == "x, process 1 of 2: failed: killed by SIGKILL"
-    asked = failure("chatter\nx: error: --model gpt5: choose gpt2\n")
-    assert isinstance(asked, UserError) and str(asked) == "--model gpt5: choose gpt2"
-    rows_file.append(
-        tmp_path / "results.csv", rows_of("x", [], status="out_of_memory", note="8x64")
-    )
-    assert str(failure("")) == "x, process 1 of 2: out of memory: 8x64"
