@@ -70,12 +70,9 @@ class TokenBatches(Batches):
         size = args.batch_size // args.world_size
         self.share = slice(args.rank * size, (args.rank + 1) * size)  # of every batch
         if len(self.tokens) <= self.seq_len:
-            raise UserError(
-                f"{spelled('dataset', args.dataset)} has {len(self.tokens)} tokens to train on, "
-                "too few for "
-                f"one sequence of {self.seq_len}",
-                "choose a smaller --seq-len or more text",
-            )
+            corpus = f"{spelled('dataset', args.dataset)} has {len(self.tokens)} tokens to train on"
+            problem = f"{corpus}, too few for one sequence of {self.seq_len}"
+            raise UserError(problem, "choose a smaller --seq-len or more text")
 
     def starts(self, step):
         """Return the first positions of a step's sequences: int64 (B / world_size,)."""

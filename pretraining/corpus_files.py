@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from Utils.base import files, paths
+from Utils.base import files
 from Utils.base.errors import UserError, naming
 from Utils.corpus import text_sources, token_cache
 
@@ -37,8 +37,7 @@ def load(dataset, cap=0, prepares=True):
     if dataset == "synthetic":
         return *_hold_out_end(token_cache.synthetic_tokens()), dataset
     contents, documents, total, unit = text_sources.find(dataset)
-    name = token_cache.cached_name(dataset, HELD_OUT, cap, *contents)
-    folder = paths.CACHE / "tokens" / name
+    folder = token_cache.cached(dataset, HELD_OUT, cap, *contents).with_suffix("")
     while not _prepared(folder)["complete"]:
         if prepares:
             prepare(folder, dataset, documents(), cap, total if unit == "B" else None)
@@ -47,7 +46,7 @@ def load(dataset, cap=0, prepares=True):
     training, held_out = (_mapped(folder, side) for side in SIDES)
     if len(held_out) < LEAST_HELD_OUT * (len(training) + len(held_out)):
         training, held_out = _hold_out_end(training)  # there are too few documents
-    return training, held_out, name
+    return training, held_out, folder.name
 
 
 def prepare(folder, dataset, texts, cap=0, total=None, part_bytes=PART_BYTES):

@@ -1,15 +1,6 @@
-"""Scripts of which one knows beforehand what must come out, and running them.
-
-    python -m tests.known [flags of the scripts]
-
-runs them all as a suite, one process a run, and prints the table, for docs/FINDINGS.md.
-"""
+"""Scripts of which one knows beforehand what must come out."""
 
 import shutil
-import subprocess
-import sys
-import tempfile
-from pathlib import Path
 
 from Utils.base import paths
 
@@ -57,25 +48,3 @@ def changed(*changes, parent="Parent: no_optimization"):
         assert old in source, old
         source = source.replace(old, new)
     return source
-
-
-def main(flags):
-    with tempfile.TemporaryDirectory() as folder:
-        project = copy_project(Path(folder), "no_optimization")
-        for name, changes in COPIES.items():
-            (project / f"{name}.py").write_text(changed(*changes))
-        command = [
-            sys.executable,
-            "-m",
-            "Utils.commands",
-            "suite",
-            "no_optimization",
-            *COPIES,
-            *flags,
-        ]
-        environment = paths.environment(CACHE_DIR=str(paths.CACHE), PYTHONPATH=folder)
-        return subprocess.run(command, cwd=folder, env=environment).returncode
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -48,34 +48,25 @@ class FakeCuda:
         self.calls.append("set_device")
         self.current = device
 
-    def get_device_name(self, device):
-        self.calls.append("get_device_name")
-        return self.name
-
-    def get_device_properties(self, device):
-        self.calls.append("get_device_properties")
-        return SimpleNamespace(
+    def __getattr__(self, name):
+        """Return a function of a device that is recorded as the others are."""
+        properties = SimpleNamespace(
             total_memory=int(self.memory_bytes),
             multi_processor_count=self.multiprocessors,
             uuid="fake-uuid",
             gcnArchName=self.architecture,
         )
-
-    def get_device_capability(self, device):
-        self.calls.append("get_device_capability")
-        return self.capability
-
-    def mem_get_info(self, device):
-        self.calls.append("mem_get_info")
-        return int(self.free_bytes), int(self.memory_bytes)
-
-    def max_memory_allocated(self, device):
-        self.calls.append("max_memory_allocated")
-        return 3 * 2**20
-
-    def max_memory_reserved(self, device):
-        self.calls.append("max_memory_reserved")
-        return 5 * 2**20
+        answers = {
+            "get_device_name": self.name,
+            "get_device_properties": properties,
+            "get_device_capability": self.capability,
+            "mem_get_info": (int(self.free_bytes), int(self.memory_bytes)),
+            "max_memory_allocated": 3 * 2**20,
+            "max_memory_reserved": 5 * 2**20,
+        }
+        if name not in answers:
+            raise AttributeError(name)
+        return lambda device: self.calls.append(name) or answers[name]
 
 
 def gpu(nvml=None, partners=(), **properties):
@@ -101,13 +92,12 @@ class FakeEvent:
         return end.time - self.time
 
 
-def _nvml(function):
-    """As pynvml's: recorded, refused before nvmlInit and where the fake is told to, and asked about
-    no GPU but the one there is."""
+def _asked(name, function):
+    """Return a function as pynvml's: recorded, refused before nvmlInit and where the fake is told
+    to, and asked about no GPU but the one there is."""
 
     @wraps(function)
     def answer(self, *args):
-        name = function.__name__
         self.calls.append(name)
         if name in self.errors:
             raise self.errors[name]
@@ -156,85 +146,50 @@ class FakeNvml:
         self.cuda_version = 13_000
         self.reasons, self.used_bytes = 0, 4000 * 2**20
 
-    @_nvml
-    def nvmlInit(self):
-        pass
-
-    @_nvml
-    def nvmlDeviceGetHandleByUUID(self, uuid):
+    def handle(self, uuid):
         if uuid != self.uuid:
             raise self.NVMLError(self.NVML_ERROR_NOT_FOUND)
         return self.HANDLE
 
-    @_nvml
-    def nvmlSystemGetDriverVersion(self):
-        return "580.95.05"
-
-    @_nvml
-    def nvmlSystemGetCudaDriverVersion(self):
-        return self.cuda_version
-
-    @_nvml
-    def nvmlDeviceGetHandleByIndex(self, index):
-        return self.HANDLE
-
-    @_nvml
-    def nvmlDeviceGetName(self, handle):
-        return "NVIDIA Fake"
-
-    @_nvml
-    def nvmlSystemGetProcessName(self, pid):
+    def process_name(self, pid):
         if pid not in self.names:
             raise self.NVMLError(self.NVML_ERROR_NOT_FOUND)
         return self.names[pid]
 
-    @_nvml
-    def nvmlDeviceGetComputeRunningProcesses(self, handle):
-        return self.compute
-
-    @_nvml
-    def nvmlDeviceGetTotalEnergyConsumption(self, handle):
-        return self.energy_mj
-
-    @_nvml
-    def nvmlDeviceGetViolationStatus(self, device, perfPolicyType):
+    def violation(self, device, perfPolicyType):
         return SimpleNamespace(referenceTime=1, violationTime=self.violations_ns[perfPolicyType])
 
-    @_nvml
-    def nvmlDeviceGetFieldValues(self, handle, fieldIds):
+    def fields(self, handle, fieldIds):
         known = {270: SimpleNamespace(nvmlReturn=0, value=SimpleNamespace(ullVal=4 * 10**12))}
         return [known.get(id, SimpleNamespace(nvmlReturn=3)) for id in fieldIds]
 
-    @_nvml
-    def nvmlDeviceGetClockInfo(self, handle, type):
-        return self.clocks_mhz[type]
-
-    @_nvml
-    def nvmlDeviceGetTemperature(self, handle, sensor):
-        if sensor != self.NVML_TEMPERATURE_GPU:
-            raise self.NVMLError(self.NVML_ERROR_INVALID_ARGUMENT)
-        return self.temperature_c
-
-    @_nvml
-    def nvmlDeviceGetPowerUsage(self, handle):
-        return self.power_mw
-
-    @_nvml
-    def nvmlDeviceGetPowerManagementLimit(self, handle):
-        return self.limit_mw
-
-    @_nvml
-    def nvmlDeviceGetMemoryInfo(self, handle, version=None):
+    def memory(self, handle, version=None):
         total = 80 * 2**30
         return SimpleNamespace(total=total, free=total - self.used_bytes, used=self.used_bytes)
 
-    @_nvml
-    def nvmlDeviceGetCurrentClocksEventReasons(self, handle):
-        return self.reasons
 
-    @_nvml
-    def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle):
-        return self.reasons
+ANSWERS = {  # after "nvml", with pynvml's arguments
+    "Init": lambda self: None,
+    "SystemGetDriverVersion": lambda self: "580.95.05",
+    "SystemGetCudaDriverVersion": lambda self: self.cuda_version,
+    "SystemGetProcessName": FakeNvml.process_name,
+    "DeviceGetHandleByIndex": lambda self, index: self.HANDLE,
+    "DeviceGetHandleByUUID": FakeNvml.handle,
+    "DeviceGetName": lambda self, handle: "NVIDIA Fake",
+    "DeviceGetComputeRunningProcesses": lambda self, handle: self.compute,
+    "DeviceGetTotalEnergyConsumption": lambda self, handle: self.energy_mj,
+    "DeviceGetViolationStatus": FakeNvml.violation,
+    "DeviceGetFieldValues": FakeNvml.fields,
+    "DeviceGetClockInfo": lambda self, handle, type: self.clocks_mhz[type],
+    "DeviceGetTemperature": lambda self, handle, sensor: {0: self.temperature_c}[sensor],
+    "DeviceGetPowerUsage": lambda self, handle: self.power_mw,
+    "DeviceGetPowerManagementLimit": lambda self, handle: self.limit_mw,
+    "DeviceGetMemoryInfo": FakeNvml.memory,
+    "DeviceGetCurrentClocksEventReasons": lambda self, handle: self.reasons,
+    "DeviceGetCurrentClocksThrottleReasons": lambda self, handle: self.reasons,
+}
+for _name, _answer in ANSWERS.items():
+    setattr(FakeNvml, f"nvml{_name}", _asked(f"nvml{_name}", _answer))
 
 
 @contextmanager

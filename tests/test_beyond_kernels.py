@@ -220,18 +220,17 @@ def test_a_trial_is_the_script_itself_and_leaves_nothing_behind(
     args = settle(fused_optimizer)
     speed, seconds, _ = batch_trials.run(args, "no_optimization", 4)
     assert speed > 0 and seconds > 0 and not list(tmp_path.iterdir())
+    out_of_memory = rows_of("no_optimization", [], status="out_of_memory")
 
-    def out_of_memory(command, **how):
+    def fails(command, **options):
+        if "--batch-size=16" in command:
+            return subprocess.CompletedProcess(command, -9, "", "warming up\nno memory left\n")
         file = next(flag.partition("=")[2] for flag in command if "--results-file=" in flag)
-        rows_file.append(file, rows_of("no_optimization", [], status="out_of_memory"))
+        rows_file.append(file, out_of_memory)
 
-    def killed(command, **how):
-        return subprocess.CompletedProcess(command, -9, "", "warming up\nno memory left\n")
-
-    monkeypatch.setattr(subprocess, "run", out_of_memory)
-    assert batch_trials.run(args, "no_optimization", 8).tokens_per_second == 0
-    monkeypatch.setattr(subprocess, "run", killed)
-    assert batch_trials.run(args, "no_optimization", 16).tokens_per_second == 0
+    monkeypatch.setattr(subprocess, "run", fails)
+    for size in (8, 16):
+        assert batch_trials.run(args, "no_optimization", size).tokens_per_second == 0
     assert capsys.readouterr().err.splitlines() == [
         f"  no_optimization, batch of 4: {speed:,.0f} tokens/s",
         "  no_optimization, batch of 8: out of memory",

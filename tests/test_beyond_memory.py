@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from beyond.loss import padded_vocabulary
 from tests import watched
 from tests.stand_ins import gpu
 from tests.watched import STEPS
@@ -230,16 +231,7 @@ def test_scaled_float16_trains_as_float32_does(train, monkeypatch):
 # bfloat16 alone ---------------------------------------------------------------------------------
 
 
-def test_in_bfloat16_layer_norms_do_not_move(train):
-    for name, moves in (("fused_optimizer", True), ("pure_bfloat16", False)):
-        watch = train(name)
-        norms = [name for name in watch.first if re.search(r"ln_\w+\.weight", name)]
-        now = dict(watch.model.named_parameters())
-        assert {not torch.equal(now[norm], watch.first[norm]) for norm in norms} == {moves}
-    assert not torch.equal(now["wte.weight"], watch.first["wte.weight"])
-
-
-def test_it_is_all_in_bfloat16_but_the_loss(train):
+def test_it_is_all_in_bfloat16_but_the_loss_and_layer_norms_do_not_move(train):
     parent, child = train("fused_optimizer"), train("pure_bfloat16")
     assert {p.dtype for p in child.model.parameters()} == {torch.bfloat16}
     assert child.gradients.peak == parent.gradients.peak / 2
@@ -247,6 +239,11 @@ def test_it_is_all_in_bfloat16_but_the_loss(train):
     rounded = torch.tensor(child.losses).bfloat16().float().tolist()
     assert all(loss != coarse for loss, coarse in zip(child.losses, rounded, strict=True))
     assert child.losses == pytest.approx(parent.losses, rel=2**-8)
+    for watch, moves in ((parent, True), (child, False)):
+        norms = [name for name in watch.first if re.search(r"ln_\w+\.weight", name)]
+        now = dict(watch.model.named_parameters())
+        assert {not torch.equal(now[norm], watch.first[norm]) for norm in norms} == {moves}
+    assert not torch.equal(now["wte.weight"], watch.first["wte.weight"])
 
 
 # float8 -----------------------------------------------------------------------------------------
@@ -307,3 +304,32 @@ def test_an_untied_head_starts_as_a_copy_and_goes_its_own_way(train):
     assert child.losses == pytest.approx(parent.losses, rel=2**-8)
     assert not torch.equal(child.model.lm_head.weight, child.model.wte.weight)
     assert state_mib(child) == pytest.approx(state_mib(parent) + 8 * more / MIB, abs=0.2)
+
+
+# Padding ----------------------------------------------------------------------------------------
+
+
+def test_a_padded_vocabulary_changes_shapes_and_nothing_else(train, in_float32):
+    flags = ("--batch-size=2", "--seq-len=32")
+    parent, child = train("fused_optimizer", *flags), train("padded_vocabulary", *flags)
+    assert parent.first.keys() == child.first.keys()
+    for name, weight in child.first.items():
+        assert torch.equal(weight[: len(parent.first[name])], parent.first[name]), name
+    assert [len(w.first["wte.weight"]) for w in (parent, child)] == [50_257, 50_304]
+    assert parent.losses[0] != parent.losses[-1]
+    assert child.losses == pytest.approx(parent.losses, rel=1e-5)
+    assert child.losses[0] == pytest.approx(parent.losses[0], rel=1e-6)
+    child.model(*child.batch)[1].backward()
+    gradient = child.model.wte.weight.grad
+    assert gradient[:50_257].any(dim=1).all() and not gradient[50_257:].any()
+
+
+def test_what_stands_in_a_padded_column_does_not_reach_the_loss():
+    logits, targets = torch.randn(4, 50_304), torch.tensor([0, 1, 50_255, 50_256])
+    logits[:, 50_257:] = 100
+    sliced, masked = (logits.clone().requires_grad_() for _ in range(2))
+    expected = torch.nn.functional.cross_entropy(sliced[:, :50_257], targets)
+    expected.backward()
+    loss = padded_vocabulary.cross_entropy(masked, targets)
+    loss.backward()
+    assert loss == expected and torch.equal(masked.grad, sliced.grad)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from functools import partial
 from multiprocessing.connection import wait
 from types import SimpleNamespace
@@ -26,15 +27,14 @@ from Utils.data import TokenBatches
 from Utils.device import auto_shape, cgroup, device_choice
 from Utils.device.cpu import CPU
 from Utils.device.cuda import ImaginedGPU
-from Utils.harness import memory_kinds, ranks
+from Utils.harness import ranks
 from Utils.harness.rank_results import RankResult
 from Utils.harness.ranks import ALONE, GRACE_S, NOTICED
 from Utils.harness.settings import parse_args
 from Utils.launch import rank_launcher
 from Utils.results import records_file, rows_file
-from Utils.run import Run, execute
+from Utils.run import Run
 from Utils.scripts import ladder
-from Utils.scripts.ladder import Technique
 
 NAMES = ("distributed_data_parallel", "zero_redundancy", "fully_sharded", "no_sync")
 FLAGS = ["--model=gpt2-tiny", "--seq-len=16", "--batch-size=8", "--device=cpu", "--steps=5"]
@@ -62,6 +62,14 @@ def in_float32(name, folder, **changes):
 def without_ranks(**more):
     kept = {name: value for name, value in paths.environment().items() if name not in ALONE}
     return kept | {"OMP_NUM_THREADS": "1"} | more
+
+
+@pytest.fixture
+def settle(tmp_path):
+    """The settings of a run with these flags."""
+    return lambda: parse_args(
+        "", [*FLAGS, f"--results-file={tmp_path / 'results.csv'}"], "a_script"
+    )
 
 
 def free_port():
@@ -128,43 +136,30 @@ def trained(tmp_path_factory):
     return trained
 
 
-@pytest.mark.parametrize("n", [2, 4])
+@pytest.mark.parametrize("n", [1, 2, 4])
 @pytest.mark.parametrize("name", NAMES)
 def test_ranks_train_as_one_process_does(name, n, trained):
-    alone = trained("asynchronous_logging", 1).rows
-    assert list(trained(name, n).rows.loss) == pytest.approx(list(alone.loss), rel=2e-6)
+    alone, several = trained("asynchronous_logging", 1).rows, trained(name, n)
+    assert list(several.rows.loss) == pytest.approx(list(alone.loss), rel=2e-6)
+    assert set(several.rows.world_size) == {n} and ("ranks" in several.record) == (n > 1)
     assert alone.held_out_loss[0] < math.log(50_257) - 0.1  # which a wrong gradient would not be
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_group_of_one_is_a_run_like_any_other(name, trained):
-    alone, one = trained("asynchronous_logging", 1), trained(name, 1)
-    assert list(one.rows.loss) == pytest.approx(list(alone.rows.loss), rel=2e-6)
-    assert set(one.rows.world_size) == {1} and "ranks" not in one.record
-
-
 def test_rank_0_alone_writes_one_row_a_step_with_the_slowest_ranks_time(trained):
-    found = trained("distributed_data_parallel", 4)
-    assert list(found.rows.step) == list(range(5)) and set(found.rows.world_size) == {4}
-    assert set(found.rows.batch_size) == {8} and found.rows.run_id.nunique() == 1
-    places = found.record["ranks"]
-    assert [one["rank"] for one in places] == [0, 1, 2, 3]
-    timed = found.rows.step_ms[found.rows.phase == "timed"]
-    assert timed.median() >= max(one["median_step_ms"] for one in places) - 1e-3
-    peaks = [one["memory"]["peak_mib"] for one in places]
-    assert set(found.rows.peak_memory_mib) == {max(peaks)}
-    assert found.said.count("distributed_data_parallel on ") == 1
-    assert found.said.count("distributed_data_parallel: median") == 1
-    assert socket.gethostname() not in json.dumps(places)
+    run = trained("distributed_data_parallel", 4)
+    assert list(run.rows.step) == list(range(5)) and set(run.rows.batch_size) == {8}
+    timed = run.rows.step_ms[run.rows.phase == "timed"]
+    assert timed.median() >= max(rank["median_step_ms"] for rank in run.record["ranks"]) - 1e-3
+    assert run.said.count("distributed_data_parallel: median") == 1
+    assert socket.gethostname() not in json.dumps(run.record["ranks"])
 
 
-def test_rows_are_the_slowest_ranks_times_and_the_mean_of_losses(tmp_path):
-    args = parse_args("", [*FLAGS, f"--results-file={tmp_path / 'results.csv'}"], "a_script")
+def test_rows_are_the_slowest_ranks_times_and_the_mean_of_losses(settle):
+    args = settle()
     args.world_size = 2
     weight = torch.nn.Linear(1, 1)
-    one = Run(args, weight, torch.optim.SGD(weight.parameters()))
 
-    def measured(times, losses, peak, updated, *others):
+    def result(times, losses, peak, updated, *others):
         return RankResult(
             step_ms=times,
             data_ms=[ms / 20 for ms in times],
@@ -182,20 +177,17 @@ def test_rows_are_the_slowest_ranks_times_and_the_mean_of_losses(tmp_path):
             other_processes=others,
         )
 
-    one.write(
-        [
-            measured([9, 1, 2, 5, 4], [4.0] * 5, 20.0, [0]),
-            measured([8, 3, 1, 6, 2], [2.0] * 5, 30.0, [1], "game (pid 4711, 1 MiB)"),
-        ]
-    )
+    first = result([9, 1, 2, 5, 4], [4.0] * 5, 20.0, [0])
+    second = result([8, 3, 1, 6, 2], [2.0] * 5, 30.0, [1], "game (pid 4711, 1 MiB)")
+    Run(args, weight, torch.optim.SGD(weight.parameters())).write([first, second])
     rows = rows_file.read(args.results_file)
     assert list(rows.step_ms) == [9, 3, 2, 6, 4] and list(rows.loss) == [3.0] * 5
     assert list(rows.data_ms) == pytest.approx([0.45, 0.15, 0.1, 0.3, 0.2])
     assert set(rows.peak_memory_mib) == {30.0} and set(rows.world_size) == {2}
-    (kept,) = records_file.read(args.results_file, rows.run_id.unique()).values()
-    assert kept["parameters"] == kept["updated_parameters"] == 2  # each rank updated another one
-    assert [one["median_step_ms"] for one in kept["ranks"]] == [4.5, 4.0]
-    assert kept["quality"]["reasons"] == ["rank 1: game (pid 4711, 1 MiB) on the GPU"]
+    (record,) = records_in(args.results_file.parent)
+    assert record["parameters"] == record["updated_parameters"] == 2  # each updated another one
+    assert [rank["median_step_ms"] for rank in record["ranks"]] == [4.5, 4.0]
+    assert record["quality"]["reasons"] == ["rank 1: game (pid 4711, 1 MiB) on the GPU"]
 
 
 def test_memory_by_kind_is_what_a_rank_holds_itself(trained):
@@ -217,8 +209,8 @@ def test_memory_by_kind_is_what_a_rank_holds_itself(trained):
         assert kept["parameters"] == kept["updated_parameters"] == PARAMETERS
 
 
-def test_ranks_share_out_the_batch_that_one_process_draws(tmp_path):
-    args = parse_args("", [*FLAGS, f"--results-file={tmp_path / 'results.csv'}"], "a_script")
+def test_ranks_share_out_the_batch_that_one_process_draws(settle):
+    args = settle()
     whole, shares = TokenBatches(args)[3], []
     args.world_size = 4
     for args.rank in range(4):
@@ -227,59 +219,22 @@ def test_ranks_share_out_the_batch_that_one_process_draws(tmp_path):
         assert torch.equal(one, torch.cat(parts)) and len(parts[0]) == 2
 
 
-def test_eight_ranks_of_fsdp_in_one_process(tmp_path, monkeypatch):
-    """On torch's fake group, whose collectives move nothing: that each rank holds an eighth."""
-    from torch.testing._internal.distributed.fake_pg import FakeStore
-
-    real, found = torch.distributed.init_process_group, {}
-    monkeypatch.setattr(
-        torch.distributed,
-        "init_process_group",
-        lambda *_, **__: real("fake", store=FakeStore(), rank=0, world_size=8),
-    )
-    for name, value in {"RANK": "0", "WORLD_SIZE": "8"}.items():
-        monkeypatch.setenv(name, value)
-
-    class Looked(Run):
-        def __exit__(self, *error):
-            found["memory"] = memory_kinds.memory(
-                self.args.hardware, self.model, self.optimizer, self.gradients.peak
-            )
-            found["steps"] = len(self.losses)
-
-    script = in_float32("fully_sharded", tmp_path)
-    technique = Technique("fully_sharded", script, "", "", ladder.facts(""))
-    try:
-        execute(technique, [*FLAGS, f"--results-file={tmp_path / 'r.csv'}"], Looked)
-    finally:
-        ranks.leave()
-    eighth = PARAMETERS * 4 / 8 / 2**20
-    assert found["steps"] == 5
-    assert found["memory"]["weights_mib"] == pytest.approx(eighth, rel=0.05)
-    assert found["memory"]["gradients_mib"] == pytest.approx(eighth, rel=0.05)
-    assert found["memory"]["optimizer_state_mib"] == pytest.approx(2 * eighth, rel=0.05)
-
-
 # What cannot be ---------------------------------------------------------------------------------
 
 
-def test_a_script_for_one_process_says_so_under_several(tmp_path):
-    file = tmp_path / "results.csv"
-    script = in_float32("asynchronous_logging", tmp_path)
+@pytest.mark.parametrize(
+    ("name", "batch_size", "words"),
+    [
+        ("asynchronous_logging", 8, "this script does not support several ranks"),
+        (NAMES[0], 5, "2 ranks cannot share it evenly; try --batch-size 6"),
+    ],
+)
+def test_what_several_ranks_cannot_run_is_one_line(name, batch_size, words, tmp_path):
+    flags = [*FLAGS, f"--batch-size={batch_size}", f"--results-file={tmp_path / 'results.csv'}"]
     rank_0_late = {"before": lambda rank: rank or time.sleep(2 * GRACE_S)}
-    codes, said = run_ranks(2, script, *FLAGS, f"--results-file={file}", **rank_0_late)
-    assert codes[0] == 2 and said.count("\n") == 1 and not file.exists()
-    assert said.startswith(
-        "asynchronous_logging: error: this script does not support several ranks"
-    )
-
-
-def test_a_batch_that_ranks_cannot_share_is_one_line(tmp_path):
-    file = tmp_path / "results.csv"
-    flags = [*FLAGS, "--batch-size=5", f"--results-file={file}"]
-    codes, said = run_ranks(2, in_float32(NAMES[0], tmp_path), *flags)
-    assert codes[0] == 2 and said.count("\n") == 1 and not file.exists()
-    assert "2 ranks cannot share it evenly; try --batch-size 6" in said
+    codes, said = run_ranks(2, in_float32(name, tmp_path), *flags, **rank_0_late)
+    assert codes[0] == 2 and said.count("\n") == 1 and not (tmp_path / "results.csv").exists()
+    assert said.startswith(name) and words in said
 
 
 def test_ddp_collects_no_statistics_for_which_a_gpu_would_wait(monkeypatch):
@@ -354,25 +309,6 @@ def at_step_3(what):
     return {LOOP: LOOP + line}
 
 
-def end_of(command, seconds=60, **more):
-    """(exit code, what it printed, seconds that it took) of a command, of whose processes none is
-    left."""
-    start = time.monotonic()
-    process = subprocess.Popen(
-        command, env=without_ranks(TAG=str(start), **more), stdout=-1, stderr=-2, text=True
-    )
-    said = process.communicate(timeout=seconds)[0]
-    took, left = time.monotonic() - start, []
-    for other in psutil.process_iter():
-        try:
-            if other.environ().get("TAG") == str(start) and other.status() != "zombie":
-                left.append(other)
-        except psutil.Error:
-            continue
-    assert not left, left
-    return process.returncode, said, took
-
-
 @pytest.mark.parametrize(
     ("what", "line"),
     [
@@ -387,24 +323,16 @@ def test_a_rank_that_is_killed_or_hangs_ends_the_run_with_one_line(what, line, t
     before = file.read_bytes()
     script = in_float32(NAMES[0], tmp_path, **at_step_3(what))
     command = [sys.executable, "-c", LAUNCH, str(script), "2", *FLAGS, f"--results-file={file}"]
-    code, said, took = end_of(command, PATIENCE_S="6")
-    assert code == 1 and took < 45, said
-    name = NAMES[0]
-    assert f"\n{name}: {line}; nothing was recorded\n" in said
+    start = time.monotonic()
+    environment = without_ranks(TAG=str(start), PATIENCE_S="6")
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=45)
+    said = done.stdout + done.stderr
+    assert done.returncode == 1 and f"{NAMES[0]}: {line}; nothing was recorded\n" in said
     assert said.count("nothing was recorded") == 1 and "Traceback" not in said
     assert file.read_bytes() == before and not records_in(tmp_path)
-
-
-def test_a_rank_that_ends_while_it_reports_leaves_no_empty_file(tmp_path, monkeypatch):
-    report_file = tmp_path / "error.json"
-    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(report_file))
-    with monkeypatch.context() as patch, pytest.raises(SystemExit):
-        patch.setattr(os, "fsync", lambda descriptor: sys.exit())
-        ranks.report("a rank is gone", "gone")
-    assert not report_file.exists()
-    ranks.report("a rank is gone", "gone")
-    report = json.loads(report_file.read_text())
-    assert report["message"]["message"] == "a rank is gone" and report["noticed"] == "gone"
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            assert process.environ().get("TAG") != str(start) or process.status() == "zombie"
 
 
 def test_a_rank_out_of_memory_says_so_and_nothing_is_recorded(tmp_path):
@@ -486,29 +414,22 @@ def test_what_of_an_exchange_is_hidden_behind_computation(on_gpu):
 
 def test_a_run_of_two_is_profiled_by_rank_0(tmp_path):
     """Without compiling, which would only take longer."""
-    command = [
-        sys.executable,
-        "-m",
-        "Utils.commands",
-        "profile",
-        "distributed_data_parallel",
-        "--gpus=2",
-    ]
+    command = f"{sys.executable} -m Utils.commands profile {NAMES[0]} --gpus=2".split()
     command += [*FLAGS, f"--results-file={tmp_path / 'results.csv'}"]
     environment = without_ranks(TORCHDYNAMO_DISABLE="1")
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    folder = tmp_path / "profiles"
-    summary = json.loads((folder / "distributed_data_parallel.json").read_text())
+    summary = json.loads((tmp_path / "profiles" / f"{NAMES[0]}.json").read_text())
     assert summary["profile"]["communication_ms"] > 0
     assert done.stdout.count("overlapped with computation") == 1
-    assert {row["world_size"] for row in rows_file.text_rows(folder / "results.csv")} == {"2"}
+    rows = rows_file.text_rows(tmp_path / "profiles" / "results.csv")
+    assert {row["world_size"] for row in rows} == {"2"}
 
 
-@pytest.mark.parametrize("seconds", ["soon", "0"])
-def test_a_patience_that_is_none_is_one_line(seconds, monkeypatch, tmp_path, capsys):
+@pytest.mark.parametrize("seconds", ["soon", "0", "nan"])
+def test_a_patience_that_is_none_is_one_line(seconds, monkeypatch, settle, capsys):
     monkeypatch.setenv("PATIENCE_S", seconds)
     with pytest.raises(SystemExit) as ended:
-        parse_args("", [*FLAGS, f"--results-file={tmp_path / 'results.csv'}"], "a_script")
+        settle()
     said = f"a_script: error: PATIENCE_S={seconds}: not a duration; give a number of seconds\n"
     assert ended.value.code == 2 and capsys.readouterr().err == said

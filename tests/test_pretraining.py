@@ -69,7 +69,7 @@ def test_a_cap_ends_the_corpus(tmp_path, small_chunks):
 
 
 def test_a_corpus_of_one_document_holds_out_its_end(tmp_path, monkeypatch):
-    monkeypatch.setattr(corpus_files.paths, "CACHE", tmp_path / "cache")
+    monkeypatch.setattr(token_cache.paths, "CACHE", tmp_path / "cache")
     (tmp_path / "one.txt").write_text(" ".join(map(str, range(3_000))))
     training, held_out, _ = corpus_files.load(str(tmp_path / "one.txt"))
     both = token_cache.gpt2_encoding().encode_ordinary((tmp_path / "one.txt").read_text())

@@ -58,17 +58,6 @@ def test_a_run_keeps_what_it_says(whole):
     assert "def flash_attention" in (whole / "loop.py").read_text()
 
 
-def test_a_cpu_keeps_freed_memory_from_the_start(tmp_path):
-    def before():
-        pretraining.keep_freed_memory = told
-
-    def told():
-        raise UserError("memory is kept")
-
-    done = forked.python("pretraining.train", f"--out={tmp_path}", *SHAPE, before=before)
-    assert (done.returncode, done.stderr) == (2, "train: error: memory is kept\n")
-
-
 def test_sigterm_saves_and_a_resume_is_exact(whole, tmp_path):
     folder = tmp_path / "stopped"
     with (tmp_path / "errors").open("w+") as file:
@@ -138,6 +127,14 @@ def test_a_resume_keeps_its_settings(whole, flags, words):
         pretraining.plan(options.parse("", [f"--resume={whole}", *flags]))
 
 
+def test_a_run_that_has_ended_is_not_begun_again(whole):
+    with pytest.raises(SystemExit) as ended:
+        pretraining.plan(options.parse("", [f"--resume={whole}"]))
+    assert ended.value.code == 0
+    with pytest.raises(UserError, match="holds a run"):
+        pretraining.plan(options.parse("", [f"--out={whole}", *SHAPE]))
+
+
 def test_a_damaged_checkpoint_is_one_line(whole, tmp_path):
     copy_before(whole, tmp_path / "damaged", 6)
     state = checkpoints.available(tmp_path / "damaged" / "checkpoints")[-1].state
@@ -146,11 +143,3 @@ def test_a_damaged_checkpoint_is_one_line(whole, tmp_path):
     assert done.returncode == 2
     assert "damaged, its checksum is another" in done.stderr.splitlines()[-1]
     assert "Traceback" not in done.stderr
-
-
-def test_a_run_that_has_ended_is_not_begun_again(whole):
-    with pytest.raises(SystemExit) as ended:
-        pretraining.plan(options.parse("", [f"--resume={whole}"]))
-    assert ended.value.code == 0
-    with pytest.raises(UserError, match="holds a run"):
-        pretraining.plan(options.parse("", [f"--out={whole}", *SHAPE]))

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import termios
 import time
+from contextlib import suppress
 from functools import partial
 from types import SimpleNamespace
 
@@ -187,16 +188,14 @@ def test_a_loss_that_is_not_finite_is_noted(settle):
     assert "not finite" in rows_file.read(args.results_file).note[0]
 
 
-def test_a_loop_that_does_not_log_or_leaves_early_is_told_so(settle):
+@pytest.mark.parametrize(("leave_after", "log"), [(5, False), (2, True)])
+def test_a_loop_that_does_not_log_or_leaves_early_is_told_so(leave_after, log, settle):
     args = settle("--steps", "5", "--warmup", "2")
-    for leave_after, log in ((5, False), (2, True)):
-        with pytest.raises(RuntimeError, match="run.log once a step"):
-            with Run(args, torch.nn.Identity(), None) as measured:
-                for step, _ in enumerate(measured.steps(TokenBatches(args))):
-                    if step == leave_after:
-                        break
-                    if log:
-                        measured.log(1.0)
+    with pytest.raises(RuntimeError, match="run.log once a step"):
+        with Run(args, torch.nn.Identity(), None) as measured:
+            for _, _ in zip(range(leave_after), measured.steps(TokenBatches(args)), strict=False):
+                if log:
+                    measured.log(1.0)
     assert not args.results_file.exists()
 
 
@@ -236,12 +235,10 @@ def test_a_tainted_run_says_so_in_its_rows_and_its_record(settle, capsys):
     nvml.names, nvml.reasons = {4711: "python3"}, 0x40
     args = settle("--steps", "3", "--warmup", "1")
     args.notes.append("another note")
-    quality = gpu_run(args, nvml, FakeCuda())
     reasons = ["python3 (pid 4711, 1,234 MiB) on the GPU", "hw thermal slowdown"]
+    assert gpu_run(args, nvml, FakeCuda())["reasons"] == reasons
     rows = rows_file.read(args.results_file)
     assert set(rows.grade) == {"tainted"} and set(rows.note) == {"; ".join(args.notes)}
-    assert "another note" in args.notes and "tainted" not in rows.note[0]
-    assert quality["grade"] == "tainted" and quality["reasons"] == reasons
     said = capsys.readouterr().out
     assert "  (another note; " in said and f"; tainted: {' and '.join(reasons)})\n" in said
 
@@ -250,7 +247,6 @@ def test_the_record_of_a_run_on_a_cpu_has_its_grade(settle):
     args = settle("--steps", "4", "--warmup", "1")
     no_optimization.main(args)
     quality = record_of(args)["quality"]
-    assert quality["grade"] == ("tainted" if quality["reasons"] else "clean")
     assert "energy_j" not in quality and quality["other_processes"] == []
     timed = rows_file.read(args.results_file).step_ms[1:].to_list()
     assert sum(timed) / 1e3 < quality["clock_s"] < sum(timed) / 1e3 + 1
@@ -265,16 +261,12 @@ def test_the_record_of_a_run_on_a_cpu_has_its_grade(settle):
     ("flags", "words"),
     [
         ("--steps 0", "--steps: '0' is not a whole number from 1 up"),
-        ("--steps abc", "--steps: 'abc' is not a whole number"),
         ("--batch-size -1", "--batch-size: '-1' is not auto or a whole number from 1 up"),
-        ("--seq-len 0", "--seq-len: '0' is not auto"),
         ("--seq-len 4096", "gpt2-tiny takes 1024 tokens at most"),
         ("--warmup 50", "leaves no step to time"),
         ("--model gpt5", "--model gpt5: choose gpt2-tiny, gpt2,"),
         ("--device tpu", "choose auto, cpu, cuda"),
         ("--device cuda:99", "--device cuda:99: torch"),
-        ("--rounds 0", "--rounds: '0' is not"),
-        ("--stepz 5", "unrecognized arguments: --stepz"),
         ("--step 5", "unrecognized arguments: --step"),
         ("--results-file /nowhere/results.csv", "/nowhere/results.csv: No such file"),
     ],
@@ -285,17 +277,6 @@ def test_what_cannot_be_asked_for_is_answered_in_one_line(flags, words, settle, 
     said = capsys.readouterr().err
     assert ended.value.code == 2
     assert said.count("\n") == 1 and words in said and said.startswith("no_optimization: error: ")
-
-
-@pytest.mark.parametrize("dataset", ["./nothing.txt", "nobody/nothing"])
-def test_a_dataset_that_is_not_there_is_one_line(dataset, tmp_path):
-    started = time.monotonic()
-    file = tmp_path / "results.csv"
-    done = forked.python(BASELINE, *TINY, "--dataset", dataset, "--results-file", file)
-    assert done.returncode == 2 and time.monotonic() - started < 30
-    errors = [line for line in done.stderr.splitlines() if "tokenizing" not in line]
-    assert len(errors) == 1 and f"--dataset {dataset}" in errors[0]
-    assert os.listdir(tmp_path) == []
 
 
 def test_help_is_the_docstring_even_with_percent_signs(capsys):
@@ -318,20 +299,16 @@ def test_rounds_by_hand_are_processes_with_their_own_seed(tmp_path):
 
 
 def test_on_a_terminal_there_is_a_bar(tmp_path):
-    main = forked.of_script(
-        BASELINE, *TINY, "--steps=30", f"--results-file={tmp_path / 'results.csv'}"
-    )
+    flags = [*TINY, "--steps=30", f"--results-file={tmp_path / 'results.csv'}"]
     ours, theirs = pty.openpty()
     termios.tcsetwinsize(theirs, (24, 120))
     with (tmp_path / "output").open("w+") as output:
         with open(theirs, "w") as terminal:
-            process = forked.start(main, output, terminal)
+            process = forked.start(forked.of_script(BASELINE, *flags), output, terminal)
         shown = b""
-        while select.select([ours], [], [], 60)[0]:
-            try:
+        with suppress(OSError):  # the terminal's other side is closed
+            while select.select([ours], [], [], 60)[0]:
                 shown += os.read(ours, 4096)
-            except OSError:
-                break
         process.join()
         last = output.seek(0) or output.read()
     shown = shown.decode()
@@ -381,8 +358,7 @@ def test_an_unknown_need_is_an_error_of_the_author(need, settle, capsys):
     args = settle()
     args.needs = (need,)
     assert ended(args, check_needs) == 2
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1 and f"{need!r} is unknown; choose from tf32" in said
+    assert f"{need!r} is unknown; choose from tf32" in capsys.readouterr().err
     assert not args.results_file.exists()
 
 

@@ -104,16 +104,13 @@ def test_one_trains_at_a_time_and_every_other_turn_goes_backwards(play):
     assert said.count("has printed this") == 3
 
 
-def test_four_at_most_are_alive_at_once(play):
-    codes, full, *_ = play("a", "b", "c", "d", "e", left=3)
-    assert [*codes] == ["a", "b", "c", "d"] and not full
-
-
 def test_without_room_for_a_second_one_the_first_runs_alone_and_in_one_go(play):
     codes, full, played, _ = play("a", "b", free_mib=1761)
     assert codes == {"a": 0} and full
     assert [(name, steps) for name, _, _, steps in played] == [("a", 900)]
     assert [*play("a", "b", free_mib=1763)[0]] == ["a", "b"]
+    codes, full, *_ = play("a", "b", "c", "d", "e", left=3)
+    assert [*codes] == ["a", "b", "c", "d"] and not full  # four at most
 
 
 def test_one_that_dies_does_not_stop_the_others(play):
@@ -121,10 +118,7 @@ def test_one_that_dies_does_not_stop_the_others(play):
     assert codes == {"a": 0, "b": 7}
     assert sum(steps for name, _, _, steps in played if name == "a") == 900
     assert play("a", "b", ends={"a": (0, 1)})[0] == {"a": 1, "b": 0}
-
-
-def test_impossible_settings_are_said_by_one_alone(play):
-    assert play("a", "b", ends={"a": (0, 2)})[0] == {"a": 2}
+    assert play("a", "b", ends={"a": (0, 2)})[0] == {"a": 2}  # impossible settings, said once
 
 
 def test_one_that_hangs_is_killed(play):
@@ -134,13 +128,12 @@ def test_one_that_hangs_is_killed(play):
 
 def test_a_run_ends_where_its_launcher_has_ended():
     reads, other = os.pipe()
-    os.close(other)
     to_nobody, writes = os.pipe()
-    with pytest.raises(KeyboardInterrupt):
-        Turn(reads, writes, os.getppid(), "0a1b").wait(left=3)
-    os.close(to_nobody)
-    with pytest.raises(KeyboardInterrupt):
-        Turn(reads, writes, os.getppid(), "0a1b").wait(left=3)
+    turn = Turn(reads, writes, os.getppid(), "0a1b")
+    for end in (other, to_nobody):
+        os.close(end)
+        with pytest.raises(KeyboardInterrupt):
+            turn.wait(left=3)
 
 
 def test_the_variable_of_others_is_no_turn(monkeypatch):
@@ -247,28 +240,25 @@ def test_an_estimate_says_what_emulation_costs(tmp_path, monkeypatch):
 
 def test_the_ladders_chart_is_of_the_ladder_after_a_run_of_beyond():
     names = [t.name for t in ladder.group("ladder")]
-    old, here, there = (
-        [row for name in names for row in rows_of(name, [9, 9, 9], commit=commit, device=device)]
-        for commit, device in (("a", "this"), ("b", "this"), ("b", "another"))
-    )
-    lone = rows_of("no_optimization", [9, 9, 9], commit="b", device="this", seq_len=32)
-    graphs = rows_of("cuda_graphs", [9, 9, 9], commit="b", device="this", seq_len=32)
 
-    def found(*parts, device=None):
+    def runs(*names, commit="b", device="this", **columns):
+        parts = (rows_of(n, [9, 9, 9], commit=commit, device=device, **columns) for n in names)
+        return [row for rows in parts for row in rows]
+
+    def selected(*parts, device=None):
         rows = selection.select_ladder(pd.DataFrame(sum(parts, [])), device)[0]
         return [*rows.technique.unique()], rows.commit.iloc[0], rows.device.iloc[0]
 
-    assert found(old, lone)[0] == ["no_optimization"]  # an idea of one's own is shown
-    assert found(old, lone, graphs) == (names, "a", "this")
-    assert {*selection.select(pd.DataFrame(old + lone + graphs))[0].technique} == {
-        "no_optimization",
-        "cuda_graphs",
-    }
-    assert found(old, there, lone, graphs) == (names, "b", "another")  # the same code
-    assert found(old, there, lone, graphs, device="this") == (names, "a", "this")
-    assert found(here, there, lone, graphs) == (names, "b", "this")
-    unrelated = [row | {"commit": "c"} for row in there]
-    assert found(unrelated, lone, graphs) == (["no_optimization", "cuda_graphs"], "b", "this")
+    old, here, there = runs(*names, commit="a"), runs(*names), runs(*names, device="another")
+    unrelated = runs(*names, commit="c", device="another")
+    lone, graphs = runs("no_optimization", seq_len=32), runs("cuda_graphs", seq_len=32)
+    assert selected(old, lone)[0] == ["no_optimization"]  # an idea of one's own is shown
+    assert selected(old, lone, graphs) == (names, "a", "this")
+    assert selected(old, there, lone, graphs) == (names, "b", "another")  # the same code
+    assert selected(old, there, lone, graphs, device="this") == (names, "a", "this")
+    assert selected(here, there, lone, graphs) == (names, "b", "this")
+    beyond = ["no_optimization", "cuda_graphs"]
+    assert selected(unrelated, lone, graphs) == (beyond, "b", "this")
 
 
 # The levels of a round --------------------------------------------------------------------------
@@ -292,20 +282,14 @@ def test_what_disturbs_a_turn_cancels():
     random, n = np.random.default_rng(0), 1000
     machine, elsewhere = np.exp(random.normal(0, 0.3, size=(2, n, 6)))  # of each turn
     a, b = (ms * machine * np.exp(random.normal(0, 0.01, (n, 6))) for ms in (100.0, 80.0))
+    b[0, 2] *= 5  # a burst in one turn
     runs = [(name, r, "0001", by[r]) for r in range(n) for name, by in (("a", a), ("b", b))]
     levels = round_levels.step_ms(timed(*runs))
     errors = np.log(levels["a"] / levels["b"] / 1.25)
     apart = np.log(np.median(a, axis=1) / np.median(80 * elsewhere, axis=1) / 1.25)
     of_one_turn_each = 0.01 * 2**0.5
     assert np.std(errors) < 0.75 * of_one_turn_each and np.std(apart) > 0.1
-    assert abs(np.mean(errors)) < 0.001
-
-
-def test_a_burst_in_one_of_six_turns_does_not_move_the_ratio():
-    a, b = np.full(6, 100.0), np.full(6, 80.0)
-    a[2] = 500
-    levels = round_levels.step_ms(timed(("a", 0, "0001", a), ("b", 0, "0001", b)))
-    assert levels["a", 0] / levels["b", 0] == pytest.approx(1.25, rel=1e-3)
+    assert abs(np.mean(errors)) < 0.001 and abs(errors[0]) < 0.03
 
 
 def test_a_parent_that_ran_twice_ties_its_groups():
@@ -391,11 +375,8 @@ def test_a_run_has_as_many_timed_steps_as_asked_or_more():
     assert planned(min_seconds=0.02) == (4, 2 + 1 + 4 + 1)  # one after the pause at step 6
     assert planned(min_seconds=0.25) == (25, 2 + 3 + 25 + 1)
     assert planned(min_seconds=0.6) == (60, 2 + 10 + 60)  # the pause is in the warm-up
-
-
-def test_all_ranks_take_the_steps_of_the_slowest():
-    found = planned(min_seconds=0.25, slowest_rank_s=0.025, world_size=2)
-    assert found == (10, 2 + 1 + 10 + 1)
+    slowest = {"slowest_rank_s": 0.025, "world_size": 2}  # all ranks take its steps
+    assert planned(min_seconds=0.25, **slowest) == (10, 2 + 1 + 10 + 1)
 
 
 # The held-out loss ------------------------------------------------------------------------------
@@ -441,6 +422,5 @@ def test_no_run_trains_on_held_out_text(settle):
     batches = TokenBatches(args)
     assert len(train) + len(kept) == len(tokens) and len(kept) == len(tokens) // 20
     assert max(batches.starts(step).max() for step in range(200)) + 64 < len(train)
-    short = settle("--batch-size", "4", "--seq-len", "64")
-    short.seq_len = len(kept)
-    assert held_out_loss._sequences(short) is None
+    args.seq_len = len(kept)
+    assert held_out_loss.loss(args, model_of(args)) is None

@@ -39,8 +39,16 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(self, args=None, namespace=None):
         words = sys.argv[1:] if args is None else args
         flags = self._flags(words)
-        if "MAKELEVEL" in os.environ:
-            self._report_environment(flags)
+        given = {flag.partition("=")[0] for flag in flags}
+        ignored = []  # make does not pass on what it was given by the environment
+        for name in self.names if "MAKELEVEL" in os.environ else ():
+            value = os.environ.get(name.upper())
+            if value and _flag(name) not in given:
+                ignored.append(f"{name.upper()}={value}")
+        if ignored:
+            problem = f"{', '.join(ignored)}: no effect from the environment"
+            remedy = "give it after make, as in make all STEPS=20"
+            print(f"{self.prog}: {problem}; {remedy}", file=sys.stderr)
         return super().parse_known_args(flags, namespace)
 
     def _flags(self, words):
@@ -70,19 +78,6 @@ class Parser(argparse.ArgumentParser):
         except argparse.ArgumentTypeError as problem:
             self.error(f"{variable}={value}: {problem}")
         return [f"{_flag(names[variable])}={value}"] if names[variable] in self.names else []
-
-    def _report_environment(self, flags):
-        """Name the settings that make was given by the environment, which it does not pass on."""
-        given = {flag.partition("=")[0] for flag in flags}
-        texts = []
-        for name in self.names:
-            value = os.environ.get(name.upper())
-            if value and _flag(name) not in given:
-                texts.append(f"{name.upper()}={value}")
-        if texts:
-            problem = f"{', '.join(texts)}: no effect from the environment"
-            remedy = "give it after make, as in make all STEPS=20"
-            print(f"{self.prog}: {problem}; {remedy}", file=sys.stderr)
 
     def error(self, message):
         if os.environ.get("RANK", "0") != "0":  # rank 0 prints the same; let it end first

@@ -32,7 +32,7 @@ def load_tokens(dataset):
         tokens = synthetic_tokens()
         return tokens, {"dataset": dataset, "tokens": len(tokens)}
     contents, documents, total, unit = text_sources.find(dataset)
-    path = _token_file(dataset, contents)
+    path = cached(dataset, *contents)
     facts = path.with_suffix(".json")
     if not path.exists():
         _tokenize(dataset, documents(), total, unit, path, facts)
@@ -56,18 +56,14 @@ def token_file(dataset):
     Not of the synthetic corpus. Raises UserError where there is no such corpus.
     """
     contents = text_sources.find(dataset)[0]
-    return _token_file(dataset, contents), None if "hub" in contents else len(contents)
+    return cached(dataset, *contents), None if "hub" in contents else len(contents)
 
 
-def _token_file(dataset, contents):
-    return paths.CACHE / "tokens" / f"{cached_name(dataset, *contents)}.bin"
-
-
-def cached_name(dataset, *parts):
-    """Return the name of a corpus in the cache. parts: what its tokens depend on."""
+def cached(dataset, *parts):
+    """Return the path of a corpus's tokens. parts: what these depend on."""
     key = hashlib.sha256(json.dumps([VOCABULARY, *parts]).encode()).hexdigest()[:16]
     name = "".join(c if c.isalnum() else "-" for c in Path(dataset).name)[:40]
-    return f"{name}-{key}"
+    return paths.CACHE / "tokens" / f"{name}-{key}.bin"
 
 
 def mapped(path):

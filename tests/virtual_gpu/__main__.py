@@ -57,9 +57,8 @@ def run(machine, workers, only, everything):
     techniques = list(ladder.techniques()) if everything else checks.LADDER
     cards = ("h100", *checks.OTHER_CARDS) if everything else ("h100",)
     lines, told = [], {}
-    for card, (line, statuses) in zip(
-        cards, workers.map(lambda card: checks.doctor(machine, card), cards), strict=True
-    ):
+    doctors = workers.map(lambda card: checks.doctor(machine, card), cards)
+    for card, (line, statuses) in zip(cards, doctors, strict=True):
         lines.append(show(line))
         told[card] = statuses
     tasks = [(name, checks.TINY, "h100") for name in techniques]
@@ -75,9 +74,8 @@ def run(machine, workers, only, everything):
         return lines
     if not only:
         full = [line for line in lines if line.facts.get("model") == checks.FULL[0]]
-        lines.append(
-            show(checks.forecast(full, checks.FULL[1], forecast_table("80GiB", checks.FULL)))
-        )
+        table = forecast_table("80GiB", checks.FULL)
+        lines.append(show(checks.forecast(full, checks.FULL[1], table)))
     named = [name for name in techniques if only in f"kernels of {name}"]
     lines += map(show, workers.map(lambda name: checks.kernels(machine, name), named))
     if only in ("", "gpu-check"):

@@ -40,9 +40,8 @@ def environment(torch):
     python, done = folder / "bin" / "python", folder / "installed"
     wanted = _requirements(torch)
     if not done.exists() or done.read_text() != wanted:
-        print(
-            f"virtual-gpu: installing torch's CUDA build into {folder.name}, 6 GB", file=sys.stderr
-        )
+        installing = f"installing torch's CUDA build into {folder.name}, 6 GB"
+        print(f"virtual-gpu: {installing}", file=sys.stderr)
         _call([sys.executable, "-m", "venv", str(folder)])
         packages = folder / "requirements.txt"
         packages.write_text(wanted)
@@ -50,9 +49,7 @@ def environment(torch):
         _call([*pip, "-r", str(packages)])
         cuda = _call([str(python), "-c", "import torch; print(torch.version.cuda or '')"]).strip()
         if not cuda:
-            raise BuildFailed(
-                f"{folder.name} has a torch without CUDA; remove it, and name another"
-            )
+            raise BuildFailed(f"{folder.name} has a torch without CUDA; remove it, name another")
         done.write_text(wanted)
     return python
 
@@ -76,9 +73,8 @@ def _requirements(torch):
 def libraries(python):
     """The folder with the libraries for the packages of an environment, made if need be."""
     folder = python.parents[1] / "virtual_gpu"
-    packages = Path(
-        _call([str(python), "-c", "import torch; print(torch.__path__[0])"]).strip()
-    ).parent
+    torch = Path(_call([str(python), "-c", "import torch; print(torch.__path__[0])"]).strip())
+    packages = torch.parent
     sources = sorted((HERE / "driver").iterdir())
     made_of = [*sources, *(HERE / "emulation").iterdir(), Path(__file__)]
     newest = max(file.stat().st_mtime for file in made_of)
@@ -87,11 +83,8 @@ def libraries(python):
         return folder
     folder.mkdir(exist_ok=True)
     nvidia = packages / "nvidia"
-    headers = [nvidia / "cu13" / "include", nvidia / "cudnn" / "include"]
-    headers += [
-        nvidia / "nccl" / "include",
-        packages / "triton" / "backends" / "nvidia" / "include",
-    ]
+    headers = [nvidia / part / "include" for part in ("cu13", "cudnn", "nccl")]
+    headers.append(packages / "triton" / "backends" / "nvidia" / "include")
     compiler = ["g++", "-O1", "-std=c++17", "-fPIC", "-fvisibility=hidden", "-w"]
     compiler += [f"-I{header}" for header in headers]
     objects = {}
@@ -104,12 +97,10 @@ def libraries(python):
     stubs.write_text(_stubs(packages, objects.values()))
     shared = ["g++", "-shared", "-w", "-Wl,-soname,libcuda.so.1", "-x", "c", "-fPIC", str(stubs)]
     library = folder / "libcuda.so.1"
-    _call(
-        [*shared, "-x", "none", *objects.values(), "-o", str(library), "-ldl", "-lpthread", "-lrt"]
-    )
+    linked = [*objects.values(), "-o", str(library), "-ldl", "-lpthread", "-lrt"]
+    _call([*shared, "-x", "none", *linked])
     (folder / "libcuda.so").unlink(missing_ok=True)
     (folder / "libcuda.so").symlink_to(library.name)  # by which Triton links
-    torch = packages / "torch"
     operators = ["g++", "-O1", "-std=c++20", "-fPIC", "-shared", "-fvisibility=hidden", "-w"]
     operators += [f"-I{torch / 'include' / part}" for part in ("", "torch/csrc/api/include")]
     operators += [str(HERE / "emulation" / "operators.cpp"), "-o", str(folder / "libemulation.so")]

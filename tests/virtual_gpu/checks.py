@@ -279,11 +279,8 @@ def _turns(machine, rounds, min_seconds, names, shape, profile="h100", together=
 
     def problems_of(outcome):
         ended = sorted((run["technique"], run["status"]) for run in outcome.runs)
-        if (
-            outcome.code
-            or outcome.traceback
-            or ended != sorted([(n, "ok") for n in names] * rounds)
-        ):
+        expected = sorted([(name, "ok") for name in names] * rounds)
+        if outcome.code or outcome.traceback or ended != expected:
             yield f"exit code {outcome.code}, {ended}"
         if ("take turns" in outcome.output) != together:
             yield f"{'no' if together else 'the scripts take'} turns"

@@ -1,11 +1,10 @@
 """Commands of the project, run on the virtual GPU, and what they left behind.
 
 An outcome is kept under a key of all that decides it: the command, the card, the environment, the
-virtual GPU's sources and the source of every module that the command can import. So a second run
+virtual GPU's sources and those of the project that the command runs. So a second run
 takes only what has changed.
 """
 
-import ast
 import hashlib
 import json
 import os
@@ -23,6 +22,7 @@ from Utils.results import records_file, rows_file
 HERE = Path(__file__).parent
 KEPT = CACHE / "virtual_gpu"
 LIMIT_S = 1800  # of one process
+NOT_OF_A_RUN = ("analysis", "commands", "doctor", "draw", "forecast", "profile")  # of Utils
 COUNTED = ("stream_syncs", "device_syncs", "event_syncs", "blocking_copies")
 
 
@@ -223,23 +223,19 @@ def _signature(source):
 
 @cache
 def sources(arguments):
-    """The project's files that decide what a command does, sorted: those that its script imports,
-    directly or not; for a command of make all of them."""
+    """The project's files that decide what a command does, sorted: of a script itself and the
+    rooms of Utils that a run imports; for a command of make all of them."""
+    utils = [file for file in (ROOT / "Utils").rglob("*.*") if file.suffix in (".py", ".toml")]
+    scripts = {*ROOT.glob("*.py"), *(ROOT / "beyond").glob("**/*.py")}
     if arguments[0] == "make" or arguments[1] == "Utils.commands":
-        files = {ROOT / "Makefile", *ROOT.glob("*.py"), *(ROOT / "beyond").glob("**/*.py")}
+        files = {ROOT / "Makefile", *scripts, *utils}
         files |= {*HERE.parent.glob("*.py")} if "gpu-check" in arguments else set()
-        return sorted({*files, *(ROOT / "Utils").rglob("*.py")})
+        return sorted(files)
     script = _script(arguments)
-    files = set()
-    waiting = [script]
-    while waiting:
-        file = waiting.pop()
-        if file not in files:
-            files.add(file)
-            waiting += _imported(file)
+    files = {file for file in utils if file.parts[len(ROOT.parts) + 1] not in NOT_OF_A_RUN}
     if "trials" in script.read_text():  # it runs another technique's script
-        files |= set(ROOT.glob("*.py"))
-    return sorted(files)
+        files |= scripts
+    return sorted({script, *files})
 
 
 def _script(arguments):
@@ -248,22 +244,3 @@ def _script(arguments):
         return ROOT / ("Makefile" if arguments[0] == "make" else arguments[0])
     module = ROOT.joinpath(*arguments[1].split("."))
     return module / "__main__.py" if module.is_dir() else module.with_suffix(".py")
-
-
-@cache
-def _imported(file):
-    """The project's files that a file imports, with the packages that they lie in."""
-    names = set()
-    for node in ast.walk(ast.parse(file.read_text())):
-        if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            names |= {f"{node.module}.{alias.name}" for alias in node.names}
-    files = set()
-    for name in names:
-        module = ROOT.joinpath(*name.split("."))
-        for path in (module, *module.parents):
-            files |= {path.with_suffix(".py"), path / "__init__.py"} if path != ROOT else set()
-            if path.parent == ROOT:
-                break
-    return [path for path in files if path.exists()]
