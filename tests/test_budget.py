@@ -18,14 +18,14 @@ from Utils.base import paths
 MOST_LINES = {
     "": 448,
     "analysis": 2470,
-    "base": 530,
+    "base": 525,
     "commands": 895,
-    "corpus": 319,
+    "corpus": 315,
     "device": 1372,
     "doctor": 643,
     "draw": 1333,
     "forecast": 1779,
-    "harness": 1380,
+    "harness": 1373,
     "launch": 1425,
     "profile": 823,
     "results": 765,
@@ -34,7 +34,7 @@ MOST_LINES = {
 }
 OTHER = {".toml", ".html", ".css", ".js"}
 MOST_LINES_OF_OTHER = 1_480
-MOST_LINES_OF_TESTS = 18_790  # with the virtual GPU's C++
+MOST_LINES_OF_TESTS = 17_470  # with the virtual GPU's C++
 MOST_LINES_OF_PRETRAINING = 1_480
 MOST_LINES_OF_MAKEFILE = 180
 MOST_FILES = 450  # without results/
