@@ -35,21 +35,23 @@ def opened(chromium, tmp_path):
     def opened(html, width=1280, scheme="light", expect="$^", **more):
         path = tmp_path / "report.html"
         path.write_text(html)
-        context = chromium.new_context(
-            viewport={"width": width, "height": 800}, color_scheme=scheme, **more
-        )
+        size = {"width": width, "height": 800}
+        context = chromium.new_context(viewport=size, color_scheme=scheme, **more)
         contexts.append(context)
         page = context.new_page()
+
+        def on_console(message):
+            if not re.search(expect, message.text):
+                wrong.append(message.text)
+
+        def on_request(request):
+            if not request.url.startswith(("data:", path.as_uri())):
+                wrong.append(f"asks for {request.url}")
+
         page.on("pageerror", lambda error: wrong.append(f"error: {error}"))
-        page.on(
-            "console", lambda message: re.search(expect, message.text) or wrong.append(message.text)
-        )
-        page.on("dialog", lambda dialog: (wrong.append("a dialog"), dialog.dismiss()))
-        page.on("request", lambda request: asked.append(request.url))
-        asked = []
+        page.on("console", on_console)
+        page.on("request", on_request)
         page.goto(path.as_uri())
-        outside = [url for url in asked if not url.startswith(("data:", path.as_uri()))]
-        wrong.extend(f"asks for {url}" for url in outside)
         return page
 
     yield opened

@@ -106,10 +106,8 @@ def _point(axes, y, ratio, look, low, high):
     where the right end is."""
     ends = np.clip([ratio.low, ratio.high], low, high)
     axes.plot(ends, [y, y], color=look["color"], lw=1.8, zorder=3)
-    for end, is_cut, arrow in (
-        (ends[0], ratio.low < low, "<"),
-        (ends[1], ratio.high > high, ">"),
-    ):
+    are_cut = ratio.low < low, ratio.high > high
+    for end, is_cut, arrow in zip(ends, are_cut, "<>", strict=True):
         if is_cut:
             axes.plot(end, y, arrow, color=look["color"], ms=6, zorder=3)
     axes.plot(ratio.value, y, zorder=4, **{"ms": 7, **look})
