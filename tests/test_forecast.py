@@ -23,9 +23,9 @@ from Utils.device import auto_shape
 from Utils.device.cpu import CPU
 from Utils.device.cuda import ImaginedGPU
 from Utils.forecast import fake_run, forecast_table, peak_memory, recording_processes
+from Utils.forecast.fake_run import KINDS, Recording
 from Utils.forecast.forecast_device import memory_size
 from Utils.forecast.forecast_plan import StepForecast
-from Utils.forecast.memory_recording import KINDS, Recording
 from Utils.forecast.peak_memory import MemoryForecast
 from Utils.forecast.time_range import TimeForecast
 from Utils.harness.settings import batch_multiple

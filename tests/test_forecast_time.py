@@ -23,7 +23,6 @@ from Utils.forecast import (
     fake_run,
     forecast_plan,
     forecast_table,
-    published_check,
     step_time,
     time_range,
 )
@@ -183,7 +182,7 @@ def test_every_published_row_is_used_or_left_out_with_a_reason():
 
 
 def test_the_check_that_is_kept_holds_every_figure_once():
-    figures, rows = published_figures.figures(), published_check.rows()
+    figures, rows = published_figures.figures(), time_range.check_rows()
     assert list(rows.technique) == [figure.technique for figure in figures]
     published_ms = [1e3 * figure.seconds for figure in figures]
     assert list(rows.measured_ms) == pytest.approx(published_ms, abs=1e-3)
@@ -191,8 +190,8 @@ def test_the_check_that_is_kept_holds_every_figure_once():
 
 
 def test_figures_are_mostly_in_their_ranges_and_directions_mostly_right():
-    assert published_check.rows().in_range.mean() >= 0.85
-    ratios = published_figures.ratios(published_check.rows())
+    assert time_range.check_rows().in_range.mean() >= 0.85
+    ratios = published_figures.ratios(time_range.check_rows())
     assert (ratios[ratios.published > published_figures.WORTH].forecast > 1).mean() >= 0.9
 
 
@@ -200,10 +199,10 @@ def test_the_check_is_printed_with_its_errors_and_reasons(capsys):
     forecast.main(["--against=published"])
     said = capsys.readouterr().out
     assert (
-        sum(line.startswith("|") for line in said.splitlines()) == len(published_check.rows()) + 2
+        sum(line.startswith("|") for line in said.splitlines()) == len(time_range.check_rows()) + 2
     )
-    error = published_check.rows().error.abs().median()
-    assert f"all: {len(published_check.rows())} figures, median error {error:.1%}" in said
+    error = time_range.check_rows().error.abs().median()
+    assert f"all: {len(time_range.check_rows())} figures, median error {error:.1%}" in said
     assert "of them in their range" in said
 
 
@@ -212,7 +211,7 @@ def test_the_calibration_writes_the_check_and_the_constants(tmp_path, monkeypatc
     constants.write_text(step_time.FILE.read_text())
     check = tmp_path / "check.csv"
     monkeypatch.setattr(step_time, "FILE", constants)
-    monkeypatch.setattr(published_check, "CHECK", check)
+    monkeypatch.setattr(time_range, "CHECK", check)
     step = Step(8, 64, layers=4, heads=2, width=64, vocabulary=1000)
     half = replace(step, precision="bfloat16", compile=True, evaluations=0.5, clip=True)
     figures = [
@@ -225,7 +224,7 @@ def test_the_calibration_writes_the_check_and_the_constants(tmp_path, monkeypatc
     importlib.import_module("tests.calibration.__main__").main()
     table = pd.read_csv(check)
     assert list(table.measured_ms) == [20, 10, 10] and set(table.columns) <= {
-        *published_check.rows().columns
+        *time_range.check_rows().columns
     }
     assert (table.factor > 1).tolist() == [True, True, True]  # no other source has these chips
     after = tomllib.loads(constants.read_text())

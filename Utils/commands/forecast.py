@@ -14,7 +14,7 @@ from Utils.base.errors import UserError
 from Utils.base.setting_table import OF_A_RUN
 from Utils.device import auto_shape, datasheets
 from Utils.device.cpu import CPU
-from Utils.forecast import forecast_device, forecast_plan, forecast_table, published_check
+from Utils.forecast import forecast_device, forecast_plan, forecast_table
 from Utils.forecast.forecast_table import gib
 
 
@@ -44,7 +44,7 @@ def against_published(write):
         if subprocess.run(command, cwd=paths.ROOT).returncode:
             raise UserError("the calibration failed", "see its error above")
     print("Forecast, each source left out of the fit, beside what was published:\n")
-    print(published_check.report())
+    print(forecast_table.check_report())
 
 
 def all_devices(names, values, tokens, prices):

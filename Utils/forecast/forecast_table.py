@@ -8,6 +8,7 @@ from Utils.base.units import GIB, MIB
 from Utils.forecast import time_range
 
 WORTH = 0.1  # of the peak: the least share of a kind that gets a line of advice
+SHOWN = ["key", "model", "technique", "batch", "tokens", "measured_ms", "forecast_ms", "error"]
 BRIEF = {"matrix products": "products", "memory traffic": "memory", "waiting for the host": "host"}
 
 
@@ -127,3 +128,23 @@ def device_table(forecasts, tokens, prices):
         rows.append(row)
     reasons = [f"{each.device}: {each.reason}" for each in forecasts if each.reason]
     return "\n".join([table(rows), *([""] if reasons else []), *reasons])
+
+
+def check_report():
+    """Return the check against published figures as a table, and its summary by source."""
+    table = time_range.check_rows()
+    lines = table[SHOWN].assign(error=table.error.map("{:+.0%}".format))
+    parts = {"all": table, "GPT-2 124M": table[table.model.str.startswith("GPT-2")]}
+    parts |= dict(list(table.groupby("source", sort=False)))
+    summary = [_summary(name, part) for name, part in parts.items()]
+    return "\n".join([lines.to_markdown(index=False, floatfmt=",.1f"), "", *summary])
+
+
+def _summary(name, part):
+    error = part.error.abs()
+    roofline = part.roofline_error.abs()
+    return (
+        f"{name}: {len(part)} figures, median error {error.median():.1%} (plain roofline "
+        f"{roofline.median():.1%}), 90% within {error.quantile(0.9):.1%} "
+        f"({roofline.quantile(0.9):.1%}); {part.in_range.mean():.0%} of them in their range"
+    )

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 
 from Utils.base.errors import Unsupported
 from Utils.base.gpt2_sizes import VOCABULARY
+from Utils.forecast.fake_run import KINDS, PHASES, Recording
 from Utils.forecast.kernel_work import StepKernels
-from Utils.forecast.memory_recording import KINDS, PHASES, Recording
 from Utils.forecast.recording_processes import recordings
 from Utils.harness.settings import Settings, batch_multiple, check_need
 
