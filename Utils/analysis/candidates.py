@@ -9,7 +9,7 @@ import pandas as pd
 from Utils.analysis import intervals, round_levels
 from Utils.analysis.intervals import Ratio
 from Utils.base.errors import UserError
-from Utils.scripts import variants
+from Utils.scripts import own_names, variants
 
 AS_GOOD = (Ratio.above, Ratio.neither)
 
@@ -80,7 +80,10 @@ def shortest(candidates, metric, best):
 
 
 def script_of(candidate):
-    """Return the candidate's script or variant, or None if its merges conflict."""
+    """Return the candidate's script or variant, or None if its merges conflict. A user's own script
+    needs none: it is the candidate itself."""
+    if own_names.split(candidate.name):
+        return candidate
     try:
         return variants.find(candidate.name)
     except UserError:

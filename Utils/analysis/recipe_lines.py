@@ -69,8 +69,6 @@ def script(recipe, described):
     ]
     if recipe.evidence:
         doc += ["", *(f"- {name}: {reason}" for name, reason in recipe.evidence.items())]
-    facts = {"Base": recipe.base} | recipe.docstring_lines
-    doc += ["", *(f"{name + ':':7} {text}" for name, text in facts.items())]
     return f'"""{chr(10).join(doc)}"""{recipe.code}'
 
 

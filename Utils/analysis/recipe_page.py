@@ -62,6 +62,13 @@ def _details(recipe, path):
         if reasons:
             columns = dict(zip(titles, (list(reasons), list(reasons.values())), strict=True))
             parts.append(result_tables.markdown(columns, left=titles))
+    if not recipe.code:
+        lines = [
+            f"    {place or 'the loop'}: {code}  # {technique}"
+            for technique, lines in recipe.own_lines.items()
+            for code, place in lines
+        ]
+        return [*parts, "\n".join(["Lines to add:\n", *(lines or ["    none"])])]
     if path:
         parts.append(f"As code, {path}:\n\n    {recipe_lines.run_line(path)}")
     for library, lines in recipe_lines.lines_of(recipe.techniques, recipe.batch).items():

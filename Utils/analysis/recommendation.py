@@ -30,14 +30,13 @@ MORE = {"ROUNDS": 5}  # enough for an interval
 class Recipe:
     """A measured script or variant that is recommended.
 
-    docstring_lines: of its script, that its recipe needs too. batch: of a technique that chose its
-    own, or None. loss and parity in words. evidence: why each technique is in, by name. left_out:
-    why each other one is not.
+    batch: of a technique that chose its own, or None. loss and parity in words. evidence: why each
+    technique is in, by name. left_out: why each other one is not. own_lines: for a user's own
+    script, which has no code here: the lines to add, [code, place] of each, by technique.
     """
 
     name: str
     code: str
-    docstring_lines: dict
     base: str
     unit: str
     techniques: list
@@ -49,6 +48,7 @@ class Recipe:
     parity: str
     evidence: dict
     left_out: dict
+    own_lines: dict
 
 
 @dataclass(frozen=True)
@@ -175,6 +175,7 @@ class Facts:
     usable: dict
     target: str
     settings: dict
+    own_lines: dict
 
     @classmethod
     def of(cls, rows, records):
@@ -193,6 +194,11 @@ class Facts:
             usable={name: c for name, c in measured.items() if name not in problems},
             target=target(rows),
             settings=given_settings(rows, records),
+            own_lines={
+                technique: lines
+                for record in records.values()
+                for technique, lines in record.get("own_script", {}).get("lines", {}).items()
+            },
         )
 
     def more_rounds(self, target=None):
@@ -206,15 +212,15 @@ class Facts:
             raise UserError(f"{candidate.name}: its script can no longer be made")
         baseline = self.measured.get(self.baseline)
         line = self.lines.loc[candidate.name]
-        tried = set().union(*(c.techniques for c in self.measured.values()), self.problems)
+        problems = {own_names.last(name): problem for name, problem in self.problems.items()}
+        tried = set().union(*(c.techniques for c in self.measured.values()), problems)
         tried -= candidate.techniques | {ladder.BASELINE}
-        in_ladder = ladder.techniques()
-        techniques = [name for name in in_ladder if name in candidate.techniques]
-        texts = script.facts.texts
+        is_own = script is candidate
+        in_order = own_names.ORDER if is_own else ladder.techniques()
+        techniques = [name for name in in_order if name in candidate.techniques]
         return Recipe(
             name=script.name,
-            code=script.code,
-            docstring_lines={key: texts[key] for key in ("Base", "Unit") if key in texts},
+            code="" if is_own else script.code,
             base=self.baseline,
             unit=line.unit,
             techniques=techniques,
@@ -226,10 +232,11 @@ class Facts:
             parity=line.parity if isinstance(line.parity, str) else "",
             evidence={name: self._effect(name, candidate) for name in techniques},
             left_out={
-                name: self.problems.get(name) or self._effect(name, candidate)
-                for name in in_ladder
+                name: problems.get(name) or self._effect(name, candidate)
+                for name in in_order
                 if name in tried
             },
+            own_lines={name: self.own_lines.get(name, []) for name in techniques},
         )
 
     def _effect(self, name, candidate):

@@ -159,6 +159,9 @@ def _rounds_apart(reference, reference_ms, own_ms):
 def _losses(measured, name, own):
     """Return the columns from losses. Losses on other batches cannot be paired."""
     line = {"loss": measured.losses[name].mean()}
+    is_own = own_names.split(name)
+    if is_own and measured.step_losses[name].isna().all():
+        return line  # it calls no backward: nothing to judge
     records = measured.records[name]
     baseline = measured.baseline
     same_batch = own.batch_size.eq(own.requested_batch_size).all()
@@ -166,7 +169,10 @@ def _losses(measured, name, own):
         if any(record.get("dataset_facts", {}).get("streamed") for record in records):
             line["parity"] = "other batches"
         else:
-            difference = intervals.loss_difference(measured.losses[baseline], measured.losses[name])
+            losses = measured.losses[name]
+            if is_own and own.seed.nunique() == 1:  # its own: rounds repeat each other
+                losses = losses.iloc[:1]
+            difference = intervals.loss_difference(measured.losses[baseline], losses)
             line["loss_difference"] = difference
             fewer = _fewer_updated(records, measured.records[baseline])
             technique = measured.techniques.get(name)

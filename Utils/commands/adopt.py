@@ -40,9 +40,8 @@ def lines(runs):
     yield f"{runs.base.name} on {look['row']['device']}"
     for name, site in own["models"]:
         yield f"  model      {name}, called at {site}"
-    for name, site in own["sites"].items():
-        if name not in [model for model, _ in own["models"]]:
-            yield f"  optimizer  {name}, made at {site}"
+    for name, site in own["optimizers"]:
+        yield f"  optimizer  {name}, made at {site}"
     for loader in look["loaders"]:
         workers = plural(loader["workers"], "worker")
         yield f"  loader     made at {loader['site']}, {workers}"

@@ -16,6 +16,8 @@ def main(argv=None):
     path = Path(args.recipe or paths.CACHE / "recipe" / "recipe.py")
     script_paths = {}
     for key, recipe in recommended.recipes.items():
+        if not recipe.code:  # of a user's own script, which stays as it is
+            continue
         if key == "fastest":
             script_paths[key] = path
         elif recipe.name != recommended.fastest.name:

@@ -4,7 +4,9 @@ It comes from counters read before the first timed step and after the last, read
 last, and the step times themselves. Nothing is polled while steps run.
 """
 
+import math
 import statistics
+from itertools import combinations
 
 OTHER_CPU_SHARE = 0.05  # shells and daemons of an idle machine stay well below, a compiler not
 STEAL_SHARE = 0.02  # lower: other processes may use idle cores, stolen time is always lost
@@ -80,6 +82,11 @@ def _reasons(other_processes, facts, step_ms):
 
 def _trend_p(step_ms):
     """Return the p-value of Kendall's rank correlation of time and step."""
-    from scipy.stats import kendalltau  # here, because few runs need it
-
+    try:
+        from scipy.stats import kendalltau  # here, because few runs need it
+    except ImportError:  # in the environment of a user's own script: by the normal approximation
+        n = len(step_ms)
+        concordant = sum(math.copysign(1, b - a) for a, b in combinations(step_ms, 2) if a != b)
+        z = abs(concordant) / math.sqrt(n * (n - 1) * (2 * n + 5) / 18)
+        return math.erfc(z / math.sqrt(2))
     return kendalltau(range(len(step_ms)), step_ms).pvalue

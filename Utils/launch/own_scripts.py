@@ -142,10 +142,10 @@ def _remembered_name(stem, file):
 
 @dataclass
 class OwnRuns:
-    """The runs of one command. look: what a first run of the script alone saw."""
+    """The runs of one command. args: its settings. look: what a first run of the script saw."""
 
     base: Base
-    results_file: Path
+    args: object
     look: dict = field(default_factory=dict)
 
     def __post_init__(self):
@@ -192,6 +192,7 @@ class OwnRuns:
             "created": str(self.folder / "created.txt"),
             "install": install,
             "flop": self.look.get("flop"),
+            "lines": self.look.get("lines", {}),
         }
         files.write_json(self.spec, spec)
 
@@ -203,10 +204,10 @@ class OwnRuns:
             environment.setdefault(name, str(paths.kernels(compiler)))
         return environment | {"OWN_SITE_PACKAGES": sysconfig.get_path("platlib")}
 
-    def look_at(self, args):
+    def look_at(self):
         """Run the script alone for a few steps, and keep what was seen. Raises UserError where it
         is refused or fails."""
-        flags = command_line.round_flags(args, args.round, **LOOK)
+        flags = command_line.round_flags(self.args, self.args.round, **LOOK)
         script = OwnScript(self.base.name, self)
         command = [script.python, *script.command, "--look", *flags]
         done = subprocess.run(
@@ -278,7 +279,7 @@ class OwnRuns:
             if answer["status"] == "refused":
                 continue
             if answer["status"] == "ok":
-                rows_file.append(self.results_file, answer["rows"], answer["record"])
+                rows_file.append(self.args.results_file, answer["rows"], answer["record"])
                 names.add(answer["rows"][0]["technique"])
                 print(answer["said"], file=sys.stderr)
             else:
@@ -297,9 +298,11 @@ class OwnRuns:
         empty = dict.fromkeys(EMPTY)
         row = self.look["row"] | empty | of_run | {"note": answer["reason"], "seed": answer["seed"]}
         record = self.look["record"] | of_run | {"suite": suite, "notes": [answer["reason"]]}
+        asked = {name: getattr(self.args, name) for name in ("steps", "warmup")}
+        record["settings"] = record["settings"] | asked
         for name in ("memory", "quality", "compile", "limits", "own_script"):
             record.pop(name, None)
-        rows_file.append(self.results_file, [row], record)
+        rows_file.append(self.args.results_file, [row], record)
 
     def write_refusal(self, script, round_number, seed, suite):
         self._write(script.name, "unsupported", script.refusal, round_number, seed, suite)
@@ -330,8 +333,8 @@ def looked_at(args):
     base = find(args.base, args)
     rows_file.check(args.results_file)
     print(f"{base.name}: runs alone for {LOOK['steps']} steps, to be looked at", file=sys.stderr)
-    with OwnRuns(base, args.results_file) as runs:
-        runs.look_at(args)
+    with OwnRuns(base, args) as runs:
+        runs.look_at()
         yield runs
 
 

@@ -130,7 +130,7 @@ class Look:
     def begin_counting(self):
         """Count the operators and operations of the iteration that begins."""
         if not compile_stats.compiled_graphs():
-            self.operators = Operators(self.seen)
+            self.operators = Operators(self.seen, self.watch)
             self.operators.__enter__()
             self.flops = FlopCounterMode(display=False)
             self.flops.__enter__()
@@ -152,8 +152,9 @@ class Look:
         seen.models = watch.models
         seen.calls_per_step = watch.calls_per_step
         optimizers = watch.optimizers.values()
-        seen.optimizers = sorted({type(opt).__name__ for opt in optimizers})
-        seen.made_at = [watch.sites[name] for name in seen.optimizers]
+        sites = watch.optimizer_sites.values()
+        seen.optimizers = list(dict.fromkeys(name for name, _ in sites))
+        seen.made_at = list(dict.fromkeys(site for _, site in sites))
         if any(group.get("fused") for opt in optimizers for group in opt.param_groups):
             seen.own["fused"] = seen.made_at[0]
         if torch.get_float32_matmul_precision() != "highest":
@@ -176,18 +177,23 @@ class Look:
 
 
 class Operators(TorchDispatchMode):
-    """Notes the operators of a step that wait for the GPU, and fused attention."""
+    """Notes the operators of a step that wait for the GPU, and fused attention.
 
-    def __init__(self, seen):
+    Those of optimizers on a CPU are torch's: on a GPU they are not called.
+    """
+
+    def __init__(self, seen, watch):
         super().__init__()
         self.seen = seen
+        self.watch = watch
 
     def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
         name = operator._schema.name.removeprefix("aten::")
         result = operator(*args, **(kwargs or {}))
         if "scaled_dot_product" in name:
             self.seen.sdpa = True
-        if name in WAITS or (name in ("_to_copy", "copy_") and _to_host(args, result)):
+        waits = name in WAITS or (name in ("_to_copy", "copy_") and _to_host(args, result))
+        if waits and not self.watch.stepping:
             site = call_site(self.seen.folder)
             key = ("a copy to the host" if "copy" in name else name, site)
             self.seen.waits[key] = self.seen.waits.get(key, 0) + 1

@@ -210,9 +210,10 @@ class Measured:
         losses = [len(iteration.losses) for iteration in self.run.iterations]
         return {
             "models": [[model.name, model.site] for model in self.watch.models],
-            "sites": self.watch.sites,
+            "optimizers": list(self.watch.optimizer_sites.values()),
             "losses_per_step": sorted(losses)[len(losses) // 2],
             "own_seed": self.watch.own_seed,
+            "lines": {s.name: self.spec["lines"].get(s.name, []) for s in self.switches},
         }
 
     def _looked(self):

@@ -65,7 +65,7 @@ class Watch:
         self.ended_iterations = 0
         self.listens_until = LISTENED_ITERATIONS
         self.optimizers = {}  # by id
-        self.sites = {}  # of what the script makes: class or function, file:line
+        self.optimizer_sites = {}  # by id: (class, file:line)
         self.models = []
         self.calls = ModelCalls(self._called_first)
         self.stepping = []  # optimizers whose step runs, a wrapper before what it wraps
@@ -109,7 +109,8 @@ class Watch:
             return
         self.optimizers[id(optimizer)] = optimizer
         self.iterations.created(id(optimizer))
-        self.sites[type(optimizer).__name__] = user_code.call_site(self.folder)
+        site = user_code.call_site(self.folder)
+        self.optimizer_sites[id(optimizer)] = type(optimizer).__name__, site
         user_code.hide_from_dynamo(*self.our_modules)
         self.calls.listen(self.parameters())
         self.listens_until = self.ended_iterations + LISTENED_ITERATIONS
@@ -248,9 +249,7 @@ class Watch:
             self._model(holder[0], f"{type(holder[0]).__name__}.{holder[1]}", method=holder[1])
 
     def _model(self, module, name, method=None):
-        site = user_code.call_site(self.folder)
-        model = Model(module, name, site)
-        self.sites[name] = site
+        model = Model(module, name, user_code.call_site(self.folder))
         self.models.append(model)
         self.throw(model, method)
 
