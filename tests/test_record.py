@@ -47,10 +47,12 @@ def train(model, optimizer, free_at_once=False):
 def test_memory_is_told_by_kind():
     model = model_of(4, 2)
     model.register_buffer("b", torch.zeros(MIB // 4))
-    optimizer = torch.optim.AdamW(model.parameters())
+    model.tied = model.p0  # counts once, as does a view
+    model.register_buffer("view", model.p0.detach()[:10])
+    optimizer = torch.optim.AdamW([model.p0, model.p1])
     gradients = train(model, optimizer)
-    found = memory_kinds.memory(Device(40), model, optimizer, gradients)
-    assert found == {
+    memory = memory_kinds.memory(Device(40), model, optimizer, gradients)
+    assert memory == {
         "peak_mib": 40,
         "reserved_mib": None,
         "weights_mib": 7.0,
@@ -59,33 +61,13 @@ def test_memory_is_told_by_kind():
         "rest_mib": 15.0,
         "off_device_mib": 0.0,
     }
-
-
-def test_tied_weights_count_once():
-    model = model_of(4)
-    model.p1 = model.p0
-    model.register_buffer("view", model.p0.detach()[:10])
-    assert memory_kinds.memory(Device(9), model, None, 0)["weights_mib"] == 4.0
+    unwatched = memory_kinds.memory(Device(40), model, optimizer, None)
+    assert unwatched == memory | {"gradients_mib": None, "rest_mib": None}
 
 
 def test_a_gradient_that_is_freed_at_once_counts_alone():
     assert train(model_of(4, 2, 1), None) == 7 * MIB
     assert train(model_of(4, 2, 1), None, free_at_once=True) == 4 * MIB
-
-
-def test_the_watch_takes_its_hooks_away():
-    model = model_of(1)
-    watch = GradientWatch(model)
-    with watch:
-        pass
-    model.p0.sum().backward()
-    assert watch.peak == 0
-
-
-def test_without_a_watched_step_gradients_and_rest_are_not_known():
-    found = memory_kinds.memory(Device(9), model_of(1), None, None)
-    assert found["gradients_mib"] is None and found["rest_mib"] is None
-    assert found["weights_mib"] == 1.0
 
 
 def test_several_optimizers_are_one_state():
