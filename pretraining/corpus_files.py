@@ -116,6 +116,7 @@ def _opened(folder):
         for side in SIDES:
             opened[side] = stack.enter_context(open(folder / f"{side}.bin", "ab"))
             fcntl.flock(opened[side], fcntl.LOCK_EX)
+        files.remove_leftovers(folder)
         prepared = _prepared(folder)
         for side in SIDES:
             opened[side].truncate(2 * prepared[side])

@@ -359,7 +359,7 @@ def planned(min_seconds, slowest_rank_s=None, world_size=1):
     args.world_size = world_size
     watch = SimpleNamespace(pace_s=lambda: 0.01)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ranks, "largest", lambda pace_s: slowest_rank_s)
+        patch.setattr(ranks, "gather", lambda pace_s: [pace_s, slowest_rank_s])
         found = [*step_schedule.stretches(args, watch)]
     return sum(steps - warmup for steps, warmup in found), sum(steps for steps, _ in found)
 

@@ -23,12 +23,10 @@ def variables():
         "Variables of single commands": OF_SOME_SCRIPTS | OF_COMMANDS,
         "Variables of `make train`": OF_TRAINING,
     }
-    return {title: _with_defaults(settings) for title, settings in tables.items()}
-
-
-def _with_defaults(settings):
-    texts = {}
-    for name, setting in settings.items():
-        default = "" if setting.default is None else setting.default
-        texts[f"{name.upper()}={default}"] = setting.help
-    return texts
+    helps = {}
+    for title, settings in tables.items():
+        helps[title] = {}
+        for name, setting in settings.items():
+            default = "" if setting.default is None else setting.default
+            helps[title][f"{name.upper()}={default}"] = setting.help
+    return helps

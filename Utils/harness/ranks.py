@@ -77,18 +77,10 @@ def leave():
 
 
 def gather(value):
-    """Return the values of all ranks, in order, on rank 0; None on the others."""
-    first = torch.distributed.get_rank() == 0
-    values = [None] * torch.distributed.get_world_size() if first else None
-    torch.distributed.gather_object(value, values)
-    return values
-
-
-def largest(value):
-    """Return the largest of the ranks' values, the same on all."""
+    """Return the values of all ranks, in order."""
     values = [None] * torch.distributed.get_world_size()
     torch.distributed.all_gather_object(values, value)
-    return max(values)
+    return values
 
 
 def node():

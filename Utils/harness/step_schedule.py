@@ -39,7 +39,7 @@ def _planned(args, clock):
     warmup = 0
     timed = args.steps - args.warmup
     if args.min_seconds and pace_s:
-        pace_s = ranks.largest(pace_s) if args.world_size > 1 else pace_s
+        pace_s = max(ranks.gather(pace_s)) if args.world_size > 1 else pace_s
         warmup = max(1, math.ceil(args.min_seconds * WARMUP_SHARE / pace_s) - args.warmup)
         timed = max(timed, math.ceil(args.min_seconds / pace_s))
     if not args.turn:
