@@ -30,7 +30,7 @@ def gpt2_weights(state):
     Rows that pad the vocabulary are cut off. The head is left out where it is the embedding.
     """
     tied = state["lm_head.weight"].equal(state["wte.weight"])
-    found = {}
+    weights = {}
     for name, tensor in state.items():
         if name in ("lm_head.weight", "wte.weight"):
             tensor = tensor[:VOCABULARY]
@@ -38,8 +38,8 @@ def gpt2_weights(state):
             tensor = tensor.t()
         theirs = name if name == "lm_head.weight" else f"transformer.{name}"
         if not (tied and name == "lm_head.weight"):
-            found[theirs] = tensor.detach().to("cpu", torch.float32).contiguous()
-    return found
+            weights[theirs] = tensor.detach().to("cpu", torch.float32).contiguous()
+    return weights
 
 
 def write(folder, state, config):

@@ -68,8 +68,8 @@ def read(path):
     """Return the complete rows of a training.csv, dicts of texts by column."""
     with naming(path):
         text = path.read_text()
-    whole = text[: text.rfind("\n") + 1]
-    rows = list(csv.DictReader(io.StringIO(whole)))
+    complete = text[: text.rfind("\n") + 1]
+    rows = list(csv.DictReader(io.StringIO(complete)))
     if rows and tuple(rows[0]) != COLUMNS:
         raise UserError(f"{path}: not a training.csv of this version")
     return rows

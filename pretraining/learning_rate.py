@@ -33,5 +33,5 @@ def decay_matrices_only(optimizer, weight_decay):
     parameters = group["params"]
     group |= {"betas": BETAS, "weight_decay": weight_decay}
     group["params"] = [p for p in parameters if p.dim() >= 2]
-    others = [p for p in parameters if p.dim() < 2]
-    optimizer.add_param_group({**group, "params": others, "weight_decay": 0.0})
+    vectors = [p for p in parameters if p.dim() < 2]
+    optimizer.add_param_group({**group, "params": vectors, "weight_decay": 0.0})

@@ -22,14 +22,14 @@ COMMENT = re.compile(r"\n *#.*")  # on lines of its own
 SLOW_START = {"torch_compile", "max_autotune"}  # not worth their first step on a CPU
 
 
-def choose(wanted, args, results_file):
+def choose(asked, args, results_file):
     """Return (names of techniques in ladder order, where they are from in words).
 
-    wanted: names, "none", or "" for those of the recipe for this device and model, or else of the
+    asked: names, "none", or "" for those of the recipe for this device and model, or else of the
     best script as far as it runs here. Raises UserError.
     """
-    if wanted:
-        names = [] if wanted == "none" else re.split(r"[\s,+]+", wanted.strip())
+    if asked:
+        names = [] if asked == "none" else re.split(r"[\s,+]+", asked.strip())
         return _checked(names), "asked for"
     if names := _recipe(args, results_file):
         return names, f"the recipe for {args.model} on {args.hardware.name}"
@@ -46,24 +46,24 @@ def merged(names):
     doc, code = ladder.split(LOOP.read_text())
     for n, name in enumerate(names):
         if (code := _apply(name, code)) is None:
-            lacking = [other for other in variants.needs(name) or () if other not in names]
+            lacking = [need for need in variants.needs(name) or () if need not in names]
             hint = f"; name {' and '.join(lacking)} as well" if lacking else ""
             before = f"with {', '.join(names[:n])}" if n else "as it is"
             raise UserError(f"--with {name}: its diff does not apply to the loop {before}{hint}")
-    merged_in = f"Merged into it: {', '.join(names)}."
-    made = "\n\n" + textwrap.fill(merged_in, 100) if names else ""
-    headline, _, rest = doc.partition("\n")
-    return f'"""{headline}{made}\n{rest}"""{code}'
+    made = "\n\n" + textwrap.fill(f"Merged into it: {', '.join(names)}.", 100) if names else ""
+    headline, _, body = doc.partition("\n")
+    return f'"""{headline}{made}\n{body}"""{code}'
 
 
 def _apply(name, code):
     """Return the code with a technique's diff, or None where the diff contradicts it."""
-    known = ladder.techniques()
-    sides = known[known[name].parent].code, known[name].code
+    techniques = ladder.techniques()
+    sides = techniques[techniques[name].parent].code, techniques[name].code
     bare = [COMMENT.sub("", side) for side in sides]  # the loop has other comments
     for change in (sides, bare):
-        if found := token_merge.merge(code, *change) or token_merge.merge_aligned(code, *change):
-            return found
+        merged_code = token_merge.merge(code, *change) or token_merge.merge_aligned(code, *change)
+        if merged_code:
+            return merged_code
     return None
 
 
@@ -80,17 +80,18 @@ def load(source):
 
 
 def _checked(names):
-    known = ladder.techniques()
+    techniques = ladder.techniques()
     for name in names:
-        if name not in known:
-            raise UserError(f"--with {name}: no technique of that name; choose {', '.join(known)}")
+        if name not in techniques:
+            remedy = f"choose {', '.join(techniques)}"
+            raise UserError(f"--with {name}: no technique of that name", remedy)
         if name in INCLUDED:
             raise UserError(f"--with {name}: part of the loop: {INCLUDED[name]}")
         if name in EXCLUDED:
             raise UserError(f"--with {name}: not for this loop: {EXCLUDED[name]}")
-        if lacking := variants._declared(name, known) - {*names}:
+        if lacking := variants._declared(name, techniques) - {*names}:
             raise UserError(f"--with {name}: needs {' and '.join(sorted(lacking))}")
-    return [name for name in known if name in names and known[name].parent]
+    return [name for name in techniques if name in names and techniques[name].parent]
 
 
 def _recipe(args, results_file):
@@ -116,10 +117,11 @@ def _recipe(args, results_file):
 
 def _usable(names, args):
     """Return those of the techniques that this loop takes and this device supports."""
-    known, kept = ladder.techniques(), []
-    for name in known:
+    techniques = ladder.techniques()
+    kept = []
+    for name in techniques:
         slow = name in SLOW_START and args.device.type == "cpu"
-        if name not in names or name in INCLUDED | EXCLUDED or slow or not known[name].parent:
+        if name not in names or name in INCLUDED | EXCLUDED or slow or not techniques[name].parent:
             continue
         with contextlib.suppress(UserError, Unsupported):
             if not check([name], args):

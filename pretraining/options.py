@@ -33,10 +33,10 @@ def parse(doc, argv=None):
     return args
 
 
-def fill(given, kind):
+def fill(explicit, kind):
     """Return all settings of a new run: those given and the defaults of a kind of device."""
-    filled = (ON_A_GPU if kind == "cuda" else ON_A_CPU) | given
-    if "warmup" not in given:
+    filled = (ON_A_GPU if kind == "cuda" else ON_A_CPU) | explicit
+    if "warmup" not in explicit:
         filled["warmup"] = min(filled["warmup"], math.ceil(filled["steps"] / 20))
     return filled
 
@@ -69,15 +69,15 @@ def _shares(args):
         problem = f"not a multiple of {unit}, a sequence for each rank"
         remedy = f"try {unit * -(-args.tokens_per_step // unit)}"
         raise UserError(f"{spelled('tokens_per_step', args.tokens_per_step)}: {problem}", remedy)
-    own = args.tokens_per_step // unit  # sequences of a step for this rank
+    sequences = args.tokens_per_step // unit  # of a step, for this rank
     most = args.batch_size
     if most == "auto" and args.device.type == "cpu":
         most = 16
     elif most == "auto":
         model = args.hardware, args.config, args.config.parameters()
         most, _ = auto_shape.auto_shape(*model, seq_len=args.seq_len)
-    size = max(n for n in range(1, min(own, most) + 1) if own % n == 0)
+    size = max(n for n in range(1, min(sequences, most) + 1) if sequences % n == 0)
     if args.batch_size not in ("auto", size):
-        problem = f"a step has {own} sequences for each rank, which is no multiple"
+        problem = f"a step has {sequences} sequences for each rank, which is no multiple"
         raise UserError(f"{spelled('batch_size', most)}: {problem}", f"try {size}")
-    return size, own // size
+    return size, sequences // size

@@ -31,9 +31,10 @@ def run_script(main, doc):
     main: of the loop as it stands; what runs is the loop with the techniques merged into it, unless
     there are none.
     """
-    given, args = options.parse(doc), None
+    flags = options.parse(doc)
+    args = None
     try:
-        chosen = _agreed(lambda: plan(given))
+        chosen = _agreed(lambda: plan(flags))
         args = options.settle(chosen["settings"])
         args.folder, args.resumes = Path(chosen["folder"]), chosen["resumes"]
         names = chosen["techniques"] + ([loop_techniques.RANKS] if args.world_size > 1 else [])
@@ -47,7 +48,7 @@ def run_script(main, doc):
             _announce(args, chosen, source)
         loop = loop_techniques.load(source) if names else main
         log_filters.prepare(loop)
-        draws = given.plot and args.rank == 0
+        draws = flags.plot and args.rank == 0
         with _curves(args.folder) if draws else contextlib.nullcontext():
             loop(args)
         if args.rank == 0:
@@ -61,22 +62,22 @@ def run_script(main, doc):
 # Settings and folder ------------------------------------------------------------------------------
 
 
-def plan(given):
+def plan(flags):
     """Return the plan of this run: settings, techniques, folder, and whether it resumes; for JSON.
 
-    given: of `options.parse`. Makes the folder and keeps others out of it. Raises UserError.
+    flags: of `options.parse`. Makes the folder and keeps others out of it. Raises UserError.
     """
-    explicit = {n: vars(given)[n] for n in options.ON_A_GPU if vars(given)[n] is not None}
-    if given.resume:
-        return _resumed(given, explicit)
-    place = ranks.from_environment()
-    wanted = explicit.get("device", "auto")
-    hardware = device_choice.choose(wanted, place.local_rank, place.local_world_size)
+    explicit = {n: vars(flags)[n] for n in options.ON_A_GPU if vars(flags)[n] is not None}
+    if flags.resume:
+        return _resumed(flags, explicit)
+    here = ranks.from_environment()
+    device = explicit.get("device", "auto")
+    hardware = device_choice.choose(device, here.local_rank, here.local_world_size)
     settings = options.fill(explicit, hardware.torch_device.type)
     args = options.settle(settings, hardware)
-    names, source = loop_techniques.choose(given.with_, args, given.results_file)
+    names, source = loop_techniques.choose(flags.with_, args, flags.results_file)
     started = datetime.now(UTC)
-    folder = given.out or FOLDER / f"{started:%Y%m%d-%H%M%S}-{args.model}"
+    folder = flags.out or FOLDER / f"{started:%Y%m%d-%H%M%S}-{args.model}"
     if (folder / "run.json").exists():
         raise UserError(f"{folder}: holds a run; --resume {folder} goes on with it")
     with naming(folder):
@@ -87,15 +88,15 @@ def plan(given):
     return {**chosen, "folder": str(folder), "resumes": False}
 
 
-def _resumed(given, explicit):
+def _resumed(flags, explicit):
     """Return the same for a resumed run."""
-    folder = Path(given.resume)
-    if given.resume == "1":
+    folder = Path(flags.resume)
+    if flags.resume == "1":
         runs = sorted(FOLDER.glob("*/run.json"), key=lambda path: path.stat().st_mtime)
         if not runs:
             raise UserError(f"--resume 1: no run in {FOLDER}/; --resume FOLDER names one elsewhere")
         folder = runs[-1].parent
-    if given.out:
+    if flags.out:
         raise UserError("--out: a resumed run stays where it is; --resume FOLDER names it")
     run = files.read_json(folder / "run.json")
     if run is None:
@@ -107,8 +108,8 @@ def _resumed(given, explicit):
             flag = name.replace("_", "-")
             raise UserError(f"--{flag} {value}: {folder} has {settings[name]}, {kept}")
     names = run["techniques"] or ["none"]
-    if given.with_ and given.with_.split() != names:
-        raise UserError(f"--with {given.with_}: {folder} has {' '.join(names)}, {kept}")
+    if flags.with_ and flags.with_.split() != names:
+        raise UserError(f"--with {flags.with_}: {folder} has {' '.join(names)}, {kept}")
     _lock(folder)
     files.remove_leftovers(folder)
     files.remove_leftovers(folder / "checkpoints")

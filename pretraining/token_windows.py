@@ -25,15 +25,16 @@ class TokenBatches:
         self.training, self.validation, self.corpus = corpus_files.load(
             args.dataset, args.corpus_tokens, prepares=args.local_rank == 0
         )
-        self.windows, self.orders = self._windows(self.training), {}
+        self.windows = self._windows(self.training)
+        self.orders = {}
         self.held_out_windows = self._windows(self.validation)
         if min(self.windows, self.held_out_windows) < 1:
             tokens = f"{len(self.training):,} tokens, and {len(self.validation):,} held out"
             problem = f"{tokens}, are too few for sequences of {args.seq_len}"
             remedy = "choose a smaller --seq-len or more text"
             raise UserError(f"--dataset {args.dataset}: {problem}: {remedy}")
-        wanted = max(1, args.validation_tokens // args.seq_len)
-        self.scored = min(self.held_out_windows, wanted)  # sequences of a validation
+        most = max(1, args.validation_tokens // args.seq_len)
+        self.scored = min(self.held_out_windows, most)  # sequences of a validation
         args.hardware.reset_peak_memory()  # what preparing the corpus took is not the model's
 
     def _windows(self, tokens):

@@ -19,7 +19,7 @@ class Progress:
     def show(self, row):
         """Show a row of the history, unless another has been shown just now."""
         now = time.perf_counter()
-        if self.args.rank or now - self.shown_at < self.interval:
+        if now - self.shown_at < self.interval:
             return
         self.shown_at = now
         text = (
@@ -37,5 +37,4 @@ class Progress:
 
     def say(self, text):
         """Print a line that stays."""
-        if self.args.rank == 0:
-            self.bar.write(text, file=sys.stderr)
+        self.bar.write(text, file=sys.stderr)

@@ -27,12 +27,13 @@ class Interrupted(Exception):
 class Run:
     """The bookkeeping around the loop of train.py. A resumed run begins with its last checkpoint.
 
-    model, optimizer: as the loop has them, compiled or wrapped. data: TokenBatches. Rank 0 alone
+    model, optimizer: as the loop has them, compiled or wrapped. batches: TokenBatches. Rank 0 alone
     writes files. Raises UserError where the checkpoint does not fit the model or the corpus.
     """
 
-    def __init__(self, args, model, optimizer, data):
-        self.args, self.optimizer, self.data = args, optimizer, data
+    def __init__(self, args, model, optimizer, batches):
+        self.args, self.optimizer = args, optimizer
+        self.token_batches = batches
         self.model, self.parallel = _unwrapped(model)
         self.folder = args.folder / "checkpoints"
         self.told_to_stop = None
@@ -69,7 +70,7 @@ class Run:
 
     def batches(self, step):
         """Yield the rank's batches of a step; gradients are exchanged in the last one only."""
-        for n, batch in enumerate(self.data.of(step), 1):
+        for n, batch in enumerate(self.token_batches.of(step), 1):
             if self.parallel is not None:
                 self.parallel.require_backward_grad_sync = n == self.args.accumulation
             yield batch
@@ -162,7 +163,7 @@ class Run:
             row = {
                 "step": self.trained,
                 "tokens": self.trained * args.tokens_per_step,
-                "epoch": round(self.data.epoch(self.trained), 6),
+                "epoch": round(self.token_batches.epoch(self.trained), 6),
                 "training_loss": loss,
                 "training_perplexity": _perplexity(loss),
                 "learning_rate": self.optimizer.param_groups[0]["lr"],
@@ -185,7 +186,7 @@ class Run:
         facts = {
             "model": self.args.model,
             "validation_loss": validation,
-            "corpus": self.data.corpus,
+            "corpus": self.token_batches.corpus,
             "best": self.best if math.isfinite(self.best) else None,
             "seconds": self.seconds + time.perf_counter() - self.began,
         }
@@ -200,11 +201,13 @@ class Run:
         self.clock = time.perf_counter()
 
     def _load(self):
-        if not (found := checkpoints.available(self.folder)):
+        written = checkpoints.available(self.folder)
+        if not written:
             return  # killed before the first was written
-        last = found[-1]
-        if last.facts["corpus"] != self.data.corpus:
-            now = f"{self.args.dataset} is {self.data.corpus} now: its text has changed since"
+        last = written[-1]
+        corpus = self.token_batches.corpus
+        if last.facts["corpus"] != corpus:
+            now = f"{self.args.dataset} is {corpus} now: its text has changed since"
             raise UserError(f"{last.state}: was trained on {last.facts['corpus']}, and {now}")
         state = checkpoints.load(last)
         checkpoints.load_weights(self.model, state["model"], last.state)

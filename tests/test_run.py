@@ -188,7 +188,7 @@ def test_a_loss_that_is_not_finite_is_noted(settle):
     assert "not finite" in rows_file.read(args.results_file).note[0]
 
 
-@pytest.mark.parametrize(("leave_after", "log"), [(5, False), (2, True)])
+@pytest.mark.parametrize(("leave_after", "log"), [(9, False), (2, True)])
 def test_a_loop_that_does_not_log_or_leaves_early_is_told_so(leave_after, log, settle):
     args = settle("--steps", "5", "--warmup", "2")
     with pytest.raises(RuntimeError, match="run.log once a step"):
