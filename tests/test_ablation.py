@@ -13,7 +13,7 @@ from tests.rows import rows_of
 from tests.test_suite import STAND_IN
 from Utils.analysis import attribution
 from Utils.analysis.attribution import WAYS
-from Utils.analysis.intervals import NO_INTERVAL
+from Utils.analysis.intervals import INCONCLUSIVE
 from Utils.base import paths
 from Utils.base.errors import UserError
 from Utils.commands import ablate as ablation_command
@@ -102,7 +102,7 @@ def test_a_batch_of_its_own_is_compared_by_tokens():
 def test_with_one_round_nothing_is_claimed(rows):
     lines = attribution.credits(rows[rows["round"] == 0], WHOLE)
     assert (lines.says == "").all()
-    assert {ratio.verdict for ratio in lines.alone} == {NO_INTERVAL}
+    assert {ratio.verdict for ratio in lines.alone} == {INCONCLUSIVE}
 
 
 def test_rows_tell_whose_ablation_they_are(rows):

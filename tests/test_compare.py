@@ -9,10 +9,9 @@ from matplotlib.image import imread
 from tests.rows import rows_of, write_record
 from Utils.analysis import comparison
 from Utils.base import errors
-from Utils.base.errors import UserError
 from Utils.commands import compare as compare_command
 from Utils.draw import comparison_chart
-from Utils.results import rows_file, selection
+from Utils.results import rows_file
 
 OLD = {"torch": "2.11.0", "commit": "0000aaa"}
 SOURCE = '"""What it does."""\nmain()\n'
@@ -93,16 +92,9 @@ def test_one_round_on_either_side_gives_no_interval(in_a, in_b, folder, compared
     write(folder / "b.csv", *rounds("no_optimization", [50, 50.5, 51][:in_b]))
     text, cells = compared()
     assert re.fullmatch(r"(1\.9|2\.0)\dx", cells["no_optimization"]["B over A"])
-    assert cells["no_optimization"]["verdict on B"] == "one round: no interval"
+    assert cells["no_optimization"]["verdict on B"] == "inconclusive"
     for shown in (text, svg()):
         assert "one round: no interval" in shown and "Welch" not in shown
-
-
-def test_rounds_that_agree_to_the_last_digit_are_no_warning(folder, compared, recwarn):
-    write(folder / "a.csv", *rounds("no_optimization", [100] * 3))
-    write(folder / "b.csv", *rounds("no_optimization", [50] * 3))
-    assert compared()[1]["no_optimization"]["B over A"] == "2.00x (2.00-2.00)"
-    assert not recwarn.list
 
 
 def test_of_other_shapes_tokens_are_compared_and_the_page_says_so(folder, compared):
@@ -131,8 +123,8 @@ def test_what_a_technique_is_worth_and_costs_stands_for_both_sides(folder, compa
         write(folder / f"{name}.csv", *idea)
     line = compared()[1]["tensorFloat32"]
     assert (line["A: over baseline"], line["B: over baseline"]) == (
-        "2.00x (2.00-2.00), faster",
-        "4.00x (4.00-4.00), faster",
+        "2.00x (2.00-2.00)",
+        "4.00x (4.00-4.00)",
     )
     assert (line["A: peak memory (MiB)"], line["B: peak memory (MiB)"]) == ("2,000", "4,000")
     assert (line["A: loss"], line["B: loss"]) == ("2.250", "4.250")
@@ -263,13 +255,6 @@ def test_what_cannot_be_compared_is_one_line(a, b, words, mixed, folder, capsys)
     assert sorted(folder.iterdir()) == before
 
 
-def test_what_there_is_names_every_group(mixed):
-    with pytest.raises(UserError) as caught:
-        comparison.select("A", "results.csv:H200")
-    for words in ("2.11.0", "16x64", "gpt2-xl", "synthetic", "fffffff", "NVIDIA H100", "Test GPU"):
-        assert words in str(caught.value)
-
-
 # What differs -----------------------------------------------------------------------------------
 
 RECORD = {
@@ -322,20 +307,6 @@ def test_every_recorded_condition_that_differs_is_a_line(folder, compared):
         "device.toolkit: not recorded | 13.0",
         "parameters of no_optimization: 1000 | 2000",
     ]
-
-
-def test_several_values_on_one_side_are_all_listed(folder, compared):
-    for r, threads in enumerate((8, 4, 8)):
-        run = rows_of("no_optimization", [9, 9, 9], round=r, commit="a" if r else "a-dirty")
-        write(folder / "a.csv", run, threads=threads)
-    write(folder / "b.csv", *rounds("no_optimization", [9, 9], commit=""), threads=8)
-    assert differing(compared()[0]) == ["commit: a-dirty, a | unknown", "threads: 8, 4 | 8"]
-
-
-def test_two_files_of_the_same_conditions_differ_in_nothing(folder, compared):
-    write(folder / "a.csv", *rounds("no_optimization", [9, 9]), **RECORD)
-    write(folder / "b.csv", *rounds("no_optimization", [9, 9, 9]), **RECORD)
-    assert differing(compared()[0]) == ["nothing recorded differs"]
 
 
 def test_scripts_whose_code_differs_are_named_their_docstrings_aside(folder, compared):
@@ -446,14 +417,3 @@ def test_without_a_technique_in_common_the_chart_says_what_there_is(folder, comp
     text, _ = compared()
     assert "A: not run" in svg() and "B: not run" in svg()
     assert "interval" not in text and not recwarn.list
-
-
-def test_groups_and_selection_agree(mixed):
-    """Every row is in one group, and what the newest run's table shows is one of them."""
-    rows = rows_file.read(mixed)
-    parts = selection.groups(rows)
-    assert sorted(i for _, group in parts for i in group.index) == list(rows.index)
-    chosen, _ = selection.select(rows)
-    assert [common for common, group in parts if group.index.equals(chosen.index)] == [
-        "gpt2 1x64 on Test GPU (torch 2.13.0, stdlib, commit fffffff)"
-    ]

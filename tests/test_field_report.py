@@ -49,6 +49,7 @@ def test_its_table_has_the_ratios_and_unsupported_techniques(report):
         for line in text.replace("<wbr>", "").splitlines()
         if line.startswith("|")
     }
-    assert cells["tensorFloat32"][:3] == ["5", "**2.00x** (2.00-2.00)", "**2.00x** (2.00-2.00)"]
+    assert cells["tensorFloat32"][:3] == ["5.000 ms", "**2.00x (2.00-2.00)**", "2.00x (2.00-2.00)"]
     assert cells["float8_linear"][0] == "unsupported"
+    assert "- float8_linear: unsupported: why\n" in text and "tensorFloat32, 2.00x" in text
     assert "- versions: torch 2.13.0\n" in text  # without a record, what the rows say

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tests.rows import rows_of
-from Utils.analysis import measured_here
+from Utils.analysis import summary
 from Utils.base import paths
 from Utils.base.command_line import Parser
 from Utils.base.errors import UserError
@@ -249,7 +249,7 @@ def test_a_measured_step_stands_beside_the_forecast(tmp_path):
     """Of this device and the newest code, without tainted runs."""
     args = Namespace(base="no_optimization", model="gpt2", batch_size=1, seq_len=64)
     args.hardware, args.results_file = ImaginedGPU("a GPU", 24 * GIB), tmp_path / "results.csv"
-    assert measured_here.measured_steps(args) == {}
+    assert summary.measured_steps(args) == {}
     for commit, last_ms, columns in (
         ("old", 90.0, {"device": "a GPU"}),
         ("new", 9.0, {"device": "a GPU"}),
@@ -259,7 +259,7 @@ def test_a_measured_step_stands_beside_the_forecast(tmp_path):
     ):
         rows = rows_of("no_optimization", [90.0, 90.0, last_ms], commit=commit, **columns)
         rows_file.append(args.results_file, rows)
-    measured = measured_here.measured_steps(args)
+    measured = summary.measured_steps(args)
     time = TimeForecast(0.018, 0, 0, {})
     forecasts = [step_of("no_optimization", 0.25, 0, 0.25, 0.25, time=time), MISSING]
     (line,) = forecast_table.measured_lines(forecasts, measured, with_memory=True)

@@ -173,13 +173,6 @@ def test_processes_that_append_at_once_leave_whole_blocks(path):
     assert (path.with_suffix(".jsonl")).read_text().count('"text"') == 1
 
 
-def test_the_rows_are_one_write(filled, monkeypatch):
-    writes, write = [], os.write
-    monkeypatch.setattr(os, "write", lambda *call: writes.append(call) or write(*call))
-    rows_file.append(filled, rows_of("b", TIMES))
-    assert len(writes) == 1 and len(blocks(filled)) == 2
-
-
 @pytest.mark.parametrize("moved", [False, True])
 def test_an_append_waits_for_the_lock(filled, moved):
     """moved: by a reset, while the process waits with the old file open."""

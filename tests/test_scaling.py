@@ -93,7 +93,7 @@ def test_one_round_has_no_interval_and_says_so():
     plan = scaling_efficiency.shapes([1, 2], 4)
     found = scaling_efficiency.efficiencies(rows_from(lambda n, B: B, plan, rounds=1), plan, [1, 2])
     assert not any(share.interval for share in found.efficiency)
-    assert scaling_efficiency.sentence(found).count("one round: no interval") == 2
+    assert scaling_efficiency.sentence(found).count("inconclusive") == 2
     assert "nan" not in scaling_efficiency.table(found)
 
 

@@ -1,17 +1,22 @@
 """Rows -> medians, ratios, intervals, verdicts, table."""
 
-from dataclasses import astuple
+import os
+import pty
+import re
+import subprocess
+import sys
+from contextlib import suppress
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from tests.rows import rows_of
-from Utils.analysis import intervals, result_tables, round_levels
+from tests.rows import ladder_runs, rows_of
+from Utils.analysis import intervals, result_tables, summary, text_tables
 from Utils.analysis.summary import summarize
+from Utils.base import paths
 from Utils.base.errors import UserError
-from Utils.commands import table
-from Utils.results import rows_file, selection
+from Utils.results import rows_file, selection, shared_folders
 
 
 @pytest.fixture
@@ -48,7 +53,7 @@ def test_medians_and_ratios_leave_warm_up_out(read):
     assert not lines.parent_speedup.iloc[0]
     assert lines.tokens_per_second.iloc[0] == pytest.approx(1 * 64 / 0.102)
     assert lines.first_step_s.iloc[1] == 9.0
-    assert {ratio.verdict for ratio in lines.speedup} == {"one round: no interval"}
+    assert {ratio.verdict for ratio in lines.speedup} == {"inconclusive"}
 
 
 def test_a_ratio_is_paired_within_rounds(read):
@@ -58,16 +63,9 @@ def test_a_ratio_is_paired_within_rounds(read):
         runs.append(rows_of("no_optimization", [0, 0, *[100 * drift] * 5], round=r))
         runs.append(rows_of("tensorFloat32", [0, 0, *[80 * drift] * 5], round=r))
     line = summarize(read(*runs)).loc["tensorFloat32"]
-    assert astuple(line.speedup) == pytest.approx((1.25, 1.25, 1.25))
-    assert line.speedup.verdict == "faster" and line.rounds == 4
-
-
-def test_a_peak_is_the_median_of_all_runs_as_its_parts_are():
-    """A script may run twice in a round, in turns with others."""
-    peaks = ((0, 100.0), (0, 400.0), (1, 200.0), (2, 300.0), (2, 900.0))
-    runs = [rows_of("no_optimization", [9] * 4, round=r, peak_memory_mib=mib) for r, mib in peaks]
-    line = summarize(pd.DataFrame([row for rows in runs for row in rows])).loc["no_optimization"]
-    assert line.peak_memory_mib == 300 and line.rounds == 3
+    ratio = line.parent_speedup
+    assert (ratio.value, ratio.low, ratio.high) == pytest.approx((1.25, 1.25, 1.25))
+    assert ratio.verdict == "faster" and line.rounds == 4
 
 
 def test_losses_that_agree_to_the_last_bit_are_exact(read):
@@ -95,9 +93,9 @@ def test_a_loss_that_is_not_finite_is_no_missing_value(read):
     assert result_tables.table(rows).count("diverged") == 1
 
 
-def test_a_note_cannot_break_the_table(read):
-    rows = read(rows_of("no_optimization", [], status="failed", note="a | b"))
-    assert r"a \| b" in result_tables.table(rows)
+def test_a_bar_cannot_break_a_table():
+    columns = {"script": ["a | b"]}
+    assert r"a \| b" in text_tables.markdown(columns)
 
 
 def test_the_newest_run_decides_which_rows_are_compared(read):
@@ -154,39 +152,51 @@ def test_a_repeated_run_replaces_the_older_one(read):
     assert left_out == "left out: 1 run repeated since"
 
 
-def test_the_table_carries_status_reason_memory_and_loss(read):
+def test_the_table_has_six_columns_and_says_each_remark_once(read):
+    effect = "TF32: no effect expected on this device"
     rows = read(
         rows_of("no_optimization", [9, 9, 100, 100], loss=4.25),
-        rows_of("tensorFloat32", [9, 9, 50, 50], note="TF32: no effect expected on this device"),
-        rows_of("brainFloat16", [9, 9, 50, 50], note="TF32: no effect expected on this device"),
+        rows_of("tensorFloat32", [9, 9, 50, 50], note=effect),
+        rows_of("fused_optimizer", [9, 9, 50, 50], note=effect),  # scripts between did not run
         rows_of("8bit_optimizer", [], status="unsupported", note="needs bitsandbytes"),
         rows_of("my_own", [9, 9, 25, 25]),
     )
-    table = result_tables.table(rows)
-    cells = cells_of(table)
+    text = result_tables.table(rows)
+    cells = cells_of(text)
     assert cells["no_optimization"] == {
-        "status": "ok",
-        "step (ms)": "100.0",
-        "p20-p80 (ms)": "100.0-100.0",
-        "tokens/s": "640",
-        "over baseline": "1.00x",
-        "speedup over parent": "",
-        "peak memory (MiB)": "900",
+        "time a step": "100.0 ms",
+        "over the script before": "",
+        "over the baseline": "1.00x",
+        "peak memory": "900 MiB",
         "loss": "4.250",
-        "loss difference": "",
-        "parity": "",
-        "quality": "clean",
-        "note": "",
     }
-    assert cells["tensorFloat32"]["loss difference"] == "+0.7500"
-    assert cells["tensorFloat32"]["parity"] == "model changed"
-    assert cells["tensorFloat32"]["note"] == "TF32: no effect expected on this device"
-    assert cells["brainFloat16"]["note"] == ""  # its parent says so already
-    said = {name: text for name, text in cells["8bit_optimizer"].items() if text}
-    assert said == {"status": "unsupported", "note": "needs bitsandbytes"}
-    assert cells["my_own"]["over baseline"] == "4.00x"
-    assert cells["my_own"]["speedup over parent"] == ""
-    assert "one round: no interval" in table and "commit abc1234" in table
+    assert cells["tensorFloat32"]["over the script before"] == "2.00x"
+    assert cells["tensorFloat32"]["loss"] == "5.000, model changed"
+    assert cells["8bit_optimizer"]["time a step"] == "unsupported"
+    assert f"- tensorFloat32: {effect}\n" in text and text.count(effect) == 1
+    assert "- 8bit_optimizer: unsupported: needs bitsandbytes\n" in text
+    assert cells["my_own"]["over the baseline"] == "4.00x"
+    assert "commit abc1234" in text
+    assert text.endswith("\n\nOne round: no interval. ROUNDS=4 gives intervals.")
+
+
+@pytest.mark.parametrize(("rounds", "bold"), [((0, 1), True), ((0, 1, 2), True), ((0,), False)])
+def test_bold_follows_the_verdict_over_the_script_before_alone(read, rounds, bold):
+    text = result_tables.table(read(*(run for r in rounds for run in ladder_runs(rounds=r + 1))))
+    cells = cells_of(text)["tensorFloat32"]
+    assert cells["over the script before"].startswith("**") == bold
+    assert "**" not in cells["over the baseline"] and ("ROUNDS=4" in text) != bold
+
+
+def test_a_verdict_takes_two_clean_rounds_of_both(read):
+    for r, grade in enumerate(("clean", "tainted", "clean")):
+        rows_read = read(
+            rows_of("no_optimization", [9, 9, 100 + r], round=r, grade=grade),
+            rows_of("tensorFloat32", [9, 9, 50], round=r),
+        )
+        ratio = summarize(rows_read).parent_speedup["tensorFloat32"]
+        assert (ratio.verdict == "faster") == (r == 2)
+        assert bool(ratio.interval) == (r > 0)
 
 
 def test_a_round_that_failed_is_told_beside_those_that_did_not(read):
@@ -228,20 +238,6 @@ def test_the_first_loss_tells_rounding_from_another_model(off, label):
     assert intervals.parity(baseline, own, "gpt2") == label
 
 
-def test_more_rounds_tell_more_surely_that_the_model_is_another():
-    """Rounding is 0.0022 nats here, so one difference of 0.006 may be chance and four are not."""
-    one, four = [10.95], [10.95, 11.02, 10.98, 10.99]
-    for firsts, label in ((one, "numerics changed"), (four, "model changed")):
-        own = losses_of(*np.array(firsts) + 0.006)
-        assert intervals.parity(losses_of(*firsts), own, "gpt2") == label
-
-
-def test_8_bit_floats_round_more():
-    baseline, own = losses_of(10.95, 11.02), losses_of(10.97, 11.05)
-    assert intervals.parity(baseline, own, "gpt2") == "model changed"
-    assert intervals.parity(baseline, own, "gpt2", rounding="float8") == "numerics changed"
-
-
 def test_a_script_in_8_bit_floats_is_known_by_its_needs(read):
     names = ("no_optimization", "torch_compile", "float8_linear")
     losses = (5.0, 5.0 + 0.02, 5.0 + 0.02)
@@ -249,12 +245,6 @@ def test_a_script_in_8_bit_floats_is_known_by_its_needs(read):
     parity = summarize(read(*rows)).parity
     assert parity["torch_compile"] == "model changed"
     assert parity["float8_linear"] == "numerics changed"
-
-
-def test_losses_of_later_steps_say_nothing_about_the_model():
-    baseline, own = losses_of(10.95), losses_of(10.95)
-    own[0, 1] += 2
-    assert intervals.parity(baseline, own, "gpt2") == "numerics changed"
 
 
 def test_parameters_that_are_never_updated_are_another_model(read):
@@ -304,14 +294,25 @@ def test_memory_limits_and_cost_come_from_the_records(read):
     assert line.hours_per_billion == pytest.approx(1e9 / 100_000 / 3600)
     assert line.joules_per_million == pytest.approx(500 * 10)
     assert line.kwh_per_billion == pytest.approx(0.5 * 1e9 / 100_000 / 3600)
-    text = result_tables.table(rows, records=records, price=2.5)
+    text = result_tables.table(rows, records=records, price=2.5, all_columns=True)
     memory = cells_of(text, "Peak memory by kind")["no_optimization"]
     assert memory["optimizer state (MiB)"] == "950" and memory["peak (GiB)"] == "0.88"
     assert "reserved by torch (MiB)" not in memory
     limits = cells_of(text, "Distance from the limit")["no_optimization"]
     assert limits["of the measured ceiling"] == "200%" and limits["headroom"] == "4.0x"
     cost = cells_of(text, "Cost of 10^9 tokens")["no_optimization"]
-    assert cost["cost of 10^9 tokens at 2.50 an hour"] == "6.94" and cost["mean power (W)"] == "500"
+    assert cost["cost at 2.50 an hour"] == "6.94" and cost["mean power (W)"] == "500"
+
+
+@pytest.mark.parametrize(
+    ("columns", "shown"),
+    [({"reserved_memory_mib": 9.0}, True), ({}, False),
+     ({"reserved_memory_mib": 9.0, "model": "gpt2-tiny"}, False)],
+)  # fmt: skip
+def test_the_cost_of_10_9_tokens_is_of_a_gpu_and_of_no_tiny_model(read, columns, shown):
+    rows = read(rows_of("no_optimization", [9, 9, 100], **columns))
+    assert ("Cost of 10^9" in result_tables.table(rows, all_columns=True)) == shown
+    assert "Cost of 10^9" not in result_tables.table(rows)
 
 
 def test_an_update_of_fewer_bytes_has_no_floor(read):
@@ -333,18 +334,16 @@ def test_a_sentence_has_the_verdicts_over_the_parents(read):
     def round_of(index):
         return [rows_of(name, [9, 9, ms[index]], round=index) for name, ms in times.items()]
 
-    assert "Against" not in result_tables.table(read(*round_of(0)))  # one round says nothing
-    said = "Against their parents: faster: tensorFloat32 2.00x; slower: brainFloat16 0.50x; "
+    assert "before:" not in result_tables.table(read(*round_of(0)))  # one round says nothing
+    said = "Over the script before: faster: tensorFloat32 2.00x; slower: brainFloat16 0.50x; "
     said += "no detectable difference: torch_compile."
     assert said in result_tables.table(read(*round_of(1)))
 
 
 def test_without_records_what_is_not_known_is_left_out(read):
-    text = result_tables.table(read(rows_of("no_optimization", [9, 9, 100])))
-    assert "Peak memory by kind" not in text and "from the limit" not in text
-    assert list(cells_of(text, "Cost of 10^9 tokens")["no_optimization"]) == [
-        "hours for 10^9 tokens"
-    ]
+    rows = read(rows_of("no_optimization", [9, 9, 100]))
+    text = result_tables.table(rows, all_columns=True)
+    assert "weights" not in text and "from the limit" not in text and "nan" not in text
 
 
 def test_tainted_runs_are_marked_with_their_reason(read):
@@ -359,9 +358,9 @@ def test_tainted_runs_are_marked_with_their_reason(read):
     said = "tainted in 1 of 2 rounds: slowed by 8% and hot"
     for known, text in ((records, said), ({}, said.partition(":")[0])):
         lines = summarize(rows, known)
-        assert result_tables.grade_text(lines.loc["no_optimization"]) == text
+        assert summary.grade_text(lines.loc["no_optimization"]) == text
         assert lines.notes["no_optimization"] == ["loud"]
-        assert result_tables.grade_text(lines.loc["tensorFloat32"]) == "clean"
+        assert summary.grade_text(lines.loc["tensorFloat32"]) == "clean"
 
 
 @pytest.mark.parametrize(
@@ -389,7 +388,7 @@ def test_compiling_has_paid_when_its_extra_warm_up_is_saved(own, steps, read):
     lines = summarize(rows, records)
     assert lines.break_even_steps["torch_compile"] == steps
     assert lines.break_even_steps.drop("torch_compile").isna().all()  # flash's parent compiles too
-    cells = cells_of(result_tables.table(rows, records=records), "Distance from the limit")
+    cells = cells_of(result_tables.table(rows, records=records, all_columns=True), "Compilation")
     assert cells["torch_compile"]["compiled"] == "1 graph, cold cache; 2 recompiled"
     text = {49: "49 steps", np.inf: "never", 0: "0 steps"}[steps]
     assert cells["torch_compile"]["breaks even after"] == text
@@ -401,24 +400,9 @@ def test_whether_compiling_pays_is_left_open_where_the_interval_leaves_it_open(r
         runs += [rows_of("brainFloat16", [700, 100, 100, 100], round=r)]
         runs += [rows_of("torch_compile", [3000, ms, ms, ms], round=r)]
     rows = read(*runs)
-    medians = round_levels.step_ms(selection.timed(rows))
-    assert np.isnan(intervals.break_even(rows, "torch_compile", "brainFloat16", medians))
-
-
-@pytest.mark.parametrize("price", ["free", "-1", "inf"])
-def test_a_price_that_is_none_is_one_line(price, capsys):
-    with pytest.raises(SystemExit) as ended:
-        table.main(["--price", price])
-    assert ended.value.code == 2
-    assert f"table: error: argument --price: '{price}' is not a price" in capsys.readouterr().err
-
-
-def test_a_step_that_stands_there_twice_ends_nothing(read):
-    runs = [rows_of(name, [9, 9, 9, 8, 8]) for name in ("no_optimization", "tensorFloat32")]
-    for run in runs:
-        run[4]["step"] = 3
-    lines = summarize(read(*runs))
-    assert lines.parity["tensorFloat32"] == "exact"
+    records = {run_id: record_of(compile={"graphs": 1, "recompilations": 0, "cache": "cold"})
+               for run_id in rows.run_id[rows.technique == "torch_compile"]}  # fmt: skip
+    assert np.isnan(summarize(rows, records).break_even_steps["torch_compile"])
 
 
 # Times that divide ------------------------------------------------------------------------------
@@ -450,8 +434,58 @@ def test_every_time_divides_to_the_ratio_printed_beside_it(read):
         "ratio to no_optimization from 6 common rounds: it has 7, this 6",
         "ratio to tensorFloat32 from 6 common rounds: it has 7, this 6",
     ]
-    shown = cells_of(result_tables.table(rows))
-    times = {name: float(cells["step (ms)"]) for name, cells in shown.items()}
-    for name in ("tensorFloat32", "larger_batch"):
-        ratio = float(shown[name]["over baseline"].partition("x")[0])
-        assert times["no_optimization"] / times[name] == pytest.approx(ratio, abs=0.016)  # rounded
+    for name, cells in cells_of(result_tables.table(rows)).items():
+        if name in ("tensorFloat32", "larger_batch"):
+            divides(cells_of(result_tables.table(rows))["no_optimization"], cells)
+
+
+def divides(baseline, cells):
+    """Check that a printed ratio lies between the quotients that the printed times allow."""
+    times = [row["time a step"].removesuffix(" ms").replace(",", "") for row in (baseline, cells)]
+    for text in times:
+        assert len(text.replace(".", "").lstrip("0")) >= 4, text
+    half = [0.5 * 10.0 ** -len(text.partition(".")[2]) for text in times]
+    fewest, most = (
+        (float(times[0]) + sign * half[0]) / (float(times[1]) - sign * half[1]) for sign in (-1, 1)
+    )
+    ratio = float(cells["over the baseline"].partition("x")[0])
+    assert fewest - 0.005 <= ratio <= most + 0.005, (times, ratio)
+
+
+PAGES = [path.parent / "README.md" for path in shared_folders.files()]
+
+
+@pytest.mark.parametrize(
+    "page", [paths.ROOT / "README.md", *PAGES], ids=lambda p: p.parent.parent.name
+)
+def test_printed_times_divide_to_the_printed_ratios_beside_them(page):
+    lines = page.read_text().replace("<wbr>", "").splitlines()
+    starts = [
+        i for i, line in enumerate(lines) if line.startswith("| script ") and "a step" in line
+    ]
+    assert starts
+    for start in starts:
+        table = "\n".join([*lines[start:], ""])
+        cells = cells_of(table)
+        timed = [row for row in cells.values() if row["over the baseline"]]
+        assert len(timed) > 1
+        for row in timed:
+            divides(cells["no_optimization"], row)
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 140])
+def test_a_table_is_as_wide_as_the_terminal_and_never_wider_than_100(width):
+    main, terminal = pty.openpty()
+    file = max(shared_folders.files(), key=lambda path: path.stat().st_size)
+    command = [sys.executable, "-m", "Utils.commands", "table", f"RESULTS_FILE={file}", "ALL=1"]
+    environment = {**os.environ, "COLUMNS": str(width)}
+    with subprocess.Popen(command, stdout=terminal, cwd=paths.ROOT, env=environment) as process:
+        os.close(terminal)
+        text = b""
+        with suppress(OSError):  # as a terminal ends
+            while part := os.read(main, 2**16):
+                text += part
+    assert process.returncode == 0
+    lines = re.sub(r"\x1b\[\d+m", "", text.decode()).splitlines()
+    assert max(map(len, lines)) <= min(width, 100)
+    assert lines[0].startswith("script ") and "|" not in lines[0]

@@ -10,7 +10,8 @@ the ladder shows them.
 import numpy as np
 import pandas as pd
 
-from Utils.analysis import intervals, result_tables, round_levels
+from Utils.analysis import intervals, result_tables, round_levels, text_tables
+from Utils.analysis.intervals import Ratio
 from Utils.results import selection
 from Utils.scripts import ladder, own_names, variants
 
@@ -98,36 +99,41 @@ def _whole_of_base(rows, base):
 
 def credits(rows, whole):
     """Return a DataFrame with one line per technique: its speedup in each of WAYS, a Ratio, unknown
-    without rows. `says`: a remark where two ways differ significantly, or where a way has no
-    variant; "" elsewhere.
+    without rows; verdicts are corrected by Holm over all of them. `says`: a remark where two ways
+    differ significantly, or where a way has no variant; "" elsewhere.
 
     rows: selected rows, variants included.
     """
     medians = round_levels.step_ms(selection.timed(rows))
-    lines = []
+    ratios = {}
+    says = {}
     for name in members(whole):
-        line, logs = {"technique": name} | dict.fromkeys(WAYS, intervals.Ratio()), {}
-        for way, (without, with_it) in names_of(name, whole).items():
-            if without in medians and with_it in medians:
-                line[way] = intervals.speedup(medians[without], medians[with_it])
-                logs[way] = np.log(medians[without] / medians[with_it])
-        line["says"] = _disagreement(line, logs, whole) or _missing(name, whole)
-        lines.append(line)
-    return pd.DataFrame(lines, columns=["technique", *WAYS, "says"]).set_index("technique")
+        logs = {
+            way: np.log(medians[without] / medians[with_it])
+            for way, (without, with_it) in names_of(name, whole).items()
+            if without in medians and with_it in medians
+        }
+        of_name = {way: intervals.ratio_of(values) for way, values in logs.items()}
+        ratios |= {(name, way): of_name.get(way, Ratio()) for way in WAYS}
+        says[name] = _disagreement(logs, of_name, whole) or _missing(name, whole)
+    index = pd.MultiIndex.from_tuples(ratios)
+    lines = pd.Series(intervals.holm(ratios.values()), index, dtype=object).unstack()
+    lines = lines.loc[list(says), list(WAYS)].rename_axis("technique")
+    return lines.assign(says=pd.Series(says))
 
 
-def _disagreement(line, logs, whole):
-    """Return a remark if the speedups alone and added last differ, by the interval of their paired
-    difference; else ""."""
-    if not {"alone", "last"} <= set(logs):
+def _disagreement(logs, ratios, whole):
+    """Return a remark if the speedups alone and added last differ, by their paired ratio; else
+    ""."""
+    if not {"alone", "last"} <= logs.keys():
         return ""
-    difference = intervals.drift_free((logs["alone"] - logs["last"]).dropna())
-    if not (difference.low > 0 or difference.high < 0):
+    verdict = intervals.ratio_of(logs["alone"] - logs["last"]).verdict
+    if verdict not in (Ratio.above, Ratio.below):
         return ""
-    text = f"{line['alone'].text} alone and {line['last'].text} added last to {whole}"
-    if max(line["alone"].value, line["last"].value) < 1:
-        return f"{text}; it costs {'most' if difference.low > 0 else 'least'} in combination"
-    if difference.low > 0:
+    text = f"{ratios['alone'].text} alone and {ratios['last'].text} added last to {whole}"
+    if max(ratios["alone"].value, ratios["last"].value) < 1:
+        return f"{text}; it costs {'most' if verdict == Ratio.above else 'least'} in combination"
+    if verdict == Ratio.above:
         return f"{text}; other techniques save part of the same time"
     return f"{text}; it gains most in combination"
 
@@ -145,10 +151,12 @@ def _missing(name, whole):
     return "; ".join(reasons)
 
 
-def table(lines):
-    """Return `credits` as a GitHub-markdown table with its remarks, a string."""
+def table(lines, in_file=False):
+    """Return `credits` as a table with its remarks, a string. in_file: as Markdown."""
     shown = {"technique": list(lines.index)}
     for way, title in WAYS.items():
-        shown[title] = [ratio.with_verdict for ratio in lines[way]]
+        shown[title] = [result_tables.bold(ratio) for ratio in lines[way]]
+    parts = [text_tables.shown(shown, in_file=in_file)]
     says = [f"- {name}: {line.says}" for name, line in lines.iterrows() if line.says]
-    return "\n".join([result_tables.markdown(shown), *([""] if says else []), *says])
+    parts += [text_tables.fitted(text, "  ", in_file) for text in says]
+    return "\n".join(parts)

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from Utils.analysis import intervals, result_tables, round_levels
-from Utils.analysis.summary import summarize
+from Utils.analysis import intervals, result_tables, round_levels, text_tables
+from Utils.analysis.summary import grade_text, reason, summarize
 from Utils.base.errors import UserError
 from Utils.base.text import number, plural
 from Utils.results import records_file, rows_file, selection
@@ -44,6 +44,11 @@ class Side:
     def __str__(self):
         return f"{self.name}: {selection.describe(self.rows)}"
 
+    @property
+    def shapes(self):
+        shapes = self.rows.batch_size.astype(str) + "x" + self.rows.seq_len.astype(str)
+        return list(shapes.unique())
+
     def cell(self, technique, form):
         """Return the text form(line) of a technique, or "" where it was not run."""
         return form(self.lines.loc[technique]) if technique in self.lines.index else ""
@@ -53,7 +58,7 @@ class Side:
         if technique not in self.lines.index:
             return "not run"
         line = self.lines.loc[technique]
-        return result_tables.reason(line) if pd.isna(line.step_ms) else ""
+        return reason(line) if pd.isna(line.step_ms) else ""
 
 
 def select(name, text):
@@ -62,16 +67,19 @@ def select(name, text):
     text: a results file, optionally with a colon and words that the description of a group of runs
     must contain; of several groups the newest run's counts. Raises UserError without such a run.
     """
-    path, words = _split(text)
+    ends = [i for i, letter in enumerate(text) if letter == ":"]  # a file's name may have colons
+    exists = [end for end in (len(text), *reversed(ends)) if os.path.exists(text[:end])]
+    end = next(iter([*exists, *ends, len(text)]))
+    path, words = text[:end], text[end + 1 :].split()
     if not path:
         raise UserError(f"{name} names no results file", f"for example {name}=results.csv:H100")
-    parts = selection.groups(rows_file.read(path))
+    groups = selection.groups(rows_file.read(path))
     matching = [
-        group for common, group in parts if all(word.lower() in common.lower() for word in words)
+        group for common, group in groups if all(word.lower() in common.lower() for word in words)
     ]
     if not matching:
-        known = "; ".join(common for common, _ in parts)
-        raise UserError(f"{path}: no runs match {' '.join(words)!r}", f"there are {known}")
+        remedy = f"there are {'; '.join(common for common, _ in groups)}"
+        raise UserError(f"{path}: no runs match {' '.join(words)!r}", remedy)
     rows, _ = selection.select(pd.concat(matching))
     records = records_file.read(path, sorted(rows.run_id.unique()))
     return Side(name, Path(path), rows, summarize(rows, records), records)
@@ -84,34 +92,25 @@ def sides(a, b):
     if runs[0] == runs[1]:
         raise UserError(f"A and B are the same runs: {selection.describe(a.rows)}")
     if common := runs[0] & runs[1]:
-        raise UserError(
-            f"A and B share {plural(len(common), 'run')}", "select runs that are in one alone"
-        )
+        problem = f"A and B share {plural(len(common), 'run')}"
+        raise UserError(problem, "select runs that are in one alone")
     return a, b
-
-
-def _split(text):
-    """Return (path, words) of a selection. A file's name may contain colons."""
-    colons = [place for place, letter in enumerate(text) if letter == ":"]
-    for end in (len(text), *reversed(colons)):
-        if os.path.exists(text[:end]):
-            return text[:end], text[end + 1 :].split()
-    path, _, words = text.partition(":")
-    return path, words.split()
 
 
 def compare(a, b):
     """Return the speedup of B over A (Sides), a Series of Ratios of tokens per second, indexed by
-    technique in ladder order; unknown where one side has no timing."""
-    names = [*a.lines.index, *b.lines.index]
-    in_ladder = [name for name in ladder.techniques() if name in names]
-    names = list(dict.fromkeys([*in_ladder, *names]))
+    technique in ladder order; unknown where one side has no timing. Holm corrects the verdicts."""
+    names = list(dict.fromkeys([*a.lines.index, *b.lines.index]))
+    in_ladder = list(ladder.techniques())
+    names.sort(key=lambda name: in_ladder.index(name) if name in in_ladder else len(in_ladder))
     rates_a, rates_b = tokens_per_second(a.rows), tokens_per_second(b.rows)
-    ratios = pd.Series(intervals.Ratio(), pd.Index(names, name="technique"), dtype=object)
-    for name in names:
-        if name in rates_a and name in rates_b:
-            ratios[name] = ratio(rates_a[name], rates_b[name])
-    return ratios
+    ratios = [
+        ratio(rates_a[name], rates_b[name])
+        if name in rates_a and name in rates_b
+        else intervals.Ratio()
+        for name in names
+    ]
+    return pd.Series(intervals.holm(ratios), pd.Index(names, name="technique"), dtype=object)
 
 
 def tokens_per_second(rows):
@@ -133,21 +132,21 @@ def ratio(a, b):
 def differences(a, b):
     """Return the recorded differences of A and B (Sides), a line each: "torch: 2.11.0 | 2.13.0".
     Several values on one side are all listed. Missing records come last."""
-    of_a, of_b = _columns(a), _columns(b)
+    of_a, of_b = _of_rows(a), _of_rows(b)
     if a.records and b.records:
         of_a, of_b = of_a | _conditions(a), of_b | _conditions(b)
-    lines, edited = [], []
+    lines = []
     for name in of_a | of_b:
         values = [of_a.get(name, {}), of_b.get(name, {})]
         if values[0] != values[1]:
             lines.append(f"{name}: " + " | ".join(", ".join(v) or "not recorded" for v in values))
     of_a, of_b = _of_techniques(a), _of_techniques(b)
-    for (technique, key), values in of_a.items():
-        others = of_b.get((technique, key), values)
-        if values != others and key == "source":
-            edited.append(technique)
-        elif values != others:
-            lines.append(f"{key} of {technique}: {', '.join(values)} | {', '.join(others)}")
+    differing = [key for key in of_a if key in of_b and of_a[key] != of_b[key]]
+    edited = [technique for key, technique in differing if key == "source"]
+    for key, technique in differing:
+        if key != "source":
+            values = (", ".join(side[key, technique]) for side in (of_a, of_b))
+            lines.append(f"{key} of {technique}: {' | '.join(values)}")
     if edited:
         order = [name for name in a.lines.index if name in edited]
         lines.append(f"source: the code differs in {', '.join(order)}")
@@ -160,16 +159,14 @@ def differences(a, b):
     return lines
 
 
-# The next three return distinct values, as the keys of a dict, by name.
+# The next three return distinct texts, as the keys of a dict, by name.
 
 
-def _columns(side):
-    rows = side.rows
-    shapes = rows.batch_size.astype(str) + "x" + rows.seq_len.astype(str)
-    columns = {name: rows[name] for name in ("device", "torch", "model")}
-    columns |= {"shape": shapes, "dataset": rows.dataset, "processes": rows.world_size.astype(str)}
-    columns["commit"] = rows.commit.replace("", "unknown")
-    return {name: dict.fromkeys(values) for name, values in columns.items()}
+def _of_rows(side):
+    facts = {name: dict.fromkeys(side.rows[name]) for name in ("device", "torch", "model")}
+    facts |= {"shape": dict.fromkeys(side.shapes), "dataset": dict.fromkeys(side.rows.dataset)}
+    facts["processes"] = dict.fromkeys(side.rows.world_size.astype(str))
+    return facts | {"commit": dict.fromkeys(side.rows.commit.replace("", "unknown"))}
 
 
 def _conditions(side):
@@ -184,11 +181,11 @@ def _conditions(side):
 def _of_techniques(side):
     facts = {}
     for record in side.records.values():
-        fields = dict(_flat({key: record.get(key) for key in OF_TECHNIQUE}))
+        fields = {key: record[key] for key in OF_TECHNIQUE if key in record}
         if record.get("source"):
             fields["source"] = ladder.split(record["source"])[1]
         for key, value in fields.items():
-            facts.setdefault((record.get("technique"), key), {})[value] = None
+            facts.setdefault((key, record.get("technique")), {})[str(value)] = None
     return facts
 
 
@@ -202,21 +199,23 @@ def _flat(value, name=""):
 
 
 def table(a, b):
-    """Return two Sides as a GitHub-markdown table with caption and differences, a string."""
+    """Return two Sides as a table with caption and differences, a string."""
     ratios = compare(a, b)
-    shown = columns(a, b, ratios)
-    text = result_tables.markdown(shown, left=("technique", "verdict on B", "note"))
     unit = a.rows.unit.iloc[0]
     meaning = f"B over A: {unit} per second of B / of A"
     if any(ratio.interval for ratio in ratios):
-        meaning += ", with its 95% confidence interval (Welch's t over rounds)"
+        meaning += ", with its 95% confidence interval (Welch's t over rounds); "
+        meaning += intervals.CORRECTED
     elif any(ratios):
         meaning += f"; {intervals.NO_INTERVAL}"
-    shapes = [" or ".join(_columns(side)["shape"]) for side in (a, b)]
+    shapes = [" or ".join(side.shapes) for side in (a, b)]
     if shapes[0] != shapes[1]:
         meaning += f". The shapes differ, {shapes[0]} and {shapes[1]}: a ratio of {unit}, not steps"
-    differing = "\n".join(f"- {line}" for line in differences(a, b))
-    return f"{text}\n\n- {a}\n- {b}\n\n{meaning}.\n\nWhat differs (A | B):\n\n{differing}"
+    texts = text_tables.shown(columns(a, b, ratios), ("technique", "verdict on B", "note"))
+    differing = "\n".join(text_tables.fitted(f"- {line}", "  ") for line in differences(a, b))
+    facts = "\n".join(text_tables.fitted(f"- {side}", "  ") for side in (a, b))
+    meaning = text_tables.fitted(f"{meaning}.")
+    return "\n\n".join([texts, facts, meaning, "What differs (A | B):", differing])
 
 
 def columns(a, b, ratios):
@@ -228,7 +227,7 @@ def columns(a, b, ratios):
     }
     for title, cell in (
         (f"{a.rows.unit.iloc[0]}/s", lambda line: number(line.tokens_per_second, ",.0f")),
-        ("over baseline", lambda line: line.speedup.with_verdict),
+        ("over baseline", lambda line: str(line.speedup)),
         ("peak memory (MiB)", memory_text),
         ("loss", loss_text),
     ):
@@ -249,11 +248,12 @@ def loss_text(line):
 def _note(side, technique):
     """Return why a technique has no timing, else its notes and taint, for a cell of a table."""
     if state := side.state(technique):
-        return result_tables.cell(state)
-    notes = dict(zip(side.lines.index, result_tables.own_notes(side.lines), strict=True))
+        return state
     line = side.lines.loc[technique]
-    grade = result_tables.cell(result_tables.grade_text(line)) if line.grade == "tainted" else ""
-    return "; ".join(filter(None, [notes[technique], grade]))
+    notes = result_tables.own_notes(side.lines)[technique]
+    if line.grade == "tainted":
+        notes = [*notes, grade_text(line)]
+    return "; ".join(notes)
 
 
 def why_not(a, b, technique):

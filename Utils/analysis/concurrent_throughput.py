@@ -2,16 +2,12 @@
 
 import numpy as np
 import pandas as pd
-from tabulate import tabulate
 
-from Utils.analysis import intervals
+from Utils.analysis import intervals, text_tables
 from Utils.analysis.intervals import Ratio
 from Utils.base.text import plural
 
-VERDICTS = {
-    "no detectable difference": "inconclusive",
-    intervals.NO_INTERVAL: "one round is inconclusive; measure more with ROUNDS=3",
-}
+VERDICTS = {intervals.INCONCLUSIVE: "inconclusive; measure more rounds with ROUNDS=4"}
 
 
 def tokens_per_second(parts):
@@ -30,27 +26,23 @@ def sums(rounds):
 
 def compare(alone, several):
     """Return the Ratio of the summed tokens per second over rounds."""
-    return Ratio.of_logs(intervals.interval(np.log(sums(several) / sums(alone))))
+    return Ratio.of_logs(intervals.mean(np.log(sums(several) / sums(alone))).estimate())
 
 
 def report(technique, alone, several):
     """Return the results as a table and a sentence, a string."""
     record = several[0][0].record
     settings = record["settings"]
-    headers = ("processes", "threads each", "tokens/s", "sum", "peak memory (MiB)", "sum")
+    titles = ("processes", "threads each", "tokens/s", "their sum", "peak memory (MiB)", "sum")
+    cells = zip(_row(alone), _row(several), strict=True)
+    columns = dict(zip(titles, cells, strict=True))
     ratio = compare(alone, several)
     lines = [
         f"{technique.name} on {record['device']['name']}, torch {record['versions']['torch']}: "
         f"{settings['model']}, {settings['batch_size']}x{settings['seq_len']} tokens a step, "
         f"{settings['dataset']}, {plural(len(several), 'round')}",
         "",
-        tabulate(
-            [_row(alone), _row(several)],
-            headers,
-            "github",
-            colalign=("right",) * len(headers),
-            disable_numparse=True,
-        ),
+        text_tables.shown(columns),
         "",
         f"{len(several[0])} processes reach {ratio} the tokens per second of one: "
         f"{VERDICTS.get(ratio.verdict, ratio.verdict)}.",
@@ -72,8 +64,8 @@ def _row(rounds):
     peaks = np.median([[part.peak_mib for part in parts] for parts in rounds], axis=0)
     share = peaks.sum() / record["device"]["memory_mib"]
     return (
-        len(rounds[0]),
-        record["threads"],
+        str(len(rounds[0])),
+        str(record["threads"]),
         " + ".join(f"{rate:,.0f}" for rate in rates),
         f"{total:,.0f}",
         " + ".join(f"{peak:,.0f}" for peak in peaks),

@@ -1,24 +1,10 @@
 """Pages of shared results: README.md of a folder, and results/README.md, which lists all."""
 
-import pandas as pd
-
-from Utils.analysis import attribution, result_tables
-from Utils.analysis.summary import summarize
+from Utils.analysis import attribution, result_tables, text_tables
 from Utils.base import files
-from Utils.base.text import broken
 from Utils.results import records_file, rows_file, selection, shared_folders
 
 MARK = "<!-- folders -->"  # before and behind the list of folders
-TABLES = {  # of a page: the beginnings of their columns' titles
-    "Speed": ("step", "p20", "tokens", "speedup", "over"),
-    "Loss": ("loss", "parity"),
-    "Quality and notes": ("status", "quality", "note"),
-    "Peak memory by kind": ("weights", "grad", "optimizer", "rest", "peak (", "reserved", "used"),
-    "Compilation": ("first step", "compiled", "breaks even"),
-    "Distance from the limit": ("matmul", "TFLOP", "of the", "MFU", "modelled", "headroom"),
-    "Cost of 10^9 tokens": ("hours", "mean power", "kWh", "J for"),
-}
-LEFT = {"technique", "status", "quality", "note", "parity", "compiled"}
 VERSIONS = ("python", "torch", "triton", "cudnn", "bitsandbytes", "torchao")
 
 
@@ -45,25 +31,15 @@ def page(folder):
 
 
 def _tables(path, group):
-    """Return the tables of rows of one shape, with their ablation, none wider than a page."""
+    """Return the tables of rows of one shape, with their ablation."""
     rows, _ = selection.select(group)
-    summary = summarize(rows, records_file.read(path, rows.run_id.unique()))
-    columns = {}
-    for table in result_tables.columns(summary):
-        columns |= table
-    columns = pd.DataFrame(columns).assign(technique=[*map(broken, summary.index)])
-    text = [f"## {selection.describe(rows)}", *result_tables.over_parents(summary)]
-    for title, starts in TABLES.items():
-        shown = columns.loc[:, columns.columns.str.startswith(("technique", *starts))]
-        if title != "Quality and notes":
-            shown = shown[summary.step_ms.notna().to_numpy()]
-        shown = {name: [*cells] for name, cells in shown.items() if any(cells)}
-        if len(shown) > 1:
-            text += [f"### {title}", result_tables.markdown(shown, LEFT)]
+    records = records_file.read(path, rows.run_id.unique())
+    tables = result_tables.table(rows, records=records, all_columns=True, in_file=True)
+    text = [f"## {selection.describe(rows)}", tables]
     with_variants, _ = selection.select(group, with_variants=True)
     if whole := attribution.whole_of(with_variants):
-        table = attribution.table(attribution.credits(with_variants, whole))
-        text += ["### Ablation", table]
+        credits = attribution.credits(with_variants, whole)
+        text += ["### Ablation", attribution.table(credits, in_file=True)]
     return text
 
 
@@ -84,7 +60,7 @@ def write():
         columns["commit"].append(rows.commit.iloc[0])
         columns["techniques"].append(str(timed.technique.nunique()))
         columns["rounds"].append(str(timed["round"].nunique()))
-    table = result_tables.markdown(columns, ("device", "date", "torch", "commit"))
+    table = text_tables.markdown(columns, ("device", "date", "torch", "commit"))
     path = shared_folders.FOLDER / "README.md"
     parts = path.read_text().split(MARK) if path.exists() else ["# Results by device\n\n", "", ""]
     files.write(path, MARK.join([parts[0], f"\n{table}\n", parts[-1]]))

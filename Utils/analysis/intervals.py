@@ -1,21 +1,22 @@
 """Paired ratios and differences over rounds, with intervals and verdicts."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, replace
 from typing import ClassVar
 
 import numpy as np
 import pandas as pd
-from scipy.special import chdtri, stdtrit
+from scipy.special import chdtri, stdtr, stdtrit
 
 from Utils.base.gpt2_sizes import CONFIGS
 from Utils.base.text import number
-from Utils.results import selection
 
 LAST_STEPS = 10  # whose mean loss is a run's loss
 CONFIDENCE = 0.95
 FIT_ROUNDS = 6  # from which a drift is fitted
 NO_INTERVAL = "one round: no interval"
+INCONCLUSIVE = "inconclusive"
+CORRECTED = "verdicts, and bold, are by Holm's correction over all of them"
 INIT_STD = 0.02  # of GPT-2's weights; an initial logit's is 0.02 sqrt(n_embd)
 # Of that: what rounding changes a first loss by, as a deviation over seeds (docs/FINDINGS.md).
 ROUNDING = {"bfloat16": 2**-8, "float8": 2**-4.5}
@@ -25,11 +26,15 @@ CHANCE = 0.001  # that rounding alone is labelled "model changed"
 @dataclass(frozen=True)
 class Estimate:
     """A value with its 95% interval. All are NaN where it is unknown, then it is false; low and
-    high alone with one round."""
+    high alone with one round.
+
+    p: of no effect, two-sided; NaN where fewer than two clean rounds leave it inconclusive.
+    """
 
     value: float = math.nan
     low: float = math.nan
     high: float = math.nan
+    p: float = math.nan
 
     # Of a subclass: the value without effect, the verdicts, the format.
     null: ClassVar = 0.0
@@ -58,14 +63,22 @@ class Estimate:
         return f"{number(self.low, self.form)}{self.separator}{number(self.high, self.form)}"
 
     @property
+    def is_different(self):
+        return self.p <= 1 - CONFIDENCE
+
+    @property
     def verdict(self):
         if not self:
             return ""
-        if math.isnan(self.low):
-            return NO_INTERVAL
-        if self.low > self.null:
-            return self.above
-        return self.below if self.high < self.null else self.neither
+        if math.isnan(self.p):
+            return INCONCLUSIVE
+        if not self.is_different:
+            return self.neither
+        return self.above if self.value > self.null else self.below
+
+    def inconclusive(self):
+        """Return the same without a verdict: too few of its rounds are clean."""
+        return replace(self, p=math.nan)
 
     @property
     def with_verdict(self):
@@ -88,10 +101,10 @@ class Ratio(Estimate):
     @classmethod
     def of_logs(cls, logs):
         """Return the ratio whose logarithm is an Estimate."""
-        return cls(*np.exp([logs.value, logs.low, logs.high]).tolist())
+        return cls(*np.exp([logs.value, logs.low, logs.high]).tolist(), logs.p)
 
     def times(self, factor):
-        return type(self)(self.value * factor, self.low * factor, self.high * factor)
+        return type(self)(self.value * factor, self.low * factor, self.high * factor, self.p)
 
 
 @dataclass(frozen=True)
@@ -134,29 +147,43 @@ def verdicts(estimates):
     return pd.Series([estimate.verdict for estimate in estimates], estimates.index, dtype=object)
 
 
+def holm(estimates):
+    """Return the Estimates of one table, a list, with p corrected by Holm: of 20 tables of equal
+    scripts at most one claims a difference."""
+    p = pd.Series([estimate.p for estimate in estimates], dtype=float).sort_values()
+    as_small = np.arange(p.count(), p.count() - len(p), -1)  # itself and those that follow
+    corrected = (p * as_small).cummax().clip(upper=1)
+    return [replace(estimate, p=float(corrected[i])) for i, estimate in enumerate(estimates)]
+
+
 def final_loss(losses):
     """Return the loss of a run, the mean of its last steps."""
     return losses.tail(LAST_STEPS).mean()
 
 
 def losses(timed):
-    """Return the loss of each technique and round, a Series in nats per token.
+    """Return the loss of a technique in each round, a Series in nats per token.
 
     On held-out text where the rows have it, else the mean of the last timed steps.
     """
-    by_round = timed.groupby(["technique", "round"])
+    by_round = timed.groupby("round")
     held_out = by_round.held_out_loss.mean()
     return held_out if held_out.notna().any() else by_round.loss.apply(final_loss)
 
 
+def ratio_of(logs):
+    """Return the Ratio (geometric mean) of paired logarithms, a Series by round; unknown without
+    one."""
+    logs = logs.dropna().round(9)  # equal is equal
+    return Ratio.of_logs(drift_free_mean(logs).estimate()) if len(logs) else Ratio()
+
+
 def speedup(reference, medians):
-    """Return the paired speedup of `medians` over `reference`, a Ratio (geometric mean), from their
-    common rounds; unknown without one.
+    """Return the paired speedup of `medians` over `reference`, from their common rounds.
 
     reference, medians: Series of milliseconds, indexed by round.
     """
-    logs = np.log(reference / medians).dropna()
-    return Ratio.of_logs(drift_free(logs)) if len(logs) else Ratio()
+    return ratio_of(np.log(reference / medians))
 
 
 def typical_ms(by_round):
@@ -164,7 +191,7 @@ def typical_ms(by_round):
 
     by_round: Series of milliseconds, indexed by round.
     """
-    return math.exp(drift_free(np.log(by_round)).value)
+    return math.exp(drift_free_mean(np.log(by_round)).value)
 
 
 def loss_difference(reference, losses):
@@ -177,9 +204,8 @@ def loss_difference(reference, losses):
     if differences.empty:
         return LossDifference()
     if differences.eq(0).all():  # to the last bit, for which one round is enough
-        return LossDifference(0.0, 0.0, 0.0)
-    estimate = interval(differences)
-    return LossDifference(estimate.value, estimate.low, estimate.high)
+        return LossDifference(0.0, 0.0, 0.0, 1.0)
+    return LossDifference(*astuple(mean(differences).estimate()))
 
 
 def parity(reference, losses, model, rounding="bfloat16", fewer_updated=False):
@@ -204,31 +230,6 @@ def parity(reference, losses, model, rounding="bfloat16", fewer_updated=False):
     return "model changed" if fewer_updated else "numerics changed"
 
 
-def break_even(rows, name, parent, medians):
-    """Return the steps after which a compiled script breaks even with its parent: the extra cost of
-    its warm-up over the time that a step saves, from their common rounds. inf if it saves nothing;
-    NaN if inconclusive, or without a parent.
-
-    medians: of `rounds.step_ms`.
-    """
-    if parent not in medians:
-        return np.nan
-    if speedup(medians[parent], medians[name]).verdict in ("", Ratio.neither):
-        return np.nan
-    saved = (medians[parent] - medians[name]).mean()
-    if saved <= 0:
-        return np.inf
-
-    def warmup_ms(technique):  # beyond usual steps, by round
-        steps = rows[(rows.technique == technique) & (rows.status == "ok")]
-        usual = steps[steps.phase == "timed"].groupby("run_id").step_ms.median()
-        first = selection.initial(steps).groupby(["round", "run_id"]).step_ms
-        return (first.sum() - first.count() * usual).groupby("round").mean()
-
-    extra = (warmup_ms(name) - warmup_ms(parent)).mean()
-    return float(np.ceil(max(0.0, extra) / saved))
-
-
 @dataclass(frozen=True)
 class Mean:
     """A mean with its standard error and degrees of freedom; one value has no error, NaN."""
@@ -237,10 +238,18 @@ class Mean:
     error: float
     freedom: float
 
+    @property
+    def p(self):
+        """The two-sided p of a mean of 0."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            p = 2 * stdtr(self.freedom, -np.abs(self.value) / self.error)
+        return np.where(self.error == 0, self.value == 0, p)
+
     def estimate(self):
         """Return the Estimate by Student's t."""
         half = stdtrit(self.freedom, (1 + CONFIDENCE) / 2) * self.error
-        return Estimate(float(self.value), float(self.value - half), float(self.value + half))
+        ends = self.value - half, self.value + half
+        return Estimate(float(self.value), *map(float, ends), float(self.p))
 
     def minus(self, subtrahend):
         """Return the difference of two independent means, by Welch."""
@@ -274,13 +283,3 @@ def drift_free_mean(logs):
     residuals = logs - logs.mean() - slope * spread
     variance = (residuals**2).sum() / (n - 2) * (1 / n + order.mean() ** 2 / (spread**2).sum())
     return Mean(logs.mean() - slope * order.mean(), variance**0.5, n - 2)
-
-
-def drift_free(logs):
-    """Return the `drift_free_mean` as an Estimate."""
-    return drift_free_mean(logs).estimate()
-
-
-def interval(values):
-    """Return the mean of independent values as an Estimate."""
-    return mean(values).estimate()

@@ -11,27 +11,15 @@ SETTINGS = ("BATCH_SIZE", "SEQ_LEN", "MODEL", "DATASET", "STEPS", "WARMUP", "MIN
 
 
 def given_settings(rows, records):
-    """Return the settings of the newest timed run, by the names of the Makefile's variables: those
-    of the command in its record; without one, those that the rows show."""
+    """Return the settings in the command of the newest timed run, by the names of the Makefile's
+    variables; none without its record."""
     newest = rows.run_id[rows.status == "ok"].max()
-    command = records.get(newest, {}).get("command")
-    if not command:
-        return _shown_settings(rows, records)
-    words = " ".join(map(str, command))
-    flags = re.findall(r"--([a-z-]+)[= ](\S+)", words)
-    settings = {name.upper().replace("-", "_"): value for name, value in flags}
-    settings |= re.findall(r"\b([A-Z_]+)=(\S+)", words)
+    words = " ".join(map(str, records.get(newest, {}).get("command") or ()))
+    settings = {
+        flag.upper().replace("-", "_"): value
+        for flag, value in re.findall(r"--([a-z-]+)[= ](\S+)", words)
+    }
     return {name: settings[name] for name in SETTINGS if name in settings}
-
-
-def _shown_settings(rows, records):
-    first = rows.iloc[0]
-    steps, warmup = selection.asked(rows, records)
-    settings = {"STEPS": steps, "WARMUP": warmup}
-    if first.base == ladder.BASELINE:  # else its batches are its own
-        settings |= {"BATCH_SIZE": int(first.requested_batch_size), "SEQ_LEN": int(first.seq_len)}
-        settings |= {"MODEL": first.model, "DATASET": first.dataset}
-    return settings
 
 
 def target(rows):

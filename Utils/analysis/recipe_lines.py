@@ -6,7 +6,7 @@ import tomllib
 from pathlib import Path
 
 from Utils.base import paths
-from Utils.base.errors import UserError
+from Utils.base.errors import UserError, naming
 from Utils.scripts import ladder
 
 LINES = Path(__file__).with_name("lines.toml")
@@ -27,29 +27,25 @@ def lines_of(techniques, batch=None):
     known = tomllib.loads(LINES.read_text())
     by_library = {}
     for library, call, arguments, lines in LIBRARIES:
-        has = [t for t in techniques if {arguments, lines} & {*known.get(t, ())}]
-        replaced = {name for t in has for name in known[t].get("replaces", ())}
-        inside, around = [], []
-        for name in techniques:
-            entry = known.get(name, {})
-            if name in replaced:
-                continue
-            if arguments in entry:
-                inside.append(f"    {entry[arguments]},  # {name}")
+        entries = {name: known.get(name, {}) for name in techniques}
+        has = [name for name, entry in entries.items() if {arguments, lines} & entry.keys()]
+        for name in has:
+            for replaced in known[name].get("replaces", ()):
+                entries.pop(replaced, None)
+        inside = [f"    {e[arguments]},  # {n}" for n, e in entries.items() if arguments in e]
+        text = [f"{call}(", *inside, ")"] if inside else []
+        for name, entry in entries.items():
             if lines in entry:
-                around += [f"# {name}", *entry[lines].strip().splitlines()]
-            if name in has:
-                continue
-            if name not in known and library == "PyTorch":
+                text += [f"# {name}", *entry[lines].strip().splitlines()]
+            elif name not in known and library == "PyTorch":
                 diff = ladder.diff(ladder.get(name), ladder.get(ladder.get(name).parent))
-                around += [f"# {name}, which is", *(f"#   {line}" for line in diff[2:])]
+                text += [f"# {name}, which is", *(f"#   {line}" for line in diff[2:])]
             elif name not in known:
-                around.append(f"# {name}: no switch is known; its diff is above")
-            else:
-                around.append(f"# {name}: no switch; in the model's or the loop's own code")
-        block = [f"{call}(", *inside, ")"] if inside else []
-        text = "\n".join([*block, *around]) or "# nothing to change"
-        by_library[library] = text.replace("{batch}", str(batch or "...")).splitlines()
+                text.append(f"# {name}: no switch is known; its diff is above")
+            elif name not in has:
+                text.append(f"# {name}: no switch; in the model's or the loop's own code")
+        text = text or ["# nothing to change"]
+        by_library[library] = [line.replace("{batch}", str(batch or "...")) for line in text]
     return by_library
 
 
@@ -59,25 +55,25 @@ def _digest(code):
 
 def script(recipe, described):
     """Return a Recipe as a script with the evidence in its docstring, a string."""
-    ratio = recipe.speedup.with_verdict or "not known"
+    code = recipe.script.code if recipe.script else ""
     doc = [
         f"{recipe.name}, made by merging the diffs of its techniques.",
         "",
-        f"{MARK}, which overwrites it unless its code was changed ({_digest(recipe.code)}).",
-        f"Measured: {ratio}, against {recipe.base}",
+        f"{MARK}, which overwrites it unless its code was changed ({_digest(code)}).",
+        f"Measured: {str(recipe.speedup) or 'not known'}, against {recipe.base}",
         f"({described}).",
+        "",
+        *(f"- {name}: {reason}" for name, reason in recipe.switch_on.items()),
     ]
-    if recipe.evidence:
-        doc += ["", *(f"- {name}: {reason}" for name, reason in recipe.evidence.items())]
-    return f'"""{chr(10).join(doc)}"""{recipe.code}'
+    return f'"""{chr(10).join(doc)}"""{code}'
 
 
 def write(path, text):
     """Write a recipe's script. Raises UserError rather than overwrite another file, or a recipe
     that someone has changed."""
-    try:
+    with naming(path):
         if path.exists():
-            doc, code = ladder.split(path.read_text())
+            doc, code = ladder.split(path.read_text(errors="replace"))
             written = re.search(rf"^{MARK}.*\((\w+)\)", doc, re.MULTILINE)
             if not written:
                 raise UserError(f"{path}: exists and is no recipe", OTHER_FILE)
@@ -86,8 +82,6 @@ def write(path, text):
         if path.is_relative_to(paths.CACHE):  # elsewhere a missing folder is a typing error
             path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: {getattr(error, 'strerror', '') or 'is not text'}") from None
 
 
 def run_line(path):

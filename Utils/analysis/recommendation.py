@@ -1,9 +1,9 @@
-"""The shortest set of techniques that is statistically indistinguishable from the fastest measured.
+"""The shortest measured set of techniques that is statistically indistinguishable from the fastest.
 
-A set is the line of descent of a script or variant. Candidates are the measured sets with an
-acceptable result. A candidate remains if its paired ratio to the best is not significantly slower;
-the shortest is the recipe. A second recipe has the least memory within 10% of the best speed. Each
-is given as a list with its evidence, as a script, and as lines for other loops.
+A set is the line of descent of a script or variant. It is a candidate where its result is
+acceptable: measured cleanly, the baseline's model, no worse loss. The shortest candidate whose
+paired ratio to the fastest is not significantly slower is the recipe; a second recipe has the least
+memory within 10% of the best speed.
 """
 
 from dataclasses import dataclass
@@ -11,14 +11,14 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from Utils.analysis import candidates, result_tables, round_levels
-from Utils.analysis.candidates import ratio
+from Utils.analysis import intervals, round_levels
 from Utils.analysis.intervals import Ratio
 from Utils.analysis.make_line import given_settings, make_line, target
-from Utils.analysis.summary import summarize
+from Utils.analysis.summary import grade_text, reason, summarize
 from Utils.base.errors import UserError
 from Utils.results import selection
 from Utils.scripts import ladder, own_names, variants
+from Utils.scripts.ladder import Technique
 
 NEAR = 0.9  # of the best speed, at least, for the recipe with the least memory
 WIDE = 0.95  # an interval with a lower end gets a caveat
@@ -26,29 +26,62 @@ BAD = ("failed", "out_of_memory")
 MORE = {"ROUNDS": 5}  # enough for an interval
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """A measured script or variant that is recommended.
+@dataclass(frozen=True, eq=False)
+class MeasuredSet:
+    """A script or variant with clean timings.
 
-    batch: of a technique that chose its own, or None. loss and parity in words. evidence: why each
-    technique is in, by name. left_out: why each other one is not. own_lines: for a user's own
-    script, which has no code here: the lines to add, [code, place] of each, by technique.
+    ms, mib: logarithms of its step time (for as many tokens) and peak memory, Series by round.
+    line: of the summary.
     """
 
     name: str
-    code: str
-    base: str
-    unit: str
-    techniques: list
-    speedup: Ratio  # over the base
-    to_best: Ratio
-    peak_mib: float
-    batch: int | None
-    loss: str
-    parity: str
-    evidence: dict
-    left_out: dict
+    techniques: frozenset
+    ms: pd.Series
+    mib: pd.Series
+    line: pd.Series
+
+    @property
+    def peak_mib(self):
+        return float(np.exp(self.mib.median()))
+
+    def gain(self, reference, metric="ms"):
+        """Return the Ratio of a reference's time, or memory ("mib"), to that of this set."""
+        return intervals.ratio_of(getattr(reference, metric) - getattr(self, metric))
+
+
+@dataclass(frozen=True, eq=False)
+class Recipe:
+    """A measured set that is recommended.
+
+    script: the script or variant; None of a user's own script, for which own_lines has the lines to
+    add, (code, place) of each, by technique. speedup: over the base; to_best: over the fastest
+    measured set. switch_on, leave_out: the evidence for and against techniques, a text each. The
+    measured set includes those of no_difference.
+    """
+
+    measured: MeasuredSet
+    script: Technique | None
     own_lines: dict
+    techniques: list
+    speedup: Ratio
+    to_best: Ratio
+    switch_on: dict
+    no_difference: dict
+    leave_out: dict
+
+    @property
+    def name(self):
+        return self.measured.name
+
+    @property
+    def base(self):
+        return self.measured.line.base
+
+    @property
+    def batch(self):
+        """The batch of a technique that chose its own, or None."""
+        batch = self.measured.line.own_batch
+        return None if np.isnan(batch) else int(batch)
 
 
 @dataclass(frozen=True)
@@ -56,7 +89,7 @@ class Recommendation:
     """Recipes for selected rows, None where the rows support none.
 
     described: the rows' common facts. says: caveats. best: the fastest measured. fastest: the
-    recipe for speed. least_memory: the one for memory.
+    recipe for speed. least_memory: the one for memory. ablated: whether shorter sets were measured.
     """
 
     described: str
@@ -64,12 +97,13 @@ class Recommendation:
     best: Recipe | None = None
     fastest: Recipe | None = None
     least_memory: Recipe | None = None
+    ablated: bool = False
 
     @property
     def recipes(self):
         """The recipes that there are, by name of their field."""
-        found = {"fastest": self.fastest, "least_memory": self.least_memory}
-        return {key: recipe for key, recipe in found.items() if recipe}
+        recipes = {"fastest": self.fastest, "least_memory": self.least_memory}
+        return {key: recipe for key, recipe in recipes.items() if recipe}
 
 
 def recommend(rows, records=None):
@@ -78,191 +112,80 @@ def recommend(rows, records=None):
     records: as for `summary.summarize`. Rows of tainted runs count for losses alone.
     """
     records = records or {}
-    facts = Facts.of(rows, records)
+    lines = summarize(rows, records)
+    sets = _measured_sets(rows, lines)
+    problems = {name: _problem(rows, lines, name, sets) for name in lines.index}
+    usable = {name: measured for name, measured in sets.items() if not problems[name]}
+    described = selection.describe(rows)
+    settings = MORE | given_settings(rows, records)
+    again = make_line(target(rows), settings)
     runs = rows.run_id[rows.status == "ok"].nunique()
     tainted = runs - rows.run_id[rows.grade == "clean"].nunique()
-    described = selection.describe(rows)
-    if not facts.usable:
-        return Recommendation(described, [_nothing(facts, runs, tainted)])
+    if not usable:
+        why = f"all {runs} runs are tainted" if runs and tainted == runs else "no run is usable"
+        base = selection.baseline(rows)
+        if lines.status.get(base) != "ok":
+            why = f"{base} was not measured, so the losses of the rest have no reference"
+        return Recommendation(described, [f"nothing is recommended: {why}; {again}"])
+
+    def recipe(measured):
+        return _recipe(measured, best, sets, problems, records)
+
     says = [f"{tainted} of {runs} runs are tainted; their times are not used"] if tainted else []
-    counts = pd.Series({name: c.ms.count() for name, c in facts.usable.items()})
-    best = _best(facts.usable, counts)
-    best_recipe = facts.recipe(best, best)
-    if counts.max() < 2:
+    best = _best(usable)
+    best_recipe = recipe(best)
+    if max(measured.ms.count() for measured in usable.values()) < 2:
         says.append(
-            f"one clean round, so inconclusive: this is the fastest measured, and another round "
-            f"may differ; {facts.more_rounds()}"
+            "one clean round, so inconclusive: this is the fastest measured, and another round "
+            f"may differ; {again}"
         )
         return Recommendation(described, says, best_recipe, best_recipe)
-
-    fastest = facts.recipe(candidates.shortest(facts.usable.values(), "ms", best), best)
-    lean = _least_memory(facts.usable.values(), best)
-    least_memory = facts.recipe(lean, best) if lean else None
-    says += _caveats(facts, best, fastest)
-    says += _changed_scripts(rows, records, {best.name, fastest.name})
-    return Recommendation(described, says, best_recipe, fastest, least_memory)
-
-
-def _nothing(facts, runs, tainted):
-    """Return a sentence on why nothing is recommended."""
-    reason = f"all {runs} runs are tainted" if runs and tainted == runs else "no run is usable"
-    if facts.lines.status.get(facts.baseline) != "ok":
-        reason = f"{facts.baseline} was not measured, so the losses of the rest have no reference"
-    return f"nothing is recommended: {reason}; {facts.more_rounds()}"
-
-
-def _best(usable, counts):
-    """Return the fastest Candidate, with missing rounds balanced by least squares."""
-    # The fastest of few rounds would be the luckiest, and every comparison with it inconclusive.
-    often = counts.index[counts >= max(min(2, counts.max()), counts.max() / 2)]
-    logs = pd.concat({name: usable[name].ms for name in often}, names=["name", "round"])
-    logs = logs.dropna().reset_index(name="ms")
-    return usable[round_levels.levels(logs["ms"], logs["name"], logs["round"]).idxmin()]
-
-
-def _least_memory(usable, best):
-    """Return the shortest Candidate with the least memory near the best speed, None if unknown."""
-    near = [c for c in usable if (best.ms - c.ms).dropna().mean() >= np.log(NEAR)]
-    least = min(near, key=lambda c: candidates.mean(c.mib - best.mib))
-    return candidates.shortest(near, "mib", least) if least.mib.notna().any() else None
-
-
-def _caveats(facts, best, recipe):
-    """Yield the caveats of the recipe for speed."""
-    if recipe.to_best.low < WIDE:
-        yield (
-            f"{recipe.name} may be up to {1 - recipe.to_best.low:.0%} slower than {best.name}, by "
-            f"the 95% interval; measure more rounds: {facts.more_rounds()}"
+    fastest = recipe(_shortest(usable.values(), "ms", best))
+    if fastest.to_best.low < WIDE:
+        says.append(
+            f"{fastest.name} may be up to {1 - fastest.to_best.low:.0%} slower than {best.name}, "
+            f"by the 95% interval; measure more rounds: {again}"
         )
-    if not recipe.techniques:
-        yield f"nothing is significantly faster than {recipe.name}, so it is the recipe"
-    if best.name not in ladder.techniques():
-        return
-    measured_sets = {candidate.techniques for candidate in facts.usable.values()}
-    untried = [
-        name
-        for name in ladder.line(best.name)[1:]
-        if best.techniques - {name} not in measured_sets and variants.without(name, best.name)
-    ]
-    if untried:
-        yield (
-            f"{best.name} was not measured without {joined(untried)}, so a shorter recipe may "
-            f"exist: {facts.more_rounds(f'ablate T={best.name}')}"
+    if not fastest.techniques:
+        says.append(f"nothing is significantly faster than {fastest.name}, so it is the recipe")
+    if untried := _untried(best, usable.values()):
+        ablation = make_line(f"ablate T={best.name}", settings)
+        says.append(
+            f"{best.name} was not measured without {' or '.join(untried)}, so a shorter recipe may "
+            f"exist: {ablation}"
         )
+    near = [s for s in usable.values() if (best.ms - s.ms).dropna().mean() >= np.log(NEAR)]
+    lean = min(near, key=lambda measured: _mean(measured.mib - best.mib))
+    least_memory = None
+    if lean.mib.notna().any():
+        least_memory = recipe(_shortest(near, "mib", lean))
+    return Recommendation(described, says, best_recipe, fastest, least_memory, not untried)
 
 
-def _changed_scripts(rows, records, names):
-    """Yield a caveat for each script that has changed since it was measured."""
-    for name in sorted(names):
-        if own_names.split(name):  # its rows bear its version
-            continue
-        code = variants.find(name).code
-        run_ids = rows.run_id[rows.technique == name].unique()
-        sources = [records.get(run_id, {}).get("source") for run_id in run_ids]
-        if any(source and ladder.split(source)[1] != code for source in sources):
-            yield f"{name} has changed since it was measured"
+def _measured_sets(rows, lines):
+    """Return a MeasuredSet for each script and variant with clean timings, by name."""
+    timed = selection.timed(rows[rows.grade == "clean"])
+    ms = np.log(round_levels.step_ms(timed[timed.step_ms > 0]))
+    mib = np.log(timed.groupby(["technique", "round"]).peak_memory_mib.first())
+    sets = {}
+    for name, line in lines.iterrows():
+        techniques = variants.parts(name)
+        if techniques is not None and name in ms:
+            sets[name] = MeasuredSet(name, techniques, ms[name], mib[name], line)
+    return sets
 
 
-@dataclass(frozen=True, eq=False)
-class Facts:
-    """What rows say: the summary's lines, the Candidates measured, why some cannot be recommended,
-    the rest, usable, and how to run them again."""
-
-    baseline: str
-    lines: pd.DataFrame
-    measured: dict
-    problems: dict
-    usable: dict
-    target: str
-    settings: dict
-    own_lines: dict
-
-    @classmethod
-    def of(cls, rows, records):
-        lines = summarize(rows, records)
-        sets = {name: variants.parts(name) for name in lines.index}
-        measured = candidates.measured(rows[rows.grade == "clean"], sets)
-        problems = {}
-        for name in lines.index:
-            if problem := _problem(rows, lines, name, sets[name], name in measured):
-                problems[name] = problem
-        return cls(
-            baseline=selection.baseline(rows),
-            lines=lines,
-            measured=measured,
-            problems=problems,
-            usable={name: c for name, c in measured.items() if name not in problems},
-            target=target(rows),
-            settings=given_settings(rows, records),
-            own_lines={
-                technique: lines
-                for record in records.values()
-                for technique, lines in record.get("own_script", {}).get("lines", {}).items()
-            },
-        )
-
-    def more_rounds(self, target=None):
-        """Return the command for further rounds."""
-        return make_line(target or self.target, MORE | self.settings)
-
-    def recipe(self, candidate, best):
-        """Return the Recipe of a Candidate."""
-        script = candidates.script_of(candidate)
-        if script is None:
-            raise UserError(f"{candidate.name}: its script can no longer be made")
-        baseline = self.measured.get(self.baseline)
-        line = self.lines.loc[candidate.name]
-        problems = {own_names.last(name): problem for name, problem in self.problems.items()}
-        tried = set().union(*(c.techniques for c in self.measured.values()), problems)
-        tried -= candidate.techniques | {ladder.BASELINE}
-        is_own = script is candidate
-        in_order = own_names.ORDER if is_own else ladder.techniques()
-        techniques = [name for name in in_order if name in candidate.techniques]
-        return Recipe(
-            name=script.name,
-            code="" if is_own else script.code,
-            base=self.baseline,
-            unit=line.unit,
-            techniques=techniques,
-            speedup=ratio(baseline.ms, candidate.ms) if baseline else Ratio(),
-            to_best=ratio(best.ms, candidate.ms),
-            peak_mib=candidate.peak_mib,
-            batch=None if np.isnan(line.own_batch) else int(line.own_batch),
-            loss=line.loss_difference.with_verdict,
-            parity=line.parity if isinstance(line.parity, str) else "",
-            evidence={name: self._effect(name, candidate) for name in techniques},
-            left_out={
-                name: problems.get(name) or self._effect(name, candidate)
-                for name in in_order
-                if name in tried
-            },
-            own_lines={name: self.own_lines.get(name, []) for name in techniques},
-        )
-
-    def _effect(self, name, candidate):
-        """Return the technique's effect in the measured pair that is nearest to the candidate."""
-        effects = candidates.effects_of(name, self.measured)
-        if not effects:
-            return "measured only in combination"
-        distances = [len(effect.with_it.techniques ^ candidate.techniques) for effect in effects]
-        nearest = effects[int(np.argmin(distances))]
-        more_mib = nearest.with_it.peak_mib - nearest.without.peak_mib
-        memory = "" if np.isnan(more_mib) else f"; {more_mib:+,.0f} MiB"
-        pair = f"{nearest.with_it.name} against {nearest.without.name}"
-        return f"{nearest.ratio.with_verdict}{memory}: {pair}"
-
-
-def _problem(rows, lines, name, techniques, is_clean):
+def _problem(rows, lines, name, sets):
     """Return why a script or variant cannot be recommended, or ""."""
     line = lines.loc[name]
     baseline = selection.baseline(rows)
     status = rows[rows.technique == name].groupby("round").status.first()
     bad = status[status.isin(BAD)]
     if line.status != "ok":
-        return result_tables.reason(line)
+        return reason(line)
     if len(bad):
         return f"{bad.iloc[0].replace('_', ' ')} in round {bad.index[0]}"
-    if techniques is None:
+    if variants.parts(name) is None:
         return "its script is missing"
     if lines.status.get(baseline) != "ok":
         return f"not measured with {baseline}"
@@ -270,9 +193,107 @@ def _problem(rows, lines, name, techniques, is_clean):
         return "model changed"
     if line.loss_difference.verdict in ("worse", "diverged"):
         return f"its loss: {line.loss_difference.with_verdict}"
-    return "" if is_clean else result_tables.grade_text(line)
+    return "" if name in sets else grade_text(line)
 
 
-def joined(names):
-    """Join names as "a, b and c"."""
-    return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
+def _best(usable):
+    """Return the fastest MeasuredSet, with missing rounds balanced by least squares."""
+    # The fastest of few rounds would be the luckiest, and every comparison with it inconclusive.
+    most = max(measured.ms.count() for measured in usable.values())
+    enough = max(min(2, most), most / 2)
+    logs = {name: s.ms for name, s in usable.items() if s.ms.count() >= enough}
+    logs = pd.concat(logs, names=["name", "round"]).dropna().reset_index(name="ms")
+    return usable[round_levels.levels(logs["ms"], logs["name"], logs["round"]).idxmin()]
+
+
+def _shortest(sets, metric, best):
+    """Return the set with the fewest techniques that is not significantly worse than the best by a
+    metric and whose script can be made; of several the best by the metric."""
+    as_good = [s for s in sets if s.gain(best, metric).verdict in (Ratio.above, Ratio.neither)]
+    target = getattr(best, metric)
+    as_good.sort(key=lambda s: (len(s.techniques), _mean(getattr(s, metric) - target)))
+    return next((s for s in as_good if own_names.split(s.name) or _script(s)), best)
+
+
+def _mean(logs):
+    return np.inf if logs.isna().all() else logs.mean()
+
+
+def _script(measured):
+    """Return the script or variant of a set, or None if its merges conflict."""
+    try:
+        return variants.find(measured.name)
+    except UserError:
+        return None
+
+
+def _untried(best, usable):
+    """Return the techniques without which the fastest script was not measured, though it can."""
+    if best.name not in ladder.techniques():
+        return []
+    measured_sets = {measured.techniques for measured in usable}
+    line = ladder.line(best.name)[1:]
+    missing = [name for name in line if best.techniques - {name} not in measured_sets]
+    return [name for name in missing if variants.without(name, best.name)]
+
+
+def _recipe(measured, best, sets, problems, records):
+    """Return the Recipe of a MeasuredSet. sets: all of them; problems: of scripts, by name."""
+    is_own = own_names.split(measured.name)
+    script = None if is_own else _script(measured)
+    if script is None and not is_own:
+        raise UserError(f"{measured.name}: its script can no longer be made")
+    problems = {own_names.last(name): problem for name, problem in problems.items()}
+    tried = set().union(*(s.techniques for s in sets.values()), problems) - {ladder.BASELINE}
+    in_order = [n for n in (own_names.ORDER if is_own else ladder.techniques()) if n in tried]
+    techniques = [name for name in in_order if name in measured.techniques]
+    switch_on = {}
+    no_difference = {}
+    leave_out = {}
+    for name in in_order:
+        ratio, text = _effect(name, measured, sets)
+        if name not in techniques:
+            leave_out[name] = problems.get(name) or text
+        elif ratio.verdict == Ratio.neither:
+            no_difference[name] = text
+        else:
+            switch_on[name] = text
+    base = sets.get(measured.line.base)
+    return Recipe(
+        measured=measured,
+        script=script,
+        own_lines=_own_lines(records, techniques),
+        techniques=techniques,
+        speedup=measured.gain(base) if base else Ratio(),
+        to_best=measured.gain(best),
+        switch_on=switch_on,
+        no_difference=no_difference,
+        leave_out=leave_out,
+    )
+
+
+def _own_lines(records, techniques):
+    """Return the lines to add to a user's own script, by technique."""
+    lines = {}
+    for record in records.values():
+        lines |= record.get("own_script", {}).get("lines", {})
+    return {name: lines.get(name, []) for name in techniques}
+
+
+def _effect(name, recipe, sets):
+    """Return the speedup of a technique, a Ratio, in the pair of measured sets with and without it
+    that is nearest to the recipe's, and that as text with the pair."""
+    # Of equal sets the first counts, scripts before variants.
+    by_techniques = {measured.techniques: measured for measured in reversed(sets.values())}
+    pairs = []
+    for techniques, with_it in by_techniques.items():
+        without = by_techniques.get(techniques - {name})
+        if name in techniques and without is not None and with_it.gain(without):
+            pairs.append((len(techniques ^ recipe.techniques), with_it, without))
+    if not pairs:
+        return Ratio(), "measured only in combination"
+    _, with_it, without = min(pairs, key=lambda pair: pair[0])
+    ratio = with_it.gain(without)
+    more_mib = with_it.peak_mib - without.peak_mib
+    memory = "" if np.isnan(more_mib) else f"; {more_mib:+,.0f} MiB"
+    return ratio, f"{ratio.with_verdict}{memory}: {with_it.name} against {without.name}"

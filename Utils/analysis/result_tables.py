@@ -1,58 +1,77 @@
-"""A summary as GitHub-markdown tables."""
+"""A summary as tables: one of six columns, and on request the rest."""
+
+import math
+from contextlib import suppress
 
 import numpy as np
 import pandas as pd
-from tabulate import tabulate
 
-from Utils.analysis import intervals
+from Utils.analysis import intervals, recipe_page, text_tables
 from Utils.analysis.intervals import Ratio
-from Utils.analysis.summary import summarize
+from Utils.analysis.recommendation import recommend
+from Utils.analysis.summary import grade_text, reason, summarize
+from Utils.base.errors import UserError
 from Utils.base.text import number, plural
 from Utils.results import selection
+from Utils.scripts import ladder
+
+SMALL_MODEL = "gpt2-tiny"  # at which nobody trains 10^9 tokens
+MORE_ROUNDS = f"{intervals.NO_INTERVAL.capitalize()}. ROUNDS=4 gives intervals."
 
 
-def markdown(columns, left=("technique",)):
-    """Return a GitHub-markdown table of columns, lists of texts by title. Those in `left` are
-    aligned to the left."""
-    align = ["left" if title in left else "right" for title in columns]
-    return tabulate(columns, "keys", "pipe", disable_numparse=True, colalign=align)
-
-
-def cell(text):
-    """Return a text for a cell of a table, with bars escaped."""
-    return "" if pd.isna(text) else text.replace("|", "\\|")
+def four_digits(value):
+    """Return a number with four significant digits, "2,986" or "13.14"; "" if unknown."""
+    if not math.isfinite(value) or value <= 0:
+        return number(value)
+    return number(value, f",.{max(0, 3 - math.floor(math.log10(value)))}f")
 
 
 def own_notes(summary):
-    """Return the notes without those that a technique with timings shares with its parent."""
-    texts = []
-    for line in summary.itertuples():
-        shared = summary.notes.get(line.parent, []) if line.status == "ok" else []
-        texts.append(cell("; ".join(note for note in line.notes if note not in shared)))
-    return texts
+    """Return the notes of each technique without those that one with timings shares with a script
+    that it builds on, lists by name."""
+    scripts = ladder.techniques()
+    notes = {}
+    for name, line in summary.iterrows():
+        before = ladder.line(name, scripts)[:-1] if name in scripts else [line.parent]
+        shared = [note for script in before for note in summary.notes.get(script, [])]
+        notes[name] = [note for note in line.notes if line.status != "ok" or note not in shared]
+    return notes
 
 
-def reason(line):
-    """Return why a technique has no timing."""
-    return ": ".join([line.status.replace("_", " "), *line.notes])
+def _text_of(value):
+    return "" if pd.isna(value) else value
 
 
-def grade_text(line):
-    """Return "clean", "tainted in 1 of 4 rounds: slowed by 8%", or "" without a timing."""
-    if line.grade != "tainted":
-        return text_of(line.grade)
-    text = f"tainted in {line.tainted_rounds:.0f} of {line.rounds:.0f} rounds"
-    return text + (f": {line.reason}" if line.reason else "")
+def _with_verdict(estimate):
+    return estimate.with_verdict
 
 
-def break_even_text(steps):
-    """Return the steps after which compiling breaks even; "" if unknown."""
-    if pd.isna(steps):
-        return ""
-    return "never" if np.isinf(steps) else f"{steps:,.0f} steps"
+def bold(ratio):
+    """Return a Ratio as text, in bold where its verdict is a difference."""
+    return f"**{ratio}**" if ratio.is_different else str(ratio)
 
 
-def compiled_text(line):
+def _time(line):
+    text = four_digits(line.step_ms)
+    return f"{text} ms" if text else line.status.replace("_", " ")
+
+
+def _spread(line):
+    low, high = four_digits(line.p20_ms), four_digits(line.p80_ms)
+    return f"{low}-{high}" if low else ""
+
+
+def _loss(line):
+    """Return the loss, and its verdict where it is not the baseline's."""
+    verdict = line.loss_difference.verdict
+    if line.parity in ("model changed", "other batches"):
+        verdict = line.parity
+    text = number(line.loss, ".3f")
+    remarkable = verdict not in ("", intervals.INCONCLUSIVE, line.loss_difference.neither)
+    return f"{text}, {verdict}".removeprefix(", ") if remarkable else text
+
+
+def _compiled(line):
     """Return "1 graph, cold cache; 2 recompiled" for a technique that compiles, else ""."""
     if pd.isna(line.graphs):
         return ""
@@ -61,132 +80,141 @@ def compiled_text(line):
     return text + (f"; {line.recompilations:.0f} recompiled" if line.recompilations else "")
 
 
-def text_of(value):
-    return "" if pd.isna(value) else value
-
-
-def _spread(line):
-    low, high = number(line.p20_ms), number(line.p80_ms)
-    return f"{low}-{high}" if low else ""
-
-
-def _with_verdict(estimate):
-    return estimate.with_verdict
+def _break_even(steps):
+    if pd.isna(steps):
+        return ""
+    return "never" if np.isinf(steps) else f"{steps:,.0f} steps"
 
 
 # Columns of the tables: title; column of the summary, or None for the whole line; its format, or a
 # function that returns its text.
-NAME = ("technique", "label", str)
-SPEED = (
+NAME = ("script", "label", str)
+MAIN = (
     NAME,
-    ("status", "status", lambda status: status.replace("_", " ")),
-    ("step (ms)", "step_ms", ",.1f"),
-    ("p20-p80 (ms)", None, _spread),
-    ("{unit}/s", "tokens_per_second", ",.0f"),
-    ("speedup over parent", "parent_speedup", _with_verdict),
-    ("over baseline", "speedup", _with_verdict),
-    ("peak memory (MiB)", "peak_memory_mib", ",.0f"),
-    ("loss", "loss", ".3f"),
-    ("loss difference", "loss_difference", _with_verdict),
-    ("parity", "parity", text_of),
-    ("quality", None, grade_text),
+    ("time a step", None, _time),
+    ("over the script before", "parent_speedup", bold),
+    ("over the baseline", "speedup", str),
+    ("peak memory", "peak_memory_mib", lambda mib: number(mib, ",.0f") and f"{mib:,.0f} MiB"),
+    ("loss", None, _loss),
 )
-MEMORY = (
-    NAME,
-    ("weights (MiB)", "weights_mib", ",.0f"),
-    ("gradients (MiB)", "gradients_mib", ",.0f"),
-    ("optimizer state (MiB)", "optimizer_state_mib", ",.0f"),
-    ("rest (MiB)", "rest_mib", ",.0f"),
-    ("peak (MiB)", "peak_memory_mib", ",.0f"),
-    ("peak (GiB)", "peak_memory_mib", lambda mib: number(mib / 1024, ".2f")),
-    ("reserved by torch (MiB)", "reserved_mib", ",.0f"),
-    ("used on the device (MiB)", "device_mib", ",.0f"),
-)
-LIMITS = (
-    NAME,
-    ("first step (s)", "first_step_s", ".1f"),
-    ("compiled", None, compiled_text),
-    ("breaks even after", "break_even_steps", break_even_text),
-    ("matmul precision", "precision", text_of),
-    ("TFLOP/s", "tflops", ",.3g"),
-    ("of the measured ceiling", "ceiling_share", ".0%"),
-    ("MFU (of the datasheet)", "mfu", ".0%"),
-    ("modelled floor (ms)", "floor_ms", ",.1f"),
-    ("headroom", "floor_speedup", lambda ratio: number(ratio, ".1f") and f"{ratio:.1f}x"),
-)
+MORE = {
+    "Time and loss": (
+        NAME,
+        ("p20-p80 (ms)", None, _spread),
+        ("{unit}/s", "tokens_per_second", four_digits),
+        ("loss difference", "loss_difference", _with_verdict),
+        ("parity", "parity", _text_of),
+        ("quality", None, grade_text),
+    ),
+    "Peak memory by kind": (
+        NAME,
+        ("weights (MiB)", "weights_mib", ",.0f"),
+        ("gradients (MiB)", "gradients_mib", ",.0f"),
+        ("optimizer state (MiB)", "optimizer_state_mib", ",.0f"),
+        ("rest (MiB)", "rest_mib", ",.0f"),
+        ("peak (GiB)", "peak_memory_mib", lambda mib: number(mib / 1024, ".2f")),
+        ("reserved by torch (MiB)", "reserved_mib", ",.0f"),
+        ("used on the device (MiB)", "device_mib", ",.0f"),
+    ),
+    "Compilation": (
+        NAME,
+        ("first step (s)", "first_step_s", ".1f"),
+        ("compiled", None, _compiled),
+        ("breaks even after", "break_even_steps", _break_even),
+    ),
+    "Distance from the limit": (
+        NAME,
+        ("matmul precision", "precision", _text_of),
+        ("TFLOP/s", "tflops", ",.3g"),
+        ("of the measured ceiling", "ceiling_share", ".0%"),
+        ("MFU (of the datasheet)", "mfu", ".0%"),
+        ("modelled floor (ms)", "floor_ms", four_digits),
+        ("headroom", "floor_speedup", lambda ratio: number(ratio, ".1f") and f"{ratio:.1f}x"),
+    ),
+}
 COST = (
     NAME,
-    ("hours for 10^9 {unit}", "hours_per_billion", ",.1f"),
+    ("hours", "hours_per_billion", ",.1f"),
     ("mean power (W)", "mean_power_w", ",.0f"),
-    ("kWh for 10^9 {unit}", "kwh_per_billion", ",.2f"),
-    ("J for 10^6 {unit}", "joules_per_million", ",.0f"),
+    ("kWh", "kwh_per_billion", ",.2f"),
+    ("J for 10^6", "joules_per_million", ",.0f"),
 )
-WORDS = ("technique", "status", "note", "parity", "quality", "compiled")  # columns of words
+LEFT = ("script", "parity", "quality", "compiled")  # columns of words
 
 
-def table(rows, left_out="", records=None, price=None):
-    """Return the selected rows as GitHub-markdown tables with captions: speed and loss; memory;
-    distance from the limit; cost of 10^9 tokens. A string.
+def table(
+    rows, left_out="", records=None, price=None, all_columns=False, in_file=False, whole=None
+):
+    """Return the selected rows as a table with captions, a string; with all columns in tables more.
 
-    records: as for `summarize`. price: of an hour of this device, in any currency.
+    records: as for `summarize`. price: of an hour of this device, in any currency. in_file: true
+    for Markdown, whatever the output is. whole: the rows and those of an ablation.
     """
     summary = summarize(rows, records)
-    speed = columns(summary)[0]
-    _, memory, limits, cost = columns(summary[summary.step_ms.notna()], price)
-    sections = [_shown(speed), _caption(rows, summary), *over_parents(summary)]
-    if left_out:
-        sections.append(left_out)
-    for title, texts, needed in (
-        ("Peak memory by kind", memory, "weights (MiB)"),
-        ("Distance from the limit", limits, "matmul precision"),
-        (f"Cost of 10^9 {summary.unit.iloc[0]}", cost, "technique"),
-    ):
-        if any(texts[needed]):
-            sections += [f"{title}:", _shown(texts)]
-    return "\n\n".join(sections)
+    sentences = [_caption(rows, summary), *over_parents(summary), left_out]
+    parts = [text_tables.shown(texts_of(summary, MAIN), LEFT, in_file)]
+    parts += [text_tables.fitted(text, in_file=in_file) for text in sentences if text]
+    remarks = [text_tables.fitted(f"- {text}", "  ", in_file) for text in _remarks(summary)]
+    parts += ["\n".join(remarks)] if remarks else []
+    tables = more_tables(rows, summary, price)
+    for title, columns in tables.items():
+        if all_columns or (price is not None and title.startswith("Cost")):
+            parts += [f"{title}:", text_tables.shown(columns, LEFT, in_file)]
+    with suppress(UserError):  # of a script that is gone
+        headline = recipe_page.headline(recommend(rows if whole is None else whole, records))
+        parts += [text_tables.fitted(headline, in_file=in_file)] if headline else []
+    if _has_no_interval(summary):
+        parts.append(MORE_ROUNDS)
+    return "\n\n".join(parts)
 
 
-def columns(summary, price=None):
-    """Return the four tables of a summary: speed and loss; memory; distance from the limit; cost
-    of 10^9 tokens. Each a dict of texts by title, one text a technique; price as for `table`."""
+def more_tables(rows, summary, price=None):
+    """Return the tables beside the one of MAIN: dicts of texts by column, by title. Columns and
+    tables without any figure are left out; so is the cost of a CPU or of a tiny model without a
+    price. price: as for `table`."""
+    timed = summary[summary.step_ms.notna()]
     unit = next(iter(summary.unit), "")
-    tables = [texts_of(summary, table, unit) for table in (SPEED, MEMORY, LIMITS, COST)]
-    speed, _, _, cost = tables
-    speed["note"] = own_notes(summary)
-    if price is not None:
-        title = f"cost of 10^9 {unit} at {price:,.2f} an hour"
-        cost[title] = [number(price * hours, ",.2f") for hours in summary.hours_per_billion]
-    return tables
+    tables = {title: texts_of(timed, columns, unit) for title, columns in MORE.items()}
+    on_gpu = rows.reserved_memory_mib.notna().any()
+    if price is not None or (on_gpu and rows.model.iloc[0] != SMALL_MODEL):
+        cost = texts_of(timed, COST, unit)
+        if price is not None:
+            title = f"cost at {price:,.2f} an hour"
+            cost[title] = [number(price * hours, ",.2f") for hours in timed.hours_per_billion]
+        tables[f"Cost of 10^9 {unit}"] = cost
+    filled = {
+        table: {title: texts for title, texts in columns.items() if any(texts)}
+        for table, columns in tables.items()
+    }
+    return {table: columns for table, columns in filled.items() if len(columns) > 1}
 
 
-def texts_of(lines, table, unit="tokens"):
-    """Return a table of a DataFrame, a dict of lists of texts by title. table: as SPEED."""
+def texts_of(lines, columns, unit="tokens"):
+    """Return a table of a DataFrame, lists of texts by title. columns: as MAIN."""
     return {
         title.format(unit=unit): [_text(line, column, form) for _, line in lines.iterrows()]
-        for title, column, form in table
+        for title, column, form in columns
     }
 
 
 def _text(line, column, form):
     value = line if column is None else line[column]
-    return number(value, form) if isinstance(form, str) else cell(form(value))
+    return number(value, form) if isinstance(form, str) else form(value)
 
 
-def _shown(columns):
-    """Return columns of texts as a table, without empty columns, notes aside."""
-    filled = {title: texts for title, texts in columns.items() if any(texts) or title == "note"}
-    return markdown(filled, WORDS)
+def _has_no_interval(summary):
+    return intervals.numbers(summary.speedup).low.isna().all()
 
 
 def _caption(rows, summary):
     """Return the common facts of the rows, and the meaning of the intervals."""
-    if intervals.numbers(summary.speedup).low.isna().all():
-        return f"{selection.describe(rows)}; {intervals.NO_INTERVAL}."
+    if _has_no_interval(summary):
+        return f"{selection.describe(rows)}."
     seeds = rows[rows.technique == rows.base].groupby("round").loss.apply(intervals.final_loss)
     return (
-        f"{selection.describe(rows)}; in brackets the 95% interval over rounds. The baseline's "
-        f"loss varies by {seeds.std():.3f} from seed to seed (standard deviation); the paired "
-        "difference excludes that."
+        f"{selection.describe(rows)}. In brackets the 95% interval over rounds; "
+        f"{intervals.CORRECTED}. The baseline's loss varies by {seeds.std():.3f} from seed "
+        "to seed (standard deviation)."
     )
 
 
@@ -203,4 +231,16 @@ def over_parents(summary):
             texts = [f"{lines.label[name]} {ratio:.2f}x" for name, ratio in ratios.items()]
         if texts:
             parts.append(f"{verdict}: {', '.join(texts)}")
-    return [f"Against their parents: {'; '.join(parts)}."] if parts else []
+    return [f"Over the script before: {'; '.join(parts)}."] if parts else []
+
+
+def _remarks(summary):
+    """Yield a sentence for each remark on scripts, with the names of those that it concerns."""
+    names_by_remark = {}
+    for name, notes in own_notes(summary).items():
+        line = summary.loc[name]
+        taint = [grade_text(line)] if line.grade == "tainted" else []
+        for remark in [reason(line)] if np.isnan(line.step_ms) else notes + taint:
+            names_by_remark.setdefault(remark, []).append(line.label)
+    for remark, names in names_by_remark.items():
+        yield f"{', '.join(names)}: {remark}"

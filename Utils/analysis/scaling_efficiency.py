@@ -5,7 +5,8 @@ from typing import ClassVar
 
 import pandas as pd
 
-from Utils.analysis import intervals, result_tables
+from Utils.analysis import intervals, result_tables, text_tables
+from Utils.base.text import plural
 
 KINDS = {"strong": "the same global batch", "weak": "the same batch for each process"}
 
@@ -54,8 +55,8 @@ def efficiencies(rows, plan, counts):
                 continue
             reference = reference or (n, B)
             fewest, fewest_B = reference
-            speedup = intervals.speedup(by_round[reference], by_round[n, B])
-            speedup = speedup.times(B / fewest_B)  # of tokens
+            as_many_tokens = by_round[reference] * (B / fewest_B)
+            speedup = intervals.speedup(as_many_tokens, by_round[n, B])
             step_ms = intervals.typical_ms(by_round[n, B])
             line = {
                 "scaling": kind,
@@ -72,7 +73,7 @@ def efficiencies(rows, plan, counts):
 
 def table(lines):
     """Return the lines of `efficiencies` as a GitHub-markdown table."""
-    return result_tables.markdown(result_tables.texts_of(lines, COLUMNS), left=("scaling",))
+    return text_tables.shown(result_tables.texts_of(lines, COLUMNS), ("scaling",))
 
 
 def sentence(lines):
@@ -94,9 +95,9 @@ def sentence(lines):
 
 def described(rows):
     """Return the common facts of the runs in one line."""
-    first, rounds = rows.iloc[0], rows["round"].nunique()
+    first = rows.iloc[0]
     return (
         f"{first.technique} on {first.device}, torch {first.torch}, {first.model}, sequences of "
-        f"{first.seq_len} tokens, {first.dataset}, {rounds} round{'s' * (rounds > 1)}, commit "
-        f"{first.commit or 'unknown'}"
+        f"{first.seq_len} tokens, {first.dataset}, {plural(rows['round'].nunique(), 'round')}, "
+        f"commit {first.commit or 'unknown'}"
     )

@@ -5,7 +5,6 @@ anything is written; charts are drawn from the replaced rows.
 """
 
 import csv
-import getpass
 import os
 import platform
 import re
@@ -14,7 +13,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-from contextlib import suppress
 from pathlib import Path
 
 from Utils.analysis import folder_check, folder_page
@@ -31,9 +29,7 @@ def identity():
     """Return the texts that identify user and host: a list of (text, replacement), paths first."""
     homes = {str(Path.home()), os.environ.get("HOME", "")}
     users = {os.environ.get(name, "") for name in ("USER", "LOGNAME", "USERNAME", "SUDO_USER")}
-    with suppress(OSError, KeyError):
-        users.add(getpass.getuser())
-    users |= {Path(home).name for home in homes if home}
+    users |= {Path(home).name for home in homes}
     hosts = {platform.node(), socket.gethostname(), os.environ.get("HOSTNAME", "")}
     hosts |= {host.partition(".")[0] for host in hosts}
     pairs = [(home, "<home>") for home in sorted(homes, key=len, reverse=True) if len(home) > 1]

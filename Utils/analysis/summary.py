@@ -2,12 +2,9 @@
 
 Ratios are paired: within a round both scripts ran under the same conditions on the same batches,
 so the step times of a round are divided, and the log ratios averaged over the rounds. The interval
-is Student's t over the rounds, 95%. One round has no interval and no verdict. A time is the mean of
-the same step times in the same way, so times divide to the ratios beside them. Losses are paired
-like times, as differences.
+is Student's t over the rounds, 95%. A time is the mean of the same step times in the same way, so
+times divide to the ratios beside them. Losses are paired like times, as differences.
 """
-
-from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -16,10 +13,11 @@ from Utils.analysis import intervals, round_levels
 from Utils.analysis.intervals import LossDifference, Ratio
 from Utils.base.gpt2_sizes import CONFIGS
 from Utils.base.text import plural
-from Utils.results import selection
+from Utils.results import rows_file, selection
 from Utils.scripts import ladder, own_names
 
 NOTES = "; "  # between the notes of a row
+CLEAN_ROUNDS = 2  # of both scripts: the fewest for a verdict
 MEMORY_KINDS = ("weights_mib", "gradients_mib", "optimizer_state_mib", "rest_mib")
 COLUMNS = [
     "label",  # a short name
@@ -49,99 +47,123 @@ COLUMNS = [
 ]
 
 
-@dataclass(frozen=True)
-class Measured:
-    """What the lines of a summary are made of. Series are indexed by technique, then by round."""
-
-    baseline: str
-    techniques: dict  # of the ladder, by name; none on another base
-    timed: pd.DataFrame  # rows of timed steps, their times for the requested batch
-    step_ms: pd.Series
-    losses: pd.Series
-    step_losses: pd.Series  # by step, too
-    records: dict  # lists of records, by technique
-
-    @classmethod
-    def of(cls, rows, records):
-        baseline, timed = selection.baseline(rows), selection.timed(rows)
-        by_step = rows[rows.status == "ok"].set_index(["technique", "round", "step"]).loss
-        return cls(
-            baseline=baseline,
-            techniques=ladder.techniques() if baseline == ladder.BASELINE else {},
-            timed=round_levels.scaled(timed),
-            step_ms=round_levels.step_ms(timed),
-            losses=intervals.losses(timed),
-            step_losses=by_step[~by_step.index.duplicated()],  # our runs have no step twice
-            records={
-                name: [records[run_id] for run_id in runs.run_id.unique() if run_id in records]
-                for name, runs in timed.groupby("technique")
-            },
-        )
-
-    def parent(self, name):
-        if name in self.techniques:
-            return self.techniques[name].parent
-        return own_names.parent(name, self.step_ms)
-
-
 def summarize(rows, records=None):
     """Return a DataFrame with one line per technique, in ladder order, indexed by technique, with
     COLUMNS. Unknown values are NaN, unknown Ratios and LossDifferences are false.
 
-    rows: selected rows. records: of those runs, from `results.records`; without them their columns
-    are empty.
+    Verdicts over the parent and on the loss are corrected by Holm over all lines. rows: selected
+    rows. records: of those runs, from `results.records`; without them their columns are empty.
     """
     records = records or {}
-    measured = Measured.of(rows, records)
-    present = rows.technique.unique()
-    in_ladder = [name for name in measured.techniques if name in present]
-    names = own_names.ordered([*in_ladder, *(name for name in present if name not in in_ladder)])
-    lines = []
+    base = selection.baseline(rows)
+    timed = selection.timed(rows)
+    step_ms = round_levels.step_ms(timed)
+    runs_by_name = dict(list(rows.groupby("technique")))
+    records_by_name = {
+        name: [records[run_id] for run_id in runs.run_id.unique() if run_id in records]
+        for name, runs in timed.groupby("technique")
+    }
+    scripts = ladder.techniques() if base == ladder.BASELINE else {}
+    in_ladder = [name for name in scripts if name in runs_by_name]
+    names = [*in_ladder, *(name for name in rows.technique.unique() if name not in in_ladder)]
+    names = own_names.ordered(names)
+    lines = {}
     for name, label in zip(names, own_names.labels(names), strict=True):
-        own_rows = rows[rows.technique == name]
-        parent = measured.parent(name)
-        line = {"technique": name, "label": label, "parent": parent, "base": measured.baseline}
-        line |= {"unit": own_rows.unit.iloc[0], **_outcome(own_rows, records)}
+        runs = runs_by_name[name]
+        parent = scripts[name].parent if name in scripts else own_names.parent(name, step_ms)
+        line = {"label": label, "base": base, "unit": runs.unit.iloc[0], "parent": parent}
+        line |= _outcome(runs, records)
         line |= {"speedup": Ratio(), "parent_speedup": Ratio(), "loss_difference": LossDifference()}
-        if name in measured.step_ms:
-            _add_times(line, measured, own_rows)
-            line |= _losses(measured, name, own_rows)
-            model, scale = own_rows.model.iloc[0], _scale(own_rows)
-            line |= from_records(line, measured.records[name], model, scale)
-            parents_records = measured.records.get(parent, [])
-            if _compiles(measured.records[name]) and not _compiles(parents_records):
-                steps = intervals.break_even(rows, name, parent, measured.step_ms)
-                line["break_even_steps"] = steps
-        lines.append(line)
-    return pd.DataFrame(lines, columns=["technique", *COLUMNS]).set_index("technique")
+        if name in step_ms:
+            line |= _times(runs, step_ms[name])
+            for column, reference in (("speedup", base), ("parent_speedup", parent)):
+                if reference in step_ms:
+                    line[column] = intervals.speedup(step_ms[reference], step_ms[name])
+                    line["notes"] += _rounds_apart(reference, step_ms[reference], step_ms[name])
+            if _clean_rounds(runs, runs_by_name.get(parent)) < CLEAN_ROUNDS:
+                line["parent_speedup"] = line["parent_speedup"].inconclusive()
+            last = runs.iloc[-1]
+            scale = last.requested_batch_size / last.batch_size  # to a step of the requested batch
+            line |= from_records(line, records_by_name[name], last.model, scale)
+            line |= _losses(name, base, runs, runs_by_name.get(base), records_by_name)
+        lines[name] = line
+    summary = pd.DataFrame(list(lines.values()), pd.Index(lines, name="technique"), COLUMNS)
+    for column in ("parent_speedup", "loss_difference"):
+        summary[column] = pd.Series(intervals.holm(summary[column]), summary.index, dtype=object)
+    compiled = summary.index[summary.graphs.notna()]
+    for name in compiled[~summary.parent[compiled].isin(compiled)]:
+        steps = _break_even(runs_by_name, summary.loc[name], step_ms)
+        summary.loc[name, "break_even_steps"] = steps
+    return summary
 
 
-def _scale(own_rows):
-    """Return the factor from a step's time to that of a step on the requested batch."""
-    last = own_rows.iloc[-1]
-    return last.requested_batch_size / last.batch_size
+def measured_steps(args, devices=None):
+    """Return the lines of techniques with timings at the base, model and shape of args, by name.
+
+    They are of the newest code and torch, without tainted runs. devices: names; by default the one
+    of args.
+    """
+    if not rows_file.has_rows(args.results_file):
+        return {}
+    rows = rows_file.read(args.results_file)
+    same = {"base": args.base, "model": args.model, "seq_len": args.seq_len}
+    same["requested_batch_size"] = args.batch_size
+    for column, value in same.items():
+        rows = rows[rows[column] == value]
+    rows = rows[rows.device.isin(devices or [args.hardware.name])]
+    rows = rows[(rows.status == "ok") & (rows.grade != "tainted")]
+    if rows.empty:
+        return {}
+    rows, _ = selection.select(rows, with_variants=True)
+    return dict(summarize(rows).iterrows())
 
 
-def _add_times(line, measured, own_rows):
-    """Add the columns from step times, and peak memory, and notes on rounds that differ."""
-    name = line["technique"]
-    own_ms = measured.step_ms[name]
-    last = own_rows.iloc[-1]
-    line["rounds"] = len(own_ms)
-    line["step_ms"] = intervals.typical_ms(own_ms)
-    steps = measured.timed.step_ms[measured.timed.technique == name]
+def _outcome(runs, records):
+    """Return status ("ok" if any round has timings), notes and grade of a technique."""
+    runs = runs.groupby("round").first()
+    timed = runs[runs.status == "ok"]
+    bad = runs[runs.status != "ok"]
+    if timed.empty:
+        last = runs.iloc[-1]
+        return {"status": last.status, "notes": [last.note] if last.note else []}
+    texts = [text for note in timed.note.unique() for text in note.split(NOTES) if text]
+    notes = list(dict.fromkeys(texts))
+    notes += [f"round {index}: {run.status}: {run.note}" for index, run in bad.iterrows()]
+    line = {"status": "ok", "notes": notes, "grade": "clean"}
+    tainted = timed[timed.grade == "tainted"]
+    if tainted.empty:
+        return line
+    quality = records.get(tainted.run_id.iloc[0], {}).get("quality") or {}
+    reason = " and ".join(quality.get("reasons") or [])
+    return line | {"grade": "tainted", "tainted_rounds": len(tainted), "reason": reason}
+
+
+def reason(line):
+    """Return why a technique has no timing."""
+    return ": ".join([line.status.replace("_", " "), *line.notes])
+
+
+def grade_text(line):
+    """Return "clean", "tainted in 1 of 4 rounds: slowed by 8%", or "" without a timing."""
+    if line.grade != "tainted":
+        return "" if pd.isna(line.grade) else line.grade
+    text = f"tainted in {line.tainted_rounds:.0f} of {line.rounds:.0f} rounds"
+    return text + (f": {line.reason}" if line.reason else "")
+
+
+def _times(runs, by_round):
+    """Return the columns from step times, and peak memory. by_round: of `round_levels.step_ms`."""
+    last = runs.iloc[-1]
+    line = {"rounds": len(by_round), "step_ms": intervals.typical_ms(by_round)}
+    steps = round_levels.scaled(selection.timed(runs)).step_ms
     line["p20_ms"], line["p80_ms"] = np.percentile(steps, [20, 80])
-    tokens = last.requested_batch_size * last.seq_len
-    line["tokens_per_second"] = tokens / line["step_ms"] * 1e3
-    if (own_rows.batch_size != own_rows.requested_batch_size).any():
+    line["tokens_per_second"] = last.requested_batch_size * last.seq_len / line["step_ms"] * 1e3
+    if (runs.batch_size != runs.requested_batch_size).any():
         line["own_batch"] = last.batch_size
-    by_run = own_rows[own_rows.status == "ok"].groupby("run_id")
+    by_run = runs[runs.status == "ok"].groupby("run_id")
     for figure in ("first_step_s", "peak_memory_mib"):
         line[figure] = by_run[figure].first().median()
-    for column, reference in (("speedup", measured.baseline), ("parent_speedup", line["parent"])):
-        if reference in measured.step_ms:
-            line[column] = intervals.speedup(measured.step_ms[reference], own_ms)
-            line["notes"] += _rounds_apart(reference, measured.step_ms[reference], own_ms)
+    return line
 
 
 def _rounds_apart(reference, reference_ms, own_ms):
@@ -156,41 +178,60 @@ def _rounds_apart(reference, reference_ms, own_ms):
     ]
 
 
-def _losses(measured, name, own):
+def _clean_rounds(*scripts):
+    """Return the number of rounds in which all of these rows, or None, are clean."""
+    rounds = [{*runs["round"][runs.grade == "clean"]} for runs in scripts if runs is not None]
+    return len(set.intersection(*rounds))
+
+
+def _losses(name, base, runs, base_runs, records):
     """Return the columns from losses. Losses on other batches cannot be paired."""
-    line = {"loss": measured.losses[name].mean()}
+    timed = selection.timed(runs)
+    losses = intervals.losses(timed)
+    line = {"loss": losses.mean()}
     is_own = own_names.split(name)
-    if is_own and measured.step_losses[name].isna().all():
+    if is_own and _step_losses(runs).isna().all():
         return line  # it calls no backward: nothing to judge
-    records = measured.records[name]
-    baseline = measured.baseline
-    same_batch = own.batch_size.eq(own.requested_batch_size).all()
-    if baseline in measured.losses and name != baseline and same_batch:
-        if any(record.get("dataset_facts", {}).get("streamed") for record in records):
-            line["parity"] = "other batches"
-        else:
-            losses = measured.losses[name]
-            if is_own and own.seed.nunique() == 1:  # its own: rounds repeat each other
-                losses = losses.iloc[:1]
-            difference = intervals.loss_difference(measured.losses[baseline], losses)
-            line["loss_difference"] = difference
-            fewer = _fewer_updated(records, measured.records[baseline])
-            technique = measured.techniques.get(name)
-            in_float8 = technique is not None and "float8" in technique.needs
-            line["parity"] = intervals.parity(
-                measured.step_losses[baseline],
-                measured.step_losses[name],
-                own.model.iloc[0],
-                "float8" if in_float8 else "bfloat16",
-                fewer,
-            )
-    if not np.isfinite(measured.timed.loss[measured.timed.technique == name]).all():
+    if not np.isfinite(timed.loss).all():
         line["loss_difference"] = LossDifference(diverged=True)
-    return line
+    same_batch = runs.batch_size.eq(runs.requested_batch_size).all()
+    if base not in records or name == base or not same_batch:
+        return line
+    if any(record.get("dataset_facts", {}).get("streamed") for record in records[name]):
+        return line | {"parity": "other batches"}
+    if is_own and runs.seed.nunique() == 1:  # its own: rounds repeat each other
+        losses = losses.iloc[:1]
+    difference = intervals.loss_difference(intervals.losses(selection.timed(base_runs)), losses)
+    technique = ladder.techniques().get(name)
+    in_float8 = technique is not None and "float8" in technique.needs
+    line["parity"] = intervals.parity(
+        _step_losses(base_runs),
+        _step_losses(runs),
+        runs.model.iloc[0],
+        "float8" if in_float8 else "bfloat16",
+        _fewer_updated(records[name], records[base]),
+    )
+    return {"loss_difference": difference} | line
+
+
+def _step_losses(runs):
+    """Return the losses of a script by round and step."""
+    losses = runs[runs.status == "ok"].set_index(["round", "step"]).loss
+    return losses[~losses.index.duplicated()]  # our runs have no step twice
+
+
+def _fewer_updated(records, reference):
+    """Tell whether the runs trained fewer parameters than the baseline's."""
+    counts, baseline = (
+        {record["updated_parameters"] for record in runs if "updated_parameters" in record}
+        for runs in (records, reference)
+    )
+    return bool(counts and baseline) and min(counts) < max(baseline)
 
 
 def from_records(line, records, model, scale=1.0):
-    """Return the columns from the records of a technique's runs. scale: of `_scale`."""
+    """Return the columns from the records of a technique's runs. scale: of a step to one of the
+    requested batch."""
     columns = {kind: _median(records, "memory", kind) for kind in (*MEMORY_KINDS, "reserved_mib")}
     columns["device_mib"] = _median(records, "quality", "used_memory_mib")
     columns["graphs"] = _median(records, "compile", "graphs")
@@ -231,33 +272,21 @@ def _median(records, part, key):
     return float(np.median(values)) if values else np.nan
 
 
-def _compiles(records):
-    return any(record.get("compile") for record in records)
+def _break_even(runs_by_name, line, step_ms):
+    """Return the steps after which a compiled script breaks even with its parent: the extra cost of
+    its warm-up over the time that a step saves, from their common rounds. inf if it saves nothing;
+    NaN if there is no detectable difference, or without a parent."""
+    if line.parent_speedup.verdict in ("", Ratio.neither):
+        return np.nan
+    saved = (step_ms[line.parent] - step_ms[line.name]).mean()
+    if saved <= 0:
+        return np.inf
 
+    def warmup_ms(name):  # beyond usual steps, by round
+        steps = runs_by_name[name][runs_by_name[name].status == "ok"]
+        usual = steps[steps.phase == "timed"].groupby("run_id").step_ms.median()
+        first = selection.initial(steps).groupby(["round", "run_id"]).step_ms
+        return (first.sum() - first.count() * usual).groupby("round").mean()
 
-def _fewer_updated(records, reference):
-    """Tell whether the runs trained fewer parameters than the baseline's."""
-    counts, baseline = (
-        {record["updated_parameters"] for record in runs if "updated_parameters" in record}
-        for runs in (records, reference)
-    )
-    return bool(counts and baseline) and min(counts) < max(baseline)
-
-
-def _outcome(own, records):
-    """Return status ("ok" if any round has timings), notes and grade of a technique."""
-    runs = own.groupby("round").first()
-    timed = runs[runs.status == "ok"]
-    bad = runs[runs.status != "ok"]
-    if timed.empty:
-        last = runs.iloc[-1]
-        return {"status": last.status, "notes": [last.note] if last.note else []}
-    texts = [text for note in timed.note.unique() for text in note.split(NOTES) if text]
-    notes = list(dict.fromkeys(texts))
-    notes += [f"round {index}: {run.status}: {run.note}" for index, run in bad.iterrows()]
-    line = {"status": "ok", "notes": notes, "grade": "clean"}
-    if (tainted := timed[timed.grade == "tainted"]).empty:
-        return line
-    quality = records.get(tainted.run_id.iloc[0], {}).get("quality") or {}
-    reason = " and ".join(quality.get("reasons") or [])
-    return line | {"grade": "tainted", "tainted_rounds": len(tainted), "reason": reason}
+    extra = (warmup_ms(line.name) - warmup_ms(line.parent)).mean()
+    return float(np.ceil(max(0.0, extra) / saved))

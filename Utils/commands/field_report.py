@@ -1,19 +1,16 @@
 """Print device, driver, versions and the table as Markdown, to paste into an issue."""
 
+from Utils.analysis import result_tables
 from Utils.base.command_line import SELECTION, Parser
-from Utils.draw import doc_pages
 from Utils.results.shown_rows import selected
 
 VERSIONS = ("python", "torch", "triton", "bitsandbytes", "cudnn")
 
 
-def field_report(rows, records):
-    """Return the report: device, driver, versions, shape, quality, and the table.
-
-    rows: selected rows of one device. records: of their runs; without them the report has the
-    columns of the rows alone.
-    """
-    newest = records.get(rows.run_id.max(), {})
+def main(argv=None):
+    shown = selected(Parser("field-report", __doc__, *SELECTION).parse_args(argv))
+    rows = shown.rows
+    newest = shown.records.get(rows.run_id.max(), {})
     device = newest.get("device") or {}
     versions = newest.get("versions") or {}
     known_versions = [f"{name} {versions[name]}" for name in VERSIONS if versions.get(name)]
@@ -26,12 +23,6 @@ def field_report(rows, records):
         "platform": newest.get("platform"),
         "runs": f"{len(grades)} with timings, {grades.eq('tainted').sum()} tainted",
     }
-    lines = [f"- {name}: {value}" for name, value in facts.items() if value]
-    return "\n".join([*lines, "", doc_pages.report_table(rows, records)])
-
-
-def main(argv=None):
-    shown = selected(Parser("field-report", __doc__, *SELECTION).parse_args(argv))
-    print(field_report(shown.rows, shown.records))
-    if shown.left_out:
-        print(f"\n{shown.left_out}")
+    print(*(f"- {name}: {value}" for name, value in facts.items() if value), sep="\n")
+    options = {"in_file": True, "whole": shown.with_variants}
+    print(f"\n{result_tables.table(rows, shown.left_out, shown.records, **options)}")

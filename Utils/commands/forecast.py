@@ -8,7 +8,7 @@ them. --against published prints how the forecast of time compares with publishe
 import subprocess
 import sys
 
-from Utils.analysis import measured_here
+from Utils.analysis.summary import measured_steps
 from Utils.base import command_line, paths
 from Utils.base.errors import UserError
 from Utils.base.setting_table import OF_A_RUN
@@ -75,7 +75,7 @@ def one_device(names, values, memory):
         print(f"Time from {'ceilings measured here' if here else entry.source}.")
     print("Fits: the largest batch. In brackets: ranges of 90%.\n")
     print(forecast_table.technique_table(forecasts, args.base))
-    measured = measured_here.measured_steps(args)
+    measured = measured_steps(args)
     print("", *forecast_table.measured_lines(forecasts, measured, not on_cpu), sep="\n")
     print(*forecast_table.advice(forecasts, shape, budget), sep="\n")
     if entry is None:

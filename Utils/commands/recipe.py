@@ -11,20 +11,17 @@ from Utils.results.shown_rows import selected
 
 def main(argv=None):
     args = Parser("recipe", __doc__, *SELECTION, "recipe").parse_args(argv)
-    shown = selected(args, with_variants=True)
-    recommended = recommendation.recommend(shown.rows, shown.records)
+    shown = selected(args)
+    recommended = recommendation.recommend(shown.with_variants, shown.records)
     path = Path(args.recipe or paths.CACHE / "recipe" / "recipe.py")
     script_paths = {}
     for key, recipe in recommended.recipes.items():
-        if not recipe.code:  # of a user's own script, which stays as it is
+        if not recipe.script:  # a user's own script stays as it is
             continue
-        if key == "fastest":
-            script_paths[key] = path
-        elif recipe.name != recommended.fastest.name:
-            script_paths[key] = path.with_stem(f"{path.stem}_{key}")
-        else:
-            continue
-        recipe_lines.write(script_paths[key], recipe_lines.script(recipe, recommended.described))
+        if key == "fastest" or recipe.name != recommended.fastest.name:
+            script_paths[key] = path if key == "fastest" else path.with_stem(f"{path.stem}_{key}")
+            text = recipe_lines.script(recipe, recommended.described)
+            recipe_lines.write(script_paths[key], text)
     print(recipe_page.text(recommended, script_paths))
     if shown.left_out:
         print(f"\n{shown.left_out}")

@@ -1,4 +1,4 @@
-"""Print the tables of a results file as GitHub Markdown."""
+"""Print the results: time, ratios, memory and loss of each script; ALL=1 prints all columns."""
 
 from Utils.analysis import result_tables
 from Utils.base.command_line import SELECTION, Parser
@@ -6,6 +6,7 @@ from Utils.results.shown_rows import selected
 
 
 def main(argv=None):
-    args = Parser("table", __doc__, *SELECTION, "price").parse_args(argv)
+    args = Parser("table", __doc__, *SELECTION, "price", "all").parse_args(argv)
     shown = selected(args)
-    print(result_tables.table(shown.rows, shown.left_out, shown.records, args.price))
+    options = {"price": args.price, "all_columns": args.all, "whole": shown.with_variants}
+    print(result_tables.table(shown.rows, shown.left_out, shown.records, **options))

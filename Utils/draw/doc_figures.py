@@ -5,7 +5,7 @@ import tomllib
 import numpy as np
 import pandas as pd
 
-from Utils.analysis import result_tables
+from Utils.analysis import text_tables
 from Utils.analysis.intervals import Ratio
 from Utils.base import paths
 from Utils.base.text import broken
@@ -43,7 +43,7 @@ def expected():
         broken(LAST): _cost(last),
     }
     texts = {title: [*map(str, values)] for title, values in columns.items()}
-    return f"{words}\n\n{result_tables.markdown(texts, [*columns][:1])}"
+    return f"{words}\n\n{text_tables.markdown(texts, [*columns][:1])}"
 
 
 def _cost(rows):

@@ -3,10 +3,10 @@
 A part of a page stands between two equal comments, <!-- NAME -->, of the names in PARTS.
 """
 
-from Utils.analysis import result_tables
+from Utils.analysis import result_tables, text_tables
 from Utils.analysis.summary import summarize
 from Utils.base import makefile, paths
-from Utils.base.text import broken, number
+from Utils.base.text import broken
 from Utils.draw import doc_figures
 from Utils.results import selection, shared_folders
 from Utils.scripts import ladder
@@ -22,30 +22,13 @@ def ladder_table(rows, records):
 def report_table(rows, records, omitted=()):
     """Return the same table of all techniques but those omitted."""
     lines = summarize(rows, records)
-    table = result_tables.texts_of(lines[~lines.index.isin(omitted)], COLUMNS)
+    table = result_tables.texts_of(lines[~lines.index.isin(omitted)], result_tables.MAIN)
+    table["script"] = [broken(name) for name in table["script"]]
     caption = (
-        f"{selection.describe(rows)}. In brackets 95% intervals; **bold**: 1 is outside. Loss: on "
-        "held-out text, beside the baseline's."
+        f"{selection.describe(rows)}. In brackets 95% intervals; **bold**: a "
+        "difference (Holm). Loss: on held-out text."
     )
-    return f"{result_tables.markdown(table)}\n\n{caption}"
-
-
-def _time(line):
-    return number(line.step_ms, ",.0f") or line.status.replace("_", " ")
-
-
-def _ratio(ratio):
-    bold = "**" if ratio.verdict in (ratio.above, ratio.below) else ""
-    interval = f" ({ratio.interval})" if ratio.interval else ""
-    return f"{bold}{ratio.text}{bold}{interval}"
-
-
-def _loss(line):
-    """Return the verdict on the loss, in the words of the other verdicts."""
-    verdict = line.loss_difference.verdict
-    if verdict != "diverged" and line.parity in ("model changed", "other batches", "exact"):
-        return line.parity
-    return "no detectable difference" if verdict == "indistinguishable" else verdict
+    return f"{text_tables.markdown(table)}\n\n{caption}"
 
 
 def status():
@@ -62,16 +45,6 @@ def status():
         "> **Status.** Filled marks: published by others, with other code and batches ([every row]"
         f"(docs/published.csv)). Hollow marks: our forecasts. {measured}"
     )
-
-
-COLUMNS = (  # of the table of the ladder, as in result_tables
-    ("technique", "label", broken),
-    ("step (ms)", None, _time),
-    ("over the script before", "parent_speedup", _ratio),
-    ("over the baseline", "speedup", lambda ratio: ratio.text),
-    ("peak memory (MiB)", "peak_memory_mib", ",.0f"),
-    ("loss", None, _loss),
-)
 
 
 def rungs():
@@ -139,9 +112,9 @@ def _explained(sections, title, written):
     """Return a table a section of the Makefile's names and their help; written: how a name is."""
     parts = []
     for section, helps in sections.items():
-        meanings = [result_tables.cell(help) for help in helps.values()]
-        columns = {title: [*map(written, helps)], "meaning": meanings}
-        parts += [f"### {section}", result_tables.markdown(columns, columns)]
+        meanings = helps.values()
+        columns = {title: [*map(written, helps)], "meaning": [*meanings]}
+        parts += [f"### {section}", text_tables.markdown(columns, columns)]
     return "\n\n".join(parts)
 
 

@@ -15,18 +15,10 @@ def recipes(recommended):
     """Return the recipes of a Recommendation for the page: sentences, tables, lines of code."""
     entries = []
     for key, recipe in recommended.recipes.items():
-        tables = {}
-        for titles, reasons in (
-            (recipe_page.SWITCH_ON, recipe.evidence),
-            (recipe_page.LEAVE_OUT, recipe.left_out),
-        ):
-            if reasons:
-                columns = (list(reasons), list(reasons.values()))
-                tables[titles[0]] = dict(zip(titles, columns, strict=True))
         entry = {
-            "title": recipe_page.TITLES[key],
+            "title": recipe_page.title(recommended, key),
             "sentences": recipe_page.sentences(recommended, recipe),
-            "tables": tables,
+            "tables": recipe_page.tables(recipe),
             "lines": recipe_lines.lines_of(recipe.techniques, recipe.batch),
             "script": recipe_lines.script(recipe, recommended.described),
         }

@@ -46,7 +46,7 @@ def report(path, device_name="", price=None, base=None):
         recipes=page_recipe.recipes(recommended),
         charts=_charts(rows, lines),
         ablation=ablation,
-        tables=_tables(lines, price),
+        tables=_tables(rows, lines, price),
         profile=profile,
         environment=page_environment.environment(rows, records),
         quality=page_environment.quality(rows, lines),
@@ -80,18 +80,14 @@ def _charts(rows, lines):
     return charts
 
 
-def _tables(lines, price):
+def _tables(rows, lines, price):
     """Return the tables of `make table` by title, the first one of all techniques."""
-    timed = lines[lines.step_ms.notna()]
-    _, memory, limits, cost = map(table, result_tables.columns(timed, price))
-    tables = {"Time, memory and loss of each technique": table(result_tables.columns(lines)[0])}
-    if "weights (MiB)" in memory:
-        tables["Peak memory by kind"] = memory
-    if "matmul precision" in limits:
-        tables["Distance from the limit of this device"] = limits
-    if price is not None or "mean power (W)" in cost:
-        tables["Cost"] = cost
-    return tables
+    main = result_tables.texts_of(lines, result_tables.MAIN)
+    main = {title: [text.replace("**", "") for text in texts] for title, texts in main.items()}
+    more = result_tables.more_tables(rows, lines, price)
+    return {"Time, memory and loss of each technique": table(main)} | {
+        title: table(columns) for title, columns in more.items()
+    }
 
 
 def comparison_page(a, b):

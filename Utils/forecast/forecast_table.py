@@ -56,7 +56,7 @@ def technique_table(forecasts, baseline):
 
 
 def measured_lines(forecasts, measured, with_memory):
-    """Return a line on each of the MeasuredSteps, by technique, and the forecast's errors.
+    """Return a line on each measured technique (of `measured_steps`) and the forecast's errors.
 
     with_memory: whether a run's peak is of tensors alone.
     """
@@ -69,8 +69,8 @@ def measured_lines(forecasts, measured, with_memory):
         if forecast.time:
             error = 1e3 * forecast.time.seconds / step.step_ms - 1
             figures.append(f"{step.step_ms:,.1f} ms (forecast {error:+.0%})")
-        if with_memory and not math.isnan(step.peak_mib):
-            peak = step.peak_mib * MIB
+        if with_memory and not math.isnan(step.peak_memory_mib):
+            peak = step.peak_memory_mib * MIB
             figures.append(f"{gib(peak)} GiB (forecast {forecast.memory.peak / peak - 1:+.1%})")
         if figures:
             lines.append(f"{forecast.technique}: measured {', '.join(figures)}")

@@ -3,7 +3,7 @@
 import math
 from argparse import Namespace
 
-from Utils.analysis.measured_here import measured_steps
+from Utils.analysis.summary import measured_steps
 from Utils.base.text import plural
 from Utils.device import measured_ceilings
 from Utils.harness import step_work

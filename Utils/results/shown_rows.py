@@ -12,14 +12,14 @@ from Utils.results import records_file, rows_file, selection, shared_folders
 class ShownRows:
     """Rows of one device, version, model, shape and commit.
 
-    all_rows: of the whole file. left_out: a sentence on those that are not shown, or "". records:
-    of the shown runs, by run_id.
+    left_out: a sentence on rows that are not shown, or "". records: of the shown runs, by run_id.
+    with_variants: the rows, and those of an ablation.
     """
 
-    all_rows: pd.DataFrame
     rows: pd.DataFrame
     left_out: str
     records: dict
+    with_variants: pd.DataFrame
 
 
 def reading(path):
@@ -30,14 +30,15 @@ def reading(path):
     return path
 
 
-def selected(args, select=selection.select, **options):
+def selected(args):
     """Return the ShownRows that the settings of a command select. Raises UserError.
 
-    args: results_file, device_name and base. select, options: a function of selection, and more of
-    its arguments.
+    args: results_file, device_name and base.
     """
     path = reading(args.results_file)
     all_rows = rows_file.read(path)
-    rows, left_out = select(all_rows, args.device_name, base=args.base, **options)
-    records = records_file.read(path, rows.run_id.unique())
-    return ShownRows(all_rows, rows, left_out, records)
+    rows, left_out = selection.select(all_rows, args.device_name, base=args.base)
+    options = {"base": args.base, "with_variants": True, "newest_of": rows}
+    with_variants, _ = selection.select(all_rows, args.device_name, **options)
+    records = records_file.read(path, with_variants.run_id.unique())
+    return ShownRows(rows, left_out, records, with_variants)

@@ -1,0 +1,83 @@
+"""Tables and sentences: fitted to the width of a terminal, as Markdown for a pipe or a file."""
+
+import re
+import shutil
+import sys
+import textwrap
+
+from tabulate import tabulate
+
+WIDEST = 100  # columns
+BETWEEN = 2  # columns of text
+SHORT = 11  # letters of a name that has to be broken
+BOLD = re.compile(r"\*\*(.+)\*\*")
+
+
+def markdown(columns, left=("technique", "script")):
+    """Return a GitHub-markdown table of columns, lists of texts by title. Those in `left` are
+    aligned to the left."""
+    escaped = {title: [text.replace("|", r"\|") for text in columns[title]] for title in columns}
+    align = ["left" if title in left else "right" for title in columns]
+    return tabulate(escaped, "keys", "pipe", disable_numparse=True, colalign=align)
+
+
+def terminal_width():
+    """Return the width of a table on this terminal, None where the output is a pipe or a file."""
+    return min(WIDEST, shutil.get_terminal_size().columns) if sys.stdout.isatty() else None
+
+
+def shown(columns, left=("technique", "script"), in_file=False):
+    """Return a table for the output: columns as for `markdown`, in which ** marks bold texts."""
+    width = terminal_width()
+    if width is None or in_file:
+        return markdown(columns, left)
+    cells = [[title, *texts] for title, texts in columns.items()]
+    widths = _widths(cells, width)
+    for texts, column_width in zip(cells, widths, strict=True):
+        texts[:] = ["\n".join(_lines(text, column_width)) for text in texts]
+        texts.insert(1, "-" * column_width)
+    align = ["left" if title in left else "right" for title in columns]
+    rows = zip(*cells, strict=True)
+    return tabulate(rows, (), "plain", disable_numparse=True, colalign=align)
+
+
+def _widths(columns, width):
+    """Return the widths at which columns of texts fit: those that break the fewest texts, and words
+    only where nothing else helps, of the first column before others."""
+    words = [[word for text in texts for word in _plain(text).split()] for texts in columns]
+    longest = [max(map(len, column), default=1) for column in words]
+    lengths = [[len(_plain(text)) for text in texts[1:]] for texts in columns]  # titles aside
+    widths = [max(pair) for pair in zip(longest, map(max, lengths), strict=True)]
+    narrow_names = [min(SHORT, longest[0]), *longest[1:]]
+    for least in (longest, narrow_names, [1] * len(columns)):
+        while sum(widths) + BETWEEN * (len(widths) - 1) > width:
+            wide = [i for i in range(len(widths)) if widths[i] > least[i]]
+            if not wide:
+                break
+            widths[min(wide, key=lambda i: (_more_lines(columns[i], widths[i]), -widths[i]))] -= 1
+    return widths
+
+
+def _more_lines(texts, width):
+    """Return how many lines more the texts take in a column that is narrower by one."""
+    return sum(len(_lines(text, width - 1)) - len(_lines(text, width)) for text in texts)
+
+
+def _plain(text):
+    return BOLD.sub(r"\1", text)
+
+
+def _lines(text, width):
+    """Return a text in lines, each of them bold where the text is."""
+    lines = textwrap.wrap(_plain(text), width, break_on_hyphens=False)
+    return [f"\033[1m{line}\033[0m" for line in lines] if BOLD.search(text) else lines
+
+
+def fitted(text, indent="", in_file=False):
+    """Return a sentence in lines of the terminal's width; as it is for a pipe or a file. indent: of
+    the lines after the first."""
+    width = terminal_width()
+    if width is None or in_file:
+        return text
+    lines = textwrap.wrap(text, width, subsequent_indent=indent, break_on_hyphens=False)
+    return "\n".join(lines)
