@@ -45,9 +45,8 @@ def main(argv=None):
     lines = summarize(rows, records_file.read(path, rows.run_id.unique()))
     if not _beyond(lines.index).all():  # not a file of beyond/ alone
         lines = lines[~_beyond(lines.index)]
-    has_times = lines.step_ms.notna().any()
-    charts = CHARTS if has_times else {"speedup": speedup_chart}  # which says why
-    drawn = [(name, chart, rows, lines) for name, chart in charts.items()]
+    charts = CHARTS if lines.step_ms.notna().any() else ["speedup"]  # which says why
+    drawn = [(name, rows, lines) for name in charts]
     own_rows = known[known.base == selection.baseline(rows)]
     beyond = own_rows[_beyond(own_rows.technique)]
     if len(beyond):
@@ -55,10 +54,12 @@ def main(argv=None):
         lines = summarize(rows, records_file.read(path, rows.run_id.unique()))
         shown = lines[_beyond(lines.index)]
         lines = lines[lines.index.isin({lines.base.iloc[0], *shown.index, *shown.parent})]
-        drawn += [(f"{name}_beyond", CHARTS[name], rows, lines) for name in ("speedup", "memory")]
-    for name, chart, shown, lines in drawn:
-        shown = shown[shown.technique.isin(lines.index)]
-        chart_style.save(chart.draw(shown, lines), f"{args.plotsprefix}{name}")
+        drawn += [(name, rows, lines) for name in ("speedup_beyond", "memory_beyond")]
+    for name, shown, lines in drawn:
+        figure = CHARTS[name.removesuffix("_beyond")].draw(
+            shown[shown.technique.isin(lines.index)], lines
+        )
+        chart_style.save(figure, f"{args.plotsprefix}{name}")
     ablated = own_rows[own_rows.technique.isin(selection.variants_in(own_rows))]
     with_variants, _ = selection.select(own_rows, args.device_name, True, newest_of=ablated)
     if whole := attribution.whole_of(with_variants):

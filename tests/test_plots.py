@@ -131,14 +131,15 @@ def test_memory_is_stacked_by_kind_up_to_the_measured_peak(draw):
 
 def test_memory_of_a_gpu_is_in_gib(draw):
     run = rows_of("8bit_optimizer", [9, 9, 9], peak_memory_mib=512, reserved_memory_mib=600)
-    text = draw(run)["memory"]
-    assert "memory (GiB)" in text and "0.50" in text
+    texts = draw(run)
+    assert "memory (GiB)" in texts["memory"] and "0.50" in texts["memory"]
+    assert "(GiB)" in texts["speedup"] and "0.50" in texts["speedup"]
 
 
-def test_tainted_runs_are_marked(draw):
-    runs = [*ladder_runs(), rows_of("torch_compile", [9, 9, 9], grade="tainted")]
-    for text in draw(*runs).values():
-        assert text.count("torch_compile (tainted)") == 1 and text.count("(tainted)") == 1
+def test_taint_and_a_batch_of_ones_own_stand_beside_the_name(draw):
+    own = {"batch_size": 64, "requested_batch_size": 1, "grade": "tainted"}
+    for text in draw(*ladder_runs(), rows_of("fused_optimizer", [800] * 9, **own)).values():
+        assert text.count("fused_optimizer (batch 64) (tainted)") == text.count("(tainted)") == 1
 
 
 def test_devices_are_not_mixed_and_what_is_left_out_is_said(draw, capsys):
@@ -204,12 +205,6 @@ def test_step_times_are_a_panel_a_technique_beside_the_script_before(draw):
     assert [len(axes.lines) for axes in panels] == [1, 2, 2]
     before, own = panels[1].lines
     assert list(own.get_ydata())[2:] == [200] * 8 and list(before.get_ydata())[2:] == [400.5] * 8
-
-
-def test_a_batch_of_ones_own_stands_beside_the_name(draw):
-    own = {"batch_size": 64, "requested_batch_size": 1}
-    for text in draw(*ladder_runs(), rows_of("fused_optimizer", [800] * 9, **own)).values():
-        assert "fused_optimizer (batch 64)" in text and "1x64" in text
 
 
 def test_speedups_of_beyond_have_a_chart_of_their_own_with_their_parents(draw):

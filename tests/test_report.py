@@ -18,7 +18,6 @@ from Utils.scripts import ladder
 
 chromium = browser.chromium  # fixtures
 opened = browser.opened
-SCREENS = [*itertools.product((1280, 390), ("light", "dark"))]
 
 
 @pytest.fixture
@@ -39,10 +38,7 @@ def html(tmp_path_factory):
     return page_of(tmp_path_factory.mktemp("page"))
 
 
-# The page in a browser --------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("width", "scheme"), SCREENS)
+@pytest.mark.parametrize(("width", "scheme"), itertools.product((1280, 390), ("light", "dark")))
 def test_the_page_opens_without_an_error(html, opened, width, scheme):
     page = opened(html, width, scheme)
     assert fits(page) and page.locator("details[open]").count() == 0
@@ -104,9 +100,6 @@ def test_without_scripts_all_of_it_is_there_and_nothing_is_dead(html, opened):
     assert page.locator("button:visible, input:visible").count() == 0
 
 
-# What is on it ----------------------------------------------------------------------------------
-
-
 def test_tables_charts_and_recipe_show_what_was_planted(html):
     table = fold(html, "table-1")
     for words_of_a_row in (
@@ -125,9 +118,6 @@ def test_tables_charts_and_recipe_show_what_was_planted(html):
     assert "Lines for PyTorch" in section(html, "recipe")
     assert "1.25x" in words(charts(section(html, "ablation"))[0])  # 400 / 320, alone
     assert words(charts(section(html, "memory"))[0]).count("900") == 5
-
-
-def test_environment_and_quality_are_a_few_facts(html):
     assert "Python 3.12.1 cuDNN 91002" in fold(html, "environment")
     quality = fold(html, "quality")
     assert quality.endswith("clean runs 9 tainted runs 1 brainFloat16 (tainted) slowed by 8%")
@@ -216,8 +206,6 @@ def test_two_results_are_compared(tmp_path, opened):
         assert f"{name} {ratio}" in plain(section(html, "table"))
 
 
-# What is meant to break it ----------------------------------------------------------------------
-
 SCRIPT = "<script>window.ran = 1</script>"
 ATTACKS = {
     "note": f'{SCRIPT}"><img src=x onerror="window.ran = 2">\x01 $\\frac{{$ costs $5',
@@ -257,9 +245,6 @@ def test_the_policy_of_the_page_lets_no_other_script_run(html, opened):
     page = opened(broken, expect=r"violates the following Content Security Policy")
     page.locator("h1").click()
     assert page.evaluate("window.ran") is None
-
-
-# The command ------------------------------------------------------------------------------------
 
 
 def test_the_command_writes_the_page_and_names_it(tmp_path, capsys):

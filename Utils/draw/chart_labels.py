@@ -17,6 +17,12 @@ def labels(lines):
     return [label(line) for _, line in lines.iterrows()]
 
 
+def memory_unit(rows):
+    """Return the unit of memory on the device of rows, in MiB, and the format of its values."""
+    on_gpu = rows.reserved_memory_mib.notna().any()
+    return ("GiB", 1024, ",.2f") if on_gpu else ("MiB", 1, ",.0f")
+
+
 def measured(lines):
     """Return the lines with a time, and a sentence on each other one.
 

@@ -10,7 +10,7 @@ import matplotlib.pyplot as plt
 import seaborn as sns
 from matplotlib.text import Text
 
-from Utils.base.errors import UserError
+from Utils.base.errors import naming
 from Utils.base.text import HOMES, brief
 
 matplotlib.use("Agg")
@@ -18,10 +18,6 @@ FOLDER = Path("plots")
 FORMATS = ("png", "svg")
 # Colours that differ in lightness too, so that they are told apart without red or green.
 BLUE, SKY, ORANGE, RED, GREY = "#0072b2", "#56b4e9", "#e69f00", "#c8501e", "0.55"
-LOOKS = [  # of points of a series, in this order
-    {"color": colour, "marker": marker}
-    for colour, marker in zip((BLUE, ORANGE, "0.2", SKY, RED), "os^Dv", strict=True)
-]
 WIDTH = 10  # inches
 LETTERS = 9  # in an inch of a line above the axes
 STEPS = 500  # that a line or a row of a chart can show; of more, consecutive ones are merged
@@ -86,18 +82,15 @@ def save(figure, name):
 
     A .png has all words of the figure as its description.
     """
-    try:
+    words = " ".join(text.get_text() for text in figure.findobj(Text) if text.get_text())
+    with naming(FOLDER):
         FOLDER.mkdir(exist_ok=True)
-        words = " ".join(text.get_text() for text in figure.findobj(Text) if text.get_text())
         for kind in FORMATS:
             path = FOLDER / f"{name}.{kind}"
             metadata = {"Date": None} if kind == "svg" else {"Software": None, "Description": words}
             figure.savefig(path, dpi=150, bbox_inches="tight", metadata=metadata)
             print(path)
-    except OSError as error:
-        raise UserError(f"{error.filename or FOLDER}: {error.strerror}") from None
-    finally:
-        plt.close(figure)
+    plt.close(figure)
 
 
 def svg(figure):

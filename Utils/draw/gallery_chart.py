@@ -6,6 +6,8 @@ from Utils.draw import chart_style, interval_rows
 from Utils.draw.interval_rows import Series
 from Utils.scripts import ladder
 
+MARKERS = "os^Dv"
+
 
 def draw(panels, left_out=()):
     """Draw speedups over each device's own baseline with their intervals, a marker a device."""
@@ -16,7 +18,8 @@ def draw(panels, left_out=()):
         speedups = panel["lines"].speedup.reindex(names, fill_value=Ratio())
         label = f"{panel['device']}, torch {panel['torch']}, {plural(panel['rounds'], 'round')}"
         label = "\n".join(chart_style.wrapped(label, 40))
-        series.append(Series(label, list(speedups), chart_style.LOOKS[number % 5], number))
+        look = {"color": f"C{number}", "marker": MARKERS[number % len(MARKERS)]}
+        series.append(Series(label, list(speedups), look, number))
     model, batch, seq_len = panels[0]["shape"]
     head = (
         "Devices side by side",

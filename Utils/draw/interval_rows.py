@@ -19,6 +19,9 @@ VERDICTS = {  # how a point looks
 }
 NO_VERDICT = {"color": chart_style.GREY, "marker": "D"}
 
+VALUE = {"va": "center", "size": "small", "color": "0.2", "zorder": 2, **chart_style.POINTS}
+VALUE["bbox"] = {"facecolor": "white", "edgecolor": "none", "pad": 1}  # no grid through it
+
 
 @dataclass(frozen=True)
 class Series:
@@ -68,7 +71,7 @@ def forest(names, series, head, xlabel, columns=(), values=True, width=chart_sty
             if ratio:
                 end = _point(axes, y + offset, ratio, each.look, low, high)
                 if values:
-                    _value(axes, y + offset, end, ratio.text)
+                    axes.annotate(ratio.text, (end, y + offset), (9, 0), **VALUE)
     axes.axvline(1, color="0.3", linewidth=1, zorder=1)
     for column in columns:
         chart_style.beside(axes, column.x, -0.7, column.heading, va="bottom", size="small")
@@ -112,12 +115,6 @@ def _point(axes, y, ratio, look, low, high):
             axes.plot(end, y, arrow, color=look["color"], ms=6, zorder=3)
     axes.plot(ratio.value, y, zorder=4, **{"ms": 7, **look})
     return np.nanmax([ratio.value, ends[1]])
-
-
-def _value(axes, y, x, text):
-    behind = {"facecolor": "white", "edgecolor": "none", "pad": 1}  # no grid through it
-    look = {"va": "center", "size": "small", "color": "0.2", "zorder": 2, "bbox": behind}
-    axes.annotate(text, (x, y), (9, 0), **look, **chart_style.POINTS)
 
 
 def _logarithmic(axes, low, high, room):

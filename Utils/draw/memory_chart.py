@@ -16,8 +16,7 @@ def draw(rows, lines):
     lines, without_value = chart_labels.measured(lines)
     height = 1.6 + 0.36 * len(lines)
     figure, axes = chart_style.figure(height, "Peak memory by kind", selection.describe(rows))
-    on_gpu = rows.reserved_memory_mib.notna().any()
-    unit, scale, form = ("GiB", 1024, ",.2f") if on_gpu else ("MiB", 1, ",.0f")
+    unit, scale, form = chart_labels.memory_unit(rows)
     kinds = lines[list(MEMORY_KINDS)].fillna(0) / scale
     peaks = lines.peak_memory_mib / scale
     unknown = peaks.where(kinds.sum(axis=1) == 0).fillna(0)

@@ -7,7 +7,6 @@ from Utils.analysis import make_line
 from Utils.draw import chart_labels
 from Utils.scripts import ladder
 
-KINDS = {"+": "added", "-": "removed", "@": "place"}  # of a diff's line, by its beginning
 ENVIRONMENT = {  # of a record: title, where it stands there
     "device memory (MiB)": ("device", "memory_mib"),
     "driver": ("device", "driver"),
@@ -45,7 +44,7 @@ def commands(rows, records):
 
 def diffs(names, records):
     """Return the diff of each script against the script before it, of the sources that ran where
-    they were recorded, a list of {"name", "headline", "lines"}, a line being (class, text)."""
+    they were recorded, a list of {"name", "headline", "lines"}."""
     ran = ladder.techniques()
     for record in records.values():
         name, source = record.get("technique"), record.get("source")
@@ -60,7 +59,5 @@ def diffs(names, records):
             ]  # without the files' names
         else:
             lines = [f" {line}" for line in technique.code.strip("\n").splitlines()]
-        diff = {"name": technique.name, "headline": technique.headline}
-        diff["lines"] = [(KINDS.get(line[:1], ""), line) for line in lines]
-        diffs.append(diff)
+        diffs.append({"name": technique.name, "headline": technique.headline, "lines": lines})
     return diffs

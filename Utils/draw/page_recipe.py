@@ -5,55 +5,51 @@ from contextlib import suppress
 from pathlib import Path
 
 from Utils.analysis import attribution, recipe_lines, recipe_page
-from Utils.base.text import short
 from Utils.device.kernel_kinds import KINDS
-from Utils.draw import ablation_chart, page_template, profile_chart
+from Utils.draw import ablation_chart, profile_chart
+from Utils.draw.page_template import picture
 from Utils.scripts import ladder
 
 
 def recipes(recommended):
     """Return the recipes of a Recommendation for the page: sentences, tables, lines of code."""
-    entries = []
-    for key, recipe in recommended.recipes.items():
-        entry = {
+    return [
+        {
             "title": recipe_page.title(recommended, key),
             "sentences": recipe_page.sentences(recommended, recipe),
             "tables": recipe_page.tables(recipe),
             "lines": recipe_lines.lines_of(recipe.techniques, recipe.batch),
             "script": recipe_lines.script(recipe, recommended.described),
         }
-        entries.append(entry)
-    return entries
+        for key, recipe in recommended.recipes.items()
+    ]
 
 
 def ablation(rows):
-    """Return the ablation of selected rows, variants included: {"picture", "remarks"}; {} without
+    """Return the ablation of selected rows, variants included, its picture and remarks; {} without
     variants."""
     whole = attribution.whole_of(rows)
     if whole is None:
         return {}
     credits = attribution.credits(rows, whole)
-    picture = page_template.picture(ablation_chart.draw(rows, credits, whole))
-    return {
-        "picture": picture,
-        "remarks": {name: text for name, text in credits.says.items() if text},
-    }
+    remarks = credits.says[credits.says != ""].to_dict()
+    return {"picture": picture(ablation_chart.draw(rows, credits, whole)), "remarks": remarks}
 
 
 def profile(path, rows):
-    """Return the profiles of the same device and shape: {"picture", "advice"}; {} without one."""
+    """Return the profiles of the same device and shape, their picture and advice; {} without."""
     summaries = []
     advice = {}
     for name in ladder.techniques():
         with suppress(OSError, ValueError):  # not there, or damaged
             summary = json.loads((Path(path).parent / "profiles" / f"{name}.json").read_text())
             same = [key for key in ("device", "torch", "model", "seq_len") if key in summary]
-            if all(summary[key] == rows.iloc[0][key] for key in same):
-                summaries.append(summary)
-                if summary["status"] == "ok":
-                    summaries += profile_chart.forecast_of(summary)
-                    advice[name] = [short(line) for line in summary["advice"]]
+            if any(summary[key] != rows.iloc[0][key] for key in same):
+                continue
+            summaries.append(summary)
+            if summary["status"] == "ok":
+                summaries += profile_chart.forecast_of(summary)
+                advice[name] = summary["advice"]
     if not advice:
         return {}
-    picture = page_template.picture(profile_chart.draw(summaries, KINDS))
-    return {"picture": picture, "advice": advice}
+    return {"picture": picture(profile_chart.draw(summaries, KINDS)), "advice": advice}

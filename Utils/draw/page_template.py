@@ -7,6 +7,7 @@ from pathlib import Path
 
 import jinja2
 
+from Utils.analysis import result_tables
 from Utils.base.text import HOMES, number, short
 from Utils.draw import chart_style
 
@@ -25,7 +26,7 @@ def picture(figure):
 
 
 def table(columns):
-    """Return columns of texts for a table, without those that are empty."""
+    """Return columns of Markdown for a table of HTML, without those that are empty."""
     return {
         title: [short(text.replace("\\|", "|")) for text in texts]
         for title, texts in columns.items()
@@ -42,7 +43,8 @@ def render(template, **parts):
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    pages.filters |= {"number": number, "rows": lambda table: zip(*table.values(), strict=True)}
+    pages.filters |= {"number": number, "digits": result_tables.four_digits}
+    pages.filters |= {"rows": lambda table: zip(*table.values(), strict=True)}
     hashes = {}
     for name in ("page.css", "page.js"):
         digest = hashlib.sha256(pages.get_template(name).render().encode()).digest()

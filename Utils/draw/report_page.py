@@ -17,6 +17,8 @@ from Utils.draw import (
 from Utils.draw.page_template import picture, render, table
 from Utils.results import records_file, rows_file, selection
 
+MAIN = "Time, memory and loss of each technique"
+
 
 def report(path, device_name="", price=None, base=None):
     """Return the page of a results file, a string of HTML. Raises UserError.
@@ -30,10 +32,8 @@ def report(path, device_name="", price=None, base=None):
     lines = summarize(rows, records)
     recommended = recommendation.recommend(with_variants, records)
     best, baseline = _recipe_lines(with_variants, records, recommended.fastest)
-    ablation = page_recipe.ablation(with_variants)
-    profile = page_recipe.profile(path, rows)
-    missing = {"ablation": "make ablate"} if not ablation else {}
-    missing |= {"profile": "make profile T=all"} if not profile else {}
+    tables = {MAIN: result_tables.texts_of(lines, result_tables.MAIN)}
+    tables |= result_tables.more_tables(rows, lines, price)
     return render(
         "report.html",
         described=selection.describe(rows),
@@ -42,52 +42,37 @@ def report(path, device_name="", price=None, base=None):
         best=best,
         baseline=baseline,
         says=recommended.says,
-        speedup=picture(speedup_chart.draw(rows, lines)),
         recipes=page_recipe.recipes(recommended),
         charts=_charts(rows, lines),
-        ablation=ablation,
-        tables=_tables(rows, lines, price),
-        profile=profile,
+        ablation=page_recipe.ablation(with_variants),
+        tables={title: table(columns) for title, columns in tables.items()},
+        profile=page_recipe.profile(path, rows),
         environment=page_environment.environment(rows, records),
         quality=page_environment.quality(rows, lines),
         commands=page_environment.commands(with_variants, records),
         diffs=page_environment.diffs(lines.index, records),
         left_out=left_out,
-        missing=missing,
     )
 
 
 def _recipe_lines(rows, records, recipe):
-    """Return the lines of a recipe and of its base, of the rounds that both ran in; None and None
-    without a recipe that is faster."""
+    """Return the lines of a recipe and of its base, of the clean rounds that both have; None and
+    None without a recipe that is faster."""
     if recipe is None or not recipe.techniques:
         return None, None
-    timed = selection.timed(rows)
-    rounds = [{*timed["round"][timed.technique == name]} for name in (recipe.name, recipe.base)]
-    common = rows[rows["round"].isin(set.intersection(*rounds))]
-    lines = summarize(common, records)
+    clean = rows[rows.grade == "clean"]
+    rounds = [{*clean["round"][clean.technique == name]} for name in (recipe.name, recipe.base)]
+    lines = summarize(clean[clean["round"].isin(set.intersection(*rounds))], records)
     return lines.loc[recipe.name], lines.loc[recipe.base]
 
 
 def _charts(rows, lines):
-    """Return Pictures by name; None of what was not measured."""
-    charts = dict.fromkeys(("memory", "step_times", "heatmap"))
-    if lines.peak_memory_mib.notna().any():
-        charts["memory"] = picture(memory_chart.draw(rows, lines))
-    if lines.step_ms.notna().any():
-        charts["step_times"] = picture(step_times_chart.draw(rows, lines))
-        charts["heatmap"] = picture(heatmap_chart.draw(rows, lines))
-    return charts
-
-
-def _tables(rows, lines, price):
-    """Return the tables of `make table` by title, the first one of all techniques."""
-    main = result_tables.texts_of(lines, result_tables.MAIN)
-    main = {title: [text.replace("**", "") for text in texts] for title, texts in main.items()}
-    more = result_tables.more_tables(rows, lines, price)
-    return {"Time, memory and loss of each technique": table(main)} | {
-        title: table(columns) for title, columns in more.items()
-    }
+    """Return pictures by name; None of what was not measured."""
+    charts = {"speedup": speedup_chart, "memory": memory_chart}
+    charts |= {"step_times": step_times_chart, "heatmap": heatmap_chart}
+    measured = [name for name in charts if name == "speedup" or lines.step_ms.notna().any()]
+    drawn = {name: picture(charts[name].draw(rows, lines)) for name in measured}
+    return dict.fromkeys(charts) | drawn
 
 
 def comparison_page(a, b):

@@ -14,11 +14,14 @@ def draw(rows, lines):
     rounds, and beside it the speedup over the baseline and what it costs in memory and loss."""
     lines, without_value = chart_labels.measured(lines)
     ratios = list(lines.parent_speedup)
+    unit, scale, form = chart_labels.memory_unit(rows)
+    memory = [number(mib / scale, form) for mib in lines.peak_memory_mib]
+    losses = [number(loss, ".3f") for loss in lines.loss]
     columns = (
         Column(1.4, "over the\nscript before", [str(ratio) for ratio in ratios]),
         Column(1.62, "over the\nbaseline", [ratio.text for ratio in lines.speedup]),
-        Column(1.95, "peak memory\n(MiB)", _numbers(lines.peak_memory_mib, ",.0f")),
-        Column(2.14, "loss\n(nats)", _numbers(lines.loss, ".3f")),
+        Column(1.95, f"peak memory\n({unit})", memory),
+        Column(2.14, "loss\n(nats)", losses),
     )
     head = "Each technique against the script before it", selection.describe(rows)
     xlabel = "step time of the script before / step time (x)"
@@ -38,14 +41,8 @@ def draw(rows, lines):
 def _names(lines):
     """Return the names of the rows, each with the script before it where that is another row."""
     names = []
-    above = None
-    for name, line in lines.iterrows():
+    for above, (_, line) in zip([None, *lines.index], lines.iterrows(), strict=False):
         jumps = isinstance(line.parent, str) and line.parent != above
         label = chart_labels.label(line)
         names.append(f"{label}\nover {line.parent}" if jumps else label)
-        above = name
     return names
-
-
-def _numbers(values, form):
-    return [number(value, form) for value in values]

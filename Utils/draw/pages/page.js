@@ -1,7 +1,5 @@
 "use strict";
-// The page is whole without this: it adds sorting and filtering, and opens a diff that is linked to.
-
-// Tables ---------------------------------------------------------------------------------------
+// The page is whole without this: it adds sorting and filtering.
 
 const number = (text) => parseFloat(text.replace(/,/g, ""));
 
@@ -49,12 +47,3 @@ filter.addEventListener("input", () => {
   const shown = techniques.filter((row) => !row.hidden).length;
   document.querySelector(".filter output").textContent = `${shown} of ${techniques.length}`;
 });
-
-// Diffs: a link into a closed one opens it. ----------------------------------------------------
-
-function openTarget() {
-  const target = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)));
-  if (target && target.tagName === "DETAILS") target.open = true;
-}
-addEventListener("hashchange", openTarget);
-openTarget();
