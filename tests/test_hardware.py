@@ -252,30 +252,15 @@ def test_a_first_product_is_computed():
     assert nowhere and "\n" not in nowhere
 
 
-def nowhere(tmp_path):
-    return {"kernel": tmp_path / "driver", "bus": tmp_path / "bus"}
-
-
 def test_the_drivers_gpus_are_seen_without_torch(tmp_path):
-    places = nowhere(tmp_path)
-    seen = drivers.gpus_of_driver(FakeNvml(), **places)
-    assert seen == DriverView("NVML", "NVIDIA Fake", "580.95.05", (13, 0))
+    version = tmp_path / "version"
+    seen = drivers.gpus_of_driver(FakeNvml(), version)
+    assert seen == DriverView("NVIDIA Fake", "580.95.05", (13, 0))
     broken = FakeNvml()
     broken.errors["nvmlInit"] = broken.NVMLError(9)
-    assert drivers.gpus_of_driver(broken, **places) == DriverView()
-    card = tmp_path / "bus" / "0000:01:00.0"
-    card.mkdir(parents=True)
-    for vendor, kind, source in (
-        ("0x8086", "0x030000", ""),
-        ("0x10de", "0x040300", ""),  # its sound
-        ("0x10de", "0x030000", "bus"),
-    ):
-        (card / "vendor").write_text(f"{vendor}\n")
-        (card / "class").write_text(f"{kind}\n")
-        assert drivers.gpus_of_driver(broken, **places).source == source
-    (tmp_path / "driver").mkdir()
-    (tmp_path / "driver" / "version").touch()
-    assert drivers.gpus_of_driver(broken, **places).source == "kernel"
+    assert drivers.gpus_of_driver(broken, version) == DriverView()
+    version.touch()
+    assert drivers.gpus_of_driver(broken, version).driver == drivers.KERNEL_MODULE
 
 
 # The clock and the memory of a CPU --------------------------------------------------------------

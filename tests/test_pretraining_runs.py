@@ -1,5 +1,6 @@
 """Whole training runs: interrupted, resumed, on two ranks, exported, and with bad input."""
 
+import csv
 import json
 import os
 import shutil
@@ -15,13 +16,20 @@ from flash_attention import flash_attention
 from pretraining import checkpoints, options
 from pretraining import start as pretraining
 from tests import forked
-from tests.calibration import kill_pretraining
 from Utils.base import paths
 from Utils.base.errors import UserError
 
+EXACT = ("step", "tokens", "epoch", "training_loss", "validation_loss", "learning_rate")
+EXACT += ("gradient_norm",)
 SHAPE = ["--tokens-per-step=128", "--seq-len=32", "--batch-size=2"]
 SHAPE += ["--with=flash_attention+fused_optimizer"]
 SHAPE += ["--steps=8", "--validate-every=4", "--checkpoint-every=3", "--validation-tokens=256"]
+
+
+def curve(folder):
+    """What of a run's rows must not depend on when they were made."""
+    with open(folder / "training.csv", newline="") as file:
+        return [tuple(row[name] for name in EXACT) for row in csv.DictReader(file)]
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +55,7 @@ def copy_before(whole, folder, step):
 
 
 def test_a_run_keeps_what_it_says(whole):
-    rows = [*kill_pretraining.curve(whole)]
+    rows = [*curve(whole)]
     assert [row[0] for row in rows] == [str(n) for n in range(1, 9)]
     assert [bool(row[4]) for row in rows] == [n in (4, 8) for n in range(1, 9)]
     assert float(rows[0][3]) > float(rows[-1][3])
@@ -58,24 +66,31 @@ def test_a_run_keeps_what_it_says(whole):
     assert "def flash_attention" in (whole / "loop.py").read_text()
 
 
-def test_sigterm_saves_and_a_resume_is_exact(whole, tmp_path):
+@pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGKILL])
+def test_a_resume_after_a_signal_is_exact(ending, whole, tmp_path):
+    """SIGTERM saves the last step; SIGKILL saves nothing."""
     folder = tmp_path / "stopped"
     with (tmp_path / "errors").open("w+") as file:
         main = forked.of_script("pretraining.train", f"--out={folder}", *SHAPE)
         process = forked.start(main, file, file)
         while not (folder / "training.csv").exists() and process.is_alive():
             time.sleep(0.05)
-        process.terminate()
+        os.kill(process.pid, ending)
         process.join(timeout=300)
         errors = file.seek(0) or file.read()
-    assert process.exitcode == 128 + signal.SIGTERM, errors
-    assert "stopped by SIGTERM after step" in errors and f"RESUME={folder} goes on" in errors
-    trained = kill_pretraining.rows(folder)
-    assert trained < 8
-    assert checkpoints.available(folder / "checkpoints")[-1].step == trained
+    if ending == signal.SIGTERM:
+        assert process.exitcode == 128 + signal.SIGTERM, errors
+        assert "stopped by SIGTERM after step" in errors and f"RESUME={folder} goes on" in errors
+        trained = len(curve(folder))
+        assert trained < 8
+        assert checkpoints.available(folder / "checkpoints")[-1].step == trained
+    else:
+        assert process.exitcode == -signal.SIGKILL
     done = forked.python("pretraining.train", f"--resume={folder}")
     assert done.returncode == 0, done.stderr
-    kill_pretraining.compare(whole, folder)
+    assert curve(whole) == curve(folder)
+    for name in ("model/model.safetensors", "sample.txt"):
+        assert (whole / name).read_bytes() == (folder / name).read_bytes()
 
 
 def test_two_ranks_go_on_with_the_same_batches(whole, tmp_path):
@@ -86,7 +101,7 @@ def test_two_ranks_go_on_with_the_same_batches(whole, tmp_path):
         command, env=paths.environment(OMP_NUM_THREADS="1"), capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
-    one, two = (kill_pretraining.curve(folder) for folder in (whole, tmp_path / "two"))
+    one, two = (curve(folder) for folder in (whole, tmp_path / "two"))
     assert one[:6] == two[:6]
     for column in (3, 6):  # loss and gradient norm
         figures = [[float(row[column]) for row in rows] for rows in (one, two)]

@@ -563,7 +563,7 @@ def advised(technique="no_optimization", needs=(), device=None, **facts):
             "30% of the step is LayerNorm and sums: torch_compile",
         ),
         ({"elementwise": 30}, "30% of the step is element-wise: torch_compile"),
-        ({"copies_transfers": 30}, "30% of the step copies between host and device: data_on_dev"),
+        ({"copies_transfers": 30}, "30% of the step copies between host and device: prefetching"),
         ({"copies_on_the_device": 30}, "30% of the step copies tensors: torch_compile"),
     ],
     ids=str,

@@ -1,6 +1,5 @@
 """GPUs as torch and the driver see them, to explain why torch sees none."""
 
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,16 +8,13 @@ import torch
 from Utils.base import errors
 from Utils.device.nvml import Nvml
 
+KERNEL_MODULE = "its kernel module"  # in place of a version, where NVML does not answer
+
 
 @dataclass(frozen=True)
 class DriverView:
-    """The NVIDIA GPUs of a machine, whether torch sees them or not.
+    """NVIDIA's driver, and its first GPU. cuda: newest version that it supports."""
 
-    source: "NVML", "kernel" (the module is loaded, but NVML does not answer), "bus" (no driver) or
-    "" (no GPU). cuda: newest version that the driver supports.
-    """
-
-    source: str = ""
     gpu: str = "an NVIDIA GPU"
     driver: str | None = None
     cuda: tuple | None = None
@@ -42,17 +38,9 @@ def gpus_of_torch(cuda=torch.cuda):
         return 0, errors.first_line(error)
 
 
-def gpus_of_driver(nvml=None, kernel="/proc/driver/nvidia", bus="/sys/bus/pci/devices"):
-    """Return the DriverView of this machine."""
+def gpus_of_driver(nvml=None, kernel="/proc/driver/nvidia/version"):
+    """Return the DriverView of this machine, whether torch sees its GPUs or not."""
     driver = Nvml(None, nvml)
     if name := driver.first_name():
-        return DriverView("NVML", name, driver.driver(), driver.cuda())
-    if Path(kernel, "version").exists():
-        return DriverView("kernel", driver="its kernel module")
-    for device in Path(bus).glob("*"):
-        with suppress(OSError):
-            vendor = (device / "vendor").read_text()
-            display = (device / "class").read_text().startswith("0x03")
-            if display and vendor.startswith("0x10de"):
-                return DriverView("bus")
-    return DriverView()
+        return DriverView(name, driver.driver(), driver.cuda())
+    return DriverView(driver=KERNEL_MODULE) if Path(kernel).exists() else DriverView()

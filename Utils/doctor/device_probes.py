@@ -32,7 +32,7 @@ def driver(args):
     count, error = drivers.gpus_of_torch()
     seen = drivers.gpus_of_driver()
     text = seen.driver or "none of NVIDIA"
-    if count or not seen.source:
+    if count or not seen.driver:
         yield ok("driver", f"{text}; torch sees {count} GPUs")
         return
     newest = "{}.{}".format(*seen.cuda) if seen.cuda else ""
@@ -45,8 +45,6 @@ def _why_unseen(seen, newest, error):
     """Return why torch does not see a GPU, and the remedy. error: torch's."""
     toolkit = drivers.torch_toolkit()
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if seen.source == "bus":
-        return "NVIDIA's driver is missing", "install NVIDIA's driver"
     if not toolkit.startswith("CUDA"):
         suitable = f"CUDA {newest} or older" if newest else "CUDA"
         reason = f"torch {torch.__version__} is not built for CUDA"
@@ -56,7 +54,7 @@ def _why_unseen(seen, newest, error):
         return f"torch is built for {toolkit}", remedy
     if visible is not None and "No CUDA GPUs" in error:
         return f"CUDA_VISIBLE_DEVICES={visible!r} hides it", "unset CUDA_VISIBLE_DEVICES"
-    if seen.source == "kernel":
+    if seen.driver == drivers.KERNEL_MODULE:
         reason = f"this environment cannot reach it: {error}"
         return reason, "start the container with --gpus all; otherwise run nvidia-smi"
     return error, "run nvidia-smi; reboot after a driver update"

@@ -46,31 +46,21 @@ def disk(args):
     """Check that caches and temporary files can be written, and the free space."""
     inductor = Path(os.environ.get("TORCHINDUCTOR_CACHE_DIR", paths.kernels("inductor")))
     triton = Path(os.environ.get("TRITON_CACHE_DIR", paths.kernels("triton")))
-    problems = map(unwritable, [paths.CACHE, paths.CACHE / "tokens", inductor, triton])
-    problem = next(filter(None, problems), "")
-    free_gib = shutil.disk_usage(nearest(paths.CACHE)).free / GIB
-    text = f"{paths.CACHE}: {free_gib:.1f} GiB free"
-    if not inductor.is_relative_to(paths.CACHE):
-        text += f"; compiled kernels are in {inductor.parent}"
+    caches = [paths.CACHE, paths.CACHE / "tokens", inductor, triton]
+    for variable, folders in (("CACHE_DIR", caches), ("TMPDIR", [Path(tempfile.gettempdir())])):
+        if problem := next(filter(None, map(unwritable, folders)), ""):
+            remedy = f"set {variable} to another folder"
+            yield fault("cache", problem, remedy, "compile", "triton")
     if paths.needs_quotes(sys.prefix):
         remedy = "make an environment in a folder without blanks; set PYTHON to it"
         yield fault("cache", f"{sys.prefix}: no compiler takes this path", remedy, "compile")
-    if problem:
-        # Any optimizer of torch makes Inductor's folder when it is made.
-        without_it = not inductor.exists() and unwritable(inductor)
-        blocks = ["run"] if without_it else ["compile", "triton"]
-        yield fault("cache", problem, "set CACHE_DIR to another folder", *blocks)
-    elif free_gib < NEEDED_GIB:
+    free_gib = shutil.disk_usage(nearest(paths.CACHE)).free / GIB
+    text = f"{paths.CACHE}: {free_gib:.1f} GiB free"
+    if free_gib < NEEDED_GIB:
         remedy = f"free {NEEDED_GIB} GiB for tokens and kernels, or set CACHE_DIR to another disk"
         yield fault("cache", text, remedy)
     else:
         yield ok("cache", text)
-    try:
-        problem = unwritable(Path(tempfile.gettempdir()))
-    except FileNotFoundError as error:
-        problem = error.strerror
-    if problem:
-        yield fault("cache", problem, "set TMPDIR to another folder", "compile", "triton")
 
 
 def results_file(args):

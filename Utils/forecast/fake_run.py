@@ -294,23 +294,20 @@ class FakeRun:
         pass
 
     def __exit__(self, *error):
-        bytes_of_storages = {}
-        paged_storages = {}
+        on_gpu = isinstance(self.args.hardware, CUDA)  # where pages move to the host: need not fit
+        sizes = {}
+        paged_sizes = {}
         for optimizer in memory_kinds.optimizers(self.optimizer):
-            for tensor in self._state_tensors(optimizer):
-                storage = tensor.untyped_storage()
-                bytes_of_storages[id(storage)] = storage.nbytes()
-                if getattr(optimizer, "is_paged", False) and storage.nbytes() >= PAGED:
-                    paged_storages[id(storage)] = storage.nbytes()
-        self.tracker.state_bytes = sum(bytes_of_storages.values())
-        if isinstance(self.args.hardware, CUDA):  # where pages move to the host, so need not fit
-            self.tracker.paged_bytes = sum(paged_storages.values())
-
-    def _state_tensors(self, optimizer):
-        for state in optimizer.state.values():
-            for value in state.values():
-                if isinstance(value, torch.Tensor) and value.device == self.args.device:
-                    yield value
+            paged = on_gpu and getattr(optimizer, "is_paged", False)
+            values = [value for state in optimizer.state.values() for value in state.values()]
+            for value in filter(torch.is_tensor, values):
+                storage = value.untyped_storage()
+                if value.device == self.args.device:
+                    sizes[id(storage)] = storage.nbytes()
+                    if paged and storage.nbytes() >= PAGED:
+                        paged_sizes[id(storage)] = storage.nbytes()
+        self.tracker.state_bytes = sum(sizes.values())
+        self.tracker.paged_bytes = sum(paged_sizes.values())
 
 
 def recording(technique, flags, device):

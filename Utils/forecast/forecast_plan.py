@@ -57,18 +57,18 @@ def on_this_device(techniques, args, entry, budget):
     """Return the StepForecasts of techniques on the device of args. entry: its Datasheet or None.
     budget: usable bytes."""
     memories = memory_forecasts(techniques, args, budget)
-    return [
-        _step_forecast(args.hardware.name, technique, memory, args, entry)
-        for technique, memory in zip(techniques, memories, strict=True)
-    ]
+    pairs = zip(techniques, memories, strict=True)
+    return [step_forecast(technique, memory, args, entry) for technique, memory in pairs]
 
 
-def _step_forecast(device, technique, memory, args, entry, reason=""):
+def step_forecast(technique, memory, args, entry, reason="", device=None):
+    """Return the StepForecast of a technique on the device of entry. device: its name."""
     reason = memory.reason or reason
     time = None
     if entry and not reason:
         time = time_forecast(memory.kernels, entry, precision_of(technique.needs))
     tokens = args.batch_size * args.seq_len
+    device = device or args.hardware.name
     return StepForecast(device, technique.name, tokens, memory, time, reason)
 
 
@@ -90,7 +90,7 @@ def on_every_device(names, values):
             budget = auto_shape.usable_bytes(entry.memory_bytes)
             if not reason and memory.peak > budget:
                 reason = f"needs {memory.peak / GIB:.1f} of {budget / GIB:.1f} GiB"
-            forecasts.append(_step_forecast(key, technique, memory, args, entry, reason))
+            forecasts.append(step_forecast(technique, memory, args, entry, reason, key))
         yield args, forecasts
 
 

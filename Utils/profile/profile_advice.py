@@ -26,31 +26,22 @@ class Cost:
     techniques: tuple
 
 
+LOADERS = ("prefetching_loader", "data_on_device")
+COMPILE = ("torch_compile",)
 COSTS = (
-    Cost("idle", ("data",), 0.1, "waits for data", ("prefetching_loader", "data_on_device")),
-    Cost(
-        "copies",
-        ("transfers",),
-        0.05,
-        "copies between host and device",
-        ("data_on_device", "prefetching_loader"),
-    ),
-    Cost("copies", ("on the device",), 0.05, "copies tensors", ("torch_compile",)),
+    Cost("idle", ("data",), 0.1, "waits for data", LOADERS),
+    Cost("copies", ("transfers",), 0.05, "copies between host and device", LOADERS),
+    Cost("copies", ("on the device",), 0.05, "copies tensors", COMPILE),
     Cost("optimizer", (), 0.15, "is the optimizer", ("fused_optimizer",)),
     Cost("normalization", ("softmax",), 0.1, "is attention's softmax", ("flash_attention",)),
-    Cost("normalization", ("loss",), 0.1, "is the loss", ("torch_compile", "fused_cross_entropy")),
-    Cost("normalization", ("norms", "sums"), 0.1, "is LayerNorm and sums", ("torch_compile",)),
-    Cost("elementwise", (), 0.15, "is element-wise", ("torch_compile",)),
+    Cost("normalization", ("loss",), 0.1, "is the loss", (*COMPILE, "fused_cross_entropy")),
+    Cost("normalization", ("norms", "sums"), 0.1, "is LayerNorm and sums", COMPILE),
+    Cost("elementwise", (), 0.15, "is element-wise", COMPILE),
 )
 HOST = ("dispatch", "python")
-ON_A_GPU = Cost(
-    "idle",
-    HOST,
-    0.1,
-    "is waiting for the host",
-    ("asynchronous_logging", "cuda_graphs", "larger_batch"),
-)
-ON_A_CPU = Cost("idle", HOST, 0.2, "is Python and dispatch", ("torch_compile", "larger_batch"))
+AHEAD = ("asynchronous_logging", "cuda_graphs", "larger_batch")
+ON_A_GPU = Cost("idle", HOST, 0.1, "is waiting for the host", AHEAD)
+ON_A_CPU = Cost("idle", HOST, 0.2, "is Python and dispatch", (*COMPILE, "larger_batch"))
 PRODUCTS = ("tensorFloat32", "brainFloat16", "float16_grad_scaler")
 PRODUCTS_IN_16_BITS = ("max_autotune", "larger_batch")
 
