@@ -27,6 +27,8 @@ from Utils.analysis.summary import summarize
 from Utils.base import paths
 from Utils.base.errors import UserError
 from Utils.commands import recipe as recipe_command
+from Utils.device import capabilities
+from Utils.device.cpu import CPU
 from Utils.results import records_file, rows_file, selection, shared_folders
 from Utils.scripts import ladder, variants
 from Utils.scripts.ladder import Technique
@@ -399,3 +401,23 @@ def test_the_page_has_all_three_parts(tmp_path, capsys):
         assert f"Lines for your own loop, {library}:" in said
     assert "        bf16=True,  # brainFloat16" in said and 'precision="bf16-mixed",' in said
     assert "nan" not in said.lower()
+
+
+@pytest.mark.parametrize(("reserved", "best"), [(None, WHOLE), (900.0, "asynchronous_logging")])
+def test_what_saves_a_wait_for_a_device_is_no_recipe_on_a_cpu(reserved, best):
+    """The luckiest script has no effect there: it is neither the best, nor the headline."""
+    rows = rows_from(halving(), ladder.line(WHOLE))
+    lucky = rows[rows.technique == WHOLE].assign(technique="asynchronous_logging")
+    lucky = lucky.assign(run_id=lucky.run_id + "x", step_ms=lucky.step_ms * 0.9)
+    rows = pd.concat([rows, lucky]).assign(reserved_memory_mib=reserved)
+    found = recommendation.recommend(rows)
+    assert found.best.name == best
+    assert recipe_page.headline(found).startswith("Recipe") and best in recipe_page.headline(found)
+    if reserved is None:
+        assert found.fastest.leave_out["asynchronous_logging"] == "no effect here"
+
+
+@pytest.mark.parametrize("need", sorted(recommendation.WAITS))
+def test_those_needs_are_checked_where_a_script_runs(need):
+    assert isinstance(capabilities.check(need, CPU()), capabilities.WithoutEffect)
+    assert any(need in technique.needs for technique in ladder.techniques().values())

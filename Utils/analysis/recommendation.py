@@ -24,6 +24,8 @@ NEAR = 0.9  # of the best speed, at least, for the recipe with the least memory
 WIDE = 0.95  # an interval with a lower end gets a caveat
 BAD = ("failed", "out_of_memory")
 MORE = {"ROUNDS": 5}  # enough for an interval
+# Needs of scripts that gain a wait for the device: on a CPU, which has none, they have no effect.
+WAITS = {"device_queue", "copy_engine", "device_memory", "cuda_graphs"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,7 +116,9 @@ def recommend(rows, records=None):
     records = records or {}
     lines = summarize(rows, records)
     sets = _measured_sets(rows, lines)
-    problems = {name: _problem(rows, lines, name, sets) for name in lines.index}
+    types = {(record.get("device") or {}).get("type") for record in records.values()} - {None}
+    on_cpu = types == {"cpu"} if types else rows.reserved_memory_mib.isna().all()
+    problems = {name: _problem(rows, lines, name, sets, on_cpu) for name in lines.index}
     usable = {name: measured for name, measured in sets.items() if not problems[name]}
     described = selection.describe(rows)
     settings = MORE | given_settings(rows, records)
@@ -175,7 +179,7 @@ def _measured_sets(rows, lines):
     return sets
 
 
-def _problem(rows, lines, name, sets):
+def _problem(rows, lines, name, sets, on_cpu):
     """Return why a script or variant cannot be recommended, or ""."""
     line = lines.loc[name]
     baseline = selection.baseline(rows)
@@ -187,6 +191,8 @@ def _problem(rows, lines, name, sets):
         return f"{bad.iloc[0].replace('_', ' ')} in round {bad.index[0]}"
     if variants.parts(name) is None:
         return "its script is missing"
+    if on_cpu and _brings_in(name) & WAITS:
+        return "no effect here"
     if lines.status.get(baseline) != "ok":
         return f"not measured with {baseline}"
     if line.parity == "model changed":
@@ -194,6 +200,17 @@ def _problem(rows, lines, name, sets):
     if line.loss_difference.verdict in ("worse", "diverged"):
         return f"its loss: {line.loss_difference.with_verdict}"
     return "" if name in sets else grade_text(line)
+
+
+def _brings_in(name):
+    """Return the needs that a script has and its parent has not, or the techniques of a variant."""
+    scripts = ladder.techniques()
+    variant = variants.parse(name) or variants.VariantName(name, "", [])
+    own = [variant.script, *(variant.techniques if variant.sign == "+" else [])]
+    needs = set()
+    for script in (scripts[name] for name in own if name in scripts):
+        needs |= {*script.needs} - {*(scripts[script.parent].needs if script.parent else ())}
+    return needs
 
 
 def _best(usable):

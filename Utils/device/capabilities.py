@@ -28,9 +28,8 @@ class Emulated(str):
 def check(need, device):
     """Return the limit of a technique with this need on this device, in words.
 
-    need: one of CHECKS, or "package NAME".
-    Returns "" without a limit, else a str, WithoutEffect or Emulated.
-    Raises Unsupported, with the reason, and UserError for an unknown need.
+    It is "", a str, WithoutEffect or Emulated. need: one of CHECKS, or "package NAME". Raises
+    Unsupported, with the reason, and UserError for an unknown need.
     """
     if need in CHECKS:
         return CHECKS[need](device) or ""
@@ -65,9 +64,12 @@ def _require_capability(device, minimum, feature):
     if _is_nvidia(device) and device.capability < minimum:
         needed = "{}.{}".format(*minimum)
         actual = "{}.{}".format(*device.capability)
-        raise Unsupported(
-            f"{feature} needs compute capability {needed}; {device.name} has {actual}"
-        )
+        reason = f"{feature} needs compute capability {needed}; {device.name} has {actual}"
+        raise Unsupported(reason)
+
+
+def _is_accelerator(device):
+    return not isinstance(device, CPU)
 
 
 def _is_gpu(device):
@@ -106,8 +108,7 @@ def _check_bfloat16(device):
 
 
 def _check_float16(device):
-    on_cpu = isinstance(device, CPU)
-    _require(not on_cpu, "float16 needs a GPU; on a CPU bfloat16 is the 16-bit type")
+    _require(_is_accelerator(device), "float16 needs a GPU; on a CPU bfloat16 is the 16-bit type")
     _require_capability(device, (7, 0), "float16 on tensor cores")
 
 
@@ -123,8 +124,7 @@ def _check_compile(device):
         _require_capability(device, (7, 0), "torch.compile")
         _check_triton(device)
     elif isinstance(device, CPU):
-        reason = "torch.compile needs a C++ compiler on a CPU (g++, or CXX=another)"
-        _require(compiler("C++"), reason)
+        _require(compiler("C++"), "torch.compile needs a C++ compiler on a CPU (g++ or CXX)")
 
 
 def _check_triton(device):
@@ -143,32 +143,29 @@ def _check_cudnn_attention(device):
     # As in torch's sdp_utils.cpp. GPT-2's shapes meet its other conditions.
     _require(_is_nvidia(device), "cuDNN's attention needs an NVIDIA GPU")
     _require_capability(device, (8, 0), "cuDNN's attention")
-    version = torch.backends.cudnn.version() or 0
-    _require(version >= 90_000, "cuDNN's attention needs cuDNN 9")
+    _require((torch.backends.cudnn.version() or 0) >= 90_000, "cuDNN's attention needs cuDNN 9")
     if device.capability < (9, 0):
         return "cuDNN's attention: made for compute capability 9.0 and newer"
 
 
 def _check_bitsandbytes(device):
     _require_package("bitsandbytes")
-    on_apple = isinstance(device, MPS)
-    _require(not on_apple, "bitsandbytes has no 8-bit optimizer for Apple GPUs")
+    _require(not isinstance(device, MPS), "bitsandbytes has no 8-bit optimizer for Apple GPUs")
 
 
 def _check_distributed(device):
-    available = torch.distributed.is_available()
-    _require(available, "this build of torch has no torch.distributed")
-    on_apple = isinstance(device, MPS)
-    _require(not on_apple, "torch.distributed has no backend for Apple GPUs; use DEVICE=cpu")
+    _require(torch.distributed.is_available(), "this build of torch has no torch.distributed")
+    _require(not isinstance(device, MPS), "torch.distributed has no backend for Apple GPUs")
+
+
+def _check_nccl(device):
+    reason = "needs NCCL, so an NVIDIA or AMD GPU; gloo has no bfloat16 hook"
+    _require(_is_gpu(device) and torch.distributed.is_nccl_available(), reason)
 
 
 def _moves_pages(device):
     # Windows, and Linux in it, copy managed memory as a whole.
     return _is_gpu(device) and not re.search("windows|microsoft", platform.platform(), re.I)
-
-
-def _has_nccl(device):
-    return _is_gpu(device) and torch.distributed.is_nccl_available()
 
 
 def _required(supported, reason):
@@ -190,10 +187,13 @@ CHECKS = {
     "bitsandbytes": _check_bitsandbytes,
     "cudnn_attention": _check_cudnn_attention,
     "cuda_graphs": _without(_is_gpu, "CUDA graphs: no effect on this device"),
+    "device_queue": _without(_is_accelerator, "asynchronous logging: no effect without a queue"),
+    "copy_engine": _without(_is_accelerator, "prefetching: no effect without a copy to wait for"),
+    "device_memory": _without(_is_accelerator, "corpus on the device: no effect without a copy"),
     "float16": _check_float16,  # on tensor cores, as float8
     "float8": _check_float8,
     "managed_memory": _without(_moves_pages, "not paged on this device"),
     "pinned_memory": _required(_is_gpu, "pinned memory is for copies to an NVIDIA or AMD GPU"),
     "distributed": _check_distributed,  # processes that form a group
-    "nccl": _required(_has_nccl, "needs NCCL, so an NVIDIA or AMD GPU; gloo has no bfloat16 hook"),
+    "nccl": _check_nccl,
 }

@@ -5,7 +5,7 @@ the start positions of all sequences on the device, a batch is one gather kernel
 copy, no wait. The host can run steps ahead of the device.
 
 Parent: asynchronous_logging
-Needs:  tf32, bfloat16, compile; a corpus that fits into device memory
+Needs:  tf32, bfloat16, compile, device_queue, device_memory; a corpus that fits into device memory
 Gains:  time: the copies of each step, and with them the last wait in the loop
 Costs:  4 bytes per token of the corpus; a copy of all of it before the first step
 See:    github.com/KellerJordan/cifar10-loader, which keeps all images on the GPU

@@ -6,7 +6,8 @@ and `.to` returns at once. The host fetches and sends the next batch while this 
 nothing in the loop waits for the device.
 
 Parent: asynchronous_logging
-Needs:  tf32, bfloat16, compile; on a CPU workers compete with training for cores
+Needs:  tf32, bfloat16, compile, device_queue, copy_engine; on a CPU
+        workers compete with training for cores
 Gains:  time: the wait for a batch, and the device's idle time while the host waits for the copy
 Costs:  seconds until the workers have imported torch; their memory, which is not part of the
         measured peak; transfer of a batch between processes, slower than drawing it here

@@ -5,7 +5,7 @@ in less time than a step takes, the device does not wait. The column data_ms hol
 data; a run whose wait exceeds a tenth of its time has a note.
 
 Parent: prefetching_loader
-Needs:  tf32, bfloat16, compile, text, package datasets, package tiktoken
+Needs:  tf32, bfloat16, compile, device_queue, copy_engine, text, package datasets, package tiktoken
 Gains:  nothing: no step gets faster; training starts at once on a corpus of any size, without disk
 Costs:  the workers' cores; batches differ from those of other scripts, so losses cannot be
         compared; a corpus of one file keeps only one worker busy

@@ -6,7 +6,8 @@ communication overlaps with arithmetic. The model is wrapped before it is compil
 compiled graph is split at the buckets; otherwise all gradients would arrive at its end.
 
 Parent: asynchronous_logging
-Needs:  tf32, bfloat16, compile, distributed; several GPUs for a gain: make ddp GPUS=4, or torchrun
+Needs:  tf32, bfloat16, compile, device_queue, distributed; several GPUs for a gain:
+        make ddp GPUS=4, or torchrun
 Gains:  time: each of N processes computes 1/N of the batch
 Costs:  an all-reduce of all gradients per step; the whole model and its state in each process
 See:    Li et al. 2020, PyTorch Distributed: Experiences on Accelerating Data Parallel Training

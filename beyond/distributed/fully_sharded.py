@@ -7,7 +7,7 @@ compiled one by one, between these exchanges, and the loss separately. The embed
 share one tensor, so it belongs to the root module and stays gathered during the whole step.
 
 Parent: asynchronous_logging
-Needs:  tf32, bfloat16, compile, distributed; several GPUs for a gain:
+Needs:  tf32, bfloat16, compile, device_queue, distributed; several GPUs for a gain:
         make ddp T=fully_sharded GPUS=4, or torchrun
 Gains:  memory: weights, gradients and state in N parts, so models too large for one GPU
 Costs:  between the layers 1.5 times the elements of an all-reduce, the weights in float32, as

@@ -4,7 +4,7 @@ A communication hook casts each full bucket, sums it in bfloat16 over the proces
 mean back to float32. It pays where links between GPUs are slow relative to their arithmetic.
 
 Parent: distributed_data_parallel
-Needs:  tf32, bfloat16, compile, distributed, nccl; several GPUs for a gain
+Needs:  tf32, bfloat16, compile, device_queue, distributed, nccl; several GPUs for a gain
 Gains:  time: half of the communication that a step waits for
 Costs:  gradients with 8 significant bits, also in their sum
 See:    PyTorch's documentation of torch.distributed.algorithms.ddp_comm_hooks

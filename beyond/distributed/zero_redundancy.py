@@ -5,7 +5,7 @@ Here one process updates each parameter and broadcasts the new values. This is t
 ZeRO; fully_sharded is the third.
 
 Parent: distributed_data_parallel
-Needs:  tf32, bfloat16, compile, distributed, distributed_data_parallel; several GPUs
+Needs:  tf32, bfloat16, compile, device_queue, distributed, distributed_data_parallel; several GPUs
         for a gain: make ddp T=zero_redundancy GPUS=4, or torchrun
 Gains:  memory: AdamW's moments in N parts
 Costs:  a broadcast of all weights per step, after the update, which nothing hides

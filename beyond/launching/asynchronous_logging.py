@@ -6,7 +6,7 @@ the queue is empty; then the device waits until the host has launched the next k
 queued before it, so the host gets ahead only by the end of a step and the drawing of a batch.
 
 Parent: padded_vocabulary
-Needs:  tf32, bfloat16, compile; no effect on a CPU, which has no queue
+Needs:  tf32, bfloat16, compile, device_queue
 Gains:  time: the device's idle time between the last kernel of a step and the next batch's copy
 Costs:  the loss is not known during training; one scalar per step on the device
 See:    PyTorch's Performance Tuning Guide, on avoiding unnecessary CPU-GPU synchronization

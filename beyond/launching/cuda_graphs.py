@@ -6,7 +6,7 @@ kernels use fixed addresses, so each replay overwrites the outputs of the last o
 gradients. Therefore the loss is cloned, and set_to_none drops the gradients before the next replay.
 
 Parent: asynchronous_logging
-Needs:  tf32, bfloat16, compile, cuda_graphs; constant shapes and addresses
+Needs:  tf32, bfloat16, compile, device_queue, cuda_graphs; constant shapes and addresses
 Gains:  time: between kernels, most with short ones: small batches, small models
 Costs:  memory that the graphs hold; two slow steps, for warm-up and recording
 See:    Nguyen et al. 2021, Accelerating PyTorch with CUDA Graphs (PyTorch's blog)
