@@ -21,7 +21,7 @@ MOST_LINES = {
     "base": 523,
     "commands": 895,
     "corpus": 315,
-    "device": 1308,
+    "device": 1302,
     "doctor": 631,
     "draw": 1266,
     "forecast": 1758,

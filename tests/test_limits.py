@@ -107,7 +107,6 @@ def test_measured_ceilings_are_kept_for_the_device(tmp_path, monkeypatch, capsys
     ceilings.main(["--device", "cpu"])
     found = measured_ceilings.ceilings(device)
     assert found["device"] == device.name and found["matmul_tflops"]["float32"] > 0.001
-    assert found["matmul_n"]["float32"] in (1024, 2048)
     assert "float16" not in found["matmul_tflops"]
     assert f"memory {found['bandwidth_gb_s']:,.0f} GB/s" in capsys.readouterr().out
     (kept,) = (tmp_path / "ceilings").iterdir()

@@ -34,27 +34,24 @@ def choose(name, local_rank=0, local_world_size=1, partners=()):
     elif name == "auto":
         name = "mps" if torch.backends.mps.is_available() else "cpu"
     device = _named(name)
+    setting = spelled("device", name)
+    sees = f"torch {torch.__version__} sees"
     if device.type == "cpu":
         return CPU()
     if device.type == "mps":
         if not torch.backends.mps.is_available():
-            raise UserError(
-                f"{spelled('device', 'mps')}: torch {torch.__version__} sees no Apple GPU", AUTO
-            )
+            raise UserError(f"{setting}: {sees} no Apple GPU", AUTO)
         return MPS(device)
     count = torch.cuda.device_count()
     index = device.index or 0
     if local_world_size > 1:
         if device.index is not None:
-            raise UserError(
-                f"{spelled('device', name)}: each rank takes a GPU of its own", "use cuda"
-            )
+            raise UserError(f"{setting}: each rank takes a GPU of its own", "use cuda")
         if count < local_world_size:
             raise UserError(f"{local_world_size} ranks, and torch sees {plural(count, 'GPU')}")
         index = local_rank
     if index >= count:
-        seen = f"torch {torch.__version__} sees {count} CUDA devices"
-        raise UserError(f"{spelled('device', name)}: {seen}", AUTO)
+        raise UserError(f"{setting}: {sees} {count} CUDA devices", AUTO)
     return CUDA(torch.device("cuda", index), partners=partners)
 
 

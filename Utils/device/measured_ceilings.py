@@ -60,9 +60,9 @@ def _fastest(statement, seconds, **names):
 def measure(device, seconds=SECONDS):
     """Measure the ceilings of a device: a dict.
 
-    matmul_tflops by precision, matmul_n at which each was reached, bandwidth_gb_s, device, torch;
-    emulated_tflops, the rates of emulated precisions, which are no ceilings; other_cpu_share, what
-    other processes took of the machine meanwhile; measured_at, in seconds since 1970.
+    matmul_tflops by precision, bandwidth_gb_s, device, torch; emulated_tflops, the rates of
+    emulated precisions, which are no ceilings; other_cpu_share, what other processes took of the
+    machine meanwhile; measured_at, in seconds since 1970.
     """
     host = CPU()
     before = host.counters()
@@ -73,7 +73,6 @@ def measure(device, seconds=SECONDS):
     if torch_device.type != "cpu":  # the last cache of a GPU holds up to 256 MiB (MI300X)
         copied_mib = min(1024, int(device.memory_bytes / MIB / 8))
     best_tflops = {}
-    best_n = {}
     emulated_tflops = {}
     for precision in ("float32", *PRECISIONS):
         try:
@@ -84,9 +83,8 @@ def measure(device, seconds=SECONDS):
             tflops = matmul_tflops(precision, EMULATED_N, torch_device, seconds)
             emulated_tflops[precision] = float(f"{tflops:.3g}")
             continue
-        tflops_by_n = {n: matmul_tflops(precision, n, torch_device, seconds) for n in sizes}
-        best_n[precision] = max(sizes, key=tflops_by_n.get)
-        best_tflops[precision] = round(max(tflops_by_n.values()), 4)
+        rates = [matmul_tflops(precision, n, torch_device, seconds) for n in sizes]
+        best_tflops[precision] = round(max(rates), 4)
     bandwidth = round(bandwidth_gb_s(torch_device, copied_mib, seconds), 2)
     grown = {name: value - before[name] for name, value in host.counters().items()}
     other_cpu_s = max(0.0, grown["busy_cpu_s"] - grown["own_cpu_s"])
@@ -94,7 +92,6 @@ def measure(device, seconds=SECONDS):
         "device": device.name,
         "torch": torch.__version__,
         "matmul_tflops": best_tflops,
-        "matmul_n": best_n,
         "bandwidth_gb_s": bandwidth,
         "emulated_tflops": emulated_tflops,
         "other_cpu_share": round(other_cpu_s / max(grown["all_cpu_s"], 0.01), 3),

@@ -99,16 +99,16 @@ class Nvml:
             if unseen and not psutil.pid_exists(process.pid):
                 unseen.pop()
                 continue
-            texts.append(self._in_words(process))
+            facts = f"pid {process.pid}"
+            if process.usedGpuMemory is not None:
+                facts += f", {process.usedGpuMemory / MIB:,.0f} MiB"
+            command = self.process_name(process.pid)
+            name = os.path.basename(command.split(" ")[0])  # some include arguments
+            texts.append(f"{name} ({facts})" if name else facts)
         return texts
 
-    def _in_words(self, process):
-        command = self.ask(lambda nvml, gpu: nvml.nvmlSystemGetProcessName(process.pid)) or ""
-        name = os.path.basename(command.split(" ")[0])  # some include arguments
-        facts = f"pid {process.pid}"
-        if process.usedGpuMemory is not None:
-            facts += f", {process.usedGpuMemory / MIB:,.0f} MiB"
-        return f"{name} ({facts})" if name else facts
+    def process_name(self, pid):
+        return self.ask(lambda nvml, gpu: nvml.nvmlSystemGetProcessName(pid)) or ""
 
     def counters(self):
         """Return readings that only grow: energy_j, and seconds of clock throttling by cause.
