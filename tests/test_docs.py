@@ -63,7 +63,7 @@ def anchors(page):
 
 @by_page
 def test_every_link_resolves(page):
-    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+    for target in re.findall(r"(?:\]\(|src=\")([^)\s\"]+)", page.read_text()):
         if re.match(r"https?://|\.\./\.\./actions/", target):  # the latter of GitHub, on its page
             continue
         name, _, anchor = target.partition("#")

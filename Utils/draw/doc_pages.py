@@ -14,21 +14,11 @@ from Utils.scripts import ladder
 
 def ladder_table(rows, records):
     """Return the README's table of the ladder, under a line that sums it up."""
-    last = summarize(rows, records).speedup[doc_figures.LAST]
-    title = f"<summary>{last.text} in all on {rows.device.iloc[0]}</summary>"
-    return f"{title}\n\n{report_table(rows, records, ladder.beyond())}"
-
-
-def report_table(rows, records, omitted=()):
-    """Return the same table of all techniques but those omitted."""
     lines = summarize(rows, records)
-    table = result_tables.texts_of(lines[~lines.index.isin(omitted)], result_tables.MAIN)
+    table = result_tables.texts_of(lines[~lines.index.isin(ladder.beyond())], result_tables.MAIN)
     table["script"] = [broken(name) for name in table["script"]]
-    caption = (
-        f"{selection.describe(rows)}. In brackets 95% intervals; **bold**: a "
-        "difference (Holm). Loss: on held-out text."
-    )
-    return f"{text_tables.markdown(table)}\n\n{caption}"
+    summary = f"<summary>The table: {lines.speedup[doc_figures.LAST].text} in all</summary>"
+    return f"{summary}\n\n{text_tables.markdown(table)}\n\n{selection.describe(rows)}."
 
 
 def status():
