@@ -34,9 +34,8 @@ def draw():
     forecasts = doc_figures.forecast_changes().set_index(["device", "script"]).ratio
     for line, (device, marker) in enumerate(FORECAST.items(), start=1):
         gpu = doc_figures.EXPECTED[device]
-        series.append(
-            _series(f"{gpu}, forecast", gpu, forecasts[device], marker, line, mfc="white")
-        )
+        look = {"line": line, "mfc": "white"}
+        series.append(_series(f"{gpu}, forecast", gpu, forecasts[device], marker, **look))
     meaning = (
         "filled: published, of other code, batches and models; hollow: our forecast and its range "
         "of 90%; cross: measured by us. 8-bit AdamW is over FlashAttention."
@@ -54,7 +53,7 @@ def draw():
 
 def write():
     """Write the chart to docs/gpus.png."""
-    look = {"dpi": 150, "bbox_inches": "tight", "metadata": {"Software": None}}
+    look = {"dpi": 110, "bbox_inches": "tight", "metadata": {"Software": None}}
     draw().savefig(doc_figures.DOCS / "gpus.png", **look)
 
 
