@@ -2,9 +2,12 @@
 
 import os
 import signal
+from functools import partial
 
 import pytest
 
+import no_optimization
+from tests import watched
 from Utils.base import paths
 from Utils.harness import held_out_loss
 
@@ -18,3 +21,9 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 def few_held_out_tokens():
     """Evaluate 256 tokens, not 2,048, which takes a second for a run of a few steps."""
     held_out_loss.TOKENS = 256
+
+
+@pytest.fixture
+def settle(tmp_path):
+    """Function of flags that returns the Settings of a tiny run, its results in a folder."""
+    return partial(watched.settle, no_optimization, tmp_path)

@@ -1,7 +1,7 @@
 """Events as torch.profiler gives them, for a StepBreakdown without a profile."""
 
-from dataclasses import dataclass
 from itertools import count
+from types import SimpleNamespace
 
 from torch.autograd import DeviceType
 from torch.autograd.profiler_util import EventList, FunctionEvent
@@ -11,20 +11,11 @@ from Utils.profile.step_breakdown import break_down
 IDS = count(1)
 
 
-@dataclass
-class KinetoEvent:
-    """What `break_down` asks of an event in torch's kineto_results."""
-
-    event: FunctionEvent
-    types: tuple = ()
-    bytes: int = 0
-
-    correlation_id = lambda self: self.event.id  # noqa: E731
-    name = lambda self: self.event.name  # noqa: E731
-    dtypes = lambda self: self.types  # noqa: E731
-    nbytes = lambda self: self.bytes  # noqa: E731
-    device_type = lambda self: self.event.device_type  # noqa: E731
-    start_ns = lambda self: self.event.time_range.start * 1e3  # noqa: E731
+def kineto_event(event, types=(), bytes=0):
+    """Return what `break_down` asks of an event in torch's kineto_results."""
+    facts = {"correlation_id": event.id, "name": event.name, "dtypes": types, "nbytes": bytes}
+    facts |= {"device_type": event.device_type, "start_ns": event.time_range.start * 1e3}
+    return SimpleNamespace(**{name: lambda value=value: value for name, value in facts.items()})
 
 
 def event(name, start, us, thread=1, **facts):
@@ -60,10 +51,10 @@ def shaped(name, start, us, *shapes, type="float"):
 
 def breakdown_of(events, allocations=(), **options):
     """The Breakdown of events. allocations: (microsecond, bytes, DeviceType)."""
-    kineto_events = [KinetoEvent(each, getattr(each, "types", ())) for each in events]
+    kineto_events = [kineto_event(each, getattr(each, "types", ())) for each in events]
     for at_us, size, device_type in allocations:
         memory = FunctionEvent(0, "[memory]", 1, at_us, at_us, device_type=device_type)
-        kineto_events.append(KinetoEvent(memory, bytes=size))
+        kineto_events.append(kineto_event(memory, bytes=size))
         usage = "cpu_memory_usage" if device_type == DeviceType.CPU else "device_memory_usage"
         for step in events:
             if (

@@ -117,10 +117,9 @@ def test_a_run_that_waits_for_data_says_so(settle):
     much = r"waits for data (5|6)\d% of the time"
     for data_s, compute_s, share in ((0.3, 0.2, much), (0.03, 1, None)):
         args, Slow.data_s = settle("--steps", "3"), data_s
-        with Run(args, torch.nn.Identity(), None) as measured:
-            for _ in measured.steps(Slow(args)):
-                time.sleep(compute_s)
-                measured.log(1.0)
+        for run in watched.idle_steps(args, Slow):
+            time.sleep(compute_s)
+            run.log(1.0)
         notes = "; ".join(args.notes)
         assert re.search(share, notes) if share else "waits" not in notes
 

@@ -30,7 +30,6 @@ from Utils.device.cuda import ImaginedGPU
 from Utils.harness import ranks
 from Utils.harness.rank_results import RankResult
 from Utils.harness.ranks import ALONE, GRACE_S, NOTICED
-from Utils.harness.settings import parse_args
 from Utils.launch import rank_launcher
 from Utils.results import records_file, rows_file
 from Utils.run import Run
@@ -62,14 +61,6 @@ def in_float32(name, folder, **changes):
 def without_ranks(**more):
     kept = {name: value for name, value in paths.environment().items() if name not in ALONE}
     return kept | {"OMP_NUM_THREADS": "1"} | more
-
-
-@pytest.fixture
-def settle(tmp_path):
-    """The settings of a run with these flags."""
-    return lambda: parse_args(
-        "", [*FLAGS, f"--results-file={tmp_path / 'results.csv'}"], "a_script"
-    )
 
 
 def free_port():
@@ -155,7 +146,7 @@ def test_rank_0_alone_writes_one_row_a_step_with_the_slowest_ranks_time(trained)
 
 
 def test_rows_are_the_slowest_ranks_times_and_the_mean_of_losses(settle):
-    args = settle()
+    args = settle(*FLAGS)
     args.world_size = 2
     weight = torch.nn.Linear(1, 1)
 
@@ -210,7 +201,7 @@ def test_memory_by_kind_is_what_a_rank_holds_itself(trained):
 
 
 def test_ranks_share_out_the_batch_that_one_process_draws(settle):
-    args = settle()
+    args = settle(*FLAGS)
     whole, shares = TokenBatches(args)[3], []
     args.world_size = 4
     for args.rank in range(4):
@@ -430,6 +421,8 @@ def test_a_run_of_two_is_profiled_by_rank_0(tmp_path):
 def test_a_patience_that_is_none_is_one_line(seconds, monkeypatch, settle, capsys):
     monkeypatch.setenv("PATIENCE_S", seconds)
     with pytest.raises(SystemExit) as ended:
-        settle()
-    said = f"a_script: error: PATIENCE_S={seconds}: not a duration; give a number of seconds\n"
+        settle(*FLAGS)
+    said = (
+        f"no_optimization: error: PATIENCE_S={seconds}: not a duration; give a number of seconds\n"
+    )
     assert ended.value.code == 2 and capsys.readouterr().err == said

@@ -11,7 +11,6 @@ import sys
 import termios
 import time
 from contextlib import suppress
-from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -34,12 +33,6 @@ from Utils.run import Run
 
 BASELINE = str(paths.ROOT / "no_optimization.py")
 TINY = ["--model", "gpt2-tiny", "--dataset", "synthetic", "--device", "cpu"]
-
-
-@pytest.fixture
-def settle(tmp_path):
-    """parse_args for a tiny run in this process, its results in a folder of their own."""
-    return partial(watched.settle, no_optimization, tmp_path)
 
 
 def record_of(args):
@@ -89,10 +82,9 @@ def test_waiting_for_data_is_in_the_step_and_by_itself(settle):
             return super().__getitem__(step)
 
     args = settle("--steps", "4", "--warmup", "1")
-    with Run(args, torch.nn.Identity(), None) as measured:
-        for _ in measured.steps(Slow(args)):
-            time.sleep(0.02)
-            measured.log(1.0)
+    for run in watched.idle_steps(args, Slow):
+        time.sleep(0.02)
+        run.log(1.0)
     rows = rows_file.read(args.results_file)
     assert rows.data_ms.min() >= 30 and rows.step_ms.min() >= 50
     assert rows.data_ms.median() < 45 and rows.step_ms.median() < 75  # a sleep may last longer
@@ -182,9 +174,8 @@ def test_the_commit_says_when_the_tree_is_not_clean(tmp_path, monkeypatch):
 
 def test_a_loss_that_is_not_finite_is_noted(settle):
     args = settle("--steps", "3", "--warmup", "1")
-    with Run(args, torch.nn.Identity(), None) as measured:
-        for _ in measured.steps(TokenBatches(args)):
-            measured.log(float("nan"))
+    for run in watched.idle_steps(args):
+        run.log(float("nan"))
     assert "not finite" in rows_file.read(args.results_file).note[0]
 
 
@@ -203,10 +194,9 @@ def gpu_run(args, nvml, cuda, joules=7):
     """A run on a stand-in for a GPU, which takes so much energy a step: its record's quality."""
     args.hardware = CUDA(torch.device("cpu"), cuda, nvml)
     nvml.calls.clear()
-    with Run(args, torch.nn.Identity(), None) as measured:
-        for _ in measured.steps(TokenBatches(args)):
-            nvml.energy_mj += joules * 1000
-            measured.log(1.0)
+    for run in watched.idle_steps(args):
+        nvml.energy_mj += joules * 1000
+        run.log(1.0)
     return record_of(args)["quality"]
 
 

@@ -5,7 +5,6 @@ import os
 import re
 import subprocess
 import sys
-from functools import partial
 from itertools import pairwise
 from types import SimpleNamespace
 
@@ -16,7 +15,6 @@ import torch
 
 import no_optimization
 from flash_attention import flash_attention
-from tests import watched
 from tests.rows import rows_of
 from tests.stand_ins import FakeCuda
 from Utils.analysis import round_levels
@@ -329,11 +327,6 @@ def test_a_tainted_run_counts_until_a_clean_one_has_repeated_it():
 
 
 # The length of a run on a fast device -----------------------------------------------------------
-
-
-@pytest.fixture
-def settle(tmp_path):
-    return partial(watched.settle, no_optimization, tmp_path)
 
 
 def test_on_a_gpu_steps_are_added_until_they_last(settle):

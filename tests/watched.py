@@ -6,8 +6,10 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from Utils.data import TokenBatches
 from Utils.harness.memory_kinds import GradientWatch
 from Utils.harness.settings import parse_args
+from Utils.run import Run
 
 STEPS = 5
 
@@ -49,6 +51,13 @@ class NoSynchronization(TorchDispatchMode):
         reads = (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.nonzero.default)
         assert function not in reads, "the loop read a tensor"
         return function(*args, **(kwargs or {}))
+
+
+def idle_steps(args, batches=TokenBatches):
+    """Yield the Run of a script that trains nothing, once a step."""
+    with Run(args, torch.nn.Identity(), None) as run:
+        for _ in run.steps(batches(args)):
+            yield run
 
 
 def settle(script, folder, *flags):

@@ -9,13 +9,11 @@ import time
 from itertools import count, pairwise
 from pathlib import Path
 
-import torch
-
 import no_optimization
+from tests import watched
 from Utils.data import TokenBatches
 from Utils.harness.settings import parse_args
 from Utils.results import rows_file
-from Utils.run import Run
 
 
 class StopwatchBatches(TokenBatches):
@@ -30,9 +28,8 @@ class StopwatchBatches(TokenBatches):
 
 def empty_steps(args):
     """Rows of a run whose loop does nothing: what is left is the harness and the batch."""
-    with Run(args, torch.nn.Identity(), None) as measured:
-        for _ in measured.steps(TokenBatches(args)):
-            measured.log(1.0)
+    for run in watched.idle_steps(args):
+        run.log(1.0)
     return rows_file.read(args.results_file)
 
 
