@@ -254,10 +254,8 @@ T4 = {"name": "Tesla T4", "capability": (7, 5), "memory_bytes": 16e9}
     ("name", "properties", "status", "words"),
     [
         ("float16_grad_scaler", T4, "runs", ""),
-        ("tensorFloat32", T4, "runs without effect", "TF32: no effect expected on this device"),
         ("brainFloat16", T4, "unsupported", "native bfloat16 needs compute capability 8.0"),
         ("cudnn_attention", {}, "runs", "made for compute capability 9.0"),
-        ("float8_linear", {}, "unsupported", "float8 needs compute capability 8.9"),
         ("float8_linear", {"capability": (9, 0)}, "runs", ""),
     ],
 )

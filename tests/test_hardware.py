@@ -378,12 +378,8 @@ print(json.dumps([waited, alive, grown(lambda: time.sleep(1))]))
 """
     endless = subprocess.Popen([sys.executable, "-c", "while True: pass"])
     try:
-        beside = psutil.Process(endless.pid)
-        started, taken = time.perf_counter(), sum(beside.cpu_times()[:2])
         command = [sys.executable, "-c", code]
         done = subprocess.run(command, cwd=paths.ROOT, capture_output=True, text=True)
-        seconds = time.perf_counter() - started
-        rate = (sum(beside.cpu_times()[:2]) - taken) / seconds  # less than 1 on a busy machine
     finally:
         endless.kill()
         endless.wait()
@@ -394,7 +390,7 @@ print(json.dumps([waited, alive, grown(lambda: time.sleep(1))]))
     assert idle["own_cpu_s"] < 0.15
     for grown in (waited, alive, idle):
         others = grown["busy_cpu_s"] - grown["own_cpu_s"]
-        assert others > 0.5 * rate * grown["clock_s"]
+        assert others > 0.2 * grown["clock_s"]  # of the endless one, on a busy machine too
         busy, every = (round(100 * grown[name]) for name in ("busy_cpu_s", "all_cpu_s"))
         assert busy <= every  # in the ticks that the kernel counts; as floats they differ by 1e-11
 

@@ -5,11 +5,8 @@ are recorded. A device of the table of datasheets is named by its key; `all` sta
 them. --against published prints how the forecast of time compares with published figures.
 """
 
-import subprocess
-import sys
-
 from Utils.analysis.summary import measured_steps
-from Utils.base import command_line, paths
+from Utils.base import command_line
 from Utils.base.errors import UserError
 from Utils.base.setting_table import OF_A_RUN
 from Utils.device import auto_shape, datasheets
@@ -19,7 +16,7 @@ from Utils.forecast.forecast_table import gib
 
 
 def main(argv=None):
-    names = (*OF_A_RUN, "t", "memory", "tokens", "prices", "against", "write", "base")
+    names = (*OF_A_RUN, "t", "memory", "tokens", "prices", "against", "base")
     parser = command_line.Parser("forecast", __doc__, *names)
     parser.add_argument("names", nargs="*", metavar="TECHNIQUE", help="else T, else the ladder")
     args = parser.parse_args(argv)
@@ -28,7 +25,7 @@ def main(argv=None):
     if args.base:
         raise UserError("a forecast is not yet for scripts of your own", "omit BASE")
     if args.against:
-        return against_published(args.write)
+        return against_published()
     if args.device == "all":
         prices = forecast_plan.prices(args.prices) if args.prices else {}
         names = ["fused_optimizer"] if names == ["ladder"] else names
@@ -38,11 +35,7 @@ def main(argv=None):
     one_device(names, values, args.memory)
 
 
-def against_published(write):
-    if write:
-        command = [sys.executable, "-m", "tests.calibration"]
-        if subprocess.run(command, cwd=paths.ROOT).returncode:
-            raise UserError("the calibration failed", "see its error above")
+def against_published():
     print("Forecast, each source left out of the fit, beside what was published:\n")
     print(forecast_table.check_report())
 

@@ -2,7 +2,7 @@
 
     python -m tests.calibration
 
-It takes a few minutes; `make forecast AGAINST=published WRITE=1` runs it, then prints the check.
+It takes a few minutes; `make forecast AGAINST=published` then prints the check.
 """
 
 import re
