@@ -266,7 +266,6 @@ RECORD = {
     "versions": {"python": "3.11.7", "torch": "2.13.0", "triton": "3.6"},
     "device": {"name": "Test GPU", "driver": "580.1", "power_limit_w": "700.00"},
     "dataset_facts": {"sha256": "abc"},
-    "parameters": 1000,
     "memory": {"peak_mib": 900.0},
 }
 
@@ -283,7 +282,6 @@ def test_every_recorded_condition_that_differs_is_a_line(folder, compared):
         "versions": {"python": "3.12.1", "torch": "2.11.0"},
         "device": {"name": "B", "driver": None, "power_limit_w": "650.00", "toolkit": "13.0"},
         "dataset_facts": {"sha256": "def"},
-        "parameters": 2000,
         "memory": {"peak_mib": 901.0},
     }
     new = rounds("no_optimization", [9, 9], device="B", world_size=2, model="m", dataset="d")
@@ -305,7 +303,6 @@ def test_every_recorded_condition_that_differs_is_a_line(folder, compared):
         "device.power_limit_w: 700.00 | 650.00",
         "dataset_facts.sha256: abc | def",
         "device.toolkit: not recorded | 13.0",
-        "parameters of no_optimization: 1000 | 2000",
     ]
 
 

@@ -187,13 +187,6 @@ def test_steps_of_all_stretches_count_and_what_lies_between_does_not():
     assert after["clock_s"] - before["clock_s"] == 6 + 7 + 9 + 10
 
 
-def test_what_a_run_was_asked_for_is_not_what_its_turns_added():
-    rows = pd.DataFrame(rows_of("a", [9] * 7, run_id="r"))
-    assert selection.asked(rows, {}) == (7, 2)
-    assert selection.asked(rows, {"r": {"settings": {"steps": 6, "warmup": 1}}}) == (6, 1)
-    assert selection.asked(rows.assign(status="failed"), {}) == (None, None)
-
-
 def duration_of(names, *flags):
     args = Parser("", "", *OF_A_RUN, "precision").parse_args(flags, settings.Settings())
     settings.settle(args)

@@ -28,7 +28,6 @@ IN_ROWS = {
     *("settings.batch_size", "settings.seq_len", "settings.model", "settings.dataset"),
     *("versions.torch", "device.name", "dataset_facts.dataset"),
 }
-OF_TECHNIQUE = ("optimizer", "parameters", "updated_parameters")
 
 
 @dataclass(frozen=True)
@@ -132,24 +131,17 @@ def ratio(a, b):
 def differences(a, b):
     """Return the recorded differences of A and B (Sides), a line each: "torch: 2.11.0 | 2.13.0".
     Several values on one side are all listed. Missing records come last."""
-    of_a, of_b = _of_rows(a), _of_rows(b)
-    if a.records and b.records:
-        of_a, of_b = of_a | _conditions(a), of_b | _conditions(b)
+    both_recorded = a.records and b.records
+    of_a, of_b = (_facts(side, CONDITIONS if both_recorded else ()) for side in (a, b))
+    sources = [_sources(side) for side in (a, b)]
     lines = []
     for name in of_a | of_b:
         values = [of_a.get(name, {}), of_b.get(name, {})]
         if values[0] != values[1]:
             lines.append(f"{name}: " + " | ".join(", ".join(v) or "not recorded" for v in values))
-    of_a, of_b = _of_techniques(a), _of_techniques(b)
-    differing = [key for key in of_a if key in of_b and of_a[key] != of_b[key]]
-    edited = [technique for key, technique in differing if key == "source"]
-    for key, technique in differing:
-        if key != "source":
-            values = (", ".join(side[key, technique]) for side in (of_a, of_b))
-            lines.append(f"{key} of {technique}: {' | '.join(values)}")
-    if edited:
-        order = [name for name in a.lines.index if name in edited]
-        lines.append(f"source: the code differs in {', '.join(order)}")
+    in_both = [name for name in a.lines.index if name in sources[0] and name in sources[1]]
+    if edited := [name for name in in_both if sources[0][name] != sources[1][name]]:
+        lines.append(f"source: the code differs in {', '.join(edited)}")
     lines = lines or ["nothing recorded differs"]
     for side in (a, b):
         runs = side.rows.run_id.nunique()
@@ -159,34 +151,28 @@ def differences(a, b):
     return lines
 
 
-# The next three return distinct texts, as the keys of a dict, by name.
-
-
-def _of_rows(side):
-    facts = {name: dict.fromkeys(side.rows[name]) for name in ("device", "torch", "model")}
-    facts |= {"shape": dict.fromkeys(side.shapes), "dataset": dict.fromkeys(side.rows.dataset)}
-    facts["processes"] = dict.fromkeys(side.rows.world_size.astype(str))
-    return facts | {"commit": dict.fromkeys(side.rows.commit.replace("", "unknown"))}
-
-
-def _conditions(side):
-    conditions = {}
+def _facts(side, conditions):
+    """Return distinct texts, as the keys of a dict, by name: of the rows and of the records."""
+    rows = side.rows
+    facts = {name: dict.fromkeys(rows[name]) for name in ("device", "torch", "model")}
+    facts |= {"shape": dict.fromkeys(side.shapes), "dataset": dict.fromkeys(rows.dataset)}
+    facts["processes"] = dict.fromkeys(rows.world_size.astype(str))
+    facts["commit"] = dict.fromkeys(rows.commit.replace("", "unknown"))
     for record in side.records.values():
-        for name, value in _flat({key: record.get(key) for key in CONDITIONS}):
+        for name, value in _flat({key: record.get(key) for key in conditions}):
             if name not in IN_ROWS:
-                conditions.setdefault(name, {})[value] = None
-    return conditions
-
-
-def _of_techniques(side):
-    facts = {}
-    for record in side.records.values():
-        fields = {key: record[key] for key in OF_TECHNIQUE if key in record}
-        if record.get("source"):
-            fields["source"] = ladder.split(record["source"])[1]
-        for key, value in fields.items():
-            facts.setdefault((key, record.get("technique")), {})[str(value)] = None
+                facts.setdefault(name, {})[value] = None
     return facts
+
+
+def _sources(side):
+    """Return the code of each technique, without its docstring, a set."""
+    sources = {}
+    for record in side.records.values():
+        if record.get("source"):
+            code = ladder.split(record["source"])[1]
+            sources.setdefault(record.get("technique"), set()).add(code)
+    return sources
 
 
 def _flat(value, name=""):

@@ -142,11 +142,6 @@ def numbers(estimates):
     return pd.DataFrame(ends, estimates.index, ["value", "low", "high"], dtype=float)
 
 
-def verdicts(estimates):
-    """Return the verdicts of a Series of Estimates, a Series of texts."""
-    return pd.Series([estimate.verdict for estimate in estimates], estimates.index, dtype=object)
-
-
 def holm(estimates):
     """Return the Estimates of one table, a list, with p corrected by Holm: of 20 tables of equal
     scripts at most one claims a difference."""

@@ -220,15 +220,13 @@ def _caption(rows, summary):
 
 def over_parents(summary):
     """Return [sentence] with the techniques by verdict over the parent; [] without verdicts."""
-    verdicts = intervals.verdicts(summary.parent_speedup)
     parts = []
     for verdict in (Ratio.above, Ratio.below, Ratio.neither):
-        lines = summary[verdicts == verdict]
-        texts = list(lines.label)
+        lines = [line for _, line in summary.iterrows() if line.parent_speedup.verdict == verdict]
+        texts = [line.label for line in lines]
         if verdict != Ratio.neither:
-            ratios = intervals.numbers(lines.parent_speedup).value
-            ratios = ratios.sort_values(ascending=verdict == Ratio.below)
-            texts = [f"{lines.label[name]} {ratio:.2f}x" for name, ratio in ratios.items()]
+            lines.sort(key=lambda line: -abs(math.log(line.parent_speedup.value)))
+            texts = [f"{line.label} {line.parent_speedup.text}" for line in lines]
         if texts:
             parts.append(f"{verdict}: {', '.join(texts)}")
     return [f"Over the script before: {'; '.join(parts)}."] if parts else []

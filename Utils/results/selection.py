@@ -116,19 +116,12 @@ def groups(rows):
     rows = _with_shapes(rows.assign(code=rows.commit.str.removesuffix("-dirty")))
     described = []
     for key, group in rows.groupby(GROUP):
-        shared = dict(zip(GROUP, key, strict=True))
-        described.append((_described_group(shared), group))
+        of = dict(zip(GROUP, key, strict=True))
+        shape = _shape(of["base"], of["unit"], of["model"], of["number"], of["length"])
+        processes = f"{of['world_size']} x " if of["world_size"] > 1 else ""
+        versions = f"torch {of['torch']}, {of['data']}, commit {of['code'] or 'unknown'}"
+        described.append((f"{shape} on {processes}{of['device']} ({versions})", group))
     return described
-
-
-def _described_group(shared):
-    """Return the common facts of a group, a dict of GROUP, in one line."""
-    names = ("base", "unit", "model", "number", "length")
-    processes = f"{shared['world_size']} x " if shared["world_size"] > 1 else ""
-    return (
-        f"{_shape(*(shared[name] for name in names))} on {processes}{shared['device']} "
-        f"(torch {shared['torch']}, {shared['data']}, commit {shared['code'] or 'unknown'})"
-    )
 
 
 def _shape(base, unit, model, batch_size, seq_len):
@@ -173,19 +166,6 @@ def select_ladder(rows, device_name=None, base=None):
         if whole.technique.nunique() > len(names & {*chosen.technique}):
             return select(rows, device_name, base=base, newest_of=whole)
     return chosen, left_out
-
-
-def asked(rows, records):
-    """Return (steps, warm-up steps) that the newest timed run was asked for; None without one.
-
-    Without its record they are counted; turns and MIN_SECONDS add warm-up steps.
-    """
-    timed = rows[rows.status == "ok"]
-    if timed.empty:
-        return None, None
-    newest = timed[timed.run_id == timed.run_id.max()]
-    settings = records.get(newest.run_id.iloc[0], {}).get("settings") or {}
-    return settings.get("steps", len(newest)), settings.get("warmup", len(initial(newest)))
 
 
 def count(rows):
