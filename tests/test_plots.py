@@ -99,7 +99,7 @@ def test_an_axis_does_not_follow_the_widest_interval():
     assert interval_rows.limits([*usual, Ratio(1.1, 0.02, 60)])[1] < 1.5
     assert interval_rows.limits([*usual, Ratio(40, 39, 41)])[1] == pytest.approx(41)
     series = interval_rows.by_verdict([*usual, Ratio(1.1, 0.02, 60)])
-    figure, axes = interval_rows.forest([*"abcdefg"], series, ("A title",), "speedup")
+    _, axes = interval_rows.forest([*"abcdefg"], series, ("A title",), "speedup")
     assert points(axes, ">")[0][0] < 1.5 and points(axes, "<")  # it goes on beyond
 
 

@@ -10,14 +10,14 @@ from Utils.results import selection
 
 def draw(rows, lines):
     """Draw milliseconds a step, technique by step: hiccups and drift at a glance. Warm-up has a
-    scale of its own, in grey."""
+    scale of its own."""
     lines, without_value = chart_labels.measured(lines)
     height = 1.6 + 0.4 * len(lines)
     figure, axes = chart_style.figure(height, "Time of each step", selection.describe(rows))
     times, size = round_levels.by_step(rows, chart_style.STEPS)
     times = times["median"].unstack("step").reindex(lines.index)
     for part, colours, label in (
-        (times.loc[:, times.columns < 0], "Greys", "warm-up (ms)"),
+        (times.loc[:, times.columns < 0], "copper_r", "warm-up (ms)"),
         (times.loc[:, times.columns >= 0], "viridis", "step time (ms)"),
     ):
         if part.size:
@@ -28,9 +28,9 @@ def draw(rows, lines):
             bar = figure.colorbar(mesh, ax=axes, label=label, extend="both", pad=0.02)
             bar.ax.yaxis.set_major_formatter("{x:g}")
             bar.ax.yaxis.set_minor_formatter("{x:g}")
-    axes.set_facecolor("0.93")
+    axes.set_facecolor("white")
     axes.grid(False)
-    scales = "grey: warm-up; colours end at the 2nd and 98th percentile"
+    scales = "before 0: warm-up; colours end at the 2nd and 98th percentile"
     axes.set_xlabel(f"step ({scales})")
     chart_style.below(axes, without_value)
     chart_style.name_rows(axes, chart_labels.labels(lines), top=0, middle=0.5)
