@@ -19,7 +19,7 @@ MOST_LINES = {
     "": 448,
     "analysis": 2470,
     "base": 523,
-    "commands": 895,
+    "commands": 876,
     "corpus": 315,
     "device": 1302,
     "doctor": 631,
@@ -33,7 +33,7 @@ MOST_LINES = {
     "scripts": 590,
 }
 OTHER = {".toml", ".html", ".css", ".js"}
-MOST_LINES_OF_OTHER = 1_480
+MOST_LINES_OF_OTHER = 1_470
 MOST_LINES_OF_TESTS = 17_300  # with the virtual GPU's C++
 MOST_LINES_OF_PRETRAINING = 1_480
 MOST_LINES_OF_MAKEFILE = 180
