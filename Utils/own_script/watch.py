@@ -98,7 +98,7 @@ class Watch:
 
     def note(self, event):
         """Note that something happened in this iteration. event: hashable, the same each time."""
-        if threading.get_ident() == self.thread:
+        if threading.get_ident() == self.thread and not self.stepping:
             self.iteration.events.add(event)
 
     # Optimizers
