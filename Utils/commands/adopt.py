@@ -4,6 +4,8 @@ and where it waits for the GPU.
 It runs unchanged for a few steps; nothing is written to results.csv.
 """
 
+import textwrap
+
 from Utils.base import command_line
 from Utils.base.errors import UserError
 from Utils.base.setting_table import OF_A_RUN
@@ -13,6 +15,7 @@ from Utils.launch import own_scripts
 from Utils.scripts import own_names
 
 WIDTH = 100
+INDENT = " " * 13
 MOST_WAITS = 5
 
 
@@ -26,7 +29,7 @@ def main(argv=None):
         raise UserError("no script is named", "set SCRIPT to its path")
     with own_scripts.looked_at(args) as runs:
         for line in lines(runs):
-            print(line if len(line) <= WIDTH else line[: WIDTH - 4] + " ...")
+            print(textwrap.fill(line, WIDTH, subsequent_indent=INDENT, drop_whitespace=False))
     return 0
 
 

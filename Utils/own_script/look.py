@@ -192,8 +192,9 @@ class Operators(TorchDispatchMode):
         result = operator(*args, **(kwargs or {}))
         if "scaled_dot_product" in name:
             self.seen.sdpa = True
-        waits = name in WAITS or (name in ("_to_copy", "copy_") and _to_host(args, result))
-        if waits and not self.watch.stepping:
+        copies = name in ("_to_copy", "copy_") and _to_host(args, result)
+        reads = name in WAITS and args[0].device == self.watch.parameters()[0].device
+        if (reads or copies) and not self.watch.stepping:
             site = call_site(self.seen.folder)
             key = ("a copy to the host" if "copy" in name else name, site)
             self.seen.waits[key] = self.seen.waits.get(key, 0) + 1

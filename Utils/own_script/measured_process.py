@@ -29,6 +29,7 @@ from Utils.own_script import all_switches, user_code
 from Utils.own_script.look import Look
 from Utils.own_script.own_run import OwnRun
 from Utils.own_script.switch import Ended
+from Utils.own_script.switches import TorchCompile
 from Utils.own_script.watch import Watch, replace
 from Utils.own_script.write_guard import Refused, WriteGuard
 from Utils.results import run_ids
@@ -101,7 +102,8 @@ class Measured:
             raise
 
     def model_called(self, model, method):
-        for switch in self.switches:
+        compiling_first = sorted(self.switches, key=lambda s: not isinstance(s, TorchCompile))
+        for switch in compiling_first:  # so that autocast is around what is compiled
             switch.model_called(model.module, method)
 
     def run_script(self):
@@ -135,26 +137,28 @@ class Measured:
             raise
         except BaseException as error:
             return self._after_error(error)
-        return self._early("ends")
+        return self._early()
 
-    def _early(self, verb):
+    def _early(self):
         if self.run.result:
             return Ended()
         if self.guard.refused:
             return Ended("refused", self.guard.refused)
         steps = self.watch.ended_iterations
         if not steps:
-            return Ended("refused", f"{verb} without a step of an optimizer of torch.optim")
-        wanted = self.args.steps
-        remedy = "let it train longer, by ARGS, or set STEPS and WARMUP lower"
-        return Ended("refused", f"{verb} after {steps} steps of {wanted}; {remedy}")
+            return Ended("refused", "ends without a step of an optimizer of torch.optim")
+        remedy = "let it train longer, by ARGS"
+        if self.look:
+            return Ended("refused", f"ends after {steps} steps, too few to be measured; {remedy}")
+        remedy += ", or set STEPS lower"
+        return Ended("refused", f"ends after {steps} steps, STEPS={self.args.steps}; {remedy}")
 
     def _after_error(self, error):
         if self.answered:
             return Ended()
         if isinstance(error, SystemExit):
             if error.code in (None, 0):
-                return self._early("ends")
+                return self._early()
             said = error.code if isinstance(error.code, str) else last_line(self.spec["output"])
             return Ended("refused", f"ends early: {said}")
         traceback.print_exception(error)
@@ -290,6 +294,13 @@ def settings(argv):
     return spec, args
 
 
+def has_other_utils(folder):
+    """Return whether a folder has a module of its own by the name of our package."""
+    package = folder / "Utils"
+    is_ours = package.resolve() == paths.ROOT / "Utils"
+    return (package.is_dir() and not is_ours) or package.with_suffix(".py").exists()
+
+
 def seed_everything(seed):
     random.seed(seed)
     torch.manual_seed(seed)
@@ -347,7 +358,10 @@ def main():
     measured = Measured(spec, args)
     sys.path[:] = [path for path in sys.path if path not in (str(paths.ROOT), "")]
     ours = [name for name in sys.modules if name == "Utils" or name.startswith("Utils.")]
-    measured.watch.our_modules = [sys.modules.pop(name) for name in ours]  # it may have its own
+    measured.watch.our_modules = [sys.modules[name] for name in ours]
+    if has_other_utils(Path(spec["folder"])):
+        for name in ours:
+            del sys.modules[name]
     terminal = os.dup(2)
     output = os.open(spec["output"], os.O_CREAT | os.O_WRONLY | os.O_APPEND)
     os.dup2(output, 1)
