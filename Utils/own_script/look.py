@@ -171,6 +171,9 @@ class Look:
         seen.convolution = any(isinstance(m, torch.nn.Conv2d) for m in modules)
         seen.transformers = any(is_transformers(m) for m in modules)
         seen.eager_attention = any(eager_attention(m) for m in modules)
+        # With dropout a CPU takes other operators for it.
+        configs = [getattr(m, "config", None) for m in modules if is_transformers(m)]
+        seen.sdpa |= any(getattr(c, "_attn_implementation", "") == "sdpa" for c in configs)
         if any(getattr(m, "is_gradient_checkpointing", False) for m in modules):
             seen.own["checkpointing"] = ""
         return seen

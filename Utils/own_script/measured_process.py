@@ -56,9 +56,10 @@ class Measured:
         self.spec = spec
         self.args = args
         self.run = OwnRun(args)
-        self.watch = Watch(spec["folder"], self.begins, self.iteration_ended, self.model_called)
-        self.run.watch = self.watch
         names = args.technique.removeprefix(spec["base"]).split("+")[1:]
+        throw = self.model_called if names or args.look else None
+        self.watch = Watch(spec["folder"], self.begins, self.iteration_ended, throw, args.look)
+        self.run.watch = self.watch
         self.switches = [all_switches.SWITCHES[name](self.watch) for name in names]
         self.look = Look(self.watch) if args.look else None
         self.guard = WriteGuard(

@@ -82,15 +82,17 @@ class ModelCalls:
         if id(module) not in self.listening:
             module._compiled_call_impl = wrapped
 
-    def stop_listening(self):
-        """Leave the modules as they would be without listening."""
-        for module in self.listening.values():
+    def stop_listening(self, model=None):
+        """Leave all modules, or those of a model, as they would be without listening."""
+        modules = list(self.listening.values()) if model is None else model.modules()
+        for module in modules:
+            if self.listening.pop(id(module), None) is None:
+                continue
             implementation = self.implementations[id(module)]
             if implementation is None:
                 del module._compiled_call_impl
             else:
                 module._compiled_call_impl = implementation
-        self.listening.clear()
 
 
 def modules_with(parameters):

@@ -10,7 +10,7 @@ from itertools import pairwise
 from Utils.device import device_choice
 from Utils.harness import compile_stats, memory_kinds, rank_results, settings, step_schedule
 from Utils.harness.step_clock import StepClock
-from Utils.own_script.model_calls import device_of, is_sharded
+from Utils.own_script.model_calls import device_of, is_sharded, modules_with
 from Utils.own_script.switch import Ended
 
 FEWER = 1 / 3  # of the iterations: what happens in fewer is no part of a step
@@ -18,13 +18,14 @@ WARMUP_TO_WATCH = 3  # steps of warm-up with room for what slows the step after 
 
 
 class Trained:
-    """The models and trained parameters of a script, as memory_kinds reads them from a module."""
+    """The modules and trained parameters of a script, as memory_kinds reads them from a module."""
 
     def __init__(self, watch):
-        modules = [model.module for model in watch.models]
+        modules = modules_with(watch.parameters())
         parameters = [*watch.parameters(), *(p for m in modules for p in m.parameters())]
         self._parameters = list({id(p): p for p in parameters}.values())
-        self._buffers = [buffer for module in modules for buffer in module.buffers()]
+        buffers = [buffer for module in modules for buffer in module.buffers()]
+        self._buffers = list({id(b): b for b in buffers}.values())
 
     def parameters(self):
         return self._parameters
@@ -120,7 +121,7 @@ class OwnRun:
         """Return (rows, record)."""
         args = self.args
         watch = self.watch
-        if any(is_sharded(model.module) for model in watch.models):
+        if any(map(is_sharded, modules_with(watch.parameters()))):
             raise Ended("refused", "trains on several devices or ranks")
         if self.memory is None:  # no step after --steps
             self._measure_memory()

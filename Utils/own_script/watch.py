@@ -5,6 +5,7 @@ let torch.compile compile again.
 """
 
 import functools
+import os
 import sys
 import threading
 import time
@@ -20,6 +21,7 @@ from Utils.own_script.iterations import Iterations
 from Utils.own_script.model_calls import ModelCalls
 
 LISTENED_ITERATIONS = 3
+TORCH = os.path.dirname(torch.__file__) + os.sep
 
 
 @dataclass
@@ -50,15 +52,17 @@ class Watch:
     """Watches a script in the thread that makes it.
 
     begins: function called before the first model call or backward of a training script.
-    ended: function of each Iteration, at its end. throw: function of each Model, before its first
-    call; None for no switches.
+    ended: function of each Iteration, at its end. throw: function of each Model and the method by
+    which it is called, before its first call; None where nobody asks for models. all_calls: listen
+    to a model's children too, for a look.
     """
 
-    def __init__(self, folder, begins, ended, throw=lambda model: None):
+    def __init__(self, folder, begins, ended, throw=None, all_calls=False):
         self.folder = folder
         self.begins = begins
         self.ended = ended
         self.throw = throw
+        self.all_calls = all_calls
         self.thread = threading.get_ident()
         self.iterations = Iterations()
         self.iteration = Iteration()
@@ -112,7 +116,8 @@ class Watch:
         site = user_code.call_site(self.folder)
         self.optimizer_sites[id(optimizer)] = type(optimizer).__name__, site
         user_code.hide_from_dynamo(*self.our_modules)
-        self.calls.listen(self.parameters())
+        if self.throw:
+            self.calls.listen(self.parameters())
         self.listens_until = self.ended_iterations + LISTENED_ITERATIONS
 
     def _step_begins(self, optimizer, args, kwargs):
@@ -218,7 +223,8 @@ class Watch:
         frame = sys._getframe(2)
         if frame.f_code.co_name == "decorate_context":
             frame = frame.f_back
-        self.note((frame.f_code, frame.f_lineno))
+        if not frame.f_code.co_filename.startswith(TORCH):
+            self.note((frame.f_code, frame.f_lineno))
         return usual(context)
 
     def _seeded(self, usual, seed):
@@ -239,6 +245,8 @@ class Watch:
             whole |= 0 < inside == len(parameters)
             if 0 < inside < len(parameters):
                 partly_held += parameters
+        if whole and not self.all_calls:
+            self.calls.stop_listening(module)  # so that torch.compile does not see it
         if whole or not partly_held:
             self._model(module, type(module).__name__)
             return

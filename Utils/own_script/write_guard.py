@@ -9,6 +9,8 @@ import os
 import stat
 import sys
 import sysconfig
+import tempfile
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -76,6 +78,7 @@ class WriteGuard(ScratchSaves):
         self.created_list = Path(os.path.realpath(created_list))
         self.allowed = allowed
         self.created = set()
+        self.started = time.time()
         self.refusal_file = Path(self.scratch, "refused.txt")  # a forked worker leaves it here
         self.exempt = [self.scratch, str(self.created_list), os.path.realpath(own_cache)]
         self.exempt += ["/dev", "/proc", "/sys", *map(os.path.realpath, INSTALLED)]
@@ -164,7 +167,13 @@ class WriteGuard(ScratchSaves):
             with suppress(OSError):  # other processes add to it
                 lines = self.created_list.read_bytes().split(b"\n")
                 self.created.update(map(os.fsdecode, lines))
-        return not self.created.isdisjoint(path_and_parents)
+        return not self.created.isdisjoint(path_and_parents) or self._is_temporary(target)
+
+    def _is_temporary(self, target):
+        """Tell whether a temporary file is newer than this process: compilers that it started
+        write some."""
+        new = os.path.exists(target) and os.lstat(target).st_mtime >= self.started
+        return new and inside(target, [os.path.realpath(tempfile.gettempdir())])
 
     def _record(self, target):
         is_new = mode_of(target) is None and os.path.isdir(os.path.dirname(target))
