@@ -174,3 +174,37 @@ API cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescript
                     "64x128x64_4x1x1_kernel0_0", stream_of_handle(handle));
   return CUDNN_STATUS_SUCCESS;
 }
+
+// Its older interface, of batch norms and some convolutions: nothing needs a workspace.
+#define CONVOLUTION(way, Results, A, B, C)                                                   \
+  API cudnnStatus_t cudnnGetConvolution##way##Algorithm_v7(                                  \
+      cudnnHandle_t, A, B, cudnnConvolutionDescriptor_t, C, int, int* number, Results* to) { \
+    memset(to, 0, sizeof *to);                                                               \
+    return *number = 1, CUDNN_STATUS_SUCCESS;                                                \
+  }                                                                                          \
+  API cudnnStatus_t cudnnFindConvolution##way##AlgorithmEx(                                  \
+      cudnnHandle_t, A, const void*, B, const void*, cudnnConvolutionDescriptor_t, C, void*, \
+      int, int* number, Results* to, void*, size_t) {                                        \
+    memset(to, 0, sizeof *to);                                                               \
+    return *number = 1, CUDNN_STATUS_SUCCESS;                                                \
+  }
+using Shape = cudnnTensorDescriptor_t;
+using Filter = cudnnFilterDescriptor_t;
+CONVOLUTION(Forward, cudnnConvolutionFwdAlgoPerf_t, Shape, Filter, Shape)
+CONVOLUTION(BackwardData, cudnnConvolutionBwdDataAlgoPerf_t, Filter, Shape, Shape)
+CONVOLUTION(BackwardFilter, cudnnConvolutionBwdFilterAlgoPerf_t, Shape, Shape, Filter)
+API cudnnStatus_t cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize(
+    cudnnHandle_t, cudnnBatchNormMode_t, cudnnBatchNormOps_t, Shape, Shape, Shape, Shape,
+    cudnnActivationDescriptor_t, size_t* bytes) {
+  return *bytes = 0, CUDNN_STATUS_SUCCESS;
+}
+API cudnnStatus_t cudnnGetBatchNormalizationBackwardExWorkspaceSize(
+    cudnnHandle_t, cudnnBatchNormMode_t, cudnnBatchNormOps_t, Shape, Shape, Shape, Shape, Shape,
+    Shape, cudnnActivationDescriptor_t, size_t* bytes) {
+  return *bytes = 0, CUDNN_STATUS_SUCCESS;
+}
+API cudnnStatus_t cudnnGetBatchNormalizationTrainingExReserveSpaceSize(
+    cudnnHandle_t, cudnnBatchNormMode_t, cudnnBatchNormOps_t, cudnnActivationDescriptor_t, Shape,
+    size_t* bytes) {
+  return *bytes = 0, CUDNN_STATUS_SUCCESS;
+}
