@@ -16,21 +16,21 @@ from Utils.base import paths
 # Most lines of Python in each room of Utils; "" has the files of Utils itself. A room that became
 # shorter lowers its line.
 MOST_LINES = {
-    "": 448,
-    "analysis": 2470,
+    "": 445,
+    "analysis": 2465,
     "base": 523,
-    "commands": 876,
+    "commands": 879,
     "corpus": 315,
     "device": 1302,
     "doctor": 631,
     "draw": 1255,
     "forecast": 1758,
     "harness": 1372,
-    "launch": 1425,
+    "launch": 1428,
     "profile": 814,
-    "results": 765,
-    "own_script": 2345,
-    "scripts": 590,
+    "results": 743,
+    "own_script": 2387,
+    "scripts": 589,
 }
 OTHER = {".toml", ".html", ".css", ".js"}
 MOST_LINES_OF_OTHER = 1_470
