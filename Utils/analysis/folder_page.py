@@ -5,7 +5,7 @@ from Utils.base import files
 from Utils.results import records_file, rows_file, selection, shared_folders
 
 MARK = "<!-- folders -->"  # before and behind the list of folders
-VERSIONS = ("python", "torch", "triton", "cudnn", "bitsandbytes", "torchao")
+VERSIONS = ("python", "torch", "triton", "cudnn", "bitsandbytes", "torchao", "driver")
 
 
 def page(folder):
@@ -14,10 +14,8 @@ def page(folder):
     rows = rows_file.read(path)
     newest = rows.run_id.max()
     record = records_file.read(path, [newest]).get(newest, {})
-    versions = record.get("versions", {})
+    versions = {**record.get("versions", {}), "driver": (record.get("device") or {}).get("driver")}
     facts = [f"{name} {versions[name]}" for name in VERSIONS if versions.get(name)]
-    driver = (record.get("device") or {}).get("driver")
-    facts += [f"driver {driver}"] if driver else []
     text = [
         f"# {rows.device.iloc[0]}",
         f"Measured until {newest[:4]}-{newest[4:6]}-{newest[6:8]} with {', '.join(facts)}. This "
@@ -45,23 +43,21 @@ def _tables(path, group):
 
 def write():
     """Write the page of every folder and the list of all. Return their paths."""
-    columns = {name: [] for name in ("device", "date", "torch", "commit", "techniques", "rounds")}
-    written = []
+    pages = []
+    lines = []
     for path in shared_folders.files():
-        folder = path.parent
         rows = rows_file.read(path)
-        timed = rows[rows.status == "ok"]
-        files.write(folder / "README.md", page(folder))
-        written.append(folder / "README.md")
-        link = folder.relative_to(shared_folders.FOLDER).as_posix()
-        columns["device"].append(f"[{rows.device.iloc[0]}]({link}/README.md)")
-        columns["date"].append(folder.name)
-        columns["torch"].append(rows.torch.iloc[0])
-        columns["commit"].append(rows.commit.iloc[0])
-        columns["techniques"].append(str(timed.technique.nunique()))
-        columns["rounds"].append(str(timed["round"].nunique()))
-    table = text_tables.markdown(columns, ("device", "date", "torch", "commit"))
+        pages.append(path.with_name("README.md"))
+        files.write(pages[-1], page(path.parent))
+        link = pages[-1].relative_to(shared_folders.FOLDER).as_posix()
+        first = rows.iloc[0]
+        counts = rows[rows.status == "ok"][["technique", "round"]].nunique().astype(str)
+        device = f"[{first.device}]({link})"
+        lines.append((device, path.parent.name, first.torch, first.commit, *counts))
+    titles = ("device", "date", "torch", "commit", "techniques", "rounds")
+    columns = dict(zip(titles, zip(*lines, strict=True), strict=True))
+    table = text_tables.markdown(columns, titles[:4])
     path = shared_folders.FOLDER / "README.md"
     parts = path.read_text().split(MARK) if path.exists() else ["# Results by device\n\n", "", ""]
     files.write(path, MARK.join([parts[0], f"\n{table}\n", parts[-1]]))
-    return [*written, path]
+    return [*pages, path]
