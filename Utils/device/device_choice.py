@@ -55,6 +55,10 @@ def choose(name, local_rank=0, local_world_size=1, partners=()):
     return CUDA(torch.device("cuda", index), partners=partners)
 
 
+def has_cuda():
+    return torch.cuda.is_available()
+
+
 def of_tensors(device):
     """Return the device on which tensors lie, without making it the current one.
 

@@ -3,6 +3,7 @@
 import torch
 from torch.utils import data
 
+from Utils.device import device_choice
 from Utils.own_script.switch import Switch
 from Utils.own_script.watch import replace
 
@@ -40,7 +41,7 @@ class PrefetchingLoader(Switch):
 
     def start(self):
         replace(data.DataLoader, "__init__", self._made)
-        if torch.cuda.is_available():
+        if device_choice.has_cuda():
             replace(torch.Tensor, "to", self._copied)
             replace(torch.Tensor, "cuda", self._copied)
 
@@ -51,7 +52,7 @@ class PrefetchingLoader(Switch):
         kwargs["num_workers"] = WORKERS
         kwargs["persistent_workers"] = True
         kwargs["multiprocessing_context"] = "fork"
-        if torch.cuda.is_available():
+        if device_choice.has_cuda():
             kwargs["pin_memory"] = True
         self.took_effect()
         return usual(loader, dataset, *args, **kwargs)

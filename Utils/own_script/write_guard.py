@@ -14,8 +14,8 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from Utils.base import paths
 from Utils.own_script.scratch_saves import ScratchSaves, mode_of, resolved
+from Utils.own_script.user_code import call_site
 
 CHANGES = os.O_WRONLY | os.O_RDWR | os.O_TRUNC
 EVENTS = {"os.remove", "os.rename", "os.truncate", "os.mkdir", "os.symlink", "sqlite3.connect"}
@@ -25,7 +25,6 @@ CACHE_VARIABLES += ["TRITON_CACHE_DIR", "MPLCONFIGDIR"]
 # Not sys.prefix: a user's folder may lie in /usr or in a conda environment.
 INSTALLED = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
 PACKAGES = {"site-packages", "dist-packages"}  # of any environment
-LIBRARIES = [*INSTALLED, str(paths.ROOT / "Utils")]
 
 
 class Refused(BaseException):
@@ -34,22 +33,6 @@ class Refused(BaseException):
 
 def inside(path, folders):
     return any(path == folder or path.startswith(folder + os.sep) for folder in folders)
-
-
-def call_site(folder):
-    """Return file:line of the innermost frame in a folder, else of one outside of libraries."""
-    outside = None
-    frame = sys._getframe(1)
-    while frame is not None:
-        file = frame.f_code.co_filename
-        is_installed = not PACKAGES.isdisjoint(file.split(os.sep)) or inside(file, LIBRARIES)
-        if not file.startswith("<") and not is_installed:
-            site = f"{os.path.basename(file)}:{frame.f_lineno}"
-            if inside(file, [folder]):
-                return site
-            outside = outside or site
-        frame = frame.f_back
-    return outside or "the script"
 
 
 def database_file(name):
@@ -148,7 +131,9 @@ class WriteGuard(ScratchSaves):
             return
         if stat.S_ISREG(mode) or stat.S_ISLNK(mode) or (folders and stat.S_ISDIR(mode)):
             shown = target.removeprefix(self.folder + os.sep)
-            problem = f"{call_site(self.folder)} {action.format(shown)}, which exists"
+            problem = (
+                f"{call_site(self.folder) or 'the script'} {action.format(shown)}, which exists"
+            )
             refusal = f"{problem}; delete or move it, or allow it with WRITES=1"
             with suppress(OSError), self.refusal_file.open("x") as file:
                 file.write(refusal)
