@@ -17,7 +17,7 @@ from Utils.base import paths
 # shorter lowers its line.
 MOST_LINES = {
     "": 445,
-    "analysis": 2465,
+    "analysis": 2458,
     "base": 523,
     "commands": 879,
     "corpus": 315,

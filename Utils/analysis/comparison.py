@@ -212,13 +212,16 @@ def columns(a, b, ratios):
         "verdict on B": [ratio.verdict for ratio in ratios],
     }
     for title, cell in (
-        (f"{a.rows.unit.iloc[0]}/s", lambda line: number(line.tokens_per_second, ",.0f")),
-        ("over baseline", lambda line: str(line.speedup)),
+        (
+            f"{a.rows.unit.iloc[0]}/s",
+            lambda line: result_tables.four_digits(line.tokens_per_second),
+        ),
+        ("over baseline", lambda line: line.speedup.text),
         ("peak memory (MiB)", memory_text),
         ("loss", loss_text),
     ):
-        for side in (a, b):
-            columns[f"{side.name}: {title}"] = [side.cell(name, cell) for name in ratios.index]
+        pairs = [(a.cell(name, cell) or "-", b.cell(name, cell) or "-") for name in ratios.index]
+        columns[f"{title}, A | B"] = [" | ".join(pair) for pair in pairs]
     columns["note"] = [_both(_note(a, name), _note(b, name)) for name in ratios.index]
     return columns
 

@@ -45,8 +45,8 @@ def collect(results_file):
     common = max(shapes, key=lambda shape: (shapes.count(shape), shapes[-1] == shape))
     for panel in panels.values():
         if panel["shape"] != common:
-            differs = f"{_words(panel['shape'])} is not comparable with {_words(common)}"
-            left_out.append(f"{panel['device']}: {differs}")
+            shapes = ["{} {}x{}".format(*shape) for shape in (panel["shape"], common)]
+            left_out.append(f"{panel['device']}: {' is not comparable with '.join(shapes)}")
     return [panel for panel in panels.values() if panel["shape"] == common], left_out
 
 
@@ -68,8 +68,3 @@ def _panel(path):
         "torch": first.torch,
         "lines": summarize(clean, records_file.read(path, clean.run_id.unique())),
     }, left_out
-
-
-def _words(shape):
-    model, batch, seq_len = shape
-    return f"{model} {batch}x{seq_len}"

@@ -76,10 +76,6 @@ class Estimate:
             return self.neither
         return self.above if self.value > self.null else self.below
 
-    def inconclusive(self):
-        """Return the same without a verdict: too few of its rounds are clean."""
-        return replace(self, p=math.nan)
-
     @property
     def with_verdict(self):
         """The text for tables, "1.11x (1.06-1.16), faster"; a verdict needs an interval."""

@@ -38,10 +38,11 @@ def text(recommendation, paths):
     """
     if not recommendation.fastest:
         return recommendation.says[0]
-    caveats = [f"- {sentence}" for sentence in recommendation.says]
-    page = ["\n".join([recommendation.described, *caveats])]
+    caveats = [text_tables.fitted(f"- {sentence}", "  ") for sentence in recommendation.says]
+    page = ["\n".join([text_tables.fitted(recommendation.described), *caveats])]
     for key, recipe in recommendation.recipes.items():
-        page += [f"## {title(recommendation, key)}", "\n".join(sentences(recommendation, recipe))]
+        facts = [text_tables.fitted(text) for text in sentences(recommendation, recipe)]
+        page += [f"## {title(recommendation, key)}", "\n".join(facts)]
         if recipe is not recommendation.fastest and recipe.name == recommendation.fastest.name:
             continue
         page += [text_tables.shown(table, table) for table in tables(recipe).values()]

@@ -267,8 +267,10 @@ def _recipe(measured, best, sets, problems, records):
     switch_on = {}
     no_difference = {}
     leave_out = {}
-    for name in in_order:
-        ratio, text = _effect(name, measured, sets)
+    effects = [_effect(name, measured, sets) for name in in_order]
+    ratios = intervals.holm([ratio for ratio, _ in effects])
+    for name, ratio, (_, pair) in zip(in_order, ratios, effects, strict=True):
+        text = f"{ratio.with_verdict}{pair}"
         if name not in techniques:
             leave_out[name] = problems.get(name) or text
         elif ratio.verdict == Ratio.neither:
@@ -299,7 +301,7 @@ def _own_lines(records, techniques):
 
 def _effect(name, recipe, sets):
     """Return the speedup of a technique, a Ratio, in the pair of measured sets with and without it
-    that is nearest to the recipe's, and that as text with the pair."""
+    that is nearest to the recipe's, and the change of memory and the pair as text."""
     # Of equal sets the first counts, scripts before variants.
     by_techniques = {measured.techniques: measured for measured in reversed(sets.values())}
     pairs = []
@@ -310,7 +312,6 @@ def _effect(name, recipe, sets):
     if not pairs:
         return Ratio(), "measured only in combination"
     _, with_it, without = min(pairs, key=lambda pair: pair[0])
-    ratio = with_it.gain(without)
     more_mib = with_it.peak_mib - without.peak_mib
     memory = "" if np.isnan(more_mib) else f"; {more_mib:+,.0f} MiB"
-    return ratio, f"{ratio.with_verdict}{memory}: {with_it.name} against {without.name}"
+    return with_it.gain(without), f"{memory}: {with_it.name} against {without.name}"

@@ -42,10 +42,6 @@ def _text_of(value):
     return "" if pd.isna(value) else value
 
 
-def _with_verdict(estimate):
-    return estimate.with_verdict
-
-
 def bold(ratio):
     """Return a Ratio as text, in bold where its verdict is a difference."""
     return f"**{ratio}**" if ratio.is_different else str(ratio)
@@ -102,7 +98,7 @@ MORE = {
         NAME,
         ("p20-p80 (ms)", None, _spread),
         ("{unit}/s", "tokens_per_second", four_digits),
-        ("loss difference", "loss_difference", _with_verdict),
+        ("loss difference", "loss_difference", lambda loss: loss.with_verdict),
         ("parity", "parity", _text_of),
         ("quality", None, grade_text),
     ),

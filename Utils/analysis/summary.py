@@ -6,6 +6,8 @@ is Student's t over the rounds, 95%. A time is the mean of the same step times i
 times divide to the ratios beside them. Losses are paired like times, as differences.
 """
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 
@@ -81,7 +83,7 @@ def summarize(rows, records=None):
                     line[column] = intervals.speedup(step_ms[reference], step_ms[name])
                     line["notes"] += _rounds_apart(reference, step_ms[reference], step_ms[name])
             if _clean_rounds(runs, runs_by_name.get(parent)) < CLEAN_ROUNDS:
-                line["parent_speedup"] = line["parent_speedup"].inconclusive()
+                line["parent_speedup"] = replace(line["parent_speedup"], p=np.nan)
             last = runs.iloc[-1]
             scale = last.requested_batch_size / last.batch_size  # to a step of the requested batch
             line |= from_records(line, records_by_name[name], last.model, scale)

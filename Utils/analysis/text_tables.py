@@ -16,7 +16,10 @@ BOLD = re.compile(r"\*\*(.+)\*\*")
 def markdown(columns, left=("technique", "script")):
     """Return a GitHub-markdown table of columns, lists of texts by title. Those in `left` are
     aligned to the left."""
-    escaped = {title: [text.replace("|", r"\|") for text in columns[title]] for title in columns}
+    escaped = {
+        title.replace("|", r"\|"): [text.replace("|", r"\|") for text in texts]
+        for title, texts in columns.items()
+    }
     align = ["left" if title in left else "right" for title in columns]
     return tabulate(escaped, "keys", "pipe", disable_numparse=True, colalign=align)
 
