@@ -20,7 +20,7 @@ class ProgressBar:
         self.interval_s = 0.25 if sys.stderr.isatty() else 10
         self.tokens = args.batch_size * args.seq_len
         compiled = hasattr(model, "_orig_mod") or getattr(model, "_compiled_call_impl", None)
-        first = "compiling, first step" if compiled else "first step"
+        first = "compiling, which can take minutes" if compiled else "first step"
         self.bar = tqdm(
             total=args.steps,
             disable=True if self.silent else None,  # None: where stderr is no terminal
