@@ -388,9 +388,6 @@ def test_a_sleep_is_a_stretch_outside_of_torch_and_a_slow_dataset_a_wait(profile
     assert 200 < breakdown["kinds"]["idle"]["parts"]["data"] < 350
     assert 300 < breakdown["gap_ms"] < 500
     assert breakdown["gap_ms"] < breakdown["kinds"]["idle"]["parts"]["python"]
-    share_of_data = f"{share(ran.summary, 'idle', 'data'):.0%}"
-    line = f"{share_of_data} of the step waits for data: prefetching_loader or data_on_device"
-    assert line in ran.summary["advice"]
 
 
 def test_copies_reads_and_what_is_kept_are_found(profiled, capsys):
@@ -569,8 +566,9 @@ def advised(technique="no_optimization", needs=(), device=None, **facts):
     ids=str,
 )
 def test_each_cost_that_a_technique_addresses_has_its_line(facts, line):
-    assert sum(each.startswith(line) for each in advised(**facts)) == 1
-    assert not any(line in each for each in advised())
+    device = CPU() if "Python" in line else gpu()
+    assert sum(each.startswith(line) for each in advised(device=device, **facts)) == 1
+    assert not any(line in each for each in advised(device=device))
 
 
 def test_advice_names_nothing_that_is_there_already_nor_what_cannot_run():
@@ -606,7 +604,7 @@ def test_a_stretch_outside_of_torch_is_not_blamed_on_dispatch_as_well():
 
 def test_at_most_five_lines_the_largest_cost_first():
     many = {"idle_data": 12, "optimizer": 30, "normalization_loss": 14, "elementwise": 16}
-    lines = advised(**many, copies_transfers=8, copies_on_the_device=20)
+    lines = advised(device=gpu(), **many, copies_transfers=8, copies_on_the_device=20)
     assert [int(line[:2]) for line in lines] == [30, 20, 16, 14, 12]
 
 
