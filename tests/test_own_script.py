@@ -1,0 +1,359 @@
+"""A training script of the user's, unchanged: its steps, its losses, its files, the switches.
+
+Each run is a fork of this process, which has paid for the imports.
+"""
+
+import json
+import subprocess
+import sys
+import timeit
+from argparse import Namespace
+from itertools import combinations
+from time import process_time
+
+import pytest
+import torch
+
+from Utils.base import paths
+from Utils.base.errors import UserError
+from Utils.launch import own_scripts
+from Utils.own_script import measured_process, switches, watch
+from Utils.own_script.iterations import Iterations
+from Utils.results import rows_file
+from Utils.scripts import ladder
+from Utils.scripts.own_names import LADDER, ORDER, REPLACES
+
+from . import forked
+
+# Prints its losses to the last bit, and the number of compiled graphs.
+SCRIPT = """
+import copy, sys
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Dropout(0.1), nn.Linear(32, 4))
+        self.scale = nn.Parameter(torch.ones(1))
+    def forward(self, x):
+        return self.scale * self.layers(x)
+    def loss(self, x, y):
+        return nn.functional.cross_entropy(self.scale * self.layers(x), y)
+
+def loss_of(model):
+    return LOSS
+
+torch.manual_seed(7)
+model = MODEL
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+data = TensorDataset(torch.randn(512, 16), torch.randint(4, (512,)))
+log = open(sys.argv[1], "w")
+for x, y in DataLoader(data, batch_size=16, shuffle=True):
+    loss = loss_of(model)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    graphs = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+    print(loss.item().hex(), graphs, file=log, flush=True)
+    AFTER_STEP
+"""
+CALLED = "nn.functional.cross_entropy(model(x), y)"
+COPIES = """
+    copied = copy.deepcopy(model)
+    assert list(copied.state_dict()) == list(model.state_dict())
+    torch.testing.assert_close(loss_of(copied.eval()), loss_of(model.eval()), atol=0.02, rtol=0)
+    model.train()
+"""
+SEQUENTIAL = "nn.Sequential(nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 4))"
+COMPILED_SEQUENTIAL = (
+    f"{SEQUENTIAL}; model.forward = torch.compile(model.forward, backend='aot_eager')"
+)
+
+# A model to which every switch applies.
+CAPTIONS = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+from transformers import GPT2Config, GPT2LMHeadModel
+
+class Captions(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.see = nn.Conv2d(3, 16, 4, stride=4)
+        self.tell = GPT2LMHeadModel(GPT2Config(
+            vocab_size=32, n_positions=8, n_embd=16, n_layer=1, n_head=2, attn_pdrop=0,
+            embd_pdrop=0, resid_pdrop=0, attn_implementation="eager", use_cache=False))
+    def forward(self, images, labels):
+        seen = self.see(images).flatten(2).transpose(1, 2)
+        return self.tell(inputs_embeds=seen, labels=labels).loss
+
+torch.manual_seed(7)
+model = Captions()
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+data = [(torch.randn(3, 8, 8), torch.randint(32, (4,))) for _ in range(128)]
+for images, labels in DataLoader(data, batch_size=8):
+    loss = model(images, labels)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def script(model="Net()", loss=CALLED, after=""):
+    return SCRIPT.replace("MODEL", model).replace("LOSS", loss).replace("AFTER_STEP", after)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def prepared():
+    """Import and compile here what the forks need."""
+    import lightning  # noqa: F401  each of these takes seconds
+    import transformers
+    from bitsandbytes import optim  # noqa: F401
+
+    transformers.GPT2LMHeadModel(transformers.GPT2Config(n_layer=1, n_embd=8, n_head=1))
+    forked.prepare_compiler()
+
+
+class Own:
+    """A script, run under a watch in forks. Its folder is the test's."""
+
+    def __init__(self, source, folder, arguments=""):
+        file = source
+        if isinstance(source, str):
+            file = folder / "train.py"
+            file.write_text(source)
+        asked = Namespace(folder="", base_python="", args=arguments, writes="")
+        self.runs = own_scripts.OwnRuns(own_scripts.find(str(file), asked), folder / "results.csv")
+        self.runs.__enter__()
+
+    def run(self, *techniques, steps=7):
+        """Run it with switches. Return its answer; said is what the terminal got."""
+        name = "+".join([self.runs.base.name, *techniques])
+        flags = [f"--name={name}", f"--steps={steps}", "--warmup=3", "--min-seconds=0"]
+        flags += [f"--spec={self.runs.spec}"]
+
+        def main():
+            sys.argv = ["start.py", *flags]
+            measured_process.main()
+
+        done = forked.call(main, variables={"SUITE": "look"})
+        (path,) = (self.runs.folder / "answers").glob("*.json")
+        answer = json.loads(path.read_text()) | {"said": done.stderr}
+        path.unlink()
+        return answer
+
+    def losses(self, *techniques, **options):
+        """Return the losses of the steps of a run that is to go well."""
+        answer = self.run(*techniques, **options)
+        assert (answer["status"], answer["reason"]) == ("ok", "")
+        return [row["loss"] for row in answer["rows"]]
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    """Return Own in this test's folder; torch.compile generates no C++."""
+    monkeypatch.setattr(own_scripts, "FOLDER", tmp_path / "own_scripts")
+    monkeypatch.setattr(switches, "BACKEND", "aot_eager")
+    return lambda source, arguments="": Own(source, tmp_path, arguments)
+
+
+# What a step is
+
+
+@pytest.mark.parametrize(
+    ("steps", "ends"),
+    [
+        ("a" * 6, "a" * 6),
+        ("dg" * 4, " g" * 4),  # a GAN
+        ("dddddg" * 4, "     g" * 4),  # five steps of a critic
+        ("dg" * 3 + "d" * 6, " g" * 3 + "  dddd"),  # g no longer steps
+        ("dddddg" * 2 + "d" * 16, "     g" * 2 + " " * 14 + "dd"),  # three of its periods
+    ],
+)
+def test_the_optimizer_that_steps_most_rarely_ends_an_iteration(steps, ends):
+    iterations = Iterations()
+    for name in sorted(set(steps)):
+        iterations.created(name)
+    ended = [name if iterations.stepped(name) else " " for name in steps]
+    settled = len(steps) // 3  # before, it is not known
+    assert "".join(ended)[settled:] == ends[settled:]
+
+
+@pytest.mark.parametrize("model", ["Net()", "nn.Sequential(nn.Linear(16, 4))"])
+def test_losses_are_plain_pythons_to_the_last_bit(own, tmp_path, model):
+    run = own(script(model), arguments="watched.txt")
+    plain = tmp_path / "plain.txt"
+    forked.python(tmp_path / "train.py", plain)
+    losses = [float.fromhex(line.split()[0]) for line in plain.read_text().splitlines()]
+    assert run.losses() == losses[:7]
+
+
+@pytest.mark.parametrize(
+    ("model", "techniques", "plain_model"),
+    [
+        (f"torch.compile({SEQUENTIAL}, backend='aot_eager')", [], ""),
+        ("torch.compile(Net(), backend='aot_eager')", [], ""),
+        (SEQUENTIAL, ["torch_compile"], COMPILED_SEQUENTIAL),
+    ],
+)
+def test_watching_compiles_no_more_graphs(own, tmp_path, model, techniques, plain_model):
+    own(script(model), "watched.txt").losses(*techniques, steps=12)
+    (tmp_path / "plain.py").write_text(script(plain_model or model))
+    forked.python(tmp_path / "plain.py", tmp_path / "plain.txt")
+    graphs = [
+        [int(line.split()[1]) for line in (tmp_path / name).read_text().splitlines()[:11]]
+        for name in ("watched.txt", "plain.txt")
+    ]
+    assert graphs[0] == graphs[1] == [1] * 11
+
+
+# Switches
+
+
+@pytest.mark.parametrize(
+    ("name", "backend", "techniques", "batch"),
+    [
+        ("language_model", "aot_eager", ("flash_attention", "torch_compile"), (8, "samples")),
+        ("vision", "aot_eager", ("brainFloat16", "channels_last"), (16, "samples")),
+        ("gan", "inductor", ("torch_compile", "fused_optimizer"), (1, "steps")),
+        ("lightning_module", "aot_eager", ("brainFloat16", "fused_optimizer"), (16, "samples")),
+    ],
+)
+def test_an_example_is_measured_with_switches(own, monkeypatch, name, backend, techniques, batch):
+    monkeypatch.setattr(switches, "BACKEND", backend)
+    run = own(paths.ROOT / "examples" / f"{name}.py")
+    base = run.run()
+    losses = [row["loss"] for row in base["rows"]]
+    assert (base["rows"][0]["batch_size"], base["rows"][0]["unit"]) == batch
+    for technique in techniques:
+        assert run.losses(technique) == pytest.approx(losses, rel=5e-3)
+
+
+RUNGS = [name for name in LADDER if name not in ("float16", "flash_attention")]
+
+
+@pytest.mark.parametrize("technique", RUNGS)
+def test_switches_give_the_losses_of_our_scripts(own, tmp_path, technique):
+    """The scripts of the optimizers have flash attention as well, whose rounding is another."""
+    flags = ["--model=gpt2-tiny", "--batch-size=4", "--seq-len=64", "--device=cpu"]
+    flags += ["--dataset=synthetic", "--steps=9", "--warmup=3"]
+    results = tmp_path / "ours.csv"
+    forked.run(ladder.get(technique), [*flags, f"--results-file={results}"], generate=False)
+    losses = [row["loss"] for row in rows_file.read(results).to_dict("records")][:5]
+    arguments = " ".join([*flags, f"--results-file={tmp_path / 'watched.csv'}"])
+    run = own(paths.ROOT / "no_optimization.py", arguments)
+    rungs = RUNGS[: RUNGS.index(technique) + 1]
+    thrown = [name for name in rungs if name not in REPLACES.get(technique, ())]
+    rel = 1e-6 if technique in ("tensorFloat32", "brainFloat16") else 2e-4
+    assert run.losses(*thrown, steps=5) == pytest.approx(losses, rel=rel)
+
+
+@pytest.mark.parametrize(
+    ("loss", "techniques"),
+    [(CALLED, ("brainFloat16", "torch_compile")), ("model.loss(x, y)", ("brainFloat16",))],
+)
+def test_a_module_with_switches_is_copied_as_it_is(own, loss, techniques):
+    own(script(loss=loss, after=COPIES), "log.txt").losses(*techniques)
+
+
+def test_every_pair_of_switches_combines_or_is_a_replacement(own):
+    """All are thrown at once, but for what takes the place of others. float16 needs a GPU."""
+    run = own(CAPTIONS)
+    losses = run.losses()
+    names = [name for name in ORDER if name != "float16"]
+    replaced = ({"fused_optimizer", "torch_compile"}, {"8bit_optimizer", "cuda_graphs"})
+    thrown = [[name for name in names if name not in left_out] for left_out in replaced]
+    thrown += [["fused_optimizer", "cuda_graphs"], ["torch_compile", "8bit_optimizer"]]
+    for techniques in thrown:
+        assert run.losses(*techniques, steps=5) == pytest.approx(losses[:5], abs=0.02)
+    pairs = {frozenset(pair) for pair in combinations(names, 2)}
+    combined = {frozenset(pair) for techniques in thrown for pair in combinations(techniques, 2)}
+    replacements = {frozenset((name, old)) for name in REPLACES for old in REPLACES[name]}
+    assert pairs - combined <= replacements
+
+
+# What is refused, and what stays
+
+
+PARSER = "from argparse import ArgumentParser\nArgumentParser().parse_args(['--data'])"
+CAUGHT = "try:\n    open('log.txt', 'a')\nexcept:\n    open('log.txt', 'w')\n"
+TWO_DEVICES = """from torch import nn, optim, ones
+model, far = nn.Linear(2, 2), nn.Linear(2, 2, device="meta")
+optim.SGD([*model.parameters(), *far.parameters()])
+model(ones(2)).sum().backward()
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ("import no_such_package", "needs no_such_package; install it beside the pinned torch: "),
+        (PARSER, "ends early: train.py: error: unrecognized arguments: --data"),
+        ("raise SystemExit('no data here')", "ends early: no data here"),
+        ("raise ValueError('a bad batch')", "ValueError: a bad batch (train.py:1)"),
+        ("print('done')", "ends without a step of an optimizer of torch.optim"),
+        (script(after="break"), "ends after 1 steps"),
+        (TWO_DEVICES, "trains on several devices"),
+        (CAUGHT, "opens log.txt for writing, which exists; delete or move it, or allow"),
+    ],
+)
+def test_a_refusal_is_one_line(own, tmp_path, source, reason):
+    (tmp_path / "log.txt").write_text("old\n")
+    answer = own(source, "new.txt").run()
+    assert answer["status"] == "refused"
+    assert answer["said"].startswith("train.py: ")
+    assert reason in answer["said"]
+    assert answer["said"].count("\n") == 1
+    assert (tmp_path / "log.txt").read_text() == "old\n"
+
+
+@pytest.mark.parametrize("text", ["torchrun train.py", "-m no.such.module", "train.ipynb", "no.py"])
+def test_what_is_no_script_is_refused(own, tmp_path, monkeypatch, text):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.ipynb").write_text("{}")
+    with pytest.raises(UserError):
+        own_scripts.find(text, Namespace(folder="", base_python="", args="", writes=""))
+
+
+# The measured process
+
+
+def test_the_measured_process_needs_few_packages():
+    blocked = {"pandas", "scipy", "matplotlib", "tqdm", "tiktoken", "pynvml", "seaborn"}
+    code = f"import sys; sys.modules |= dict.fromkeys({blocked})\n"
+    code += "from Utils.own_script import measured_process"
+    subprocess.run([sys.executable, "-c", code], cwd=paths.ROOT, check=True)
+
+
+def costs():
+    """Print the fastest microseconds of a step, a backward and a batch, unwatched and watched."""
+    parameter = torch.zeros(1, requires_grad=True)
+    optimizer = torch.optim.SGD([parameter])
+    loss = parameter.sum()
+    data = torch.utils.data.DataLoader(torch.zeros(2000, 1))
+    loops = [
+        (optimizer.step, 2000),
+        (lambda: loss.backward(retain_graph=True), 2000),
+        (lambda: sum(1 for _ in data), 1),
+    ]
+
+    def fastest():
+        return [
+            min(timeit.repeat(loop, number=n, repeat=7, timer=process_time)) * 1e6 / 2000
+            for loop, n in loops
+        ]
+
+    unwatched = fastest()
+    watch.Watch("", lambda: None, lambda iteration: None).install()
+    print(json.dumps([unwatched, fastest()]))
+
+
+@pytest.mark.timing
+def test_watching_costs_microseconds():
+    unwatched, watched = json.loads(forked.call(costs).stdout)
+    step, backward, batch = (w - u for w, u in zip(watched, unwatched, strict=True))
+    assert step < 20
+    assert backward < 10
+    assert batch < 10
