@@ -28,8 +28,7 @@ def matmul_tflops(precision, n, device, seconds=SECONDS):
     precision: a name of PRECISIONS or "float32". device: torch.device.
     """
     dtype = PRECISIONS.get(precision, torch.float32)
-    a = torch.randn(n, n, device=device).to(dtype)
-    b = torch.randn(n, n, device=device).to(dtype)
+    a, b = (torch.randn(n, n, device=device).to(dtype) for _ in range(2))
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
     try:
@@ -64,8 +63,7 @@ def measure(device, seconds=SECONDS):
     emulated precisions, which are no ceilings; other_cpu_share, what other processes took of the
     machine meanwhile; measured_at, in seconds since 1970.
     """
-    host = CPU()
-    before = host.counters()
+    before = CPU().counters()
     torch_device = device.torch_device
     sizes = [1024, 2048] if torch_device.type == "cpu" else [2048, 4096, 8192]
     sizes = [n for n in sizes if 3 * 4 * n**2 < device.memory_bytes / 4]
@@ -86,7 +84,7 @@ def measure(device, seconds=SECONDS):
         rates = [matmul_tflops(precision, n, torch_device, seconds) for n in sizes]
         best_tflops[precision] = round(max(rates), 4)
     bandwidth = round(bandwidth_gb_s(torch_device, copied_mib, seconds), 2)
-    grown = {name: value - before[name] for name, value in host.counters().items()}
+    grown = {name: value - before[name] for name, value in CPU().counters().items()}
     other_cpu_s = max(0.0, grown["busy_cpu_s"] - grown["own_cpu_s"])
     return {
         "device": device.name,

@@ -102,13 +102,11 @@ class Nvml:
             facts = f"pid {process.pid}"
             if process.usedGpuMemory is not None:
                 facts += f", {process.usedGpuMemory / MIB:,.0f} MiB"
-            command = self.process_name(process.pid)
+            pid = process.pid
+            command = self.ask(lambda nvml, gpu, pid=pid: nvml.nvmlSystemGetProcessName(pid)) or ""
             name = os.path.basename(command.split(" ")[0])  # some include arguments
             texts.append(f"{name} ({facts})" if name else facts)
         return texts
-
-    def process_name(self, pid):
-        return self.ask(lambda nvml, gpu: nvml.nvmlSystemGetProcessName(pid)) or ""
 
     def counters(self):
         """Return readings that only grow: energy_j, and seconds of clock throttling by cause.
