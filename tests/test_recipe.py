@@ -195,6 +195,7 @@ def test_one_round_tells_nothing_and_says_so():
     found = recommendation.recommend(rows)
     assert found.best is found.fastest and len(found.fastest.techniques) in (4, 5)
     said = recipe_page.text(found, {})
+    assert "16.0" in recipe_page.headline(found)
     assert "one clean round, so inconclusive" in said and "faster" not in said
     assert "make ablate ROUNDS=5" in found.says[-1]
 
@@ -212,6 +213,7 @@ def test_a_wide_interval_is_pointed_out_with_a_remedy():
     found = recommendation.recommend(rows_from(halving(*LINE), names, rounds=3, noise=0.1))
     said = " ".join(found.says)
     assert found.fastest.name == BASE and "nothing is significantly faster than" in said
+    assert recipe_page.headline(found) == ""
     assert re.search(r"no_optimization may be up to \d+% slower", said)
     assert "make all ROUNDS=5" in said
 

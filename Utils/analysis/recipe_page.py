@@ -21,7 +21,8 @@ def title(recommendation, key):
 def headline(recommendation):
     """Return the recipe for speed in a sentence; "" where nothing is faster than the baseline."""
     recipe = recommendation.fastest
-    if recipe is None or not recipe.techniques:
+    is_faster = recipe is not None and recipe.speedup.value > 1
+    if not is_faster or recipe.speedup.verdict == recipe.speedup.neither:
         return ""
     facts = [f"{recipe.name}, {recipe.speedup} over {recipe.base}"]
     if not np.isnan(recipe.measured.peak_mib):

@@ -15,7 +15,6 @@ from Utils.base.text import number, plural
 from Utils.results import selection
 from Utils.scripts import ladder
 
-SMALL_MODEL = "gpt2-tiny"  # at which nobody trains 10^9 tokens
 MORE_ROUNDS = f"{intervals.NO_INTERVAL.capitalize()}. ROUNDS=4 gives intervals."
 
 
@@ -172,7 +171,7 @@ def more_tables(rows, summary, price=None):
     unit = next(iter(summary.unit), "")
     tables = {title: texts_of(timed, columns, unit) for title, columns in MORE.items()}
     on_gpu = rows.reserved_memory_mib.notna().any()
-    if price is not None or (on_gpu and rows.model.iloc[0] != SMALL_MODEL):
+    if price is not None or (on_gpu and rows.model.iloc[0] != "gpt2-tiny"):
         cost = texts_of(timed, COST, unit)
         if price is not None:
             title = f"cost at {price:,.2f} an hour"
