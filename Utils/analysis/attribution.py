@@ -158,5 +158,6 @@ def table(lines, in_file=False):
         shown[title] = [result_tables.bold(ratio) for ratio in lines[way]]
     parts = [text_tables.shown(shown, in_file=in_file)]
     says = [f"- {name}: {line.says}" for name, line in lines.iterrows() if line.says]
+    parts += [""] if says else []
     parts += [text_tables.fitted(text, "  ", in_file) for text in says]
     return "\n".join(parts)

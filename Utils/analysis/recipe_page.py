@@ -27,8 +27,8 @@ def headline(recommendation):
     facts = [f"{recipe.name}, {recipe.speedup} over {recipe.base}"]
     if not np.isnan(recipe.measured.peak_mib):
         facts.append(f"{recipe.measured.peak_mib:,.0f} MiB")
-    if verdict := recipe.measured.line.loss_difference.verdict:
-        facts.append(f"loss {verdict}")
+    verdict = recipe.measured.line.loss_difference.verdict
+    facts += [f"loss {verdict}"] if verdict else []
     return f"{title(recommendation, 'fastest')}: {', '.join(facts)}."
 
 

@@ -151,8 +151,7 @@ def table(
     parts += [text_tables.fitted(text, in_file=in_file) for text in sentences if text]
     remarks = [text_tables.fitted(f"- {text}", "  ", in_file) for text in _remarks(summary)]
     parts += ["\n".join(remarks)] if remarks else []
-    tables = more_tables(rows, summary, price)
-    for title, columns in tables.items():
+    for title, columns in more_tables(rows, summary, price).items():
         if all_columns or (price is not None and title.startswith("Cost")):
             parts += [f"{title}:", text_tables.shown(columns, LEFT, in_file)]
     with suppress(UserError):  # of a script that is gone
