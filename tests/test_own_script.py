@@ -9,6 +9,7 @@ import sys
 import timeit
 from argparse import Namespace
 from itertools import combinations
+from pathlib import Path
 from time import process_time
 
 import pytest
@@ -67,9 +68,7 @@ COPIES = """
     model.train()
 """
 SEQUENTIAL = "nn.Sequential(nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 4))"
-COMPILED_SEQUENTIAL = (
-    f"{SEQUENTIAL}; model.forward = torch.compile(model.forward, backend='aot_eager')"
-)
+COMPILED = f"{SEQUENTIAL}; model.forward = torch.compile(model.forward, backend='aot_eager')"
 
 # A model to which every switch applies.
 CAPTIONS = """
@@ -77,7 +76,6 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 from transformers import GPT2Config, GPT2LMHeadModel
-
 class Captions(nn.Module):
     def __init__(self):
         super().__init__()
@@ -120,9 +118,8 @@ class Own:
     """A script, run under a watch in forks. Its folder is the test's."""
 
     def __init__(self, source, folder, arguments=""):
-        file = source
-        if isinstance(source, str):
-            file = folder / "train.py"
+        file = source if isinstance(source, Path) else folder / "train.py"
+        if file != source:
             file.write_text(source)
         asked = Namespace(folder="", base_python="", args=arguments, writes="")
         self.runs = own_scripts.OwnRuns(own_scripts.find(str(file), asked), folder / "results.csv")
@@ -159,9 +156,6 @@ def own(tmp_path, monkeypatch):
     return lambda source, arguments="": Own(source, tmp_path, arguments)
 
 
-# What a step is
-
-
 @pytest.mark.parametrize(
     ("steps", "ends"),
     [
@@ -195,21 +189,16 @@ def test_losses_are_plain_pythons_to_the_last_bit(own, tmp_path, model):
     [
         (f"torch.compile({SEQUENTIAL}, backend='aot_eager')", [], ""),
         ("torch.compile(Net(), backend='aot_eager')", [], ""),
-        (SEQUENTIAL, ["torch_compile"], COMPILED_SEQUENTIAL),
+        (SEQUENTIAL, ["torch_compile"], COMPILED),
     ],
 )
 def test_watching_compiles_no_more_graphs(own, tmp_path, model, techniques, plain_model):
     own(script(model), "watched.txt").losses(*techniques, steps=12)
     (tmp_path / "plain.py").write_text(script(plain_model or model))
     forked.python(tmp_path / "plain.py", tmp_path / "plain.txt")
-    graphs = [
-        [int(line.split()[1]) for line in (tmp_path / name).read_text().splitlines()[:11]]
-        for name in ("watched.txt", "plain.txt")
-    ]
-    assert graphs[0] == graphs[1] == [1] * 11
-
-
-# Switches
+    for name in ("watched.txt", "plain.txt"):
+        lines = (tmp_path / name).read_text().splitlines()[:11]
+        assert [line.split()[1] for line in lines] == ["1"] * 11
 
 
 @pytest.mark.parametrize(
@@ -274,9 +263,6 @@ def test_every_pair_of_switches_combines_or_is_a_replacement(own):
     assert pairs - combined <= replacements
 
 
-# What is refused, and what stays
-
-
 PARSER = "from argparse import ArgumentParser\nArgumentParser().parse_args(['--data'])"
 CAUGHT = "try:\n    open('log.txt', 'a')\nexcept:\n    open('log.txt', 'w')\n"
 TWO_DEVICES = """from torch import nn, optim, ones
@@ -315,9 +301,6 @@ def test_what_is_no_script_is_refused(own, tmp_path, monkeypatch, text):
     (tmp_path / "train.ipynb").write_text("{}")
     with pytest.raises(UserError):
         own_scripts.find(text, Namespace(folder="", base_python="", args="", writes=""))
-
-
-# The measured process
 
 
 def test_the_measured_process_needs_few_packages():
