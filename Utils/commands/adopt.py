@@ -39,11 +39,11 @@ def lines(runs):
     own = look["record"]["own_script"]
     batch = f"{look['row']['batch_size']} {look['row']['unit']}"
     losses = plural(own["losses_per_step"], "backward")
-    flop = f", {look['flop'] / 1e9:,.1f} GFLOP" if look["flop"] else ""
+    flop = f", {look['flop'] / 1e9:.3g} GFLOP" if look["flop"] else ""
     yield f"{runs.base.name} on {look['row']['device']}"
     for name, site in own["models"]:
         yield f"  model      {name}, called at {site}"
-    for name, site in own["optimizers"]:
+    for name, site in dict.fromkeys(map(tuple, own["optimizers"])):
         yield f"  optimizer  {name}, made at {site}"
     for loader in look["loaders"]:
         workers = plural(loader["workers"], "worker")

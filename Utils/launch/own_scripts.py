@@ -193,6 +193,7 @@ class OwnRuns:
             "install": install,
             "flop": self.look.get("flop"),
             "lines": self.look.get("lines", {}),
+            "random_samples": any(loader["random"] for loader in self.look.get("loaders", ())),
         }
         files.write_json(self.spec, spec)
 

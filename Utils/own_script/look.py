@@ -7,7 +7,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, IterableDataset, _utils, dataloader
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils.flop_counter import flop_registry
 
 from Utils.harness import compile_stats
 from Utils.own_script.switch import is_transformers
@@ -78,7 +78,6 @@ class Look:
         self.compile_site = None
         self.loaders = {}
         self.operators = None
-        self.flops = None
         watch.calls.leaf_called = self._leaf_called
 
     def install(self):
@@ -132,14 +131,11 @@ class Look:
         if not compile_stats.compiled_graphs():
             self.operators = Operators(self.seen, self.watch)
             self.operators.__enter__()
-            self.flops = FlopCounterMode(display=False)
-            self.flops.__enter__()
 
     def end_counting(self):
         if self.operators:
-            self.flops.__exit__(None, None, None)
             self.operators.__exit__(None, None, None)
-            self.seen.flop = self.flops.get_total_flops() or None
+            self.seen.flop = self.operators.flop or None
 
     def end(self, hardware, losses_per_step):
         """Return the Seen of a script after its last step."""
@@ -180,7 +176,8 @@ class Look:
 
 
 class Operators(TorchDispatchMode):
-    """Notes the operators of a step that wait for the GPU, and fused attention.
+    """Counts floating-point operations, and notes the operators of a step that wait for the GPU and
+    those of fused attention.
 
     Those of optimizers on a CPU are torch's: on a GPU they are not called.
     """
@@ -189,10 +186,14 @@ class Operators(TorchDispatchMode):
         super().__init__()
         self.seen = seen
         self.watch = watch
+        self.flop = 0
 
     def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
         name = operator._schema.name.removeprefix("aten::")
-        result = operator(*args, **(kwargs or {}))
+        kwargs = kwargs or {}
+        result = operator(*args, **kwargs)
+        if operator._overloadpacket in flop_registry:
+            self.flop += flop_registry[operator._overloadpacket](*args, **kwargs, out_val=result)
         if "scaled_dot_product" in name:
             self.seen.sdpa = True
         copies = name in ("_to_copy", "copy_") and _to_host(args, result)

@@ -11,6 +11,7 @@ import multiprocessing
 import os
 import random
 import runpy
+import signal
 import sys
 import threading
 import traceback
@@ -71,6 +72,8 @@ class Measured:
             partial(self.watch.note, "a file written"),
         )
         self.answered = False
+        if spec["random_samples"] and "prefetching_loader" in names:
+            args.notes.append("other samples: workers draw them with other random numbers")
         args.needs = [need for switch in self.switches for need in switch.facts().needs]
 
     def begins(self):
@@ -98,6 +101,8 @@ class Measured:
             self.look.end_counting()
         try:
             self.run.iteration_ended(iteration)
+        except KeyboardInterrupt:  # the launcher has ended; a bare except could catch it
+            self.end_process(130)
         except Ended as end:
             self.answer(end)
             raise
@@ -134,8 +139,6 @@ class Measured:
             return end
         except Refused as refusal:
             return Ended("refused", str(refusal))
-        except KeyboardInterrupt:
-            raise
         except BaseException as error:
             return self._after_error(error)
         return self._early()
@@ -363,6 +366,7 @@ def main():
     if has_other_utils(Path(spec["folder"])):
         for name in ours:
             del sys.modules[name]
+    signal.signal(signal.SIGINT, lambda number, frame: measured.end_process(130))
     terminal = os.dup(2)
     output = os.open(spec["output"], os.O_CREAT | os.O_WRONLY | os.O_APPEND)
     os.dup2(output, 1)
@@ -371,8 +375,6 @@ def main():
     os.chdir(spec["folder"])
     try:
         end = measured.run_script()
-    except KeyboardInterrupt:
-        measured.end_process(130)
     except Exception as error:  # a fault of ours
         traceback.print_exception(error)
         end = Ended("failed", f"{type(error).__name__}: {first_line(error)}")

@@ -9,7 +9,6 @@ import gc
 import sys
 import threading
 from collections import Counter
-from contextlib import suppress
 
 import torch
 from torch.nn import Module
@@ -39,8 +38,7 @@ class ModelCalls:
     def listen(self, parameters):
         """Listen to all modules that hold any of these parameters, themselves or in a child."""
         for module in modules_with(parameters):
-            compiled_wrapper = hasattr(module, "_orig_mod")  # it hands attributes to the module
-            if id(module) not in self.listening and not compiled_wrapper:
+            if id(module) not in self.listening:
                 self._listen(module)
 
     def _listen(self, module):
@@ -63,10 +61,10 @@ class ModelCalls:
             finally:
                 self.depth -= 1
 
-        with suppress(Exception):  # a scripted module takes no attributes
-            module._compiled_call_impl = listened_call
-            self.listening[id(module)] = module
-            self.implementations.setdefault(id(module), implementation)
+        # Not by setattr: a compiled wrapper hands attributes to what it wraps.
+        module.__dict__["_compiled_call_impl"] = listened_call
+        self.listening[id(module)] = module
+        self.implementations.setdefault(id(module), implementation)
 
     def _implementation(self, module):
         return self.implementations.get(id(module)) or module._call_impl
@@ -80,7 +78,7 @@ class ModelCalls:
         user_code.hide(wrapped.__code__)
         self.implementations[id(module)] = wrapped
         if id(module) not in self.listening:
-            module._compiled_call_impl = wrapped
+            module.__dict__["_compiled_call_impl"] = wrapped
 
     def stop_listening(self, model=None):
         """Leave all modules, or those of a model, as they would be without listening."""
@@ -90,9 +88,9 @@ class ModelCalls:
                 continue
             implementation = self.implementations[id(module)]
             if implementation is None:
-                del module._compiled_call_impl
+                del module.__dict__["_compiled_call_impl"]
             else:
-                module._compiled_call_impl = implementation
+                module.__dict__["_compiled_call_impl"] = implementation
 
 
 def modules_with(parameters):

@@ -86,7 +86,7 @@ class InPlace:
         return types.MethodType(getattr(type(copied), self.name), copied)
 
     def __reduce__(self):
-        return types.MethodType, (getattr(type(self.module), self.name), self.module)
+        return getattr, (self.module, self.name)  # the module's copy has its class's alone
 
 
 def is_transformers(module):

@@ -98,8 +98,9 @@ class TorchCompile(Switch):
 
     @classmethod
     def lines(cls, seen):
-        mode = f'mode="{cls.mode}"' if cls.mode else ""
-        return [(f"model.compile({mode})", f"before {model.site}") for model in seen.models]
+        mode = f', mode="{cls.mode}"' if cls.mode else ""
+        code = f"model.forward = torch.compile(model.forward{mode})"
+        return [(code, f"before {model.site}") for model in seen.models]
 
     def model_called(self, module, method):
         name = method or "forward"

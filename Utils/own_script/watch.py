@@ -248,11 +248,11 @@ class Watch:
         if whole and not self.all_calls:
             self.calls.stop_listening(module)  # so that torch.compile does not see it
         if whole or not partly_held:
-            self._model(module, type(module).__name__)
+            self._model(module, type(getattr(module, "_orig_mod", module)).__name__)
             return
         holder = model_calls.holder_on_the_stack(module, partly_held)
         if holder is None:
-            self._model(module, type(module).__name__)
+            self._model(module, type(getattr(module, "_orig_mod", module)).__name__)
         elif all(model.module is not holder[0] for model in self.models):
             self._model(holder[0], f"{type(holder[0]).__name__}.{holder[1]}", method=holder[1])
 
