@@ -18,7 +18,7 @@ import torch
 from Utils.base import paths
 from Utils.base.errors import UserError
 from Utils.launch import own_scripts
-from Utils.own_script import measured_process, switches, watch
+from Utils.own_script import float16_switch, measured_process, switches, watch
 from Utils.own_script.iterations import Iterations
 from Utils.results import rows_file
 from Utils.scripts import ladder
@@ -340,3 +340,36 @@ def test_watching_costs_microseconds():
     assert step < 20
     assert backward < 10
     assert batch < 10
+
+
+def half_precision():
+    """Train in float16 with two backward passes a step, the second step overflowing. Print, for
+    each, the largest error of the gradients, whether the weights moved, and the scale."""
+    watching = watch.Watch("", lambda: None, lambda it: None, lambda m, way: throw(m.module, way))
+    switch = float16_switch.Float16(watching)
+    throw = switch.model_called
+    watching.install()
+    switch.start()
+    torch.manual_seed(0)
+    model = torch.nn.Linear(16, 4)
+    plain = torch.nn.Linear(16, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    inputs = torch.randn(8, 16)
+    for overflows in (0.0, 1.0, 0.0):
+        optimizer.zero_grad()
+        for _ in range(2):
+            model(inputs).square().mean().backward()
+        plain.load_state_dict(model.state_dict())
+        (expected,) = torch.autograd.grad(2 * plain(inputs).square().mean(), [plain.weight])
+        error = (model.weight.grad - expected).abs().max().item()
+        switch.overflow.fill_(overflows)
+        optimizer.step()
+        print(json.dumps([error, not torch.equal(model.weight, plain.weight), switch.scale.item()]))
+
+
+def test_float16_hides_its_scale_and_leaves_out_steps_that_overflow():
+    steps = [json.loads(line) for line in forked.call(half_precision).stdout.splitlines()]
+    errors, moved, scales = zip(*steps, strict=True)
+    assert max(errors) < 2e-3  # gradients are about 1, of float16's 11 bits
+    assert moved == (True, False, True)
+    assert scales == (65536, 32768, 32768)
