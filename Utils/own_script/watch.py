@@ -116,6 +116,7 @@ class Watch:
         site = user_code.call_site(self.folder)
         self.optimizer_sites[id(optimizer)] = type(optimizer).__name__, site
         user_code.hide_from_dynamo(*self.our_modules)
+        self.our_modules = ()
         if self.throw:
             self.calls.listen(self.parameters())
         self.listens_until = self.ended_iterations + LISTENED_ITERATIONS
