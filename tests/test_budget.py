@@ -29,12 +29,12 @@ MOST_LINES = {
     "launch": 1429,
     "profile": 814,
     "results": 743,
-    "own_script": 2375,
+    "own_script": 2376,
     "scripts": 589,
 }
 OTHER = {".toml", ".html", ".css", ".js"}
 MOST_LINES_OF_OTHER = 1_470
-MOST_LINES_OF_TESTS = 17_570  # with the virtual GPU's C++
+MOST_LINES_OF_TESTS = 17_595  # with the virtual GPU's C++
 MOST_LINES_OF_PRETRAINING = 1_480
 MOST_LINES_OF_MAKEFILE = 180
 MOST_FILES = 450  # without results/
