@@ -157,7 +157,8 @@ class Run:
             self.args, all_ranks, self.model, self.optimizer, self.dataset_facts
         )
         rows_file.append(self.args.results_file, rows, record)
-        print(progress_bar.last_line(self.args, rows, record["quality"]["reasons"]))
+        if not self.args.turn:  # the launcher prints the table, whose times are of all turns
+            print(progress_bar.last_line(self.args, rows, record["quality"]["reasons"]))
 
 
 def execute(technique, argv, run, passes=lambda error: True):

@@ -16,25 +16,25 @@ from Utils.base import paths
 # Most lines of Python in each room of Utils; "" has the files of Utils itself. A room that became
 # shorter lowers its line.
 MOST_LINES = {
-    "": 445,
+    "": 446,
     "analysis": 2458,
     "base": 523,
-    "commands": 879,
+    "commands": 881,
     "corpus": 315,
     "device": 1302,
     "doctor": 631,
     "draw": 1255,
     "forecast": 1758,
     "harness": 1372,
-    "launch": 1429,
+    "launch": 1489,
     "profile": 814,
-    "results": 743,
-    "own_script": 2376,
+    "results": 748,
+    "own_script": 2368,
     "scripts": 589,
 }
 OTHER = {".toml", ".html", ".css", ".js"}
 MOST_LINES_OF_OTHER = 1_470
-MOST_LINES_OF_TESTS = 17_595  # with the virtual GPU's C++
+MOST_LINES_OF_TESTS = 17_613  # with the virtual GPU's C++
 MOST_LINES_OF_PRETRAINING = 1_480
 MOST_LINES_OF_MAKEFILE = 180
 MOST_FILES = 450  # without results/

@@ -43,14 +43,7 @@ def stand_in(tmp_path, monkeypatch):
         groups.append(inside)
         return {name: add(name, r, name_of_suite) for name in inside}, bool(technique)
 
-    def ended(command, environment, minutes=None):
-        flags = dict(word.partition("=")[::2] for word in command if "=" in word)
-        name = command[1].rpartition("/")[2].removesuffix(".py")
-        groups.append([name])
-        return add(name, int(flags["--round"]), environment["SUITE"])
-
     monkeypatch.setattr(turn_taking, "run", run)
-    monkeypatch.setattr(suite_runner.child_process, "ended", ended)
     monkeypatch.setattr(suite_runner.paths, "CACHE", tmp_path / "cache")
     its.args = Namespace(**command_line.defaults(), timeout=60, precision=None)
     its.args.results_file = path

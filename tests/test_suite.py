@@ -14,8 +14,8 @@ from tests.known import changed, copy_project
 from tests.rows import records_in
 from Utils.base import paths
 from Utils.commands import suite
-from Utils.launch import child_process
 from Utils.launch import suite_runner as launched
+from Utils.launch import turn_taking
 from Utils.results import rows_file
 from Utils.results.rows_file import HEADER
 from Utils.scripts import ladder
@@ -195,8 +195,33 @@ def test_ctrl_c_ends_the_suite_and_keeps_what_was_done(project):
     os.killpg(process.pid, signal.SIGINT)
     _, said = process.communicate(timeout=30)
     assert process.returncode == 130 and "Traceback" not in said
-    assert "endless: interrupted; nothing was recorded" in said
+    assert said.splitlines()[-1] == "interrupted; run the same command to resume"
     assert not rows_file.text_rows(project / "results.csv")  # its partner had not ended either
+
+
+def test_ctrl_c_while_a_script_imports_is_one_line(quick):
+    waits = 'open("imports", "w").close()\n__import__("time").sleep(60)\nimport json'
+    (quick / "no_optimization.py").write_text(STAND_IN.replace("import json", waits))
+    process = start(quick, suite_command("no_optimization"))
+    while process.poll() is None and not (quick / "imports").exists():
+        time.sleep(0.1)
+    os.killpg(process.pid, signal.SIGINT)
+    _, said = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert said.partition("starts\n")[2] == "interrupted; run the same command to resume\n"
+
+
+def test_a_second_suite_on_the_same_file_says_so_and_a_killed_one_is_in_nobodys_way(quick):
+    first = start(quick, suite_command(), STEPS_S="60")
+    for line in first.stderr:
+        if "starts" in line:
+            break
+    second = run_suite(quick)
+    assert second.returncode == 2 and second.stderr.count("\n") == 1
+    assert "results.csv: another suite writes to it; wait for its end" in second.stderr
+    os.killpg(first.pid, signal.SIGKILL)
+    first.communicate()
+    assert run_suite(quick).returncode == 0 and not [*quick.glob(".*.lock")]
 
 
 def test_reset_keeps_the_old_file_and_init_never_empties_one(project):
@@ -308,8 +333,8 @@ def test_a_change_of_what_decides_a_steps_time_is_measured_anew(tmp_path, monkey
 
 
 def test_a_run_that_hangs_is_ended_and_recorded(tmp_path, monkeypatch, capsys):
-    whole = child_process.ended
-    monkeypatch.setattr(child_process, "ended", lambda c, e, m=None: whole(c, e, m and 0.02))
+    whole = turn_taking.run
+    monkeypatch.setattr(turn_taking, "run", lambda *args: whole(*args[:4], 0.02, args[5]))
     monkeypatch.setattr(paths, "CACHE", tmp_path)
     path = tmp_path / "results.csv"
     flags = ["--model", "gpt2-tiny", "--dataset", "synthetic", "--steps", "1000000"]

@@ -31,6 +31,7 @@ from Utils.harness import turn_pipe as base_turns
 from Utils.harness.step_clock import StepClock
 from Utils.harness.turn_pipe import Turn
 from Utils.launch import duration, suite_runner, turn_taking
+from Utils.launch.suite_progress import SuiteProgress
 from Utils.model import GPT
 from Utils.results import rows_file, selection
 from Utils.scripts import ladder
@@ -55,6 +56,7 @@ while left:
     if number == ends_after:
         time.sleep(float(code)) if float(code) > 100 else sys.exit(int(code))
 print(name, "has printed this")
+print(f"W1125 10:00:00.1 {os.getpid()} torch/a.py:7] a warning of all")
 """
 
 
@@ -71,15 +73,16 @@ def play(tmp_path):
             after, code = (ends or {}).get(name, (-1, 0))
             command = ["-c", PLAYER, name, log, left, free_mib, after, code]
             command = [str(word) for word in command]
-            own = {"python": sys.executable, "environment": paths.environment}
+            own = {"python": sys.executable, "environment": paths.environment, "needs": ()}
             return SimpleNamespace(name=name, command=command, **own)
 
         others = [technique(name) for name in names]
+        progress = SuiteProgress(said.append, len(others))
 
         def joins(inside):
             return next((t for t in others if t.name not in inside), None)
 
-        codes, full = turn_taking.run(others[0], joins, [], "suite", minutes, said.append)
+        codes, full = turn_taking.run(others[0], joins, [], "suite", minutes, progress)
         lines = [json.loads(line) for line in log.read_text().splitlines()]
         played = [
             (name, start, end, steps)
@@ -99,7 +102,7 @@ def test_one_trains_at_a_time_and_every_other_turn_goes_backwards(play):
     shares = {name: [steps for who, *_, steps in played if who == name] for name in "abc"}
     assert shares["a"] == shares["b"] == shares["c"] and sum(shares["a"]) == 900
     assert shares["a"][0] == 101  # a second of timed steps, after one of warm-up
-    assert said.count("has printed this") == 3
+    assert said.count("has printed this") == 3 and said.count("a warning of all") == 1
 
 
 def test_without_room_for_a_second_one_the_first_runs_alone_and_in_one_go(play):

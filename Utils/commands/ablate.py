@@ -13,28 +13,29 @@ from Utils.scripts import ladder
 
 def main(argv=None):
     """Return the exit code of `suite_runner.Outcome`."""
-    names = (*OF_A_RUN, "timeout", "precision", *OF_AN_OWN_SCRIPT, "plotsprefix", "t")
+    names = (*OF_A_RUN, "timeout", "precision", "all", *OF_AN_OWN_SCRIPT, "plotsprefix", "t")
     args = Parser("ablate", __doc__, *names).parse_args(argv)
-    if args.base:
-        with own_scripts.looked_at(args) as runs:
-            whole, scripts = runs.ablation()
-            outcome = suite_runner.run(scripts, args, suite_runner.say, runs)
-        return show(outcome, args, whole, runs.base.name)
-    whole = args.t or attribution.last_rung()
-    if ladder.get(whole).parent is None:
-        raise UserError(f"{whole} has no technique that could be left out", "name another")
-    scripts = suite_runner.named(attribution.plan(whole))
-    if code := suite_start.announce(scripts, args):
-        return code
-    outcome = suite_runner.run(scripts, args, suite_runner.say)
-    return show(outcome, args, whole)
+    with suite_runner.only_suite(args.results_file):
+        if args.base:
+            with own_scripts.looked_at(args) as runs:
+                whole, scripts = runs.ablation()
+                outcome = suite_runner.run(scripts, args, suite_runner.say, runs)
+            return show(outcome, args, whole, runs.base.name)
+        whole = args.t or attribution.last_rung()
+        if ladder.get(whole).parent is None:
+            raise UserError(f"{whole} has no technique that could be left out", "name another")
+        scripts = suite_runner.named(attribution.plan(whole))
+        if code := suite_start.announce(scripts, args):
+            return code
+        outcome = suite_runner.run(scripts, args, suite_runner.say)
+        return show(outcome, args, whole)
 
 
 def show(outcome, args, whole, base=None):
     """Print the table of an ablation and draw its chart. Return the exit code."""
     if outcome.code > 1:
         return outcome.code
-    print(suite_runner.table(outcome, args.results_file))
+    print(suite_runner.table(outcome, args.results_file, all_columns=args.all))
     rows = rows_file.read(args.results_file)
     rows, left_out = selection.select(rows, with_variants=True, base=base)
     lines = attribution.credits(rows, whole)

@@ -17,9 +17,9 @@ from Utils.base.gpt2_sizes import CONFIGS
 from Utils.base.setting_table import OF_A_RUN, OF_SOME_SCRIPTS
 from Utils.device import auto_shape, device_choice
 from Utils.draw import chart_style, scaling_chart
-from Utils.launch import rank_launcher, suite_runner
+from Utils.launch import rank_launcher
 from Utils.launch.rank_launcher import DEFAULT
-from Utils.results import rows_file
+from Utils.results import records_file, rows_file
 from Utils.scripts import ladder
 
 
@@ -41,7 +41,7 @@ def main(argv=None):
     codes = run(technique, args, plan, suite)
     if {2, 130} & {*codes}:
         return codes[-1]
-    run_ids = suite_runner.runs_of(suite, args.results_file)
+    run_ids = records_file.run_ids_of(suite, args.results_file)
     rows = rows_file.read(args.results_file) if run_ids else []
     if run_ids:
         rows = rows[rows.run_id.isin(run_ids) & (rows.status == "ok")]

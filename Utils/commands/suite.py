@@ -20,21 +20,22 @@ OF_AN_OWN_SCRIPT = ("base", "without", "args", "folder", "base_python", "writes"
 
 def main(argv=None):
     """Run techniques and print their table. Return the exit code of `suite_runner.Outcome`."""
-    names = (*OF_A_RUN, "timeout", "precision", *OF_AN_OWN_SCRIPT)
+    names = (*OF_A_RUN, "timeout", "precision", "all", *OF_AN_OWN_SCRIPT)
     parser = command_line.Parser("suite", __doc__, *names)
     parser.add_argument("names", nargs="*", metavar="TECHNIQUE", help="else the ladder")
     help = "before, measure the ceilings of this device and estimate the duration"
     parser.add_argument("--announced", action="store_true", help=help)
     args = parser.parse_args(argv)
     command_line.check(args)
-    if args.base:
-        return run_own_script(args)
-    if args.without:
-        raise UserError("WITHOUT leaves switches out on a script of your own", "add BASE")
-    techniques = suite_runner.named(args.names or ["ladder"])
-    if args.announced and (code := suite_start.announce(techniques, args)):
-        return code
-    return finish(suite_runner.run(techniques, args, say), args)
+    with suite_runner.only_suite(args.results_file):
+        if args.base:
+            return run_own_script(args)
+        if args.without:
+            raise UserError("WITHOUT leaves switches out on a script of your own", "add BASE")
+        techniques = suite_runner.named(args.names or ["ladder"])
+        if args.announced and (code := suite_start.announce(techniques, args)):
+            return code
+        return finish(suite_runner.run(techniques, args, say), args)
 
 
 def run_own_script(args):
@@ -48,6 +49,6 @@ def run_own_script(args):
 
 
 def finish(outcome, args):
-    if table := suite_runner.table(outcome, args.results_file, not args.base):
+    if table := suite_runner.table(outcome, args.results_file, not args.base, args.all):
         print(table)
     return outcome.code

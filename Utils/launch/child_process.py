@@ -4,31 +4,20 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 from Utils.base import paths
 from Utils.results import rows_file
 
 
-def python(command, suite, minutes=None):
-    """Run Python with the project on its path. Return the exit code; None after so many minutes."""
-    return ended([sys.executable, *command], paths.environment(SUITE=suite), minutes)
-
-
-def ended(command, environment, minutes=None):
-    """Run a command. Return its exit code; None after so many minutes."""
-    process = subprocess.Popen(command, env=environment)
-    end = time.monotonic() + 60 * minutes if minutes else None
+def python(command, suite):
+    """Run Python with the project on its path. Return the exit code."""
+    process = subprocess.Popen([sys.executable, *command], env=paths.environment(SUITE=suite))
     while True:
         try:
-            return process.wait(end and max(0, end - time.monotonic()))
+            return process.wait()
         except KeyboardInterrupt:
             pass  # the terminal interrupts the child as well: let it end first
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-            return None
 
 
 def trial(command, flags, **variables):

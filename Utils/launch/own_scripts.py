@@ -282,7 +282,6 @@ class OwnRuns:
             if answer["status"] == "ok":
                 rows_file.append(self.args.results_file, answer["rows"], answer["record"])
                 names.add(answer["rows"][0]["technique"])
-                print(answer["said"], file=sys.stderr)
             else:
                 self.write_end(answer, suite)
                 names.add(answer["technique"])

@@ -13,12 +13,14 @@ import signal
 import sys
 import time
 from argparse import Namespace
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.metadata import version
 
 import numpy as np
 import pandas as pd
+from tqdm import tqdm
 
 from Utils.analysis import attribution, result_tables
 from Utils.analysis.intervals import numbers
@@ -26,6 +28,7 @@ from Utils.analysis.summary import summarize
 from Utils.base import command_line, files, git, paths
 from Utils.base.errors import UserError
 from Utils.launch import child_process, turn_taking
+from Utils.launch.suite_progress import SuiteProgress
 from Utils.launch.turn_taking import INTERRUPTED
 from Utils.results import records_file, rows_file, selection
 from Utils.scripts import ladder, own_names, variants
@@ -64,7 +67,7 @@ def named(words):
 
 def say(line):
     """Print a line of progress."""
-    print(line, file=sys.stderr, flush=True)
+    tqdm.write(line, file=sys.stderr)
 
 
 def run_base(runs, wanted, args, say, without=()):
@@ -79,7 +82,8 @@ def run_base(runs, wanted, args, say, without=()):
     while True:
         scripts = runs.ladder(wanted, left_out, without)
         outcome = run(scripts, first_round, say, runs)
-        status = status_of(outcome, args.results_file)
+        rows = rows_of(outcome.run_ids, args.results_file)
+        status = dict(zip(rows.technique, rows.status, strict=True))
         if outcome.code > 1 or status.get(scripts[0].name) != "ok":
             return outcome
         failed = [script for script in scripts if status.get(script.name) != "ok"]
@@ -90,12 +94,6 @@ def run_base(runs, wanted, args, say, without=()):
     if args.rounds == 1 and not args.precision:
         return outcome
     return run(scripts, args, say, runs)
-
-
-def status_of(outcome, path):
-    """Return the status of each script's newest run in a suite, by name."""
-    rows = rows_of(outcome.run_ids, path)
-    return dict(zip(rows.technique, rows.status, strict=True))
 
 
 def newest_rows(run_ids, path):
@@ -133,40 +131,38 @@ def run(techniques, args, say, own_runs=None):
         say(f"resuming: {len(done)} of {total} runs are already in {path}")
     progress = SuiteProgress(say, total - len(done))
     outcome = Outcome(0)
-    while rounds:
-        r = rounds.pop(0)
-        missing = {name for name in names if (r, name) not in done}
-        outcome.code = _run_round(
-            techniques, args, r, suite, missing, progress, outcome.silent, own_runs
-        )
-        if outcome.code:
-            return outcome
-        if not rounds and args.precision and _go_on(args, suite, progress):
-            rounds.append(r + 1)
+    with progress.bar:
+        while rounds:
+            r = rounds.pop(0)
+            missing = {name for name in names if (r, name) not in done}
+            outcome.code = _run_round(
+                techniques, args, r, suite, missing, progress, outcome.silent, own_runs
+            )
+            if outcome.code:
+                return outcome
+            if not rounds and args.precision and _go_on(args, suite, progress):
+                rounds.append(r + 1)
 
-    outcome.run_ids = runs_of(suite, path)
+    outcome.run_ids = records_file.run_ids_of(suite, path)
     statuses = {row["status"] for row in newest_rows(outcome.run_ids, path).values()}
     outcome.code = int(bool(outcome.silent or {"failed", "out_of_memory"} & statuses))
     return outcome
 
 
-@dataclass
-class SuiteProgress:
-    """Lines on what runs and how long it still takes. say: function of a line. left: runs."""
+@contextmanager
+def only_suite(path):
+    """Let no other suite write to a results file until the end of the block. Raises UserError.
 
-    say: object
-    left: int
-    ended: int = 0
-    started: float = field(default_factory=time.monotonic)
-
-    def next(self, r, names):
-        seconds = (time.monotonic() - self.started) / max(1, self.ended) * self.left
-        text = f", about {seconds / 60:.0f} min left" if self.ended and seconds > 90 else ""
-        self.say(f"\n[{self.ended + 1}/{self.ended + self.left}] round {r}{text}: {names}")
-
-    def add(self, count):
-        self.ended += count
-        self.left = max(0, self.left - count)
+    The lock is the kernel's: a killed suite holds it no longer.
+    """
+    rows_file.check(path)
+    lock = path.with_name(f".{path.name}.lock")
+    held = f"{path}: another suite writes to it; wait for its end, or give another RESULTS_FILE"
+    with rows_file.locked(lock, held):
+        try:
+            yield
+        finally:
+            lock.unlink()
 
 
 def _run_round(techniques, args, r, suite, missing, progress, silent, own_runs=None):
@@ -191,18 +187,11 @@ def _run_round(techniques, args, r, suite, missing, progress, silent, own_runs=N
         first = next(technique for technique in order if technique.name in to_run)
         path = args.results_file
         before = path.stat().st_size if path.exists() else 0
-        memory_is_full = False
-        if any(first.name in pair for pair in pairs):
-            progress.next(r, "in turns")
-            joins = partial(_joining, order, pairs)
-            codes, memory_is_full = turn_taking.run(
-                first, joins, flags, suite, args.timeout, progress.say
-            )
-        else:
-            progress.next(r, first.name)
-            command = [first.python, *first.command, *flags]
-            environment = first.environment(SUITE=suite)
-            codes = {first.name: child_process.ended(command, environment, args.timeout)}
+        in_turns = any(first.name in pair for pair in pairs)
+        progress.next(r, "in turns" if in_turns else first.name)
+        joins = partial(_joining, order, pairs)
+        codes, memory_is_full = turn_taking.run(first, joins, flags, suite, args.timeout, progress)
+        progress.bar.clear()  # for what is printed to stderr below
         if own_runs:
             own_runs.collect(suite)
         rows = rows_file.text_rows(path, before)
@@ -264,7 +253,7 @@ def pairs_of(techniques):
 def _go_on(args, suite, progress):
     """Return whether the intervals are still wider than --precision, and say why not."""
     minutes = (time.monotonic() - progress.started) / 60
-    rows = rows_of(runs_of(suite, args.results_file), args.results_file)
+    rows = rows_of(records_file.run_ids_of(suite, args.results_file), args.results_file)
     rows, _ = selection.select(rows, with_variants=True)
     lines = summarize(rows)
     text = ""
@@ -284,17 +273,18 @@ def _go_on(args, suite, progress):
     return True
 
 
-def table(outcome, path, with_variants=True):
+def table(outcome, path, with_variants=True, all_columns=False):
     """Return the table of a suite's runs, and a line on each run without a row.
 
-    with_variants: as for `selection.select`.
+    with_variants: as for `selection.select`. all_columns: as for `result_tables.table`.
     """
     parts = outcome.silent
     rows = rows_of(outcome.run_ids, path)
     if len(rows):
         rows, left_out = selection.select(rows, with_variants=with_variants)
         records = records_file.read(path, rows.run_id.unique())
-        parts = ["\n" + result_tables.table(rows, left_out, records), *parts]
+        text = result_tables.table(rows, left_out, records, all_columns=all_columns)
+        parts = [f"\n{text}", *parts]
     return "\n".join(parts)
 
 
@@ -304,7 +294,7 @@ def _resume(args, techniques, rounds, own_runs):
     planned = {(r, technique.name) for r in rounds for technique in techniques}
     if note.exists():
         suite = json.loads(note.read_text())["suite"]
-        newest = newest_rows(runs_of(suite, args.results_file), args.results_file)
+        newest = newest_rows(records_file.run_ids_of(suite, args.results_file), args.results_file)
         done = {run for run, row in newest.items() if row["status"] in ("ok", "unsupported")}
         if not planned <= done:
             return suite, done & planned
@@ -328,8 +318,3 @@ def sources_of_runs():
     utils = paths.ROOT / "Utils"
     sources = sorted(utils.rglob("*.py"))
     return [file.read_text() for file in sources if file.relative_to(utils).parts[0] not in READERS]
-
-
-def runs_of(suite, path):
-    """Return the run_ids of a suite, from the records beside the results file."""
-    return records_file.run_ids_of(suite, path)

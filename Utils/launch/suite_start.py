@@ -26,11 +26,11 @@ def announce(scripts, args):
 
 
 def _announce(scripts, args):
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # the parent reports Ctrl-C
     from Utils.device import measured_ceilings  # these here, as torch takes a second
     from Utils.harness import settings
     from Utils.launch import duration
 
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # the parent reports Ctrl-C
     with one_line(sys.argv[1] if len(sys.argv) > 1 else "suite"):
         settled = settings.Settings(**vars(args) | {"base": ladder.BASELINE})
         settings.settle(settled)

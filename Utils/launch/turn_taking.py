@@ -21,6 +21,7 @@ LEAST = 4  # timed steps in a turn; the step before them is warm-up
 SPARE = 1.25  # of the largest peak, that must be free for one more process
 SPARE_MIB = 512
 INTERRUPTED = 130
+TICK_S = 0.5  # between two drawings of the line of progress
 LAST = (2, INTERRUPTED)  # exit codes that hold for all: impossible settings, Ctrl-C
 
 
@@ -37,14 +38,15 @@ class Member:
     facts: dict | None = field(default_factory=dict)
     code: int | None = None
 
-    def grant(self, steps, end):
-        """Let the process run so many steps; return when it reports again or ends."""
-        os.write(self.writes, f"{steps}\n".encode())
-        self.listen(end)
-
-    def listen(self, end):
-        """Wait until the process reports or ends. end: time at which it is killed."""
-        ready, _, _ = select.select([self.reads], [], [], max(0, end - time.monotonic()))
+    def listen(self, end, tick):
+        """Wait until the process reports or ends. end: time at which it is killed. tick: called
+        every TICK_S."""
+        ready = []
+        left_s = end - time.monotonic()
+        while not ready and left_s > 0:
+            ready, _, _ = select.select([self.reads], [], [], min(TICK_S, left_s))
+            tick()
+            left_s = end - time.monotonic()
         line = os.read(self.reads, 1000) if ready else b""
         self.facts = json.loads(line) if line else None
         if line:
@@ -79,12 +81,12 @@ def start(technique, flags, suite, token):
     return Member(technique, process, from_child, to_child, log)
 
 
-def run(first, others, flags, suite, minutes, say):
+def run(first, others, flags, suite, minutes, progress):
     """Run a technique in turns with as many others as memory allows.
 
     first: a technique. others: function of the names that take part, which returns the next
         technique to join or None. flags: of every script. suite: its name. minutes: until a process
-        is killed, times their number. say: function of a line of progress.
+        is killed, times their number. progress: SuiteProgress.
     Return ({name: exit code}, whether memory was too small for another). A code is None after the
     time-out. After Ctrl-C, which leaves no rows, it is ({name of the first: INTERRUPTED}, False).
     """
@@ -95,9 +97,9 @@ def run(first, others, flags, suite, minutes, say):
     try:
         technique = first
         while technique:
-            say(f"  {technique.name} starts")
+            progress.show(f"{technique.name} starts", "compile" in technique.needs)
             members.append(start(technique, flags, suite, token))
-            members[-1].listen(time.monotonic() + 60 * minutes)
+            members[-1].listen(time.monotonic() + 60 * minutes, progress.bar.refresh)
             if members[-1].facts is not None:
                 live.append(members[-1])
             elif members[-1].code in LAST:
@@ -108,13 +110,13 @@ def run(first, others, flags, suite, minutes, say):
             if technique and live and not _room(live):
                 full = True
                 break
-        _take_turns(live, time.monotonic() + 60 * minutes * len(members), say)
+        _take_turns(live, time.monotonic() + 60 * minutes * len(members), progress)
     except KeyboardInterrupt:
-        return {first.name: INTERRUPTED}, False
+        return {first.name: INTERRUPTED}, False  # what members print at Ctrl-C is not shown
     finally:
-        for member in members:
-            if text := member.close().rstrip():
-                say(text)
+        texts = [(member.close().rstrip(), member.code) for member in members]
+    for text, code in texts:
+        progress.say_once(text, code == 0)
     return {member.technique.name: member.code for member in members}, full
 
 
@@ -124,21 +126,27 @@ def _room(live):
     return live[-1].facts["free_mib"] > SPARE * largest + SPARE_MIB
 
 
-def _take_turns(live, end, say):
+def _take_turns(live, end, progress):
     """Let the processes train one after the other, every other time in reverse order."""
     if not live:
         return
     pace_s = max(member.facts["pace_s"] for member in live) or TURN_S
     timed = max(LEAST, round(TURN_S / pace_s))
-    most = max(member.facts["left"] for member in live)
     if len(live) > 1:
-        say(f"  {', '.join(m.technique.name for m in live)} take turns of {timed + 1} steps")
+        names = ", ".join(member.technique.name for member in live)
+        progress.show(f"{names} take turns of {timed + 1} steps")
+    total = _steps_left(live)
     order = list(live)
     while order:
         left = max(member.facts["left"] for member in order)
-        steps = timed + 1 if left >= 2 * timed + 2 else left
-        if len(live) == 1:
-            steps = most
+        steps = timed + 1 if len(live) > 1 and left >= 2 * timed + 2 else left
         for member in order:
-            member.grant(steps, end)
+            done = total - _steps_left(live)
+            progress.train(member.technique.name, done, total, len(live))
+            os.write(member.writes, f"{steps}\n".encode())
+            member.listen(end, progress.bar.refresh)
         order = [member for member in reversed(order) if member.facts is not None]
+
+
+def _steps_left(members):
+    return sum(member.facts["left"] for member in members if member.facts is not None)

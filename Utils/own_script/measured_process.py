@@ -206,7 +206,6 @@ class Measured:
         if facts["status"] == "ok":
             facts["rows"], facts["record"] = self.run.result
             facts["version"] = args.version
-            facts["said"] = said(args, facts["rows"])
             facts["record"]["own_script"] = self._described()
         if self.look and facts["status"] == "ok":
             facts["look"] = self._looked()
@@ -311,13 +310,6 @@ def seed_everything(seed):
     import numpy  # after torch, as the script may choose not to have it
 
     numpy.random.seed(seed)
-
-
-def said(args, rows):
-    """Return one line on a measured run."""
-    step_ms = sorted(row["step_ms"] for row in rows if row["phase"] == "timed")
-    text = f"{args.technique}: {step_ms[len(step_ms) // 2]:.4g} ms a step"
-    return "; ".join([text, *args.notes])
 
 
 def version_of(spec):

@@ -72,7 +72,7 @@ def append(path, rows, record=None):
     lines = io.StringIO()
     csv.DictWriter(lines, COLUMNS, lineterminator="\r\n").writerows(rows)  # so that it quotes \r
     text = lines.getvalue().replace("\r\n", "\n")
-    with _locked(path) as file:
+    with locked(path) as file:
         check(path)
         if os.fstat(file).st_size == 0:
             text = f"{HEADER}\n{text}"
@@ -83,7 +83,7 @@ def append(path, rows, record=None):
 
 def initialize(path):
     """Write the header to a missing or empty file. Return whether it was written."""
-    with _locked(path) as file:
+    with locked(path) as file:
         empty = os.fstat(file).st_size == 0
     if empty:
         append(path, [])
@@ -95,7 +95,7 @@ def initialize(path):
 def reset(path):
     """Archive the file, damaged or not, with its records. Start a new one. Return the archive."""
     path = Path(path)
-    with _locked(path):
+    with locked(path):
         stem = f"{path.stem}-{datetime.now():%Y%m%d-%H%M%S}"
         archive = path.with_stem(stem)
         count = 1
@@ -312,8 +312,11 @@ def _problem(fields):
 
 
 @contextmanager
-def _locked(path):
-    """Open the file for appending, creating it if needed, and lock out other runs."""
+def locked(path, held=""):
+    """Open the file for appending, creating it if needed, and lock out other runs.
+
+    held: message of the UserError where another has the lock; without it, wait for that.
+    """
     while True:
         try:
             file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
@@ -321,7 +324,9 @@ def _locked(path):
             raise UserError(f"{path}: {error.strerror}") from None
         try:
             try:
-                fcntl.flock(file, fcntl.LOCK_EX)
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB if held else fcntl.LOCK_EX)
+            except BlockingIOError:
+                raise UserError(held) from None
             except OSError as error:  # some network file systems have no locks
                 raise UserError(f"{path}: cannot be locked: {error.strerror}") from None
             # `make reset` may have moved the file meanwhile: then lock the new one.
