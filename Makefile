@@ -72,7 +72,7 @@ scaling:                     ## strong and weak scaling: table and chart; GPUS="
 
 smoke: $(ENVIRONMENT)        ## run the seven on a tiny model, in about a minute; results.csv is not touched
 	@mkdir -p .cache/smoke
-	@$(COMMAND) suite $(SET) MODEL=gpt2-tiny STEPS=8 WARMUP=3 ROUNDS=1 RESULTS_FILE=.cache/smoke/results.csv
+	@$(COMMAND) suite BATCH_SIZE=4 SEQ_LEN=128 $(SET) MODEL=gpt2-tiny STEPS=8 WARMUP=3 ROUNDS=1 RESULTS_FILE=.cache/smoke/results.csv
 
 $(TECHNIQUES): $(ENVIRONMENT)
 	@$(PYTHON) $(if $(findstring /,$(SCRIPT_OF)),-m $(subst /,.,$(SCRIPT_OF:.py=)),$(SCRIPT_OF)) $(SET)

@@ -31,11 +31,6 @@ CHARTS = {  # of the ladder
 }
 
 
-def _beyond(names):
-    """Tell of each script whether it, or what it adds to a base last, is of beyond/."""
-    return names.map(own_names.last).isin(ladder.beyond())
-
-
 def main(argv=None):
     """Draw the charts of a results file into plots/ and print their paths."""
     args = Parser("plot_results.py", __doc__, *SELECTION, "plotsprefix").parse_args(argv)
@@ -43,16 +38,23 @@ def main(argv=None):
     known = rows_file.read(path)
     rows, left_out = selection.select_ladder(known, args.device_name, args.base)
     lines = summarize(rows, records_file.read(path, rows.run_id.unique()))
-    if not _beyond(lines.index).all():  # not a file of beyond/ alone
-        lines = lines[~_beyond(lines.index)]
+    in_ladder = {t.name for t in ladder.group("ladder", selection.has_bfloat16(rows))}
+    outside = ladder.beyond() - in_ladder
+
+    def is_beyond(names):
+        """Tell of each script whether it, or what it adds to a base last, is of beyond/."""
+        return names.map(own_names.last).isin(outside)
+
+    if not is_beyond(lines.index).all():  # not a file of beyond/ alone
+        lines = lines[~is_beyond(lines.index)]
     charts = CHARTS if lines.step_ms.notna().any() else ["speedup"]  # which says why
     drawn = [(name, rows, lines) for name in charts]
     own_rows = known[known.base == selection.baseline(rows)]
-    beyond = own_rows[_beyond(own_rows.technique)]
+    beyond = own_rows[is_beyond(own_rows.technique)]
     if len(beyond):
         rows, _ = selection.select(own_rows, args.device_name, newest_of=beyond)
         lines = summarize(rows, records_file.read(path, rows.run_id.unique()))
-        shown = lines[_beyond(lines.index)]
+        shown = lines[is_beyond(lines.index)]
         lines = lines[lines.index.isin({lines.base.iloc[0], *shown.index, *shown.parent})]
         drawn += [(name, rows, lines) for name in ("speedup_beyond", "memory_beyond")]
     for name, shown, lines in drawn:

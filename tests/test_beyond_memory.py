@@ -5,26 +5,31 @@ import importlib
 import math
 import re
 import sys
+from argparse import Namespace
 from collections import Counter
 from types import SimpleNamespace
 
+import pandas as pd
 import pytest
 import torch
 
 from beyond.loss import padded_vocabulary
 from tests import watched
+from tests.rows import rows_of
 from tests.stand_ins import gpu
 from tests.watched import STEPS
 from Utils.analysis import summary
 from Utils.base.errors import Unsupported
 from Utils.base.gpt2_sizes import CONFIGS, GPTConfig
-from Utils.device import capabilities, measured_ceilings
+from Utils.device import capabilities, device_choice, measured_ceilings
 from Utils.device.capabilities import CHECKS
 from Utils.device.cpu import CPU
 from Utils.device.mps import MPS
 from Utils.forecast.fake_run import Tracker
 from Utils.harness import memory_kinds, step_work
 from Utils.harness.settings import check_needs
+from Utils.launch import suite_start
+from Utils.results import selection
 from Utils.scripts import ladder
 
 MIB = 2**20
@@ -226,6 +231,38 @@ def test_scaled_float16_trains_as_float32_does(train, monkeypatch):
     assert scales == [65536.0] * STEPS  # nothing overflowed, so that no update was skipped
     assert child.losses != parent.losses
     assert child.losses == pytest.approx(parent.losses, rel=2**-10)
+
+
+CHILDREN = ["float16_compile", "float16_attention", "float16_fused_optimizer"]
+
+
+@pytest.mark.parametrize("name", [*CHILDREN, "float16_8bit_optimizer"])
+def test_the_float16_line_trains_as_float32_does(name, train, monkeypatch):
+    """A product's operands lose 2**-11 each; sums and losses are float32, and few steps add up."""
+    monkeypatch.setitem(CHECKS, "float16", lambda device: None)
+    parent, child = train("tensorFloat32", "--seq-len=16"), train(name, "--seq-len=16")
+    assert child.losses != parent.losses
+    assert child.losses == pytest.approx(parent.losses, rel=2**-10)
+
+
+def test_without_bfloat16_the_ladder_is_in_float16(monkeypatch, capsys):
+    t4 = gpu(capability=(7, 5), name="Tesla T4")
+    assert not capabilities.has("bfloat16", t4) and capabilities.has("bfloat16", gpu())
+    names = [technique.name for technique in ladder.group("ladder", bfloat16=False)]
+    top = ["no_optimization", "tensorFloat32", "float16_grad_scaler"]
+    assert names == [*top, *CHILDREN, "float16_8bit_optimizer"]
+    assert all(capabilities.has(n, t4) for name in names for n in needs(name) if "float" in n)
+    monkeypatch.setattr(device_choice, "choose", lambda name: t4)
+    assert not suite_start.has_bfloat16(Namespace(device="auto"))
+    assert "float16" in capsys.readouterr().out
+
+
+def test_rows_of_float16_alone_are_of_the_float16_ladder():
+    in_float16, in_bfloat16 = (
+        pd.DataFrame([row for name in names for row in rows_of(name, [9, 9, 9])])
+        for names in (["no_optimization", "float16_compile"], ["float16_compile", "torch_compile"])
+    )
+    assert not selection.has_bfloat16(in_float16) and selection.has_bfloat16(in_bfloat16)
 
 
 # bfloat16 alone ---------------------------------------------------------------------------------

@@ -17,24 +17,24 @@ from Utils.base import paths
 # shorter lowers its line.
 MOST_LINES = {
     "": 446,
-    "analysis": 2458,
+    "analysis": 2460,
     "base": 523,
-    "commands": 881,
+    "commands": 888,
     "corpus": 315,
-    "device": 1302,
-    "doctor": 631,
+    "device": 1311,
+    "doctor": 625,
     "draw": 1255,
     "forecast": 1758,
     "harness": 1372,
-    "launch": 1489,
-    "profile": 814,
-    "results": 748,
+    "launch": 1506,
+    "profile": 811,
+    "results": 756,
     "own_script": 2368,
-    "scripts": 589,
+    "scripts": 595,
 }
 OTHER = {".toml", ".html", ".css", ".js"}
-MOST_LINES_OF_OTHER = 1_470
-MOST_LINES_OF_TESTS = 17_613  # with the virtual GPU's C++
+MOST_LINES_OF_OTHER = 1_494
+MOST_LINES_OF_TESTS = 17_650  # with the virtual GPU's C++
 MOST_LINES_OF_PRETRAINING = 1_480
 MOST_LINES_OF_MAKEFILE = 180
 MOST_FILES = 450  # without results/

@@ -22,9 +22,9 @@ WAYS = {  # columns of `credits`, and their titles
 }
 
 
-def last_rung():
-    """Return the end of the ladder's longest line."""
-    names = [technique.name for technique in ladder.group("ladder")]
+def last_rung(bfloat16=True):
+    """Return the end of the longest line of the ladder of a device with or without bfloat16."""
+    names = [technique.name for technique in ladder.group("ladder", bfloat16)]
     return max(names, key=lambda name: len(ladder.line(name)))
 
 
@@ -34,8 +34,10 @@ def members(whole):
     if of_base := own_names.split(whole):
         return of_base[1]
     line = ladder.line(whole)[1:]
-    if whole == last_rung():
-        line += [t.name for t in ladder.group("ladder") if t.name not in (ladder.BASELINE, *line)]
+    bfloat16 = "float16" not in ladder.get(whole).needs
+    if whole == last_rung(bfloat16):
+        names = [technique.name for technique in ladder.group("ladder", bfloat16)]
+        line += [name for name in names if name not in (ladder.BASELINE, *line)]
     return line
 
 
@@ -82,7 +84,7 @@ def whole_of(rows):
     names = rows.sort_values("run_id").technique.unique()
     parsed = [parts for name in names if (parts := variants.parse(name))]
     wholes = [whole for whole, sign, _ in parsed if sign == "-"]
-    return wholes[-1] if wholes else last_rung() if parsed else None
+    return wholes[-1] if wholes else last_rung(selection.has_bfloat16(rows)) if parsed else None
 
 
 def _whole_of_base(rows, base):

@@ -21,7 +21,7 @@ def main(argv=None):
                 whole, scripts = runs.ablation()
                 outcome = suite_runner.run(scripts, args, suite_runner.say, runs)
             return show(outcome, args, whole, runs.base.name)
-        whole = args.t or attribution.last_rung()
+        whole = args.t or attribution.last_rung(suite_start.has_bfloat16(args))
         if ladder.get(whole).parent is None:
             raise UserError(f"{whole} has no technique that could be left out", "name another")
         scripts = suite_runner.named(attribution.plan(whole))

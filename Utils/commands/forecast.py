@@ -9,10 +9,11 @@ from Utils.analysis.summary import measured_steps
 from Utils.base import command_line
 from Utils.base.errors import UserError
 from Utils.base.setting_table import OF_A_RUN
-from Utils.device import auto_shape, datasheets
+from Utils.device import auto_shape, capabilities, datasheets
 from Utils.device.cpu import CPU
 from Utils.forecast import forecast_device, forecast_plan, forecast_table
 from Utils.forecast.forecast_table import gib
+from Utils.scripts import ladder
 
 
 def main(argv=None):
@@ -61,7 +62,10 @@ def one_device(names, values, memory):
     if on_cpu:
         print("Memory of tensors; the process adds its libraries and what malloc keeps.")
     entry = forecast_device.datasheet_of(device)
-    techniques = forecast_plan.techniques_of(names)
+    bfloat16 = capabilities.has("bfloat16", device)
+    if "ladder" in names and not bfloat16:
+        print(ladder.IN_FLOAT16)
+    techniques = forecast_plan.techniques_of(names, bfloat16)
     forecasts = forecast_plan.on_this_device(techniques, args, entry, budget)
     if entry and any(forecast.time for forecast in forecasts):
         here = entry.process == datasheets.MEASURED

@@ -41,6 +41,15 @@ def check(need, device):
     return ""
 
 
+def has(need, device):
+    """Return whether a device has one of CHECKS, emulated or not."""
+    try:
+        check(need, device)
+    except Unsupported:
+        return False
+    return True
+
+
 def compiler(language):
     """Return the path of the compiler of Inductor ("C++") or Triton ("C"), or None."""
     if language == "C++":

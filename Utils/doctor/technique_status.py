@@ -8,7 +8,7 @@ from Utils.harness.settings import check_need
 from Utils.scripts import ladder
 
 INSTEAD = {  # for an unmet need: another need, and the technique to use where it is met
-    "bfloat16": ("float16", "float16_grad_scaler computes in 16 bits there"),
+    "bfloat16": ("float16", "make all runs float16_grad_scaler and its children instead"),
     "float16": ("bfloat16", "brainFloat16 computes in 16 bits there"),
 }
 
@@ -48,11 +48,5 @@ def judge(technique, parent, args):
 
 def instead(need, device):
     """Return the remedy for an unmet need, or "" without one on this device."""
-    if need not in INSTEAD:
-        return ""
-    alternative, remedy = INSTEAD[need]
-    try:
-        capabilities.check(alternative, device)
-    except Unsupported:
-        return ""
-    return remedy
+    alternative, remedy = INSTEAD.get(need, (None, ""))
+    return remedy if alternative and capabilities.has(alternative, device) else ""

@@ -47,9 +47,9 @@ def settings(values, device):
     return args
 
 
-def techniques_of(names):
-    """Return the techniques of these names and groups, each once."""
-    groups = (ladder.group(name) or [ladder.get(name)] for name in names)
+def techniques_of(names, bfloat16=True):
+    """Return the techniques of these names and groups, each once. bfloat16: see `ladder.group`."""
+    groups = (ladder.group(name, bfloat16) or [ladder.get(name)] for name in names)
     return [*{technique.name: technique for group in groups for technique in group}.values()]
 
 

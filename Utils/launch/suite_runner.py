@@ -52,15 +52,16 @@ class Outcome:
     silent: list = field(default_factory=list)
 
 
-def named(words):
+def named(words, bfloat16=True):
     """Return the techniques or variants of names and groups (see `ladder.group`).
 
-    The group `ablation` is what `make ablate` runs. Raises UserError.
+    The group `ablation` is what `make ablate` runs. bfloat16: of the device. Raises UserError.
     """
     chosen = {}
     for word in words:
-        names = attribution.plan(attribution.last_rung()) if word == "ablation" else [word]
-        for technique in ladder.group(word) or map(variants.find, names):
+        whole = attribution.last_rung(bfloat16)
+        names = attribution.plan(whole) if word == "ablation" else [word]
+        for technique in ladder.group(word, bfloat16) or map(variants.find, names):
             chosen[technique.name] = technique
     return list(chosen.values())
 

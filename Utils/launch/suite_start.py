@@ -3,11 +3,27 @@
 import multiprocessing
 import signal
 import sys
+from concurrent.futures import ProcessPoolExecutor
 
 from Utils.base import command_line
 from Utils.base.errors import one_line
 from Utils.results import rows_file
 from Utils.scripts import ladder
+
+
+def has_bfloat16(args):
+    """Return whether the device has bfloat16, and say so where not. A child asks, as below."""
+    with ProcessPoolExecutor(1) as pool:
+        has = pool.submit(_has_bfloat16, args.device).result()
+    if not has:
+        print(ladder.IN_FLOAT16, flush=True)
+    return has
+
+
+def _has_bfloat16(device):
+    from Utils.device import capabilities, device_choice  # here, as torch takes a second
+
+    return capabilities.has("bfloat16", device_choice.choose(device))
 
 
 def announce(scripts, args):

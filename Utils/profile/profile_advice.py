@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-from Utils.base.errors import Unsupported
 from Utils.device import capabilities
 from Utils.device.capabilities import CHECKS
 from Utils.device.cpu import CPU
@@ -92,8 +91,6 @@ def _helps(name, technique, needs, device):
     if added_needs and added_needs <= set(needs):
         return False
     checked = [need for need in candidate.needs if need in CHECKS]
-    try:
-        notes = {need: capabilities.check(need, device) for need in checked}
-    except Unsupported:
+    if not all(capabilities.has(need, device) for need in checked):
         return False
-    return not any(notes.get(need) for need in added_needs)
+    return not any(capabilities.check(need, device) for need in checked if need in added_needs)

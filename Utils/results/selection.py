@@ -143,6 +143,14 @@ def initial(rows):
     return ok[ok.step < first]
 
 
+def has_bfloat16(rows):
+    """Return whether rows are of a device with bfloat16: not where only float16 was timed."""
+    scripts = ladder.techniques()
+    names = {*timed(rows).technique} & scripts.keys()
+    needs = {need for name in names for need in scripts[name].needs}
+    return "bfloat16" in needs or "float16" not in needs
+
+
 def select_ladder(rows, device_name=None, base=None):
     """Select rows for the ladder's table and charts; arguments and result as of `select`.
 
@@ -150,7 +158,7 @@ def select_ladder(rows, device_name=None, base=None):
     the most rungs is taken: one of its commit, on any device, before one of its device.
     """
     chosen, left_out = select(rows, device_name, base=base)
-    names = {technique.name for technique in ladder.group("ladder")}
+    names = {technique.name for technique in ladder.group("ladder", has_bfloat16(chosen))}
     device, commit = chosen.device.iloc[0], chosen.code.iloc[0]
     related = rows.device == device
     if not device_name:

@@ -17,6 +17,7 @@ from Utils.base import paths
 from Utils.base.errors import UserError
 
 BASELINE = "no_optimization"
+IN_FLOAT16 = "this GPU has no bfloat16: scripts in float16 take the place of those that need it"
 FACTS = ("Parent", "Needs", "Gains", "Costs", "See")
 
 
@@ -118,7 +119,7 @@ def techniques(root=paths.ROOT):
         """Sort lines of descent: the longest first; then by name, letters before digits."""
         children = [technique for technique in scripts.values() if technique.parent == parent]
         lines = [[child, *descend(child.name)] for child in children]
-        lines.sort(key=lambda line: (-len(line), not line[0].name[0].isalpha(), line[0].name))
+        lines.sort(key=lambda line: (-len(line), [(c.isdigit(), c) for c in line[0].name]))
         return list(itertools.chain.from_iterable(lines))
 
     in_order = {technique.name: technique for technique in descend(None)}
@@ -154,17 +155,22 @@ def line(name, scripts=None):
     return names[::-1]
 
 
-def group(name):
+def group(name, bfloat16=True):
     """Return the techniques of a group, or None for any other word.
 
-    ladder: the top level. beyond: those of beyond/, with their parents and the baseline, over which
-    their ratios are taken. everything: all.
+    ladder: the top level; on a device without bfloat16, beyond/float16/ in place of what needs it.
+    beyond: those of beyond/, with their parents and the baseline, over which their ratios are
+    taken. everything: all.
     """
     scripts = techniques()
     if name == "everything":
         return list(scripts.values())
     if name == "ladder":
-        return [technique for technique in scripts.values() if technique.at_top_level]
+        top = [technique for technique in scripts.values() if technique.at_top_level]
+        if not bfloat16:
+            top = [technique for technique in top if "bfloat16" not in technique.needs]
+            top += [t for t in scripts.values() if t.path.parent.name == "float16"]
+        return top
     if name == "beyond":
         names = beyond()
         names |= {scripts[name].parent for name in names} | {BASELINE}
