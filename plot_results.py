@@ -20,7 +20,7 @@ from Utils.draw import (
     step_times_chart,
 )
 from Utils.results import records_file, rows_file, selection
-from Utils.results.shown_rows import reading
+from Utils.results.shared_folders import reading
 from Utils.scripts import ladder, own_names
 
 CHARTS = {  # of the ladder

@@ -25,16 +25,16 @@ MOST_LINES = {
     "doctor": 625,
     "draw": 1255,
     "forecast": 1758,
-    "harness": 1372,
+    "harness": 1371,
     "launch": 1506,
     "profile": 811,
-    "results": 756,
-    "own_script": 2368,
+    "results": 644,
+    "own_script": 2367,
     "scripts": 595,
 }
 OTHER = {".toml", ".html", ".css", ".js"}
 MOST_LINES_OF_OTHER = 1_494
-MOST_LINES_OF_TESTS = 17_650  # with the virtual GPU's C++
+MOST_LINES_OF_TESTS = 17_643  # with the virtual GPU's C++
 MOST_LINES_OF_PRETRAINING = 1_480
 MOST_LINES_OF_MAKEFILE = 180
 MOST_FILES = 450  # without results/

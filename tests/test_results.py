@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from datetime import datetime
 from itertools import groupby
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from tests.rows import records_in, rows_of, write_record
 from tests.stand_ins import full_disk
 from Utils.base import paths
 from Utils.base.errors import UserError
-from Utils.results import records_file, rows_file, run_ids
+from Utils.results import records_file, rows_file, selection
 from Utils.results.rows_file import COLUMNS, HEADER
 
 TIMES = [12.3456] * 25  # ms
@@ -331,68 +332,57 @@ def test_another_file_is_refused(path, content):
     assert f"{path}:1: unknown header" in refusal(path, *EVERY)
 
 
-@pytest.mark.parametrize(
-    ("end", "line", "problem"),
-    [
-        (lambda data: data[:-1], 4, "is cut off"),
-        (lambda data: data[:-2], 4, ""),
-        (lambda data: data[:-40], 4, ""),
-        (lambda data: data + b'"never closed\n', 5, "cannot be read ("),
-        (lambda data: data + b"\xff\xfe\x00", 5, "is not text"),
-        (lambda data: data + b"junk\n", 5, "has 1 fields instead of 27"),
-        (lambda data: data[:-1] + b",\n", 4, "has 28 fields instead of 27"),
-    ],
-)
-def test_a_damaged_end_is_refused_by_runs_and_readers(filled, end, line, problem):
-    filled.write_bytes(end(filled.read_bytes()))
-    assert f"{filled}:{line}: {problem}" in refusal(filled, *EVERY)
-
-
-@pytest.mark.parametrize("change", [lambda line: line + ",", lambda line: line.rpartition(",")[0]])
-@pytest.mark.parametrize("line", [2, 3])
-def test_a_wrong_number_of_fields_is_refused(filled, change, line):
-    lines = filled.read_text().splitlines()
-    lines[line - 1] = change(lines[line - 1])
-    filled.write_text("\n".join(lines) + "\n")
-    message = refusal(filled, rows_file.read)
-    assert f"{filled}:{line}: has " in message and "fields instead of 27" in message
+@pytest.mark.parametrize("cut", [1, 2, 40])
+def test_a_cut_end_is_refused_by_runs_and_readers(filled, cut):
+    filled.write_bytes(filled.read_bytes()[:-cut])
+    assert f"{filled}:4: " in refusal(filled, *EVERY)
 
 
 @pytest.mark.parametrize(
-    ("column", "value", "problem"),
+    ("damaged", "line", "problem"),
     [
-        ("step_ms", "fast", "'fast', which is not a number"),
-        ("step_ms", "", "'', which is not a number"),
-        ("step_ms", "-1.5", "-1.5, which is not a duration"),
-        ("step_ms", "nan", "nan, which is not a duration"),
-        ("data_ms", "inf", "inf, which is not a duration"),
-        ("first_step_s", "", "'', which is not a number"),
-        ("step", "1.5", "'1.5', which is not a whole number"),
-        ("step", "", "'', which is not a number"),
-        ("loss", "low", "'low', which is not a number"),
-        ("peak_memory_mib", "1 GB", "'1 GB', which is not a number"),
-        ("batch_size", "", "'', which is not a number"),
-        ("round", "one", "'one', which is not a number"),
-        ("round", "0.5", "'0.5', which is not a whole number"),
-        ("round", "9" * 20, "has a round of 20 digits, which is too large"),
-        ("seed", "inf", "'inf', which is not a whole number"),
-        ("status", "fine", "has the unknown status 'fine'"),
-        ("phase", "cold", "has the unknown phase 'cold'"),
-        ("phase", "", "has the unknown phase ''"),
-        ("grade", "good", "has the unknown grade 'good'"),
-        ("grade", "", "has the unknown grade ''"),
+        (lambda lines: [*lines, '"never closed'], 5, "cannot be read ("),
+        (lambda lines: [*lines, "junk"], 5, "has 1 fields instead of 27"),
+        (lambda lines: [lines[0], lines[1] + ",", *lines[2:]], 2, "has 28 fields instead of 27"),
+        (lambda lines: [*lines[:2], lines[2] + ",", lines[3]], 3, "has 28 fields instead of 27"),
+        (lambda lines: [lines[0], lines[1][:-1], *lines[2:]], 2, "has 26 fields instead of 27"),
+        (lambda lines: [*lines[:3], lines[3][:-1]], 4, "has 26 fields instead of 27"),
     ],
 )
-def test_a_value_that_makes_no_sense_is_refused(filled, column, value, problem):
+def test_a_damaged_line_is_named_where_the_file_is_read(filled, damaged, line, problem):
+    lines = damaged(filled.read_text().splitlines())
+    filled.write_text("\n".join([*lines, ""]))
+    assert f"{filled}:{line}: {problem}" in refusal(filled, rows_file.read)
+
+
+@pytest.mark.parametrize(
+    ("column", "values"),
+    [
+        ("step_ms", ("fast", "", "-1.5", "nan")),
+        ("data_ms", ("inf",)),
+        ("first_step_s", ("",)),
+        ("step", ("1.5", "")),
+        ("loss", ("low",)),
+        ("peak_memory_mib", ("1 GB",)),
+        ("batch_size", ("",)),
+        ("round", ("one", "0.5", "9" * 20)),
+        ("seed", ("inf",)),
+        ("status", ("fine",)),
+        ("phase", ("cold", "")),
+        ("grade", ("good", "")),
+    ],
+)
+def test_a_value_that_makes_no_sense_is_refused(filled, column, values):
     """Also behind a note of several lines."""
     rows_file.append(filled, rows_of("b", TIMES[:1], note="one\ntwo"))
     rows = rows_file.text_rows(filled)
-    rows[3][column] = value
-    filled.unlink()
-    rows_file.append(filled, [*rows[:1], {**rows[1], "note": "one\ntwo\nthree"}, *rows[2:]])
-    has = "" if problem.startswith("has") else f"has {column} "
-    message = refusal(filled, rows_file.read)
-    assert f"{filled}:7: {has}{problem}; fix that line, or " in message
+    rows[1]["note"] = "one\ntwo\nthree"
+    for value in values:
+        rows[3][column] = value
+        filled.unlink()
+        rows_file.append(filled, rows)
+        message = refusal(filled, rows_file.read)
+        assert f"{filled}:7: {column} cannot be {value!r}; fix that line, or " in message
 
 
 # Records ----------------------------------------------------------------------------------------
@@ -433,8 +423,9 @@ def test_a_suite_has_the_runs_that_name_it(path):
     assert records_file.run_ids_of("one", path.with_stem("missing")) == set()
 
 
-def test_groups_of_runs_are_read_from_old_and_new_run_ids():
-    ids = pandas.Series(["20260101T000000.000000Z-0a1b", "20260101T000000.000000Z-0a1b2c3d"])
-    assert list(run_ids.groups_of(ids)) == ["0a1b", "0a1b2c3d"]
-    assert len({run_ids.new_group() for _ in range(100)}) == 100
-    assert {len(run_ids.new_group()) for _ in range(9)} == {8}
+def test_a_run_has_a_group_of_its_own_or_one_with_others():
+    started = datetime(2026, 1, 1)
+    ids = pandas.Series([rows_file.run_id(started, "0a1b"), *map(rows_file.run_id, [started] * 99)])
+    assert ids[0] == "20260101T000000.000000Z-0a1b"
+    groups = selection.turn_groups(ids)
+    assert groups[0] == "0a1b" and groups.nunique() == 100 and {*groups[1:].str.len()} == {8}

@@ -161,9 +161,9 @@ def records_say(text):
         ({}, lambda folder: (folder / "a.png").mkdir(), "'a.png' is not allowed"),
         ({}, lambda folder: (folder / "b.png").symlink_to("/etc/passwd"), "'b.png' is not allowed"),
         ({}, lambda folder: (folder / "README.md").write_bytes(b"0" * 2**26), "larger than 64 MiB"),
-        ({}, replace("results.csv", b"ok,1,warmup", b"ok,x,warmup"), ":3: has step 'x'"),
+        ({}, replace("results.csv", b"ok,1,warmup", b"ok,x,warmup"), ":3: step cannot be 'x'"),
         ({}, replace("results.csv", b"tensorFloat32", b"<b>tensor"), "is not valid"),
-        ({}, replace("results.csv", b",0,tensor", b",%d,tensor" % 10**99), "100 digits"),
+        ({}, replace("results.csv", b",0,tensor", b",%d,tensor" % 10**99), "seed cannot be '1000"),
         ({}, replace("results.csv", b"Test GPU", b"Best GPU"), "not in the folder of Best GPU"),
     ],
 )  # fmt: skip
@@ -188,19 +188,21 @@ def test_rows_of_two_devices_are_no_folder(here, no_charts):
         folder_check.check(here / "elsewhere")
 
 
-def test_a_file_without_rows_stands_for_the_newest_shared_ones_of_a_gpu(here, no_charts):
+def test_a_file_without_rows_stands_for_the_newest_shared_ones_of_a_gpu(here, no_charts, capsys):
     path = here / "results.csv"
-    assert shared_folders.for_reading(path) == (path, "")
+    assert shared_folders.reading(path) == path
     for device, reserved in (("A GPU", 900.0), ("B GPU", 900.0), ("C CPU", None)):
         folder = made(here, device=device, reserved_memory_mib=reserved)
         folder.rename(folder.with_name(f"2026-01-0{ord(device[0]) - 64}"))
     path.unlink()
     rows_file.initialize(path)
-    newest, sentence = shared_folders.for_reading(path)
+    assert capsys.readouterr().err == ""
+    newest = shared_folders.reading(path)
     assert newest == here / "results" / "B_GPU" / "2026-01-02" / "results.csv"
-    assert sentence == f"{path} has no rows yet: these are of {newest.relative_to(here)}"
+    said = f"{path} has no rows yet: these are of {newest.relative_to(here)}\n"
+    assert capsys.readouterr().err == said
     measured(here)
-    assert shared_folders.for_reading(path) == (path, "")
+    assert shared_folders.reading(path) == path
 
 
 # Side by side -----------------------------------------------------------------------------------

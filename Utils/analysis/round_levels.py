@@ -8,7 +8,7 @@ groups, as the parent of many does, ties their levels together.
 import numpy as np
 import pandas as pd
 
-from Utils.results import run_ids
+from Utils.results import selection
 
 TIE = 1e-6  # weight of a group's effect where nothing ties it to the others
 
@@ -26,7 +26,7 @@ def step_ms(timed):
     if timed.empty:
         return pd.Series(dtype=float)
     log = np.log(scaled(timed).step_ms)
-    group = run_ids.groups_of(timed.run_id).astype(object)
+    group = selection.turn_groups(timed.run_id).astype(object)
     keys = ["round", "group", "technique", "run_id"]
     runs = timed.assign(log=log, group=group).groupby(keys, observed=True).log.median()
     runs = runs.reset_index()

@@ -2,7 +2,7 @@
 
 from Utils.analysis import result_tables
 from Utils.base.command_line import SELECTION, Parser
-from Utils.results.shown_rows import selected
+from Utils.results.shared_folders import selected
 
 VERSIONS = ("python", "torch", "triton", "bitsandbytes", "cudnn")
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from Utils.analysis import recipe_lines, recipe_page, recommendation
 from Utils.base import paths
 from Utils.base.command_line import SELECTION, Parser
-from Utils.results.shown_rows import selected
+from Utils.results.shared_folders import selected
 
 
 def main(argv=None):

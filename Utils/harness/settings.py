@@ -14,7 +14,7 @@ from Utils.base.gpt2_sizes import CONFIGS
 from Utils.base.setting_table import OF_A_RUN, OF_SOME_SCRIPTS
 from Utils.device import auto_shape, capabilities, device_choice
 from Utils.harness import ranks, turn_pipe
-from Utils.results import rows_file, run_ids
+from Utils.results import rows_file
 from Utils.scripts import ladder
 from Utils.scripts.ladder import BASELINE
 
@@ -66,8 +66,7 @@ def parse_args(doc, argv=None, technique=None, source="", hardware=None):
     except UserError as error:
         parser.error(str(error))
     args.started = datetime.now(UTC)
-    group = args.turn.token if args.turn else run_ids.new_group()
-    args.run_id = run_ids.run_id(args.started, group)
+    args.run_id = rows_file.run_id(args.started, args.turn and args.turn.token)
     facts = ladder.facts(doc)
     args.needs, args.notes, args.argv = facts.needs, [], argv
     args.commit, args.source = git.commit(), source

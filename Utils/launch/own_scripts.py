@@ -21,7 +21,7 @@ from pathlib import Path
 from Utils.analysis import attribution
 from Utils.base import command_line, files, git, paths
 from Utils.base.errors import UserError, naming
-from Utils.results import rows_file, run_ids
+from Utils.results import rows_file
 from Utils.scripts import own_names
 from Utils.scripts.own_names import LADDER, REPLACES
 
@@ -311,7 +311,7 @@ class OwnRuns:
         self._write(name, "failed", reason, round_number, seed, suite)
 
     def _write(self, name, status, reason, round_number, seed, suite):
-        run_id = run_ids.run_id(datetime.now(UTC), run_ids.new_group())
+        run_id = rows_file.run_id(datetime.now(UTC))
         answer = {"technique": name, "status": status, "reason": reason, "round": round_number}
         self.write_end(answer | {"seed": seed, "run_id": run_id}, suite)
 

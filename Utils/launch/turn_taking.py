@@ -6,6 +6,7 @@ different ones; scripts that alternate every second or so meet the same.
 
 import json
 import os
+import secrets
 import select
 import subprocess
 import tempfile
@@ -13,7 +14,6 @@ import time
 from dataclasses import dataclass, field
 
 from Utils.harness import turn_pipe
-from Utils.results import run_ids
 
 MOST = 4  # processes at once
 TURN_S = 1.0  # of timed steps
@@ -90,7 +90,7 @@ def run(first, others, flags, suite, minutes, progress):
     Return ({name: exit code}, whether memory was too small for another). A code is None after the
     time-out. After Ctrl-C, which leaves no rows, it is ({name of the first: INTERRUPTED}, False).
     """
-    token = run_ids.new_group()
+    token = secrets.token_hex(4)
     members = []
     live = []
     full = False

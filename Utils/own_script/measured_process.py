@@ -33,7 +33,7 @@ from Utils.own_script.switch import Ended
 from Utils.own_script.switches import TorchCompile
 from Utils.own_script.watch import Watch, replace
 from Utils.own_script.write_guard import Refused, WriteGuard
-from Utils.results import run_ids
+from Utils.results import rows_file
 
 LOOKS_AT = 2  # number of the iteration after which a look counts one
 PATIENCE_S = 5  # for a script that catches its end
@@ -274,8 +274,7 @@ def settings(argv):
     args.base = args.model = args.dataset = spec["base"]
     args.turn = turn_pipe.taken()
     args.started = datetime.now(UTC)
-    group = args.turn.token if args.turn else run_ids.new_group()
-    args.run_id = run_ids.run_id(args.started, group)
+    args.run_id = rows_file.run_id(args.started, args.turn and args.turn.token)
     args.answer = Path(f"{spec['answers']}/{args.run_id}.json")
     spec["answer"] = str(args.answer)
     spec["scratch"] = f"{spec['scratch']}/{args.run_id}"

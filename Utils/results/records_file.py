@@ -18,7 +18,7 @@ SHARED = ("source", "collect_env")
 # Bytes at the file's end in which a text is looked for before it is written: in a larger file a
 # text may stand several times, but appending takes the same time.
 RECENT = 2**20
-LINE = re.compile(rb'\{"(run_id|text)": "([^"]*)"')
+LINE = re.compile(rb'\{"(?:run_id|text)": "([^"]*)"')
 
 
 def path_of(results_file):
@@ -28,40 +28,31 @@ def path_of(results_file):
 
 @contextmanager
 def appended(results_file, record):
-    """Append a record, a dict or None, and take it back where the block raises.
+    """Append a record, a dict, and take it back where the block raises.
 
     The results file has to be locked. Raises UserError.
     """
-    if record is None:
-        yield
-        return
-    path, remedy = path_of(results_file), "nothing was appended"
-    with naming(path, remedy):
-        file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
-    size = os.fstat(file).st_size
-    try:
-        with naming(path, remedy):
-            recent = os.pread(file, RECENT, max(0, size - RECENT))
-            files.append_whole(file, _lines(record, recent))
-        yield
-    except BaseException:
-        os.ftruncate(file, size)
-        raise
-    finally:
-        os.close(file)
-
-
-def _lines(record, recent):
-    """Return the lines to append for a record. recent: the end of the file, in bytes."""
-    lines = [] if recent.endswith(b"\n") or not recent else [""]  # the end of a killed process
-    for name in SHARED:
-        if text := record.get(name):
-            key = hashlib.sha256(text.encode(errors="replace")).hexdigest()[:16]
-            record = record | {name: key}
-            if f'{{"text": "{key}"'.encode() not in recent:
-                lines.append(json.dumps({"text": key, "content": text}))
-    first = {"run_id": record["run_id"]}  # by which `read` finds it
-    return "\n".join([*lines, json.dumps(first | record, default=str), ""])
+    path = path_of(results_file)
+    with naming(path, "nothing was appended"), open(path, "ab+", buffering=0) as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - RECENT))
+        recent = file.read()
+        lines = [] if recent.endswith(b"\n") or not recent else [""]  # the end of a killed process
+        for name in SHARED:
+            if text := record.get(name):
+                key = hashlib.sha256(text.encode(errors="replace")).hexdigest()[:16]
+                record = record | {name: key}
+                line = json.dumps({"text": key, "content": text})
+                if line.encode() not in recent:
+                    lines.append(line)
+        first = {"run_id": record["run_id"]}  # by which `read` finds it
+        lines += [json.dumps(first | record, default=str), ""]
+        try:
+            files.append_whole(file.fileno(), "\n".join(lines))
+            yield
+        except BaseException:
+            file.truncate(size)
+            raise
 
 
 def read(results_file, run_ids):
@@ -69,37 +60,38 @@ def read(results_file, run_ids):
 
     Other lines of the file are not parsed. Missing and damaged records are left out.
     """
-    wanted = {*run_ids}
-    records = {}
-    texts = {}
-    for line in _each_line(results_file):
-        start = LINE.match(line)
-        key = start and start[2].decode(errors="replace")
-        if start and start[1] == b"text":
-            texts[key] = line
-        elif key in wanted:
-            with suppress(ValueError, RecursionError):
-                records[key] = json.loads(line)
+    requested = {*run_ids}
+    texts_and_requested = (
+        (key, line)
+        for key, line in _lines(results_file)
+        if key in requested or line.startswith(b'{"text"')
+    )
+    lines = dict(texts_and_requested)
+    records = {key: _parsed(line) for key, line in lines.items() if key in requested}
     for record in records.values():
         for name in SHARED:
-            record[name] = _content(texts.get(str(record.get(name)), b""))
-    return records
+            text = _parsed(lines.get(str(record.get(name)), b""))
+            record[name] = text.get("content", "")
+    return {key: record for key, record in records.items() if "run_id" in record}
 
 
 def run_ids_of(suite, results_file):
     """Return the run_ids of a suite's records. Some may have no rows."""
     mark = f'"suite": "{suite}"'.encode()
-    lines = (line for line in _each_line(results_file) if mark in line)
-    return {LINE.match(line)[2].decode() for line in lines if LINE.match(line)}
+    return {key for key, line in _lines(results_file) if mark in line}
 
 
-def _each_line(results_file):
+def _lines(results_file):
+    """Yield the first value of each line, a run_id or a hash, and the line."""
     with suppress(FileNotFoundError), open(path_of(results_file), "rb") as file:
-        yield from file
+        for line in file:
+            if start := LINE.match(line):
+                yield start[1].decode(errors="replace"), line
 
 
-def _content(line):
-    """Return the text of a shared text's line, or "" where it is missing or damaged."""
-    with suppress(ValueError, RecursionError, TypeError, KeyError):
-        return str(json.loads(line)["content"])
-    return ""
+def _parsed(line):
+    """Return the dict of a line; an empty one where it is damaged."""
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError):
+        return {}

@@ -1,16 +1,17 @@
 """results.csv: its columns, appending to it, reading it.
 
-One row per step, append-only, readable by `pandas.read_csv` without options. A run appends all its
-rows in one write, under a lock, when it has ended: a killed run leaves no rows, and concurrent runs
-never interleave. A damaged file is refused, never repaired or replaced.
+A run appends all its rows in one write, under a lock, when it has ended: a killed run leaves none,
+and concurrent runs never interleave. A damaged file is refused, never repaired or replaced.
 """
 
 import csv
 import fcntl
 import io
 import os
+import re
+import secrets
 import tempfile
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import datetime
 from itertools import islice
 from pathlib import Path
@@ -54,13 +55,25 @@ GRADES = ("clean", "tainted")
 INTEGERS = ("round", "seed", "batch_size", "requested_batch_size", "seq_len", "world_size")
 MEASURED = ("step_ms", "data_ms", "first_step_s")  # of every run with timings
 OPTIONAL = ("loss", "held_out_loss", "peak_memory_mib", "reserved_memory_mib")
-NUMBERS = ("step", *MEASURED, *OPTIONAL)
-TEXTS = tuple(name for name in COLUMNS if name not in (*INTEGERS, *NUMBERS))
+NUMBERS = (*INTEGERS, "step", *MEASURED, *OPTIONAL)
+TEXTS = tuple(name for name in COLUMNS if name not in NUMBERS)
 HEADER = ",".join(COLUMNS)
-LARGEST = 2**63  # of a whole number
-TAILS = (2**13, 2**20)  # bytes at the end of the file that hold its last row: usually, and at most
+# Patterns of the fields of columns: of all rows, and more of those with and without timings.
+WHOLE = r"-?\d{1,18}(\.0*)?"
+DURATION = r"\d+(\.\d*)?(e[+-]?\d+)?"
+FLOAT = rf"(nan|-?inf|-?{DURATION})?"
+OF_ALL = {"status": "|".join(STATUSES), **dict.fromkeys(INTEGERS, WHOLE)}
+OF_ALL |= dict.fromkeys(OPTIONAL, FLOAT)
+WITH_TIMINGS = {"phase": "|".join(PHASES), "grade": "|".join(GRADES), "step": WHOLE}
+WITH_TIMINGS |= dict.fromkeys(MEASURED, DURATION)
+WITHOUT_TIMINGS = {"grade": "", "step": FLOAT, **dict.fromkeys(MEASURED, FLOAT)}
 CHUNK = 100_000  # rows read at once, so that their texts take little memory
 csv.field_size_limit(2**31 - 1)  # a failed run's note can be long
+
+
+def run_id(started, group=None):
+    """Return the id of a run. group: of those that take turns; by default the run has its own."""
+    return f"{started:%Y%m%dT%H%M%S.%fZ}-{group or secrets.token_hex(4)}"
 
 
 def append(path, rows, record=None):
@@ -77,31 +90,23 @@ def append(path, rows, record=None):
         if os.fstat(file).st_size == 0:
             text = f"{HEADER}\n{text}"
         # The rows are last: a record without rows is no run.
-        with records_file.appended(path, record), naming(path, "nothing was appended"):
+        recorded = records_file.appended(path, record) if record else nullcontext()
+        with recorded, naming(path, "nothing was appended"):
             files.append_whole(file, text)
 
 
 def initialize(path):
     """Write the header to a missing or empty file. Return whether it was written."""
-    with locked(path) as file:
-        empty = os.fstat(file).st_size == 0
-    if empty:
-        append(path, [])
-    else:
-        check(path)
-    return empty
+    is_new = not os.path.exists(path) or os.path.getsize(path) == 0
+    append(path, [])
+    return is_new
 
 
 def reset(path):
     """Archive the file, damaged or not, with its records. Start a new one. Return the archive."""
     path = Path(path)
     with locked(path):
-        stem = f"{path.stem}-{datetime.now():%Y%m%d-%H%M%S}"
-        archive = path.with_stem(stem)
-        count = 1
-        while archive.exists():
-            count += 1
-            archive = path.with_stem(f"{stem}-{count}")
+        archive = path.with_stem(f"{path.stem}-{datetime.now():%Y%m%d-%H%M%S-%f}")
         path.rename(archive)
         records = records_file.path_of(path)
         if records.exists():
@@ -111,7 +116,7 @@ def reset(path):
 
 
 def check(path):
-    """Check that a run may append to a file: its header and its last row.
+    """Check that a run may append to a file: its header and its end.
 
     Raises UserError with file, line and remedy.
     """
@@ -123,33 +128,18 @@ def check(path):
         if not path.is_file():
             raise UserError(f"{path}: not a file")
         with path.open("r+b") as file:  # os.access() knows less than open()
-            complete = _ends_are_complete(file)
+            complete = _is_complete(file)
     if not complete:
-        raise _damaged(path)
+        raise _damage(path)
 
 
-def _ends_are_complete(file):
-    """Return whether a binary file is empty, or has our header and a complete last row."""
+def _is_complete(file):
+    """Return whether a binary file is empty, or has our header and ends with a line."""
     header = file.readline()
     if header != f"{HEADER}\n".encode():
         return not header
-    size = file.seek(0, os.SEEK_END)
-    for tail in TAILS:
-        file.seek(max(len(header), size - tail))
-        lines = file.read().decode(errors="replace").splitlines(keepends=True)
-        if not lines or (lines[-1].endswith("\n") and _ends_in_row(lines)):
-            return True
-    return False
-
-
-def _ends_in_row(lines):
-    """Return whether the last of these lines, or several whose note is in quotes, are a row."""
-    fewest = len(lines) - 1
-    for start in range(fewest, -1 if '"' in lines[-1] else fewest - 1, -1):
-        last = [*csv.reader(lines[start:])]
-        if len(last) == 1 and len(last[0]) == len(COLUMNS):
-            return True
-    return False
+    file.seek(-1, os.SEEK_END)
+    return file.read() == b"\n"
 
 
 def has_rows(path):
@@ -171,143 +161,99 @@ def text_rows(path, start=0):
 
 
 def read(path):
-    """Read a file into a DataFrame of COLUMNS, one row per step. Texts are ordered categories.
+    """Read a file into a DataFrame of COLUMNS, one row per step. Texts are ordered categories, so
+    that the newest run is the largest run_id.
 
-    Raises UserError where there is no file, no row, or a damaged line.
+    Raises UserError where there is no row, or a damaged line.
     """
     import pandas  # here, because a training script does not need it
 
-    if not Path(path).exists():
-        raise UserError(f"{path}: no such file", "make baseline writes it")
+    if not has_rows(path):
+        problem = "no results yet" if os.path.exists(path) else "no such file"
+        raise UserError(f"{path}: {problem}", "make baseline writes some")
+    with naming(path), open(path, "rb") as file:
+        complete = _is_complete(file)
+        file.seek(0)
+        commas = sum(block.count(b",") for block in iter(lambda: file.read(2**20), b""))
     try:
-        with naming(path), open(path, "rb") as file:
-            complete = _ends_are_complete(file)
-        chunks = _chunks(path) if complete and os.path.getsize(path) else []
+        chunks = _chunks(path) if complete else []
     except ValueError:  # as pandas raises it: without a line, or with the wrong one
-        raise _damaged(path) from None
-    chunks = [chunk for chunk in chunks if len(chunk)]
-    if not (complete and all(map(_is_valid, chunks))):
-        raise _damaged(path)
+        chunks = []
     if not chunks:
-        raise UserError(f"{path}: no results yet", "make baseline writes some")
-    columns = {name: _joined([chunk[name] for chunk in chunks]) for name in COLUMNS}
-    rows = pandas.DataFrame(columns)
-    if not _has_all_fields(path, rows):
-        raise _damaged(path)
-    return rows
+        raise _damage(path)
+    rows = pandas.concat([chunk[[*NUMBERS]] for chunk in chunks], ignore_index=True)
+    for name in TEXTS:
+        parts = [chunk[name] for chunk in chunks]
+        texts = pandas.api.types.union_categoricals(parts, sort_categories=True)
+        commas -= texts.categories.str.count(",").to_numpy()[texts.codes].sum()
+        rows[name] = texts.as_ordered()
+    has_all_fields = commas == (len(COLUMNS) - 1) * (len(rows) + 1)  # pandas fills missing ones
+    if not (has_all_fields and _is_valid(rows)):
+        raise _damage(path)
+    return rows[[*COLUMNS]].astype(dict.fromkeys(INTEGERS, "int64"))
 
 
 def _chunks(path):
     """Return the rows as DataFrames of CHUNK rows, unchecked. As categories, texts take a tenth."""
     import pandas  # as in `read`
 
-    how = {"chunksize": CHUNK, "low_memory": False, "keep_default_na": False}
-    how["na_values"] = dict.fromkeys(NUMBERS, ["", "nan", "NaN"])
-    types = dict.fromkeys(NUMBERS, float)
-    while True:
-        chunks = []
-        for chunk in pandas.read_csv(path, dtype=types, **how):
-            mistaken = [name for name in TEXTS if not pandas.api.types.is_string_dtype(chunk[name])]
-            if mistaken and len(chunk):
-                break
-            chunks.append(chunk.astype(dict.fromkeys(TEXTS, "category")))
-        else:
-            return chunks
-        types |= dict.fromkeys(mistaken, str)  # "2.10" is a version; reading all as such is slow
-
-
-def _joined(parts):
-    """Return a column from its parts."""
-    import pandas  # as in `read`
-
-    if parts[0].name in TEXTS:
-        joined = pandas.api.types.union_categoricals(parts, sort_categories=True)
-        return joined.as_ordered()  # so that the newest run is the largest run_id
-    joined = pandas.concat(parts, ignore_index=True)
-    return joined.astype("int64") if joined.name in INTEGERS else joined
-
-
-def _has_all_fields(path, rows):
-    """Return whether no row lacks fields, which pandas would fill: the file has all commas."""
-    with open(path, "rb") as file:
-        commas = sum(block.count(b",") for block in iter(lambda: file.read(2**20), b""))
-    for texts in (rows[name].cat for name in TEXTS):
-        commas -= texts.categories.str.count(",").to_numpy()[texts.codes].sum()
-    return commas == (len(COLUMNS) - 1) * (len(rows) + 1)
+    types = dict.fromkeys(NUMBERS, float) | {"torch": str, "commit": str}  # "2.10" is a version
+    missing = dict.fromkeys(NUMBERS, ["", "nan", "NaN"])
+    how = {"keep_default_na": False, "na_values": missing, "low_memory": False}
+    chunks = []
+    for chunk in pandas.read_csv(path, dtype=types, chunksize=CHUNK, **how):
+        for name in TEXTS:
+            chunk[name] = chunk[name].astype("category").cat.rename_categories(str)
+        chunks.append(chunk)
+    return chunks
 
 
 def _is_valid(rows):
-    """Return whether all rows of a DataFrame make sense. `_problem` says what does not."""
+    """Return whether all rows of a DataFrame make sense, as the patterns of their fields say."""
     timed = rows.status == "ok"
-    whole_numbers = all(
-        rows[name].dtype.kind in "if" and rows[name].mod(1).eq(0).all() for name in INTEGERS
+    counts = rows[[*INTEGERS]]
+    measured = rows.loc[timed, [*MEASURED]]
+    steps = rows.step[timed]
+    tests = (
+        rows.status.isin(STATUSES),
+        counts.round().eq(counts) & counts.abs().lt(10**18),
+        rows.phase[timed].isin(PHASES) & rows.grade[timed].isin(GRADES) & steps.round().eq(steps),
+        measured.ge(0) & measured.lt(float("inf")),
+        rows.grade[~timed].eq(""),
     )
-    return bool(
-        rows.status.isin(STATUSES).all()
-        and rows.phase[timed].isin(PHASES).all()
-        and rows.grade.isin(GRADES).eq(timed).all()
-        and rows.grade[~timed].eq("").all()
-        and whole_numbers
-        and rows[[*INTEGERS]].abs().lt(LARGEST).all(axis=None)
-        and rows.step.mod(1).eq(0).where(timed | rows.step.notna(), True).all()
-        and rows.loc[timed, [*MEASURED]].ge(0).all(axis=None)
-        and rows.loc[timed, [*MEASURED]].lt(float("inf")).all(axis=None)
-    )
+    return all(test.all(axis=None) for test in tests)
 
 
-def _damaged(path):
+def _damage(path):
     """Return a UserError that names the first damaged line of a file."""
-    number, problem = _first_problem(path)
-    remedy = f"archive the file with make reset RESULTS_FILE={path}"
-    return UserError(f"{path}:{number}: {problem}", f"fix that line, or {remedy}")
-
-
-def _first_problem(path):
-    """Return the number of the first damaged line, and its problem."""
-    with open(path, newline="", errors="surrogateescape") as file:
-        if file.readline() != f"{HEADER}\n":
-            return 1, "unknown header"
-        lines = csv.reader(file, strict=True)
-        number = 2
-        try:
-            for fields in lines:
-                if problem := _problem(fields):
-                    return number, problem
-                number = lines.line_num + 2
-        except csv.Error as error:
-            return number, f"cannot be read ({error})"
-        return lines.line_num + 1, "is cut off"
+    number = 1
+    problem = "unknown header"
+    with open(path, newline="", errors="backslashreplace") as file:
+        if file.readline() == f"{HEADER}\n":
+            lines = csv.reader(file, strict=True)
+            problem = None
+            try:
+                while not problem:
+                    number = lines.line_num + 2
+                    problem = _problem(next(lines))
+            except StopIteration:
+                number -= 1
+                problem = "is cut off"
+            except csv.Error as error:
+                problem = f"cannot be read ({error})"
+    remedy = f"fix that line, or archive the file with make reset RESULTS_FILE={path}"
+    return UserError(f"{path}:{number}: {problem}", remedy)
 
 
 def _problem(fields):
     """Return the problem of a row, a list of strings, or None."""
-    if any("\udc80" <= letter <= "\udcff" for field in fields for letter in field):
-        return "is not text"
     if len(fields) != len(COLUMNS):
         return f"has {len(fields)} fields instead of {len(COLUMNS)}"
     row = dict(zip(COLUMNS, fields, strict=True))
-    timed = row["status"] == "ok"
-    for name, known in (
-        ("status", STATUSES),
-        ("phase", PHASES if timed else (row["phase"],)),
-        ("grade", GRADES if timed else ("",)),
-    ):
-        if row[name] not in known:
-            return f"has the unknown {name} {row[name]!r}"
-    needed = (*INTEGERS, "step", *MEASURED) if timed else INTEGERS
-    for name in (*INTEGERS, *NUMBERS):
-        if not row[name] and name not in needed:
-            continue
-        try:
-            number = float(row[name])
-        except ValueError:
-            return f"has {name} {row[name]!r}, which is not a number"
-        if name in (*INTEGERS, "step") and number % 1 != 0:
-            return f"has {name} {row[name]!r}, which is not a whole number"
-        if name in INTEGERS and abs(number) >= LARGEST:
-            return f"has a {name} of {len(row[name])} digits, which is too large"
-        if name in MEASURED and timed and not 0 <= number < float("inf"):
-            return f"has {name} {row[name]}, which is not a duration"
+    patterns = OF_ALL | (WITH_TIMINGS if row["status"] == "ok" else WITHOUT_TIMINGS)
+    for name, pattern in patterns.items():
+        if not re.fullmatch(pattern, row[name], re.IGNORECASE):
+            return f"{name} cannot be {row[name][:40]!r}"
     return None
 
 
@@ -318,10 +264,8 @@ def locked(path, held=""):
     held: message of the UserError where another has the lock; without it, wait for that.
     """
     while True:
-        try:
+        with naming(path):
             file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
-        except OSError as error:
-            raise UserError(f"{path}: {error.strerror}") from None
         try:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB if held else fcntl.LOCK_EX)

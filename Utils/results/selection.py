@@ -4,10 +4,9 @@ from pathlib import Path
 
 from Utils.base.errors import UserError
 from Utils.base.text import plural
-from Utils.results import run_ids
 from Utils.scripts import ladder, own_names, variants
 
-SHAPE = ["data", "number", "length"]
+SHAPE = ["data", "number", "length"]  # corpus, batch and length that decide the group of a row
 GROUP = ["base", "unit", "device", "torch", "model", *SHAPE, "world_size", "code"]
 
 
@@ -32,8 +31,7 @@ def select(rows, device_name=None, with_variants=False, base=None, newest_of=Non
     if 0 < len(several) < len(rows):
         rows = rows[rows.world_size == 1]
     if not with_variants:
-        if names := variants_in(rows):
-            rows = rows[~rows.technique.isin(names)]
+        rows = rows[~rows.technique.isin(variants_in(rows))]
         if rows.empty:
             raise UserError("the results hold only variants", "`make ablate` shows them")
     candidates = rows
@@ -65,8 +63,13 @@ def _newest_runs(rows):
     clean = runs.assign(run_id=runs.run_id.where(~tainted, "")).groupby(of_round).run_id
     runs = runs[~tainted | (runs.run_id > clean.transform("max"))]
     newest = runs.run_id == runs.groupby(of_round).run_id.transform("max")
-    in_turns = run_ids.groups_of(runs.run_id) + runs["round"].astype(str)
+    in_turns = turn_groups(runs.run_id) + runs["round"].astype(str)
     return runs.run_id[in_turns.isin(in_turns[newest])]
+
+
+def turn_groups(run_ids):
+    """Return the group of runs in turns of each run_id of a Series."""
+    return run_ids.map({run_id: run_id.rpartition("-")[2] for run_id in run_ids.unique()})
 
 
 def plain(rows):
@@ -83,37 +86,29 @@ def baseline(rows):
 def variants_in(rows):
     """Return the names of scripts that are no part of a ladder, but of an ablation."""
     timed_names = rows.technique[rows.status == "ok"].unique()
-
-    def is_variant(name):
-        return variants.parse(name) is not None or own_names.is_variant(name, timed_names)
-
-    return [name for name in rows.technique.unique() if is_variant(name)]
-
-
-def _with_shapes(rows):
-    """Return the rows with the columns of SHAPE: corpus, batch and length that decide their group.
-
-    An own script has its batch, which only a run that trains can tell: its runs without timing are
-    of the newest shape of the others.
-    """
-    rows = rows.assign(data=rows.dataset, number=rows.requested_batch_size, length=rows.seq_len)
-    bare = (rows.base != ladder.BASELINE) & (rows.status != "ok")
-    if not bare.any():
-        return rows
-    others = [name for name in GROUP if name not in SHAPE]
-    shapes = rows[~bare].sort_values("run_id").groupby(others)[SHAPE].last()
-    for key, group in rows[bare].groupby(others):
-        if key in shapes.index:
-            for name in SHAPE:
-                rows.loc[group.index, name] = shapes.loc[key, name]
-    return rows
+    return [
+        name
+        for name in rows.technique.unique()
+        if variants.parse(name) is not None or own_names.is_variant(name, timed_names)
+    ]
 
 
 def groups(rows):
     """Return the groups of comparable rows: a list of (description, rows), the rows with a column
-    `code`, the commit without "-dirty"."""
+    `code`, the commit without "-dirty", and those of SHAPE."""
     # Uncommitted changes on top of a commit are compared with that commit's runs.
-    rows = _with_shapes(rows.assign(code=rows.commit.str.removesuffix("-dirty")))
+    rows = rows.assign(code=rows.commit.str.removesuffix("-dirty"), data=rows.dataset)
+    rows = rows.assign(number=rows.requested_batch_size, length=rows.seq_len)
+    # Only a run that trains can tell the batch of a script of the user's: its runs without timing
+    # are of the newest shape of the others.
+    bare = (rows.base != ladder.BASELINE) & (rows.status != "ok")
+    if bare.any():
+        common = [name for name in GROUP if name not in SHAPE]
+        shapes = rows[~bare].sort_values("run_id").groupby(common)[SHAPE].last()
+        for key, group in rows[bare].groupby(common):
+            if key in shapes.index:
+                for name in SHAPE:
+                    rows.loc[group.index, name] = shapes.loc[key, name]
     described = []
     for key, group in rows.groupby(GROUP):
         of = dict(zip(GROUP, key, strict=True))
@@ -183,22 +178,14 @@ def count(rows):
 def describe(rows):
     """Return the common facts of selected rows in one line."""
     first = rows[rows.status.eq("ok") | rows.status.ne("ok").all()].iloc[0]
-    commits = ", ".join(commit or "unknown" for commit in rows.commit.unique())
-    parts, batch = [first.device, f"torch {first.torch}"], first.requested_batch_size
+    batch = first.requested_batch_size
     if first.base == ladder.BASELINE:
-        parts += [first.model, f"{batch}x{first.seq_len} tokens a step"]
+        shape = f"{first.model}, {batch}x{first.seq_len} tokens a step, {first.dataset}"
     else:
         shape = _shape(first.base, first.unit, first.model, batch, first.seq_len)
-        parts.append(f"{shape} a step" if first.unit != "steps" else shape)
-    if first.base == ladder.BASELINE:
-        parts.append(first.dataset)
-    parts += [_rounds(rows), f"commit {commits}"]
-    return ", ".join(parts)
-
-
-def _rounds(rows):
-    """Return "8 rounds", or "4 to 8 rounds" where some of the timed scripts ran in fewer."""
-    counts = timed(rows).groupby("technique")["round"].nunique()
+        shape += " a step" if first.unit != "steps" else ""
     most = rows["round"].nunique()
-    fewest = counts.min() if len(counts) else most
-    return plural(most, "round") if fewest == most else f"{fewest} to {most} rounds"
+    fewest = timed(rows).groupby("technique")["round"].nunique().min()  # NaN where none is timed
+    rounds = f"{fewest} to {plural(most, 'round')}" if fewest < most else plural(most, "round")
+    commits = ", ".join(commit or "unknown" for commit in rows.commit.unique())
+    return f"{first.device}, torch {first.torch}, {shape}, {rounds}, commit {commits}"
