@@ -237,7 +237,7 @@ def test_a_file_whose_name_holds_a_colon_is_found(folder):
         ("results.csv", "copy.csv:fffffff", "A and B share 1 run; select"),
         ("", "results.csv", "A names no results file; for example A=results.csv:H100"),
         ("results.csv", ":2.11", "B names no results file; for example B=results.csv:H100"),
-        ("results.csv", "runs", "runs: Is a directory"),
+        ("results.csv", "runs", "runs: not a file"),
     ],
 )
 def test_what_cannot_be_compared_is_one_line(a, b, words, mixed, folder, capsys):

@@ -45,26 +45,24 @@ def select(rows, device_name=None, with_variants=False, base=None, newest_of=Non
     newest = candidates.run_id.max()
     parts = groups(rows)
     same = next(group for _, group in parts if (group.run_id == newest).any())
-    left_out = [f"{count(group)} of {name}" for name, group in parts if group is not same]
-    chosen = plain(same[same.run_id.isin(_newest_runs(same))])
-    if rows.world_size.eq(1).all() and len(several):
-        left_out.append(f"{count(several)} in several processes")
-    if repeated := same.run_id.nunique() - chosen.run_id.nunique():
-        left_out.append(f"{plural(repeated, 'run')} repeated since")
-    return chosen, "left out: " + "; ".join(left_out) if left_out else ""
-
-
-def _newest_runs(rows):
-    """Return the run_ids of the newest run of each technique and round, and of those that it took
-    turns with; without tainted ones that were repeated."""
-    runs = plain(rows[["run_id", "technique", "round", "grade"]].drop_duplicates("run_id"))
+    # Of each technique and round the newest run, and those that it took turns with; without tainted
+    # ones that were repeated.
+    runs = plain(same[["run_id", "technique", "round", "grade"]].drop_duplicates("run_id"))
     of_round = ["technique", "round"]
     tainted = runs.grade == "tainted"
     clean = runs.assign(run_id=runs.run_id.where(~tainted, "")).groupby(of_round).run_id
     runs = runs[~tainted | (runs.run_id > clean.transform("max"))]
-    newest = runs.run_id == runs.groupby(of_round).run_id.transform("max")
+    is_newest = runs.run_id == runs.groupby(of_round).run_id.transform("max")
     in_turns = turn_groups(runs.run_id) + runs["round"].astype(str)
-    return runs.run_id[in_turns.isin(in_turns[newest])]
+    counted = runs.run_id[in_turns.isin(in_turns[is_newest])]
+    chosen = plain(same[same.run_id.isin(counted)])
+    unused = [(f"of {name}", group) for name, group in parts if group is not same]
+    if rows.world_size.eq(1).all() and len(several):
+        unused.append(("in several processes", several))
+    left_out = [f"{plural(group.run_id.nunique(), 'run')} {words}" for words, group in unused]
+    if repeated := same.run_id.nunique() - chosen.run_id.nunique():
+        left_out.append(f"{plural(repeated, 'run')} repeated since")
+    return chosen, "left out: " + "; ".join(left_out) if left_out else ""
 
 
 def turn_groups(run_ids):
@@ -169,10 +167,6 @@ def select_ladder(rows, device_name=None, base=None):
         if whole.technique.nunique() > len(names & {*chosen.technique}):
             return select(rows, device_name, base=base, newest_of=whole)
     return chosen, left_out
-
-
-def count(rows):
-    return plural(rows.run_id.nunique(), "run")
 
 
 def describe(rows):
