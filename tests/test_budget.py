@@ -17,13 +17,13 @@ from Utils.base import paths
 # shorter lowers its line.
 MOST_LINES = {
     "": 446,
-    "analysis": 2460,
+    "analysis": 2186,
     "base": 523,
     "commands": 888,
     "corpus": 315,
     "device": 1311,
     "doctor": 625,
-    "draw": 1255,
+    "draw": 1250,
     "forecast": 1758,
     "harness": 1371,
     "launch": 1506,
@@ -34,7 +34,7 @@ MOST_LINES = {
 }
 OTHER = {".toml", ".html", ".css", ".js"}
 MOST_LINES_OF_OTHER = 1_494
-MOST_LINES_OF_TESTS = 17_643  # with the virtual GPU's C++
+MOST_LINES_OF_TESTS = 17_625  # with the virtual GPU's C++
 MOST_LINES_OF_PRETRAINING = 1_480
 MOST_LINES_OF_MAKEFILE = 180
 MOST_FILES = 450  # without results/

@@ -213,28 +213,16 @@ def test_a_file_alone_gives_its_newest_runs(mixed, compared):
     assert "- B: NVIDIA H100, torch 2.13.0, gpt2, 16x64 tokens a step, stdlib, 1 round, " in text
 
 
-def test_a_file_whose_name_holds_a_colon_is_found(folder):
-    write(folder / "results.csv", *rounds("no_optimization", [10], device="a.csv"))
-    write(folder / "results.csv:a.csv", *rounds("no_optimization", [20], **OLD))
-    write(folder / "results.csv:a.csv", *rounds("no_optimization", [30]))
-    for text, ms in (
-        ("results.csv:a.csv", 30),
-        ("results.csv:a.csv:2.11", 20),
-        ("results.csv:A.CSV", 10),
-    ):
-        assert comparison.select("A", text).lines.step_ms["no_optimization"] == pytest.approx(ms)
-
-
 @pytest.mark.parametrize(
     ("a", "b", "words"),
     [
         ("results.csv:H200", "results.csv", "results.csv: no runs match 'H200'; there are gpt2 "),
         ("results.csv", "results.csv:h100 xl", "no runs match 'h100 xl'; there are gpt2 1x64 on"),
-        ("results.csv", "results.csv:fffffff", "A and B are the same runs: Test GPU, torch 2.13"),
+        ("results.csv", "results.csv:fffffff", "A and B share 1 run of Test GPU, torch 2.13"),
         ("missing.csv:2.11:x", "results.csv", "missing.csv: no such file; make baseline"),
         ("results.csv", "damaged.csv", "damaged.csv:1: unknown header"),
         ("results.csv", "empty.csv", "empty.csv: no results yet"),
-        ("results.csv", "copy.csv:fffffff", "A and B share 1 run; select"),
+        ("results.csv", "copy.csv:fffffff", "stdlib, 1 round, commit fffffff-dirty; select"),
         ("", "results.csv", "A names no results file; for example A=results.csv:H100"),
         ("results.csv", ":2.11", "B names no results file; for example B=results.csv:H100"),
         ("results.csv", "runs", "runs: not a file"),

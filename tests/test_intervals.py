@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from Utils.analysis import comparison, intervals
+from Utils.analysis import intervals
 from Utils.analysis.intervals import LossDifference, Ratio
 from Utils.results import rows_file, selection, shared_folders
 
@@ -36,7 +36,7 @@ def unpaired(random, true, rounds_a, rounds_b):
     """The Ratio of rates whose rounds are not paired, those of B three times as noisy."""
     rates_a = pd.Series(1000 * np.exp(random.normal(0, 0.01, rounds_a)))
     rates_b = pd.Series(1000 * true * np.exp(random.normal(0, 0.03, rounds_b)))
-    return comparison.ratio(rates_a, rates_b)
+    return intervals.unpaired_ratio(rates_a, rates_b)
 
 
 @pytest.mark.parametrize("true", [1.0, 1.03])
@@ -73,9 +73,10 @@ def tables(random, last, rounds, count):
 
 def test_of_tables_of_equal_scripts_one_in_twenty_claims_a_difference():
     logs = tables(np.random.default_rng(11), 1.0, 5, EXPERIMENTS)
-    p = intervals.mean(pd.DataFrame(logs.reshape(5, -1))).p.reshape(EXPERIMENTS, 6)
-    corrected = [intervals.holm([Ratio(1.0, 1.0, 1.0, p) for p in table]) for table in p]
-    claims = [any(ratio.is_different for ratio in table) for table in corrected]
+    claims = []
+    for i in range(EXPERIMENTS):
+        ratios = [intervals.ratio_of(pd.Series(logs[:, i, j])) for j in range(6)]
+        claims.append(any(ratio.is_different for ratio in intervals.holm(ratios)))
     assert 0.02 < np.mean(claims) <= 0.06
 
 
@@ -131,10 +132,9 @@ def test_a_fitted_drift_costs_one_degree_of_freedom():
     error = (np.linalg.inv(design.T @ design)[0, 0] * squares / 5) ** 0.5
     half = 2.5706 * error  # of Student's t with 5 degrees of freedom
     expected = fitted[0], fitted[0] - half, fitted[0] + half
-    estimate = intervals.drift_free_mean(pd.Series(logs)).estimate()
-    assert astuple(estimate)[:3] == pytest.approx(expected, rel=1e-4)
-    equal = intervals.drift_free_mean(pd.Series([0.0] * 7)).estimate()
-    assert astuple(equal) == (0, 0, 0, 1)
+    ratio = intervals.ratio_of(pd.Series(logs))
+    assert np.log(astuple(ratio)[:3]) == pytest.approx(expected, rel=1e-4)
+    assert intervals.ratio_of(pd.Series([0.0] * 7)) == Ratio(1, 1, 1, 1)
 
 
 def test_what_is_not_known_is_false_and_has_no_text():

@@ -6,6 +6,7 @@ import importlib
 import re
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -14,15 +15,9 @@ import pytest
 from tests import forked
 from tests.known import changed
 from tests.rows import rows_of
-from Utils.analysis import (
-    attribution,
-    intervals,
-    recipe_lines,
-    recipe_page,
-    recommendation,
-)
-from Utils.analysis.recipe_lines import LINES
-from Utils.analysis.recommendation import NEAR
+from Utils.analysis import attribution, intervals, recipe_page, recommendation
+from Utils.analysis.recipe_page import LINES
+from Utils.analysis.recommendation import IN, LEAST_MEMORY, NEAR, NO_DIFFERENCE, OUT
 from Utils.analysis.summary import summarize
 from Utils.base import paths
 from Utils.base.errors import UserError
@@ -103,8 +98,8 @@ def test_known_effects_give_the_known_recipe(ms, expected):
     assert recipe.speedup.value == pytest.approx(true, rel=0.01)
     assert variants.parts(recipe.name) == {*recipe.techniques}
     assert recipe.script.code == variants.find(recipe.name).code
-    assert {*recipe.switch_on} | {*recipe.no_difference} == {*recipe.techniques}
-    assert {*recipe.leave_out} == {*LINE, "8bit_optimizer"} - {*recipe.techniques}
+    assert {*recipe.evidence[IN]} | {*recipe.evidence[NO_DIFFERENCE]} == {*recipe.techniques}
+    assert {*recipe.evidence[OUT]} == {*LINE, "8bit_optimizer"} - {*recipe.techniques}
 
 
 def test_a_set_without_rows_is_recommended_when_it_has_run():
@@ -154,7 +149,7 @@ def test_what_is_fastest_by_other_means_is_not_the_best(spoil, words):
     own = rows.technique == WHOLE
     found = recommendation.recommend(pd.concat([rows[~own], spoil(rows[own])]))
     assert found.best.name == found.fastest.name == "flash_attention"
-    assert words in found.fastest.leave_out[FUSED]
+    assert words in found.fastest.evidence[OUT][FUSED]
 
 
 def test_a_technique_that_failed_in_a_round_is_not_recommended():
@@ -164,7 +159,7 @@ def test_a_technique_that_failed_in_a_round_is_not_recommended():
     failed = pd.DataFrame(failed).astype(dict.fromkeys(numbers, float))
     found = recommendation.recommend(pd.concat([rows, failed]))
     assert found.best.name == "flash_attention"
-    assert found.fastest.leave_out[FUSED] == "out of memory in round 4"
+    assert found.fastest.evidence[OUT][FUSED] == "out of memory in round 4"
 
 
 def test_rounds_in_which_a_run_was_tainted_are_not_used_for_it():
@@ -181,11 +176,11 @@ def test_rounds_in_which_a_run_was_tainted_are_not_used_for_it():
 def test_where_nothing_is_clean_or_comparable_one_line_says_so():
     rows = rows_from(halving(), ladder.line(WHOLE))
     for bad, words in (
-        (rows.assign(grade="tainted"), "all 24 runs are tainted"),
-        (rows[rows.technique != BASE], "no_optimization was not measured"),
+        (rows.assign(grade="tainted"), f"{BASE}: tainted in 4 of 4 rounds"),
+        (rows[rows.technique != BASE], f"not measured with {BASE}"),
     ):
         found = recommendation.recommend(bad)
-        assert found.fastest is found.best is found.least_memory is None
+        assert found.fastest is found.best is None and not found.recipes
         said = recipe_page.text(found, {})
         assert words in said and "\n" not in said and "make all ROUNDS=5" in said
 
@@ -193,7 +188,7 @@ def test_where_nothing_is_clean_or_comparable_one_line_says_so():
 def test_one_round_tells_nothing_and_says_so():
     rows = rows_from(halving(TF32), rounds=1)
     found = recommendation.recommend(rows)
-    assert found.best is found.fastest and len(found.fastest.techniques) in (4, 5)
+    assert found.best.name == found.fastest.name and len(found.fastest.techniques) in (4, 5)
     said = recipe_page.text(found, {})
     assert "16.0" in recipe_page.headline(found)
     assert "one clean round, so inconclusive" in said and "faster" not in said
@@ -245,13 +240,13 @@ def test_least_memory_is_sought_near_the_best_speed(without_fused):
 
     names = [*PLAN, f"{FLASH}-{TF32}"]
     found = recommendation.recommend(rows_from(ms, names, mib=mib))
-    lean = found.least_memory
+    lean = found.recipes[LEAST_MEMORY]
     near = without_fused < 1 / NEAR
     assert (FUSED in lean.techniques) != near
     assert TF32 not in lean.techniques and FLASH in lean.techniques
-    assert lean.measured.peak_mib == pytest.approx(mib({*lean.techniques}))
+    assert lean.peak_mib == pytest.approx(mib({*lean.techniques}))
     assert FUSED in found.fastest.techniques
-    assert "-100 MiB" in lean.switch_on[FLASH]
+    assert "-100 MiB" in lean.evidence[IN][FLASH]
 
 
 @pytest.mark.parametrize("path", shared_folders.files(), ids=lambda path: path.parent.parent.name)
@@ -266,7 +261,7 @@ def test_the_reference_results_give_what_they_show(path):
     found = recommendation.recommend(rows, records)
     said = recipe_page.text(found, {})
     assert ("tainted" in said) == rows.grade.eq("tainted").any()
-    assert "8bit_optimizer" in found.fastest.leave_out
+    assert "8bit_optimizer" in found.fastest.evidence[OUT]
 
 
 # The script and the lines -----------------------------------------------------------------------
@@ -275,7 +270,7 @@ def test_the_reference_results_give_what_they_show(path):
 def test_the_script_of_a_recipe_runs(tmp_path):
     found = recommendation.recommend(rows_from(halving(COMPILE)))
     path = tmp_path / "recipe.py"
-    recipe_lines.write(path, recipe_lines.script(found.fastest, found.described))
+    recipe_page.write(path, recipe_page.script(found.fastest, found.described))
     source = path.read_text()
     assert "torch.compile" not in source and "fused=True" in source and "bfloat16" in source
     assert not re.search("^Parent:", source, re.MULTILINE)  # it is no rung beside the others
@@ -290,26 +285,24 @@ def test_the_script_of_a_recipe_runs(tmp_path):
 
 def test_only_a_recipe_that_nobody_changed_is_written_over(tmp_path):
     found = recommendation.recommend(rows_from(halving(), ladder.line(WHOLE)))
-    text, path = recipe_lines.script(found.fastest, found.described), tmp_path / "recipe.py"
-    recipe_lines.write(path, text)
-    recipe_lines.write(path, text)
-    path.write_text(text + "# mine\n")
-    with pytest.raises(UserError, match="was changed by hand"):
-        recipe_lines.write(path, text)
-    for mine in ("mine\n", (paths.ROOT / "no_optimization.py").read_text()):
+    text, path = recipe_page.script(found.fastest, found.described), tmp_path / "recipe.py"
+    recipe_page.write(path, text)
+    recipe_page.write(path, text)
+    for mine in (text + "# mine\n", "mine\n", (paths.ROOT / "no_optimization.py").read_text()):
         path.write_text(mine)
-        with pytest.raises(UserError, match="exists and is no recipe"):
-            recipe_lines.write(path, text)
+        with pytest.raises(UserError, match="is no recipe or was changed"):
+            recipe_page.write(path, text)
         assert path.read_text() == mine
     with pytest.raises(UserError, match="Is a directory"):
-        recipe_lines.write(tmp_path, text)
+        recipe_page.write(tmp_path, text)
     with pytest.raises(UserError, match="nowhere/recipe.py: No such file or directory"):
-        recipe_lines.write(tmp_path / "nowhere" / "recipe.py", text)
+        recipe_page.write(tmp_path / "nowhere" / "recipe.py", text)
     assert not (tmp_path / "nowhere").exists()
 
 
 def blocks(techniques):
-    found = recipe_lines.lines_of(techniques)
+    recipe = SimpleNamespace(techniques=techniques, batch=None, script=True)
+    found = recipe_page.lines_of(recipe)
     return {library: "\n".join(lines) for library, lines in found.items()}
 
 
@@ -387,7 +380,7 @@ def test_an_idea_of_ones_own_is_shown_by_its_diff(tmp_path, monkeypatch):
     monkeypatch.setattr(ladder, "techniques", lambda: known | {"my_idea": idea})
     shown = blocks(["my_idea"])
     assert "#   +    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)" in shown["PyTorch"]
-    assert "no switch is known" in shown["Lightning"]
+    assert "my_idea: no switch" in shown["Lightning"]
 
 
 def test_the_page_has_all_three_parts(tmp_path, capsys):
@@ -400,7 +393,7 @@ def test_the_page_has_all_three_parts(tmp_path, capsys):
     assert re.search(r"^Against no_optimization: 1[56]\.\d\dx \(.*\)\.$", said, re.MULTILINE)
     assert "| flash_attention" in said and f"python {out}" in said and out.exists()
     for library in LIBRARIES:
-        assert f"Lines for your own loop, {library}:" in said
+        assert f"Lines for {library}:" in said
     assert "        bf16=True,  # brainFloat16" in said and 'precision="bf16-mixed",' in said
     assert "nan" not in said.lower()
 
@@ -416,7 +409,7 @@ def test_what_saves_a_wait_for_a_device_is_no_recipe_on_a_cpu(reserved, best):
     assert found.best.name == best
     assert recipe_page.headline(found).startswith("Recipe") and best in recipe_page.headline(found)
     if reserved is None:
-        assert found.fastest.leave_out["asynchronous_logging"] == "no effect here"
+        assert found.fastest.evidence[OUT]["asynchronous_logging"] == "no effect here"
 
 
 @pytest.mark.parametrize("need", sorted(recommendation.WAITS))

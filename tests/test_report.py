@@ -120,7 +120,7 @@ def test_tables_charts_and_recipe_show_what_was_planted(html):
     assert words(charts(section(html, "memory"))[0]).count("900") == 5
     assert "Python 3.12.1 cuDNN 91002" in fold(html, "environment")
     quality = fold(html, "quality")
-    assert quality.endswith("clean runs 9 tainted runs 1 brainFloat16 (tainted) slowed by 8%")
+    assert quality.endswith("brainFloat16 tainted in 1 of 2 rounds: slowed by 8%")
 
 
 def test_what_is_missing_is_named_with_its_command(html, made):

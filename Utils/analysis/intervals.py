@@ -1,7 +1,7 @@
 """Paired ratios and differences over rounds, with intervals and verdicts."""
 
 import math
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -41,7 +41,7 @@ class Estimate:
     above: ClassVar = ""
     below: ClassVar = ""
     neither: ClassVar = ""
-    form: ClassVar = ".4g"
+    form: ClassVar = ""
     unit: ClassVar = ""
     separator: ClassVar = " to "
 
@@ -95,9 +95,10 @@ class Ratio(Estimate):
     separator: ClassVar = "-"
 
     @classmethod
-    def of_logs(cls, logs):
-        """Return the ratio whose logarithm is an Estimate."""
-        return cls(*np.exp([logs.value, logs.low, logs.high]).tolist(), logs.p)
+    def of_logs(cls, mean, error, freedom):
+        """Return the ratio whose logarithm has that mean, as for `by_t`."""
+        *logs, p = by_t(mean, error, freedom)
+        return cls(*np.exp(logs).tolist(), p)
 
     def times(self, factor):
         return type(self)(self.value * factor, self.low * factor, self.high * factor, self.p)
@@ -124,10 +125,6 @@ class LossDifference(Estimate):
         return "0" if self.value == 0 else super().text
 
     @property
-    def interval(self):
-        return "" if self.diverged else super().interval
-
-    @property
     def verdict(self):
         return "diverged" if self.diverged else super().verdict
 
@@ -147,56 +144,83 @@ def holm(estimates):
     return [replace(estimate, p=float(corrected[i])) for i, estimate in enumerate(estimates)]
 
 
-def final_loss(losses):
-    """Return the loss of a run, the mean of its last steps."""
-    return losses.tail(LAST_STEPS).mean()
-
-
 def losses(timed):
-    """Return the loss of a technique in each round, a Series in nats per token.
-
-    On held-out text where the rows have it, else the mean of the last timed steps.
-    """
+    """Return the loss of a technique by round, a Series in nats a token: on held-out text where the
+    rows have it, else the mean of the last timed steps."""
     by_round = timed.groupby("round")
     held_out = by_round.held_out_loss.mean()
     return held_out if held_out.notna().any() else by_round.loss.apply(final_loss)
+
+
+def final_loss(losses):
+    return losses.tail(LAST_STEPS).mean()
+
+
+def by_t(mean, error, freedom):
+    """Return a mean, the ends of its interval and p of a mean of 0, by Student's t.
+
+    error: its standard error, with so many degrees of freedom; NaN with one value.
+    """
+    half = stdtrit(freedom, (1 + CONFIDENCE) / 2) * error
+    p = 2 * stdtr(freedom, -abs(mean) / error) if error else mean == 0
+    return float(mean), float(mean - half), float(mean + half), float(p)
+
+
+def drift_free_mean(logs):
+    """Return the mean of logarithms by round, its standard error and its degrees of freedom.
+
+    Every other round runs in reverse order, so a drift of the machine adds to one and is taken from
+    the next. From FIT_ROUNDS on it is fitted, at the price of one degree of freedom; with fewer it
+    counts as noise. logs: Series indexed by round.
+    """
+    order = np.where(np.asarray(logs.index) % 2 == 0, 1.0, -1.0)
+    if len(logs) < FIT_ROUNDS or not np.ptp(order):
+        return logs.mean(), logs.sem(), len(logs) - 1
+    # A line through them; its value at order 0 is half-way between both directions.
+    line, covariance = np.polyfit(order, logs, 1, cov=True)
+    return line[1], covariance[1, 1] ** 0.5, len(logs) - 2
 
 
 def ratio_of(logs):
     """Return the Ratio (geometric mean) of paired logarithms, a Series by round; unknown without
     one."""
     logs = logs.dropna().round(9)  # equal is equal
-    return Ratio.of_logs(drift_free_mean(logs).estimate()) if len(logs) else Ratio()
+    return Ratio.of_logs(*drift_free_mean(logs)) if len(logs) else Ratio()
 
 
 def speedup(reference, medians):
-    """Return the paired speedup of `medians` over `reference`, from their common rounds.
-
-    reference, medians: Series of milliseconds, indexed by round.
-    """
+    """Return the paired speedup of `medians` over `reference` from their common rounds: Series of
+    milliseconds by round."""
     return ratio_of(np.log(reference / medians))
 
 
-def typical_ms(by_round):
-    """Return the time of which `speedup` is the quotient, a geometric mean over the rounds.
+def typical(by_round):
+    """Return the time (or rate) of which `ratio_of` is the quotient, a geometric mean over the
+    rounds of a Series."""
+    return math.exp(drift_free_mean(np.log(by_round))[0])
 
-    by_round: Series of milliseconds, indexed by round.
-    """
-    return math.exp(drift_free_mean(np.log(by_round)).value)
+
+def unpaired_ratio(a, b):
+    """Return the Ratio of `b` to `a` (of the geometric means) by Welch's t. It has no interval with
+    one round on either side. a, b: Series of rates by round."""
+    mean_a, error_a, freedom_a = drift_free_mean(np.log(a))
+    mean_b, error_b, freedom_b = drift_free_mean(np.log(b))
+    variances = np.square([error_a, error_b])
+    freedom = min(freedom_a, freedom_b)
+    if variances.any():
+        freedom = variances.sum() ** 2 / (variances**2 / [freedom_a, freedom_b]).sum()
+    return Ratio.of_logs(mean_b - mean_a, variances.sum() ** 0.5, freedom)
 
 
 def loss_difference(reference, losses):
-    """Return the paired LossDifference of `losses` and `reference`, from their common rounds;
-    unknown without one.
-
-    reference, losses: Series of nats a token, indexed by round.
-    """
+    """Return the paired LossDifference of `losses` and `reference`, Series of nats a token by
+    round; unknown without a common round."""
     differences = (losses - reference).dropna()
     if differences.empty:
         return LossDifference()
     if differences.eq(0).all():  # to the last bit, for which one round is enough
         return LossDifference(0.0, 0.0, 0.0, 1.0)
-    return LossDifference(*astuple(mean(differences).estimate()))
+    return LossDifference(*by_t(differences.mean(), differences.sem(), len(differences) - 1))
 
 
 def parity(reference, losses, model, rounding="bfloat16", fewer_updated=False):
@@ -219,58 +243,3 @@ def parity(reference, losses, model, rounding="bfloat16", fewer_updated=False):
         if ((first / deviation) ** 2).sum() > chdtri(len(first), CHANCE):
             return "model changed"
     return "model changed" if fewer_updated else "numerics changed"
-
-
-@dataclass(frozen=True)
-class Mean:
-    """A mean with its standard error and degrees of freedom; one value has no error, NaN."""
-
-    value: float
-    error: float
-    freedom: float
-
-    @property
-    def p(self):
-        """The two-sided p of a mean of 0."""
-        with np.errstate(divide="ignore", invalid="ignore"):
-            p = 2 * stdtr(self.freedom, -np.abs(self.value) / self.error)
-        return np.where(self.error == 0, self.value == 0, p)
-
-    def estimate(self):
-        """Return the Estimate by Student's t."""
-        half = stdtrit(self.freedom, (1 + CONFIDENCE) / 2) * self.error
-        ends = self.value - half, self.value + half
-        return Estimate(float(self.value), *map(float, ends), float(self.p))
-
-    def minus(self, subtrahend):
-        """Return the difference of two independent means, by Welch."""
-        variances = np.array([self.error**2, subtrahend.error**2])
-        freedom = np.array([self.freedom, subtrahend.freedom])
-        total = variances.sum()
-        if total > 0:
-            freedom = total**2 / (variances**2 / freedom).sum()
-        return Mean(self.value - subtrahend.value, total**0.5, np.min(freedom))
-
-
-def mean(values):
-    """Return the Mean of independent values, a Series."""
-    return Mean(values.mean(), values.std() / len(values) ** 0.5, len(values) - 1)
-
-
-def drift_free_mean(logs):
-    """Return the Mean of logarithms by round.
-
-    Every other round runs in reverse order, so a drift of the machine adds to one and is taken from
-    the next. From FIT_ROUNDS on it is fitted, at the price of one degree of freedom; with fewer it
-    counts as noise. logs: Series indexed by round.
-    """
-    n = len(logs)
-    order = np.where(np.asarray(logs.index) % 2 == 0, 1.0, -1.0)
-    spread = order - order.mean()
-    if n < FIT_ROUNDS or not spread.any():
-        return mean(logs)
-    # A line through them; its value at order 0 is half-way between both directions.
-    slope = (spread * logs).sum() / (spread**2).sum()
-    residuals = logs - logs.mean() - slope * spread
-    variance = (residuals**2).sum() / (n - 2) * (1 / n + order.mean() ** 2 / (spread**2).sum())
-    return Mean(logs.mean() - slope * order.mean(), variance**0.5, n - 2)

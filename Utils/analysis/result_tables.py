@@ -1,7 +1,6 @@
 """A summary as tables: one of six columns, and on request the rest."""
 
 import math
-from contextlib import suppress
 
 import numpy as np
 import pandas as pd
@@ -9,8 +8,7 @@ import pandas as pd
 from Utils.analysis import intervals, recipe_page, text_tables
 from Utils.analysis.intervals import Ratio
 from Utils.analysis.recommendation import recommend
-from Utils.analysis.summary import grade_text, reason, summarize
-from Utils.base.errors import UserError
+from Utils.analysis.summary import summarize
 from Utils.base.text import number, plural
 from Utils.results import selection
 from Utils.scripts import ladder
@@ -25,20 +23,19 @@ def four_digits(value):
     return number(value, f",.{max(0, 3 - math.floor(math.log10(value)))}f")
 
 
-def own_notes(summary):
-    """Return the notes of each technique without those that one with timings shares with a script
-    that it builds on, lists by name."""
+def remarks(summary):
+    """Return what is to be said of each technique, lists of texts by name: why it has no timing,
+    else its taint and its notes without those of a script that it builds on."""
     scripts = ladder.techniques()
-    notes = {}
+    texts = {}
     for name, line in summary.iterrows():
         before = ladder.line(name, scripts)[:-1] if name in scripts else [line.parent]
         shared = [note for script in before for note in summary.notes.get(script, [])]
-        notes[name] = [note for note in line.notes if line.status != "ok" or note not in shared]
-    return notes
-
-
-def _text_of(value):
-    return "" if pd.isna(value) else value
+        texts[name] = [note for note in line.notes if note not in shared]
+        texts[name] += [line.quality] if line.grade == "tainted" else []
+        if line.reason:
+            texts[name] = [line.reason]
+    return texts
 
 
 def bold(ratio):
@@ -49,11 +46,6 @@ def bold(ratio):
 def _time(line):
     text = four_digits(line.step_ms)
     return f"{text} ms" if text else line.status.replace("_", " ")
-
-
-def _spread(line):
-    low, high = four_digits(line.p20_ms), four_digits(line.p80_ms)
-    return f"{low}-{high}" if low else ""
 
 
 def _loss(line):
@@ -70,36 +62,38 @@ def _compiled(line):
     """Return "1 graph, cold cache; 2 recompiled" for a technique that compiles, else ""."""
     if pd.isna(line.graphs):
         return ""
-    text = plural(round(line.graphs), "graph")
-    text += f", {line.compile_cache} cache" if line.compile_cache else ""
-    return text + (f"; {line.recompilations:.0f} recompiled" if line.recompilations else "")
+    cache = f", {line.compile_cache} cache" if line.compile_cache else ""
+    recompiled = f"; {line.recompilations:.0f} recompiled" if line.recompilations else ""
+    return plural(round(line.graphs), "graph") + cache + recompiled
 
 
 def _break_even(steps):
-    if pd.isna(steps):
-        return ""
-    return "never" if np.isinf(steps) else f"{steps:,.0f} steps"
+    return "never" if steps == np.inf else number(steps, ",.0f") and f"{steps:,.0f} steps"
 
 
 # Columns of the tables: title; column of the summary, or None for the whole line; its format, or a
-# function that returns its text.
+# function that returns its text; a unit behind it.
 NAME = ("script", "label", str)
 MAIN = (
     NAME,
     ("time a step", None, _time),
     ("over the script before", "parent_speedup", bold),
     ("over the baseline", "speedup", str),
-    ("peak memory", "peak_memory_mib", lambda mib: number(mib, ",.0f") and f"{mib:,.0f} MiB"),
+    ("peak memory", "peak_memory_mib", ",.0f", " MiB"),
     ("loss", None, _loss),
 )
 MORE = {
     "Time and loss": (
         NAME,
-        ("p20-p80 (ms)", None, _spread),
+        (
+            "p20-p80 (ms)",
+            None,
+            lambda line: f"{four_digits(line.p20_ms)}-{four_digits(line.p80_ms)}",
+        ),
         ("{unit}/s", "tokens_per_second", four_digits),
         ("loss difference", "loss_difference", lambda loss: loss.with_verdict),
-        ("parity", "parity", _text_of),
-        ("quality", None, grade_text),
+        ("parity", None, lambda line: line.fillna("").parity),
+        ("quality", "quality", str),
     ),
     "Peak memory by kind": (
         NAME,
@@ -119,12 +113,12 @@ MORE = {
     ),
     "Distance from the limit": (
         NAME,
-        ("matmul precision", "precision", _text_of),
+        ("matmul precision", None, lambda line: line.fillna("").precision),
         ("TFLOP/s", "tflops", ",.3g"),
         ("of the measured ceiling", "ceiling_share", ".0%"),
         ("MFU (of the datasheet)", "mfu", ".0%"),
         ("modelled floor (ms)", "floor_ms", four_digits),
-        ("headroom", "floor_speedup", lambda ratio: number(ratio, ".1f") and f"{ratio:.1f}x"),
+        ("headroom", "floor_speedup", ".1f", "x"),
     ),
 }
 COST = (
@@ -146,20 +140,30 @@ def table(
     for Markdown, whatever the output is. whole: the rows and those of an ablation.
     """
     summary = summarize(rows, records)
-    sentences = [_caption(rows, summary), *over_parents(summary), left_out]
+    has_intervals = intervals.numbers(summary.speedup).low.notna().any()
+    caption = selection.describe(rows) + "."
+    if has_intervals:
+        seeds = rows[rows.technique == rows.base].groupby("round").loss.apply(intervals.final_loss)
+        caption += (
+            f" In brackets the 95% interval over rounds; {intervals.CORRECTED}. The baseline's "
+            f"loss varies by {seeds.std():.3f} from seed to seed (standard deviation)."
+        )
     parts = [text_tables.shown(texts_of(summary, MAIN), LEFT, in_file)]
+    sentences = [caption, over_parents(summary), left_out]
     parts += [text_tables.fitted(text, in_file=in_file) for text in sentences if text]
-    remarks = [text_tables.fitted(f"- {text}", "  ", in_file) for text in _remarks(summary)]
-    parts += ["\n".join(remarks)] if remarks else []
+    names_by_remark = {}
+    for name, texts in remarks(summary).items():
+        for text in texts:
+            names_by_remark.setdefault(text, []).append(summary.label[name])
+    said = [f"- {', '.join(names)}: {text}" for text, names in names_by_remark.items()]
+    if said:
+        parts.append("\n".join(text_tables.fitted(text, "  ", in_file) for text in said))
     for title, columns in more_tables(rows, summary, price).items():
         if all_columns or (price is not None and title.startswith("Cost")):
             parts += [f"{title}:", text_tables.shown(columns, LEFT, in_file)]
-    with suppress(UserError):  # of a script that is gone
-        headline = recipe_page.headline(recommend(rows if whole is None else whole, records))
-        parts += [text_tables.fitted(headline, in_file=in_file)] if headline else []
-    if _has_no_interval(summary):
-        parts.append(MORE_ROUNDS)
-    return "\n\n".join(parts)
+    headline = recipe_page.headline(recommend(rows if whole is None else whole, records))
+    parts += [text_tables.fitted(headline, in_file=in_file)] if headline else []
+    return "\n\n".join(parts if has_intervals else [*parts, MORE_ROUNDS])
 
 
 def more_tables(rows, summary, price=None):
@@ -168,52 +172,38 @@ def more_tables(rows, summary, price=None):
     price. price: as for `table`."""
     timed = summary[summary.step_ms.notna()]
     unit = next(iter(summary.unit), "")
-    tables = {title: texts_of(timed, columns, unit) for title, columns in MORE.items()}
-    on_gpu = rows.reserved_memory_mib.notna().any()
-    if price is not None or (on_gpu and rows.model.iloc[0] != "gpt2-tiny"):
-        cost = texts_of(timed, COST, unit)
-        if price is not None:
-            title = f"cost at {price:,.2f} an hour"
-            cost[title] = [number(price * hours, ",.2f") for hours in timed.hours_per_billion]
-        tables[f"Cost of 10^9 {unit}"] = cost
-    filled = {
-        table: {title: texts for title, texts in columns.items() if any(texts)}
-        for table, columns in tables.items()
-    }
-    return {table: columns for table, columns in filled.items() if len(columns) > 1}
+    tables = dict(MORE)
+    if price is not None:
+        title = f"cost at {price:,.2f} an hour"
+        of_price = (title, "hours_per_billion", lambda hours: number(price * hours, ",.2f"))
+        tables[f"Cost of 10^9 {unit}"] = (*COST, of_price)
+    elif rows.reserved_memory_mib.notna().any() and rows.model.iloc[0] != "gpt2-tiny":
+        tables[f"Cost of 10^9 {unit}"] = COST
+    filled = {}
+    for table, columns in tables.items():
+        texts = texts_of(timed, columns, unit)
+        texts = {title: cells for title, cells in texts.items() if any(cells)}
+        if len(texts) > 1:
+            filled[table] = texts
+    return filled
 
 
 def texts_of(lines, columns, unit="tokens"):
     """Return a table of a DataFrame, lists of texts by title. columns: as MAIN."""
     return {
-        title.format(unit=unit): [_text(line, column, form) for _, line in lines.iterrows()]
-        for title, column, form in columns
+        title.format(unit=unit): [_text(line, *column) for _, line in lines.iterrows()]
+        for title, *column in columns
     }
 
 
-def _text(line, column, form):
+def _text(line, column, form, unit=""):
     value = line if column is None else line[column]
-    return number(value, form) if isinstance(form, str) else form(value)
-
-
-def _has_no_interval(summary):
-    return intervals.numbers(summary.speedup).low.isna().all()
-
-
-def _caption(rows, summary):
-    """Return the common facts of the rows, and the meaning of the intervals."""
-    if _has_no_interval(summary):
-        return f"{selection.describe(rows)}."
-    seeds = rows[rows.technique == rows.base].groupby("round").loss.apply(intervals.final_loss)
-    return (
-        f"{selection.describe(rows)}. In brackets the 95% interval over rounds; "
-        f"{intervals.CORRECTED}. The baseline's loss varies by {seeds.std():.3f} from seed "
-        "to seed (standard deviation)."
-    )
+    text = number(value, form) if isinstance(form, str) else form(value)
+    return text and text + unit
 
 
 def over_parents(summary):
-    """Return [sentence] with the techniques by verdict over the parent; [] without verdicts."""
+    """Return a sentence with the techniques by verdict over the parent; "" without verdicts."""
     parts = []
     for verdict in (Ratio.above, Ratio.below, Ratio.neither):
         lines = [line for _, line in summary.iterrows() if line.parent_speedup.verdict == verdict]
@@ -223,16 +213,4 @@ def over_parents(summary):
             texts = [f"{line.label} {line.parent_speedup.text}" for line in lines]
         if texts:
             parts.append(f"{verdict}: {', '.join(texts)}")
-    return [f"Over the script before: {'; '.join(parts)}."] if parts else []
-
-
-def _remarks(summary):
-    """Yield a sentence for each remark on scripts, with the names of those that it concerns."""
-    names_by_remark = {}
-    for name, notes in own_notes(summary).items():
-        line = summary.loc[name]
-        taint = [grade_text(line)] if line.grade == "tainted" else []
-        for remark in [reason(line)] if np.isnan(line.step_ms) else notes + taint:
-            names_by_remark.setdefault(remark, []).append(line.label)
-    for remark, names in names_by_remark.items():
-        yield f"{', '.join(names)}: {remark}"
+    return f"Over the script before: {'; '.join(parts)}." if parts else ""

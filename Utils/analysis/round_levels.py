@@ -38,16 +38,14 @@ def step_ms(timed):
 def levels(values, names, groups):
     """Return the level of each name, a Series, by least squares: a value is the level of its name
     plus that of its group."""
-    name_numbers, unique_names = pd.factorize(names)
-    group_numbers, unique_groups = pd.factorize(groups)
-    of_names = np.eye(len(unique_names))
-    of_groups = np.eye(len(unique_groups))
-    equations = np.hstack([of_names[name_numbers], of_groups[group_numbers]])
+    of_names = pd.get_dummies(names, dtype=float)[names.unique()]
+    of_groups = pd.get_dummies(groups, dtype=float)[groups.unique()]
+    count = of_groups.shape[1]
     # Groups that no name ties to others are taken as equally disturbed.
-    ties = TIE * np.hstack([np.zeros((len(unique_groups), len(unique_names))), of_groups])
-    values = np.concatenate([values, np.zeros(len(unique_groups))])
-    solution = np.linalg.lstsq(np.vstack([equations, ties]), values)[0]
-    return pd.Series(solution[: len(unique_names)], unique_names)
+    ties = np.hstack([np.zeros((count, of_names.shape[1])), TIE * np.eye(count)])
+    equations = np.vstack([np.hstack([of_names, of_groups]), ties])
+    solution = np.linalg.lstsq(equations, np.concatenate([values, np.zeros(count)]))[0]
+    return pd.Series(solution[:-count], of_names.columns)
 
 
 def by_step(rows, most):

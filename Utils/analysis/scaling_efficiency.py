@@ -57,7 +57,7 @@ def efficiencies(rows, plan, counts):
             fewest, fewest_B = reference
             as_many_tokens = by_round[reference] * (B / fewest_B)
             speedup = intervals.speedup(as_many_tokens, by_round[n, B])
-            step_ms = intervals.typical_ms(by_round[n, B])
+            step_ms = intervals.typical(by_round[n, B])
             line = {
                 "scaling": kind,
                 "processes": n,

@@ -26,10 +26,11 @@ COLUMNS = [
     "base",  # the script that `speedup` is over
     "unit",  # of batches, which is meant where this list says tokens
     *("parent", "status"),
+    "reason",  # why it has no timing, or ""
     "notes",  # a list of texts
-    *("rounds", "grade"),  # with timings; "tainted" if any of these is
-    *("tainted_rounds", "reason"),  # the reason of the first
-    "step_ms",  # `intervals.typical_ms` of the rounds, for the requested batch
+    "rounds",  # with timings
+    *("grade", "quality"),  # "clean", or "tainted" if any round is; the same with its reason
+    "step_ms",  # `intervals.typical` of the rounds, for the requested batch
     *("p20_ms", "p80_ms"),  # of all timed steps, for the requested batch
     *("tokens_per_second", "first_step_s"),
     "own_batch",  # the batch_size of a technique that chose its batch
@@ -58,12 +59,11 @@ def summarize(rows, records=None):
     """
     records = records or {}
     base = selection.baseline(rows)
-    timed = selection.timed(rows)
-    step_ms = round_levels.step_ms(timed)
+    step_ms = round_levels.step_ms(selection.timed(rows))
     runs_by_name = dict(list(rows.groupby("technique")))
     records_by_name = {
         name: [records[run_id] for run_id in runs.run_id.unique() if run_id in records]
-        for name, runs in timed.groupby("technique")
+        for name, runs in selection.timed(rows).groupby("technique")
     }
     scripts = ladder.techniques() if base == ladder.BASELINE else {}
     in_ladder = [name for name in scripts if name in runs_by_name]
@@ -74,21 +74,29 @@ def summarize(rows, records=None):
         runs = runs_by_name[name]
         parent = scripts[name].parent if name in scripts else own_names.parent(name, step_ms)
         line = {"label": label, "base": base, "unit": runs.unit.iloc[0], "parent": parent}
-        line |= _outcome(runs, records)
         line |= {"speedup": Ratio(), "parent_speedup": Ratio(), "loss_difference": LossDifference()}
-        if name in step_ms:
-            line |= _times(runs, step_ms[name])
-            for column, reference in (("speedup", base), ("parent_speedup", parent)):
-                if reference in step_ms:
-                    line[column] = intervals.speedup(step_ms[reference], step_ms[name])
-                    line["notes"] += _rounds_apart(reference, step_ms[reference], step_ms[name])
-            if _clean_rounds(runs, runs_by_name.get(parent)) < CLEAN_ROUNDS:
-                line["parent_speedup"] = replace(line["parent_speedup"], p=np.nan)
-            last = runs.iloc[-1]
-            scale = last.requested_batch_size / last.batch_size  # to a step of the requested batch
-            line |= from_records(line, records_by_name[name], last.model, scale)
-            line |= _losses(name, base, runs, runs_by_name.get(base), records_by_name)
+        line |= _outcome(runs, records)
         lines[name] = line
+        if name not in step_ms:
+            continue
+        line |= _times(runs, step_ms[name])
+        for column, reference in (("speedup", base), ("parent_speedup", parent)):
+            if reference not in step_ms:
+                continue
+            line[column] = intervals.speedup(step_ms[reference], step_ms[name])
+            own, its = step_ms[name].index, step_ms[reference].index
+            if not own.equals(its):  # then the times do not divide to the ratio
+                common = plural(len(own.intersection(its)), "common round")
+                text = f"ratio to {reference} from {common}: it has {len(its)}, this {len(own)}"
+                line["notes"].append(text)
+        both = [runs, runs_by_name.get(parent, runs)]
+        clean = [{*rows_of["round"][rows_of.grade == "clean"]} for rows_of in both]
+        if len(clean[0] & clean[1]) < CLEAN_ROUNDS:
+            line["parent_speedup"] = replace(line["parent_speedup"], p=np.nan)
+        last = runs.iloc[-1]
+        scale = last.requested_batch_size / last.batch_size  # to a step of the requested batch
+        line |= from_records(line, records_by_name[name], last.model, scale)
+        line |= _losses(name, base, runs, runs_by_name.get(base), records_by_name)
     summary = pd.DataFrame(list(lines.values()), pd.Index(lines, name="technique"), COLUMNS)
     for column in ("parent_speedup", "loss_difference"):
         summary[column] = pd.Series(intervals.holm(summary[column]), summary.index, dtype=object)
@@ -108,82 +116,53 @@ def measured_steps(args, devices=None):
     if not rows_file.has_rows(args.results_file):
         return {}
     rows = rows_file.read(args.results_file)
-    same = {"base": args.base, "model": args.model, "seq_len": args.seq_len}
-    same["requested_batch_size"] = args.batch_size
-    for column, value in same.items():
-        rows = rows[rows[column] == value]
-    rows = rows[rows.device.isin(devices or [args.hardware.name])]
-    rows = rows[(rows.status == "ok") & (rows.grade != "tainted")]
+    shape = rows[["base", "model", "seq_len", "requested_batch_size"]]
+    same = (shape == [args.base, args.model, args.seq_len, args.batch_size]).all(axis=1)
+    same &= rows.device.isin(devices or [args.hardware.name])
+    rows = rows[same & (rows.status == "ok") & (rows.grade != "tainted")]
     if rows.empty:
         return {}
-    rows, _ = selection.select(rows, with_variants=True)
-    return dict(summarize(rows).iterrows())
+    return dict(summarize(selection.select(rows, with_variants=True)[0]).iterrows())
 
 
 def _outcome(runs, records):
-    """Return status ("ok" if any round has timings), notes and grade of a technique."""
+    """Return status ("ok" if any round has timings), reason, notes, grade and quality."""
     runs = runs.groupby("round").first()
     timed = runs[runs.status == "ok"]
-    bad = runs[runs.status != "ok"]
     if timed.empty:
         last = runs.iloc[-1]
-        return {"status": last.status, "notes": [last.note] if last.note else []}
+        notes = [last.note] if last.note else []
+        reason = ": ".join([last.status.replace("_", " "), *notes])
+        return {"status": last.status, "notes": notes, "reason": reason}
     texts = [text for note in timed.note.unique() for text in note.split(NOTES) if text]
+    bad = runs[runs.status != "ok"]
     notes = list(dict.fromkeys(texts))
     notes += [f"round {index}: {run.status}: {run.note}" for index, run in bad.iterrows()]
-    line = {"status": "ok", "notes": notes, "grade": "clean"}
+    grade = quality = "clean"
     tainted = timed[timed.grade == "tainted"]
-    if tainted.empty:
-        return line
-    quality = records.get(tainted.run_id.iloc[0], {}).get("quality") or {}
-    reason = " and ".join(quality.get("reasons") or [])
-    return line | {"grade": "tainted", "tainted_rounds": len(tainted), "reason": reason}
-
-
-def reason(line):
-    """Return why a technique has no timing."""
-    return ": ".join([line.status.replace("_", " "), *line.notes])
-
-
-def grade_text(line):
-    """Return "clean", "tainted in 1 of 4 rounds: slowed by 8%", or "" without a timing."""
-    if line.grade != "tainted":
-        return "" if pd.isna(line.grade) else line.grade
-    text = f"tainted in {line.tainted_rounds:.0f} of {line.rounds:.0f} rounds"
-    return text + (f": {line.reason}" if line.reason else "")
+    if len(tainted):
+        grade = "tainted"
+        quality = f"tainted in {len(tainted)} of {len(timed)} rounds"
+        facts = records.get(tainted.run_id.iloc[0], {}).get("quality") or {}
+        if reasons := facts.get("reasons"):  # of the first
+            quality += f": {' and '.join(reasons)}"
+    outcome = {"status": "ok", "reason": "", "rounds": len(timed)}
+    return outcome | {"notes": notes, "grade": grade, "quality": quality}
 
 
 def _times(runs, by_round):
     """Return the columns from step times, and peak memory. by_round: of `round_levels.step_ms`."""
     last = runs.iloc[-1]
-    line = {"rounds": len(by_round), "step_ms": intervals.typical_ms(by_round)}
+    step_ms = intervals.typical(by_round)
+    line = {"step_ms": step_ms}
     steps = round_levels.scaled(selection.timed(runs)).step_ms
     line["p20_ms"], line["p80_ms"] = np.percentile(steps, [20, 80])
-    line["tokens_per_second"] = last.requested_batch_size * last.seq_len / line["step_ms"] * 1e3
+    line["tokens_per_second"] = last.requested_batch_size * last.seq_len / step_ms * 1e3
     if (runs.batch_size != runs.requested_batch_size).any():
         line["own_batch"] = last.batch_size
     by_run = runs[runs.status == "ok"].groupby("run_id")
-    for figure in ("first_step_s", "peak_memory_mib"):
-        line[figure] = by_run[figure].first().median()
-    return line
-
-
-def _rounds_apart(reference, reference_ms, own_ms):
-    """Return a note if a ratio is from other rounds than the times beside it, so that these do not
-    divide to it; a list."""
-    common = reference_ms.index.intersection(own_ms.index)
-    if len(common) == len(own_ms) == len(reference_ms):
-        return []
-    return [
-        f"ratio to {reference} from {plural(len(common), 'common round')}: it has "
-        f"{len(reference_ms)}, this {len(own_ms)}"
-    ]
-
-
-def _clean_rounds(*scripts):
-    """Return the number of rounds in which all of these rows, or None, are clean."""
-    rounds = [{*runs["round"][runs.grade == "clean"]} for runs in scripts if runs is not None]
-    return len(set.intersection(*rounds))
+    figures = ["first_step_s", "peak_memory_mib"]
+    return line | by_run[figures].first().median().to_dict()
 
 
 def _losses(name, base, runs, base_runs, records):
@@ -206,12 +185,14 @@ def _losses(name, base, runs, base_runs, records):
     difference = intervals.loss_difference(intervals.losses(selection.timed(base_runs)), losses)
     technique = ladder.techniques().get(name)
     in_float8 = technique is not None and "float8" in technique.needs
+    updated = min((r.get("updated_parameters", np.inf) for r in records[name]), default=np.inf)
+    by_base = max((r.get("updated_parameters", 0) for r in records[base]), default=0)
     line["parity"] = intervals.parity(
         _step_losses(base_runs),
         _step_losses(runs),
         runs.model.iloc[0],
         "float8" if in_float8 else "bfloat16",
-        _fewer_updated(records[name], records[base]),
+        fewer_updated=updated < by_base,
     )
     return {"loss_difference": difference} | line
 
@@ -220,15 +201,6 @@ def _step_losses(runs):
     """Return the losses of a script by round and step."""
     losses = runs[runs.status == "ok"].set_index(["round", "step"]).loss
     return losses[~losses.index.duplicated()]  # our runs have no step twice
-
-
-def _fewer_updated(records, reference):
-    """Tell whether the runs trained fewer parameters than the baseline's."""
-    counts, baseline = (
-        {record["updated_parameters"] for record in runs if "updated_parameters" in record}
-        for runs in (records, reference)
-    )
-    return bool(counts and baseline) and min(counts) < max(baseline)
 
 
 def from_records(line, records, model, scale=1.0):
@@ -248,7 +220,10 @@ def from_records(line, records, model, scale=1.0):
         ceilings = (limits["ceilings"] or {}).get("matmul_tflops", {})
         columns["ceiling_share"] = columns["tflops"] / ceilings.get(precision, np.nan)
         columns["mfu"] = columns["tflops"] / (limits["datasheet_tflops"] or np.nan)
-        if _updates_as_modelled(columns, model):
+        # The floor is of AdamW in float32: of weights and state of that size, where known.
+        held = columns["weights_mib"] + columns["optimizer_state_mib"]
+        modelled = 12 * CONFIGS[model].parameters() / 2**20 if model in CONFIGS else np.nan
+        if not abs(held / modelled - 1) > 0.01:
             columns["floor_ms"] = scale * (limits.get("floor_ms") or np.nan)
             columns["floor_speedup"] = line["step_ms"] / columns["floor_ms"]
 
@@ -257,14 +232,6 @@ def from_records(line, records, model, scale=1.0):
     columns["joules_per_million"] = power * 1e6 / rate
     columns["kwh_per_billion"] = power / 1e3 * columns["hours_per_billion"]
     return columns
-
-
-def _updates_as_modelled(memory, model):
-    """Tell whether weights and optimizer state have the size that the modelled floor assumes, that
-    of AdamW in float32. True where their size is unknown."""
-    held = memory["weights_mib"] + memory["optimizer_state_mib"]
-    modelled = 3 * 4 * CONFIGS[model].parameters() / 2**20 if model in CONFIGS else np.nan
-    return not abs(held / modelled - 1) > 0.01
 
 
 def _median(records, part, key):

@@ -5,11 +5,11 @@ import shutil
 import sys
 import textwrap
 
+import numpy as np
 from tabulate import tabulate
 
 WIDEST = 100  # columns
 BETWEEN = 2  # columns of text
-SHORT = 11  # letters of a name that has to be broken
 BOLD = re.compile(r"\*\*(.+)\*\*")
 
 
@@ -35,8 +35,7 @@ def shown(columns, left=("technique", "script"), in_file=False):
     if width is None or in_file:
         return markdown(columns, left)
     cells = [[title, *texts] for title, texts in columns.items()]
-    widths = _widths(cells, width)
-    for texts, column_width in zip(cells, widths, strict=True):
+    for texts, column_width in zip(cells, _widths(cells, width), strict=True):
         texts[:] = ["\n".join(_lines(text, column_width)) for text in texts]
         texts.insert(1, "-" * column_width)
     align = ["left" if title in left else "right" for title in columns]
@@ -45,34 +44,21 @@ def shown(columns, left=("technique", "script"), in_file=False):
 
 
 def _widths(columns, width):
-    """Return the widths at which columns of texts fit: those that break the fewest texts, and words
-    only where nothing else helps, of the first column before others."""
-    words = [[word for text in texts for word in _plain(text).split()] for texts in columns]
-    longest = [max(map(len, column), default=1) for column in words]
-    lengths = [[len(_plain(text)) for text in texts[1:]] for texts in columns]  # titles aside
-    widths = [max(pair) for pair in zip(longest, map(max, lengths), strict=True)]
-    narrow_names = [min(SHORT, longest[0]), *longest[1:]]
-    for least in (longest, narrow_names, [1] * len(columns)):
-        while sum(widths) + BETWEEN * (len(widths) - 1) > width:
-            wide = [i for i in range(len(widths)) if widths[i] > least[i]]
-            if not wide:
-                break
-            widths[min(wide, key=lambda i: (_more_lines(columns[i], widths[i]), -widths[i]))] -= 1
-    return widths
-
-
-def _more_lines(texts, width):
-    """Return how many lines more the texts take in a column that is narrower by one."""
-    return sum(len(_lines(text, width - 1)) - len(_lines(text, width)) for text in texts)
-
-
-def _plain(text):
-    return BOLD.sub(r"\1", text)
+    """Return the widths at which columns of texts fit: those with the most to spare are broken, and
+    words only where nothing else helps."""
+    plain = [[BOLD.sub(r"\1", text) for text in texts] for texts in columns]
+    words = [max(map(len, " ".join(texts).split()), default=1) for texts in plain]
+    lengths = [max(map(len, texts[1:]), default=1) for texts in plain]  # titles aside
+    widths = np.maximum(words, lengths)
+    for least in (np.array(words), np.ones_like(widths)):
+        while widths.sum() + BETWEEN * (len(widths) - 1) > width and (widths > least).any():
+            widths[(widths - least).argmax()] -= 1
+    return widths.tolist()
 
 
 def _lines(text, width):
     """Return a text in lines, each of them bold where the text is."""
-    lines = textwrap.wrap(_plain(text), width, break_on_hyphens=False)
+    lines = textwrap.wrap(BOLD.sub(r"\1", text), width, break_on_hyphens=False)
     return [f"\033[1m{line}\033[0m" for line in lines] if BOLD.search(text) else lines
 
 

@@ -3,7 +3,7 @@ lines for other loops, and write them as a script."""
 
 from pathlib import Path
 
-from Utils.analysis import recipe_lines, recipe_page, recommendation
+from Utils.analysis import recipe_page, recommendation
 from Utils.base import paths
 from Utils.base.command_line import SELECTION, Parser
 from Utils.results.shared_folders import selected
@@ -15,13 +15,15 @@ def main(argv=None):
     recommended = recommendation.recommend(shown.with_variants, shown.records)
     path = Path(args.recipe or paths.CACHE / "recipe" / "recipe.py")
     script_paths = {}
-    for key, recipe in recommended.recipes.items():
-        if not recipe.script:  # a user's own script stays as it is
-            continue
-        if key == "fastest" or recipe.name != recommended.fastest.name:
-            script_paths[key] = path if key == "fastest" else path.with_stem(f"{path.stem}_{key}")
-            text = recipe_lines.script(recipe, recommended.described)
-            recipe_lines.write(script_paths[key], text)
+    for title, recipe in recommended.recipes.items():
+        is_fastest = title == recommendation.FASTEST
+        # A user's own script stays as it is.
+        if recipe.script and (is_fastest or recipe.name != recommended.fastest.name):
+            script_paths[title] = (
+                path if is_fastest else path.with_stem(f"{path.stem}_least_memory")
+            )
+            text = recipe_page.script(recipe, recommended.described)
+            recipe_page.write(script_paths[title], text)
     print(recipe_page.text(recommended, script_paths))
     if shown.left_out:
         print(f"\n{shown.left_out}")

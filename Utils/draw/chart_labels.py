@@ -4,8 +4,6 @@ import textwrap
 
 import numpy as np
 
-from Utils.analysis import result_tables
-
 
 def label(line):
     """Return a technique's name, with its batch if that is its own, and with its taint."""
@@ -32,7 +30,7 @@ def measured(lines):
     if missing.all() or not missing.any():
         return lines, ""
     texts = [
-        textwrap.shorten(f"{label(line)}: {result_tables.reason(line)}", 90, placeholder=" ...")
+        textwrap.shorten(f"{label(line)}: {line.reason}", 90, placeholder=" ...")
         for _, line in lines[missing].iterrows()
     ]
     return lines[~missing], "\n".join(["Not measured:", *texts])

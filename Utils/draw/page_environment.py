@@ -3,8 +3,7 @@
 import shlex
 from pathlib import Path
 
-from Utils.analysis import make_line
-from Utils.draw import chart_labels
+from Utils.analysis.recommendation import make_line
 from Utils.scripts import ladder
 
 ENVIRONMENT = {  # of a record: title, where it stands there
@@ -31,15 +30,14 @@ def quality(rows, lines):
     counts = runs.grade.value_counts()
     tainted = lines[lines.grade == "tainted"]
     facts = {f"{grade} runs": str(count) for grade, count in counts.items()}
-    return facts | {chart_labels.label(line): line.reason for _, line in tainted.iterrows()}
+    return facts | {line.label: line.quality for _, line in tainted.iterrows()}
 
 
 def commands(rows, records):
     """Return the commands that run these scripts again."""
-    settings = make_line.given_settings(rows, records) | {"ROUNDS": rows["round"].nunique()}
     commit = rows.commit.iloc[0].removesuffix("-dirty")
     checkout = [f"git checkout {shlex.quote(commit)}"] if commit else []
-    return [*checkout, make_line.make_line(make_line.target(rows), settings), "make report"]
+    return [*checkout, make_line(rows, records, rows["round"].nunique()), "make report"]
 
 
 def diffs(names, records):

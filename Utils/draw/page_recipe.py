@@ -4,7 +4,7 @@ import json
 from contextlib import suppress
 from pathlib import Path
 
-from Utils.analysis import attribution, recipe_lines, recipe_page
+from Utils.analysis import attribution, recipe_page
 from Utils.device.kernel_kinds import KINDS
 from Utils.draw import ablation_chart, profile_chart
 from Utils.draw.page_template import picture
@@ -15,13 +15,13 @@ def recipes(recommended):
     """Return the recipes of a Recommendation for the page: sentences, tables, lines of code."""
     return [
         {
-            "title": recipe_page.title(recommended, key),
+            "title": title,
             "sentences": recipe_page.sentences(recommended, recipe),
             "tables": recipe_page.tables(recipe),
-            "lines": recipe_lines.lines_of(recipe.techniques, recipe.batch),
-            "script": recipe_lines.script(recipe, recommended.described),
+            "lines": recipe_page.lines_of(recipe),
+            "script": recipe_page.script(recipe, recommended.described),
         }
-        for key, recipe in recommended.recipes.items()
+        for title, recipe in recommended.recipes.items()
     ]
 
 

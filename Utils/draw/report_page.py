@@ -61,9 +61,11 @@ def _recipe_lines(rows, records, recipe):
     if recipe is None or not recipe.techniques:
         return None, None
     clean = rows[rows.grade == "clean"]
-    rounds = [{*clean["round"][clean.technique == name]} for name in (recipe.name, recipe.base)]
+    rounds = [
+        {*clean["round"][clean.technique == name]} for name in (recipe.name, recipe.line.base)
+    ]
     lines = summarize(clean[clean["round"].isin(set.intersection(*rounds))], records)
-    return lines.loc[recipe.name], lines.loc[recipe.base]
+    return lines.loc[recipe.name], lines.loc[recipe.line.base]
 
 
 def _charts(rows, lines):

@@ -2,7 +2,6 @@
 
 import numpy as np
 
-from Utils.analysis import result_tables
 from Utils.base.text import number
 from Utils.draw import chart_labels, chart_style, interval_rows
 from Utils.draw.interval_rows import Column
@@ -30,7 +29,7 @@ def draw(rows, lines):
     chart_style.below(axes, without_value)
     for y, (name, line) in enumerate(lines.iterrows()):
         if np.isnan(line.step_ms):
-            chart_style.no_value(axes, y, result_tables.reason(line))
+            chart_style.no_value(axes, y, line.reason)
         elif not line.parent_speedup:
             is_baseline = name == line.base
             reason = "the baseline" if is_baseline else "the script before was not measured"
