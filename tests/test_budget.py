@@ -26,7 +26,7 @@ MOST_LINES = {
     "draw": 1250,
     "forecast": 1758,
     "harness": 1371,
-    "launch": 1506,
+    "launch": 1462,
     "profile": 811,
     "results": 613,
     "own_script": 2367,
@@ -34,7 +34,7 @@ MOST_LINES = {
 }
 OTHER = {".toml", ".html", ".css", ".js"}
 MOST_LINES_OF_OTHER = 1_494
-MOST_LINES_OF_TESTS = 17_625  # with the virtual GPU's C++
+MOST_LINES_OF_TESTS = 17_624  # with the virtual GPU's C++
 MOST_LINES_OF_PRETRAINING = 1_480
 MOST_LINES_OF_MAKEFILE = 180
 MOST_FILES = 450  # without results/

@@ -34,7 +34,7 @@ def stand_in(tmp_path, monkeypatch):
             rows_file.append(path, rows, {"run_id": rows[0]["run_id"], "suite": name_of_suite})
         return code
 
-    def run(first, joins, flags, name_of_suite, minutes, say):
+    def run(first, joins, flags, name_of_suite, minutes, progress):
         r = int(next(flag for flag in flags if flag.startswith("--round=")).partition("=")[2])
         technique, inside = first, []
         while technique and len(inside) < its.room:
@@ -53,7 +53,7 @@ def stand_in(tmp_path, monkeypatch):
 def test_every_pair_is_together_once_and_odd_rounds_go_backwards(stand_in):
     stand_in.args.rounds = 2
     techniques = suite_runner.named(LADDER.split())
-    assert suite_runner.run(techniques, stand_in.args, lambda line: None).code == 0
+    assert suite_runner.run(techniques, stand_in.args).code == 0
     names = LADDER.split()
     assert stand_in.groups == [names[:4], names[3:], names[:1:-1], names[2::-1]]
 
@@ -61,7 +61,7 @@ def test_every_pair_is_together_once_and_odd_rounds_go_backwards(stand_in):
 def test_without_room_for_two_each_runs_once_by_itself(stand_in):
     stand_in.room = 1
     techniques = suite_runner.named(LADDER.split()[:3])
-    assert suite_runner.run(techniques, stand_in.args, lambda line: None).code == 0
+    assert suite_runner.run(techniques, stand_in.args).code == 0
     assert stand_in.groups == [[technique.name] for technique in techniques]
 
 
@@ -71,7 +71,7 @@ def test_what_has_no_timing_is_not_repeated_for_its_partners(stand_in):
         {"status": "unsupported", "note": "no"} if "Float" in name else {},
     )
     techniques = suite_runner.named(LADDER.split())
-    assert suite_runner.run(techniques, stand_in.args, lambda line: None).code == 0
+    assert suite_runner.run(techniques, stand_in.args).code == 0
     assert stand_in.groups == [LADDER.split()[:4], LADDER.split()[3:]]
 
 
@@ -82,24 +82,25 @@ def test_what_has_no_timing_is_not_repeated_for_its_partners(stand_in):
         (0.1, 0, 1, "minutes have passed; no interval yet"),
     ],
 )
-def test_rounds_are_added_until_intervals_are_narrow(stand_in, noise, minutes, rounds, reason):
+def test_rounds_are_added_until_intervals_are_narrow(
+    stand_in, noise, minutes, rounds, reason, capsys
+):
     random = np.random.default_rng(0)
     stand_in.args.precision, stand_in.args.timeout = 0.01, minutes
     stand_in.outcome = lambda name, r: (0, {"batch_size": 1, "loss": 5 + random.normal(0, noise)})
-    said = []
-    outcome = suite_runner.run(suite_runner.named(LADDER.split()[:3]), stand_in.args, said.append)
-    assert outcome.code == 0 and len(outcome.run_ids) == 3 * rounds
-    assert reason in said[-1] and len(stand_in.groups) == rounds
+    outcome = suite_runner.run(suite_runner.named(LADDER.split()[:3]), stand_in.args)
+    assert outcome.code == 0 and outcome.rows.run_id.nunique() == 3 * rounds
+    assert reason in capsys.readouterr().err.splitlines()[-1] and len(stand_in.groups) == rounds
 
 
-def test_the_widest_interval_decides(stand_in):
+def test_the_widest_interval_decides(stand_in, capsys):
     stand_in.args.precision = 0.03
     stand_in.outcome = lambda name, r: (
         0,
         {"ms": 110.0 if (name, r) == ("brainFloat16", 0) else 100},
     )
-    said = []
-    suite_runner.run(suite_runner.named(LADDER.split()[:3]), stand_in.args, said.append)
+    suite_runner.run(suite_runner.named(LADDER.split()[:3]), stand_in.args)
+    said = capsys.readouterr().err.splitlines()
     asked = [line for line in said if line.endswith("one round more")]
     assert ["of brainFloat16" in line for line in asked[3:]] == [True] * (len(asked) - 3)
     assert len(asked) > 3 and "as narrow as PRECISION=3.0% asks" in said[-1]
@@ -109,7 +110,5 @@ def test_the_widest_interval_decides(stand_in):
 def test_a_precision_without_a_parent_is_refused_before_anything_runs(stand_in):
     stand_in.args.precision = 0.01
     with pytest.raises(UserError, match="no script's parent runs with it"):
-        suite_runner.run(
-            suite_runner.named(["no_optimization", "fused_optimizer"]), stand_in.args, print
-        )
+        suite_runner.run(suite_runner.named(["no_optimization", "fused_optimizer"]), stand_in.args)
     assert not stand_in.groups

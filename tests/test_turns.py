@@ -61,12 +61,12 @@ print(f"W1125 10:00:00.1 {os.getpid()} torch/a.py:7] a warning of all")
 
 
 @pytest.fixture
-def play(tmp_path):
+def play(tmp_path, capsys):
     """Has stand-ins take turns. Returns exit codes, whether memory was full, (name, start, end,
     steps) of each turn, and the lines of progress."""
 
     def play(*names, free_mib=90_000, left=900, ends=None, minutes=1):
-        said, log = [], tmp_path / "log"
+        log = tmp_path / "log"
         log.write_text("")
 
         def technique(name):
@@ -77,7 +77,7 @@ def play(tmp_path):
             return SimpleNamespace(name=name, command=command, **own)
 
         others = [technique(name) for name in names]
-        progress = SuiteProgress(said.append, len(others))
+        progress = SuiteProgress(len(others))
 
         def joins(inside):
             return next((t for t in others if t.name not in inside), None)
@@ -88,7 +88,7 @@ def play(tmp_path):
             (name, start, end, steps)
             for (name, start, steps), (_, end, _) in zip(lines[::2], lines[1::2], strict=True)
         ]
-        return codes, full, played, "\n".join(said)
+        return codes, full, played, capsys.readouterr().err
 
     return play
 

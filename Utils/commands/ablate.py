@@ -19,7 +19,7 @@ def main(argv=None):
         if args.base:
             with own_scripts.looked_at(args) as runs:
                 whole, scripts = runs.ablation()
-                outcome = suite_runner.run(scripts, args, suite_runner.say, runs)
+                outcome = suite_runner.run(scripts, args, runs)
             return show(outcome, args, whole, runs.base.name)
         whole = args.t or attribution.last_rung(suite_start.has_bfloat16(args))
         if ladder.get(whole).parent is None:
@@ -27,7 +27,7 @@ def main(argv=None):
         scripts = suite_runner.named(attribution.plan(whole))
         if code := suite_start.announce(scripts, args):
             return code
-        outcome = suite_runner.run(scripts, args, suite_runner.say)
+        outcome = suite_runner.run(scripts, args)
         return show(outcome, args, whole)
 
 

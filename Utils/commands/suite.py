@@ -12,7 +12,6 @@ from Utils.base import command_line
 from Utils.base.errors import UserError
 from Utils.base.setting_table import OF_A_RUN
 from Utils.launch import own_scripts, suite_runner, suite_start
-from Utils.launch.suite_runner import say
 from Utils.scripts import own_names
 
 OF_AN_OWN_SCRIPT = ("base", "without", "args", "folder", "base_python", "writes")
@@ -38,7 +37,7 @@ def main(argv=None):
         techniques = suite_runner.named(names, bfloat16)
         if args.announced and (code := suite_start.announce(techniques, args)):
             return code
-        return finish(suite_runner.run(techniques, args, say), args)
+        return finish(suite_runner.run(techniques, args), args)
 
 
 def run_own_script(args):
@@ -47,7 +46,7 @@ def run_own_script(args):
         wanted = own_names.LADDER
         if args.names and args.names != ["ladder"]:
             wanted = own_names.ORDER
-        outcome = suite_runner.run_base(runs, wanted, args, say, args.without.split())
+        outcome = suite_runner.run_base(runs, wanted, args, args.without.split())
         return finish(outcome, args)
 
 

@@ -12,7 +12,7 @@ VARIABLE = "TAKES_TURNS"  # the fields of a Turn, as JSON
 
 @dataclass(frozen=True)
 class Turn:
-    """A run's side of the two pipes to its launcher."""
+    """A run's side of the two pipes, or of the socket, to its launcher."""
 
     reads: int  # end of a pipe
     writes: int
@@ -27,7 +27,7 @@ class Turn:
         try:
             os.write(self.writes, json.dumps(facts).encode() + b"\n")
             answer = os.read(self.reads, 100)
-        except BrokenPipeError:
+        except ConnectionError:
             answer = b""
         if not answer:
             raise KeyboardInterrupt

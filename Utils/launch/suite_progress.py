@@ -3,6 +3,7 @@
 import math
 import re
 import shutil
+import sys
 import time
 
 from tqdm import tqdm
@@ -13,13 +14,12 @@ LOG_PREFIX = r"^\S*[VIWEC]\d{4} [\d:.]+ \d+ "  # time and process of a line of t
 
 
 class SuiteProgress:
-    """What runs, and how long it still takes. say: function of a line. left: runs.
+    """What runs, and how long it still takes. left: runs.
 
     Where stderr is no terminal, what runs is printed in lines.
     """
 
-    def __init__(self, say, left):
-        self.say = say
+    def __init__(self, left):
         self.left = left
         self.ended = 0
         self.round = 0
@@ -30,13 +30,16 @@ class SuiteProgress:
         form = "{desc} {bar} [{elapsed}]"
         self.bar = tqdm(disable=None, leave=False, bar_format=form, **shape)
 
+    def say(self, line):
+        tqdm.write(line, file=sys.stderr)
+
     def next(self, r, names):
         """Begin a group of runs of round r."""
         self.round = r
         self.bar.total = None
         if self.bar.disable:
             of_all = f"[{self.ended + 1}/{self.ended + self.left}]"
-            left = self._time_left() if self.ended else ""
+            left = self._time_left(0.0, 0) if self.ended else ""
             self.say(f"\n{of_all} round {r}{left}: {names}")
 
     def show(self, text, compiles=False):
@@ -58,16 +61,11 @@ class SuiteProgress:
         self.bar.n, self.bar.total = done, total
         self.bar.set_description_str(f"round {self.round}: {name}, step {done}/{total}{left}")
 
-    def _time_left(self, group_s=0.0, members=0):
+    def _time_left(self, group_s, members):
         """Return the time until all have run. group_s: until the members of a group have."""
         run_s = (time.monotonic() - self.started + group_s) / (self.ended + members)
         seconds = group_s + run_s * max(0, self.left - members)
         return f", about {math.ceil(seconds / 60)} min left"
-
-    def add(self, count):
-        """Count runs that have ended."""
-        self.ended += count
-        self.left = max(0, self.left - count)
 
     def say_once(self, text, by_line=True):
         """Print the lines of a text, or all of it, that no run of this suite has printed before."""

@@ -14,13 +14,12 @@ import sys
 import time
 from argparse import Namespace
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import partial
 from importlib.metadata import version
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-from tqdm import tqdm
 
 from Utils.analysis import attribution, result_tables
 from Utils.analysis.intervals import numbers
@@ -39,17 +38,15 @@ ENDS_WITHOUT_ROW = (0, 2, INTERRUPTED, -signal.SIGINT)
 FEWEST_ROUNDS = 4  # before --precision can end a suite
 
 
-@dataclass
-class Outcome:
+class Outcome(NamedTuple):
     """Outcome of a suite.
 
     code: 0; 1 where a run failed or ran out of memory; 2 for impossible settings; INTERRUPTED.
-    run_ids: of its runs. silent: sentences on runs that left no row.
+    rows: of its runs, a DataFrame; None where it was stopped.
     """
 
     code: int
-    run_ids: set = field(default_factory=set)
-    silent: list = field(default_factory=list)
+    rows: object = None
 
 
 def named(words, bfloat16=True):
@@ -66,58 +63,50 @@ def named(words, bfloat16=True):
     return list(chosen.values())
 
 
-def say(line):
-    """Print a line of progress."""
-    tqdm.write(line, file=sys.stderr)
-
-
-def run_base(runs, wanted, args, say, without=()):
+def run_base(runs, wanted, args, without=()):
     """Run an own script with switches. Return an Outcome.
 
     runs: OwnRuns that have looked at it. wanted: names of techniques. without: those to leave out.
-    One that fails in the first round is left out of the scripts that follow; its row stays. Other
-    arguments as for `run`.
+    args: as for `run`. One that fails in the first round is left out of the scripts that follow;
+    its row stays.
     """
     first_round = Namespace(**vars(args) | {"rounds": 1, "precision": None})
     left_out = set(without)
     while True:
         scripts = runs.ladder(wanted, left_out, without)
-        outcome = run(scripts, first_round, say, runs)
-        rows = rows_of(outcome.run_ids, args.results_file)
-        status = dict(zip(rows.technique, rows.status, strict=True))
-        if outcome.code > 1 or status.get(scripts[0].name) != "ok":
+        outcome = run(scripts, first_round, runs)
+        if outcome.code > 1:
             return outcome
+        status = dict(zip(outcome.rows.technique, outcome.rows.status, strict=True))
         failed = [script for script in scripts if status.get(script.name) != "ok"]
+        if scripts[0] in failed:
+            return outcome
         new = {own_names.last(script.name) for script in failed if not script.refusal} - left_out
         if not new:
             break
         left_out |= new
     if args.rounds == 1 and not args.precision:
         return outcome
-    return run(scripts, args, say, runs)
+    return run(scripts, args, runs)
 
 
-def newest_rows(run_ids, path):
-    """Return the last row of the newest run of each round and technique, by both."""
-    rows = rows_of(run_ids, path).groupby(["round", "technique"]).tail(1)
-    return {(row["round"], row.technique): row for _, row in rows.iterrows()}
+def rows_of(suite, path):
+    """Return the rows of a suite's runs, and the last row of the newest run of each round and
+    technique."""
+    rows = pd.DataFrame(columns=rows_file.COLUMNS)
+    if run_ids := records_file.run_ids_of(suite, path):
+        rows = rows_file.read(path)
+        rows = rows[rows.run_id.isin(run_ids)]
+    return rows, rows.groupby(["round", "technique"]).tail(1)
 
 
-def rows_of(run_ids, path):
-    """Return the rows of these runs."""
-    if not run_ids:
-        return pd.DataFrame(columns=rows_file.COLUMNS)
-    rows = rows_file.read(path)
-    return rows[rows.run_id.isin(run_ids)]
-
-
-def run(techniques, args, say, own_runs=None):
+def run(techniques, args, own_runs=None):
     """Run the techniques in args.rounds rounds from args.round on. Return an Outcome.
 
     args: settings of every script; timeout, the minutes until a run is killed; precision, a share
     or None. With a precision, rounds are added until every interval over a parent is at most so
-    wide to either side, or --timeout minutes have passed. say: function of a line of progress.
-    own_runs: OwnRuns of the techniques, None for ours. Raises UserError.
+    wide to either side, or --timeout minutes have passed. own_runs: OwnRuns of the techniques, None
+    for ours. Raises UserError.
     """
     path = args.results_file
     rows_file.check(path)
@@ -128,26 +117,22 @@ def run(techniques, args, say, own_runs=None):
     rounds = list(range(args.round, args.round + args.rounds))
     suite, done = _resume(args, techniques, rounds, own_runs)
     total = len(rounds) * len(techniques)
+    progress = SuiteProgress(total - len(done))
     if done:
-        say(f"resuming: {len(done)} of {total} runs are already in {path}")
-    progress = SuiteProgress(say, total - len(done))
-    outcome = Outcome(0)
+        progress.say(f"resuming: {len(done)} of {total} runs are already in {path}")
     with progress.bar:
         while rounds:
             r = rounds.pop(0)
             missing = {name for name in names if (r, name) not in done}
-            outcome.code = _run_round(
-                techniques, args, r, suite, missing, progress, outcome.silent, own_runs
-            )
-            if outcome.code:
-                return outcome
+            if code := _run_round(techniques, args, r, suite, missing, progress, own_runs):
+                return Outcome(code)
             if not rounds and args.precision and _go_on(args, suite, progress):
                 rounds.append(r + 1)
-
-    outcome.run_ids = records_file.run_ids_of(suite, path)
-    statuses = {row["status"] for row in newest_rows(outcome.run_ids, path).values()}
-    outcome.code = int(bool(outcome.silent or {"failed", "out_of_memory"} & statuses))
-    return outcome
+    rows, newest = rows_of(suite, path)
+    planned = {(number, name) for number in range(args.round, r + 1) for name in names}
+    is_complete = planned <= {*zip(newest["round"], newest.technique, strict=True)}
+    has_failed = newest.status.isin(("failed", "out_of_memory")).any()
+    return Outcome(int(has_failed or not is_complete), rows)
 
 
 @contextmanager
@@ -166,15 +151,14 @@ def only_suite(path):
             lock.unlink()
 
 
-def _run_round(techniques, args, r, suite, missing, progress, silent, own_runs=None):
+def _run_round(techniques, args, r, suite, missing, progress, own_runs):
     """Run what is missing of round r: every technique once, next to its parent.
 
     A technique and its parent take turns as two live processes where memory allows, so each pair is
     measured within seconds; a parent of many runs several times. Where there is no room, scripts
     run one after the other, every other round in reverse order.
 
-    missing: names. silent: list, for sentences on runs without a row.
-    Return 0, 2 for impossible settings, or INTERRUPTED.
+    missing: names. Return 0, 2 for impossible settings, or INTERRUPTED.
     """
     flags = command_line.round_flags(args, r)
     for technique in techniques:
@@ -203,26 +187,22 @@ def _run_round(techniques, args, r, suite, missing, progress, silent, own_runs=N
                 if own_runs:
                     own_runs.write_failure(name, r, args.seed + r, suite, reason)
                 else:
-                    silent += _record_silent(name, reason, flags, suite)
+                    command = ["-m", "Utils.launch.child_process", name, reason, *flags]
+                    child_process.python(command, suite)
         if 2 in codes.values():
             return 2  # the script printed the reason, which holds for all
         if INTERRUPTED in codes.values() or -signal.SIGINT in codes.values():
             progress.say("interrupted; run the same command to resume")
             return INTERRUPTED
-        progress.add(len(missing & codes.keys()))
-        missing = missing - codes.keys()
+        ended = missing & codes.keys()
+        progress.ended += len(ended)
+        progress.left = max(0, progress.left - len(ended))
+        missing = missing - ended
         without_partner = codes.keys() - {row["technique"] for row in rows if row["status"] == "ok"}
         if memory_is_full and len(codes) == 1:
             without_partner |= codes.keys()
-        measured = {pair for pair in pairs if pair <= codes.keys()}
-        pairs = {pair for pair in pairs - measured if not pair & without_partner}
+        pairs = {pair for pair in pairs if not pair <= codes.keys() and not pair & without_partner}
     return 0
-
-
-def _record_silent(name, reason, flags, suite):
-    """Write the row of a process that ended without one. Return a sentence where that fails."""
-    record = ["-m", "Utils.launch.record_killed", name, reason, *flags]
-    return [f"{name}: failed: {reason}"] if child_process.python(record, suite) else []
 
 
 def _joining(order, pairs, active):
@@ -254,8 +234,7 @@ def pairs_of(techniques):
 def _go_on(args, suite, progress):
     """Return whether the intervals are still wider than --precision, and say why not."""
     minutes = (time.monotonic() - progress.started) / 60
-    rows = rows_of(records_file.run_ids_of(suite, args.results_file), args.results_file)
-    rows, _ = selection.select(rows, with_variants=True)
+    rows, _ = selection.select(rows_of(suite, args.results_file)[0], with_variants=True)
     lines = summarize(rows)
     text = ""
     ratios = numbers(lines.parent_speedup)
@@ -275,18 +254,15 @@ def _go_on(args, suite, progress):
 
 
 def table(outcome, path, with_variants=True, all_columns=False):
-    """Return the table of a suite's runs, and a line on each run without a row.
+    """Return the table of a suite's runs, "" where it was stopped.
 
     with_variants: as for `selection.select`. all_columns: as for `result_tables.table`.
     """
-    parts = outcome.silent
-    rows = rows_of(outcome.run_ids, path)
-    if len(rows):
-        rows, left_out = selection.select(rows, with_variants=with_variants)
-        records = records_file.read(path, rows.run_id.unique())
-        text = result_tables.table(rows, left_out, records, all_columns=all_columns)
-        parts = [f"\n{text}", *parts]
-    return "\n".join(parts)
+    if outcome.rows is None or outcome.rows.empty:
+        return ""
+    rows, left_out = selection.select(outcome.rows, with_variants=with_variants)
+    records = records_file.read(path, rows.run_id.unique())
+    return f"\n{result_tables.table(rows, left_out, records, all_columns=all_columns)}"
 
 
 def _resume(args, techniques, rounds, own_runs):
@@ -295,8 +271,9 @@ def _resume(args, techniques, rounds, own_runs):
     planned = {(r, technique.name) for r in rounds for technique in techniques}
     if note.exists():
         suite = json.loads(note.read_text())["suite"]
-        newest = newest_rows(records_file.run_ids_of(suite, args.results_file), args.results_file)
-        done = {run for run, row in newest.items() if row["status"] in ("ok", "unsupported")}
+        _, newest = rows_of(suite, args.results_file)
+        newest = newest[newest.status.isin(("ok", "unsupported"))]
+        done = {*zip(newest["round"], newest.technique, strict=True)}
         if not planned <= done:
             return suite, done & planned
     suite = f"{time.time_ns():x}"
