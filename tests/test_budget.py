@@ -17,7 +17,7 @@ from Utils.base import paths
 # shorter lowers its line.
 MOST_LINES = {
     "": 446,
-    "analysis": 2186,
+    "analysis": 2082,
     "base": 523,
     "commands": 888,
     "corpus": 315,
@@ -34,7 +34,7 @@ MOST_LINES = {
 }
 OTHER = {".toml", ".html", ".css", ".js"}
 MOST_LINES_OF_OTHER = 1_494
-MOST_LINES_OF_TESTS = 17_624  # with the virtual GPU's C++
+MOST_LINES_OF_TESTS = 17_618  # with the virtual GPU's C++
 MOST_LINES_OF_PRETRAINING = 1_480
 MOST_LINES_OF_MAKEFILE = 180
 MOST_FILES = 450  # without results/

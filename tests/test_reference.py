@@ -6,7 +6,7 @@ import pytest
 from PIL import Image
 
 from tests.rows import committed
-from Utils.analysis import folder_check, folder_page
+from Utils.analysis import submission
 from Utils.analysis.summary import summarize
 from Utils.base import paths
 from Utils.commands import submit
@@ -19,8 +19,8 @@ FOLDERS = [path.parent for path in shared_folders.files()]
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.parent.name)
 def test_every_folder_is_complete_and_its_page_is_made_of_its_rows(folder):
-    assert folder_check.check(folder) == [folder]
-    assert (folder / "README.md").read_text() == folder_page.page(folder)
+    assert submission.check(folder) == [folder]
+    assert (folder / "README.md").read_text() == submission.page(folder)
     link = f"]({folder.parent.name}/{folder.name}/README.md)"
     assert link in committed("results/README.md").decode()
     rows = rows_file.read(folder / "results.csv")

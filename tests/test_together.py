@@ -11,7 +11,7 @@ import numpy as np
 import psutil
 import pytest
 
-from Utils.analysis import concurrent_throughput
+from Utils.analysis import several_processes
 from Utils.base import paths
 from Utils.base.errors import Unsupported, UserError
 from Utils.commands import together as together_command
@@ -42,23 +42,23 @@ def cache(tmp_path, monkeypatch):
 
 
 def test_only_the_time_in_which_all_train_counts():
-    assert concurrent_throughput.tokens_per_second([PART]) == pytest.approx([3 * 64 / 4])
+    assert several_processes.tokens_per_second([PART]) == pytest.approx([3 * 64 / 4])
     late = replace(PART, began=101.5, step_s=np.array([0.5, 5.0]), tokens=10)
     # from 101.5 to 104: half of a step and a whole one, against a whole one and 2 of 5 seconds
-    rates = concurrent_throughput.tokens_per_second([PART, late])
+    rates = several_processes.tokens_per_second([PART, late])
     assert rates == pytest.approx([96 / 2.5, 14 / 2.5])
 
 
 def test_the_rounds_are_compared_in_pairs():
     def ratio(*slower):
         parts = [replace(PART, step_s=PART.step_s * factor) for factor in slower]
-        return concurrent_throughput.compare([[PART]] * 3, [[part, part] for part in parts])
+        return several_processes.compare([[PART]] * 3, [[part, part] for part in parts])
 
     faster = ratio(1.6, 1.7, 1.8)
     assert faster.value == pytest.approx(2 / (1.6 * 1.7 * 1.8) ** (1 / 3))
     assert faster.verdict == "faster" and faster.low > 1
     assert ratio(2.6, 2.7, 2.8).verdict == "slower"
-    assert not concurrent_throughput.compare([[PART]], [[PART, PART]]).interval
+    assert not several_processes.compare([[PART]], [[PART, PART]]).interval
 
 
 def test_two_at_once_are_measured_and_leave_no_rows(cache, capsys, tmp_path, monkeypatch):
@@ -76,7 +76,7 @@ def test_two_at_once_are_measured_and_leave_no_rows(cache, capsys, tmp_path, mon
     assert first.record["threads"] == second.record["threads"] == 1
     assert abs(first.began - second.began) < 0.2  # their warm-ups never end that close together
     assert len(first.step_s) == 4 and first.record["settings"] == one.record["settings"]
-    rates = [concurrent_throughput.tokens_per_second(parts).sum() for parts in kept]
+    rates = [several_processes.tokens_per_second(parts).sum() for parts in kept]
     assert f"2 processes reach {rates[1] / rates[0]:.2f}x the tokens per second" in said
     assert re.search(rf"\| +2 \| +1 \| +[\d,]+ \+ [\d,]+ \| +{rates[1]:,.0f} \|", said), said
     assert f"{first.peak_mib:,.0f} + {second.peak_mib:,.0f} |" in said

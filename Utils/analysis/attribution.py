@@ -36,17 +36,26 @@ def members(whole):
     line = ladder.line(whole)[1:]
     bfloat16 = "float16" not in ladder.get(whole).needs
     if whole == last_rung(bfloat16):
-        names = [technique.name for technique in ladder.group("ladder", bfloat16)]
-        line += [name for name in names if name not in (ladder.BASELINE, *line)]
-    return line
+        line += [technique.name for technique in ladder.group("ladder", bfloat16)]
+    return [name for name in dict.fromkeys(line) if name != ladder.BASELINE]
 
 
 def names_of(technique, whole):
     """Return the pairs whose ratio is the technique's speedup: {way: (without it, with it)}, names
     of scripts or variants. A way that has no variant is left out."""
     if of_base := own_names.split(whole):
-        return _on_own_script(technique, *of_base)
-    parent, line = ladder.get(technique).parent, ladder.line(whole)
+        base, names = of_base
+        position = own_names.ORDER.index(technique)
+        replaced = own_names.REPLACES.get(technique, set())
+        before = {*names} & {*own_names.ORDER[:position]} - replaced
+        pairs = {"alone": (set(), {technique}), "ladder": (before, before | {technique})}
+        if technique in names:
+            pairs["last"] = ({*names} - {technique}, {*names})
+        return {
+            way: (own_names.name_of(base, without), own_names.name_of(base, with_it))
+            for way, (without, with_it) in pairs.items()
+        }
+    parent = ladder.get(technique).parent
     pairs = {"ladder": (parent, technique)}
     if parent == ladder.BASELINE:
         pairs["alone"] = pairs["ladder"]
@@ -54,49 +63,38 @@ def names_of(technique, whole):
         pairs["alone"] = (ladder.BASELINE, f"{ladder.BASELINE}+{technique}")
     if technique == whole:
         pairs["last"] = pairs["ladder"]
-    elif technique in line and variants.without(technique, whole):
+    elif technique in ladder.line(whole) and variants.without(technique, whole):
         pairs["last"] = (f"{whole}-{technique}", whole)
     return {way: pairs[way] for way in WAYS if way in pairs}
 
 
-def _on_own_script(technique, base, names):
-    """Return the pairs of `names_of` for the switches on an own script."""
-    replaced = own_names.REPLACES.get(technique, set())
-    position = own_names.ORDER.index(technique)
-    before = [t for t in names if own_names.ORDER.index(t) < position and t not in replaced]
-    pairs = {"alone": ([], [technique]), "ladder": (before, [*before, technique])}
-    if technique in names:
-        pairs["last"] = ([name for name in names if name != technique], names)
-    return {way: tuple("+".join([base, *t]) for t in pair) for way, pair in pairs.items()}
-
-
 def plan(whole):
     """Return the names of all scripts and variants to run, each once."""
-    pairs = [pair for name in members(whole) for pair in names_of(name, whole).values()]
-    first = own_names.split(whole)[0] if own_names.split(whole) else ladder.BASELINE
-    return list(dict.fromkeys([first, *(name for pair in pairs for name in pair)]))
+    of_base = own_names.split(whole)
+    names = [of_base[0] if of_base else ladder.BASELINE]
+    for technique in members(whole):
+        for pair in names_of(technique, whole).values():
+            names += pair
+    return list(dict.fromkeys(names))
 
 
 def whole_of(rows):
-    """Return the script that the rows ablate, the newest of several; None without variants."""
-    if (base := selection.baseline(rows)) != ladder.BASELINE:
-        return _whole_of_base(rows, base)
+    """Return the script that the rows ablate, the newest of several, or of a base the longest of
+    its ladder; None without variants."""
+    base = selection.baseline(rows)
+    if base != ladder.BASELINE:
+        rows = rows[rows.status == "ok"]
+        alone = selection.variants_in(rows)
+        line = {*own_names.LADDER} - {"8bit_optimizer"}
+        runs = rows[~rows.technique.isin(alone)].technique.unique()
+        runs = [name for name in runs if {*own_names.split(name)[1]} <= line]
+        return max(runs, key=lambda name: name.count("+"), default=base) if alone else None
     names = rows.sort_values("run_id").technique.unique()
     parsed = [parts for name in names if (parts := variants.parse(name))]
-    wholes = [whole for whole, sign, _ in parsed if sign == "-"]
-    return wholes[-1] if wholes else last_rung(selection.has_bfloat16(rows)) if parsed else None
-
-
-def _whole_of_base(rows, base):
-    """Return the longest script of a base's ladder with timings; None without variants."""
-    rows = rows[rows.status == "ok"]
-    alone = selection.variants_in(rows)
-    if not alone:
-        return None
-    line = {*own_names.LADDER} - {"8bit_optimizer"}
-    runs = rows[~rows.technique.isin(alone)].technique.unique()
-    names = [name for name in runs if {*own_names.split(name)[1]} <= line]
-    return max(names, key=lambda name: name.count("+"), default=base)
+    wholes = [variant.script for variant in parsed if variant.sign == "-"]
+    if parsed and not wholes:
+        return last_rung(selection.has_bfloat16(rows))
+    return wholes[-1] if wholes else None
 
 
 def credits(rows, whole):
@@ -110,47 +108,34 @@ def credits(rows, whole):
     ratios = {}
     says = {}
     for name in members(whole):
+        pairs = names_of(name, whole)
         logs = {
             way: np.log(medians[without] / medians[with_it])
-            for way, (without, with_it) in names_of(name, whole).items()
+            for way, (without, with_it) in pairs.items()
             if without in medians and with_it in medians
         }
         of_name = {way: intervals.ratio_of(values) for way, values in logs.items()}
         ratios |= {(name, way): of_name.get(way, Ratio()) for way in WAYS}
-        says[name] = _disagreement(logs, of_name, whole) or _missing(name, whole)
+        reasons = []
+        if {"alone", "last"} <= logs.keys():
+            verdict = intervals.ratio_of(logs["alone"] - logs["last"]).verdict
+            if verdict in (Ratio.above, Ratio.below):
+                alone, last = of_name["alone"].text, of_name["last"].text
+                gains = "less" if verdict == Ratio.above else "more"
+                text = f"{alone} alone and {last} added last to {whole}"
+                reasons = [f"{text}; it gains {gains} in combination"]
+        elif not own_names.split(whole):
+            if "alone" not in pairs:
+                needs = " and ".join(variants.needs(name))
+                reasons.append(f"not applicable alone: it needs {needs}")
+            if "last" not in pairs and name in ladder.line(whole):
+                child = variants.builds_on(name, whole)
+                reasons.append(f"not removable from {whole}: {child} builds on it")
+        says[name] = "; ".join(reasons)
     index = pd.MultiIndex.from_tuples(ratios)
     lines = pd.Series(intervals.holm(ratios.values()), index, dtype=object).unstack()
     lines = lines.loc[list(says), list(WAYS)].rename_axis("technique")
     return lines.assign(says=pd.Series(says))
-
-
-def _disagreement(logs, ratios, whole):
-    """Return a remark if the speedups alone and added last differ, by their paired ratio; else
-    ""."""
-    if not {"alone", "last"} <= logs.keys():
-        return ""
-    verdict = intervals.ratio_of(logs["alone"] - logs["last"]).verdict
-    if verdict not in (Ratio.above, Ratio.below):
-        return ""
-    text = f"{ratios['alone'].text} alone and {ratios['last'].text} added last to {whole}"
-    if max(ratios["alone"].value, ratios["last"].value) < 1:
-        return f"{text}; it costs {'most' if verdict == Ratio.above else 'least'} in combination"
-    if verdict == Ratio.above:
-        return f"{text}; other techniques save part of the same time"
-    return f"{text}; it gains most in combination"
-
-
-def _missing(name, whole):
-    """Return why a technique has no variant for a way, or ""."""
-    if own_names.split(whole):
-        return ""
-    pairs, reasons = names_of(name, whole), []
-    if "alone" not in pairs:
-        reasons.append(f"not applicable alone: it needs {' and '.join(variants.needs(name))}")
-    if "last" not in pairs and name in ladder.line(whole):
-        child = variants.builds_on(name, whole)
-        reasons.append(f"not removable from {whole}: {child} builds on it")
-    return "; ".join(reasons)
 
 
 def table(lines, in_file=False):
@@ -158,8 +143,6 @@ def table(lines, in_file=False):
     shown = {"technique": list(lines.index)}
     for way, title in WAYS.items():
         shown[title] = [result_tables.bold(ratio) for ratio in lines[way]]
-    parts = [text_tables.shown(shown, in_file=in_file)]
     says = [f"- {name}: {line.says}" for name, line in lines.iterrows() if line.says]
-    parts += [""] if says else []
-    parts += [text_tables.fitted(text, "  ", in_file) for text in says]
-    return "\n".join(parts)
+    texts = [text_tables.fitted(text, "  ", in_file) for text in says]
+    return "\n".join([text_tables.shown(shown, in_file=in_file), *([""] if says else []), *texts])

@@ -1,10 +1,9 @@
-"""Write results to share: a folder of results/, without personal names.
+"""Shared results, folders of results/: written without personal names, and checked.
 
 Home folders, user name and host name are replaced by <home>, <user> and <host> in every text before
 anything is written; charts are drawn from the replaced rows.
 """
 
-import csv
 import os
 import platform
 import re
@@ -15,7 +14,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from Utils.analysis import folder_check, folder_page
+from Utils.analysis import attribution, result_tables, text_tables
+from Utils.analysis.summary import summarize
 from Utils.base import files, paths
 from Utils.base.errors import UserError, naming
 from Utils.base.text import HOMES, plural
@@ -23,20 +23,29 @@ from Utils.results import records_file, rows_file, selection, shared_folders
 
 ANYBODY = {"root", "user", "admin", "ubuntu", "localhost"}  # names that identify no one
 FIXED = ("run_id", "status", "phase", "model", "device", "torch", "commit")  # never free text
+MEMBER = re.compile(r"results\.csv|results\.jsonl|environment\.txt|README\.md|\w[\w-]*\.png")
+NEEDED = ("results.csv", "results.jsonl", "environment.txt", "README.md")
+MOST_MIB = 64  # of a folder
+CLEAN_ROUNDS = 2  # of every technique with timings: the fewest that give an interval
+SAME = ["base", "unit", "device", "torch", "model", "code"]  # of all rows in a folder
+NAMES = ("run_id", "base", "technique", "unit", "model", "torch", "commit")
+PNG = b"\x89PNG\r\n\x1a\n"
+MARK = "<!-- folders -->"  # before and behind the list of folders
+VERSIONS = ("python", "torch", "triton", "cudnn", "bitsandbytes", "torchao", "driver")
 
 
 def identity():
-    """Return the texts that identify user and host: a list of (text, replacement), paths first."""
+    """Return the texts that identify user and host: a list of (text, replacement)."""
     homes = {str(Path.home()), os.environ.get("HOME", "")}
     users = {os.environ.get(name, "") for name in ("USER", "LOGNAME", "USERNAME", "SUDO_USER")}
     users |= {Path(home).name for home in homes}
     hosts = {platform.node(), socket.gethostname(), os.environ.get("HOSTNAME", "")}
     hosts |= {host.partition(".")[0] for host in hosts}
-    pairs = [(home, "<home>") for home in sorted(homes, key=len, reverse=True) if len(home) > 1]
-    for names, mark in ((hosts, "<host>"), (users, "<user>")):
-        known = (name for name in names if len(name) > 2 and name.lower() not in ANYBODY)
-        pairs += [(name, mark) for name in sorted(known, key=len, reverse=True)]
-    return pairs
+    marks = dict.fromkeys(users, "<user>") | dict.fromkeys(hosts, "<host>")
+    short = {name for name in marks if len(name) < 3 or name.lower() in ANYBODY}
+    marks = {name: mark for name, mark in marks.items() if name not in short}
+    marks |= {home: "<home>" for home in homes if len(home) > 1}
+    return sorted(marks.items(), key=lambda pair: len(pair[0]), reverse=True)
 
 
 def scrub(value, names):
@@ -64,51 +73,162 @@ def make(results_file, device_name=None, base=None):
     newest, _ = selection.select(all_rows, device_name, True, base)
     run_ids = {*newest.run_id}
     for _, group in selection.groups(all_rows):
-        if (group[folder_check.SAME].iloc[0] == newest[folder_check.SAME].iloc[0]).all():
+        if (group[SAME].iloc[0] == newest[SAME].iloc[0]).all():
             rows, _ = selection.select(group, with_variants=True)
             records = records_file.read(results_file, rows.run_id.unique())
-            if not [*folder_check.problems_of_group(rows, records)]:
+            if not [*_problems_of_group(rows, records)]:
                 run_ids |= {*rows.run_id}
     folder = shared_folders.folder_of(newest.device.iloc[0], max(run_ids))
     if folder.exists() and not run_ids & {*rows_file.read(folder / "results.csv").run_id}:
         raise UserError(f"{folder}: holds other runs of that day", "rename that folder")
+    names = identity()
+    rows = [row for row in rows_file.text_rows(results_file) if row["run_id"] in run_ids]
+    for row in rows:
+        row |= scrub({key: text for key, text in row.items() if key not in FIXED}, names)
+    records = scrub([*records_file.read(results_file, run_ids).values()], names)
     with naming(folder), tempfile.TemporaryDirectory(dir=paths.CACHE) as unfinished:
-        unfinished = Path(unfinished)
-        _write(unfinished, results_file, run_ids)
+        path = Path(unfinished) / "results.csv"
+        rows_file.append(path, rows)
+        for record in records:
+            with records_file.appended(path, record):
+                pass
+        reports = dict.fromkeys(record["collect_env"] for record in records)
+        files.write(path.with_name("environment.txt"), "\n\n".join(reports))
+        draw(path.parent)
+        files.write(path.with_name("README.md"), page(path.parent))
         shutil.rmtree(folder, ignore_errors=True)
         shutil.copytree(unfinished, folder)
     left_out = all_rows.run_id.nunique() - len(run_ids)
     return folder, f"left out: {plural(left_out, 'run')}" if left_out else ""
 
 
-def _write(folder, results_file, run_ids):
-    """Write rows and records of these runs, without names, and all that follows from them."""
-    names = identity()
-    with open(results_file, newline="") as file:
-        rows = [row for row in csv.DictReader(file) if row["run_id"] in run_ids]
-    shared = [
-        {key: text if key in FIXED else scrub(text, names) for key, text in row.items()}
-        for row in rows
-    ]
-    path = folder / "results.csv"
-    rows_file.append(path, shared)
-    records = records_file.read(results_file, run_ids)
-    for record in records.values():
-        with records_file.appended(path, scrub(record, names)):
-            pass
-    reports = dict.fromkeys(scrub(record["collect_env"], names) for record in records.values())
-    files.write(folder / "environment.txt", "\n\n".join(reports))
-    draw(folder)
-    files.write(folder / "README.md", folder_page.page(folder))
-
-
 def draw(folder):
     """Draw the charts of a folder's rows into it. Raises UserError."""
     command = [sys.executable, str(paths.ROOT / "plot_results.py"), "--results-file=results.csv"]
-    how = {"env": paths.environment(), "capture_output": True, "text": True}
-    done = subprocess.run(command, cwd=folder, **how)
+    options = {"env": paths.environment(), "capture_output": True, "text": True}
+    done = subprocess.run(command, cwd=folder, **options)
     if done.returncode:
         raise UserError(f"the charts could not be drawn: {done.stderr.strip()[-300:]}")
     for chart in (folder / "plots").glob("*.png"):
         chart.rename(folder / chart.name)
     shutil.rmtree(folder / "plots")
+
+
+def page(folder):
+    """Return the README.md of a folder: device, versions, charts, and the tables of its rows."""
+    path = folder / "results.csv"
+    rows = rows_file.read(path)
+    newest = rows.run_id.max()
+    record = records_file.read(path, [newest]).get(newest, {})
+    versions = {**record.get("versions", {}), "driver": (record.get("device") or {}).get("driver")}
+    facts = [f"{name} {versions[name]}" for name in VERSIONS if versions.get(name)]
+    text = [
+        f"# {rows.device.iloc[0]}",
+        f"Measured until {newest[:4]}-{newest[4:6]}-{newest[6:8]} with {', '.join(facts)}. This "
+        "page is made of results.csv and results.jsonl; [environment.txt](environment.txt) is "
+        "torch's report.",
+    ]
+    for _, group in selection.groups(rows):
+        rows, _ = selection.select(group)
+        records = records_file.read(path, rows.run_id.unique())
+        tables = result_tables.table(rows, records=records, all_columns=True, in_file=True)
+        text += [f"## {selection.describe(rows)}", tables]
+        with_variants, _ = selection.select(group, with_variants=True)
+        if whole := attribution.whole_of(with_variants):
+            credits = attribution.credits(with_variants, whole)
+            text += ["### Ablation", attribution.table(credits, in_file=True)]
+    charts = sorted(chart.name for chart in folder.glob("*.png"))
+    return "\n\n".join([*text, "## Charts", *(f"![{name}]({name})" for name in charts)]) + "\n"
+
+
+def write_pages():
+    """Write the page of every folder and the list of all. Return their paths."""
+    pages = []
+    lines = []
+    for path in shared_folders.files():
+        rows = rows_file.read(path)
+        pages.append(path.with_name("README.md"))
+        files.write(pages[-1], page(path.parent))
+        link = pages[-1].relative_to(shared_folders.FOLDER).as_posix()
+        first = rows.iloc[0]
+        counts = rows[rows.status == "ok"][["technique", "round"]].nunique().astype(str)
+        device = f"[{first.device}]({link})"
+        lines.append((device, path.parent.name, first.torch, first.commit, *counts))
+    titles = ("device", "date", "torch", "commit", "techniques", "rounds")
+    columns = dict(zip(titles, zip(*lines, strict=True), strict=True))
+    table = text_tables.markdown(columns, titles[:4])
+    path = shared_folders.FOLDER / "README.md"
+    parts = path.read_text().split(MARK) if path.exists() else ["# Results by device\n\n", "", ""]
+    files.write(path, MARK.join([parts[0], f"\n{table}\n", parts[-1]]))
+    return [*pages, path]
+
+
+def check(path):
+    """Check a folder, or all those of results/. Return them. Raises UserError."""
+    folders = [path] if (path / "results.csv").exists() else sorted(path.glob("*/*/"))
+    if not folders:
+        raise UserError(f"{path}: holds no results", "name a folder of results/")
+    for folder in folders:
+        try:
+            problems = [*_problems_of_files(folder)] or [*_problems_of_rows(folder / "results.csv")]
+        except UserError as error:  # its remedy is for a results file of the user's own
+            raise UserError(error.message) from None
+        if problems:
+            raise UserError(f"{folder}: {'; '.join(problems[:5])}")
+    return folders
+
+
+def _problems_of_files(folder):
+    """Yield what is wrong with a folder's files. It may be a stranger's: nothing is trusted."""
+    members = {path.name: path for path in folder.iterdir()}
+    for name, path in members.items():
+        if not MEMBER.fullmatch(name) or path.is_symlink() or not path.is_file():
+            yield f"{name[:80]!r} is not allowed"
+        elif path.suffix == ".png" and path.open("rb").read(len(PNG)) != PNG:
+            yield f"{name} is not a PNG"
+    if sum(path.lstat().st_size for path in members.values()) > MOST_MIB * 2**20:
+        yield f"larger than {MOST_MIB} MiB"
+    if missing := [name for name in NEEDED if name not in members]:
+        yield f"lacks {' and '.join(missing)}"
+    if not any(name.startswith("speedup") for name in members):
+        yield "no chart of speedups"
+
+
+def _problems_of_rows(path):
+    """Yield what is wrong with rows and records. Raises UserError on a damaged line."""
+    rows = rows_file.read(path)
+    for name in (*NAMES, "device", "dataset"):
+        for text in rows[name].unique():
+            valid = re.fullmatch(r"[\w.+-]+", text) if name in NAMES else text.isprintable()
+            if not text or not valid or len(text) > 200:
+                yield f"{name} {text[:40]!r} is not valid"
+    groups = [group for _, group in selection.groups(rows)]
+    kinds = {tuple(group[SAME].iloc[0]) for group in groups}
+    if len(kinds) > 1:
+        yield f"rows of {len(kinds)} devices, versions, models or commits; only one is allowed"
+        return
+    for group in groups:
+        group, _ = selection.select(group, with_variants=True)
+        yield from _problems_of_group(group, records_file.read(path, group.run_id.unique()))
+
+
+def _problems_of_group(rows, records):
+    """Yield why rows of one shape, selected, are not complete."""
+    if "-dirty" in "".join(rows.commit.unique()) or not all(rows.commit.unique()):
+        yield "measured with uncommitted code"
+    timed = rows[rows.status == "ok"]
+    if rows.base.iloc[0] not in timed.technique.unique():
+        yield f"no timings of {rows.base.iloc[0]}"
+    facts = [records.get(run_id, {}) for run_id in timed.run_id.unique()]
+    parts = [(record.get("versions"), record.get("quality")) for record in facts]
+    if lacking := [pair for pair in parts if not all(isinstance(part, dict) for part in pair)]:
+        yield f"no record with versions and quality of {len(lacking)} runs"
+        return
+    try:
+        summarize(rows, records)
+    except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError):
+        yield "its records are malformed"
+    clean = timed[timed.grade == "clean"].groupby("technique")["round"].nunique()
+    few = [name for name in timed.technique.unique() if clean.get(name, 0) < CLEAN_ROUNDS]
+    if few:
+        yield f"fewer than {CLEAN_ROUNDS} clean rounds of {', '.join(few)}"

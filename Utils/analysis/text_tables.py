@@ -44,15 +44,22 @@ def shown(columns, left=("technique", "script"), in_file=False):
 
 
 def _widths(columns, width):
-    """Return the widths at which columns of texts fit: those with the most to spare are broken, and
-    words only where nothing else helps."""
+    """Return the widths at which columns of texts fit: those that break the fewest texts, and words
+    only where nothing else helps."""
     plain = [[BOLD.sub(r"\1", text) for text in texts] for texts in columns]
     words = [max(map(len, " ".join(texts).split()), default=1) for texts in plain]
     lengths = [max(map(len, texts[1:]), default=1) for texts in plain]  # titles aside
     widths = np.maximum(words, lengths)
-    for least in (np.array(words), np.ones_like(widths)):
+
+    def cost(i):  # lines more where the column is narrower by one
+        lines = [
+            len(_lines(text, widths[i] - 1)) - len(_lines(text, widths[i])) for text in plain[i]
+        ]
+        return sum(lines), -widths[i]
+
+    for least in (words, [1] * len(columns)):
         while widths.sum() + BETWEEN * (len(widths) - 1) > width and (widths > least).any():
-            widths[(widths - least).argmax()] -= 1
+            widths[min(np.flatnonzero(widths > least), key=cost)] -= 1
     return widths.tolist()
 
 

@@ -1,7 +1,7 @@
 """Write the generated parts of README.md, docs/ and results/, and docs/gpus.png, from rows,
 docstrings, parsers and figures."""
 
-from Utils.analysis import folder_page
+from Utils.analysis import submission
 from Utils.base.command_line import Parser
 from Utils.draw import doc_pages, gpus_chart
 from Utils.results import records_file, rows_file, selection, shared_folders
@@ -13,4 +13,4 @@ def main(argv=None):
     rows, _ = selection.select_ladder(rows_file.read(path))
     records = records_file.read(path, rows.run_id.unique())
     gpus_chart.write()
-    print(*doc_pages.write(rows, records), *folder_page.write(), sep="\n")
+    print(*doc_pages.write(rows, records), *submission.write_pages(), sep="\n")

@@ -9,7 +9,7 @@ as a share of the ideal one, paired within rounds, with Student's t interval.
 import math
 import time
 
-from Utils.analysis import scaling_efficiency
+from Utils.analysis import several_processes
 from Utils.base import command_line
 from Utils.base.command_line import spelled
 from Utils.base.errors import UserError
@@ -36,7 +36,8 @@ def main(argv=None):
     if len(counts) < 2:
         raise UserError(f"GPUS={args.gpus}: nothing to compare with", "give two numbers or more")
     rows_file.check(args.results_file)
-    plan = scaling_efficiency.shapes(counts, batch(args, counts))
+    size = batch(args, counts)
+    plan = several_processes.shapes(counts, size)
     suite = f"{time.time_ns():x}"
     codes = run(technique, args, plan, suite)
     if {2, 130} & {*codes}:
@@ -47,10 +48,9 @@ def main(argv=None):
         rows = rows[rows.run_id.isin(run_ids) & (rows.status == "ok")]
     if not len(rows):
         raise UserError("no run has timings: there is nothing to compare")
-    lines = scaling_efficiency.efficiencies(rows, plan, counts)
-    described = scaling_efficiency.described(rows)
-    print(f"\n{scaling_efficiency.table(lines)}\n\n{described}\n")
-    print(scaling_efficiency.sentence(lines))
+    lines = several_processes.efficiencies(rows, counts, size)
+    described = several_processes.described(rows)
+    print(f"\n{several_processes.scaling_table(lines)}\n\n{described}")
     chart_style.save(scaling_chart.draw(lines, described), f"{args.plotsprefix}scaling")
     return 1 if any(codes) else 0
 

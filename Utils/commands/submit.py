@@ -2,17 +2,17 @@
 
 from pathlib import Path
 
-from Utils.analysis import folder_check, folder_page, submission
+from Utils.analysis import submission
 from Utils.base.command_line import SELECTION, Parser
 
 
 def main(argv=None):
     args = Parser("submit", __doc__, *SELECTION, "check").parse_args(argv)
     if args.check:
-        for folder in folder_check.check(Path(args.check).resolve()):
+        for folder in submission.check(Path(args.check).resolve()):
             print(f"{folder}: complete")
         return
     folder, left_out = submission.make(args.results_file, args.device_name, args.base)
-    folder_page.write()
+    submission.write_pages()
     print(folder, *([left_out] if left_out else []), sep="\n")
-    folder_check.check(folder)  # raises where it is incomplete, and keeps it
+    submission.check(folder)  # raises where it is incomplete, and keeps it

@@ -9,7 +9,7 @@ import os
 import secrets
 import sys
 
-from Utils.analysis import concurrent_throughput
+from Utils.analysis import several_processes
 from Utils.base import command_line
 from Utils.base.command_line import spelled
 from Utils.base.errors import Unsupported, UserError
@@ -36,7 +36,7 @@ def main(argv=None):
     technique = variants.find(args.t)
     os.environ["SUITE"] = f"together-{secrets.token_hex(4)}"  # a batch size is searched once
     try:
-        print(concurrent_throughput.report(technique, *concurrent_runs.measure(technique, args)))
+        print(several_processes.report(technique, *concurrent_runs.measure(technique, args)))
     except (Unsupported, Failed) as error:
         print(f"together: {error}", file=sys.stderr)
         return int(isinstance(error, Failed))

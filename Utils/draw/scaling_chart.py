@@ -1,7 +1,7 @@
 """The chart of strong and weak scaling."""
 
 from Utils.analysis.intervals import numbers
-from Utils.analysis.scaling_efficiency import KINDS
+from Utils.analysis.several_processes import KINDS
 from Utils.draw import chart_style
 
 COLOURS = {"strong": chart_style.BLUE, "weak": chart_style.ORANGE}

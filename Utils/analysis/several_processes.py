@@ -1,0 +1,137 @@
+"""Rates of several processes: strong and weak scaling over devices, and several at once on one."""
+
+from dataclasses import astuple, dataclass
+from typing import ClassVar
+
+import numpy as np
+import pandas as pd
+
+from Utils.analysis import intervals, result_tables, text_tables
+from Utils.base.text import plural
+
+KINDS = {"strong": "the same global batch", "weak": "the same batch for each process"}
+COLUMNS = (  # as `result_tables.MAIN`
+    ("scaling", "scaling", str),
+    ("processes", "processes", "d"),
+    ("global batch", "batch_size", "d"),
+    ("step (ms)", "step_ms", ",.1f"),
+    ("tokens/s", "tokens_per_second", ",.0f"),
+    ("speedup in tokens/s", "speedup", lambda ratio: ratio.with_verdict),
+    ("efficiency", "efficiency", str),
+)
+
+
+@dataclass(frozen=True)
+class Share(intervals.Ratio):
+    """A ratio in percent, "85% (80% to 90%)"."""
+
+    form: ClassVar = ".0%"
+    unit: ClassVar = ""
+    separator: ClassVar = " to "
+
+
+def shapes(counts, size):
+    """Return the runs of a round as (processes, global batch), both kinds, each run once."""
+    each = size // min(counts)
+    return list(dict.fromkeys([*((n, size) for n in counts), *((n, n * each) for n in counts)]))
+
+
+def efficiencies(rows, counts, size):
+    """Return a DataFrame with one line per kind of scaling and number of processes: scaling,
+    processes, batch_size, step_ms, tokens_per_second; speedup, a Ratio of tokens per second over
+    the fewest processes; efficiency, the Share of the ideal.
+
+    rows: those with timings of the runs of `shapes`.
+    """
+    timed = rows[rows.phase == "timed"]
+    by_round = timed.groupby(["world_size", "batch_size", "round"]).step_ms.median()
+    lines = []
+    for kind in KINDS:
+        batches = {n: size if kind == "strong" else n * (size // min(counts)) for n in counts}
+        measured = {n: B for n, B in batches.items() if (n, B) in by_round}
+        for n, B in measured.items():
+            fewest, fewest_B = next(iter(measured.items()))
+            as_many_tokens = by_round[fewest, fewest_B] * (B / fewest_B)
+            speedup = intervals.speedup(as_many_tokens, by_round[n, B])
+            step_ms = intervals.typical(by_round[n, B])
+            line = {"scaling": kind, "processes": n, "batch_size": B, "step_ms": step_ms}
+            line["tokens_per_second"] = B * rows.seq_len.iloc[0] / step_ms * 1e3
+            line["speedup"] = speedup
+            line["efficiency"] = Share(*astuple(speedup)).times(fewest / n)
+            lines.append(line)
+    return pd.DataFrame(lines)
+
+
+def scaling_table(lines):
+    """Return the lines of `efficiencies` as a table."""
+    return text_tables.shown(result_tables.texts_of(lines, COLUMNS), ("scaling",))
+
+
+def described(rows):
+    """Return the common facts of the runs in one line."""
+    first = rows.iloc[0]
+    return (
+        f"{first.technique} on {first.device}, torch {first.torch}, {first.model}, sequences of "
+        f"{first.seq_len} tokens, {first.dataset}, {plural(rows['round'].nunique(), 'round')}, "
+        f"commit {first.commit or 'unknown'}"
+    )
+
+
+def tokens_per_second(parts):
+    """Return the rate of each Part over the time in which all of them train, an array. A step that
+    an end of this time cuts counts by its share."""
+    times = [part.began + np.cumsum([0.0, *part.step_s]) for part in parts]
+    span = np.array([max(t[0] for t in times), min(t[-1] for t in times)])
+    steps = [np.diff(np.interp(span, t, np.arange(len(t)))).item() for t in times]
+    return np.array([part.tokens for part in parts]) * steps / np.diff(span)
+
+
+def sums(rounds):
+    """Return the tokens per second of all processes, a Series by round."""
+    return pd.Series([tokens_per_second(parts).sum() for parts in rounds])
+
+
+def compare(alone, several):
+    """Return the Ratio of the summed tokens per second over rounds."""
+    return intervals.ratio_of(np.log(sums(several) / sums(alone)))
+
+
+def report(technique, alone, several):
+    """Return the rates of one process and of several at once, Parts by round, as a table and a
+    sentence, a string."""
+    record = several[0][0].record
+    settings, device = record["settings"], record["device"]
+    lines = []
+    for rounds in (alone, several):
+        # The rates are the shares of the processes in the mean of their sums, which divides to the
+        # ratio.
+        total = intervals.typical(sums(rounds))
+        rates = np.sum([tokens_per_second(parts) for parts in rounds], axis=0)
+        rates *= total / rates.sum()
+        peaks = np.median([[part.peak_mib for part in parts] for parts in rounds], axis=0)
+        line = {
+            "processes": str(len(peaks)),
+            "threads each": str(rounds[0][0].record["threads"]),
+            "tokens/s": " + ".join(f"{rate:,.0f}" for rate in rates),
+            "their sum": f"{total:,.0f}",
+            "peak memory (MiB)": " + ".join(f"{peak:,.0f}" for peak in peaks),
+            "sum": f"{peaks.sum():,.0f} ({peaks.sum() / device['memory_mib']:.0%} of the device's)",
+        }
+        lines.append(line)
+    ratio = compare(alone, several)
+    more = "; measure more rounds with ROUNDS=4" if ratio.verdict == intervals.INCONCLUSIVE else ""
+    text = [
+        f"{technique.name} on {device['name']}, torch {record['versions']['torch']}: "
+        f"{settings['model']}, {settings['batch_size']}x{settings['seq_len']} tokens a step, "
+        f"{settings['dataset']}, {plural(len(several), 'round')}",
+        "",
+        text_tables.shown(pd.DataFrame(lines).to_dict("list")),
+        "",
+        f"{len(several[0])} processes reach {ratio} the tokens per second of one: "
+        f"{ratio.verdict}{more}.",
+    ]
+    for r, (part,) in enumerate(alone, 1):
+        if reasons := part.record["quality"]["reasons"]:
+            why = " and ".join(reasons)
+            text.append(f"The single process was tainted in round {r} of {len(alone)}: {why}.")
+    return "\n".join(text)
