@@ -8,26 +8,16 @@ adds no synchronization.
 import runpy
 import sys
 import time
-from contextlib import nullcontext
 from functools import partial
 
 from Utils.base.command_line import spelled
 from Utils.base.errors import UserError
-from Utils.harness import (
-    held_out_loss,
-    memory_kinds,
-    progress_bar,
-    rank_results,
-    ranks,
-    step_schedule,
-)
+from Utils.harness import held_out_loss, memory_kinds, progress_bar, rank_results, ranks
 from Utils.harness.script_start import run_script, uninterrupted
 from Utils.harness.step_clock import StepClock
 from Utils.results import rows_file
 
 __all__ = ["Run", "execute", "run_script"]
-
-WARMUP_TO_WATCH = 3  # steps of warm-up with room for what slows the step after it
 
 
 class Run:
@@ -58,28 +48,15 @@ class Run:
         batches: an iterable, which begins again where it has fewer batches than the run has steps.
         Raises UserError where there is no batch.
         """
-        args, clock = self.args, self.clock
+        args = self.args
         self.dataset_facts = getattr(getattr(batches, "dataset", batches), "facts", {})
         self.batches = batches
         with uninterrupted():  # an interrupted start of workers prints tracebacks
             self.iterator = iter(batches)
         with progress_bar.ProgressBar(args, self.model) as bar:
-            for steps, warmup in step_schedule.stretches(args, clock):
-                if len(self.data_ms) == args.steps:
-                    self._evaluate()
-                if not warmup:
-                    clock.count()
-                clock.start()
-                for number in range(1, steps + 1):
-                    batch = self._next_batch()
-                    with self._watched():
-                        yield batch
-                    self._end_of_warmup()
-                    if number == warmup < steps:  # its cost is part of the last warm-up step
-                        clock.count()
-                    clock.step(timed=number > warmup)
-                    bar.show(len(self.data_ms) - 1, self.losses)
-                clock.stop()
+            for _ in self.clock.steps(args, lambda: self.gradients, self._evaluate):
+                yield self._next_batch()
+                bar.show(len(self.data_ms) - 1, self.losses)
 
     def log(self, loss):
         """Record the step's loss: a float, or a 0-d tensor, which is read after the run."""
@@ -96,16 +73,6 @@ class Run:
         if batch is None:
             raise UserError(f"{spelled('dataset', self.args.dataset)}: holds no more text")
         return batch
-
-    def _watched(self):
-        """Watch gradients in the second step; that slows the next one, which is warm-up too."""
-        second = len(self.data_ms) == 2 and self.args.warmup >= WARMUP_TO_WATCH
-        return self.gradients if second else nullcontext()
-
-    def _end_of_warmup(self):
-        """Keep freed memory from the last warm-up step on; the change slows that step."""
-        if len(self.data_ms) == self.args.warmup - 1 and self.args.warmup >= WARMUP_TO_WATCH:
-            self.args.hardware.keep_freed_memory()
 
     def _evaluate(self):
         """Measure memory and loss after step --steps, while the clock is stopped."""

@@ -16,7 +16,7 @@ from Utils.base import paths
 # Most lines of Python in each room of Utils; "" has the files of Utils itself. A room that became
 # shorter lowers its line.
 MOST_LINES = {
-    "": 446,
+    "": 413,
     "analysis": 2082,
     "base": 523,
     "commands": 888,
@@ -26,11 +26,11 @@ MOST_LINES = {
     "draw": 1250,
     "forecast": 1758,
     "harness": 1371,
-    "launch": 1462,
+    "launch": 1420,
     "profile": 811,
     "results": 613,
-    "own_script": 2367,
-    "scripts": 595,
+    "own_script": 2048,
+    "scripts": 591,
 }
 OTHER = {".toml", ".html", ".css", ".js"}
 MOST_LINES_OF_OTHER = 1_494

@@ -19,7 +19,7 @@ from Utils.base import paths
 from Utils.base.errors import UserError
 from Utils.launch import own_scripts
 from Utils.own_script import float16_switch, measured_process, switches, watch
-from Utils.own_script.iterations import Iterations
+from Utils.own_script.watch import Iterations
 from Utils.results import rows_file
 from Utils.scripts import ladder
 from Utils.scripts.own_names import LADDER, ORDER, REPLACES
@@ -123,7 +123,6 @@ class Own:
             file.write_text(source)
         asked = Namespace(folder="", base_python="", args=arguments, writes="")
         self.runs = own_scripts.OwnRuns(own_scripts.find(str(file), asked), folder / "results.csv")
-        self.runs.__enter__()
 
     def run(self, *techniques, steps=7):
         """Run it with switches. Return its answer; said is what the terminal got."""
@@ -345,9 +344,9 @@ def test_watching_costs_microseconds():
 def half_precision():
     """Train in float16 with two backward passes a step, the second step overflowing. Print, for
     each, the largest error of the gradients, whether the weights moved, and the scale."""
-    watching = watch.Watch("", lambda: None, lambda it: None, lambda m, way: throw(m.module, way))
+    watching = watch.Watch("", lambda: None, lambda iteration: None)
     switch = float16_switch.Float16(watching)
-    throw = switch.model_called
+    watching.switches = [switch]
     watching.install()
     switch.start()
     torch.manual_seed(0)

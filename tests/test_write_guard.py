@@ -14,16 +14,18 @@ from Utils.base import paths
 RUNNER = """
 import runpy, sys
 from pathlib import Path
-from Utils.own_script.write_guard import Refused, WriteGuard
+from Utils.own_script.user_code import Ended
+from Utils.own_script.write_guard import WriteGuard
 allowed, ours, created_list, scratch, before = sys.argv[1:]
 exec(before)
 writes = []
-guard = WriteGuard(Path.cwd(), Path(ours, scratch), Path(ours, created_list), Path(ours, "cache"),
-                   allowed=allowed == "allowed", wrote=lambda: writes.append(1))
+spec = {"folder": Path.cwd(), "scratch": f"{ours}/{scratch}", "created": f"{ours}/{created_list}",
+        "cache": f"{ours}/cache", "writes": allowed == "allowed"}
+guard = WriteGuard(spec, lambda: writes.append(1))
 guard.install()
 try:
     runpy.run_path(str(Path.cwd() / "train.py"), run_name="__main__")
-except Refused:
+except Ended:
     print("stopped")
 print([guard.refused, len(writes)])
 """

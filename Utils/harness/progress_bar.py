@@ -10,8 +10,8 @@ from tqdm import tqdm
 class ProgressBar:
     """A bar on a terminal; elsewhere a line every ten seconds.
 
-    A step costs one reading of the clock. Drawing happens right after a step boundary, at most four
-    times a second, from values that are already on the host.
+    A step costs one reading of the clock. Drawing happens right before a step boundary, at most
+    four times a second, from values that are already on the host.
     """
 
     def __init__(self, args, model):

@@ -3,7 +3,11 @@
 Steps come in stretches: consecutive steps between two stops of the clock.
 """
 
-from Utils.harness import compile_stats
+from contextlib import nullcontext
+
+from Utils.harness import compile_stats, step_schedule
+
+WARMUP_TO_WATCH = 3  # steps of warm-up with room for what slows the step after it
 
 
 class StepClock:
@@ -18,6 +22,31 @@ class StepClock:
         self.marks = []  # a list of marks for each stretch
         self.counters = []  # for each stretch with timed steps, before and after them
         self.compiled = None  # compiled graphs when the first timed step began
+
+    def steps(self, args, watch_gradients, pause, grows=False):
+        """Yield while a step runs, and mark the boundaries between steps.
+
+        watch_gradients: function that returns the context of the second step; it slows the next
+        one, which is warm-up too. pause: called after step --steps, while the clock is stopped.
+        grows: as for `keep_freed_memory` of the hardware, which slows the last step of warm-up.
+        """
+        room = args.warmup >= WARMUP_TO_WATCH
+        for steps, warmup in step_schedule.stretches(args, self):
+            if len(self.timed) == args.steps:
+                pause()
+            if not warmup:
+                self.count()
+            self.start()
+            for number in range(1, steps + 1):
+                step = len(self.timed) + 1
+                with watch_gradients() if room and step == 2 else nullcontext():
+                    yield
+                if room and step == args.warmup - 1:
+                    self.hardware.keep_freed_memory(grows)
+                if number == warmup < steps:  # its cost is part of the last warm-up step
+                    self.count()
+                self.step(timed=number > warmup)
+            self.stop()
 
     def start(self):
         """Begin a stretch."""

@@ -1,5 +1,4 @@
-"""A user's own script, unchanged, as the base of a ladder: found, looked at once, and run with the
-switches of `own_script`.
+"""A user's own script, unchanged, as the base of a ladder: looked at once, and run with switches.
 
 The measured process runs in the environment of the script and hands over what it saw as a file of
 JSON; this side writes the rows.
@@ -7,20 +6,27 @@ JSON; this side writes the rows.
 
 import json
 import os
+import platform
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import sysconfig
+import tempfile
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+
+import psutil
 
 from Utils.analysis import attribution
 from Utils.base import command_line, files, git, paths
 from Utils.base.errors import UserError, naming
+from Utils.launch import child_process
+from Utils.launch.turn_taking import INTERRUPTED
 from Utils.results import rows_file
 from Utils.scripts import own_names
 from Utils.scripts.own_names import LADDER, REPLACES
@@ -29,6 +35,8 @@ FOLDER = paths.CACHE / "own_scripts"
 ENTRY = paths.ROOT / "Utils" / "own_script" / "start.py"
 LOOK = {"steps": 6, "warmup": 3, "min_seconds": 0}
 LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "python", "python3")
+OF_A_TIMING = ("step", "phase", "step_ms", "data_ms", "loss", "held_out_loss", "grade")
+OF_A_TIMING += ("first_step_s", "peak_memory_mib", "reserved_memory_mib")
 
 
 @dataclass(frozen=True)
@@ -38,15 +46,12 @@ class Base:
 
     name: str
     script: str
+    is_module: bool
     file: Path
     folder: Path
     arguments: list
     python: str
-    writes: bool = False
-
-    @property
-    def is_module(self):
-        return not self.script.endswith(".py")
+    writes: bool
 
 
 @dataclass(frozen=True)
@@ -69,7 +74,11 @@ class OwnScript:
         return [str(ENTRY), f"--spec={self.runs.spec}", f"--name={self.name}"]
 
     def environment(self, **more):
-        return {**self.runs.environment(), **more}
+        """Return the environment of the script: the user's, without what make adds."""
+        environment = {n: x for n, x in os.environ.items() if n not in ("MAKEFLAGS", "MAKELEVEL")}
+        environment.setdefault("TORCHINDUCTOR_CACHE_DIR", str(paths.kernels("inductor")))
+        environment.setdefault("TRITON_CACHE_DIR", str(paths.kernels("triton")))
+        return {**environment, "OWN_SITE_PACKAGES": sysconfig.get_path("platlib"), **more}
 
 
 def find(text, args):
@@ -81,14 +90,22 @@ def find(text, args):
     if words and Path(words[0]).name in LAUNCHERS:
         raise UserError(f"BASE={text}: is a command", "give the script alone; ranks are not run")
     folder = Path(args.folder).expanduser().resolve() if args.folder else None
-    if words[:1] == ["-m"] and len(words) == 2:
+    names = _remembered_names()
+    is_module = words[:1] == ["-m"] and len(words) == 2
+    if is_module:
         script = words[1]
         folder = folder or Path.cwd()
         file = folder.joinpath(*script.split("."))
         file = file / "__main__.py" if file.is_dir() else file.with_suffix(".py")
         stem = script.rpartition(".")[2]
     else:
-        file = _path(text)
+        path = Path(text).expanduser()
+        example = paths.ROOT / "examples" / f"{text}.py"
+        candidates = [path, Path(f"{path}.py"), example, Path(names.get(text, text))]
+        files_there = [candidate.resolve() for candidate in candidates if candidate.is_file()]
+        if not files_there:
+            raise UserError(f"BASE={text}: there is no such script", "give its path")
+        file = files_there[0]
         script = str(file)
         folder = folder or file.parent
         stem = file.stem
@@ -102,79 +119,55 @@ def find(text, args):
     python = os.path.expanduser(args.base_python) or sys.executable
     if not shutil.which(python):
         raise UserError(f"BASE_PYTHON={python}: there is no such program")
-    arguments = shlex.split(args.args)
-    name = _remembered_name(stem, file)
-    return Base(name, script, file, folder, arguments, python, bool(args.writes))
-
-
-def _path(text):
-    path = Path(text).expanduser()
-    candidates = [path, path.with_name(f"{path.name}.py")]
-    if path.name == text:
-        candidates += [paths.ROOT / "examples" / f"{text}.py", *_remembered(text)]
-    for candidate in candidates:
-        if candidate.is_file():
-            return candidate.resolve()
-    raise UserError(f"BASE={text}: there is no such script", "give its path")
-
-
-def _remembered(name):
-    with suppress(OSError, ValueError, KeyError):
-        return [Path(json.loads((FOLDER / "names.json").read_text())[name])]
-    return []
-
-
-def _remembered_name(stem, file):
-    """Return the name of a script: its stem, with its folder where another script has that name."""
     if re.search(r"[+,\n]", stem):
         raise UserError(f"{file}: its name has a + or a comma", "rename the file")
-    names = {}
-    with suppress(OSError, ValueError):
-        names = json.loads((FOLDER / "names.json").read_text())
     taken = Path(names.get(stem, file)) != file and Path(names[stem]).exists()
-    ours = own_names.split(stem) is None
-    name = f"{file.parent.name}/{stem}" if taken or ours else stem
+    is_ours = own_names.split(stem) is None
+    name = f"{file.parent.name}/{stem}" if taken or is_ours else stem
     if names.get(name) != str(file):
         with suppress(UserError):  # then the next command needs the path again
             files.write_json(FOLDER / "names.json", names | {name: str(file)})
-    return name
+    arguments = shlex.split(args.args)
+    return Base(name, script, is_module, file, folder, arguments, python, bool(args.writes))
 
 
-@dataclass
+def _remembered_names():
+    """Return the paths of scripts that were run before, by the names of their rows."""
+    with suppress(OSError, ValueError):
+        return json.loads((FOLDER / "names.json").read_text())
+    return {}
+
+
 class OwnRuns:
     """The runs of one command. args: its settings. look: what a first run of the script saw."""
 
-    base: Base
-    args: object
-    look: dict = field(default_factory=dict)
-
-    def __post_init__(self):
-        stamp = f"{datetime.now(UTC):%Y%m%dT%H%M%S%f}-{os.getpid()}"
-        self.folder = FOLDER / "runs" / stamp
+    def __init__(self, base, args):
+        self.base = base
+        self.args = args
+        self.look = {}
+        runs = FOLDER / "runs"
+        with naming(runs, "set CACHE_DIR to another folder"):
+            runs.mkdir(parents=True, exist_ok=True)
+            for left_over in runs.glob(f"{platform.node()}-*-*"):
+                if not psutil.pid_exists(int(left_over.name.split("-")[-2])):  # it was killed
+                    shutil.rmtree(left_over, ignore_errors=True)
+            prefix = f"{platform.node()}-{os.getpid()}-"
+            self.folder = Path(tempfile.mkdtemp(prefix=prefix, dir=runs))
+            (self.folder / "answers").mkdir()
         self.spec = self.folder / "spec.json"
-        (self.folder / "answers").mkdir(parents=True)
+        self.write_spec()
 
-    def __enter__(self):
-        self._write_spec()
-        return self
-
-    def __exit__(self, *error):
-        created = self.created()
-        if created:
-            shown = ", ".join(created[:5]) + (f" and {len(created) - 5} more" * (len(created) > 5))
-            print(f"new files of {self.base.name}: {shown}", file=sys.stderr)
-        shutil.rmtree(self.folder, ignore_errors=True)
-
-    def created(self):
-        """Return the paths of the files that the script has made."""
+    def close(self):
+        """Remove the folder of these runs. Return the new files of the script, sorted."""
+        lines = []
         with suppress(OSError):
             lines = (self.folder / "created.txt").read_text().splitlines()
-            return sorted({path for path in lines if Path(path).is_file()})
-        return []
+        shutil.rmtree(self.folder, ignore_errors=True)
+        return sorted({path for path in lines if Path(path).is_file()})
 
-    def _write_spec(self):
+    def write_spec(self):
         base = self.base
-        install = f"{base.python} -m pip install -c {paths.ROOT / 'requirements.txt'}"
+        switches = self.look.get("switches", {})
         spec = {
             "base": base.name,
             "shown": base.script if base.is_module else base.file.name,
@@ -190,20 +183,12 @@ class OwnRuns:
             "answers": str(self.folder / "answers"),
             "scratch": str(self.folder / "scratch"),
             "created": str(self.folder / "created.txt"),
-            "install": install,
+            "install": f"{base.python} -m pip install -c {paths.ROOT / 'requirements.txt'}",
             "flop": self.look.get("flop"),
-            "lines": self.look.get("lines", {}),
+            "lines": {name: switch["lines"] for name, switch in switches.items()},
             "random_samples": any(loader["random"] for loader in self.look.get("loaders", ())),
         }
         files.write_json(self.spec, spec)
-
-    def environment(self):
-        """Return the environment of the script: the user's, without what make adds."""
-        environment = {n: x for n, x in os.environ.items() if n not in ("MAKEFLAGS", "MAKELEVEL")}
-        kernels = {"TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton"}
-        for name, compiler in kernels.items():
-            environment.setdefault(name, str(paths.kernels(compiler)))
-        return environment | {"OWN_SITE_PACKAGES": sysconfig.get_path("platlib")}
 
     def look_at(self):
         """Run the script alone for a few steps, and keep what was seen. Raises UserError where it
@@ -211,19 +196,20 @@ class OwnRuns:
         flags = command_line.round_flags(self.args, self.args.round, **LOOK)
         script = OwnScript(self.base.name, self)
         command = [script.python, *script.command, "--look", *flags]
-        done = subprocess.run(
-            command, env=script.environment(SUITE="look"), capture_output=True, text=True
-        )
-        if done.returncode < 0 or done.returncode == 130:
+        environment = script.environment(SUITE="look")
+        done = subprocess.run(command, env=environment, capture_output=True, text=True)
+        if done.returncode in (INTERRUPTED, -signal.SIGINT):
             raise KeyboardInterrupt
         answers = self._answers()
         if done.returncode or not answers or answers[0]["status"] != "ok":
             said = answers[0]["reason"] if answers else done.stderr.strip().rpartition("\n")[2]
-            raise UserError(f"{self.base.script}: {said or 'ended without a word'}")
+            if done.returncode < 0 or not said:
+                said = child_process.why_ended(done.returncode)
+            raise UserError(f"{self.base.script}: {said}")
         (answer,) = answers
         self.look = answer["look"] | {"row": answer["rows"][0], "record": answer["record"]}
         self.look["version"] = answer["version"]
-        self._write_spec()
+        self.write_spec()
 
     def identity(self):
         """Return what suites to be resumed have in common."""
@@ -239,20 +225,18 @@ class OwnRuns:
         """
         base = self.base.name
         scripts = [OwnScript(base, self)]
-        refusals = self.look["refusals"]
-        no_bfloat16 = "compute capability" in refusals["brainFloat16"]
         effective = []
         for technique in own_names.ORDER:
             if technique not in wanted or technique in without:
                 continue
-            if technique == "float16" and not no_bfloat16:
+            if technique == "float16" and self.look["bfloat16"]:
                 continue
             before = [t for t in effective if t not in REPLACES.get(technique, ())]
             name = own_names.name_of(base, [*before, technique])
             parent = own_names.name_of(base, before if technique in LADDER else effective)
-            refusal = refusals[technique]
-            needs = tuple(self.look["needs"][technique])
-            scripts.append(OwnScript(name, self, parent, refusal, needs))
+            switch = self.look["switches"][technique]
+            refusal = switch["refusal"]
+            scripts.append(OwnScript(name, self, parent, refusal, tuple(switch["needs"])))
             goes_on = technique in LADDER and technique != "8bit_optimizer"
             if goes_on and not refusal and technique not in left_out:
                 effective.append(technique)
@@ -274,46 +258,29 @@ class OwnRuns:
         return whole, list(scripts.values())
 
     def collect(self, suite):
-        """Append the rows of the runs that have ended. Return the names with rows."""
-        names = set()
+        """Append the rows of the runs that have ended."""
         for answer in self._answers():
-            if answer["status"] == "refused":
-                continue
             if answer["status"] == "ok":
                 rows_file.append(self.args.results_file, answer["rows"], answer["record"])
-                names.add(answer["rows"][0]["technique"])
-            else:
-                self.write_end(answer, suite)
-                names.add(answer["technique"])
-        return names
+            elif answer["status"] != "refused":
+                self._write_end(suite, **answer)
 
-    def write_end(self, answer, suite):
-        """Append the row of a run without timing. answer: technique, status, reason, round, seed
-        and run_id."""
-        print(
-            f"{answer['technique']}: {answer['status'].replace('_', ' ')}: {answer['reason']}",
-            file=sys.stderr,
-        )
-        of_run = {name: answer[name] for name in ("technique", "status", "round", "run_id")}
-        empty = dict.fromkeys(EMPTY)
-        row = self.look["row"] | empty | of_run | {"note": answer["reason"], "seed": answer["seed"]}
-        record = self.look["record"] | of_run | {"suite": suite, "notes": [answer["reason"]]}
+    def write_end(self, suite, technique, status, reason, round):
+        """Append the row of a run without timing that this process ended or did not start."""
+        run_id = rows_file.run_id(datetime.now(UTC))
+        self._write_end(suite, technique, status, reason, round, self.args.seed + round, run_id)
+
+    def _write_end(self, suite, technique, status, reason, round, seed, run_id):
+        print(f"{technique}: {status.replace('_', ' ')}: {reason}", file=sys.stderr)
+        of_run = {"technique": technique, "status": status, "round": round, "run_id": run_id}
+        empty = dict.fromkeys(OF_A_TIMING)
+        row = self.look["row"] | empty | of_run | {"note": reason, "seed": seed}
+        record = self.look["record"] | of_run | {"suite": suite, "notes": [reason]}
         asked = {name: getattr(self.args, name) for name in ("steps", "warmup")}
         record["settings"] = record["settings"] | asked
         for name in ("memory", "quality", "compile", "limits", "own_script"):
             record.pop(name, None)
         rows_file.append(self.args.results_file, [row], record)
-
-    def write_refusal(self, script, round_number, seed, suite):
-        self._write(script.name, "unsupported", script.refusal, round_number, seed, suite)
-
-    def write_failure(self, name, round_number, seed, suite, reason):
-        self._write(name, "failed", reason, round_number, seed, suite)
-
-    def _write(self, name, status, reason, round_number, seed, suite):
-        run_id = rows_file.run_id(datetime.now(UTC))
-        answer = {"technique": name, "status": status, "reason": reason, "round": round_number}
-        self.write_end(answer | {"seed": seed, "run_id": run_id}, suite)
 
     def _answers(self):
         """Return the answers of ended runs, and remove them."""
@@ -333,20 +300,11 @@ def looked_at(args):
     base = find(args.base, args)
     rows_file.check(args.results_file)
     print(f"{base.name}: runs alone for {LOOK['steps']} steps, to be looked at", file=sys.stderr)
-    with OwnRuns(base, args) as runs:
+    runs = OwnRuns(base, args)
+    try:
         runs.look_at()
         yield runs
-
-
-EMPTY = (
-    "step",
-    "phase",
-    "step_ms",
-    "data_ms",
-    "loss",
-    "held_out_loss",
-    "grade",
-    "first_step_s",
-    "peak_memory_mib",
-    "reserved_memory_mib",
-)
+    finally:
+        if created := runs.close():
+            more = f" and {len(created) - 5} more" if len(created) > 5 else ""
+            print(f"new files of {base.name}: {', '.join(created[:5])}{more}", file=sys.stderr)

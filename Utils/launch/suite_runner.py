@@ -163,7 +163,7 @@ def _run_round(techniques, args, r, suite, missing, progress, own_runs):
     flags = command_line.round_flags(args, r)
     for technique in techniques:
         if technique.refusal and technique.name in missing:
-            own_runs.write_refusal(technique, r, args.seed + r, suite)
+            own_runs.write_end(suite, technique.name, "unsupported", technique.refusal, r)
             missing.remove(technique.name)
     order = techniques if r % 2 == 0 else techniques[::-1]
     order = [technique for technique in order if not technique.refusal]
@@ -185,7 +185,7 @@ def _run_round(techniques, args, r, suite, missing, progress, own_runs):
             if name not in with_row and code not in ENDS_WITHOUT_ROW:
                 reason = child_process.why_ended(code, args.timeout)
                 if own_runs:
-                    own_runs.write_failure(name, r, args.seed + r, suite, reason)
+                    own_runs.write_end(suite, name, "failed", reason, r)
                 else:
                     command = ["-m", "Utils.launch.child_process", name, reason, *flags]
                     child_process.python(command, suite)

@@ -2,13 +2,8 @@
 
 import torch
 
-from Utils.own_script.switch import Ended
 from Utils.own_script.switches import BrainFloat16
-
-GROWTH = 2.0
-BACKOFF = 0.5
-GROWTH_INTERVAL = 2000  # steps without an overflow; as torch.amp.GradScaler has them
-FIRST_SCALE = 65536.0
+from Utils.own_script.user_code import Ended
 
 
 class Float16(BrainFloat16):
@@ -25,21 +20,19 @@ class Float16(BrainFloat16):
     """
 
     name = "float16"
-
-    @classmethod
-    def refusal(cls, seen):
-        if seen.own_scaler:
-            return "already in your script: a GradScaler"
-        closure = "its optimizer calls a closure, in which a loss scale would have to be kept"
-        return seen.has("autocast") or closure * seen.closure
-
-    @classmethod
-    def lines(cls, seen):
-        loss = ("scaler.scale(loss).backward(); scaler.step(optimizer); scaler.update()", "")
-        return [*super().lines(seen), ("scaler = torch.amp.GradScaler()", ""), loss]
-
+    lines = [
+        ('with torch.autocast("{device}", torch.float16):  # around the forward', "call"),
+        ("scaler = torch.amp.GradScaler()", "anywhere"),
+        ("scaler.scale(loss).backward(); scaler.step(optimizer); scaler.update()", "anywhere"),
+    ]
     dtype = torch.float16
     scale = None
+
+    def refusal(self, look):
+        if look.watch.own_scaler:
+            return "already in your script: a GradScaler"
+        closure = "its optimizer calls a closure, in which a loss scale would have to be kept"
+        return super().refusal(look) or closure * look.watch.used_closure
 
     def start(self):
         self.watch.loss_scale = self
@@ -51,7 +44,7 @@ class Float16(BrainFloat16):
         if self.watch.stepping:
             raise Ended("unsupported", "backward runs inside the optimizer's step")
         if self.scale is None:
-            self.scale = torch.full((), FIRST_SCALE, device=loss.device)
+            self.scale = torch.full((), 65536.0, device=loss.device)
             self.steps_without = torch.zeros((), dtype=torch.int32, device=loss.device)
             self.overflow = torch.zeros((), device=loss.device)
         if gradients := self._gradients():
@@ -85,9 +78,8 @@ class Float16(BrainFloat16):
         self.kept = []
 
     def iteration_ended(self):
-        """Halve the scale after an overflow, and double it after many steps without one."""
+        """Halve the scale after an overflow, and double it after 2000 steps without one."""
         if self.scale is not None:
-            torch._amp_update_scale_(
-                self.scale, self.steps_without, self.overflow, GROWTH, BACKOFF, GROWTH_INTERVAL
-            )
+            factors = 2.0, 0.5, 2000  # as torch.amp.GradScaler has them
+            torch._amp_update_scale_(self.scale, self.steps_without, self.overflow, *factors)
             self.overflow.zero_()

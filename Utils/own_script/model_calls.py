@@ -10,7 +10,6 @@ import sys
 import threading
 from collections import Counter
 
-import torch
 from torch.nn import Module
 
 from Utils.own_script import user_code
@@ -24,9 +23,9 @@ class ModelCalls:
     in_backward: True during backward; calls in it repeat parts of the forward.
     """
 
-    def __init__(self, called_first, leaf_called=None):
+    def __init__(self, called_first):
         self.called_first = called_first
-        self.leaf_called = leaf_called
+        self.leaf_called = None
         self.in_backward = False
         self.depth = 0
         self.thread = threading.get_ident()
@@ -39,10 +38,12 @@ class ModelCalls:
         """Listen to all modules that hold any of these parameters, themselves or in a child."""
         for module in modules_with(parameters):
             if id(module) not in self.listening:
-                self._listen(module)
+                self.listening[id(module)] = module
+                self.implementations.setdefault(id(module), module._compiled_call_impl)
+                # Not by setattr: a compiled wrapper hands attributes to what it wraps.
+                module.__dict__["_compiled_call_impl"] = self._listened_call(module)
 
-    def _listen(self, module):
-        implementation = module._compiled_call_impl
+    def _listened_call(self, module):
         is_leaf = not any(True for _ in module.children())
 
         def listened_call(*args, **kwargs):
@@ -61,10 +62,7 @@ class ModelCalls:
             finally:
                 self.depth -= 1
 
-        # Not by setattr: a compiled wrapper hands attributes to what it wraps.
-        module.__dict__["_compiled_call_impl"] = listened_call
-        self.listening[id(module)] = module
-        self.implementations.setdefault(id(module), implementation)
+        return listened_call
 
     def _implementation(self, module):
         return self.implementations.get(id(module)) or module._call_impl
@@ -128,19 +126,3 @@ def holder_on_the_stack(module, parameters):
                 return holder, name
         frame = frame.f_back
     return None
-
-
-def device_of(parameters):
-    """Return the torch.device on which these parameters lie, or None for several."""
-    devices = {p.device for p in parameters}
-    return devices.pop() if len(devices) == 1 else None
-
-
-def is_sharded(module):
-    """Return whether a module is spread over several ranks or devices."""
-    names = {type(m).__name__ for m in module.modules()}
-    several = {"FullyShardedDataParallel", "DeepSpeedEngine"}
-    in_parallel = any(
-        isinstance(m, torch.nn.DataParallel) and len(m.device_ids) > 1 for m in module.modules()
-    )
-    return bool(names & several) or in_parallel or any(n.startswith("FSDP") for n in names)

@@ -4,34 +4,22 @@ Run.steps yields a batch and marks the boundaries; here the script has the loop,
 iteration advances a generator from one boundary to the next.
 """
 
-from contextlib import ExitStack
+from collections import Counter
 from itertools import pairwise
+from types import SimpleNamespace
 
-from Utils.device import device_choice
-from Utils.harness import compile_stats, memory_kinds, rank_results, settings, step_schedule
+import torch
+
+from Utils.base.errors import Unsupported
+from Utils.base.text import plural
+from Utils.device import capabilities, device_choice
+from Utils.harness import compile_stats, memory_kinds, rank_results, settings
 from Utils.harness.step_clock import StepClock
-from Utils.own_script.model_calls import device_of, is_sharded, modules_with
-from Utils.own_script.switch import Ended
+from Utils.own_script.model_calls import modules_with
+from Utils.own_script.user_code import Ended, version
 
 FEWER = 1 / 3  # of the iterations: what happens in fewer is no part of a step
-WARMUP_TO_WATCH = 3  # steps of warm-up with room for what slows the step after it
-
-
-class Trained:
-    """The modules and trained parameters of a script, as memory_kinds reads them from a module."""
-
-    def __init__(self, watch):
-        modules = modules_with(watch.parameters())
-        parameters = [*watch.parameters(), *(p for m in modules for p in m.parameters())]
-        self._parameters = list({id(p): p for p in parameters}.values())
-        buffers = [buffer for module in modules for buffer in module.buffers()]
-        self._buffers = list({id(b): b for b in buffers}.values())
-
-    def parameters(self):
-        return self._parameters
-
-    def buffers(self):
-        return self._buffers
+SHARDED = ("FullyShardedDataParallel", "FSDP", "DeepSpeedEngine")  # how names of classes begin
 
 
 class OwnRun:
@@ -41,33 +29,44 @@ class OwnRun:
         self.args = args
         self.watch = None
         self.hardware = None
-        self.clock = None
         self.result = None  # (rows, record) after the last step
 
     def begins(self):
         """Start the clock before the first model call, backward or optimizer step."""
-        if self.hardware is not None or self.result:
+        if self.hardware is not None:
             return
-        parameters = self.watch.parameters()
-        if not parameters:
+        devices = {p.device for p in self.watch.parameters()}
+        if not devices:
             return
-        device = device_of(parameters)
-        if device is None:
+        if len(devices) > 1:
             raise Ended("refused", "trains on several devices")
-        self.hardware = self.args.hardware = device_choice.of_tensors(device)
-        if self.args.min_seconds == "auto":
-            self.args.min_seconds = settings.shortest_s(device)
+        ranks = torch.distributed
+        if ranks.is_available() and ranks.is_initialized() and ranks.get_world_size() > 1:
+            raise Ended("refused", "trains on several ranks")
+        args = self.args
+        (device,) = devices
+        self.hardware = args.hardware = device_choice.of_tensors(device)
+        try:
+            limits = [capabilities.check(need, self.hardware) for need in args.needs]
+        except Unsupported as problem:
+            raise Ended("unsupported", str(problem)) from None
+        args.notes += filter(None, limits)
+        if args.min_seconds == "auto":
+            args.min_seconds = settings.shortest_s(device)
         self._start()
 
     def _start(self):
         self.changes = self.watch.iterations.changes
         self.clock = StepClock(self.hardware)
         self.iterations = []
-        self.graphs = []  # compiled by the end of each
+        self.graphs = [0]  # compiled by the end of each
         self.memory = None
         self.gradients = None
         self.hardware.reset_peak_memory()
-        self.boundaries = self._boundaries()
+        # Later iterations may need more memory than the warm-up.
+        self.boundaries = self.clock.steps(
+            self.args, self._watch_gradients, self._measure_memory, grows=True
+        )
         next(self.boundaries)
 
     def iteration_ended(self, iteration):
@@ -83,109 +82,78 @@ class OwnRun:
             self.result = self._combined()
             raise Ended
 
-    def _boundaries(self):
-        """Yield while a step runs; mark the boundaries, as Run.steps does."""
-        args = self.args
-        clock = self.clock
-        for steps, warmup in step_schedule.stretches(args, clock):
-            if len(clock.timed) == args.steps:
-                self._measure_memory()
-            if not warmup:
-                clock.count()
-            clock.start()
-            for number in range(1, steps + 1):
-                with self._watched():
-                    yield
-                if len(clock.timed) == args.warmup - 1 and args.warmup >= WARMUP_TO_WATCH:
-                    self.hardware.keep_freed_memory(grows=True)
-                if number == warmup < steps:  # its cost is part of the last warm-up step
-                    clock.count()
-                clock.step(timed=number > warmup)
-            clock.stop()
-
-    def _watched(self):
-        """Watch gradients in the second step; that slows the next one, which is warm-up too."""
-        second = len(self.clock.timed) == 1 and self.args.warmup >= WARMUP_TO_WATCH
-        if not second:
-            return ExitStack()
-        self.gradients = memory_kinds.GradientWatch(Trained(self.watch))
+    def _watch_gradients(self):
+        self.gradients = memory_kinds.GradientWatch(self._trained())
         return self.gradients
 
+    def _trained(self):
+        """Return the modules that are trained, as memory_kinds reads them from a module."""
+        of_optimizers = self.watch.parameters()
+        modules = torch.nn.ModuleList(modules_with(of_optimizers))
+        parameters = list(dict.fromkeys([*of_optimizers, *modules.parameters()]))
+        buffers = list(modules.buffers())
+        return SimpleNamespace(parameters=lambda: parameters, buffers=lambda: buffers)
+
     def _measure_memory(self):
-        trained = Trained(self.watch)
         peak = self.gradients and self.gradients.peak
-        optimizers = list(self.watch.optimizers.values())
-        self.memory = memory_kinds.memory(self.hardware, trained, optimizers, peak)
+        optimizers = self.watch.optimizers
+        self.memory = memory_kinds.memory(self.hardware, self._trained(), optimizers, peak)
 
     def _combined(self):
         """Return (rows, record)."""
         args = self.args
         watch = self.watch
-        if any(map(is_sharded, modules_with(watch.parameters()))):
-            raise Ended("refused", "trains on several devices or ranks")
+        for module in modules_with(watch.parameters()):
+            parallel = isinstance(module, torch.nn.DataParallel) and len(module.device_ids) > 1
+            if parallel or type(module).__name__.startswith(SHARDED):
+                raise Ended("refused", "trains on several devices or ranks")
         if self.memory is None:  # no step after --steps
             self._measure_memory()
-        trained = Trained(watch)
-        optimizers = list(watch.optimizers.values())
-        before, after = self.clock.counter_sums()
-        losses = [sum(map(float, iteration.losses)) for iteration in self.iterations]
         timed = self._timed()
+        steps = zip(pairwise(self.graphs), timed, strict=True)
+        late = any(after > before for (before, after), is_timed in steps if is_timed)
+        trained = self._trained()
+        before, after = self.clock.counter_sums()
         measured = rank_results.RankResult(
             step_ms=self.clock.step_ms(),
             data_ms=[iteration.data_s * 1e3 for iteration in self.iterations],
             timed=timed,
-            losses=losses,
+            losses=[sum(map(float, iteration.losses)) for iteration in self.iterations],
             held_out_loss=None,
             memory=self.memory,
             counters_before=before,
             counters_after=after,
             readings=self.hardware.readings(),
-            compiled_late=args.warmup > 0 and self._compiled_late(timed),
-            updated=memory_kinds.updated(trained, optimizers),
+            compiled_late=args.warmup > 0 and late,
+            updated=memory_kinds.updated(trained, watch.optimizers),
             node="",
             device=self.hardware.name,
             other_processes=list(self.hardware.other_processes),
         )
-        self._settle_batch()
-        args.version = args.version_of(args.spec)
+        samples = sorted(iteration.samples for iteration in self.iterations[1:])
+        usual = samples[len(samples) // 2] if samples else 0
+        args.unit = "samples" if usual else "steps"
+        args.batch_size = args.requested_batch_size = usual or 1
+        args.version = version(args.spec)
         commit, dash, dirty = args.spec["commit"].partition("-")
         args.commit = f"{commit}+{args.version}{dash}{dirty}"
         if watch.own_seed is not None:
             args.seed = watch.own_seed
-        flop = args.flop and args.flop / args.batch_size
-        rows, record = rank_results.combine(args, [measured], trained, optimizers, {}, flop)
+        flop = args.spec["flop"] and args.spec["flop"] / args.batch_size
+        rows, record = rank_results.combine(args, [measured], trained, watch.optimizers, {}, flop)
         if not any(iteration.losses for iteration in self.iterations):
             rows = [row | {"loss": None} for row in rows]
         return rows, record
 
     def _timed(self):
         """Return which steps are timed: none in which something happened that is no part of one."""
-        counts = {}
-        for iteration in self.iterations:
-            for event in iteration.events:
-                counts[event] = counts.get(event, 0) + 1
+        counts = Counter(event for iteration in self.iterations for event in iteration.events)
         rare = {event for event in counts if counts[event] < FEWER * len(self.iterations)}
-        timed = []
-        left_out = 0
-        for was_timed, iteration in zip(self.clock.timed, self.iterations, strict=True):
-            usual = not rare & iteration.events
-            left_out += was_timed and not usual
-            timed.append(was_timed and usual)
+        usual = [not rare & iteration.events for iteration in self.iterations]
+        timed = [all(conditions) for conditions in zip(self.clock.timed, usual, strict=True)]
         if not any(timed):
             raise Ended("refused", "each timed step holds a validation, or the like; raise STEPS")
-        if left_out:
-            steps = "step" if left_out == 1 else "steps"
-            self.args.notes.append(f"{left_out} {steps} with validation or the like left out")
+        if left_out := sum(self.clock.timed) - sum(timed):
+            steps = plural(left_out, "step")
+            self.args.notes.append(f"{steps} with validation or the like left out")
         return timed
-
-    def _compiled_late(self, timed):
-        compiled = [now > before for before, now in pairwise([0, *self.graphs])]
-        return any(late and is_timed for late, is_timed in zip(compiled, timed, strict=True))
-
-    def _settle_batch(self):
-        """Set the batch of the settings to the samples of the usual step."""
-        samples = sorted(iteration.samples for iteration in self.iterations[1:])
-        usual = samples[len(samples) // 2] if samples else 0
-        args = self.args
-        args.unit = "samples" if usual else "steps"
-        args.batch_size = args.requested_batch_size = usual or 1

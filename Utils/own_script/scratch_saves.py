@@ -11,9 +11,10 @@ import os
 import stat
 import sys
 import threading
+from contextlib import suppress
 
 # What a function does with its path, and the name of that argument.
-SAVE, LOAD, MOVE, COPY, WRITE = "save", "load", "move", "copy", "write"
+SAVE, LOAD, FIND, MOVE, COPY, WRITE = "save", "load", "find", "move", "copy", "write"
 TORCH = [("save", SAVE, "f"), ("load", LOAD, "f")]
 # save_file and save_model call serialize_file; load_file and load_model call safe_open.
 SAFETENSORS = [("serialize_file", SAVE, "filename"), ("safe_open", LOAD, "filename")]
@@ -33,6 +34,7 @@ FUNCTIONS = {
     "safetensors.torch": SAFETENSORS,
     "safetensors.numpy": SAFETENSORS,
     "os": [
+        ("stat", FIND, "path"),  # of os.path.exists, too
         ("remove", LOAD, "path"),
         ("unlink", LOAD, "path"),
         ("rename", MOVE, "src"),
@@ -64,10 +66,10 @@ def mode_of(path):
 class ScratchSaves:
     """The saves of one run, each at its absolute path under a scratch folder of this run.
 
-    wrote: called in the main thread at each save. active: False leaves all paths as they are.
+    wrote: called at each save in the main thread. active: False leaves all paths as they are.
     """
 
-    def __init__(self, scratch, wrote=None):
+    def __init__(self, scratch, wrote):
         self.scratch = os.path.realpath(scratch)
         self.wrote = wrote
         self.active = False
@@ -78,12 +80,10 @@ class ScratchSaves:
         self.active = True
         for module in FUNCTIONS.keys() & sys.modules.keys():
             self._replace_functions(module)
-        self._replace_stat()
         sys.meta_path.insert(0, self)
 
     def call_wrote(self):
-        in_main_thread = threading.get_ident() == threading.main_thread().ident
-        if self.wrote is not None and in_main_thread:
+        if threading.current_thread() is threading.main_thread():
             self.wrote()
 
     def find_spec(self, name, path=None, target=None):
@@ -103,10 +103,8 @@ class ScratchSaves:
 
     def _replace_functions(self, module):
         for function, use, argument in FUNCTIONS[module]:
-            owner = sys.modules[module]
-            *class_names, name = function.split(".")
-            for class_name in class_names:
-                owner = getattr(owner, class_name)
+            *classes, name = function.split(".")
+            owner = functools.reduce(getattr, classes, sys.modules[module])
             setattr(owner, name, self._redirected(getattr(owner, name), use, argument))
 
     def _redirected(self, function, use, argument):
@@ -114,13 +112,16 @@ class ScratchSaves:
 
         @functools.wraps(function, updated=())
         def call(*args, **kwargs):
+            if use == FIND:
+                with suppress(FileNotFoundError):
+                    return function(*args, **kwargs)
             bound = signature.bind(*args, **kwargs)
             arguments = bound.arguments
-            is_path = isinstance(arguments.get(argument), str | bytes | os.PathLike)
+            path = arguments.get(argument)
             in_other_folder = arguments.keys() & {"dir_fd", "src_dir_fd", "dst_dir_fd"}
-            if not self.active or not is_path or in_other_folder:
+            is_path = isinstance(path, str | bytes | os.PathLike) and not in_other_folder
+            if not self.active or not is_path:
                 return function(*args, **kwargs)
-            path = arguments[argument]
             if use == SAVE:
                 arguments[argument] = self._path_to_save(path)
             elif use == WRITE:  # no save, but audit hooks are to see it
@@ -134,25 +135,6 @@ class ScratchSaves:
             return function(*bound.args, **bound.kwargs)
 
         return call
-
-    def _replace_stat(self):
-        """Let os.path.exists, getsize and the like find a saved file."""
-        original = os.stat
-
-        @functools.wraps(original)
-        def stat_or_copy(path, **kwargs):
-            try:
-                return original(path, **kwargs)
-            except FileNotFoundError:
-                in_other_folder = kwargs.get("dir_fd") is not None
-                copy = None if in_other_folder or not self.active else self._saved_copy(path)
-                if copy is None:
-                    raise
-            return original(copy, **kwargs)
-
-        for functions in (os.supports_dir_fd, os.supports_fd, os.supports_follow_symlinks):
-            functions.add(stat_or_copy)
-        os.stat = stat_or_copy
 
     def _scratch_path(self, path):
         path = resolved(path)

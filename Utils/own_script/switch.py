@@ -2,53 +2,41 @@
 first used."""
 
 import functools
-import types
+import inspect
 
 import torch
 
 from Utils.scripts import ladder
 
-
-class Ended(BaseException):
-    """Ends the script: no `except Exception` catches it.
-
-    status: of its rows. reason: of a run without timing.
-    """
-
-    def __init__(self, status="ok", reason=""):
-        super().__init__(reason)
-        self.status = status
-        self.reason = reason
+SWITCHES = {}  # classes, by the names of their techniques
 
 
 class Switch:
     """One technique. Its docstring has the facts that a script's has.
 
-    name: of the technique. replaces: names of techniques that it takes the place of.
+    name: of the technique. already: key of `Look.in_script`.
+    lines: to add to a script, pairs of the code and where, a key of `Look.sites`.
     reason: why it has no effect; "" from the moment at which it took effect.
     """
 
     name = ""
-    replaces = ()
+    already = ""
+    lines = ()
+
+    def __init_subclass__(cls):
+        SWITCHES[cls.name] = cls
 
     def __init__(self, watch):
         self.watch = watch
         self.reason = "nothing that it applies to was made or called"
 
-    @classmethod
-    def facts(cls):
-        """Return the `ladder.Facts` of its docstring."""
-        return ladder.facts("\n".join(line.strip() for line in cls.__doc__.splitlines()))
+    @property
+    def needs(self):
+        return ladder.facts(inspect.cleandoc(self.__doc__)).needs
 
-    @classmethod
-    def refusal(cls, seen):
-        """Return why it cannot be thrown at a script, or "". seen: `look.Seen`."""
-        return ""
-
-    @classmethod
-    def lines(cls, seen):
-        """Return the lines to add to the script, a list of (code, place)."""
-        return []
+    def refusal(self, look):
+        """Return why it cannot be thrown at the script of a Look, or ""."""
+        return look.has(self.already)
 
     def start(self):
         """Throw it before the script begins."""
@@ -81,10 +69,6 @@ class InPlace:
     def __call__(self, *args, **kwargs):
         return self.function(*args, **kwargs)
 
-    def __deepcopy__(self, memo):
-        copied = memo[id(self.module)]
-        return types.MethodType(getattr(type(copied), self.name), copied)
-
     def __reduce__(self):
         return getattr, (self.module, self.name)  # the module's copy has its class's alone
 
@@ -103,9 +87,7 @@ def in_float32(output):
     if isinstance(output, dict):  # one of transformers as well
         for key, value in output.items():
             output[key] = in_float32(value)
-        return output
-    if isinstance(output, tuple) and hasattr(output, "_fields"):
-        return type(output)(*map(in_float32, output))
-    if isinstance(output, list | tuple):
-        return type(output)(map(in_float32, output))
+    elif isinstance(output, list | tuple):
+        values = map(in_float32, output)
+        return type(output)(*values) if hasattr(output, "_fields") else type(output)(values)
     return output

@@ -1,17 +1,20 @@
-"""The switches of precision, compilation, attention, optimizer, memory and convolution."""
+"""The switches but float16: precision, compilation, attention, optimizer, memory, convolution and
+loader."""
 
 import os
 import sys
 
 import torch
 from torch import nn
+from torch.utils import data
 
+from Utils.device import device_choice
 from Utils.harness import compile_stats
 from Utils.own_script.switch import InPlace, Switch, in_float32, is_transformers
+from Utils.own_script.watch import replace
 
 BACKEND = os.environ.get("COMPILE_BACKEND", "inductor")  # tests set a faster one
 FUSED = (torch.optim.AdamW, torch.optim.Adam, torch.optim.SGD, torch.optim.Adagrad)
-NOT_TRANSFORMERS = "needs a model of transformers; in another one it is an edit"
 
 
 class TensorFloat32(Switch):
@@ -24,14 +27,8 @@ class TensorFloat32(Switch):
     """
 
     name = "tensorFloat32"
-
-    @classmethod
-    def refusal(cls, seen):
-        return seen.has("tf32")
-
-    @classmethod
-    def lines(cls, seen):
-        return [('torch.set_float32_matmul_precision("high")', "before the model is made")]
+    already = "tf32"
+    lines = [('torch.set_float32_matmul_precision("high")', "start")]
 
     def start(self):
         torch.set_float32_matmul_precision("high")
@@ -49,16 +46,9 @@ class BrainFloat16(Switch):
     """
 
     name = "brainFloat16"
+    already = "autocast"
+    lines = [('with torch.autocast("{device}", torch.bfloat16):  # around the forward', "call")]
     dtype = torch.bfloat16
-
-    @classmethod
-    def refusal(cls, seen):
-        return seen.has("autocast")
-
-    @classmethod
-    def lines(cls, seen):
-        code = f'with torch.autocast("{seen.device}", {cls.dtype}):  # around the forward'
-        return [(code, model.site) for model in seen.models]
 
     def model_called(self, module, method):
         device = next(module.parameters()).device.type
@@ -90,17 +80,9 @@ class TorchCompile(Switch):
     """
 
     name = "torch_compile"
+    already = "compiled"
+    lines = [("model.forward = torch.compile(model.forward)", "before the call")]
     mode = None
-
-    @classmethod
-    def refusal(cls, seen):
-        return seen.has("compiled")
-
-    @classmethod
-    def lines(cls, seen):
-        mode = f', mode="{cls.mode}"' if cls.mode else ""
-        code = f"model.forward = torch.compile(model.forward{mode})"
-        return [(code, f"before {model.site}") for model in seen.models]
 
     def model_called(self, module, method):
         name = method or "forward"
@@ -123,14 +105,13 @@ class CudaGraphs(TorchCompile):
     """
 
     name = "cuda_graphs"
-    replaces = ("torch_compile",)
     mode = "reduce-overhead"
+    lines = [(f'model.forward = torch.compile(model.forward, mode="{mode}")', "before the call")]
 
-    @classmethod
-    def refusal(cls, seen):
-        called = seen.calls_per_step > 1
+    def refusal(self, look):
+        several = look.watch.calls_per_step > 1
         reason = "the model is called several times a step, whose outputs CUDA graphs overwrite"
-        return seen.has("compiled") or reason * called
+        return super().refusal(look) or reason * several
 
 
 class FlashAttention(Switch):
@@ -143,18 +124,14 @@ class FlashAttention(Switch):
     """
 
     name = "flash_attention"
+    lines = [('model.set_attn_implementation("sdpa")', "before the call")]
 
-    @classmethod
-    def refusal(cls, seen):
-        if seen.eager_attention:
+    def refusal(self, look):
+        if any(map(eager_attention, look.modules)):
             return ""
-        if seen.sdpa:
+        if look.sdpa:
             return "already in your script: it calls scaled_dot_product_attention"
         return "needs an edit: replace the attention by scaled_dot_product_attention"
-
-    @classmethod
-    def lines(cls, seen):
-        return [('model.set_attn_implementation("sdpa")', f"before {m.site}") for m in seen.models]
 
     def model_called(self, module, method):
         for child in module.modules():
@@ -179,17 +156,13 @@ class FusedOptimizer(Switch):
     """
 
     name = "fused_optimizer"
+    already = "fused"
+    lines = [("fused=True,  # an argument of the optimizer", "optimizer")]
 
-    @classmethod
-    def refusal(cls, seen):
-        names = {kind.__name__ for kind in FUSED}
-        fitting = names.intersection(seen.optimizers)
-        none = f"its optimizers ({', '.join(seen.optimizers)}) have no fused form"
-        return seen.has("fused") or ("" if fitting else none)
-
-    @classmethod
-    def lines(cls, seen):
-        return [("fused=True,  # an argument of the optimizer", site) for site in seen.made_at]
+    def refusal(self, look):
+        if {kind.__name__ for kind in FUSED} & {*look.optimizers}:
+            return super().refusal(look)
+        return f"its optimizers ({', '.join(look.optimizers)}) have no fused form"
 
     def optimizer_made(self, optimizer):
         groups = optimizer.param_groups
@@ -214,40 +187,29 @@ class EightBitOptimizer(Switch):
     """
 
     name = "8bit_optimizer"
-    replaces = ("fused_optimizer",)
+    lines = [("bitsandbytes.optim.AdamW8bit(...)  # in place of torch.optim.AdamW", "optimizer")]
 
-    @classmethod
-    def refusal(cls, seen):
-        if {"Adam", "AdamW"} & set(seen.optimizers):
+    def refusal(self, look):
+        if {"Adam", "AdamW"} & {*look.optimizers}:
             return ""
-        return f"its optimizers ({', '.join(seen.optimizers)}) have no form of 8 bits"
-
-    @classmethod
-    def lines(cls, seen):
-        code = "bitsandbytes.optim.AdamW8bit(...)  # in place of torch.optim.AdamW"
-        return [(code, site) for site in seen.made_at]
+        return f"its optimizers ({', '.join(look.optimizers)}) have no form of 8 bits"
 
     def start(self):
         import bitsandbytes  # optional
 
-        for name in ("AdamW", "Adam"):
-            usual = getattr(torch.optim, name)
-            eight_bit = self._class(usual, getattr(bitsandbytes.optim, f"{name}8bit"))
-            setattr(torch.optim, name, eight_bit)
-            setattr(sys.modules[f"torch.optim.{name.lower()}"], name, eight_bit)
-
-    def _class(self, usual, eight_bit):
         switch = self
         unknown = {"fused", "foreach", "capturable", "maximize", "differentiable"}
+        for name in ("AdamW", "Adam"):
 
-        class Replaced(eight_bit):
-            def __init__(self, params, *args, **kwargs):
-                known = {name: x for name, x in kwargs.items() if name not in unknown}
-                super().__init__(params, *args, **known)
-                switch.took_effect()
+            class Replaced(getattr(bitsandbytes.optim, f"{name}8bit")):
+                def __init__(self, params, *args, **kwargs):
+                    known = {name: x for name, x in kwargs.items() if name not in unknown}
+                    super().__init__(params, *args, **known)
+                    switch.took_effect()
 
-        Replaced.__name__ = usual.__name__
-        return Replaced
+            Replaced.__name__ = name
+            setattr(torch.optim, name, Replaced)
+            setattr(sys.modules[f"torch.optim.{name.lower()}"], name, Replaced)
 
 
 class GradientCheckpointing(Switch):
@@ -261,14 +223,13 @@ class GradientCheckpointing(Switch):
     """
 
     name = "gradient_checkpointing"
+    already = "checkpointing"
+    lines = [("model.gradient_checkpointing_enable()", "before the call")]
 
-    @classmethod
-    def refusal(cls, seen):
-        return seen.has("checkpointing") or ("" if seen.transformers else NOT_TRANSFORMERS)
-
-    @classmethod
-    def lines(cls, seen):
-        return [("model.gradient_checkpointing_enable()", f"before {m.site}") for m in seen.models]
+    def refusal(self, look):
+        if any(map(is_transformers, look.modules)):
+            return super().refusal(look)
+        return "needs a model of transformers; in another one it is an edit"
 
     def model_called(self, module, method):
         for child in module.modules():
@@ -289,18 +250,13 @@ class ChannelsLast(Switch):
     """
 
     name = "channels_last"
+    lines = [("model.to(memory_format=torch.channels_last)  # images too", "before the call")]
 
-    @classmethod
-    def refusal(cls, seen):
-        return "" if seen.convolution else "the model has no Conv2d"
-
-    @classmethod
-    def lines(cls, seen):
-        code = "model.to(memory_format=torch.channels_last)  # and the images too"
-        return [(code, f"before {model.site}") for model in seen.models]
+    def refusal(self, look):
+        return "" if has_convolution(look.modules) else "the model has no Conv2d"
 
     def model_called(self, module, method):
-        if not any(isinstance(child, nn.Conv2d) for child in module.modules()):
+        if not has_convolution(module.modules()):
             return
         module.to(memory_format=torch.channels_last)
         module.register_forward_pre_hook(_images_last, with_kwargs=True)
@@ -315,6 +271,10 @@ def _images_last(module, args, kwargs):
     return tuple(map(last, args)), {name: last(value) for name, value in kwargs.items()}
 
 
+def has_convolution(modules):
+    return any(isinstance(module, nn.Conv2d) for module in modules)
+
+
 class CudnnBenchmark(Switch):
     """Let cuDNN try its algorithms for each shape of a convolution, and keep the fastest.
 
@@ -325,17 +285,69 @@ class CudnnBenchmark(Switch):
     """
 
     name = "cudnn_benchmark"
+    already = "cudnn_benchmark"
+    lines = [("torch.backends.cudnn.benchmark = True", "start")]
 
-    @classmethod
-    def refusal(cls, seen):
-        if seen.device != "cuda":
+    def refusal(self, look):
+        if look.device != "cuda":
             return "cuDNN runs on NVIDIA GPUs"
-        return seen.has("cudnn_benchmark") or ("" if seen.convolution else "has no convolution")
-
-    @classmethod
-    def lines(cls, seen):
-        return [("torch.backends.cudnn.benchmark = True", "before the model is made")]
+        return super().refusal(look) if has_convolution(look.modules) else "has no convolution"
 
     def start(self):
         torch.backends.cudnn.benchmark = True
         self.took_effect()
+
+
+class PrefetchingLoader(Switch):
+    """Let two workers prepare the batches of a DataLoader, in pinned memory on a GPU, from which
+    copies to it do not wait.
+
+    Needs: nothing
+    Gains: time where the script waits for its batches
+    Costs: two processes; transforms that draw at random draw other numbers.
+    See: https://docs.pytorch.org/docs/stable/data.html
+    """
+
+    name = "prefetching_loader"
+    already = "workers"
+    lines = [("num_workers=2, pin_memory=True, persistent_workers=True,", "loader")]
+
+    def refusal(self, look):
+        loaders = look.loaders.values()
+        if not loaders:
+            return "has no DataLoader"
+        if look.has("workers"):
+            return look.has("workers")
+        if all(loader.iterable for loader in loaders):
+            return "each of two workers would yield all samples of an IterableDataset"
+        if any(loader.on_device for loader in loaders):
+            return "its samples lie on the device, which forked workers cannot use"
+        return ""
+
+    def start(self):
+        replace(data.DataLoader, "__init__", self._made)
+        if device_choice.has_cuda():
+            replace(torch.Tensor, "to", self._copied)
+            replace(torch.Tensor, "cuda", self._copied)
+
+    def _made(self, usual, loader, dataset, *args, **kwargs):
+        asked = len(args) > 4 or kwargs.get("num_workers") or kwargs.get("multiprocessing_context")
+        if not asked and not isinstance(dataset, data.IterableDataset):
+            kwargs["num_workers"] = 2
+            kwargs["persistent_workers"] = True
+            kwargs["multiprocessing_context"] = "fork"
+            if device_choice.has_cuda():
+                kwargs["pin_memory"] = True
+            self.took_effect()
+        usual(loader, dataset, *args, **kwargs)
+
+    def _copied(self, usual, tensor, *args, **kwargs):
+        """Copy a tensor; one from pinned memory to a GPU without waiting for it."""
+        to_gpu = usual.__name__ == "cuda" or any(
+            str(target).startswith("cuda") or isinstance(target, int)
+            for target in (*args[:1], kwargs.get("device"))
+        )
+        waits = "non_blocking" not in kwargs and len(args) < 2
+        if to_gpu and waits and tensor.device.type == "cpu" and tensor.is_pinned():
+            kwargs["non_blocking"] = True
+        return usual(tensor, *args, **kwargs)

@@ -1,15 +1,30 @@
-"""Places in the user's own code, and functions of ours that torch.compile is not to see."""
+"""The user's own code: its lines, its version and its end; and functions of ours that torch.compile
+is not to see."""
 
+import hashlib
+import inspect
 import os
 import sys
 import sysconfig
-import types
+from pathlib import Path
 
 LIBRARIES = tuple(
     {sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")}
 )
 OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 SITE_PACKAGES = f"{os.sep}site-packages{os.sep}"
+
+
+class Ended(BaseException):
+    """Ends the script: no `except Exception` catches it.
+
+    status: of its rows. reason: of a run without timing.
+    """
+
+    def __init__(self, status="ok", reason=""):
+        super().__init__(reason)
+        self.status = status
+        self.reason = reason
 
 
 def call_site(folder=""):
@@ -33,17 +48,30 @@ def call_site(folder=""):
     return outside
 
 
-def hide_from_dynamo(*modules):
+def version(spec):
+    """Return what identifies a version of a script: 7 hexadecimal digits of a hash of its text, the
+    modules of its folder that it has imported, and its arguments."""
+    files = [getattr(module, "__file__", None) or "" for module in list(sys.modules.values())]
+    inside = [file for file in files if file.startswith(spec["folder"] + os.sep)]
+    sources = {file for file in inside if file.endswith(".py") and SITE_PACKAGES not in file}
+    digest = hashlib.sha256("\0".join(spec["argv"]).encode())
+    for file in sorted({*sources, spec["file"]}):
+        digest.update(Path(file).read_bytes())
+    return digest.hexdigest()[:7]
+
+
+def hide_from_dynamo(modules):
     """Let torch.compile skip the frames of all functions of these modules.
 
     The functions that they call are compiled as ever.
     """
     for module in modules:
-        for value in vars(module).values():
-            members = vars(value).values() if isinstance(value, type) else [value]
-            for member in members:
-                if isinstance(member, types.FunctionType) and member.__module__ == module.__name__:
-                    hide(member.__code__)
+        members = list(vars(module).values())
+        for kind in filter(inspect.isclass, list(members)):
+            members += vars(kind).values()
+        for member in members:
+            if inspect.isfunction(member) and member.__module__ == module.__name__:
+                hide(member.__code__)
 
 
 def hide(code):
@@ -51,6 +79,5 @@ def hide(code):
     from torch._dynamo.decorators import skip_code  # here: seconds, which training takes anyway
 
     skip_code(code)
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            hide(constant)
+    for constant in filter(inspect.iscode, code.co_consts):
+        hide(constant)

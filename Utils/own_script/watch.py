@@ -17,11 +17,74 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.data import dataloader
 
 from Utils.own_script import model_calls, user_code
-from Utils.own_script.iterations import Iterations
 from Utils.own_script.model_calls import ModelCalls
 
 LISTENED_ITERATIONS = 3
+MISSED = 3  # of its periods, after which an optimizer no longer counts
 TORCH = os.path.dirname(torch.__file__) + os.sep
+
+
+class Iterations:
+    """Tells which optimizer step ends an iteration: one of the optimizer that steps most rarely.
+
+    A GAN has two optimizers and one iteration for a step of each, or for five steps of one and one
+    of the other. One that has not stepped for three of its periods does not count until it steps
+    again. Its period is measured in iterations of the others, and 1 until it has stepped.
+
+    ending: key of the optimizer whose steps end iterations, None before the first. changes: how
+    often it was replaced.
+    """
+
+    def __init__(self):
+        self.ending = None
+        self.changes = 0
+        self.steps = {}  # by key, since the last change
+        self.totals = {}  # by key
+        self.totals_at_step = {}  # of all, when each stepped last
+        self.periods = {}
+
+    def created(self, key):
+        """Count an optimizer from here on."""
+        if key not in self.totals:
+            self.steps[key] = 0
+            self.totals[key] = 0
+            self.periods[key] = 1
+            self.totals_at_step[key] = dict(self.totals)
+
+    def left_out(self, key):
+        """Count an optimizer no more, since another one steps it."""
+        for by_key in (self.steps, self.totals, self.periods, self.totals_at_step):
+            by_key.pop(key, None)
+
+    def stepped(self, key):
+        """Note a step of an optimizer. Return whether it ends an iteration."""
+        self.created(key)
+        self.periods[key] = max(1, self._iterations_without(key))
+        self.totals[key] += 1
+        self.steps[key] += 1
+        self.totals_at_step[key] = dict(self.totals)
+        active = [
+            name
+            for name in self.totals
+            if self._iterations_without(name) < MISSED * self.periods[name]
+        ]
+        fewest = min(self.steps[name] for name in active)
+        rarest = [name for name in active if self.steps[name] == fewest]
+        if self.ending not in rarest:
+            if self.ending is not None:
+                self.changes += 1
+                self.steps = dict.fromkeys(self.steps, 0)
+            if key in rarest:
+                self.ending = key
+                return True
+            self.ending = rarest[-1] if self.ending is not None else None
+        return key == self.ending
+
+    def _iterations_without(self, key):
+        """Return the iterations of the other optimizers since this one stepped last."""
+        before = self.totals_at_step[key]
+        steps = [self.totals[name] - before.get(name, 0) for name in self.totals if name != key]
+        return min((number for number in steps if number), default=0)
 
 
 @dataclass
@@ -51,18 +114,16 @@ class Model:
 class Watch:
     """Watches a script in the thread that makes it.
 
-    begins: function called before the first model call or backward of a training script.
-    ended: function of each Iteration, at its end. throw: function of each Model and the method by
-    which it is called, before its first call; None where nobody asks for models. all_calls: listen
-    to a model's children too, for a look.
+    begins: function called before each model call, backward and optimizer step. ended: function of
+    each Iteration, at its end. looks: listen to all modules, for a Look. switches: to be thrown.
     """
 
-    def __init__(self, folder, begins, ended, throw=None, all_calls=False):
+    def __init__(self, folder, begins, ended, looks=False):
         self.folder = folder
         self.begins = begins
         self.ended = ended
-        self.throw = throw
-        self.all_calls = all_calls
+        self.looks = looks
+        self.switches = []
         self.thread = threading.get_ident()
         self.iterations = Iterations()
         self.iteration = Iteration()
@@ -95,30 +156,32 @@ class Watch:
         replace(torch.inference_mode, "__enter__", self._gradients_off)
         replace(torch, "manual_seed", self._seeded)
 
+    def groups(self):
+        return [group for opt in self.optimizers.values() for group in opt.param_groups]
+
     def parameters(self):
         """Return the parameters that the optimizers hold."""
-        groups = [group for opt in self.optimizers.values() for group in opt.param_groups]
-        return [p for group in groups for p in group["params"]]
+        return [p for group in self.groups() for p in group["params"]]
 
     def note(self, event):
         """Note that something happened in this iteration. event: hashable, the same each time."""
-        if threading.get_ident() == self.thread and not self.stepping:
+        if not self.stepping:
             self.iteration.events.add(event)
 
     # Optimizers
 
     def _optimizer_made(self, usual, optimizer, *args, **kwargs):
         usual(optimizer, *args, **kwargs)
-        if threading.get_ident() != self.thread:
-            return
         self.optimizers[id(optimizer)] = optimizer
         self.iterations.created(id(optimizer))
         site = user_code.call_site(self.folder)
         self.optimizer_sites[id(optimizer)] = type(optimizer).__name__, site
-        user_code.hide_from_dynamo(*self.our_modules)
+        user_code.hide_from_dynamo(self.our_modules)
         self.our_modules = ()
-        if self.throw:
+        if self.switches or self.looks:
             self.calls.listen(self.parameters())
+        for switch in self.switches:
+            switch.optimizer_made(optimizer)
         self.listens_until = self.ended_iterations + LISTENED_ITERATIONS
 
     def _step_begins(self, optimizer, args, kwargs):
@@ -164,7 +227,7 @@ class Watch:
     # Losses
 
     def _backward(self, usual, tensors, *args, **kwargs):
-        if threading.get_ident() != self.thread or self.calls.in_backward:
+        if self.calls.in_backward:
             return usual(tensors, *args, **kwargs)
         self.begins()
         losses = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
@@ -194,8 +257,7 @@ class Watch:
         ended = self.ended_iterations
         totals = dict(self.iterations.totals)
         result = usual(scaler, optimizer, *args, **kwargs)
-        skipped = ended == self.ended_iterations and totals == self.iterations.totals
-        if skipped and threading.get_ident() == self.thread:
+        if ended == self.ended_iterations and totals == self.iterations.totals:  # skipped
             self._stepped(optimizer)
         return result
 
@@ -204,8 +266,6 @@ class Watch:
     def _next_batch(self, usual, iterator):
         start = time.perf_counter()
         batch = usual(iterator)
-        if threading.get_ident() != self.thread:
-            return batch
         self.iteration.data_s += time.perf_counter() - start
         if torch.is_grad_enabled():
             tensors = (t for t in tree_leaves(batch) if isinstance(t, torch.Tensor) and t.dim())
@@ -238,37 +298,40 @@ class Watch:
         """Throw the switches at a module that is called outermost."""
         self.begins()
         held = {id(p) for p in module.parameters()}
-        whole = False
+        all_of_one = False
         partly_held = []
         for optimizer in self.optimizers.values():
             parameters = [p for group in optimizer.param_groups for p in group["params"]]
             inside = sum(id(p) in held for p in parameters)
-            whole |= 0 < inside == len(parameters)
+            all_of_one |= 0 < inside == len(parameters)
             if 0 < inside < len(parameters):
                 partly_held += parameters
-        if whole and not self.all_calls:
+        if all_of_one and not self.looks:
             self.calls.stop_listening(module)  # so that torch.compile does not see it
-        if whole or not partly_held:
-            self._model(module, type(getattr(module, "_orig_mod", module)).__name__)
-            return
-        holder = model_calls.holder_on_the_stack(module, partly_held)
-        if holder is None:
-            self._model(module, type(getattr(module, "_orig_mod", module)).__name__)
-        elif all(model.module is not holder[0] for model in self.models):
-            self._model(holder[0], f"{type(holder[0]).__name__}.{holder[1]}", method=holder[1])
-
-    def _model(self, module, name, method=None):
-        model = Model(module, name, user_code.call_site(self.folder))
-        self.models.append(model)
-        self.throw(model, method)
+        name = type(getattr(module, "_orig_mod", module)).__name__
+        method = None
+        if partly_held and not all_of_one:
+            holder = model_calls.holder_on_the_stack(module, partly_held)
+            if holder is not None:
+                module, method = holder
+                name = f"{type(module).__name__}.{method}"
+            if any(model.module is module for model in self.models):
+                return
+        self.models.append(Model(module, name, user_code.call_site(self.folder)))
+        for switch in self.switches:
+            switch.model_called(module, method)
 
 
 def replace(owner, name, function):
-    """Replace an attribute by a function that gets the usual one as its first argument."""
+    """Replace an attribute by a function that gets the usual one as its first argument. Other
+    threads than this one call the usual one."""
     usual = getattr(owner, name)
+    thread = threading.get_ident()
 
     @functools.wraps(usual)
     def replaced(*args, **kwargs):
+        if threading.get_ident() != thread:
+            return usual(*args, **kwargs)
         return function(usual, *args, **kwargs)
 
     setattr(owner, name, replaced)

@@ -22,11 +22,12 @@ def select(rows, device_name=None, with_variants=False, base=None, newest_of=Non
     Raises UserError if no device has that name or no row is left.
     """
     if base:
-        base = Path(base).stem
-        bases_there = ", ".join(rows.base.unique())
-        rows = rows[rows.base == base]
+        path = Path(base)  # of a script whose rows may have its folder in their name
+        bases = rows.base.unique()
+        names = [base, f"{path.parent.name}/{path.stem}", path.stem, base.rpartition(".")[2]]
+        rows = rows[rows.base == next((name for name in names if name in bases), "")]
         if rows.empty:
-            raise UserError(f"no results of the base {base!r}", f"there are {bases_there}")
+            raise UserError(f"no results of the base {base!r}", f"there are {', '.join(bases)}")
     several = rows[rows.world_size > 1]
     if 0 < len(several) < len(rows):
         rows = rows[rows.world_size == 1]

@@ -4,7 +4,7 @@ switches, in the order in which they are thrown.
 All follows from the name, so rows of a script that is gone are understood.
 """
 
-import re
+from functools import cache
 
 from Utils.scripts import ladder
 from Utils.scripts.ladder import BASELINE
@@ -39,16 +39,25 @@ def name_of(base, techniques):
     return "+".join([base, *sorted(techniques, key=ORDER.index)])
 
 
-def split(name, scripts=None):
-    """Return (script, techniques) of the name of an own script; None of one of ours.
+@cache
+def our_scripts():
+    return {BASELINE, *ladder.techniques()}
 
-    scripts: `ladder.techniques()`, to avoid reading them again.
-    """
-    base, *techniques = name.split("+")
-    first = re.split("-", base)[0]
-    if first == BASELINE or first in (scripts or ladder.techniques()):
-        return None
-    return base, techniques
+
+def split(name):
+    """Return (script, techniques) of the name of an own script; None of one of ours."""
+    script, *techniques = name.split("+")
+    return None if script.partition("-")[0] in our_scripts() else (script, techniques)
+
+
+def switches(name):
+    """Return the techniques that were thrown on an own script; none on one of ours."""
+    return split(name)[1] if split(name) else []
+
+
+def last(name):
+    """Return the technique that was thrown last on an own script; any other name as it is."""
+    return (switches(name) or [name])[-1]
 
 
 def parent(name, measured=()):
@@ -57,43 +66,31 @@ def parent(name, measured=()):
     measured: names. A switch of MORE that takes the place of another was thrown on the row with
     that one, if it was measured.
     """
-    parts = split(name)
-    if not parts or not parts[1]:
+    if not switches(name):
         return None
-    base, (*before, last) = parts
+    script, (*before, last) = split(name)
     replaced = REPLACES.get(last, set()) if last in MORE else set()
-    with_replaced = name_of(base, {*before, *replaced})
-    return with_replaced if with_replaced in measured else name_of(base, before)
-
-
-def last(name):
-    """Return the technique that was thrown last on an own script; any other name as it is."""
-    parts = split(name)
-    return parts[1][-1] if parts and parts[1] else name
+    with_replaced = name_of(script, {*before, *replaced})
+    return with_replaced if with_replaced in measured else name_of(script, before)
 
 
 def labels(names):
     """Return short names for a table or chart with all of these: `+technique` for the scripts of an
     own script's ladder, from the second technique on."""
     names = list(names)
-    short = [
-        f"+{last(name)}" if name.count("+") > 1 and parent(name, names) in names else name
-        for name in names
-    ]
+    in_ladder = [name.count("+") > 1 and parent(name, names) in names for name in names]
+    short = [f"+{last(n)}" if shown else n for n, shown in zip(names, in_ladder, strict=True)]
     return [s if short.count(s) == 1 else name for s, name in zip(short, names, strict=True)]
 
 
 def ordered(names):
     """Return names with those of own scripts in the order of their switches, after all others."""
-    scripts = ladder.techniques()
-    parts = {name: split(name, scripts) for name in names}
 
     def position(name):
-        base, techniques = parts[name]
-        return base, [ORDER.index(technique) for technique in techniques[-1:]], len(techniques)
+        script, techniques = split(name) or ("", [])
+        return script, [ORDER.index(technique) for technique in techniques[-1:]], len(techniques)
 
-    ours = [name for name in names if parts[name] is None]
-    return ours + sorted((name for name in names if parts[name]), key=position)
+    return sorted(names, key=position)
 
 
 def is_variant(name, timed):
@@ -101,11 +98,10 @@ def is_variant(name, timed):
 
     timed: names of scripts with timings.
     """
-    parts = split(name)
-    if not parts or not parts[1]:
+    if not switches(name):
         return False
-    base, (*before, last) = parts
-    took_effect = {technique for name in timed for technique in (split(name) or ("", []))[1][-1:]}
-    earlier = LADDER[: LADDER.index(last)] if last in LADDER else LADDER[:-1]
-    expected = [t for t in earlier if t in took_effect and t not in REPLACES.get(last, ())]
-    return before != [t for t in expected if t != "8bit_optimizer"]
+    *before, last = switches(name)
+    took_effect = {technique for name in timed for technique in switches(name)[-1:]}
+    earlier = LADDER[: LADDER.index(last)] if last in LADDER else LADDER
+    replaced = {"8bit_optimizer", *REPLACES.get(last, ())}
+    return before != [t for t in earlier if t in took_effect and t not in replaced]
