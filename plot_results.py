@@ -38,8 +38,8 @@ def main(argv=None):
     known = rows_file.read(path)
     rows, left_out = selection.select_ladder(known, args.device_name, args.base)
     lines = summarize(rows, records_file.read(path, rows.run_id.unique()))
-    in_ladder = {t.name for t in ladder.group("ladder", selection.has_bfloat16(rows))}
-    outside = ladder.beyond() - in_ladder
+    with ladder.on_device(selection.has_bfloat16(rows)):
+        outside = ladder.beyond()
 
     def is_beyond(names):
         """Tell of each script whether it, or what it adds to a base last, is of beyond/."""

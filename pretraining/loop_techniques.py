@@ -1,13 +1,11 @@
 """Techniques of a run, and the loop with their diffs."""
 
 import contextlib
-import hashlib
-import importlib.util
 import re
 import textwrap
 import tomllib
 
-from Utils.base import files, paths
+from Utils.base import paths
 from Utils.base.errors import Unsupported, UserError
 from Utils.harness.settings import check_need
 from Utils.results import records_file, rows_file
@@ -65,18 +63,6 @@ def _apply(name, code):
         if merged_code:
             return merged_code
     return None
-
-
-def load(source):
-    """Return the function main of a script's text. Tracebacks and Triton read that text."""
-    digest = hashlib.sha256(source.encode()).hexdigest()[:16]
-    path = paths.CACHE / "pretraining" / f"loop_{digest}.py"
-    if not path.exists():
-        files.write(path, source)
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.main
 
 
 def _checked(names):

@@ -20,6 +20,7 @@ from Utils.base.errors import Unsupported, UserError, naming
 from Utils.device import device_choice
 from Utils.device.cpu import keep_freed_memory
 from Utils.harness import log_filters, ranks
+from Utils.scripts import variants
 
 FOLDER = Path("training")  # of all runs
 LOCKS = []  # held until this process ends
@@ -46,7 +47,7 @@ def run_script(main, doc):
             ranks.stand_alone()
         if args.rank == 0:
             _announce(args, chosen, source)
-        loop = loop_techniques.load(source) if names else main
+        loop = variants.load(source) if names else main
         log_filters.prepare(loop)
         draws = flags.plot and args.rank == 0
         with _curves(args.folder) if draws else contextlib.nullcontext():

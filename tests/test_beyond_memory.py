@@ -7,7 +7,9 @@ import re
 import sys
 from argparse import Namespace
 from collections import Counter
+from functools import partial
 from types import SimpleNamespace
+from unittest import mock
 
 import pandas as pd
 import pytest
@@ -29,7 +31,8 @@ from Utils.forecast.fake_run import Tracker
 from Utils.harness import memory_kinds, step_work
 from Utils.harness.settings import check_needs
 from Utils.launch import suite_start
-from Utils.results import selection
+from Utils.results import rows_file, selection
+from Utils.run import Run, execute
 from Utils.scripts import ladder
 
 MIB = 2**20
@@ -245,15 +248,59 @@ def test_the_float16_line_trains_as_float32_does(name, train, monkeypatch):
     assert child.losses == pytest.approx(parent.losses, rel=2**-10)
 
 
+@pytest.mark.parametrize("name", ["float16_grad_scaler", "float16_fused_optimizer"])
+def test_an_overflow_skips_the_update_and_halves_the_scale(name, train, monkeypatch):
+    monkeypatch.setitem(CHECKS, "float16", lambda device: None)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**100)
+    monkeypatch.setattr(torch.amp, "GradScaler", lambda device: scaler)
+    watch = train(name, "--seq-len=16")
+    assert scaler.get_scale() == 2.0 ** (100 - STEPS)
+    for name, weight in watch.model.named_parameters():
+        assert torch.equal(weight, watch.first[name])
+    assert memory_kinds.updates(watch.optimizer) == 0
+
+
+def test_without_bfloat16_a_script_runs_in_float16_under_its_name(tmp_path, monkeypatch):
+    """Its losses are those of its diff on the float16 line; skipped updates are told."""
+    no_bfloat16 = mock.Mock(side_effect=Unsupported("native bfloat16"))
+    monkeypatch.setitem(CHECKS, "bfloat16", no_bfloat16)
+    monkeypatch.setitem(CHECKS, "float16", lambda device: None)
+    monkeypatch.setattr(torch, "compile", lambda model: model)
+    path = tmp_path / "results.csv"
+    flags = ["--model=gpt2-tiny", "--dataset=synthetic", "--device=cpu", "--steps=3", "--warmup=1"]
+    flags += ["--batch-size=2", "--seq-len=16", "--min-seconds=0", f"--results-file={path}"]
+    for name in ("padded_vocabulary", "no_sync", "fused_optimizer", "float16_fused_optimizer"):
+        with contextlib.suppress(SystemExit):  # of no_sync, after its row
+            execute(ladder.get(name), flags, Run, passes=lambda error: False)
+    scaler = partial(torch.amp.GradScaler, init_scale=2.0**100)
+    monkeypatch.setattr(torch.amp, "GradScaler", scaler)
+    execute(ladder.get("untied_weights"), flags, Run)
+    rows = rows_file.read(path)
+    notes = rows.groupby("technique", observed=True).note.first()
+    assert notes["padded_vocabulary"] == notes["fused_optimizer"] == "in float16"
+    assert notes["float16_fused_optimizer"] == ""
+    assert notes["no_sync"].endswith("in float16 its diff has no place at 'loss.backward()'")
+    assert notes["untied_weights"] == "in float16; 3 of 3 updates skipped: gradients overflowed"
+    losses = {name: list(part.loss) for name, part in rows.groupby("technique", observed=True)}
+    assert losses["fused_optimizer"] == losses["float16_fused_optimizer"]
+    assert losses["padded_vocabulary"] == pytest.approx(losses["fused_optimizer"], rel=2**-10)
+    assert not selection.has_bfloat16(rows)
+    parents = summary.summarize(rows).parent
+    assert parents["padded_vocabulary"] == "float16_fused_optimizer"
+
+
 def test_without_bfloat16_the_ladder_is_in_float16(monkeypatch, capsys):
     t4 = gpu(capability=(7, 5), name="Tesla T4")
     assert not capabilities.has("bfloat16", t4) and capabilities.has("bfloat16", gpu())
-    names = [technique.name for technique in ladder.group("ladder", bfloat16=False)]
+    with ladder.on_device(bfloat16=False):
+        names = [technique.name for technique in ladder.group("ladder")]
     top = ["no_optimization", "tensorFloat32", "float16_grad_scaler"]
     assert names == [*top, *CHILDREN, "float16_8bit_optimizer"]
     assert all(capabilities.has(n, t4) for name in names for n in needs(name) if "float" in n)
     monkeypatch.setattr(device_choice, "choose", lambda name: t4)
-    assert not suite_start.has_bfloat16(Namespace(device="auto"))
+    monkeypatch.setattr(suite_start, "version", lambda package: "2.13.0")
+    with suite_start.on_device(Namespace(device="auto")):
+        assert [technique.name for technique in ladder.group("ladder")] == names
     assert "float16" in capsys.readouterr().out
 
 

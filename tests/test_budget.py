@@ -22,7 +22,7 @@ MOST_LINES = {
     "commands": 888,
     "corpus": 315,
     "device": 1311,
-    "doctor": 625,
+    "doctor": 617,
     "draw": 1250,
     "forecast": 1758,
     "harness": 1371,
@@ -35,7 +35,7 @@ MOST_LINES = {
 OTHER = {".toml", ".html", ".css", ".js"}
 MOST_LINES_OF_OTHER = 1_494
 MOST_LINES_OF_TESTS = 17_618  # with the virtual GPU's C++
-MOST_LINES_OF_PRETRAINING = 1_480
+MOST_LINES_OF_PRETRAINING = 1_467
 MOST_LINES_OF_MAKEFILE = 180
 MOST_FILES = 450  # without results/
 MOST_WORDS = {

@@ -22,9 +22,9 @@ WAYS = {  # columns of `credits`, and their titles
 }
 
 
-def last_rung(bfloat16=True):
-    """Return the end of the longest line of the ladder of a device with or without bfloat16."""
-    names = [technique.name for technique in ladder.group("ladder", bfloat16)]
+def last_rung():
+    """Return the end of the ladder's longest line."""
+    names = [technique.name for technique in ladder.group("ladder")]
     return max(names, key=lambda name: len(ladder.line(name)))
 
 
@@ -34,9 +34,8 @@ def members(whole):
     if of_base := own_names.split(whole):
         return of_base[1]
     line = ladder.line(whole)[1:]
-    bfloat16 = "float16" not in ladder.get(whole).needs
-    if whole == last_rung(bfloat16):
-        line += [technique.name for technique in ladder.group("ladder", bfloat16)]
+    if whole == last_rung():
+        line += [technique.name for technique in ladder.group("ladder")]
     return [name for name in dict.fromkeys(line) if name != ladder.BASELINE]
 
 
@@ -78,6 +77,7 @@ def plan(whole):
     return list(dict.fromkeys(names))
 
 
+@selection.as_run
 def whole_of(rows):
     """Return the script that the rows ablate, the newest of several, or of a base the longest of
     its ladder; None without variants."""
@@ -93,10 +93,11 @@ def whole_of(rows):
     parsed = [parts for name in names if (parts := variants.parse(name))]
     wholes = [variant.script for variant in parsed if variant.sign == "-"]
     if parsed and not wholes:
-        return last_rung(selection.has_bfloat16(rows))
+        return last_rung()
     return wholes[-1] if wholes else None
 
 
+@selection.as_run
 def credits(rows, whole):
     """Return a DataFrame with one line per technique: its speedup in each of WAYS, a Ratio, unknown
     without rows; verdicts are corrected by Holm over all of them. `says`: a remark where two ways

@@ -115,6 +115,7 @@ def make_line(rows, records, rounds, target=""):
     return " ".join(parts)
 
 
+@selection.as_run
 def recommend(rows, records=None):
     """Return the Recommendation for selected rows, variants included.
 

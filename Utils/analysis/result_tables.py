@@ -131,6 +131,7 @@ COST = (
 LEFT = ("script", "parity", "quality", "compiled")  # columns of words
 
 
+@selection.as_run
 def table(
     rows, left_out="", records=None, price=None, all_columns=False, in_file=False, whole=None
 ):

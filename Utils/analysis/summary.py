@@ -50,6 +50,7 @@ COLUMNS = [
 ]
 
 
+@selection.as_run
 def summarize(rows, records=None):
     """Return a DataFrame with one line per technique, in ladder order, indexed by technique, with
     COLUMNS. Unknown values are NaN, unknown Ratios and LossDifferences are false.

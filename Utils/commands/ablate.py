@@ -21,14 +21,15 @@ def main(argv=None):
                 whole, scripts = runs.ablation()
                 outcome = suite_runner.run(scripts, args, runs)
             return show(outcome, args, whole, runs.base.name)
-        whole = args.t or attribution.last_rung(suite_start.has_bfloat16(args))
-        if ladder.get(whole).parent is None:
-            raise UserError(f"{whole} has no technique that could be left out", "name another")
-        scripts = suite_runner.named(attribution.plan(whole))
-        if code := suite_start.announce(scripts, args):
-            return code
-        outcome = suite_runner.run(scripts, args)
-        return show(outcome, args, whole)
+        with suite_start.on_device(args):
+            whole = args.t or attribution.last_rung()
+            if ladder.get(whole).parent is None:
+                raise UserError(f"{whole} has no technique that could be left out", "name another")
+            scripts = suite_runner.named(attribution.plan(whole))
+            if code := suite_start.announce(scripts, args):
+                return code
+            outcome = suite_runner.run(scripts, args)
+            return show(outcome, args, whole)
 
 
 def show(outcome, args, whole, base=None):

@@ -45,7 +45,7 @@ def all_devices(names, values, tokens, prices):
     for args, forecasts in forecast_plan.on_every_device(names, values):
         shape = f"{args.batch_size}x{args.seq_len}"
         print(f"Forecast of {forecasts[0].technique}: {args.model}, {shape}\n")
-        print(forecasts[0].memory.reason or forecast_table.device_table(forecasts, tokens, prices))
+        print(forecasts[-1].memory.reason or forecast_table.device_table(forecasts, tokens, prices))
         print()
 
 
@@ -63,9 +63,10 @@ def one_device(names, values, memory):
         print("Memory of tensors; the process adds its libraries and what malloc keeps.")
     entry = forecast_device.datasheet_of(device)
     bfloat16 = capabilities.has("bfloat16", device)
-    if "ladder" in names and not bfloat16:
+    if not bfloat16:
         print(ladder.IN_FLOAT16)
-    techniques = forecast_plan.techniques_of(names, bfloat16)
+    with ladder.on_device(bfloat16):
+        techniques = forecast_plan.techniques_of(names)
     forecasts = forecast_plan.on_this_device(techniques, args, entry, budget)
     if entry and any(forecast.time for forecast in forecasts):
         here = entry.process == datasheets.MEASURED

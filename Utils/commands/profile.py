@@ -29,7 +29,7 @@ from Utils.base.errors import UserError, naming
 from Utils.base.setting_table import OF_A_RUN, OF_SOME_SCRIPTS
 from Utils.device.kernel_kinds import KINDS
 from Utils.draw import chart_style, profile_chart
-from Utils.launch import child_process
+from Utils.launch import child_process, suite_start
 from Utils.scripts import ladder
 
 
@@ -54,8 +54,9 @@ def main(argv=None):
         remedy = f"set T to all, or one of {', '.join(ladder.techniques())}"
         raise UserError("no technique is named", remedy)
     command_line.check(args)  # before profiled steps are added
-    several = ladder.group({"all": "ladder"}.get(args.name, args.name))
-    technique = None if several else ladder.get(args.name)
+    with suite_start.on_device(args):
+        several = ladder.group({"all": "ladder"}.get(args.name, args.name))
+        technique = None if several else ladder.get(args.name)
     with naming(args.folder):
         args.folder.mkdir(exist_ok=True)
         tempfile.TemporaryFile(dir=args.folder).close()  # raises where no file can be made

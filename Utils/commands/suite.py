@@ -31,13 +31,11 @@ def main(argv=None):
             return run_own_script(args)
         if args.without:
             raise UserError("WITHOUT leaves switches out on a script of your own", "add BASE")
-        names = args.names or ["ladder"]
-        depends_on_device = {"ladder", "ablation"} & {*names}
-        bfloat16 = not depends_on_device or suite_start.has_bfloat16(args)
-        techniques = suite_runner.named(names, bfloat16)
-        if args.announced and (code := suite_start.announce(techniques, args)):
-            return code
-        return finish(suite_runner.run(techniques, args), args)
+        with suite_start.on_device(args):
+            techniques = suite_runner.named(args.names or ["ladder"])
+            if args.announced and (code := suite_start.announce(techniques, args)):
+                return code
+            return finish(suite_runner.run(techniques, args), args)
 
 
 def run_own_script(args):

@@ -7,17 +7,12 @@ from Utils.doctor.findings import TechniqueStatus
 from Utils.harness.settings import check_need
 from Utils.scripts import ladder
 
-INSTEAD = {  # for an unmet need: another need, and the technique to use where it is met
-    "bfloat16": ("float16", "make all runs float16_grad_scaler and its children instead"),
-    "float16": ("bfloat16", "brainFloat16 computes in 16 bits there"),
-}
-
 
 def techniques(args):
-    """Yield a TechniqueStatus for each technique."""
-    scripts = ladder.techniques()
-    for script in scripts.values():
-        yield judge(script, scripts.get(script.parent), args)
+    """Return a TechniqueStatus for each technique."""
+    with ladder.on_device(capabilities.has("bfloat16", args.hardware)):
+        scripts = ladder.techniques()
+    return [judge(script, scripts.get(script.parent), args) for script in scripts.values()]
 
 
 def judge(technique, parent, args):
@@ -29,12 +24,13 @@ def judge(technique, parent, args):
     """
     needs = [need.removeprefix("package ") for need in technique.needs]
     status = "runs"
-    notes = []
+    notes = list(filter(None, [technique.note]))
     for need in technique.needs:
         try:
             note = check_need(need, args)
         except (Unsupported, UserError) as error:  # the first of them ends the run
-            remedy = instead(need, args.hardware)
+            in_bfloat16 = need == "float16" and capabilities.has("bfloat16", args.hardware)
+            remedy = "brainFloat16 computes in 16 bits there" if in_bfloat16 else ""
             return TechniqueStatus(technique.name, "unsupported", str(error), remedy, needs)
         if note:
             notes.append(str(note))
@@ -43,10 +39,6 @@ def judge(technique, parent, args):
             status = "emulated"
         elif isinstance(note, WithoutEffect) and status == "runs" and not inherited:
             status = "runs without effect"
+    if technique.misfit:
+        return TechniqueStatus(technique.name, "unsupported", technique.misfit, needs=needs)
     return TechniqueStatus(technique.name, status, "; ".join(dict.fromkeys(notes)), needs=needs)
-
-
-def instead(need, device):
-    """Return the remedy for an unmet need, or "" without one on this device."""
-    alternative, remedy = INSTEAD.get(need, (None, ""))
-    return remedy if alternative and capabilities.has(alternative, device) else ""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from Utils.base import command_line
 from Utils.base.errors import Unsupported, UserError, naming
 from Utils.base.units import GIB
-from Utils.device import auto_shape, datasheets
+from Utils.device import auto_shape, capabilities, datasheets
 from Utils.device.cuda import ImaginedGPU
 from Utils.forecast import step_time
 from Utils.forecast.forecast_device import datasheet_of, device_of
@@ -47,9 +47,9 @@ def settings(values, device):
     return args
 
 
-def techniques_of(names, bfloat16=True):
-    """Return the techniques of these names and groups, each once. bfloat16: see `ladder.group`."""
-    groups = (ladder.group(name, bfloat16) or [ladder.get(name)] for name in names)
+def techniques_of(names):
+    """Return the techniques of these names and groups, each once."""
+    groups = (ladder.group(name) or [ladder.get(name)] for name in names)
     return [*{technique.name: technique for group in groups for technique in group}.values()]
 
 
@@ -63,7 +63,7 @@ def on_this_device(techniques, args, entry, budget):
 
 def step_forecast(technique, memory, args, entry, reason="", device=None):
     """Return the StepForecast of a technique on the device of entry. device: its name."""
-    reason = memory.reason or reason
+    reason = reason or memory.reason
     time = None
     if entry and not reason:
         time = time_forecast(memory.kernels, entry, precision_of(technique.needs))
@@ -79,13 +79,20 @@ def on_every_device(names, values):
     """
     usual = {"batch_size": 8, "seq_len": 1024}
     values = values | {name: n for name, n in usual.items() if values[name] == "auto"}
-    device = ImaginedGPU("an imagined GPU", ANY_MEMORY)
-    args = settings(values | {"device": "cuda"}, device)
-    techniques = techniques_of(names)
-    memories = memory_forecasts(techniques, args, ANY_MEMORY)
-    for technique, memory in zip(techniques, memories, strict=True):
+    lines = {}  # pairs of a technique and its memory, by whether a device has bfloat16
+    names = [technique.name for technique in techniques_of(names)]
+    for capability in ((7, 5), (9, 0)):
+        device = ImaginedGPU("an imagined GPU", ANY_MEMORY, capability)
+        args = settings(values | {"device": "cuda"}, device)
+        bfloat16 = capabilities.has("bfloat16", device)
+        with ladder.on_device(bfloat16):
+            techniques = list(map(ladder.get, names))
+        memories = memory_forecasts(techniques, args, ANY_MEMORY)
+        lines[bfloat16] = list(zip(techniques, memories, strict=True))
+    for index in range(len(names)):
         forecasts = []
         for key, entry in datasheets.datasheets().items():
+            technique, memory = lines[capabilities.has("bfloat16", device_of(key))][index]
             reason = unsupported(technique, entry, args)
             budget = auto_shape.usable_bytes(entry.memory_bytes)
             if not reason and memory.peak > budget:
@@ -103,6 +110,8 @@ def unsupported(technique, entry, args):
             check_need(need, args)
         except Unsupported as reason:
             reasons.append(str(reason))
+    if technique.misfit and not reasons:
+        return technique.misfit
     return "; ".join(reasons)
 
 

@@ -89,6 +89,12 @@ def updated(model, optimizer):
     return [number for number, p in enumerate(model.parameters()) if id(p) in with_state]
 
 
+def updates(optimizer):
+    """Return how many updates an optimizer has made: fewer than steps after an overflow."""
+    states = [state for member in optimizers(optimizer) for state in member.state.values()]
+    return max((int(state["step"]) for state in states if "step" in state), default=0)
+
+
 def training(model, optimizer, updated_by_rank=None):
     """Return the number of parameters, the number updated, and the optimizer's class: a dict.
 

@@ -4,9 +4,11 @@ import signal
 from contextlib import contextmanager
 from functools import partial
 
-from Utils.base.errors import UserError
+from Utils.base.errors import Unsupported, UserError
+from Utils.device import capabilities
 from Utils.harness import exits, log_filters, ranks
 from Utils.harness.settings import check_needs, parse_args
+from Utils.scripts import ladder, variants
 
 
 def run_script(main, doc, passes=lambda error: False):
@@ -20,6 +22,8 @@ def run_script(main, doc, passes=lambda error: False):
 
 def start(main, args):
     """Check the needs of a script and call its main function."""
+    if "bfloat16" in args.needs and not capabilities.has("bfloat16", args.hardware):
+        main = _in_float16(args) or main
     log_filters.prepare(main)
     check_needs(args)
     if "distributed" in args.needs:
@@ -30,6 +34,20 @@ def start(main, args):
             "use one with distributed among its Needs, such as distributed_data_parallel",
         )
     main(args)
+
+
+def _in_float16(args):
+    """Return the main function of a script merged onto the line in float16; None of a variant."""
+    with ladder.on_device(bfloat16=False):
+        technique = ladder.techniques().get(args.technique)
+    if technique is None:
+        return None
+    args.needs, args.source = technique.needs, technique.code
+    if technique.misfit:
+        check_needs(args)
+        raise Unsupported(technique.misfit)
+    args.notes.append(technique.note)
+    return variants.load(technique.code)
 
 
 @contextmanager

@@ -49,16 +49,15 @@ class Outcome(NamedTuple):
     rows: object = None
 
 
-def named(words, bfloat16=True):
+def named(words):
     """Return the techniques or variants of names and groups (see `ladder.group`).
 
-    The group `ablation` is what `make ablate` runs. bfloat16: of the device. Raises UserError.
+    The group `ablation` is what `make ablate` runs. Raises UserError.
     """
     chosen = {}
     for word in words:
-        whole = attribution.last_rung(bfloat16)
-        names = attribution.plan(whole) if word == "ablation" else [word]
-        for technique in ladder.group(word, bfloat16) or map(variants.find, names):
+        names = attribution.plan(attribution.last_rung()) if word == "ablation" else [word]
+        for technique in ladder.group(word) or map(variants.find, names):
             chosen[technique.name] = technique
     return list(chosen.values())
 

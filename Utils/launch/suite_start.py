@@ -4,6 +4,7 @@ import multiprocessing
 import signal
 import sys
 from concurrent.futures import ProcessPoolExecutor
+from importlib.metadata import version
 
 from Utils.base import command_line
 from Utils.base.errors import one_line
@@ -11,13 +12,16 @@ from Utils.results import rows_file
 from Utils.scripts import ladder
 
 
-def has_bfloat16(args):
-    """Return whether the device has bfloat16, and say so where not. A child asks, as below."""
-    with ProcessPoolExecutor(1) as pool:
-        has = pool.submit(_has_bfloat16, args.device).result()
-    if not has:
+def on_device(args):
+    """Return `ladder.on_device` of the device of args; say where it has no bfloat16. A child asks,
+    as below."""
+    bfloat16 = True
+    if args.device != "cpu" and not version("torch").endswith("+cpu"):
+        with ProcessPoolExecutor(1) as pool:
+            bfloat16 = pool.submit(_has_bfloat16, args.device).result()
+    if not bfloat16:
         print(ladder.IN_FLOAT16, flush=True)
-    return has
+    return ladder.on_device(bfloat16)
 
 
 def _has_bfloat16(device):

@@ -18,13 +18,14 @@ from torch.profiler import record_function
 from Utils.base import command_line
 from Utils.base.errors import Unsupported, UserError, naming
 from Utils.base.units import MIB
-from Utils.device import device_choice, measured_ceilings
+from Utils.device import capabilities, device_choice, measured_ceilings
 from Utils.device.cuda import CUDA
 from Utils.device.mps import MPS
 from Utils.harness import memory_kinds, ranks
 from Utils.profile import profile_advice
 from Utils.profile.step_breakdown import WAIT, break_down
 from Utils.run import Run, execute
+from Utils.scripts import ladder
 
 STEPS = 4  # are summed up; one before them is discarded, one after closes the last
 PYTHON_STEPS, MEMORY_STEPS = 3, 2
@@ -157,6 +158,8 @@ class ProfiledRun(Run):
             # weights and state both ways, gradients one
             update_bytes=(3 * weights_mib + 2 * state_mib) * MIB,
         )
+        with ladder.on_device(capabilities.has("bfloat16", args.hardware)):
+            advice = profile_advice.advise(breakdown, self.technique, args.needs, args.hardware)
         if args.batch_size == args.requested_batch_size:  # that of the forecast
             for kind, ms in self.forecast_ms.items():
                 breakdown.kinds[kind] = replace(breakdown.kinds[kind], forecast_ms=ms)
@@ -172,7 +175,7 @@ class ProfiledRun(Run):
             "clock_ms": self.clock_ms,
             "tensors_mib": tensors_mib,
             "profile": breakdown,
-            "advice": profile_advice.advise(breakdown, self.technique, args.needs, args.hardware),
+            "advice": advice,
             "python": _longest_functions(self.cprofile) if self.cprofile else "",
         }
 

@@ -1,5 +1,6 @@
 """Selection of comparable rows."""
 
+import functools
 from pathlib import Path
 
 from Utils.base.errors import UserError
@@ -139,10 +140,22 @@ def initial(rows):
 
 def has_bfloat16(rows):
     """Return whether rows are of a device with bfloat16: not where only float16 was timed."""
-    scripts = ladder.techniques()
-    names = {*timed(rows).technique} & scripts.keys()
-    needs = {need for name in names for need in scripts[name].needs}
-    return "bfloat16" in needs or "float16" not in needs
+    rows = timed(rows)
+    names = {*rows.technique}
+    merged = rows.note.str.contains(ladder.NOTE_IN_FLOAT16).any()
+    in_float16 = merged or names & {*ladder.FLOAT16.values()}
+    return not in_float16 or bool(names & ladder.FLOAT16.keys() and not merged)
+
+
+def as_run(function):
+    """Decorate a function of selected rows: it sees scripts as the device of the rows runs them."""
+
+    @functools.wraps(function)
+    def seeing(rows, *args, **options):
+        with ladder.on_device(has_bfloat16(rows)):
+            return function(rows, *args, **options)
+
+    return seeing
 
 
 def select_ladder(rows, device_name=None, base=None):
@@ -152,13 +165,15 @@ def select_ladder(rows, device_name=None, base=None):
     the most rungs is taken: one of its commit, on any device, before one of its device.
     """
     chosen, left_out = select(rows, device_name, base=base)
-    names = {technique.name for technique in ladder.group("ladder", has_bfloat16(chosen))}
+    with ladder.on_device(has_bfloat16(chosen)):
+        names = {technique.name for technique in ladder.group("ladder")}
+        outside = ladder.beyond()
     device, commit = chosen.device.iloc[0], chosen.code.iloc[0]
     related = rows.device == device
     if not device_name:
         related |= rows.commit.str.removesuffix("-dirty") == commit
     rungs = rows[rows.technique.isin(names) & related]
-    if len(rungs) and ladder.beyond() & {*chosen.technique}:
+    if len(rungs) and outside & {*chosen.technique}:
 
         def rank(group):
             rungs, first = group.technique.nunique(), group.iloc[0]

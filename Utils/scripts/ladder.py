@@ -10,14 +10,26 @@ import difflib
 import itertools
 import re
 import sys
-from dataclasses import dataclass
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from Utils.base import paths
 from Utils.base.errors import UserError
+from Utils.scripts import token_merge
 
 BASELINE = "no_optimization"
 IN_FLOAT16 = "this GPU has no bfloat16: scripts in float16 take the place of those that need it"
+NOTE_IN_FLOAT16 = "in float16"  # of a run whose script has bfloat16
+FLOAT16 = {  # of each script of the ladder with bfloat16, the one in float16
+    "brainFloat16": "float16_grad_scaler",
+    "torch_compile": "float16_compile",
+    "flash_attention": "float16_attention",
+    "fused_optimizer": "float16_fused_optimizer",
+    "8bit_optimizer": "float16_8bit_optimizer",
+}
+_bfloat16 = ContextVar("whether scripts are seen as a device with bfloat16 runs them", default=True)
 FACTS = ("Parent", "Needs", "Gains", "Costs", "See")
 
 
@@ -57,6 +69,8 @@ class Technique:
     doc: str
     code: str  # all after the docstring
     facts: Facts
+    note: str = ""  # on all its runs
+    misfit: str = ""  # why its diff has no place in float16
 
     @property
     def headline(self):
@@ -100,10 +114,8 @@ class Technique:
 
 
 def techniques(root=paths.ROOT):
-    """Return all techniques by name, parents before children, the longest line first.
-
-    Raises UserError where two have one name.
-    """
+    """Return all techniques by name, parents before children, the longest line first; within
+    `on_device`, as that device runs them. Raises UserError where two have one name."""
     scripts = {}
     for path in [*sorted(root.glob("*.py")), *sorted(root.glob("beyond/**/*.py"))]:
         doc, code = split(path.read_text(errors="replace"))
@@ -115,6 +127,11 @@ def techniques(root=paths.ROOT):
             raise UserError(f"{first} and {path.relative_to(root)} have one name", "rename one")
         scripts[path.stem] = Technique(path.stem, path, doc, code, stated)
 
+    scripts = _in_order(scripts)
+    return scripts if _bfloat16.get() else _in_order(_in_float16(scripts))
+
+
+def _in_order(scripts):
     def descend(parent):
         """Sort lines of descent: the longest first; then by name, letters before digits."""
         children = [technique for technique in scripts.values() if technique.parent == parent]
@@ -124,6 +141,49 @@ def techniques(root=paths.ROOT):
 
     in_order = {technique.name: technique for technique in descend(None)}
     return in_order | scripts  # techniques with an unknown parent come last
+
+
+@contextmanager
+def on_device(bfloat16):
+    """Within the block, see scripts as a device with or without bfloat16 runs them."""
+    token = _bfloat16.set(bfloat16)
+    try:
+        yield
+    finally:
+        _bfloat16.reset(token)
+
+
+def _in_float16(scripts):
+    """Return scripts as a device without bfloat16 runs them: the own diffs of those that need it
+    merged onto the line in float16."""
+    changed = dict(scripts)
+    for name, script in scripts.items():
+        if name in FLOAT16:
+            instead = scripts[FLOAT16[name]]
+            changes = {"code": instead.code, "facts": instead.facts}
+        elif "bfloat16" in script.needs and script.parent in scripts:
+            before, parent = scripts[script.parent], changed[script.parent]
+            code = token_merge.merge(parent.code, before.code, script.code)
+            added = [need for need in script.needs if need not in before.needs]
+            parent_name = FLOAT16.get(before.name, before.name)
+            facts = replace(script.facts, parent=parent_name, needs=(*parent.needs, *added))
+            misfit = parent.misfit or ("" if code else _misfit(parent, before, script))
+            changes = {"code": code or script.code, "facts": facts, "misfit": misfit}
+        else:
+            continue
+        changed[name] = replace(script, note=NOTE_IN_FLOAT16, **changes)
+    return changed
+
+
+def _misfit(parent, before, script):
+    """Return why a script's diff over `before` has no place in the parent that is in float16."""
+    _, _, reason = script.facts.texts["Needs"].partition("; ")
+    if reason:
+        return f"needs bfloat16: {reason}"
+    kept = [line for side in (parent, script) for line in side.code.splitlines()]
+    gone = [line.strip() for line in before.code.splitlines() if line not in kept]
+    line = f" at {gone[0]!r}" if gone else ""
+    return f"needs bfloat16: in float16 its diff has no place{line}"
 
 
 def split(source):
@@ -155,32 +215,25 @@ def line(name, scripts=None):
     return names[::-1]
 
 
-def group(name, bfloat16=True):
+def group(name):
     """Return the techniques of a group, or None for any other word.
 
-    ladder: the top level; on a device without bfloat16, beyond/float16/ in place of what needs it.
-    beyond: those of beyond/, with their parents and the baseline, over which their ratios are
-    taken. everything: all.
+    ladder: the top level; without bfloat16, those in float16 in place of what needs it.
+    beyond: all others, with their parents and the baseline, over which their ratios are taken.
+    everything: all.
     """
-    scripts = techniques()
-    if name == "everything":
-        return list(scripts.values())
-    if name == "ladder":
-        top = [technique for technique in scripts.values() if technique.at_top_level]
-        if not bfloat16:
-            top = [technique for technique in top if "bfloat16" not in technique.needs]
-            top += [t for t in scripts.values() if t.path.parent.name == "float16"]
-        return top
-    if name == "beyond":
-        names = beyond()
-        names |= {scripts[name].parent for name in names} | {BASELINE}
-        return [technique for technique in scripts.values() if technique.name in names]
-    return None
+    replaced = {} if _bfloat16.get() else FLOAT16
+    scripts = {n: script for n, script in techniques().items() if n not in replaced}
+    in_ladder = {n for n, t in scripts.items() if t.at_top_level or n in replaced.values()}
+    outside = scripts.keys() - in_ladder
+    parents = {scripts[n].parent for n in outside} | {BASELINE}
+    names = {"ladder": in_ladder, "beyond": outside | parents, "everything": scripts}.get(name)
+    return names and [technique for n, technique in scripts.items() if n in names]
 
 
 def beyond():
-    """Return the names of the techniques in beyond/, a set."""
-    return {technique.name for technique in techniques().values() if not technique.at_top_level}
+    """Return the names of the techniques outside the ladder, a set."""
+    return {t.name for t in group("everything")} - {t.name for t in group("ladder")}
 
 
 def with_needs(needs, names, sign="+"):

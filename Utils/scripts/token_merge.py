@@ -1,6 +1,7 @@
 """Merge two changes of one script, token by token."""
 
 import difflib
+import functools
 import json
 import re
 import subprocess
@@ -12,6 +13,7 @@ from Utils.base.errors import UserError
 MARKS = "<<<<<<< ", "||||||| ", "=======", ">>>>>>> "  # around a conflict, in git's diff3 style
 
 
+@functools.cache
 def merge(mine, base, theirs):
     """Return `mine` with the changes from `base` to `theirs`, or None where changes conflict.
 

@@ -13,7 +13,10 @@ one line. Changes that only touch are both made. Changes of the same words confl
 builds on the other. So does a technique whose `Needs:` names another.
 """
 
+import hashlib
+import importlib
 import re
+import sys
 from itertools import combinations
 from typing import NamedTuple
 
@@ -104,6 +107,16 @@ def _write(variant):
     path = FOLDER / f"{name}.py"
     files.write(path, f'"""{doc}"""{code}')
     return Technique(name, path, doc, code, ladder.facts(doc))
+
+
+def load(source):
+    """Return the function main of a script's text, from a module that subprocesses can import."""
+    name = f"merged_{hashlib.sha256(source.encode()).hexdigest()[:16]}"
+    files.write(FOLDER / f"{name}.py", source)
+    sys.path.append(str(FOLDER))
+    sys.modules.pop(name, None)
+    importlib.invalidate_caches()
+    return importlib.import_module(name).main
 
 
 def together(names):

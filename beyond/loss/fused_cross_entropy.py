@@ -6,9 +6,9 @@ overwrites it with the gradient, softmax minus 1 at the target. Arithmetic is fl
 memory traffic is one read and one write of the row. The backward pass only multiplies by a factor.
 
 Parent: padded_vocabulary
-Needs:  tf32, bfloat16, compile, triton
+Needs:  tf32, bfloat16, compile, triton; in float16 its gradients underflow before they are scaled
 Gains:  memory, time: one tensor of the logits' size, and reading it in the backward pass
-Costs:  the logits are overwritten; in float16 gradients underflow before loss scaling helps
+Costs:  the logits are overwritten
 See:    Hsu et al. 2024, Liger Kernel; Milakov and Gimelshein 2018, Online normalizer calculation
 """
 
