@@ -75,7 +75,7 @@ def _checked(names):
             raise UserError(f"--with {name}: part of the loop: {INCLUDED[name]}")
         if name in EXCLUDED:
             raise UserError(f"--with {name}: not for this loop: {EXCLUDED[name]}")
-        if lacking := variants._declared(name, techniques) - {*names}:
+        if lacking := variants.declared(name, techniques) - {*names}:
             raise UserError(f"--with {name}: needs {' and '.join(sorted(lacking))}")
     return [name for name in techniques if name in names and techniques[name].parent]
 

@@ -62,7 +62,7 @@ def names_of(technique, whole):
         pairs["alone"] = (ladder.BASELINE, f"{ladder.BASELINE}+{technique}")
     if technique == whole:
         pairs["last"] = pairs["ladder"]
-    elif technique in ladder.line(whole) and variants.without(technique, whole):
+    elif technique in ladder.line(whole) and variants.without([technique], whole):
         pairs["last"] = (f"{whole}-{technique}", whole)
     return {way: pairs[way] for way in WAYS if way in pairs}
 

@@ -154,7 +154,7 @@ def recommend(rows, records=None):
     line = ladder.line(best.name)[1:] if best.name in ladder.techniques() else []
     tried = {measured.techniques for measured in usable.values()}
     untried = [name for name in line if best.techniques - {name} not in tried]
-    if untried := [name for name in untried if variants.without(name, best.name)]:
+    if untried := [name for name in untried if variants.without([name], best.name)]:
         says.append(
             f"{best.name} was not measured without {' or '.join(untried)}, so a shorter recipe may "
             f"exist: {make_line(rows, records, ROUNDS, f'ablate T={best.name}')}"

@@ -66,7 +66,8 @@ def _section(technique, elsewhere):
     lines = [f"### {technique.name}", "", _link(technique, "../", "Script")]
     if technique.parent:
         lines[-1] += f", over [{technique.parent}](#{technique.parent.lower()})"
-    lines += ["", technique.paragraph, "", *_needs(technique)]
+    mechanism = " ".join(technique.doc.split("\n\n")[1].split())
+    lines += ["", mechanism, "", *_needs(technique)]
     lines += [f"- {name}: {facts[name]}" for name in ("Gains", "Costs")]
     for kind, changes in elsewhere.items():
         if texts := [*changes.text[changes.script == technique.name]]:

@@ -35,18 +35,12 @@ FACTS = ("Parent", "Needs", "Gains", "Costs", "See")
 
 @dataclass(frozen=True)
 class Facts:
-    """The facts that a script's docstring states.
+    """The facts that a script's docstring states."""
 
-    parent: name of the script that this one extends, or None.
-    needs: names of the checks that a run has to pass, in order; see `device.capabilities`.
-    gains: time, memory or nothing, the most important first.
-    texts: the full text of each of FACTS, on one line.
-    """
-
-    parent: str | None
-    needs: tuple
-    gains: tuple
-    texts: dict
+    parent: str | None  # the name of the script that this one extends
+    needs: tuple  # names of checks that a run has to pass, in order; see `device.capabilities`
+    gains: tuple  # time, memory or nothing, the most important first
+    texts: dict  # the full text of each of FACTS, on one line
 
 
 def facts(doc):
@@ -75,11 +69,6 @@ class Technique:
     @property
     def headline(self):
         return self.doc.split("\n", 1)[0]
-
-    @property
-    def paragraph(self):
-        """How the technique works, on one line."""
-        return " ".join(self.doc.split("\n\n")[1].split())
 
     @property
     def parent(self):
@@ -234,24 +223,6 @@ def group(name):
 def beyond():
     """Return the names of the techniques outside the ladder, a set."""
     return {t.name for t in group("everything")} - {t.name for t in group("ladder")}
-
-
-def with_needs(needs, names, sign="+"):
-    """Return needs changed by the diffs of techniques, a list.
-
-    Each adds what its parent lacks, and removes what only its parent has; with the sign - the
-    reverse.
-    """
-    scripts = techniques()
-    needs = list(needs)
-    for name in names:
-        added = scripts[name].needs
-        removed = scripts[scripts[name].parent].needs
-        if sign == "-":
-            added, removed = removed, added
-        needs = [need for need in needs if need in added or need not in removed]
-        needs += [need for need in added if need not in removed and need not in needs]
-    return needs
 
 
 def diff(technique, parent, context=3):

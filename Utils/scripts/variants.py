@@ -8,8 +8,8 @@ A technique is a diff, from its parent's script to its own:
 Several can be named, as in `fused_optimizer-tensorFloat32-flash_attention`; they are merged in the
 order of the ladder.
 
-`git merge-file` merges them, one token per line, as two techniques may change different words of
-one line. Changes that only touch are both made. Changes of the same words conflict: one technique
+`git merge-file` merges them, one word per line, as two techniques may change different words of one
+line. Changes that only touch are both made. Changes of the same words conflict: one technique
 builds on the other. So does a technique whose `Needs:` names another.
 """
 
@@ -82,28 +82,28 @@ def find(name):
     Raises UserError, which names the technique that another one builds on.
     """
     variant = parse(name)
-    return ladder.get(name) if variant is None else _write(variant)
-
-
-def _write(variant):
-    """Write a variant's script and return it as a Technique. Raises UserError."""
+    if variant is None:
+        return ladder.get(name)
     script, sign, names = variant
     name = str(variant)
     several = " and ".join(names)
-    if sign == "-":
-        code = without(names, script)
-        reason = "" if code else _why_not_without(names, script)
-        headline = f"{script} without {several}."
-    elif script == BASELINE:
-        code = together(names)
-        reason = "" if code else _why_not_together(names)
-        headline = f"{several} alone, on the baseline."
-    else:
+    if sign == "+" and script != BASELINE:
         raise UserError(f"{name}: a technique alone is {BASELINE}+{several}")
+    code = without(names, script) if sign == "-" else together(names)
     if code is None:
-        raise UserError(f"{name} cannot be made: {reason}")
-    needs = ", ".join(ladder.with_needs(ladder.get(script).needs, names, sign)) or "nothing"
-    doc = DOC.format(headline=headline, script=script, needs=needs)
+        raise UserError(f"{name} cannot be made: {_why_not(variant)}")
+    scripts = ladder.techniques()
+    needs = scripts[script].needs
+    for technique in names:
+        added, removed = scripts[technique].needs, scripts[scripts[technique].parent].needs
+        if sign == "-":
+            added, removed = removed, added
+        needs = [need for need in needs if need in added or need not in removed]
+        needs += [need for need in added if need not in removed and need not in needs]
+    headline = f"{several} alone, on the baseline."
+    if sign == "-":
+        headline = f"{script} without {several}."
+    doc = DOC.format(headline=headline, script=script, needs=", ".join(needs) or "nothing")
     path = FOLDER / f"{name}.py"
     files.write(path, f'"""{doc}"""{code}')
     return Technique(name, path, doc, code, ladder.facts(doc))
@@ -124,7 +124,7 @@ def together(names):
     scripts = ladder.techniques()
     code = scripts[BASELINE].code
     for n, name in enumerate(names):
-        if code is None or not _declared(name, scripts) <= {*names[:n]}:
+        if code is None or not declared(name, scripts) <= {*names[:n]}:
             return None
         parent = scripts[scripts[name].parent]
         code = token_merge.merge(code, parent.code, scripts[name].code)
@@ -136,14 +136,13 @@ def without(names, script):
 
     None where another technique builds on one. Raises UserError where one is no ancestor.
     """
-    names = [names] if isinstance(names, str) else names
     scripts = ladder.techniques()
     line = ladder.line(script, scripts)[1:]
     for name in names:
         if name not in line:
             raise UserError(f"{script} does not descend from {name}")
     remaining = [name for name in line if name not in names]
-    if any(_declared(name, scripts) & {*names} for name in remaining):
+    if any(declared(name, scripts) & {*names} for name in remaining):
         return None
     code = scripts[script].code
     for name in reversed(names):
@@ -154,7 +153,7 @@ def without(names, script):
     return code
 
 
-def _declared(name, scripts):
+def declared(name, scripts):
     """Return the techniques among a technique's needs, a set."""
     return {*scripts[name].needs} & scripts.keys() - {name}
 
@@ -172,24 +171,21 @@ def builds_on(name, script):
     """Return the first descendant of `name`, up to a script, that builds on it, or None."""
     line = ladder.line(script)
     for child in line[line.index(name) + 1 :]:
-        if without(name, child) is None:
+        if without([name], child) is None:
             return child
 
 
-def _why_not_together(names):
-    """Return the first technique that cannot follow those before it, and the reason."""
+def _why_not(variant):
+    """Return the technique that keeps a variant from being made, and the reason."""
+    script, sign, names = variant
+    if sign == "-":
+        children = {name: builds_on(name, script) for name in names}
+        name = next((name for name in reversed(names) if children[name]), names[0])
+        child = children[name] or "a later technique"
+        return f"{child} builds on {'it' if len(names) == 1 else name}"
     for n, name in enumerate(names):
         if together(names[: n + 1]) is None:
             missing = [need for need in needs(name) or () if need not in names]
-            subject = "it" if len(names) == 1 else name
             if missing:
-                return f"{subject} needs {' and '.join(missing)}"
+                return f"{'it' if len(names) == 1 else name} needs {' and '.join(missing)}"
             return f"{name} changes the same words as {' or '.join(names[:n])}"
-
-
-def _why_not_without(names, script):
-    """Return the technique that builds on one to be left out."""
-    for n in range(len(names) - 1, -1, -1):
-        if without(names[n:], script) is None:
-            child = builds_on(names[n], script) or "a later technique"
-            return f"{child} builds on {'it' if len(names) == 1 else names[n]}"
