@@ -168,7 +168,7 @@ class Trials:
     def __call__(self, args, technique, batch_size):
         self.tried.append(batch_size)
         speed = self.speed(batch_size) if batch_size <= self.largest else 0.0
-        return batch_trials.Trial(speed, self.seconds, "")
+        return speed, self.seconds
 
 
 def search(monkeypatch, stand_in, device, asked=16, at_most=4096):
@@ -218,7 +218,7 @@ def test_a_trial_is_the_script_itself_and_leaves_nothing_behind(
 ):
     """Of the baseline, which compiles nothing."""
     args = settle(fused_optimizer)
-    speed, seconds, _ = batch_trials.run(args, "no_optimization", 4)
+    speed, seconds = batch_trials.run(args, "no_optimization", 4)
     assert speed > 0 and seconds > 0 and not list(tmp_path.iterdir())
     out_of_memory = rows_of("no_optimization", [], status="out_of_memory")
 
@@ -230,7 +230,7 @@ def test_a_trial_is_the_script_itself_and_leaves_nothing_behind(
 
     monkeypatch.setattr(subprocess, "run", fails)
     for size in (8, 16):
-        assert batch_trials.run(args, "no_optimization", size).tokens_per_second == 0
+        assert batch_trials.run(args, "no_optimization", size)[0] == 0
     assert capsys.readouterr().err.splitlines() == [
         f"  no_optimization, batch of 4: {speed:,.0f} tokens/s",
         "  no_optimization, batch of 8: out of memory",

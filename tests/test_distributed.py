@@ -277,9 +277,8 @@ def test_more_processes_than_the_machine_has_room_for_are_refused(monkeypatch):
             rank_launcher.counts(text, "cpu")
     monkeypatch.setattr(cgroup, "cgroup_limits", lambda: (1.5, math.inf))  # a container's quota
     assert device_choice.available("cpu") == (1, "1 core")
-    assert rank_launcher.one_count("1", "cpu") == 1
     with pytest.raises(UserError, match="give one number"):
-        rank_launcher.one_count("1 1", "cpu")
+        rank_launcher.counts("1 1", "cpu", several=False)
 
 
 # Ends -------------------------------------------------------------------------------------------

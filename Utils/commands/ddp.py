@@ -19,7 +19,7 @@ def main(argv=None):
     args = parser.parse_args(argv)
     command_line.check(args)
     technique = ladder.get(args.t or DEFAULT)
-    count = rank_launcher.one_count(args.gpus or "all", args.device)
+    (count,) = rank_launcher.counts(args.gpus or "all", args.device, several=False)
     for r in range(args.round, args.round + args.rounds):
         command = rank_launcher.command(technique, args, r)
         if code := rank_launcher.launch(technique.name, command, count):

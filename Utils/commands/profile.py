@@ -68,7 +68,8 @@ def main(argv=None):
     from Utils.profile import profile_report, profiled_run
 
     if args.gpus:
-        count, args.gpus = rank_launcher.one_count(args.gpus, args.device), ""
+        (count,) = rank_launcher.counts(args.gpus, args.device, several=False)
+        args.gpus = ""
         return rank_launcher.launch(args.name, _command(args.name, args), count)
     alone = "RANK" not in os.environ
     forecast_ms = forecast_plan.milliseconds_by_kind(technique, args) if alone else {}

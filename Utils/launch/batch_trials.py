@@ -6,7 +6,6 @@ import os
 import sys
 import time
 from statistics import median
-from typing import NamedTuple
 
 from Utils.base import command_line, files, paths
 from Utils.device.cpu import CPU
@@ -15,17 +14,6 @@ from Utils.scripts import ladder
 
 STEPS = 4  # of a trial; from the second on, optimizer state and gradients are both allocated
 SLOWER = 0.5  # of the last speed: some drivers move excess memory to the host instead
-
-
-class Trial(NamedTuple):
-    """Outcome of a few steps at one batch size.
-
-    tokens_per_second: 0.0 where it did not run. seconds: of the trial. outcome: in words.
-    """
-
-    tokens_per_second: float
-    seconds: float
-    outcome: str
 
 
 def largest_batch(args, technique, at_most):
@@ -38,39 +26,31 @@ def largest_batch(args, technique, at_most):
     suite = os.environ.get("SUITE")
     cached = paths.CACHE / "suites" / f"{suite}-{args.technique}.json"
     if suite and cached.exists():
-        batch_size = json.loads(cached.read_text())
+        best = json.loads(cached.read_text())
     else:
-        batch_size = _search(args, technique, at_most)
+        best = args.batch_size
+        on_cpu = isinstance(args.hardware, CPU)
+        speed, seconds = run(args, technique, best)
+        left_s = math.inf
+        if on_cpu:
+            left_s = args.steps * best * args.seq_len / speed if speed else 0.0
+        while 2 * best <= at_most and left_s > seconds:
+            doubled, seconds = run(args, technique, 2 * best)
+            if not doubled or doubled < SLOWER * speed or (on_cpu and doubled <= speed):
+                break
+            best = 2 * best
+            speed = doubled
+            left_s -= seconds
     if suite:
-        files.write_json(cached, batch_size)
-    if batch_size != args.batch_size:
-        args.notes.append(f"own batch: {batch_size} in place of {args.batch_size}")
-    return batch_size
-
-
-def _search(args, technique, at_most):
-    """Double the batch while it runs and is not slower."""
-    on_cpu = isinstance(args.hardware, CPU)
-    best = args.batch_size
-    last = run(args, technique, best)
-    speed = last.tokens_per_second
-    left_s = math.inf
-    if on_cpu:
-        left_s = args.steps * best * args.seq_len / speed if speed else 0.0
-    while 2 * best <= at_most and left_s > last.seconds:
-        last = run(args, technique, 2 * best)
-        if not last.tokens_per_second or last.tokens_per_second < SLOWER * speed:
-            break
-        if on_cpu and last.tokens_per_second <= speed:
-            break
-        best = 2 * best
-        speed = last.tokens_per_second
-        left_s -= last.seconds
+        files.write_json(cached, best)
+    if best != args.batch_size:
+        args.notes.append(f"own batch: {best} in place of {args.batch_size}")
     return best
 
 
 def run(args, technique, batch_size):
-    """Run a Trial, and print its outcome."""
+    """Run a few steps, and print how they ended. Return the tokens per second, 0.0 where they did
+    not run, and the seconds that it took."""
     start = time.monotonic()
     flags = {"steps": STEPS, "warmup": 1, "min_seconds": 0, "batch_size": batch_size}
     same = ("seq_len", "model", "dataset", "device", "seed")
@@ -88,4 +68,4 @@ def run(args, technique, batch_size):
         last_lines = done.stderr.strip().splitlines()[-1:]
         outcome = " ".join([f"ended with exit code {done.returncode}", *last_lines])
     print(f"  {technique}, batch of {batch_size}: {outcome}", file=sys.stderr)
-    return Trial(speed, time.monotonic() - start, outcome)
+    return speed, time.monotonic() - start

@@ -47,18 +47,15 @@ def sentences(techniques, args):
 
 
 def total_minutes(techniques, args, step_s):
-    """Return the minutes of a suite, rounded up."""
+    """Return the minutes of a suite, rounded up. step_s: of a step, by technique."""
+    seconds = 0.0
+    for technique in techniques:
+        one_step_s = step_s.get(technique.name) or estimated_step_s(technique, args)
+        timed_s = max((args.steps - args.warmup) * one_step_s, args.min_seconds)
+        compile_s = COMPILE_S if "compile" in technique.needs else 0
+        seconds += START_S + compile_s + args.warmup * one_step_s + timed_s
     again = 1 + 1 / (turn_taking.MOST - 1)  # a parent runs once more for each group of MOST
-    seconds = again * args.rounds * sum(run_s(technique, args, step_s) for technique in techniques)
-    return max(1, math.ceil(seconds / 60))
-
-
-def run_s(technique, args, step_s):
-    """Return the seconds that a run of a technique takes. step_s: of a step, by technique."""
-    one_step_s = step_s.get(technique.name) or estimated_step_s(technique, args)
-    timed_s = max((args.steps - args.warmup) * one_step_s, args.min_seconds)
-    compile_s = COMPILE_S if "compile" in technique.needs else 0
-    return START_S + compile_s + args.warmup * one_step_s + timed_s
+    return max(1, math.ceil(again * args.rounds * seconds / 60))
 
 
 def estimated_step_s(technique, args):

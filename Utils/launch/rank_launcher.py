@@ -6,7 +6,6 @@ import os
 import signal
 import sys
 import tempfile
-import uuid
 from pathlib import Path
 from unittest.mock import patch
 
@@ -21,10 +20,11 @@ DEFAULT = "distributed_data_parallel"
 SHUTDOWN_S = 5  # between SIGTERM and SIGKILL of the ranks
 
 
-def counts(text, wanted):
+def counts(text, wanted, several=True):
     """Return the numbers of processes in a text such as "1 2 4"; "all" is the largest possible.
 
-    wanted: the device by name. Raises UserError where it has no room for as many.
+    wanted: the device by name. several: whether there may be more than one. Raises UserError, also
+    where the device has no room for as many.
     """
     most, available = device_choice.available(wanted)
     try:
@@ -35,15 +35,9 @@ def counts(text, wanted):
         raise UserError(f"GPUS={text}: not numbers of processes", "give whole numbers from 1 up")
     if max(asked) > most:
         raise UserError(f"GPUS={text}: there are {available} here", f"give {most} or fewer")
-    return asked
-
-
-def one_count(text, wanted):
-    """Return the number of processes in a text, as `counts` does. Raises UserError."""
-    count, *more = counts(text, wanted)
-    if more:
+    if len(asked) > 1 and not several:
         raise UserError(f"GPUS={text}: several numbers", "give one number, or use `make scaling`")
-    return count
+    return asked
 
 
 def command(technique, args, r, **changes):
@@ -80,12 +74,11 @@ def launch(name, command, count, threads=None, **variables):
             min_nodes=1,
             max_nodes=1,
             nproc_per_node=count,
-            run_id=uuid.uuid4().hex,
+            run_id=name,
             rdzv_backend="c10d",
             rdzv_endpoint="localhost:0",
             local_addr="localhost",
             max_restarts=0,
-            monitor_interval=0.1,
             shutdown_timeout=SHUTDOWN_S,
             logs_specs=DefaultLogsSpecs(log_dir=folder),
         )
@@ -116,13 +109,10 @@ def diagnosis(codes, reports):
         return ""
     at_fault = sorted(codes.keys() - noticed)
     if "late" in reports.values() or (aborted and at_fault):
-        patience = ranks.patience().total_seconds()
-        return f"{_ranks(at_fault)} hung: the others waited for {patience:g} s"
-    by_itself = [rank for rank in at_fault if codes[rank] != -signal.SIGTERM]
-    dead = by_itself or at_fault or sorted(codes)
-    code = codes[dead[0]]
-    return f"{_ranks(dead)} {'was ' if code < 0 else ''}{child_process.why_ended(code)}"
-
-
-def _ranks(numbers):
-    return f"{'rank' if len(numbers) == 1 else 'ranks'} {', '.join(map(str, numbers))}"
+        end = f"hung: the others waited for {ranks.patience().total_seconds():g} s"
+    else:
+        by_itself = [rank for rank in at_fault if codes[rank] != -signal.SIGTERM]
+        at_fault = by_itself or at_fault or sorted(codes)
+        code = codes[at_fault[0]]
+        end = f"{'was ' if code < 0 else ''}{child_process.why_ended(code)}"
+    return f"{'rank' if len(at_fault) == 1 else 'ranks'} {', '.join(map(str, at_fault))} {end}"
