@@ -2,6 +2,9 @@
 
 import json
 import os
+import select
+import signal
+import threading
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -50,8 +53,19 @@ def taken():
     if not os.environ.get(VARIABLE):
         return None
     turn = Turn(*json.loads(os.environ[VARIABLE]))
+    if not psutil.pid_exists(turn.launcher):
+        raise KeyboardInterrupt
     if turn.launcher != os.getppid():  # that of the process that started this one
         return None
     for end in (turn.reads, turn.writes):
         os.set_inheritable(end, False)  # else a child would keep the pipe open
+    threading.Thread(target=_end_with, args=(turn.reads,), daemon=True).start()
     return turn
+
+
+def _end_with(launcher):
+    """Kill this process when its launcher, at the other end of a pipe, has ended."""
+    poll = select.poll()
+    poll.register(launcher, 0)  # for its end alone
+    poll.poll()
+    os.kill(os.getpid(), signal.SIGKILL)

@@ -1,15 +1,15 @@
-"""Several processes of one script at once."""
+"""Several processes of one script at once.
+
+They take turns of which all have the same: each waits after its warm-up until the others are ready.
+"""
 
 import os
-import signal
-import subprocess
+import secrets
+import select
 import sys
 import tempfile
-import threading
 import time
-from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,55 +17,12 @@ import numpy as np
 from Utils.base import command_line, paths
 from Utils.base.errors import Unsupported, UserError
 from Utils.launch.child_process import why_ended
+from Utils.launch.turn_taking import Member
 from Utils.results import records_file, rows_file
-from Utils.run import Run, execute
-from Utils.scripts import variants
 
 
 class Failed(Exception):
     """A process ended without a timing: the message names it. Exit code 1."""
-
-
-class RunAmongOthers(Run):
-    """A Run that waits after its warm-up until all others are ready, and records the moment.
-
-    go: threading.Event, set when all are ready.
-    """
-
-    def __init__(self, go, args, model, optimizer):
-        super().__init__(args, model, optimizer)
-        self.go, self.folder = go, args.results_file.parent
-
-    def steps(self, batches):
-        for step, batch in enumerate(super().steps(batches)):
-            if step == self.args.warmup:  # it began before its batch was loaded
-                self.began = time.monotonic() - self.data_ms[-1] / 1e3
-            yield batch
-            if step + 1 == self.args.warmup:
-                self.args.hardware.elapsed_ms([self.args.hardware.mark()])  # waits for the device
-                (self.folder / "ready").touch()
-                self.go.wait()
-
-    def __exit__(self, kind, *error):
-        super().__exit__(kind, *error)
-        if kind is None:
-            (self.folder / "began").write_text(str(self.began))
-
-
-def take_part():
-    """Run one of the processes. Its command line: NAME and the flags of the script."""
-    name, *flags = sys.argv[1:]
-    go = threading.Event()
-    threading.Thread(target=_listen, args=(go,), daemon=True).start()
-    execute(variants.find(name), flags, partial(RunAmongOthers, go), passes=lambda error: False)
-
-
-def _listen(go):
-    """Set `go` at a line of standard input; kill this group when it ends with the parent."""
-    if os.read(0, 1):
-        go.set()
-        os.read(0, 1)
-    os.killpg(0, signal.SIGKILL)  # including a loader's workers
 
 
 @dataclass
@@ -87,70 +44,63 @@ def at_once(technique, n, flags, minutes, threads=None):
     Raises UserError, Unsupported or Failed, naming the process that could not run.
     """
     variables = {} if threads is None else {"OMP_NUM_THREADS": str(threads)}
+    suite = os.environ.get("SUITE", "")
+    token = secrets.token_hex(4)
     end = time.monotonic() + 60 * minutes
-    waiting = True  # until all are ready
+    members = []
     paths.CACHE.mkdir(parents=True, exist_ok=True)
-    with (
-        tempfile.TemporaryDirectory(prefix="together-", dir=paths.CACHE) as scratch,
-        ExitStack() as stack,
-    ):
-        folders = [Path(scratch) / str(i + 1) for i in range(n)]
-        processes = [stack.enter_context(_started(technique, f, flags, variables)) for f in folders]
-        while True:
-            codes = [process.poll() for process in processes]
-            at_fault = [i for i, code in enumerate(codes) if code or (waiting and code == 0)]
-            if None in codes and time.monotonic() > end:
-                at_fault.append(codes.index(None))
-            for i in at_fault:
-                who = f"{technique.name}, process {i + 1} of {n}"
-                raise _failure(who, folders[i], why_ended(codes[i], minutes))
-            if None not in codes:
-                return [_part(folder) for folder in folders]
-            if waiting and all((folder / "ready").exists() for folder in folders):
-                waiting = False
-                for process in processes:
-                    os.write(process.stdin.fileno(), b"\n")
-            time.sleep(0.02)
+    with tempfile.TemporaryDirectory(prefix="together-", dir=paths.CACHE) as scratch:
+        files = [Path(scratch) / f"{i + 1}.csv" for i in range(n)]
+        try:
+            for file in files:
+                own_flags = [*flags, f"--results-file={file}"]
+                members.append(Member(technique, own_flags, suite, token, **variables))
+            at_fault = _ended(members, end)
+            if at_fault is None:
+                go = time.monotonic()
+                for member in members:
+                    member.train(member.facts["left"])
+                at_fault = _ended(members, end, normally=0)
+        finally:
+            logs = [member.close() for member in members]
+        if at_fault is not None:
+            who = f"{technique.name}, process {at_fault + 1} of {n}"
+            reason = why_ended(members[at_fault].code, minutes)
+            raise _failure(who, rows_file.text_rows(files[at_fault]), logs[at_fault], reason)
+        return [_part(file, go) for file in files]
 
 
-@contextmanager
-def _started(technique, folder, flags, variables):
-    """Start a process of a technique; kill it and its children at the end of the block."""
-    folder.mkdir()
-    command = [
-        sys.executable,
-        "-c",
-        "from Utils.launch import concurrent_runs; concurrent_runs.take_part()",
-    ]
-    command += [technique.name, *flags, f"--results-file={folder / 'results.csv'}"]
-    how = {"env": paths.environment(**variables), "start_new_session": True}
-    with open(folder / "log", "w") as log:
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log, **how)
-    try:
-        yield process
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.stdin.close()
-        process.wait()
+def _ended(members, end, normally=None):
+    """Wait until all have reported or ended. Return the number of the first that has ended with
+    another exit code than `normally`, or None."""
+    waiting = list(members)
+    while waiting:
+        ready, _, _ = select.select(waiting, [], [], max(0, end - time.monotonic()))
+        for member in ready or waiting[:1]:
+            member.listen(end)
+            waiting.remove(member)
+            if member.facts is None and (member.code is None or member.code != normally):
+                return members.index(member)
+    return None
 
 
-def _part(folder):
-    file = folder / "results.csv"
+def _part(file, go):
+    """Return the Part of a process. go: when its turn, of one warm-up step, began."""
     rows = rows_file.text_rows(file)
     first = rows[0]
+    timed = [row["phase"] == "timed" for row in rows]
+    step_s = np.array([float(row["step_ms"]) for row in rows]) / 1e3
     return Part(
-        began=float((folder / "began").read_text()),
-        step_s=np.array([float(r["step_ms"]) for r in rows if r["phase"] == "timed"]) / 1e3,
+        began=go + step_s[timed.index(True) - 1],
+        step_s=step_s[timed],
         tokens=int(first["batch_size"]) * int(first["seq_len"]),
         peak_mib=float(first["peak_memory_mib"]),
         record=records_file.read(file, [first["run_id"]])[first["run_id"]],
     )
 
 
-def _failure(who, folder, reason):
+def _failure(who, rows, log, reason):
     """Return the exception for a process without timing. reason: where it left none itself."""
-    rows, log = rows_file.text_rows(folder / "results.csv"), (folder / "log").read_text()
     if rows and rows[-1]["status"] != "ok":
         kind = Unsupported if rows[-1]["status"] == "unsupported" else Failed
         return kind(f"{who}: {rows[-1]['status'].replace('_', ' ')}: {rows[-1]['note']}")

@@ -28,21 +28,28 @@ class Member:
     """One process. facts: what it reported last, None once it has ended. code: of its exit, None
     after the time-out."""
 
-    def __init__(self, technique, flags, suite, token):
+    def __init__(self, technique, flags, suite, token, **variables):
         self.technique = technique
         self.facts = {}
         self.code = None
         self.log = tempfile.TemporaryFile("w+")  # noqa: SIM115, `close` does it
         self.turns, end = socket.socketpair()
         self.turns.settimeout(TICK_S)
-        variables = turn_pipe.environment(end.fileno(), end.fileno(), token)
+        variables |= turn_pipe.environment(end.fileno(), end.fileno(), token)
         environment = technique.environment(SUITE=suite, **variables)
         command = [technique.python, *technique.command, *flags]
         options = {"env": environment, "stdout": self.log, "stderr": self.log}
         with end:
             self.process = subprocess.Popen(command, pass_fds=[end.fileno()], **options)
 
-    def listen(self, end, tick):
+    def fileno(self):
+        return self.turns.fileno()
+
+    def train(self, steps):
+        with suppress(ConnectionError):  # it was killed
+            self.turns.sendall(f"{steps}\n".encode())
+
+    def listen(self, end, tick=lambda: None):
         """Wait until the process reports or ends. end: time at which it is killed. tick: called
         every TICK_S."""
         line = None
@@ -125,7 +132,6 @@ def _take_turns(live, end, progress):
         for member in order:
             done = total - sum(member.facts["left"] for member in live if member.facts is not None)
             progress.train(member.technique.name, done, total, len(live))
-            with suppress(ConnectionError):  # it was killed
-                member.turns.sendall(f"{steps}\n".encode())
+            member.train(steps)
             member.listen(end, progress.bar.refresh)
         order = [member for member in reversed(order) if member.facts is not None]
