@@ -17,7 +17,7 @@ from Utils.base import paths
 # shorter lowers its line.
 MOST_LINES = {
     "": 413,
-    "analysis": 2082,
+    "analysis": 1932,
     "base": 523,
     "commands": 888,
     "corpus": 315,

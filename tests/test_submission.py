@@ -11,7 +11,7 @@ import pytest
 from matplotlib.text import Text
 
 from tests.rows import records_in, rows_of
-from Utils.analysis import device_panels, submission
+from Utils.analysis import comparison, submission
 from Utils.base.errors import UserError
 from Utils.commands import gallery, submit
 from Utils.draw import gallery_chart
@@ -218,7 +218,7 @@ def three(here, no_charts):
 
 def test_devices_of_one_shape_are_drawn_side_by_side_and_others_named(three, capsys):
     measured(three, device="My GPU", rounds=3)
-    panels, left_out = device_panels.collect(three / "results.csv")
+    panels, left_out = comparison.device_panels(three / "results.csv")
     assert [panel["device"] for panel in panels] == ["GPU $A$", "GPU B", "My GPU"]
     assert left_out == ["GPU C: gpt2 1x1024 is not comparable with gpt2 1x64"]
     figure = gallery_chart.draw(panels, left_out)
@@ -240,17 +240,17 @@ def test_devices_of_one_shape_are_drawn_side_by_side_and_others_named(three, cap
 
 def test_tainted_runs_and_repeated_results_are_not_drawn(three):
     measured(three, device="My GPU", grade="tainted")
-    _, left_out = device_panels.collect(three / "results.csv")
+    _, left_out = comparison.device_panels(three / "results.csv")
     assert any("no clean timings of no_optimization" in text for text in left_out)
     folder = three / "results" / "GPU_B" / "2026-01-01"
     shutil.copytree(folder, folder.with_name("2026-01-02"))
-    panels, _ = device_panels.collect(three / "none.csv")
+    panels, _ = comparison.device_panels(three / "none.csv")
     assert len(panels) == 2
 
 
 def test_without_any_results_one_line_says_so(here):
     with pytest.raises(UserError, match="no results to draw"):
-        device_panels.collect(here / "results.csv")
+        comparison.device_panels(here / "results.csv")
     (here / "damaged.csv").write_text("damaged, but mine")
     with pytest.raises(UserError, match="damaged.csv:1: unknown header"):
-        device_panels.collect(here / "damaged.csv")
+        comparison.device_panels(here / "damaged.csv")

@@ -17,7 +17,7 @@ import no_optimization
 from flash_attention import flash_attention
 from tests.rows import rows_of
 from tests.stand_ins import FakeCuda
-from Utils.analysis import round_levels
+from Utils.analysis import intervals
 from Utils.base import paths
 from Utils.base.command_line import Parser
 from Utils.base.setting_table import OF_A_RUN
@@ -271,7 +271,7 @@ def test_what_disturbs_a_turn_cancels():
     a, b = (ms * machine * np.exp(random.normal(0, 0.01, (n, 6))) for ms in (100.0, 80.0))
     b[0, 2] *= 5  # a burst in one turn
     runs = [(name, r, "0001", by[r]) for r in range(n) for name, by in (("a", a), ("b", b))]
-    levels = round_levels.step_ms(timed(*runs))
+    levels = intervals.step_ms(timed(*runs))
     errors = np.log(levels["a"] / levels["b"] / 1.25)
     apart = np.log(np.median(a, axis=1) / np.median(80 * elsewhere, axis=1) / 1.25)
     of_one_turn_each = 0.01 * 2**0.5
@@ -281,7 +281,7 @@ def test_what_disturbs_a_turn_cancels():
 
 def test_a_parent_that_ran_twice_ties_its_groups():
     """The second group met a machine three times as slow."""
-    levels = round_levels.step_ms(
+    levels = intervals.step_ms(
         timed(
             ("a", 0, "0001", [100] * 3),
             ("b", 0, "0001", [80] * 3),
@@ -294,7 +294,7 @@ def test_a_parent_that_ran_twice_ties_its_groups():
 
 
 def test_runs_of_their_own_have_their_medians():
-    levels = round_levels.step_ms(
+    levels = intervals.step_ms(
         timed(("a", 0, "0001", [100, 300, 110]), ("b", 0, "0002", [50]), ("a", 1, "0003", [90]))
     )
     assert levels["a", 0] / levels["b", 0] == pytest.approx(2.2, rel=1e-4)
@@ -318,7 +318,7 @@ def test_a_tainted_run_counts_until_a_clean_one_has_repeated_it():
     assert {*selection.select(alone)[0].technique} == {"a", "b", "c"}
     chosen, left_out = selection.select(rows)
     assert "1 run repeated since" in left_out and {*chosen.grade} == {"clean"}
-    levels = round_levels.step_ms(chosen)
+    levels = intervals.step_ms(chosen)
     assert levels["a", 0] / levels["c", 0] == pytest.approx(100 / 80 * 160 / 100, rel=1e-4)
 
 

@@ -1,16 +1,14 @@
-"""Ablation: the speedup of each technique alone, in the ladder, and added last to the whole.
+"""Ablation: the speedup of each technique alone on the baseline, in the ladder, and added last to
+the whole, by default the last script of the ladder's longest line; from the same rounds.
 
-In a ladder, a technique's speedup depends on the order. Here every rung also runs alone, on the
-baseline, and the whole (by default the last script of the ladder's longest line) runs without it,
-in the same interleaved rounds. `variants` merges these scripts. Rows bear the variants' names,
-`no_optimization+flash_attention` and `fused_optimizer-flash_attention`, and no table or chart of
-the ladder shows them.
+Rows bear the names of `variants`, `no_optimization+flash_attention` and
+`fused_optimizer-flash_attention`, and no table or chart of the ladder shows them.
 """
 
 import numpy as np
 import pandas as pd
 
-from Utils.analysis import intervals, result_tables, round_levels, text_tables
+from Utils.analysis import intervals, result_tables, text_tables
 from Utils.analysis.intervals import Ratio
 from Utils.results import selection
 from Utils.scripts import ladder, own_names, variants
@@ -29,8 +27,8 @@ def last_rung():
 
 
 def members(whole):
-    """Return the techniques to ablate: the line of `whole`, and the other branches of the ladder
-    where `whole` is its last rung. Of a base, those of its whole ladder."""
+    """Return the techniques to ablate: the line of `whole`, and of the last rung the ladder's other
+    branches."""
     if of_base := own_names.split(whole):
         return of_base[1]
     line = ladder.line(whole)[1:]
@@ -40,8 +38,8 @@ def members(whole):
 
 
 def names_of(technique, whole):
-    """Return the pairs whose ratio is the technique's speedup: {way: (without it, with it)}, names
-    of scripts or variants. A way that has no variant is left out."""
+    """Return the pairs whose ratio is the technique's speedup, {way: (without it, with it)}, names
+    of scripts or variants, of those ways that have one."""
     if of_base := own_names.split(whole):
         base, names = of_base
         position = own_names.ORDER.index(technique)
@@ -79,8 +77,7 @@ def plan(whole):
 
 @selection.as_run
 def whole_of(rows):
-    """Return the script that the rows ablate, the newest of several, or of a base the longest of
-    its ladder; None without variants."""
+    """Return the script that the rows ablate, of a base its longest; None without variants."""
     base = selection.baseline(rows)
     if base != ladder.BASELINE:
         rows = rows[rows.status == "ok"]
@@ -99,13 +96,12 @@ def whole_of(rows):
 
 @selection.as_run
 def credits(rows, whole):
-    """Return a DataFrame with one line per technique: its speedup in each of WAYS, a Ratio, unknown
-    without rows; verdicts are corrected by Holm over all of them. `says`: a remark where two ways
-    differ significantly, or where a way has no variant; "" elsewhere.
+    """Return a DataFrame by technique: its Ratio in each of WAYS, corrected by Holm over all; and
+    `says`, a remark where two ways differ significantly or one has no variant, or "".
 
     rows: selected rows, variants included.
     """
-    medians = round_levels.step_ms(selection.timed(rows))
+    medians = intervals.step_ms(selection.timed(rows))
     ratios = {}
     says = {}
     for name in members(whole):

@@ -1,8 +1,7 @@
-"""Two results, technique by technique: devices, torch versions or commits.
+"""Results side by side: two, technique by technique; and the devices of results/.
 
-The ratio is of tokens per second, so shapes may differ. Rounds are not paired: A and B ran at
-different times or on different machines. So the interval is Welch's t on the logs of the rounds'
-rates, 95%; with one round on either side there is none.
+Rounds of two results are not paired, as they ran at different times or on different machines, so
+the interval is Welch's t. Ratios are of tokens per second, so shapes may differ.
 """
 
 from dataclasses import dataclass
@@ -10,11 +9,11 @@ from pathlib import Path
 
 import pandas as pd
 
-from Utils.analysis import intervals, result_tables, round_levels, text_tables
+from Utils.analysis import intervals, result_tables, text_tables
 from Utils.analysis.summary import summarize
 from Utils.base.errors import UserError
 from Utils.base.text import number, plural
-from Utils.results import records_file, rows_file, selection
+from Utils.results import records_file, rows_file, selection, shared_folders
 from Utils.scripts import ladder
 
 # Fields of a record that are conditions of the run, not its outcome; and those also in the rows.
@@ -42,13 +41,13 @@ COLUMNS = (  # as `result_tables.MAIN`
 
 @dataclass(frozen=True)
 class Side:
-    """A or B: comparable rows, their summary and their records."""
+    """A or B: comparable rows, their summary and their records by run_id, those that exist."""
 
     name: str
     path: Path
-    rows: pd.DataFrame  # of results.COLUMNS
-    lines: pd.DataFrame  # of summary.summarize
-    records: dict  # by run_id, those that exist
+    rows: pd.DataFrame
+    lines: pd.DataFrame
+    records: dict
 
     def __str__(self):
         return f"{self.name}: {selection.describe(self.rows)}"
@@ -60,22 +59,16 @@ class Side:
 
 
 def select(name, text):
-    """Return the Side of that name (A or B) that a text selects.
-
-    text: a results file, optionally with a colon and words that the description of a group of runs
-    must contain; of several groups the newest run's counts. Raises UserError without such a run.
-    """
+    """Return the Side of that name (A or B) that a text selects: a results file, and after a colon
+    words of the description of a group of runs, of several the newest. Raises UserError."""
     path, _, words = text.partition(":")
     if not path:
         raise UserError(f"{name} names no results file", f"for example {name}=results.csv:H100")
     groups = selection.groups(rows_file.read(path))
-    matching = [
-        group
-        for common, group in groups
-        if all(word.lower() in common.lower() for word in words.split())
-    ]
+    parts = words.lower().split()
+    matching = [rows for text, rows in groups if all(part in text.lower() for part in parts)]
     if not matching:
-        remedy = f"there are {'; '.join(common for common, _ in groups)}"
+        remedy = f"there are {'; '.join(text for text, _ in groups)}"
         raise UserError(f"{path}: no runs match {words!r}", remedy)
     rows, _ = selection.select(pd.concat(matching))
     records = records_file.read(path, sorted(rows.run_id.unique()))
@@ -92,32 +85,27 @@ def sides(a, b):
 
 
 def compare(a, b):
-    """Return the speedup of B over A (Sides), a Series of Ratios of tokens per second, indexed by
-    technique in ladder order; unknown where one side has no timing. Holm corrects the verdicts."""
+    """Return the Ratios of B's tokens per second to A's, a Series by technique in ladder order."""
     names = {*a.lines.index, *b.lines.index}
     in_ladder = [name for name in ladder.techniques() if name in names]
-    names = dict.fromkeys([*in_ladder, *a.lines.index, *b.lines.index])
-    rates_a, rates_b = _tokens_per_second(a.rows), _tokens_per_second(b.rows)
-    ratios = dict.fromkeys(names, intervals.Ratio())
-    for name in names:
-        if name in rates_a and name in rates_b:
-            ratios[name] = intervals.unpaired_ratio(rates_a[name], rates_b[name])
-    index = pd.Index(names, name="technique")
-    return pd.Series(intervals.holm(ratios.values()), index, dtype=object)
-
-
-def _tokens_per_second(rows):
-    """Return the rate of each technique and round, a Series, from the levels that its step time in
-    a summary is the mean of."""
-    timed = selection.timed(rows)
-    by_run = timed.groupby(["technique", "round"])
-    tokens = by_run.requested_batch_size.first() * by_run.seq_len.first()
-    return tokens / round_levels.step_ms(timed) * 1e3
+    names = pd.Index([*in_ladder, *a.lines.index, *b.lines.index], name="technique").unique()
+    rates = []  # by technique and round, from the levels that a step time is the mean of
+    for side in (a, b):
+        timed = selection.timed(side.rows)
+        by_run = timed.groupby(["technique", "round"])
+        tokens = by_run.requested_batch_size.first() * by_run.seq_len.first()
+        rates.append(tokens / intervals.step_ms(timed) * 1e3)
+    ratios = [
+        intervals.unpaired_ratio(rates[0][name], rates[1][name])
+        if name in rates[0] and name in rates[1]
+        else intervals.Ratio()
+        for name in names
+    ]
+    return pd.Series(intervals.holm(ratios), names, dtype=object)
 
 
 def differences(a, b):
-    """Return the recorded differences of A and B (Sides), a line each: "torch: 2.11.0 | 2.13.0".
-    Several values on one side are all listed. Missing records come last."""
+    """Return the recorded differences of two Sides, a line each: "torch: 2.11.0 | 2.13.0"."""
     both_recorded = a.records and b.records
     of_a, of_b = (_facts(side, CONDITIONS if both_recorded else ()) for side in (a, b))
     lines = []
@@ -125,14 +113,12 @@ def differences(a, b):
         values = [of_a.get(name, {}), of_b.get(name, {})]
         if values[0] != values[1]:
             lines.append(f"{name}: " + " | ".join(", ".join(v) or "not recorded" for v in values))
-    sources = [{}, {}]  # the code of each technique, without its docstring, a set
-    for side, code_by_name in zip((a, b), sources, strict=True):
-        for record in side.records.values():
-            if record.get("source"):
-                code = ladder.split(record["source"])[1]
-                code_by_name.setdefault(record.get("technique"), set()).add(code)
-    in_both = [name for name in a.lines.index if name in sources[0] and name in sources[1]]
-    if edited := [name for name in in_both if sources[0][name] != sources[1][name]]:
+    codes = []  # of each side pairs of technique and code, without docstring
+    for side in (a, b):
+        sources = [(r.get("technique"), r.get("source")) for r in side.records.values()]
+        codes.append({(name, ladder.split(source)[1]) for name, source in sources if source})
+    in_both = dict(codes[0]).keys() & dict(codes[1]).keys() & dict(codes[0] ^ codes[1]).keys()
+    if edited := [name for name in a.lines.index if name in in_both]:
         lines.append(f"source: the code differs in {', '.join(edited)}")
     lines = lines or ["nothing recorded differs"]
     for side in (a, b):
@@ -205,3 +191,41 @@ def columns(a, b, ratios):
         both = "; ".join(f"{name}: {text}" for name, text in (("A", on_a), ("B", on_b)) if text)
         columns["note"].append(on_a if on_a == on_b else both)
     return columns
+
+
+def device_panels(results_file):
+    """Return the devices of results/ and of a local file, ([{device, shape, rounds, torch, lines}],
+    and [sentence] on results left out: tainted ones, and those without the most common model and
+    shape. Raises UserError if there is nothing to draw."""
+    panels = {}
+    left_out = []
+    local = [results_file] if rows_file.has_rows(results_file) else []
+    for path in [*shared_folders.files(), *local]:
+        try:
+            rows, _ = selection.select(rows_file.read(path))
+        except UserError as error:
+            left_out.append(str(error))
+            continue
+        first = rows.iloc[0]
+        clean = rows[rows.grade != "tainted"]
+        if first.base not in selection.timed(clean).technique.unique():
+            left_out.append(f"{first.device}: no clean timings of {first.base}")
+            continue
+        model = first.model if first.base == ladder.BASELINE else first.base
+        panels[selection.describe(clean)] = {  # of equal results one
+            "device": first.device,
+            "shape": (model, int(first.requested_batch_size), int(first.seq_len)),
+            "rounds": clean["round"].nunique(),
+            "torch": first.torch,
+            "lines": summarize(clean, records_file.read(path, clean.run_id.unique())),
+        }
+    if not panels:
+        missing = f"no results to draw in {shared_folders.FOLDER} or {results_file}"
+        raise UserError("; ".join(left_out) or f"{missing}; make all measures some")
+    shapes = [panel["shape"] for panel in panels.values()]
+    common = max(shapes, key=lambda shape: (shapes.count(shape), shapes[-1] == shape))
+    for panel in panels.values():
+        if panel["shape"] != common:
+            shape, other = ("{} {}x{}".format(*shape) for shape in (panel["shape"], common))
+            left_out.append(f"{panel['device']}: {shape} is not comparable with {other}")
+    return [panel for panel in panels.values() if panel["shape"] == common], left_out

@@ -1,8 +1,11 @@
-"""Paired ratios and differences over rounds, with intervals and verdicts."""
+"""Steps -> levels of rounds -> paired ratios and differences, with intervals and verdicts.
+
+Runs that took turns met the same machine. So in a round the log of a run's median step is its
+technique's level plus its group's, and a technique that ran in several groups ties them together.
+"""
 
 import math
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import numpy as np
 import pandas as pd
@@ -10,7 +13,9 @@ from scipy.special import chdtri, stdtr, stdtrit
 
 from Utils.base.gpt2_sizes import CONFIGS
 from Utils.base.text import number
+from Utils.results import selection
 
+TIE = 1e-6  # weight of a group's effect where nothing ties it to the others
 LAST_STEPS = 10  # whose mean loss is a run's loss
 CONFIDENCE = 0.95
 FIT_ROUNDS = 6  # from which a drift is fitted
@@ -25,25 +30,16 @@ CHANCE = 0.001  # that rounding alone is labelled "model changed"
 
 @dataclass(frozen=True)
 class Estimate:
-    """A value with its 95% interval. All are NaN where it is unknown, then it is false; low and
-    high alone with one round.
+    """A value with its 95% interval, NaN with one round. An unknown value is NaN and false.
 
-    p: of no effect, two-sided; NaN where fewer than two clean rounds leave it inconclusive.
+    p: of no effect, two-sided; NaN where fewer than two clean rounds leave it inconclusive. A
+    subclass has `null`, the value without effect, its verdicts and its format.
     """
 
     value: float = math.nan
     low: float = math.nan
     high: float = math.nan
     p: float = math.nan
-
-    # Of a subclass: the value without effect, the verdicts, the format.
-    null: ClassVar = 0.0
-    above: ClassVar = ""
-    below: ClassVar = ""
-    neither: ClassVar = ""
-    form: ClassVar = ""
-    unit: ClassVar = ""
-    separator: ClassVar = " to "
 
     def __bool__(self):
         return math.isfinite(self.value)
@@ -86,13 +82,13 @@ class Estimate:
 class Ratio(Estimate):
     """A ratio of times or rates, "1.11x (1.06-1.16)"."""
 
-    null: ClassVar = 1.0
-    above: ClassVar = "faster"
-    below: ClassVar = "slower"
-    neither: ClassVar = "no detectable difference"
-    form: ClassVar = ".2f"
-    unit: ClassVar = "x"
-    separator: ClassVar = "-"
+    null = 1.0
+    above = "faster"
+    below = "slower"
+    neither = "no detectable difference"
+    form = ".2f"
+    unit = "x"
+    separator = "-"
 
     @classmethod
     def of_logs(cls, mean, error, freedom):
@@ -106,17 +102,17 @@ class Ratio(Estimate):
 
 @dataclass(frozen=True)
 class LossDifference(Estimate):
-    """A difference of losses, "+0.0120 (+0.0020 to +0.0220)", in nats a token.
-
-    diverged: true of a loss that is no number.
-    """
+    """A difference of losses in nats a token; diverged: of a loss that is no number."""
 
     diverged: bool = False
 
-    above: ClassVar = "worse"
-    below: ClassVar = "better"
-    neither: ClassVar = "indistinguishable"
-    form: ClassVar = "+.4f"
+    null = 0.0
+    above = "worse"
+    below = "better"
+    neither = "indistinguishable"
+    form = "+.4f"
+    unit = ""
+    separator = " to "
 
     @property
     def text(self):
@@ -144,6 +140,48 @@ def holm(estimates):
     return [replace(estimate, p=float(corrected[i])) for i, estimate in enumerate(estimates)]
 
 
+def scaled(rows):
+    """Return the rows with step_ms as of a step on the requested batch."""
+    return rows.assign(step_ms=rows.step_ms * rows.requested_batch_size / rows.batch_size)
+
+
+def by_step(rows, most):
+    """Return median, min and max of `scaled` step_ms over the rounds, by technique and step, of
+    which 0 is the first timed one; and how many steps a row stands for, to have at most `most`."""
+    ok = scaled(rows[rows.status == "ok"])
+    first_timed = ok.step.where(ok.phase == "timed").groupby(ok.run_id).transform("min")
+    step = (ok.step - first_timed).rename("step")
+    size = max(1, math.ceil((step.max() - step.min() + 1) / most))
+    keys = ["technique", step // size * size]
+    return ok.groupby(keys, observed=True).step_ms.agg(["median", "min", "max"]), size
+
+
+def step_ms(timed):
+    """Return the ms of a step of the requested batch, a Series by technique and round."""
+    if timed.empty:
+        return pd.Series(dtype=float)
+    group = selection.turn_groups(timed.run_id).astype(object)
+    keys = ["round", "group", "technique", "run_id"]
+    runs = timed.assign(log=np.log(scaled(timed).step_ms), group=group)
+    runs = runs.groupby(keys, observed=True).log.median().reset_index()
+    runs.loc[~runs.duplicated(["round", "group"], keep=False), "group"] = ""  # took no turns
+    by_round = {r: levels(run.log, run.technique, run.group) for r, run in runs.groupby("round")}
+    return np.exp(pd.concat(by_round, names=["round", "technique"])).swaplevel().sort_index()
+
+
+def levels(values, names, groups):
+    """Return the level of each name, a Series, by least squares: a value is the level of its name
+    plus that of its group."""
+    of_names = pd.get_dummies(names, dtype=float)[names.unique()]
+    of_groups = pd.get_dummies(groups, dtype=float)[groups.unique()]
+    count = of_groups.shape[1]
+    # Groups that no name ties to others are taken as equally disturbed.
+    ties = np.hstack([np.zeros((count, of_names.shape[1])), TIE * np.eye(count)])
+    equations = np.vstack([np.hstack([of_names, of_groups]), ties])
+    solution = np.linalg.lstsq(equations, np.concatenate([values, np.zeros(count)]))[0]
+    return pd.Series(solution[:-count], of_names.columns)
+
+
 def losses(timed):
     """Return the loss of a technique by round, a Series in nats a token: on held-out text where the
     rows have it, else the mean of the last timed steps."""
@@ -157,10 +195,8 @@ def final_loss(losses):
 
 
 def by_t(mean, error, freedom):
-    """Return a mean, the ends of its interval and p of a mean of 0, by Student's t.
-
-    error: its standard error, with so many degrees of freedom; NaN with one value.
-    """
+    """Return a mean, the ends of its interval and p of a mean of 0, by Student's t. error: its
+    standard error, with so many degrees of freedom; NaN with one value."""
     half = stdtrit(freedom, (1 + CONFIDENCE) / 2) * error
     p = 2 * stdtr(freedom, -abs(mean) / error) if error else mean == 0
     return float(mean), float(mean - half), float(mean + half), float(p)
@@ -182,21 +218,18 @@ def drift_free_mean(logs):
 
 
 def ratio_of(logs):
-    """Return the Ratio (geometric mean) of paired logarithms, a Series by round; unknown without
-    one."""
+    """Return the Ratio (geometric mean) of paired logarithms, a Series by round."""
     logs = logs.dropna().round(9)  # equal is equal
     return Ratio.of_logs(*drift_free_mean(logs)) if len(logs) else Ratio()
 
 
 def speedup(reference, medians):
-    """Return the paired speedup of `medians` over `reference` from their common rounds: Series of
-    milliseconds by round."""
+    """Return the speedup of `medians` over `reference`, Series of milliseconds by round."""
     return ratio_of(np.log(reference / medians))
 
 
 def typical(by_round):
-    """Return the time (or rate) of which `ratio_of` is the quotient, a geometric mean over the
-    rounds of a Series."""
+    """Return the geometric mean of a Series by round, of which `ratio_of` is the quotient."""
     return math.exp(drift_free_mean(np.log(by_round))[0])
 
 
@@ -213,8 +246,7 @@ def unpaired_ratio(a, b):
 
 
 def loss_difference(reference, losses):
-    """Return the paired LossDifference of `losses` and `reference`, Series of nats a token by
-    round; unknown without a common round."""
+    """Return the paired LossDifference of two Series of nats a token by round."""
     differences = (losses - reference).dropna()
     if differences.empty:
         return LossDifference()
@@ -228,10 +260,8 @@ def parity(reference, losses, model, rounding="bfloat16", fewer_updated=False):
     "numerics changed".
 
     Before the first update both have the same weights and batch, so the first loss compares the
-    models. Rounding changes it by as much with many tokens as with few. The model is another
-    where rounding gives such squares less than once in a thousand times. reference, losses: Series
-    of nats, indexed by round and step. model: its name. rounding: the coarsest type in use, of
-    ROUNDING. fewer_updated: true if some of the baseline's parameters were never updated.
+    models; rounding has its CHANCE. reference, losses: Series of nats, indexed by round and step.
+    rounding: the coarsest type in use. fewer_updated: some parameters were never updated.
     """
     common = losses.index.intersection(reference.index)
     differences = losses[common] - reference[common]

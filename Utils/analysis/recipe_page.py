@@ -1,16 +1,13 @@
 """A recipe as text: sentences and tables, lines for other training loops, a script."""
 
-import hashlib
-import re
 import tomllib
 from pathlib import Path
-
-import numpy as np
 
 from Utils.analysis import text_tables
 from Utils.analysis.recommendation import FASTEST, IN
 from Utils.base import paths
 from Utils.base.errors import UserError, naming
+from Utils.base.text import number
 from Utils.scripts import ladder
 
 LINES = Path(__file__).with_name("lines.toml")
@@ -28,9 +25,7 @@ def headline(recommendation):
     speedup = recipe.speedup if recipe else None
     if not speedup or speedup.value <= 1 or speedup.verdict == speedup.neither:
         return ""
-    facts = [f"{recipe.name}, {speedup} over {recipe.line.base}"]
-    if not np.isnan(recipe.peak_mib):
-        facts.append(f"{recipe.peak_mib:,.0f} MiB")
+    facts = [f"{recipe.name}, {speedup} over {recipe.line.base}", _mib(recipe)]
     verdict = recipe.line.loss_difference.verdict
     facts += [f"loss {verdict}"] if verdict else []
     return f"{FASTEST}: {', '.join(facts)}."
@@ -39,16 +34,13 @@ def headline(recommendation):
 def text(recommendation, paths):
     """Return a Recommendation as a GitHub-markdown page, a string. paths: of the recipes' scripts,
     by title."""
-    fastest = recommendation.fastest
-    if not fastest:
+    if not recommendation.recipes:
         return recommendation.says[0]
     caveats = [text_tables.fitted(f"- {sentence}", "  ") for sentence in recommendation.says]
     page = ["\n".join([text_tables.fitted(recommendation.described), *caveats])]
     for title, recipe in recommendation.recipes.items():
         facts = [text_tables.fitted(text) for text in sentences(recommendation, recipe)]
         page += [f"## {title}", "\n".join(facts)]
-        if recipe is not fastest and recipe.name == fastest.name:
-            continue
         page += [text_tables.shown(table, table) for table in tables(recipe).values()]
         if path := paths.get(title):
             page.append(f"As code, {path}:\n\n    PYTHONPATH=. python {path}")
@@ -58,15 +50,14 @@ def text(recommendation, paths):
     return "\n\n".join(page)
 
 
+def _mib(recipe):
+    return f"{number(recipe.peak_mib, ',.0f') or 'unknown'} MiB"
+
+
 def sentences(recommendation, recipe):
-    """Return the facts of a recipe, one sentence if both recipes are the same."""
-    fastest, best = recommendation.fastest, recommendation.best
-    memory = "peak memory not known"
-    if not np.isnan(recipe.peak_mib):
-        memory = f"{recipe.peak_mib:,.0f} MiB at the peak"
-    if recipe is not fastest and recipe.name == fastest.name:
-        return [f"The same: {recipe.name}, {memory}."]
-    facts = [f"{recipe.name}: {memory}"]
+    """Return the facts of a recipe."""
+    best = recommendation.best
+    facts = [f"{recipe.name}: {_mib(recipe)} at the peak"]
     if recipe.techniques:
         facts.append(f"Against {recipe.line.base}: {str(recipe.speedup) or 'not known'}")
     if recipe.name != best.name:
@@ -75,9 +66,9 @@ def sentences(recommendation, recipe):
         )
     if difference := recipe.line.loss_difference.with_verdict:
         facts.append(f"Loss minus the baseline's: {difference} ({recipe.line.parity})")
-    if recipe.batch:
+    if batch := number(recipe.line.own_batch, ".0f"):
         facts.append(
-            f"It trains on {recipe.batch} sequences a step: fewer updates for as many tokens, "
+            f"It trains on {batch} sequences a step: fewer updates for as many tokens, "
             "which changes training"
         )
     return [f"{fact}." for fact in facts]
@@ -98,13 +89,9 @@ def lines_of(recipe):
     A technique missing in LINES is shown by its diff.
     """
     if not recipe.script:
-        lines = [
-            f"{place or 'the loop'}: {code}  # {technique}"
-            for technique, lines in recipe.own_lines.items()
-            for code, place in lines
-        ]
-        return {"your script": lines or ["none"]}
+        return {"your script": recipe.own_lines or ["none"]}
     switches = tomllib.loads(LINES.read_text())
+    batch = number(recipe.line.own_batch, ".0f") or "..."
     by_library = {}
     for library, call, arguments, lines in LIBRARIES:
         entries = {name: switches.get(name, {}) for name in recipe.techniques}
@@ -123,12 +110,8 @@ def lines_of(recipe):
             elif name not in has:
                 text.append(f"# {name}: no switch; in the model's or the loop's own code")
         text = text or ["# nothing to change"]
-        by_library[library] = [line.replace("{batch}", str(recipe.batch or "...")) for line in text]
+        by_library[library] = [line.replace("{batch}", batch) for line in text]
     return by_library
-
-
-def _digest(code):
-    return hashlib.sha256(code.encode()).hexdigest()[:16]
 
 
 def script(recipe, described):
@@ -137,7 +120,7 @@ def script(recipe, described):
     doc = [
         f"{recipe.name}, made by merging the diffs of its techniques.",
         "",
-        f"{MARK}, which overwrites it unless its code was changed ({_digest(code)}).",
+        f"{MARK}, which overwrites it.",
         f"Measured: {str(recipe.speedup) or 'not known'}, against {recipe.line.base}",
         f"({described}).",
         "",
@@ -147,15 +130,10 @@ def script(recipe, described):
 
 
 def write(path, text):
-    """Write a recipe's script. Raises UserError rather than overwrite another file, or a recipe
-    that someone has changed."""
+    """Write a recipe's script. Raises UserError rather than overwrite another file."""
     with naming(path):
-        if path.exists():
-            doc, code = ladder.split(path.read_text(errors="replace"))
-            written = re.search(rf"^{MARK}.*\((\w+)\)", doc, re.MULTILINE)
-            if not written or written[1] != _digest(code):
-                problem = "exists, and is no recipe or was changed by hand"
-                raise UserError(f"{path}: {problem}", "name another file with RECIPE=")
+        if path.exists() and MARK not in path.read_text(errors="replace"):
+            raise UserError(f"{path}: exists and is no recipe", "name another file with RECIPE=")
         if path.is_relative_to(paths.CACHE):  # elsewhere a missing folder is a typing error
             path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)

@@ -12,11 +12,12 @@ from dataclasses import dataclass, field
 import numpy as np
 import pandas as pd
 
-from Utils.analysis import intervals, round_levels
+from Utils.analysis import intervals
 from Utils.analysis.intervals import Ratio
 from Utils.analysis.summary import summarize
 from Utils.base import command_line
 from Utils.base.errors import UserError
+from Utils.base.text import number
 from Utils.results import selection
 from Utils.scripts import ladder, own_names, variants
 from Utils.scripts.ladder import BASELINE, Technique
@@ -62,24 +63,19 @@ class MeasuredSet:
 class Recipe(MeasuredSet):
     """A measured set that is recommended, its techniques a list in the ladder's order.
 
-    own_lines: the lines to add to a user's own script, (code, place) of each, by technique.
-    to_best: Ratio over the fastest measured set. evidence: what was measured of each technique that
-    was tried, texts by technique under IN, NO_DIFFERENCE (the set has these too) and OUT.
+    own_lines: the lines to add to a user's own script. to_best: Ratio over the fastest measured
+    set. evidence: what was measured of each technique that was tried, texts by technique under IN,
+    NO_DIFFERENCE (the set has these too) and OUT.
     """
 
-    own_lines: dict
+    own_lines: list
     to_best: Ratio
     evidence: dict
-
-    @property
-    def batch(self):
-        """The batch of a technique that chose its own, or None."""
-        return None if np.isnan(self.line.own_batch) else int(self.line.own_batch)
 
 
 @dataclass(frozen=True)
 class Recommendation:
-    """Recipes for selected rows by title, FASTEST and LEAST_MEMORY, as far as the rows support any.
+    """Recipes for selected rows by title: FASTEST, and LEAST_MEMORY where it is another set.
 
     described: the rows' common facts. says: caveats. best: the fastest MeasuredSet.
     """
@@ -95,8 +91,7 @@ class Recommendation:
 
 
 def make_line(rows, records, rounds, target=""):
-    """Return the make command that repeats the runs of rows, with the settings in the command of
-    the newest. target: another one than that which ran them."""
+    """Return the make command that repeats the runs of rows with the newest one's settings."""
     if not target:
         techniques = {own_names.last(name) for name in rows.technique.unique()}
         target = "everything" if techniques & ladder.beyond() else "all"
@@ -117,10 +112,7 @@ def make_line(rows, records, rounds, target=""):
 
 @selection.as_run
 def recommend(rows, records=None):
-    """Return the Recommendation for selected rows, variants included.
-
-    records: as for `summary.summarize`. Rows of tainted runs count for losses alone.
-    """
+    """Return the Recommendation for selected rows, variants included. records: by run_id."""
     records = records or {}
     lines = summarize(rows, records)
     sets = _measured_sets(rows, lines)
@@ -141,8 +133,6 @@ def recommend(rows, records=None):
             "one clean round, so inconclusive: this is the fastest measured, and another round "
             f"may differ; {again}"
         )
-        recipe = _recipe(best, best, sets, problems, records)
-        return Recommendation(described, says, best, {FASTEST: recipe})
     fastest = _recipe(_shortest(usable.values(), "ms", best), best, sets, problems, records)
     if fastest.to_best.low < WIDE:
         says.append(
@@ -164,14 +154,15 @@ def recommend(rows, records=None):
     if near := [s for s in near if s.mib.notna().any()]:
         lean = min(near, key=lambda measured: (measured.mib - best.mib).mean())
         lean = _shortest(near, "mib", lean)
-        recipes[LEAST_MEMORY] = _recipe(lean, best, sets, problems, records)
+        if lean.name != fastest.name:
+            recipes[LEAST_MEMORY] = _recipe(lean, best, sets, problems, records)
     return Recommendation(described, says, best, recipes)
 
 
 def _measured_sets(rows, lines):
     """Return a MeasuredSet for each script and variant with clean timings, by name."""
     timed = selection.timed(rows[rows.grade == "clean"])
-    ms = np.log(round_levels.step_ms(timed[timed.step_ms > 0]))
+    ms = np.log(intervals.step_ms(timed[timed.step_ms > 0]))
     mib = np.log(timed.groupby(["technique", "round"]).peak_memory_mib.first())
     sets = {}
     for name, line in lines.iterrows():
@@ -198,7 +189,8 @@ def _problem(rows, lines, name, sets):
         return f"{bad.iloc[0].replace('_', ' ')} in round {bad.index[0]}"
     if not own_names.split(name) and name in sets and not sets[name].script:
         return "its script can no longer be made"
-    if rows.reserved_memory_mib.isna().all() and _brings_in(name) & WAITS:  # on a CPU
+    on_cpu = rows.reserved_memory_mib.isna().all()
+    if on_cpu and _waiting() & {*name.partition("-")[0].split("+")}:
         return "no effect here"
     if lines.status.get(line.base) != "ok":
         return f"not measured with {line.base}"
@@ -209,15 +201,11 @@ def _problem(rows, lines, name, sets):
     return "" if name in sets else line.quality
 
 
-def _brings_in(name):
-    """Return the needs that a script has and its parent has not, or the techniques of a variant."""
+def _waiting():
+    """Return the techniques that gain a wait for the device."""
     scripts = ladder.techniques()
-    needs = set()
-    for script in name.partition("-")[0].split("+"):
-        if script in scripts:
-            parent = scripts.get(scripts[script].parent)
-            needs |= {*scripts[script].needs} - {*(parent.needs if parent else ())}
-    return needs
+    of_parent = {name: scripts[s.parent].needs if s.parent else () for name, s in scripts.items()}
+    return {name for name, s in scripts.items() if WAITS & {*s.needs} - {*of_parent[name]}}
 
 
 def _best(usable):
@@ -227,7 +215,7 @@ def _best(usable):
     enough = max(min(2, most), most / 2)
     logs = {name: s.ms for name, s in usable.items() if s.ms.count() >= enough}
     logs = pd.concat(logs, names=["name", "round"]).dropna().reset_index(name="ms")
-    return usable[round_levels.levels(logs["ms"], logs["name"], logs["round"]).idxmin()]
+    return usable[intervals.levels(logs["ms"], logs["name"], logs["round"]).idxmin()]
 
 
 def _shortest(sets, metric, best):
@@ -245,34 +233,36 @@ def _recipe(measured, best, sets, problems, records):
     order = ladder.techniques() if measured.script else own_names.ORDER
     tried = [name for name in order if name in tried]
     techniques = [name for name in tried if name in measured.techniques]
-    own_lines = {}
+    switches = {}
     for record in records.values():
-        own_lines |= record.get("own_script", {}).get("lines", {})
-    own_lines = {name: own_lines.get(name, []) for name in techniques}
-    ratios = []
-    pairs_measured = []
+        switches |= record.get("own_script", {}).get("lines", {})
+    own_lines = [
+        f"{place or 'the loop'}: {code}  # {name}"
+        for name in techniques
+        for code, place in switches.get(name, [])
+    ]
+    ratios = {}
+    texts = {}
     # Of equal sets the first counts, scripts before variants.
     by_techniques = {s.techniques: s for s in reversed(sets.values())}
     for name in tried:
         with_it = [s for s in by_techniques.values() if name in s.techniques]
         pairs = [(s, by_techniques.get(s.techniques - {name})) for s in with_it]
         pairs = [(s, without) for s, without in pairs if without and s.gain(without)]
-        if not pairs:
-            ratios.append(Ratio())
-            pairs_measured.append("measured only in combination")
-            continue
-        # The pair that is nearest to the recipe.
-        s, without = min(pairs, key=lambda pair: len(pair[0].techniques ^ measured.techniques))
-        more_mib = s.peak_mib - without.peak_mib
-        memory = "" if np.isnan(more_mib) else f"; {more_mib:+,.0f} MiB"
-        ratios.append(s.gain(without))
-        pairs_measured.append(f"{memory}: {s.name} against {without.name}")
+        ratios[name] = Ratio()
+        texts[name] = "measured only in combination"
+        if pairs:  # that which is nearest to the recipe
+            s, without = min(pairs, key=lambda pair: len(pair[0].techniques ^ measured.techniques))
+            more_mib = number(s.peak_mib - without.peak_mib, "+,.0f")
+            memory = f"; {more_mib} MiB" if more_mib else ""
+            ratios[name] = s.gain(without)
+            texts[name] = f"{memory}: {s.name} against {without.name}"
     evidence = {IN: {}, NO_DIFFERENCE: {}, OUT: {}}
-    for name, ratio, pair in zip(tried, intervals.holm(ratios), pairs_measured, strict=True):
-        text = f"{ratio.with_verdict}{pair}"
-        if name not in techniques:
-            evidence[OUT][name] = problems.get(name) or text
-        else:
+    for name, ratio in zip(tried, intervals.holm(ratios.values()), strict=True):
+        text = f"{ratio.with_verdict}{texts[name]}"
+        if name in techniques:
             evidence[NO_DIFFERENCE if ratio.verdict == NO_DIFFERENCE else IN][name] = text
+        else:
+            evidence[OUT][name] = problems.get(name) or text
     facts = vars(measured) | {"techniques": techniques}
     return Recipe(**facts, own_lines=own_lines, to_best=measured.gain(best), evidence=evidence)

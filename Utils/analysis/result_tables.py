@@ -2,14 +2,10 @@
 
 import math
 
-import numpy as np
-import pandas as pd
-
 from Utils.analysis import intervals, recipe_page, text_tables
-from Utils.analysis.intervals import Ratio
 from Utils.analysis.recommendation import recommend
 from Utils.analysis.summary import summarize
-from Utils.base.text import number, plural
+from Utils.base.text import number
 from Utils.results import selection
 from Utils.scripts import ladder
 
@@ -24,8 +20,8 @@ def four_digits(value):
 
 
 def remarks(summary):
-    """Return what is to be said of each technique, lists of texts by name: why it has no timing,
-    else its taint and its notes without those of a script that it builds on."""
+    """Return lists of texts by technique: why it has no timing, else taint and notes without those
+    of a script that it builds on."""
     scripts = ladder.techniques()
     texts = {}
     for name, line in summary.iterrows():
@@ -58,19 +54,6 @@ def _loss(line):
     return f"{text}, {verdict}".removeprefix(", ") if remarkable else text
 
 
-def _compiled(line):
-    """Return "1 graph, cold cache; 2 recompiled" for a technique that compiles, else ""."""
-    if pd.isna(line.graphs):
-        return ""
-    cache = f", {line.compile_cache} cache" if line.compile_cache else ""
-    recompiled = f"; {line.recompilations:.0f} recompiled" if line.recompilations else ""
-    return plural(round(line.graphs), "graph") + cache + recompiled
-
-
-def _break_even(steps):
-    return "never" if steps == np.inf else number(steps, ",.0f") and f"{steps:,.0f} steps"
-
-
 # Columns of the tables: title; column of the summary, or None for the whole line; its format, or a
 # function that returns its text; a unit behind it.
 NAME = ("script", "label", str)
@@ -91,8 +74,9 @@ MORE = {
             lambda line: f"{four_digits(line.p20_ms)}-{four_digits(line.p80_ms)}",
         ),
         ("{unit}/s", "tokens_per_second", four_digits),
+        ("verdict", "parent_speedup", lambda ratio: ratio.verdict),
         ("loss difference", "loss_difference", lambda loss: loss.with_verdict),
-        ("parity", None, lambda line: line.fillna("").parity),
+        ("parity", "parity", str),
         ("quality", "quality", str),
     ),
     "Peak memory by kind": (
@@ -101,19 +85,18 @@ MORE = {
         ("gradients (MiB)", "gradients_mib", ",.0f"),
         ("optimizer state (MiB)", "optimizer_state_mib", ",.0f"),
         ("rest (MiB)", "rest_mib", ",.0f"),
-        ("peak (GiB)", "peak_memory_mib", lambda mib: number(mib / 1024, ".2f")),
+        ("peak (GiB)", "peak_memory_mib", lambda mib: f"{mib / 1024:.2f}"),
         ("reserved by torch (MiB)", "reserved_mib", ",.0f"),
-        ("used on the device (MiB)", "device_mib", ",.0f"),
     ),
     "Compilation": (
         NAME,
         ("first step (s)", "first_step_s", ".1f"),
-        ("compiled", None, _compiled),
-        ("breaks even after", "break_even_steps", _break_even),
+        ("compiled", "compiled", str),
+        ("breaks even after", "break_even_steps", ",.0f", " steps"),
     ),
     "Distance from the limit": (
         NAME,
-        ("matmul precision", None, lambda line: line.fillna("").precision),
+        ("matmul precision", "precision", str),
         ("TFLOP/s", "tflops", ",.3g"),
         ("of the measured ceiling", "ceiling_share", ".0%"),
         ("MFU (of the datasheet)", "mfu", ".0%"),
@@ -126,20 +109,16 @@ COST = (
     ("hours", "hours_per_billion", ",.1f"),
     ("mean power (W)", "mean_power_w", ",.0f"),
     ("kWh", "kwh_per_billion", ",.2f"),
-    ("J for 10^6", "joules_per_million", ",.0f"),
 )
-LEFT = ("script", "parity", "quality", "compiled")  # columns of words
+LEFT = ("script", "verdict", "parity", "quality", "compiled")  # columns of words
 
 
 @selection.as_run
 def table(
     rows, left_out="", records=None, price=None, all_columns=False, in_file=False, whole=None
 ):
-    """Return the selected rows as a table with captions, a string; with all columns in tables more.
-
-    records: as for `summarize`. price: of an hour of this device, in any currency. in_file: true
-    for Markdown, whatever the output is. whole: the rows and those of an ablation.
-    """
+    """Return the selected rows as tables with captions, a string. price: of an hour of this device,
+    in any currency. in_file: true for Markdown. whole: the rows and those of an ablation."""
     summary = summarize(rows, records)
     has_intervals = intervals.numbers(summary.speedup).low.notna().any()
     caption = selection.describe(rows) + "."
@@ -150,8 +129,7 @@ def table(
             f"loss varies by {seeds.std():.3f} from seed to seed (standard deviation)."
         )
     parts = [text_tables.shown(texts_of(summary, MAIN), LEFT, in_file)]
-    sentences = [caption, over_parents(summary), left_out]
-    parts += [text_tables.fitted(text, in_file=in_file) for text in sentences if text]
+    parts += [text_tables.fitted(text, in_file=in_file) for text in (caption, left_out) if text]
     names_by_remark = {}
     for name, texts in remarks(summary).items():
         for text in texts:
@@ -168,9 +146,8 @@ def table(
 
 
 def more_tables(rows, summary, price=None):
-    """Return the tables beside the one of MAIN: dicts of texts by column, by title. Columns and
-    tables without any figure are left out; so is the cost of a CPU or of a tiny model without a
-    price. price: as for `table`."""
+    """Return the tables beside the one of MAIN, dicts of texts by column, by title, without columns
+    that are empty, and without the cost of a CPU or of a tiny model if no price is given."""
     timed = summary[summary.step_ms.notna()]
     unit = next(iter(summary.unit), "")
     tables = dict(MORE)
@@ -199,19 +176,6 @@ def texts_of(lines, columns, unit="tokens"):
 
 def _text(line, column, form, unit=""):
     value = line if column is None else line[column]
-    text = number(value, form) if isinstance(form, str) else form(value)
-    return text and text + unit
-
-
-def over_parents(summary):
-    """Return a sentence with the techniques by verdict over the parent; "" without verdicts."""
-    parts = []
-    for verdict in (Ratio.above, Ratio.below, Ratio.neither):
-        lines = [line for _, line in summary.iterrows() if line.parent_speedup.verdict == verdict]
-        texts = [line.label for line in lines]
-        if verdict != Ratio.neither:
-            lines.sort(key=lambda line: -abs(math.log(line.parent_speedup.value)))
-            texts = [f"{line.label} {line.parent_speedup.text}" for line in lines]
-        if texts:
-            parts.append(f"{verdict}: {', '.join(texts)}")
-    return f"Over the script before: {'; '.join(parts)}." if parts else ""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "never" if value == math.inf else ""  # of steps until a script breaks even
+    return (format(value, form) if isinstance(form, str) else form(value)) + unit

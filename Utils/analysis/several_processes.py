@@ -1,7 +1,6 @@
 """Rates of several processes: strong and weak scaling over devices, and several at once on one."""
 
 from dataclasses import astuple, dataclass
-from typing import ClassVar
 
 import numpy as np
 import pandas as pd
@@ -25,9 +24,9 @@ COLUMNS = (  # as `result_tables.MAIN`
 class Share(intervals.Ratio):
     """A ratio in percent, "85% (80% to 90%)"."""
 
-    form: ClassVar = ".0%"
-    unit: ClassVar = ""
-    separator: ClassVar = " to "
+    form = ".0%"
+    unit = ""
+    separator = " to "
 
 
 def shapes(counts, size):
@@ -37,12 +36,9 @@ def shapes(counts, size):
 
 
 def efficiencies(rows, counts, size):
-    """Return a DataFrame with one line per kind of scaling and number of processes: scaling,
-    processes, batch_size, step_ms, tokens_per_second; speedup, a Ratio of tokens per second over
-    the fewest processes; efficiency, the Share of the ideal.
-
-    rows: those with timings of the runs of `shapes`.
-    """
+    """Return a DataFrame with one line per kind of scaling and number of processes, with timings of
+    the runs of `shapes`. speedup: Ratio of tokens per second over the fewest processes; efficiency:
+    the Share of the ideal."""
     timed = rows[rows.phase == "timed"]
     by_round = timed.groupby(["world_size", "batch_size", "round"]).step_ms.median()
     lines = []

@@ -64,11 +64,9 @@ def scrub(value, names):
 
 
 def make(results_file, device_name=None, base=None):
-    """Write the newest run's group of rows, or that of a device or base, to a folder of results/.
-
-    Groups of other shapes that have the same device, versions and commit are added if they are
-    complete. Return the folder and a sentence on the runs left out. Raises UserError.
-    """
+    """Write the newest run's group of rows, or that of a device or base, to a folder of results/,
+    with complete groups of other shapes. Return the folder and a sentence on the runs left out.
+    Raises UserError."""
     all_rows = rows_file.read(results_file)
     newest, _ = selection.select(all_rows, device_name, True, base)
     run_ids = {*newest.run_id}
@@ -170,7 +168,7 @@ def check(path):
         raise UserError(f"{path}: holds no results", "name a folder of results/")
     for folder in folders:
         try:
-            problems = [*_problems_of_files(folder)] or [*_problems_of_rows(folder / "results.csv")]
+            problems = [*_problems(folder)]
         except UserError as error:  # its remedy is for a results file of the user's own
             raise UserError(error.message) from None
         if problems:
@@ -178,24 +176,24 @@ def check(path):
     return folders
 
 
-def _problems_of_files(folder):
-    """Yield what is wrong with a folder's files. It may be a stranger's: nothing is trusted."""
+def _problems(folder):
+    """Yield what is wrong with a folder. It may be a stranger's: nothing in it is trusted. Raises
+    UserError on a damaged line."""
     members = {path.name: path for path in folder.iterdir()}
     for name, path in members.items():
         if not MEMBER.fullmatch(name) or path.is_symlink() or not path.is_file():
             yield f"{name[:80]!r} is not allowed"
-        elif path.suffix == ".png" and path.open("rb").read(len(PNG)) != PNG:
+            return
+        if path.suffix == ".png" and path.open("rb").read(len(PNG)) != PNG:
             yield f"{name} is not a PNG"
     if sum(path.lstat().st_size for path in members.values()) > MOST_MIB * 2**20:
         yield f"larger than {MOST_MIB} MiB"
+        return
     if missing := [name for name in NEEDED if name not in members]:
         yield f"lacks {' and '.join(missing)}"
     if not any(name.startswith("speedup") for name in members):
         yield "no chart of speedups"
-
-
-def _problems_of_rows(path):
-    """Yield what is wrong with rows and records. Raises UserError on a damaged line."""
+    path = folder / "results.csv"
     rows = rows_file.read(path)
     for name in (*NAMES, "device", "dataset"):
         for text in rows[name].unique():

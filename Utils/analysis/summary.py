@@ -1,9 +1,7 @@
 """Rows of results.csv -> one line per technique: times, ratios, intervals, verdicts.
 
-Ratios are paired: within a round both scripts ran under the same conditions on the same batches,
-so the step times of a round are divided, and the log ratios averaged over the rounds. The interval
-is Student's t over the rounds, 95%. A time is the mean of the same step times in the same way, so
-times divide to the ratios beside them. Losses are paired like times, as differences.
+Ratios are paired within rounds, losses too, as differences. A time is the mean of what ratios are
+of, so times divide to the ratios beside them.
 """
 
 from dataclasses import replace
@@ -11,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from Utils.analysis import intervals, round_levels
+from Utils.analysis import intervals
 from Utils.analysis.intervals import LossDifference, Ratio
 from Utils.base.gpt2_sizes import CONFIGS
 from Utils.base.text import plural
@@ -22,45 +20,35 @@ NOTES = "; "  # between the notes of a row
 CLEAN_ROUNDS = 2  # of both scripts: the fewest for a verdict
 MEMORY_KINDS = ("weights_mib", "gradients_mib", "optimizer_state_mib", "rest_mib")
 COLUMNS = [
-    "label",  # a short name
-    "base",  # the script that `speedup` is over
+    *("label", "parent", "base"),  # a short name; the scripts that its ratios are over
     "unit",  # of batches, which is meant where this list says tokens
-    *("parent", "status"),
-    "reason",  # why it has no timing, or ""
-    "notes",  # a list of texts
-    "rounds",  # with timings
-    *("grade", "quality"),  # "clean", or "tainted" if any round is; the same with its reason
-    "step_ms",  # `intervals.typical` of the rounds, for the requested batch
-    *("p20_ms", "p80_ms"),  # of all timed steps, for the requested batch
+    *("status", "reason", "notes"),  # why it has no timing, or ""; a list of texts
+    *("rounds", "grade", "quality"),  # with timings; "tainted" if any is; the same with its reason
+    *("step_ms", "p20_ms", "p80_ms"),  # mean of the rounds; of all timed steps; requested batch
     *("tokens_per_second", "first_step_s"),
     "own_batch",  # the batch_size of a technique that chose its batch
-    "speedup",  # Ratio over the baseline, for as many tokens
-    "parent_speedup",  # the same over the parent
+    *("speedup", "parent_speedup"),  # Ratios over the baseline and the parent, for as many tokens
     "loss",  # nats a token, on held-out text; without it the mean of the last timed steps
     "loss_difference",  # LossDifference from the baseline
     "parity",  # "exact", "numerics changed", "model changed", "other batches"
-    *("peak_memory_mib", *MEMORY_KINDS, "reserved_mib", "device_mib"),
-    *("graphs", "recompilations", "compile_cache"),
-    "break_even_steps",  # against the parent, inf for never
-    *("precision", "tflops"),  # of matrix products; reached
-    *("ceiling_share", "mfu"),  # of 1
+    *("peak_memory_mib", *MEMORY_KINDS, "reserved_mib"),
+    *("compiled", "break_even_steps"),  # a text; against the parent, inf for never
+    *("precision", "tflops", "ceiling_share", "mfu"),  # of matrix products; shares of 1
     *("floor_ms", "floor_speedup"),  # the headroom to the modelled floor
-    *("hours_per_billion", "kwh_per_billion", "joules_per_million"),  # tokens
-    "mean_power_w",
+    *("hours_per_billion", "kwh_per_billion", "mean_power_w"),  # tokens
 ]
 
 
 @selection.as_run
 def summarize(rows, records=None):
-    """Return a DataFrame with one line per technique, in ladder order, indexed by technique, with
-    COLUMNS. Unknown values are NaN, unknown Ratios and LossDifferences are false.
+    """Return a DataFrame of COLUMNS, indexed by technique in ladder order. Unknown values are NaN,
+    unknown Ratios and LossDifferences false; Holm corrects the verdicts of a column.
 
-    Verdicts over the parent and on the loss are corrected by Holm over all lines. rows: selected
-    rows. records: of those runs, from `results.records`; without them their columns are empty.
+    rows: selected rows. records: of those runs by run_id; without them their columns are empty.
     """
     records = records or {}
     base = selection.baseline(rows)
-    step_ms = round_levels.step_ms(selection.timed(rows))
+    step_ms = intervals.step_ms(selection.timed(rows))
     runs_by_name = dict(list(rows.groupby("technique")))
     records_by_name = {
         name: [records[run_id] for run_id in runs.run_id.unique() if run_id in records]
@@ -101,7 +89,7 @@ def summarize(rows, records=None):
     summary = pd.DataFrame(list(lines.values()), pd.Index(lines, name="technique"), COLUMNS)
     for column in ("parent_speedup", "loss_difference"):
         summary[column] = pd.Series(intervals.holm(summary[column]), summary.index, dtype=object)
-    compiled = summary.index[summary.graphs.notna()]
+    compiled = summary.index[summary.compiled.notna()]
     for name in compiled[~summary.parent[compiled].isin(compiled)]:
         steps = _break_even(runs_by_name, summary.loc[name], step_ms)
         summary.loc[name, "break_even_steps"] = steps
@@ -109,11 +97,8 @@ def summarize(rows, records=None):
 
 
 def measured_steps(args, devices=None):
-    """Return the lines of techniques with timings at the base, model and shape of args, by name.
-
-    They are of the newest code and torch, without tainted runs. devices: names; by default the one
-    of args.
-    """
+    """Return the lines of techniques with timings at the base, model and shape of args, by name: of
+    the newest code, without tainted runs. devices: names; by default the one of args."""
     if not rows_file.has_rows(args.results_file):
         return {}
     rows = rows_file.read(args.results_file)
@@ -152,11 +137,11 @@ def _outcome(runs, records):
 
 
 def _times(runs, by_round):
-    """Return the columns from step times, and peak memory. by_round: of `round_levels.step_ms`."""
+    """Return the columns from step times, and peak memory. by_round: of `intervals.step_ms`."""
     last = runs.iloc[-1]
     step_ms = intervals.typical(by_round)
     line = {"step_ms": step_ms}
-    steps = round_levels.scaled(selection.timed(runs)).step_ms
+    steps = intervals.scaled(selection.timed(runs)).step_ms
     line["p20_ms"], line["p80_ms"] = np.percentile(steps, [20, 80])
     line["tokens_per_second"] = last.requested_batch_size * last.seq_len / step_ms * 1e3
     if (runs.batch_size != runs.requested_batch_size).any():
@@ -205,14 +190,15 @@ def _step_losses(runs):
 
 
 def from_records(line, records, model, scale=1.0):
-    """Return the columns from the records of a technique's runs. scale: of a step to one of the
-    requested batch."""
+    """Return the columns from records of runs. scale: of a step to one of the requested batch."""
     columns = {kind: _median(records, "memory", kind) for kind in (*MEMORY_KINDS, "reserved_mib")}
-    columns["device_mib"] = _median(records, "quality", "used_memory_mib")
-    columns["graphs"] = _median(records, "compile", "graphs")
-    columns["recompilations"] = _median(records, "compile", "recompilations")
-    caches = [record["compile"]["cache"] for record in records if record.get("compile")]
-    columns["compile_cache"] = " or ".join(sorted({cache for cache in caches if cache}))
+    graphs = _median(records, "compile", "graphs")
+    if not np.isnan(graphs):
+        caches = {record["compile"]["cache"] for record in records if record.get("compile")}
+        cache = " or ".join(sorted(filter(None, caches)))
+        recompilations = _median(records, "compile", "recompilations")
+        columns["compiled"] = plural(round(graphs), "graph") + (f", {cache} cache" if cache else "")
+        columns["compiled"] += f"; {recompilations:.0f} recompiled" if recompilations else ""
 
     rate = line["tokens_per_second"]
     if limits := (records[-1].get("limits") if records else None):
@@ -230,7 +216,6 @@ def from_records(line, records, model, scale=1.0):
 
     columns["hours_per_billion"] = 1e9 / rate / 3600
     columns["mean_power_w"] = power = _median(records, "quality", "mean_power_w")
-    columns["joules_per_million"] = power * 1e6 / rate
     columns["kwh_per_billion"] = power / 1e3 * columns["hours_per_billion"]
     return columns
 
@@ -238,14 +223,12 @@ def from_records(line, records, model, scale=1.0):
 def _median(records, part, key):
     """Return the median of a value over the records that have it; NaN if none has."""
     values = [(record.get(part) or {}).get(key) for record in records]
-    values = [value for value in values if value is not None]
-    return float(np.median(values)) if values else np.nan
+    return pd.Series(values, dtype=float).median()
 
 
 def _break_even(runs_by_name, line, step_ms):
-    """Return the steps after which a compiled script breaks even with its parent: the extra cost of
-    its warm-up over the time that a step saves, from their common rounds. inf if it saves nothing;
-    NaN if there is no detectable difference, or without a parent."""
+    """Return the steps in which a compiled script saves the extra cost of its warm-up against the
+    parent: inf if it saves nothing, NaN if there is no detectable difference."""
     if line.parent_speedup.verdict in ("", Ratio.neither):
         return np.nan
     saved = (step_ms[line.parent] - step_ms[line.name]).mean()

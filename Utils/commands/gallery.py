@@ -1,13 +1,13 @@
 """Draw the submissions in results/ and the local results side by side into plots/gallery."""
 
-from Utils.analysis import device_panels
+from Utils.analysis import comparison
 from Utils.base.command_line import Parser
 from Utils.draw import chart_style, gallery_chart
 
 
 def main(argv=None):
     args = Parser("gallery", __doc__, "results_file", "plotsprefix").parse_args(argv)
-    panels, left_out = device_panels.collect(args.results_file)
+    panels, left_out = comparison.device_panels(args.results_file)
     chart_style.save(gallery_chart.draw(panels, left_out), f"{args.plotsprefix}gallery")
     for text in left_out:
         print(f"left out: {text}")

@@ -16,14 +16,11 @@ def main(argv=None):
     path = Path(args.recipe or paths.CACHE / "recipe" / "recipe.py")
     script_paths = {}
     for title, recipe in recommended.recipes.items():
-        is_fastest = title == recommendation.FASTEST
-        # A user's own script stays as it is.
-        if recipe.script and (is_fastest or recipe.name != recommended.fastest.name):
-            script_paths[title] = (
-                path if is_fastest else path.with_stem(f"{path.stem}_least_memory")
-            )
+        if recipe.script:  # a user's own script stays as it is
             text = recipe_page.script(recipe, recommended.described)
-            recipe_page.write(script_paths[title], text)
+            recipe_page.write(path, text)
+            script_paths[title] = path
+            path = path.with_stem(f"{path.stem}_least_memory")
     print(recipe_page.text(recommended, script_paths))
     if shown.left_out:
         print(f"\n{shown.left_out}")

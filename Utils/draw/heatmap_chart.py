@@ -3,7 +3,7 @@
 import numpy as np
 from matplotlib.colors import LogNorm, Normalize
 
-from Utils.analysis import round_levels
+from Utils.analysis import intervals
 from Utils.draw import chart_labels, chart_style
 from Utils.results import selection
 
@@ -14,7 +14,7 @@ def draw(rows, lines):
     lines, without_value = chart_labels.measured(lines)
     height = 1.6 + 0.4 * len(lines)
     figure, axes = chart_style.figure(height, "Time of each step", selection.describe(rows))
-    times, size = round_levels.by_step(rows, chart_style.STEPS)
+    times, size = intervals.by_step(rows, chart_style.STEPS)
     times = times["median"].unstack("step").reindex(lines.index)
     for part, colours, label in (
         (times.loc[:, times.columns < 0], "copper_r", "warm-up (ms)"),

@@ -2,7 +2,7 @@
 
 from matplotlib.ticker import LogLocator, MaxNLocator
 
-from Utils.analysis import round_levels
+from Utils.analysis import intervals
 from Utils.draw import chart_labels, chart_style
 from Utils.results import selection
 
@@ -13,7 +13,7 @@ def draw(rows, lines):
     """Draw milliseconds a step over the steps, a panel a technique: the median of the rounds, a
     band from the fastest round to the slowest, and the script before as a dashed line."""
     lines = lines[lines.step_ms.notna()]
-    times, _ = round_levels.by_step(rows, chart_style.STEPS)
+    times, _ = intervals.by_step(rows, chart_style.STEPS)
     height = -(-len(lines) // COLUMNS)
     figure, panels = chart_style.panels(height, COLUMNS, 1.5 * height)
     figure.subplots_adjust(hspace=0.3, wspace=0.08)
@@ -22,7 +22,7 @@ def draw(rows, lines):
     )
     described = meaning, selection.describe(rows)
     chart_style.head(panels[0], "Time of each step (ms)", described, room=16)
-    _scale(panels[0], times, round_levels.scaled(selection.timed(rows)).step_ms)
+    _scale(panels[0], times, intervals.scaled(selection.timed(rows)).step_ms)
     for number, (name, line) in enumerate(lines.iterrows()):
         axes = panels[number]
         steps = times.loc[name]
