@@ -26,7 +26,7 @@ MOST_LINES = {
     "draw": 1250,
     "forecast": 1758,
     "harness": 1371,
-    "launch": 1346,
+    "launch": 1311,
     "profile": 811,
     "results": 613,
     "own_script": 2048,

@@ -1,7 +1,7 @@
 """Run every script and variant of an ablation, print its table and draw plots/ablation."""
 
 from Utils.analysis import attribution
-from Utils.base.command_line import Parser
+from Utils.base.command_line import Parser, check
 from Utils.base.errors import UserError
 from Utils.base.setting_table import OF_A_RUN
 from Utils.commands.suite import OF_AN_OWN_SCRIPT
@@ -15,6 +15,7 @@ def main(argv=None):
     """Return the exit code of `suite_runner.Outcome`."""
     names = (*OF_A_RUN, "timeout", "precision", "all", *OF_AN_OWN_SCRIPT, "plotsprefix", "t")
     args = Parser("ablate", __doc__, *names).parse_args(argv)
+    check(args)
     with suite_runner.only_suite(args.results_file):
         if args.base:
             with own_scripts.looked_at(args) as runs:
@@ -26,8 +27,7 @@ def main(argv=None):
             if ladder.get(whole).parent is None:
                 raise UserError(f"{whole} has no technique that could be left out", "name another")
             scripts = suite_runner.named(attribution.plan(whole))
-            if code := suite_start.announce(scripts, args):
-                return code
+            suite_start.announce(scripts, args)
             outcome = suite_runner.run(scripts, args)
             return show(outcome, args, whole)
 

@@ -3,13 +3,16 @@
 import json
 import math
 import os
+import subprocess
 import sys
+import tempfile
 import time
+from pathlib import Path
 from statistics import median
 
 from Utils.base import command_line, files, paths
 from Utils.device.cpu import CPU
-from Utils.launch import child_process
+from Utils.results import rows_file
 from Utils.scripts import ladder
 
 STEPS = 4  # of a trial; from the second on, optimizer state and gradients are both allocated
@@ -55,7 +58,13 @@ def run(args, technique, batch_size):
     flags = {"steps": STEPS, "warmup": 1, "min_seconds": 0, "batch_size": batch_size}
     same = ("seq_len", "model", "dataset", "device", "seed")
     flags |= {name: getattr(args, name) for name in same}
-    rows, done = child_process.trial(ladder.get(technique).command, command_line.as_flags(flags))
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "results.csv"
+        flags["results_file"] = file
+        command = [sys.executable, *ladder.get(technique).command, *command_line.as_flags(flags)]
+        options = {"env": paths.environment(), "capture_output": True, "text": True}
+        done = subprocess.run(command, **options)
+        rows = rows_file.text_rows(file)
     speed = 0.0
     if rows and rows[-1]["status"] == "ok":
         step_ms = median(float(row["step_ms"]) for row in rows if row["phase"] == "timed")

@@ -7,13 +7,10 @@ before it could record itself.
 import signal
 import subprocess
 import sys
-import tempfile
 from contextlib import suppress
-from pathlib import Path
 
 from Utils.base import paths
 from Utils.base.errors import UserError, one_line
-from Utils.results import rows_file
 from Utils.scripts import variants
 
 
@@ -25,18 +22,6 @@ def python(command, suite):
             return process.wait()
         except KeyboardInterrupt:
             pass  # the terminal interrupts the child as well: let it end first
-
-
-def trial(command, flags, **variables):
-    """Run a script whose rows are kept nowhere. Return them and its CompletedProcess.
-
-    command, flags: Python's arguments. variables: of its environment.
-    """
-    with tempfile.TemporaryDirectory() as folder:
-        file, environment = Path(folder) / "results.csv", paths.environment(**variables)
-        command = [sys.executable, *command, *flags, f"--results-file={file}"]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True)
-        return rows_file.text_rows(file), done
 
 
 def why_ended(code, minutes=None):

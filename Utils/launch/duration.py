@@ -1,7 +1,6 @@
 """The duration of a suite, from rows of this device or else roughly from its ceilings."""
 
 import math
-from argparse import Namespace
 
 from Utils.analysis.summary import measured_steps
 from Utils.base.text import plural
@@ -14,40 +13,18 @@ from Utils.scripts.ladder import BASELINE
 START_S = 8  # of a process: imports, the model, the evaluation of its loss
 COMPILE_S = 25  # with an empty cache
 OVER_FLOOR = 3  # step time of a script over its modelled floor, where no row has it
-LONG_MINUTES = 30  # from which fewer steps are suggested where a precision is emulated:
-FEW_STEPS, FEW_WARMUP = 8, 3
+LONG_MINUTES = 30  # from which fewer steps are suggested where a precision is emulated
 
 
 def sentences(techniques, args):
-    """Return the duration of a suite in words, a list of lines, and of a shorter one.
+    """Return the duration of a suite in words, a list of lines, and how to make it shorter.
 
     techniques: of the suite. args: Settings that `settle` has resolved.
     """
-    measured = measured_steps(args)
-    step_s = {name: step.step_ms / 1e3 for name, step in measured.items()}
+    step_s = {name: step.step_ms / 1e3 for name, step in measured_steps(args).items()}
     source = "roughly, by this device's ceilings"
     if all(technique.name in step_s for technique in techniques):
         source = "by rows of this device"
-    minutes = total_minutes(techniques, args, step_s)
-    more = ", more where PRECISION asks for it" if args.precision else ""
-    rounds = f"{plural(args.rounds, 'round')} of {plural(len(techniques), 'script')}"
-    take = "takes" if args.rounds == 1 else "take"
-    lines = [f"{rounds} {take} about {minutes} min ({source}){more}"]
-    emulated = [technique for technique in techniques if emulated_tflops(technique, args)]
-    if emulated and minutes > LONG_MINUTES and args.steps > FEW_STEPS:
-        fewer = Namespace(**vars(args) | {"steps": FEW_STEPS, "warmup": FEW_WARMUP})
-        minutes = total_minutes(techniques, fewer, step_s)
-        precision = step_work.precision_of(emulated[0].needs)
-        where = f"this device emulates {precision}, slowly, in {plural(len(emulated), 'script')}"
-        lines.append(f"{where}; STEPS={FEW_STEPS} WARMUP={FEW_WARMUP} takes about {minutes} min")
-        names = ladder.line(emulated[0].name)
-        first = next(name for name in names if precision in ladder.get(name).needs)
-        lines.append(f"without it: make all BASE={BASELINE}.py WITHOUT={first}")
-    return lines
-
-
-def total_minutes(techniques, args, step_s):
-    """Return the minutes of a suite, rounded up. step_s: of a step, by technique."""
     seconds = 0.0
     for technique in techniques:
         one_step_s = step_s.get(technique.name) or estimated_step_s(technique, args)
@@ -55,7 +32,20 @@ def total_minutes(techniques, args, step_s):
         compile_s = COMPILE_S if "compile" in technique.needs else 0
         seconds += START_S + compile_s + args.warmup * one_step_s + timed_s
     again = 1 + 1 / (turn_taking.MOST - 1)  # a parent runs once more for each group of MOST
-    return max(1, math.ceil(again * args.rounds * seconds / 60))
+    minutes = max(1, math.ceil(again * args.rounds * seconds / 60))
+    more = ", more where PRECISION asks for it" if args.precision else ""
+    rounds = f"{plural(args.rounds, 'round')} of {plural(len(techniques), 'script')}"
+    take = "takes" if args.rounds == 1 else "take"
+    lines = [f"{rounds} {take} about {minutes} min ({source}){more}"]
+    emulated = [technique for technique in techniques if emulated_tflops(technique, args)]
+    if emulated and minutes > LONG_MINUTES:
+        precision = step_work.precision_of(emulated[0].needs)
+        where = f"this device emulates {precision}, slowly, in {plural(len(emulated), 'script')}"
+        names = ladder.line(emulated[0].name)
+        first = next(name for name in names if precision in ladder.get(name).needs)
+        lines.append(f"{where}; set STEPS=8 WARMUP=3, or leave it out:")
+        lines.append(f"make all BASE={BASELINE}.py WITHOUT={first}")
+    return lines
 
 
 def estimated_step_s(technique, args):

@@ -13,7 +13,6 @@ import signal
 import sys
 import time
 from argparse import Namespace
-from contextlib import contextmanager
 from functools import partial
 from importlib.metadata import version
 from typing import NamedTuple
@@ -134,20 +133,14 @@ def run(techniques, args, own_runs=None):
     return Outcome(int(has_failed or not is_complete), rows)
 
 
-@contextmanager
 def only_suite(path):
-    """Let no other suite write to a results file until the end of the block. Raises UserError.
+    """Return a context in which no other suite writes to a results file. Raises UserError.
 
-    The lock is the kernel's: a killed suite holds it no longer.
+    The lock, of its records, is the kernel's: a killed suite holds it no longer.
     """
     rows_file.check(path)
-    lock = path.with_name(f".{path.name}.lock")
     held = f"{path}: another suite writes to it; wait for its end, or give another RESULTS_FILE"
-    with rows_file.locked(lock, held):
-        try:
-            yield
-        finally:
-            lock.unlink()
+    return rows_file.locked(records_file.path_of(path), held)
 
 
 def _run_round(techniques, args, r, suite, missing, progress, own_runs):
@@ -265,8 +258,17 @@ def table(outcome, path, with_variants=True, all_columns=False):
 
 
 def _resume(args, techniques, rounds, own_runs):
-    """Return the suite's name, and its (round, technique) pairs that need not run again."""
-    note = paths.CACHE / "suites" / f"{_key(args, techniques, own_runs)}.json"
+    """Return the suite's name, and its (round, technique) pairs that need not run again.
+
+    A note of its name is found by a digest of all that runs of one suite have in common.
+    """
+    parts = [sys.executable, version("torch"), platform.node(), git.head()]
+    parts += [os.environ.get(name, "") for name in ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")]
+    parts += [str(args.results_file.resolve()), *command_line.round_flags(args, 0)]
+    parts += sources_of_runs()
+    parts += [own_runs.identity()] if own_runs else [t.name + t.code for t in techniques]
+    digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+    note = paths.CACHE / "suites" / f"{digest}.json"
     planned = {(r, technique.name) for r in rounds for technique in techniques}
     if note.exists():
         suite = json.loads(note.read_text())["suite"]
@@ -278,16 +280,6 @@ def _resume(args, techniques, rounds, own_runs):
     suite = f"{time.time_ns():x}"
     files.write_json(note, {"suite": suite})
     return suite, set()
-
-
-def _key(args, techniques, own_runs):
-    """Return a digest of all that runs of one suite have in common."""
-    parts = [sys.executable, version("torch"), platform.node(), git.head()]
-    parts += [os.environ.get(name, "") for name in ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")]
-    parts += [str(args.results_file.resolve()), *command_line.round_flags(args, 0)]
-    parts += sources_of_runs()
-    parts += [own_runs.identity()] if own_runs else [t.name + t.code for t in techniques]
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
 
 def sources_of_runs():

@@ -1,14 +1,9 @@
 """The start of a suite: impossible settings, ceilings and the duration, before anything runs."""
 
-import multiprocessing
 import signal
-import sys
 from concurrent.futures import ProcessPoolExecutor
 from importlib.metadata import version
 
-from Utils.base import command_line
-from Utils.base.errors import one_line
-from Utils.results import rows_file
 from Utils.scripts import ladder
 
 
@@ -31,18 +26,13 @@ def _has_bfloat16(device):
 
 
 def announce(scripts, args):
-    """Check the settings of a suite, measure the ceilings of this device once, and print both
-    them and the duration. Return an exit code: 0, or 2 for impossible settings.
+    """Measure the ceilings of this device once, and print both them and the duration of a suite.
+    Raises UserError for impossible settings.
 
-    scripts: of the suite. A child process does it: one that has used a GPU keeps some of its memory
-    until it ends.
+    A child process does it: one that has used a GPU keeps some of its memory until it ends.
     """
-    command_line.check(args)
-    rows_file.check(args.results_file)
-    child = multiprocessing.Process(target=_announce, args=(scripts, args))
-    child.start()
-    child.join()
-    return child.exitcode
+    with ProcessPoolExecutor(1) as pool:
+        pool.submit(_announce, scripts, args).result()
 
 
 def _announce(scripts, args):
@@ -51,9 +41,8 @@ def _announce(scripts, args):
     from Utils.harness import settings
     from Utils.launch import duration
 
-    with one_line(sys.argv[1] if len(sys.argv) > 1 else "suite"):
-        settled = settings.Settings(**vars(args) | {"base": ladder.BASELINE})
-        settings.settle(settled)
-        ceilings = measured_ceilings.here(settled.hardware)
-        print(f"{ceilings['device']}: ceilings of {measured_ceilings.summary(ceilings)}")
-        print(*duration.sentences(scripts, settled), sep="\n", flush=True)
+    settled = settings.Settings(**vars(args) | {"base": ladder.BASELINE})
+    settings.settle(settled)
+    ceilings = measured_ceilings.here(settled.hardware)
+    print(f"{ceilings['device']}: ceilings of {measured_ceilings.summary(ceilings)}")
+    print(*duration.sentences(scripts, settled), sep="\n", flush=True)
