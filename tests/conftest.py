@@ -1,5 +1,6 @@
 """Fixtures of all tests."""
 
+import importlib
 import os
 import signal
 from functools import partial
@@ -10,6 +11,8 @@ import no_optimization
 from tests import watched
 from Utils.base import paths
 from Utils.harness import held_out_loss
+from Utils.harness.settings import check_needs
+from Utils.scripts import ladder
 
 os.environ.pop("MAKELEVEL", None)  # errors name flags where make was not called
 os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(paths.kernels("inductor")))
@@ -27,3 +30,17 @@ def few_held_out_tokens():
 def settle(tmp_path):
     """Function of flags that returns the Settings of a tiny run, its results in a folder."""
     return partial(watched.settle, no_optimization, tmp_path)
+
+
+@pytest.fixture
+def train(tmp_path):
+    """A few steps of a script's own main, not compiled: train("fused_optimizer") is its Watch."""
+
+    def train(name, *flags, config=None, **options):
+        script = importlib.import_module(ladder.get(name).module)
+        args = watched.settle(script, tmp_path, *flags)
+        args.config = config or args.config
+        check_needs(args)
+        return watched.train(script, args, **options)
+
+    return train

@@ -1,7 +1,6 @@
 """Techniques of memory and of precision: what each saves, and whose losses it has."""
 
 import contextlib
-import importlib
 import math
 import re
 import sys
@@ -16,7 +15,6 @@ import pytest
 import torch
 
 from beyond.loss import padded_vocabulary
-from tests import watched
 from tests.rows import rows_of
 from tests.stand_ins import gpu
 from tests.watched import STEPS
@@ -29,28 +27,12 @@ from Utils.device.cpu import CPU
 from Utils.device.mps import MPS
 from Utils.forecast.fake_run import Tracker
 from Utils.harness import memory_kinds, step_work
-from Utils.harness.settings import check_needs
 from Utils.launch import suite_start
 from Utils.results import rows_file, selection
 from Utils.run import Run, execute
 from Utils.scripts import ladder
 
 MIB = 2**20
-
-
-@pytest.fixture
-def train(tmp_path):
-    """A few steps of a script's own main, not compiled: train("fused_optimizer") is its Watch."""
-
-    def train(name, *flags, config=None, **how):
-        found = ladder.get(name)
-        script = importlib.import_module(found.module)
-        args = watched.settle(script, tmp_path, *flags)
-        args.config = config or args.config
-        check_needs(args)
-        return watched.train(script, args, **how)
-
-    return train
 
 
 def state_mib(watch):

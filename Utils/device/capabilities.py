@@ -33,9 +33,13 @@ def check(need, device):
     """
     if need in CHECKS:
         return CHECKS[need](device) or ""
+    if need.startswith("torch "):
+        enough = torch.__version__ >= need.removeprefix("torch ")
+        _require(enough, f"needs {need} or newer; {torch.__version__} is installed")
+        return ""
     package = need.removeprefix("package ")
     if package == need or not package.isidentifier():
-        needs = ", ".join([*CHECKS, "text", "package NAME", "batch multiple of N"])
+        needs = ", ".join([*CHECKS, "text", "package NAME", "torch N", "batch multiple of N"])
         raise UserError(f"Needs: {need!r} is unknown", f"choose from {needs}")
     _require_package(package)
     return ""
@@ -128,6 +132,24 @@ def _check_float8(device):
     _require(supported, f"float8 needs an MI300 or newer, not {device.name}")
 
 
+def _check_int8(device):
+    _require(not isinstance(device, MPS), "8-bit integers need a CPU, or an NVIDIA or AMD GPU")
+    _require_capability(device, (7, 5), "int8 on tensor cores")
+
+
+def _check_flash_attention_4(device):
+    # As torch.nn.attention does up to 2.14.
+    _require(_is_nvidia(device), "FlashAttention-4 needs an NVIDIA GPU")
+    supported = device.capability[0] in (9, 10)
+    _require(supported, f"torch calls FlashAttention-4 on Hopper and Blackwell, not {device.name}")
+    _require(importlib.util.find_spec("flash_attn"), "needs pip install --pre flash-attn-4")
+
+
+def _check_flex_attention(device):
+    _require(_is_gpu(device), "FlexAttention has a backward pass on GPUs alone")
+    _require_capability(device, (8, 0), "FlexAttention")
+
+
 def _check_compile(device):
     if _is_gpu(device):
         _require_capability(device, (7, 0), "torch.compile")
@@ -203,6 +225,13 @@ CHECKS = {
     "float8": _check_float8,
     "managed_memory": _without(_moves_pages, "not paged on this device"),
     "pinned_memory": _required(_is_gpu, "pinned memory is for copies to an NVIDIA or AMD GPU"),
+    "int8": _check_int8,
+    "flash_attention_4": _check_flash_attention_4,
+    "flex_attention": _check_flex_attention,
+    "mixed_moments": _required(_is_gpu, "AdamW with bfloat16 moments is a kernel for GPUs alone"),
+    "expandable_segments": _without(_is_gpu, "expandable segments: no effect without a GPU"),
+    "foreach": _without(_is_accelerator, "a loop over parameters: what AdamW is on a CPU anyway"),
+    "triton_tuning": _without(_is_gpu, "coordinate descent: tunes kernels of GPUs alone"),
     "distributed": _check_distributed,  # processes that form a group
     "nccl": _check_nccl,
 }

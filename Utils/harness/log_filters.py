@@ -18,6 +18,9 @@ WARNINGS = (
 LOGGERS = (
     "bitsandbytes.backends.cpu.ops",  # an optional package is missing
     "torch._dynamo.variables.ctx_manager",  # profiler ranges of DistributedDataParallel
+    "torch._higher_order_ops.wrap",  # selective checkpointing: no in-place operations
+    "torch.utils._pytree",  # a deprecated call of torchao's
+    "torchao",  # inference kernels built for another Python
 )
 
 

@@ -185,6 +185,64 @@ API CUresult cuMemGetAddressRange_v2(CUdeviceptr* start, size_t* bytes, CUdevice
   return CUDA_SUCCESS;
 }
 
+// Virtual memory: addresses first, then pages mapped to them, as expandable segments do ---------
+
+struct Pages {
+  size_t bytes;
+  Holder* holder;
+};
+API CUresult cuMemAddressReserve(CUdeviceptr* to, size_t bytes, size_t, CUdeviceptr,
+                                 unsigned long long) {
+  int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+  void* made = mmap(nullptr, bytes, PROT_NONE, flags, -1, 0);
+  if (made == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
+  *to = reinterpret_cast<CUdeviceptr>(made);
+  return CUDA_SUCCESS;
+}
+API CUresult cuMemAddressFree(CUdeviceptr address, size_t bytes) {
+  munmap(reinterpret_cast<void*>(address), bytes);
+  return CUDA_SUCCESS;
+}
+API CUresult cuMemCreate(CUmemGenericAllocationHandle* to, size_t bytes,
+                         const CUmemAllocationProp*, unsigned long long) {
+  std::lock_guard hold(lock);
+  if (bytes % PAGE) return CUDA_ERROR_INVALID_VALUE;
+  if (bytes > room()) return CUDA_ERROR_OUT_OF_MEMORY;
+  count(MALLOCS);
+  auto pages = new Pages{bytes, own()};
+  pages->holder->bytes += bytes;
+  *to = reinterpret_cast<CUmemGenericAllocationHandle>(pages);
+  return CUDA_SUCCESS;
+}
+API CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
+  std::lock_guard hold(lock);
+  count(FREES);
+  auto pages = reinterpret_cast<Pages*>(handle);
+  pages->holder->bytes -= pages->bytes;
+  delete pages;
+  return CUDA_SUCCESS;
+}
+API CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t, CUmemGenericAllocationHandle,
+                      unsigned long long) {
+  std::lock_guard hold(lock);
+  if (block_of(reinterpret_cast<void*>(address))) return CUDA_ERROR_INVALID_VALUE;
+  blocks[address] = {bytes, Memory::DEVICE, current_device()};
+  return CUDA_SUCCESS;
+}
+API CUresult cuMemSetAccess(CUdeviceptr address, size_t bytes, const CUmemAccessDesc*, size_t) {
+  mprotect(reinterpret_cast<void*>(address), bytes, PROT_READ | PROT_WRITE);
+  return CUDA_SUCCESS;
+}
+API CUresult cuMemUnmap(CUdeviceptr address, size_t bytes) {
+  wait_for_device();
+  std::lock_guard hold(lock);
+  blocks.erase(blocks.lower_bound(address), blocks.lower_bound(address + bytes));
+  auto start = reinterpret_cast<void*>(address);
+  madvise(start, bytes, MADV_DONTNEED);
+  mprotect(start, bytes, PROT_NONE);
+  return CUDA_SUCCESS;
+}
+
 // Copies --------------------------------------------------------------------------------------
 
 static cudaError_t copy(void* to, const void* from, size_t bytes, void* stream, bool async) {

@@ -171,9 +171,11 @@ API int nvmlDeviceGetGraphicsRunningProcesses_v3(Handle, unsigned* number, Proce
   return *to = {1, 60ull << 20, ~0u, ~0u}, SUCCESS;
 }
 
-// What torch's allocator looks up once memory runs out ----------------------------------------
+// What torch's allocator looks up, expandable or out of memory -------------------------------
 
 API int nvmlDeviceGetNvLinkRemoteDeviceType(Handle, unsigned, unsigned*) { return NOT_SUPPORTED; }
 API int nvmlDeviceGetNvLinkRemotePciInfo_v2(Handle, unsigned, void*) { return NOT_SUPPORTED; }
-API int nvmlDeviceGetGpuFabricInfoV(Handle, void*) { return NOT_SUPPORTED; }
+API int nvmlDeviceGetGpuFabricInfoV(Handle, unsigned* to) {  // a card of no NVLink fabric
+  return memset(to + 1, 0, (*to & 0xffffff) - sizeof *to), SUCCESS;  // its version has its size
+}
 API int nvmlDeviceGetP2PStatus(Handle, Handle, int, int* status) { return *status = 0, SUCCESS; }

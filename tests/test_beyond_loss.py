@@ -1,0 +1,69 @@
+"""Losses computed in chunks, and habits that cost time: the parent's losses, at another price."""
+
+import pytest
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from Utils.base.errors import Unsupported
+
+V = 50_257
+TOKENS = 512
+SHAPE = ["--batch-size=4", "--seq-len=128"]
+
+
+@pytest.fixture
+def in_inductor():
+    """Graphs compiled by a test are no graphs of the next one."""
+    yield
+    torch.compiler.reset()
+
+
+def largest_allocation(train, name, **options):
+    """Return the bytes of the largest tensor that a script allocates in its steps."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
+        train(name, *SHAPE, **options)
+    return max(event.nbytes() for event in profiled.profiler.kineto_results.events())
+
+
+def test_chunked_no_tensor_has_the_size_of_the_logits(train, in_inductor):
+    logits = TOKENS * V * 2  # in bfloat16
+    assert largest_allocation(train, "fused_optimizer") >= logits
+    assert largest_allocation(train, "linear_cross_entropy") < logits
+    for _ in range(2):  # compiled, then from the cache
+        torch.compiler.reset()
+        assert largest_allocation(train, "chunked_loss", compile=None) < logits
+
+
+NOT_COMPILED = {}
+BY_TORCH = {"compile": None}
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "rounding"),
+    [("chunked_loss", BY_TORCH, 1e-4), ("linear_cross_entropy", NOT_COMPILED, 2**-4)],
+)
+def test_chunked_gradients_are_the_parents(
+    name, options, rounding, train, in_inductor, monkeypatch
+):
+    """And so are the losses, as far as the type in which they are added up goes."""
+    monkeypatch.setattr(torch.optim.AdamW, "zero_grad", lambda *args, **options: None)
+    parent, child = train("fused_optimizer", *SHAPE), train(name, *SHAPE, **options)
+    assert child.losses == pytest.approx(parent.losses, abs=rounding)
+    gradients = dict(parent.model.named_parameters())
+    for parameter, chunked in child.model.named_parameters():
+        expected = gradients[parameter.removeprefix("_orig_mod.")].grad
+        error = (chunked.grad - expected).norm() / expected.norm()
+        assert error < 0.02, parameter  # two parts in a hundred of bfloat16's eight bits
+
+
+def test_too_few_tokens_for_chunks_are_refused_though_inductor_is_silent(train, in_inductor):
+    with pytest.raises(Unsupported, match="more tokens than channels"):
+        train("chunked_loss", "--batch-size=4", "--seq-len=8", compile=None)
+
+
+def test_an_explicit_mask_and_a_loop_change_no_loss(train):
+    parent = train("flash_attention")
+    assert train("explicit_mask").losses == pytest.approx(parent.losses, rel=1e-4)
+    child = train("for_loop_optimizer")
+    assert child.losses == parent.losses and child.optimizer.defaults["foreach"] is False
+    assert "what AdamW is on a CPU anyway" in child.args.notes[-1]

@@ -1,0 +1,227 @@
+"""Techniques of fewer bits and of other updates: which numbers are rounded, and which move."""
+
+import contextlib
+import re
+from collections import Counter
+from functools import partial
+
+import pytest
+import torch
+
+from beyond.attention import flash_attention_4, flex_attention
+from beyond.loss import padded_vocabulary
+from beyond.precision import bfloat16_residual
+from tests.stand_ins import gpu
+from Utils.base.errors import Unsupported
+from Utils.device import capabilities
+from Utils.device.capabilities import CHECKS
+from Utils.device.cpu import CPU
+from Utils.device.mps import MPS
+
+NORM = re.compile(r"ln_\w+\.weight")  # 1.0 at the start
+
+
+@pytest.fixture
+def everywhere(monkeypatch):
+    """Function of needs, which every device then meets."""
+    return lambda *needs: [monkeypatch.setitem(CHECKS, need, lambda device: "") for need in needs]
+
+
+def moved(watch):
+    """Return whether each LayerNorm's weights have moved from where they started, as a set."""
+    now = dict(watch.model.named_parameters())
+    norms = [name for name in watch.first if NORM.search(name)]
+    return {not torch.equal(now[name], watch.first[name]) for name in norms}
+
+
+def test_master_weights_move_though_a_step_is_below_half_a_unit(train):
+    """Two steps of 4e-5 add up to less than the 0.004 between neighbours of 1.0; a hundred do not.
+
+    A larger learning rate stands for more steps.
+    """
+    parent, child = train("pure_bfloat16"), train("master_weights")
+    assert {p.dtype for p in child.model.parameters()} == {torch.bfloat16}
+    masters = child.optimizer.param_groups[0]["params"]
+    assert {master.dtype for master in masters} == {torch.float32}
+    for master, p in zip(masters, child.model.parameters(), strict=True):
+        assert torch.equal(master.bfloat16(), p)
+    norms = [
+        m
+        for m, (name, _) in zip(masters, child.model.named_parameters(), strict=True)
+        if NORM.search(name)
+    ]
+    assert all((norm != 1).any() for norm in norms) and moved(parent) == {False}
+    assert child.losses == pytest.approx(parent.losses, rel=2**-9)
+
+
+def test_stochastic_rounding_moves_some_weights_by_a_whole_unit(train):
+    pytest.importorskip("torchao")
+    with torch.compiler.set_stance("force_eager"):
+        child = train("stochastic_rounding")
+    assert True in moved(child) and moved(train("pure_bfloat16")) == {False}
+    assert {p.dtype for p in child.model.parameters()} == {torch.bfloat16}
+    norm = child.model.ln_f.weight
+    assert set(norm.float().tolist()) <= {1.0, 1 - 2**-8, 1 + 2**-7}
+
+
+def test_the_residual_stream_is_in_bfloat16(train, everywhere, monkeypatch):
+    everywhere("triton")
+    monkeypatch.setattr(bfloat16_residual, "cross_entropy", padded_vocabulary.cross_entropy)
+    parent, child = train("padded_vocabulary"), train("bfloat16_residual")
+    assert child.losses == pytest.approx(parent.losses, rel=2**-9) and child.losses != parent.losses
+    for watch, dtype in ((parent, torch.float32), (child, torch.bfloat16)):
+        ends = []
+        watch.model.ln_f.register_forward_pre_hook(lambda norm, x, ends=ends: ends.append(x[0]))
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            watch.model(*watch.batch)
+        assert ends[0].dtype == dtype
+
+
+def test_only_the_heads_product_is_in_float8_and_its_weight_stays_tied(train, everywhere):
+    float8 = pytest.importorskip("torchao.float8")
+    everywhere("float8")
+    convert = float8.convert_to_float8_training
+    emulated = float8.Float8LinearConfig(emulate=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            float8, "convert_to_float8_training", lambda *a, **k: convert(*a, config=emulated, **k)
+        )
+        child = train("float8_head")
+    layers = {name: type(m).__name__ for name, m in child.model.named_modules()}
+    assert [name for name, kind in layers.items() if kind == "Float8Linear"] == ["lm_head"]
+    assert child.model.lm_head.weight is child.model.wte.weight
+    assert child.losses == pytest.approx(train("padded_vocabulary").losses, rel=2**-8)
+
+
+def test_the_blocks_products_are_of_integers(train):
+    pytest.importorskip("torchao")
+    parent, child = train("fused_optimizer"), train("int8_linear")
+    integers = [m for m in child.model.modules() if type(m).__name__.startswith("Int8")]
+    assert len(integers) == 4 * len(child.model.h)
+    x = torch.randn(8, 64)
+    y = integers[0](x)
+    exact = torch.nn.functional.linear(x, integers[0].weight, integers[0].bias)
+    assert 0.001 < (y - exact).norm() / exact.norm() < 0.02  # 127 levels
+    assert child.losses != parent.losses
+    assert child.losses == pytest.approx(parent.losses, rel=2**-8)
+
+
+def test_muon_takes_the_blocks_matrices_and_adamw_the_others(train):
+    child = train("muon")
+    muon, adamw = child.optimizer
+    matrices = {p for group in muon.param_groups for p in group["params"]}
+    assert {p.ndim for p in matrices} == {2} and len(matrices) == 4 * len(child.model.h)
+    assert not matrices & {p for group in adamw.param_groups for p in group["params"]}
+    assert all(not torch.equal(p, child.first[name]) for name, p in child.model.named_parameters())
+
+
+def test_gradients_are_clipped_before_the_step(train, monkeypatch):
+    norms = []
+    clip = torch.nn.utils.clip_grad_norm_
+
+    def watch(parameters, limit):
+        parameters = list(parameters)
+        norms.append(float(clip(parameters, limit)))
+        after = torch.nn.utils.get_total_norm([p.grad for p in parameters])
+        assert after == pytest.approx(min(norms[-1], limit), rel=1e-3)
+
+    monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", watch)
+    train("gradient_clipping")
+    assert norms and max(norms) > 1
+
+
+def test_moments_in_bfloat16_are_there_before_the_first_step(train, everywhere, monkeypatch):
+    """On a GPU one kernel rounds them; here AdamW in float32 does, and rounds after each step."""
+    everywhere("mixed_moments")
+    step = torch.optim.AdamW.step
+
+    def rounded(optimizer):
+        moments = [s for s in optimizer.state.values() if "exp_avg" in s]
+        for state in moments:
+            assert state["exp_avg"].dtype is state["exp_avg_sq"].dtype is torch.bfloat16
+            for name in ("exp_avg", "exp_avg_sq"):
+                state[name] = state[name].float()
+        step(optimizer)
+        for state in moments:
+            for name in ("exp_avg", "exp_avg_sq"):
+                state[name] = state[name].bfloat16()
+
+    parent = train("fused_optimizer")
+    monkeypatch.setattr(torch.optim.AdamW, "step", rounded)
+    child = train("bfloat16_moments")
+    assert len(child.optimizer.state) == len(list(child.model.parameters()))
+    assert child.losses == pytest.approx(parent.losses, rel=2**-9) and child.losses != parent.losses
+
+
+def test_half_the_budget_keeps_fewer_activations(train):
+    compile = partial(torch.compile, backend="aot_eager_decomp_partition")
+    kept = Counter()
+    for name in ("fused_optimizer", "activation_budget"):
+
+        def pack(x, name=name):
+            if x.numel() < 50_257 * 64:  # no weights
+                kept[name] += x.nbytes
+            return x
+
+        torch.compiler.reset()
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
+            train(name, "--batch-size=4", "--seq-len=128", compile=compile)
+    assert kept["activation_budget"] < 0.8 * kept["fused_optimizer"]
+
+
+def test_switches_reach_the_compiler(train):
+    options = {}
+    train("inductor_tuning", compile=lambda model, **given: options.update(given) or model)
+    assert options == {"options": {"coordinate_descent_tuning": True}}
+    compiled = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.nn.Module, "compile", lambda block: compiled.append(block))
+        model = train("regional_compilation", compile=lambda f: compiled.append(f) or f).model
+    assert compiled == [torch.nn.functional.cross_entropy, *model.h]
+
+
+def test_flash_attention_4_is_called_under_the_name_of_torchs_own(train, everywhere, monkeypatch):
+    everywhere("flash_attention_4")
+    chosen = []
+    monkeypatch.setattr(flash_attention_4, "activate_flash_attention_impl", chosen.append)
+    backends = []
+    monkeypatch.setattr(
+        flash_attention_4,
+        "sdpa_kernel",
+        lambda backend: backends.append(backend) or contextlib.nullcontext(),
+    )
+    assert train("flash_attention_4").losses == train("fused_optimizer").losses
+    assert chosen == ["FA4"] and {b.name for b in backends} == {"FLASH_ATTENTION"}
+
+
+def test_flex_attentions_mask_is_the_causal_one():
+    from torch.nn.attention.flex_attention import create_mask
+
+    mask = create_mask(flex_attention.causal, 1, 1, 8, 8, device="cpu")
+    assert torch.equal(mask[0, 0], torch.ones(8, 8, dtype=torch.bool).tril())
+
+
+@pytest.mark.parametrize(
+    ("need", "device", "problem"),
+    [
+        ("int8", gpu(capability=(7, 5)), ""),
+        ("int8", gpu(capability=(7, 0)), "int8 on tensor cores needs compute capability 7.5"),
+        ("int8", MPS(torch.device("mps")), "8-bit integers need"),
+        ("flash_attention_4", gpu(capability=(9, 0)), "pip install --pre flash-attn-4"),
+        ("flash_attention_4", gpu(capability=(12, 0)), "Hopper and Blackwell"),
+        ("flash_attention_4", CPU(), "needs an NVIDIA GPU"),
+        ("flex_attention", gpu(capability=(8, 0)), ""),
+        ("flex_attention", gpu(capability=(7, 5)), "FlexAttention needs compute capability 8.0"),
+        ("flex_attention", CPU(), "backward pass on GPUs alone"),
+        ("mixed_moments", gpu(), ""),
+        ("mixed_moments", CPU(), "kernel for GPUs alone"),
+        ("torch 2.0", CPU(), ""),
+        ("torch 99.1", CPU(), "needs torch 99.1 or newer"),
+    ],
+)
+def test_a_technique_runs_where_it_can(need, device, problem):
+    if not problem:
+        assert capabilities.check(need, device) == ""
+        return
+    with pytest.raises(Unsupported, match=problem):
+        capabilities.check(need, device)
