@@ -1,12 +1,12 @@
 """Techniques of fewer bits and of other updates: which numbers are rounded, and which move."""
 
-import contextlib
 import re
 from collections import Counter
 from functools import partial
 
 import pytest
 import torch
+from torch.nn.attention import _registry
 
 from beyond.attention import flash_attention_4, flex_attention
 from beyond.loss import padded_vocabulary
@@ -180,18 +180,28 @@ def test_switches_reach_the_compiler(train):
     assert compiled == [torch.nn.functional.cross_entropy, *model.h]
 
 
+class Registered:
+    """An implementation of FlashAttention that replaces no operator."""
+
+    def remove(self):
+        pass
+
+
 def test_flash_attention_4_is_called_under_the_name_of_torchs_own(train, everywhere, monkeypatch):
     everywhere("flash_attention_4")
-    chosen = []
-    monkeypatch.setattr(flash_attention_4, "activate_flash_attention_impl", chosen.append)
+    monkeypatch.setitem(_registry._FLASH_ATTENTION_IMPLS, "FA4", Registered)
     backends = []
+    choose = flash_attention_4.sdpa_kernel
     monkeypatch.setattr(
         flash_attention_4,
         "sdpa_kernel",
-        lambda backend: backends.append(backend) or contextlib.nullcontext(),
+        lambda backend: backends.append(backend.name) or choose(backend),
     )
-    assert train("flash_attention_4").losses == train("fused_optimizer").losses
-    assert chosen == ["FA4"] and {b.name for b in backends} == {"FLASH_ATTENTION"}
+    child = train("flash_attention_4")
+    assert torch.nn.attention.current_flash_attention_impl() == "FA4"
+    torch.nn.attention.restore_flash_attention_impl()
+    assert child.losses == train("fused_optimizer").losses
+    assert set(backends) == {"FLASH_ATTENTION"}
 
 
 def test_flex_attentions_mask_is_the_causal_one():

@@ -5,6 +5,7 @@ runs in processes of its own."""
 import re
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -49,8 +50,10 @@ INTERPRETED = """
 import torch
 from beyond.loss.fused_cross_entropy import FusedCrossEntropy
 
+LAUNCHES = {"BLOCK": 4096, "num_warps": 8}, {"BLOCK": 16384, "num_warps": 32}
 cases = torch.load("cases.pt")
-for case in cases.values():
+for number, case in enumerate(cases.values()):
+    FusedCrossEntropy.launch = lambda logits: LAUNCHES[number % 2]  # as for either kind of GPU
     for factor in (1, 8):
         leaf = case["logits"].clone().requires_grad_()
         logits = leaf.clone()
@@ -191,9 +194,9 @@ def compiled(tmp_path, monkeypatch):
     """compiled(kernel, dtype, capability): the stages of compilation, by name."""
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
 
-    def compiled(kernel, dtype, capability):
+    def compiled(kernel, dtype, capability, BLOCK=4096, num_warps=8):
         types = {"targets": "*i64", "losses": "*fp32", "factor": "*fp32", "scale": "fp32"}
-        constants = {"V": 50_257, "columns": 50_304, "BLOCK": 4096}
+        constants = {"V": 50_257, "columns": 50_304, "BLOCK": BLOCK}
         types |= dict.fromkeys(constants, "constexpr")
         signature = {name: types.get(name, f"*{dtype}") for name in kernel.arg_names}
         constants = {name: value for name, value in constants.items() if name in signature}
@@ -202,7 +205,7 @@ def compiled(tmp_path, monkeypatch):
         attrs = {(i,): [["tt.divisibility", 16]] for i in pointers}
         source = ASTSource(kernel, signature, constants, attrs)
         target = GPUTarget("cuda", capability, 32)
-        return compile(source, target=target, options={"num_warps": 8}).asm
+        return compile(source, target=target, options={"num_warps": num_warps}).asm
 
     return compiled
 
@@ -218,6 +221,28 @@ def test_it_compiles_for(target, dtype, kernel, compiled):
     assert "ld.global.v4.b32" in stages["ptx"] and "st.global.v4.b32" in stages["ptx"]
     if dtype == "bf16":
         assert "cvt.rn.bf16" in stages["ptx"]  # rounds to nearest
+
+
+class Logits:
+    """Rows of GPT-2's logits in bfloat16 on a GPU."""
+
+    is_cuda = True
+    device = "cuda"
+
+    def __getitem__(self, row):
+        return torch.empty(50_304, dtype=torch.bfloat16, device="meta")
+
+
+def test_large_programs_take_the_place_of_many_where_rows_overflow_the_cache(compiled, monkeypatch):
+    """An H100's 132 SMs have 660 rows of 0.1 MB in flight; its L2 cache holds 50 MB."""
+    gpus = {"H100": (132, 50), "RTX 4090": (128, 72), "T4": (40, 4)}
+    blocks = {}
+    for name, (sms, mib) in gpus.items():
+        facts = SimpleNamespace(multi_processor_count=sms, L2_cache_size=mib * 2**20)
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device, facts=facts: facts)
+        blocks[name] = script.FusedCrossEntropy.launch(Logits())["BLOCK"]
+    assert blocks == {"H100": 16_384, "RTX 4090": 4096, "T4": 16_384}
+    assert compiled(script.cross_entropy_kernel, "bf16", 90, BLOCK=16_384, num_warps=32)["cubin"]
 
 
 # Where it cannot run ----------------------------------------------------------------------------

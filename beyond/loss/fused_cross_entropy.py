@@ -1,9 +1,9 @@
 """Cross-entropy in one Triton kernel that writes the gradient over the logits.
 
 The logits are the largest tensor of a step. Each Triton program takes one row: it reads the row for
-the maximum and the sum of the softmax, reads it again while it is still in the cache, and
-overwrites it with the gradient, softmax minus 1 at the target. Arithmetic is float32, in registers;
-memory traffic is one read and one write of the row. The backward pass only multiplies by a factor.
+the maximum and the sum of the softmax, reads it again, and overwrites it with the gradient, softmax
+minus 1 at the target. Arithmetic is float32, in registers. As few rows are in flight as the L2
+cache holds, so the second read comes from there. The backward pass only multiplies by a factor.
 
 Parent: padded_vocabulary
 Needs:  tf32, bfloat16, compile, triton; in float16 its gradients underflow before they are scaled
@@ -81,13 +81,22 @@ class FusedCrossEntropy(torch.autograd.Function):
     """The mean over all rows. Backward scales in place: run again, it raises."""
 
     @staticmethod
+    def launch(logits):
+        """Return fewer, larger programs where the rows of many would overflow the L2 cache."""
+        if logits.is_cuda:
+            gpu = torch.cuda.get_device_properties(logits.device)
+            rows = 5 * gpu.multi_processor_count  # that small programs have in flight
+            if rows * logits[0].nbytes > gpu.L2_cache_size:
+                return {"BLOCK": 16_384, "num_warps": 32}
+        return {"BLOCK": 4096, "num_warps": 8}
+
+    @staticmethod
     def forward(ctx, logits, targets, V):  # (N, columns), (N,); V <= columns
         assert logits.is_contiguous() and targets.is_contiguous()
         N, columns = logits.shape
         losses = torch.empty(N, dtype=torch.float32, device=logits.device)
-        cross_entropy_kernel[(N,)](
-            logits, targets, losses, 1 / N, V, columns, BLOCK=4096, num_warps=8
-        )
+        settings = FusedCrossEntropy.launch(logits)
+        cross_entropy_kernel[(N,)](logits, targets, losses, 1 / N, V, columns, **settings)
         torch.autograd.graph.increment_version(logits)  # autograd does not see Triton's writes
         ctx.save_for_backward(logits)
         return losses.mean()
