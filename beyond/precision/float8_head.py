@@ -1,7 +1,7 @@
 """The head's three products in 8-bit floats; the blocks in bfloat16.
 
-The head is the model's largest product, a quarter of all arithmetic at this width, so casting its
-operands is paid back sooner than in the blocks. Its weight stays the embedding's: it is cast in
+The head is the model's largest product, over a quarter of all arithmetic at this width, so casting
+its operands is paid back sooner than in the blocks. Its weight stays the embedding's: it is cast in
 every step, not replaced. Sizes must be multiples of 16, which the parent's padding provides.
 
 Parent: padded_vocabulary
