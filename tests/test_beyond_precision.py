@@ -17,6 +17,7 @@ from Utils.device import capabilities
 from Utils.device.capabilities import CHECKS
 from Utils.device.cpu import CPU
 from Utils.device.mps import MPS
+from Utils.harness import memory_kinds
 
 NORM = re.compile(r"ln_\w+\.weight")  # 1.0 at the start
 
@@ -41,6 +42,7 @@ def test_master_weights_move_though_a_step_is_below_half_a_unit(train):
     """
     parent, child = train("pure_bfloat16"), train("master_weights")
     assert {p.dtype for p in child.model.parameters()} == {torch.bfloat16}
+    assert memory_kinds.updated(child.model, child.optimizer) == list(range(len(child.first)))
     masters = child.optimizer.param_groups[0]["params"]
     assert {master.dtype for master in masters} == {torch.float32}
     for master, p in zip(masters, child.model.parameters(), strict=True):

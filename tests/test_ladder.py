@@ -182,7 +182,8 @@ def test_its_losses_fall_together_with_the_baselines(technique, smoke):
     assert baseline[0] == pytest.approx(math.log(50_257), abs=0.3)
     held_out, untrained = rows.groupby("technique").held_out_loss.first(), math.log(50_257)
     assert held_out["no_optimization"] < untrained - 0.1
-    if "other batches" in str(rows[rows.technique == technique.name].note.iloc[0]):
+    streamed = "other batches" in str(rows[rows.technique == technique.name].note.iloc[0])
+    if len(own) and (streamed or technique.stated_parity):
         assert held_out[technique.name] < untrained - 0.1  # a wrong gradient would not lower it
     elif len(own):
         # bfloat16 has 8 significant bits, so 2^-8 of the loss is what rounding may explain

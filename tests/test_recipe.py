@@ -353,6 +353,7 @@ def test_what_is_said_of_lightning_is_documented():
         "precision": {"bf16-mixed", "16-mixed", "bf16-true"},
         "accumulate_grad_batches": {2, 4},
         "deterministic": {True},
+        "gradient_clip_val": {1.0},
         "strategy": {"ddp", "fsdp"},
     }
     seen = {}

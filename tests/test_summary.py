@@ -238,13 +238,16 @@ def test_the_first_loss_tells_rounding_from_another_model(off, label):
     assert intervals.parity(baseline, own, "gpt2") == label
 
 
-def test_a_script_in_8_bit_floats_is_known_by_its_needs(read):
-    names = ("no_optimization", "torch_compile", "float8_linear")
-    losses = (5.0, 5.0 + 0.02, 5.0 + 0.02)
+def test_a_script_of_few_bits_or_of_another_optimizer_is_known_by_its_docstring(read):
+    names = ("no_optimization", "torch_compile", "float8_linear", "linear_cross_entropy", "muon")
+    losses = (5.0, 5.0 + 0.02, 5.0 + 0.02, 5.0 + 0.06, 5.0 - 0.5)
     rows = [rows_of(name, [9] * 3, loss=loss) for name, loss in zip(names, losses, strict=True)]
-    parity = summarize(read(*rows)).parity
-    assert parity["torch_compile"] == "model changed"
-    assert parity["float8_linear"] == "numerics changed"
+    rows = read(*rows)
+    lines = summarize(rows)
+    few_bits = ["numerics changed"] * 2
+    assert list(lines.parity[1:]) == ["model changed", *few_bits, "another optimizer"]
+    assert lines.loss["muon"] == 4.5 and lines.loss_difference["muon"].verdict == ""
+    assert "4.500, another optimizer" in result_tables.table(rows, [])
 
 
 def test_parameters_that_are_never_updated_are_another_model(read):

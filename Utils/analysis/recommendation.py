@@ -194,8 +194,8 @@ def _problem(rows, lines, name, sets):
         return "no effect here"
     if lines.status.get(line.base) != "ok":
         return f"not measured with {line.base}"
-    if line.parity == "model changed":
-        return "model changed"
+    if line.parity in ("model changed", "another optimizer"):
+        return line.parity
     if line.loss_difference.verdict in ("worse", "diverged"):
         return f"its loss: {line.loss_difference.with_verdict}"
     return "" if name in sets else line.quality

@@ -47,7 +47,7 @@ def _time(line):
 def _loss(line):
     """Return the loss, and its verdict where it is not the baseline's."""
     verdict = line.loss_difference.verdict
-    if line.parity in ("model changed", "other batches"):
+    if line.parity in ("model changed", "other batches", "another optimizer"):
         verdict = line.parity
     text = number(line.loss, ".3f")
     remarkable = verdict not in ("", intervals.INCONCLUSIVE, line.loss_difference.neither)

@@ -30,7 +30,7 @@ COLUMNS = [
     *("speedup", "parent_speedup"),  # Ratios over the baseline and the parent, for as many tokens
     "loss",  # nats a token, on held-out text; without it the mean of the last timed steps
     "loss_difference",  # LossDifference from the baseline
-    "parity",  # "exact", "numerics changed", "model changed", "other batches"
+    "parity",  # "exact", "{numerics, model} changed", "other batches", "another optimizer"
     *("peak_memory_mib", *MEMORY_KINDS, "reserved_mib"),
     *("compiled", "break_even_steps"),  # a text; against the parent, inf for never
     *("precision", "tflops", "ceiling_share", "mfu"),  # of matrix products; shares of 1
@@ -152,7 +152,7 @@ def _times(runs, by_round):
 
 
 def _losses(name, base, runs, base_runs, records):
-    """Return the columns from losses. Losses on other batches cannot be paired."""
+    """Return the columns from losses. Those of other batches or another optimizer have no pair."""
     timed = selection.timed(runs)
     losses = intervals.losses(timed)
     line = {"loss": losses.mean()}
@@ -170,6 +170,9 @@ def _losses(name, base, runs, base_runs, records):
         losses = losses.iloc[:1]
     difference = intervals.loss_difference(intervals.losses(selection.timed(base_runs)), losses)
     technique = ladder.techniques().get(name)
+    stated = technique.stated_parity if technique else ""
+    if stated == "another optimizer":
+        return line | {"parity": stated}
     in_float8 = technique is not None and "float8" in technique.needs
     updated = min((r.get("updated_parameters", np.inf) for r in records[name]), default=np.inf)
     by_base = max((r.get("updated_parameters", 0) for r in records[base]), default=0)
@@ -180,6 +183,8 @@ def _losses(name, base, runs, base_runs, records):
         "float8" if in_float8 else "bfloat16",
         fewer_updated=updated < by_base,
     )
+    if stated == "approximate" and line["parity"] == "model changed":
+        line["parity"] = "numerics changed"
     return {"loss_difference": difference} | line
 
 

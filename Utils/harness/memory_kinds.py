@@ -84,9 +84,13 @@ def _size(tensors):
 
 
 def updated(model, optimizer):
-    """Return the numbers of the parameters that an optimizer of this rank has updated."""
-    with_state = {id(p) for member in optimizers(optimizer) for p in member.state}
-    return [number for number, p in enumerate(model.parameters()) if id(p) in with_state]
+    """Return the numbers of the parameters that an optimizer of this rank has updated.
+
+    Copies of them, which an optimizer may update in their place, are in the model's order.
+    """
+    stepped = [id(p) for member in optimizers(optimizer) for p in member.state]
+    numbers = [number for number, p in enumerate(model.parameters()) if id(p) in stepped]
+    return numbers or list(range(len(stepped)))
 
 
 def updates(optimizer):

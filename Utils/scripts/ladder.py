@@ -31,6 +31,7 @@ FLOAT16 = {  # of each script of the ladder with bfloat16, the one in float16
 }
 _bfloat16 = ContextVar("whether scripts are seen as a device with bfloat16 runs them", default=True)
 FACTS = ("Parent", "Needs", "Gains", "Costs", "See")
+PARITIES = ("another optimizer", "approximate")  # the loss of other updates, and of a few bits
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,11 @@ class Technique:
     @property
     def needs(self):
         return self.facts.needs
+
+    @property
+    def stated_parity(self):
+        """What its Costs say first of its losses: one of PARITIES, or ""."""
+        return next((p for p in PARITIES if self.facts.texts["Costs"].startswith(p)), "")
 
     @property
     def at_top_level(self):
