@@ -16,25 +16,25 @@ from Utils.base import paths
 # Most lines of Python in each room of Utils; "" has the files of Utils itself. A room that became
 # shorter lowers its line.
 MOST_LINES = {
-    "": 413,
-    "analysis": 1932,
+    "": 416,
+    "analysis": 1937,
     "base": 523,
-    "commands": 888,
+    "commands": 891,
     "corpus": 315,
-    "device": 1311,
+    "device": 1340,
     "doctor": 617,
-    "draw": 1250,
-    "forecast": 1758,
-    "harness": 1371,
+    "draw": 1251,
+    "forecast": 1767,
+    "harness": 1448,
     "launch": 1311,
-    "profile": 811,
-    "results": 613,
+    "profile": 814,
+    "results": 629,
     "own_script": 2048,
-    "scripts": 591,
+    "scripts": 606,
 }
 OTHER = {".toml", ".html", ".css", ".js"}
-MOST_LINES_OF_OTHER = 1_494
-MOST_LINES_OF_TESTS = 17_618  # with the virtual GPU's C++
+MOST_LINES_OF_OTHER = 1_617
+MOST_LINES_OF_TESTS = 18_065  # with the virtual GPU's C++
 MOST_LINES_OF_PRETRAINING = 1_467
 MOST_LINES_OF_MAKEFILE = 180
 MOST_FILES = 450  # without results/

@@ -32,7 +32,8 @@ LAYERS |= {
 }
 LAYERS["commands"] = set(LAYERS)
 TECHNIQUE = "a training script"
-LAYERS[TECHNIQUE] = {"model", "data", "run", "launch", "corpus"}  # trials of batches, a stream
+# Trials of batches, a stream of text, and the error for what cannot run.
+LAYERS[TECHNIQUE] = {"model", "data", "run", "launch", "corpus", "base"}
 LAYERS["plot_results"] = {"base", "scripts", "results", "analysis", "draw"}
 MOST_FLOORS, MOST_LINES = 7, 400
 OPTIONAL = {
