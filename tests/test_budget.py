@@ -22,7 +22,7 @@ MOST_LINES = {
     "commands": 891,
     "corpus": 315,
     "device": 1340,
-    "doctor": 617,
+    "doctor": 502,
     "draw": 1251,
     "forecast": 1767,
     "harness": 1448,
@@ -34,7 +34,7 @@ MOST_LINES = {
 }
 OTHER = {".toml", ".html", ".css", ".js"}
 MOST_LINES_OF_OTHER = 1_617
-MOST_LINES_OF_TESTS = 18_065  # with the virtual GPU's C++
+MOST_LINES_OF_TESTS = 18_058  # with the virtual GPU's C++
 MOST_LINES_OF_PRETRAINING = 1_467
 MOST_LINES_OF_MAKEFILE = 180
 MOST_FILES = 450  # without results/

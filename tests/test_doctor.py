@@ -23,16 +23,14 @@ from Utils.commands import doctor as doctor_command
 from Utils.corpus import text_sources
 from Utils.device.capabilities import Emulated, WithoutEffect
 from Utils.device.cpu import CPU
-from Utils.doctor import examination, host_probes, technique_status
-from Utils.doctor.findings import Finding, TechniqueStatus
-from Utils.doctor.toolchain_probes import NATIVE
+from Utils.doctor import examination, torch_side
+from Utils.doctor.examination import Finding, TechniqueStatus
 from Utils.launch import batch_trials
 from Utils.run import execute
 from Utils.scripts import ladder
 from Utils.scripts.ladder import Technique
 
 TECHNIQUES = ladder.techniques()
-IMPORTED = [name for name in NATIVE if name != "triton"]  # which a CPU does not use
 
 
 def call(*flags, **environment):
@@ -62,7 +60,7 @@ def here(tmp_path_factory):
 
 def test_every_line_about_this_machine_is_true(here):
     said = states(here.findings)
-    free_bytes = shutil.disk_usage(host_probes.nearest(paths.CACHE)).free
+    free_bytes = shutil.disk_usage(examination.nearest(paths.CACHE)).free
     free_gib = float(re.search(r"([\d.]+) GiB free", said["cache"]["ok"])[1])
     assert free_gib == pytest.approx(free_bytes / 2**30, rel=0.05, abs=1)
     (processor,) = said["processor"].values()  # this machine may be busy
@@ -73,7 +71,7 @@ def test_every_line_about_this_machine_is_true(here):
     assert shutil.which(os.environ.get("CXX", "g++")) in said["compiler"]["ok"]
     assert here.can_run
     faults = [each["topic"] for each in here.findings if each["state"] == "fault"]
-    assert faults == [name for name in IMPORTED if not find_spec(name)]
+    assert faults == [name for name in ("torchao", "bitsandbytes") if not find_spec(name)]
     assert [row["technique"] for row in here.techniques] == list(TECHNIQUES)
 
 
@@ -236,7 +234,7 @@ def test_a_row_says_what_the_run_says(technique, here, monkeypatch, tmp_path):
 
 
 def judged(name, device, *flags):
-    statuses = technique_status.techniques(on(device, *flags))
+    statuses = torch_side.techniques(on(device, *flags))
     return next(status for status in statuses if status.technique == name)
 
 
@@ -311,7 +309,7 @@ def test_what_a_script_takes_from_utils_declares_for_itself(monkeypatch):
 def test_a_script_of_ones_own_has_its_row(needs, words, tmp_path):
     doc = f"My idea.\n\nParent: no_optimization\nNeeds:  {needs}\n"
     script = Technique("my_idea", tmp_path / "my_idea.py", doc, "", ladder.facts(doc))
-    row = technique_status.judge(script, TECHNIQUES["no_optimization"], on(CPU()))
+    row = torch_side.judge(script, TECHNIQUES["no_optimization"], on(CPU()))
     assert (row.technique, row.status) == ("my_idea", "unsupported" if words else "runs")
     assert words in row.reason and bool(words) == bool(row.reason)
 

@@ -18,19 +18,12 @@ from Utils.base import paths
 from Utils.base.command_line import Parser
 from Utils.base.setting_table import OF_A_RUN
 from Utils.corpus import token_cache
-from Utils.device import capabilities, cgroup, device_choice, drivers
+from Utils.device import cgroup, device_choice, drivers
 from Utils.device.cpu import CPU
 from Utils.device.cuda import CUDA
 from Utils.device.drivers import DriverView
-from Utils.doctor import (
-    device_probes,
-    findings,
-    host_probes,
-    run_probes,
-    toolchain_probes,
-)
-from Utils.doctor.examination import run_python
-from Utils.doctor.findings import Finding
+from Utils.doctor import examination, torch_side
+from Utils.doctor.examination import Finding, run_python
 from Utils.harness import settings
 
 
@@ -44,7 +37,7 @@ def states(findings):
 
 
 def asked(probe, args=None):
-    return list(findings.ask(probe, args))
+    return list(examination.ask(probe, args))
 
 
 def arguments(*flags, **more):
@@ -100,27 +93,27 @@ def test_little_disk_is_a_fault(monkeypatch, tmp_path):
     usage = collections.namedtuple("usage", "total used free")
     for free, state in ((1 * 2**30, "fault"), (3 * 2**30, "ok")):
         monkeypatch.setattr(shutil, "disk_usage", lambda place, f=free: usage(9, 9, f))
-        (finding,) = asked(host_probes.disk, arguments())
+        (finding,) = asked(examination.disk, arguments())
         assert (finding.topic, finding.state) == ("cache", state)
         assert f"{free / 2**30:.1f} GiB free" in finding.what
 
 
 def test_a_place_where_nothing_can_be_written_is_named(tmp_path):
     (tmp_path / "file").write_text("")
-    assert host_probes.unwritable(tmp_path / "new" / "folder") == ""
+    assert examination.unwritable(tmp_path / "new" / "folder") == ""
     assert list(tmp_path.iterdir()) == [tmp_path / "file"]
     assert (
-        host_probes.unwritable(tmp_path / "file" / "x") == f"{tmp_path / 'file'}: Not a directory"
+        examination.unwritable(tmp_path / "file" / "x") == f"{tmp_path / 'file'}: Not a directory"
     )
     with full_disk(4096):
-        assert host_probes.unwritable(tmp_path) == f"{tmp_path}: File too large"
+        assert examination.unwritable(tmp_path) == f"{tmp_path}: File too large"
 
 
 def test_a_path_that_no_compiler_takes_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(paths, "CACHE", tmp_path / "my cache")
     assert not paths.needs_quotes(paths.kernels("triton"))
     monkeypatch.setattr(sys, "prefix", "/my environment")
-    fault, _ = asked(host_probes.disk, arguments())
+    fault, _ = asked(examination.disk, arguments())
     assert fault.what == "/my environment: no compiler takes this path"
     assert fault.blocks == ("compile",)
 
@@ -131,11 +124,11 @@ def test_caches_of_their_own_and_temporary_files_are_looked_at(variable, tmp_pat
     monkeypatch.setattr(paths, "CACHE", tmp_path)
     for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
         monkeypatch.delenv(name, raising=False)
-    assert states(asked(host_probes.disk, arguments()))["cache"].keys() == {"ok"}
+    assert states(asked(examination.disk, arguments()))["cache"].keys() == {"ok"}
     monkeypatch.setenv(variable, str(tmp_path / "file"))
     if variable == "TMPDIR":
         monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path / "file"))
-    fault, _ = asked(host_probes.disk, arguments())
+    fault, _ = asked(examination.disk, arguments())
     assert fault.state == "fault" and fault.blocks == ("compile", "triton")
     assert "Not a directory" in fault.what and ("TMPDIR" in fault.remedy) == (variable == "TMPDIR")
 
@@ -143,7 +136,7 @@ def test_caches_of_their_own_and_temporary_files_are_looked_at(variable, tmp_pat
 def test_an_unwritable_results_file_is_named(tmp_path):
     (tmp_path / "file").write_text("")
     flags = ["--results-file", str(tmp_path / "file" / "results.csv")]
-    (finding,) = asked(host_probes.results_file, arguments(*flags))
+    (finding,) = asked(examination.results_file, arguments(*flags))
     assert finding.state == "fault" and finding.blocks == ("run",)
     assert "Not a directory" in finding.what and "RESULTS_FILE" in finding.remedy
 
@@ -162,18 +155,19 @@ def test_a_compiler_that_cannot_compile_is_no_compiler(compiler, words, tmp_path
     fake.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.delenv("CXX", raising=False)
-    (finding,) = asked(toolchain_probes.compilers, on(CPU()))
+    (finding,) = asked(torch_side.compilers, on(CPU()))
     assert finding.state == "fault" and finding.blocks == ("compile",)
     assert str(fake) in finding.what and words in finding.what
 
 
-@pytest.mark.parametrize("language", ["C", "C++"])
-def test_missing_headers_are_named(language, monkeypatch, tmp_path):
-    compiler = capabilities.compiler(language)
-    assert toolchain_probes.compiling(compiler, language) == ""
+@pytest.mark.parametrize("device", [CPU(), gpu()])
+def test_missing_headers_are_named(device, monkeypatch, tmp_path):
+    (compiled,) = asked(torch_side.compilers, on(device))
+    assert compiled.state == "ok"
     monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path))
     monkeypatch.delenv("CPATH", raising=False)
-    assert "Python.h: No such file or directory" in toolchain_probes.compiling(compiler, language)
+    (finding,) = asked(torch_side.compilers, on(device))
+    assert "Python.h: No such file or directory" in finding.what
 
 
 # The limits of a container ----------------------------------------------------------------------
@@ -213,7 +207,7 @@ def test_the_quota_of_a_control_group_is_found(tmp_path):
 def test_more_threads_than_cpus_is_worth_a_note(cpus, monkeypatch):
     monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
     monkeypatch.setattr(cgroup, "cgroup_limits", lambda: (cpus, math.inf))
-    (finding,) = asked(run_probes.processor)
+    (finding,) = asked(torch_side.processor)
     assert (finding.state, finding.remedy) == ("note", "set OMP_NUM_THREADS=1")
     assert f"8 threads for {cpus} CPUs" in finding.what
 
@@ -221,15 +215,16 @@ def test_more_threads_than_cpus_is_worth_a_note(cpus, monkeypatch):
 def test_the_host_runs_out_of_memory_by_its_groups_limit(monkeypatch, tmp_path):
     monkeypatch.setattr(paths, "CACHE", tmp_path)
     monkeypatch.setattr(cgroup, "cgroup_limits", lambda: (math.inf, 2**30))
-    step, ceilings = asked(run_probes.step, on(CPU()))
+    step, ceilings = asked(torch_side.step, on(CPU()))
     assert "at least 2.3 GiB in float32, 1.0 are free" in step.what and step.state == "fault"
     assert (ceilings.state, ceilings.remedy) == ("note", "run make ceilings once")
 
 
 def test_a_small_dev_shm_is_a_fault(monkeypatch):
     usage = collections.namedtuple("usage", "total used free")
-    monkeypatch.setattr(shutil, "disk_usage", lambda place: usage(64, 60, 4 * 2**20))
-    assert "/dev/shm has 4 MiB" in states(asked(host_probes.shared_memory))["memory"]["fault"]
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage(64, 60, 4 * 2**20))
+    said = states(asked(examination.disk, arguments()))
+    assert "/dev/shm has 4 MiB" in said["memory"]["fault"]
 
 
 # Packages with native code ----------------------------------------------------------------------
@@ -237,7 +232,7 @@ def test_a_small_dev_shm_is_a_fault(monkeypatch):
 
 def test_a_package_that_is_missing_is_named(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    for finding in asked(toolchain_probes.native_packages, on(CPU())):
+    for finding in asked(torch_side.native_packages, on(CPU())):
         assert (finding.state, finding.what) == ("fault", "not installed")
         assert [*finding.blocks] == [finding.topic]
         assert finding.remedy == f"pip install {finding.topic}"
@@ -270,7 +265,7 @@ def test_a_package_is_announced_before_it_is_tried(library, backend, problem, mo
     package = SimpleNamespace(lib=library, BNB_BACKEND=backend)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: package)
     monkeypatch.setattr(importlib, "import_module", lambda name: package)
-    _, torchao, announced, bitsandbytes = asked(toolchain_probes.native_packages, on(CPU()))
+    _, torchao, announced, bitsandbytes = asked(torch_side.native_packages, on(CPU()))
     assert torchao == Finding("torchao", "can be used")
     assert announced.state == "asking" and announced.blocks == ["bitsandbytes"]
     assert bitsandbytes.state == ("fault" if problem else "ok")
@@ -281,7 +276,7 @@ def test_a_package_is_announced_before_it_is_tried(library, backend, problem, mo
 def test_a_triton_without_a_gpu_is_a_fault(monkeypatch):
     monkeypatch.setitem(sys.modules, "triton.runtime", SimpleNamespace())  # it has no driver
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: name == "triton" or None)
-    announced, triton, *_ = asked(toolchain_probes.native_packages, on(gpu()))
+    announced, triton, *_ = asked(torch_side.native_packages, on(gpu()))
     assert triton.state == "fault" and triton.blocks == ["compile", "triton"]
     assert triton.what.startswith(announced.what)
 
@@ -291,7 +286,7 @@ def test_a_triton_without_a_gpu_is_a_fault(monkeypatch):
 
 def about_device(device, monkeypatch, *flags):
     monkeypatch.setattr(device_choice, "choose", lambda wanted, *ranks: device)
-    return asked(device_probes.device, arguments(*flags))
+    return asked(torch_side.device, arguments(*flags))
 
 
 def test_a_gpu_is_told_with_its_capability_and_memory(monkeypatch):
@@ -318,7 +313,7 @@ def test_a_device_that_cannot_be_had_stops_everything(monkeypatch):
         raise RuntimeError("CUDA error: all CUDA-capable devices are busy\nmore")
 
     monkeypatch.setattr(device_choice, "choose", busy)
-    (finding,) = asked(device_probes.device, arguments())
+    (finding,) = asked(torch_side.device, arguments())
     assert finding.state == "fault" and finding.blocks == ("run",)
     assert finding.what == "CUDA error: all CUDA-capable devices are busy"
 
@@ -333,7 +328,7 @@ def test_a_device_that_cannot_be_had_stops_everything(monkeypatch):
     ],
 )
 def test_settings_that_a_run_would_refuse_are_refused_in_its_words(flags, words):
-    (finding,) = asked(device_probes.device, arguments(*flags))
+    (finding,) = asked(torch_side.device, arguments(*flags))
     assert finding.topic == "settings" and finding.state == "fault" and words in finding.what
     assert finding.blocks == ("run",) and finding.remedy
 
@@ -351,7 +346,7 @@ def test_who_else_is_on_the_gpu_and_what_holds_it_down(reasons, state, words):
     nvml.compute.append(SimpleNamespace(pid=4711, usedGpuMemory=9000 * 2**20))
     nvml.names = {4711: "/usr/bin/python3"}
     nvml.reasons = reasons
-    process, clocks = asked(device_probes.gpu, on(gpu(nvml)))
+    process, clocks = asked(torch_side.gpu, on(gpu(nvml)))
     assert process.what == "python3 (pid 4711, 9,000 MiB) also uses this GPU"
     assert process.state == "note" and (clocks.state, clocks.what) == (state, words)
     assert ("cooling" in clocks.remedy) == (state == "note")
@@ -359,21 +354,21 @@ def test_who_else_is_on_the_gpu_and_what_holds_it_down(reasons, state, words):
 
 def test_without_nvml_it_says_what_is_not_known(monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    (finding,) = asked(device_probes.gpu, on(gpu()))
+    (finding,) = asked(torch_side.gpu, on(gpu()))
     assert finding.state == "note" and finding.remedy == "pip install nvidia-ml-py"
-    assert asked(device_probes.gpu, on(CPU())) == []
+    assert asked(torch_side.gpu, on(CPU())) == []
 
 
 def test_memory_that_others_hold_is_missed(monkeypatch, tmp_path):
     monkeypatch.setattr(paths, "CACHE", tmp_path)
     device = gpu(memory_bytes=80e9)
-    step, _ = asked(run_probes.step, on(device))
+    step, _ = asked(torch_side.step, on(device))
     assert step.state == "ok" and "gpt2 at 16x1024 tokens" in step.what
     device.cuda.free_bytes = 20e9
-    step, _ = asked(run_probes.step, on(device))
+    step, _ = asked(torch_side.step, on(device))
     assert step.state == "fault" and "BATCH_SIZE" in step.remedy
     assert "31.7 GiB in float32, 18.6 are free" in step.what
-    step, _ = asked(run_probes.step, on(device, "--batch-size", "8"))
+    step, _ = asked(torch_side.step, on(device, "--batch-size", "8"))
     assert step.state == "ok"  # 2 GB and 1.9 for each of 8 x 1024 tokens
 
 
@@ -403,7 +398,7 @@ def test_a_gpu_that_torch_does_not_take_is_explained(
     monkeypatch.setattr(drivers, "torch_toolkit", lambda: toolkit)
     monkeypatch.setattr(drivers, "gpus_of_torch", lambda: (0 if error else 1, error))
     monkeypatch.setattr(drivers, "gpus_of_driver", lambda: seen)
-    (finding,) = asked(device_probes.driver)
+    (finding,) = asked(torch_side.driver)
     assert finding.state == ("fault" if error else "ok") and not finding.blocks  # the CPU can train
     assert words in finding.what and remedy in finding.remedy
     assert ("CUDA_VISIBLE_DEVICES" in finding.what) == ("hides" in words)
@@ -411,7 +406,7 @@ def test_a_gpu_that_torch_does_not_take_is_explained(
 
 def test_torch_older_than_tested_is_worth_a_note(monkeypatch):
     monkeypatch.setattr(torch, "__version__", "2.9.1+cu128")
-    (finding,) = asked(device_probes.torch_build)
+    (finding,) = asked(torch_side.torch_build)
     assert finding.state == "note" and finding.what.startswith("2.9.1+cu128")
 
 
@@ -429,14 +424,14 @@ def test_torch_older_than_tested_is_worth_a_note(monkeypatch):
 )
 def test_the_corpus_is_there_or_will_be_made(dataset, state, words, monkeypatch, tmp_path):
     monkeypatch.setattr(paths, "CACHE", tmp_path)
-    (finding,) = asked(run_probes.corpus, arguments("--dataset", dataset))
+    (finding,) = asked(torch_side.corpus, arguments("--dataset", dataset))
     assert finding.state == state and words in finding.what
     assert finding.blocks == (("run",) if state == "fault" else ())
     if dataset == "stdlib":
         path = token_cache.token_file("stdlib")[0]
         path.parent.mkdir(parents=True)
         path.touch()
-        (finding,) = asked(run_probes.corpus, arguments("--dataset", dataset))
+        (finding,) = asked(torch_side.corpus, arguments("--dataset", dataset))
         assert "tokens in" in finding.what
 
 
@@ -444,6 +439,6 @@ def test_a_package_that_the_corpus_needs_is_named(monkeypatch, tmp_path):
     monkeypatch.setattr(paths, "CACHE", tmp_path / "cache")
     (tmp_path / "a.txt").write_text("words")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    (fault,) = asked(run_probes.corpus, arguments("--dataset", str(tmp_path / "a.txt")))
+    (fault,) = asked(torch_side.corpus, arguments("--dataset", str(tmp_path / "a.txt")))
     assert fault.what.endswith("needs tiktoken and datasets")
     assert fault.remedy == "pip install tiktoken datasets"

@@ -1,42 +1,298 @@
-"""The half of doctor that imports torch.
+"""Checks that import torch. Each answer is printed at once, as a line of JSON.
 
     python -m Utils.doctor.torch_side SETTINGS
 
-It may crash or hang, so it runs in a subprocess and prints each answer at once, as a line of JSON.
+They may crash or hang, so they run in a subprocess.
 """
 
+import importlib
+import importlib.util
+import itertools
 import json
+import math
 import os
+import re
+import subprocess
 import sys
+import sysconfig
+import tempfile
+import textwrap
 from argparse import Namespace
-from dataclasses import asdict
+from dataclasses import asdict, replace
+
+import torch
 
 import Utils.run  # noqa: F401  with it comes all that a script imports
-from Utils.doctor.device_probes import device, driver, gpu, torch_build
-from Utils.doctor.findings import Finding, ask, topic_of
-from Utils.doctor.run_probes import corpus, processor, step
-from Utils.doctor.technique_status import techniques
-from Utils.doctor.toolchain_probes import compilers, native_packages
+from Utils.base import errors
+from Utils.base.errors import Unsupported, UserError
+from Utils.base.units import GIB
+from Utils.corpus import token_cache
+from Utils.device import auto_shape, capabilities, cgroup, device_choice, drivers, measured_ceilings
+from Utils.device.capabilities import Emulated, WithoutEffect
+from Utils.device.cpu import CPU
+from Utils.device.cuda import CUDA
+from Utils.device.mps import MPS
+from Utils.doctor import examination
+from Utils.doctor.examination import REQUIREMENTS, Finding, TechniqueStatus, ask, fault, ok
+from Utils.harness import settings
+from Utils.harness.run_quality import SLOWDOWNS
+from Utils.scripts import ladder
 
-WITHOUT_GPU = "run nvidia-smi; DEVICE=cpu does without the GPU"
+GET_STARTED = "see https://pytorch.org/get-started"
+TESTED_FROM = (2, 11)  # torch
+SOURCES = {  # like the code that Triton and Inductor generate
+    "C": "#include <Python.h>\nint n() { return PY_MAJOR_VERSION; }\n",
+    "C++": "#include <omp.h>\n#include <Python.h>\nint n() { return omp_get_max_threads(); }\n",
+}
 
 
-def answers(args):
-    """Yield Findings and TechniqueStatuses. A Finding announces each probe."""
-    without_device = (torch_build, processor, driver, device)
-    for probe in (*without_device, gpu, compilers, corpus, step, techniques):
-        if hasattr(args, "hardware") or probe in without_device:
-            yield Finding(topic_of(probe), "check ended", "asking", WITHOUT_GPU, ("run",))
-            yield from ask(probe, args)
-    yield from ask(native_packages, args)  # last, as they crash more often
+def torch_build(args):
+    text = f"{torch.__version__}, built for {drivers.torch_toolkit() or 'CPUs only'}"
+    if tuple(map(int, re.findall(r"\d+", torch.__version__)[:2])) >= TESTED_FROM:
+        yield ok("torch", text)
+    else:
+        yield ok("torch", "{}; tested from {}.{} on".format(text, *TESTED_FROM), REQUIREMENTS)
+
+
+def driver(args):
+    """Check that torch sees the NVIDIA GPUs of this machine, or find out why not."""
+    count, error = drivers.gpus_of_torch()
+    seen = drivers.gpus_of_driver()
+    text = seen.driver or "none of NVIDIA"
+    if count or not seen.driver:
+        yield ok("driver", f"{text}; torch sees {count} GPUs")
+        return
+    newest = "{}.{}".format(*seen.cuda) if seen.cuda else ""
+    text += f", up to CUDA {newest}" if newest else ""
+    toolkit = drivers.torch_toolkit()
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    reason = error
+    remedy = "run nvidia-smi; reboot after a driver update"
+    if not toolkit.startswith("CUDA"):
+        reason = f"torch {torch.__version__} is not built for CUDA"
+        suitable = f"CUDA {newest} or older" if newest else "CUDA"
+        remedy = f"install torch for {suitable}: {GET_STARTED}"
+    elif seen.cuda and seen.cuda[0] < int(toolkit.split()[1].split(".")[0]):
+        reason = f"torch is built for {toolkit}"
+        remedy = f"install a newer driver, or torch for CUDA {newest}: {GET_STARTED}"
+    elif visible is not None and "No CUDA GPUs" in error:
+        reason = f"CUDA_VISIBLE_DEVICES={visible!r} hides it"
+        remedy = "unset CUDA_VISIBLE_DEVICES"
+    elif seen.driver == drivers.KERNEL_MODULE:
+        reason = f"this environment cannot reach it: {error}"
+        remedy = "start the container with --gpus all; otherwise run nvidia-smi"
+    yield fault("driver", f"{text}, for {seen.gpu}; {reason}", remedy)
+
+
+def device(args):
+    """Check that the device of the run can compute, and leave it in args.hardware."""
+    try:
+        settings.settle(args)
+    except UserError as error:
+        remedy = error.remedy or "run make to list valid values"
+        yield fault("settings", error.message, remedy, "run")
+        return
+    except Exception as error:  # of the driver
+        yield fault("device", errors.first_line(error), "run nvidia-smi", "run")
+        return
+    chosen = args.hardware
+    on_cuda = isinstance(chosen, CUDA)
+    text = f"{chosen.name}, {chosen.memory_bytes / GIB:.1f} GiB"
+    if capability := chosen.describe().get("capability"):
+        text += f", {'compute capability ' if on_cuda else ''}{capability}"
+    if " MIG " in chosen.name:
+        text += "; a slice of a GPU: other slices share its power and heat, and are not visible"
+    yield ok("device", text)
+    if problem := device_choice.try_out(chosen):
+        remedy = "run nvidia-smi" if on_cuda else REQUIREMENTS
+        if re.search("no kernel image|invalid device function", problem):  # of CUDA and of ROCm
+            remedy = f"install a build of torch with code for this GPU: {GET_STARTED}"
+        yield fault("device", f"first product failed: {problem}", remedy, "run")
+
+
+def gpu(args):
+    """Check other processes on the GPU, and what limits its clocks."""
+    if not isinstance(args.hardware, CUDA):
+        return
+    for process in args.hardware.other_processes:
+        remedy = "end it before measuring: it shares memory and time"
+        yield ok("gpu", f"{process} also uses this GPU", remedy)
+    readings = args.hardware.readings()
+    limits = readings.get("throttle_reasons") or []
+    text = f"clocks limited by {', '.join(limits)}" if limits else "clocks not limited"
+    remedy = "improve cooling or the power supply" if set(limits) & set(SLOWDOWNS) else ""
+    if not readings:
+        text = "NVML does not answer: power, temperature and other processes are unknown"
+        remedy = "pip install nvidia-ml-py"
+    yield ok("gpu", text, remedy)
+
+
+def compilers(args):
+    """Check that the tool chain of torch.compile can compile, with two lines."""
+    if isinstance(args.hardware, MPS):
+        return  # macOS includes Metal's compiler
+    on_cpu = isinstance(args.hardware, CPU)
+    language, package = ("C++", "g++") if on_cpu else ("C", "gcc")
+    blocks = ["compile"] if on_cpu else ["compile", "triton"]
+    remedy = f"apt-get install {package} python3-dev, or the equivalent"
+    compiler = capabilities.compiler(language)
+    if not compiler:
+        yield fault("compiler", f"no {language} compiler on PATH", remedy, *blocks)
+        return
+    openmp = on_cpu and sys.platform != "darwin"  # Apple's compiler has another flag for it
+    source = SOURCES["C++" if openmp else "C"]
+    flags = ["-shared", "-fPIC", f"-I{sysconfig.get_path('include')}"]
+    flags += ["-fopenmp"] if openmp else []
+    finding = ok("compiler", f"{compiler} compiles {language} with Python's headers")
+    with tempfile.TemporaryDirectory() as folder:
+        command = [compiler, *flags, "-x", language.lower(), "-", "-o", f"{folder}/library.so"]
+        pipes = {"input": source, "capture_output": True, "text": True}
+        try:
+            subprocess.run(command, **pipes, timeout=20, check=True)
+        except subprocess.CalledProcessError as error:
+            lines = [line.strip() for line in error.stderr.splitlines() if "error" in line.lower()]
+            lines.append(f"exit code {error.returncode}")
+            finding = fault("compiler", f"{compiler} cannot compile: {lines[0]}", remedy, *blocks)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            finding = fault("compiler", f"{compiler}: {error}", remedy, *blocks)
+    yield finding
+
+
+def native_packages(args):
+    """Check packages with native code. Each is announced, as its import may end the process."""
+    names = ["torchao", "bitsandbytes"]
+    if isinstance(getattr(args, "hardware", None), CUDA) and capabilities.compiler("C"):
+        names.insert(0, "triton")  # elsewhere it is not used, or cannot be tried
+    modules = {"triton": "triton.runtime", "torchao": "torchao.float8"}
+    for name in names:
+        blocks = ["compile", "triton"] if name == "triton" else [name]
+        if importlib.util.find_spec(name) is None:
+            yield fault(name, "not installed", f"pip install {name}", *blocks)
+            continue
+        remedy = f"pip install --force-reinstall {name}, in a version for this torch"
+        announced = Finding(name, "cannot be used", "asking", remedy, blocks)
+        yield announced
+        try:
+            module = importlib.import_module(modules.get(name, "bitsandbytes.cextension"))
+            if name == "triton":
+                module.driver.active.get_current_target()
+            uses_gpu = name == "bitsandbytes" and module.BNB_BACKEND not in ("CPU", "XPU")
+            # A native library that could not be loaded raises with its first call only.
+            if uses_gpu and (text := vars(module.lib).get("error_msg")):
+                raise ImportError(f"its native library: {text}")
+        except BaseException as error:
+            problem = textwrap.shorten(f"{type(error).__name__}: {errors.first_line(error)}", 200)
+            yield replace(announced, state="fault", what=f"{announced.what}: {problem}")
+        else:
+            yield ok(name, "can be used")
+
+
+def processor(args):
+    """Check the load of the usable cores, and that torch has no more threads than there are."""
+    count = torch.get_num_threads()
+    cpus = cgroup.usable_cpus()
+    load = os.getloadavg()[0]
+    remedy = ""
+    if count > cpus:
+        remedy = f"set OMP_NUM_THREADS={max(1, int(cpus))}"
+    elif load > cpus / 2:
+        remedy = "stop other programs before measuring: they share the CPU"
+    text = f"torch uses {count} threads for {cpus:g} CPUs, whose 1-minute load is {load:.1f}"
+    yield ok("processor", text, remedy)
+
+
+def corpus(args):
+    """Check the tokens of the run, and what tokenizing them needs."""
+    if args.dataset == "synthetic":
+        yield ok("corpus", "synthetic: random tokens; needs nothing")
+        return
+    try:
+        path, files = token_cache.token_file(args.dataset)
+    except UserError as error:
+        yield fault("corpus", error.message, error.remedy, "run")
+        return
+    source = "the Hub, over the network" if files is None else f"{files} files"
+    text = f"{args.dataset}: will be tokenized once, from {source}"
+    packages = ["tiktoken"] if args.dataset == "stdlib" else ["tiktoken", "datasets"]
+    missing = [package for package in packages if importlib.util.find_spec(package) is None]
+    if path.exists():
+        yield ok("corpus", f"{args.dataset}: tokens in {path}")
+    elif problem := examination.unwritable(path.parent):
+        yield fault("corpus", f"{text}; {problem}", "set CACHE_DIR to another folder", "run")
+    elif missing:
+        remedy = f"pip install {' '.join(missing)}"
+        yield fault("corpus", f"{text}; needs {' and '.join(missing)}", remedy, "run")
+    else:
+        yield ok("corpus", text)
+
+
+def step(args):
+    """Check the memory of a step of the baseline at this shape, and name the ceilings."""
+    B, T, config = args.batch_size, args.seq_len, args.config
+    needed = auto_shape.baseline_bytes(config, config.parameters(), B, T)
+    limit = cgroup.cgroup_limits()[1] if isinstance(args.hardware, CPU) else math.inf
+    free = min(args.hardware.free_memory_bytes, limit)
+    text = f"{args.model} at {B}x{T} tokens needs at least {needed / GIB:.1f} GiB in float32"
+    text += f", {free / GIB:.1f} are free"
+    remedy = "free memory, or reduce BATCH_SIZE, SEQ_LEN or MODEL"
+    too_large = fault("step", f"{text}: it will run out of memory", remedy)
+    yield too_large if needed > free else ok("step", text)
+    if ceilings := measured_ceilings.ceilings(args.hardware):
+        yield ok("ceilings", measured_ceilings.summary(ceilings))
+    else:
+        yield ok("ceilings", "have not been measured here", "run make ceilings once")
+
+
+def techniques(args):
+    """Return a TechniqueStatus for each technique."""
+    with ladder.on_device(capabilities.has("bfloat16", args.hardware)):
+        scripts = ladder.techniques()
+    return [judge(script, scripts.get(script.parent), args) for script in scripts.values()]
+
+
+def judge(technique, parent, args):
+    """Return the TechniqueStatus of a technique, by the checks that its own run would make.
+
+    parent: the technique that it names as such, or None. args: Settings, with device and shape.
+    A need without effect here counts against the technique that adds it, not against those that
+    inherit it; one that is emulated is emulated in all of them.
+    """
+    needs = [need.removeprefix("package ") for need in technique.needs]
+    status = "runs"
+    notes = [technique.note]
+    for need in technique.needs:
+        try:
+            note = settings.check_need(need, args)
+        except (Unsupported, UserError) as error:  # the first of them ends the run
+            in_bfloat16 = need == "float16" and capabilities.has("bfloat16", args.hardware)
+            remedy = "brainFloat16 computes in 16 bits there" if in_bfloat16 else ""
+            return TechniqueStatus(technique.name, "unsupported", str(error), remedy, needs)
+        notes.append(str(note))
+        inherited = parent is not None and need in parent.needs
+        if isinstance(note, Emulated):
+            status = "emulated"
+        elif isinstance(note, WithoutEffect) and status == "runs" and not inherited:
+            status = "runs without effect"
+    if technique.misfit:
+        return TechniqueStatus(technique.name, "unsupported", technique.misfit, needs=needs)
+    reason = "; ".join(filter(None, dict.fromkeys(notes)))
+    return TechniqueStatus(technique.name, status, reason, needs=needs)
 
 
 def main():
     args = Namespace(**json.loads(sys.argv[1]))
     lines = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # output of libraries is no answer
-    for answer in answers(args):
-        print(json.dumps({type(answer).__name__: asdict(answer)}), file=lines, flush=True)
+    remedy = "run nvidia-smi; DEVICE=cpu does without the GPU"
+    with_device = (gpu, compilers, corpus, step, techniques)
+    # Native packages are last, as they crash more often.
+    for probe in (torch_build, processor, driver, device, *with_device, native_packages):
+        if probe in with_device and not hasattr(args, "hardware"):
+            continue
+        topic = probe.__name__.replace("_", " ")
+        announced = Finding(topic, "check ended", "asking", remedy, ("run",))
+        for answer in itertools.chain([announced], ask(probe, args)):
+            print(json.dumps(asdict(answer)), file=lines, flush=True)
     os._exit(0)  # libraries may crash when they are unloaded
 
 
