@@ -207,7 +207,9 @@ def test_the_tensors_of_a_run_in_float32_are_what_was_forecast(tmp_path):
 def step_of(name, *bytes_of_kinds, largest_batch=0, time=None):
     """A StepForecast with so many GiB of each of KINDS."""
     kinds = dict(zip(KINDS, (size * GIB for size in bytes_of_kinds), strict=True))
-    memory = MemoryForecast(sum(kinds.values()), kinds, "backward", largest_batch, 13 * GIB)
+    memory = MemoryForecast(
+        sum(kinds.values()), kinds, "backward", largest_batch, 13 * GIB, batch=16
+    )
     return StepForecast("a GPU", name, 1024, memory, time, "")
 
 
@@ -222,14 +224,14 @@ def test_advice_names_what_dominates_and_who_takes_less_of_it():
         step_of("d", 9, 0, 0.1, 9, largest_batch=1),  # less state, a higher peak
         MISSING,
     ]
-    lines = forecast_table.advice(forecasts, "16x1024", 12 * GIB)
+    lines = forecast_table.advice(forecasts, 1024, 12 * GIB)
     assert lines[0].startswith("a fits at 16x1024: 2.00 GiB are left; its largest batch is 20")
     assert "70% of its peak" in lines[1]
     assert lines[1].endswith("7.00 GiB; less with b (3.00), c (3.00)")
     assert lines[2].endswith("2.00 GiB; less with c (0.50)")
-    lines = forecast_table.advice(forecasts, "16x1024", 9 * GIB)
+    lines = forecast_table.advice(forecasts, 1024, 9 * GIB)
     assert "does not fit at 16x1024: 1.00 GiB too much" in lines[0]
-    assert forecast_table.advice([MISSING], "16x1024", 9 * GIB) == []
+    assert forecast_table.advice([MISSING], 1024, 9 * GIB) == []
 
 
 def test_a_technique_has_one_row_of_memory_and_time_or_its_reason():
@@ -243,6 +245,10 @@ def test_a_technique_has_one_row_of_memory_and_time_or_its_reason():
     cells = re.split(r"\s{2,}", lines[-2].strip())
     assert cells[:4] == ["fast", "6.00", "50", "100.0 (80.0-125.0)"]
     assert cells[4].startswith("4.00x (") and cells[5:] == ["10,240", "optimizer 100%"]
+    cells = forecast_table.technique_table(forecasts, None).splitlines()[-1].split()
+    assert cells[2] == "16" and "speedup" not in cells  # each at a batch of its own
+    line = forecast_table.fastest_line([*forecasts, MISSING], 64, 9 * GIB)
+    assert line.startswith("most tokens/s in 9.00 GiB: fast at 16x64, 10,240 (8,192-12,800)")
 
 
 def test_a_measured_step_stands_beside_the_forecast(tmp_path):

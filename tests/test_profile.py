@@ -543,9 +543,10 @@ def test_a_forecast_stands_beside_each_kind(tmp_path):
     assert row("- waiting for data") == ["- waiting for data", "5.00", "", "5.0%", "", ""]
 
 
-def advised(technique="no_optimization", needs=(), device=None, **facts):
+def advised(technique="no_optimization", needs=(), device=None, full=False, **facts):
     technique = ladder.get(technique) if isinstance(technique, str) else technique
-    return profile_advice.advise(breakdown_with(**facts), technique, needs, device or CPU())
+    device = device or CPU()
+    return profile_advice.advise(breakdown_with(**facts), technique, needs, device, full)
 
 
 @pytest.mark.parametrize(
@@ -582,6 +583,7 @@ def test_advice_names_nothing_that_is_there_already_nor_what_cannot_run():
     assert "tensorFloat32" not in advised(needs=["tf32"], device=gpu())[0]
     needs = ["tf32", "bfloat16", "compile"]
     assert advised("torch_compile", needs, gpu()) == [f"{products}: max_autotune or larger_batch"]
+    assert advised("torch_compile", needs, gpu(), full=True) == [f"{products}: max_autotune"]
     on_top = advised("flash_attention", needs, gpu(), optimizer=50, elementwise=50)
     assert on_top == ["50% of the step is the optimizer: fused_optimizer"]
     nothing = ["no technique is left for a dominant cost"]

@@ -50,12 +50,13 @@ def all_devices(names, values, tokens, prices):
 
 
 def one_device(names, values, memory):
+    fitting = bool(memory) and values["batch_size"] == "auto"  # a batch for each script
     memory = forecast_device.memory_size(memory) if memory else None
     device = forecast_device.device_of(values["device"], memory)
     args = forecast_plan.settings(values, device)
     memory = memory or device.memory_bytes
     budget = auto_shape.usable_bytes(memory)
-    shape = f"{args.batch_size}x{args.seq_len}"
+    shape = f"{'B' if fitting else args.batch_size}x{args.seq_len}"
     usable = f"GiB (2^30 bytes), {gib(budget)} usable of {gib(memory)}"
     print(f"Estimates for {device.name}: {args.model}, {shape} tokens a step, {usable}")
     on_cpu = isinstance(device, CPU)
@@ -67,15 +68,21 @@ def one_device(names, values, memory):
         print(ladder.IN_FLOAT16)
     with ladder.on_device(bfloat16):
         techniques = forecast_plan.techniques_of(names)
-    forecasts = forecast_plan.on_this_device(techniques, args, entry, budget)
+        savers = [t for t in ladder.group("beyond") if t.path.parent.name == "memory"]
+    more = savers if fitting and names == ["ladder"] else []
+    candidates = forecast_plan.on_this_device([*techniques, *more], args, entry, budget, fitting)
+    forecasts = candidates[: len(techniques)]
     if entry and any(forecast.time for forecast in forecasts):
         here = entry.process == datasheets.MEASURED
         print(f"Time from {'ceilings measured here' if here else entry.source}.")
-    print("Fits: the largest batch. In brackets: ranges of 90%.\n")
-    print(forecast_table.technique_table(forecasts, args.base))
+    b = " B: the largest power of two that does." if fitting else ""
+    print(f"Fits: the largest batch.{b} In brackets: ranges of 90%.\n")
+    print(forecast_table.technique_table(forecasts, None if fitting else args.base))
+    if fitting and any(forecast.time for forecast in candidates):
+        print("", forecast_table.fastest_line(candidates, args.seq_len, budget), sep="\n")
     measured = measured_steps(args)
     print("", *forecast_table.measured_lines(forecasts, measured, not on_cpu), sep="\n")
-    print(*forecast_table.advice(forecasts, shape, budget), sep="\n")
+    print(*forecast_table.advice(forecasts, args.seq_len, budget), sep="\n")
     if entry is None:
         keys = ", ".join(datasheets.datasheets())
         print(f"\nNo forecast of time without a datasheet or make ceilings; DEVICE= knows {keys}")

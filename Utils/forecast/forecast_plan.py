@@ -53,10 +53,10 @@ def techniques_of(names):
     return [*{technique.name: technique for group in groups for technique in group}.values()]
 
 
-def on_this_device(techniques, args, entry, budget):
+def on_this_device(techniques, args, entry, budget, fitting=False):
     """Return the StepForecasts of techniques on the device of args. entry: its Datasheet or None.
-    budget: usable bytes."""
-    memories = memory_forecasts(techniques, args, budget)
+    budget: usable bytes. fitting: as for `memory_forecasts`."""
+    memories = memory_forecasts(techniques, args, budget, fitting)
     pairs = zip(techniques, memories, strict=True)
     return [step_forecast(technique, memory, args, entry) for technique, memory in pairs]
 
@@ -67,7 +67,7 @@ def step_forecast(technique, memory, args, entry, reason="", device=None):
     time = None
     if entry and not reason:
         time = time_forecast(memory.kernels, entry, precision_of(technique.needs))
-    tokens = args.batch_size * args.seq_len
+    tokens = memory.batch * args.seq_len
     device = device or args.hardware.name
     return StepForecast(device, technique.name, tokens, memory, time, reason)
 

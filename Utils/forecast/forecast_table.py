@@ -33,13 +33,16 @@ def milliseconds(time):
 
 def technique_table(forecasts, baseline):
     """Return StepForecasts as a table of memory and time, with the reasons of those that do not
-    run below. fits: the largest batch. baseline: what speedups are over."""
+    run below. fits: the largest batch. baseline: what speedups are over; None where each step has
+    a batch of its own."""
     timed = {forecast.technique: forecast.time for forecast in forecasts if forecast.time}
     rows = []
     for forecast in forecasts:
         if forecast.reason:
             continue
         row = {"technique": forecast.technique, "peak GiB": gib(forecast.memory.peak)}
+        if baseline is None:
+            row["B"] = forecast.memory.batch
         row["fits"] = forecast.memory.largest_batch
         if time := forecast.time:
             row["ms a step"] = milliseconds(time)
@@ -53,6 +56,16 @@ def technique_table(forecasts, baseline):
         rows.append(row)
     reasons = [f"{each.technique}: {each.reason}" for each in forecasts if each.reason]
     return "\n".join([*([table(rows)] if rows else []), *reasons])
+
+
+def fastest_line(forecasts, seq_len, budget):
+    """Return a line on the StepForecast with the most tokens a second, each at its own batch."""
+    timed = [forecast for forecast in forecasts if forecast.time]
+    best = max(timed, key=lambda forecast: forecast.tokens / forecast.time.seconds)
+    time = best.time
+    rates = (best.tokens / seconds for seconds in (time.seconds, time.high, time.low))
+    shape = f"{best.technique} at {best.memory.batch}x{seq_len}"
+    return f"most tokens/s in {gib(budget)} GiB: {shape}, {with_range(rates, ',.0f')} tokens/s"
 
 
 def measured_lines(forecasts, measured, with_memory):
@@ -77,13 +90,14 @@ def measured_lines(forecasts, measured, with_memory):
     return lines
 
 
-def advice(forecasts, shape, budget):
+def advice(forecasts, seq_len, budget):
     """Return lines on StepForecasts: the largest kinds of the first technique's peak,
     and the techniques that need less of each."""
     running = [forecast for forecast in forecasts if not forecast.reason]
     if not running:
         return []
     first = running[0].memory
+    shape = f"{first.batch}x{seq_len}"
     room = gib(abs(budget - first.peak))
     fit = f"fits at {shape}: {room} GiB are left"
     if first.peak > budget:

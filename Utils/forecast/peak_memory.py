@@ -19,7 +19,7 @@ class MemoryForecast:
     phase: of a step, the one with the peak.
     largest_batch: that fits; next_bytes: the peak at the next valid batch.
     reason: for a missing forecast.
-    kernels: of the step.
+    kernels, batch: of the step.
     """
 
     peak: int = 0
@@ -29,6 +29,7 @@ class MemoryForecast:
     next_bytes: int = 0
     reason: str = ""
     kernels: StepKernels | None = None
+    batch: int = 0
 
 
 def prime_batch(at_least, *sizes):
@@ -42,10 +43,11 @@ def prime_batch(at_least, *sizes):
     return candidate
 
 
-def memory_forecasts(techniques, args, budget):
+def memory_forecasts(techniques, args, budget, fitting=False):
     """Return a MemoryForecast for each of the techniques.
 
-    args: of `forecast_plan.settings`. budget: bytes that a batch may need.
+    args: of `forecast_plan.settings`. budget: bytes that a batch may need. fitting: take the
+    largest power of two that fits each in place of the batch of args.
     """
     config = args.config
     sizes = config.n_layer, config.n_head, config.n_embd, args.seq_len, VOCABULARY
@@ -60,24 +62,29 @@ def memory_forecasts(techniques, args, budget):
     answers = recordings(tasks, args.dataset)
     size = len(batches)
     groups = [answers[start : start + size] for start in range(0, len(answers), size)]
-    return [memory_forecast(group, args.batch_size, budget) for group in groups]
+    batch = None if fitting else args.batch_size
+    return [memory_forecast(group, batch, budget) for group in groups]
 
 
 def memory_forecast(recordings, batch, budget):
     """Return the MemoryForecast of a technique at a batch size, from its recordings at a prime
-    batch and optionally at this one. A recording may be a reason for none, or None."""
+    batch and optionally at 1. A recording may be a reason for none, or None; batch None stands for
+    the largest power of two that fits."""
     for recording in recordings:
         if not isinstance(recording, Recording):
             return MemoryForecast(reason=recording or "cannot be forecast: its process was killed")
     prime = recordings[0]
+    largest = prime.largest_batch(budget)
+    if batch is None and not largest:
+        return MemoryForecast(reason="does not fit at any batch")
+    batch = batch or 2 ** int(math.log2(largest))
     try:
         check_need(f"batch multiple of {prime.multiple}", Settings(batch_size=batch))
     except Unsupported as error:
         return MemoryForecast(reason=str(error))
-    exact = recordings[-1].at(batch)
+    exact = recordings[-1 if batch == 1 else 0].at(batch)
     top = int(exact.total.argmax())
     kinds = dict(zip(KINDS, map(int, exact.live[top]), strict=True))
-    largest = prime.largest_batch(budget)
     return MemoryForecast(
         peak=sum(kinds.values()),
         kinds=kinds,
@@ -85,4 +92,5 @@ def memory_forecast(recordings, batch, budget):
         largest_batch=largest,
         next_bytes=int(prime.at(largest + prime.multiple).total.max()),
         kernels=prime.work.at(batch // prime.multiple).kernels(),
+        batch=batch,
     )

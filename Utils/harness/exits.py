@@ -6,7 +6,7 @@ import time
 import traceback
 
 from Utils.base.errors import Unsupported, UserError
-from Utils.device import device_choice
+from Utils.device import auto_shape, device_choice
 from Utils.harness import ranks, run_record
 from Utils.results import rows_file
 
@@ -97,8 +97,17 @@ def _advice_on_memory(args):
     several = f" on {args.world_size} ranks" if args.world_size > 1 else ""
     shape = f"{args.batch_size}x{args.seq_len} does not fit {args.hardware.name}{several}"
     if args.batch_size > args.world_size:
-        half = args.batch_size // args.world_size // 2 * args.world_size
-        return f"{shape}; try --batch-size {half}"
+        B = args.batch_size // args.world_size // 2
+        while B > 1 and args.device.type == "cuda" and not _baseline_fits(args, B):
+            B //= 2
+        return f"{shape}; try --batch-size {B * args.world_size}"
     if args.seq_len > 1:
         return f"{shape}; try --seq-len {args.seq_len // 2}"
     return f"{shape}; try a smaller --model"
+
+
+def _baseline_fits(args, batch_size):
+    size = auto_shape.baseline_bytes(
+        args.config, args.config.parameters(), batch_size, args.seq_len
+    )
+    return size <= auto_shape.usable_bytes(args.hardware.memory_bytes)

@@ -45,11 +45,12 @@ PRODUCTS = ("tensorFloat32", "brainFloat16", "float16_grad_scaler")
 PRODUCTS_IN_16_BITS = ("max_autotune", "larger_batch")
 
 
-def advise(breakdown, technique, needs, device):
+def advise(breakdown, technique, needs, device, full=False):
     """Return at most five lines from a Breakdown, the largest cost first.
 
     technique: of `ladder`, the one that ran. needs: those that it declared. device: of
-        Utils.device. Techniques that it already has, or without effect there, are not advised.
+        Utils.device. full: whether its memory is, so that no larger batch is advised. Techniques
+        that it already has, or without effect there, are not advised either.
     """
     on_cpu = isinstance(device, CPU)
     products = PRODUCTS_IN_16_BITS if SIXTEEN_BITS.intersection(needs) else PRODUCTS
@@ -61,6 +62,7 @@ def advise(breakdown, technique, needs, device):
         if cost is ON_A_CPU:  # a gap is no matter of dispatch
             share -= breakdown.gap_ms / breakdown.mean_step_ms
         useful = [name for name in cost.techniques if _helps(name, technique, needs, device)]
+        useful = [name for name in useful if not (full and name == "larger_batch")]
         if share > cost.least and useful:
             lines.append((share, f"{share:.0%} of the step {cost.words}: {' or '.join(useful)}"))
     lines.sort(reverse=True)

@@ -158,8 +158,12 @@ class ProfiledRun(Run):
             # weights and state both ways, gradients one
             update_bytes=(3 * weights_mib + 2 * state_mib) * MIB,
         )
+        # Memory that two batches would not fit.
+        full = on_device and 2 * memory["peak_mib"] * MIB > args.hardware.memory_bytes
         with ladder.on_device(capabilities.has("bfloat16", args.hardware)):
-            advice = profile_advice.advise(breakdown, self.technique, args.needs, args.hardware)
+            advice = profile_advice.advise(
+                breakdown, self.technique, args.needs, args.hardware, full
+            )
         if args.batch_size == args.requested_batch_size:  # that of the forecast
             for kind, ms in self.forecast_ms.items():
                 breakdown.kinds[kind] = replace(breakdown.kinds[kind], forecast_ms=ms)
