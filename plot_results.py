@@ -11,24 +11,10 @@ from Utils.analysis import attribution
 from Utils.analysis.summary import summarize
 from Utils.base import errors
 from Utils.base.command_line import SELECTION, Parser
-from Utils.draw import (
-    ablation_chart,
-    chart_style,
-    heatmap_chart,
-    memory_chart,
-    speedup_chart,
-    step_times_chart,
-)
+from Utils.draw import chart_style, ladder_charts, ratio_charts
 from Utils.results import records_file, rows_file, selection
 from Utils.results.shared_folders import reading
 from Utils.scripts import ladder, own_names
-
-CHARTS = {  # of the ladder
-    "step_times": step_times_chart,
-    "heatmap": heatmap_chart,
-    "memory": memory_chart,
-    "speedup": speedup_chart,
-}
 
 
 def main(argv=None):
@@ -47,8 +33,7 @@ def main(argv=None):
 
     if not is_beyond(lines.index).all():  # not a file of beyond/ alone
         lines = lines[~is_beyond(lines.index)]
-    charts = CHARTS if lines.step_ms.notna().any() else ["speedup"]  # which says why
-    drawn = [(name, rows, lines) for name in charts]
+    drawn = [(name, rows, lines) for name in ladder_charts.of_timed(lines)]
     own_rows = known[known.base == selection.baseline(rows)]
     beyond = own_rows[is_beyond(own_rows.technique)]
     if len(beyond):
@@ -58,15 +43,14 @@ def main(argv=None):
         lines = lines[lines.index.isin({lines.base.iloc[0], *shown.index, *shown.parent})]
         drawn += [(name, rows, lines) for name in ("speedup_beyond", "memory_beyond")]
     for name, shown, lines in drawn:
-        figure = CHARTS[name.removesuffix("_beyond")].draw(
-            shown[shown.technique.isin(lines.index)], lines
-        )
+        draw = ladder_charts.CHARTS[name.removesuffix("_beyond")]
+        figure = draw(shown[shown.technique.isin(lines.index)], lines)
         chart_style.save(figure, f"{args.plotsprefix}{name}")
     ablated = own_rows[own_rows.technique.isin(selection.variants_in(own_rows))]
     with_variants, _ = selection.select(own_rows, args.device_name, True, newest_of=ablated)
     if whole := attribution.whole_of(with_variants):
         credits = attribution.credits(with_variants, whole)
-        figure = ablation_chart.draw(with_variants, credits, whole)
+        figure = ratio_charts.ablation(with_variants, credits, whole)
         chart_style.save(figure, f"{args.plotsprefix}ablation")
     if left_out:
         print(left_out)

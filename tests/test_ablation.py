@@ -17,8 +17,7 @@ from Utils.analysis.intervals import INCONCLUSIVE
 from Utils.base import paths
 from Utils.base.errors import UserError
 from Utils.commands import ablate as ablation_command
-from Utils.draw import ablation_chart
-from Utils.draw.ablation_chart import MARKERS
+from Utils.draw import ratio_charts
 from Utils.launch import suite_runner
 from Utils.results import rows_file, selection
 from Utils.scripts import ladder, variants
@@ -167,8 +166,8 @@ def test_no_table_of_the_ladder_shows_variants(rows):
 
 def test_the_chart_has_a_point_for_every_figure(rows):
     lines = attribution.credits(rows, WHOLE)
-    axes = ablation_chart.draw(rows, lines, WHOLE).axes[0]
-    drawn = [line for line in axes.lines if line.get_marker() in MARKERS.values()]
+    axes = ratio_charts.ablation(rows, lines, WHOLE).axes[0]
+    drawn = [line for line in axes.lines if line.get_marker() in ("o", "^", "s")]
     points = np.concatenate([line.get_xdata() for line in drawn])
     expected = [ratio.value for way in WAYS for ratio in lines[way] if ratio]
     assert sorted(points[~np.isnan(points)]) == sorted(expected)

@@ -23,7 +23,7 @@ MOST_LINES = {
     "corpus": 315,
     "device": 1340,
     "doctor": 502,
-    "draw": 1251,
+    "draw": 1111,
     "forecast": 1767,
     "harness": 1448,
     "launch": 1311,
@@ -34,7 +34,7 @@ MOST_LINES = {
 }
 OTHER = {".toml", ".html", ".css", ".js"}
 MOST_LINES_OF_OTHER = 1_617
-MOST_LINES_OF_TESTS = 18_058  # with the virtual GPU's C++
+MOST_LINES_OF_TESTS = 18_052  # with the virtual GPU's C++
 MOST_LINES_OF_PRETRAINING = 1_467
 MOST_LINES_OF_MAKEFILE = 180
 MOST_FILES = 450  # without results/

@@ -10,7 +10,7 @@ from tests.rows import rows_of, write_record
 from Utils.analysis import comparison
 from Utils.base import errors
 from Utils.commands import compare as compare_command
-from Utils.draw import comparison_chart
+from Utils.draw import ratio_charts
 from Utils.results import rows_file
 
 OLD = {"torch": "2.11.0", "commit": "0000aaa"}
@@ -373,7 +373,7 @@ def test_the_chart_carries_values_verdicts_sides_units_and_spread(two, compared)
 def test_points_and_lines_lie_where_the_figures_say(two):
     sides = [comparison.select(name, f"{name.lower()}.csv") for name in "AB"]
     ratios = [ratio for ratio in comparison.compare(*sides) if ratio]
-    axes = comparison_chart.draw(*sides).axes[0]
+    axes = ratio_charts.of_sides(*sides).axes[0]
     assert axes.get_xscale() == "log"
     drawn = [(line.get_xdata(), line.get_ydata()) for line in axes.get_lines()]
     points = {y[0]: x[0] for x, y in drawn if len(x) == 1}
@@ -392,7 +392,7 @@ def test_an_interval_of_any_width_leaves_the_points_apart(folder):
     write(folder / "b.csv", *rounds("no_optimization", [100, 220]))
     sides = [comparison.select(name, f"{name.lower()}.csv") for name in "AB"]
     assert comparison.compare(*sides).item().high > 8
-    axes = comparison_chart.draw(*sides).axes[0]
+    axes = ratio_charts.of_sides(*sides).axes[0]
     assert axes.get_xlim()[1] < 5
     assert ">" in [line.get_marker() for line in axes.get_lines()]  # it goes on beyond
 

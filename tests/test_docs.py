@@ -15,7 +15,7 @@ from tests.virtual_gpu import checks
 from Utils.base import makefile, paths
 from Utils.base.command_line import OF_THE_MAKEFILE
 from Utils.base.setting_table import SETTINGS
-from Utils.draw import doc_figures, doc_pages
+from Utils.draw import doc_pages
 from Utils.results import rows_file
 from Utils.scripts import ladder
 
@@ -104,10 +104,8 @@ def test_generated_parts_are_up_to_date():
     for page, parts in doc_pages.PARTS.items():
         text = (paths.ROOT / page).read_text()
         for name, make in parts.items():
-            # Those of rows are held against the committed rows elsewhere.
-            if make not in doc_pages.OF_ROWS:
-                shown = text.split(f"<!-- {name} -->")[1].strip()
-                assert shown == make(), f"{page}: {name}; make readme writes it"
+            shown = text.split(f"<!-- {name} -->")[1].strip()
+            assert shown == make(), f"{page}: {name}; make readme writes it"
 
 
 def test_parts_are_written_between_their_marks(tmp_path, monkeypatch):
@@ -115,7 +113,7 @@ def test_parts_are_written_between_their_marks(tmp_path, monkeypatch):
     page.write_text("above\n<!-- x -->\nold\n<!-- x -->\nbelow\n")
     monkeypatch.setattr(doc_pages.paths, "ROOT", tmp_path)
     monkeypatch.setattr(doc_pages, "PARTS", {"page.md": {"x": lambda: "new"}})
-    assert doc_pages.write(None, None) == ["page.md"]
+    assert doc_pages.write() == ["page.md"]
     assert page.read_text() == "above\n<!-- x -->\nnew\n<!-- x -->\nbelow\n"
 
 
@@ -137,17 +135,17 @@ def test_the_first_screen_says_what_was_measured_on_gpus(of_gpu, monkeypatch):
 
 
 def test_published_and_forecast_ratios_are_over_the_step_before():
-    published = doc_figures.published_changes().set_index(["script", "name"]).ratio
+    published = doc_pages.published_changes().set_index(["script", "name"]).ratio
     assert published["tensorFloat32", "build-nanogpt"] == pytest.approx(1000 / 333)
     assert published["larger_batch", "LLMs-from-scratch"] == pytest.approx(142_156 / 127_345)
     assert published.notna().all() and {name for name, _ in published.index} <= TARGETS
-    forecast = doc_figures.forecast_changes().set_index(["script", "device"]).ratio
+    forecast = doc_pages.forecast_changes().set_index(["script", "device"]).ratio
     assert forecast["torch_compile", "a100"].value == pytest.approx(268.23 / 132.66, rel=1e-3)
     assert forecast["8bit_optimizer", "a100"].value == pytest.approx(103.45 / 102.14, rel=1e-3)
 
 
 def test_peaks_are_forecast_within_five_percent_of_the_allocators():
-    with (doc_figures.DOCS / "virtual_gpu.csv").open() as file:
+    with (doc_pages.DOCS / "virtual_gpu.csv").open() as file:
         rows = [row for row in csv.DictReader(file) if row["forecast_mib"] and row["peak_mib"]]
     assert len(rows) > 5
     for row in rows:

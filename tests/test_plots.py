@@ -11,15 +11,7 @@ from tests.rows import ladder_runs, rows_of, write_record
 from Utils.analysis.intervals import Ratio
 from Utils.analysis.summary import summarize
 from Utils.base.errors import UserError
-from Utils.draw import (
-    chart_style,
-    gpus_chart,
-    heatmap_chart,
-    interval_rows,
-    memory_chart,
-    speedup_chart,
-    step_times_chart,
-)
+from Utils.draw import chart_style, gpus_chart, ladder_charts, ratio_charts
 from Utils.results import records_file, rows_file, shared_folders
 
 CHARTS = ("step_times", "heatmap", "speedup", "memory")
@@ -86,7 +78,7 @@ def test_speedups_are_over_the_script_before_with_memory_and_loss(draw):
     text = draw(*ladder_runs(rounds=3), *runs)["speedup"]
     assert "95% interval" in text and "over brainFloat16" not in text
     assert "the script before was not measured" in text  # torch_compile
-    axes = speedup_chart.draw(*shown()).axes[0]
+    axes = ladder_charts.speedup(*shown()).axes[0]
     faster = {y: x for x, y in points(axes, "o")}
     assert [faster[1], faster[2]] == pytest.approx([2.0, 2.0], abs=0.03)
     assert points(axes, "s")[-1] == (pytest.approx(51 / 81, abs=0.01), 4)  # slower
@@ -94,12 +86,12 @@ def test_speedups_are_over_the_script_before_with_memory_and_loss(draw):
 
 def test_an_axis_does_not_follow_the_widest_interval():
     usual = [Ratio(1.1, 1.0, 1.2)] * 6
-    low, high = interval_rows.limits(usual)
+    low, high = ratio_charts.limits(usual)
     assert (low, high) == pytest.approx((1.0, 1.2))
-    assert interval_rows.limits([*usual, Ratio(1.1, 0.02, 60)])[1] < 1.5
-    assert interval_rows.limits([*usual, Ratio(40, 39, 41)])[1] == pytest.approx(41)
-    series = interval_rows.by_verdict([*usual, Ratio(1.1, 0.02, 60)])
-    _, axes = interval_rows.forest([*"abcdefg"], series, ("A title",), "speedup")
+    assert ratio_charts.limits([*usual, Ratio(1.1, 0.02, 60)])[1] < 1.5
+    assert ratio_charts.limits([*usual, Ratio(40, 39, 41)])[1] == pytest.approx(41)
+    series = ratio_charts.by_verdict([*usual, Ratio(1.1, 0.02, 60)])
+    _, axes = ratio_charts.forest([*"abcdefg"], series, ("A title",), "speedup")
     assert points(axes, ">")[0][0] < 1.5 and points(axes, "<")  # it goes on beyond
 
 
@@ -125,7 +117,7 @@ def test_memory_is_stacked_by_kind_up_to_the_measured_peak(draw):
     text = draw(*runs)["memory"]
     for word in ("weights", "gradients", "optimizer state", "measured peak", "memory (MiB)"):
         assert word in text, word
-    widths = sorted(bar.get_width() for bar in memory_chart.draw(*shown()).axes[0].patches)
+    widths = sorted(bar.get_width() for bar in ladder_charts.memory(*shown()).axes[0].patches)
     assert text.count("900") == 3 and widths[-12:] == sorted([*kinds.values()] * 3)
 
 
@@ -153,7 +145,7 @@ def test_devices_are_not_mixed_and_what_is_left_out_is_said(draw, capsys):
 
 def test_warm_up_has_a_scale_of_its_own_and_one_hiccup_does_not_wash_out_the_heatmap(draw):
     draw(rows_of("no_optimization", [5000, 300, *[100, 101] * 49, 9000, 100]))
-    warmup, timed = heatmap_chart.draw(*shown()).axes[0].collections[:2]
+    warmup, timed = ladder_charts.heatmap(*shown()).axes[0].collections[:2]
     assert timed.get_clim() == (100, 101) and warmup.get_clim()[0] > 300
 
 
@@ -163,7 +155,7 @@ def test_no_timed_step_is_drawn_as_warm_up(draw):
         rows_of("no_optimization", [400] * 12, warmup=2),
         rows_of("tensorFloat32", [900] * 40 + [200] * 10, warmup=40),
     )
-    figure = step_times_chart.draw(*shown())
+    figure = ladder_charts.step_times(*shown())
     for axes, ms in zip(figure.axes, (400, 200), strict=False):
         *_, line = axes.lines
         timed = [
@@ -199,7 +191,7 @@ def test_what_cannot_be_drawn_or_written_is_one_line(draw, tmp_path, monkeypatch
 
 def test_step_times_are_a_panel_a_technique_beside_the_script_before(draw):
     draw(*ladder_runs(rounds=2))
-    panels = step_times_chart.draw(*shown()).axes[:3]
+    panels = ladder_charts.step_times(*shown()).axes[:3]
     titles = [axes.get_title(loc="left") for axes in panels]
     assert titles == ["no_optimization", "tensorFloat32", "brainFloat16"]
     assert [len(axes.lines) for axes in panels] == [1, 2, 2]

@@ -12,7 +12,7 @@ from Utils.base.errors import UserError
 from Utils.commands import scaling as scaling_command
 from Utils.device import device_choice
 from Utils.device.cuda import ImaginedGPU
-from Utils.draw import scaling_chart
+from Utils.draw import ratio_charts
 from Utils.launch import rank_launcher
 from Utils.launch.rank_launcher import DEFAULT
 from Utils.results import rows_file
@@ -102,7 +102,7 @@ def test_a_number_of_processes_that_failed_is_left_out():
 def test_the_chart_has_the_ideal_line_and_both_kinds():
     plan = several_processes.shapes([1, 2, 4], 4)
     found = several_processes.efficiencies(rows_from(lambda n, B: 10 * B, plan), [1, 2, 4], 4)
-    (axes,) = scaling_chart.draw(found, "words").axes
+    (axes,) = ratio_charts.scaling(found, "words").axes
     ideal = axes.get_lines()[0]
     assert list(ideal.get_xdata()) == [1, 2, 4] and list(ideal.get_ydata()) == [1, 2, 4]
     texts = [text.get_text() for text in axes.get_legend().get_texts()]

@@ -14,7 +14,7 @@ from tests.rows import records_in, rows_of
 from Utils.analysis import comparison, submission
 from Utils.base.errors import UserError
 from Utils.commands import gallery, submit
-from Utils.draw import gallery_chart
+from Utils.draw import ratio_charts
 from Utils.results import records_file, rows_file, shared_folders
 
 HOME, USER, HOST = "/home/zelda.q", "zelda.q", "deepthought"
@@ -221,7 +221,7 @@ def test_devices_of_one_shape_are_drawn_side_by_side_and_others_named(three, cap
     panels, left_out = comparison.device_panels(three / "results.csv")
     assert [panel["device"] for panel in panels] == ["GPU $A$", "GPU B", "My GPU"]
     assert left_out == ["GPU C: gpt2 1x1024 is not comparable with gpt2 1x64"]
-    figure = gallery_chart.draw(panels, left_out)
+    figure = ratio_charts.gallery(panels, left_out)
     axes = figure.axes[0]
     speedups = {panel["lines"].speedup["tensorFloat32"].value for panel in panels}
     drawn = {x for line in axes.lines if line.get_marker() in [*"os^"] for x in line.get_xdata()}

@@ -5,7 +5,7 @@ from Utils.base.command_line import Parser, check
 from Utils.base.errors import UserError
 from Utils.base.setting_table import OF_A_RUN
 from Utils.commands.suite import OF_AN_OWN_SCRIPT
-from Utils.draw import ablation_chart, chart_style
+from Utils.draw import chart_style, ratio_charts
 from Utils.launch import own_scripts, suite_runner, suite_start
 from Utils.results import rows_file, selection
 from Utils.scripts import ladder
@@ -41,7 +41,7 @@ def show(outcome, args, whole, base=None):
     rows, left_out = selection.select(rows, with_variants=True, base=base)
     lines = attribution.credits(rows, whole)
     print("\n" + attribution.table(lines))
-    chart_style.save(ablation_chart.draw(rows, lines, whole), f"{args.plotsprefix}ablation")
+    chart_style.save(ratio_charts.ablation(rows, lines, whole), f"{args.plotsprefix}ablation")
     if left_out:
         print(left_out)
     return outcome.code

@@ -16,7 +16,7 @@ from Utils.base.errors import UserError
 from Utils.base.gpt2_sizes import CONFIGS
 from Utils.base.setting_table import OF_A_RUN, OF_SOME_SCRIPTS
 from Utils.device import auto_shape, device_choice
-from Utils.draw import chart_style, scaling_chart
+from Utils.draw import chart_style, ratio_charts
 from Utils.launch import rank_launcher
 from Utils.launch.rank_launcher import DEFAULT
 from Utils.results import records_file, rows_file
@@ -51,7 +51,7 @@ def main(argv=None):
     lines = several_processes.efficiencies(rows, counts, size)
     described = several_processes.described(rows)
     print(f"\n{several_processes.scaling_table(lines)}\n\n{described}")
-    chart_style.save(scaling_chart.draw(lines, described), f"{args.plotsprefix}scaling")
+    chart_style.save(ratio_charts.scaling(lines, described), f"{args.plotsprefix}scaling")
     return 1 if any(codes) else 0
 
 

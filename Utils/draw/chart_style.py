@@ -20,7 +20,6 @@ FORMATS = ("png", "svg")
 BLUE, SKY, ORANGE, RED, GREY = "#0072b2", "#56b4e9", "#e69f00", "#c8501e", "0.55"
 WIDTH = 10  # inches
 LETTERS = 9  # in an inch of a line above the axes
-STEPS = 500  # that a line or a row of a chart can show; of more, consecutive ones are merged
 BESIDE = {"loc": "upper left", "bbox_to_anchor": (1.01, 1), "frameon": False}  # of a legend
 POINTS = {"textcoords": "offset points"}
 TENTHS = re.compile(r"(\.\d)\d+")
@@ -35,35 +34,25 @@ SHORTER = (  # replacements in the text of an SVG
 )
 
 
-def figure(height, title, *described, room=0, width=WIDTH):
-    """Return a figure of that height and width in inches and its axes. described: lines below the
-    title. room: points between these and the axes."""
-    figure, axes = panels(1, 1, height, width)
-    head(axes[0], title, described, room)
-    return figure, axes[0]
-
-
-def panels(rows, columns, height, width=WIDTH):
-    """Return a figure of rows and columns with the same scales, and its axes in a list."""
+def figure(height, title, *described, rows=1, columns=1, room=0, width=WIDTH):
+    """Return a figure of that height and width in inches, and its axes with the same scales, a
+    list. described: lines below the title. room: points between these and the axes."""
     settings = {"svg.hashsalt": "plots", "svg.fonttype": "none"}
     settings["font.sans-serif"] = ["DejaVu Sans"]
     settings["text.parse_math"] = False  # else what stands between two dollars is a formula
     sns.set_theme(style="whitegrid", rc=settings)
     size = {"figsize": (width, height), "squeeze": False}
-    figure, axes = plt.subplots(rows, columns, sharex=True, sharey=True, **size)
-    return figure, list(axes.flat)
-
-
-def head(axes, title, described, room=0):
-    """Write above the axes, and label the figure with that. room: points below the text."""
-    axes.figure.set_label("\n".join([title, *described]))
-    most = int(LETTERS * axes.figure.get_figwidth())
+    figure, panels = plt.subplots(rows, columns, sharex=True, sharey=True, **size)
+    axes = list(panels.flat)
+    figure.set_label("\n".join([title, *described]))
+    most = int(LETTERS * width)
     subtitle = [line for text in described for line in wrapped(text, most)]
     above = {"xycoords": "axes fraction", **POINTS}
     small = {"fontsize": "small", "color": "0.3", "linespacing": 1.2}
-    axes.annotate("\n".join(subtitle), (0, 1), (0, room + 6), **small, **above)
+    axes[0].annotate("\n".join(subtitle), (0, 1), (0, room + 6), **small, **above)
     offset = 0, room + 10 + 13 * len(subtitle)
-    axes.annotate(title, (0, 1), offset, fontweight="bold", **above)
+    axes[0].annotate(title, (0, 1), offset, fontweight="bold", **above)
+    return figure, axes
 
 
 def below(axes, text):
@@ -94,8 +83,7 @@ def save(figure, name):
 
 
 def svg(figure):
-    """Return the figure as the text of an SVG file with places to a tenth of a point, and close
-    it."""
+    """Return a figure, and close it, as the text of an SVG file, places to a tenth of a point."""
     text = io.StringIO()
     figure.savefig(text, format="svg", dpi=100, bbox_inches="tight", metadata={"Date": None})
     plt.close(figure)
@@ -103,11 +91,6 @@ def svg(figure):
     for pattern, shorter in SHORTER:
         text = re.sub(pattern, shorter, text)
     return text
-
-
-def is_wide(low, high):
-    """Tell whether a scale from low to high is to be logarithmic."""
-    return high > 4 * low > 0
 
 
 def beside(axes, x, y, text, **look):
@@ -118,7 +101,7 @@ def beside(axes, x, y, text, **look):
 
 def no_value(axes, y, reason):
     """Say in a row why nothing is drawn there."""
-    # A box, so that the grid does not go through the text.
+    # In a box, which hides the grid.
     box = {"facecolor": axes.get_facecolor(), "edgecolor": "none", "pad": 1}
     text = brief(HOMES.sub("~", reason))
     beside(axes, 0.01, y, text, bbox=box, ha="left", size="small", color=GREY)

@@ -3,21 +3,35 @@
 A part of a page stands between two equal comments, <!-- NAME -->, of the names in PARTS.
 """
 
+import tomllib
+
+import numpy as np
+import pandas as pd
+
 from Utils.analysis import result_tables, text_tables
+from Utils.analysis.intervals import Ratio
 from Utils.analysis.summary import summarize
 from Utils.base import makefile, paths
 from Utils.base.text import broken
-from Utils.draw import doc_figures
-from Utils.results import selection, shared_folders
+from Utils.results import records_file, rows_file, selection, shared_folders
 from Utils.scripts import ladder
 
+DOCS = paths.ROOT / "docs"
+# GPUs of the README's forecast, by their names in docs/forecast.csv.
+EXPECTED = {"rtx3050": "RTX 3050", "rtx4090": "RTX 4090", "a100": "A100", "h100": "H100"}
+LAST = "fused_optimizer"  # the script that it holds against the baseline
+TOKENS = 10e9  # as many as build-nanogpt trains on
+LADDER = ("source", "key", "model", "batch")  # what rows of one published ladder have in common
 
-def ladder_table(rows, records):
-    """Return the README's table of the ladder, under a line that sums it up."""
-    lines = summarize(rows, records)
+
+def ladder_table():
+    """Return the README's table of the ladder, of the newest shared rows, under its summary."""
+    path = shared_folders.newest()
+    rows, _ = selection.select_ladder(rows_file.read(path))
+    lines = summarize(rows, records_file.read(path, rows.run_id.unique()))
     table = result_tables.texts_of(lines[~lines.index.isin(ladder.beyond())], result_tables.MAIN)
     table["script"] = [broken(name) for name in table["script"]]
-    summary = f"<summary>The table: {lines.speedup[doc_figures.LAST].text} in all</summary>"
+    summary = f"<summary>The table: {lines.speedup[LAST].text} in all</summary>"
     return f"{summary}\n\n{text_tables.markdown(table)}\n\n{selection.describe(rows)}."
 
 
@@ -43,14 +57,14 @@ def rungs():
 
 
 def one_diff():
-    technique = ladder.get(doc_figures.LAST)
+    technique = ladder.get(LAST)
     _, _, *lines = ladder.diff(technique, ladder.get(technique.parent), context=0)
     return "\n".join(["```diff", *(line for line in lines if line[0] in "+-"), "```"])
 
 
 def techniques():
     """Return docs/TECHNIQUES.md: a list of all scripts, and a section for each."""
-    published, forecast = doc_figures.published_changes(), doc_figures.forecast_changes()
+    published, forecast = published_changes(), forecast_changes()
     text = []
     for title, at_top_level in (("The seven scripts", True), ("Beyond the seven", False)):
         scripts = [t for t in ladder.techniques().values() if t.at_top_level is at_top_level]
@@ -109,10 +123,74 @@ def _explained(sections, title, written):
     return "\n\n".join(parts)
 
 
-PARTS = {  # page, its generated parts by name; those of rows take rows and records
+def expected():
+    """Return a table of what TOKENS take with the baseline and with LAST on each of EXPECTED, under
+    a sentence on the error of such forecasts."""
+    check = pd.read_csv(DOCS / "forecast_check.csv")
+    deviations = np.log(check.forecast_ms / check.measured_ms)
+    of_changes = deviations.groupby([check[name] for name in LADDER]).diff().dropna()
+    within = np.expm1(-of_changes).abs().quantile(0.9)
+    words = (
+        f"**Forecast, not measured**, from datasheets. Of {len(of_changes)} published speedups of "
+        f"one change, nine in ten were forecast within {within:.0%}, without figures of the same "
+        "source ([each](docs/FORECAST.md))."
+    )
+    forecasts = pd.read_csv(DOCS / "forecast.csv", index_col=["technique", "device"])
+    baseline, last = (forecasts.loc[name].loc[[*EXPECTED]] for name in (ladder.BASELINE, LAST))
+    shapes = baseline.batch_size.astype(str) + "x" + baseline.seq_len.astype(str)
+    columns = {
+        "GPU, tokens a step": baseline.index.map(EXPECTED) + ", " + shapes,
+        "baseline, tokens/s": baseline.tokens_per_second.map("{:,.0f}".format),
+        f"{broken(LAST)}, tokens/s": last.tokens_per_second.map("{:,.0f}".format),
+        "speedup (90% range)": map(Ratio, last.speedup, last.speedup_low, last.speedup_high),
+        "10B tokens: baseline": _cost(baseline),
+        broken(LAST): _cost(last),
+    }
+    texts = {title: [*map(str, values)] for title, values in columns.items()}
+    return f"{words}\n\n{text_tables.markdown(texts, [*columns][:1])}"
+
+
+def _cost(rows):
+    """Return the hours that TOKENS take on each GPU, and the dollars where it has a price."""
+    prices = pd.Series(tomllib.loads((DOCS / "prices.toml").read_text())).reindex(rows.index)
+    hours = TOKENS / rows.tokens_per_second / 3600
+    dollars = (prices * hours).map(", ${:,.0f}".format)
+    return hours.map("{:,.0f} h".format) + dollars.where(prices.notna(), "")
+
+
+def published_changes():
+    """Return docs/published_changes.csv with two more columns: `ratio`, the speedup by the figures
+    of docs/published.csv, and `text` with a link to its source."""
+    step = ["source", "metric", "technique"]
+    figures = pd.read_csv(DOCS / "published.csv").drop_duplicates(step).set_index(step)
+    changes = pd.read_csv(DOCS / "published_changes.csv")
+    before, after = (
+        figures.loc[pd.MultiIndex.from_frame(changes[["source", "metric", name]])].reset_index()
+        for name in ("before", "after")
+    )
+    ratio = (before.value / after.value) ** np.where(after.unit == "ms", 1, -1)
+    links = " ([" + changes.name + "](" + after.url.str.partition(" ")[0] + "))"
+    text = ratio.map("{:.2f}x on ".format) + changes.gpu + links
+    return changes.assign(ratio=ratio, text=text)
+
+
+def forecast_changes():
+    """Return the forecast speedups over the script before on each of EXPECTED, a DataFrame."""
+    forecasts = pd.read_csv(DOCS / "forecast.csv").set_index(["device", "technique"])
+    rows = []
+    for (device, script), row in forecasts.loc[[*EXPECTED]].iterrows():
+        if parent := ladder.get(script).parent:
+            ratio = Ratio(row.speedup, row.speedup_low, row.speedup_high)
+            ratio = ratio.times(1 / forecasts.speedup[device, parent])
+            text = f"{ratio} on {EXPECTED[device]}"
+            rows.append({"script": script, "device": device, "ratio": ratio, "text": text})
+    return pd.DataFrame(rows)
+
+
+PARTS = {  # page, its generated parts by name
     "README.md": {
         "status": status,
-        "expected": doc_figures.expected,
+        "expected": expected,
         "diff": one_diff,
         "rungs": rungs,
         "ladder": ladder_table,
@@ -120,10 +198,9 @@ PARTS = {  # page, its generated parts by name; those of rows take rows and reco
     "docs/TECHNIQUES.md": {"techniques": techniques},
     "docs/COMMANDS.md": {"targets": targets, "variables": variables},
 }
-OF_ROWS = (ladder_table,)  # take the selected rows and their records
 
 
-def write(rows, records):
+def write():
     """Write every generated part into its page, between its two marks. Return the pages."""
     for page, parts in PARTS.items():
         path = paths.ROOT / page
@@ -131,7 +208,6 @@ def write(rows, records):
         for name, make in parts.items():
             mark = f"<!-- {name} -->"
             before, _, after = text.split(mark)
-            made = make(rows, records) if make in OF_ROWS else make()
-            text = f"{before}{mark}\n{made}\n{mark}{after}"
+            text = f"{before}{mark}\n{make()}\n{mark}{after}"
         path.write_text(text)
     return list(PARTS)

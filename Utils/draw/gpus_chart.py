@@ -2,8 +2,8 @@
 
 from Utils.analysis.intervals import Ratio
 from Utils.analysis.summary import summarize
-from Utils.draw import chart_style, doc_figures, interval_rows
-from Utils.draw.interval_rows import Series
+from Utils.draw import chart_style, doc_pages, ratio_charts
+from Utils.draw.ratio_charts import Series
 from Utils.results import records_file, rows_file, selection, shared_folders
 
 WIDTH = 5.6  # inches: so that letters are 8 pixels high on a phone
@@ -22,7 +22,7 @@ FORECAST = {"rtx4090": "^", "a100": "o", "h100": "D"}
 def draw():
     """Draw the ratios over the script before: published ones filled, forecasts hollow with their
     ranges, ours as crosses. GeForce cards are orange, other GPUs blue, CPUs grey."""
-    published = doc_figures.published_changes()
+    published = doc_pages.published_changes()
     published = published[published.script.isin(NAMES)]
     sources = published.groupby(["gpu", "source"], sort=False)
     series = []
@@ -31,9 +31,9 @@ def draw():
         source = rows.name.iloc[0].partition(",")[0]
         series.append(_series(f"{gpu}, {source}", gpu, ratios, marker, mec="white", ms=8))
     series += _ours()
-    forecasts = doc_figures.forecast_changes().set_index(["device", "script"]).ratio
+    forecasts = doc_pages.forecast_changes().set_index(["device", "script"]).ratio
     for line, (device, marker) in enumerate(FORECAST.items(), start=1):
-        gpu = doc_figures.EXPECTED[device]
+        gpu = doc_pages.EXPECTED[device]
         look = {"line": line, "mfc": "white"}
         series.append(_series(f"{gpu}, forecast", gpu, forecasts[device], marker, **look))
     meaning = (
@@ -43,7 +43,7 @@ def draw():
     head = "How much faster depends on your GPU", meaning
     xlabel = "speedup over the script before"
     names = list(NAMES.values())
-    figure, axes = interval_rows.forest(names, series, head, xlabel, values=False, width=WIDTH)
+    figure, axes = ratio_charts.forest(names, series, head, xlabel, values=False, width=WIDTH)
     axes.set_xlabel(xlabel)
     below = {"loc": "upper left", "bbox_to_anchor": (-0.15, 0), "ncol": 2, "fontsize": "small"}
     axes.get_legend().remove()
@@ -54,7 +54,7 @@ def draw():
 def write():
     """Write the chart to docs/gpus.png."""
     look = {"dpi": 110, "bbox_inches": "tight", "metadata": {"Software": None}}
-    draw().savefig(doc_figures.DOCS / "gpus.png", **look)
+    draw().savefig(doc_pages.DOCS / "gpus.png", **look)
 
 
 def _ours():

@@ -1,5 +1,6 @@
 """The chart of a step's time by kind of work."""
 
+import pandas as pd
 import seaborn as sns
 
 from Utils.draw import chart_style
@@ -15,68 +16,49 @@ def draw(summaries, kinds):
     """
     colours = dict(zip(kinds, sns.color_palette("Set2", 8), strict=False))
     colours |= {"copies": "0.45", "communication": "0.25", "other": "0.1", "idle": "0.88"}
-    described = [_described(summary) for summary in summaries if summary["status"] == "ok"]
+    names = []
+    described = []
+    times = []  # a dict of milliseconds by kind for each summary
+    for summary in summaries:
+        names.append(summary["technique"])
+        times.append({})
+        if summary["status"] == "ok":
+            scale = summary["asked_batch_size"] / summary["batch_size"]
+            if scale != 1:
+                names[-1] += f" (batch {summary['batch_size']})"
+            by_kind = summary["profile"]["kinds"]
+            times[-1] = {kind: scale * facts["ms"] for kind, facts in by_kind.items()}
+            described.append(
+                f"{summary['device']}, torch {summary['torch']}, {summary['model']}, "
+                f"{summary['asked_batch_size']}x{summary['seq_len']} tokens a step, "
+                f"{summary['dataset']}, commit {summary['commit'] or 'unknown'}"
+            )
+    times = pd.DataFrame(times, columns=[*kinds]).fillna(0)
+    widest = times.sum(axis=1).max() or 1
     height = 1.6 + 0.4 * len(summaries)
-    figure, axes = chart_style.figure(height, "Step time by kind of work", *described[:1])
-    times = [kind_ms(summary) if summary["status"] == "ok" else {} for summary in summaries]
-    widest = max((sum(ms.values()) for ms in times), default=0) or 1
-    for y, (summary, ms) in enumerate(zip(summaries, times, strict=True)):
-        if not ms:
+    figure, (axes,) = chart_style.figure(height, "Step time by kind of work", *described[:1])
+    left = 0
+    for kind, ms in times.items():
+        if ms.any():
+            look = {"color": colours[kind], "label": kinds[kind], "height": 0.7, "zorder": 2}
+            bars = axes.barh(times.index, ms, left=left, **look)
+            texts = [_digits(width) if width > WIDE * widest else "" for width in ms]
+            look = {"color": "white" if kind in DARK else "black", "size": "small", "zorder": 3}
+            axes.bar_label(bars, texts, label_type="center", **look)
+        left = left + ms
+    for y, (summary, end) in enumerate(zip(summaries, left, strict=True)):
+        if summary["status"] == "ok":
+            look = {"va": "center", "fontweight": "bold"}
+            axes.text(end + 0.015 * widest, y, _digits(end), **look)
+        else:
             chart_style.no_value(axes, y, summary["note"])
-            continue
-        left = 0.0
-        for kind, width in ms.items():
-            axes.barh(y, width, left=left, color=colours[kind], height=0.7, zorder=2)
-            if width > WIDE * widest:
-                look = {"color": "white" if kind in DARK else "black", "size": "small", "zorder": 3}
-                axes.text(left + width / 2, y, _digits(width), ha="center", va="center", **look)
-            left += width
-        axes.text(left + 0.015 * widest, y, _digits(left), va="center", fontweight="bold")
-    shown = [kind for kind in kinds if any(ms.get(kind) for ms in times)]
-    for kind in shown:
-        axes.barh(0, 0, color=colours[kind], label=kinds[kind])
-    if shown:
+    if times.any(axis=None):
         axes.legend(**chart_style.BESIDE)
     axes.set_xlim(0, widest * 1.12)
     axes.set_xlabel("ms per step under the profiler, which slows it; idle: nothing is computed")
-    chart_style.name_rows(axes, [_label(summary) for summary in summaries])
+    chart_style.name_rows(axes, names)
     return figure
-
-
-def kind_ms(summary):
-    """Return milliseconds a step by kind of work, scaled to the requested batch."""
-    scale = summary["asked_batch_size"] / summary["batch_size"]
-    return {kind: scale * facts["ms"] for kind, facts in summary["profile"]["kinds"].items()}
-
-
-def forecast_of(summary):
-    """Return [a summary of the forecast in a summary, which has the requested batch]; [] without
-    a forecast."""
-    kinds = {
-        kind: {"ms": facts["forecast_ms"]}
-        for kind, facts in summary["profile"]["kinds"].items()
-        if facts.get("forecast_ms") is not None
-    }
-    if not kinds:
-        return []
-    forecast = {"technique": f"{summary['technique']}, forecast", "profile": {"kinds": kinds}}
-    return [summary | forecast | {"batch_size": summary["asked_batch_size"]}]
-
-
-def _described(summary):
-    """Return the common facts of profiles in one line."""
-    return (
-        f"{summary['device']}, torch {summary['torch']}, {summary['model']}, "
-        f"{summary['asked_batch_size']}x{summary['seq_len']} tokens a step, {summary['dataset']}, "
-        f"commit {summary['commit'] or 'unknown'}"
-    )
 
 
 def _digits(ms):
     return f"{ms:,.0f}" if ms >= 100 else f"{ms:.3g}"
-
-
-def _label(summary):
-    if summary["status"] != "ok" or summary["batch_size"] == summary["asked_batch_size"]:
-        return summary["technique"]
-    return f"{summary['technique']} (batch {summary['batch_size']})"

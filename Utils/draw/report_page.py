@@ -1,23 +1,35 @@
-"""The page of a results file, and the page that compares two."""
+"""The page of a results file, and the page that compares two: templates filled in, with charts,
+style and script inside."""
 
+import base64
+import hashlib
+import json
+import re
+import shlex
 from collections import Counter
+from contextlib import suppress
+from pathlib import Path
 
-from Utils.analysis import comparison, recommendation, result_tables
+import jinja2
+
+from Utils.analysis import attribution, comparison, recipe_page, recommendation, result_tables
 from Utils.analysis.summary import summarize
-from Utils.base.text import short
-from Utils.draw import (
-    comparison_chart,
-    heatmap_chart,
-    memory_chart,
-    page_environment,
-    page_recipe,
-    speedup_chart,
-    step_times_chart,
-)
-from Utils.draw.page_template import picture, render, table
+from Utils.base.text import HOMES, number, short
+from Utils.device.kernel_kinds import KINDS
+from Utils.draw import chart_style, ladder_charts, profile_chart, ratio_charts
 from Utils.results import records_file, rows_file, selection
+from Utils.scripts import ladder
 
 MAIN = "Time, memory and loss of each technique"
+ENVIRONMENT = {  # of a record: title, where it stands there
+    "device memory (MiB)": ("device", "memory_mib"),
+    "driver": ("device", "driver"),
+    "Python": ("versions", "python"),
+    "CUDA or ROCm": ("device", "toolkit"),
+    "cuDNN": ("versions", "cudnn"),
+}
+PAGES = Path(__file__).with_name("pages")
+UNPRINTABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")  # what no XML may hold
 
 
 def report(path, device_name="", price=None, base=None):
@@ -31,10 +43,13 @@ def report(path, device_name="", price=None, base=None):
     records = records_file.read(path, with_variants.run_id.unique())
     lines = summarize(rows, records)
     recommended = recommendation.recommend(with_variants, records)
+    charts = {
+        name: _picture(draw(rows, lines)) for name, draw in ladder_charts.of_timed(lines).items()
+    }
     best, baseline = _recipe_lines(with_variants, records, recommended.fastest)
     tables = {MAIN: result_tables.texts_of(lines, result_tables.MAIN)}
     tables |= result_tables.more_tables(rows, lines, price)
-    return render(
+    return _render(
         "report.html",
         described=selection.describe(rows),
         device=rows.device.iloc[0],
@@ -42,16 +57,40 @@ def report(path, device_name="", price=None, base=None):
         best=best,
         baseline=baseline,
         says=recommended.says,
-        recipes=page_recipe.recipes(recommended),
-        charts=_charts(rows, lines),
-        ablation=page_recipe.ablation(with_variants),
-        tables={title: table(columns) for title, columns in tables.items()},
-        profile=page_recipe.profile(path, rows),
-        environment=page_environment.environment(rows, records),
-        quality=page_environment.quality(rows, lines),
-        commands=page_environment.commands(with_variants, records),
-        diffs=page_environment.diffs(lines.index, records),
+        recipes=[
+            {
+                "title": title,
+                "sentences": recipe_page.sentences(recommended, recipe),
+                "tables": recipe_page.tables(recipe),
+                "lines": recipe_page.lines_of(recipe),
+                "script": recipe_page.script(recipe, recommended.described),
+            }
+            for title, recipe in recommended.recipes.items()
+        ],
+        charts=dict.fromkeys(ladder_charts.CHARTS) | charts,
+        ablation=_ablation(with_variants),
+        tables={title: _table(columns) for title, columns in tables.items()},
+        profile=_profile(path, rows),
+        environment=_environment(rows, records),
+        quality=_quality(rows, lines),
+        commands=_commands(with_variants, records),
+        diffs=_diffs(lines.index, records),
         left_out=left_out,
+    )
+
+
+def comparison_page(a, b):
+    """Return the page of two selections of results (see `comparison`), a string of HTML. Raises
+    UserError."""
+    a, b = comparison.sides(a, b)
+    ratios = comparison.compare(a, b)
+    return _render(
+        "compare.html",
+        sides=[a, b],
+        picture=_picture(ratio_charts.of_sides(a, b)),
+        verdicts=Counter(ratio.verdict for ratio in ratios if ratio),
+        columns=_table(comparison.columns(a, b, ratios)),
+        differences=[short(line) for line in comparison.differences(a, b)],
     )
 
 
@@ -61,32 +100,133 @@ def _recipe_lines(rows, records, recipe):
     if recipe is None or not recipe.techniques:
         return None, None
     clean = rows[rows.grade == "clean"]
-    rounds = [
-        {*clean["round"][clean.technique == name]} for name in (recipe.name, recipe.line.base)
-    ]
+    names = recipe.name, recipe.line.base
+    rounds = [{*clean["round"][clean.technique == name]} for name in names]
     lines = summarize(clean[clean["round"].isin(set.intersection(*rounds))], records)
-    return lines.loc[recipe.name], lines.loc[recipe.line.base]
+    return lines.loc[names[0]], lines.loc[names[1]]
 
 
-def _charts(rows, lines):
-    """Return pictures by name; None of what was not measured."""
-    charts = {"speedup": speedup_chart, "memory": memory_chart}
-    charts |= {"step_times": step_times_chart, "heatmap": heatmap_chart}
-    measured = [name for name in charts if name == "speedup" or lines.step_ms.notna().any()]
-    drawn = {name: picture(charts[name].draw(rows, lines)) for name in measured}
-    return dict.fromkeys(charts) | drawn
+def _ablation(rows):
+    """Return the ablation of selected rows, variants included, its picture and remarks; {} without
+    variants."""
+    whole = attribution.whole_of(rows)
+    if whole is None:
+        return {}
+    credits = attribution.credits(rows, whole)
+    remarks = credits.says[credits.says != ""].to_dict()
+    return {"picture": _picture(ratio_charts.ablation(rows, credits, whole)), "remarks": remarks}
 
 
-def comparison_page(a, b):
-    """Return the page of two selections of results (see `comparison`), a string of HTML. Raises
-    UserError."""
-    a, b = comparison.sides(a, b)
-    ratios = comparison.compare(a, b)
-    return render(
-        "compare.html",
-        sides=[a, b],
-        picture=picture(comparison_chart.draw(a, b)),
-        verdicts=Counter(ratio.verdict for ratio in ratios if ratio),
-        columns=table(comparison.columns(a, b, ratios)),
-        differences=[short(line) for line in comparison.differences(a, b)],
+def _profile(path, rows):
+    """Return the profiles of the same device and shape, their picture and advice; {} without."""
+    summaries = []
+    advice = {}
+    for name in ladder.techniques():
+        with suppress(OSError, ValueError):  # not there, or damaged
+            summary = json.loads((Path(path).parent / "profiles" / f"{name}.json").read_text())
+            same = [key for key in ("device", "torch", "model", "seq_len") if key in summary]
+            if any(summary[key] != rows.iloc[0][key] for key in same):
+                continue
+            summaries.append(summary)
+            if summary["status"] == "ok":
+                by_kind = {
+                    kind: {"ms": facts["forecast_ms"]}
+                    for kind, facts in summary["profile"]["kinds"].items()
+                    if facts.get("forecast_ms") is not None
+                }
+                if by_kind:  # of the batch that was asked for
+                    forecast = summary | {"technique": f"{name}, forecast"}
+                    forecast |= {"profile": {"kinds": by_kind}}
+                    summaries.append(forecast | {"batch_size": summary["asked_batch_size"]})
+                advice[name] = summary["advice"]
+    if not advice:
+        return {}
+    return {"picture": _picture(profile_chart.draw(summaries, KINDS)), "advice": advice}
+
+
+def _environment(rows, records):
+    """Return the environment of the runs, texts by title."""
+    facts = {name: " or ".join(rows[name].unique()) for name in ("device", "torch", "dataset")}
+    for title, (part, key) in ENVIRONMENT.items():
+        parts = [record.get(part) or {} for record in records.values()]
+        facts[title] = " or ".join(dict.fromkeys(str(p[key]) for p in parts if p.get(key)))
+    return {title: text for title, text in facts.items() if text}
+
+
+def _quality(rows, lines):
+    """Return the quality of the runs, texts by title."""
+    runs = rows[rows.status == "ok"].drop_duplicates("run_id")
+    counts = runs.grade.value_counts()
+    tainted = lines[lines.grade == "tainted"]
+    facts = {f"{grade} runs": str(count) for grade, count in counts.items()}
+    return facts | {line.label: line.quality for _, line in tainted.iterrows()}
+
+
+def _commands(rows, records):
+    """Return the commands that run these scripts again."""
+    commit = rows.commit.iloc[0].removesuffix("-dirty")
+    checkout = [f"git checkout {shlex.quote(commit)}"] if commit else []
+    return [
+        *checkout,
+        recommendation.make_line(rows, records, rows["round"].nunique()),
+        "make report",
+    ]
+
+
+def _diffs(names, records):
+    """Return the diff of each script against the script before it, of the sources that ran where
+    they were recorded, a list of {"name", "headline", "lines"}."""
+    ran = ladder.techniques()
+    for record in records.values():
+        name, source = record.get("technique"), record.get("source")
+        if source:
+            doc, code = ladder.split(source) if source.startswith('"""') else ("", source)
+            ran[name] = ladder.Technique(name, Path(f"{name}.py"), doc, code, ladder.facts(doc))
+    diffs = []
+    for technique in (ran[name] for name in names if name in ran):
+        if technique.parent in ran:
+            _, _, *lines = ladder.diff(technique, ran[technique.parent], context=1)
+        else:
+            lines = [f" {line}" for line in technique.code.strip("\n").splitlines()]
+        diffs.append({"name": technique.name, "headline": technique.headline, "lines": lines})
+    return diffs
+
+
+def _picture(figure):
+    """Return a chart for a page, and close it: its title, a text in its place, and its SVG as the
+    address of an image, in which a browser runs no script and loads nothing."""
+    words = figure.get_label().splitlines()
+    svg = UNPRINTABLE.sub("?", HOMES.sub("~", chart_style.svg(figure)))
+    encoded = base64.b64encode(svg.encode(errors="replace")).decode()
+    url = f"data:image/svg+xml;base64,{encoded}"
+    return {"title": words[0], "alt": ". ".join(words), "url": url}
+
+
+def _table(columns):
+    """Return columns of Markdown for a table of HTML, without those that are empty."""
+    return {
+        title: [short(text.replace("\\|", "|")) for text in texts]
+        for title, texts in columns.items()
+        if any(texts)
+    }
+
+
+def _render(template, **parts):
+    """Return a template filled in, with the hashes of its style and script in its policy."""
+    pages = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(PAGES),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
+    pages.filters |= {"number": number, "digits": result_tables.four_digits}
+    pages.filters |= {"rows": lambda table: zip(*table.values(), strict=True)}
+    hashes = {}
+    for name in ("page.css", "page.js"):
+        digest = hashlib.sha256(pages.get_template(name).render().encode()).digest()
+        hashes[name.replace(".", "_")] = base64.b64encode(digest).decode()
+    html = pages.get_template(template).render(hashes=hashes, **parts)
+    # Homes say who someone is. Records hold none; a note or a data set's path may. And a page can
+    # hold what UTF-8 cannot: half a pair, from a file that was not text.
+    return HOMES.sub("~", html).encode(errors="replace").decode()

@@ -1,0 +1,197 @@
+"""Charts of the scripts of a ladder: step times, a heatmap of them, memory and speedups."""
+
+import textwrap
+
+import numpy as np
+from matplotlib.colors import LogNorm, Normalize
+from matplotlib.ticker import LogLocator, MaxNLocator
+
+from Utils.analysis import intervals
+from Utils.analysis.summary import MEMORY_KINDS
+from Utils.base.text import number
+from Utils.draw import chart_style, ratio_charts
+from Utils.results import selection
+
+COLUMNS = 4  # of panels
+STEPS = 500  # that a line or a row can show; of more, consecutive ones are merged
+MEMORY_COLOURS = (chart_style.BLUE, chart_style.SKY, chart_style.ORANGE, "0.85")
+REST = ": activations,\nworkspace, libraries"
+
+
+def step_times(rows, lines):
+    """Draw milliseconds a step over the steps, a panel a technique: the median of the rounds, a
+    band from the fastest round to the slowest, and the script before as a dashed line."""
+    lines = lines[lines.step_ms.notna()]
+    times, _ = intervals.by_step(rows, STEPS)
+    height = -(-len(lines) // COLUMNS)  # in panels
+    meaning = (
+        "line: median of the rounds; band: all rounds; dashed: the script before; grey: warm-up"
+    )
+    head = "Time of each step (ms)", meaning, selection.describe(rows)
+    grid = {"rows": height, "columns": COLUMNS, "room": 16}
+    figure, panels = chart_style.figure(1.5 * height, *head, **grid)
+    figure.subplots_adjust(hspace=0.3, wspace=0.08)
+    first = panels[0]  # whose scales all have
+    numbers = times.index.get_level_values("step")
+    first.set_xlim(numbers.min() - 0.5, numbers.max() + 0.5)
+    first.xaxis.set_major_locator(MaxNLocator(4, integer=True))
+    step_ms = intervals.scaled(selection.timed(rows)).step_ms
+    low, high = step_ms.quantile([0.01, 0.99])  # which a hiccup does not stretch
+    first.set_ylim(0, high * 1.2)
+    if _is_wide(low, high):
+        first.set(yscale="log", ylim=(low / 1.3, high * 1.4))
+        first.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        first.yaxis.set_major_formatter("{x:g}")
+        first.yaxis.set_minor_formatter("")
+    for position, (name, line) in enumerate(lines.iterrows()):
+        axes = panels[position]
+        steps = times.loc[name]
+        if line.parent in lines.index:
+            before = times["median"].loc[line.parent]
+            axes.plot(before.index, before, color="black", linestyle=(0, (2, 2)), linewidth=0.9)
+        axes.plot(steps.index, steps["median"], color=chart_style.BLUE, linewidth=1.6)
+        band = {"color": chart_style.BLUE, "alpha": 0.2, "lw": 0}
+        axes.fill_between(steps.index, steps["min"], steps["max"], **band)
+        axes.axvspan(steps.index.min() - 0.5, -0.5, color="0.9", zorder=0)
+        axes.set_title(_label(line), loc="left", fontsize="small", pad=3)
+        axes.tick_params(labelsize="small", labelbottom=position + COLUMNS >= len(lines))
+        axes.grid(False)
+        axes.spines[["top", "right"]].set_visible(False)
+    for unused in panels[len(lines) :]:
+        unused.set_axis_off()
+    return figure
+
+
+def heatmap(rows, lines):
+    """Draw milliseconds a step, technique by step: hiccups and drift at a glance. Warm-up has a
+    scale of its own."""
+    lines, without_value = _measured(lines)
+    head = "Time of each step", selection.describe(rows)
+    figure, (axes,) = chart_style.figure(1.6 + 0.4 * len(lines), *head)
+    times, size = intervals.by_step(rows, STEPS)
+    times = times["median"].unstack("step").reindex(lines.index)
+    for part, colours, label in (
+        (times.loc[:, times.columns < 0], "copper_r", "warm-up (ms)"),
+        (times.loc[:, times.columns >= 0], "viridis", "step time (ms)"),
+    ):
+        if part.size:
+            edges = [*part.columns, part.columns[-1] + size]
+            heights = np.arange(len(lines) + 1)
+            low, high = np.nanpercentile(part, [2, 98])  # which a hiccup does not stretch
+            norm = LogNorm(low, high) if _is_wide(low, high) else Normalize(low, high)
+            look = {"cmap": colours, "norm": norm, "rasterized": True}
+            mesh = axes.pcolormesh(edges, heights, part, **look)
+            bar = figure.colorbar(mesh, ax=axes, label=label, extend="both", pad=0.02)
+            bar.ax.yaxis.set_major_formatter("{x:g}")
+            bar.ax.yaxis.set_minor_formatter("{x:g}")
+    axes.set_facecolor("white")
+    axes.grid(False)
+    scales = "before 0: warm-up; colours end at the 2nd and 98th percentile"
+    axes.set_xlabel(f"step ({scales})")
+    chart_style.below(axes, without_value)
+    chart_style.name_rows(axes, lines.apply(_label, axis=1), top=0, middle=0.5)
+    return figure
+
+
+def memory(rows, lines):
+    """Draw peak memory, a bar a technique, stacked by kind; a tick marks the measured peak."""
+    lines, without_value = _measured(lines)
+    head = "Peak memory by kind", selection.describe(rows)
+    figure, (axes,) = chart_style.figure(1.6 + 0.36 * len(lines), *head)
+    unit, scale, form = _memory_unit(rows)
+    kinds = lines[list(MEMORY_KINDS)].fillna(0) / scale
+    peaks = lines.peak_memory_mib / scale
+    unknown = peaks.where(kinds.sum(axis=1) == 0).fillna(0)
+    y = np.arange(len(lines))
+    left = 0
+    for kind, colour in zip(MEMORY_KINDS, MEMORY_COLOURS, strict=True):
+        label = kind.removesuffix("_mib").replace("_", " ") + REST * (kind == "rest_mib")
+        axes.barh(y, kinds[kind], left=left, color=colour, height=0.7, zorder=2, label=label)
+        left = left + kinds[kind]
+    axes.barh(y, unknown, color=chart_style.GREY, height=0.7, zorder=2)
+    axes.plot(peaks, y, "|", color="black", ms=16, mew=1.5, zorder=3, label="measured peak")
+    right = np.fmax(left, peaks)
+    for row, (peak, end) in enumerate(zip(peaks, right, strict=True)):
+        look = {"va": "center", "weight": "bold", **chart_style.POINTS}
+        axes.annotate(number(peak, form), (end, row), (6, 0), **look)
+    if left.any():
+        axes.legend(**chart_style.BESIDE)
+    axes.set_xlim(0, max(right.max(), 1e-3) * 1.14)
+    axes.set_xlabel(f"memory ({unit}); median of the runs")
+    chart_style.below(axes, without_value)
+    chart_style.name_rows(axes, lines.apply(_label, axis=1))
+    return figure
+
+
+def speedup(rows, lines):
+    """Draw the speedup of each technique over the script before it, a point with its interval over
+    rounds, and beside it the speedup over the baseline and what it costs in memory and loss."""
+    lines, without_value = _measured(lines)
+    names = []  # with the script before where that is not the row above
+    for above, (_, line) in zip([None, *lines.index], lines.iterrows(), strict=False):
+        jumps = isinstance(line.parent, str) and line.parent != above
+        label = _label(line)
+        names.append(f"{label}\nover {line.parent}" if jumps else label)
+    ratios = list(lines.parent_speedup)
+    unit, scale, form = _memory_unit(rows)
+    memory = [number(mib / scale, form) for mib in lines.peak_memory_mib]
+    losses = [number(loss, ".3f") for loss in lines.loss]
+    columns = (
+        (1.4, "over the\nscript before", [str(ratio) for ratio in ratios]),
+        (1.62, "over the\nbaseline", [ratio.text for ratio in lines.speedup]),
+        (1.95, f"peak memory\n({unit})", memory),
+        (2.14, "loss\n(nats)", losses),
+    )
+    head = "Each technique against the script before it", selection.describe(rows)
+    xlabel = "step time of the script before / step time (x)"
+    series = ratio_charts.by_verdict(ratios)
+    figure, axes = ratio_charts.forest(names, series, head, xlabel, columns, values=False)
+    chart_style.below(axes, without_value)
+    for y, (name, line) in enumerate(lines.iterrows()):
+        if np.isnan(line.step_ms):
+            chart_style.no_value(axes, y, line.reason)
+        elif not line.parent_speedup:
+            is_baseline = name == line.base
+            reason = "the baseline" if is_baseline else "the script before was not measured"
+            chart_style.no_value(axes, y, reason)
+    return figure
+
+
+def _label(line):
+    """Return a technique's name, with its batch if that is its own, and with its taint."""
+    batch = "" if np.isnan(line.own_batch) else f" (batch {line.own_batch:.0f})"
+    return f"{line.label}{batch}{' (tainted)' if line.grade == 'tainted' else ''}"
+
+
+def _memory_unit(rows):
+    """Return the unit of memory on the device of rows, in MiB, and the format of its values."""
+    on_gpu = rows.reserved_memory_mib.notna().any()
+    return ("GiB", 1024, ",.2f") if on_gpu else ("MiB", 1, ",.0f")
+
+
+def _measured(lines):
+    """Return the lines with a time, and a sentence on each other one.
+
+    Where none has, all are returned, each to be drawn as its reason.
+    """
+    missing = lines.step_ms.isna()
+    if missing.all() or not missing.any():
+        return lines, ""
+    texts = [
+        textwrap.shorten(f"{_label(line)}: {line.reason}", 90, placeholder=" ...")
+        for _, line in lines[missing].iterrows()
+    ]
+    return lines[~missing], "\n".join(["Not measured:", *texts])
+
+
+def _is_wide(low, high):
+    """Return whether a scale from low to high is to be logarithmic."""
+    return high > 4 * low > 0
+
+
+CHARTS = {"step_times": step_times, "heatmap": heatmap, "memory": memory, "speedup": speedup}
+
+
+def of_timed(lines):
+    """Return CHARTS; without any timing that of speedups alone, which says why."""
+    return CHARTS if lines.step_ms.notna().any() else {"speedup": speedup}

@@ -1,0 +1,205 @@
+"""Charts of ratios with intervals: ablation, comparison, devices side by side, scaling."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from Utils.analysis import comparison
+from Utils.analysis.attribution import WAYS
+from Utils.analysis.intervals import NO_INTERVAL, Ratio, numbers
+from Utils.analysis.several_processes import KINDS
+from Utils.base.text import plural
+from Utils.draw import chart_style
+from Utils.results import selection
+from Utils.scripts import ladder
+
+FINE_TICKS = (0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.8, 1, 1.2, 1.5, 2, 3, 4, 6, 8)
+COARSE_TICKS = (0.001, 0.01, 0.1, 0.2, 0.5, 1, 2, 4, 8, 16, 32, 100, 1000)
+NEAR, FAR = np.log([1.25, 3])  # beyond all values, an interval is always or never shown
+FINE = 8  # an axis whose end is at most so many times its start has fine ticks
+VERDICTS = {  # how a point looks
+    Ratio.above: {"color": chart_style.BLUE, "marker": "o"},
+    Ratio.below: {"color": chart_style.RED, "marker": "s"},
+    Ratio.neither: {"color": chart_style.GREY, "marker": "o", "mfc": "white"},
+}
+NO_VERDICT = {"color": chart_style.GREY, "marker": "D"}
+LOOKS = (  # of the WAYS of an ablation
+    {"color": chart_style.BLUE, "marker": "o"},
+    {"color": chart_style.GREY, "marker": "^"},
+    {"color": chart_style.ORANGE, "marker": "s"},
+)
+MARKERS = "os^Dv"  # of devices
+SCALING = {"strong": chart_style.BLUE, "weak": chart_style.ORANGE}
+OFFSETS = {"strong": (8, -14), "weak": (8, 10)}  # of the text beside a marker, in points
+
+VALUE = {"va": "center", "size": "small", "color": "0.2", "zorder": 2, **chart_style.POINTS}
+VALUE["bbox"] = {"facecolor": "white", "edgecolor": "none", "pad": 1}  # no grid through it
+
+
+@dataclass(frozen=True)
+class Series:
+    """Ratios, one a row, of which false ones are not drawn, and how they look. line: of the row."""
+
+    label: str
+    ratios: list
+    look: dict
+    line: int = 0
+
+
+def by_verdict(ratios):
+    """Return the Series of ratios by their verdicts."""
+    series = []
+    for verdict in dict.fromkeys([*VERDICTS, *(ratio.verdict for ratio in ratios)]):
+        of_verdict = [ratio if ratio.verdict == verdict else Ratio() for ratio in ratios]
+        series.append(Series(verdict, of_verdict, VERDICTS.get(verdict, NO_VERDICT)))
+    return series
+
+
+def forest(names, series, head, xlabel, columns=(), values=True, width=chart_style.WIDTH):
+    """Return a figure of Series on a logarithmic axis, and its axes, a row a name.
+
+    head: title, and lines below it. columns: words right of the rows, each (x as a fraction of the
+    axes' width, heading, texts). values: written right of the points.
+    """
+    series = [each for each in series if any(each.ratios)]
+    lines = 1 + max((each.line for each in series), default=0)
+    row = 0.4 if lines == 1 else (lines + 1) * (0.21 if values else 0.13)
+    room = 24 if columns else 0
+    figure, (axes,) = chart_style.figure(1.2 + row * len(names), *head, room=room, width=width)
+    ratios = [ratio for each in series for ratio in each.ratios]
+    low, high = limits(ratios)
+    axes.set_xscale("log")
+    axes.set_xlim(low / 1.06, 1.06 * high * (high / low) ** (0.12 if values else 0))
+    left, right = axes.get_xlim()
+    ticks = FINE_TICKS if high <= FINE * low else COARSE_TICKS
+    ticks = [x for x in ticks if left <= x <= right]
+    axes.set_xticks(ticks, [f"{x:g}x" for x in ticks])
+    axes.minorticks_off()
+    for each in series:
+        offset = 0.8 * ((each.line + 0.5) / lines - 0.5)
+        axes.plot([], [], ls="", label=each.label, **{"ms": 7, **each.look})
+        for y, ratio in enumerate(each.ratios):
+            if ratio:
+                end = _point(axes, y + offset, ratio, each.look, low, high)
+                if values:
+                    axes.annotate(ratio.text, (end, y + offset), (9, 0), **VALUE)
+    axes.axvline(1, color="0.3", linewidth=1, zorder=1)
+    for x, heading, texts in columns:
+        chart_style.beside(axes, x, -0.7, heading, va="bottom", size="small")
+        for y, text in enumerate(texts):
+            chart_style.beside(axes, x, y, text, size="small")
+    chart_style.name_rows(axes, names)
+    meaning = "line: 95% interval" if any(ratio.interval for ratio in ratios) else NO_INTERVAL
+    axes.set_xlabel(f"{xlabel}\n{meaning}")
+    if series:
+        below = {"bbox_to_anchor": (1, -0.02), "ncol": len(series), "fontsize": "small"}
+        axes.legend(**chart_style.BESIDE | (below if columns else {}))
+    if columns:
+        figure.subplots_adjust(right=0.5)
+        axes.tick_params(axis="y", labelsize="small")
+    return figure, axes
+
+
+def limits(ratios):
+    """Return the ends of an axis of Ratios: 1 and all values are between them, and the intervals
+    but the widest, which end in arrows."""
+    logs = np.log(numbers(pd.Series(list(ratios), dtype=object)))
+    return np.exp([-_reach(-logs.value, -logs.low), _reach(logs.value, logs.high)])
+
+
+def _reach(values, ends):
+    """Return how far an axis goes to one side of 1. values, ends: logarithms, positive there."""
+    farthest = max(0, values.max())
+    usual = ends.quantile(0.98, interpolation="lower")
+    most = np.clip(usual, farthest + NEAR, farthest + FAR)
+    return np.fmax(farthest, np.fmin(ends.max(), most))
+
+
+def _point(axes, y, ratio, look, low, high):
+    """Draw a ratio with its interval, which ends in an arrow where the axis ends before. Return
+    where the right end is."""
+    ends = np.clip([ratio.low, ratio.high], low, high)
+    axes.plot(ends, [y, y], color=look["color"], lw=1.8, zorder=3)
+    are_cut = ratio.low < low, ratio.high > high
+    for end, is_cut, arrow in zip(ends, are_cut, "<>", strict=True):
+        if is_cut:
+            axes.plot(end, y, arrow, color=look["color"], ms=6, zorder=3)
+    axes.plot(ratio.value, y, zorder=4, **{"ms": 7, **look})
+    return np.nanmax([ratio.value, ends[1]])
+
+
+def ablation(rows, lines, whole):
+    """Draw the speedup of each technique in each of WAYS, points with intervals."""
+    last = f"{whole.partition('+')[0]} with all" if "+" in whole else whole
+    title = f"Does the order matter? Each technique alone, in the ladder, and last in {last}"
+    head = title, selection.describe(rows)
+    series = [
+        Series(WAYS[way], list(lines[way]), look, line)
+        for line, (way, look) in enumerate(zip(WAYS, LOOKS, strict=True))
+    ]
+    xlabel = "step time without / with the technique (x)"
+    return forest(list(lines.index), series, head, xlabel)[0]
+
+
+def of_sides(a, b):
+    """Draw the speedup of B over A (Sides), a point a technique with its interval, and beside it
+    what either side costs in memory and loss."""
+    ratios = comparison.compare(a, b)
+    texts = comparison.columns(a, b, ratios)
+    columns = (
+        (1.42, "B over A", texts["B over A"]),
+        (1.8, "peak memory (MiB)\nA | B", texts["peak memory (MiB), A | B"]),
+        (2.1, "loss (nats)\nA | B", texts["loss, A | B"]),
+    )
+    head = "Speedup of B over A", str(a), str(b)
+    xlabel = "tokens per second of B / of A (x)"
+    series = by_verdict(ratios)
+    figure, axes = forest(texts["technique"], series, head, xlabel, columns, values=False)
+    for y, (ratio, note) in enumerate(zip(ratios, texts["note"], strict=True)):
+        if not ratio:
+            chart_style.no_value(axes, y, note)
+    return figure
+
+
+def gallery(panels, left_out=()):
+    """Draw speedups over each device's own baseline with their intervals, a marker a device."""
+    names = {name for panel in panels for name in panel["lines"].index}
+    names = [name for name in ladder.techniques() if name in names and name != ladder.BASELINE]
+    series = []
+    for number, panel in enumerate(panels):
+        speedups = panel["lines"].speedup.reindex(names, fill_value=Ratio())
+        label = f"{panel['device']}, torch {panel['torch']}, {plural(panel['rounds'], 'round')}"
+        label = "\n".join(chart_style.wrapped(label, 40))
+        look = {"color": f"C{number}", "marker": MARKERS[number % len(MARKERS)]}
+        series.append(Series(label, list(speedups), look, number))
+    model, batch, seq_len = panels[0]["shape"]
+    meaning = f"speedup over the device's own baseline, {model} {batch}x{seq_len}"
+    head = "Devices side by side", meaning
+    figure, axes = forest(names, series, head, "step time of the baseline / step time (x)")
+    chart_style.below(axes, "\n".join(f"left out: {text}" for text in left_out))
+    return figure
+
+
+def scaling(efficiencies, described):
+    """Draw tokens per second over those of the fewest processes, a line a kind, and the ideal."""
+    figure, (axes,) = chart_style.figure(5.5, "Strong and weak scaling", described)
+    counts = sorted(efficiencies.processes.unique())
+    ideal = [n / counts[0] for n in counts]
+    axes.plot(counts, ideal, color=chart_style.GREY, linestyle="--", label="ideal")
+    for kind, lines in efficiencies.groupby("scaling", sort=False):
+        speedup = numbers(lines.speedup)
+        errors = [speedup.value - speedup.low, speedup.high - speedup.value]
+        errors = [side.fillna(0.0) for side in errors]
+        look = {"color": SCALING[kind], "label": f"{kind}: {KINDS[kind]}"}
+        axes.errorbar(lines.processes, speedup.value, errors, marker="o", capsize=4, **look)
+        look = {"color": SCALING[kind], "size": "small", **chart_style.POINTS}
+        for line in lines.iloc[1:].itertuples():
+            point = line.processes, line.speedup.value
+            axes.annotate(line.efficiency.text, point, OFFSETS[kind], **look)
+    axes.set(xticks=counts, xlim=(counts[0] - 0.1 * counts[-1], counts[-1] * 1.1))
+    axes.set_ylim(0, 1.4 * ideal[-1])  # an interval of few rounds can be longer than the chart
+    axes.set_xlabel("processes (percent: efficiency; error bars: 95% interval over rounds)")
+    axes.set_ylabel("tokens per second over those of the fewest processes")
+    axes.legend(loc="upper left", frameon=False)
+    return figure
