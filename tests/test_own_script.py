@@ -18,7 +18,7 @@ import torch
 from Utils.base import paths
 from Utils.base.errors import UserError
 from Utils.launch import own_scripts
-from Utils.own_script import float16_switch, measured_process, switches, watch
+from Utils.own_script import measured_process, model_switches, watch
 from Utils.own_script.watch import Iterations
 from Utils.results import rows_file
 from Utils.scripts import ladder
@@ -151,7 +151,7 @@ class Own:
 def own(tmp_path, monkeypatch):
     """Return Own in this test's folder; torch.compile generates no C++."""
     monkeypatch.setattr(own_scripts, "FOLDER", tmp_path / "own_scripts")
-    monkeypatch.setattr(switches, "BACKEND", "aot_eager")
+    monkeypatch.setattr(model_switches, "BACKEND", "aot_eager")
     return lambda source, arguments="": Own(source, tmp_path, arguments)
 
 
@@ -210,7 +210,7 @@ def test_watching_compiles_no_more_graphs(own, tmp_path, model, techniques, plai
     ],
 )
 def test_an_example_is_measured_with_switches(own, monkeypatch, name, backend, techniques, batch):
-    monkeypatch.setattr(switches, "BACKEND", backend)
+    monkeypatch.setattr(model_switches, "BACKEND", backend)
     run = own(paths.ROOT / "examples" / f"{name}.py")
     base = run.run()
     losses = [row["loss"] for row in base["rows"]]
@@ -345,10 +345,9 @@ def half_precision():
     """Train in float16 with two backward passes a step, the second step overflowing. Print, for
     each, the largest error of the gradients, whether the weights moved, and the scale."""
     watching = watch.Watch("", lambda: None, lambda iteration: None)
-    switch = float16_switch.Float16(watching)
+    switch = model_switches.Float16(watching)
     watching.switches = [switch]
     watching.install()
-    switch.start()
     torch.manual_seed(0)
     model = torch.nn.Linear(16, 4)
     plain = torch.nn.Linear(16, 4)

@@ -42,13 +42,13 @@ OF_A_TIMING += ("first_step_s", "peak_memory_mib", "reserved_memory_mib")
 @dataclass(frozen=True)
 class Base:
     """A script of the user's. name: of its rows. script: its path, or a module's name. folder: in
-    which it starts. arguments: its own. python: of its environment."""
+    which it starts. arguments: its own. python: of its environment. writes: it may change files."""
 
     name: str
     script: str
     is_module: bool
-    file: Path
-    folder: Path
+    file: str
+    folder: str
     arguments: list
     python: str
     writes: bool
@@ -128,7 +128,8 @@ def find(text, args):
         with suppress(UserError):  # then the next command needs the path again
             files.write_json(FOLDER / "names.json", names | {name: str(file)})
     arguments = shlex.split(args.args)
-    return Base(name, script, is_module, file, folder, arguments, python, bool(args.writes))
+    writes = bool(args.writes)
+    return Base(name, script, is_module, str(file), str(folder), arguments, python, writes)
 
 
 def _remembered_names():
@@ -166,25 +167,11 @@ class OwnRuns:
         return sorted({path for path in lines if Path(path).is_file()})
 
     def write_spec(self):
-        base = self.base
         switches = self.look.get("switches", {})
-        spec = {
-            "base": base.name,
-            "shown": base.script if base.is_module else base.file.name,
-            "script": base.script,
-            "file": str(base.file),
-            "module": base.is_module,
-            "argv": base.arguments,
-            "folder": str(base.folder),
-            "source": base.file.read_text(errors="replace"),
-            "writes": base.writes,
+        spec = vars(self.base) | {
             "commit": git.commit(),
-            "cache": str(paths.CACHE),
-            "answers": str(self.folder / "answers"),
-            "scratch": str(self.folder / "scratch"),
-            "created": str(self.folder / "created.txt"),
-            "install": f"{base.python} -m pip install -c {paths.ROOT / 'requirements.txt'}",
-            "flop": self.look.get("flop"),
+            "runs": str(self.folder),
+            "flop": self.look.get("flop") or None,
             "lines": {name: switch["lines"] for name, switch in switches.items()},
             "random_samples": any(loader["random"] for loader in self.look.get("loaders", ())),
         }
@@ -214,7 +201,7 @@ class OwnRuns:
     def identity(self):
         """Return what suites to be resumed have in common."""
         base = self.base
-        return "\0".join([base.name, self.look["version"], base.python, str(base.folder)])
+        return "\0".join([base.name, self.look["version"], base.python, base.folder])
 
     def ladder(self, wanted=LADDER, left_out=(), without=()):
         """Return the scripts of a ladder: the base, and each switch on those before it that are not

@@ -10,8 +10,11 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, IterableDataset, _utils
 from torch.utils.flop_counter import flop_registry
 
+from Utils.base.errors import Unsupported
+from Utils.device import capabilities, measured_ceilings
 from Utils.harness import compile_stats
-from Utils.own_script.switch import is_transformers
+from Utils.own_script.model_switches import is_transformers
+from Utils.own_script.switches import SWITCHES
 from Utils.own_script.user_code import call_site
 from Utils.own_script.watch import replace
 
@@ -21,8 +24,7 @@ WAITS = {"_local_scalar_dense", "nonzero", "is_nonzero", "equal", "item"}
 
 @dataclass
 class Loader:
-    """A DataLoader of the script. on_device: its samples lie on a GPU. random: they are drawn at
-    random. site: where it is made."""
+    """A DataLoader of the script. Its samples may lie on_device, a GPU, or be drawn at random."""
 
     site: str
     iterable: bool
@@ -31,24 +33,25 @@ class Loader:
     random: bool = False
 
 
-class Look:
+class Look(TorchDispatchMode):
     """Fills itself while a script runs. watch: its Watch. Sites are file:line of the user's code.
 
     in_script: sites by what the script has already: autocast (to 16 bits), compiled, tf32, fused,
     workers, checkpointing, cudnn_benchmark. loaders: by ids of their datasets. waits: operators by
-    which the host waits for the GPU, in one step: {(operator, site): times}. flop: of that step,
-    None where it cannot be counted. Known at the end: device, its type; modules of the models;
-    optimizers, their classes; sites to which a Switch may add lines.
+    which the host waits for the GPU, in one step: {(operator, site): times}. flop: of that step, 0
+    where it cannot be counted. Known at the end: device, its type; modules of the models;
+    optimizers, their classes.
     """
 
     def __init__(self, watch):
+        super().__init__()
         self.watch = watch
         self.in_script = {}
         self.loaders = {}
         self.waits = {}
-        self.flop = None
+        self.flop = 0
         self.sdpa = False
-        self.operators = None
+        self.counts = False
         self.last_sites = {"autocast": "", "compiled": "", "tf32": ""}
         watch.calls.leaf_called = self._leaf_called
 
@@ -96,27 +99,58 @@ class Look:
             loader.on_device |= any(tensor.device.type != "cpu" for tensor in tensors)
         return batch
 
-    def begin_counting(self):
-        """Count the operators and operations of the iteration that begins."""
-        if not compile_stats.compiled_graphs():
-            self.operators = Operators(self)
-            self.operators.__enter__()
+    def iteration_ended(self, number):
+        """Count the operators of the third iteration, unless graphs hide them."""
+        if number == 2 and not compile_stats.compiled_graphs():
+            self.counts = True
+            self.__enter__()
+        elif self.counts:
+            self.counts = False
+            self.__exit__(None, None, None)
 
-    def end_counting(self):
-        if self.operators:
-            self.operators.__exit__(None, None, None)
-            self.flop = self.operators.flop or None
+    def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
+        name = operator._schema.name.removeprefix("aten::")
+        kwargs = kwargs or {}
+        result = operator(*args, **kwargs)
+        if operator._overloadpacket in flop_registry:
+            self.flop += flop_registry[operator._overloadpacket](*args, **kwargs, out_val=result)
+        self.sdpa |= "scaled_dot_product" in name
+        waits = name in WAITS and args[0].device == self.watch.parameters()[0].device
+        if name in ("_to_copy", "copy_"):
+            source = args[1] if name == "copy_" else args[0]
+            waits = source.device.type != "cpu" and result.device.type == "cpu"
+        # The operators of an optimizer on a CPU are one kernel on a GPU.
+        if waits and not self.watch.stepping:
+            key = "a copy to the host" if "copy" in name else name, call_site(self.watch.folder)
+            self.waits[key] = self.waits.get(key, 0) + 1
+        return result
 
-    def end(self, device):
-        """Look at what is there after the last step. device: torch.device of the models."""
+    def result(self, hardware):
+        """Return what was seen, and of each switch why it is refused, its needs and its lines."""
         watch = self.watch
-        self.device = device.type
+        measured_ceilings.here(hardware)  # once for a device
+        self.device = hardware.torch_device.type
         self.modules = [child for model in watch.models for child in model.module.modules()]
         self.optimizers = list(dict.fromkeys(name for name, _ in watch.optimizer_sites.values()))
         made_at = list(dict.fromkeys(site for _, site in watch.optimizer_sites.values()))
         called_at = [model.site for model in watch.models]
         loaders = self.loaders.values()
-        self.sites = {
+        with_workers = [loader.site for loader in loaders if loader.workers]
+        is_fused = any(group.get("fused") for group in watch.groups())
+        checkpoints = any(getattr(m, "is_gradient_checkpointing", False) for m in self.modules)
+        there = [
+            ("fused", is_fused, made_at[0]),
+            ("tf32", torch.get_float32_matmul_precision() != "highest", self.last_sites["tf32"]),
+            ("compiled", compile_stats.compiled_graphs(), self.last_sites["compiled"]),
+            ("cudnn_benchmark", torch.backends.cudnn.benchmark, ""),
+            ("workers", with_workers, "".join(with_workers[:1])),
+            ("checkpointing", checkpoints, ""),
+        ]
+        self.in_script |= {technique: site for technique, has, site in there if has}
+        # With dropout a CPU takes other operators for it.
+        configs = [module.config for module in self.modules if is_transformers(module)]
+        self.sdpa |= any(getattr(c, "_attn_implementation", "") == "sdpa" for c in configs)
+        sites = {
             "start": ["before the model is made"],
             "optimizer": made_at,
             "call": called_at,
@@ -124,53 +158,27 @@ class Look:
             "loader": [loader.site for loader in loaders if not loader.iterable],
             "anywhere": [""],
         }
-        if any(group.get("fused") for group in watch.groups()):
-            self.in_script["fused"] = made_at[0]
-        if torch.get_float32_matmul_precision() != "highest":
-            self.in_script["tf32"] = self.last_sites["tf32"]
-        if compile_stats.compiled_graphs():
-            self.in_script["compiled"] = self.last_sites["compiled"]
-        if torch.backends.cudnn.benchmark:
-            self.in_script["cudnn_benchmark"] = ""
-        if with_workers := [loader for loader in loaders if loader.workers]:
-            self.in_script["workers"] = with_workers[0].site
-        if any(getattr(m, "is_gradient_checkpointing", False) for m in self.modules):
-            self.in_script["checkpointing"] = ""
-        # With dropout a CPU takes other operators for it.
-        configs = [module.config for module in self.modules if is_transformers(module)]
-        self.sdpa |= any(getattr(c, "_attn_implementation", "") == "sdpa" for c in configs)
+        return {
+            "switches": {name: self._of_switch(name, sites, hardware) for name in SWITCHES},
+            "bfloat16": capabilities.has("bfloat16", hardware),
+            "waits": [[operator, site, times] for (operator, site), times in self.waits.items()],
+            "loaders": [vars(loader) for loader in loaders],
+            "flop": self.flop,
+            "device": self.device,
+        }
 
-
-class Operators(TorchDispatchMode):
-    """Counts floating-point operations, and notes the operators of a step that wait for the GPU and
-    those of fused attention.
-
-    Those of optimizers on a CPU are torch's: on a GPU they are not called.
-    """
-
-    def __init__(self, look):
-        super().__init__()
-        self.look = look
-        self.device = look.watch.parameters()[0].device
-        self.flop = 0
-
-    def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
-        look = self.look
-        name = operator._schema.name.removeprefix("aten::")
-        kwargs = kwargs or {}
-        result = operator(*args, **kwargs)
-        if operator._overloadpacket in flop_registry:
-            self.flop += flop_registry[operator._overloadpacket](*args, **kwargs, out_val=result)
-        if "scaled_dot_product" in name:
-            look.sdpa = True
-        waits = name in WAITS and args[0].device == self.device
-        if name in ("_to_copy", "copy_"):
-            source = args[1] if name == "copy_" else args[0]
-            waits = source.device.type != "cpu" and result.device.type == "cpu"
-        if waits and not look.watch.stepping:
-            key = "a copy to the host" if "copy" in name else name, call_site(look.watch.folder)
-            look.waits[key] = look.waits.get(key, 0) + 1
-        return result
+    def _of_switch(self, name, sites, hardware):
+        switch = SWITCHES[name](self.watch)
+        refusal = switch.refusal(self)
+        try:
+            for need in switch.needs:
+                capabilities.check(need, hardware)
+        except Unsupported as problem:
+            refusal = refusal or str(problem)
+        lines = []
+        for code, where in switch.lines:
+            lines += [(code.format(device=self.device), site) for site in sites[where]]
+        return {"refusal": refusal, "needs": switch.needs, "lines": lines}
 
 
 def _random_state():

@@ -1,7 +1,8 @@
 """The process in which a training script of the user's runs, unchanged, under a Watch.
 
 It needs torch and numpy alone, and writes its rows and record, or why there are none, as JSON to
-the file that its launcher names. Only the launcher writes results.
+the file that its launcher names. Only the launcher writes results. The clock is that of every run:
+each end of an iteration of the script advances it from one boundary to the next.
 """
 
 import argparse
@@ -14,9 +15,12 @@ import signal
 import sys
 import threading
 import traceback
+from collections import Counter
 from datetime import UTC, datetime
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import torch
@@ -24,20 +28,21 @@ import torch
 from Utils.base import command_line, paths
 from Utils.base.errors import Unsupported, first_line
 from Utils.base.setting_table import OF_A_RUN
-from Utils.device import capabilities, device_choice, measured_ceilings
-from Utils.harness import turn_pipe
-from Utils.own_script import float16_switch, user_code  # noqa: F401  the first is in SWITCHES then
+from Utils.base.text import plural
+from Utils.device import capabilities, device_choice
+from Utils.harness import compile_stats, memory_kinds, rank_results, settings, turn_pipe
+from Utils.harness.step_clock import StepClock
+from Utils.own_script import user_code
 from Utils.own_script.look import Look
-from Utils.own_script.own_run import OwnRun
-from Utils.own_script.switch import SWITCHES
-from Utils.own_script.switches import TorchCompile
+from Utils.own_script.model_calls import modules_with
+from Utils.own_script.model_switches import TorchCompile
+from Utils.own_script.switches import SWITCHES
 from Utils.own_script.user_code import Ended
 from Utils.own_script.watch import Watch
 from Utils.own_script.write_guard import WriteGuard
 from Utils.results import rows_file
 
-LOOKS_AT = 2  # number of the iteration after which a look counts one
-PATIENCE_S = 5  # for a script that catches its end
+SHARDED = ("FullyShardedDataParallel", "FSDP", "DeepSpeedEngine")  # how names of classes begin
 OFF = {  # by their documented variables
     "WANDB_MODE": "disabled",
     "COMET_MODE": "DISABLED",
@@ -52,42 +57,23 @@ CAUSES = {  # words of an error: what is behind it
 
 
 class Measured:
-    """One run of a script. spec: a dict, see `launch.own_scripts`. args: of `settings`."""
+    """One run of a script. args: of `settings_of`."""
 
-    def __init__(self, spec, args):
-        self.spec = spec
+    def __init__(self, args):
         self.args = args
-        self.answered = False
-        self.run = OwnRun(args)
-        self.watch = Watch(spec["folder"], self.run.begins, self.iteration_ended, args.look)
-        self.run.watch = self.watch
+        self.spec = args.spec
+        self.hardware = None
+        self.end = None  # the first that was answered
+        self.watch = Watch(self.spec["folder"], self.begins, self.iteration_ended, args.look)
         self.look = Look(self.watch) if args.look else None
-        self.guard = WriteGuard(spec, partial(self.watch.note, "a file written"))
-        names = args.technique.removeprefix(spec["base"]).split("+")[1:]
+        self.guard = WriteGuard(self.spec, partial(self.watch.note, "a file written"))
+        names = args.technique.removeprefix(self.spec["name"]).split("+")[1:]
         switches = [SWITCHES[name](self.watch) for name in names]
         args.needs = [need for switch in switches for need in switch.needs]
         # The compiler is first at a model, so that autocast is around what is compiled.
         self.watch.switches = sorted(switches, key=lambda s: not isinstance(s, TorchCompile))
-        if spec["random_samples"] and "prefetching_loader" in names:
+        if self.spec["random_samples"] and "prefetching_loader" in names:
             args.notes.append("other samples: workers draw them with other random numbers")
-
-    def iteration_ended(self, iteration):
-        if self.answered:  # the script caught its end
-            self.end_process(0)
-        if self.guard.refused:
-            raise Ended("refused", self.guard.refused)
-        number = self.watch.ended_iterations
-        if self.look and number == LOOKS_AT:
-            self.look.begin_counting()
-        elif self.look and number == LOOKS_AT + 1:
-            self.look.end_counting()
-        try:
-            self.run.iteration_ended(iteration)
-        except KeyboardInterrupt:  # the launcher has ended; a bare except could catch it
-            self.end_process(130)
-        except Ended as end:
-            self.answer(end)
-            raise
 
     def run_script(self):
         """Run the script. Return the Ended that says how."""
@@ -102,22 +88,22 @@ class Measured:
         torch.manual_seed(self.args.seed)
         self.watch.own_seed = None
         self.guard.install()
-        sys.argv = [spec["script"], *spec["argv"]]
-        sys.path.insert(0, spec["folder"] if spec["module"] else str(Path(spec["file"]).parent))
+        sys.argv = [spec["script"], *spec["arguments"]]
+        sys.path.insert(0, spec["folder"] if spec["is_module"] else str(Path(spec["file"]).parent))
         try:
-            if spec["module"]:
+            if spec["is_module"]:
                 runpy.run_module(spec["script"], run_name="__main__", alter_sys=True)
             else:
                 runpy.run_path(spec["script"], run_name="__main__")
         except Ended as end:
             return end
         except BaseException as error:
-            return self._after_error(error)
+            return self.end or self._after_error(error)
         return self._early()
 
     def _early(self):
-        if self.run.result:
-            return Ended()
+        if self.end:
+            return self.end
         if self.guard.refused:
             return Ended("refused", self.guard.refused)
         steps = self.watch.ended_iterations
@@ -127,8 +113,6 @@ class Measured:
         return Ended("refused", f"ends after {steps} steps of {self.args.steps}; {remedy}")
 
     def _after_error(self, error):
-        if self.answered:
-            return Ended()
         if isinstance(error, SystemExit):
             if error.code in (None, 0):
                 return self._early()
@@ -139,8 +123,9 @@ class Measured:
         traceback.print_exception(error)
         if isinstance(error, ModuleNotFoundError):
             package = (error.name or str(error)).partition(".")[0]
-            install = f"install it beside the pinned torch: {self.spec['install']} {package}"
-            return Ended("refused", f"needs {package}; {install}")
+            install = f"{sys.executable} -m pip install -c {paths.ROOT / 'requirements.txt'}"
+            remedy = f"install it beside the pinned torch: {install} {package}"
+            return Ended("refused", f"needs {package}; {remedy}")
         if device_choice.is_out_of_memory(error):
             return Ended("out_of_memory", "make its batch smaller")
         last_line = str(error).strip().rpartition("\n")[2].strip()
@@ -156,63 +141,171 @@ class Measured:
             return Ended("unsupported", "; ".join(["the script raises " + reason, *causes]))
         return Ended("refused", reason)
 
-    def answer(self, end):
-        """Write the rows and record of a run, or why there are none, to the launcher's file."""
-        if self.answered:
+    def begins(self):
+        """Start the clock before the first model call, backward or optimizer step."""
+        if self.hardware is not None:
+            return
+        parameters = self.watch.parameters()
+        if not parameters:
             return
         args = self.args
-        answer = {"status": end.status, "reason": end.reason, "technique": args.technique}
-        answer |= {"run_id": args.run_id, "round": args.round, "seed": args.seed}
-        for switch in self.watch.switches if end.status == "ok" else ():
-            switch.end()
-            if switch.reason:
-                answer["status"] = "unsupported"
-                answer["reason"] = f"{switch.name} has no effect: {switch.reason}"
-        if answer["status"] == "ok":
-            rows, record = self.run.result
-            losses = sorted(len(iteration.losses) for iteration in self.run.iterations)
-            record["own_script"] = {
-                "models": [[model.name, model.site] for model in self.watch.models],
-                "optimizers": list(self.watch.optimizer_sites.values()),
-                "losses_per_step": losses[len(losses) // 2],
-                "own_seed": self.watch.own_seed,
-                "lines": {s.name: self.spec["lines"].get(s.name, []) for s in self.watch.switches},
-            }
-            answer |= {"rows": rows, "record": record, "version": args.version}
-            if self.look:
-                answer["look"] = self._looked()
-        Path(self.spec["answer"]).write_text(json.dumps(answer, default=str))
-        self.answered = True
-        threading.Timer(PATIENCE_S, self.end_process, [0]).start()
+        device = parameters[0].device
+        ranks = torch.distributed
+        several = ranks.is_available() and ranks.is_initialized() and ranks.get_world_size() > 1
+        several |= any(p.device != device for p in parameters)
+        for module in modules_with(parameters):
+            several |= type(module).__name__.startswith(SHARDED)
+            several |= isinstance(module, torch.nn.DataParallel) and len(module.device_ids) > 1
+        if several:
+            raise Ended("refused", "trains on several devices or ranks")
+        self.hardware = args.hardware = device_choice.of_tensors(device)
+        try:
+            limits = [capabilities.check(need, self.hardware) for need in args.needs]
+        except Unsupported as problem:
+            raise Ended("unsupported", str(problem)) from None
+        args.notes += filter(None, limits)
+        if args.min_seconds == "auto":
+            args.min_seconds = settings.shortest_s(device)
+        self._start()
 
-    def _looked(self):
-        """Return what a look saw, and of each switch why it is refused, its needs and its lines."""
-        look = self.look
-        hardware = self.run.hardware
-        self.guard.active = False
-        measured_ceilings.here(hardware)  # once for a device
-        look.end(hardware.torch_device)
-        switches = {}
-        for name, kind in SWITCHES.items():
-            switch = kind(self.watch)
-            refusal = switch.refusal(look)
-            try:
-                for need in switch.needs:
-                    capabilities.check(need, hardware)
-            except Unsupported as problem:
-                refusal = refusal or str(problem)
-            lines = []
-            for code, where in switch.lines:
-                lines += [(code.format(device=look.device), site) for site in look.sites[where]]
-            switches[name] = {"refusal": refusal, "needs": switch.needs, "lines": lines}
-        return {
-            "switches": switches,
-            "bfloat16": capabilities.has("bfloat16", hardware),
-            "waits": [[operator, site, times] for (operator, site), times in look.waits.items()],
-            "loaders": [vars(loader) for loader in look.loaders.values()],
-            "flop": look.flop,
-            "device": look.device,
+    def _start(self):
+        self.changes = self.watch.iterations.changes
+        self.clock = StepClock(self.hardware)
+        self.iterations = []
+        self.graphs = [0]  # compiled by the end of each
+        self.memory = None
+        self.gradients = None
+        self.hardware.reset_peak_memory()
+        # Later iterations may need more memory than the warm-up.
+        self.boundaries = self.clock.steps(
+            self.args, self._watch_gradients, self._measure_memory, grows=True
+        )
+        next(self.boundaries)
+
+    def iteration_ended(self, iteration):
+        """Mark a step's end. The last one ends the script by Ended."""
+        if self.end:  # the script caught it
+            self.end_process(0)
+        if self.guard.refused:
+            raise Ended("refused", self.guard.refused)
+        if self.look:
+            self.look.iteration_ended(self.watch.ended_iterations)
+        if self.watch.iterations.changes != self.changes:  # an iteration is now another thing
+            self._start()
+            return
+        self.iterations.append(iteration)
+        self.graphs.append(compile_stats.compiled_graphs())
+        try:
+            is_last = next(self.boundaries, "complete") == "complete"
+        except KeyboardInterrupt:  # the launcher has ended; a bare except could catch it
+            self.end_process(130)
+        if is_last:
+            self.answer(Ended())
+            raise Ended
+
+    def _watch_gradients(self):
+        self.gradients = memory_kinds.GradientWatch(self._trained())
+        return self.gradients
+
+    def _trained(self):
+        """Return the modules that are trained, as memory_kinds reads them from a module."""
+        of_optimizers = self.watch.parameters()
+        modules = torch.nn.ModuleList(modules_with(of_optimizers))
+        parameters = list(dict.fromkeys([*of_optimizers, *modules.parameters()]))
+        buffers = list(modules.buffers())
+        return SimpleNamespace(parameters=lambda: parameters, buffers=lambda: buffers)
+
+    def _measure_memory(self):
+        peak = self.gradients and self.gradients.peak
+        optimizers = self.watch.optimizers
+        self.memory = memory_kinds.memory(self.hardware, self._trained(), optimizers, peak)
+
+    def _combined(self):
+        """Return (rows, record)."""
+        args = self.args
+        watch = self.watch
+        if self.memory is None:  # no step after --steps
+            self._measure_memory()
+        timed = self._timed()
+        steps = zip(pairwise(self.graphs), timed, strict=True)
+        late = any(after > before for (before, after), is_timed in steps if is_timed)
+        trained = self._trained()
+        before, after = self.clock.counter_sums()
+        measured = rank_results.RankResult(
+            step_ms=self.clock.step_ms(),
+            data_ms=[iteration.data_s * 1e3 for iteration in self.iterations],
+            timed=timed,
+            losses=[sum(map(float, iteration.losses)) for iteration in self.iterations],
+            held_out_loss=None,
+            memory=self.memory,
+            counters_before=before,
+            counters_after=after,
+            readings=self.hardware.readings(),
+            compiled_late=args.warmup > 0 and late,
+            updated=memory_kinds.updated(trained, watch.optimizers),
+            node="",
+            device=self.hardware.name,
+            other_processes=list(self.hardware.other_processes),
+        )
+        samples = sorted(iteration.samples for iteration in self.iterations[1:])
+        usual = samples[len(samples) // 2] if samples else 0
+        args.unit = "samples" if usual else "steps"
+        args.batch_size = args.requested_batch_size = usual or 1
+        args.version = user_code.version(self.spec)
+        commit, dash, dirty = self.spec["commit"].partition("-")
+        args.commit = f"{commit}+{args.version}{dash}{dirty}"
+        if watch.own_seed is not None:
+            args.seed = watch.own_seed
+        flop = self.spec["flop"] and self.spec["flop"] / args.batch_size
+        rows, record = rank_results.combine(args, [measured], trained, watch.optimizers, {}, flop)
+        numbers = sorted(len(iteration.losses) for iteration in self.iterations)
+        if not numbers[-1]:
+            rows = [row | {"loss": None} for row in rows]
+        record["own_script"] = {
+            "models": [[model.name, model.site] for model in watch.models],
+            "optimizers": list(watch.optimizer_sites.values()),
+            "losses_per_step": numbers[len(numbers) // 2],
+            "lines": {s.name: self.spec["lines"].get(s.name, []) for s in watch.switches},
         }
+        return rows, record
+
+    def _timed(self):
+        """Return which steps are timed: none in which something happened that is no part of one."""
+        counts = Counter(event for iteration in self.iterations for event in iteration.events)
+        rare = {event for event in counts if counts[event] < len(self.iterations) / 3}
+        usual = [not rare & iteration.events for iteration in self.iterations]
+        timed = [all(conditions) for conditions in zip(self.clock.timed, usual, strict=True)]
+        if not any(timed):
+            raise Ended("refused", "each timed step holds a validation, or the like; raise STEPS")
+        if left_out := sum(self.clock.timed) - sum(timed):
+            steps = plural(left_out, "step")
+            self.args.notes.append(f"{steps} with validation or the like left out")
+        return timed
+
+    def answer(self, end):
+        """Write the rows and record of a run, or why there are none, to the launcher's file."""
+        if self.end:
+            return
+        args = self.args
+        answer = {}
+        try:
+            if end.status == "ok":
+                for switch in self.watch.switches:
+                    switch.end()
+                    if switch.reason:
+                        reason = f"{switch.name} has no effect: {switch.reason}"
+                        raise Ended("unsupported", reason)
+                rows, record = self._combined()
+                answer = {"rows": rows, "record": record, "version": args.version}
+                if self.look:
+                    answer["look"] = self.look.result(self.hardware)
+        except Ended as other_end:
+            end = other_end
+        answer |= {"status": end.status, "reason": end.reason, "technique": args.technique}
+        answer |= {"run_id": args.run_id, "round": args.round, "seed": args.seed}
+        Path(self.spec["answer"]).write_text(json.dumps(answer, default=str))
+        self.end = end
+        threading.Timer(5, self.end_process, [0]).start()  # of a script that catches its end
 
     def end_process(self, code):
         """End this process and its workers without running any more of the script."""
@@ -223,37 +316,35 @@ class Measured:
         os._exit(code)
 
 
-def settings(argv):
-    """Return the spec and the settings of a run, from the command line."""
+def settings_of(argv):
+    """Return the settings of a run, from the command line; spec among them, a dict of the script,
+    see `launch.own_scripts`."""
     parser = command_line.Parser("measured_process", __doc__, *OF_A_RUN)
     parser.add_argument("--spec", type=Path, required=True)
     parser.add_argument("--name", dest="technique", required=True)
     parser.add_argument("--look", action="store_true")
     args = parser.parse_args(argv, argparse.Namespace())
-    spec = json.loads(args.spec.read_text())
-    args.spec = spec
-    args.base = args.model = args.dataset = spec["base"]
-    args.source = spec["source"]
-    args.argv = spec["argv"]
     args.turn = turn_pipe.taken()
     args.started = datetime.now(UTC)
     args.run_id = rows_file.run_id(args.started, args.turn and args.turn.token)
-    spec["answer"] = f"{spec['answers']}/{args.run_id}.json"
-    spec["output"] = f"{spec['answers']}/{args.run_id}.txt"
-    spec["scratch"] = f"{spec['scratch']}/{args.run_id}"
-    args.world_size = args.seq_len = 1
-    args.rank = 0
-    args.config = None
-    args.auto = []
-    args.notes = []
-    return spec, args
+    args.spec = spec = json.loads(args.spec.read_text())
+    spec["answer"] = f"{spec['runs']}/answers/{args.run_id}.json"
+    spec["output"] = f"{spec['runs']}/answers/{args.run_id}.txt"
+    spec["scratch"] = f"{spec['runs']}/scratch/{args.run_id}"
+    spec["created"] = f"{spec['runs']}/created.txt"
+    args.base = args.model = args.dataset = spec["name"]
+    args.source = Path(spec["file"]).read_text(errors="replace")
+    args.argv = spec["arguments"]
+    vars(args).update(world_size=1, rank=0, seq_len=1, config=None, auto=[], notes=[])
+    return args
 
 
 def main():
     """Run a script. Exit codes: 0 with an answer; 2 where the script is refused; 130 for Ctrl-C."""
-    spec, args = settings(sys.argv[1:])
+    args = settings_of(sys.argv[1:])
+    spec = args.spec
     os.environ.update(OFF)
-    measured = Measured(spec, args)
+    measured = Measured(args)
     sys.path[:] = [path for path in sys.path if path not in (str(paths.ROOT), "")]
     ours = {n: module for n, module in sys.modules.items() if n.partition(".")[0] == "Utils"}
     measured.watch.our_modules = list(ours.values())
@@ -276,6 +367,8 @@ def main():
         end = Ended("failed", f"{type(error).__name__}: {first_line(error)}")
     measured.guard.active = False
     measured.answer(end)
-    if end.status == "refused":
-        os.write(terminal, f"{spec['shown']}: {first_line(end.reason)}\n".encode())
-    measured.end_process(2 if end.status == "refused" else 0)
+    refused = measured.end.status == "refused"
+    if refused:
+        reason = first_line(measured.end.reason)
+        os.write(terminal, f"{Path(spec['file']).name}: {reason}\n".encode())
+    measured.end_process(2 if refused else 0)

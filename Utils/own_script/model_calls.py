@@ -8,6 +8,7 @@ graph changes. Modules are listened to in the first iterations alone.
 import gc
 import sys
 import threading
+import traceback
 from collections import Counter
 
 from torch.nn import Module
@@ -18,8 +19,8 @@ from Utils.own_script import user_code
 class ModelCalls:
     """Calls of modules with trained parameters, told apart by depth.
 
-    called_first: function of a module that is called outermost for the first time, before the call.
-    leaf_called: function of a module without children, before each call; None for none.
+    called_first: called with a module before it is called outermost for the first time.
+    leaf_called: called with a module without children before each call, unless None.
     in_backward: True during backward; calls in it repeat parts of the forward.
     """
 
@@ -68,10 +69,7 @@ class ModelCalls:
         return self.implementations.get(id(module)) or module._call_impl
 
     def wrap(self, module, wrapper):
-        """Let a module's calls run wrapper(implementation), from the next call on, for good.
-
-        wrapper: function of the callable that the calls have run so far.
-        """
+        """Let a module's calls run wrapper(implementation), from the next call on, for good."""
         wrapped = wrapper(self._implementation(module))
         user_code.hide(wrapped.__code__)
         self.implementations[id(module)] = wrapped
@@ -82,13 +80,8 @@ class ModelCalls:
         """Leave all modules, or those of a model, as they would be without listening."""
         modules = list(self.listening.values()) if model is None else model.modules()
         for module in modules:
-            if self.listening.pop(id(module), None) is None:
-                continue
-            implementation = self.implementations[id(module)]
-            if implementation is None:
-                del module.__dict__["_compiled_call_impl"]
-            else:
-                module.__dict__["_compiled_call_impl"] = implementation
+            if self.listening.pop(id(module), None) is not None:
+                module.__dict__["_compiled_call_impl"] = self.implementations[id(module)]
 
 
 def modules_with(parameters):
@@ -110,19 +103,14 @@ def modules_with(parameters):
 
 
 def holder_on_the_stack(module, parameters):
-    """Return (holder, method name) of the method that is calling a module, else None.
-
-    The holder is the smallest module that holds all of these parameters, a child of it being this
-    module. It is never called itself, but by a method such as model.loss(x).
-    """
+    """Return the smallest module that holds all of these parameters, and the name of its method,
+    such as model.loss(x), that is calling a module; None for none."""
     ids = {id(p) for p in parameters}
-    frame = sys._getframe(1)
-    while frame is not None:
+    for frame, _ in traceback.walk_stack(sys._getframe(1)):
         holder = frame.f_locals.get("self") if frame.f_code.co_argcount else None
         if issubclass(type(holder), Module) and holder is not module:
             name = frame.f_code.co_name
             is_method = callable(getattr(type(holder), name, None))
             if is_method and ids <= {id(p) for p in holder.parameters()}:
                 return holder, name
-        frame = frame.f_back
     return None

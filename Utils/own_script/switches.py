@@ -1,20 +1,62 @@
-"""The switches but float16: precision, compilation, attention, optimizer, memory, convolution and
-loader."""
+"""Techniques as switches, thrown from outside when a model, an optimizer or a loader is made or
+first used; here those at torch's settings, an optimizer or a loader."""
 
-import os
+import inspect
 import sys
 
 import torch
-from torch import nn
 from torch.utils import data
 
 from Utils.device import device_choice
-from Utils.harness import compile_stats
-from Utils.own_script.switch import InPlace, Switch, in_float32, is_transformers
 from Utils.own_script.watch import replace
+from Utils.scripts import ladder
 
-BACKEND = os.environ.get("COMPILE_BACKEND", "inductor")  # tests set a faster one
+SWITCHES = {}  # classes, by the names of their techniques
 FUSED = (torch.optim.AdamW, torch.optim.Adam, torch.optim.SGD, torch.optim.Adagrad)
+
+
+class Switch:
+    """One technique. Its docstring has the facts that a script's has.
+
+    name: of the technique. already: key of `Look.in_script`.
+    lines: to add to a script, pairs of the code and where, a key of `sites` in look.py.
+    reason: why it has no effect; "" from the moment at which it took effect.
+    """
+
+    name = ""
+    already = ""
+    lines = ()
+
+    def __init_subclass__(cls):
+        SWITCHES[cls.name] = cls
+
+    def __init__(self, watch):
+        self.watch = watch
+        self.reason = "nothing that it applies to was made or called"
+
+    @property
+    def needs(self):
+        return ladder.facts(inspect.cleandoc(self.__doc__)).needs
+
+    def refusal(self, look):
+        """Return why it cannot be thrown at the script of a Look, or ""."""
+        return look.has(self.already)
+
+    def start(self):
+        """Throw it before the script begins."""
+
+    def optimizer_made(self, optimizer):
+        """Throw it at an optimizer."""
+
+    def model_called(self, module, method):
+        """Throw it at a model before its first call. method: name of the one by which it is called,
+        None where the module itself is."""
+
+    def end(self):
+        """Judge after the last step whether it took effect."""
+
+    def took_effect(self):
+        self.reason = ""
 
 
 class TensorFloat32(Switch):
@@ -33,117 +75,6 @@ class TensorFloat32(Switch):
     def start(self):
         torch.set_float32_matmul_precision("high")
         self.took_effect()
-
-
-class BrainFloat16(Switch):
-    """Run the forward of each model under autocast to bfloat16. Its outputs return to float32, so
-    the loss and all that follows is computed as before.
-
-    Needs: bfloat16
-    Gains: time, memory
-    Costs: 8 bits of mantissa in matrix products.
-    See: https://docs.pytorch.org/docs/stable/amp.html
-    """
-
-    name = "brainFloat16"
-    already = "autocast"
-    lines = [('with torch.autocast("{device}", torch.bfloat16):  # around the forward', "call")]
-    dtype = torch.bfloat16
-
-    def model_called(self, module, method):
-        device = next(module.parameters()).device.type
-
-        def under_autocast(forward):
-            def cast(*args, **kwargs):
-                with torch.autocast(device, self.dtype):
-                    output = forward(*args, **kwargs)
-                self.took_effect()
-                return in_float32(output)
-
-            return cast
-
-        if method:
-            InPlace(module, method, under_autocast(getattr(module, method)))
-        else:
-            self.watch.calls.wrap(module, under_autocast)
-        self.reason = "its model is called inside a compiled function"
-
-
-class TorchCompile(Switch):
-    """Compile the forward of each model. The names of its parameters stay, unlike with
-    `torch.compile(model)`, which puts `_orig_mod.` in front of them.
-
-    Needs: compile
-    Gains: time, memory
-    Costs: minutes before the first step.
-    See: https://docs.pytorch.org/docs/stable/generated/torch.compile.html
-    """
-
-    name = "torch_compile"
-    already = "compiled"
-    lines = [("model.forward = torch.compile(model.forward)", "before the call")]
-    mode = None
-
-    def model_called(self, module, method):
-        name = method or "forward"
-        options = {"mode": self.mode} if BACKEND == "inductor" else {}
-        InPlace(module, name, torch.compile(getattr(module, name), backend=BACKEND, **options))
-        self.reason = "torch.compile found nothing to compile"
-
-    def end(self):
-        if compile_stats.compiled_graphs():
-            self.took_effect()
-
-
-class CudaGraphs(TorchCompile):
-    """Compile the forward of each model, and replay its kernels as CUDA graphs.
-
-    Needs: compile, cuda_graphs
-    Gains: time where the host cannot launch kernels as fast as the GPU runs them
-    Costs: memory for the graphs; a model that is called several times a step may fail.
-    See: https://docs.pytorch.org/docs/stable/generated/torch.compile.html
-    """
-
-    name = "cuda_graphs"
-    mode = "reduce-overhead"
-    lines = [(f'model.forward = torch.compile(model.forward, mode="{mode}")', "before the call")]
-
-    def refusal(self, look):
-        several = look.watch.calls_per_step > 1
-        reason = "the model is called several times a step, whose outputs CUDA graphs overwrite"
-        return super().refusal(look) or reason * several
-
-
-class FlashAttention(Switch):
-    """Let a model of transformers compute attention by scaled_dot_product_attention.
-
-    Needs: nothing
-    Gains: time, memory
-    Costs: nothing
-    See: https://huggingface.co/docs/transformers/attention_interface
-    """
-
-    name = "flash_attention"
-    lines = [('model.set_attn_implementation("sdpa")', "before the call")]
-
-    def refusal(self, look):
-        if any(map(eager_attention, look.modules)):
-            return ""
-        if look.sdpa:
-            return "already in your script: it calls scaled_dot_product_attention"
-        return "needs an edit: replace the attention by scaled_dot_product_attention"
-
-    def model_called(self, module, method):
-        for child in module.modules():
-            if eager_attention(child):
-                child.set_attn_implementation("sdpa")
-                self.took_effect()
-
-
-def eager_attention(module):
-    config = getattr(module, "config", None)
-    eager = getattr(config, "_attn_implementation", None) == "eager"
-    return eager and is_transformers(module)
 
 
 class FusedOptimizer(Switch):
@@ -212,69 +143,6 @@ class EightBitOptimizer(Switch):
             setattr(sys.modules[f"torch.optim.{name.lower()}"], name, Replaced)
 
 
-class GradientCheckpointing(Switch):
-    """Let a model of transformers keep the inputs of its layers alone, and compute their
-    activations again in the backward.
-
-    Needs: nothing
-    Gains: memory
-    Costs: a second forward
-    See: https://huggingface.co/docs/transformers/perf_train_gpu_one
-    """
-
-    name = "gradient_checkpointing"
-    already = "checkpointing"
-    lines = [("model.gradient_checkpointing_enable()", "before the call")]
-
-    def refusal(self, look):
-        if any(map(is_transformers, look.modules)):
-            return super().refusal(look)
-        return "needs a model of transformers; in another one it is an edit"
-
-    def model_called(self, module, method):
-        for child in module.modules():
-            if is_transformers(child) and child.supports_gradient_checkpointing:
-                options = {"use_reentrant": False}
-                child.gradient_checkpointing_enable(gradient_checkpointing_kwargs=options)
-                self.took_effect()
-                return
-
-
-class ChannelsLast(Switch):
-    """Store images and filters of convolutions with their channels last, as tensor cores read them.
-
-    Needs: nothing
-    Gains: time, mostly in 16 bits
-    Costs: nothing
-    See: https://docs.pytorch.org/tutorials/intermediate/memory_format_tutorial.html
-    """
-
-    name = "channels_last"
-    lines = [("model.to(memory_format=torch.channels_last)  # images too", "before the call")]
-
-    def refusal(self, look):
-        return "" if has_convolution(look.modules) else "the model has no Conv2d"
-
-    def model_called(self, module, method):
-        if not has_convolution(module.modules()):
-            return
-        module.to(memory_format=torch.channels_last)
-        module.register_forward_pre_hook(_images_last, with_kwargs=True)
-        self.took_effect()
-
-
-def _images_last(module, args, kwargs):
-    def last(value):
-        images = isinstance(value, torch.Tensor) and value.dim() == 4
-        return value.contiguous(memory_format=torch.channels_last) if images else value
-
-    return tuple(map(last, args)), {name: last(value) for name, value in kwargs.items()}
-
-
-def has_convolution(modules):
-    return any(isinstance(module, nn.Conv2d) for module in modules)
-
-
 class CudnnBenchmark(Switch):
     """Let cuDNN try its algorithms for each shape of a convolution, and keep the fastest.
 
@@ -299,8 +167,7 @@ class CudnnBenchmark(Switch):
 
 
 class PrefetchingLoader(Switch):
-    """Let two workers prepare the batches of a DataLoader, in pinned memory on a GPU, from which
-    copies to it do not wait.
+    """Let two workers prepare batches, for a GPU in pinned memory, from which copies do not wait.
 
     Needs: nothing
     Gains: time where the script waits for its batches
@@ -316,13 +183,11 @@ class PrefetchingLoader(Switch):
         loaders = look.loaders.values()
         if not loaders:
             return "has no DataLoader"
-        if look.has("workers"):
-            return look.has("workers")
         if all(loader.iterable for loader in loaders):
             return "each of two workers would yield all samples of an IterableDataset"
         if any(loader.on_device for loader in loaders):
             return "its samples lie on the device, which forked workers cannot use"
-        return ""
+        return super().refusal(look)
 
     def start(self):
         replace(data.DataLoader, "__init__", self._made)
@@ -333,21 +198,19 @@ class PrefetchingLoader(Switch):
     def _made(self, usual, loader, dataset, *args, **kwargs):
         asked = len(args) > 4 or kwargs.get("num_workers") or kwargs.get("multiprocessing_context")
         if not asked and not isinstance(dataset, data.IterableDataset):
-            kwargs["num_workers"] = 2
-            kwargs["persistent_workers"] = True
-            kwargs["multiprocessing_context"] = "fork"
+            kwargs |= {"num_workers": 2, "persistent_workers": True}
+            kwargs |= {"multiprocessing_context": "fork"}
             if device_choice.has_cuda():
                 kwargs["pin_memory"] = True
             self.took_effect()
         usual(loader, dataset, *args, **kwargs)
 
     def _copied(self, usual, tensor, *args, **kwargs):
-        """Copy a tensor; one from pinned memory to a GPU without waiting for it."""
-        to_gpu = usual.__name__ == "cuda" or any(
-            str(target).startswith("cuda") or isinstance(target, int)
-            for target in (*args[:1], kwargs.get("device"))
-        )
-        waits = "non_blocking" not in kwargs and len(args) < 2
-        if to_gpu and waits and tensor.device.type == "cpu" and tensor.is_pinned():
-            kwargs["non_blocking"] = True
+        """Copy a tensor; one from pinned memory without waiting for it."""
+        if len(args) < 2 and tensor.device.type == "cpu" and tensor.is_pinned():
+            kwargs.setdefault("non_blocking", True)  # of no effect within the host
         return usual(tensor, *args, **kwargs)
+
+
+def has_convolution(modules):
+    return any(isinstance(module, torch.nn.Conv2d) for module in modules)

@@ -6,6 +6,7 @@ import inspect
 import os
 import sys
 import sysconfig
+import traceback
 from pathlib import Path
 
 LIBRARIES = tuple(
@@ -16,10 +17,7 @@ SITE_PACKAGES = f"{os.sep}site-packages{os.sep}"
 
 
 class Ended(BaseException):
-    """Ends the script: no `except Exception` catches it.
-
-    status: of its rows. reason: of a run without timing.
-    """
+    """Ends the script: no `except Exception` catches it. reason: of a run without timing."""
 
     def __init__(self, status="ok", reason=""):
         super().__init__(reason)
@@ -28,23 +26,17 @@ class Ended(BaseException):
 
 
 def call_site(folder=""):
-    """Return "train.py:41", the innermost line of the user's own code that is being run; "" for
-    none.
-
-    folder: of the script. A line of a file in it counts before one of another file that is not of
-    a library.
-    """
+    """Return "train.py:41", the innermost line that is being run in the folder of the script, or
+    else in another file that is not of a library; "" for none."""
     outside = ""
-    frame = sys._getframe(1)
-    while frame is not None:
+    for frame, line in traceback.walk_stack(sys._getframe(1)):
         file = frame.f_code.co_filename
         if not file.startswith(("<", OURS)) and SITE_PACKAGES not in file:
-            place = f"{os.path.basename(file)}:{frame.f_lineno}"
+            site = f"{os.path.basename(file)}:{line}"
             if folder and file.startswith(folder):
-                return place
+                return site
             if not outside and not file.startswith(LIBRARIES):
-                outside = place
-        frame = frame.f_back
+                outside = site
     return outside
 
 
@@ -54,17 +46,15 @@ def version(spec):
     files = [getattr(module, "__file__", None) or "" for module in list(sys.modules.values())]
     inside = [file for file in files if file.startswith(spec["folder"] + os.sep)]
     sources = {file for file in inside if file.endswith(".py") and SITE_PACKAGES not in file}
-    digest = hashlib.sha256("\0".join(spec["argv"]).encode())
+    digest = hashlib.sha256("\0".join(spec["arguments"]).encode())
     for file in sorted({*sources, spec["file"]}):
         digest.update(Path(file).read_bytes())
     return digest.hexdigest()[:7]
 
 
 def hide_from_dynamo(modules):
-    """Let torch.compile skip the frames of all functions of these modules.
-
-    The functions that they call are compiled as ever.
-    """
+    """Let torch.compile skip the frames of all functions of these modules, but not of what they
+    call."""
     for module in modules:
         members = list(vars(module).values())
         for kind in filter(inspect.isclass, list(members)):

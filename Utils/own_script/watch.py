@@ -20,7 +20,6 @@ from Utils.own_script import model_calls, user_code
 from Utils.own_script.model_calls import ModelCalls
 
 LISTENED_ITERATIONS = 3
-MISSED = 3  # of its periods, after which an optimizer no longer counts
 TORCH = os.path.dirname(torch.__file__) + os.sep
 
 
@@ -28,8 +27,8 @@ class Iterations:
     """Tells which optimizer step ends an iteration: one of the optimizer that steps most rarely.
 
     A GAN has two optimizers and one iteration for a step of each, or for five steps of one and one
-    of the other. One that has not stepped for three of its periods does not count until it steps
-    again. Its period is measured in iterations of the others, and 1 until it has stepped.
+    of the other. The period of an optimizer is the number of steps of others between two of its
+    own. One that has not stepped for three of its periods does not count until it steps again.
 
     ending: key of the optimizer whose steps end iterations, None before the first. changes: how
     often it was replaced.
@@ -38,53 +37,35 @@ class Iterations:
     def __init__(self):
         self.ending = None
         self.changes = 0
-        self.steps = {}  # by key, since the last change
-        self.totals = {}  # by key
-        self.totals_at_step = {}  # of all, when each stepped last
-        self.periods = {}
+        self.steps = 0  # of all optimizers
+        self.since = {}  # by key: steps of others since its last
+        self.gaps = {}  # by key: the last two such numbers between its steps; none before the first
 
     def created(self, key):
         """Count an optimizer from here on."""
-        if key not in self.totals:
-            self.steps[key] = 0
-            self.totals[key] = 0
-            self.periods[key] = 1
-            self.totals_at_step[key] = dict(self.totals)
+        self.since.setdefault(key, 0)
+        self.gaps.setdefault(key, [])
 
     def left_out(self, key):
         """Count an optimizer no more, since another one steps it."""
-        for by_key in (self.steps, self.totals, self.periods, self.totals_at_step):
-            by_key.pop(key, None)
+        self.since.pop(key, None)
+        self.gaps.pop(key, None)
 
     def stepped(self, key):
         """Note a step of an optimizer. Return whether it ends an iteration."""
         self.created(key)
-        self.periods[key] = max(1, self._iterations_without(key))
-        self.totals[key] += 1
-        self.steps[key] += 1
-        self.totals_at_step[key] = dict(self.totals)
-        active = [
-            name
-            for name in self.totals
-            if self._iterations_without(name) < MISSED * self.periods[name]
-        ]
-        fewest = min(self.steps[name] for name in active)
-        rarest = [name for name in active if self.steps[name] == fewest]
-        if self.ending not in rarest:
-            if self.ending is not None:
-                self.changes += 1
-                self.steps = dict.fromkeys(self.steps, 0)
-            if key in rarest:
-                self.ending = key
-                return True
-            self.ending = rarest[-1] if self.ending is not None else None
+        self.steps += 1
+        self.gaps[key] = [*self.gaps[key][-1:], self.since[key]]
+        self.since = {name: since + 1 for name, since in self.since.items()} | {key: 0}
+        periods = {name: max([1, *gaps]) for name, gaps in self.gaps.items()}
+        active = [name for name in periods if self.since[name] < 3 * periods[name]]
+        new = [name for name in active if not self.gaps[name]]
+        longest = max(periods[name] for name in active)
+        rarest = new or [name for name in active if periods[name] == longest]
+        if self.ending not in rarest and (self.ending is not None or key in rarest):
+            self.changes += self.ending is not None
+            self.ending = key if key in rarest else rarest[-1]
         return key == self.ending
-
-    def _iterations_without(self, key):
-        """Return the iterations of the other optimizers since this one stepped last."""
-        before = self.totals_at_step[key]
-        steps = [self.totals[name] - before.get(name, 0) for name in self.totals if name != key]
-        return min((number for number in steps if number), default=0)
 
 
 @dataclass
@@ -103,8 +84,7 @@ class Iteration:
 
 @dataclass(frozen=True)
 class Model:
-    """A model of the script. name: its class, with the method by which it is called. site: of its
-    first call, file:line."""
+    """A model. name: its class, with the method by which it is called. site: of its first call."""
 
     module: torch.nn.Module
     name: str
@@ -165,10 +145,8 @@ class Watch:
 
     def note(self, event):
         """Note that something happened in this iteration. event: hashable, the same each time."""
-        if not self.stepping:
+        if not self.stepping and threading.get_ident() == self.thread:
             self.iteration.events.add(event)
-
-    # Optimizers
 
     def _optimizer_made(self, usual, optimizer, *args, **kwargs):
         usual(optimizer, *args, **kwargs)
@@ -187,13 +165,9 @@ class Watch:
     def _step_begins(self, optimizer, args, kwargs):
         if threading.get_ident() != self.thread:
             return
-        if optimizer in self.stepping:  # it ended by an exception
-            del self.stepping[self.stepping.index(optimizer) :]
         self.stepping.append(optimizer)
         if len(self.stepping) == 1:
             self.losses_before_step = len(self.iteration.losses)
-            given = args[1] if len(args) > 1 else kwargs.get("closure")  # args[0] is the optimizer
-            self.used_closure |= given is not None
             self.begins()
             if self.loss_scale:
                 self.loss_scale.step_begins(optimizer)
@@ -224,12 +198,11 @@ class Watch:
                 self.calls.stop_listening()
             self.ended(iteration)
 
-    # Losses
-
     def _backward(self, usual, tensors, *args, **kwargs):
         if self.calls.in_backward:
             return usual(tensors, *args, **kwargs)
         self.begins()
+        self.used_closure |= bool(self.stepping)
         losses = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
         # Of a closure that the optimizer calls several times, the first loss counts.
         if not self.stepping or len(self.iteration.losses) == self.losses_before_step:
@@ -254,25 +227,19 @@ class Watch:
         return scaled
 
     def _scaler_step(self, usual, scaler, optimizer, *args, **kwargs):
-        ended = self.ended_iterations
-        totals = dict(self.iterations.totals)
+        steps = self.iterations.steps
         result = usual(scaler, optimizer, *args, **kwargs)
-        if ended == self.ended_iterations and totals == self.iterations.totals:  # skipped
+        if self.iterations.steps == steps:  # it was skipped
             self._stepped(optimizer)
         return result
-
-    # Batches, and what does not happen in each iteration
 
     def _next_batch(self, usual, iterator):
         start = time.perf_counter()
         batch = usual(iterator)
         self.iteration.data_s += time.perf_counter() - start
+        tensors = [leaf for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor)]
         if torch.is_grad_enabled():
-            tensors = (t for t in tree_leaves(batch) if isinstance(t, torch.Tensor) and t.dim())
-            first = next(tensors, None)
-            self.iteration.samples += 0 if first is None else len(first)
-        else:
-            self.note("a batch without gradients")
+            self.iteration.samples += next((len(t) for t in tensors if t.dim()), 0)
         return batch
 
     def _mode_set(self, usual, module, mode=True):
@@ -291,8 +258,6 @@ class Watch:
     def _seeded(self, usual, seed):
         self.own_seed = int(seed)
         return usual(seed)
-
-    # Models
 
     def _called_first(self, module):
         """Throw the switches at a module that is called outermost."""
@@ -315,8 +280,8 @@ class Watch:
             if holder is not None:
                 module, method = holder
                 name = f"{type(module).__name__}.{method}"
-            if any(model.module is module for model in self.models):
-                return
+        if any(model.module is module for model in self.models):
+            return
         self.models.append(Model(module, name, user_code.call_site(self.folder)))
         for switch in self.switches:
             switch.model_called(module, method)
