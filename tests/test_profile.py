@@ -475,7 +475,7 @@ def test_a_gpu_of_which_the_profiler_saw_nothing_is_said_and_not_taken_for_a_cpu
 @pytest.mark.parametrize(
     "argv, words",
     [
-        ([""], "no technique is named"),
+        ([""], "no technique ''; choose "),
         (["nonsense"], "no technique 'nonsense'"),
         (
             ["no_optimization", "--steps", "5"],

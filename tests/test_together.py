@@ -140,7 +140,7 @@ def test_they_end_with_the_one_who_started_them(tmp_path):
 def test_what_cannot_be_is_said(cache, capsys):
     cache.mkdir()
     for words, said in (
-        ([], "no technique is named"),
+        ([], "no technique ''; choose "),
         (["T=no_optimization", "--warmup=0"], "--warmup 0"),
         (["T=nothing"], "nothing"),
     ):

@@ -6,6 +6,7 @@ if sys.version_info < (3, 11):  # noqa: UP036
     sys.exit(f"{sys.executable} is older than Python 3.11; set PYTHON to a newer one")
 
 import importlib
+import os
 from pathlib import Path
 
 from Utils.base.errors import UserError, one_line
@@ -21,5 +22,11 @@ def main(command="help", *words):
 
 
 if __name__ == "__main__":
+    code = 0
     with one_line(sys.argv[1] if len(sys.argv) > 1 else "help"):
-        sys.exit(main(*sys.argv[1:]))
+        try:
+            code = main(*sys.argv[1:])
+            sys.stdout.flush()
+        except BrokenPipeError:  # the reader has closed the pipe, as head does
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    sys.exit(code)

@@ -1,5 +1,7 @@
 """Run every script and variant of an ablation, print its table and draw plots/ablation."""
 
+from contextlib import ExitStack
+
 from Utils.analysis import attribution
 from Utils.base.command_line import Parser, check
 from Utils.base.errors import UserError
@@ -16,32 +18,28 @@ def main(argv=None):
     names = (*OF_A_RUN, "timeout", "precision", "all", *OF_AN_OWN_SCRIPT, "plotsprefix", "t")
     args = Parser("ablate", __doc__, *names).parse_args(argv)
     check(args)
-    with suite_runner.only_suite(args.results_file):
+    path = args.results_file
+    with suite_runner.only_suite(path), ExitStack() as block:
+        runs = base = None
         if args.base:
-            with own_scripts.looked_at(args) as runs:
-                whole, scripts = runs.ablation()
-                outcome = suite_runner.run(scripts, args, runs)
-            return show(outcome, args, whole, runs.base.name)
-        with suite_start.on_device(args):
+            runs = block.enter_context(own_scripts.looked_at(args))
+            base = runs.base.name
+            whole, scripts = runs.ablation()
+        else:
+            block.enter_context(suite_start.on_device(args))
             whole = args.t or attribution.last_rung()
             if ladder.get(whole).parent is None:
                 raise UserError(f"{whole} has no technique that could be left out", "name another")
             scripts = suite_runner.named(attribution.plan(whole))
             suite_start.announce(scripts, args)
-            outcome = suite_runner.run(scripts, args)
-            return show(outcome, args, whole)
-
-
-def show(outcome, args, whole, base=None):
-    """Print the table of an ablation and draw its chart. Return the exit code."""
-    if outcome.code > 1:
-        return outcome.code
-    print(suite_runner.table(outcome, args.results_file, all_columns=args.all))
-    rows = rows_file.read(args.results_file)
-    rows, left_out = selection.select(rows, with_variants=True, base=base)
-    lines = attribution.credits(rows, whole)
-    print("\n" + attribution.table(lines))
-    chart_style.save(ratio_charts.ablation(rows, lines, whole), f"{args.plotsprefix}ablation")
-    if left_out:
-        print(left_out)
+        outcome = suite_runner.run(scripts, args, runs)
+        if outcome.code > 1:
+            return outcome.code
+        print(suite_runner.table(outcome, path, all_columns=args.all))
+        rows, left_out = selection.select(rows_file.read(path), with_variants=True, base=base)
+        lines = attribution.credits(rows, whole)
+        print(attribution.table(lines))
+        chart_style.save(ratio_charts.ablation(rows, lines, whole), f"{args.plotsprefix}ablation")
+        if left_out:
+            print(left_out)
     return outcome.code

@@ -8,7 +8,6 @@ code are asked in a subprocess: they may crash or hang. This process imports non
 """
 
 import json
-import os
 import shutil
 import sys
 import textwrap
@@ -56,14 +55,10 @@ def main(argv=None):
     args = parser.parse_args(argv)
     findings, rows = examine(args)
     can_run = any(row.status != "unsupported" for row in rows)
-    try:
-        if args.json:
-            answers = {"findings": [asdict(finding) for finding in findings]}
-            answers["techniques"] = [asdict(row) for row in rows]
-            print(json.dumps(answers | {"can_run": can_run}, indent=1))
-        else:
-            show(findings, rows, sys.stdout.isatty())
-        sys.stdout.flush()
-    except BrokenPipeError:  # the reader has closed the pipe, as head does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    if args.json:
+        answers = {"findings": [asdict(finding) for finding in findings]}
+        answers["techniques"] = [asdict(row) for row in rows]
+        print(json.dumps(answers | {"can_run": can_run}, indent=1))
+    else:
+        show(findings, rows, sys.stdout.isatty())
     return 0 if can_run else 1

@@ -25,7 +25,7 @@ import tempfile
 from pathlib import Path
 
 from Utils.base import command_line
-from Utils.base.errors import UserError, naming
+from Utils.base.errors import naming
 from Utils.base.setting_table import OF_A_RUN, OF_SOME_SCRIPTS
 from Utils.device.kernel_kinds import KINDS
 from Utils.draw import chart_style, profile_chart
@@ -50,9 +50,6 @@ def main(argv=None):
     args.name = args.name or args.t
     args.t = ""
     args.folder = args.folder or args.results_file.parent / "profiles"
-    if not args.name:
-        remedy = f"set T to all, or one of {', '.join(ladder.techniques())}"
-        raise UserError("no technique is named", remedy)
     command_line.check(args)  # before profiled steps are added
     with suite_start.on_device(args):
         several = ladder.group({"all": "ladder"}.get(args.name, args.name))

@@ -17,9 +17,9 @@ from Utils.base.gpt2_sizes import CONFIGS
 from Utils.base.setting_table import OF_A_RUN, OF_SOME_SCRIPTS
 from Utils.device import auto_shape, device_choice
 from Utils.draw import chart_style, ratio_charts
-from Utils.launch import rank_launcher
+from Utils.launch import rank_launcher, suite_runner
 from Utils.launch.rank_launcher import DEFAULT
-from Utils.results import records_file, rows_file
+from Utils.results import rows_file
 from Utils.scripts import ladder
 
 
@@ -39,37 +39,24 @@ def main(argv=None):
     size = batch(args, counts)
     plan = several_processes.shapes(counts, size)
     suite = f"{time.time_ns():x}"
-    codes = run(technique, args, plan, suite)
-    if {2, 130} & {*codes}:
-        return codes[-1]
-    run_ids = records_file.run_ids_of(suite, args.results_file)
-    rows = rows_file.read(args.results_file) if run_ids else []
-    if run_ids:
-        rows = rows[rows.run_id.isin(run_ids) & (rows.status == "ok")]
-    if not len(rows):
+    # On a CPU a process stands for a device: always with the same number of cores.
+    threads = max(1, device_choice.available("cpu")[0] // counts[-1])
+    codes = []
+    for r in range(args.round, args.round + args.rounds):
+        for count, batch_size in plan if r % 2 == 0 else plan[::-1]:
+            command = rank_launcher.command(technique, args, r, batch_size=batch_size)
+            codes.append(rank_launcher.launch(technique.name, command, count, threads, SUITE=suite))
+            if codes[-1] in (2, 130):
+                return codes[-1]
+    rows, _ = suite_runner.rows_of(suite, args.results_file)
+    rows = rows[rows.status == "ok"]
+    if rows.empty:
         raise UserError("no run has timings: there is nothing to compare")
     lines = several_processes.efficiencies(rows, counts, size)
     described = several_processes.described(rows)
     print(f"\n{several_processes.scaling_table(lines)}\n\n{described}")
     chart_style.save(ratio_charts.scaling(lines, described), f"{args.plotsprefix}scaling")
     return 1 if any(codes) else 0
-
-
-def run(technique, args, plan, suite):
-    """Run every number of processes in each round. Return the exit codes, the last one where
-    settings are impossible or Ctrl-C was pressed."""
-    # On a CPU a process stands for a device: always with the same number of cores.
-    most = max(count for count, _ in plan)
-    threads = max(1, device_choice.available("cpu")[0] // most)
-    codes = []
-    for r in range(args.round, args.round + args.rounds):
-        for count, batch_size in plan if r % 2 == 0 else plan[::-1]:
-            command = rank_launcher.command(technique, args, r, batch_size=batch_size)
-            code = rank_launcher.launch(technique.name, command, count, threads, SUITE=suite)
-            codes.append(code)
-            if code in (2, 130):
-                return codes
-    return codes
 
 
 def batch(args, counts):

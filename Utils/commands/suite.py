@@ -28,27 +28,17 @@ def main(argv=None):
     command_line.check(args)
     with suite_runner.only_suite(args.results_file):
         if args.base:
-            return run_own_script(args)
-        if args.without:
+            with own_scripts.looked_at(args) as runs:
+                ours = args.names in ([], ["ladder"])
+                switches = own_names.LADDER if ours else own_names.ORDER
+                outcome = suite_runner.run_base(runs, switches, args, args.without.split())
+        elif args.without:
             raise UserError("WITHOUT leaves switches out on a script of your own", "add BASE")
-        with suite_start.on_device(args):
-            techniques = suite_runner.named(args.names or ["ladder"])
-            if args.announced:
-                suite_start.announce(techniques, args)
-            return finish(suite_runner.run(techniques, args), args)
-
-
-def run_own_script(args):
-    """Run the switches on a script of the user's."""
-    with own_scripts.looked_at(args) as runs:
-        wanted = own_names.LADDER
-        if args.names and args.names != ["ladder"]:
-            wanted = own_names.ORDER
-        outcome = suite_runner.run_base(runs, wanted, args, args.without.split())
-        return finish(outcome, args)
-
-
-def finish(outcome, args):
-    if table := suite_runner.table(outcome, args.results_file, not args.base, args.all):
-        print(table)
+        else:
+            with suite_start.on_device(args):
+                techniques = suite_runner.named(args.names or ["ladder"])
+                if args.announced:
+                    suite_start.announce(techniques, args)
+                outcome = suite_runner.run(techniques, args)
+        print(suite_runner.table(outcome, args.results_file, not args.base, args.all), end="")
     return outcome.code

@@ -16,7 +16,7 @@ from Utils.base.errors import Unsupported, UserError
 from Utils.base.setting_table import OF_A_RUN
 from Utils.launch import concurrent_runs
 from Utils.launch.concurrent_runs import Failed
-from Utils.scripts import ladder, variants
+from Utils.scripts import variants
 
 
 def main(argv=None):
@@ -27,9 +27,6 @@ def main(argv=None):
     parser = command_line.Parser("together", __doc__, *OF_A_RUN, "timeout", "t", "n")
     args = parser.parse_args(argv)
     command_line.check(args)
-    if not args.t:
-        remedy = f"set T to one of {', '.join(ladder.techniques())}"
-        raise UserError("no technique is named", remedy)
     if not args.warmup:
         problem = f"{spelled('warmup', 0)}: processes need a warm-up to begin together"
         raise UserError(problem, f"try {spelled('warmup', 1)}")

@@ -246,7 +246,7 @@ def _go_on(args, suite, progress):
 
 
 def table(outcome, path, with_variants=True, all_columns=False):
-    """Return the table of a suite's runs, "" where it was stopped.
+    """Return the table of a suite's runs between blank lines, "" where it was stopped.
 
     with_variants: as for `selection.select`. all_columns: as for `result_tables.table`.
     """
@@ -254,7 +254,7 @@ def table(outcome, path, with_variants=True, all_columns=False):
         return ""
     rows, left_out = selection.select(outcome.rows, with_variants=with_variants)
     records = records_file.read(path, rows.run_id.unique())
-    return f"\n{result_tables.table(rows, left_out, records, all_columns=all_columns)}"
+    return f"\n{result_tables.table(rows, left_out, records, all_columns=all_columns)}\n"
 
 
 def _resume(args, techniques, rounds, own_runs):
