@@ -82,7 +82,8 @@ class Technique:
     @property
     def stated_parity(self):
         """What its Costs say first of its losses: one of PARITIES, or ""."""
-        return next((p for p in PARITIES if self.facts.texts["Costs"].startswith(p)), "")
+        costs = self.facts.texts.get("Costs", "")
+        return next((p for p in PARITIES if costs.startswith(p)), "")
 
     @property
     def at_top_level(self):
