@@ -111,6 +111,7 @@ def test_generated_parts_are_up_to_date():
 def test_parts_are_written_between_their_marks(tmp_path, monkeypatch):
     page = tmp_path / "page.md"
     page.write_text("above\n<!-- x -->\nold\n<!-- x -->\nbelow\n")
+    (tmp_path / "docs").mkdir()
     monkeypatch.setattr(doc_pages.paths, "ROOT", tmp_path)
     monkeypatch.setattr(doc_pages, "PARTS", {"page.md": {"x": lambda: "new"}})
     assert doc_pages.write() == ["page.md"]

@@ -11,7 +11,7 @@ from tests.rows import ladder_runs, rows_of, write_record
 from Utils.analysis.intervals import Ratio
 from Utils.analysis.summary import summarize
 from Utils.base.errors import UserError
-from Utils.draw import chart_style, gpus_chart, ladder_charts, ratio_charts
+from Utils.draw import chart_style, doc_pages, ladder_charts, ratio_charts
 from Utils.results import records_file, rows_file, shared_folders
 
 CHARTS = ("step_times", "heatmap", "speedup", "memory")
@@ -209,7 +209,7 @@ def test_speedups_of_beyond_have_a_chart_of_their_own_with_their_parents(draw):
 
 
 def test_the_chart_of_gpus_is_legible_on_a_phone():
-    figure = gpus_chart.draw()
+    figure = doc_pages.gpus_chart()
     figure.canvas.draw()
     inches = figure.get_tightbbox(figure.canvas.get_renderer()).width + 0.2
     sizes = {text.get_text(): text.get_fontsize() for text in figure.findobj(Text)}

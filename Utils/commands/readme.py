@@ -3,10 +3,9 @@ docstrings, parsers and figures."""
 
 from Utils.analysis import submission
 from Utils.base.command_line import Parser
-from Utils.draw import doc_pages, gpus_chart
+from Utils.draw import doc_pages
 
 
 def main(argv=None):
     Parser("readme", __doc__).parse_args(argv)
-    gpus_chart.write()
     print(*doc_pages.write(), *submission.write_pages(), sep="\n")

@@ -1,4 +1,5 @@
-"""The generated parts of README.md and docs/: from rows, docstrings, Makefile and figures.
+"""The generated parts of README.md and docs/, and docs/gpus.png: from rows, docstrings, Makefile
+and figures.
 
 A part of a page stands between two equal comments, <!-- NAME -->, of the names in PARTS.
 """
@@ -13,6 +14,7 @@ from Utils.analysis.intervals import Ratio
 from Utils.analysis.summary import summarize
 from Utils.base import makefile, paths
 from Utils.base.text import broken
+from Utils.draw import chart_style, ratio_charts
 from Utils.results import records_file, rows_file, selection, shared_folders
 from Utils.scripts import ladder
 
@@ -21,7 +23,16 @@ DOCS = paths.ROOT / "docs"
 EXPECTED = {"rtx3050": "RTX 3050", "rtx4090": "RTX 4090", "a100": "A100", "h100": "H100"}
 LAST = "fused_optimizer"  # the script that it holds against the baseline
 TOKENS = 10e9  # as many as build-nanogpt trains on
-LADDER = ("source", "key", "model", "batch")  # what rows of one published ladder have in common
+SHOWN = {  # scripts of the chart of GPUs
+    "tensorFloat32": "TF32",
+    "brainFloat16": "bfloat16",
+    "torch_compile": "torch.compile",
+    "flash_attention": "FlashAttention",
+    "fused_optimizer": "fused AdamW",
+    "8bit_optimizer": "8-bit AdamW",
+}
+MARKERS = "os^vD<>*"  # one a published source
+FORECAST = {"rtx4090": "^", "a100": "o", "h100": "D"}
 
 
 def ladder_table():
@@ -81,7 +92,13 @@ def _section(technique, elsewhere):
     if technique.parent:
         lines[-1] += f", over [{technique.parent}](#{technique.parent.lower()})"
     mechanism = " ".join(technique.doc.split("\n\n")[1].split())
-    lines += ["", mechanism, "", *_needs(technique)]
+    inherited = ladder.get(technique.parent).needs if technique.parent else ()
+    inherited = [need for need in technique.needs if need in inherited]
+    needs = [need for need in technique.needs if need not in inherited] or ["nothing of its own"]
+    _, semicolon, remark = facts["Needs"].partition(";")
+    lines += ["", mechanism, "", f"- Needs: {', '.join(needs)}{semicolon}{remark}"]
+    if inherited:
+        lines.append(f"- Inherited needs: {', '.join(inherited)}")
     lines += [f"- {name}: {facts[name]}" for name in ("Gains", "Costs")]
     for kind, changes in elsewhere.items():
         if texts := [*changes.text[changes.script == technique.name]]:
@@ -89,28 +106,9 @@ def _section(technique, elsewhere):
     return "\n".join([*lines, f"- See: {facts['See']}"])
 
 
-def _needs(technique):
-    """Return what a script needs, apart from what it needs because its parent does."""
-    inherited = ladder.get(technique.parent).needs if technique.parent else ()
-    inherited = [need for need in technique.needs if need in inherited]
-    _, semicolon, remark = technique.facts.texts["Needs"].partition(";")
-    own = [need for need in technique.needs if need not in inherited] or ["nothing of its own"]
-    yield f"- Needs: {', '.join(own)}{semicolon}{remark}"
-    if inherited:
-        yield f"- Inherited needs: {', '.join(inherited)}"
-
-
 def _link(technique, up, text=None):
     path = technique.path.relative_to(paths.ROOT).as_posix()
     return f"[{text or technique.name}]({up}{path})"
-
-
-def targets():
-    return _explained(makefile.targets(), "command", "`make {}`".format)
-
-
-def variables():
-    return _explained(makefile.variables(), "variable", broken)
 
 
 def _explained(sections, title, written):
@@ -124,11 +122,11 @@ def _explained(sections, title, written):
 
 
 def expected():
-    """Return a table of what TOKENS take with the baseline and with LAST on each of EXPECTED, under
-    a sentence on the error of such forecasts."""
+    """Return a table of what TOKENS take on each of EXPECTED, under the error of such forecasts."""
     check = pd.read_csv(DOCS / "forecast_check.csv")
     deviations = np.log(check.forecast_ms / check.measured_ms)
-    of_changes = deviations.groupby([check[name] for name in LADDER]).diff().dropna()
+    of_one_ladder = [check[name] for name in ("source", "key", "model", "batch")]
+    of_changes = deviations.groupby(of_one_ladder).diff().dropna()
     within = np.expm1(-of_changes).abs().quantile(0.9)
     words = (
         f"**Forecast, not measured**, from datasheets. Of {len(of_changes)} published speedups of "
@@ -187,6 +185,53 @@ def forecast_changes():
     return pd.DataFrame(rows)
 
 
+def gpus_chart():
+    """Draw the ratios over the script before: published ones filled, forecasts hollow with their
+    ranges, ours as crosses. GeForce cards are orange, other GPUs blue, CPUs grey."""
+    published = published_changes()
+    published = published[published.script.isin(SHOWN)]
+    sources = published.groupby(["gpu", "source"], sort=False)
+    series = []
+    for marker, ((gpu, _), rows) in zip(MARKERS, sources, strict=False):
+        ratios = rows.set_index("script").ratio.map(Ratio)
+        source = rows.name.iloc[0].partition(",")[0]
+        series.append(_series(f"{gpu}, {source}", gpu, ratios, marker, mec="white", ms=8))
+    for path in shared_folders.files():
+        rows, _ = selection.select_ladder(rows_file.read(path))
+        lines = summarize(rows, records_file.read(path, rows.run_id.unique()))
+        ratios = lines.parent_speedup[lines.index.isin(SHOWN) & lines.parent_speedup.map(bool)]
+        if len(ratios) > len(SHOWN) / 2:
+            gpu = rows.device.iloc[0] if shared_folders.is_of_gpu(path) else ""
+            series.append(_series(f"{gpu or 'our CPU'}, measured by us", gpu, ratios, "X"))
+    forecasts = forecast_changes().set_index(["device", "script"]).ratio
+    for line, (device, marker) in enumerate(FORECAST.items(), start=1):
+        gpu = EXPECTED[device]
+        look = {"line": line, "mfc": "white"}
+        series.append(_series(f"{gpu}, forecast", gpu, forecasts[device], marker, **look))
+    meaning = (
+        "filled: published, of other code, batches and models; hollow: our forecast and its range "
+        "of 90%; cross: measured by us. 8-bit AdamW is over FlashAttention."
+    )
+    head = "How much faster depends on your GPU", meaning
+    xlabel = "speedup over the script before"
+    look = {"values": False, "width": 5.6}  # inches: letters are 8 pixels high on a phone
+    figure, axes = ratio_charts.forest([*SHOWN.values()], series, head, xlabel, **look)
+    axes.set_xlabel(xlabel)
+    below = {"loc": "upper left", "bbox_to_anchor": (-0.15, 0), "ncol": 2, "fontsize": "small"}
+    axes.get_legend().remove()
+    figure.legend(**below, frameon=False, columnspacing=0.5, handletextpad=0)
+    return figure
+
+
+def _series(label, gpu, ratios, marker, line=0, **look):
+    colour = chart_style.BLUE if gpu else chart_style.GREY
+    if "RTX" in gpu:
+        colour = chart_style.ORANGE
+    ratios = ratios.reindex([*SHOWN], fill_value=Ratio())
+    look = {"color": colour, "marker": marker, "ms": 6} | look
+    return ratio_charts.Series(label, list(ratios), look, line)
+
+
 PARTS = {  # page, its generated parts by name
     "README.md": {
         "status": status,
@@ -196,12 +241,17 @@ PARTS = {  # page, its generated parts by name
         "ladder": ladder_table,
     },
     "docs/TECHNIQUES.md": {"techniques": techniques},
-    "docs/COMMANDS.md": {"targets": targets, "variables": variables},
+    "docs/COMMANDS.md": {
+        "targets": lambda: _explained(makefile.targets(), "command", "`make {}`".format),
+        "variables": lambda: _explained(makefile.variables(), "variable", broken),
+    },
 }
 
 
 def write():
-    """Write every generated part into its page, between its two marks. Return the pages."""
+    """Write the chart, and every part into its page, between its two marks. Return the pages."""
+    look = {"dpi": 110, "bbox_inches": "tight", "metadata": {"Software": None}}
+    gpus_chart().savefig(paths.ROOT / "docs" / "gpus.png", **look)
     for page, parts in PARTS.items():
         path = paths.ROOT / page
         text = path.read_text()

@@ -1,8 +1,10 @@
-"""Charts of the scripts of a ladder: step times, a heatmap of them, memory and speedups."""
+"""Charts of scripts: step times, a heatmap of them, memory, speedups, kinds of work."""
 
 import textwrap
 
 import numpy as np
+import pandas as pd
+import seaborn as sns
 from matplotlib.colors import LogNorm, Normalize
 from matplotlib.ticker import LogLocator, MaxNLocator
 
@@ -13,6 +15,9 @@ from Utils.draw import chart_style, ratio_charts
 from Utils.results import selection
 
 COLUMNS = 4  # of panels
+WIDE = 0.06  # of the axis: a part of a bar that has room for its number
+DARK = ("copies", "communication", "other")  # numbers are white on these
+LINEAR = 4  # a scale that ends at more times its start is logarithmic
 STEPS = 500  # that a line or a row can show; of more, consecutive ones are merged
 MEMORY_COLOURS = (chart_style.BLUE, chart_style.SKY, chart_style.ORANGE, "0.85")
 REST = ": activations,\nworkspace, libraries"
@@ -38,7 +43,7 @@ def step_times(rows, lines):
     step_ms = intervals.scaled(selection.timed(rows)).step_ms
     low, high = step_ms.quantile([0.01, 0.99])  # which a hiccup does not stretch
     first.set_ylim(0, high * 1.2)
-    if _is_wide(low, high):
+    if high > LINEAR * low > 0:
         first.set(yscale="log", ylim=(low / 1.3, high * 1.4))
         first.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         first.yaxis.set_major_formatter("{x:g}")
@@ -78,7 +83,7 @@ def heatmap(rows, lines):
             edges = [*part.columns, part.columns[-1] + size]
             heights = np.arange(len(lines) + 1)
             low, high = np.nanpercentile(part, [2, 98])  # which a hiccup does not stretch
-            norm = LogNorm(low, high) if _is_wide(low, high) else Normalize(low, high)
+            norm = LogNorm(low, high) if high > LINEAR * low > 0 else Normalize(low, high)
             look = {"cmap": colours, "norm": norm, "rasterized": True}
             mesh = axes.pcolormesh(edges, heights, part, **look)
             bar = figure.colorbar(mesh, ax=axes, label=label, extend="both", pad=0.02)
@@ -124,8 +129,8 @@ def memory(rows, lines):
 
 
 def speedup(rows, lines):
-    """Draw the speedup of each technique over the script before it, a point with its interval over
-    rounds, and beside it the speedup over the baseline and what it costs in memory and loss."""
+    """Draw the speedup of each technique over the script before it with its interval, and beside it
+    the speedup over the baseline, memory and loss."""
     lines, without_value = _measured(lines)
     names = []  # with the script before where that is not the row above
     for above, (_, line) in zip([None, *lines.index], lines.iterrows(), strict=False):
@@ -157,6 +162,57 @@ def speedup(rows, lines):
     return figure
 
 
+def profile(summaries, kinds):
+    """Draw the kinds of work of each profile stacked: milliseconds a step, of as many tokens.
+
+    kinds: names of the kinds in their order, with their words for the legend.
+    """
+    colours = dict(zip(kinds, sns.color_palette("Set2", 8), strict=False))
+    colours |= {"copies": "0.45", "communication": "0.25", "other": "0.1", "idle": "0.88"}
+    names = []
+    described = []
+    times = []  # a dict of milliseconds by kind for each summary
+    for summary in summaries:
+        names.append(summary["technique"])
+        times.append({})
+        if summary["status"] == "ok":
+            scale = summary["asked_batch_size"] / summary["batch_size"]
+            if scale != 1:
+                names[-1] += f" (batch {summary['batch_size']})"
+            by_kind = summary["profile"]["kinds"]
+            times[-1] = {kind: scale * facts["ms"] for kind, facts in by_kind.items()}
+            described.append(
+                f"{summary['device']}, torch {summary['torch']}, {summary['model']}, "
+                f"{summary['asked_batch_size']}x{summary['seq_len']} tokens a step, "
+                f"{summary['dataset']}, commit {summary['commit'] or 'unknown'}"
+            )
+    times = pd.DataFrame(times, columns=[*kinds]).fillna(0)
+    widest = times.sum(axis=1).max() or 1
+    height = 1.6 + 0.4 * len(summaries)
+    figure, (axes,) = chart_style.figure(height, "Step time by kind of work", *described[:1])
+    left = 0
+    for kind, ms in times.items():
+        if ms.any():
+            look = {"color": colours[kind], "label": kinds[kind], "height": 0.7, "zorder": 2}
+            bars = axes.barh(times.index, ms, left=left, **look)
+            texts = [_digits(width) if width > WIDE * widest else "" for width in ms]
+            look = {"color": "white" if kind in DARK else "black", "size": "small", "zorder": 3}
+            axes.bar_label(bars, texts, label_type="center", **look)
+        left = left + ms
+    for y, (summary, end) in enumerate(zip(summaries, left, strict=True)):
+        if summary["status"] == "ok":
+            look = {"va": "center", "fontweight": "bold"}
+            axes.text(end + 0.015 * widest, y, _digits(end), **look)
+        else:
+            chart_style.no_value(axes, y, summary["note"])
+    if times.any(axis=None):
+        axes.legend(**chart_style.BESIDE)
+    axes.set_xlim(0, widest * 1.12)
+    axes.set_xlabel("ms per step under the profiler, which slows it; idle: nothing is computed")
+    chart_style.name_rows(axes, names)
+    return figure
+
+
 def _label(line):
     """Return a technique's name, with its batch if that is its own, and with its taint."""
     batch = "" if np.isnan(line.own_batch) else f" (batch {line.own_batch:.0f})"
@@ -170,23 +226,18 @@ def _memory_unit(rows):
 
 
 def _measured(lines):
-    """Return the lines with a time, and a sentence on each other one.
-
-    Where none has, all are returned, each to be drawn as its reason.
-    """
+    """Return the lines with a time, or all where none has, and a sentence on each other one."""
     missing = lines.step_ms.isna()
     if missing.all() or not missing.any():
         return lines, ""
-    texts = [
-        textwrap.shorten(f"{_label(line)}: {line.reason}", 90, placeholder=" ...")
-        for _, line in lines[missing].iterrows()
-    ]
-    return lines[~missing], "\n".join(["Not measured:", *texts])
+    texts = ["Not measured:"]
+    for _, line in lines[missing].iterrows():
+        texts.append(textwrap.shorten(f"{_label(line)}: {line.reason}", 90, placeholder=" ..."))
+    return lines[~missing], "\n".join(texts)
 
 
-def _is_wide(low, high):
-    """Return whether a scale from low to high is to be logarithmic."""
-    return high > 4 * low > 0
+def _digits(ms):
+    return f"{ms:,.0f}" if ms >= 100 else f"{ms:.3g}"
 
 
 CHARTS = {"step_times": step_times, "heatmap": heatmap, "memory": memory, "speedup": speedup}

@@ -117,8 +117,7 @@ def _reach(values, ends):
 
 
 def _point(axes, y, ratio, look, low, high):
-    """Draw a ratio with its interval, which ends in an arrow where the axis ends before. Return
-    where the right end is."""
+    """Draw a ratio with its interval, which the axis may cut, and return the right end."""
     ends = np.clip([ratio.low, ratio.high], low, high)
     axes.plot(ends, [y, y], color=look["color"], lw=1.8, zorder=3)
     are_cut = ratio.low < low, ratio.high > high
@@ -143,8 +142,7 @@ def ablation(rows, lines, whole):
 
 
 def of_sides(a, b):
-    """Draw the speedup of B over A (Sides), a point a technique with its interval, and beside it
-    what either side costs in memory and loss."""
+    """Draw the speedup of B over A (Sides) with its interval, beside it memory and loss."""
     ratios = comparison.compare(a, b)
     texts = comparison.columns(a, b, ratios)
     columns = (

@@ -16,11 +16,10 @@ from Utils.analysis import attribution, comparison, recipe_page, recommendation,
 from Utils.analysis.summary import summarize
 from Utils.base.text import HOMES, number, short
 from Utils.device.kernel_kinds import KINDS
-from Utils.draw import chart_style, ladder_charts, profile_chart, ratio_charts
+from Utils.draw import chart_style, ladder_charts, ratio_charts
 from Utils.results import records_file, rows_file, selection
 from Utils.scripts import ladder
 
-MAIN = "Time, memory and loss of each technique"
 ENVIRONMENT = {  # of a record: title, where it stands there
     "device memory (MiB)": ("device", "memory_mib"),
     "driver": ("device", "driver"),
@@ -46,8 +45,18 @@ def report(path, device_name="", price=None, base=None):
     charts = {
         name: _picture(draw(rows, lines)) for name, draw in ladder_charts.of_timed(lines).items()
     }
+    runs = rows[rows.status == "ok"].drop_duplicates("run_id")
+    quality = {f"{grade} runs": count for grade, count in runs.grade.value_counts().items()}
+    tainted = lines[lines.grade == "tainted"]
+    quality |= dict(zip(tainted.label, tainted.quality, strict=True))
+    commit = rows.commit.iloc[0].removesuffix("-dirty")
+    commands = [f"git checkout {shlex.quote(commit)}"] if commit else []
+    rounds = with_variants["round"].nunique()
+    commands += [recommendation.make_line(with_variants, records, rounds), "make report"]
     best, baseline = _recipe_lines(with_variants, records, recommended.fastest)
-    tables = {MAIN: result_tables.texts_of(lines, result_tables.MAIN)}
+    tables = {
+        "Time, memory and loss of each technique": result_tables.texts_of(lines, result_tables.MAIN)
+    }
     tables |= result_tables.more_tables(rows, lines, price)
     return _render(
         "report.html",
@@ -56,32 +65,22 @@ def report(path, device_name="", price=None, base=None):
         unit=lines.unit.iloc[0],
         best=best,
         baseline=baseline,
-        says=recommended.says,
-        recipes=[
-            {
-                "title": title,
-                "sentences": recipe_page.sentences(recommended, recipe),
-                "tables": recipe_page.tables(recipe),
-                "lines": recipe_page.lines_of(recipe),
-                "script": recipe_page.script(recipe, recommended.described),
-            }
-            for title, recipe in recommended.recipes.items()
-        ],
+        recommended=recommended,
+        recipe_page=recipe_page,
         charts=dict.fromkeys(ladder_charts.CHARTS) | charts,
         ablation=_ablation(with_variants),
         tables={title: _table(columns) for title, columns in tables.items()},
         profile=_profile(path, rows),
         environment=_environment(rows, records),
-        quality=_quality(rows, lines),
-        commands=_commands(with_variants, records),
+        quality=quality,
+        commands=commands,
         diffs=_diffs(lines.index, records),
         left_out=left_out,
     )
 
 
 def comparison_page(a, b):
-    """Return the page of two selections of results (see `comparison`), a string of HTML. Raises
-    UserError."""
+    """Return the page of two selections of results (see `comparison`). Raises UserError."""
     a, b = comparison.sides(a, b)
     ratios = comparison.compare(a, b)
     return _render(
@@ -95,8 +94,7 @@ def comparison_page(a, b):
 
 
 def _recipe_lines(rows, records, recipe):
-    """Return the lines of a recipe and of its base, of the clean rounds that both have; None and
-    None without a recipe that is faster."""
+    """Return the lines of a recipe and of its base, of the clean rounds that both have."""
     if recipe is None or not recipe.techniques:
         return None, None
     clean = rows[rows.grade == "clean"]
@@ -107,8 +105,7 @@ def _recipe_lines(rows, records, recipe):
 
 
 def _ablation(rows):
-    """Return the ablation of selected rows, variants included, its picture and remarks; {} without
-    variants."""
+    """Return the picture and the remarks of an ablation; {} without variants."""
     whole = attribution.whole_of(rows)
     if whole is None:
         return {}
@@ -118,14 +115,14 @@ def _ablation(rows):
 
 
 def _profile(path, rows):
-    """Return the profiles of the same device and shape, their picture and advice; {} without."""
+    """Return the picture and the advice of profiles of the same device and shape; {} without."""
+    shape = rows.iloc[0][["device", "torch", "model", "seq_len"]]
     summaries = []
     advice = {}
     for name in ladder.techniques():
         with suppress(OSError, ValueError):  # not there, or damaged
             summary = json.loads((Path(path).parent / "profiles" / f"{name}.json").read_text())
-            same = [key for key in ("device", "torch", "model", "seq_len") if key in summary]
-            if any(summary[key] != rows.iloc[0][key] for key in same):
+            if any(summary.get(key, value) != value for key, value in shape.items()):
                 continue
             summaries.append(summary)
             if summary["status"] == "ok":
@@ -141,7 +138,7 @@ def _profile(path, rows):
                 advice[name] = summary["advice"]
     if not advice:
         return {}
-    return {"picture": _picture(profile_chart.draw(summaries, KINDS)), "advice": advice}
+    return {"picture": _picture(ladder_charts.profile(summaries, KINDS)), "advice": advice}
 
 
 def _environment(rows, records):
@@ -153,29 +150,8 @@ def _environment(rows, records):
     return {title: text for title, text in facts.items() if text}
 
 
-def _quality(rows, lines):
-    """Return the quality of the runs, texts by title."""
-    runs = rows[rows.status == "ok"].drop_duplicates("run_id")
-    counts = runs.grade.value_counts()
-    tainted = lines[lines.grade == "tainted"]
-    facts = {f"{grade} runs": str(count) for grade, count in counts.items()}
-    return facts | {line.label: line.quality for _, line in tainted.iterrows()}
-
-
-def _commands(rows, records):
-    """Return the commands that run these scripts again."""
-    commit = rows.commit.iloc[0].removesuffix("-dirty")
-    checkout = [f"git checkout {shlex.quote(commit)}"] if commit else []
-    return [
-        *checkout,
-        recommendation.make_line(rows, records, rows["round"].nunique()),
-        "make report",
-    ]
-
-
 def _diffs(names, records):
-    """Return the diff of each script against the script before it, of the sources that ran where
-    they were recorded, a list of {"name", "headline", "lines"}."""
+    """Return the diff of each script against the script before it, as they ran where known."""
     ran = ladder.techniques()
     for record in records.values():
         name, source = record.get("technique"), record.get("source")
@@ -193,13 +169,11 @@ def _diffs(names, records):
 
 
 def _picture(figure):
-    """Return a chart for a page, and close it: its title, a text in its place, and its SVG as the
-    address of an image, in which a browser runs no script and loads nothing."""
+    """Return a chart for a page, and close it. A browser runs no script of an image."""
     words = figure.get_label().splitlines()
     svg = UNPRINTABLE.sub("?", HOMES.sub("~", chart_style.svg(figure)))
     encoded = base64.b64encode(svg.encode(errors="replace")).decode()
-    url = f"data:image/svg+xml;base64,{encoded}"
-    return {"title": words[0], "alt": ". ".join(words), "url": url}
+    return {"title": words[0], "alt": ". ".join(words), "svg": encoded}
 
 
 def _table(columns):
