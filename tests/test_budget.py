@@ -26,7 +26,7 @@ MOST_LINES = {
     "draw": 1040,
     "forecast": 1767,
     "harness": 1448,
-    "launch": 1298,
+    "launch": 1277,
     "profile": 814,
     "results": 629,
     "own_script": 1876,
@@ -34,7 +34,7 @@ MOST_LINES = {
 }
 OTHER = {".toml", ".html", ".css", ".js"}
 MOST_LINES_OF_OTHER = 1_617
-MOST_LINES_OF_TESTS = 18_047  # with the virtual GPU's C++
+MOST_LINES_OF_TESTS = 18_030  # with the virtual GPU's C++
 MOST_LINES_OF_PRETRAINING = 1_467
 MOST_LINES_OF_MAKEFILE = 180
 MOST_FILES = 450  # without results/

@@ -134,10 +134,8 @@ def test_read_gives_numbers_for_numbers_and_text_for_text(path, monkeypatch):
     assert frame.commit.tolist() == ["1234567"] * 3 + ["abc"] * 3
     assert set(frame.torch) == {"2.10"} and set(frame.note) == {""}
     assert frame.run_id.max() == rows_file.text_rows(path)[-1]["run_id"]
-
-
-def test_a_run_that_diverged_stays_readable(path):
-    for loss in (math.nan, math.inf, 5.0):
+    path.unlink()
+    for loss in (math.nan, math.inf, 5.0):  # of runs that diverged
         rows_file.append(path, rows_of("a", TIMES[:1], loss=loss))
     assert str(rows_file.read(path).loss.tolist()) == "[nan, inf, 5.0]"
 
@@ -294,22 +292,17 @@ def test_a_file_system_without_locks_is_one_line(path, monkeypatch):
 # New and empty files ----------------------------------------------------------------------------
 
 
-def test_a_missing_or_empty_file_is_made_by_the_first_run(path):
+def test_the_header_is_written_once_by_the_first_run_or_by_initialize(path):
     rows_file.check(path)
     assert list(path.parent.iterdir()) == []
     path.touch()
-    rows_file.check(path)
     rows_file.append(path, rows_of("a", TIMES[:2]))
-    assert blocks(path) == [("a", [0, 1])]
-
-
-def test_initialize_writes_the_header_only_where_there_is_none(path):
+    assert blocks(path) == [("a", [0, 1])] and rows_file.has_rows(path)
+    before = path.read_bytes()
+    assert rows_file.initialize(path) is False and path.read_bytes() == before
+    path.unlink()
     assert [rows_file.initialize(path), rows_file.initialize(path)] == [True, False]
     assert path.read_text() == HEADER + "\n" and not rows_file.has_rows(path)
-    rows_file.append(path, rows_of("a", TIMES[:2]))
-    before = path.read_bytes()
-    assert rows_file.initialize(path) is False
-    assert path.read_bytes() == before and rows_file.has_rows(path)
 
 
 def test_reading_nothing_says_how_to_get_something(path):

@@ -96,10 +96,6 @@ def make(project, *words):
     return ended(start(project, ["make", f"PYTHON={sys.executable}", *FLAGS, *words]))
 
 
-def make_all(project, *words):
-    return make(project, "all", *words)
-
-
 def suite_command(*words):
     return [sys.executable, "-m", "Utils.commands", "suite", *FLAGS, *words]
 
@@ -153,9 +149,8 @@ def test_all_goes_on_past_failures_and_says_so_in_the_end(project):
 
 
 def test_a_mistake_in_the_settings_is_said_once_and_stops_everything(project):
-    words = ("STEPS=abc", "MODEL=gpt5", "RESULTS_FILE=/nowhere/a.csv")
-    for word, run in zip(words, (run_suite, run_suite, make_all), strict=True):
-        done = run(project, word)
+    for word in ("STEPS=abc", "MODEL=gpt5", "RESULTS_FILE=/nowhere/a.csv"):
+        done = make(project, "all", word) if "/" in word else run_suite(project, word)
         errors = [line for line in done.stderr.splitlines() if "error: " in line]
         assert done.returncode != 0 and len(errors) == 1, done.stderr
         assert word.split("=")[1] in errors[0]
@@ -224,27 +219,21 @@ def test_a_second_suite_on_the_same_file_says_so_and_a_killed_one_is_in_nobodys_
     assert run_suite(quick).returncode == 0
 
 
-def test_reset_keeps_the_old_file_and_init_never_empties_one(project):
+def test_reset_and_clean_keep_the_old_file_and_init_never_empties_one(project):
     assert make(project, "init_results").returncode == 0
     header = (project / "results.csv").read_bytes()
     assert header.decode() == HEADER + "\n"
     (project / "results.csv").write_text("damaged, but mine")
     done = make(project, "init_results")
     assert done.returncode != 0 and ":1: unknown header" in done.stderr
-    (project / "plots").mkdir()
-    (project / "plots" / "speedup.png").write_text("")
-    assert make(project, "reset").returncode == 0
+    for folder in (project / "plots", project / ".cache"):
+        folder.mkdir()
+        (folder / "speedup.png").write_text("")
+    assert make(project, "clean", "reset").returncode == 0 and not (project / ".cache").exists()
     (kept,) = project.glob("results-*.csv")
     assert kept.read_text() == "damaged, but mine"
     assert (project / "results.csv").read_bytes() == header
     assert not list((project / "plots").iterdir())
-
-
-def test_clean_never_touches_results(project):
-    (project / "results.csv").write_text("mine")
-    (project / ".cache").mkdir()
-    assert make(project, "clean").returncode == 0
-    assert (project / "results.csv").read_text() == "mine" and not (project / ".cache").exists()
 
 
 def test_smoke_leaves_results_alone(quick):

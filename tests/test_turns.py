@@ -31,7 +31,7 @@ from Utils.harness import turn_pipe as base_turns
 from Utils.harness.step_clock import StepClock
 from Utils.harness.turn_pipe import Turn
 from Utils.launch import duration, suite_runner, turn_taking
-from Utils.launch.suite_progress import SuiteProgress
+from Utils.launch.turn_taking import SuiteProgress
 from Utils.model import GPT
 from Utils.results import rows_file, selection
 from Utils.scripts import ladder

@@ -63,11 +63,16 @@ def at_once(technique, n, flags, minutes, threads=None):
                 at_fault = _ended(members, end, normally=0)
         finally:
             logs = [member.close() for member in members]
-        if at_fault is not None:
-            who = f"{technique.name}, process {at_fault + 1} of {n}"
-            reason = why_ended(members[at_fault].code, minutes)
-            raise _failure(who, rows_file.text_rows(files[at_fault]), logs[at_fault], reason)
-        return [_part(file, go) for file in files]
+        if at_fault is None:
+            return [_part(file, go) for file in files]
+        who = f"{technique.name}, process {at_fault + 1} of {n}"
+        rows = rows_file.text_rows(files[at_fault])
+        if rows and rows[-1]["status"] != "ok":
+            kind = Unsupported if rows[-1]["status"] == "unsupported" else Failed
+            raise kind(f"{who}: {rows[-1]['status'].replace('_', ' ')}: {rows[-1]['note']}")
+        if lines := [line for line in logs[at_fault].splitlines() if ": error: " in line]:
+            raise UserError(lines[-1].partition(": error: ")[2])
+        raise Failed(f"{who}: failed: {why_ended(members[at_fault].code, minutes)}")
 
 
 def _ended(members, end, normally=None):
@@ -97,16 +102,6 @@ def _part(file, go):
         peak_mib=float(first["peak_memory_mib"]),
         record=records_file.read(file, [first["run_id"]])[first["run_id"]],
     )
-
-
-def _failure(who, rows, log, reason):
-    """Return the exception for a process without timing. reason: where it left none itself."""
-    if rows and rows[-1]["status"] != "ok":
-        kind = Unsupported if rows[-1]["status"] == "unsupported" else Failed
-        return kind(f"{who}: {rows[-1]['status'].replace('_', ' ')}: {rows[-1]['note']}")
-    if lines := [line for line in log.splitlines() if ": error: " in line]:
-        return UserError(lines[-1].partition(": error: ")[2])
-    return Failed(f"{who}: failed: {reason}")
 
 
 def measure(technique, args):

@@ -26,8 +26,7 @@ from Utils.analysis.summary import summarize
 from Utils.base import command_line, files, git, paths
 from Utils.base.errors import UserError
 from Utils.launch import child_process, turn_taking
-from Utils.launch.suite_progress import SuiteProgress
-from Utils.launch.turn_taking import INTERRUPTED
+from Utils.launch.turn_taking import INTERRUPTED, SuiteProgress
 from Utils.results import records_file, rows_file, selection
 from Utils.scripts import ladder, own_names, variants
 
@@ -62,11 +61,10 @@ def named(words):
 
 
 def run_base(runs, wanted, args, without=()):
-    """Run an own script with switches. Return an Outcome.
+    """Run an own script with switches, of which those that fail in the first round are left out of
+    the scripts that follow. Return an Outcome.
 
     runs: OwnRuns that have looked at it. wanted: names of techniques. without: those to leave out.
-    args: as for `run`. One that fails in the first round is left out of the scripts that follow;
-    its row stays.
     """
     first_round = Namespace(**vars(args) | {"rounds": 1, "precision": None})
     left_out = set(without)
@@ -144,13 +142,10 @@ def only_suite(path):
 
 
 def _run_round(techniques, args, r, suite, missing, progress, own_runs):
-    """Run what is missing of round r: every technique once, next to its parent.
+    """Run what is missing of round r: names of techniques. Return 0, 2 for impossible settings, or
+    INTERRUPTED.
 
-    A technique and its parent take turns as two live processes where memory allows, so each pair is
-    measured within seconds; a parent of many runs several times. Where there is no room, scripts
-    run one after the other, every other round in reverse order.
-
-    missing: names. Return 0, 2 for impossible settings, or INTERRUPTED.
+    A technique and its parent take turns where memory allows; a parent of many runs several times.
     """
     flags = command_line.round_flags(args, r)
     for technique in techniques:
@@ -207,10 +202,7 @@ def _joining(order, pairs, active):
 
 
 def pairs_of(techniques):
-    """Return the pairs to be measured side by side: sets of two names.
-
-    They are each technique and its nearest ancestor among the techniques.
-    """
+    """Return each technique with its nearest ancestor among the techniques: sets of two names."""
     in_ladder = ladder.techniques()
     names = {technique.name for technique in techniques}
     pairs = set()
@@ -225,7 +217,6 @@ def pairs_of(techniques):
 
 def _go_on(args, suite, progress):
     """Return whether the intervals are still wider than --precision, and say why not."""
-    minutes = (time.monotonic() - progress.started) / 60
     rows, _ = selection.select(rows_of(suite, args.results_file)[0], with_variants=True)
     lines = summarize(rows)
     text = ""
@@ -237,7 +228,7 @@ def _go_on(args, suite, progress):
         if widest <= args.precision:
             progress.say(f"\n{text}: as narrow as PRECISION={args.precision:.1%} asks")
             return False
-    if minutes > args.timeout:
+    if time.monotonic() - progress.started > 60 * args.timeout:
         progress.say(f"\nTIMEOUT={args.timeout} minutes have passed; {text or 'no interval yet'}")
         return False
     progress.left += len(lines)
@@ -258,10 +249,8 @@ def table(outcome, path, with_variants=True, all_columns=False):
 
 
 def _resume(args, techniques, rounds, own_runs):
-    """Return the suite's name, and its (round, technique) pairs that need not run again.
-
-    A note of its name is found by a digest of all that runs of one suite have in common.
-    """
+    """Return the suite's name, which is noted by a digest of all that its runs have in common, and
+    its (round, technique) pairs that need not run again."""
     parts = [sys.executable, version("torch"), platform.node(), git.head()]
     parts += [os.environ.get(name, "") for name in ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")]
     parts += [str(args.results_file.resolve()), *command_line.round_flags(args, 0)]
