@@ -26,11 +26,11 @@ MOST_LINES = {
     "draw": 1040,
     "forecast": 1767,
     "harness": 1448,
-    "launch": 1277,
+    "launch": 1270,
     "profile": 814,
     "results": 629,
-    "own_script": 1876,
-    "scripts": 606,
+    "own_script": 1849,
+    "scripts": 590,
 }
 OTHER = {".toml", ".html", ".css", ".js"}
 MOST_LINES_OF_OTHER = 1_617

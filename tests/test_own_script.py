@@ -4,27 +4,32 @@ Each run is a fork of this process, which has paid for the imports.
 """
 
 import json
+import platform
 import subprocess
 import sys
 import timeit
 from argparse import Namespace
-from itertools import combinations
+from itertools import chain, combinations
 from pathlib import Path
 from time import process_time
 
 import pytest
 import torch
+from pandas import DataFrame
 
 from Utils.base import paths
+from Utils.base.command_line import Parser
 from Utils.base.errors import UserError
+from Utils.base.setting_table import OF_A_RUN
 from Utils.launch import own_scripts
 from Utils.own_script import measured_process, model_switches, watch
 from Utils.own_script.watch import Iterations
-from Utils.results import rows_file
+from Utils.results import rows_file, selection
 from Utils.scripts import ladder
 from Utils.scripts.own_names import LADDER, ORDER, REPLACES
 
 from . import forked
+from .rows import rows_of
 
 # Prints its losses to the last bit, and the number of compiled graphs.
 SCRIPT = """
@@ -114,6 +119,11 @@ def prepared():
     forked.prepare_compiler()
 
 
+def find(text, arguments=""):
+    asked = Namespace(folder="", base_python="", args=arguments, writes="")
+    return own_scripts.find(str(text), asked)
+
+
 class Own:
     """A script, run under a watch in forks. Its folder is the test's."""
 
@@ -121,8 +131,7 @@ class Own:
         file = source if isinstance(source, Path) else folder / "train.py"
         if file != source:
             file.write_text(source)
-        asked = Namespace(folder="", base_python="", args=arguments, writes="")
-        self.runs = own_scripts.OwnRuns(own_scripts.find(str(file), asked), folder / "results.csv")
+        self.runs = own_scripts.OwnRuns(find(file, arguments), folder / "results.csv")
 
     def run(self, *techniques, steps=7):
         """Run it with switches. Return its answer; said is what the terminal got."""
@@ -174,30 +183,23 @@ def test_the_optimizer_that_steps_most_rarely_ends_an_iteration(steps, ends):
     assert "".join(ended)[settled:] == ends[settled:]
 
 
-@pytest.mark.parametrize("model", ["Net()", "nn.Sequential(nn.Linear(16, 4))"])
-def test_losses_are_plain_pythons_to_the_last_bit(own, tmp_path, model):
-    run = own(script(model), arguments="watched.txt")
-    plain = tmp_path / "plain.txt"
-    forked.python(tmp_path / "train.py", plain)
-    losses = [float.fromhex(line.split()[0]) for line in plain.read_text().splitlines()]
-    assert run.losses() == losses[:7]
-
-
 @pytest.mark.parametrize(
     ("model", "techniques", "plain_model"),
     [
-        (f"torch.compile({SEQUENTIAL}, backend='aot_eager')", [], ""),
+        ("Net()", [], ""),
         ("torch.compile(Net(), backend='aot_eager')", [], ""),
+        (f"torch.compile({SEQUENTIAL}, backend='aot_eager')", [], ""),
         (SEQUENTIAL, ["torch_compile"], COMPILED),
     ],
 )
-def test_watching_compiles_no_more_graphs(own, tmp_path, model, techniques, plain_model):
-    own(script(model), "watched.txt").losses(*techniques, steps=12)
+def test_losses_and_graphs_are_plain_pythons(own, tmp_path, model, techniques, plain_model):
+    losses = own(script(model), "watched.txt").losses(*techniques, steps=12)[:11]
     (tmp_path / "plain.py").write_text(script(plain_model or model))
     forked.python(tmp_path / "plain.py", tmp_path / "plain.txt")
-    for name in ("watched.txt", "plain.txt"):
-        lines = (tmp_path / name).read_text().splitlines()[:11]
-        assert [line.split()[1] for line in lines] == ["1"] * 11
+    lines = [(tmp_path / f"{name}.txt").read_text().splitlines() for name in ("watched", "plain")]
+    assert lines[0] == lines[1][:11]
+    assert losses == [float.fromhex(line.split()[0]) for line in lines[0]]
+    assert {line.split()[1] for line in lines[0]} == {str(int(model != "Net()"))}
 
 
 @pytest.mark.parametrize(
@@ -299,7 +301,31 @@ def test_what_is_no_script_is_refused(own, tmp_path, monkeypatch, text):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.ipynb").write_text("{}")
     with pytest.raises(UserError):
-        own_scripts.find(text, Namespace(folder="", base_python="", args="", writes=""))
+        find(text)
+
+
+def test_a_script_is_known_by_the_name_of_its_rows(own, tmp_path):
+    for path, name in ((tmp_path / "train.py", "train"), (tmp_path / "other/train", "other/train")):
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
+        assert (find(path).name, find(path).is_module) == (name, False)
+        assert find(name) == find(path)
+        rows = [rows_of(base, [1, 1, 1], base=base) for base in ("train", name)]
+        selected, _ = selection.select(DataFrame(chain(*rows)), base=str(path))
+        assert {*selected.base} == {name}
+
+
+@pytest.mark.parametrize(("code", "error"), [(-9, UserError), (130, KeyboardInterrupt)])
+def test_the_end_of_a_look_is_told(own, monkeypatch, code, error):
+    runs = own("").runs
+    left_over = own_scripts.FOLDER / "runs" / f"{platform.node()}-{2**22 + 1}-a"  # no such process
+    left_over.mkdir()
+    assert own("").runs.folder.exists() and runs.folder.exists() and not left_over.exists()
+    runs.args = Parser("", "", *OF_A_RUN).parse_args([])
+    ended = subprocess.CompletedProcess([], code, "", "")
+    monkeypatch.setattr(subprocess, "run", lambda *args, **options: ended)
+    with pytest.raises(error, match="killed by SIGKILL" if code < 0 else ""):
+        runs.look_at()
 
 
 def test_the_measured_process_needs_few_packages():
@@ -315,17 +341,12 @@ def costs():
     optimizer = torch.optim.SGD([parameter])
     loss = parameter.sum()
     data = torch.utils.data.DataLoader(torch.zeros(2000, 1))
-    loops = [
-        (optimizer.step, 2000),
-        (lambda: loss.backward(retain_graph=True), 2000),
-        (lambda: sum(1 for _ in data), 1),
-    ]
+    loops = [(optimizer.step, 2000), (lambda: loss.backward(retain_graph=True), 2000)]
+    loops.append((lambda: sum(1 for _ in data), 1))
 
     def fastest():
-        return [
-            min(timeit.repeat(loop, number=n, repeat=7, timer=process_time)) * 1e6 / 2000
-            for loop, n in loops
-        ]
+        repeats = [timeit.repeat(loop, number=n, repeat=7, timer=process_time) for loop, n in loops]
+        return [min(seconds) * 1e6 / 2000 for seconds in repeats]
 
     unwatched = fastest()
     watch.Watch("", lambda: None, lambda iteration: None).install()
@@ -336,9 +357,7 @@ def costs():
 def test_watching_costs_microseconds():
     unwatched, watched = json.loads(forked.call(costs).stdout)
     step, backward, batch = (w - u for w, u in zip(watched, unwatched, strict=True))
-    assert step < 20
-    assert backward < 10
-    assert batch < 10
+    assert step < 20 and backward < 10 and batch < 10
 
 
 def half_precision():

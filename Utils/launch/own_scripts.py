@@ -90,7 +90,7 @@ def find(text, args):
     if words and Path(words[0]).name in LAUNCHERS:
         raise UserError(f"BASE={text}: is a command", "give the script alone; ranks are not run")
     folder = Path(args.folder).expanduser().resolve() if args.folder else None
-    names = _remembered_names()
+    names = files.read_json(FOLDER / "names.json") or {}  # of scripts that were run before
     is_module = words[:1] == ["-m"] and len(words) == 2
     if is_module:
         script = words[1]
@@ -132,13 +132,6 @@ def find(text, args):
     return Base(name, script, is_module, str(file), str(folder), arguments, python, writes)
 
 
-def _remembered_names():
-    """Return the paths of scripts that were run before, by the names of their rows."""
-    with suppress(OSError, ValueError):
-        return json.loads((FOLDER / "names.json").read_text())
-    return {}
-
-
 class OwnRuns:
     """The runs of one command. args: its settings. look: what a first run of the script saw."""
 
@@ -149,8 +142,9 @@ class OwnRuns:
         runs = FOLDER / "runs"
         with naming(runs, "set CACHE_DIR to another folder"):
             runs.mkdir(parents=True, exist_ok=True)
-            for left_over in runs.glob(f"{platform.node()}-*-*"):
-                if not psutil.pid_exists(int(left_over.name.split("-")[-2])):  # it was killed
+            for left_over in runs.glob("*-*-*"):
+                node, pid, _ = left_over.name.rsplit("-", 2)
+                if node == platform.node() and not psutil.pid_exists(int(pid)):  # it was killed
                     shutil.rmtree(left_over, ignore_errors=True)
             prefix = f"{platform.node()}-{os.getpid()}-"
             self.folder = Path(tempfile.mkdtemp(prefix=prefix, dir=runs))
@@ -200,8 +194,7 @@ class OwnRuns:
 
     def identity(self):
         """Return what suites to be resumed have in common."""
-        base = self.base
-        return "\0".join([base.name, self.look["version"], base.python, base.folder])
+        return "\0".join([self.base.name, self.look["version"], self.base.python, self.base.folder])
 
     def ladder(self, wanted=LADDER, left_out=(), without=()):
         """Return the scripts of a ladder: the base, and each switch on those before it that are not
@@ -260,8 +253,8 @@ class OwnRuns:
     def _write_end(self, suite, technique, status, reason, round, seed, run_id):
         print(f"{technique}: {status.replace('_', ' ')}: {reason}", file=sys.stderr)
         of_run = {"technique": technique, "status": status, "round": round, "run_id": run_id}
-        empty = dict.fromkeys(OF_A_TIMING)
-        row = self.look["row"] | empty | of_run | {"note": reason, "seed": seed}
+        no_timing = dict.fromkeys(OF_A_TIMING) | {"note": reason, "seed": seed}
+        row = self.look["row"] | no_timing | of_run
         record = self.look["record"] | of_run | {"suite": suite, "notes": [reason]}
         asked = {name: getattr(self.args, name) for name in ("steps", "warmup")}
         record["settings"] = record["settings"] | asked

@@ -1,8 +1,7 @@
 """The process in which a training script of the user's runs, unchanged, under a Watch.
 
-It needs torch and numpy alone, and writes its rows and record, or why there are none, as JSON to
-the file that its launcher names. Only the launcher writes results. The clock is that of every run:
-each end of an iteration of the script advances it from one boundary to the next.
+It needs torch and numpy alone, and writes its rows and record, or why there are none, as JSON for
+its launcher. The clock is that of every run: an iteration's end advances it to the next boundary.
 """
 
 import argparse
@@ -291,8 +290,8 @@ class Measured:
         try:
             if end.status == "ok":
                 for switch in self.watch.switches:
-                    switch.end()
-                    if switch.reason:
+                    compiled = isinstance(switch, TorchCompile) and self.graphs[-1]
+                    if switch.reason and not compiled:
                         reason = f"{switch.name} has no effect: {switch.reason}"
                         raise Ended("unsupported", reason)
                 rows, record = self._combined()

@@ -1,8 +1,8 @@
 """The models of a training script: modules that are called outermost and hold trained parameters.
 
 A module is listened to by its attribute `_compiled_call_impl`, which torch calls in place of its
-own implementation and leaves out of copies and pickles. torch.compile does not look at it, so no
-graph changes. Modules are listened to in the first iterations alone.
+own implementation, leaves out of copies and pickles, and does not look at when it compiles. Modules
+are listened to in the first iterations alone.
 """
 
 import gc

@@ -5,7 +5,6 @@ import os
 
 import torch
 
-from Utils.harness import compile_stats
 from Utils.own_script.switches import Switch, has_convolution
 from Utils.own_script.user_code import Ended
 
@@ -33,7 +32,7 @@ class BrainFloat16(Switch):
             def cast(*args, **kwargs):
                 with torch.autocast(device, self.dtype):
                     output = forward(*args, **kwargs)
-                self.took_effect()
+                self.reason = ""
                 return in_float32(output)
 
             return cast
@@ -142,10 +141,6 @@ class TorchCompile(Switch):
         InPlace(module, name, torch.compile(getattr(module, name), backend=BACKEND, **options))
         self.reason = "torch.compile found nothing to compile"
 
-    def end(self):
-        if compile_stats.compiled_graphs():
-            self.took_effect()
-
 
 class CudaGraphs(TorchCompile):
     """Compile the forward of each model, and replay its kernels as CUDA graphs.
@@ -189,7 +184,7 @@ class FlashAttention(Switch):
         for child in module.modules():
             if eager_attention(child):
                 child.set_attn_implementation("sdpa")
-                self.took_effect()
+                self.reason = ""
 
 
 def eager_attention(module):
@@ -221,7 +216,7 @@ class GradientCheckpointing(Switch):
             if is_transformers(child) and child.supports_gradient_checkpointing:
                 options = {"use_reentrant": False}
                 child.gradient_checkpointing_enable(gradient_checkpointing_kwargs=options)
-                self.took_effect()
+                self.reason = ""
                 return
 
 
@@ -245,7 +240,7 @@ class ChannelsLast(Switch):
             return
         module.to(memory_format=torch.channels_last)
         module.register_forward_pre_hook(_images_last, with_kwargs=True)
-        self.took_effect()
+        self.reason = ""
 
 
 def _images_last(module, args, kwargs):

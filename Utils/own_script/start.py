@@ -10,24 +10,16 @@ import os
 import sys
 from importlib.metadata import version
 
-OLDEST_TORCH = (2, 11)
-
-
-def problem():
-    """Return what is wrong with this environment, or ""."""
-    if sys.version_info < (3, 11):  # noqa: UP036
-        return f"{sys.executable} is older than Python 3.11"
-    for package in ("torch", "numpy"):
-        if importlib.util.find_spec(package) is None:
-            return f"{sys.executable} has no {package}"
-    installed = version("torch")
-    is_old = tuple(map(int, installed.split(".")[:2])) < OLDEST_TORCH
-    return f"torch {installed} is older than {'.'.join(map(str, OLDEST_TORCH))}" if is_old else ""
-
-
 if __name__ == "__main__":
-    if text := problem():
-        sys.exit(f"{text}; set BASE_PYTHON to another environment")
+    problem = ""
+    if sys.version_info < (3, 11):  # noqa: UP036
+        problem = "is older than Python 3.11"
+    elif missing := [name for name in ("torch", "numpy") if importlib.util.find_spec(name) is None]:
+        problem = f"has no {missing[0]}"
+    elif [int(number) for number in version("torch").split(".")[:2]] < [2, 11]:
+        problem = f"has torch {version('torch')}, which is older than 2.11"
+    if problem:
+        sys.exit(f"{sys.executable} {problem}; set BASE_PYTHON to another environment")
     sys.path[0] = os.path.abspath(f"{__file__}/../../..")
     if importlib.util.find_spec("psutil") is None:  # the launcher's, which any Python 3 can load
         sys.path.append(os.environ["OWN_SITE_PACKAGES"])

@@ -18,9 +18,8 @@ FUSED = (torch.optim.AdamW, torch.optim.Adam, torch.optim.SGD, torch.optim.Adagr
 class Switch:
     """One technique. Its docstring has the facts that a script's has.
 
-    name: of the technique. already: key of `Look.in_script`.
-    lines: to add to a script, pairs of the code and where, a key of `sites` in look.py.
-    reason: why it has no effect; "" from the moment at which it took effect.
+    name: of the technique. already: key of `Look.in_script`. lines: to add to a script, pairs of
+    the code and where, a key of `sites` in look.py. reason: why it has no effect; "" once it has.
     """
 
     name = ""
@@ -52,12 +51,6 @@ class Switch:
         """Throw it at a model before its first call. method: name of the one by which it is called,
         None where the module itself is."""
 
-    def end(self):
-        """Judge after the last step whether it took effect."""
-
-    def took_effect(self):
-        self.reason = ""
-
 
 class TensorFloat32(Switch):
     """Multiply float32 matrices as TF32 on tensor cores, by a setting of torch.
@@ -74,7 +67,7 @@ class TensorFloat32(Switch):
 
     def start(self):
         torch.set_float32_matmul_precision("high")
-        self.took_effect()
+        self.reason = ""
 
 
 class FusedOptimizer(Switch):
@@ -105,7 +98,7 @@ class FusedOptimizer(Switch):
             options["fused"] = True
             options["foreach"] = False
         optimizer._step_supports_amp_scaling = True
-        self.took_effect()
+        self.reason = ""
 
 
 class EightBitOptimizer(Switch):
@@ -136,7 +129,7 @@ class EightBitOptimizer(Switch):
                 def __init__(self, params, *args, **kwargs):
                     known = {name: x for name, x in kwargs.items() if name not in unknown}
                     super().__init__(params, *args, **known)
-                    switch.took_effect()
+                    switch.reason = ""
 
             Replaced.__name__ = name
             setattr(torch.optim, name, Replaced)
@@ -163,7 +156,7 @@ class CudnnBenchmark(Switch):
 
     def start(self):
         torch.backends.cudnn.benchmark = True
-        self.took_effect()
+        self.reason = ""
 
 
 class PrefetchingLoader(Switch):
@@ -202,7 +195,7 @@ class PrefetchingLoader(Switch):
             kwargs |= {"multiprocessing_context": "fork"}
             if device_choice.has_cuda():
                 kwargs["pin_memory"] = True
-            self.took_effect()
+            self.reason = ""
         usual(loader, dataset, *args, **kwargs)
 
     def _copied(self, usual, tensor, *args, **kwargs):

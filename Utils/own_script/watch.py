@@ -17,7 +17,6 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.data import dataloader
 
 from Utils.own_script import model_calls, user_code
-from Utils.own_script.model_calls import ModelCalls
 
 LISTENED_ITERATIONS = 3
 TORCH = os.path.dirname(torch.__file__) + os.sep
@@ -70,11 +69,8 @@ class Iterations:
 
 @dataclass
 class Iteration:
-    """One training iteration.
-
-    losses: what backward was called on, before scaling, 0-d tensors. samples: in the batches that a
-    DataLoader gave for training. data_s: seconds waited for them. events: what else happened.
-    """
+    """One training iteration. losses: what backward was called on, before scaling. samples: in the
+    batches of DataLoaders. data_s: seconds waited for them. events: what else happened."""
 
     losses: list = field(default_factory=list)
     samples: int = 0
@@ -112,7 +108,7 @@ class Watch:
         self.optimizers = {}  # by id
         self.optimizer_sites = {}  # by id: (class, file:line)
         self.models = []
-        self.calls = ModelCalls(self._called_first)
+        self.calls = model_calls.ModelCalls(self._called_first)
         self.stepping = []  # optimizers whose step runs, a wrapper before what it wraps
         self.unscaled = {}  # by id of a scaled loss: it, and the loss
         self.calls_per_step = 1  # of one model, in the last iteration that was listened to

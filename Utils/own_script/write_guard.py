@@ -19,7 +19,8 @@ from Utils.base import paths
 from Utils.own_script.user_code import LIBRARIES, Ended, call_site
 
 CHANGES = os.O_WRONLY | os.O_RDWR | os.O_TRUNC
-EVENTS = {"os.remove", "os.rename", "os.truncate", "os.mkdir", "os.symlink", "sqlite3.connect"}
+EVENTS = {"open", "os.remove", "os.rename", "os.truncate", "os.mkdir", "os.symlink"}
+EVENTS |= {"sqlite3.connect"}
 HOME_CACHES = ["~/.cache", "~/.triton", "~/.config/matplotlib"]
 CACHE_VARIABLES = ["XDG_CACHE_HOME", "HF_HOME", "TORCH_HOME", "TORCHINDUCTOR_CACHE_DIR"]
 CACHE_VARIABLES += ["TRITON_CACHE_DIR", "MPLCONFIGDIR"]
@@ -111,12 +112,9 @@ class WriteGuard:
 
     def _hook(self, event, args):
         with suppress(Exception):  # odd arguments: the call itself will complain
-            if event == "open":
-                if not args[2] & (CHANGES | os.O_CREAT):  # most events end here
-                    return
-            elif event not in EVENTS:
-                return
-            if self.active and not isinstance(args[0], int):  # a number is an open file
+            reads = event == "open" and not args[2] & (CHANGES | os.O_CREAT)
+            # A number is an open file.
+            if event in EVENTS and self.active and not reads and not isinstance(args[0], int):
                 self._check(event, *args)
 
     def _check(self, event, path, *more):

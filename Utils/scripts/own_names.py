@@ -1,30 +1,14 @@
 """Names of runs of a user's own script: `train+tensorFloat32+brainFloat16` is train.py with two
-switches, in the order in which they are thrown.
-
-All follows from the name, so rows of a script that is gone are understood.
-"""
+switches, in the order in which they are thrown. All that is to be known follows from the name."""
 
 from functools import cache
 
 from Utils.scripts import ladder
-from Utils.scripts.ladder import BASELINE
 
-LADDER = (
-    "tensorFloat32",
-    "brainFloat16",
-    "float16",
-    "torch_compile",
-    "flash_attention",
-    "fused_optimizer",
-    "8bit_optimizer",
-)
-MORE = (
-    "cuda_graphs",
-    "gradient_checkpointing",
-    "prefetching_loader",
-    "channels_last",
-    "cudnn_benchmark",
-)
+LADDER = ("tensorFloat32", "brainFloat16", "float16", "torch_compile", "flash_attention")
+LADDER += ("fused_optimizer", "8bit_optimizer")
+MORE = ("cuda_graphs", "gradient_checkpointing", "prefetching_loader", "channels_last")
+MORE += ("cudnn_benchmark",)
 ORDER = LADDER + MORE
 # Techniques that a switch takes the place of. The script before one of MORE has them.
 REPLACES = {
@@ -41,7 +25,7 @@ def name_of(base, techniques):
 
 @cache
 def our_scripts():
-    return {BASELINE, *ladder.techniques()}
+    return {ladder.BASELINE, *ladder.techniques()}
 
 
 def split(name):
@@ -63,8 +47,7 @@ def last(name):
 def parent(name, measured=()):
     """Return the name of the script before one with switches; None of a script alone, or of ours.
 
-    measured: names. A switch of MORE that takes the place of another was thrown on the row with
-    that one, if it was measured.
+    A switch of MORE that takes the place of another was thrown on the row with it, if measured.
     """
     if not switches(name):
         return None
