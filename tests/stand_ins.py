@@ -55,11 +55,12 @@ class FakeCuda:
             multi_processor_count=self.multiprocessors,
             uuid="fake-uuid",
             gcnArchName=self.architecture,
+            name=self.name,
+            major=self.capability[0],
+            minor=self.capability[1],
         )
         answers = {
-            "get_device_name": self.name,
             "get_device_properties": properties,
-            "get_device_capability": self.capability,
             "mem_get_info": (int(self.free_bytes), int(self.memory_bytes)),
             "max_memory_allocated": 3 * 2**20,
             "max_memory_reserved": 5 * 2**20,

@@ -23,8 +23,7 @@ from Utils.base.errors import Unsupported
 from Utils.base.gpt2_sizes import CONFIGS, GPTConfig
 from Utils.device import capabilities, device_choice, measured_ceilings
 from Utils.device.capabilities import CHECKS
-from Utils.device.cpu import CPU
-from Utils.device.mps import MPS
+from Utils.device.cpu import CPU, MPS
 from Utils.forecast.fake_run import Tracker
 from Utils.harness import memory_kinds, step_work
 from Utils.launch import suite_start

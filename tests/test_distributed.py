@@ -24,7 +24,7 @@ from Utils.base import paths
 from Utils.base.errors import UserError
 from Utils.base.gpt2_sizes import CONFIGS
 from Utils.data import TokenBatches
-from Utils.device import auto_shape, cgroup, device_choice
+from Utils.device import auto_shape, cpu, device_choice
 from Utils.device.cpu import CPU
 from Utils.device.cuda import ImaginedGPU
 from Utils.harness import ranks
@@ -275,7 +275,7 @@ def test_more_processes_than_the_machine_has_room_for_are_refused(monkeypatch):
     for text in ("0", "two", "-1", " "):
         with pytest.raises(UserError, match="from 1 up"):
             rank_launcher.counts(text, "cpu")
-    monkeypatch.setattr(cgroup, "cgroup_limits", lambda: (1.5, math.inf))  # a container's quota
+    monkeypatch.setattr(cpu, "cgroup_limits", lambda: (1.5, math.inf))  # a container's quota
     assert device_choice.available("cpu") == (1, "1 core")
     with pytest.raises(UserError, match="give one number"):
         rank_launcher.counts("1 1", "cpu", several=False)

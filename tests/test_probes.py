@@ -18,10 +18,10 @@ from Utils.base import paths
 from Utils.base.command_line import Parser
 from Utils.base.setting_table import OF_A_RUN
 from Utils.corpus import token_cache
-from Utils.device import cgroup, device_choice, drivers
+from Utils.device import cpu, device_choice, nvml
 from Utils.device.cpu import CPU
 from Utils.device.cuda import CUDA
-from Utils.device.drivers import DriverView
+from Utils.device.nvml import KERNEL_MODULE, DriverView
 from Utils.doctor import examination, torch_side
 from Utils.doctor.examination import Finding, run_python
 from Utils.harness import settings
@@ -180,17 +180,17 @@ def test_the_quota_of_a_control_group_is_found(tmp_path):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
 
-    assert cgroup.cgroup_limits(tmp_path, tmp_path / "none") == (math.inf, math.inf)
+    assert cpu.cgroup_limits(tmp_path, tmp_path / "none") == (math.inf, math.inf)
     two = tmp_path / "2"
     own.write_text("0::/user.slice/job\n")
     write(two / "user.slice" / "job" / "cpu.max", "max 100000\n")
     write(two / "user.slice" / "job" / "memory.max", "8589934592\n")
-    assert cgroup.cgroup_limits(two, own) == (math.inf, 8 * 2**30)
+    assert cpu.cgroup_limits(two, own) == (math.inf, 8 * 2**30)
     write(two / "user.slice" / "cpu.max", "150000 100000\n")  # the group above allows less
     write(two / "user.slice" / "memory.max", "max\n")
-    assert cgroup.cgroup_limits(two, own) == (1.5, 8 * 2**30)
+    assert cpu.cgroup_limits(two, own) == (1.5, 8 * 2**30)
     write(two / "cpu.max", "50000 100000\n")  # in a container: the root is its own
-    assert cgroup.cgroup_limits(two, own)[0] == 0.5
+    assert cpu.cgroup_limits(two, own)[0] == 0.5
 
     one = tmp_path / "1"
     own.write_text("9:name=systemd:/\n4:memory:/docker/abc\n2:cpu,cpuacct:/docker/abc\n0::/\n")
@@ -198,15 +198,15 @@ def test_the_quota_of_a_control_group_is_found(tmp_path):
     write(one / "cpu" / "docker" / "abc" / "cpu.cfs_quota_us", "400000\n")
     write(one / "cpu" / "docker" / "abc" / "cpu.cfs_period_us", "100000\n")
     write(one / "memory" / "memory.limit_in_bytes", "9223372036854771712\n")
-    assert cgroup.cgroup_limits(one, own) == (4.0, math.inf)
+    assert cpu.cgroup_limits(one, own) == (4.0, math.inf)
     write(one / "memory" / "docker" / "abc" / "memory.limit_in_bytes", "1073741824\n")
-    assert cgroup.cgroup_limits(one, own) == (4.0, 2**30)
+    assert cpu.cgroup_limits(one, own) == (4.0, 2**30)
 
 
 @pytest.mark.parametrize("cpus", [1, 1.5])
 def test_more_threads_than_cpus_is_worth_a_note(cpus, monkeypatch):
     monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
-    monkeypatch.setattr(cgroup, "cgroup_limits", lambda: (cpus, math.inf))
+    monkeypatch.setattr(cpu, "cgroup_limits", lambda: (cpus, math.inf))
     (finding,) = asked(torch_side.processor)
     assert (finding.state, finding.remedy) == ("note", "set OMP_NUM_THREADS=1")
     assert f"8 threads for {cpus} CPUs" in finding.what
@@ -214,7 +214,7 @@ def test_more_threads_than_cpus_is_worth_a_note(cpus, monkeypatch):
 
 def test_the_host_runs_out_of_memory_by_its_groups_limit(monkeypatch, tmp_path):
     monkeypatch.setattr(paths, "CACHE", tmp_path)
-    monkeypatch.setattr(cgroup, "cgroup_limits", lambda: (math.inf, 2**30))
+    monkeypatch.setattr(cpu, "cgroup_limits", lambda: (math.inf, 2**30))
     step, ceilings = asked(torch_side.step, on(CPU()))
     assert "at least 2.3 GiB in float32, 1.0 are free" in step.what and step.state == "fault"
     assert (ceilings.state, ceilings.remedy) == ("note", "run make ceilings once")
@@ -373,7 +373,7 @@ def test_memory_that_others_hold_is_missed(monkeypatch, tmp_path):
 
 
 NVML = DriverView("NVIDIA A100", "550.54", (12, 4))
-KERNEL = DriverView(driver=drivers.KERNEL_MODULE)
+KERNEL = DriverView(driver=KERNEL_MODULE)
 
 
 BUILT = "is not built for CUDA"
@@ -395,9 +395,9 @@ def test_a_gpu_that_torch_does_not_take_is_explained(
     toolkit, seen, error, words, remedy, monkeypatch
 ):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")  # as schedulers set it, always
-    monkeypatch.setattr(drivers, "torch_toolkit", lambda: toolkit)
-    monkeypatch.setattr(drivers, "gpus_of_torch", lambda: (0 if error else 1, error))
-    monkeypatch.setattr(drivers, "gpus_of_driver", lambda: seen)
+    monkeypatch.setattr(device_choice, "toolkit", lambda: toolkit)
+    monkeypatch.setattr(device_choice, "visible_gpus", lambda: (0 if error else 1, error))
+    monkeypatch.setattr(nvml, "gpus_of_driver", lambda: seen)
     (finding,) = asked(torch_side.driver)
     assert finding.state == ("fault" if error else "ok") and not finding.blocks  # the CPU can train
     assert words in finding.what and remedy in finding.remedy

@@ -10,9 +10,8 @@ import sys
 import torch
 
 from Utils.base.errors import Unsupported, UserError
-from Utils.device.cpu import CPU
+from Utils.device.cpu import CPU, MPS
 from Utils.device.cuda import CUDA
-from Utils.device.mps import MPS
 
 INDUCTOR_SMS = 68  # as in torch/_inductor/utils.py, is_big_gpu
 

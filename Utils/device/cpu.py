@@ -1,6 +1,7 @@
-"""The host's processor: its clock, its memory and its load."""
+"""The host: its processor, memory and limits, and Apple's GPU, which shares its memory."""
 
 import ctypes
+import math
 import os
 import platform
 import resource
@@ -9,6 +10,7 @@ import sys
 import time
 from contextlib import contextmanager, suppress
 from itertools import pairwise
+from pathlib import Path
 
 import psutil
 import torch
@@ -20,12 +22,38 @@ M_TRIM_THRESHOLD = -1  # of glibc's malloc.h
 M_MMAP_MAX = -4
 
 
-class CPU:
+class Device:
+    """What a device has unless its class says more."""
+
+    other_processes = ()  # on the GPU, as in ["python3 (pid 4711, 1,234 MiB)"]
+
+    def reset_peak_memory(self):
+        """Reset the peak, where what precedes the first step may have raised it."""
+
+    def keep_freed_memory(self, grows=False):
+        """Let the process keep what it frees, as torch's allocators of GPUs always do."""
+
+    def reserved_memory_mib(self):
+        """Return the peak held by torch's allocator in MiB, or None without one."""
+
+    def counters(self):
+        """Return readings that only grow: clock_s."""
+        return {"clock_s": time.perf_counter()}
+
+    def readings(self):
+        """Return readings of the device now, as `Nvml.readings`."""
+        return {}
+
+    def describe(self):
+        """Return the facts of a record."""
+        memory_mib = round(self.memory_bytes / MIB)
+        return {"type": self.torch_device.type, "name": self.name, "memory_mib": memory_mib}
+
+
+class CPU(Device):
     """The host's processor."""
 
-    other_processes = ()  # of a GPU; the counters show the load of the cores
-
-    def __init__(self, device=None):
+    def __init__(self):
         self.torch_device = torch.device("cpu")
         self.rss_before = psutil.Process().memory_info().rss
         self.peak_mib = None
@@ -51,7 +79,6 @@ class CPU:
         return [(end - start) * 1e3 for start, end in pairwise(marks)]
 
     def reset_peak_memory(self):
-        """Reset the peak, which tokenizing the corpus may have raised."""
         if sys.platform == "linux":
             with suppress(OSError), open("/proc/self/clear_refs", "w") as file:
                 file.write("5")  # resets VmHWM to the current size: proc(5)
@@ -65,22 +92,23 @@ class CPU:
         """
         if self.peak_mib is not None:
             return self.peak_mib
-        return max(0.0, (_peak_rss() - self.rss_before) / MIB)
+        peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # bytes on macOS
+        if sys.platform == "linux":  # there it can be the parent's
+            status = Path("/proc/self/status").read_text()
+            peak_bytes = int(status.partition("VmHWM:")[2].split()[0]) * 1024
+        return max(0.0, (peak_bytes - self.rss_before) / MIB)
 
     def keep_freed_memory(self, grows=False):
-        """Let the process keep what it frees, as torch's allocators of GPUs do.
+        """Let the process keep what it frees.
 
         grows: whether later steps may need more memory, so that the peak is not known yet.
         """
         self.peak_mib = None if grows else self.peak_memory_mib()
         keep_freed_memory()
 
-    def reserved_memory_mib(self):
-        """Return None: torch keeps no pool of the host's memory."""
-
     @contextmanager
     def memory_history(self):
-        """Yield a dict that the end of the block fills with a snapshot for torch's memory viewer.
+        """Yield a dict, filled at the end with a snapshot for torch's memory viewer.
 
         It holds the allocations of the block, from a profile with stacks.
         """
@@ -88,9 +116,8 @@ class CPU:
         from torch.cuda._memory_viz import _profile_to_snapshot
 
         snapshot = {}
-        with torch.profiler.profile(
-            profile_memory=True, record_shapes=True, with_stack=True
-        ) as profile:
+        options = {"profile_memory": True, "record_shapes": True, "with_stack": True}
+        with torch.profiler.profile(**options) as profile:
             yield snapshot
         snapshot |= _profile_to_snapshot(profile)
 
@@ -103,28 +130,50 @@ class CPU:
         times = psutil.cpu_times()._asdict()
         all_cpu_s = sum(s for name, s in times.items() if not name.startswith("guest"))  # in user
         waiting_s = times["idle"] + times.get("iowait", 0.0) + times.get("steal", 0.0)
-        counters = {
-            "clock_s": time.perf_counter(),
-            "all_cpu_s": all_cpu_s,
-            "busy_cpu_s": all_cpu_s - waiting_s,
-            "own_cpu_s": _own_cpu_s(),
-        }
+        own_cpu_s = sum(os.times()[:4])  # with that of ended descendants
+        for child in psutil.Process().children(recursive=True):
+            with suppress(psutil.Error):  # ended meanwhile
+                own_cpu_s += sum(child.cpu_times()[:4])
+        counters = super().counters() | {"all_cpu_s": all_cpu_s, "own_cpu_s": own_cpu_s}
+        counters["busy_cpu_s"] = all_cpu_s - waiting_s
         if "steal" in times:
             counters["steal_s"] = times["steal"]
         return counters
 
-    def readings(self):
-        """Return readings of the device now: none of a CPU."""
-        return {}
-
     def describe(self):
-        """Return the facts of a record."""
-        return {
-            "type": "cpu",
-            "name": processor_name(),
-            "memory_mib": round(self.memory_bytes / MIB),
-            "capability": torch.backends.cpu.get_cpu_capability(),
-        }
+        capability = torch.backends.cpu.get_cpu_capability()
+        return super().describe() | {"name": processor_name(), "capability": capability}
+
+
+class MPS(Device):
+    """An Apple GPU. torch keeps no peak: the size of the driver's pool at the end replaces it."""
+
+    def __init__(self, device):
+        self.torch_device = device
+        self.name = processor_name()
+
+    @property
+    def memory_bytes(self):
+        return torch.mps.recommended_max_memory()
+
+    @property
+    def free_memory_bytes(self):
+        return self.memory_bytes - torch.mps.driver_allocated_memory()
+
+    def mark(self):
+        """Return a step boundary: an event, recorded without waiting for the GPU."""
+        event = torch.mps.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def elapsed_ms(self, marks):
+        """Return the milliseconds between consecutive marks, once the GPU has reached them."""
+        torch.mps.synchronize()
+        return [start.elapsed_time(end) for start, end in pairwise(marks)]
+
+    def peak_memory_mib(self):
+        """Return the size of the driver's pool in MiB."""
+        return torch.mps.driver_allocated_memory() / MIB
 
 
 def keep_freed_memory():
@@ -132,8 +181,7 @@ def keep_freed_memory():
 
     By default it maps blocks of 32 MiB and more one by one and returns them when they are freed, so
     each step waits for the kernel to find and clear their pages anew: logits of 512 tokens are 98
-    MiB. A virtual machine may also hand free memory back to its host, and pages that were free for
-    seconds then cost 20 times as much. See `man mallopt` and docs/FINDINGS.md.
+    MiB. See `man mallopt` and docs/FINDINGS.md.
     """
     if platform.libc_ver()[0] == "glibc":
         libc = ctypes.CDLL(None)
@@ -148,41 +196,66 @@ def processor_name(cpuinfo="/proc/cpuinfo"):
     name without a number (a clock is none) has family and model behind it. They may also hide
     AVX-512 or AMX, which decide how torch computes, so such a name says which of them is there.
     """
-    if sys.platform == "linux":
-        with open(cpuinfo) as file:
-            lines = file.read().partition("\n\n")[0].splitlines()  # of the first core
-        fields = (line.partition(":") for line in lines)
-        facts = {key.strip(): " ".join(value.split()) for key, _, value in fields}
-        if name := facts.get("model name", "").replace("(R)", ""):
-            numbered = any(letter.isdigit() for letter in name.partition("@")[0])
-            if numbered or "cpu family" not in facts:  # only x86 has one
-                return name
-            name = f"{name} family {facts['cpu family']} model {facts['model']}"
-            features = facts["flags"].split()
-            if "amx_tile" in features:
-                return f"{name} with AMX"
-            return name if "avx512f" in features else f"{name} without AVX-512"
     if sys.platform == "darwin":
         command = ["sysctl", "-n", "machdep.cpu.brand_string"]
         return subprocess.run(command, capture_output=True, text=True).stdout.strip()
-    return platform.processor() or platform.machine()
+    facts = {}
+    with suppress(OSError):  # only Linux has it
+        for line in Path(cpuinfo).read_text().partition("\n\n")[0].splitlines():  # the first core
+            key, _, value = line.partition(":")
+            facts[key.strip()] = " ".join(value.split())
+    name = facts.get("model name", "").replace("(R)", "")
+    numbered = any(letter.isdigit() for letter in name.partition("@")[0])
+    if not name or numbered or "cpu family" not in facts:  # only x86 has one
+        return name or platform.processor() or platform.machine()
+    name = f"{name} family {facts['cpu family']} model {facts['model']}"
+    features = facts["flags"].split()
+    if "amx_tile" in features:
+        return f"{name} with AMX"
+    return name if "avx512f" in features else f"{name} without AVX-512"
 
 
-def _peak_rss():
-    """Return bytes. On Linux from VmHWM, as getrusage's figure can be the parent's."""
-    if sys.platform == "linux":
-        with open("/proc/self/status") as file:
-            return next(int(line.split()[1]) * 1024 for line in file if line.startswith("VmHWM"))
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # bytes on macOS
+def usable_cpus():
+    """Return the number of CPUs that this process may use: its affinity, or its quota if less."""
+    with suppress(AttributeError):  # macOS has no affinity
+        return min(len(os.sched_getaffinity(0)), cgroup_limits()[0])
+    return os.cpu_count() or 1
 
 
-def _own_cpu_s():
-    """Return the CPU time of this process and its descendants in seconds.
+def cgroup_limits(root="/sys/fs/cgroup", membership="/proc/self/cgroup"):
+    """Return (CPUs, bytes of memory) of this process's control groups; math.inf for no limit.
 
-    Ended descendants count too: their parents inherit their time.
+    A group's limits apply to its descendants; in a container the root is the container's.
     """
-    total = sum(os.times()[:4])
-    for child in psutil.Process().children(recursive=True):
-        with suppress(psutil.Error):  # ended meanwhile
-            total += sum(child.cpu_times()[:4])
-    return total
+    cpus = [math.inf]
+    memory_bytes = [math.inf]
+    for folder in _folders(Path(root), Path(membership)):
+        if share := _numbers(folder / "cpu.max"):  # version 2: quota and period
+            cpus.append(share[0] / share[1])
+        quota = _numbers(folder / "cpu.cfs_quota_us")  # version 1; -1 is none
+        if quota and quota[0] > 0:
+            cpus.append(quota[0] / _numbers(folder / "cpu.cfs_period_us")[0])
+        memory_bytes += _numbers(folder / "memory.max")
+        memory_bytes += _numbers(folder / "memory.limit_in_bytes")
+    return min(cpus), min(memory_bytes)
+
+
+def _folders(root, membership):
+    """Yield the folders of this process's groups and of those above them."""
+    lines = []
+    with suppress(OSError):
+        lines = membership.read_text().splitlines()
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        # the folder is named cpu,cpuacct; links may have either name
+        for top in {root / name for name in (controllers, *controllers.split(","))}:
+            group = top / path.strip("/")
+            yield from (folder for folder in (group, *group.parents) if folder.is_relative_to(top))
+
+
+def _numbers(path):
+    """Return the numbers of a file; math.inf for none, which is "max" or 2**63 less a page."""
+    with suppress(OSError):
+        numbers = [float(word.replace("max", "inf")) for word in path.read_text().split()]
+        return [math.inf if number > 2**60 else number for number in numbers]
+    return []

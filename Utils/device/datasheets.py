@@ -1,6 +1,5 @@
 """Peak rates, bandwidth and memory of GPUs, from their makers' datasheets: datasheets.toml."""
 
-import re
 import tomllib
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -68,8 +67,3 @@ def find(key):
     near = get_close_matches(normal_key, datasheets(), n=4, cutoff=0.3)
     remedy = f"nearest: {', '.join(near)}" if near else f"choose {', '.join(datasheets())}"
     raise UserError(f"no device {key!r} in the table", remedy)
-
-
-def names_one(device):
-    """Return whether --device names a row of the table, and no device that torch looks for here."""
-    return not re.match("auto$|cpu$|mps$|cuda", device)

@@ -14,10 +14,8 @@ from Utils.base import errors
 from Utils.base.command_line import spelled
 from Utils.base.errors import UserError
 from Utils.base.text import plural
-from Utils.device import cgroup
-from Utils.device.cpu import CPU
+from Utils.device.cpu import CPU, MPS, usable_cpus
 from Utils.device.cuda import CUDA
-from Utils.device.mps import MPS
 
 AUTO = "use auto for the best device available"
 
@@ -33,9 +31,14 @@ def choose(name, local_rank=0, local_world_size=1, partners=()):
         name = "cuda"
     elif name == "auto":
         name = "mps" if torch.backends.mps.is_available() else "cpu"
-    device = _named(name)
     setting = spelled("device", name)
     sees = f"torch {torch.__version__} sees"
+    device = None
+    with suppress(RuntimeError):
+        device = torch.device(name)
+    # torch takes cuda:256 for cuda:0
+    if str(device) != name or device.type not in ("cpu", "cuda", "mps"):
+        raise UserError(f"{setting}: no such device", "choose auto, cpu, cuda, cuda:N or mps")
     if device.type == "cpu":
         return CPU()
     if device.type == "mps":
@@ -59,6 +62,24 @@ def has_cuda():
     return torch.cuda.is_available()
 
 
+def toolkit():
+    """Return the toolkit of torch's build: "CUDA 13.0", "ROCm 7.0", or "" for CPUs alone."""
+    if torch.version.hip:
+        return f"ROCm {torch.version.hip}"
+    return f"CUDA {torch.version.cuda}" if torch.version.cuda else ""
+
+
+def visible_gpus():
+    """Return (number of CUDA devices that torch sees, its error where there is none)."""
+    if count := torch.cuda.device_count() if has_cuda() else 0:
+        return count, ""
+    try:
+        torch.cuda.init()
+        return 0, "torch sees no CUDA device"
+    except Exception as error:
+        return 0, errors.first_line(error)
+
+
 def of_tensors(device):
     """Return the device on which tensors lie, without making it the current one.
 
@@ -69,18 +90,6 @@ def of_tensors(device):
     return MPS(device) if device.type == "mps" else CPU()
 
 
-def _named(name):
-    """Return the torch.device of a name. Raises UserError."""
-    with suppress(RuntimeError):
-        device = torch.device(name)
-        # torch takes cuda:256 for cuda:0
-        if device.type in ("cpu", "cuda", "mps") and str(device) == name:
-            return device
-    raise UserError(
-        f"{spelled('device', name)}: no such device", "choose auto, cpu, cuda, cuda:N or mps"
-    )
-
-
 def available(name):
     """Return the number of ranks that fit this machine, and the GPUs or cores for them in words.
 
@@ -88,7 +97,7 @@ def available(name):
     """
     device = choose(name)
     if isinstance(device, CPU):
-        cores = max(1, int(cgroup.usable_cpus()))
+        cores = max(1, int(usable_cpus()))
         return cores, plural(cores, "core")
     count = torch.cuda.device_count() if isinstance(device, CUDA) and ":" not in name else 1
     return count, plural(count, "GPU")

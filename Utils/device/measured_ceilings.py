@@ -17,9 +17,7 @@ from Utils.device.cuda import CUDA
 # Needs that set the precision of matrix products, and the types of their operands.
 PRECISIONS = {"tf32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 SECONDS = 0.5  # for each measurement
-EMULATED_N = 256  # small, as emulated products may be hundreds of times slower
 BUSY_SHARE = 0.05  # of the machine's cores, that other processes take
-AN_HOUR_S = 3600
 
 
 def matmul_tflops(precision, n, device, seconds=SECONDS):
@@ -31,10 +29,8 @@ def matmul_tflops(precision, n, device, seconds=SECONDS):
     a, b = (torch.randn(n, n, device=device).to(dtype) for _ in range(2))
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
-    try:
-        fastest = _fastest("torch.mm(a, b, out=out)", seconds, a=a, b=b, out=torch.empty_like(a))
-    finally:
-        torch.set_float32_matmul_precision(before)
+    fastest = _fastest("torch.mm(a, b, out=out)", seconds, a=a, b=b, out=torch.empty_like(a))
+    torch.set_float32_matmul_precision(before)
     return 2 * n**3 / fastest / 1e12
 
 
@@ -65,31 +61,32 @@ def measure(device, seconds=SECONDS):
     """
     before = CPU().counters()
     torch_device = device.torch_device
-    sizes = [1024, 2048] if torch_device.type == "cpu" else [2048, 4096, 8192]
-    sizes = [n for n in sizes if 3 * 4 * n**2 < device.memory_bytes / 4]
+    sizes = [1024, 2048]
     copied_mib = 256
     if torch_device.type != "cpu":  # the last cache of a GPU holds up to 256 MiB (MI300X)
+        sizes = [2048, 4096, 8192]
         copied_mib = min(1024, int(device.memory_bytes / MIB / 8))
-    best_tflops = {}
+    sizes = [n for n in sizes if 3 * 4 * n**2 < device.memory_bytes / 4]
+    tflops_by_precision = {}
     emulated_tflops = {}
     for precision in ("float32", *PRECISIONS):
         try:
             limit = "" if precision == "float32" else capabilities.check(precision, device)
         except Unsupported:
             continue
-        if isinstance(limit, Emulated):
-            tflops = matmul_tflops(precision, EMULATED_N, torch_device, seconds)
+        if isinstance(limit, Emulated):  # small, as it may be hundreds of times slower
+            tflops = matmul_tflops(precision, 256, torch_device, seconds)
             emulated_tflops[precision] = float(f"{tflops:.3g}")
-            continue
-        rates = [matmul_tflops(precision, n, torch_device, seconds) for n in sizes]
-        best_tflops[precision] = round(max(rates), 4)
+        else:
+            rates = [matmul_tflops(precision, n, torch_device, seconds) for n in sizes]
+            tflops_by_precision[precision] = round(max(rates), 4)
     bandwidth = round(bandwidth_gb_s(torch_device, copied_mib, seconds), 2)
     grown = {name: value - before[name] for name, value in CPU().counters().items()}
     other_cpu_s = max(0.0, grown["busy_cpu_s"] - grown["own_cpu_s"])
     return {
         "device": device.name,
         "torch": torch.__version__,
-        "matmul_tflops": best_tflops,
+        "matmul_tflops": tflops_by_precision,
         "bandwidth_gb_s": bandwidth,
         "emulated_tflops": emulated_tflops,
         "other_cpu_share": round(other_cpu_s / max(grown["all_cpu_s"], 0.01), 3),
@@ -102,8 +99,8 @@ def summary(ceilings):
     rates = [f"{name} {tflops:,.2f}" for name, tflops in ceilings["matmul_tflops"].items()]
     emulated = ceilings["emulated_tflops"].items()
     rates += [f"{name} {tflops:.2g} (emulated)" for name, tflops in emulated]
-    text = f"matrix products in TFLOP/s: {', '.join(rates)}"
-    text += f"; memory {ceilings['bandwidth_gb_s']:,.0f} GB/s"
+    bandwidth = ceilings["bandwidth_gb_s"]
+    text = f"matrix products in TFLOP/s: {', '.join(rates)}; memory {bandwidth:,.0f} GB/s"
     if is_busy(ceilings):
         share = ceilings["other_cpu_share"]
         text += f"; too low, as other processes took {share:.0%} of the machine meanwhile"
@@ -137,7 +134,7 @@ def here(device, again=False):
     Those of a busy machine are measured again after an hour, and the better rates kept.
     """
     stored = None if again else ceilings(device)
-    if stored and not (is_busy(stored) and time.time() > stored["measured_at"] + AN_HOUR_S):
+    if stored and not (is_busy(stored) and time.time() > stored["measured_at"] + 3600):
         return stored
     measured = measure(device)
     if stored:

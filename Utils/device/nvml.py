@@ -1,12 +1,15 @@
-"""One GPU as NVML sees it."""
+"""NVIDIA's GPUs and driver as NVML sees them."""
 
 import os
 from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
 
 import psutil
 
 from Utils.base.units import MIB
 
+KERNEL_MODULE = "its kernel module"  # in place of a version, where NVML does not answer
 THROTTLE_REASONS = {  # bits of nvml.h; the lowest, "gpu idle", is no reason
     0x002: "applications clocks setting",
     0x004: "sw power cap",
@@ -18,6 +21,11 @@ THROTTLE_REASONS = {  # bits of nvml.h; the lowest, "gpu idle", is no reason
     0x100: "display clock setting",
     0x200: "board limit",
     0x400: "reliability",
+}
+SLOWDOWN_FIELDS = {  # after NVML_FI_DEV_CLOCKS_EVENT_REASON_
+    "sw_thermal_slowdown_s": "SW_THERM_SLOWDOWN",
+    "hw_thermal_slowdown_s": "HW_THERM_SLOWDOWN",
+    "hw_power_brake_slowdown_s": "HW_POWER_BRAKE_SLOWDOWN",
 }
 
 
@@ -33,56 +41,37 @@ class Nvml:
 
     def __init__(self, uuid, module=None):
         self.module = module
-        self.gpu = None
         if module is None:
             with suppress(ImportError):
                 import pynvml
 
                 self.module = pynvml
-        self.ask(lambda nvml, gpu: nvml.nvmlInit())
-        self.gpu = self._handle(f"GPU-{uuid}") or self._handle(f"MIG-{uuid}")
+        self.call("Init")
+        handles = [self.call("DeviceGetHandleByUUID", f"{kind}-{uuid}") for kind in ("GPU", "MIG")]
+        self.gpu = handles[0] or handles[1]
         if self.gpu is None and uuid is not None:  # a driver would not be that of this GPU
             self.module = None
 
-    def _handle(self, name):
-        return self.ask(lambda nvml, gpu: nvml.nvmlDeviceGetHandleByUUID(name))
-
-    def ask(self, question):
-        """Return question(module, gpu), or None where that is not available."""
+    def call(self, name, *arguments):
+        """Return nvml<name>(*arguments), or None where that is not available."""
         try:
-            return question(self.module, self.gpu)
+            return getattr(self.module, f"nvml{name}")(*arguments)
         except Exception:  # not only NVMLError: versions of module and driver may differ
             return None
 
-    def get(self, name, *constants, field=None, divisor=None):
+    def constant(self, name):
+        return getattr(self.module, f"NVML_{name}", None)
+
+    def get(self, name, *constants, field=None, divisor=1):
         """Return nvmlDeviceGet<name> of the GPU, or None.
 
         constants: further arguments, names without NVML_. field: of the returned structure.
         divisor: of the number, for another unit.
         """
-
-        def question(nvml, gpu):
-            arguments = [getattr(nvml, f"NVML_{constant}") for constant in constants]
-            answer = getattr(nvml, f"nvmlDeviceGet{name}")(gpu, *arguments)
-            answer = getattr(answer, field) if field else answer
-            return answer / divisor if divisor else answer
-
-        return self.ask(question)
-
-    def driver(self):
-        """Return the driver's version, such as "580.95.05", or None."""
-        return self.ask(lambda nvml, gpu: nvml.nvmlSystemGetDriverVersion())
-
-    def cuda(self):
-        """Return the newest CUDA version that the driver supports, as (13, 0), or None."""
-        number = self.ask(lambda nvml, gpu: nvml.nvmlSystemGetCudaDriverVersion())
-        return number and (number // 1000, number % 1000 // 10)
-
-    def first_name(self):
-        """Return the name of the driver's first GPU, or None."""
-        return self.ask(
-            lambda nvml, gpu: nvml.nvmlDeviceGetName(nvml.nvmlDeviceGetHandleByIndex(0))
-        )
+        answer = self.call(f"DeviceGet{name}", self.gpu, *map(self.constant, constants))
+        if field and answer is not None:
+            answer = getattr(answer, field)
+        return answer if answer is None or divisor == 1 else answer / divisor
 
     def other_processes(self, partners=()):
         """Return others that compute on the GPU, as in ["python3 (pid 4711, 1,234 MiB)"].
@@ -102,8 +91,7 @@ class Nvml:
             facts = f"pid {process.pid}"
             if process.usedGpuMemory is not None:
                 facts += f", {process.usedGpuMemory / MIB:,.0f} MiB"
-            pid = process.pid
-            command = self.ask(lambda nvml, gpu, pid=pid: nvml.nvmlSystemGetProcessName(pid)) or ""
+            command = self.call("SystemGetProcessName", process.pid) or ""
             name = os.path.basename(command.split(" ")[0])  # some include arguments
             texts.append(f"{name} ({facts})" if name else facts)
         return texts
@@ -119,48 +107,52 @@ class Nvml:
             counters[f"{policy.lower()}_violation_s"] = self.get(
                 "ViolationStatus", f"PERF_POLICY_{policy}", field="violationTime", divisor=1e9
             )
-        return _without_none(counters) | (self.ask(_slowdowns) or {})
+        causes = SLOWDOWN_FIELDS.values()
+        fields = [self.constant(f"FI_DEV_CLOCKS_EVENT_REASON_{cause}") for cause in causes]
+        answers = self.call("DeviceGetFieldValues", self.gpu, fields) or []
+        for name, answer in zip(SLOWDOWN_FIELDS, answers, strict=False):
+            if answer.nvmlReturn == self.constant("SUCCESS"):
+                counters[name] = answer.value.ullVal / 1e9
+        return _without_none(counters)
 
     def readings(self):
         """Return readings of the GPU now; used_memory_mib is of all processes."""
+        bits = self.get("CurrentClocksEventReasons")
+        if bits is None:  # the name before driver 535
+            bits = self.get("CurrentClocksThrottleReasons")
         readings = {
             "sm_clock_mhz": self.get("ClockInfo", "CLOCK_SM"),
             "temperature_c": self.get("Temperature", "TEMPERATURE_GPU"),
             "power_w": self.get("PowerUsage", divisor=1e3),
-            "power_limit_w": self.power_limit_w(),
+            "power_limit_w": self.get("PowerManagementLimit", divisor=1e3),
             "used_memory_mib": self.get("MemoryInfo", field="used", divisor=MIB),
-            "throttle_reasons": self._throttle_reasons(),
         }
+        if bits is not None:
+            readings["throttle_reasons"] = [
+                reason for bit, reason in THROTTLE_REASONS.items() if bits & bit
+            ]
         return _without_none(readings)
-
-    def power_limit_w(self):
-        return self.get("PowerManagementLimit", divisor=1e3)
-
-    def _throttle_reasons(self):
-        bits = self.get("CurrentClocksEventReasons")
-        if bits is None:  # the name before driver 535
-            bits = self.get("CurrentClocksThrottleReasons")
-        if bits is None:
-            return None
-        return [reason for bit, reason in THROTTLE_REASONS.items() if bits & bit]
-
-
-def _slowdowns(nvml, gpu):
-    """Return seconds of clock throttling by cause, those that the driver counts."""
-    causes = {
-        "sw_thermal_slowdown_s": "SW_THERM_SLOWDOWN",
-        "hw_thermal_slowdown_s": "HW_THERM_SLOWDOWN",
-        "hw_power_brake_slowdown_s": "HW_POWER_BRAKE_SLOWDOWN",
-    }
-    prefix = "NVML_FI_DEV_CLOCKS_EVENT_REASON"
-    fields = [getattr(nvml, f"{prefix}_{cause}") for cause in causes.values()]
-    answers = nvml.nvmlDeviceGetFieldValues(gpu, fields)
-    seconds = {}
-    for name, answer in zip(causes, answers, strict=True):
-        if answer.nvmlReturn == nvml.NVML_SUCCESS:
-            seconds[name] = answer.value.ullVal / 1e9
-    return seconds
 
 
 def _without_none(values):
     return {name: value for name, value in values.items() if value is not None}
+
+
+@dataclass(frozen=True)
+class DriverView:
+    """NVIDIA's driver, and its first GPU. cuda: newest version that it supports."""
+
+    gpu: str = "an NVIDIA GPU"
+    driver: str | None = None
+    cuda: tuple | None = None
+
+
+def gpus_of_driver(module=None, kernel="/proc/driver/nvidia/version"):
+    """Return the DriverView of this machine, whether torch sees its GPUs or not."""
+    nvml = Nvml(None, module)
+    name = nvml.call("DeviceGetName", nvml.call("DeviceGetHandleByIndex", 0))
+    if not name:
+        return DriverView(driver=KERNEL_MODULE) if Path(kernel).exists() else DriverView()
+    number = nvml.call("SystemGetCudaDriverVersion")
+    cuda = number and (number // 1000, number % 1000 // 10)
+    return DriverView(name, nvml.call("SystemGetDriverVersion"), cuda)

@@ -27,11 +27,10 @@ from Utils.base import errors
 from Utils.base.errors import Unsupported, UserError
 from Utils.base.units import GIB
 from Utils.corpus import token_cache
-from Utils.device import auto_shape, capabilities, cgroup, device_choice, drivers, measured_ceilings
+from Utils.device import auto_shape, capabilities, cpu, device_choice, measured_ceilings, nvml
 from Utils.device.capabilities import Emulated, WithoutEffect
-from Utils.device.cpu import CPU
+from Utils.device.cpu import CPU, MPS
 from Utils.device.cuda import CUDA
-from Utils.device.mps import MPS
 from Utils.doctor import examination
 from Utils.doctor.examination import REQUIREMENTS, Finding, TechniqueStatus, ask, fault, ok
 from Utils.harness import settings
@@ -47,7 +46,7 @@ SOURCES = {  # like the code that Triton and Inductor generate
 
 
 def torch_build(args):
-    text = f"{torch.__version__}, built for {drivers.torch_toolkit() or 'CPUs only'}"
+    text = f"{torch.__version__}, built for {device_choice.toolkit() or 'CPUs only'}"
     if tuple(map(int, re.findall(r"\d+", torch.__version__)[:2])) >= TESTED_FROM:
         yield ok("torch", text)
     else:
@@ -56,15 +55,15 @@ def torch_build(args):
 
 def driver(args):
     """Check that torch sees the NVIDIA GPUs of this machine, or find out why not."""
-    count, error = drivers.gpus_of_torch()
-    seen = drivers.gpus_of_driver()
+    count, error = device_choice.visible_gpus()
+    seen = nvml.gpus_of_driver()
     text = seen.driver or "none of NVIDIA"
     if count or not seen.driver:
         yield ok("driver", f"{text}; torch sees {count} GPUs")
         return
     newest = "{}.{}".format(*seen.cuda) if seen.cuda else ""
     text += f", up to CUDA {newest}" if newest else ""
-    toolkit = drivers.torch_toolkit()
+    toolkit = device_choice.toolkit()
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     reason = error
     remedy = "run nvidia-smi; reboot after a driver update"
@@ -78,7 +77,7 @@ def driver(args):
     elif visible is not None and "No CUDA GPUs" in error:
         reason = f"CUDA_VISIBLE_DEVICES={visible!r} hides it"
         remedy = "unset CUDA_VISIBLE_DEVICES"
-    elif seen.driver == drivers.KERNEL_MODULE:
+    elif seen.driver == nvml.KERNEL_MODULE:
         reason = f"this environment cannot reach it: {error}"
         remedy = "start the container with --gpus all; otherwise run nvidia-smi"
     yield fault("driver", f"{text}, for {seen.gpu}; {reason}", remedy)
@@ -190,7 +189,7 @@ def native_packages(args):
 def processor(args):
     """Check the load of the usable cores, and that torch has no more threads than there are."""
     count = torch.get_num_threads()
-    cpus = cgroup.usable_cpus()
+    cpus = cpu.usable_cpus()
     load = os.getloadavg()[0]
     remedy = ""
     if count > cpus:
@@ -230,7 +229,7 @@ def step(args):
     """Check the memory of a step of the baseline at this shape, and name the ceilings."""
     B, T, config = args.batch_size, args.seq_len, args.config
     needed = auto_shape.baseline_bytes(config, config.parameters(), B, T)
-    limit = cgroup.cgroup_limits()[1] if isinstance(args.hardware, CPU) else math.inf
+    limit = cpu.cgroup_limits()[1] if isinstance(args.hardware, CPU) else math.inf
     free = min(args.hardware.free_memory_bytes, limit)
     text = f"{args.model} at {B}x{T} tokens needs at least {needed / GIB:.1f} GiB in float32"
     text += f", {free / GIB:.1f} are free"

@@ -29,7 +29,7 @@ def device_of(name, memory=None):
 
     This process asks no GPU for anything: it could then fork no more.
     """
-    if datasheets.names_one(name):
+    if not re.match("auto$|cpu$|mps$|cuda", name):  # it names a row of the table
         entry = datasheets.find(name)
         size = memory or entry.memory_bytes
         return ImaginedGPU(entry.names[0], size, entry.capability, entry.architecture)

@@ -19,8 +19,8 @@ from Utils.base import command_line
 from Utils.base.errors import Unsupported, UserError, naming
 from Utils.base.units import MIB
 from Utils.device import capabilities, device_choice, measured_ceilings
+from Utils.device.cpu import MPS
 from Utils.device.cuda import CUDA
-from Utils.device.mps import MPS
 from Utils.harness import memory_kinds, ranks
 from Utils.profile import profile_advice
 from Utils.profile.step_breakdown import WAIT, break_down
