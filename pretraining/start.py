@@ -18,7 +18,6 @@ from pretraining.training_run import Interrupted
 from Utils.base import files, git
 from Utils.base.errors import Unsupported, UserError, naming
 from Utils.device import device_choice
-from Utils.device.cpu import keep_freed_memory
 from Utils.harness import log_filters, ranks
 from Utils.scripts import variants
 
@@ -40,8 +39,7 @@ def run_script(main, doc):
         args.folder, args.resumes = Path(chosen["folder"]), chosen["resumes"]
         names = chosen["techniques"] + ([loop_techniques.RANKS] if args.world_size > 1 else [])
         source = loop_techniques.merged(names)
-        if args.device.type == "cpu":
-            keep_freed_memory()
+        args.hardware.keep_freed_memory(grows=True)
         loop_techniques.check(names, args)
         if names[-1:] == [loop_techniques.RANKS]:
             ranks.stand_alone()

@@ -15,8 +15,7 @@ from tests.stand_ins import gpu
 from Utils.base.errors import Unsupported
 from Utils.device import capabilities
 from Utils.device.capabilities import CHECKS
-from Utils.device.cpu import CPU
-from Utils.device.mps import MPS
+from Utils.device.cpu import CPU, MPS
 from Utils.harness import memory_kinds
 
 NORM = re.compile(r"ln_\w+\.weight")  # 1.0 at the start

@@ -21,8 +21,8 @@ MOST_LINES = {
     "base": 523,
     "commands": 864,
     "corpus": 315,
-    "device": 1340,
-    "doctor": 502,
+    "device": 1191,
+    "doctor": 500,
     "draw": 1040,
     "forecast": 1767,
     "harness": 1448,
@@ -34,8 +34,8 @@ MOST_LINES = {
 }
 OTHER = {".toml", ".html", ".css", ".js"}
 MOST_LINES_OF_OTHER = 1_617
-MOST_LINES_OF_TESTS = 18_030  # with the virtual GPU's C++
-MOST_LINES_OF_PRETRAINING = 1_467
+MOST_LINES_OF_TESTS = 18_020  # with the virtual GPU's C++
+MOST_LINES_OF_PRETRAINING = 1_465
 MOST_LINES_OF_MAKEFILE = 180
 MOST_FILES = 450  # without results/
 MOST_WORDS = {

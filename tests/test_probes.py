@@ -9,6 +9,7 @@ import sysconfig
 import tempfile
 import time
 from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 import torch
@@ -88,14 +89,21 @@ def test_one_probe_that_fails_takes_no_other_with_it():
     ]
 
 
-def test_little_disk_is_a_fault(monkeypatch, tmp_path):
+@pytest.mark.parametrize(
+    ("free_bytes", "faults"),
+    [
+        (3 * 2**30, {}),
+        (2**30, {"cache": "1.0 GiB free"}),
+        (4 * 2**20, {"cache": "0.0 GiB free", "memory": "/dev/shm has 4 MiB"}),
+    ],
+)
+def test_little_disk_or_shared_memory_is_a_fault(free_bytes, faults, monkeypatch, tmp_path):
     monkeypatch.setattr(paths, "CACHE", tmp_path)
-    usage = collections.namedtuple("usage", "total used free")
-    for free, state in ((1 * 2**30, "fault"), (3 * 2**30, "ok")):
-        monkeypatch.setattr(shutil, "disk_usage", lambda place, f=free: usage(9, 9, f))
-        (finding,) = asked(examination.disk, arguments())
-        assert (finding.topic, finding.state) == ("cache", state)
-        assert f"{free / 2**30:.1f} GiB free" in finding.what
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=free_bytes))
+    said = asked(examination.disk, arguments())
+    assert {finding.topic for finding in said if finding.state == "fault"} == faults.keys()
+    for topic, words in faults.items():
+        assert words in states(said)[topic]["fault"]
 
 
 def test_a_place_where_nothing_can_be_written_is_named(tmp_path):
@@ -122,9 +130,6 @@ def test_a_path_that_no_compiler_takes_is_named(tmp_path, monkeypatch):
 def test_caches_of_their_own_and_temporary_files_are_looked_at(variable, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setattr(paths, "CACHE", tmp_path)
-    for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
-        monkeypatch.delenv(name, raising=False)
-    assert states(asked(examination.disk, arguments()))["cache"].keys() == {"ok"}
     monkeypatch.setenv(variable, str(tmp_path / "file"))
     if variable == "TMPDIR":
         monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path / "file"))
@@ -220,13 +225,6 @@ def test_the_host_runs_out_of_memory_by_its_groups_limit(monkeypatch, tmp_path):
     assert (ceilings.state, ceilings.remedy) == ("note", "run make ceilings once")
 
 
-def test_a_small_dev_shm_is_a_fault(monkeypatch):
-    usage = collections.namedtuple("usage", "total used free")
-    monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage(64, 60, 4 * 2**20))
-    said = states(asked(examination.disk, arguments()))
-    assert "/dev/shm has 4 MiB" in said["memory"]["fault"]
-
-
 # Packages with native code ----------------------------------------------------------------------
 
 
@@ -284,38 +282,34 @@ def test_a_triton_without_a_gpu_is_a_fault(monkeypatch):
 # A GPU ------------------------------------------------------------------------------------------
 
 
-def about_device(device, monkeypatch, *flags):
-    monkeypatch.setattr(device_choice, "choose", lambda wanted, *ranks: device)
-    return asked(torch_side.device, arguments(*flags))
-
-
 def test_a_gpu_is_told_with_its_capability_and_memory(monkeypatch):
-    device = gpu(name="NVIDIA A100 MIG 1g.5gb", memory_bytes=40 * 2**30)
-    (finding,) = about_device(device, monkeypatch)
-    assert finding.what.startswith("NVIDIA A100 MIG 1g.5gb, 40.0 GiB, compute capability 8.0; a sl")
-    (finding,) = about_device(gpu(name="NVIDIA MIGHTY"), monkeypatch)
-    assert finding.what.endswith("8.0") and finding.state == "ok"
+    names = {"NVIDIA A100 MIG 1g.5gb": "compute capability 8.0; a slice", "NVIDIA MIGHTY": "8.0"}
+    for name, words in names.items():
+        device = gpu(name=name, memory_bytes=40 * 2**30)
+        monkeypatch.setattr(device_choice, "choose", lambda wanted, *ranks, device=device: device)
+        (finding,) = asked(torch_side.device, arguments())
+        assert finding.what.startswith(f"{name}, 40.0 GiB, ") and words in finding.what
+        assert finding.state == "ok" and (";" in finding.what) == (";" in words)
+
+
+BUSY = "CUDA error: all CUDA-capable devices are busy"
+NO_CODE = "CUDA error: no kernel image is"
 
 
 @pytest.mark.parametrize(
-    ("problem", "remedy"),
-    [("CUDA error: busy", "nvidia-smi"), ("CUDA error: no kernel image is", "pytorch.org")],
+    ("problem", "chooses", "remedy"),
+    [(BUSY, True, "nvidia-smi"), (NO_CODE, True, "pytorch.org"), (BUSY, False, "nvidia-smi")],
 )
-def test_a_first_product_that_fails_stops_everything(problem, remedy, monkeypatch):
+def test_a_device_that_cannot_be_had_or_computes_nothing_stops_everything(
+    problem, chooses, remedy, monkeypatch
+):
+    device = mock.Mock(side_effect=None if chooses else RuntimeError(f"{problem}\nmore"))
+    device.return_value = gpu()
+    monkeypatch.setattr(device_choice, "choose", device)
     monkeypatch.setattr(device_choice, "try_out", lambda device: problem)
-    (_, finding) = about_device(gpu(), monkeypatch)
+    *_, finding = asked(torch_side.device, arguments())
     assert finding.state == "fault" and finding.blocks == ("run",)
-    assert problem in finding.what and remedy in finding.remedy
-
-
-def test_a_device_that_cannot_be_had_stops_everything(monkeypatch):
-    def busy(wanted, *ranks):
-        raise RuntimeError("CUDA error: all CUDA-capable devices are busy\nmore")
-
-    monkeypatch.setattr(device_choice, "choose", busy)
-    (finding,) = asked(torch_side.device, arguments())
-    assert finding.state == "fault" and finding.blocks == ("run",)
-    assert finding.what == "CUDA error: all CUDA-capable devices are busy"
+    assert finding.what.endswith(problem) and remedy in finding.remedy
 
 
 @pytest.mark.parametrize(

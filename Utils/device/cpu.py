@@ -99,12 +99,19 @@ class CPU(Device):
         return max(0.0, (peak_bytes - self.rss_before) / MIB)
 
     def keep_freed_memory(self, grows=False):
-        """Let the process keep what it frees.
+        """Let glibc's malloc keep freed blocks for later ones. No effect with another libc.
+
+        By default it maps blocks of 32 MiB and more one by one and returns them when they are
+        freed, so each step waits for the kernel to find and clear their pages anew: logits of 512
+        tokens are 98 MiB. See `man mallopt` and docs/FINDINGS.md.
 
         grows: whether later steps may need more memory, so that the peak is not known yet.
         """
         self.peak_mib = None if grows else self.peak_memory_mib()
-        keep_freed_memory()
+        if platform.libc_ver()[0] == "glibc":
+            libc = ctypes.CDLL(None)
+            libc.mallopt(M_MMAP_MAX, 0)
+            libc.mallopt(M_TRIM_THRESHOLD, -1)
 
     @contextmanager
     def memory_history(self):
@@ -174,19 +181,6 @@ class MPS(Device):
     def peak_memory_mib(self):
         """Return the size of the driver's pool in MiB."""
         return torch.mps.driver_allocated_memory() / MIB
-
-
-def keep_freed_memory():
-    """Let glibc's malloc keep freed blocks for later ones. No effect with another libc.
-
-    By default it maps blocks of 32 MiB and more one by one and returns them when they are freed, so
-    each step waits for the kernel to find and clear their pages anew: logits of 512 tokens are 98
-    MiB. See `man mallopt` and docs/FINDINGS.md.
-    """
-    if platform.libc_ver()[0] == "glibc":
-        libc = ctypes.CDLL(None)
-        libc.mallopt(M_MMAP_MAX, 0)
-        libc.mallopt(M_TRIM_THRESHOLD, -1)
 
 
 def processor_name(cpuinfo="/proc/cpuinfo"):

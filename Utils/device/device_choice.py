@@ -27,10 +27,9 @@ def choose(name, local_rank=0, local_world_size=1, partners=()):
     partners: process ids of runs that take turns with this one.
     Raises UserError where there is no such device.
     """
-    if name == "auto" and torch.cuda.is_available():
-        name = "cuda"
-    elif name == "auto":
+    if name == "auto":
         name = "mps" if torch.backends.mps.is_available() else "cpu"
+        name = "cuda" if has_cuda() else name
     setting = spelled("device", name)
     sees = f"torch {torch.__version__} sees"
     device = None
@@ -81,10 +80,7 @@ def visible_gpus():
 
 
 def of_tensors(device):
-    """Return the device on which tensors lie, without making it the current one.
-
-    device: torch.device.
-    """
+    """Return the device of a torch.device, without making it the current one."""
     if device.type == "cuda":
         return CUDA(device, select=False)
     return MPS(device) if device.type == "mps" else CPU()
@@ -118,5 +114,4 @@ def is_out_of_memory(error):
         return True
     phrases = ["out of memory", "can't allocate memory", "not enough memory"]
     phrases.append("cublas_status_alloc_failed")  # no memory for the workspace of cuBLAS
-    message = str(error).lower()
-    return isinstance(error, RuntimeError) and any(phrase in message for phrase in phrases)
+    return isinstance(error, RuntimeError) and any(text in str(error).lower() for text in phrases)

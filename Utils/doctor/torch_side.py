@@ -113,13 +113,13 @@ def gpu(args):
     """Check other processes on the GPU, and what limits its clocks."""
     if not isinstance(args.hardware, CUDA):
         return
+    remedy = "end it before measuring: it shares memory and time"
     for process in args.hardware.other_processes:
-        remedy = "end it before measuring: it shares memory and time"
         yield ok("gpu", f"{process} also uses this GPU", remedy)
     readings = args.hardware.readings()
     limits = readings.get("throttle_reasons") or []
     text = f"clocks limited by {', '.join(limits)}" if limits else "clocks not limited"
-    remedy = "improve cooling or the power supply" if set(limits) & set(SLOWDOWNS) else ""
+    remedy = "" if set(limits).isdisjoint(SLOWDOWNS) else "improve cooling or the power supply"
     if not readings:
         text = "NVML does not answer: power, temperature and other processes are unknown"
         remedy = "pip install nvidia-ml-py"
@@ -139,13 +139,12 @@ def compilers(args):
         yield fault("compiler", f"no {language} compiler on PATH", remedy, *blocks)
         return
     openmp = on_cpu and sys.platform != "darwin"  # Apple's compiler has another flag for it
-    source = SOURCES["C++" if openmp else "C"]
-    flags = ["-shared", "-fPIC", f"-I{sysconfig.get_path('include')}"]
+    flags = ["-shared", "-fPIC", f"-I{sysconfig.get_path('include')}", "-x", language.lower()]
     flags += ["-fopenmp"] if openmp else []
     finding = ok("compiler", f"{compiler} compiles {language} with Python's headers")
     with tempfile.TemporaryDirectory() as folder:
-        command = [compiler, *flags, "-x", language.lower(), "-", "-o", f"{folder}/library.so"]
-        pipes = {"input": source, "capture_output": True, "text": True}
+        command = [compiler, *flags, "-", "-o", f"{folder}/library.so"]
+        pipes = {"input": SOURCES["C++" if openmp else "C"], "capture_output": True, "text": True}
         try:
             subprocess.run(command, **pipes, timeout=20, check=True)
         except subprocess.CalledProcessError as error:
@@ -243,7 +242,7 @@ def step(args):
 
 
 def techniques(args):
-    """Return a TechniqueStatus for each technique."""
+    """Return the TechniqueStatuses."""
     with ladder.on_device(capabilities.has("bfloat16", args.hardware)):
         scripts = ladder.techniques()
     return [judge(script, scripts.get(script.parent), args) for script in scripts.values()]
