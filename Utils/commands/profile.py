@@ -27,7 +27,6 @@ from pathlib import Path
 from Utils.base import command_line
 from Utils.base.errors import naming
 from Utils.base.setting_table import OF_A_RUN, OF_SOME_SCRIPTS
-from Utils.device.kernel_kinds import KINDS
 from Utils.draw import chart_style, ladder_charts
 from Utils.launch import child_process, suite_start
 from Utils.scripts import ladder
@@ -103,5 +102,5 @@ def _profile_all(techniques, args):
             summary = kept
         summaries.append(summary)
         failed = failed or code != 0
-    chart_style.save(ladder_charts.profile(summaries, KINDS), f"{args.plotsprefix}profile")
+    chart_style.save(ladder_charts.profile(summaries), f"{args.plotsprefix}profile")
     return 1 if failed else 0

@@ -19,12 +19,10 @@ FORMATS = ("png", "svg")
 # Colours that differ in lightness too, so that they are told apart without red or green.
 BLUE, SKY, ORANGE, RED, GREY = "#0072b2", "#56b4e9", "#e69f00", "#c8501e", "0.55"
 WIDTH = 10  # inches
-LETTERS = 9  # in an inch of a line above the axes
 BESIDE = {"loc": "upper left", "bbox_to_anchor": (1.01, 1), "frameon": False}  # of a legend
 POINTS = {"textcoords": "offset points"}
-TENTHS = re.compile(r"(\.\d)\d+")
-SHORTER = (  # replacements in the text of an SVG
-    (r'(?<= [dxy]=")[^"]*|(?<=transform=")[^"]*', lambda places: TENTHS.sub(r"\1", places[0])),
+SHORTER = (  # replacements in the text of an SVG, the first of places
+    (r'(?<= [dxy]=")[^"]*|(?<=transform=")[^"]*', lambda s: re.sub(r"(\.\d)\d+", r"\1", s[0])),
     (r"\n\s+", "\n"),
     (r" \nL ", "L"),
     (r' transform="rotate\(-0 [^"]*"', ""),
@@ -45,8 +43,8 @@ def figure(height, title, *described, rows=1, columns=1, room=0, width=WIDTH):
     figure, panels = plt.subplots(rows, columns, sharex=True, sharey=True, **size)
     axes = list(panels.flat)
     figure.set_label("\n".join([title, *described]))
-    most = int(LETTERS * width)
-    subtitle = [line for text in described for line in wrapped(text, most)]
+    letters = int(9 * width)  # in a line
+    subtitle = [line for text in described for line in wrapped(text, letters)]
     above = {"xycoords": "axes fraction", **POINTS}
     small = {"fontsize": "small", "color": "0.3", "linespacing": 1.2}
     axes[0].annotate("\n".join(subtitle), (0, 1), (0, room + 6), **small, **above)
@@ -67,10 +65,7 @@ def wrapped(text, width):
 
 
 def save(figure, name):
-    """Write the figure to plots/ in each of FORMATS, and print their paths. Raises UserError.
-
-    A .png has all words of the figure as its description.
-    """
+    """Write a figure, a .png with its words, to plots/ and print the paths. Raises UserError."""
     words = " ".join(text.get_text() for text in figure.findobj(Text) if text.get_text())
     with naming(FOLDER):
         FOLDER.mkdir(exist_ok=True)
@@ -101,15 +96,13 @@ def beside(axes, x, y, text, **look):
 
 def no_value(axes, y, reason):
     """Say in a row why nothing is drawn there."""
-    # In a box, which hides the grid.
-    box = {"facecolor": axes.get_facecolor(), "edgecolor": "none", "pad": 1}
+    box = {"facecolor": axes.get_facecolor(), "edgecolor": "none", "pad": 1}  # hides the grid
     text = brief(HOMES.sub("~", reason))
     beside(axes, 0.01, y, text, bbox=box, ha="left", size="small", color=GREY)
 
 
 def name_rows(axes, labels, top=-0.6, middle=0.0):
-    """Label the rows from above, without lines between them. top: of the axes. middle: of the first
-    row."""
+    """Label the rows from above. top: of the axes. middle: of the first row."""
     axes.set_yticks([y + middle for y in range(len(labels))], labels, rotation=0)
     axes.set_ylim(len(labels) - 0.5 + middle, top)
     axes.grid(axis="y", visible=False)

@@ -1,8 +1,5 @@
-"""The generated parts of README.md and docs/, and docs/gpus.png: from rows, docstrings, Makefile
-and figures.
-
-A part of a page stands between two equal comments, <!-- NAME -->, of the names in PARTS.
-"""
+"""The generated parts of README.md and docs/, each between two comments <!-- NAME --> of the names
+in PARTS, and docs/gpus.png: from rows, docstrings, Makefile and figures."""
 
 import tomllib
 
@@ -31,8 +28,6 @@ SHOWN = {  # scripts of the chart of GPUs
     "fused_optimizer": "fused AdamW",
     "8bit_optimizer": "8-bit AdamW",
 }
-MARKERS = "os^vD<>*"  # one a published source
-FORECAST = {"rtx4090": "^", "a100": "o", "h100": "D"}
 
 
 def ladder_table():
@@ -192,7 +187,7 @@ def gpus_chart():
     published = published[published.script.isin(SHOWN)]
     sources = published.groupby(["gpu", "source"], sort=False)
     series = []
-    for marker, ((gpu, _), rows) in zip(MARKERS, sources, strict=False):
+    for marker, ((gpu, _), rows) in zip("os^vD<>*", sources, strict=False):
         ratios = rows.set_index("script").ratio.map(Ratio)
         source = rows.name.iloc[0].partition(",")[0]
         series.append(_series(f"{gpu}, {source}", gpu, ratios, marker, mec="white", ms=8))
@@ -204,7 +199,8 @@ def gpus_chart():
             gpu = rows.device.iloc[0] if shared_folders.is_of_gpu(path) else ""
             series.append(_series(f"{gpu or 'our CPU'}, measured by us", gpu, ratios, "X"))
     forecasts = forecast_changes().set_index(["device", "script"]).ratio
-    for line, (device, marker) in enumerate(FORECAST.items(), start=1):
+    forecast_marks = ("rtx4090", "^"), ("a100", "o"), ("h100", "D")
+    for line, (device, marker) in enumerate(forecast_marks, start=1):
         gpu = EXPECTED[device]
         look = {"line": line, "mfc": "white"}
         series.append(_series(f"{gpu}, forecast", gpu, forecasts[device], marker, **look))

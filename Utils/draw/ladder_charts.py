@@ -11,6 +11,7 @@ from matplotlib.ticker import LogLocator, MaxNLocator
 from Utils.analysis import intervals
 from Utils.analysis.summary import MEMORY_KINDS
 from Utils.base.text import number
+from Utils.device.kernel_kinds import KINDS
 from Utils.draw import chart_style, ratio_charts
 from Utils.results import selection
 
@@ -24,8 +25,7 @@ REST = ": activations,\nworkspace, libraries"
 
 
 def step_times(rows, lines):
-    """Draw milliseconds a step over the steps, a panel a technique: the median of the rounds, a
-    band from the fastest round to the slowest, and the script before as a dashed line."""
+    """Draw milliseconds a step over the steps, a panel a technique beside the script before."""
     lines = lines[lines.step_ms.notna()]
     times, _ = intervals.by_step(rows, STEPS)
     height = -(-len(lines) // COLUMNS)  # in panels
@@ -68,8 +68,7 @@ def step_times(rows, lines):
 
 
 def heatmap(rows, lines):
-    """Draw milliseconds a step, technique by step: hiccups and drift at a glance. Warm-up has a
-    scale of its own."""
+    """Draw milliseconds a step, technique by step; warm-up has a scale of its own."""
     lines, without_value = _measured(lines)
     head = "Time of each step", selection.describe(rows)
     figure, (axes,) = chart_style.figure(1.6 + 0.4 * len(lines), *head)
@@ -91,8 +90,7 @@ def heatmap(rows, lines):
             bar.ax.yaxis.set_minor_formatter("{x:g}")
     axes.set_facecolor("white")
     axes.grid(False)
-    scales = "before 0: warm-up; colours end at the 2nd and 98th percentile"
-    axes.set_xlabel(f"step ({scales})")
+    axes.set_xlabel("step (before 0: warm-up; colours end at the 2nd and 98th percentile)")
     chart_style.below(axes, without_value)
     chart_style.name_rows(axes, lines.apply(_label, axis=1), top=0, middle=0.5)
     return figure
@@ -162,12 +160,9 @@ def speedup(rows, lines):
     return figure
 
 
-def profile(summaries, kinds):
-    """Draw the kinds of work of each profile stacked: milliseconds a step, of as many tokens.
-
-    kinds: names of the kinds in their order, with their words for the legend.
-    """
-    colours = dict(zip(kinds, sns.color_palette("Set2", 8), strict=False))
+def profile(summaries):
+    """Draw the kinds of work of each profile stacked: milliseconds a step, of as many tokens."""
+    colours = dict(zip(KINDS, sns.color_palette("Set2", 8), strict=False))
     colours |= {"copies": "0.45", "communication": "0.25", "other": "0.1", "idle": "0.88"}
     names = []
     described = []
@@ -186,14 +181,14 @@ def profile(summaries, kinds):
                 f"{summary['asked_batch_size']}x{summary['seq_len']} tokens a step, "
                 f"{summary['dataset']}, commit {summary['commit'] or 'unknown'}"
             )
-    times = pd.DataFrame(times, columns=[*kinds]).fillna(0)
+    times = pd.DataFrame(times, columns=[*KINDS]).fillna(0)
     widest = times.sum(axis=1).max() or 1
     height = 1.6 + 0.4 * len(summaries)
     figure, (axes,) = chart_style.figure(height, "Step time by kind of work", *described[:1])
     left = 0
     for kind, ms in times.items():
         if ms.any():
-            look = {"color": colours[kind], "label": kinds[kind], "height": 0.7, "zorder": 2}
+            look = {"color": colours[kind], "label": KINDS[kind], "height": 0.7, "zorder": 2}
             bars = axes.barh(times.index, ms, left=left, **look)
             texts = [_digits(width) if width > WIDE * widest else "" for width in ms]
             look = {"color": "white" if kind in DARK else "black", "size": "small", "zorder": 3}

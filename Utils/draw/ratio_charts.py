@@ -17,7 +17,6 @@ from Utils.scripts import ladder
 FINE_TICKS = (0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.8, 1, 1.2, 1.5, 2, 3, 4, 6, 8)
 COARSE_TICKS = (0.001, 0.01, 0.1, 0.2, 0.5, 1, 2, 4, 8, 16, 32, 100, 1000)
 NEAR, FAR = np.log([1.25, 3])  # beyond all values, an interval is always or never shown
-FINE = 8  # an axis whose end is at most so many times its start has fine ticks
 VERDICTS = {  # how a point looks
     Ratio.above: {"color": chart_style.BLUE, "marker": "o"},
     Ratio.below: {"color": chart_style.RED, "marker": "s"},
@@ -72,7 +71,7 @@ def forest(names, series, head, xlabel, columns=(), values=True, width=chart_sty
     axes.set_xscale("log")
     axes.set_xlim(low / 1.06, 1.06 * high * (high / low) ** (0.12 if values else 0))
     left, right = axes.get_xlim()
-    ticks = FINE_TICKS if high <= FINE * low else COARSE_TICKS
+    ticks = FINE_TICKS if high <= 8 * low else COARSE_TICKS
     ticks = [x for x in ticks if left <= x <= right]
     axes.set_xticks(ticks, [f"{x:g}x" for x in ticks])
     axes.minorticks_off()
@@ -102,8 +101,7 @@ def forest(names, series, head, xlabel, columns=(), values=True, width=chart_sty
 
 
 def limits(ratios):
-    """Return the ends of an axis of Ratios: 1 and all values are between them, and the intervals
-    but the widest, which end in arrows."""
+    """Return the ends of an axis of Ratios, in which only the widest intervals are cut."""
     logs = np.log(numbers(pd.Series(list(ratios), dtype=object)))
     return np.exp([-_reach(-logs.value, -logs.low), _reach(logs.value, logs.high)])
 

@@ -15,7 +15,6 @@ import jinja2
 from Utils.analysis import attribution, comparison, recipe_page, recommendation, result_tables
 from Utils.analysis.summary import summarize
 from Utils.base.text import HOMES, number, short
-from Utils.device.kernel_kinds import KINDS
 from Utils.draw import chart_style, ladder_charts, ratio_charts
 from Utils.results import records_file, rows_file, selection
 from Utils.scripts import ladder
@@ -27,7 +26,6 @@ ENVIRONMENT = {  # of a record: title, where it stands there
     "CUDA or ROCm": ("device", "toolkit"),
     "cuDNN": ("versions", "cudnn"),
 }
-PAGES = Path(__file__).with_name("pages")
 UNPRINTABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")  # what no XML may hold
 
 
@@ -138,7 +136,7 @@ def _profile(path, rows):
                 advice[name] = summary["advice"]
     if not advice:
         return {}
-    return {"picture": _picture(ladder_charts.profile(summaries, KINDS)), "advice": advice}
+    return {"picture": _picture(ladder_charts.profile(summaries)), "advice": advice}
 
 
 def _environment(rows, records):
@@ -188,7 +186,7 @@ def _table(columns):
 def _render(template, **parts):
     """Return a template filled in, with the hashes of its style and script in its policy."""
     pages = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(PAGES),
+        loader=jinja2.FileSystemLoader(Path(__file__).with_name("pages")),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
