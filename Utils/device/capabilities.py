@@ -73,11 +73,10 @@ def _require_package(name):
 
 def _require_capability(device, minimum, feature):
     """Raise Unsupported for an NVIDIA GPU of a lower compute capability than (major, minor)."""
-    if _is_nvidia(device) and device.capability < minimum:
-        needed = "{}.{}".format(*minimum)
-        actual = "{}.{}".format(*device.capability)
-        reason = f"{feature} needs compute capability {needed}; {device.name} has {actual}"
-        raise Unsupported(reason)
+    if _is_nvidia(device):
+        reason = "{} needs compute capability {}.{}; ".format(feature, *minimum)
+        reason += "{} has {}.{}".format(device.name, *device.capability)
+        _require(device.capability >= minimum, reason)
 
 
 def _is_accelerator(device):
@@ -188,9 +187,8 @@ def _check_distributed(device):
     _require(not isinstance(device, MPS), "torch.distributed has no backend for Apple GPUs")
 
 
-def _check_nccl(device):
-    reason = "needs NCCL, so an NVIDIA or AMD GPU; gloo has no bfloat16 hook"
-    _require(_is_gpu(device) and torch.distributed.is_nccl_available(), reason)
+def _has_nccl(device):
+    return _is_gpu(device) and torch.distributed.is_nccl_available()
 
 
 def _moves_pages(device):
@@ -199,12 +197,10 @@ def _moves_pages(device):
 
 
 def _required(supported, reason):
-    """Return a check that raises Unsupported. supported: function of the device."""
     return lambda device: _require(supported(device), reason)
 
 
 def _without(supported, note):
-    """Return a check that notes no effect. supported: function of the device."""
     return lambda device: None if supported(device) else WithoutEffect(note)
 
 
@@ -232,5 +228,5 @@ CHECKS = {
     "foreach": _without(_is_accelerator, "a loop over parameters: what AdamW is on a CPU anyway"),
     "triton_tuning": _without(_is_gpu, "coordinate descent: tunes kernels of GPUs alone"),
     "distributed": _check_distributed,  # processes that form a group
-    "nccl": _check_nccl,
+    "nccl": _required(_has_nccl, "needs NCCL, so an NVIDIA or AMD GPU; gloo has no bfloat16 hook"),
 }
