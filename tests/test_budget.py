@@ -34,7 +34,7 @@ MOST_LINES = {
 }
 OTHER = {".toml", ".html", ".css", ".js"}
 MOST_LINES_OF_OTHER = 1_617
-MOST_LINES_OF_TESTS = 18_016  # with the virtual GPU's C++
+MOST_LINES_OF_TESTS = 17_996  # with the virtual GPU's C++
 MOST_LINES_OF_PRETRAINING = 1_465
 MOST_LINES_OF_MAKEFILE = 180
 MOST_FILES = 450  # without results/

@@ -14,20 +14,15 @@ from Utils.run import Run
 STEPS = 5
 
 
-class Watch:
+class Watch(contextlib.ExitStack):
     """Stands in for Run: keeps the model, its first weights, the last batch and what was logged."""
 
     def __init__(self, args, model, optimizer):
+        super().__init__()
         self.args, self.model, self.optimizer, self.logged = args, model, optimizer, []
         self.first = {name: p.detach().clone() for name, p in model.named_parameters()}
         self.gradients = GradientWatch(model)
         Watch.last = self
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *error):
-        pass
 
     def steps(self, batches):
         for step in range(STEPS):
