@@ -29,6 +29,7 @@ FLOAT16 = {  # of each script of the ladder with bfloat16, the one in float16
     "fused_optimizer": "float16_fused_optimizer",
     "8bit_optimizer": "float16_8bit_optimizer",
 }
+UNFIT = re.compile(r"bfloat16|clip_grad|\.step\(\)")  # a type; gradients that are still scaled
 _bfloat16 = ContextVar("whether scripts are seen as a device with bfloat16 runs them", default=True)
 FACTS = ("Parent", "Needs", "Gains", "Costs", "See")
 PARITIES = ("another optimizer", "approximate")  # the loss of other updates, and of a few bits
@@ -163,7 +164,7 @@ def _in_float16(scripts):
             added = [need for need in script.needs if need not in before.needs]
             parent_name = FLOAT16.get(before.name, before.name)
             facts = replace(script.facts, parent=parent_name, needs=(*parent.needs, *added))
-            misfit = parent.misfit or ("" if code else _misfit(parent, before, script))
+            misfit = parent.misfit or _misfit(parent, before, script, code)
             changes = {"code": code or script.code, "facts": facts, "misfit": misfit}
         else:
             continue
@@ -171,15 +172,19 @@ def _in_float16(scripts):
     return changed
 
 
-def _misfit(parent, before, script):
-    """Return why a script's diff over `before` has no place in the parent that is in float16."""
+def _misfit(parent, before, script, code):
+    """Return why a script's diff over `before` has no place in the parent that is in float16, or
+    "". code: the two merged, or None."""
     _, _, reason = script.facts.texts["Needs"].partition("; ")
-    if reason:
+    if reason.startswith("in float16"):
         return f"needs bfloat16: {reason}"
-    kept = [line for side in (parent, script) for line in side.code.splitlines()]
-    gone = [line.strip() for line in before.code.splitlines() if line not in kept]
-    line = f" at {gone[0]!r}" if gone else ""
-    return f"needs bfloat16: in float16 its diff has no place{line}"
+    sides = (parent, before, script)
+    theirs, old, new = ([line.strip() for line in s.code.splitlines()] for s in sides)
+    added = [line for line in new if line not in old]
+    lines = [line for line in added if UNFIT.search(line.partition("#")[0])]
+    if not lines and code is None:
+        lines = [line for line in old if line not in theirs and line not in new] or added
+    return f"needs bfloat16: in float16 its diff has no place at {lines[0]!r}" if lines else ""
 
 
 def split(source):
