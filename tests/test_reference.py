@@ -10,7 +10,6 @@ from Utils.analysis import submission
 from Utils.analysis.summary import summarize
 from Utils.base import paths
 from Utils.commands import submit
-from Utils.draw import doc_pages
 from Utils.results import records_file, rows_file, selection, shared_folders
 from Utils.scripts import ladder
 
@@ -37,11 +36,6 @@ def test_the_check_of_pull_requests_reads_every_folder(capsys):
     assert capsys.readouterr().out.splitlines() == [f"{folder}: complete" for folder in FOLDERS]
     workflow = (paths.ROOT / ".github" / "workflows" / "submission.yml").read_text()
     assert "-m Utils.commands submit CHECK=results\n" in workflow
-
-
-def test_the_table_of_the_readme_is_made_of_the_newest():
-    page = committed("README.md").decode()
-    assert doc_pages.ladder_table() == page.split("<!-- ladder -->")[1].strip()
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.parent.name)
