@@ -110,9 +110,8 @@ def test_a_place_where_nothing_can_be_written_is_named(tmp_path):
     (tmp_path / "file").write_text("")
     assert examination.unwritable(tmp_path / "new" / "folder") == ""
     assert list(tmp_path.iterdir()) == [tmp_path / "file"]
-    assert (
-        examination.unwritable(tmp_path / "file" / "x") == f"{tmp_path / 'file'}: Not a directory"
-    )
+    problem = f"{tmp_path / 'file'}: Not a directory"
+    assert examination.unwritable(tmp_path / "file" / "x") == problem
     with full_disk(4096):
         assert examination.unwritable(tmp_path) == f"{tmp_path}: File too large"
 
