@@ -30,7 +30,7 @@ MOST_LINES = {
     "profile": 814,
     "results": 629,
     "own_script": 1849,
-    "scripts": 590,
+    "scripts": 586,
 }
 OTHER = {".toml", ".html", ".css", ".js"}
 MOST_LINES_OF_OTHER = 1_617

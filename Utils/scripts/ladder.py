@@ -123,7 +123,6 @@ def techniques(root=paths.ROOT):
             first = scripts[path.stem].path.relative_to(root)
             raise UserError(f"{first} and {path.relative_to(root)} have one name", "rename one")
         scripts[path.stem] = Technique(path.stem, path, doc, code, stated)
-
     scripts = _in_order(scripts)
     return scripts if _bfloat16.get() else _in_order(_in_float16(scripts))
 
@@ -202,10 +201,8 @@ def get(name):
 
 
 def line(name, scripts=None):
-    """Return the names from the baseline down to a technique, both included. Raises UserError.
-
-    scripts: `techniques()`, to avoid reading the scripts again.
-    """
+    """Return the names from the baseline down to a technique. Raises UserError. scripts:
+    `techniques()`, to avoid reading them again."""
     scripts = scripts or techniques()
     names = []
     while name is not None:

@@ -38,10 +38,8 @@ def merge(mine, base, theirs):
 
 
 def merge_aligned(mine, base, theirs):
-    """Merge as `merge` does, aligned by the longest common runs of words.
-
-    git minimizes the number of changes, and may match single words inside a long insertion.
-    """
+    """Merge as `merge` does, aligned by the longest common runs of words: git minimizes the number
+    of changes, and may match single words inside a long insertion."""
     words = _apply_both(*map(WORD.findall, (mine, base, theirs)))
     return None if words is None else "".join(words)
 

@@ -77,10 +77,8 @@ def parts(name):
 
 
 def find(name):
-    """Return the technique or variant of that name, writing a variant's script to FOLDER.
-
-    Raises UserError, which names the technique that another one builds on.
-    """
+    """Return the technique or variant of that name, a variant's script written to FOLDER. Raises
+    UserError, which names the technique that another one builds on."""
     variant = parse(name)
     if variant is None:
         return ladder.get(name)
@@ -132,10 +130,8 @@ def together(names):
 
 
 def without(names, script):
-    """Return the code of a script without the diff of one of its ancestors, or of several.
-
-    None where another technique builds on one. Raises UserError where one is no ancestor.
-    """
+    """Return the code of a script without the diffs of some ancestors, None where another technique
+    builds on one. Raises UserError where one is no ancestor."""
     scripts = ladder.techniques()
     line = ladder.line(script, scripts)[1:]
     for name in names:
