@@ -26,7 +26,7 @@ from Utils.device.capabilities import CHECKS
 from Utils.device.cpu import CPU, MPS
 from Utils.forecast.fake_run import Tracker
 from Utils.harness import memory_kinds, step_work
-from Utils.launch import suite_start
+from Utils.launch import suite_runner
 from Utils.results import rows_file, selection
 from Utils.run import Run, execute
 from Utils.scripts import ladder
@@ -279,8 +279,8 @@ def test_without_bfloat16_the_ladder_is_in_float16(monkeypatch, capsys):
     assert names == [*top, *CHILDREN, "float16_8bit_optimizer"]
     assert all(capabilities.has(n, t4) for name in names for n in needs(name) if "float" in n)
     monkeypatch.setattr(device_choice, "choose", lambda name: t4)
-    monkeypatch.setattr(suite_start, "version", lambda package: "2.13.0")
-    with suite_start.on_device(Namespace(device="auto")):
+    monkeypatch.setattr(suite_runner, "version", lambda package: "2.13.0")
+    with suite_runner.on_device(Namespace(device="auto")):
         assert [technique.name for technique in ladder.group("ladder")] == names
     assert "float16" in capsys.readouterr().out
 

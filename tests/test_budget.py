@@ -26,7 +26,7 @@ MOST_LINES = {
     "draw": 1020,
     "forecast": 1767,
     "harness": 1448,
-    "launch": 1270,
+    "launch": 1264,
     "profile": 814,
     "results": 629,
     "own_script": 1849,

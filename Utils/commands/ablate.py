@@ -8,7 +8,7 @@ from Utils.base.errors import UserError
 from Utils.base.setting_table import OF_A_RUN
 from Utils.commands.suite import OF_AN_OWN_SCRIPT
 from Utils.draw import chart_style, ratio_charts
-from Utils.launch import own_scripts, suite_runner, suite_start
+from Utils.launch import own_scripts, suite_runner
 from Utils.results import rows_file, selection
 from Utils.scripts import ladder
 
@@ -26,12 +26,12 @@ def main(argv=None):
             base = runs.base.name
             whole, scripts = runs.ablation()
         else:
-            block.enter_context(suite_start.on_device(args))
+            block.enter_context(suite_runner.on_device(args))
             whole = args.t or attribution.last_rung()
             if ladder.get(whole).parent is None:
                 raise UserError(f"{whole} has no technique that could be left out", "name another")
             scripts = suite_runner.named(attribution.plan(whole))
-            suite_start.announce(scripts, args)
+            suite_runner.announce(scripts, args)
         outcome = suite_runner.run(scripts, args, runs)
         if outcome.code > 1:
             return outcome.code

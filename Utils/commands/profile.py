@@ -28,7 +28,7 @@ from Utils.base import command_line
 from Utils.base.errors import naming
 from Utils.base.setting_table import OF_A_RUN, OF_SOME_SCRIPTS
 from Utils.draw import chart_style, ladder_charts
-from Utils.launch import child_process, suite_start
+from Utils.launch import child_process, suite_runner
 from Utils.scripts import ladder
 
 
@@ -50,7 +50,7 @@ def main(argv=None):
     args.t = ""
     args.folder = args.folder or args.results_file.parent / "profiles"
     command_line.check(args)  # before profiled steps are added
-    with suite_start.on_device(args):
+    with suite_runner.on_device(args):
         several = ladder.group({"all": "ladder"}.get(args.name, args.name))
         technique = None if several else ladder.get(args.name)
     with naming(args.folder):

@@ -11,7 +11,7 @@ runs a script of your own, unchanged, with switches.
 from Utils.base import command_line
 from Utils.base.errors import UserError
 from Utils.base.setting_table import OF_A_RUN
-from Utils.launch import own_scripts, suite_runner, suite_start
+from Utils.launch import own_scripts, suite_runner
 from Utils.scripts import own_names
 
 OF_AN_OWN_SCRIPT = ("base", "without", "args", "folder", "base_python", "writes")
@@ -35,10 +35,10 @@ def main(argv=None):
         elif args.without:
             raise UserError("WITHOUT leaves switches out on a script of your own", "add BASE")
         else:
-            with suite_start.on_device(args):
+            with suite_runner.on_device(args):
                 techniques = suite_runner.named(args.names or ["ladder"])
                 if args.announced:
-                    suite_start.announce(techniques, args)
+                    suite_runner.announce(techniques, args)
                 outcome = suite_runner.run(techniques, args)
         print(suite_runner.table(outcome, args.results_file, not args.base, args.all), end="")
     return outcome.code
