@@ -100,7 +100,8 @@ def test_weights_gradients_and_state_are_counted_to_the_byte():
     scalars = last[2] - 8 * parameters  # how many steps there were, for each of 28 tensors
     assert 0 <= scalars <= 4 * 28
     about = auto_shape.baseline_bytes(config, parameters, 4, 64)
-    assert about == pytest.approx(peak(found), rel=0.02)
+    workspaces = 2 * 32 * MIB  # of cuBLAS from capability 9.0 on
+    assert about == pytest.approx(peak(found) - workspaces, rel=0.02)
 
 
 @pytest.mark.parametrize("name", ["no_optimization", "gradient_accumulation"])
@@ -136,7 +137,7 @@ def test_a_compiled_loss_takes_the_logits_and_their_gradient_alone():
 
 
 def test_peaks_are_those_of_torchs_allocator_on_a_virtual_gpu():
-    """Within 5%, of docs/virtual_gpu.csv; three are tried here, make virtual-gpu tries all."""
+    """Within 2%, of docs/virtual_gpu.csv; three are tried here, make virtual-gpu tries all."""
     with (paths.ROOT / "docs/virtual_gpu.csv").open(newline="") as file:
         rows = [row for row in csv.DictReader(file) if row["profile"] == "h100"]
     known = {row["technique"]: row for row in rows if row["model"] == "gpt2"}
@@ -144,7 +145,7 @@ def test_peaks_are_those_of_torchs_allocator_on_a_virtual_gpu():
     flags = ["--model=gpt2", "--dataset=synthetic", "--seq-len=1024"]
     for name, found in zip(names, recorded(*names, batch_size=34, flags=flags), strict=True):
         assert known[name]["batch_size"] == "16" and known[name]["seq_len"] == "1024"
-        assert peak(found.at(16)) / MIB == pytest.approx(float(known[name]["peak_mib"]), rel=0.05)
+        assert peak(found.at(16)) / MIB == pytest.approx(float(known[name]["peak_mib"]), rel=0.02)
 
 
 def test_what_cannot_run_says_why_and_a_broken_script_is_named(tmp_path):

@@ -10,7 +10,7 @@ SETTINGS = """
 REPOSITORY, GUESS = "", 1.0
 MODEL, STEPS, ROUNDS = "gpt2-tiny", 8, 2
 SCRIPTS = "no_optimization tensorFloat32"
-OWN_SCRIPT = "examples/vision.py"
+OWN_SCRIPT, ARGS = "examples/vision.py", ""
 WITHOUT = "brainFloat16 torch_compile flash_attention fused_optimizer 8bit_optimizer"
 MORE = "DEVICE=cpu BATCH_SIZE=2 SEQ_LEN=32 WARMUP=2 DATASET=synthetic"
 RESULTS, PLOTS = "{folder}/results.csv", "{folder}/"

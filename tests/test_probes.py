@@ -11,6 +11,7 @@ import time
 from types import SimpleNamespace
 from unittest import mock
 
+import psutil
 import pytest
 import torch
 
@@ -339,6 +340,22 @@ def test_who_else_is_on_the_gpu_and_what_holds_it_down(reasons, state, words):
     assert process.what == "python3 (pid 4711, 9,000 MiB) also uses this GPU"
     assert process.state == "note" and (clocks.state, clocks.what) == (state, words)
     assert ("cooling" in clocks.remedy) == (state == "note")
+
+
+@pytest.mark.parametrize(
+    ("capability", "noted"), [((12, 1), True), ((8, 9), False), ((9, 0), False)]
+)
+def test_machine_code_of_an_older_gpu_is_a_note(capability, noted, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: ["sm_80", "sm_86", "sm_90", "sm_120"])
+    findings = asked(torch_side.gpu, on(gpu(capability=capability)))
+    assert ("torch has no sm_121 code" in findings[0].what) == noted
+
+
+def test_a_laptop_on_its_battery_is_a_note(monkeypatch):
+    battery = SimpleNamespace(power_plugged=False)
+    monkeypatch.setattr(psutil, "sensors_battery", lambda: battery, raising=False)
+    _, power = asked(torch_side.processor, on(CPU()))
+    assert power.state == "note" and "battery" in power.what
 
 
 def test_without_nvml_it_says_what_is_not_known(monkeypatch):

@@ -20,6 +20,7 @@ import textwrap
 from argparse import Namespace
 from dataclasses import asdict, replace
 
+import psutil
 import torch
 
 import Utils.run  # noqa: F401  with it comes all that a script imports
@@ -116,6 +117,12 @@ def gpu(args):
     remedy = "end it before measuring: it shares memory and time"
     for process in args.hardware.other_processes:
         yield ok("gpu", f"{process} also uses this GPU", remedy)
+    architectures = torch.cuda.get_arch_list()
+    code = "sm_{}{}".format(*args.hardware.capability)
+    missing = "sm_80" in architectures and code not in architectures  # not of AMD
+    if missing and code != "sm_89":  # which loses nothing by the code of sm_86
+        newer = f"another wheel may have it, such as that of CUDA 13: {GET_STARTED}"
+        yield ok("gpu", f"torch has no {code} code, but {', '.join(architectures)}", newer)
     readings = args.hardware.readings()
     limits = readings.get("throttle_reasons") or []
     text = f"clocks limited by {', '.join(limits)}" if limits else "clocks not limited"
@@ -197,6 +204,9 @@ def processor(args):
         remedy = "stop other programs before measuring: they share the CPU"
     text = f"torch uses {count} threads for {cpus:g} CPUs, whose 1-minute load is {load:.1f}"
     yield ok("processor", text, remedy)
+    battery = getattr(psutil, "sensors_battery", lambda: None)()
+    if battery and battery.power_plugged is False:
+        yield ok("power", "runs on its battery, which slows it", "plug it in before measuring")
 
 
 def corpus(args):

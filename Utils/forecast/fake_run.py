@@ -6,6 +6,8 @@ kind. The differences of a GPU are modelled here, those of torch.compile in `com
 """
 
 import importlib.util
+import os
+import re
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -323,4 +325,18 @@ def recording(technique, flags, device):
         return str(error)
     except Exception as error:
         return f"cannot be forecast: {type(error).__name__}: {errors.first_line(error)}"
-    return tracker.recording(batch_multiple(technique.needs))
+    recorded = tracker.recording(batch_multiple(technique.needs))
+    recorded.live[:, -1] += workspaces(device)
+    return recorded
+
+
+def workspaces(device):
+    """Return the bytes that cuBLAS works in: once for each thread, forward and backward.
+
+    As in torch's CublasHandlePool.cpp.
+    """
+    if not isinstance(device, CUDA) or device.architecture.startswith("gfx"):
+        return 0
+    default = ":4096:8" if device.capability >= (9, 0) else ":4096:2:16:8"  # :KiB:number
+    parts = re.findall(r":(\d+):(\d+)", os.environ.get("CUBLAS_WORKSPACE_CONFIG", default))
+    return 2 * 1024 * sum(int(size) * int(count) for size, count in parts)

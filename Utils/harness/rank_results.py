@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from Utils.base.text import plural
 from Utils.harness import compile_stats, memory_kinds, run_quality, run_record, step_work
 
 DATA_SHARE = 0.1  # of the timed steps; a run that waits longer for batches gets a note
@@ -54,6 +55,10 @@ def combine(args, ranks, model, optimizer, dataset_facts, flops_per_unit=None):
         args.notes.append("the loss is not finite")
     if any(rank.compiled_late for rank in ranks):
         args.notes.append("torch.compile compiled in a timed step")
+    compiled = compile_stats.compilation()
+    if compiled and (count := compiled["recompilations"]):
+        graphs = plural(count, "recompilation")
+        args.notes.append(f"{graphs} by torch.compile; TORCH_LOGS=recompiles says why")
     waiting = data_ms[timed].sum() / step_ms[timed].sum()
     if waiting > DATA_SHARE:
         args.notes.append(f"waits for data {waiting:.0%} of the time")
@@ -80,7 +85,7 @@ def combine(args, ranks, model, optimizer, dataset_facts, flops_per_unit=None):
         "dataset_facts": dataset_facts,
         **memory_kinds.training(model, optimizer, [rank.updated for rank in ranks]),
         "memory": memory,
-        "compile": compile_stats.compilation(),
+        "compile": compiled,
         "limits": step_work.describe(args, flops_per_unit),
         "quality": quality,
     }
