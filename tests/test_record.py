@@ -6,10 +6,11 @@ from functools import partial
 import pytest
 import torch
 
-from tests import forked
+from tests import forked, watched
 from Utils.base import paths
 from Utils.harness import compile_stats, environment, memory_kinds
 from Utils.harness.memory_kinds import GradientWatch
+from Utils.results import rows_file
 
 MIB = 2**20
 
@@ -120,6 +121,16 @@ def test_recompilations_are_counted_with_their_reasons(tmp_path):
     for main in (recompile, *(partial(compile_once, "inductor", it) for it in ("cold", "warm"))):
         done = forked.call(main, variables=own)
         assert done.returncode == 0, done.stderr
+
+
+def test_a_run_that_recompiled_names_how_to_see_why(settle, monkeypatch):
+    compiled = {"graphs": 3, "recompilations": 2, "cache": "warm"}
+    monkeypatch.setattr(compile_stats, "compilation", lambda: compiled)
+    args = settle("--steps=3", "--warmup=1", "--min-seconds=0")
+    for run in watched.idle_steps(args):
+        run.log(1.0)
+    note = rows_file.read(args.results_file).note.iloc[0]
+    assert "2 recompilations by torch.compile; TORCH_LOGS=recompiles says why" in note
 
 
 def test_the_environment_has_what_repeating_takes_and_no_paths(monkeypatch, tmp_path):

@@ -147,6 +147,8 @@ def _run(machine, name, shape, profile, problems_of):
 
 
 def _steps(name, model, outcome, facts):
+    if ladder.NOTE_IN_FLOAT16 in outcome.row["note"]:
+        name = ladder.FLOAT16[name]
     expected = EXPECTED["ladder"] | EXPECTED.get(name, {})
     synchronizations = expected["synchronizations"]
     if isinstance(synchronizations, dict):
