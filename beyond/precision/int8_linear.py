@@ -10,7 +10,7 @@ Needs:  tf32, bfloat16, compile, int8, package torchao
 Gains:  time: 17,000 to 29,000 tokens/s for a 1B Llama on an RTX 4090 (torchao's page); at the width
         of GPT-2 none known
 Costs:  all but 7 bits of the operands, gradients included; quantizing them reads each once more;
-        results in float32, since autocast does not reach inside
+        float32 between the layers, since autocast does not reach inside
 See:    torchao/prototype/quantized_training/README.md; Xi et al. 2024, Jetfire
 """
 
@@ -39,6 +39,8 @@ def main(args):
     from torchao.quantization import quantize_  # here, so that --help does without the package
 
     quantize_(model.h, int8_mixed_precision_training(module_swap=True))
+    for layer in model.h.modules():  # its kernel wants input, weight and result of one type
+        layer.register_forward_pre_hook(lambda layer, inputs: inputs[0].float())
     model = torch.compile(model)
     # AdamW's default of 1e-3 is too high for small batches: rounding errors grow to whole nats.
     optimizer = torch.optim.AdamW(model.parameters(), lr=4e-5, fused=True)
