@@ -32,6 +32,9 @@ class FakeCuda:
             _snapshot=lambda: self.calls.append("_snapshot") or self.SNAPSHOT,
         )
 
+    def get_arch_list(self):
+        return ["sm_80", "sm_86", "sm_90", "sm_120"]
+
     def Event(self, enable_timing=False):
         self.calls.append("Event")
         return FakeEvent(self, enable_timing)

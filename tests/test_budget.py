@@ -21,20 +21,20 @@ MOST_LINES = {
     "base": 523,
     "commands": 863,
     "corpus": 315,
-    "device": 1187,
-    "doctor": 500,
+    "device": 1196,
+    "doctor": 507,
     "draw": 1020,
-    "forecast": 1767,
-    "harness": 1448,
+    "forecast": 1805,
+    "harness": 1462,
     "launch": 1264,
-    "profile": 814,
+    "profile": 820,
     "results": 629,
     "own_script": 1849,
     "scripts": 586,
 }
 OTHER = {".toml", ".html", ".css", ".js"}
-MOST_LINES_OF_OTHER = 1_617
-MOST_LINES_OF_TESTS = 17_996  # with the virtual GPU's C++
+MOST_LINES_OF_OTHER = 1_619
+MOST_LINES_OF_TESTS = 18_053  # with the virtual GPU's C++
 MOST_LINES_OF_PRETRAINING = 1_465
 MOST_LINES_OF_MAKEFILE = 180
 MOST_FILES = 450  # without results/

@@ -224,7 +224,7 @@ CHECKS = {
     "flash_attention_4": _check_flash_attention_4,
     "flex_attention": _check_flex_attention,
     "mixed_moments": _required(_is_gpu, "AdamW with bfloat16 moments is a kernel for GPUs alone"),
-    "expandable_segments": _without(_is_gpu, "expandable segments: no effect without a GPU"),
+    "gpu_allocator": _without(_is_gpu, "expandable segments: no effect without a GPU"),
     "foreach": _without(_is_accelerator, "a loop over parameters: what AdamW is on a CPU anyway"),
     "triton_tuning": _without(_is_gpu, "coordinate descent: tunes kernels of GPUs alone"),
     "distributed": _check_distributed,  # processes that form a group

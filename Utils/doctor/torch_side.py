@@ -117,12 +117,9 @@ def gpu(args):
     remedy = "end it before measuring: it shares memory and time"
     for process in args.hardware.other_processes:
         yield ok("gpu", f"{process} also uses this GPU", remedy)
-    architectures = torch.cuda.get_arch_list()
-    code = "sm_{}{}".format(*args.hardware.capability)
-    missing = "sm_80" in architectures and code not in architectures  # not of AMD
-    if missing and code != "sm_89":  # which loses nothing by the code of sm_86
+    if missing := args.hardware.missing_code():
         newer = f"another wheel may have it, such as that of CUDA 13: {GET_STARTED}"
-        yield ok("gpu", f"torch has no {code} code, but {', '.join(architectures)}", newer)
+        yield ok("gpu", missing, newer)
     readings = args.hardware.readings()
     limits = readings.get("throttle_reasons") or []
     text = f"clocks limited by {', '.join(limits)}" if limits else "clocks not limited"

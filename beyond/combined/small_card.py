@@ -6,7 +6,7 @@ none of them recomputes anything in the blocks, so a step does hardly more arith
 would free the blocks' activations too, for a third more of it; here they fit.
 
 Parent: bfloat16_moments
-Needs:  tf32, bfloat16, compile, mixed_moments, expandable_segments
+Needs:  tf32, bfloat16, compile, mixed_moments, gpu_allocator
 Gains:  memory: those of its parts
 Costs:  those of its parts: smaller products in the head, moments of 8 bits
 See:    the scripts whose lines it takes: chunked_loss, expandable_segments

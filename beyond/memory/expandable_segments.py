@@ -6,7 +6,7 @@ expandable segments a block is a range of virtual addresses, to which pages are 
 what is free at its end joins what comes next.
 
 Parent: fused_optimizer
-Needs:  tf32, bfloat16, compile, expandable_segments
+Needs:  tf32, bfloat16, compile, gpu_allocator
 Gains:  memory: reserved, not allocated; most where the sizes of tensors vary
 Costs:  none known for a single process; memory cannot be shared with other processes
 See:    PyTorch's CUDA semantics, on PYTORCH_ALLOC_CONF
