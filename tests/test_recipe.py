@@ -293,6 +293,9 @@ def test_a_file_that_is_no_recipe_is_not_written_over(tmp_path):
     with pytest.raises(UserError, match="exists and is no recipe"):
         recipe_page.write(path, text)
     assert path.read_text() == mine
+    path.write_text(text + "print('an idea')\n")
+    with pytest.raises(UserError, match="was changed by hand"):
+        recipe_page.write(path, text)
     with pytest.raises(UserError, match="Is a directory"):
         recipe_page.write(tmp_path, text)
     with pytest.raises(UserError, match="nowhere/recipe.py: No such file or directory"):

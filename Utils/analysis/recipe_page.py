@@ -1,5 +1,7 @@
 """A recipe as text: sentences and tables, lines for other training loops, a script."""
 
+import hashlib
+import re
 import tomllib
 from pathlib import Path
 
@@ -114,13 +116,17 @@ def lines_of(recipe):
     return by_library
 
 
+def _digest(code):
+    return hashlib.sha256(code.encode()).hexdigest()[:16]
+
+
 def script(recipe, described):
     """Return a Recipe as a script with the evidence in its docstring, a string."""
     code = recipe.script.code if recipe.script else ""
     doc = [
         f"{recipe.name}, made by merging the diffs of its techniques.",
         "",
-        f"{MARK}, which overwrites it.",
+        f"{MARK}, which overwrites it unless its code was changed ({_digest(code)}).",
         f"Measured: {str(recipe.speedup) or 'not known'}, against {recipe.line.base}",
         f"({described}).",
         "",
@@ -130,10 +136,15 @@ def script(recipe, described):
 
 
 def write(path, text):
-    """Write a recipe's script. Raises UserError rather than overwrite another file."""
+    """Write a recipe's script. Raises UserError rather than overwrite another file, or a recipe
+    that someone has changed."""
     with naming(path):
-        if path.exists() and MARK not in path.read_text(errors="replace"):
-            raise UserError(f"{path}: exists and is no recipe", "name another file with RECIPE=")
+        if path.exists():
+            doc, code = ladder.split(path.read_text(errors="replace"))
+            written = re.search(rf"^{MARK}.*\((\w+)\)", doc, re.MULTILINE)
+            if not written or written[1] != _digest(code):
+                problem = "was changed by hand" if written else "exists and is no recipe"
+                raise UserError(f"{path}: {problem}", "name another file with RECIPE=")
         if path.is_relative_to(paths.CACHE):  # elsewhere a missing folder is a typing error
             path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
