@@ -22,12 +22,11 @@ from Utils.commands import forecast as forecast_command
 from Utils.device import auto_shape
 from Utils.device.cpu import CPU
 from Utils.device.cuda import ImaginedGPU
-from Utils.forecast import fake_run, forecast_table, peak_memory, recording_processes
+from Utils.forecast import fake_run, forecast_table, peak_memory
 from Utils.forecast.fake_run import KINDS, Recording
-from Utils.forecast.forecast_device import memory_size
-from Utils.forecast.forecast_plan import StepForecast
+from Utils.forecast.forecast_plan import StepForecast, memory_size
 from Utils.forecast.peak_memory import MemoryForecast
-from Utils.forecast.time_range import TimeForecast
+from Utils.forecast.step_time import TimeForecast
 from Utils.harness.settings import batch_multiple
 from Utils.profile import profiled_run
 from Utils.results import rows_file
@@ -39,12 +38,10 @@ TINY = ["--model=gpt2-tiny", "--dataset=synthetic", "--seq-len=64"]
 
 def recorded(*names, batch_size=4, device=GPU, flags=TINY):
     """Recordings of techniques, given by name or as they are, each in a process of its own."""
-    recording_processes.import_compiler()
+    peak_memory.import_compiler()
     techniques = [ladder.get(name) if isinstance(name, str) else name for name in names]
     flags = [*flags, f"--batch-size={batch_size}"]
-    return recording_processes.in_processes(
-        fake_run.recording, [(t, flags, device) for t in techniques]
-    )
+    return peak_memory.in_processes(fake_run.recording, [(t, flags, device) for t in techniques])
 
 
 def peak(recording):
@@ -165,7 +162,7 @@ def test_a_process_that_dies_stops_nothing_else():
     def end(code):
         return code or os._exit(1)
 
-    assert recording_processes.in_processes(end, [(3,), (0,), (4,)]) == [3, None, 4]
+    assert peak_memory.in_processes(end, [(3,), (0,), (4,)]) == [3, None, 4]
 
 
 # On a CPU ---------------------------------------------------------------------------------------
@@ -197,7 +194,7 @@ def test_the_tensors_of_a_run_in_float32_are_what_was_forecast(tmp_path):
     shape = ["--model=gpt2-tiny", "--dataset=synthetic", "--seq-len=256"]
     found = recorded(*techniques, batch_size=1, device=CPU(), flags=shape)
     tasks = [(technique, [*shape, "--batch-size=1"], tmp_path) for technique in techniques]
-    taken = recording_processes.in_processes(tensors_mib, tasks)
+    taken = peak_memory.in_processes(tensors_mib, tasks)
     for recording, size in zip(found, taken, strict=True):
         assert peak(recording) / MIB == pytest.approx(size, rel=0.001)
 

@@ -19,18 +19,11 @@ from Utils.base.gpt2_sizes import CONFIGS
 from Utils.commands import forecast
 from Utils.device import capabilities, datasheets
 from Utils.device.cuda import ImaginedGPU
-from Utils.forecast import (
-    fake_run,
-    forecast_plan,
-    forecast_table,
-    step_time,
-    time_range,
-)
-from Utils.forecast.forecast_device import device_of, measured_entry
-from Utils.forecast.forecast_plan import StepForecast
+from Utils.forecast import fake_run, forecast_plan, forecast_table, step_time
+from Utils.forecast.forecast_plan import StepForecast, datasheet_of, device_of
 from Utils.forecast.kernel_work import LIST, VIEW, Operation, Tensor, Work
 from Utils.forecast.peak_memory import MemoryForecast
-from Utils.forecast.time_range import TimeForecast
+from Utils.forecast.step_time import TimeForecast
 from Utils.harness.step_work import flops_per_token
 from Utils.scripts import ladder
 
@@ -182,7 +175,7 @@ def test_every_published_row_is_used_or_left_out_with_a_reason():
 
 
 def test_the_check_that_is_kept_holds_every_figure_once():
-    figures, rows = published_figures.figures(), time_range.check_rows()
+    figures, rows = published_figures.figures(), step_time.check_rows()
     assert list(rows.technique) == [figure.technique for figure in figures]
     published_ms = [1e3 * figure.seconds for figure in figures]
     assert list(rows.measured_ms) == pytest.approx(published_ms, abs=1e-3)
@@ -190,8 +183,8 @@ def test_the_check_that_is_kept_holds_every_figure_once():
 
 
 def test_figures_are_mostly_in_their_ranges_and_directions_mostly_right():
-    assert time_range.check_rows().in_range.mean() >= 0.85
-    ratios = published_figures.ratios(time_range.check_rows())
+    assert step_time.check_rows().in_range.mean() >= 0.85
+    ratios = published_figures.ratios(step_time.check_rows())
     assert (ratios[ratios.published > published_figures.WORTH].forecast > 1).mean() >= 0.9
 
 
@@ -199,10 +192,10 @@ def test_the_check_is_printed_with_its_errors_and_reasons(capsys):
     forecast.main(["--against=published"])
     said = capsys.readouterr().out
     assert (
-        sum(line.startswith("|") for line in said.splitlines()) == len(time_range.check_rows()) + 2
+        sum(line.startswith("|") for line in said.splitlines()) == len(step_time.check_rows()) + 2
     )
-    error = time_range.check_rows().error.abs().median()
-    assert f"all: {len(time_range.check_rows())} figures, median error {error:.1%}" in said
+    error = step_time.check_rows().error.abs().median()
+    assert f"all: {len(step_time.check_rows())} figures, median error {error:.1%}" in said
     assert "of them in their range" in said
 
 
@@ -211,7 +204,7 @@ def test_the_calibration_writes_the_check_and_the_constants(tmp_path, monkeypatc
     constants.write_text(step_time.FILE.read_text())
     check = tmp_path / "check.csv"
     monkeypatch.setattr(step_time, "FILE", constants)
-    monkeypatch.setattr(time_range, "CHECK", check)
+    monkeypatch.setattr(step_time, "CHECK", check)
     step = Step(8, 64, layers=4, heads=2, width=64, vocabulary=1000)
     half = replace(step, precision="bfloat16", compile=True, evaluations=0.5, clip=True)
     figures = [
@@ -224,7 +217,7 @@ def test_the_calibration_writes_the_check_and_the_constants(tmp_path, monkeypatc
     importlib.import_module("tests.calibration.__main__").main()
     table = pd.read_csv(check)
     assert list(table.measured_ms) == [20, 10, 10] and set(table.columns) <= {
-        *time_range.check_rows().columns
+        *step_time.check_rows().columns
     }
     assert (table.factor > 1).tolist() == [True, True, True]  # no other source has these chips
     after = tomllib.loads(constants.read_text())
@@ -236,17 +229,15 @@ def test_the_calibration_writes_the_check_and_the_constants(tmp_path, monkeypatc
 def test_a_range_is_wider_where_no_figure_is_alike():
     covered = {((8, 0), "float32"), ((8, 0), "bfloat16"), ((9, 0), "float32")}
     a100, h100, b200 = (datasheets.find(key) for key in ("a100", "h100", "b200"))
-    factors = [time_range.kind_factor(entry, "bfloat16", covered) for entry in (a100, h100, b200)]
-    assert factors == [1, time_range.OTHER_PRECISION, time_range.OTHER_CHIP]
+    factors = [step_time.kind_factor(entry, "bfloat16", covered) for entry in (a100, h100, b200)]
+    assert factors == [1, step_time.OTHER_PRECISION, step_time.OTHER_CHIP]
     ceilings = {"matmul_tflops": {"float32": 0.2}, "emulated_tflops": {}, "bandwidth_gb_s": 40.0}
-    here = measured_entry(ImaginedGPU("AMD EPYC (2 threads)", 2**34), None, ceilings)
+    here = datasheet_of(ImaginedGPU("AMD EPYC (2 threads)", 2**34), ceilings)
     assert (
-        time_range.kind_factor(here, "float32", covered)
-        == time_range.UNLISTED
-        > time_range.OTHER_CHIP
+        step_time.kind_factor(here, "float32", covered) == step_time.UNLISTED > step_time.OTHER_CHIP
     )
     assert here.memory_bytes == 2**34 and here.bandwidth == 40
-    t4 = measured_entry(device_of("t4"), datasheets.find("t4"), ceilings)
+    t4 = datasheet_of(device_of("t4"), ceilings)
     assert (t4.year, t4.float32) == (2018, 0.2)
 
 
@@ -254,8 +245,8 @@ def test_a_width_covers_what_it_says():
     random = np.random.default_rng(0)
     factors = random.choice([1.0, 2.0], 1000)
     off = random.normal(size=1000) * factors
-    half = time_range.width(off, factors)
-    assert np.mean(np.abs(off) <= half * factors) == pytest.approx(time_range.COVERED, abs=0.01)
+    half = step_time.width(off, factors)
+    assert np.mean(np.abs(off) <= half * factors) == pytest.approx(step_time.COVERED, abs=0.01)
 
 
 # The command ------------------------------------------------------------------------------------
@@ -308,9 +299,9 @@ def test_devices_that_do_not_run_a_technique_stand_below_the_table():
 
 def test_a_speedup_has_the_ratio_of_the_two_forecasts():
     slow, fast = (TimeForecast(seconds, 0, 0, {}) for seconds in (2.0, 0.5))
-    ratio = time_range.speedup(slow, fast, 1.0)
+    ratio = step_time.speedup(slow, fast, 1.0)
     assert ratio.value == 4 and ratio.low * ratio.high == pytest.approx(16)
-    assert ratio.low < 4 < ratio.high and all(map(math.isfinite, time_range.widths()))
+    assert ratio.low < 4 < ratio.high and all(map(math.isfinite, step_time.widths()))
 
 
 def test_figures_of_a_source_share_a_deviation_and_an_outlier_pulls_no_harder():

@@ -13,7 +13,7 @@ from Utils.base.gpt2_sizes import CONFIGS
 from Utils.commands import ceilings
 from Utils.device import capabilities, measured_ceilings
 from Utils.device.cpu import CPU
-from Utils.forecast.forecast_device import measured_entry
+from Utils.forecast.forecast_plan import datasheet_of
 from Utils.harness import step_work
 
 CEILINGS = {"matmul_tflops": {"float32": 10.0, "bfloat16": 100.0}, "bandwidth_gb_s": 1000.0}
@@ -160,7 +160,7 @@ def test_an_emulated_precision_is_measured_small_and_is_no_ceiling(monkeypatch):
     found = measured_ceilings.measure(CPU())
     assert [*found["matmul_tflops"]] == ["float32", "tf32"] and sizes["bfloat16"] == [256]
     assert found["emulated_tflops"] == {"bfloat16": 0.000256}
-    assert measured_entry(CPU(), None, found).bfloat16 == 0.000256
+    assert datasheet_of(CPU(), found).bfloat16 == 0.000256
     natively = True
     found = measured_ceilings.measure(CPU())
     assert found["matmul_tflops"]["bfloat16"] == 0.002 and found["emulated_tflops"] == {}

@@ -9,15 +9,15 @@ import pandas as pd
 
 from Utils.base import paths
 from Utils.base.command_line import Parser
-from Utils.forecast import expectation_rows
+from Utils.forecast import forecast_table
 
 DOCS = paths.ROOT / "docs"
 
 
 def main(argv=None):
     Parser("expectations", __doc__).parse_args(argv)
-    rows = list(expectation_rows.ladder_rows())
-    hours = list(expectation_rows.pretraining_hours(DOCS / "prices.toml"))
+    rows = list(forecast_table.ladder_rows())
+    hours = list(forecast_table.pretraining_hours(DOCS / "prices.toml"))
     for name, lines in (("forecast", rows), ("hours", hours)):
         pd.DataFrame(lines, dtype=object).to_csv(DOCS / f"{name}.csv", index=False)
     print("docs/forecast.csv and docs/hours.csv are written; `make readme` draws docs/gpus.png")

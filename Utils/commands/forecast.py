@@ -9,9 +9,9 @@ from Utils.analysis.summary import measured_steps
 from Utils.base import command_line
 from Utils.base.errors import UserError
 from Utils.base.setting_table import OF_A_RUN
-from Utils.device import auto_shape, capabilities, datasheets
+from Utils.device import auto_shape, capabilities, datasheets, measured_ceilings
 from Utils.device.cpu import CPU
-from Utils.forecast import forecast_device, forecast_plan, forecast_table
+from Utils.forecast import forecast_plan, forecast_table
 from Utils.forecast.forecast_table import gib
 from Utils.scripts import ladder
 
@@ -51,8 +51,8 @@ def all_devices(names, values, tokens, prices):
 
 def one_device(names, values, memory):
     fitting = bool(memory) and values["batch_size"] == "auto"  # a batch for each script
-    memory = forecast_device.memory_size(memory) if memory else None
-    device = forecast_device.device_of(values["device"], memory)
+    memory = forecast_plan.memory_size(memory) if memory else None
+    device = forecast_plan.device_of(values["device"], memory)
     args = forecast_plan.settings(values, device)
     memory = memory or device.memory_bytes
     budget = auto_shape.usable_bytes(memory)
@@ -62,7 +62,7 @@ def one_device(names, values, memory):
     on_cpu = isinstance(device, CPU)
     if on_cpu:
         print("Memory of tensors; the process adds its libraries and what malloc keeps.")
-    entry = forecast_device.datasheet_of(device)
+    entry = forecast_plan.datasheet_of(device, measured_ceilings.ceilings(device))
     bfloat16 = capabilities.has("bfloat16", device)
     if not bfloat16:
         print(ladder.IN_FLOAT16)

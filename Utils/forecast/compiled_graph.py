@@ -1,15 +1,58 @@
-"""Graphs of torch.compile on fake tensors, run as Inductor's kernels would be."""
+"""Graphs of torch.compile on fake tensors, run as Inductor's kernels would be.
 
+The rules are Inductor's, simplified. A matrix product, attention or the like is a kernel of its
+own. What is computed element by element, or reduced, joins the kernel that makes or reads the same
+numbers in the same order, unless something between the two needs a kernel of its own.
+"""
+
+from collections import defaultdict
+from dataclasses import dataclass, replace
 from functools import partial
+from operator import getitem
 from unittest.mock import patch
 
 import torch
 from torch.utils._pytree import tree_map_only
 
-from Utils.forecast import fusion_groups
-from Utils.forecast.fusion_groups import is_elementwise, is_reduction, is_view
+from Utils.forecast.kernel_work import COMPILED, Operation, operation_of, tensors_in
 
-MOST_READS = 8  # realize_acc_reads_threshold of torch._inductor.config
+MOST_READS_FUSED = 8  # realize_acc_reads_threshold of torch._inductor.config
+MOST_READS = 4  # of memory, beyond which what several kernels need is computed once and written
+LONGEST_ROW = 4096  # numbers that one block keeps in registers; of a longer row each pass reads
+ELEMENTWISE = {  # of Inductor's, beside those that torch tags as such
+    *("cat", "clone", "constant_pad_nd", "convert_element_type", "copy", "embedding", "full"),
+    *("full_like", "gather", "index", "iota", "scalar_tensor", "select_scatter", "slice_scatter"),
+    *("new_zeros", "zeros", "zeros_like", "ones", "arange"),
+}
+REDUCTIONS = {"amax", "amin", "any", "argmax", "max", "mean", "min", "prod", "sum", "var_mean"}
+
+
+def _name(node):
+    """Return the name of a node's operator of ATen, or "" for what is none."""
+    is_operator = isinstance(node.target, torch._ops.OpOverload)
+    return node.target._schema.name.split("::")[1] if is_operator else ""
+
+
+def _is_elementwise(node):
+    name = _name(node)
+    if not name or node.target._schema.is_mutable or _is_view(node):
+        return False
+    if name == "scatter":  # into a constant Inductor compares indices instead
+        return node.args[0].target is torch.ops.aten.full.default
+    return torch.Tag.pointwise in node.target.tags or name in ELEMENTWISE
+
+
+def _is_reduction(node):
+    return _name(node) in REDUCTIONS
+
+
+def _is_view(node):
+    return node.target is getitem or getattr(node.target, "is_view", False)
+
+
+def _tensor(node):
+    """Return the Tensor of what a node computes, or None where it is no tensor."""
+    return next(iter(tensors_in(node.meta.get("val"))), None)
 
 
 class Kernels:
@@ -34,24 +77,18 @@ class Kernels:
             last = [n for n in node.all_input_nodes if n not in used]
             self.last_uses[node] = last if node.users else [*last, node]
             used.update(node.all_input_nodes)
-            users = (n in self.fused or is_elementwise(n) or is_reduction(n) for n in node.users)
-            if (is_elementwise(node) or is_view(node)) and all(users):
+            users = (n in self.fused or _is_elementwise(n) or _is_reduction(n) for n in node.users)
+            if (_is_elementwise(node) or _is_view(node)) and all(users):
                 self.fused.add(node)
-        self.operations = fusion_groups.kernels(module.graph.nodes, self.fused)
-        self.fused -= self._written()
-
-    def _written(self):
-        """Return the fused operations that are written to memory, since they read too many tensors
-        for each of their users to compute them again."""
-        written = set()
+        self.operations = _operations(module.graph.nodes, self.fused)
+        # One that reads many tensors is written, lest each of its users compute it again.
         reads = {}
         for node in self.nodes:
             if node in self.fused:
                 reads[node] = set().union(*(reads.get(n, {n}) for n in node.all_input_nodes))
-                if len(reads[node]) > MOST_READS and not is_view(node):
-                    written.add(node)
+                if len(reads[node]) > MOST_READS_FUSED and not _is_view(node):
+                    self.fused.remove(node)
                     del reads[node]
-        return written
 
     def __call__(self, arguments):
         values = dict(zip(self.inputs, arguments, strict=True))
@@ -72,7 +109,7 @@ class Kernels:
                 values[node] = getattr(self.module, node.target)
             elif node in self.fused:
                 # A view shares its base's memory; any other result is as traced.
-                result = None if is_view(node) else node.meta["val"]
+                result = None if _is_view(node) else node.meta["val"]
                 values[node] = Deferred(node.target, operands, result)
             else:
                 args, kwargs = self._computed(operands)
@@ -91,20 +128,123 @@ class Kernels:
             return tree_map_only(Deferred, Deferred.computed, operands)
 
 
+@dataclass(eq=False)
 class Deferred:
     """An operation in a kernel. It keeps its operands until its result is read. result: a tensor
     like it, or None to run the operation on every read."""
 
-    def __init__(self, function, operands, result):
-        self.function = function
-        self.operands = operands
-        self.result = result
+    function: object
+    operands: tuple
+    result: object
 
     def computed(self):
         if self.result is not None:
             return self.result
         args, kwargs = tree_map_only(Deferred, Deferred.computed, self.operands)
         return self.function(*args, **kwargs)
+
+
+class Group:
+    """Nodes of a graph that are one kernel."""
+
+    def __init__(self, size, sums_columns):
+        self.domain = size, sums_columns  # size: numbers that its loops run over
+        self.nodes = []
+        self.bits = 0  # of its nodes
+        self.leaves = {}  # Tensors that it reads, by node
+        self.stage = {}  # of each node: the reductions before it
+
+    def operation(self, fused):
+        """Return the Operation of the kernel. fused: nodes that take no memory."""
+        reads = tuple(t for leaf, t in self.leaves.items() if leaf not in self.stage)
+        written = (n for n in self.nodes if not self.stage.keys() >= _ends(n, "users", fused))
+        writes = tuple(filter(None, map(_tensor, written)))
+        size, sums_columns = self.domain
+        row = 1  # numbers that it reduces to one
+        if not sums_columns:
+            results = [_tensor(node).numel for node in self.nodes if _is_reduction(node)]
+            row = max(1, size // max(1, min(results, default=size)))
+        passes = 1
+        if row > LONGEST_ROW:
+            tensors = filter(None, map(_tensor, self.nodes))
+            last = any(tensor.numel == size for tensor in tensors)
+            passes = max(1, max(self.stage.values()) + last)
+        name = "reduction" if sums_columns or row > 1 else "pointwise"
+        return Operation(name, reads, writes, host=COMPILED, passes=passes)
+
+
+def _operations(nodes, fused):
+    """Return the Operations of a graph's kernels, in order. fused: nodes that take no memory."""
+    fused = set(fused)
+    kernels = []  # Groups, and Operations of nodes that are their own kernels
+    maker = {}  # Group that computes a node
+    readers = defaultdict(list)  # Groups that read a node
+    ancestors = {}  # of each node, with itself: a bit for each
+    for number, node in enumerate(nodes):
+        bit = ancestors[node] = 1 << number
+        for parent in node.all_input_nodes:
+            ancestors[node] |= ancestors[parent]
+        if not _name(node) or _is_view(node):
+            continue
+        leaves = _ends(node, "all_input_nodes", fused)  # what it reads from memory
+        if node in fused:
+            if len(node.users) < 2 or len(leaves) <= MOST_READS:
+                continue
+            fused.remove(node)
+        # Inductor makes the kernel of a scatter, into a constant or not.
+        if not (_is_elementwise(node) or _is_reduction(node) or _name(node) == "scatter"):
+            parts = node.args, dict(node.kwargs), node
+            call = torch.fx.node.map_arg(parts, lambda part: part.meta.get("val"))
+            kernels.append(replace(operation_of(node.target, *call), host=COMPILED))
+            continue
+        domain = _domain(node)
+        near = [group for leaf in leaves for group in readers[leaf]]
+        near += [maker[leaf] for leaf in leaves if leaf in maker]
+        for group in dict.fromkeys(near):
+            outside = [leaf for leaf in leaves if leaf not in group.stage]
+            between = any(ancestors[leaf] & group.bits for leaf in outside)
+            if group.domain == domain and not between:
+                break
+        else:
+            group = Group(*domain)
+            kernels.append(group)
+        group.nodes.append(node)
+        group.bits |= bit
+        group.leaves |= {leaf: _tensor(leaf) for leaf in leaves if _tensor(leaf)}
+        before = max((group.stage.get(leaf, 0) for leaf in leaves), default=0)
+        group.stage[node] = before + _is_reduction(node)
+        maker[node] = group
+        for leaf in leaves:
+            readers[leaf].append(group)
+    return [each.operation(fused) if isinstance(each, Group) else each for each in kernels]
+
+
+def _ends(node, direction, fused):
+    """Return the nodes that a node reads ("all_input_nodes") or that read it ("users"), through
+    fused ones and views: the keys of a dict."""
+    ends = {}
+    waiting = list(getattr(node, direction))
+    seen = set()
+    while waiting:
+        end = waiting.pop()
+        if end in seen:
+            continue
+        seen.add(end)
+        if end in fused or _is_view(end):
+            waiting.extend(getattr(end, direction))
+        else:
+            ends[end] = None
+    return ends.keys()
+
+
+def _domain(node):
+    """Return (numbers that its loops run over, whether it sums columns)."""
+    if not _is_reduction(node):
+        return _tensor(node).numel, False
+    source = _tensor(node.all_input_nodes[0])
+    dims = node.args[1] if len(node.args) > 1 and isinstance(node.args[1], list | tuple) else [-1]
+    last = len(source.shape) - 1
+    return source.numel, not any(dim in (-1, last) for dim in dims)
 
 
 def without_kernels(tracker):

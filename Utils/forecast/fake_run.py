@@ -1,15 +1,14 @@
-"""A script on fake tensors: the allocations of its step, operation by operation.
+"""A script on fake tensors, which have no memory: the allocations of its step by operation.
 
-Fake tensors have a shape, a type and a device but no memory, so a step of the real script, with its
-model, loss and optimizer, runs anywhere in seconds. torch's MemTracker counts the allocations by
-kind. The differences of a GPU are modelled here, those of torch.compile in `compiled_graph`.
+torch's MemTracker counts them by kind. The differences of a GPU are modelled here, those of
+torch.compile in `compiled_graph`.
 """
 
 import importlib.util
 import os
 import re
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from unittest.mock import patch
 
@@ -21,9 +20,8 @@ from torch.distributed._tools.mem_tracker import MemTracker, _MemRefType, _Updat
 from Utils.base import errors
 from Utils.base.errors import Unsupported
 from Utils.device.cuda import CUDA
-from Utils.forecast import traced_operation
 from Utils.forecast.compiled_graph import without_kernels
-from Utils.forecast.kernel_work import Work
+from Utils.forecast.kernel_work import COMPILED, Operation, Work, operation_of, tensors_in
 from Utils.harness import memory_kinds
 from Utils.harness.settings import batch_multiple
 from Utils.run import execute
@@ -48,14 +46,11 @@ class Recording:
     live: np.ndarray
     phase: np.ndarray
     growing: np.ndarray
-    work: Work = field(default_factory=Work)
+    work: Work | None = None
 
     def at(self, batch):
-        """Return the Recording at another batch size.
-
-        The same operations run at any batch size. Each tensor's size is constant or proportional to
-        the batch, a prime that divides no constant, so one recording gives all batch sizes.
-        """
+        """Return the Recording at another batch size: each tensor's size is constant, or
+        proportional to the batch, a prime that divides no constant."""
         grown = self.growing * batch // self.batch
         live = self.live.copy()
         live[:, -1] += grown - self.growing
@@ -129,7 +124,7 @@ class Tracker(MemTracker):
             return function(*args, **kwargs or {})
         result = super().__torch_dispatch__(function, types, args, kwargs)
         if not self.in_graph and function.namespace != "prim":
-            self.note(traced_operation.operation(function, args, kwargs or {}, result))
+            self.note(operation_of(function, args, kwargs or {}, result))
         return result
 
     def note(self, operation):
@@ -151,9 +146,9 @@ class Tracker(MemTracker):
     def _update_peak_stats(self, state):
         now = self._curr_mem_snap.get(self.device)
         if now:
-            kind = _MemRefType
-            weights = now[kind.PARAM] + now[kind.BUFFER]
-            self.live.append((weights, now[kind.GRAD], now[kind.OPT], now["Total"]))
+            weights = now[_MemRefType.PARAM] + now[_MemRefType.BUFFER]
+            sizes = now[_MemRefType.GRAD], now[_MemRefType.OPT], now["Total"]
+            self.live.append((weights, *sizes))
             self.phase.append(2 if self._in_opt else int(self._mod_tracker.is_bw))
 
     def recording(self, multiple):
@@ -172,11 +167,10 @@ class Tracker(MemTracker):
         return Recording(self.batch, multiple, live, phase, growing.cumsum()[:-1], self.work)
 
 
-# Behaviour of torch on a GPU that differs from the CPU tensors that stand for it.
-
 _CROSS_ENTROPY = torch.nn.functional.cross_entropy
 
 
+# Behaviour of torch on a GPU that differs from the CPU tensors that stand for it.
 def _attention(q, k, v, attn_mask=None, dropout_p=0.0, is_causal=False, **options):
     """Run scaled_dot_product_attention with a GPU's first kernel for the type."""
     aten = torch.ops.aten
@@ -226,14 +220,12 @@ def _moved(module, function, recurse=True):
     for part in module.modules():
         for tensors in (part._parameters, part._buffers):
             for name, old in tensors.items():
-                if old is not None and id(old) not in moved:
+                if old is not None and old not in moved:
                     with torch.no_grad():
-                        new = function(old)
-                    if isinstance(old, torch.nn.Parameter) and new is not old:
-                        new = torch.nn.Parameter(new, old.requires_grad)
-                    moved[id(old)] = new, old  # keeps the id from being reused
-                if old is not None:
-                    tensors[name] = moved[id(old)][0]
+                        moved[old] = function(old)
+                    if isinstance(old, torch.nn.Parameter) and moved[old] is not old:
+                        moved[old] = torch.nn.Parameter(moved[old], old.requires_grad)
+                tensors[name] = moved.get(old)
     return module
 
 
@@ -241,6 +233,11 @@ def _moved(module, function, recurse=True):
 def fakes(technique, device, tracker):
     """Make tensors fakes, and replace all that needs values or a driver. device: of Utils.device; a
     GPU is an imagined one."""
+
+    def launched(kernel, *args, **options):  # by Triton
+        touched = tensors_in(args)
+        tracker.note(Operation(kernel.__name__, touched, touched, host=COMPILED))
+
     replacements = {
         "Utils.device.device_choice.choose": lambda name, *ranks: device,
         "Utils.launch.batch_trials.largest_batch": lambda args, *bounds, **more: args.batch_size,
@@ -255,7 +252,7 @@ def fakes(technique, device, tracker):
     if isinstance(device, CUDA):
         replacements |= _OF_A_GPU
     if "triton" in technique.code and importlib.util.find_spec("triton"):
-        replacements["triton.runtime.jit.JITFunction.run"] = traced_operation.launches(tracker)
+        replacements["triton.runtime.jit.JITFunction.run"] = launched
     if "compile" in technique.code:  # Dynamo would collect garbage, which takes half a second
         replacements["torch._dynamo.config.run_gc_after_compile"] = False
     with ExitStack() as stack:
@@ -297,19 +294,17 @@ class FakeRun:
 
     def __exit__(self, *error):
         on_gpu = isinstance(self.args.hardware, CUDA)  # where pages move to the host: need not fit
-        sizes = {}
-        paged_sizes = {}
+        sizes = {}  # bytes, by storage and whether they may be paged
         for optimizer in memory_kinds.optimizers(self.optimizer):
             paged = on_gpu and getattr(optimizer, "is_paged", False)
             values = [value for state in optimizer.state.values() for value in state.values()]
             for value in filter(torch.is_tensor, values):
                 storage = value.untyped_storage()
                 if value.device == self.args.device:
-                    sizes[id(storage)] = storage.nbytes()
-                    if paged and storage.nbytes() >= PAGED:
-                        paged_sizes[id(storage)] = storage.nbytes()
+                    sizes[id(storage), paged] = storage.nbytes()
         self.tracker.state_bytes = sum(sizes.values())
-        self.tracker.paged_bytes = sum(paged_sizes.values())
+        large = (size for (_, paged), size in sizes.items() if paged and size >= PAGED)
+        self.tracker.paged_bytes = sum(large)
 
 
 def recording(technique, flags, device):

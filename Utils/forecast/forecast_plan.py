@@ -1,23 +1,25 @@
 """Forecasts of techniques on devices that need not be here: settings, memory and time."""
 
 import math
+import re
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from Utils.base import command_line
 from Utils.base.errors import Unsupported, UserError, naming
-from Utils.base.units import GIB
-from Utils.device import auto_shape, capabilities, datasheets
-from Utils.device.cuda import ImaginedGPU
+from Utils.base.units import GIB, MIB
+from Utils.device import auto_shape, capabilities, datasheets, device_choice, measured_ceilings
+from Utils.device.cuda import CUDA, ImaginedGPU
+from Utils.device.datasheets import Datasheet
 from Utils.forecast import step_time
-from Utils.forecast.forecast_device import datasheet_of, device_of
-from Utils.forecast.peak_memory import MemoryForecast, memory_forecasts
-from Utils.forecast.time_range import TimeForecast, time_forecast
+from Utils.forecast.peak_memory import MemoryForecast, in_processes, memory_forecasts
+from Utils.forecast.step_time import TimeForecast, time_forecast
 from Utils.harness.settings import Settings, check_need, parse_args
 from Utils.harness.step_work import precision_of
 from Utils.scripts import ladder
 
 ANY_MEMORY = 2**40  # bytes
+UNITS = {"": 1, "mb": 10**6, "mib": MIB, "gb": 10**9, "gib": GIB}
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,62 @@ class StepForecast:
         steps = tokens / self.tokens
         ends = self.time.seconds, self.time.low, self.time.high
         return [steps * seconds / 3600 for seconds in ends]
+
+
+def memory_size(text):
+    """Return the bytes of "10GiB", "24 GB" or "8e9". Raises UserError."""
+    match = re.fullmatch(r"\s*(\d+\.?\d*(?:e\d+)?)\s*([a-z]*)\s*", text.lower())
+    if not match or match[2] not in UNITS or not float(match[1]):
+        remedy = "give it as 10GiB (2^30), 10GB (10^9) or 1e10, in bytes"
+        raise UserError(f"--memory {text}: not a size", remedy)
+    return int(float(match[1]) * UNITS[match[2]])
+
+
+def device_of(name, memory=None):
+    """Return the device to forecast for: one of the table of datasheets, a GPU of so many bytes, or
+    as `device_choice` knows it. Raises UserError where there is no such device here.
+
+    This process asks no GPU for anything: it could then fork no more.
+    """
+    if not re.match("auto$|cpu$|mps$|cuda", name):  # it names a row of the table
+        entry = datasheets.find(name)
+        size = memory or entry.memory_bytes
+        return ImaginedGPU(entry.names[0], size, entry.capability, entry.architecture)
+    if memory and name.startswith("cuda"):
+        return ImaginedGPU("an imagined GPU", memory)
+
+    def facts_of_gpu():
+        """Return the facts of a GPU, None for another device, the UserError for a missing one."""
+        try:
+            device = device_choice.choose(name)
+        except UserError as error:
+            return error
+        if isinstance(device, CUDA):
+            return device.name, device.memory_bytes, device.capability, device.architecture
+
+    (facts,) = in_processes(facts_of_gpu, [()])
+    if isinstance(facts, UserError):
+        remedy = "MEMORY=80GiB imagines one" if "cuda" in name else facts.remedy
+        raise UserError(facts.message, remedy)
+    return ImaginedGPU(*facts) if facts else device_choice.choose(name)
+
+
+def datasheet_of(device, ceilings):
+    """Return the Datasheet that times are forecast from, None where nothing is known of a device.
+
+    ceilings: measured here, which take the place of the table's; or None.
+    """
+    listed = datasheets.named(device.name)
+    if not ceilings:
+        return listed
+    rates = ceilings["matmul_tflops"] | ceilings["emulated_tflops"]
+    columns = {key: rates.get(key, 0.0) for key in ("float32", "tf32", "bfloat16", "float16")}
+    columns |= {"bandwidth": ceilings["bandwidth_gb_s"], "process": datasheets.MEASURED}
+    if listed:
+        return replace(listed, **columns)
+    columns |= {"tf32": 0.0, "memory": device.memory_bytes / datasheets.SOLD, "sms": 1, "l2": 1}
+    columns |= {"watts": math.inf, "year": 0, "capability": (0, 0), "source": "make ceilings"}
+    return Datasheet("here", (device.name,), **columns)
 
 
 def settings(values, device):
@@ -122,7 +180,7 @@ def milliseconds_by_kind(technique, args):
     """
     device = device_of(args.device)
     args = settings({name: getattr(args, name) for name in command_line.defaults()}, device)
-    entry = datasheet_of(device)
+    entry = datasheet_of(device, measured_ceilings.ceilings(device))
     if entry is None:
         return {}
     kernels = memory_forecasts([technique], args, device.memory_bytes)[0].kernels

@@ -1,14 +1,19 @@
-"""Forecasts of memory and time as tables and words."""
+"""Forecasts of memory and time as tables, words and the rows of two files in docs/."""
 
 import math
 
 from tabulate import tabulate
 
 from Utils.base.units import GIB, MIB
-from Utils.forecast import time_range
+from Utils.device import auto_shape, datasheets
+from Utils.forecast import forecast_plan, step_time
+from Utils.scripts import ladder
 
 WORTH = 0.1  # of the peak: the least share of a kind that gets a line of advice
 SHOWN = ["key", "model", "technique", "batch", "tokens", "measured_ms", "forecast_ms", "error"]
+EXPECTED = ("rtx3050", "t4", "rtx4090", "a100", "h100")  # devices of docs/forecast.csv
+PRETRAINING = "all_together"
+TOKENS = 1e10  # to pretrain on
 BRIEF = {"matrix products": "products", "memory traffic": "memory", "waiting for the host": "host"}
 
 
@@ -49,7 +54,7 @@ def technique_table(forecasts, baseline):
             if forecast.technique == baseline:
                 row["speedup"] = "1"
             elif baseline in timed:
-                row["speedup"] = str(time_range.speedup(timed[baseline], time, time.factor))
+                row["speedup"] = str(step_time.speedup(timed[baseline], time, time.factor))
             row["tokens/s"] = f"{forecast.tokens / time.seconds:,.0f}"
             part, _, share = time.mostly.rpartition(" ")
             row["mostly"] = f"{BRIEF.get(part, part)} {share}"
@@ -146,19 +151,63 @@ def device_table(forecasts, tokens, prices):
 
 def check_report():
     """Return the check against published figures as a table, and its summary by source."""
-    table = time_range.check_rows()
+    table = step_time.check_rows()
     lines = table[SHOWN].assign(error=table.error.map("{:+.0%}".format))
     parts = {"all": table, "GPT-2 124M": table[table.model.str.startswith("GPT-2")]}
     parts |= dict(list(table.groupby("source", sort=False)))
-    summary = [_summary(name, part) for name, part in parts.items()]
-    return "\n".join([lines.to_markdown(index=False, floatfmt=",.1f"), "", *summary])
+    text = [lines.to_markdown(index=False, floatfmt=",.1f"), ""]
+    for name, part in parts.items():
+        error = part.error.abs()
+        roofline = part.roofline_error.abs()
+        text.append(
+            f"{name}: {len(part)} figures, median error {error.median():.1%} (plain roofline "
+            f"{roofline.median():.1%}), 90% within {error.quantile(0.9):.1%} "
+            f"({roofline.quantile(0.9):.1%}); {part.in_range.mean():.0%} of them in their range"
+        )
+    return "\n".join(text)
 
 
-def _summary(name, part):
-    error = part.error.abs()
-    roofline = part.roofline_error.abs()
-    return (
-        f"{name}: {len(part)} figures, median error {error.median():.1%} (plain roofline "
-        f"{roofline.median():.1%}), 90% within {error.quantile(0.9):.1%} "
-        f"({roofline.quantile(0.9):.1%}); {part.in_range.mean():.0%} of them in their range"
-    )
+def ladder_rows():
+    """Yield the rows of the ladder on EXPECTED, dicts by column."""
+    values = {"device": "cuda", "model": "gpt2", "dataset": "synthetic", "seq_len": 1024}
+    for key in EXPECTED:
+        args = forecast_plan.settings(values, forecast_plan.device_of(key))
+        entry = datasheets.find(key)
+        budget = auto_shape.usable_bytes(entry.memory_bytes)
+        forecasts = forecast_plan.on_this_device(ladder.group("ladder"), args, entry, budget)
+        baseline = forecasts[0].time
+        for forecast in forecasts:
+            row = {"device": key, "technique": forecast.technique}
+            row |= {"batch_size": args.batch_size, "seq_len": args.seq_len}
+            if time := forecast.time:
+                ratio = step_time.speedup(baseline, time, 0 if time is baseline else time.factor)
+                row |= {
+                    "forecast_ms": f"{1e3 * time.seconds:.2f}",
+                    "low_ms": f"{1e3 * time.low:.2f}",
+                    "high_ms": f"{1e3 * time.high:.2f}",
+                    "speedup": f"{ratio.value:.3f}",
+                    "speedup_low": f"{ratio.low:.3f}",
+                    "speedup_high": f"{ratio.high:.3f}",
+                    "tokens_per_second": f"{forecast.tokens / time.seconds:.0f}",
+                    "peak_gib": gib(forecast.memory.peak),
+                    "largest_batch": forecast.memory.largest_batch,
+                    "mostly": time.mostly,
+                }
+            yield row | {"reason": forecast.reason or None}
+
+
+def pretraining_hours(prices_file):
+    """Yield the rows of a pretraining on every device, dicts by column."""
+    prices = forecast_plan.prices(prices_file)
+    values = {"model": "gpt2", "dataset": "synthetic", "batch_size": "auto", "seq_len": "auto"}
+    args, forecasts = next(forecast_plan.on_every_device([PRETRAINING], values))
+    for forecast in forecasts:
+        row = {"device": forecast.device, "technique": forecast.technique, "model": args.model}
+        row |= {"batch_size": args.batch_size, "seq_len": args.seq_len, "tokens": TOKENS}
+        row |= dict.fromkeys(["tokens_per_second", "hours", "low_hours", "high_hours"])
+        if forecast.time:
+            row["tokens_per_second"] = f"{forecast.tokens / forecast.time.seconds:.0f}"
+            hours, low, high = (f"{value:.2f}" for value in forecast.hours(TOKENS))
+            row |= {"hours": hours, "low_hours": low, "high_hours": high}
+        row |= {"dollars_an_hour": prices.get(forecast.device), "reason": forecast.reason}
+        yield row

@@ -1,7 +1,7 @@
 """The work of a recorded step: its kernels with their FLOP and bytes, at any batch size.
 
 A step is a sequence of operations, each with the shapes and types of its tensors. An eager
-operation is one kernel, or as many as `KERNELS` says; a compiled graph's are in `fusion_groups`.
+operation is one kernel, or as many as `KERNELS` says; a compiled graph's are in `compiled_graph`.
 """
 
 from dataclasses import dataclass, replace
@@ -9,6 +9,8 @@ from math import prod
 from types import SimpleNamespace
 
 import numpy as np
+import torch
+from torch.utils._pytree import tree_leaves
 
 from Utils.device.kernel_kinds import operator_kind
 
@@ -25,19 +27,14 @@ MATMULS = {"mm", "addmm", "bmm", "baddbmm", "_scaled_mm"}
 # Sums over one dimension read their input again for each result that the next needs: the largest,
 # then the sum, then the output (ATen's SoftMax.cu for rows that a block cannot keep). LayerNorm's
 # backward reads its inputs for the input's gradient and again for the weight's.
-PASSES = {
-    "_log_softmax": 3,
-    "_softmax": 1,
-    "_log_softmax_backward_data": 2,
-    "_softmax_backward_data": 1,
-    "native_layer_norm": 1,
-    "native_layer_norm_backward": 2,
-}
+PASSES = {"_log_softmax": 3, "_log_softmax_backward_data": 2, "native_layer_norm_backward": 2}
 REDUCTIONS = {"sum", "mean", "var", "var_mean", "amax", "linalg_vector_norm", "reduction", *PASSES}
+REDUCTIONS |= {"_softmax", "_softmax_backward_data", "native_layer_norm"}
 FUSED = {"reduction": "normalization", "pointwise": "elementwise"}  # kinds of fused kernels
 KERNELS = {"native_layer_norm_backward": 2, "embedding_dense_backward": 6, "nll_loss_backward": 2}
 WITHOUT_WORK = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "set_"}
 WITHOUT_WORK |= {"resize_", "lift_fresh", "_unsafe_view", "_local_scalar_dense", "record_stream"}
+WRITE_ONLY = {"copy_", "fill_", "zero_", "_foreach_zero_", "_foreach_copy_"}
 
 
 @dataclass(frozen=True)
@@ -58,8 +55,7 @@ class Tensor:
 
     def scaled(self, old, new):
         """Return the tensor with each multiple of the old batch replaced by that of the new."""
-        shape = tuple(n // old * new if n and n % old == 0 else n for n in self.shape)
-        return Tensor(shape, self.dtype, self.transposed)
+        return replace(self, shape=tuple(n if n % old else n // old * new for n in self.shape))
 
 
 @dataclass(frozen=True)
@@ -68,7 +64,7 @@ class Operation:
 
     name: of ATen, without namespace. reads, writes: Tensors. phase: an index of PHASES.
     host: EAGER, COMPILED, VIEW or LIST. precision: of float32 products, "float32" or "tf32".
-    lists: tensors in its lists, for an operation on many at once. causal, passes: see `fusion`.
+    lists: tensors in its lists, for an operation on many at once. passes: over what it reads.
     """
 
     name: str
@@ -87,6 +83,47 @@ class Operation:
         return replace(self, reads=reads, writes=writes)
 
 
+def tensors_in(values):
+    """Return the Tensors among arguments or results of torch."""
+    return tuple(_tensor(value) for value in tree_leaves(values) if isinstance(value, torch.Tensor))
+
+
+def _tensor(value):
+    strides = value.stride()
+    shape = tuple(int(n) if step else 1 for n, step in zip(value.shape, strides, strict=True))
+    transposed = len(shape) > 1 and strides[-1] != 1 and strides[-2] == 1
+    return Tensor(shape, str(value.dtype).removeprefix("torch."), transposed)
+
+
+def operation_of(function, args, kwargs, result):
+    """Return the Operation of a call to ATen, as torch dispatches or traces it."""
+    if function.is_view:
+        return Operation("view", (), (), host=VIEW)
+    schema = function._schema
+    name = schema.name.split("::")[1]
+    passed = dict(zip([argument.name for argument in schema.arguments], args, strict=False))
+    passed |= kwargs
+    reads = []
+    writes = []
+    lists = 0
+    for index, argument in enumerate(schema.arguments):
+        value = passed.get(argument.name)
+        operands = tensors_in(value)
+        written = argument.alias_info is not None and argument.alias_info.is_write
+        if not (written and index == 0 and name in WRITE_ONLY):
+            reads += operands
+        if written and not (index == 1 and name.startswith("_fused_adam")):  # the gradients
+            writes += operands
+        if isinstance(value, list | tuple) and name.startswith(("_foreach", "_fused")):
+            lists += len(operands)
+    if not schema.is_mutable:
+        writes = tensors_in(result)
+    host = LIST if lists else EAGER
+    name = "copy" if name == "copy_" else name
+    causal = passed.get("is_causal") is True
+    return Operation(name, tuple(reads), tuple(writes), host=host, lists=lists, causal=causal)
+
+
 class Work:
     """Operations in order; equal ones are kept once."""
 
@@ -101,8 +138,6 @@ class Work:
     def at(self, batch):
         """Return the same step with another batch. The batch of this one must be a prime that
         divides nothing else."""
-        if batch == self.batch:
-            return self
         work = Work(batch)
         scaled = [operation.scaled(self.batch, batch) for operation in self.operations]
         for index in self.order:

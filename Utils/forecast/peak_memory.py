@@ -1,13 +1,22 @@
-"""Forecast of a technique's peak memory."""
+"""Forecasts of techniques' peak memory, from recordings made in subprocesses."""
 
+import gc
 import math
+import multiprocessing
+import os
+from contextlib import suppress
 from dataclasses import dataclass, field
+from multiprocessing.connection import wait
 
-from Utils.base.errors import Unsupported
+from sympy import nextprime
+
+from Utils.base import errors
+from Utils.base.errors import Unsupported, UserError
 from Utils.base.gpt2_sizes import VOCABULARY
+from Utils.corpus import token_cache
+from Utils.forecast import fake_run
 from Utils.forecast.fake_run import KINDS, PHASES, Recording
 from Utils.forecast.kernel_work import StepKernels
-from Utils.forecast.recording_processes import recordings
 from Utils.harness.settings import Settings, batch_multiple, check_need
 
 
@@ -32,15 +41,43 @@ class MemoryForecast:
     batch: int = 0
 
 
-def prime_batch(at_least, *sizes):
-    """Return a prime batch that divides none of the other sizes of a tensor: then a tensor whose
-    size it divides is proportional to the batch."""
-    candidate = max(97, at_least)
-    while any(candidate % n == 0 for n in range(2, math.isqrt(candidate) + 1)) or any(
-        size % candidate == 0 for size in sizes
-    ):
-        candidate += 1
-    return candidate
+def in_processes(function, tasks):
+    """Return function(*task) of each of the tasks, in order; None where it was killed.
+
+    Each runs in a process of its own, forked from this one: imports are paid for once, and nothing
+    that a script sets outlives it. As many at once as there are cores.
+    """
+    context = multiprocessing.get_context("fork")
+
+    def answer(task, connection):
+        gc.disable()  # once the mode of the fakes has been left, a collection has crashed in torch
+        with connection, errors.one_line("forecast"):
+            connection.send(function(*task))
+
+    waiting = list(enumerate(tasks))
+    running = {}  # index of the task and process, by the end of its pipe
+    answers = [None] * len(tasks)
+    while waiting or running:
+        while waiting and len(running) < (os.cpu_count() or 1):
+            index, task = waiting.pop(0)
+            reader, writer = context.Pipe(duplex=False)
+            process = context.Process(target=answer, args=(task, writer), daemon=True)
+            process.start()
+            writer.close()
+            running[reader] = index, process
+        for reader in wait(list(running)):
+            index, process = running.pop(reader)
+            with reader, suppress(EOFError):  # it ended without an answer
+                answers[index] = reader.recv()
+            process.join()
+    return answers
+
+
+def import_compiler():
+    """Import what torch.compile needs once, for all processes that are forked."""
+    # Here: seconds, for techniques that compile alone.
+    import torch._dynamo.backends.common
+    import torch._inductor.decomposition  # noqa: F401
 
 
 def memory_forecasts(techniques, args, budget, fitting=False):
@@ -50,8 +87,12 @@ def memory_forecasts(techniques, args, budget, fitting=False):
     largest power of two that fits each in place of the batch of args.
     """
     config = args.config
+    # A prime that divides no other size: a tensor's size that it divides grows with the batch.
     sizes = config.n_layer, config.n_head, config.n_embd, args.seq_len, VOCABULARY
-    batches = [prime_batch(args.batch_size, *sizes)]
+    prime = nextprime(max(97, args.batch_size) - 1)
+    while any(size % prime == 0 for size in sizes):
+        prime = nextprime(prime)
+    batches = [prime]
     if args.batch_size == 1:  # one sequence may run other operations than several
         batches.append(1)
     tasks = []
@@ -59,7 +100,11 @@ def memory_forecasts(techniques, args, budget, fitting=False):
         for batch in batches:
             flag = f"--batch-size={batch * batch_multiple(technique.needs)}"
             tasks.append((technique, [*args.argv, flag], args.hardware))
-    answers = recordings(tasks, args.dataset)
+    with suppress(UserError):  # which the script itself will raise
+        token_cache.load_tokens(args.dataset)  # once for all processes
+    if any("compile" in technique.code for technique in techniques):
+        import_compiler()
+    answers = in_processes(fake_run.recording, tasks)
     size = len(batches)
     groups = [answers[start : start + size] for start in range(0, len(answers), size)]
     batch = None if fitting else args.batch_size

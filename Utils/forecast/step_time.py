@@ -4,16 +4,23 @@ A kernel lasts as long as the larger of its FLOP over the rate that its type, sh
 and its bytes over the bandwidth that they allow, plus a fixed part. The host starts kernels one
 after the other, and the device runs them in that order: the step ends when both have ended.
 Constants and their origins are in step_time.toml.
+
+A range is what 90% of the published figures kept to, each forecast without its own source:
+docs/forecast_check.csv. It is wider where no figure is of that kind of chip, or of that precision.
 """
 
+import math
 import tomllib
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 
-from Utils.device.datasheets import MEASURED
+from Utils.analysis.intervals import Ratio
+from Utils.base import paths
+from Utils.device import datasheets
 from Utils.device.kernel_kinds import KINDS
 from Utils.forecast.kernel_work import ATTENTION, MATMUL, OPTIMIZER, REDUCTION, TYPES
 
@@ -45,6 +52,15 @@ WAIT = 20e-6  # seconds in which a host that has waited for the device starts it
 VIEW_SHARE = 0.3  # of an operation's host time, for one that starts no kernel
 LIST_SHARE = 0.1  # for each tensor of a list
 FILE = Path(__file__).with_name("step_time.toml")
+# Published times beside forecasts whose constants were fitted without their source, written by
+# `python -m tests.calibration`.
+CHECK = paths.ROOT / "docs" / "forecast_check.csv"
+LADDER = ["source", "key", "batch", "model"]  # what the rungs of one ladder have in common
+COVERED = 0.9
+OTHER_PRECISION = 1.5  # times as wide, where figures of this kind of chip are of other precisions
+OTHER_CHIP = 2.0  # and where no figure is of this kind of chip
+UNLISTED = 4.0  # and for a device without a datasheet, such as a CPU
+UNSAID = 1.25  # where a source does not say the variant of its device or its power limit
 
 
 @cache
@@ -66,7 +82,7 @@ def best_rates(entry):
         if precision == "bfloat16" and not peak:
             peak, general = entry.float32 / 2, True  # emulated
         share = (BEST_FLOAT32 if general else BEST_TENSOR).get(entry.process, BEST_AMD)
-        if entry.process == MEASURED:
+        if entry.process == datasheets.MEASURED:
             rates.append(1e12 * peak)
             continue
         if not general and entry.capability[0] == 9 and not entry.architecture:
@@ -170,3 +186,84 @@ def by_kind(step, entry):
     milliseconds = {kind: 1e3 * seconds[kind_of == kind].sum() for kind in KINDS}
     waiting = step_time(step, entry).parts["waiting for the host"]
     return milliseconds | {"idle": 1e3 * waiting}
+
+
+@dataclass(frozen=True)
+class TimeForecast:
+    """A technique's step on a device; seconds, with the ends of the range."""
+
+    seconds: float
+    low: float
+    high: float
+    parts: dict  # seconds of the device, by what it spends them on
+    factor: float = 1.0  # how much wider the range is than where published figures are alike
+
+    @property
+    def mostly(self):
+        part = max(self.parts, key=self.parts.get)
+        return f"{part} {self.parts[part] / self.seconds:.0%}"
+
+
+def chip(entry):
+    """Return the kind of a chip. Forecasts for one kind are assumed to be equally good."""
+    return entry.architecture or entry.capability
+
+
+def kind_factor(entry, precision, covered):
+    """Return the factor by which a range is wider than with figures of this chip and precision.
+    covered: the pairs of the two that have figures."""
+    if (chip(entry), precision) in covered:
+        return 1.0
+    if not entry.year:
+        return UNLISTED
+    chips = {covered_chip for covered_chip, _ in covered}
+    return OTHER_PRECISION if chip(entry) in chips else OTHER_CHIP
+
+
+def width(deviations, factors):
+    """Return half of a range, as a logarithm, that covers COVERED of the deviations. factors: how
+    much wider the range of each is."""
+    sizes = np.sort(np.abs(np.asarray(deviations)) / factors)
+    at = math.ceil(COVERED * (len(sizes) + 1)) - 1
+    return float(sizes[min(at, len(sizes) - 1)])
+
+
+@cache
+def check_rows():
+    """Return the rows of the check, a DataFrame."""
+    table = pd.read_csv(CHECK)
+    table["deviation"] = np.log(table.forecast_ms / table.measured_ms)
+    table["error"] = table.forecast_ms / table.measured_ms - 1
+    table["roofline_error"] = table.roofline_ms / table.measured_ms - 1
+    table["in_range"] = table.measured_ms.between(table.low_ms, table.high_ms)
+    return table
+
+
+@cache
+def widths():
+    """Return half of a range, as a logarithm, of a step with published figures of its chip and
+    precision, and of the ratio of a rung to the first of its ladder."""
+    rows = check_rows()
+    first = rows.groupby(LADDER).deviation.transform("first")
+    behind = rows.duplicated(LADDER)
+    return width(rows.deviation, rows.factor), width((rows.deviation - first)[behind], 1.0)
+
+
+def speedup(baseline, forecast, factor):
+    """Return the Ratio of two TimeForecasts. factor: as of their ranges."""
+    ratio = baseline.seconds / forecast.seconds
+    _, half = widths()
+    return Ratio(ratio, ratio * math.exp(-half * factor), ratio * math.exp(half * factor))
+
+
+def time_forecast(kernels, entry, precision):
+    """Return the TimeForecast of a step's StepKernels. precision: of its matrix products, or None
+    where they have several."""
+    step = step_time(kernels, entry)
+    rows = check_rows()
+    covered = {(chip(datasheets.find(row.key)), row.precision) for row in rows.itertuples()}
+    factor = kind_factor(entry, precision, covered)
+    half, _ = widths()
+    low = step.seconds * math.exp(-half * factor)
+    high = step.seconds * math.exp(half * factor)
+    return TimeForecast(step.seconds, low, high, step.parts, factor)

@@ -8,7 +8,7 @@ It takes a few minutes; `make forecast AGAINST=published` then prints the check.
 import re
 
 from tests.calibration import forecast_check, forecast_fit, published_figures
-from Utils.forecast import step_time, time_range
+from Utils.forecast import step_time
 
 
 def write_constants(constants):
@@ -23,7 +23,7 @@ def main():
     cases = forecast_fit.Cases(figures, forecast_check.works(figures))
     constants, constants_by_source = forecast_fit.fitted(cases)
     table = forecast_check.check(figures, cases, constants_by_source)
-    table.to_csv(time_range.CHECK, index=False)
+    table.to_csv(step_time.CHECK, index=False)
     write_constants(constants)
     print("docs/forecast_check.csv and Utils/forecast/step_time.toml are written")
     print(published_figures.rung_summary(table))

@@ -9,8 +9,8 @@ from tests.calibration import forecast_fit, other_models
 from Utils.base.units import GIB
 from Utils.device import datasheets
 from Utils.device.cuda import ImaginedGPU
-from Utils.forecast import time_range
-from Utils.forecast.recording_processes import import_compiler, in_processes
+from Utils.forecast import step_time
+from Utils.forecast.peak_memory import import_compiler, in_processes
 
 GPU = ImaginedGPU("published", 80 * GIB)
 
@@ -37,7 +37,7 @@ def check(figures, cases, constants_by_source):
     rows = []
     for index, (figure, step) in enumerate(zip(figures, steps, strict=True)):
         elsewhere = sources != figure.source
-        half = factors[index] * time_range.width(deviations[elsewhere], factors[elsewhere])
+        half = factors[index] * step_time.width(deviations[elsewhere], factors[elsewhere])
         above_roofline = np.median((cases.measured - rooflines)[elsewhere])
         rows.append(
             {
@@ -67,9 +67,9 @@ def precision_of(figure):
 def factor_of(figure, figures):
     """Return how much wider a figure's range is than with figures of other sources alike."""
     covered = {
-        (time_range.chip(datasheets.find(other.key)), precision_of(other))
+        (step_time.chip(datasheets.find(other.key)), precision_of(other))
         for other in figures
         if other.source != figure.source
     }
-    factor = time_range.kind_factor(datasheets.find(figure.key), precision_of(figure), covered)
-    return factor * time_range.UNSAID if figure.unsaid else factor
+    factor = step_time.kind_factor(datasheets.find(figure.key), precision_of(figure), covered)
+    return factor * step_time.UNSAID if figure.unsaid else factor

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from Utils.base import paths
-from Utils.forecast import time_range
+from Utils.forecast import step_time
 
 PUBLISHED = paths.ROOT / "docs" / "published.csv"
 WORTH = 1.05  # a ratio of two rungs beyond which its direction counts
@@ -84,8 +84,8 @@ def _figure(row):
 
 def ratios(table):
     """Return the published and the forecast ratio of each rung to the next of its ladder. table: of
-    `time_range.check_rows`."""
-    ladders = table.groupby(time_range.LADDER, sort=False)
+    `step_time.check_rows`."""
+    ladders = table.groupby(step_time.LADDER, sort=False)
     columns = ["measured_ms", "forecast_ms"]
     pairs = (table[columns] / ladders[columns].shift(-1)).dropna()
     return pairs.rename(columns={"measured_ms": "published", "forecast_ms": "forecast"})
