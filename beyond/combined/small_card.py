@@ -28,7 +28,8 @@ def flash_attention(q, k, v):  # each (B, n_head, T, head_dim)
 
 
 def check_chunks(loss, tokens):  # where Inductor takes none, it does not say so
-    if any(x.shape == (tokens, 50_257) for x in loss.grad_fn.saved_tensors):
+    kept = getattr(loss.grad_fn, "saved_tensors", ())  # of a compiled graph
+    if any(x.shape == (tokens, 50_257) for x in kept):
         raise Unsupported("Inductor keeps the logits whole; it needs more tokens than channels")
 
 

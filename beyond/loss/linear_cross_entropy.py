@@ -3,8 +3,8 @@
 `linear_cross_entropy` takes the head's input and weight in place of the logits. For each chunk of
 rows it computes logits, loss and gradient, and adds the latter to the gradients of both operands,
 so the backward pass only multiplies them by a factor. Its default of chunks as wide as the model is
-wrong for a narrow model: 128 of them here, and each moves the head's whole gradient. Autocast does
-not reach inside, so both operands are cast by hand.
+wrong for a narrow model: 128 here, and each moves the head's whole gradient. Autocast does not
+reach inside: both operands are cast by hand.
 
 Parent: fused_optimizer
 Needs:  tf32, bfloat16, compile, torch 2.13
