@@ -28,8 +28,7 @@ def flash_attention(q, k, v):  # each (B, n_head, T, head_dim)
 
 
 def check_chunks(loss, tokens):  # where Inductor takes none, it does not say so
-    kept = getattr(loss.grad_fn, "saved_tensors", ())  # of a compiled graph
-    if any(x.shape == (tokens, 50_257) for x in kept):
+    if any(x.shape == (tokens, 50_257) for x in getattr(loss.grad_fn, "saved_tensors", ())):
         raise Unsupported("Inductor keeps the logits whole; it needs more tokens than channels")
 
 
