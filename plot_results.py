@@ -21,8 +21,8 @@ def main(argv=None):
     """Draw the charts of a results file into plots/ and print their paths."""
     args = Parser("plot_results.py", __doc__, *SELECTION, "plotsprefix").parse_args(argv)
     path = reading(args.results_file)
-    known = rows_file.read(path)
-    rows, left_out = selection.select_ladder(known, args.device_name, args.base)
+    all_rows = rows_file.read(path)
+    rows, left_out = selection.select_ladder(all_rows, args.device_name, args.base)
     lines = summarize(rows, records_file.read(path, rows.run_id.unique()))
     with ladder.on_device(selection.has_bfloat16(rows)):
         outside = ladder.beyond()
@@ -34,7 +34,7 @@ def main(argv=None):
     if not is_beyond(lines.index).all():  # not a file of beyond/ alone
         lines = lines[~is_beyond(lines.index)]
     drawn = [(name, rows, lines) for name in ladder_charts.of_timed(lines)]
-    own_rows = known[known.base == selection.baseline(rows)]
+    own_rows = all_rows[all_rows.base == selection.baseline(rows)]
     beyond = own_rows[is_beyond(own_rows.technique)]
     if len(beyond):
         rows, _ = selection.select(own_rows, args.device_name, newest_of=beyond)

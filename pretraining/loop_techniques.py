@@ -1,6 +1,5 @@
 """Techniques of a run, and the loop with their diffs."""
 
-import ast
 import contextlib
 import re
 import textwrap
@@ -60,18 +59,10 @@ def _apply(name, code):
     sides = techniques[techniques[name].parent].code, techniques[name].code
     bare = [COMMENT.sub("", side) for side in sides]  # the loop has other comments
     for change in (sides, bare):
-        merged_code = token_merge.merge(code, *change) or token_merge.merge_aligned(code, *change)
-        if merged_code and _is_python(merged_code):
-            return merged_code
+        for merge in (token_merge.merge, token_merge.merge_aligned):
+            if merged_code := token_merge.merge_code(code, *change, merge):
+                return merged_code
     return None
-
-
-def _is_python(code):
-    try:
-        ast.parse(code)
-    except SyntaxError:
-        return False
-    return True
 
 
 def _checked(names):

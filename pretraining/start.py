@@ -18,7 +18,7 @@ from pretraining.training_run import Interrupted
 from Utils.base import files, git
 from Utils.base.errors import Unsupported, UserError, naming
 from Utils.device import device_choice
-from Utils.harness import log_filters, ranks
+from Utils.harness import ranks, script_start
 from Utils.scripts import variants
 
 FOLDER = Path("training")  # of all runs
@@ -46,7 +46,7 @@ def run_script(main, doc):
         if args.rank == 0:
             _announce(args, chosen, source)
         loop = variants.load(source) if names else main
-        log_filters.prepare(loop)
+        script_start.prepare(loop)
         draws = flags.plot and args.rank == 0
         with _curves(args.folder) if draws else contextlib.nullcontext():
             loop(args)

@@ -11,11 +11,7 @@ from torch.nn.attention import _registry
 from beyond.attention import flash_attention_4, flex_attention
 from beyond.loss import padded_vocabulary
 from beyond.precision import bfloat16_residual
-from tests.stand_ins import gpu
-from Utils.base.errors import Unsupported
-from Utils.device import capabilities
 from Utils.device.capabilities import CHECKS
-from Utils.device.cpu import CPU, MPS
 from Utils.harness import memory_kinds
 
 NORM = re.compile(r"ln_\w+\.weight")  # 1.0 at the start
@@ -210,29 +206,3 @@ def test_flex_attentions_mask_is_the_causal_one():
 
     mask = create_mask(flex_attention.causal, 1, 1, 8, 8, device="cpu")
     assert torch.equal(mask[0, 0], torch.ones(8, 8, dtype=torch.bool).tril())
-
-
-@pytest.mark.parametrize(
-    ("need", "device", "problem"),
-    [
-        ("int8", gpu(capability=(7, 5)), ""),
-        ("int8", gpu(capability=(7, 0)), "int8 on tensor cores needs compute capability 7.5"),
-        ("int8", MPS(torch.device("mps")), "8-bit integers need"),
-        ("flash_attention_4", gpu(capability=(9, 0)), "pip install --pre flash-attn-4"),
-        ("flash_attention_4", gpu(capability=(12, 0)), "Hopper and Blackwell"),
-        ("flash_attention_4", CPU(), "needs an NVIDIA GPU"),
-        ("flex_attention", gpu(capability=(8, 0)), ""),
-        ("flex_attention", gpu(capability=(7, 5)), "FlexAttention needs compute capability 8.0"),
-        ("flex_attention", CPU(), "backward pass on GPUs alone"),
-        ("mixed_moments", gpu(), ""),
-        ("mixed_moments", CPU(), "kernel for GPUs alone"),
-        ("torch 2.0", CPU(), ""),
-        ("torch 99.1", CPU(), "needs torch 99.1 or newer"),
-    ],
-)
-def test_a_technique_runs_where_it_can(need, device, problem):
-    if not problem:
-        assert capabilities.check(need, device) == ""
-        return
-    with pytest.raises(Unsupported, match=problem):
-        capabilities.check(need, device)

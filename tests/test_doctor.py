@@ -347,7 +347,7 @@ def test_who_has_read_enough_may_stop():
     code = """
 import runpy, sys
 from Utils.doctor import examination
-rows = [examination.TechniqueStatus("a" * 9999, "runs")] * 99
+rows = [examination.TechniqueStatus("script", "runs")] * 9999
 examination.examine = lambda args: ([], rows)
 sys.argv[1:] = ["doctor"]
 runpy.run_module("Utils.commands", run_name="__main__")

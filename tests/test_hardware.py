@@ -25,7 +25,7 @@ from Utils.device import auto_shape, capabilities, device_choice, nvml
 from Utils.device.cpu import CPU, MPS, processor_name
 from Utils.device.cuda import CUDA
 from Utils.device.nvml import THROTTLE_REASONS, DriverView
-from Utils.harness import log_filters, settings, turn_pipe
+from Utils.harness import script_start, settings, turn_pipe
 
 
 def cpu_with(monkeypatch, **features):
@@ -609,9 +609,10 @@ def test_running_out_of_memory_is_told_on_every_device_and_from_other_errors():
 
 
 def test_no_other_file_names_torch_cuda():
-    patterns = ("*.py", "Utils/**/*.py")  # a kernel of beyond/ may ask for the GPU's size
+    patterns = ("*.py", "Utils/**/*.py", "beyond/**/*.py")
     files = [path for pattern in patterns for path in paths.ROOT.glob(pattern)]
-    word = re.compile(r"torch\.cuda|from torch import.*\bcuda\b")
+    # A kernel may ask for the GPU's size.
+    word = re.compile(r"torch\.cuda(?!\.get_device_properties)|from torch import.*\bcuda\b")
     folders = {path.parent.name for path in files if word.search(path.read_text())}
     assert folders == {"device"}
 
@@ -634,7 +635,7 @@ def test_an_apple_gpu_is_timed_by_events_behind_one_synchronization(monkeypatch)
 
 def test_only_that_there_is_a_toolkit_without_a_gpu_is_not_said(caplog):
     logger = logging.getLogger("torch.utils.cpp_extension")
-    log_filters.prepare(None)
+    script_start.prepare(None)
     logger.warning("No CUDA runtime is found, using CUDA_HOME='%s'", "/usr/local/cuda")
     logger.warning("the compiler is too old")
     assert caplog.messages == ["the compiler is too old"]
@@ -649,5 +650,5 @@ def test_a_script_that_leaves_its_graph_has_no_cache_of_autograd(function, cache
     script = {}
     exec(f"import torch\n{function}def main(args):\n    pass\n", script)
     with functorch.patch(enable_autograd_cache=True):
-        log_filters.prepare(script["main"])
+        script_start.prepare(script["main"])
         assert functorch.enable_autograd_cache == cached

@@ -8,7 +8,7 @@ import torch
 
 from tests import forked, watched
 from Utils.base import paths
-from Utils.harness import compile_stats, environment, memory_kinds
+from Utils.harness import compile_stats, memory_kinds, run_record
 from Utils.harness.memory_kinds import GradientWatch
 from Utils.results import rows_file
 
@@ -138,14 +138,14 @@ def test_the_environment_has_what_repeating_takes_and_no_paths(monkeypatch, tmp_
     monkeypatch.setenv("OMP_PROC_BIND", "close")
     monkeypatch.setenv("CUDA_HOME", "/home/somebody/cuda")
     monkeypatch.setenv("SECRET", "hidden")
-    found = environment.environment()
+    found = run_record.environment()
     assert found["threads"] == torch.get_num_threads()
     assert found["variables"]["OMP_PROC_BIND"] == "close"
     assert "CUDA_HOME" not in found["variables"] and "SECRET" not in found["variables"]
     assert f"PyTorch version: {torch.__version__}" in found["collect_env"]
     (kept,) = tmp_path.glob("collect_env-*.txt")
     kept.write_text("kept")
-    assert environment.environment()["collect_env"] == "kept"
+    assert run_record.environment()["collect_env"] == "kept"
 
 
 @pytest.mark.parametrize("optimizer", [None, []])

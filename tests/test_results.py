@@ -125,14 +125,17 @@ def test_a_run_without_timings_is_one_row_with_its_reason(path):
 def test_read_gives_numbers_for_numbers_and_text_for_text(path, monkeypatch):
     monkeypatch.setattr(rows_file, "CHUNK", 2)
     for commit in ("1234567", "abc"):
-        rows_file.append(path, rows_of("a", TIMES[:3], commit=commit, torch="2.10", note=None))
+        rows_file.append(
+            path, rows_of("a", TIMES[:3], commit=commit, torch="2.10", dataset="007", note=None)
+        )
     frame = rows_file.read(path)
     assert list(frame.columns) == list(COLUMNS)
     assert frame.step.tolist() == [0, 1, 2] * 2
     assert frame.step_ms.tolist() == [12.3456] * 6
     assert frame.batch_size.dtype == int
     assert frame.commit.tolist() == ["1234567"] * 3 + ["abc"] * 3
-    assert set(frame.torch) == {"2.10"} and set(frame.note) == {""}
+    texts = frame[["torch", "dataset", "note"]].drop_duplicates()
+    assert texts.values.tolist() == [["2.10", "007", ""]]
     assert frame.run_id.max() == rows_file.text_rows(path)[-1]["run_id"]
     path.unlink()
     for loss in (math.nan, math.inf, 5.0):  # of runs that diverged

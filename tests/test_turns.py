@@ -26,7 +26,7 @@ from Utils.data import TokenBatches
 from Utils.device import measured_ceilings
 from Utils.device.cpu import CPU
 from Utils.device.cuda import CUDA
-from Utils.harness import held_out_loss, ranks, settings, step_schedule
+from Utils.harness import held_out_loss, ranks, settings, step_clock
 from Utils.harness import turn_pipe as base_turns
 from Utils.harness.step_clock import StepClock
 from Utils.harness.turn_pipe import Turn
@@ -347,7 +347,7 @@ def planned(min_seconds, slowest_rank_s=None, world_size=1):
     watch = SimpleNamespace(pace_s=lambda: 0.01)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ranks, "gather", lambda pace_s: [pace_s, slowest_rank_s])
-        found = [*step_schedule.stretches(args, watch)]
+        found = [*step_clock.stretches(args, watch)]
     return sum(steps - warmup for steps, warmup in found), sum(steps for steps, _ in found)
 
 

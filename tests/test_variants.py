@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from Utils.base.errors import Unsupported, UserError
-from Utils.harness import environment, held_out_loss, step_work
+from Utils.harness import held_out_loss, run_record, step_work
 from Utils.launch import batch_trials
 from Utils.results import rows_file
 from Utils.run import Run, execute
@@ -190,7 +190,7 @@ def test_every_variant_runs_and_trains(tmp_path, monkeypatch):
         return loader(batches, batch_size=None, sampler=sampler)
 
     monkeypatch.setattr(torch.utils.data, "DataLoader", in_process)
-    monkeypatch.setattr(environment, "environment", dict)
+    monkeypatch.setattr(run_record, "environment", dict)
     # Both are slow and the same for all: counting FLOP, and evaluating weights.
     monkeypatch.setattr(step_work, "describe", lambda *args: {})
     monkeypatch.setattr(held_out_loss, "loss", lambda args, model: None)

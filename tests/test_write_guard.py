@@ -158,7 +158,7 @@ for path in ("", "no/such/file", "old", "a" * 5000):
     try:
         open(path, "w")
     except OSError as error:
-        print(type(error).__name__)
+        print(type(error).__name__, flush=True)
 sqlite3.connect(":memory:")
 with open("log.txt") as file, open(os.dup(1), "w") as again:
     again.write(file.read())

@@ -17,14 +17,10 @@ from Utils.results import records_file, rows_file, selection, shared_folders
 from Utils.scripts import ladder
 
 # Fields of a record that are conditions of the run, not its outcome; and those also in the rows.
-CONDITIONS = (
-    *("settings", "threads", "interop_threads", "variables", "versions", "platform", "device"),
-    "dataset_facts",
-)
-IN_ROWS = {
-    *("settings.batch_size", "settings.seq_len", "settings.model", "settings.dataset"),
-    *("versions.torch", "device.name", "dataset_facts.dataset"),
-}
+CONDITIONS = ["settings", "threads", "interop_threads", "variables", "versions", "platform"]
+CONDITIONS += ["device", "dataset_facts"]
+IN_ROWS = {f"settings.{name}" for name in ("batch_size", "seq_len", "model", "dataset")}
+IN_ROWS |= {"versions.torch", "device.name", "dataset_facts.dataset"}
 
 
 def _loss(line):

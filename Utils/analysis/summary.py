@@ -19,24 +19,27 @@ from Utils.scripts import ladder, own_names
 NOTES = "; "  # between the notes of a row
 CLEAN_ROUNDS = 2  # of both scripts: the fewest for a verdict
 MEMORY_KINDS = ("weights_mib", "gradients_mib", "optimizer_state_mib", "rest_mib")
-COLUMNS = [
-    *("label", "parent", "base"),  # a short name; the scripts that its ratios are over
-    "unit",  # of batches, which is meant where this list says tokens
-    *("status", "reason", "notes"),  # why it has no timing, or ""; a list of texts
-    *("rounds", "grade", "quality"),  # with timings; "tainted" if any is; the same with its reason
-    *("step_ms", "p20_ms", "p80_ms"),  # mean of the rounds; of all timed steps; requested batch
-    *("tokens_per_second", "first_step_s"),
-    "own_batch",  # the batch_size of a technique that chose its batch
-    *("speedup", "parent_speedup"),  # Ratios over the baseline and the parent, for as many tokens
-    "loss",  # nats a token, on held-out text; without it the mean of the last timed steps
-    "loss_difference",  # LossDifference from the baseline
-    "parity",  # "exact", "{numerics, model} changed", "other batches", "another optimizer"
-    *("peak_memory_mib", *MEMORY_KINDS, "reserved_mib"),
-    *("compiled", "break_even_steps"),  # a text; against the parent, inf for never
-    *("precision", "tflops", "ceiling_share", "mfu"),  # of matrix products; shares of 1
-    *("floor_ms", "floor_speedup"),  # the headroom to the modelled floor
-    *("hours_per_billion", "kwh_per_billion", "mean_power_w"),  # tokens
-]
+# Columns of `summarize`. base: the script that speedup is over. unit: of batches, meant where names
+# say tokens. reason: why there is no timing, or "". notes: a list of texts.
+NAMES = ["label", "parent", "base", "unit", "status", "reason", "notes"]
+# rounds: with timings. grade: tainted if any round is; quality: the same with its reason. step_ms:
+# mean of the rounds, p20 and p80 of all timed steps, for the requested batch. own_batch: the
+# batch_size of a technique that chose its batch.
+TIMES = ["rounds", "grade", "quality", "step_ms", "p20_ms", "p80_ms", "tokens_per_second"]
+TIMES += ["first_step_s", "own_batch", "compiled"]
+RATIOS = [
+    "speedup",
+    "parent_speedup",
+    "break_even_steps",
+]  # the last over the parent, inf for never
+# loss: nats a token, on held-out text, else the mean of the last timed steps. parity: exact,
+# numerics changed, model changed, other batches, another optimizer.
+LOSSES = ["loss", "loss_difference", "parity"]
+MEMORY = ["peak_memory_mib", *MEMORY_KINDS, "reserved_mib"]
+# Of matrix products. ceiling_share and mfu are shares of 1. floor: the headroom to the model's.
+WORK = ["precision", "tflops", "ceiling_share", "mfu", "floor_ms", "floor_speedup"]
+COST = ["hours_per_billion", "kwh_per_billion", "mean_power_w"]  # of so many tokens
+COLUMNS = [*NAMES, *TIMES, *RATIOS, *LOSSES, *MEMORY, *WORK, *COST]
 
 
 @selection.as_run

@@ -39,11 +39,11 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(self, args=None, namespace=None):
         words = sys.argv[1:] if args is None else args
         flags = self._flags(words)
-        given = {flag.partition("=")[0] for flag in flags}
+        flagged = {flag.partition("=")[0] for flag in flags}
         ignored = []  # make does not pass on what it was given by the environment
         for name in self.names if "MAKELEVEL" in os.environ else ():
             value = os.environ.get(name.upper())
-            if value and _flag(name) not in given:
+            if value and _flag(name) not in flagged:
                 ignored.append(f"{name.upper()}={value}")
         if ignored:
             problem = f"{', '.join(ignored)}: no effect from the environment"

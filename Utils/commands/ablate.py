@@ -24,22 +24,22 @@ def main(argv=None):
         if args.base:
             runs = block.enter_context(own_scripts.looked_at(args))
             base = runs.base.name
-            whole, scripts = runs.ablation()
+            script, scripts = runs.ablation()
         else:
             block.enter_context(suite_runner.on_device(args))
-            whole = args.t or attribution.last_rung()
-            if ladder.get(whole).parent is None:
-                raise UserError(f"{whole} has no technique that could be left out", "name another")
-            scripts = suite_runner.named(attribution.plan(whole))
+            script = args.t or attribution.last_rung()
+            if ladder.get(script).parent is None:
+                raise UserError(f"{script} has no technique that could be left out", "name another")
+            scripts = suite_runner.named(attribution.plan(script))
             suite_runner.announce(scripts, args)
         outcome = suite_runner.run(scripts, args, runs)
         if outcome.code > 1:
             return outcome.code
         print(suite_runner.table(outcome, path, all_columns=args.all))
         rows, left_out = selection.select(rows_file.read(path), with_variants=True, base=base)
-        lines = attribution.credits(rows, whole)
+        lines = attribution.credits(rows, script)
         print(attribution.table(lines))
-        chart_style.save(ratio_charts.ablation(rows, lines, whole), f"{args.plotsprefix}ablation")
+        chart_style.save(ratio_charts.ablation(rows, lines, script), f"{args.plotsprefix}ablation")
         if left_out:
             print(left_out)
     return outcome.code

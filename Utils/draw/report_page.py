@@ -104,12 +104,15 @@ def _recipe_lines(rows, records, recipe):
 
 def _ablation(rows):
     """Return the picture and the remarks of an ablation; {} without variants."""
-    whole = attribution.whole_of(rows)
-    if whole is None:
+    script = attribution.whole_of(rows)
+    if script is None:
         return {}
-    credits = attribution.credits(rows, whole)
+    credits = attribution.credits(rows, script)
     remarks = credits.says[credits.says != ""].to_dict()
-    return {"picture": _picture(ratio_charts.ablation(rows, credits, whole)), "remarks": remarks}
+    return {
+        "picture": _picture(ratio_charts.ablation(rows, credits, script)),
+        "remarks": remarks,
+    }
 
 
 def _profile(path, rows):

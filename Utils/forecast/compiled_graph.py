@@ -19,11 +19,10 @@ from Utils.forecast.kernel_work import COMPILED, Operation, operation_of, tensor
 MOST_READS_FUSED = 8  # realize_acc_reads_threshold of torch._inductor.config
 MOST_READS = 4  # of memory, beyond which what several kernels need is computed once and written
 LONGEST_ROW = 4096  # numbers that one block keeps in registers; of a longer row each pass reads
-ELEMENTWISE = {  # of Inductor's, beside those that torch tags as such
-    *("cat", "clone", "constant_pad_nd", "convert_element_type", "copy", "embedding", "full"),
-    *("full_like", "gather", "index", "iota", "scalar_tensor", "select_scatter", "slice_scatter"),
-    *("new_zeros", "zeros", "zeros_like", "ones", "arange"),
-}
+# Of Inductor's, beside those that torch tags as such.
+ELEMENTWISE = {"cat", "clone", "constant_pad_nd", "convert_element_type", "copy", "embedding"}
+ELEMENTWISE |= {"full", "full_like", "gather", "index", "iota", "scalar_tensor", "select_scatter"}
+ELEMENTWISE |= {"slice_scatter", "new_zeros", "zeros", "zeros_like", "ones", "arange"}
 REDUCTIONS = {"amax", "amin", "any", "argmax", "max", "mean", "min", "prod", "sum", "var_mean"}
 
 

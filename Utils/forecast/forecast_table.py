@@ -5,7 +5,7 @@ import math
 from tabulate import tabulate
 
 from Utils.base.units import GIB, MIB
-from Utils.device import auto_shape, datasheets
+from Utils.device import auto_shape, capabilities, datasheets
 from Utils.forecast import forecast_plan, step_time
 from Utils.scripts import ladder
 
@@ -174,7 +174,9 @@ def ladder_rows():
         args = forecast_plan.settings(values, forecast_plan.device_of(key))
         entry = datasheets.find(key)
         budget = auto_shape.usable_bytes(entry.memory_bytes)
-        forecasts = forecast_plan.on_this_device(ladder.group("ladder"), args, entry, budget)
+        with ladder.on_device(capabilities.has("bfloat16", args.hardware)):
+            scripts = ladder.group("ladder")
+            forecasts = forecast_plan.on_this_device(scripts, args, entry, budget)
         baseline = forecasts[0].time
         for forecast in forecasts:
             row = {"device": key, "technique": forecast.technique}

@@ -53,8 +53,10 @@ class ProgressBar:
         self.drawn_at = now
         self.drawn_step = step + 1
         if self.bar.disable:
-            print(f"  step {step + 1}/{self.args.steps}  {text}", file=sys.stderr)
+            total = max(self.args.steps, step + 1)  # a run of --min-seconds has more
+            print(f"  step {step + 1}/{total}  {text}", file=sys.stderr)
         else:
+            self.bar.total = max(self.args.steps, step + 1)
             self.bar.set_postfix_str(text, refresh=False)
             self.bar.update(step + 1 - self.bar.n)
 

@@ -88,13 +88,13 @@ def settle(args, hardware=None):
     if args.min_seconds == "auto":
         args.min_seconds = shortest_s(args.device)
     args.backend = "nccl" if args.device.type == "cuda" else "gloo"
-    given = {"batch_size": args.batch_size, "seq_len": args.seq_len}
-    args.auto = [name for name, value in given.items() if value == "auto"]
+    shape = {"batch_size": args.batch_size, "seq_len": args.seq_len}
+    args.auto = [name for name, value in shape.items() if value == "auto"]
     args.batch_size, args.seq_len = auto_shape.auto_shape(
         args.hardware,
         args.config,
         args.config.parameters(),
-        **{name: value for name, value in given.items() if name not in args.auto},
+        **{name: value for name, value in shape.items() if name not in args.auto},
         ranks=args.world_size,
     )
     args.requested_batch_size = args.batch_size  # a technique may choose its own

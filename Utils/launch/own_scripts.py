@@ -223,19 +223,19 @@ class OwnRuns:
         return scripts
 
     def ablation(self):
-        """Return (whole, scripts): the name of the script with all switches of the ladder, and the
+        """Return (name, scripts): the name of the script with all switches of the ladder, and the
         scripts to run. Raises UserError where no switch can be thrown."""
         base = self.base.name
         rungs = [script for script in self.ladder(LADDER[:-1]) if not script.refusal]
-        whole = rungs[-1].name
-        if whole == base:
+        last_rung = rungs[-1].name
+        if last_rung == base:
             raise UserError(f"no switch of the ladder has an effect on {base}", "see make adopt")
         scripts = {script.name: script for script in rungs}
-        for name in attribution.plan(whole):
+        for name in attribution.plan(last_rung):
             several = name.count("+") > 1  # beside the whole, which it is left out of
-            parent = whole if several else base
+            parent = last_rung if several else base
             scripts.setdefault(name, OwnScript(name, self, parent))
-        return whole, list(scripts.values())
+        return last_rung, list(scripts.values())
 
     def collect(self, suite):
         """Append the rows of the runs that have ended."""

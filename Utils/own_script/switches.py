@@ -127,8 +127,8 @@ class EightBitOptimizer(Switch):
 
             class Replaced(getattr(bitsandbytes.optim, f"{name}8bit")):
                 def __init__(self, params, *args, **kwargs):
-                    known = {name: x for name, x in kwargs.items() if name not in unknown}
-                    super().__init__(params, *args, **known)
+                    accepted = {name: x for name, x in kwargs.items() if name not in unknown}
+                    super().__init__(params, *args, **accepted)
                     switch.reason = ""
 
             Replaced.__name__ = name

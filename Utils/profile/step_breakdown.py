@@ -281,15 +281,15 @@ def _limits(kind, tasks, total_us, starved):
     tasks: of the kind, a DataFrame. starved: true if the device waits for launches.
     """
     # One that mostly calls others of its kind has their work.
-    known = tasks[tasks.compute_us.notna() & (tasks.us > tasks.within_us)]
-    least_us = known[["compute_us", "memory_us"]].max(axis=1)
-    enough = known.us.sum() >= KNOWN * total_us
-    ceiling_share = least_us.sum() / known.us.sum() if enough else None
+    with_work = tasks[tasks.compute_us.notna() & (tasks.us > tasks.within_us)]
+    least_us = with_work[["compute_us", "memory_us"]].max(axis=1)
+    enough = with_work.us.sum() >= KNOWN * total_us
+    ceiling_share = least_us.sum() / with_work.us.sum() if enough else None
     if starved and tasks.short_us.sum() > tasks.us.sum() / 2:
         return ceiling_share, "launch"
     if ceiling_share is None:
         return None, "memory" if kind in LITTLE_ARITHMETIC else None
-    compute_us = least_us[known.compute_us > known.memory_us].sum()
+    compute_us = least_us[with_work.compute_us > with_work.memory_us].sum()
     return ceiling_share, "compute" if compute_us > least_us.sum() / 2 else "memory"
 
 

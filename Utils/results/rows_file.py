@@ -56,6 +56,7 @@ MEASURED = ("step_ms", "data_ms", "first_step_s")  # of every run with timings
 OPTIONAL = ("loss", "held_out_loss", "peak_memory_mib", "reserved_memory_mib")
 NUMBERS = (*INTEGERS, "step", *MEASURED, *OPTIONAL)
 TEXTS = tuple(name for name in COLUMNS if name not in NUMBERS)
+NAMES = ("base", "technique", "dataset", "torch", "commit")  # texts that may look like numbers
 HEADER = ",".join(COLUMNS)
 LARGEST = 2**63  # of a whole number
 CHUNK = 100_000  # rows read at once, so that their texts take little memory
@@ -158,12 +159,12 @@ def read(path):
     check(path, "rb")
     with open(path, "rb") as file:
         commas = sum(block.count(b",") for block in iter(lambda: file.read(2**20), b""))
-    types = dict.fromkeys(NUMBERS, float) | {"torch": str, "commit": str}  # "2.10" is a version
+    types = dict.fromkeys(NUMBERS, float) | dict.fromkeys(NAMES, str)  # such as 2.10, or 007
     missing = dict.fromkeys(NUMBERS, ["", "nan", "NaN"])
-    how = {"keep_default_na": False, "na_values": missing, "low_memory": False}
+    options = {"keep_default_na": False, "na_values": missing, "low_memory": False}
     chunks = []
     try:
-        for chunk in pandas.read_csv(path, dtype=types, chunksize=CHUNK, **how):
+        for chunk in pandas.read_csv(path, dtype=types, chunksize=CHUNK, **options):
             for name in TEXTS:
                 chunk[name] = chunk[name].astype("category").cat.rename_categories(str)
             chunks.append(chunk)

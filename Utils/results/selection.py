@@ -179,9 +179,9 @@ def select_ladder(rows, device_name=None, base=None):
             rungs, first = group.technique.nunique(), group.iloc[0]
             return rungs, first.code == commit, first.device == device, group.run_id.max()
 
-        whole = max((group for _, group in groups(rungs)), key=rank)
-        if whole.technique.nunique() > len(names & {*chosen.technique}):
-            return select(rows, device_name, base=base, newest_of=whole)
+        fullest = max((group for _, group in groups(rungs)), key=rank)
+        if fullest.technique.nunique() > len(names & {*chosen.technique}):
+            return select(rows, device_name, base=base, newest_of=fullest)
     return chosen, left_out
 
 

@@ -159,7 +159,7 @@ def _in_float16(scripts):
             changes = {"code": instead.code, "facts": instead.facts}
         elif "bfloat16" in script.needs and script.parent in scripts:
             before, parent = scripts[script.parent], changed[script.parent]
-            code = token_merge.merge(parent.code, before.code, script.code)
+            code = token_merge.merge_code(parent.code, before.code, script.code)
             added = [need for need in script.needs if need not in before.needs]
             parent_name = FLOAT16.get(before.name, before.name)
             facts = replace(script.facts, parent=parent_name, needs=(*parent.needs, *added))

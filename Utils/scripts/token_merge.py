@@ -1,5 +1,6 @@
 """Merge two changes of one script, word by word."""
 
+import ast
 import difflib
 import functools
 import json
@@ -35,6 +36,19 @@ def merge(mine, base, theirs):
             return None
         merged = merged.replace(conflict[0], "".join(words), 1)
     return "".join(map(json.loads, merged.splitlines()))
+
+
+def merge_code(mine, base, theirs, merge=merge):
+    """Return Python merged by a function such as `merge`, or None where it is none: words of one
+    change can lie apart in the other text."""
+    code = merge(mine, base, theirs)
+    if code is None:
+        return None
+    try:
+        ast.parse(code)
+    except SyntaxError:
+        return None
+    return code
 
 
 def merge_aligned(mine, base, theirs):

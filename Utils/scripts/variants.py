@@ -125,7 +125,7 @@ def together(names):
         if code is None or not declared(name, scripts) <= {*names[:n]}:
             return None
         parent = scripts[scripts[name].parent]
-        code = token_merge.merge(code, parent.code, scripts[name].code)
+        code = token_merge.merge_code(code, parent.code, scripts[name].code)
     return code
 
 
@@ -145,7 +145,7 @@ def without(names, script):
         if code is None:
             return None
         parent = scripts[scripts[name].parent]
-        code = token_merge.merge(code, scripts[name].code, parent.code)
+        code = token_merge.merge_code(code, scripts[name].code, parent.code)
     return code
 
 

@@ -6,7 +6,7 @@ run again in the backward pass; they are bound by memory, and the compiler fuses
 reads them.
 
 Parent: gradient_checkpointing
-Needs:  tf32, bfloat16, compile, gradient_checkpointing
+Needs:  tf32, bfloat16, compile
 Gains:  time: products and attention of the second forward pass; memory over fused_optimizer
 Costs:  memory over the parent: the products' results stay, about 8 tensors of (B, T, C) a block
 See:    torch.utils.checkpoint in PyTorch's documentation, on selective checkpointing
