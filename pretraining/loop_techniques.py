@@ -59,9 +59,9 @@ def _apply(name, code):
     sides = techniques[techniques[name].parent].code, techniques[name].code
     bare = [COMMENT.sub("", side) for side in sides]  # the loop has other comments
     for change in (sides, bare):
-        for merge in (token_merge.merge, token_merge.merge_aligned):
-            if merged_code := token_merge.merge_code(code, *change, merge):
-                return merged_code
+        merged_code = token_merge.merge(code, *change) or token_merge.merge_aligned(code, *change)
+        if merged_code:
+            return merged_code
     return None
 
 

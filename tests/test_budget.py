@@ -17,7 +17,7 @@ from Utils.base import paths
 # shorter lowers its line.
 MOST_LINES = {
     "": 416,
-    "analysis": 1948,
+    "analysis": 1947,
     "base": 523,
     "commands": 863,
     "corpus": 315,
@@ -25,7 +25,7 @@ MOST_LINES = {
     "doctor": 507,
     "draw": 1020,
     "forecast": 1683,
-    "harness": 1462,
+    "harness": 1430,
     "launch": 1264,
     "profile": 820,
     "results": 629,
@@ -34,8 +34,8 @@ MOST_LINES = {
 }
 OTHER = {".toml", ".html", ".css", ".js"}
 MOST_LINES_OF_OTHER = 1_619
-MOST_LINES_OF_TESTS = 18_046  # with the virtual GPU's C++
-MOST_LINES_OF_PRETRAINING = 1_474
+MOST_LINES_OF_TESTS = 18_037  # with the virtual GPU's C++
+MOST_LINES_OF_PRETRAINING = 1_465
 MOST_LINES_OF_MAKEFILE = 180
 MOST_FILES = 450  # without results/
 MOST_WORDS = {

@@ -150,16 +150,20 @@ def test_a_set_has_one_name_whichever_way_it_is_written(tmp_path, monkeypatch):
 
 
 def test_changes_that_touch_are_both_made_and_others_are_not():
-    base = "a b c d e"
-    assert token_merge.merge("a B c d e", base, "a b C d e") == "a B C d e"
-    assert token_merge.merge("a c d e", base, "a b X c d e") == "a X c d e"
-    assert token_merge.merge("a b d e", base, "a b c X d e") == "a b X d e"
-    assert token_merge.merge("X a b c d e", base, "a b c d") == "X a b c d"
-    assert token_merge.merge("a b X c d e", base, "a b Y c d e") is None  # in which order?
-    assert token_merge.merge("a b X d e", base, "a b Y d e") is None
-    assert token_merge.merge("a X d e", base, "a b Y d e") is None
-    same = 'a <<<<<<< b\n======= "quoted"\n\n  é'
-    assert token_merge.merge(same, same, same + " x") == same + " x"
+    def merged(mine, theirs, base="a b c d e"):
+        code = token_merge.merge(*(text.replace(" ", "; ") for text in (mine, base, theirs)))
+        return code and code.replace("; ", " ")
+
+    assert merged("a B c d e", "a b C d e") == "a B C d e"
+    assert merged("a c d e", "a b X c d e") == "a X c d e"
+    assert merged("a b d e", "a b c X d e") == "a b X d e"
+    assert merged("X a b c d e", "a b c d") == "X a b c d"
+    assert merged("a b X c d e", "a b Y c d e") is None  # in which order?
+    assert merged("a b X d e", "a b Y d e") is None
+    assert merged("a X d e", "a b Y d e") is None
+    assert merged("a b c d e", "a b ( d e") is None  # no Python
+    same = 'a = """\n<<<<<<< b\n======= quoted\n\n  é"""\n'
+    assert token_merge.merge(same, same, same + "x") == same + "x"
 
 
 def every_variant():

@@ -17,7 +17,8 @@ from Utils.scripts import ladder
 
 DOCS = paths.ROOT / "docs"
 # GPUs of the README's forecast, by their names in docs/forecast.csv.
-EXPECTED = {"rtx3050": "RTX 3050", "rtx4090": "RTX 4090", "a100": "A100", "h100": "H100"}
+EXPECTED = {"t4": "T4 (float16)", "rtx3050": "RTX 3050", "rtx4090": "RTX 4090"}
+EXPECTED |= {"a100": "A100", "h100": "H100"}
 LAST = "fused_optimizer"  # the script that it holds against the baseline
 TOKENS = 10e9  # as many as build-nanogpt trains on
 SHOWN = {  # scripts of the chart of GPUs
@@ -110,8 +111,7 @@ def _explained(sections, title, written):
     """Return a table a section of the Makefile's names and their help; written: how a name is."""
     parts = []
     for section, helps in sections.items():
-        meanings = helps.values()
-        columns = {title: [*map(written, helps)], "meaning": [*meanings]}
+        columns = {title: [*map(written, helps)], "meaning": [*helps.values()]}
         parts += [f"### {section}", text_tables.markdown(columns, columns)]
     return "\n\n".join(parts)
 
@@ -120,8 +120,8 @@ def expected():
     """Return a table of what TOKENS take on each of EXPECTED, under the error of such forecasts."""
     check = pd.read_csv(DOCS / "forecast_check.csv")
     deviations = np.log(check.forecast_ms / check.measured_ms)
-    of_one_ladder = [check[name] for name in ("source", "key", "model", "batch")]
-    of_changes = deviations.groupby(of_one_ladder).diff().dropna()
+    ladders = deviations.groupby([check[name] for name in ("source", "key", "model", "batch")])
+    of_changes = ladders.diff().dropna()
     within = np.expm1(-of_changes).abs().quantile(0.9)
     words = (
         f"**Forecast, not measured**, from datasheets. Of {len(of_changes)} published speedups of "
@@ -129,6 +129,7 @@ def expected():
         "source ([each](docs/FORECAST.md))."
     )
     forecasts = pd.read_csv(DOCS / "forecast.csv", index_col=["technique", "device"])
+    forecasts = forecasts.rename(index={value: name for name, value in ladder.FLOAT16.items()})
     baseline, last = (forecasts.loc[name].loc[[*EXPECTED]] for name in (ladder.BASELINE, LAST))
     shapes = baseline.batch_size.astype(str) + "x" + baseline.seq_len.astype(str)
     columns = {
@@ -200,10 +201,9 @@ def gpus_chart():
             series.append(_series(f"{gpu or 'our CPU'}, measured by us", gpu, ratios, "X"))
     forecasts = forecast_changes().set_index(["device", "script"]).ratio
     forecast_marks = ("rtx4090", "^"), ("a100", "o"), ("h100", "D")
-    for line, (device, marker) in enumerate(forecast_marks, start=1):
+    for n, (device, marker) in enumerate(forecast_marks, start=1):
         gpu = EXPECTED[device]
-        look = {"line": line, "mfc": "white"}
-        series.append(_series(f"{gpu}, forecast", gpu, forecasts[device], marker, **look))
+        series.append(_series(f"{gpu}, forecast", gpu, forecasts[device], marker, n, mfc="white"))
     meaning = (
         "filled: published, of other code, batches and models; hollow: our forecast and its range "
         "of 90%; cross: measured by us. 8-bit AdamW is over FlashAttention."

@@ -109,10 +109,7 @@ def _ablation(rows):
         return {}
     credits = attribution.credits(rows, script)
     remarks = credits.says[credits.says != ""].to_dict()
-    return {
-        "picture": _picture(ratio_charts.ablation(rows, credits, script)),
-        "remarks": remarks,
-    }
+    return {"picture": _picture(ratio_charts.ablation(rows, credits, script)), "remarks": remarks}
 
 
 def _profile(path, rows):

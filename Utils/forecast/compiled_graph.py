@@ -196,7 +196,13 @@ def _operations(nodes, fused):
             call = torch.fx.node.map_arg(parts, lambda part: part.meta.get("val"))
             kernels.append(replace(operation_of(node.target, *call), host=COMPILED))
             continue
-        domain = _domain(node)
+        domain = _tensor(node).numel, False
+        if _is_reduction(node):
+            source = _tensor(node.all_input_nodes[0])
+            dims = node.args[1] if len(node.args) > 1 else None
+            dims = dims if isinstance(dims, list | tuple) else [-1]
+            last = len(source.shape) - 1
+            domain = source.numel, not any(dim in (-1, last) for dim in dims)
         near = [group for leaf in leaves for group in readers[leaf]]
         near += [maker[leaf] for leaf in leaves if leaf in maker]
         for group in dict.fromkeys(near):
@@ -234,16 +240,6 @@ def _ends(node, direction, fused):
         else:
             ends[end] = None
     return ends.keys()
-
-
-def _domain(node):
-    """Return (numbers that its loops run over, whether it sums columns)."""
-    if not _is_reduction(node):
-        return _tensor(node).numel, False
-    source = _tensor(node.all_input_nodes[0])
-    dims = node.args[1] if len(node.args) > 1 and isinstance(node.args[1], list | tuple) else [-1]
-    last = len(source.shape) - 1
-    return source.numel, not any(dim in (-1, last) for dim in dims)
 
 
 def without_kernels(tracker):

@@ -123,11 +123,10 @@ def step_forecast(technique, memory, args, entry, reason="", device=None):
     """Return the StepForecast of a technique on the device of entry. device: its name."""
     reason = reason or memory.reason
     time = None
-    if entry and not reason:
+    if entry and not reason and not memory.kernels.foreign:
         time = time_forecast(memory.kernels, entry, precision_of(technique.needs))
     tokens = memory.batch * args.seq_len
-    device = device or args.hardware.name
-    return StepForecast(device, technique.name, tokens, memory, time, reason)
+    return StepForecast(device or args.hardware.name, technique.name, tokens, memory, time, reason)
 
 
 def on_every_device(names, values):
@@ -184,7 +183,7 @@ def milliseconds_by_kind(technique, args):
     if entry is None:
         return {}
     kernels = memory_forecasts([technique], args, device.memory_bytes)[0].kernels
-    return step_time.by_kind(kernels, entry) if kernels else {}
+    return step_time.by_kind(kernels, entry) if kernels and not kernels.foreign else {}
 
 
 def prices(path):

@@ -49,6 +49,8 @@ def technique_table(forecasts, baseline):
         if baseline is None:
             row["B"] = forecast.memory.batch
         row["fits"] = forecast.memory.largest_batch
+        if timed and not forecast.time:
+            row["ms a step"] = "not forecast"  # a kernel without a rule
         if time := forecast.time:
             row["ms a step"] = milliseconds(time)
             if forecast.technique == baseline:
@@ -133,10 +135,10 @@ def device_table(forecasts, tokens, prices):
     rows = []
     for forecast in forecasts:
         row = {"device": forecast.device, "runs": "no" if forecast.reason else "yes"}
-        if not forecast.reason:
+        if forecast.time:
             row["ms a step (range of 90%)"] = milliseconds(forecast.time)
             row["tokens/s"] = f"{forecast.tokens / forecast.time.seconds:,.0f}"
-        if tokens and not forecast.reason:
+        if tokens and forecast.time:
             hours = forecast.hours(tokens)
             row["hours"] = with_range(hours, ",.1f")
             price = prices.get(forecast.device)
@@ -175,8 +177,7 @@ def ladder_rows():
         entry = datasheets.find(key)
         budget = auto_shape.usable_bytes(entry.memory_bytes)
         with ladder.on_device(capabilities.has("bfloat16", args.hardware)):
-            scripts = ladder.group("ladder")
-            forecasts = forecast_plan.on_this_device(scripts, args, entry, budget)
+            forecasts = forecast_plan.on_this_device(ladder.group("ladder"), args, entry, budget)
         baseline = forecasts[0].time
         for forecast in forecasts:
             row = {"device": key, "technique": forecast.technique}

@@ -23,6 +23,7 @@ UPDATE = 2  # of PHASES
 # Who starts a kernel, which decides what a start costs the host.
 EAGER, COMPILED, VIEW, LIST = range(4)
 
+HAVE_RULES = {"aten", "prims", "c10d", "_c10d_functional", "bitsandbytes", "fsdp", "profiler"}
 MATMULS = {"mm", "addmm", "bmm", "baddbmm", "_scaled_mm"}
 # Sums over one dimension read their input again for each result that the next needs: the largest,
 # then the sum, then the output (ATen's SoftMax.cu for rows that a block cannot keep). LayerNorm's
@@ -100,7 +101,9 @@ def operation_of(function, args, kwargs, result):
     if function.is_view:
         return Operation("view", (), (), host=VIEW)
     schema = function._schema
-    name = schema.name.split("::")[1]
+    namespace, name = schema.name.split("::")
+    if namespace not in HAVE_RULES:
+        name = schema.name
     passed = dict(zip([argument.name for argument in schema.arguments], args, strict=False))
     passed |= kwargs
     reads = []
@@ -148,7 +151,8 @@ class Work:
         """Return the StepKernels of the operations."""
         rows = [kernel(operation) for operation in self.operations]
         columns = {name: np.array([row[name] for row in rows]) for name in FIELDS}
-        return StepKernels(Kernels(**columns), np.array(self.order))
+        foreign = any("::" in op.name or op.name == "_int_mm" for op in self.operations)
+        return StepKernels(Kernels(**columns), np.array(self.order), foreign)
 
 
 FIELDS = (
@@ -172,6 +176,7 @@ class StepKernels:
 
     kernels: Kernels
     order: np.ndarray
+    foreign: bool  # whether one of them has no rule for its time
 
 
 def kernel(op):

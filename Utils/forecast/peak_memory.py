@@ -92,9 +92,8 @@ def memory_forecasts(techniques, args, budget, fitting=False):
     prime = nextprime(max(97, args.batch_size) - 1)
     while any(size % prime == 0 for size in sizes):
         prime = nextprime(prime)
-    batches = [prime]
-    if args.batch_size == 1:  # one sequence may run other operations than several
-        batches.append(1)
+    # One sequence may run other operations than several.
+    batches = [prime, 1] if args.batch_size == 1 else [prime]
     tasks = []
     for technique in techniques:
         for batch in batches:
@@ -105,8 +104,7 @@ def memory_forecasts(techniques, args, budget, fitting=False):
     if any("compile" in technique.code for technique in techniques):
         import_compiler()
     answers = in_processes(fake_run.recording, tasks)
-    size = len(batches)
-    groups = [answers[start : start + size] for start in range(0, len(answers), size)]
+    groups = [answers[n : n + len(batches)] for n in range(0, len(answers), len(batches))]
     batch = None if fitting else args.batch_size
     return [memory_forecast(group, batch, budget) for group in groups]
 

@@ -58,7 +58,6 @@ NUMBERS = (*INTEGERS, "step", *MEASURED, *OPTIONAL)
 TEXTS = tuple(name for name in COLUMNS if name not in NUMBERS)
 NAMES = ("base", "technique", "dataset", "torch", "commit")  # texts that may look like numbers
 HEADER = ",".join(COLUMNS)
-LARGEST = 2**63  # of a whole number
 CHUNK = 100_000  # rows read at once, so that their texts take little memory
 csv.field_size_limit(2**31 - 1)  # a failed run's note can be long
 
@@ -192,7 +191,7 @@ def _wrong(row):
     yield "grade", (row["status"] != "ok") & (row["grade"] != "")
     yield "step", timed & (row["step"] % 1 != 0)
     for name in INTEGERS:
-        yield name, (row[name] % 1 != 0) | (abs(row[name]) >= LARGEST)
+        yield name, (row[name] % 1 != 0) | (abs(row[name]) >= 2**63)
     for name in MEASURED:
         yield name, timed & ((row[name] < 0) | (row[name] * 0 != 0))  # NaN and infinite ones too
 

@@ -41,7 +41,6 @@ class Facts:
 
     parent: str | None  # the name of the script that this one extends
     needs: tuple  # names of checks that a run has to pass, in order; see `device.capabilities`
-    gains: tuple  # time, memory or nothing, the most important first
     texts: dict  # the full text of each of FACTS, on one line
 
 
@@ -50,12 +49,10 @@ def facts(doc):
     lines = re.findall(rf"^({'|'.join(FACTS)}): +(.*(?:\n +\S.*)*)", doc, re.MULTILINE)
     texts = {name: " ".join(text.split()) for name, text in lines}
     parent = texts.get("Parent", "none")
-    names = {}
-    for fact in ("Needs", "Gains"):
-        listed = re.match(r"[^;:]*", texts.get(fact, "nothing"))[0]
-        names[fact] = tuple(word.strip() for word in listed.split(",") if word.strip())
-    needs = () if names["Needs"] == ("nothing",) else names["Needs"]
-    return Facts(None if parent == "none" else parent, needs, names["Gains"], texts)
+    listed = re.match(r"[^;:]*", texts.get("Needs", "nothing"))[0]
+    words = (word.strip() for word in listed.split(","))
+    needs = tuple(word for word in words if word not in ("", "nothing"))
+    return Facts(None if parent == "none" else parent, needs, texts)
 
 
 @dataclass(frozen=True)
@@ -150,8 +147,7 @@ def on_device(bfloat16):
 
 
 def _in_float16(scripts):
-    """Return scripts as a device without bfloat16 runs them: the own diffs of those that need it
-    merged onto the line in float16."""
+    """Return scripts with the diffs of those that need bfloat16 merged onto the float16 line."""
     changed = dict(scripts)
     for name, script in scripts.items():
         if name in FLOAT16:
@@ -159,7 +155,7 @@ def _in_float16(scripts):
             changes = {"code": instead.code, "facts": instead.facts}
         elif "bfloat16" in script.needs and script.parent in scripts:
             before, parent = scripts[script.parent], changed[script.parent]
-            code = token_merge.merge_code(parent.code, before.code, script.code)
+            code = token_merge.merge(parent.code, before.code, script.code)
             added = [need for need in script.needs if need not in before.needs]
             parent_name = FLOAT16.get(before.name, before.name)
             facts = replace(script.facts, parent=parent_name, needs=(*parent.needs, *added))
@@ -172,8 +168,7 @@ def _in_float16(scripts):
 
 
 def _misfit(parent, before, script, code):
-    """Return why a script's diff over `before` has no place in the parent that is in float16, or
-    "". code: the two merged, or None."""
+    """Return why a script's diff has no place in float16, or "". code: it merged, or None."""
     _, _, reason = script.facts.texts["Needs"].partition("; ")
     if reason.startswith("in float16"):
         return f"needs bfloat16: {reason}"
@@ -201,8 +196,7 @@ def get(name):
 
 
 def line(name, scripts=None):
-    """Return the names from the baseline down to a technique. Raises UserError. scripts:
-    `techniques()`, to avoid reading them again."""
+    """Return the names from the baseline to a technique, one of scripts. Raises UserError."""
     scripts = scripts or techniques()
     names = []
     while name is not None:

@@ -19,8 +19,7 @@ CONFLICT = re.compile(  # mine, base and theirs in git's diff3 style
 
 @functools.cache
 def merge(mine, base, theirs):
-    """Return the text `mine` with the changes from `base` to `theirs`, or None where changes
-    conflict."""
+    """Return `mine` with the changes from `base` to `theirs`; None where that is no Python."""
     with tempfile.TemporaryDirectory() as folder:
         paths = [Path(folder) / name for name in ("mine", "base", "theirs")]
         for path, text in zip(paths, (mine, base, theirs), strict=True):
@@ -35,27 +34,24 @@ def merge(mine, base, theirs):
         if words is None:
             return None
         merged = merged.replace(conflict[0], "".join(words), 1)
-    return "".join(map(json.loads, merged.splitlines()))
+    return _python(map(json.loads, merged.splitlines()))
 
 
-def merge_code(mine, base, theirs, merge=merge):
-    """Return Python merged by a function such as `merge`, or None where it is none: words of one
-    change can lie apart in the other text."""
-    code = merge(mine, base, theirs)
-    if code is None:
-        return None
+def merge_aligned(mine, base, theirs):
+    """Merge as `merge` does, but by the longest common runs of words: git may match single words
+    inside a long insertion."""
+    words = _apply_both(*map(WORD.findall, (mine, base, theirs)))
+    return None if words is None else _python(words)
+
+
+def _python(words):
+    """Return words as code, or None: those of one change can lie apart in the other text."""
+    code = "".join(words)
     try:
         ast.parse(code)
     except SyntaxError:
         return None
     return code
-
-
-def merge_aligned(mine, base, theirs):
-    """Merge as `merge` does, aligned by the longest common runs of words: git minimizes the number
-    of changes, and may match single words inside a long insertion."""
-    words = _apply_both(*map(WORD.findall, (mine, base, theirs)))
-    return None if words is None else "".join(words)
 
 
 def _apply_both(mine, base, theirs):

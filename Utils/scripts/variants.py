@@ -42,9 +42,6 @@ class VariantName(NamedTuple):
     sign: str
     techniques: list
 
-    def __str__(self):
-        return self.sign.join([self.script, *self.techniques])
-
 
 def parse(name):
     """Return the VariantName of a variant's name; None of any other name."""
@@ -83,7 +80,7 @@ def find(name):
     if variant is None:
         return ladder.get(name)
     script, sign, names = variant
-    name = str(variant)
+    name = sign.join([script, *names])
     several = " and ".join(names)
     if sign == "+" and script != BASELINE:
         raise UserError(f"{name}: a technique alone is {BASELINE}+{several}")
@@ -98,9 +95,8 @@ def find(name):
             added, removed = removed, added
         needs = [need for need in needs if need in added or need not in removed]
         needs += [need for need in added if need not in removed and need not in needs]
-    headline = f"{several} alone, on the baseline."
-    if sign == "-":
-        headline = f"{script} without {several}."
+    alone = f"{several} alone, on the baseline."
+    headline = f"{script} without {several}." if sign == "-" else alone
     doc = DOC.format(headline=headline, script=script, needs=", ".join(needs) or "nothing")
     path = FOLDER / f"{name}.py"
     files.write(path, f'"""{doc}"""{code}')
@@ -125,7 +121,7 @@ def together(names):
         if code is None or not declared(name, scripts) <= {*names[:n]}:
             return None
         parent = scripts[scripts[name].parent]
-        code = token_merge.merge_code(code, parent.code, scripts[name].code)
+        code = token_merge.merge(code, parent.code, scripts[name].code)
     return code
 
 
@@ -145,7 +141,7 @@ def without(names, script):
         if code is None:
             return None
         parent = scripts[scripts[name].parent]
-        code = token_merge.merge_code(code, scripts[name].code, parent.code)
+        code = token_merge.merge(code, scripts[name].code, parent.code)
     return code
 
 

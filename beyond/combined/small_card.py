@@ -29,7 +29,7 @@ def flash_attention(q, k, v):  # each (B, n_head, T, head_dim)
 
 def check_chunks(loss, tokens):  # where Inductor takes none, it does not say so
     if any(x.shape == (tokens, 50_257) for x in getattr(loss.grad_fn, "saved_tensors", ())):
-        raise Unsupported("Inductor keeps the logits whole; it needs more tokens than channels")
+        raise Unsupported("loss in chunks: needs Inductor, and more tokens than channels")
 
 
 def main(args):
