@@ -1,5 +1,5 @@
 // Stands in for what registers, loads and launches kernels, in the runtime and in the driver. A
-// launch checks what the hardware would refuse, is counted and takes its time; nothing runs.
+// launch checks what the hardware would refuse, is counted and takes its time; one kernel runs.
 #include "virtual.h"
 
 #include <cstdio>
@@ -61,6 +61,14 @@ cudaError_t launch(const char* name, dim3 grid, dim3 block, size_t shared, void*
 void launch_of_library(const char* name, void* stream) {
   launch(name, dim3(64), dim3(128), 0, stream, "cudaLaunchKernel");
 }
+// Fills a scalar, as no other kernel has an effect: Inductor reads such constants of a graph.
+static void fill_scalar(const char* name, void** args) {
+  auto functor = strstr(name, "FillFunctorI");
+  if (!functor || !strstr(name, "vectorized_elementwise") || *static_cast<int*>(args[0]) != 1) return;
+  char type = functor[strlen("FillFunctorI")];
+  size_t bytes = type == 'f' || type == 'i' ? 4 : type == 'l' || type == 'd' ? 8 : type == 'b';
+  memcpy(*static_cast<void**>(args[2]), args[1], bytes);
+}
 API cudaError_t cudaLaunchKernel(const void* kernel, dim3 grid, dim3 block, void**, size_t shared,
                                  cudaStream_t stream) {
   return launch(kernel_name(kernel), grid, block, shared, stream, __func__);
@@ -76,8 +84,9 @@ API cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void
 API cudaError_t __cudaGetKernel(cudaKernel_t* to, const void* kernel) {
   return *to = (cudaKernel_t)kernel, cudaSuccess;
 }
-API cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void**,
+API cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void** args,
                                    size_t shared, cudaStream_t stream) {
+  fill_scalar(kernel_name(kernel), args);
   return launch(kernel_name(kernel), grid, block, shared, stream, "cudaLaunchKernel");
 }
 API CUresult cuLaunchKernel(CUfunction function, unsigned gx, unsigned gy, unsigned gz,
