@@ -1,13 +1,13 @@
 """GPT-2 124M at 4x1024 on a card of 4 GiB: moments in bfloat16, no whole logits, growing segments.
 
-Three costs are independent of each other: 28 bytes a parameter, the logits with their gradient, and
-memory that is reserved but lies between tensors. Each is taken away by the lines of one script, and
-none of them recomputes anything in the blocks, so a step does hardly more arithmetic. Checkpointing
+Three costs are independent of each other: 28 bytes moved per parameter, the logits with their
+gradient, and memory that is reserved but lies between tensors. The lines of one script lower each.
+None of them recomputes anything in the blocks, so a step does hardly more arithmetic. Checkpointing
 would free the blocks' activations too, for a third more of it; here they fit.
 
 Parent: bfloat16_moments
 Needs:  tf32, bfloat16, compile, mixed_moments, gpu_allocator
-Gains:  memory: those of its parts
+Gains:  memory: those of its parts; the parent runs out of it on a virtual RTX 3050 of 4 GiB
 Costs:  those of its parts: smaller products in the head, moments of 8 bits
 See:    the scripts whose lines it takes: chunked_loss, expandable_segments
 """
