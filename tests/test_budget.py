@@ -34,7 +34,7 @@ MOST_LINES = {
 }
 OTHER = {".toml", ".html", ".css", ".js"}
 MOST_LINES_OF_OTHER = 1_619
-MOST_LINES_OF_TESTS = 18_037  # with the virtual GPU's C++
+MOST_LINES_OF_TESTS = 18_044  # with the virtual GPU's C++
 MOST_LINES_OF_PRETRAINING = 1_465
 MOST_LINES_OF_MAKEFILE = 180
 MOST_FILES = 450  # without results/
