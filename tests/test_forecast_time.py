@@ -97,6 +97,17 @@ def test_an_unknown_device_lists_the_nearest():
 # Work -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("name", ["relu", "torchao::scaled_int8_mm", "_int_mm"])
+def test_a_kernel_without_a_rule_has_no_forecast_of_time(name):
+    work = Work()
+    work.add(Operation(name, (), ()))
+    memory = MemoryForecast(kernels=work.kernels(), batch=1)
+    args = forecast_plan.settings({"device": "cuda"}, ImaginedGPU("an imagined GPU", 2**40))
+    entry, technique = datasheets.find("h100"), ladder.get("fused_optimizer")
+    step = forecast_plan.step_forecast(technique, memory, args, entry)
+    assert (step.time is None) is (name != "relu")
+
+
 def test_a_recorded_step_has_the_flop_that_torch_counts():
     """Of the baseline on a GPU, at the prime and at any other batch."""
     device = ImaginedGPU("an imagined GPU", 80 * 2**30)
