@@ -6,7 +6,6 @@ import importlib
 import re
 import tomllib
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -15,9 +14,8 @@ import pytest
 from tests import forked
 from tests.known import changed
 from tests.rows import rows_of
-from Utils.analysis import attribution, intervals, recipe_page, recommendation
-from Utils.analysis.recipe_page import LINES
-from Utils.analysis.recommendation import IN, LEAST_MEMORY, NEAR, NO_DIFFERENCE, OUT
+from Utils.analysis import attribution, intervals, recommendation
+from Utils.analysis.recommendation import IN, LEAST_MEMORY, LINES, NEAR, NO_DIFFERENCE, OUT
 from Utils.analysis.summary import summarize
 from Utils.base import paths
 from Utils.base.errors import UserError
@@ -33,7 +31,6 @@ LINE = ladder.line(WHOLE)[1:]
 PLAN = attribution.plan(WHOLE)
 BASE = "no_optimization"
 TF32, BF16, COMPILE, FLASH, FUSED = LINE
-LEFT_OUT = [BASE, WHOLE, FLASH, *(f"{WHOLE}-{name}" for name in LINE[:-1])]
 LIBRARIES = ("PyTorch", "Hugging Face Trainer", "Lightning")
 
 
@@ -105,7 +102,7 @@ def test_known_effects_give_the_known_recipe(ms, expected):
 def test_a_set_without_rows_is_recommended_when_it_has_run():
     ms = halving(TF32, COMPILE)
     name = f"{WHOLE}-{TF32}-{COMPILE}"
-    rows = rows_from(ms, LEFT_OUT)
+    rows = rows_from(ms, [BASE, WHOLE, FLASH, *(f"{WHOLE}-{name}" for name in LINE[:-1])])
     assert len(recommendation.recommend(rows).fastest.techniques) == 4
     more = rows_from(ms, [BASE, WHOLE, name], first=4)
     recipe = recommendation.recommend(pd.concat([rows, more])).fastest
@@ -118,7 +115,7 @@ def test_the_best_of_few_rounds_sets_no_measure():
     lucky.step_ms /= 3
     lucky = lucky.assign(technique="untied_weights", loss=5.0)
     found = recommendation.recommend(pd.concat([rows, lucky]))
-    assert found.best.name == WHOLE
+    assert found.best == WHOLE
     assert {*found.fastest.techniques} == {*LINE}
 
 
@@ -148,7 +145,7 @@ def test_what_is_fastest_by_other_means_is_not_the_best(spoil, words):
     rows = rows_from(halving(), ladder.line(WHOLE))
     own = rows.technique == WHOLE
     found = recommendation.recommend(pd.concat([rows[~own], spoil(rows[own])]))
-    assert found.best.name == found.fastest.name == "flash_attention"
+    assert found.best == found.fastest.name == "flash_attention"
     assert words in found.fastest.evidence[OUT][FUSED]
 
 
@@ -158,7 +155,7 @@ def test_a_technique_that_failed_in_a_round_is_not_recommended():
     numbers = ["loss", "step", "step_ms", "first_step_s", "peak_memory_mib"]
     failed = pd.DataFrame(failed).astype(dict.fromkeys(numbers, float))
     found = recommendation.recommend(pd.concat([rows, failed]))
-    assert found.best.name == "flash_attention"
+    assert found.best == "flash_attention"
     assert found.fastest.evidence[OUT][FUSED] == "out of memory in round 4"
 
 
@@ -166,7 +163,7 @@ def test_rounds_in_which_a_run_was_tainted_are_not_used_for_it():
     rows = rows_from(halving(FUSED), ladder.line(WHOLE))
     own = (rows.technique == WHOLE) & (rows["round"] == 1)
     rows.loc[own, "step_ms"] /= 10
-    assert recommendation.recommend(rows).best.name == WHOLE
+    assert recommendation.recommend(rows).best == WHOLE
     rows.loc[own, "grade"] = "tainted"
     found = recommendation.recommend(rows)
     assert found.fastest.name == "flash_attention"
@@ -180,27 +177,21 @@ def test_where_nothing_is_clean_or_comparable_one_line_says_so():
         (rows[rows.technique != BASE], f"not measured with {BASE}"),
     ):
         found = recommendation.recommend(bad)
-        assert found.fastest is found.best is None and not found.recipes
-        said = recipe_page.text(found, {})
+        assert found.fastest is None and not found.best
+        said = recommendation.page(found, {})
         assert words in said and "\n" not in said and "make all ROUNDS=5" in said
 
 
-def test_one_round_tells_nothing_and_says_so():
-    rows = rows_from(halving(TF32), rounds=1)
-    found = recommendation.recommend(rows)
-    assert found.best.name == found.fastest.name and len(found.fastest.techniques) in (4, 5)
-    said = recipe_page.text(found, {})
-    assert "16.0" in recipe_page.headline(found)
-    assert "one clean round, so inconclusive" in said and "faster" not in said
-    assert "make ablate ROUNDS=5" in found.says[-1]
-
-
-def test_more_rounds_are_asked_for_with_the_settings_of_these_runs():
+def test_one_round_tells_nothing_and_asks_for_more_with_the_settings_of_these_runs():
     rows = rows_from(halving(TF32), rounds=1)
     command = ["fused_optimizer", "--steps=6", "--warmup", "2", "--model=gpt2", "--round=3"]
     records = {rows.run_id.max(): {"command": [*command, "--dataset=a b"]}}
-    says = recommendation.recommend(rows, records).says
-    assert says[-1].endswith("make ablate ROUNDS=5 DATASET=a STEPS=6 WARMUP=2")
+    found = recommendation.recommend(rows, records)
+    assert found.best == found.fastest.name and len(found.fastest.techniques) in (4, 5)
+    page = recommendation.page(found, {})
+    assert "16.0" in found.headline
+    assert "one clean round, so inconclusive" in page and "faster" not in page
+    assert found.says[-1].endswith("make ablate ROUNDS=5 DATASET=a STEPS=6 WARMUP=2")
 
 
 def test_a_wide_interval_is_pointed_out_with_a_remedy():
@@ -208,7 +199,7 @@ def test_a_wide_interval_is_pointed_out_with_a_remedy():
     found = recommendation.recommend(rows_from(halving(*LINE), names, rounds=3, noise=0.1))
     said = " ".join(found.says)
     assert found.fastest.name == BASE and "nothing is significantly faster than" in said
-    assert recipe_page.headline(found) == ""
+    assert found.headline == ""
     assert re.search(r"no_optimization may be up to \d+% slower", said)
     assert "make all ROUNDS=5" in said
 
@@ -217,15 +208,12 @@ def test_a_batch_of_its_own_is_compared_for_as_many_tokens():
     rows = rows_from(halving(), ladder.line(WHOLE))
     own = rows[rows.technique == WHOLE].assign(technique="larger_batch", batch_size=4)
     own = own.assign(run_id=own.run_id + "x")
-    for factor, best in ((3, "larger_batch"), (5, WHOLE)):
-        found = recommendation.recommend(
-            pd.concat([rows, own.assign(step_ms=own.step_ms * factor)])
-        )
-        assert found.best.name == best
-    found = recommendation.recommend(pd.concat([rows, own.assign(step_ms=own.step_ms * 3)]))
-    assert found.fastest.line.own_batch == 4
-    said = recipe_page.text(found, {})
-    assert "per_device_train_batch_size=4" in said and "which changes training" in said
+    for factor, best in ((5, WHOLE), (3, "larger_batch")):
+        slower = own.assign(step_ms=own.step_ms * factor)
+        found = recommendation.recommend(pd.concat([rows, slower]))
+        assert found.best == best
+    page = recommendation.page(found, {})
+    assert "per_device_train_batch_size=4" in page and "trains on 4 sequences a step" in page
 
 
 @pytest.mark.parametrize("without_fused", [1.05, 1.3])
@@ -257,9 +245,9 @@ def test_the_reference_results_give_what_they_show(path):
     scripts = rows.groupby("round").technique.transform("nunique")
     balanced = rows[scripts == scripts.max()]
     best = recommendation.recommend(balanced, records).best
-    assert best.name == intervals.numbers(summarize(balanced).speedup).value.idxmax()
+    assert best == intervals.numbers(summarize(balanced).speedup).value.idxmax()
     found = recommendation.recommend(rows, records)
-    said = recipe_page.text(found, {})
+    said = recommendation.page(found, {})
     assert ("tainted" in said) == rows.grade.eq("tainted").any()
     assert "8bit_optimizer" in found.fastest.evidence[OUT]
 
@@ -270,7 +258,7 @@ def test_the_reference_results_give_what_they_show(path):
 def test_the_script_of_a_recipe_runs(tmp_path):
     found = recommendation.recommend(rows_from(halving(COMPILE)))
     path = tmp_path / "recipe.py"
-    recipe_page.write(path, recipe_page.script(found.fastest, found.described))
+    recommendation.write(path, recommendation.script(found.fastest, found.described))
     source = path.read_text()
     assert "torch.compile" not in source and "fused=True" in source and "bfloat16" in source
     assert not re.search("^Parent:", source, re.MULTILINE)  # it is no rung beside the others
@@ -283,30 +271,21 @@ def test_the_script_of_a_recipe_runs(tmp_path):
     assert list(rows.technique.unique()) == ["recipe"] and len(rows) == 4
 
 
-def test_a_file_that_is_no_recipe_is_not_written_over(tmp_path):
-    found = recommendation.recommend(rows_from(halving(), ladder.line(WHOLE)))
-    text, path = recipe_page.script(found.fastest, found.described), tmp_path / "recipe.py"
-    recipe_page.write(path, text)
-    recipe_page.write(path, text)
-    mine = (paths.ROOT / "no_optimization.py").read_text()
-    path.write_text(mine)
-    with pytest.raises(UserError, match="exists and is no recipe"):
-        recipe_page.write(path, text)
-    assert path.read_text() == mine
-    path.write_text(text + "print('an idea')\n")
-    with pytest.raises(UserError, match="was changed by hand"):
-        recipe_page.write(path, text)
-    with pytest.raises(UserError, match="Is a directory"):
-        recipe_page.write(tmp_path, text)
-    with pytest.raises(UserError, match="nowhere/recipe.py: No such file or directory"):
-        recipe_page.write(tmp_path / "nowhere" / "recipe.py", text)
+def test_a_file_is_written_over_in_the_cache_alone(tmp_path, monkeypatch):
+    path = tmp_path / "recipe.py"
+    recommendation.write(path, "first")
+    for refused in (path, tmp_path, tmp_path / "nowhere" / "recipe.py"):
+        with pytest.raises(UserError, match=f"{refused}: .* name another file with RECIPE="):
+            recommendation.write(refused, "second")
+    assert path.read_text() == "first"
+    monkeypatch.setattr(paths, "CACHE", tmp_path)
+    recommendation.write(path, "second")
+    assert path.read_text() == "second"
 
 
 def blocks(techniques):
-    recipe = SimpleNamespace(techniques=techniques, script=True)
-    recipe.line = SimpleNamespace(own_batch=np.nan)
-    found = recipe_page.lines_of(recipe)
-    return {library: "\n".join(lines) for library, lines in found.items()}
+    lines_of = recommendation.lines_of(techniques)
+    return {library: "\n".join(lines) for library, lines in lines_of.items()}
 
 
 def calls_of(code):
@@ -333,38 +312,32 @@ def test_every_technique_has_lines_or_says_that_there_is_no_switch(name):
         assert used in own or used == "torch.stack" or "import" in known[name]["pytorch"]
 
 
-def test_what_is_said_of_hugging_face_is_there():
+def keywords(library):
+    """Values of each argument that lines.toml sets in a library's call."""
+    values = {}
+    for lines in tomllib.loads(LINES.read_text()).values():
+        (call,) = calls_of(f"f({lines.get(library, '')})".replace("{batch}", "1"))
+        for keyword in call.keywords:
+            values.setdefault(keyword.arg, set()).add(keyword.value.value)
+    return values
+
+
+def test_the_arguments_of_other_libraries_are_documented():
     from transformers import TrainingArguments
     from transformers.training_args import OptimizerNames
 
-    known = {field.name for field in dataclasses.fields(TrainingArguments)}
-    optimizers = {name.value for name in OptimizerNames}
-    seen = set()
-    for name, own in tomllib.loads(LINES.read_text()).items():
-        (call,) = calls_of(f"f({own.get('arguments', '')})".replace("{batch}", "1"))
-        for keyword in call.keywords:
-            assert keyword.arg in known, name
-            seen.add(keyword.arg)
-            if keyword.arg == "optim":
-                assert keyword.value.value in optimizers
-    assert {"bf16", "optim", "torch_compile", "gradient_accumulation_steps"} <= seen
-
-
-def test_what_is_said_of_lightning_is_documented():
+    arguments = keywords("arguments")
+    assert arguments.keys() <= {field.name for field in dataclasses.fields(TrainingArguments)}
+    assert arguments["optim"] <= {name.value for name in OptimizerNames}
+    assert {"bf16", "torch_compile", "gradient_accumulation_steps"} <= arguments.keys()
     # https://lightning.ai/docs/pytorch/2.5.1/api/lightning.pytorch.trainer.trainer.Trainer.html
-    documented = {
+    assert keywords("trainer") == {
         "precision": {"bf16-mixed", "16-mixed", "bf16-true"},
         "accumulate_grad_batches": {2, 4},
         "deterministic": {True},
         "gradient_clip_val": {1.0},
         "strategy": {"ddp", "fsdp"},
     }
-    seen = {}
-    for own in tomllib.loads(LINES.read_text()).values():
-        (call,) = calls_of(f"f({own.get('trainer', '')})")
-        for keyword in call.keywords:
-            seen.setdefault(keyword.arg, set()).add(keyword.value.value)
-    assert seen == documented
 
 
 def test_a_technique_that_builds_on_another_replaces_its_lines():
@@ -410,8 +383,8 @@ def test_what_saves_a_wait_for_a_device_is_no_recipe_on_a_cpu(reserved, best):
     lucky = lucky.assign(run_id=lucky.run_id + "x", step_ms=lucky.step_ms * 0.9)
     rows = pd.concat([rows, lucky]).assign(reserved_memory_mib=reserved)
     found = recommendation.recommend(rows)
-    assert found.best.name == best
-    assert recipe_page.headline(found).startswith("Recipe") and best in recipe_page.headline(found)
+    assert found.best == best
+    assert found.headline.startswith("Recipe") and best in found.headline
     if reserved is None:
         assert found.fastest.evidence[OUT]["asynchronous_logging"] == "no effect here"
 

@@ -159,7 +159,8 @@ def by_step(rows, most):
 def step_ms(timed):
     """Return the ms of a step of the requested batch, a Series by technique and round."""
     if timed.empty:
-        return pd.Series(dtype=float)
+        index = pd.MultiIndex.from_arrays([[], []], names=["technique", "round"])
+        return pd.Series(dtype=float, index=index)
     group = selection.turn_groups(timed.run_id).astype(object)
     keys = ["round", "group", "technique", "run_id"]
     runs = timed.assign(log=np.log(scaled(timed).step_ms), group=group)

@@ -1,22 +1,23 @@
 """The shortest measured set of techniques that is statistically indistinguishable from the fastest,
-and the one with the least memory among those near its speed.
+and the one with the least memory among those near its speed; as text, lines to copy and a script.
 
 A set is the line of descent of a script or variant.
 """
 
 import re
 import shlex
-from contextlib import suppress
+import tomllib
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from Utils.analysis import intervals
+from Utils.analysis import intervals, text_tables
 from Utils.analysis.intervals import Ratio
 from Utils.analysis.summary import summarize
-from Utils.base import command_line
-from Utils.base.errors import UserError
+from Utils.base import command_line, paths
+from Utils.base.errors import UserError, naming
 from Utils.base.text import number
 from Utils.results import selection
 from Utils.scripts import ladder, own_names, variants
@@ -32,62 +33,103 @@ ROUNDS = 5  # enough for an interval
 REPEATED = ("batch_size", "seq_len", "model", "dataset", "steps", "warmup", "min_seconds")
 # Needs of scripts that gain a wait for the device: on a CPU, which has none, they have no effect.
 WAITS = {"device_queue", "copy_engine", "device_memory", "cuda_graphs"}
+LINES = Path(__file__).with_name("lines.toml")
+LIBRARIES = (  # title; the call whose arguments are set, their key in LINES; the key of other lines
+    ("PyTorch", None, None, "pytorch"),
+    ("Hugging Face Trainer", "TrainingArguments", "arguments", "hugging"),
+    ("Lightning", "Trainer", "trainer", "lightning"),
+)
 
 
 @dataclass(frozen=True, eq=False)
-class MeasuredSet:
-    """A script or variant with clean timings.
+class Recipe:
+    """A measured set that is recommended, its techniques a list in the ladder's order.
 
-    script: None of a user's own script. ms, mib: logarithms of its step time (for as many tokens)
-    and peak memory, Series by round. line: of the summary. speedup: Ratio over the base.
+    script: None of a user's own. line: of the summary. speedup, to_best: Ratios over the base and
+    over the fastest set. sentences: facts. evidence: what was measured of each technique that was
+    tried, texts by technique under IN, NO_DIFFERENCE (the set has these too) and OUT. lines: to
+    copy, lists by what they are for.
     """
 
     name: str
-    techniques: frozenset
+    techniques: list
     script: Technique | None
-    ms: pd.Series
-    mib: pd.Series
     line: pd.Series
     speedup: Ratio
+    to_best: Ratio
+    peak_mib: float
+    sentences: list
+    evidence: dict
+    lines: dict
 
     @property
-    def peak_mib(self):
-        return float(np.exp(self.mib.median()))
-
-    def gain(self, reference, metric="ms"):
-        """Return the Ratio of a reference's time, or memory ("mib"), to that of this set."""
-        return intervals.ratio_of(getattr(reference, metric) - getattr(self, metric))
-
-
-@dataclass(frozen=True, eq=False)
-class Recipe(MeasuredSet):
-    """A measured set that is recommended, its techniques a list in the ladder's order.
-
-    own_lines: the lines to add to a user's own script. to_best: Ratio over the fastest measured
-    set. evidence: what was measured of each technique that was tried, texts by technique under IN,
-    NO_DIFFERENCE (the set has these too) and OUT.
-    """
-
-    own_lines: list
-    to_best: Ratio
-    evidence: dict
+    def tables(self):
+        """The evidence, tables by title: columns of texts, by title too."""
+        return {
+            title: {title: list(texts), "evidence": list(texts.values())}
+            for title, texts in self.evidence.items()
+            if texts
+        }
 
 
 @dataclass(frozen=True)
 class Recommendation:
     """Recipes for selected rows by title: FASTEST, and LEAST_MEMORY where it is another set.
 
-    described: the rows' common facts. says: caveats. best: the fastest MeasuredSet.
+    described: the rows' common facts. says: caveats. best: name of the fastest measured set.
     """
 
     described: str
     says: list
-    best: MeasuredSet | None = None
+    best: str = ""
     recipes: dict = field(default_factory=dict)
 
     @property
     def fastest(self):
         return self.recipes.get(FASTEST)
+
+    @property
+    def headline(self):
+        """The recipe for speed in a sentence; "" where nothing is faster than the baseline."""
+        recipe = self.fastest
+        if not recipe or not recipe.speedup.value > 1 or recipe.speedup.verdict == Ratio.neither:
+            return ""
+        facts = [f"{recipe.name}, {recipe.speedup} over {recipe.line.base}", _mib(recipe.peak_mib)]
+        verdict = recipe.line.loss_difference.verdict
+        facts += [f"loss {verdict}"] if verdict else []
+        return f"{FASTEST}: {', '.join(facts)}."
+
+
+@dataclass(frozen=True, eq=False)
+class _Measured:
+    """Scripts and variants with clean timings.
+
+    lines: the summary. sets: of techniques, by name. ms, mib: logarithms of step time (for as many
+    tokens) and peak memory, DataFrames by round and name. problems: why a script cannot be
+    recommended, or "", by name.
+    """
+
+    lines: pd.DataFrame
+    sets: dict
+    ms: pd.DataFrame
+    mib: pd.DataFrame
+    problems: dict
+
+    def gain(self, name, reference, logs=None):
+        """Return the Ratio of a reference's time, or memory (`mib`), to that of a script."""
+        logs = self.ms if logs is None else logs
+        return intervals.ratio_of(logs[reference] - logs[name])
+
+    def shortest(self, names, logs, best):
+        """Return the name with the fewest techniques that is not significantly worse than the best
+        by `ms` or `mib`; of several the best by that."""
+        no_worse = (Ratio.above, Ratio.neither)
+        as_good = [name for name in names if self.gain(name, best, logs).verdict in no_worse]
+        excess = logs.sub(logs[best], axis=0).mean()
+        return min(as_good, key=lambda name: (len(self.sets[name]), excess[name]), default=best)
+
+    def peak_mib(self, name):
+        return float(np.exp(self.mib[name].median()))
 
 
 def make_line(rows, records, rounds, target=""):
@@ -115,67 +157,60 @@ def recommend(rows, records=None):
     """Return the Recommendation for selected rows, variants included. records: by run_id."""
     records = records or {}
     lines = summarize(rows, records)
-    sets = _measured_sets(rows, lines)
+    timed = selection.timed(rows[rows.grade == "clean"])
+    ms = np.log(intervals.step_ms(timed[timed.step_ms > 0])).unstack("technique")
+    mib = np.log(timed.groupby(["technique", "round"]).peak_memory_mib.first()).unstack("technique")
+    sets = {name: variants.parts(name) for name in lines.index if name in ms}
     problems = {name: _problem(rows, lines, name, sets) for name in lines.index}
-    usable = {name: measured for name, measured in sets.items() if not problems[name]}
+    measured = _Measured(lines, sets, ms, mib, problems)
+    usable = [name for name in lines.index if not problems[name]]
     described = selection.describe(rows)
     again = make_line(rows, records, ROUNDS)
     if not usable:
         name, problem = next(iter(problems.items()))
         return Recommendation(described, [f"nothing is recommended: {name}: {problem}; {again}"])
 
+    # Missing rounds are balanced by least squares. The fastest of few rounds would be the luckiest,
+    # and every comparison with it inconclusive.
+    rounds = ms[usable].count()
+    enough = [
+        name for name in usable if rounds[name] >= max(min(2, rounds.max()), rounds.max() / 2)
+    ]
+    logs = ms[enough].melt(ignore_index=False).dropna().reset_index()
+    best = intervals.levels(logs["value"], logs["technique"], logs["round"]).idxmin()
+    fastest = _recipe(measured, measured.shortest(usable, ms, best), best, records)
+    recipes = {FASTEST: fastest}
+    near = [name for name in usable if (ms[best] - ms[name]).mean() >= np.log(NEAR)]
+    if near := [name for name in near if mib[name].notna().any()]:
+        leanest = mib[near].sub(mib[best], axis=0).mean().idxmin()
+        lean = measured.shortest(near, mib, leanest)
+        if lean != fastest.name:
+            recipes[LEAST_MEMORY] = _recipe(measured, lean, best, records)
+
     runs = rows.run_id[rows.status == "ok"].nunique()
     tainted = runs - rows.run_id[rows.grade == "clean"].nunique()
     says = [f"{tainted} of {runs} runs are tainted; their times are not used"] if tainted else []
-    best = _best(usable)
-    if max(measured.ms.count() for measured in usable.values()) < 2:
+    if rounds.max() < 2:
         says.append(
             "one clean round, so inconclusive: this is the fastest measured, and another round "
             f"may differ; {again}"
         )
-    fastest = _recipe(_shortest(usable.values(), "ms", best), best, sets, problems, records)
     if fastest.to_best.low < WIDE:
         says.append(
-            f"{fastest.name} may be up to {1 - fastest.to_best.low:.0%} slower than {best.name}, "
+            f"{fastest.name} may be up to {1 - fastest.to_best.low:.0%} slower than {best}, "
             f"by the 95% interval; measure more rounds: {again}"
         )
     if not fastest.techniques:
         says.append(f"nothing is significantly faster than {fastest.name}, so it is the recipe")
-    line = ladder.line(best.name)[1:] if best.name in ladder.techniques() else []
-    tried = {measured.techniques for measured in usable.values()}
-    untried = [name for name in line if best.techniques - {name} not in tried]
-    if untried := [name for name in untried if variants.without([name], best.name)]:
+    line = ladder.line(best)[1:] if best in ladder.techniques() else []
+    tried = [sets[name] for name in usable]
+    untried = [name for name in line if sets[best] - {name} not in tried]
+    if untried := [name for name in untried if variants.without([name], best)]:
         says.append(
-            f"{best.name} was not measured without {' or '.join(untried)}, so a shorter recipe may "
-            f"exist: {make_line(rows, records, ROUNDS, f'ablate T={best.name}')}"
+            f"{best} was not measured without {' or '.join(untried)}, so a shorter recipe may "
+            f"exist: {make_line(rows, records, ROUNDS, f'ablate T={best}')}"
         )
-    recipes = {FASTEST: fastest}
-    near = [s for s in usable.values() if (best.ms - s.ms).mean() >= np.log(NEAR)]
-    if near := [s for s in near if s.mib.notna().any()]:
-        lean = min(near, key=lambda measured: (measured.mib - best.mib).mean())
-        lean = _shortest(near, "mib", lean)
-        if lean.name != fastest.name:
-            recipes[LEAST_MEMORY] = _recipe(lean, best, sets, problems, records)
     return Recommendation(described, says, best, recipes)
-
-
-def _measured_sets(rows, lines):
-    """Return a MeasuredSet for each script and variant with clean timings, by name."""
-    timed = selection.timed(rows[rows.grade == "clean"])
-    ms = np.log(intervals.step_ms(timed[timed.step_ms > 0]))
-    mib = np.log(timed.groupby(["technique", "round"]).peak_memory_mib.first())
-    sets = {}
-    for name, line in lines.iterrows():
-        techniques = variants.parts(name)
-        if techniques is None or name not in ms:
-            continue
-        script = None
-        if not own_names.split(name):
-            with suppress(UserError):  # its merges conflict since a script was edited
-                script = variants.find(name)
-        speedup = intervals.ratio_of(ms[line.base] - ms[name]) if line.base in ms else Ratio()
-        sets[name] = MeasuredSet(name, techniques, script, ms[name], mib[name], line, speedup)
-    return sets
 
 
 def _problem(rows, lines, name, sets):
@@ -187,11 +222,17 @@ def _problem(rows, lines, name, sets):
         return line.reason
     if len(bad):
         return f"{bad.iloc[0].replace('_', ' ')} in round {bad.index[0]}"
-    if not own_names.split(name) and name in sets and not sets[name].script:
-        return "its script can no longer be made"
-    on_cpu = rows.reserved_memory_mib.isna().all()
-    if on_cpu and _waiting() & {*name.partition("-")[0].split("+")}:
-        return "no effect here"
+    if not own_names.split(name):
+        try:
+            variants.find(name)
+        except UserError:  # its merges conflict since a script was edited
+            return "its script can no longer be made"
+    scripts = ladder.techniques()
+    for technique in name.partition("-")[0].split("+"):
+        if rows.reserved_memory_mib.isna().all() and technique in scripts:  # on a CPU
+            parent = scripts.get(scripts[technique].parent)
+            if WAITS & {*scripts[technique].needs} - {*(parent.needs if parent else ())}:
+                return "no effect here"
     if lines.status.get(line.base) != "ok":
         return f"not measured with {line.base}"
     if line.parity in ("model changed", "another optimizer"):
@@ -201,68 +242,146 @@ def _problem(rows, lines, name, sets):
     return "" if name in sets else line.quality
 
 
-def _waiting():
-    """Return the techniques that gain a wait for the device."""
-    scripts = ladder.techniques()
-    of_parent = {name: scripts[s.parent].needs if s.parent else () for name, s in scripts.items()}
-    return {name for name, s in scripts.items() if WAITS & {*s.needs} - {*of_parent[name]}}
-
-
-def _best(usable):
-    """Return the fastest MeasuredSet, with missing rounds balanced by least squares."""
-    # The fastest of few rounds would be the luckiest, and every comparison with it inconclusive.
-    most = max(measured.ms.count() for measured in usable.values())
-    enough = max(min(2, most), most / 2)
-    logs = {name: s.ms for name, s in usable.items() if s.ms.count() >= enough}
-    logs = pd.concat(logs, names=["name", "round"]).dropna().reset_index(name="ms")
-    return usable[intervals.levels(logs["ms"], logs["name"], logs["round"]).idxmin()]
-
-
-def _shortest(sets, metric, best):
-    """Return the set with the fewest techniques that is not significantly worse than the best by a
-    metric; of several the best by the metric."""
-    as_good = [s for s in sets if s.gain(best, metric).verdict in (Ratio.above, Ratio.neither)]
-    excess = {s: (getattr(s, metric) - getattr(best, metric)).mean() for s in as_good}
-    return min(as_good, key=lambda s: (len(s.techniques), excess[s]), default=best)
-
-
-def _recipe(measured, best, sets, problems, records):
-    """Return the Recipe of a MeasuredSet. sets: all of them; problems: of scripts, by name."""
-    problems = {own_names.last(name): problem for name, problem in problems.items()}
-    tried = set().union(*(s.techniques for s in sets.values()), problems) - {BASELINE}
-    order = ladder.techniques() if measured.script else own_names.ORDER
-    tried = [name for name in order if name in tried]
-    techniques = [name for name in tried if name in measured.techniques]
-    switches = {}
-    for record in records.values():
-        switches |= record.get("own_script", {}).get("lines", {})
-    own_lines = [
-        f"{place or 'the loop'}: {code}  # {name}"
-        for name in techniques
-        for code, place in switches.get(name, [])
-    ]
-    ratios = {}
-    texts = {}
+def _evidence(measured, name, tried):
+    """Return what was measured of each technique, for the recipe that has those of a script."""
+    sets = measured.sets
     # Of equal sets the first counts, scripts before variants.
-    by_techniques = {s.techniques: s for s in reversed(sets.values())}
-    for name in tried:
-        with_it = [s for s in by_techniques.values() if name in s.techniques]
-        pairs = [(s, by_techniques.get(s.techniques - {name})) for s in with_it]
-        pairs = [(s, without) for s, without in pairs if without and s.gain(without)]
-        ratios[name] = Ratio()
-        texts[name] = "measured only in combination"
+    name_of = {techniques: key for key, techniques in reversed(sets.items())}
+    ratios = []
+    texts = []
+    for technique in tried:
+        with_it = [key for key in name_of.values() if technique in sets[key]]
+        pairs = [(key, name_of.get(sets[key] - {technique})) for key in with_it]
+        pairs = [pair for pair in pairs if pair[1] and measured.gain(*pair)]
+        ratios.append(Ratio())
+        texts.append("measured only in combination")
         if pairs:  # that which is nearest to the recipe
-            s, without = min(pairs, key=lambda pair: len(pair[0].techniques ^ measured.techniques))
-            more_mib = number(s.peak_mib - without.peak_mib, "+,.0f")
-            memory = f"; {more_mib} MiB" if more_mib else ""
-            ratios[name] = s.gain(without)
-            texts[name] = f"{memory}: {s.name} against {without.name}"
+            pair = min(pairs, key=lambda pair: len(sets[pair[0]] ^ sets[name]))
+            mib, without_mib = map(measured.peak_mib, pair)
+            more_mib = number(mib - without_mib, "+,.0f")
+            ratios[-1] = measured.gain(*pair)
+            texts[-1] = f"{f'; {more_mib} MiB' if more_mib else ''}: {' against '.join(pair)}"
+    problems = {own_names.last(key): problem for key, problem in measured.problems.items()}
     evidence = {IN: {}, NO_DIFFERENCE: {}, OUT: {}}
-    for name, ratio in zip(tried, intervals.holm(ratios.values()), strict=True):
-        text = f"{ratio.with_verdict}{texts[name]}"
-        if name in techniques:
-            evidence[NO_DIFFERENCE if ratio.verdict == NO_DIFFERENCE else IN][name] = text
+    for technique, ratio, text in zip(tried, intervals.holm(ratios), texts, strict=True):
+        text = f"{ratio.with_verdict}{text}"
+        if technique not in sets[name]:
+            evidence[OUT][technique] = problems.get(technique) or text
         else:
-            evidence[OUT][name] = problems.get(name) or text
-    facts = vars(measured) | {"techniques": techniques}
-    return Recipe(**facts, own_lines=own_lines, to_best=measured.gain(best), evidence=evidence)
+            evidence[NO_DIFFERENCE if ratio.verdict == NO_DIFFERENCE else IN][technique] = text
+    return evidence
+
+
+def _recipe(measured, name, best, records):
+    """Return the Recipe of a measured script or variant. best: the fastest."""
+    script = None if own_names.split(name) else variants.find(name)
+    order = ladder.techniques() if script else own_names.ORDER
+    tried = {own_names.last(key) for key in measured.problems}.union(*measured.sets.values())
+    tried = [technique for technique in order if technique in tried - {BASELINE}]
+    techniques = [technique for technique in tried if technique in measured.sets[name]]
+    line = measured.lines.loc[name]
+    speedup = measured.gain(name, line.base) if line.base in measured.ms else Ratio()
+    to_best = measured.gain(name, best)
+    peak_mib = measured.peak_mib(name)
+    batch = number(line.own_batch, ".0f")
+    facts = [f"{name}: {_mib(peak_mib)} at the peak"]
+    if techniques:
+        facts.append(f"Against {line.base}: {str(speedup) or 'not known'}")
+    if name != best:
+        of_best = measured.gain(best, line.base)
+        facts.append(f"Against the fastest, {best} with {of_best}: {to_best.with_verdict}")
+    if difference := line.loss_difference.with_verdict:
+        facts.append(f"Loss minus the baseline's: {difference} ({line.parity})")
+    if batch:
+        facts.append(
+            f"It trains on {batch} sequences a step: fewer updates for as many tokens, "
+            "which changes training"
+        )
+    sentences = [f"{fact}." for fact in facts]
+    if script:
+        lines = lines_of(techniques, batch or "...")
+    else:
+        switches = {}
+        for record in records.values():
+            switches |= record.get("own_script", {}).get("lines", {})
+        own_lines = [
+            f"{where or 'the loop'}: {code}  # {technique}"
+            for technique in techniques
+            for code, where in switches.get(technique, [])
+        ]
+        lines = {"your script": own_lines or ["none"]}
+    ratios = speedup, to_best
+    evidence = _evidence(measured, name, tried)
+    return Recipe(name, techniques, script, line, *ratios, peak_mib, sentences, evidence, lines)
+
+
+def _mib(peak_mib):
+    return f"{number(peak_mib, ',.0f') or 'unknown'} MiB"
+
+
+def lines_of(techniques, batch="..."):
+    """Return the lines to copy, lists by library; batch stands for {batch} in them. A technique
+    missing in LINES is shown by its diff."""
+    switches = tomllib.loads(LINES.read_text())
+    by_library = {}
+    for library, call, arguments, lines in LIBRARIES:
+        entries = {name: switches.get(name, {}) for name in techniques}
+        has = [name for name, entry in entries.items() if {arguments, lines} & entry.keys()]
+        for name in has:
+            for replaced in switches[name].get("replaces", ()):
+                entries.pop(replaced, None)
+        inside = [f"    {e[arguments]},  # {n}" for n, e in entries.items() if arguments in e]
+        text = [f"{call}(", *inside, ")"] if inside else []
+        for name, entry in entries.items():
+            if lines in entry:
+                text += [f"# {name}", *entry[lines].strip().splitlines()]
+            elif library == "PyTorch":
+                diff = ladder.diff(ladder.get(name), ladder.get(ladder.get(name).parent))
+                text += [f"# {name}, which is", *(f"#   {line}" for line in diff[2:])]
+            elif name not in has:
+                text.append(f"# {name}: no switch; in the model's or the loop's own code")
+        text = text or ["# nothing to change"]
+        by_library[library] = [line.replace("{batch}", batch) for line in text]
+    return by_library
+
+
+def page(recommendation, paths):
+    """Return a Recommendation as GitHub-markdown. paths: of the recipes' scripts, by title."""
+    if not recommendation.recipes:
+        return recommendation.says[0]
+    caveats = [text_tables.fitted(f"- {sentence}", "  ") for sentence in recommendation.says]
+    parts = ["\n".join([text_tables.fitted(recommendation.described), *caveats])]
+    for title, recipe in recommendation.recipes.items():
+        parts += [f"## {title}", "\n".join(map(text_tables.fitted, recipe.sentences))]
+        parts += [text_tables.shown(table, table) for table in recipe.tables.values()]
+        if path := paths.get(title):
+            parts.append(f"As code, {path}:\n\n    PYTHONPATH=. python {path}")
+        for purpose, lines in recipe.lines.items():
+            lines = "\n".join(f"    {line}".rstrip() for line in lines)
+            parts.append(f"Lines for {purpose}:\n\n{lines}")
+    return "\n\n".join(parts)
+
+
+def script(recipe, described):
+    """Return a Recipe as a script with the evidence in its docstring, a string."""
+    code = recipe.script.code if recipe.script else ""
+    doc = [
+        f"{recipe.name}, made by merging the diffs of its techniques.",
+        "",
+        "Written by `make recipe`, which overwrites it in .cache.",
+        f"Measured: {str(recipe.speedup) or 'not known'}, against {recipe.line.base}",
+        f"({described}).",
+        "",
+        *(f"- {name}: {reason}" for name, reason in recipe.evidence[IN].items()),
+    ]
+    return f'"""{chr(10).join(doc)}"""{code}'
+
+
+def write(path, text):
+    """Write a recipe's script, over another one in the cache alone. Raises UserError."""
+    in_cache = path.is_relative_to(paths.CACHE)
+    with naming(path, "name another file with RECIPE="):
+        if in_cache:  # elsewhere a missing folder is a typing error
+            path.parent.mkdir(parents=True, exist_ok=True)
+        with open(path, "w" if in_cache else "x") as file:
+            file.write(text)

@@ -2,7 +2,7 @@
 
 import math
 
-from Utils.analysis import intervals, recipe_page, text_tables
+from Utils.analysis import intervals, text_tables
 from Utils.analysis.recommendation import recommend
 from Utils.analysis.summary import summarize
 from Utils.base.text import number
@@ -140,7 +140,7 @@ def table(
     for title, columns in more_tables(rows, summary, price).items():
         if all_columns or (price is not None and title.startswith("Cost")):
             parts += [f"{title}:", text_tables.shown(columns, LEFT, in_file)]
-    headline = recipe_page.headline(recommend(rows if whole is None else whole, records))
+    headline = recommend(rows if whole is None else whole, records).headline
     parts += [text_tables.fitted(headline, in_file=in_file)] if headline else []
     return "\n\n".join(parts if has_intervals else [*parts, MORE_ROUNDS])
 

@@ -3,7 +3,7 @@ lines for other loops, and write them as a script."""
 
 from pathlib import Path
 
-from Utils.analysis import recipe_page, recommendation
+from Utils.analysis import recommendation
 from Utils.base import paths
 from Utils.base.command_line import SELECTION, Parser
 from Utils.results.shared_folders import selected
@@ -17,10 +17,10 @@ def main(argv=None):
     script_paths = {}
     for title, recipe in recommended.recipes.items():
         if recipe.script:  # a user's own script stays as it is
-            text = recipe_page.script(recipe, recommended.described)
-            recipe_page.write(path, text)
+            text = recommendation.script(recipe, recommended.described)
+            recommendation.write(path, text)
             script_paths[title] = path
             path = path.with_stem(f"{path.stem}_least_memory")
-    print(recipe_page.text(recommended, script_paths))
+    print(recommendation.page(recommended, script_paths))
     if shown.left_out:
         print(f"\n{shown.left_out}")

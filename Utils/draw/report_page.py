@@ -12,7 +12,7 @@ from pathlib import Path
 
 import jinja2
 
-from Utils.analysis import attribution, comparison, recipe_page, recommendation, result_tables
+from Utils.analysis import attribution, comparison, recommendation, result_tables
 from Utils.analysis.summary import summarize
 from Utils.base.text import HOMES, number, short
 from Utils.draw import chart_style, ladder_charts, ratio_charts
@@ -64,7 +64,7 @@ def report(path, device_name="", price=None, base=None):
         best=best,
         baseline=baseline,
         recommended=recommended,
-        recipe_page=recipe_page,
+        recommendation=recommendation,
         charts=dict.fromkeys(ladder_charts.CHARTS) | charts,
         ablation=_ablation(with_variants),
         tables={title: _table(columns) for title, columns in tables.items()},
