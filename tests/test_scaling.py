@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from tests.rows import rows_of
-from Utils.analysis import several_processes
+from Utils.analysis import intervals, several_processes
 from Utils.base.errors import UserError
 from Utils.commands import scaling as scaling_command
 from Utils.device import device_choice
@@ -82,15 +82,19 @@ def test_efficiency_has_an_interval_over_rounds_whose_drift_cancels():
     rates = strong.tokens_per_second / fewest.tokens_per_second
     assert rates == pytest.approx(fewest.step_ms / strong.step_ms)  # the same batch
     assert rates == pytest.approx(strong.speedup.value)
-    said = several_processes.scaling_table(found)
-    assert said.count("faster") == 2 and "% to " in said
+    said = several_processes.scaling_table(found, "words")
+    assert said.count("faster") == 2 and "% to " in said and "Holm's correction" in said
+    by_round = rows[rows.phase == "timed"].groupby(["world_size", "batch_size", "round"])
+    step_ms = by_round.step_ms.median()
+    uncorrected = [intervals.speedup(step_ms[1, 8] * B / 8, step_ms[4, B]) for B in (8, 32)]
+    assert [strong.speedup, weak.speedup] == intervals.holm(uncorrected)
 
 
 def test_one_round_has_no_interval_and_says_so():
     plan = several_processes.shapes([1, 2], 4)
     found = several_processes.efficiencies(rows_from(lambda n, B: B, plan, rounds=1), [1, 2], 4)
     assert not any(share.interval for share in found.efficiency)
-    assert "nan" not in several_processes.scaling_table(found)
+    assert "nan" not in several_processes.scaling_table(found, "words")
 
 
 def test_a_number_of_processes_that_failed_is_left_out():

@@ -141,5 +141,4 @@ def table(lines, in_file=False):
     for way, title in WAYS.items():
         shown[title] = [result_tables.bold(ratio) for ratio in lines[way]]
     says = [f"- {name}: {line.says}" for name, line in lines.iterrows() if line.says]
-    texts = [text_tables.fitted(text, "  ", in_file) for text in says]
-    return "\n".join([text_tables.shown(shown, in_file=in_file), *([""] if says else []), *texts])
+    return text_tables.page([shown, "\n".join(says)], in_file)

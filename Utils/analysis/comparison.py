@@ -16,6 +16,7 @@ from Utils.base.text import number, plural
 from Utils.results import records_file, rows_file, selection, shared_folders
 from Utils.scripts import ladder
 
+OF_ROWS = ["device", "torch", "model", "shape", "dataset", "processes", "commit"]
 # Fields of a record that are conditions of the run, not its outcome; and those also in the rows.
 CONDITIONS = ["settings", "threads", "interop_threads", "variables", "versions", "platform"]
 CONDITIONS += ["device", "dataset_facts"]
@@ -37,7 +38,7 @@ COLUMNS = (  # as `result_tables.MAIN`
 
 @dataclass(frozen=True)
 class Side:
-    """A or B: comparable rows, their summary and their records by run_id, those that exist."""
+    """A or B: comparable rows with their shape, their summary and their records by run_id."""
 
     name: str
     path: Path
@@ -47,11 +48,6 @@ class Side:
 
     def __str__(self):
         return f"{self.name}: {selection.describe(self.rows)}"
-
-    @property
-    def shapes(self):
-        shapes = self.rows.batch_size.astype(str) + "x" + self.rows.seq_len.astype(str)
-        return list(shapes.unique())
 
 
 def select(name, text):
@@ -67,6 +63,7 @@ def select(name, text):
         remedy = f"there are {'; '.join(text for text, _ in groups)}"
         raise UserError(f"{path}: no runs match {words!r}", remedy)
     rows, _ = selection.select(pd.concat(matching))
+    rows = rows.assign(shape=rows.batch_size.astype(str) + "x" + rows.seq_len.astype(str))
     records = records_file.read(path, sorted(rows.run_id.unique()))
     return Side(name, Path(path), rows, summarize(rows, records), records)
 
@@ -82,32 +79,28 @@ def sides(a, b):
 
 def compare(a, b):
     """Return the Ratios of B's tokens per second to A's, a Series by technique in ladder order."""
-    names = {*a.lines.index, *b.lines.index}
+    names = pd.concat([a.lines, b.lines]).index.unique()
     in_ladder = [name for name in ladder.techniques() if name in names]
-    names = pd.Index([*in_ladder, *a.lines.index, *b.lines.index], name="technique").unique()
-    rates = []  # by technique and round, from the levels that a step time is the mean of
+    names = names.drop(in_ladder).insert(0, in_ladder)
+    rates = []  # by round and technique, from the levels that a step time is the mean of
     for side in (a, b):
         timed = selection.timed(side.rows)
         by_run = timed.groupby(["technique", "round"])
         tokens = by_run.requested_batch_size.first() * by_run.seq_len.first()
-        rates.append(tokens / intervals.step_ms(timed) * 1e3)
-    ratios = [
-        intervals.unpaired_ratio(rates[0][name], rates[1][name])
-        if name in rates[0] and name in rates[1]
-        else intervals.Ratio()
-        for name in names
-    ]
+        of_side = tokens / intervals.step_ms(timed) * 1e3
+        rates.append(of_side.unstack("technique").reindex(columns=names))
+    ratios = [intervals.unpaired_ratio(rates[0][name], rates[1][name]) for name in names]
     return pd.Series(intervals.holm(ratios), names, dtype=object)
 
 
 def differences(a, b):
     """Return the recorded differences of two Sides, a line each: "torch: 2.11.0 | 2.13.0"."""
-    both_recorded = a.records and b.records
-    of_a, of_b = (_facts(side, CONDITIONS if both_recorded else ()) for side in (a, b))
+    conditions = CONDITIONS if a.records and b.records else ()
+    of_a, of_b = _facts(a, conditions), _facts(b, conditions)
     lines = []
     for name in of_a | of_b:
-        values = [of_a.get(name, {}), of_b.get(name, {})]
-        if values[0] != values[1]:
+        values = [of_a.get(name, []), of_b.get(name, [])]
+        if {*values[0]} != {*values[1]}:
             lines.append(f"{name}: " + " | ".join(", ".join(v) or "not recorded" for v in values))
     codes = []  # of each side pairs of technique and code, without docstring
     for side in (a, b):
@@ -126,12 +119,11 @@ def differences(a, b):
 
 
 def _facts(side, conditions):
-    """Return distinct texts, as the keys of a dict, by name: of the rows and of the records."""
-    rows = side.rows
-    facts = {name: dict.fromkeys(rows[name]) for name in ("device", "torch", "model")}
-    facts |= {"shape": dict.fromkeys(side.shapes), "dataset": dict.fromkeys(rows.dataset)}
-    facts["processes"] = dict.fromkeys(rows.world_size.astype(str))
-    facts["commit"] = dict.fromkeys(rows.commit.replace("", "unknown"))
+    """Return lists of distinct texts, by name: of the rows and of the records."""
+    processes = side.rows.world_size.astype(str)
+    commit = side.rows.commit.replace("", "unknown")
+    rows = side.rows.assign(processes=processes, commit=commit)[OF_ROWS]
+    facts = {name: list(texts.unique()) for name, texts in rows.items()}
     for record in side.records.values():
         for condition in conditions:
             values = record.get(condition)
@@ -140,8 +132,9 @@ def _facts(side, conditions):
             else:
                 values = {condition: values}
             for name, value in values.items():
-                if value is not None and name not in IN_ROWS:
-                    facts.setdefault(name, {})[str(value)] = None
+                texts = facts.setdefault(name, [])
+                if value is not None and name not in IN_ROWS and str(value) not in texts:
+                    texts.append(str(value))
     return facts
 
 
@@ -155,37 +148,37 @@ def table(a, b):
         meaning += intervals.CORRECTED
     elif any(ratios):
         meaning += f"; {intervals.NO_INTERVAL}"
-    if a.shapes != b.shapes:
-        shapes = " and ".join(" or ".join(side.shapes) for side in (a, b))
-        meaning += f". The shapes differ, {shapes}: a ratio of {unit}, not steps"
-    texts = text_tables.shown(columns(a, b, ratios), ("technique", "verdict on B", "note"))
-    differing = "\n".join(text_tables.fitted(f"- {line}", "  ") for line in differences(a, b))
-    facts = "\n".join(text_tables.fitted(f"- {side}", "  ") for side in (a, b))
-    meaning = text_tables.fitted(f"{meaning}.")
-    return "\n\n".join([texts, facts, meaning, "What differs (A | B):", differing])
+    shapes = [" or ".join(side.rows["shape"].unique()) for side in (a, b)]
+    if shapes[0] != shapes[1]:
+        meaning += f". The shapes differ, {' and '.join(shapes)}: a ratio of {unit}, not steps"
+    facts = f"- {a}\n- {b}"
+    differing = "\n".join(f"- {line}" for line in differences(a, b))
+    parts = [columns(a, b, ratios), facts, f"{meaning}.", "What differs (A | B):", differing]
+    return text_tables.page(parts)
 
 
 def columns(a, b, ratios):
     """Return the columns of `table`: lists of texts, one per technique, by title. The note is why
     it has no timing, else its notes and taint."""
+    on_sides = []
+    for side in (a, b):
+        texts = result_tables.texts_of(side.lines, COLUMNS, a.rows.unit.iloc[0])
+        texts = pd.DataFrame(texts, side.lines.index).reindex(ratios.index, fill_value="-")
+        notes = result_tables.remarks(side.lines)
+        notes = ["; ".join(notes.get(name, ["not run"])) for name in ratios.index]
+        on_sides.append(texts.replace("", "-").assign(note=notes))
+    on_a, on_b = on_sides
     columns = {
         "technique": list(ratios.index),
         "B over A": [str(ratio) for ratio in ratios],
         "verdict on B": [ratio.verdict for ratio in ratios],
     }
-    cells = []
-    notes = []
-    for side in (a, b):
-        texts = result_tables.texts_of(side.lines, COLUMNS, a.rows.unit.iloc[0])
-        cells.append(pd.DataFrame(texts, side.lines.index).replace("", "-"))
-        of_side = result_tables.remarks(side.lines)
-        notes.append(["; ".join(of_side.get(name, ["not run"])) for name in ratios.index])
-    of_a, of_b = (texts.reindex(ratios.index, fill_value="-") for texts in cells)
-    columns |= {f"{title}, A | B": list(of_a[title] + " | " + of_b[title]) for title in of_a}
+    for title in on_a.columns.drop("note"):
+        columns[f"{title}, A | B"] = list(on_a[title] + " | " + on_b[title])
     columns["note"] = []
-    for on_a, on_b in zip(*notes, strict=True):
-        both = "; ".join(f"{name}: {text}" for name, text in (("A", on_a), ("B", on_b)) if text)
-        columns["note"].append(on_a if on_a == on_b else both)
+    for notes in zip(on_a["note"], on_b["note"], strict=True):
+        named = "; ".join(f"{side}: {note}" for side, note in zip("AB", notes, strict=True) if note)
+        columns["note"].append(notes[0] if notes[0] == notes[1] else named)
     return columns
 
 

@@ -237,6 +237,9 @@ def typical(by_round):
 def unpaired_ratio(a, b):
     """Return the Ratio of `b` to `a` (of the geometric means) by Welch's t. It has no interval with
     one round on either side. a, b: Series of rates by round."""
+    a, b = a.dropna(), b.dropna()
+    if a.empty or b.empty:
+        return Ratio()
     mean_a, error_a, freedom_a = drift_free_mean(np.log(a))
     mean_b, error_b, freedom_b = drift_free_mean(np.log(b))
     variances = np.square([error_a, error_b])

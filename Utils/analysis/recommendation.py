@@ -349,17 +349,16 @@ def page(recommendation, paths):
     """Return a Recommendation as GitHub-markdown. paths: of the recipes' scripts, by title."""
     if not recommendation.recipes:
         return recommendation.says[0]
-    caveats = [text_tables.fitted(f"- {sentence}", "  ") for sentence in recommendation.says]
-    parts = ["\n".join([text_tables.fitted(recommendation.described), *caveats])]
+    caveats = [f"- {sentence}" for sentence in recommendation.says]
+    parts = ["\n".join([recommendation.described, *caveats])]
     for title, recipe in recommendation.recipes.items():
-        parts += [f"## {title}", "\n".join(map(text_tables.fitted, recipe.sentences))]
-        parts += [text_tables.shown(table, table) for table in recipe.tables.values()]
+        parts += [f"## {title}", "\n".join(recipe.sentences), *recipe.tables.values()]
         if path := paths.get(title):
             parts.append(f"As code, {path}:\n\n    PYTHONPATH=. python {path}")
         for purpose, lines in recipe.lines.items():
             lines = "\n".join(f"    {line}".rstrip() for line in lines)
             parts.append(f"Lines for {purpose}:\n\n{lines}")
-    return "\n\n".join(parts)
+    return text_tables.page(parts)
 
 
 def script(recipe, described):

@@ -110,7 +110,6 @@ COST = (
     ("mean power (W)", "mean_power_w", ",.0f"),
     ("kWh", "kwh_per_billion", ",.2f"),
 )
-LEFT = ("script", "verdict", "parity", "quality", "compiled")  # columns of words
 
 
 @selection.as_run
@@ -128,21 +127,19 @@ def table(
             f" In brackets the 95% interval over rounds; {intervals.CORRECTED}. The baseline's "
             f"loss varies by {seeds.std():.3f} from seed to seed (standard deviation)."
         )
-    parts = [text_tables.shown(texts_of(summary, MAIN), LEFT, in_file)]
-    parts += [text_tables.fitted(text, in_file=in_file) for text in (caption, left_out) if text]
+    parts = [texts_of(summary, MAIN), caption, left_out]
     names_by_remark = {}
     for name, texts in remarks(summary).items():
         for text in texts:
             names_by_remark.setdefault(text, []).append(summary.label[name])
     said = [f"- {', '.join(names)}: {text}" for text, names in names_by_remark.items()]
-    if said:
-        parts.append("\n".join(text_tables.fitted(text, "  ", in_file) for text in said))
+    parts.append("\n".join(said))
     for title, columns in more_tables(rows, summary, price).items():
         if all_columns or (price is not None and title.startswith("Cost")):
-            parts += [f"{title}:", text_tables.shown(columns, LEFT, in_file)]
-    headline = recommend(rows if whole is None else whole, records).headline
-    parts += [text_tables.fitted(headline, in_file=in_file)] if headline else []
-    return "\n\n".join(parts if has_intervals else [*parts, MORE_ROUNDS])
+            parts += [f"{title}:", columns]
+    parts.append(recommend(rows if whole is None else whole, records).headline)
+    parts.append("" if has_intervals else MORE_ROUNDS)
+    return text_tables.page(parts, in_file)
 
 
 def more_tables(rows, summary, price=None):

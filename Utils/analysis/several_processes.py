@@ -37,40 +37,32 @@ def shapes(counts, size):
 
 def efficiencies(rows, counts, size):
     """Return a DataFrame with one line per kind of scaling and number of processes, with timings of
-    the runs of `shapes`. speedup: Ratio of tokens per second over the fewest processes; efficiency:
-    the Share of the ideal."""
+    the runs of `shapes`. speedup: Ratio of tokens per second over the fewest processes, corrected
+    by Holm over all; efficiency: the Share of the ideal."""
     timed = rows[rows.phase == "timed"]
     by_round = timed.groupby(["world_size", "batch_size", "round"]).step_ms.median()
     lines = []
     for kind in KINDS:
         batches = {n: size if kind == "strong" else n * (size // min(counts)) for n in counts}
-        measured = {n: B for n, B in batches.items() if (n, B) in by_round}
-        for n, B in measured.items():
-            fewest, fewest_B = next(iter(measured.items()))
+        measured = [(n, B) for n, B in batches.items() if (n, B) in by_round]
+        for n, B in measured:
+            fewest, fewest_B = measured[0]
             as_many_tokens = by_round[fewest, fewest_B] * (B / fewest_B)
             speedup = intervals.speedup(as_many_tokens, by_round[n, B])
             step_ms = intervals.typical(by_round[n, B])
             line = {"scaling": kind, "processes": n, "batch_size": B, "step_ms": step_ms}
             line["tokens_per_second"] = B * rows.seq_len.iloc[0] / step_ms * 1e3
-            line["speedup"] = speedup
-            line["efficiency"] = Share(*astuple(speedup)).times(fewest / n)
+            line["speedup"] = speedup if n > fewest else intervals.Ratio(1.0)
+            line["efficiency"] = Share(*astuple(line["speedup"])).times(fewest / n)
             lines.append(line)
-    return pd.DataFrame(lines)
+    lines = pd.DataFrame(lines)
+    return lines.assign(speedup=intervals.holm(lines.speedup))
 
 
-def scaling_table(lines):
-    """Return the lines of `efficiencies` as a table."""
-    return text_tables.shown(result_tables.texts_of(lines, COLUMNS), ("scaling",))
-
-
-def described(rows):
-    """Return the common facts of the runs in one line."""
-    first = rows.iloc[0]
-    return (
-        f"{first.technique} on {first.device}, torch {first.torch}, {first.model}, sequences of "
-        f"{first.seq_len} tokens, {first.dataset}, {plural(rows['round'].nunique(), 'round')}, "
-        f"commit {first.commit or 'unknown'}"
-    )
+def scaling_table(lines, described):
+    """Return the lines of `efficiencies` as a table with a caption. described: its rows."""
+    caption = f"{described}. In brackets the 95% interval over rounds; {intervals.CORRECTED}."
+    return text_tables.page([result_tables.texts_of(lines, COLUMNS), caption])
 
 
 def tokens_per_second(parts):
@@ -82,14 +74,14 @@ def tokens_per_second(parts):
     return np.array([part.tokens for part in parts]) * steps / np.diff(span)
 
 
-def sums(rounds):
-    """Return the tokens per second of all processes, a Series by round."""
-    return pd.Series([tokens_per_second(parts).sum() for parts in rounds])
-
-
 def compare(alone, several):
     """Return the Ratio of the summed tokens per second over rounds."""
-    return intervals.ratio_of(np.log(sums(several) / sums(alone)))
+    return intervals.ratio_of(np.log(_rates(several).sum(axis=1) / _rates(alone).sum(axis=1)))
+
+
+def _rates(rounds):
+    """Return the tokens per second of each process, a DataFrame with a row a round."""
+    return pd.DataFrame([tokens_per_second(parts) for parts in rounds])
 
 
 def report(technique, alone, several):
@@ -101,14 +93,14 @@ def report(technique, alone, several):
     for rounds in (alone, several):
         # The rates are the shares of the processes in the mean of their sums, which divides to the
         # ratio.
-        total = intervals.typical(sums(rounds))
-        rates = np.sum([tokens_per_second(parts) for parts in rounds], axis=0)
-        rates *= total / rates.sum()
+        rates = _rates(rounds)
+        total = intervals.typical(rates.sum(axis=1))
+        shares = rates.sum() / rates.to_numpy().sum()
         peaks = np.median([[part.peak_mib for part in parts] for parts in rounds], axis=0)
         line = {
             "processes": str(len(peaks)),
             "threads each": str(rounds[0][0].record["threads"]),
-            "tokens/s": " + ".join(f"{rate:,.0f}" for rate in rates),
+            "tokens/s": " + ".join(f"{rate:,.0f}" for rate in total * shares),
             "their sum": f"{total:,.0f}",
             "peak memory (MiB)": " + ".join(f"{peak:,.0f}" for peak in peaks),
             "sum": f"{peaks.sum():,.0f} ({peaks.sum() / device['memory_mib']:.0%} of the device's)",
@@ -116,18 +108,18 @@ def report(technique, alone, several):
         lines.append(line)
     ratio = compare(alone, several)
     more = "; measure more rounds with ROUNDS=4" if ratio.verdict == intervals.INCONCLUSIVE else ""
-    text = [
-        f"{technique.name} on {device['name']}, torch {record['versions']['torch']}: "
-        f"{settings['model']}, {settings['batch_size']}x{settings['seq_len']} tokens a step, "
-        f"{settings['dataset']}, {plural(len(several), 'round')}",
-        "",
-        text_tables.shown(pd.DataFrame(lines).to_dict("list")),
-        "",
+    sentences = [
         f"{len(several[0])} processes reach {ratio} the tokens per second of one: "
-        f"{ratio.verdict}{more}.",
+        f"{ratio.verdict}{more}."
     ]
     for r, (part,) in enumerate(alone, 1):
         if reasons := part.record["quality"]["reasons"]:
             why = " and ".join(reasons)
-            text.append(f"The single process was tainted in round {r} of {len(alone)}: {why}.")
-    return "\n".join(text)
+            sentences.append(f"The single process was tainted in round {r} of {len(alone)}: {why}.")
+    described = (
+        f"{technique.name} on {device['name']}, torch {record['versions']['torch']}: "
+        f"{settings['model']}, {settings['batch_size']}x{settings['seq_len']} tokens a step, "
+        f"{settings['dataset']}, {plural(len(several), 'round')}"
+    )
+    columns = pd.DataFrame(lines).to_dict("list")
+    return text_tables.page([described, columns, "\n".join(sentences)])

@@ -19,7 +19,7 @@ from Utils.device import auto_shape, device_choice
 from Utils.draw import chart_style, ratio_charts
 from Utils.launch import rank_launcher, suite_runner
 from Utils.launch.rank_launcher import DEFAULT
-from Utils.results import rows_file
+from Utils.results import rows_file, selection
 from Utils.scripts import ladder
 
 
@@ -49,12 +49,12 @@ def main(argv=None):
             if codes[-1] in (2, 130):
                 return codes[-1]
     rows, _ = suite_runner.rows_of(suite, args.results_file)
-    rows = rows[rows.status == "ok"]
+    rows = rows[rows.status == "ok"].sort_values("batch_size")  # first that of strong scaling
     if rows.empty:
         raise UserError("no run has timings: there is nothing to compare")
     lines = several_processes.efficiencies(rows, counts, size)
-    described = several_processes.described(rows)
-    print(f"\n{several_processes.scaling_table(lines)}\n\n{described}")
+    described = f"{technique.name} on {selection.describe(rows)}"
+    print(f"\n{several_processes.scaling_table(lines, described)}")
     chart_style.save(ratio_charts.scaling(lines, described), f"{args.plotsprefix}scaling")
     return 1 if any(codes) else 0
 
