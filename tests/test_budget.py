@@ -17,7 +17,7 @@ from Utils.base import paths
 # shorter lowers its line.
 MOST_LINES = {
     "": 416,
-    "analysis": 1896,
+    "analysis": 1845,
     "base": 523,
     "commands": 863,
     "corpus": 315,

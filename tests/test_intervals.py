@@ -147,7 +147,7 @@ def test_what_is_not_known_is_false_and_has_no_text():
     once = Ratio(1.5)
     assert once and once.with_verdict == "1.50x" and once.verdict == "inconclusive"
     assert Ratio(1.0, 1.0, 1.0).with_verdict == "1.00x"  # a script over itself
-    assert LossDifference(diverged=True).with_verdict == "diverged"
+    assert LossDifference(math.inf).with_verdict == "diverged"
 
 
 def test_losses_are_compared_within_rounds():

@@ -232,7 +232,7 @@ def test_least_memory_is_sought_near_the_best_speed(without_fused):
     near = without_fused < 1 / NEAR
     assert (FUSED in lean.techniques) != near
     assert TF32 not in lean.techniques and FLASH in lean.techniques
-    assert lean.peak_mib == pytest.approx(mib({*lean.techniques}))
+    assert lean.line.peak_memory_mib == pytest.approx(mib({*lean.techniques}))
     assert FUSED in found.fastest.techniques
     assert "-100 MiB" in lean.evidence[IN][FLASH]
 

@@ -4,6 +4,7 @@ Rounds of two results are not paired, as they ran at different times or on diffe
 the interval is Welch's t. Ratios are of tokens per second, so shapes may differ.
 """
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,7 +26,7 @@ IN_ROWS |= {"versions.torch", "device.name", "dataset_facts.dataset"}
 
 
 def _loss(line):
-    return "diverged" if line.loss_difference.diverged else number(line.loss, ".3f")
+    return "diverged" if line.loss_difference.value == math.inf else number(line.loss, ".3f")
 
 
 COLUMNS = (  # as `result_tables.MAIN`

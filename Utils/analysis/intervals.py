@@ -33,13 +33,23 @@ class Estimate:
     """A value with its 95% interval, NaN with one round. An unknown value is NaN and false.
 
     p: of no effect, two-sided; NaN where fewer than two clean rounds leave it inconclusive. A
-    subclass has `null`, the value without effect, its verdicts and its format.
+    subclass has `null`, the value without effect, `of_mean`, which makes a value of a mean, its
+    verdicts and its format.
     """
 
     value: float = math.nan
     low: float = math.nan
     high: float = math.nan
     p: float = math.nan
+
+    @classmethod
+    def by_t(cls, mean, error, freedom):
+        """Return the estimate of a mean by Student's t. error: its standard error, with so many
+        degrees of freedom; NaN with one value."""
+        half = stdtrit(freedom, (1 + CONFIDENCE) / 2) * error
+        p = 2 * stdtr(freedom, -abs(mean) / error) if error else mean == 0
+        ends = cls.of_mean([mean, mean - half, mean + half])
+        return cls(*ends.tolist(), float(p))
 
     def __bool__(self):
         return math.isfinite(self.value)
@@ -83,6 +93,7 @@ class Ratio(Estimate):
     """A ratio of times or rates, "1.11x (1.06-1.16)"."""
 
     null = 1.0
+    of_mean = np.exp
     above = "faster"
     below = "slower"
     neither = "no detectable difference"
@@ -90,23 +101,16 @@ class Ratio(Estimate):
     unit = "x"
     separator = "-"
 
-    @classmethod
-    def of_logs(cls, mean, error, freedom):
-        """Return the ratio whose logarithm has that mean, as for `by_t`."""
-        *logs, p = by_t(mean, error, freedom)
-        return cls(*np.exp(logs).tolist(), p)
-
     def times(self, factor):
         return type(self)(self.value * factor, self.low * factor, self.high * factor, self.p)
 
 
 @dataclass(frozen=True)
 class LossDifference(Estimate):
-    """A difference of losses in nats a token; diverged: of a loss that is no number."""
-
-    diverged: bool = False
+    """A difference of losses in nats a token; infinite of a loss that is no number."""
 
     null = 0.0
+    of_mean = np.array
     above = "worse"
     below = "better"
     neither = "indistinguishable"
@@ -116,13 +120,13 @@ class LossDifference(Estimate):
 
     @property
     def text(self):
-        if self.diverged:
+        if self.value == math.inf:
             return "diverged"
         return "0" if self.value == 0 else super().text
 
     @property
     def verdict(self):
-        return "diverged" if self.diverged else super().verdict
+        return "diverged" if self.value == math.inf else super().verdict
 
 
 def numbers(estimates):
@@ -148,12 +152,10 @@ def scaled(rows):
 def by_step(rows, most):
     """Return median, min and max of `scaled` step_ms over the rounds, by technique and step, of
     which 0 is the first timed one; and how many steps a row stands for, to have at most `most`."""
-    ok = scaled(rows[rows.status == "ok"])
-    first_timed = ok.step.where(ok.phase == "timed").groupby(ok.run_id).transform("min")
-    step = (ok.step - first_timed).rename("step")
-    size = max(1, math.ceil((step.max() - step.min() + 1) / most))
-    keys = ["technique", step // size * size]
-    return ok.groupby(keys, observed=True).step_ms.agg(["median", "min", "max"]), size
+    steps = selection.numbered(scaled(rows))
+    size = max(1, math.ceil((steps.step.max() - steps.step.min() + 1) / most))
+    keys = ["technique", steps.step // size * size]
+    return steps.groupby(keys, observed=True).step_ms.agg(["median", "min", "max"]), size
 
 
 def step_ms(timed):
@@ -195,14 +197,6 @@ def final_loss(losses):
     return losses.tail(LAST_STEPS).mean()
 
 
-def by_t(mean, error, freedom):
-    """Return a mean, the ends of its interval and p of a mean of 0, by Student's t. error: its
-    standard error, with so many degrees of freedom; NaN with one value."""
-    half = stdtrit(freedom, (1 + CONFIDENCE) / 2) * error
-    p = 2 * stdtr(freedom, -abs(mean) / error) if error else mean == 0
-    return float(mean), float(mean - half), float(mean + half), float(p)
-
-
 def drift_free_mean(logs):
     """Return the mean of logarithms by round, its standard error and its degrees of freedom.
 
@@ -221,7 +215,7 @@ def drift_free_mean(logs):
 def ratio_of(logs):
     """Return the Ratio (geometric mean) of paired logarithms, a Series by round."""
     logs = logs.dropna().round(9)  # equal is equal
-    return Ratio.of_logs(*drift_free_mean(logs)) if len(logs) else Ratio()
+    return Ratio.by_t(*drift_free_mean(logs)) if len(logs) else Ratio()
 
 
 def speedup(reference, medians):
@@ -246,7 +240,7 @@ def unpaired_ratio(a, b):
     freedom = min(freedom_a, freedom_b)
     if variances.any():
         freedom = variances.sum() ** 2 / (variances**2 / [freedom_a, freedom_b]).sum()
-    return Ratio.of_logs(mean_b - mean_a, variances.sum() ** 0.5, freedom)
+    return Ratio.by_t(mean_b - mean_a, variances.sum() ** 0.5, freedom)
 
 
 def loss_difference(reference, losses):
@@ -256,7 +250,7 @@ def loss_difference(reference, losses):
         return LossDifference()
     if differences.eq(0).all():  # to the last bit, for which one round is enough
         return LossDifference(0.0, 0.0, 0.0, 1.0)
-    return LossDifference(*by_t(differences.mean(), differences.sem(), len(differences) - 1))
+    return LossDifference.by_t(differences.mean(), differences.sem(), len(differences) - 1)
 
 
 def parity(reference, losses, model, rounding="bfloat16", fewer_updated=False):

@@ -57,7 +57,6 @@ class Recipe:
     line: pd.Series
     speedup: Ratio
     to_best: Ratio
-    peak_mib: float
     sentences: list
     evidence: dict
     lines: dict
@@ -94,42 +93,10 @@ class Recommendation:
         recipe = self.fastest
         if not recipe or not recipe.speedup.value > 1 or recipe.speedup.verdict == Ratio.neither:
             return ""
-        facts = [f"{recipe.name}, {recipe.speedup} over {recipe.line.base}", _mib(recipe.peak_mib)]
+        facts = [f"{recipe.name}, {recipe.speedup} over {recipe.line.base}", _mib(recipe.line)]
         verdict = recipe.line.loss_difference.verdict
         facts += [f"loss {verdict}"] if verdict else []
         return f"{FASTEST}: {', '.join(facts)}."
-
-
-@dataclass(frozen=True, eq=False)
-class _Measured:
-    """Scripts and variants with clean timings.
-
-    lines: the summary. sets: of techniques, by name. ms, mib: logarithms of step time (for as many
-    tokens) and peak memory, DataFrames by round and name. problems: why a script cannot be
-    recommended, or "", by name.
-    """
-
-    lines: pd.DataFrame
-    sets: dict
-    ms: pd.DataFrame
-    mib: pd.DataFrame
-    problems: dict
-
-    def gain(self, name, reference, logs=None):
-        """Return the Ratio of a reference's time, or memory (`mib`), to that of a script."""
-        logs = self.ms if logs is None else logs
-        return intervals.ratio_of(logs[reference] - logs[name])
-
-    def shortest(self, names, logs, best):
-        """Return the name with the fewest techniques that is not significantly worse than the best
-        by `ms` or `mib`; of several the best by that."""
-        no_worse = (Ratio.above, Ratio.neither)
-        as_good = [name for name in names if self.gain(name, best, logs).verdict in no_worse]
-        excess = logs.sub(logs[best], axis=0).mean()
-        return min(as_good, key=lambda name: (len(self.sets[name]), excess[name]), default=best)
-
-    def peak_mib(self, name):
-        return float(np.exp(self.mib[name].median()))
 
 
 def make_line(rows, records, rounds, target=""):
@@ -158,11 +125,12 @@ def recommend(rows, records=None):
     records = records or {}
     lines = summarize(rows, records)
     timed = selection.timed(rows[rows.grade == "clean"])
-    ms = np.log(intervals.step_ms(timed[timed.step_ms > 0])).unstack("technique")
-    mib = np.log(timed.groupby(["technique", "round"]).peak_memory_mib.first()).unstack("technique")
+    # By round and technique: milliseconds, for as many tokens, and peak memory.
+    ms = intervals.step_ms(timed[timed.step_ms > 0]).unstack("technique")
+    mib = timed.groupby(["technique", "round"]).peak_memory_mib.first().unstack("technique")
+    lines["peak_memory_mib"] = np.exp(np.log(mib).median())
     sets = {name: variants.parts(name) for name in lines.index if name in ms}
     problems = {name: _problem(rows, lines, name, sets) for name in lines.index}
-    measured = _Measured(lines, sets, ms, mib, problems)
     usable = [name for name in lines.index if not problems[name]]
     described = selection.describe(rows)
     again = make_line(rows, records, ROUNDS)
@@ -173,19 +141,21 @@ def recommend(rows, records=None):
     # Missing rounds are balanced by least squares. The fastest of few rounds would be the luckiest,
     # and every comparison with it inconclusive.
     rounds = ms[usable].count()
-    enough = [
-        name for name in usable if rounds[name] >= max(min(2, rounds.max()), rounds.max() / 2)
-    ]
-    logs = ms[enough].melt(ignore_index=False).dropna().reset_index()
+    fewest = max(min(2, rounds.max()), rounds.max() / 2)
+    logs = np.log(ms[rounds.index[rounds >= fewest]]).melt(ignore_index=False).dropna()
+    logs = logs.reset_index()
     best = intervals.levels(logs["value"], logs["technique"], logs["round"]).idxmin()
-    fastest = _recipe(measured, measured.shortest(usable, ms, best), best, records)
-    recipes = {FASTEST: fastest}
-    near = [name for name in usable if (ms[best] - ms[name]).mean() >= np.log(NEAR)]
-    if near := [name for name in near if mib[name].notna().any()]:
-        leanest = mib[near].sub(mib[best], axis=0).mean().idxmin()
-        lean = measured.shortest(near, mib, leanest)
-        if lean != fastest.name:
-            recipes[LEAST_MEMORY] = _recipe(measured, lean, best, records)
+    names = {FASTEST: _shortest(sets, ms[usable], best)}
+    gains = np.log(ms[usable].rdiv(ms[best], axis=0)).mean()
+    near = mib[gains.index[gains >= np.log(NEAR)]].dropna(axis=1, how="all")
+    if near.size:
+        leanest = np.log(near.div(mib[best], axis=0)).mean().idxmin()
+        names[LEAST_MEMORY] = _shortest(sets, near, leanest)
+    if names[FASTEST] == names.get(LEAST_MEMORY):
+        del names[LEAST_MEMORY]
+    measured = lines, ms, sets, problems
+    recipes = {title: _recipe(*measured, name, best, records) for title, name in names.items()}
+    fastest = recipes[FASTEST]
 
     runs = rows.run_id[rows.status == "ok"].nunique()
     tainted = runs - rows.run_id[rows.grade == "clean"].nunique()
@@ -242,53 +212,32 @@ def _problem(rows, lines, name, sets):
     return "" if name in sets else line.quality
 
 
-def _evidence(measured, name, tried):
-    """Return what was measured of each technique, for the recipe that has those of a script."""
-    sets = measured.sets
-    # Of equal sets the first counts, scripts before variants.
-    name_of = {techniques: key for key, techniques in reversed(sets.items())}
-    ratios = []
-    texts = []
-    for technique in tried:
-        with_it = [key for key in name_of.values() if technique in sets[key]]
-        pairs = [(key, name_of.get(sets[key] - {technique})) for key in with_it]
-        pairs = [pair for pair in pairs if pair[1] and measured.gain(*pair)]
-        ratios.append(Ratio())
-        texts.append("measured only in combination")
-        if pairs:  # that which is nearest to the recipe
-            pair = min(pairs, key=lambda pair: len(sets[pair[0]] ^ sets[name]))
-            mib, without_mib = map(measured.peak_mib, pair)
-            more_mib = number(mib - without_mib, "+,.0f")
-            ratios[-1] = measured.gain(*pair)
-            texts[-1] = f"{f'; {more_mib} MiB' if more_mib else ''}: {' against '.join(pair)}"
-    problems = {own_names.last(key): problem for key, problem in measured.problems.items()}
-    evidence = {IN: {}, NO_DIFFERENCE: {}, OUT: {}}
-    for technique, ratio, text in zip(tried, intervals.holm(ratios), texts, strict=True):
-        text = f"{ratio.with_verdict}{text}"
-        if technique not in sets[name]:
-            evidence[OUT][technique] = problems.get(technique) or text
-        else:
-            evidence[NO_DIFFERENCE if ratio.verdict == NO_DIFFERENCE else IN][technique] = text
-    return evidence
+def _shortest(sets, values, best):
+    """Return the name with the fewest techniques that is not significantly worse than the best, of
+    several the best. values: times or memory, a DataFrame by round and name."""
+    ratios = {name: intervals.speedup(values[best], values[name]) for name in values}
+    as_good = [name for name in values if ratios[name].verdict in (Ratio.above, Ratio.neither)]
+    excess = np.log(values.div(values[best], axis=0)).mean()
+    return min(as_good, key=lambda name: (len(sets[name]), excess[name]), default=best)
 
 
-def _recipe(measured, name, best, records):
+def _recipe(lines, ms, sets, problems, name, best, records):
     """Return the Recipe of a measured script or variant. best: the fastest."""
+    line = lines.loc[name]
     script = None if own_names.split(name) else variants.find(name)
+    problems = {own_names.last(key): problem for key, problem in problems.items()}
     order = ladder.techniques() if script else own_names.ORDER
-    tried = {own_names.last(key) for key in measured.problems}.union(*measured.sets.values())
-    tried = [technique for technique in order if technique in tried - {BASELINE}]
-    techniques = [technique for technique in tried if technique in measured.sets[name]]
-    line = measured.lines.loc[name]
-    speedup = measured.gain(name, line.base) if line.base in measured.ms else Ratio()
-    to_best = measured.gain(name, best)
-    peak_mib = measured.peak_mib(name)
+    tried = set().union(*sets.values(), problems) - {BASELINE}
+    tried = [technique for technique in order if technique in tried]
+    techniques = [technique for technique in tried if technique in sets[name]]
+    speedup = intervals.speedup(ms[line.base], ms[name]) if line.base in ms else Ratio()
+    to_best = intervals.speedup(ms[best], ms[name])
     batch = number(line.own_batch, ".0f")
-    facts = [f"{name}: {_mib(peak_mib)} at the peak"]
+    facts = [f"{name}: {_mib(line)} at the peak"]
     if techniques:
         facts.append(f"Against {line.base}: {str(speedup) or 'not known'}")
     if name != best:
-        of_best = measured.gain(best, line.base)
+        of_best = intervals.speedup(ms[line.base], ms[best])
         facts.append(f"Against the fastest, {best} with {of_best}: {to_best.with_verdict}")
     if difference := line.loss_difference.with_verdict:
         facts.append(f"Loss minus the baseline's: {difference} ({line.parity})")
@@ -297,9 +246,16 @@ def _recipe(measured, name, best, records):
             f"It trains on {batch} sequences a step: fewer updates for as many tokens, "
             "which changes training"
         )
-    sentences = [f"{fact}." for fact in facts]
+    evidence = {IN: {}, NO_DIFFERENCE: {}, OUT: {}}
+    for technique, (ratio, text) in _evidence(lines, ms, sets, name, tried).items():
+        title = OUT
+        if technique in techniques:
+            title = NO_DIFFERENCE if ratio.verdict == NO_DIFFERENCE else IN
+        elif problems.get(technique):
+            text = problems[technique]
+        evidence[title][technique] = text
     if script:
-        lines = lines_of(techniques, batch or "...")
+        to_copy = lines_of(techniques, batch or "...")
     else:
         switches = {}
         for record in records.values():
@@ -309,14 +265,37 @@ def _recipe(measured, name, best, records):
             for technique in techniques
             for code, where in switches.get(technique, [])
         ]
-        lines = {"your script": own_lines or ["none"]}
-    ratios = speedup, to_best
-    evidence = _evidence(measured, name, tried)
-    return Recipe(name, techniques, script, line, *ratios, peak_mib, sentences, evidence, lines)
+        to_copy = {"your script": own_lines or ["none"]}
+    sentences = [f"{fact}." for fact in facts]
+    return Recipe(name, techniques, script, line, speedup, to_best, sentences, evidence, to_copy)
 
 
-def _mib(peak_mib):
-    return f"{number(peak_mib, ',.0f') or 'unknown'} MiB"
+def _evidence(lines, ms, sets, name, tried):
+    """Return what was measured of each technique, (Ratio, text) by technique: of two sets that
+    differ in it alone, those nearest to the set of a name."""
+    # Of equal sets the first counts, scripts before variants.
+    name_of = {techniques: key for key, techniques in reversed(sets.items())}
+    nearest = sorted(name_of.values(), key=lambda key: len(sets[key] ^ sets[name]))
+    ratios = []
+    texts = []
+    for technique in tried:
+        ratios.append(Ratio())
+        texts.append("measured only in combination")
+        for key in nearest:
+            without = name_of.get(sets[key] - {technique}, key)
+            if without != key and (ratio := intervals.speedup(ms[without], ms[key])):
+                peak_mib = lines.peak_memory_mib
+                more_mib = number(peak_mib[key] - peak_mib[without], "+,.0f")
+                ratios[-1] = ratio
+                texts[-1] = f"{f'; {more_mib} MiB' if more_mib else ''}: {key} against {without}"
+                break
+    corrected = intervals.holm(ratios)
+    texts = [f"{r.with_verdict}{text}" for r, text in zip(corrected, texts, strict=True)]
+    return dict(zip(tried, zip(corrected, texts, strict=True), strict=True))
+
+
+def _mib(line):
+    return f"{number(line.peak_memory_mib, ',.0f') or 'unknown'} MiB"
 
 
 def lines_of(techniques, batch="..."):

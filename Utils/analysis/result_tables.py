@@ -67,12 +67,7 @@ MAIN = (
 )
 MORE = {
     "Time and loss": (
-        NAME,
-        (
-            "p20-p80 (ms)",
-            None,
-            lambda line: f"{four_digits(line.p20_ms)}-{four_digits(line.p80_ms)}",
-        ),
+        ("p20-p80 (ms)", None, lambda line: "-".join(map(four_digits, line[["p20_ms", "p80_ms"]]))),
         ("{unit}/s", "tokens_per_second", four_digits),
         ("verdict", "parent_speedup", lambda ratio: ratio.verdict),
         ("loss difference", "loss_difference", lambda loss: loss.with_verdict),
@@ -80,7 +75,6 @@ MORE = {
         ("quality", "quality", str),
     ),
     "Peak memory by kind": (
-        NAME,
         ("weights (MiB)", "weights_mib", ",.0f"),
         ("gradients (MiB)", "gradients_mib", ",.0f"),
         ("optimizer state (MiB)", "optimizer_state_mib", ",.0f"),
@@ -89,13 +83,11 @@ MORE = {
         ("reserved by torch (MiB)", "reserved_mib", ",.0f"),
     ),
     "Compilation": (
-        NAME,
         ("first step (s)", "first_step_s", ".1f"),
         ("compiled", "compiled", str),
         ("breaks even after", "break_even_steps", ",.0f", " steps"),
     ),
     "Distance from the limit": (
-        NAME,
         ("matmul precision", "precision", str),
         ("TFLOP/s", "tflops", ",.3g"),
         ("of the measured ceiling", "ceiling_share", ".0%"),
@@ -105,7 +97,6 @@ MORE = {
     ),
 }
 COST = (
-    NAME,
     ("hours", "hours_per_billion", ",.1f"),
     ("mean power (W)", "mean_power_w", ",.0f"),
     ("kWh", "kwh_per_billion", ",.2f"),
@@ -156,7 +147,7 @@ def more_tables(rows, summary, price=None):
         tables[f"Cost of 10^9 {unit}"] = COST
     filled = {}
     for table, columns in tables.items():
-        texts = texts_of(timed, columns, unit)
+        texts = texts_of(timed, (NAME, *columns), unit)
         texts = {title: cells for title, cells in texts.items() if any(cells)}
         if len(texts) > 1:
             filled[table] = texts

@@ -18,28 +18,26 @@ from Utils.scripts import ladder, own_names
 
 NOTES = "; "  # between the notes of a row
 CLEAN_ROUNDS = 2  # of both scripts: the fewest for a verdict
+PARTS = ("memory", "compile", "quality")  # of a record
 MEMORY_KINDS = ("weights_mib", "gradients_mib", "optimizer_state_mib", "rest_mib")
 # Columns of `summarize`. base: the script that speedup is over. unit: of batches, meant where names
 # say tokens. reason: why there is no timing, or "". notes: a list of texts.
-NAMES = ["label", "parent", "base", "unit", "status", "reason", "notes"]
+COLUMNS = ["label", "parent", "base", "unit", "status", "reason", "notes"]
 # rounds: with timings. grade: tainted if any round is; quality: the same with its reason. step_ms:
 # mean of the rounds, p20 and p80 of all timed steps, for the requested batch. own_batch: the
 # batch_size of a technique that chose its batch.
-TIMES = ["rounds", "grade", "quality", "step_ms", "p20_ms", "p80_ms", "tokens_per_second"]
-TIMES += ["first_step_s", "own_batch", "compiled"]
-RATIOS = [
-    "speedup",
-    "parent_speedup",
-    "break_even_steps",
-]  # the last over the parent, inf for never
+COLUMNS += ["rounds", "grade", "quality", "step_ms", "p20_ms", "p80_ms", "tokens_per_second"]
+COLUMNS += ["first_step_s", "own_batch", "compiled"]
+# break_even_steps: over the parent, inf for never.
+COLUMNS += ["speedup", "parent_speedup", "break_even_steps"]
 # loss: nats a token, on held-out text, else the mean of the last timed steps. parity: exact,
 # numerics changed, model changed, other batches, another optimizer.
-LOSSES = ["loss", "loss_difference", "parity"]
-MEMORY = ["peak_memory_mib", *MEMORY_KINDS, "reserved_mib"]
+COLUMNS += ["loss", "loss_difference", "parity"]
+FIGURES = [*MEMORY_KINDS, "reserved_mib", "mean_power_w"]  # medians of records
+COLUMNS += ["peak_memory_mib", *FIGURES]
 # Of matrix products. ceiling_share and mfu are shares of 1. floor: the headroom to the model's.
-WORK = ["precision", "tflops", "ceiling_share", "mfu", "floor_ms", "floor_speedup"]
-COST = ["hours_per_billion", "kwh_per_billion", "mean_power_w"]  # of so many tokens
-COLUMNS = [*NAMES, *TIMES, *RATIOS, *LOSSES, *MEMORY, *WORK, *COST]
+COLUMNS += ["precision", "tflops", "ceiling_share", "mfu", "floor_ms", "floor_speedup"]
+COLUMNS += ["hours_per_billion", "kwh_per_billion"]  # of so many tokens
 
 
 @selection.as_run
@@ -51,11 +49,12 @@ def summarize(rows, records=None):
     """
     records = records or {}
     base = selection.baseline(rows)
-    step_ms = intervals.step_ms(selection.timed(rows))
+    timed = selection.timed(rows)
+    step_ms = intervals.step_ms(timed)
     runs_by_name = dict(list(rows.groupby("technique")))
     records_by_name = {
         name: [records[run_id] for run_id in runs.run_id.unique() if run_id in records]
-        for name, runs in selection.timed(rows).groupby("technique")
+        for name, runs in timed.groupby("technique")
     }
     scripts = ladder.techniques() if base == ladder.BASELINE else {}
     in_ladder = [name for name in scripts if name in runs_by_name]
@@ -71,7 +70,15 @@ def summarize(rows, records=None):
         lines[name] = line
         if name not in step_ms:
             continue
-        line |= _times(runs, step_ms[name])
+        last = runs.iloc[-1]
+        line["step_ms"] = intervals.typical(step_ms[name])
+        line["tokens_per_second"] = last.requested_batch_size * last.seq_len / line["step_ms"] * 1e3
+        steps = intervals.scaled(selection.timed(runs)).step_ms
+        line["p20_ms"], line["p80_ms"] = np.percentile(steps, [20, 80])
+        if (runs.batch_size != runs.requested_batch_size).any():
+            line["own_batch"] = last.batch_size
+        by_run = runs[runs.status == "ok"].groupby("run_id")
+        line |= by_run[["first_step_s", "peak_memory_mib"]].first().median().to_dict()
         for column, reference in (("speedup", base), ("parent_speedup", parent)):
             if reference not in step_ms:
                 continue
@@ -85,30 +92,26 @@ def summarize(rows, records=None):
         clean = [{*rows_of["round"][rows_of.grade == "clean"]} for rows_of in both]
         if len(clean[0] & clean[1]) < CLEAN_ROUNDS:
             line["parent_speedup"] = replace(line["parent_speedup"], p=np.nan)
-        last = runs.iloc[-1]
         scale = last.requested_batch_size / last.batch_size  # to a step of the requested batch
         line |= from_records(line, records_by_name[name], last.model, scale)
         line |= _losses(name, base, runs, runs_by_name.get(base), records_by_name)
     summary = pd.DataFrame(list(lines.values()), pd.Index(lines, name="technique"), COLUMNS)
     for column in ("parent_speedup", "loss_difference"):
         summary[column] = pd.Series(intervals.holm(summary[column]), summary.index, dtype=object)
-    compiled = summary.index[summary.compiled.notna()]
-    for name in compiled[~summary.parent[compiled].isin(compiled)]:
-        steps = _break_even(runs_by_name, summary.loc[name], step_ms)
-        summary.loc[name, "break_even_steps"] = steps
-    return summary
+    compiled = summary[summary.compiled.notna()]
+    compiled = compiled[~compiled.parent.isin(compiled.index)]
+    return summary.assign(break_even_steps=_break_even(rows, compiled, step_ms))
 
 
-def measured_steps(args, devices=None):
-    """Return the lines of techniques with timings at the base, model and shape of args, by name: of
-    the newest code, without tainted runs. devices: names; by default the one of args."""
+def measured_steps(args):
+    """Return the lines of techniques with timings on the device and at the base, model and shape of
+    args, by name: of the newest code, without tainted runs."""
     if not rows_file.has_rows(args.results_file):
         return {}
     rows = rows_file.read(args.results_file)
-    shape = rows[["base", "model", "seq_len", "requested_batch_size"]]
-    same = (shape == [args.base, args.model, args.seq_len, args.batch_size]).all(axis=1)
-    same &= rows.device.isin(devices or [args.hardware.name])
-    rows = rows[same & (rows.status == "ok") & (rows.grade != "tainted")]
+    shape = rows[["device", "base", "model", "seq_len", "requested_batch_size"]]
+    of_args = [args.hardware.name, args.base, args.model, args.seq_len, args.batch_size]
+    rows = rows[(shape == of_args).all(axis=1) & (rows.grade == "clean")]
     if rows.empty:
         return {}
     return dict(summarize(selection.select(rows, with_variants=True)[0]).iterrows())
@@ -139,21 +142,6 @@ def _outcome(runs, records):
     return outcome | {"notes": notes, "grade": grade, "quality": quality}
 
 
-def _times(runs, by_round):
-    """Return the columns from step times, and peak memory. by_round: of `intervals.step_ms`."""
-    last = runs.iloc[-1]
-    step_ms = intervals.typical(by_round)
-    line = {"step_ms": step_ms}
-    steps = intervals.scaled(selection.timed(runs)).step_ms
-    line["p20_ms"], line["p80_ms"] = np.percentile(steps, [20, 80])
-    line["tokens_per_second"] = last.requested_batch_size * last.seq_len / step_ms * 1e3
-    if (runs.batch_size != runs.requested_batch_size).any():
-        line["own_batch"] = last.batch_size
-    by_run = runs[runs.status == "ok"].groupby("run_id")
-    figures = ["first_step_s", "peak_memory_mib"]
-    return line | by_run[figures].first().median().to_dict()
-
-
 def _losses(name, base, runs, base_runs, records):
     """Return the columns from losses. Those of other batches or another optimizer have no pair."""
     timed = selection.timed(runs)
@@ -163,7 +151,7 @@ def _losses(name, base, runs, base_runs, records):
     if is_own and _step_losses(runs).isna().all():
         return line  # it calls no backward: nothing to judge
     if not np.isfinite(timed.loss).all():
-        line["loss_difference"] = LossDifference(diverged=True)
+        line["loss_difference"] = LossDifference(np.inf)
     same_batch = runs.batch_size.eq(runs.requested_batch_size).all()
     if base not in records or name == base or not same_batch:
         return line
@@ -199,14 +187,17 @@ def _step_losses(runs):
 
 def from_records(line, records, model, scale=1.0):
     """Return the columns from records of runs. scale: of a step to one of the requested batch."""
-    columns = {kind: _median(records, "memory", kind) for kind in (*MEMORY_KINDS, "reserved_mib")}
-    graphs = _median(records, "compile", "graphs")
-    if not np.isnan(graphs):
-        caches = {record["compile"]["cache"] for record in records if record.get("compile")}
-        cache = " or ".join(sorted(filter(None, caches)))
-        recompilations = _median(records, "compile", "recompilations")
-        columns["compiled"] = plural(round(graphs), "graph") + (f", {cache} cache" if cache else "")
-        columns["compiled"] += f"; {recompilations:.0f} recompiled" if recompilations else ""
+    parts = [[record.get(part) or {} for part in PARTS] for record in records]
+    facts = pd.DataFrame([memory | compiled | quality for memory, compiled, quality in parts])
+    facts = facts.reindex(columns=[*FIGURES, "graphs", "recompilations", "cache"])
+    medians = facts.drop(columns="cache").astype(float).median()
+    columns = medians[FIGURES].to_dict()
+    if not np.isnan(medians.graphs):
+        columns["compiled"] = plural(round(medians.graphs), "graph")
+        caches = facts["cache"].dropna().unique()
+        columns["compiled"] += f", {' or '.join(sorted(caches))} cache" if len(caches) else ""
+        if medians.recompilations:
+            columns["compiled"] += f"; {medians.recompilations:.0f} recompiled"
 
     rate = line["tokens_per_second"]
     if limits := (records[-1].get("limits") if records else None):
@@ -223,31 +214,24 @@ def from_records(line, records, model, scale=1.0):
             columns["floor_speedup"] = line["step_ms"] / columns["floor_ms"]
 
     columns["hours_per_billion"] = 1e9 / rate / 3600
-    columns["mean_power_w"] = power = _median(records, "quality", "mean_power_w")
-    columns["kwh_per_billion"] = power / 1e3 * columns["hours_per_billion"]
+    columns["kwh_per_billion"] = columns["mean_power_w"] / 1e3 * columns["hours_per_billion"]
     return columns
 
 
-def _median(records, part, key):
-    """Return the median of a value over the records that have it; NaN if none has."""
-    values = [(record.get(part) or {}).get(key) for record in records]
-    return pd.Series(values, dtype=float).median()
-
-
-def _break_even(runs_by_name, line, step_ms):
-    """Return the steps in which a compiled script saves the extra cost of its warm-up against the
-    parent: inf if it saves nothing, NaN if there is no detectable difference."""
-    if line.parent_speedup.verdict in ("", Ratio.neither):
-        return np.nan
-    saved = (step_ms[line.parent] - step_ms[line.name]).mean()
-    if saved <= 0:
-        return np.inf
-
-    def warmup_ms(name):  # beyond usual steps, by round
-        steps = runs_by_name[name][runs_by_name[name].status == "ok"]
-        usual = steps[steps.phase == "timed"].groupby("run_id").step_ms.median()
-        first = selection.initial(steps).groupby(["round", "run_id"]).step_ms
-        return (first.sum() - first.count() * usual).groupby("round").mean()
-
-    extra = (warmup_ms(line.name) - warmup_ms(line.parent)).mean()
-    return float(np.ceil(max(0.0, extra) / saved))
+def _break_even(rows, compiled, step_ms):
+    """Return the steps in which compiled scripts save the extra cost of their warm-up against their
+    parents, a Series: inf for never; without those that have no detectable difference."""
+    steps = selection.numbered(rows)
+    timed_ms = steps.step_ms.where(steps.phase == "timed")
+    usual_ms = timed_ms.groupby(steps.run_id).transform("median")
+    first = steps.assign(extra_ms=steps.step_ms - usual_ms)[steps.step < 0]
+    by_run = first.groupby(["round", "technique", "run_id"]).extra_ms.sum()
+    extra_ms = by_run.groupby(["round", "technique"]).mean().unstack()
+    extra_ms = extra_ms.reindex(columns=rows.technique.unique())
+    break_even = {}
+    for name, line in compiled.iterrows():
+        if line.parent_speedup.verdict not in ("", Ratio.neither):
+            saved_ms = (step_ms[line.parent] - step_ms[name]).mean()
+            more_ms = np.fmax(0, (extra_ms[name] - extra_ms[line.parent]).mean())
+            break_even[name] = np.ceil(more_ms / saved_ms) if saved_ms > 0 else np.inf
+    return pd.Series(break_even, dtype=float)

@@ -131,11 +131,11 @@ def timed(rows):
     return rows[(rows.status == "ok") & (rows.phase == "timed")]
 
 
-def initial(rows):
-    """Return the rows of the steps before each run's first timed step."""
+def numbered(rows):
+    """Return the rows of runs with timings, with each run's steps counted from its first timed."""
     ok = rows[rows.status == "ok"]
     first = ok.step.where(ok.phase == "timed").groupby(ok.run_id).transform("min")
-    return ok[ok.step < first]
+    return ok.assign(step=ok.step - first)
 
 
 def has_bfloat16(rows):
