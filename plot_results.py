@@ -12,8 +12,8 @@ from Utils.analysis.summary import summarize
 from Utils.base import errors
 from Utils.base.command_line import SELECTION, Parser
 from Utils.draw import chart_style, ladder_charts, ratio_charts
-from Utils.results import records_file, rows_file, selection
-from Utils.results.shared_folders import reading
+from Utils.results import rows_file, selection
+from Utils.results.selection import reading
 from Utils.scripts import ladder, own_names
 
 
@@ -23,7 +23,7 @@ def main(argv=None):
     path = reading(args.results_file)
     all_rows = rows_file.read(path)
     rows, left_out = selection.select_ladder(all_rows, args.device_name, args.base)
-    lines = summarize(rows, records_file.read(path, rows.run_id.unique()))
+    lines = summarize(rows, rows_file.read_records(path, rows.run_id.unique()))
     with ladder.on_device(selection.has_bfloat16(rows)):
         outside = ladder.beyond()
 
@@ -38,7 +38,7 @@ def main(argv=None):
     beyond = own_rows[is_beyond(own_rows.technique)]
     if len(beyond):
         rows, _ = selection.select(own_rows, args.device_name, newest_of=beyond)
-        lines = summarize(rows, records_file.read(path, rows.run_id.unique()))
+        lines = summarize(rows, rows_file.read_records(path, rows.run_id.unique()))
         shown = lines[is_beyond(lines.index)]
         lines = lines[lines.index.isin({lines.base.iloc[0], *shown.index, *shown.parent})]
         drawn += [(name, rows, lines) for name in ("speedup_beyond", "memory_beyond")]

@@ -8,7 +8,7 @@ import tomllib
 from Utils.base import paths
 from Utils.base.errors import Unsupported, UserError
 from Utils.harness.settings import check_need
-from Utils.results import records_file, rows_file
+from Utils.results import rows_file
 from Utils.scripts import ladder, token_merge, variants
 
 LOOP = paths.ROOT / "pretraining" / "train.py"
@@ -96,7 +96,7 @@ def _recipe(args, results_file):
         rows, _ = selection.select(rows, with_variants=True)
     except (UserError, StopIteration):
         return None
-    records = records_file.read(results_file, rows.run_id.unique())
+    records = rows_file.read_records(results_file, rows.run_id.unique())
     recipe = recommendation.recommend(rows, records).fastest
     return _usable(recipe.techniques, args) if recipe else None
 

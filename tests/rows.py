@@ -5,7 +5,7 @@ import subprocess
 from itertools import count
 
 from Utils.base import paths
-from Utils.results import records_file
+from Utils.results import rows_file
 from Utils.results.rows_file import COLUMNS
 
 _number = count()
@@ -58,7 +58,7 @@ def ladder_runs(rounds=1, **columns):
 
 def write_record(path, rows, **parts):
     """Append the record of a run, given by its rows, beside the results file."""
-    with records_file.appended(path, {**parts, "run_id": rows[0]["run_id"]}):
+    with rows_file.record_appended(path, {**parts, "run_id": rows[0]["run_id"]}):
         pass
 
 

@@ -28,13 +28,13 @@ MOST_LINES = {
     "harness": 1430,
     "launch": 1264,
     "profile": 820,
-    "results": 629,
+    "results": 578,
     "own_script": 1849,
     "scripts": 586,
 }
 OTHER = {".toml", ".html", ".css", ".js"}
 MOST_LINES_OF_OTHER = 1_619
-MOST_LINES_OF_TESTS = 17_979  # with the virtual GPU's C++
+MOST_LINES_OF_TESTS = 17_975  # with the virtual GPU's C++
 MOST_LINES_OF_PRETRAINING = 1_465
 MOST_LINES_OF_MAKEFILE = 180
 MOST_FILES = 450  # without results/

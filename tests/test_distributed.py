@@ -31,7 +31,7 @@ from Utils.harness import ranks
 from Utils.harness.rank_results import RankResult
 from Utils.harness.ranks import ALONE, GRACE_S, NOTICED
 from Utils.launch import rank_launcher
-from Utils.results import records_file, rows_file
+from Utils.results import rows_file
 from Utils.run import Run
 from Utils.scripts import ladder
 
@@ -120,7 +120,7 @@ def trained(tmp_path_factory):
             codes, said = run_ranks(n, script, *FLAGS, f"--results-file={file}")
             assert codes == [0] * n, said
             rows = rows_file.read(file)
-            (kept,) = records_file.read(file, rows.run_id.unique()).values()
+            (kept,) = rows_file.read_records(file, rows.run_id.unique()).values()
             known[name, n] = SimpleNamespace(rows=rows, record=kept, said=said)
         return known[name, n]
 
@@ -357,7 +357,7 @@ def test_two_agents_are_two_nodes_of_one_run(tmp_path):
     assert [agent.returncode for agent in agents] == [0, 0], said
     rows = rows_file.read(file)
     assert list(rows.step) == list(range(5)) and set(rows.world_size) == {2}
-    (kept,) = records_file.read(file, rows.run_id.unique()).values()
+    (kept,) = rows_file.read_records(file, rows.run_id.unique()).values()
     assert [one["node"] for one in kept["ranks"]] == ["0", "1"]
 
 

@@ -127,7 +127,7 @@ def test_every_column_is_explained():
 
 @pytest.mark.parametrize("of_gpu", [False, True])
 def test_the_first_screen_says_what_was_measured_on_gpus(of_gpu, monkeypatch):
-    monkeypatch.setattr(doc_pages.shared_folders, "is_of_gpu", lambda path: of_gpu)
+    monkeypatch.setattr(doc_pages.selection, "is_of_gpu", lambda path: of_gpu)
     status = doc_pages.status()
     assert ("measured no GPU" in status) is not of_gpu
     assert ("/README.md)" in status) is of_gpu

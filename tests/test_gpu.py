@@ -24,7 +24,7 @@ from Utils.device import auto_shape, device_choice
 from Utils.harness.script_start import start
 from Utils.harness.settings import check_need, parse_args
 from Utils.model import GPT
-from Utils.results import records_file, rows_file
+from Utils.results import rows_file
 from Utils.run import Run
 from Utils.scripts import ladder
 
@@ -79,7 +79,7 @@ def scripts(tmp_path_factory):
             rows = rows_file.read(file)
             if rows.status[0] == "unsupported":
                 pytest.skip(f"{name}: {rows.note[0]}")
-            (record,) = records_file.read(file, rows.run_id.unique()).values()
+            (record,) = rows_file.read_records(file, rows.run_id.unique()).values()
             done[name] = SimpleNamespace(rows=rows, record=record)
         return done[name]
 

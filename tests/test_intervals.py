@@ -10,7 +10,7 @@ import pytest
 
 from Utils.analysis import intervals
 from Utils.analysis.intervals import LossDifference, Ratio
-from Utils.results import rows_file, selection, shared_folders
+from Utils.results import rows_file, selection
 
 EXPERIMENTS = 2000
 
@@ -102,7 +102,7 @@ def test_twice_the_same_script_is_no_detectable_difference_19_times_of_20():
     """On the noise of the reference results: the medians of this project's own rounds, drawn again
     and again under two names."""
     random = np.random.default_rng(4)
-    rows = selection.select(rows_file.read(shared_folders.files()[0]))[0]
+    rows = selection.select(rows_file.read(selection.shared_files()[0]))[0]
     logs = np.log(selection.timed(rows).groupby(["technique", "round"]).step_ms.median())
     noise = (logs - logs.groupby("technique").transform("mean")).to_numpy()
     verdicts = []

@@ -9,7 +9,7 @@ from tests.known import COPIES, WAIT, changed
 from Utils.analysis.summary import summarize
 from Utils.harness import held_out_loss
 from Utils.harness.settings import parse_args
-from Utils.results import records_file, rows_file
+from Utils.results import rows_file
 
 FLAGS = ["--model", "gpt2-tiny", "--dataset", "synthetic", "--device", "cpu"]
 
@@ -38,7 +38,7 @@ def measure(tmp_path, monkeypatch):
             for name in names if r % 2 == 0 else reversed(names):
                 run_once(name, r, flags, more)
         rows = rows_file.read(path)
-        return summarize(rows, records_file.read(path, rows.run_id.unique()))
+        return summarize(rows, rows_file.read_records(path, rows.run_id.unique()))
 
     yield measure
     torch.set_num_threads(threads)

@@ -12,7 +12,7 @@ from Utils.analysis.intervals import Ratio
 from Utils.analysis.summary import summarize
 from Utils.base.errors import UserError
 from Utils.draw import chart_style, doc_pages, ladder_charts, ratio_charts
-from Utils.results import records_file, rows_file, shared_folders
+from Utils.results import rows_file, selection
 
 CHARTS = ("step_times", "heatmap", "speedup", "memory")
 
@@ -39,7 +39,7 @@ def draw(tmp_path, monkeypatch):
 def shown():
     """The rows of the results file, and the lines of their summary."""
     rows = rows_file.read("results.csv")
-    return rows, summarize(rows, records_file.read("results.csv", rows.run_id))
+    return rows, summarize(rows, rows_file.read_records("results.csv", rows.run_id))
 
 
 def points(axes, marker):
@@ -174,7 +174,7 @@ def test_pictures_are_large_and_drawing_again_gives_the_same_files(draw, tmp_pat
 
 
 def test_what_cannot_be_drawn_or_written_is_one_line(draw, tmp_path, monkeypatch):
-    monkeypatch.setattr(shared_folders, "FOLDER", tmp_path / "results")
+    monkeypatch.setattr(selection, "SHARED", tmp_path / "results")
     for content, words in ((None, "no such file"), ("", "no results yet"), ("a\n", "csv:1: ")):
         if content is not None:
             (tmp_path / "results.csv").write_text(content)

@@ -22,7 +22,7 @@ from Utils.base.errors import UserError
 from Utils.commands import recipe as recipe_command
 from Utils.device import capabilities
 from Utils.device.cpu import CPU
-from Utils.results import records_file, rows_file, selection, shared_folders
+from Utils.results import rows_file, selection
 from Utils.scripts import ladder, variants
 from Utils.scripts.ladder import Technique
 
@@ -237,10 +237,10 @@ def test_least_memory_is_sought_near_the_best_speed(without_fused):
     assert "-100 MiB" in lean.evidence[IN][FLASH]
 
 
-@pytest.mark.parametrize("path", shared_folders.files(), ids=lambda path: path.parent.parent.name)
+@pytest.mark.parametrize("path", selection.shared_files(), ids=lambda path: path.parent.parent.name)
 def test_the_reference_results_give_what_they_show(path):
     rows, _ = selection.select(rows_file.read(path), with_variants=True)
-    records = records_file.read(path, rows.run_id.unique())
+    records = rows_file.read_records(path, rows.run_id.unique())
     # A recipe balances rounds in which not all scripts ran, a table does not.
     scripts = rows.groupby("round").technique.transform("nunique")
     balanced = rows[scripts == scripts.max()]

@@ -10,10 +10,10 @@ from Utils.analysis import submission
 from Utils.analysis.summary import summarize
 from Utils.base import paths
 from Utils.commands import submit
-from Utils.results import records_file, rows_file, selection, shared_folders
+from Utils.results import rows_file, selection
 from Utils.scripts import ladder
 
-FOLDERS = [path.parent for path in shared_folders.files()]
+FOLDERS = [path.parent for path in selection.shared_files()]
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.parent.name)
@@ -24,7 +24,7 @@ def test_every_folder_is_complete_and_its_page_is_made_of_its_rows(folder):
     assert link in committed("results/README.md").decode()
     rows = rows_file.read(folder / "results.csv")
     assert rows["round"].nunique() >= 3
-    records = records_file.read(folder / "results.csv", rows.run_id.unique())
+    records = rows_file.read_records(folder / "results.csv", rows.run_id.unique())
     for run_id, run in rows.groupby("run_id"):
         record = records[run_id]
         assert record["commit"] == run.commit.iloc[0] and record["source"] and record["platform"]
@@ -32,7 +32,7 @@ def test_every_folder_is_complete_and_its_page_is_made_of_its_rows(folder):
 
 
 def test_the_check_of_pull_requests_reads_every_folder(capsys):
-    submit.main(["--check", str(shared_folders.FOLDER)])
+    submit.main(["--check", str(selection.SHARED)])
     assert capsys.readouterr().out.splitlines() == [f"{folder}: complete" for folder in FOLDERS]
     workflow = (paths.ROOT / ".github" / "workflows" / "submission.yml").read_text()
     assert "-m Utils.commands submit CHECK=results\n" in workflow

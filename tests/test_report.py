@@ -13,7 +13,7 @@ from Utils.analysis import comparison
 from Utils.base.errors import UserError
 from Utils.commands import report
 from Utils.draw import report_page
-from Utils.results import rows_file, shared_folders
+from Utils.results import rows_file, selection
 from Utils.scripts import ladder
 
 chromium = browser.chromium  # fixtures
@@ -56,7 +56,7 @@ def test_the_page_opens_without_an_error(html, opened, width, scheme):
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
 
 
-@pytest.mark.parametrize("path", shared_folders.files(), ids=lambda path: path.parts[-3])
+@pytest.mark.parametrize("path", selection.shared_files(), ids=lambda path: path.parts[-3])
 def test_the_pages_of_shared_results_are_small(path, opened):
     html = report_page.report(path)
     page = opened(html)

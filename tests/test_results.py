@@ -18,7 +18,7 @@ from tests.rows import records_in, rows_of, write_record
 from tests.stand_ins import full_disk
 from Utils.base import paths
 from Utils.base.errors import UserError
-from Utils.results import records_file, rows_file, selection
+from Utils.results import rows_file, selection
 from Utils.results.rows_file import COLUMNS, HEADER
 
 TIMES = [12.3456] * 25  # ms
@@ -217,7 +217,7 @@ def test_a_killed_process_leaves_whole_blocks(tmp_path):
         found = blocks(path)
         assert found == [(str(i), list(range(25))) for i in range(len(found))]
         names = [str(i) for i in range(len(found))]
-        assert [*records_file.read(path, names)] == names
+        assert [*rows_file.read_records(path, names)] == names
         rows_file.append(path, rows_of("after", TIMES))
         assert len(blocks(path)) == len(found) + 1
 
@@ -390,7 +390,7 @@ def test_records_come_back_with_texts_that_are_stored_once(path):
         rows_file.append(path, rows_of("a", TIMES), {"run_id": str(n), **record})
     lines = path.with_suffix(".jsonl").read_text().splitlines()
     assert len(lines) == 3 + 1 + 2
-    records = records_file.read(path, ["2", "0", "missing"])
+    records = rows_file.read_records(path, ["2", "0", "missing"])
     assert records["2"] == {"run_id": "2", **record}
     assert [record["n"] for record in records.values()] == [0, 2]
 
@@ -400,7 +400,7 @@ def test_records_that_nobody_wants_are_not_parsed(path, monkeypatch):
         rows_file.append(path, rows_of("a", TIMES), {"run_id": str(n), "source": f"code {n}"})
     parsed, usual = [], json.loads
     monkeypatch.setattr(json, "loads", lambda line: parsed.append(line) or usual(line))
-    assert [*records_file.read(path, ["4"])] == ["4"]
+    assert [*rows_file.read_records(path, ["4"])] == ["4"]
     assert len([line for line in parsed if line]) == 2  # the record and its source
 
 
@@ -408,15 +408,15 @@ def test_damaged_records_are_left_out_and_appended_to(path):
     lines = ['{"run_id": "a", ', "[" * 10**5, '{"run_id": "b", "source": {}}', '{"run_id": "c"']
     path.with_suffix(".jsonl").write_text("\n".join(lines))  # the last of a process that was killed
     write_record(path, [{"run_id": "d"}], source="code")
-    assert [*records_file.read(path, "abcd")] == ["b", "d"]
-    assert records_file.read(path, "d")["d"]["source"] == "code"
+    assert [*rows_file.read_records(path, "abcd")] == ["b", "d"]
+    assert rows_file.read_records(path, "d")["d"]["source"] == "code"
 
 
 def test_a_suite_has_the_runs_that_name_it(path):
     for n, suite in enumerate(["one", "two", "one"]):
         rows_file.append(path, rows_of("a", TIMES), {"run_id": str(n), "suite": suite})
-    assert records_file.run_ids_of("one", path) == {"0", "2"}
-    assert records_file.run_ids_of("one", path.with_stem("missing")) == set()
+    assert rows_file.run_ids_of("one", path) == {"0", "2"}
+    assert rows_file.run_ids_of("one", path.with_stem("missing")) == set()
 
 
 def test_a_run_has_a_group_of_its_own_or_one_with_others():

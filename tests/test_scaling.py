@@ -131,7 +131,7 @@ def test_rounds_are_interleaved_and_every_other_one_goes_backwards(tmp_path, mon
     monkeypatch.setattr(rank_launcher, "launch", stand_in)
     monkeypatch.setattr("Utils.device.device_choice.available", lambda wanted: (2, "2 cores"))
     every = lambda name, path: {row["run_id"] for row in rows_file.text_rows(path)}  # noqa: E731
-    monkeypatch.setattr("Utils.results.records_file.run_ids_of", every)
+    monkeypatch.setattr("Utils.results.rows_file.run_ids_of", every)
     flags = ["--gpus=1 2", "--device=cpu", "--rounds=2", f"--results-file={file}"]
     assert scaling_command.main(flags) == 0
     one = [(1, 2), (2, 2), (2, 4)]

@@ -15,7 +15,7 @@ from Utils.analysis import comparison, submission
 from Utils.base.errors import UserError
 from Utils.commands import gallery, submit
 from Utils.draw import ratio_charts
-from Utils.results import records_file, rows_file, shared_folders
+from Utils.results import rows_file, selection
 
 HOME, USER, HOST = "/home/zelda.q", "zelda.q", "deepthought"
 PLANTED = ("zelda", "deepthought", "mortimer")
@@ -30,7 +30,7 @@ def here(tmp_path, monkeypatch):
     monkeypatch.setattr(getpass, "getuser", lambda: USER)
     monkeypatch.setattr(platform, "node", lambda: f"{HOST}.example.org")
     monkeypatch.setattr(socket, "gethostname", lambda: HOST)
-    monkeypatch.setattr(shared_folders, "FOLDER", tmp_path / "results")
+    monkeypatch.setattr(selection, "SHARED", tmp_path / "results")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -81,7 +81,7 @@ def test_no_byte_of_a_folder_names_anyone(here, capsys):
     report = "torch: 2\n-e git+ssh://<user>@<host>/idea.git\n<home>/x"
     assert members["environment.txt"].decode() == report
     run_ids = [record["run_id"] for record in records_in(folder)]
-    record, *_ = records_file.read(folder / "results.csv", run_ids).values()
+    record, *_ = rows_file.read_records(folder / "results.csv", run_ids).values()
     assert len(run_ids) == 4 and record["collect_env"] == report
     assert record["command"][1:] == ["--dataset=<home>/corpus", "--results-file=/data/<user>/r.csv"]
     assert record["variables"] == {"CUDA_HOST": "<host>", "TORCH_USER": "<user>"}
@@ -188,19 +188,19 @@ def test_rows_of_two_devices_are_no_folder(here, no_charts):
 
 def test_a_file_without_rows_stands_for_the_newest_shared_ones_of_a_gpu(here, no_charts, capsys):
     path = here / "results.csv"
-    assert shared_folders.reading(path) == path
+    assert selection.reading(path) == path
     for device, reserved in (("A GPU", 900.0), ("B GPU", 900.0), ("C CPU", None)):
         folder = made(here, device=device, reserved_memory_mib=reserved)
         folder.rename(folder.with_name(f"2026-01-0{ord(device[0]) - 64}"))
     path.unlink()
     rows_file.initialize(path)
     assert capsys.readouterr().err == ""
-    newest = shared_folders.reading(path)
+    newest = selection.reading(path)
     assert newest == here / "results" / "B_GPU" / "2026-01-02" / "results.csv"
     said = f"{path} has no rows yet: these are of {newest.relative_to(here)}\n"
     assert capsys.readouterr().err == said
     measured(here)
-    assert shared_folders.reading(path) == path
+    assert selection.reading(path) == path
 
 
 # Side by side -----------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from Utils.analysis import intervals, result_tables, text_tables
 from Utils.analysis.summary import summarize
 from Utils.base import paths
 from Utils.base.errors import UserError
-from Utils.results import rows_file, selection, shared_folders
+from Utils.results import rows_file, selection
 
 
 @pytest.fixture
@@ -451,7 +451,7 @@ def divides(baseline, cells):
     assert fewest - 0.005 <= ratio <= most + 0.005, (times, ratio)
 
 
-PAGES = [path.parent / "README.md" for path in shared_folders.files()]
+PAGES = [path.parent / "README.md" for path in selection.shared_files()]
 
 
 @pytest.mark.parametrize(
@@ -475,7 +475,7 @@ def test_printed_times_divide_to_the_printed_ratios_beside_them(page):
 @pytest.mark.parametrize("width", [60, 80, 100, 140])
 def test_a_table_is_as_wide_as_the_terminal_and_never_wider_than_100(width):
     main, terminal = pty.openpty()
-    file = max(shared_folders.files(), key=lambda path: path.stat().st_size)
+    file = max(selection.shared_files(), key=lambda path: path.stat().st_size)
     command = [sys.executable, "-m", "Utils.commands", "table", f"RESULTS_FILE={file}", "ALL=1"]
     environment = {**os.environ, "COLUMNS": str(width)}
     with subprocess.Popen(command, stdout=terminal, cwd=paths.ROOT, env=environment) as process:

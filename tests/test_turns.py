@@ -230,20 +230,16 @@ def test_the_ladders_chart_is_of_the_ladder_after_a_run_of_beyond():
         parts = (rows_of(n, [9, 9, 9], commit=commit, device=device, **columns) for n in names)
         return [row for rows in parts for row in rows]
 
-    def selected(*parts, device=None):
-        rows = selection.select_ladder(pd.DataFrame(sum(parts, [])), device)[0]
+    def selected(*parts):
+        rows, _ = selection.select_ladder(pd.DataFrame(sum(parts, [])))
         return [*rows.technique.unique()], rows.commit.iloc[0], rows.device.iloc[0]
 
     old, here, there = runs(*names, commit="a"), runs(*names), runs(*names, device="another")
-    unrelated = runs(*names, commit="c", device="another")
     lone, graphs = runs("no_optimization", seq_len=32), runs("cuda_graphs", seq_len=32)
     assert selected(old, lone)[0] == ["no_optimization"]  # an idea of one's own is shown
-    assert selected(old, lone, graphs) == (names, "a", "this")
-    assert selected(old, there, lone, graphs) == (names, "b", "another")  # the same code
-    assert selected(old, there, lone, graphs, device="this") == (names, "a", "this")
-    assert selected(here, there, lone, graphs) == (names, "b", "this")
-    beyond = ["no_optimization", "cuda_graphs"]
-    assert selected(unrelated, lone, graphs) == (beyond, "b", "this")
+    assert selected(old, there, lone, graphs) == (names, "a", "this")
+    assert selected(old, here, there, lone, graphs) == (names, "b", "this")
+    assert selected(there, lone, graphs) == (["no_optimization", "cuda_graphs"], "b", "this")
 
 
 # The levels of a round --------------------------------------------------------------------------

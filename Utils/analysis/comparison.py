@@ -14,7 +14,7 @@ from Utils.analysis import intervals, result_tables, text_tables
 from Utils.analysis.summary import summarize
 from Utils.base.errors import UserError
 from Utils.base.text import number, plural
-from Utils.results import records_file, rows_file, selection, shared_folders
+from Utils.results import rows_file, selection
 from Utils.scripts import ladder
 
 OF_ROWS = ["device", "torch", "model", "shape", "dataset", "processes", "commit"]
@@ -65,7 +65,7 @@ def select(name, text):
         raise UserError(f"{path}: no runs match {words!r}", remedy)
     rows, _ = selection.select(pd.concat(matching))
     rows = rows.assign(shape=rows.batch_size.astype(str) + "x" + rows.seq_len.astype(str))
-    records = records_file.read(path, sorted(rows.run_id.unique()))
+    records = rows_file.read_records(path, sorted(rows.run_id.unique()))
     return Side(name, Path(path), rows, summarize(rows, records), records)
 
 
@@ -114,7 +114,7 @@ def differences(a, b):
     for side in (a, b):
         runs = side.rows.run_id.nunique()
         if lost := runs - len(side.records):
-            file = records_file.path_of(side.path)
+            file = rows_file.records_path(side.path)
             lines.append(f"{side.name}: no record of {lost} of {runs} runs in {file}")
     return lines
 
@@ -190,7 +190,7 @@ def device_panels(results_file):
     panels = {}
     left_out = []
     local = [results_file] if rows_file.has_rows(results_file) else []
-    for path in [*shared_folders.files(), *local]:
+    for path in [*selection.shared_files(), *local]:
         try:
             rows, _ = selection.select(rows_file.read(path))
         except UserError as error:
@@ -207,10 +207,10 @@ def device_panels(results_file):
             "shape": (model, int(first.requested_batch_size), int(first.seq_len)),
             "rounds": clean["round"].nunique(),
             "torch": first.torch,
-            "lines": summarize(clean, records_file.read(path, clean.run_id.unique())),
+            "lines": summarize(clean, rows_file.read_records(path, clean.run_id.unique())),
         }
     if not panels:
-        missing = f"no results to draw in {shared_folders.FOLDER} or {results_file}"
+        missing = f"no results to draw in {selection.SHARED} or {results_file}"
         raise UserError("; ".join(left_out) or f"{missing}; make all measures some")
     shapes = [panel["shape"] for panel in panels.values()]
     common = max(shapes, key=lambda shape: (shapes.count(shape), shapes[-1] == shape))

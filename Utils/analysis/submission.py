@@ -19,7 +19,7 @@ from Utils.analysis.summary import summarize
 from Utils.base import files, paths
 from Utils.base.errors import UserError, naming
 from Utils.base.text import HOMES, plural
-from Utils.results import records_file, rows_file, selection, shared_folders
+from Utils.results import rows_file, selection
 
 ANYBODY = {"root", "user", "admin", "ubuntu", "localhost"}  # names that identify no one
 FIXED = ("run_id", "status", "phase", "model", "device", "torch", "commit")  # never free text
@@ -73,22 +73,22 @@ def make(results_file, device_name=None, base=None):
     for _, group in selection.groups(all_rows):
         if (group[SAME].iloc[0] == newest[SAME].iloc[0]).all():
             rows, _ = selection.select(group, with_variants=True)
-            records = records_file.read(results_file, rows.run_id.unique())
+            records = rows_file.read_records(results_file, rows.run_id.unique())
             if not [*_problems_of_group(rows, records)]:
                 run_ids |= {*rows.run_id}
-    folder = shared_folders.folder_of(newest.device.iloc[0], max(run_ids))
+    folder = selection.folder_of(newest.device.iloc[0], max(run_ids))
     if folder.exists() and not run_ids & {*rows_file.read(folder / "results.csv").run_id}:
         raise UserError(f"{folder}: holds other runs of that day", "rename that folder")
     names = identity()
     rows = [row for row in rows_file.text_rows(results_file) if row["run_id"] in run_ids]
     for row in rows:
         row |= scrub({key: text for key, text in row.items() if key not in FIXED}, names)
-    records = scrub([*records_file.read(results_file, run_ids).values()], names)
+    records = scrub([*rows_file.read_records(results_file, run_ids).values()], names)
     with naming(folder), tempfile.TemporaryDirectory(dir=paths.CACHE) as unfinished:
         path = Path(unfinished) / "results.csv"
         rows_file.append(path, rows)
         for record in records:
-            with records_file.appended(path, record):
+            with rows_file.record_appended(path, record):
                 pass
         reports = dict.fromkeys(record["collect_env"] for record in records)
         files.write(path.with_name("environment.txt"), "\n\n".join(reports))
@@ -117,7 +117,7 @@ def page(folder):
     path = folder / "results.csv"
     rows = rows_file.read(path)
     newest = rows.run_id.max()
-    record = records_file.read(path, [newest]).get(newest, {})
+    record = rows_file.read_records(path, [newest]).get(newest, {})
     versions = {**record.get("versions", {}), "driver": (record.get("device") or {}).get("driver")}
     facts = [f"{name} {versions[name]}" for name in VERSIONS if versions.get(name)]
     text = [
@@ -128,7 +128,7 @@ def page(folder):
     ]
     for _, group in selection.groups(rows):
         rows, _ = selection.select(group)
-        records = records_file.read(path, rows.run_id.unique())
+        records = rows_file.read_records(path, rows.run_id.unique())
         tables = result_tables.table(rows, records=records, all_columns=True, in_file=True)
         text += [f"## {selection.describe(rows)}", tables]
         with_variants, _ = selection.select(group, with_variants=True)
@@ -143,11 +143,11 @@ def write_pages():
     """Write the page of every folder and the list of all. Return their paths."""
     pages = []
     lines = []
-    for path in shared_folders.files():
+    for path in selection.shared_files():
         rows = rows_file.read(path)
         pages.append(path.with_name("README.md"))
         files.write(pages[-1], page(path.parent))
-        link = pages[-1].relative_to(shared_folders.FOLDER).as_posix()
+        link = pages[-1].relative_to(selection.SHARED).as_posix()
         first = rows.iloc[0]
         counts = rows[rows.status == "ok"][["technique", "round"]].nunique().astype(str)
         device = f"[{first.device}]({link})"
@@ -155,7 +155,7 @@ def write_pages():
     titles = ("device", "date", "torch", "commit", "techniques", "rounds")
     columns = dict(zip(titles, zip(*lines, strict=True), strict=True))
     table = text_tables.markdown(columns, titles[:4])
-    path = shared_folders.FOLDER / "README.md"
+    path = selection.SHARED / "README.md"
     parts = path.read_text().split(MARK) if path.exists() else ["# Results by device\n\n", "", ""]
     files.write(path, MARK.join([parts[0], f"\n{table}\n", parts[-1]]))
     return [*pages, path]
@@ -207,7 +207,7 @@ def _problems(folder):
         return
     for group in groups:
         group, _ = selection.select(group, with_variants=True)
-        yield from _problems_of_group(group, records_file.read(path, group.run_id.unique()))
+        yield from _problems_of_group(group, rows_file.read_records(path, group.run_id.unique()))
 
 
 def _problems_of_group(rows, records):

@@ -6,7 +6,7 @@ from pathlib import Path
 from Utils.analysis import recommendation
 from Utils.base import paths
 from Utils.base.command_line import SELECTION, Parser
-from Utils.results.shared_folders import selected
+from Utils.results.selection import selected
 
 
 def main(argv=None):

@@ -8,7 +8,7 @@ values from files, and the page's security policy allows only the one script who
 from Utils.base.command_line import SELECTION, Parser
 from Utils.base.errors import naming
 from Utils.draw import report_page
-from Utils.results.shared_folders import reading
+from Utils.results.selection import reading
 
 
 def main(argv=None):

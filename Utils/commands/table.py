@@ -2,7 +2,7 @@
 
 from Utils.analysis import result_tables
 from Utils.base.command_line import SELECTION, Parser
-from Utils.results.shared_folders import selected
+from Utils.results.selection import selected
 
 
 def main(argv=None):

@@ -12,7 +12,7 @@ from Utils.analysis.summary import summarize
 from Utils.base import makefile, paths
 from Utils.base.text import broken
 from Utils.draw import chart_style, ratio_charts
-from Utils.results import records_file, rows_file, selection, shared_folders
+from Utils.results import rows_file, selection
 from Utils.scripts import ladder
 
 DOCS = paths.ROOT / "docs"
@@ -33,9 +33,9 @@ SHOWN = {  # scripts of the chart of GPUs
 
 def ladder_table():
     """Return the README's table of the ladder, of the newest shared rows, under its summary."""
-    path = shared_folders.newest()
+    path = selection.newest_shared()
     rows, _ = selection.select_ladder(rows_file.read(path))
-    lines = summarize(rows, records_file.read(path, rows.run_id.unique()))
+    lines = summarize(rows, rows_file.read_records(path, rows.run_id.unique()))
     table = result_tables.texts_of(lines[~lines.index.isin(ladder.beyond())], result_tables.MAIN)
     table["script"] = [broken(name) for name in table["script"]]
     summary = f"<summary>The table: {lines.speedup[LAST].text} in all</summary>"
@@ -44,7 +44,7 @@ def ladder_table():
 
 def status():
     """Return what has been measured on GPUs, of the folders of results/."""
-    gpus = [path.parent for path in shared_folders.files() if shared_folders.is_of_gpu(path)]
+    gpus = [path.parent for path in selection.shared_files() if selection.is_of_gpu(path)]
     links = [f"[{gpu.parent.name}]({gpu.relative_to(paths.ROOT)}/README.md)" for gpu in gpus]
     measured = (
         "**We have measured no GPU yet**, only CPUs ([below](#measured-so-far)). Yours can be the "
@@ -192,12 +192,12 @@ def gpus_chart():
         ratios = rows.set_index("script").ratio.map(Ratio)
         source = rows.name.iloc[0].partition(",")[0]
         series.append(_series(f"{gpu}, {source}", gpu, ratios, marker, mec="white", ms=8))
-    for path in shared_folders.files():
+    for path in selection.shared_files():
         rows, _ = selection.select_ladder(rows_file.read(path))
-        lines = summarize(rows, records_file.read(path, rows.run_id.unique()))
+        lines = summarize(rows, rows_file.read_records(path, rows.run_id.unique()))
         ratios = lines.parent_speedup[lines.index.isin(SHOWN) & lines.parent_speedup.map(bool)]
         if len(ratios) > len(SHOWN) / 2:
-            gpu = rows.device.iloc[0] if shared_folders.is_of_gpu(path) else ""
+            gpu = rows.device.iloc[0] if selection.is_of_gpu(path) else ""
             series.append(_series(f"{gpu or 'our CPU'}, measured by us", gpu, ratios, "X"))
     forecasts = forecast_changes().set_index(["device", "script"]).ratio
     forecast_marks = ("rtx4090", "^"), ("a100", "o"), ("h100", "D")

@@ -16,7 +16,7 @@ from Utils.analysis import attribution, comparison, recommendation, result_table
 from Utils.analysis.summary import summarize
 from Utils.base.text import HOMES, number, short
 from Utils.draw import chart_style, ladder_charts, ratio_charts
-from Utils.results import records_file, rows_file, selection
+from Utils.results import rows_file, selection
 from Utils.scripts import ladder
 
 ENVIRONMENT = {  # of a record: title, where it stands there
@@ -37,7 +37,7 @@ def report(path, device_name="", price=None, base=None):
     all_rows = rows_file.read(path)
     rows, left_out = selection.select_ladder(all_rows, device_name, base)
     with_variants, _ = selection.select(all_rows, device_name, True, base, newest_of=rows)
-    records = records_file.read(path, with_variants.run_id.unique())
+    records = rows_file.read_records(path, with_variants.run_id.unique())
     lines = summarize(rows, records)
     recommended = recommendation.recommend(with_variants, records)
     charts = {

@@ -18,7 +18,7 @@ from Utils.base import command_line, paths
 from Utils.base.errors import Unsupported, UserError
 from Utils.launch.child_process import why_ended
 from Utils.launch.turn_taking import Member
-from Utils.results import records_file, rows_file
+from Utils.results import rows_file
 
 
 class Failed(Exception):
@@ -100,7 +100,7 @@ def _part(file, go):
         step_s=step_s[timed],
         tokens=int(first["batch_size"]) * int(first["seq_len"]),
         peak_mib=float(first["peak_memory_mib"]),
-        record=records_file.read(file, [first["run_id"]])[first["run_id"]],
+        record=rows_file.read_records(file, [first["run_id"]])[first["run_id"]],
     )
 
 

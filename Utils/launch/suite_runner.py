@@ -28,7 +28,7 @@ from Utils.base import command_line, files, git, paths
 from Utils.base.errors import UserError
 from Utils.launch import child_process, turn_taking
 from Utils.launch.turn_taking import INTERRUPTED, SuiteProgress
-from Utils.results import records_file, rows_file, selection
+from Utils.results import rows_file, selection
 from Utils.scripts import ladder, own_names, variants
 
 # Rooms of Utils that read what was measured. After a change of any other, runs are not resumed.
@@ -132,7 +132,7 @@ def rows_of(suite, path):
     """Return the rows of a suite's runs, and the last row of the newest run of each round and
     technique."""
     rows = pd.DataFrame(columns=rows_file.COLUMNS)
-    if run_ids := records_file.run_ids_of(suite, path):
+    if run_ids := rows_file.run_ids_of(suite, path):
         rows = rows_file.read(path)
         rows = rows[rows.run_id.isin(run_ids)]
     return rows, rows.groupby(["round", "technique"]).tail(1)
@@ -180,7 +180,7 @@ def only_suite(path):
     """
     rows_file.check(path)
     held = f"{path}: another suite writes to it; wait for its end, or give another RESULTS_FILE"
-    return rows_file.locked(records_file.path_of(path), held)
+    return rows_file.locked(rows_file.records_path(path), held)
 
 
 def _run_round(techniques, args, r, suite, missing, progress, own_runs):
@@ -286,7 +286,7 @@ def table(outcome, path, with_variants=True, all_columns=False):
     if outcome.rows is None or outcome.rows.empty:
         return ""
     rows, left_out = selection.select(outcome.rows, with_variants=with_variants)
-    records = records_file.read(path, rows.run_id.unique())
+    records = rows_file.read_records(path, rows.run_id.unique())
     return f"\n{result_tables.table(rows, left_out, records, all_columns=all_columns)}\n"
 
 

@@ -1,53 +1,35 @@
-"""results.csv: its columns, appending to it, reading it.
+"""results.csv and, beside it, results.jsonl with the records of runs: append, read.
 
 A run appends all its rows in one write, under a lock, when it has ended: a killed run leaves none,
 and concurrent runs never interleave. A damaged file is refused, never repaired or replaced.
+
+A line of results.jsonl is the record of a run, or a text that several share: the source of a
+script, torch's report of the environment. Records name such texts by their hash.
 """
 
 import csv
 import fcntl
+import hashlib
 import io
+import json
 import os
+import re
 import secrets
 import tempfile
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from datetime import datetime
 from itertools import islice
 from pathlib import Path
 
 from Utils.base import files
 from Utils.base.errors import UserError, naming
-from Utils.results import records_file
 
-COLUMNS = (
-    "run_id",  # sorts by time, unique
-    "base",  # the script at the root of its ladder
-    "round",  # runs of one round are compared with one another
-    "seed",  # of the weights and the batches
-    "technique",  # the script's stem
-    "status",
-    "step",  # from 0
-    "phase",
-    "step_ms",  # from one step boundary to the next, waiting for data included
-    "data_ms",  # part of step_ms spent waiting for the batch
-    "loss",  # nats per token
-    "held_out_loss",  # on text that is not trained on
-    "batch_size",  # sequences a step, over all processes
-    "requested_batch_size",  # as requested; a technique may choose another
-    "seq_len",  # tokens per sequence
-    "unit",  # what a batch holds: tokens, samples, images
-    "model",
-    "dataset",
-    "world_size",  # processes
-    "device",
-    "torch",
-    "commit",  # with "-dirty" where the tree was not clean
-    "grade",  # clean or tainted; empty for a run without timing
-    "first_step_s",
-    "peak_memory_mib",
-    "reserved_memory_mib",  # what torch's allocator held of the device; empty on a CPU
-    "note",  # why a run has no timing, or what limits its timing
+HEADER = (  # docs/COMMANDS.md has the meaning of each column
+    "run_id,base,round,seed,technique,status,step,phase,step_ms,data_ms,loss,held_out_loss,"
+    "batch_size,requested_batch_size,seq_len,unit,model,dataset,world_size,device,torch,commit,"
+    "grade,first_step_s,peak_memory_mib,reserved_memory_mib,note"
 )
+COLUMNS = tuple(HEADER.split(","))
 STATUSES = ("ok", "unsupported", "out_of_memory", "failed")
 PHASES = ("warmup", "timed")
 GRADES = ("clean", "tainted")
@@ -57,9 +39,13 @@ OPTIONAL = ("loss", "held_out_loss", "peak_memory_mib", "reserved_memory_mib")
 NUMBERS = (*INTEGERS, "step", *MEASURED, *OPTIONAL)
 TEXTS = tuple(name for name in COLUMNS if name not in NUMBERS)
 NAMES = ("base", "technique", "dataset", "torch", "commit")  # texts that may look like numbers
-HEADER = ",".join(COLUMNS)
 CHUNK = 100_000  # rows read at once, so that their texts take little memory
 csv.field_size_limit(2**31 - 1)  # a failed run's note can be long
+SHARED = ("source", "collect_env")  # texts of records
+# Bytes at the file's end in which a text is looked for before it is written: in a larger file a
+# text may stand several times, but appending takes the same time.
+RECENT = 2**20
+RECORD = re.compile(rb'\{"(?:run_id|text)": "([^"]*)"')  # the start of a line
 
 
 def run_id(started, group=None):
@@ -81,7 +67,7 @@ def append(path, rows, record=None):
         if os.fstat(file).st_size == 0:
             text = f"{HEADER}\n{text}"
         # The rows are last: a record without rows is no run.
-        recorded = records_file.appended(path, record) if record else nullcontext()
+        recorded = record_appended(path, record) if record else nullcontext()
         with recorded, naming(path, "nothing was appended"):
             files.append_whole(file, text)
 
@@ -99,9 +85,8 @@ def reset(path):
     with locked(path):
         archive = path.with_stem(f"{path.stem}-{datetime.now():%Y%m%d-%H%M%S-%f}")
         path.rename(archive)
-        records = records_file.path_of(path)
-        if records.exists():
-            records.rename(records_file.path_of(archive))
+        if records_path(path).exists():
+            records_path(path).rename(records_path(archive))
     initialize(path)
     return archive
 
@@ -254,3 +239,78 @@ def locked(path, held=""):
                 return
         finally:
             os.close(file)
+
+
+def records_path(results_file):
+    """Return the path of the records that belong to a results file."""
+    return Path(results_file).with_suffix(".jsonl")
+
+
+@contextmanager
+def record_appended(results_file, record):
+    """Append a record, a dict, and take it back where the block raises.
+
+    The results file has to be locked. Raises UserError.
+    """
+    path = records_path(results_file)
+    with naming(path, "nothing was appended"), open(path, "ab+", buffering=0) as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - RECENT))
+        recent = file.read()
+        lines = [] if recent.endswith(b"\n") or not recent else [""]  # the end of a killed process
+        for name in SHARED:
+            if text := record.get(name):
+                key = hashlib.sha256(text.encode(errors="replace")).hexdigest()[:16]
+                record = record | {name: key}
+                line = json.dumps({"text": key, "content": text})
+                if line.encode() not in recent:
+                    lines.append(line)
+        first = {"run_id": record["run_id"]}  # by which `read_records` finds it
+        lines += [json.dumps(first | record, default=str), ""]
+        try:
+            files.append_whole(file.fileno(), "\n".join(lines))
+            yield
+        except BaseException:
+            file.truncate(size)
+            raise
+
+
+def read_records(results_file, run_ids):
+    """Return the records of runs, dicts by run_id, with their shared texts.
+
+    Other lines of the file are not parsed. Missing and damaged records are left out.
+    """
+    requested = {*run_ids}
+    texts = {}
+    records = {}
+    for key, line in _records(results_file):
+        if line.startswith(b'{"text"'):
+            texts[key] = line
+        elif key in requested:
+            records[key] = _parsed(line)
+    for record in records.values():
+        for name in SHARED:
+            record[name] = _parsed(texts.get(str(record.get(name)), b"")).get("content", "")
+    return {key: record for key, record in records.items() if "run_id" in record}
+
+
+def run_ids_of(suite, results_file):
+    """Return the run_ids of a suite's records. Some may have no rows."""
+    mark = f'"suite": "{suite}"'.encode()
+    return {key for key, line in _records(results_file) if mark in line}
+
+
+def _records(results_file):
+    """Yield the first value of each line, a run_id or a hash, and the line."""
+    with suppress(FileNotFoundError), open(records_path(results_file), "rb") as file:
+        for line in file:
+            if start := RECORD.match(line):
+                yield start[1].decode(errors="replace"), line
+
+
+def _parsed(line):
+    """Return the dict of a line; an empty one where it is damaged."""
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError):
+        return {}

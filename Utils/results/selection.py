@@ -1,11 +1,18 @@
-"""Selection of comparable rows."""
+"""Selection of comparable rows, of a user's file or of one in results/<device>/<date>/."""
 
 import functools
+import re
+import sys
 from pathlib import Path
+from typing import NamedTuple
 
+from Utils.base import paths
 from Utils.base.errors import UserError
 from Utils.base.text import plural
+from Utils.results import rows_file
 from Utils.scripts import ladder, own_names, variants
+
+SHARED = paths.ROOT / "results"  # folder of shared results
 
 SHAPE = ["data", "number", "length"]  # corpus, batch and length that decide the group of a row
 GROUP = ["base", "unit", "device", "torch", "model", *SHAPE, "world_size", "code"]
@@ -161,25 +168,17 @@ def as_run(function):
 def select_ladder(rows, device_name=None, base=None):
     """Select rows for the ladder's table and charts; arguments and result as of `select`.
 
-    Where the newest group is one of beyond/, with some rungs of the ladder alone, the group with
-    the most rungs is taken: one of its commit, on any device, before one of its device.
+    Where the newest group is one of beyond/, with some rungs of the ladder alone, the group of its
+    device with the most rungs is taken.
     """
     chosen, left_out = select(rows, device_name, base=base)
     with ladder.on_device(has_bfloat16(chosen)):
         names = {technique.name for technique in ladder.group("ladder")}
         outside = ladder.beyond()
-    device, commit = chosen.device.iloc[0], chosen.code.iloc[0]
-    related = rows.device == device
-    if not device_name:
-        related |= rows.commit.str.removesuffix("-dirty") == commit
-    rungs = rows[rows.technique.isin(names) & related]
+    rungs = rows[rows.technique.isin(names) & (rows.device == chosen.device.iloc[0])]
     if len(rungs) and outside & {*chosen.technique}:
-
-        def rank(group):
-            rungs, first = group.technique.nunique(), group.iloc[0]
-            return rungs, first.code == commit, first.device == device, group.run_id.max()
-
-        fullest = max((group for _, group in groups(rungs)), key=rank)
+        parts = [group for _, group in groups(rungs)]
+        fullest = max(parts, key=lambda group: (group.technique.nunique(), group.run_id.max()))
         if fullest.technique.nunique() > len(names & {*chosen.technique}):
             return select(rows, device_name, base=base, newest_of=fullest)
     return chosen, left_out
@@ -199,3 +198,61 @@ def describe(rows):
     rounds = f"{fewest} to {plural(most, 'round')}" if fewest < most else plural(most, "round")
     commits = ", ".join(commit or "unknown" for commit in rows.commit.unique())
     return f"{first.device}, torch {first.torch}, {shape}, {rounds}, commit {commits}"
+
+
+def shared_files():
+    """Return the results files of all folders."""
+    return sorted(SHARED.glob("*/*/results.csv"))
+
+
+def folder_of(device, run_id):
+    """Return the folder of a device for the day of its newest run."""
+    name = re.sub(r"[^\w.-]+", "_", device).strip("._-") or "device"
+    return SHARED / name / f"{run_id[:4]}-{run_id[4:6]}-{run_id[6:8]}"
+
+
+def newest_shared():
+    """Return the newest results file of a GPU, else the newest of all; None without any."""
+    return max(
+        shared_files(), key=lambda path: (is_of_gpu(path), path.parent.name, path), default=None
+    )
+
+
+def is_of_gpu(path):
+    """Return whether a run reserved memory of a device."""
+    return any(row["reserved_memory_mib"] for row in rows_file.text_rows(path))
+
+
+def reading(path):
+    """Return the results file that a command reads: without rows in `path`, and then it says so,
+    the newest in results/."""
+    shared = None if rows_file.has_rows(path) else newest_shared()
+    if shared is None:
+        return path
+    shown = shared.relative_to(SHARED.parent)
+    print(f"{path} has no rows yet: these are of {shown}", file=sys.stderr)
+    return shared
+
+
+class ShownRows(NamedTuple):
+    """Rows of one device, version, model, shape and commit, a DataFrame.
+
+    left_out: a sentence on rows that are not shown, or "". with_variants: the rows, and those of an
+    ablation. records: of these, by run_id.
+    """
+
+    rows: object
+    left_out: str
+    with_variants: object
+    records: dict
+
+
+def selected(args):
+    """Return the ShownRows that a command's results_file, device_name and base select. Raises
+    UserError."""
+    path = reading(args.results_file)
+    all_rows = rows_file.read(path)
+    rows, left_out = select(all_rows, args.device_name, base=args.base)
+    with_variants, _ = select(all_rows, args.device_name, True, args.base, rows)
+    records = rows_file.read_records(path, with_variants.run_id.unique())
+    return ShownRows(rows, left_out, with_variants, records)

@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 
 from Utils.base.paths import CACHE, ROOT
-from Utils.results import records_file, rows_file
+from Utils.results import rows_file
 
 HERE = Path(__file__).parent
 KEPT = CACHE / "virtual_gpu"
@@ -189,7 +189,7 @@ def _outcome(folder, code, seconds, pid):
         rows_of = {}
         for row in rows:
             rows_of.setdefault(row["run_id"], []).append(row)
-        records = records_file.read(results, rows_of)
+        records = rows_file.read_records(results, rows_of)
         for run_id, of_run in rows_of.items():
             outcome.record = records.get(run_id, {})
             facts = {name: of_run[-1][name] for name in ("technique", "status", "note")}
