@@ -42,7 +42,11 @@ def against_published():
 
 
 def all_devices(names, values, tokens, prices):
-    for args, forecasts in forecast_plan.on_every_device(names, values):
+    names = [technique.name for technique in forecast_plan.techniques_of(names)]
+    settings, steps = zip(*forecast_plan.on_every_device(names, values), strict=True)
+    args = settings[0]
+    for of_technique in zip(*steps, strict=True):
+        forecasts = [forecast for (forecast,) in of_technique]
         shape = f"{args.batch_size}x{args.seq_len}"
         print(f"Forecast of {forecasts[0].technique}: {args.model}, {shape}\n")
         print(forecasts[-1].memory.reason or forecast_table.device_table(forecasts, tokens, prices))

@@ -116,6 +116,16 @@ def _explained(sections, title, written):
     return "\n\n".join(parts)
 
 
+def forecasts():
+    """Return the rows of docs/forecast.csv of GPT-2 at the baseline's usual batch on each device:
+    the largest power of two that fits, up to 16."""
+    rows = pd.read_csv(DOCS / "forecast.csv").query("model == 'gpt2' and batch_size > 0")
+    largest = rows[rows.technique == ladder.BASELINE].groupby("device").largest_batch.first()
+    usual = np.exp2(np.log2(largest).astype(int)).clip(upper=16)
+    rows = rows[rows.batch_size == rows.device.map(usual)]
+    return rows.astype({"batch_size": int, "seq_len": int})
+
+
 def expected():
     """Return a table of what TOKENS take on each of EXPECTED, under the error of such forecasts."""
     check = pd.read_csv(DOCS / "forecast_check.csv")
@@ -128,9 +138,9 @@ def expected():
         f"one change, nine in ten were forecast within {within:.0%}, without figures of the same "
         "source ([each](docs/FORECAST.md))."
     )
-    forecasts = pd.read_csv(DOCS / "forecast.csv", index_col=["technique", "device"])
-    forecasts = forecasts.rename(index={value: name for name, value in ladder.FLOAT16.items()})
-    baseline, last = (forecasts.loc[name].loc[[*EXPECTED]] for name in (ladder.BASELINE, LAST))
+    rows = forecasts().set_index(["technique", "device"])
+    rows = rows.rename(index={value: name for name, value in ladder.FLOAT16.items()})
+    baseline, last = (rows.loc[name].loc[[*EXPECTED]] for name in (ladder.BASELINE, LAST))
     shapes = baseline.batch_size.astype(str) + "x" + baseline.seq_len.astype(str)
     columns = {
         "GPU, tokens a step": baseline.index.map(EXPECTED) + ", " + shapes,
@@ -170,12 +180,14 @@ def published_changes():
 
 def forecast_changes():
     """Return the forecast speedups over the script before on each of EXPECTED, a DataFrame."""
-    forecasts = pd.read_csv(DOCS / "forecast.csv").set_index(["device", "technique"])
+    expected = forecasts().set_index(["device", "technique"])
+    in_ladder = {*SHOWN, *ladder.FLOAT16.values()}
     rows = []
-    for (device, script), row in forecasts.loc[[*EXPECTED]].iterrows():
-        if parent := ladder.get(script).parent:
+    for (device, script), row in expected.loc[[*EXPECTED]].iterrows():
+        parent = ladder.get(script).parent
+        if parent and script in in_ladder:
             ratio = Ratio(row.speedup, row.speedup_low, row.speedup_high)
-            ratio = ratio.times(1 / forecasts.speedup[device, parent])
+            ratio = ratio.times(1 / expected.speedup[device, parent])
             text = f"{ratio} on {EXPECTED[device]}"
             rows.append({"script": script, "device": device, "ratio": ratio, "text": text})
     return pd.DataFrame(rows)

@@ -320,9 +320,7 @@ def recording(technique, flags, device):
         return str(error)
     except Exception as error:
         return f"cannot be forecast: {type(error).__name__}: {errors.first_line(error)}"
-    recorded = tracker.recording(batch_multiple(technique.needs))
-    recorded.live[:, -1] += workspaces(device)
-    return recorded
+    return tracker.recording(batch_multiple(technique.needs))
 
 
 def workspaces(device):

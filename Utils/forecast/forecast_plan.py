@@ -12,13 +12,20 @@ from Utils.device import auto_shape, capabilities, datasheets, device_choice, me
 from Utils.device.cuda import CUDA, ImaginedGPU
 from Utils.device.datasheets import Datasheet
 from Utils.forecast import step_time
-from Utils.forecast.peak_memory import MemoryForecast, in_processes, memory_forecasts
+from Utils.forecast.peak_memory import (
+    MemoryForecast,
+    in_processes,
+    memory_forecast,
+    memory_forecasts,
+    recordings,
+)
 from Utils.forecast.step_time import TimeForecast, time_forecast
 from Utils.harness.settings import Settings, check_need, parse_args
 from Utils.harness.step_work import precision_of
 from Utils.scripts import ladder
 
 ANY_MEMORY = 2**40  # bytes
+NOT_FORECAST = "not forecast"  # the time of a kernel without a rule
 UNITS = {"": 1, "mb": 10**6, "mib": MIB, "gb": 10**9, "gib": GIB}
 
 
@@ -129,33 +136,43 @@ def step_forecast(technique, memory, args, entry, reason="", device=None):
     return StepForecast(device or args.hardware.name, technique.name, tokens, memory, time, reason)
 
 
-def on_every_device(names, values):
-    """Yield the settings of each technique with its StepForecasts on all devices of the table.
+def on_every_device(names, values, batches=()):
+    """Yield the settings on each device of the table with lists of StepForecasts, one a technique.
 
-    values: settings; their batch is 8x1024 where it is "auto".
+    values: settings. batches: of each list, with the largest that fits and the usual one of the
+    baseline; none stands for that of values, or 8 where it is "auto". Each script is recorded once.
     """
     usual = {"batch_size": 8, "seq_len": 1024}
     values = values | {name: n for name, n in usual.items() if values[name] == "auto"}
-    lines = {}  # pairs of a technique and its memory, by whether a device has bfloat16
-    names = [technique.name for technique in techniques_of(names)]
+    recorded = {}  # by whether a device has bfloat16
     for capability in ((7, 5), (9, 0)):
         device = ImaginedGPU("an imagined GPU", ANY_MEMORY, capability)
         args = settings(values | {"device": "cuda"}, device)
         bfloat16 = capabilities.has("bfloat16", device)
         with ladder.on_device(bfloat16):
-            techniques = list(map(ladder.get, names))
-        memories = memory_forecasts(techniques, args, ANY_MEMORY)
-        lines[bfloat16] = list(zip(techniques, memories, strict=True))
-    for index in range(len(names)):
-        forecasts = []
-        for key, entry in datasheets.datasheets().items():
-            technique, memory = lines[capabilities.has("bfloat16", device_of(key))][index]
+            techniques = techniques_of(names)
+        groups = recordings(techniques, args, with_single=False)
+        recorded[bfloat16] = args, techniques, groups
+    for key, entry in datasheets.datasheets().items():
+        device = device_of(key)
+        args, techniques, groups = recorded[capabilities.has("bfloat16", device)]
+        config = args.config
+        shape = device, config, config.parameters(), None, args.seq_len
+        chosen = {*batches, auto_shape.auto_shape(*shape)[0]} if batches else {args.batch_size}
+        budget = auto_shape.usable_bytes(entry.memory_bytes)
+        steps = []
+        for technique, group in zip(techniques, groups, strict=True):
             reason = unsupported(technique, entry, args)
-            budget = auto_shape.usable_bytes(entry.memory_bytes)
-            if not reason and memory.peak > budget:
-                reason = f"needs {memory.peak / GIB:.1f} of {budget / GIB:.1f} GiB"
-            forecasts.append(step_forecast(technique, memory, args, entry, reason, key))
-        yield args, forecasts
+            largest = memory_forecast(group, min(chosen), budget, device).largest_batch
+            forecasts = []
+            for batch in sorted(chosen | ({largest} if batches and largest else set())):
+                memory = memory_forecast(group, batch, budget, device)
+                refusal = reason
+                if not reason and memory.peak > budget:
+                    refusal = f"needs {memory.peak / GIB:.1f} of {budget / GIB:.1f} GiB"
+                forecasts.append(step_forecast(technique, memory, args, entry, refusal, key))
+            steps.append(forecasts)
+        yield args, steps
 
 
 def unsupported(technique, entry, args):

@@ -5,13 +5,19 @@ import math
 from tabulate import tabulate
 
 from Utils.base.units import GIB, MIB
-from Utils.device import auto_shape, capabilities, datasheets
 from Utils.forecast import forecast_plan, step_time
-from Utils.scripts import ladder
 
 WORTH = 0.1  # of the peak: the least share of a kind that gets a line of advice
 SHOWN = ["key", "model", "technique", "batch", "tokens", "measured_ms", "forecast_ms", "error"]
-EXPECTED = ("rtx3050", "t4", "rtx4090", "a100", "h100")  # devices of docs/forecast.csv
+EXPECTED = (
+    "ladder",
+    "all_together",
+    "small_card",
+    "gradient_checkpointing",
+)  # of docs/forecast.csv
+EXPECTED += ("selective_checkpointing", "bfloat16_moments", "paged_optimizer")
+EXPECTED += ("optimizer_in_backward", "gradient_accumulation")
+BATCHES = 1, 4, 16, 64
 PRETRAINING = "all_together"
 TOKENS = 1e10  # to pretrain on
 BRIEF = {"matrix products": "products", "memory traffic": "memory", "waiting for the host": "host"}
@@ -50,7 +56,7 @@ def technique_table(forecasts, baseline):
             row["B"] = forecast.memory.batch
         row["fits"] = forecast.memory.largest_batch
         if timed and not forecast.time:
-            row["ms a step"] = "not forecast"  # a kernel without a rule
+            row["ms a step"] = forecast_plan.NOT_FORECAST
         if time := forecast.time:
             row["ms a step"] = milliseconds(time)
             if forecast.technique == baseline:
@@ -169,42 +175,52 @@ def check_report():
     return "\n".join(text)
 
 
-def ladder_rows():
-    """Yield the rows of the ladder on EXPECTED, dicts by column."""
-    values = {"device": "cuda", "model": "gpt2", "dataset": "synthetic", "seq_len": 1024}
-    for key in EXPECTED:
-        args = forecast_plan.settings(values, forecast_plan.device_of(key))
-        entry = datasheets.find(key)
-        budget = auto_shape.usable_bytes(entry.memory_bytes)
-        with ladder.on_device(capabilities.has("bfloat16", args.hardware)):
-            forecasts = forecast_plan.on_this_device(ladder.group("ladder"), args, entry, budget)
-        baseline = forecasts[0].time
-        for forecast in forecasts:
-            row = {"device": key, "technique": forecast.technique}
-            row |= {"batch_size": args.batch_size, "seq_len": args.seq_len}
-            if time := forecast.time:
-                ratio = step_time.speedup(baseline, time, 0 if time is baseline else time.factor)
-                row |= {
-                    "forecast_ms": f"{1e3 * time.seconds:.2f}",
-                    "low_ms": f"{1e3 * time.low:.2f}",
-                    "high_ms": f"{1e3 * time.high:.2f}",
-                    "speedup": f"{ratio.value:.3f}",
-                    "speedup_low": f"{ratio.low:.3f}",
-                    "speedup_high": f"{ratio.high:.3f}",
-                    "tokens_per_second": f"{forecast.tokens / time.seconds:.0f}",
-                    "peak_gib": gib(forecast.memory.peak),
-                    "largest_batch": forecast.memory.largest_batch,
-                    "mostly": time.mostly,
-                }
-            yield row | {"reason": forecast.reason or None}
+def expected_rows(model):
+    """Yield the rows of docs/forecast.csv of a model, dicts by column: each technique on each
+    device of the table at each of BATCHES that fits, or one row with the reason for none."""
+    values = {"model": model, "dataset": "synthetic", "batch_size": "auto", "seq_len": 1024}
+    for args, steps in forecast_plan.on_every_device(EXPECTED, values, BATCHES):
+        baselines = {step.memory.batch: step.time for step in steps[0] if not step.reason}
+        for forecasts in steps:
+            fitting = [forecast for forecast in forecasts if forecast.time]
+            for forecast in fitting or forecasts[:1]:
+                row = {"device": forecast.device, "model": model, "technique": forecast.technique}
+                yield row | expected_row(forecast, args.seq_len, baselines)
+
+
+def expected_row(forecast, seq_len, baselines):
+    """Return the figures of a StepForecast. baselines: TimeForecasts by batch, of what fits."""
+    time = forecast.time
+    if not time:
+        return {"reason": forecast.reason or forecast_plan.NOT_FORECAST}
+    batch = forecast.memory.batch
+    row = {
+        "batch_size": batch,
+        "seq_len": seq_len,
+        "forecast_ms": f"{1e3 * time.seconds:.4g}",
+        "low_ms": f"{1e3 * time.low:.4g}",
+        "high_ms": f"{1e3 * time.high:.4g}",
+    }
+    if baseline := baselines.get(batch):
+        ratio = step_time.speedup(baseline, time, 0 if time is baseline else time.factor)
+        row |= {
+            "speedup": f"{ratio.value:.4g}",
+            "speedup_low": f"{ratio.low:.4g}",
+            "speedup_high": f"{ratio.high:.4g}",
+        }
+    return row | {
+        "tokens_per_second": f"{float(f'{forecast.tokens / time.seconds:.4g}'):.0f}",
+        "peak_gib": f"{forecast.memory.peak / GIB:.4g}",
+        "largest_batch": forecast.memory.largest_batch,
+        "mostly": time.mostly,
+    }
 
 
 def pretraining_hours(prices_file):
     """Yield the rows of a pretraining on every device, dicts by column."""
     prices = forecast_plan.prices(prices_file)
     values = {"model": "gpt2", "dataset": "synthetic", "batch_size": "auto", "seq_len": "auto"}
-    args, forecasts = next(forecast_plan.on_every_device([PRETRAINING], values))
-    for forecast in forecasts:
+    for args, [[forecast]] in forecast_plan.on_every_device([PRETRAINING], values):
         row = {"device": forecast.device, "technique": forecast.technique, "model": args.model}
         row |= {"batch_size": args.batch_size, "seq_len": args.seq_len, "tokens": TOKENS}
         row |= dict.fromkeys(["tokens_per_second", "hours", "low_hours", "high_hours"])

@@ -134,6 +134,7 @@ class Work:
         self.batch = batch
         self.operations = {}  # their numbers, by Operation
         self.order = []
+        self.kernels_by_batch = {}
 
     def add(self, operation):
         self.order.append(self.operations.setdefault(operation, len(self.operations)))
@@ -146,6 +147,12 @@ class Work:
         for index in self.order:
             work.add(scaled[index])
         return work
+
+    def kernels_at(self, batch):
+        """Return the StepKernels of the step with another batch, worked out once."""
+        if batch not in self.kernels_by_batch:
+            self.kernels_by_batch[batch] = self.at(batch).kernels()
+        return self.kernels_by_batch[batch]
 
     def kernels(self):
         """Return the StepKernels of the operations."""

@@ -86,14 +86,21 @@ def memory_forecasts(techniques, args, budget, fitting=False):
     args: of `forecast_plan.settings`. budget: bytes that a batch may need. fitting: take the
     largest power of two that fits each in place of the batch of args.
     """
+    batch = None if fitting else args.batch_size
+    groups = recordings(techniques, args, with_single=batch == 1)
+    return [memory_forecast(group, batch, budget, args.hardware) for group in groups]
+
+
+def recordings(techniques, args, with_single):
+    """Return a list of Recordings, or reasons for none, of each of the techniques: at a prime batch
+    and, with_single, at one sequence, which may run other operations than several."""
     config = args.config
     # A prime that divides no other size: a tensor's size that it divides grows with the batch.
     sizes = config.n_layer, config.n_head, config.n_embd, args.seq_len, VOCABULARY
     prime = nextprime(max(97, args.batch_size) - 1)
     while any(size % prime == 0 for size in sizes):
         prime = nextprime(prime)
-    # One sequence may run other operations than several.
-    batches = [prime, 1] if args.batch_size == 1 else [prime]
+    batches = [prime, 1] if with_single else [prime]
     tasks = []
     for technique in techniques:
         for batch in batches:
@@ -104,36 +111,37 @@ def memory_forecasts(techniques, args, budget, fitting=False):
     if any("compile" in technique.code for technique in techniques):
         import_compiler()
     answers = in_processes(fake_run.recording, tasks)
-    groups = [answers[n : n + len(batches)] for n in range(0, len(answers), len(batches))]
-    batch = None if fitting else args.batch_size
-    return [memory_forecast(group, batch, budget) for group in groups]
+    return [answers[n : n + len(batches)] for n in range(0, len(answers), len(batches))]
 
 
-def memory_forecast(recordings, batch, budget):
+def memory_forecast(recordings, batch, budget, device):
     """Return the MemoryForecast of a technique at a batch size, from its recordings at a prime
     batch and optionally at 1. A recording may be a reason for none, or None; batch None stands for
-    the largest power of two that fits."""
+    the largest power of two that fits. device: of Utils.device, for its workspaces."""
     for recording in recordings:
         if not isinstance(recording, Recording):
             return MemoryForecast(reason=recording or "cannot be forecast: its process was killed")
     prime = recordings[0]
-    largest = prime.largest_batch(budget)
+    fixed = fake_run.workspaces(device)
+    largest = prime.largest_batch(budget - fixed)
     if batch is None and not largest:
         return MemoryForecast(reason="does not fit at any batch")
     batch = batch or 2 ** int(math.log2(largest))
     try:
         check_need(f"batch multiple of {prime.multiple}", Settings(batch_size=batch))
     except Unsupported as error:
-        return MemoryForecast(reason=str(error))
-    exact = recordings[-1 if batch == 1 else 0].at(batch)
+        return MemoryForecast(reason=str(error), largest_batch=largest)
+    recording = recordings[-1 if batch == 1 else 0]
+    exact = recording.at(batch)
     top = int(exact.total.argmax())
     kinds = dict(zip(KINDS, map(int, exact.live[top]), strict=True))
+    kinds["activations"] += fixed
     return MemoryForecast(
         peak=sum(kinds.values()),
         kinds=kinds,
         phase=PHASES[exact.phase[top]],
         largest_batch=largest,
-        next_bytes=int(prime.at(largest + prime.multiple).total.max()),
-        kernels=prime.work.at(batch // prime.multiple).kernels(),
+        next_bytes=int(prime.at(largest + prime.multiple).total.max()) + fixed,
+        kernels=recording.work.kernels_at(batch // prime.multiple),
         batch=batch,
     )
