@@ -145,13 +145,9 @@ def test_an_ablation_of_fewer_rounds_than_the_ladder_says_so():
     assert ", 8 rounds" in selection.describe(chosen[chosen.technique == "no_optimization"])
 
 
-def test_what_cannot_be_tried_says_why():
-    lines = attribution.credits(pd.DataFrame(rows_of("no_optimization", [9, 9, 9])), "cuda_graphs")
-    says = lines.says["cuda_graphs"]
-    assert says == "not applicable alone: it needs torch_compile and asynchronous_logging"
-    assert lines.says["torch_compile"] == (
-        "not removable from cuda_graphs: cuda_graphs builds on it"
-    )
+def test_what_cannot_be_tried_is_not_planned():
+    assert {*attribution.names_of("cuda_graphs", "cuda_graphs")} == {"ladder", "last"}
+    assert {*attribution.names_of("torch_compile", "cuda_graphs")} == {"alone", "ladder"}
 
 
 def test_no_table_of_the_ladder_shows_variants(rows):

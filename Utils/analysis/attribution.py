@@ -1,9 +1,5 @@
 """Ablation: the speedup of each technique alone on the baseline, in the ladder, and added last to
-the whole, by default the last script of the ladder's longest line; from the same rounds.
-
-Rows bear the names of `variants`, `no_optimization+flash_attention` and
-`fused_optimizer-flash_attention`, and no table or chart of the ladder shows them.
-"""
+the whole, from the same rounds. Rows bear the names of `variants`."""
 
 import numpy as np
 import pandas as pd
@@ -42,9 +38,8 @@ def names_of(technique, whole):
     of scripts or variants, of those ways that have one."""
     if of_base := own_names.split(whole):
         base, names = of_base
-        position = own_names.ORDER.index(technique)
-        replaced = own_names.REPLACES.get(technique, set())
-        before = {*names} & {*own_names.ORDER[:position]} - replaced
+        earlier = own_names.ORDER[: own_names.ORDER.index(technique)]
+        before = {*names} & {*earlier} - own_names.REPLACES.get(technique, set())
         pairs = {"alone": (set(), {technique}), "ladder": (before, before | {technique})}
         if technique in names:
             pairs["last"] = ({*names} - {technique}, {*names})
@@ -97,7 +92,7 @@ def whole_of(rows):
 @selection.as_run
 def credits(rows, whole):
     """Return a DataFrame by technique: its Ratio in each of WAYS, corrected by Holm over all; and
-    `says`, a remark where two ways differ significantly or one has no variant, or "".
+    `says`, a remark where the first and the last gain differ significantly, or "".
 
     rows: selected rows, variants included.
     """
@@ -105,30 +100,21 @@ def credits(rows, whole):
     ratios = {}
     says = {}
     for name in members(whole):
-        pairs = names_of(name, whole)
         logs = {
             way: np.log(medians[without] / medians[with_it])
-            for way, (without, with_it) in pairs.items()
+            for way, (without, with_it) in names_of(name, whole).items()
             if without in medians and with_it in medians
         }
         of_name = {way: intervals.ratio_of(values) for way, values in logs.items()}
         ratios |= {(name, way): of_name.get(way, Ratio()) for way in WAYS}
-        reasons = []
+        says[name] = ""
         if {"alone", "last"} <= logs.keys():
             verdict = intervals.ratio_of(logs["alone"] - logs["last"]).verdict
             if verdict in (Ratio.above, Ratio.below):
                 alone, last = of_name["alone"].text, of_name["last"].text
                 gains = "less" if verdict == Ratio.above else "more"
                 text = f"{alone} alone and {last} added last to {whole}"
-                reasons = [f"{text}; it gains {gains} in combination"]
-        elif not own_names.split(whole):
-            if "alone" not in pairs:
-                needs = " and ".join(variants.needs(name))
-                reasons.append(f"not applicable alone: it needs {needs}")
-            if "last" not in pairs and name in ladder.line(whole):
-                child = variants.builds_on(name, whole)
-                reasons.append(f"not removable from {whole}: {child} builds on it")
-        says[name] = "; ".join(reasons)
+                says[name] = f"{text}; it gains {gains} in combination"
     index = pd.MultiIndex.from_tuples(ratios)
     lines = pd.Series(intervals.holm(ratios.values()), index, dtype=object).unstack()
     lines = lines.loc[list(says), list(WAYS)].rename_axis("technique")

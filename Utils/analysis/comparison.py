@@ -1,10 +1,6 @@
-"""Results side by side: two, technique by technique; and the devices of results/.
+"""Two results side by side, technique by technique. Rounds are not paired, as they ran at different
+times or on different machines. Ratios are of tokens per second, so shapes may differ."""
 
-Rounds of two results are not paired, as they ran at different times or on different machines, so
-the interval is Welch's t. Ratios are of tokens per second, so shapes may differ.
-"""
-
-import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,15 +21,11 @@ IN_ROWS = {f"settings.{name}" for name in ("batch_size", "seq_len", "model", "da
 IN_ROWS |= {"versions.torch", "device.name", "dataset_facts.dataset"}
 
 
-def _loss(line):
-    return "diverged" if line.loss_difference.value == math.inf else number(line.loss, ".3f")
-
-
 COLUMNS = (  # as `result_tables.MAIN`
     ("{unit}/s", "tokens_per_second", result_tables.four_digits),
     ("over baseline", "speedup", lambda ratio: ratio.text),
     ("peak memory (MiB)", "peak_memory_mib", ",.0f"),
-    ("loss", None, _loss),
+    ("loss", None, lambda line: number(line.loss, ".3f") or line.loss_difference.text),
 )
 
 

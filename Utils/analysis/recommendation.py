@@ -1,8 +1,6 @@
-"""The shortest measured set of techniques that is statistically indistinguishable from the fastest,
-and the one with the least memory among those near its speed; as text, lines to copy and a script.
-
-A set is the line of descent of a script or variant.
-"""
+"""The shortest measured set of techniques (the line of descent of a script or variant) that is
+statistically indistinguishable from the fastest, and the one with the least memory among those near
+its speed; as text, lines to copy and a script."""
 
 import re
 import shlex

@@ -1,7 +1,5 @@
 """Rates of several processes: strong and weak scaling over devices, and several at once on one."""
 
-from dataclasses import astuple, dataclass
-
 import numpy as np
 import pandas as pd
 
@@ -9,6 +7,14 @@ from Utils.analysis import intervals, result_tables, text_tables
 from Utils.base.text import plural
 
 KINDS = {"strong": "the same global batch", "weak": "the same batch for each process"}
+
+
+def _percent(ratio):
+    """Return a Ratio as text, "85% (80% to 90%)"."""
+    interval = f" ({ratio.low:.0%} to {ratio.high:.0%})" if ratio.interval else ""
+    return f"{ratio.value:.0%}{interval}"
+
+
 COLUMNS = (  # as `result_tables.MAIN`
     ("scaling", "scaling", str),
     ("processes", "processes", "d"),
@@ -16,17 +22,8 @@ COLUMNS = (  # as `result_tables.MAIN`
     ("step (ms)", "step_ms", ",.1f"),
     ("tokens/s", "tokens_per_second", ",.0f"),
     ("speedup in tokens/s", "speedup", lambda ratio: ratio.with_verdict),
-    ("efficiency", "efficiency", str),
+    ("efficiency", "efficiency", _percent),
 )
-
-
-@dataclass(frozen=True)
-class Share(intervals.Ratio):
-    """A ratio in percent, "85% (80% to 90%)"."""
-
-    form = ".0%"
-    unit = ""
-    separator = " to "
 
 
 def shapes(counts, size):
@@ -38,7 +35,7 @@ def shapes(counts, size):
 def efficiencies(rows, counts, size):
     """Return a DataFrame with one line per kind of scaling and number of processes, with timings of
     the runs of `shapes`. speedup: Ratio of tokens per second over the fewest processes, corrected
-    by Holm over all; efficiency: the Share of the ideal."""
+    by Holm over all; efficiency: its share of the ideal."""
     timed = rows[rows.phase == "timed"]
     by_round = timed.groupby(["world_size", "batch_size", "round"]).step_ms.median()
     lines = []
@@ -49,19 +46,20 @@ def efficiencies(rows, counts, size):
             fewest, fewest_B = measured[0]
             as_many_tokens = by_round[fewest, fewest_B] * (B / fewest_B)
             speedup = intervals.speedup(as_many_tokens, by_round[n, B])
+            speedup = speedup if n > fewest else intervals.Ratio(1.0)
             step_ms = intervals.typical(by_round[n, B])
             line = {"scaling": kind, "processes": n, "batch_size": B, "step_ms": step_ms}
             line["tokens_per_second"] = B * rows.seq_len.iloc[0] / step_ms * 1e3
-            line["speedup"] = speedup if n > fewest else intervals.Ratio(1.0)
-            line["efficiency"] = Share(*astuple(line["speedup"])).times(fewest / n)
-            lines.append(line)
+            lines.append(line | {"speedup": speedup, "efficiency": speedup.times(fewest / n)})
     lines = pd.DataFrame(lines)
     return lines.assign(speedup=intervals.holm(lines.speedup))
 
 
 def scaling_table(lines, described):
     """Return the lines of `efficiencies` as a table with a caption. described: its rows."""
-    caption = f"{described}. In brackets the 95% interval over rounds; {intervals.CORRECTED}."
+    caption = f"{described}."
+    if any(ratio.interval for ratio in lines.speedup):
+        caption += f" In brackets the 95% interval over rounds; {intervals.CORRECTED}."
     return text_tables.page([result_tables.texts_of(lines, COLUMNS), caption])
 
 

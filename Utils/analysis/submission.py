@@ -1,21 +1,18 @@
-"""Shared results, folders of results/: written without personal names, and checked.
+"""Shared results, folders of results/: checked, and written with home folders, user name and host
+name replaced by <home>, <user> and <host>; charts are drawn from the replaced rows."""
 
-Home folders, user name and host name are replaced by <home>, <user> and <host> in every text before
-anything is written; charts are drawn from the replaced rows.
-"""
-
+import itertools
 import os
 import platform
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 from Utils.analysis import attribution, result_tables, text_tables
-from Utils.analysis.summary import summarize
+from Utils.analysis.summary import CLEAN_ROUNDS, summarize
 from Utils.base import files, paths
 from Utils.base.errors import UserError, naming
 from Utils.base.text import HOMES, plural
@@ -24,9 +21,8 @@ from Utils.results import rows_file, selection
 ANYBODY = {"root", "user", "admin", "ubuntu", "localhost"}  # names that identify no one
 FIXED = ("run_id", "status", "phase", "model", "device", "torch", "commit")  # never free text
 MEMBER = re.compile(r"results\.csv|results\.jsonl|environment\.txt|README\.md|\w[\w-]*\.png")
-NEEDED = ("results.csv", "results.jsonl", "environment.txt", "README.md")
+NEEDED = ("results.csv", "results.jsonl", "environment.txt", "README.md", "speedup*.png")
 MOST_MIB = 64  # of a folder
-CLEAN_ROUNDS = 2  # of every technique with timings: the fewest that give an interval
 SAME = ["base", "unit", "device", "torch", "model", "code"]  # of all rows in a folder
 NAMES = ("run_id", "base", "technique", "unit", "model", "torch", "commit")
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -39,13 +35,13 @@ def identity():
     homes = {str(Path.home()), os.environ.get("HOME", "")}
     users = {os.environ.get(name, "") for name in ("USER", "LOGNAME", "USERNAME", "SUDO_USER")}
     users |= {Path(home).name for home in homes}
-    hosts = {platform.node(), socket.gethostname(), os.environ.get("HOSTNAME", "")}
+    hosts = {platform.node(), os.environ.get("HOSTNAME", "")}
     hosts |= {host.partition(".")[0] for host in hosts}
     marks = dict.fromkeys(users, "<user>") | dict.fromkeys(hosts, "<host>")
-    short = {name for name in marks if len(name) < 3 or name.lower() in ANYBODY}
-    marks = {name: mark for name, mark in marks.items() if name not in short}
-    marks |= {home: "<home>" for home in homes if len(home) > 1}
-    return sorted(marks.items(), key=lambda pair: len(pair[0]), reverse=True)
+    names = [name for name in marks if len(name) > 2 and name.lower() not in ANYBODY]
+    pairs = [(name, marks[name]) for name in names]
+    pairs += [(home, "<home>") for home in homes if len(home) > 1]
+    return sorted(pairs, key=lambda pair: len(pair[0]), reverse=True)
 
 
 def scrub(value, names):
@@ -73,8 +69,7 @@ def make(results_file, device_name=None, base=None):
     for _, group in selection.groups(all_rows):
         if (group[SAME].iloc[0] == newest[SAME].iloc[0]).all():
             rows, _ = selection.select(group, with_variants=True)
-            records = rows_file.read_records(results_file, rows.run_id.unique())
-            if not [*_problems_of_group(rows, records)]:
+            if not [*_problems_of_group(rows, results_file)]:
                 run_ids |= {*rows.run_id}
     folder = selection.folder_of(newest.device.iloc[0], max(run_ids))
     if folder.exists() and not run_ids & {*rows_file.read(folder / "results.csv").run_id}:
@@ -83,15 +78,13 @@ def make(results_file, device_name=None, base=None):
     rows = [row for row in rows_file.text_rows(results_file) if row["run_id"] in run_ids]
     for row in rows:
         row |= scrub({key: text for key, text in row.items() if key not in FIXED}, names)
-    records = scrub([*rows_file.read_records(results_file, run_ids).values()], names)
+    records = scrub(rows_file.read_records(results_file, run_ids), names)
     with naming(folder), tempfile.TemporaryDirectory(dir=paths.CACHE) as unfinished:
         path = Path(unfinished) / "results.csv"
-        rows_file.append(path, rows)
-        for record in records:
-            with rows_file.record_appended(path, record):
-                pass
-        reports = dict.fromkeys(record["collect_env"] for record in records)
-        files.write(path.with_name("environment.txt"), "\n\n".join(reports))
+        for run_id, of_run in itertools.groupby(rows, lambda row: row["run_id"]):
+            rows_file.append(path, of_run, records.get(run_id))
+        reports = "\n\n".join(dict.fromkeys(r["collect_env"] for r in records.values()))
+        files.write(path.with_name("environment.txt"), reports)
         draw(path.parent)
         files.write(path.with_name("README.md"), page(path.parent))
         shutil.rmtree(folder, ignore_errors=True)
@@ -102,7 +95,7 @@ def make(results_file, device_name=None, base=None):
 
 def draw(folder):
     """Draw the charts of a folder's rows into it. Raises UserError."""
-    command = [sys.executable, str(paths.ROOT / "plot_results.py"), "--results-file=results.csv"]
+    command = [sys.executable, paths.ROOT / "plot_results.py", "--results-file=results.csv"]
     options = {"env": paths.environment(), "capture_output": True, "text": True}
     done = subprocess.run(command, cwd=folder, **options)
     if done.returncode:
@@ -147,10 +140,9 @@ def write_pages():
         rows = rows_file.read(path)
         pages.append(path.with_name("README.md"))
         files.write(pages[-1], page(path.parent))
-        link = pages[-1].relative_to(selection.SHARED).as_posix()
         first = rows.iloc[0]
         counts = rows[rows.status == "ok"][["technique", "round"]].nunique().astype(str)
-        device = f"[{first.device}]({link})"
+        device = f"[{first.device}]({pages[-1].relative_to(selection.SHARED)})"
         lines.append((device, path.parent.name, first.torch, first.commit, *counts))
     titles = ("device", "date", "torch", "commit", "techniques", "rounds")
     columns = dict(zip(titles, zip(*lines, strict=True), strict=True))
@@ -177,22 +169,19 @@ def check(path):
 
 
 def _problems(folder):
-    """Yield what is wrong with a folder. It may be a stranger's: nothing in it is trusted. Raises
-    UserError on a damaged line."""
-    members = {path.name: path for path in folder.iterdir()}
-    for name, path in members.items():
-        if not MEMBER.fullmatch(name) or path.is_symlink() or not path.is_file():
-            yield f"{name[:80]!r} is not allowed"
+    """Yield what is wrong with a folder, in which nothing is trusted. Raises UserError."""
+    members = list(folder.iterdir())
+    for path in members:
+        if not MEMBER.fullmatch(path.name) or path.is_symlink() or not path.is_file():
+            yield f"{path.name[:80]!r} is not allowed"
             return
         if path.suffix == ".png" and path.open("rb").read(len(PNG)) != PNG:
-            yield f"{name} is not a PNG"
-    if sum(path.lstat().st_size for path in members.values()) > MOST_MIB * 2**20:
+            yield f"{path.name} is not a PNG"
+    if sum(path.lstat().st_size for path in members) > MOST_MIB * 2**20:
         yield f"larger than {MOST_MIB} MiB"
         return
-    if missing := [name for name in NEEDED if name not in members]:
+    if missing := [name for name in NEEDED if not any(path.match(name) for path in members)]:
         yield f"lacks {' and '.join(missing)}"
-    if not any(name.startswith("speedup") for name in members):
-        yield "no chart of speedups"
     path = folder / "results.csv"
     rows = rows_file.read(path)
     for name in (*NAMES, "device", "dataset"):
@@ -206,27 +195,26 @@ def _problems(folder):
         yield f"rows of {len(kinds)} devices, versions, models or commits; only one is allowed"
         return
     for group in groups:
-        group, _ = selection.select(group, with_variants=True)
-        yield from _problems_of_group(group, rows_file.read_records(path, group.run_id.unique()))
+        yield from _problems_of_group(selection.select(group, with_variants=True)[0], path)
 
 
-def _problems_of_group(rows, records):
+def _problems_of_group(rows, results_file):
     """Yield why rows of one shape, selected, are not complete."""
     if "-dirty" in "".join(rows.commit.unique()) or not all(rows.commit.unique()):
         yield "measured with uncommitted code"
     timed = rows[rows.status == "ok"]
     if rows.base.iloc[0] not in timed.technique.unique():
         yield f"no timings of {rows.base.iloc[0]}"
+    records = rows_file.read_records(results_file, rows.run_id.unique())
     facts = [records.get(run_id, {}) for run_id in timed.run_id.unique()]
-    parts = [(record.get("versions"), record.get("quality")) for record in facts]
-    if lacking := [pair for pair in parts if not all(isinstance(part, dict) for part in pair)]:
-        yield f"no record with versions and quality of {len(lacking)} runs"
+    parts = [(type(record.get("versions")), type(record.get("quality"))) for record in facts]
+    if lacking := len(parts) - parts.count((dict, dict)):
+        yield f"no record with versions and quality of {lacking} runs"
         return
     try:
         summarize(rows, records)
     except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError):
         yield "its records are malformed"
     clean = timed[timed.grade == "clean"].groupby("technique")["round"].nunique()
-    few = [name for name in timed.technique.unique() if clean.get(name, 0) < CLEAN_ROUNDS]
-    if few:
+    if few := [n for n in timed.technique.unique() if clean.get(n, 0) < CLEAN_ROUNDS]:
         yield f"fewer than {CLEAN_ROUNDS} clean rounds of {', '.join(few)}"

@@ -1,8 +1,5 @@
-"""Rows of results.csv -> one line per technique: times, ratios, intervals, verdicts.
-
-Ratios are paired within rounds, losses too, as differences. A time is the mean of what ratios are
-of, so times divide to the ratios beside them.
-"""
+"""Rows of results.csv -> one line per technique: times, ratios, intervals, verdicts. Ratios are
+paired within rounds, losses too; times are means of what ratios are of, so they divide to them."""
 
 from dataclasses import replace
 
@@ -17,7 +14,7 @@ from Utils.results import rows_file, selection
 from Utils.scripts import ladder, own_names
 
 NOTES = "; "  # between the notes of a row
-CLEAN_ROUNDS = 2  # of both scripts: the fewest for a verdict
+CLEAN_ROUNDS = 2  # the fewest for a verdict
 PARTS = ("memory", "compile", "quality")  # of a record
 MEMORY_KINDS = ("weights_mib", "gradients_mib", "optimizer_state_mib", "rest_mib")
 # Columns of `summarize`. base: the script that speedup is over. unit: of batches, meant where names

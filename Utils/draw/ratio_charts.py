@@ -192,7 +192,7 @@ def scaling(efficiencies, described):
         look = {"color": SCALING[kind], "size": "small", **chart_style.POINTS}
         for line in lines.iloc[1:].itertuples():
             point = line.processes, line.speedup.value
-            axes.annotate(line.efficiency.text, point, OFFSETS[kind], **look)
+            axes.annotate(f"{line.efficiency.value:.0%}", point, OFFSETS[kind], **look)
     axes.set(xticks=counts, xlim=(counts[0] - 0.1 * counts[-1], counts[-1] * 1.1))
     axes.set_ylim(0, 1.4 * ideal[-1])  # an interval of few rounds can be longer than the chart
     axes.set_xlabel("processes (percent: efficiency; error bars: 95% interval over rounds)")
