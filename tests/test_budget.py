@@ -24,7 +24,7 @@ MOST_LINES = {
     "device": 1196,
     "doctor": 507,
     "draw": 1032,
-    "forecast": 1729,
+    "forecast": 1738,
     "harness": 1430,
     "launch": 1264,
     "profile": 820,
@@ -34,7 +34,7 @@ MOST_LINES = {
 }
 OTHER = {".toml", ".html", ".css", ".js"}
 MOST_LINES_OF_OTHER = 1_619
-MOST_LINES_OF_TESTS = 17_969  # with the virtual GPU's C++
+MOST_LINES_OF_TESTS = 18_238  # with the virtual GPU's C++
 MOST_LINES_OF_PRETRAINING = 1_465
 MOST_LINES_OF_MAKEFILE = 180
 MOST_FILES = 450  # without results/

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tests.calibration import forecast_fit, published_figures
+from tests.calibration import against_file, forecast_fit, published_figures
 from tests.calibration.published_figures import Figure, Step
 from Utils.base import errors
 from Utils.base.errors import Unsupported, UserError
@@ -258,6 +258,40 @@ def test_a_width_covers_what_it_says():
     off = random.normal(size=1000) * factors
     half = step_time.width(off, factors)
     assert np.mean(np.abs(off) <= half * factors) == pytest.approx(step_time.COVERED, abs=0.01)
+
+
+def test_a_file_of_figures_is_forecast_or_left_out_with_a_reason(tmp_path, capsys):
+    """By names and words, or by a described step; a file without the columns is refused."""
+    file = tmp_path / "figures.csv"
+    header = "source,device,model,batch_size,seq_len,technique,metric,value,unit,device_key,step"
+    step = "layers = 2, heads = 2, width = 64, vocabulary = 1000"
+    lines = [
+        "a,NVIDIA GeForce RTX 4090,gpt2-tiny,8,64,fp32 eager,step time,9,ms,,",
+        "a,AMD Instinct MI300X,gpt2-tiny,8,64,no_optimization,throughput,90000,tokens/s,,",
+        f'a,ours,mine,8,64,mine,step time,9,ms,a100,"{step}"',
+        "a,8x NVIDIA L4,gpt2-tiny,8,64,fp32,step time,9,ms,,",
+        "a,NVIDIA L7,gpt2-tiny,8,64,fp32,step time,9,ms,,",
+        "a,NVIDIA L4,Llama,8,64,fp32,step time,9,ms,,",
+        "a,NVIDIA L4,gpt2-tiny,eight,64,fp32,step time,9,ms,,",
+        "a,NVIDIA L4,gpt2-tiny,8,64,magic,step time,9,ms,,",
+        "a,NVIDIA L4,gpt2-tiny,8,64,fp32,peak memory,9,MiB,,",
+    ]
+    file.write_text("\n".join([header, *lines]))
+    against_file.main([str(file)])
+    said = capsys.readouterr().out
+    assert "all: 3 figures, median error" in said and "AMD: 1 figures" in said
+    reasons = [
+        "several GPUs",
+        "no device 'NVIDIA L7'",
+        "no size of GPT-2",
+        "'eight' is not a number",
+    ]
+    reasons += ["'magic' is no script", "no time or throughput"]
+    assert [word for word in reasons if word not in said] == []
+    for text in ("a,b", ""):
+        file.write_text(text)
+        with pytest.raises(UserError, match=r"figures\.csv: .*header"):
+            against_file.read(file)
 
 
 # The command ------------------------------------------------------------------------------------

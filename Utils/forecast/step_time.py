@@ -256,14 +256,23 @@ def speedup(baseline, forecast, factor):
     return Ratio(ratio, ratio * math.exp(-half * factor), ratio * math.exp(half * factor))
 
 
+@cache
+def covered():
+    """Return the pairs of chip and precision that have published figures."""
+    return {(chip(datasheets.find(row.key)), row.precision) for row in check_rows().itertuples()}
+
+
+def range_factor(entry, precision):
+    """Return how much wider a range is than where published figures are alike. precision: of the
+    matrix products of a step, or None where they have several."""
+    return kind_factor(entry, precision, covered())
+
+
 def time_forecast(kernels, entry, precision):
-    """Return the TimeForecast of a step's StepKernels. precision: of its matrix products, or None
-    where they have several."""
+    """Return the TimeForecast of a step's StepKernels. precision: as for `range_factor`."""
     step = step_time(kernels, entry)
-    rows = check_rows()
-    covered = {(chip(datasheets.find(row.key)), row.precision) for row in rows.itertuples()}
-    factor = kind_factor(entry, precision, covered)
-    half, _ = widths()
-    low = step.seconds * math.exp(-half * factor)
-    high = step.seconds * math.exp(half * factor)
+    factor = range_factor(entry, precision)
+    half = widths()[0] * factor
+    low = step.seconds * math.exp(-half)
+    high = step.seconds * math.exp(half)
     return TimeForecast(step.seconds, low, high, step.parts, factor)

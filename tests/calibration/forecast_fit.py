@@ -43,12 +43,14 @@ class Cases:
     def _of_layers(self, figure, layers, constants):
         entry = datasheets.find(figure.key)
         step = self._kernels[figure.step, layers]
-        training = step_time.step_time(step, entry, constants)
-        if not figure.step.evaluations:
-            return training
-        forward = step.order[step.kernels.phase[step.order] == 0]
-        evaluation = step_time.step_time(replace(step, order=forward), entry, constants)
-        return plus(training, evaluation, figure.step.evaluations)
+        total = step_time.step_time(step, entry, constants)
+        phase = step.kernels.phase[step.order]
+        repeats = {0: figure.step.evaluations, 1: figure.step.microbatches - 1}
+        for last_phase, times in repeats.items():  # 0: forward, 1: with backward
+            if times:
+                part = replace(step, order=step.order[phase <= last_phase])
+                total = plus(total, step_time.step_time(part, entry, constants), times)
+        return total
 
     def forecasts(self, constants):
         """Return the logarithms of the forecast seconds of every figure."""

@@ -24,7 +24,8 @@ class Step:
 
     model: gpt, bert or translation. precision: float32, tf32, bfloat16 or float16 for autocast,
     pure_bfloat16 for weights too. attention: see `other_models.OtherBlock.mix`. optimizer: "none"
-    for forward and backward alone. evaluations: forward passes besides, a step.
+    for forward and backward alone. evaluations: forward passes besides, a step. microbatches: of
+    this batch, before the optimizer's step.
     """
 
     batch: int
@@ -48,6 +49,7 @@ class Step:
     optimizer: str = "foreach"
     clip: bool = False
     evaluations: float = 0.0
+    microbatches: int = 1
 
 
 @dataclass(frozen=True)
@@ -68,18 +70,24 @@ def figures():
     table = pd.read_csv(PUBLISHED, dtype=str, keep_default_na=False)
     table = table[table.left_out == ""]
     same = ["source", "url", "device_key", "technique", "model", "step", "batch_size"]
-    return [_figure(row) for row in table.drop_duplicates(same).itertuples()]
+    return [
+        figure(row, row.device_key, row.step) for row in table.drop_duplicates(same).itertuples()
+    ]
 
 
-def _figure(row):
-    fields = tomllib.loads(f"step = {{{row.step}}}")["step"]
+def figure(row, key, described):
+    """Return the Figure of a row. key: of its device. described: fields of its Step, in TOML."""
+    fields = tomllib.loads(f"step = {{{described}}}")["step"]
     tokens = int(re.match(r"\d+", row.seq_len)[0])
     step = Step(int(row.batch_size), tokens, **fields)
     value = float(row.value)
-    tokens_per_second = row.unit == "tokens/s"
-    seconds = step.batch * tokens / value if tokens_per_second else value / 1e3
-    named = row.source, row.device_key, row.model, row.technique
-    return Figure(*named, step, seconds, row.unsaid)
+    seconds = {
+        "ms": value / 1e3,
+        "s": value,
+        "tokens/s": step.microbatches * step.batch * tokens / value,
+    }
+    named = row.source, key, row.model, row.technique
+    return Figure(*named, step, seconds[row.unit], row.unsaid)
 
 
 def ratios(table):
