@@ -17,6 +17,12 @@ RANKS = "distributed_data_parallel"  # merged in whenever there are several proc
 TABLES = tomllib.loads(LOOP.with_name("loop_techniques.toml").read_text())
 INCLUDED, EXCLUDED = TABLES["included"], TABLES["excluded"]  # reasons by technique
 COMMENT = re.compile(r"\n *#.*")  # on lines of its own
+# The loss scale of scripts in float16, and what they have without it: the loop has its own.
+UNSCALED = {
+    r"    scaler = .*\n": "",
+    r"scaler\.scale\(loss\)": "loss",
+    r"scaler\.step\(optimizer\).*\n *scaler\.update\(\)": "optimizer.step()",
+}
 SLOW_START = {"torch_compile", "max_autotune"}  # not worth their first step on a CPU
 
 
@@ -26,16 +32,17 @@ def choose(asked, args, results_file):
     asked: names, "none", or "" for those of the recipe for this device and model, or else of the
     best script as far as it runs here. Raises UserError.
     """
+    replaced = ladder.replaced()
     if asked:
         names = [] if asked == "none" else re.split(r"[\s,+]+", asked.strip())
-        return _checked(names), "asked for"
+        return _checked([replaced.get(name, name) for name in names]), "asked for"
     if names := _recipe(args, results_file):
         return names, f"the recipe for {args.model} on {args.hardware.name}"
     script, fallback = BEST
     try:
         check(ladder.line(script), args)
     except Unsupported:
-        script = fallback
+        script = replaced.get(fallback, fallback)
     return _usable(ladder.line(script), args), f"of {script}, what has an effect here"
 
 
@@ -48,6 +55,9 @@ def merged(names):
             hint = f"; name {' and '.join(lacking)} as well" if lacking else ""
             before = f"with {', '.join(names[:n])}" if n else "as it is"
             raise UserError(f"--with {name}: its diff does not apply to the loop {before}{hint}")
+    if "torch.float16" in code:
+        for line, scaled in TABLES["scaled"].items():
+            code = code.replace(line, scaled)
     made = "\n\n" + textwrap.fill(f"Merged into it: {', '.join(names)}.", 100) if names else ""
     headline, _, body = doc.partition("\n")
     return f'"""{headline}{made}\n{body}"""{code}'
@@ -56,7 +66,9 @@ def merged(names):
 def _apply(name, code):
     """Return the code with a technique's diff, or None where the diff contradicts it."""
     techniques = ladder.techniques()
-    sides = techniques[techniques[name].parent].code, techniques[name].code
+    sides = [techniques[techniques[name].parent].code, techniques[name].code]
+    for scaled, unscaled in UNSCALED.items():
+        sides = [re.sub(scaled, unscaled, side) for side in sides]
     bare = [COMMENT.sub("", side) for side in sides]  # the loop has other comments
     for change in (sides, bare):
         merged_code = token_merge.merge(code, *change) or token_merge.merge_aligned(code, *change)
@@ -73,6 +85,8 @@ def _checked(names):
             raise UserError(f"--with {name}: no technique of that name", remedy)
         if name in INCLUDED:
             raise UserError(f"--with {name}: part of the loop: {INCLUDED[name]}")
+        if misfit := techniques[name].misfit:
+            raise UserError(f"--with {name}: {misfit}")
         if name in EXCLUDED:
             raise UserError(f"--with {name}: not for this loop: {EXCLUDED[name]}")
         if lacking := variants.declared(name, techniques) - {*names}:
@@ -98,7 +112,8 @@ def _recipe(args, results_file):
         return None
     records = rows_file.read_records(results_file, rows.run_id.unique())
     recipe = recommendation.recommend(rows, records).fastest
-    return _usable(recipe.techniques, args) if recipe else None
+    replaced = ladder.replaced()
+    return recipe and _usable([replaced.get(name, name) for name in recipe.techniques], args)
 
 
 def _usable(names, args):
@@ -121,6 +136,8 @@ def check(names, args):
     techniques = ladder.techniques()
     notes = []
     for name in names:
+        if techniques[name].misfit:
+            raise Unsupported(techniques[name].misfit)
         parent = techniques.get(techniques[name].parent)
         needs = set(techniques[name].needs) - set(parent.needs if parent else ())
         notes += [check_need(need, args) for need in needs]

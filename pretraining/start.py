@@ -17,9 +17,9 @@ from pretraining import loop_techniques, options
 from pretraining.training_run import Interrupted
 from Utils.base import files, git
 from Utils.base.errors import Unsupported, UserError, naming
-from Utils.device import device_choice
+from Utils.device import capabilities, device_choice
 from Utils.harness import ranks, script_start
-from Utils.scripts import variants
+from Utils.scripts import ladder, variants
 
 FOLDER = Path("training")  # of all runs
 LOCKS = []  # held until this process ends
@@ -74,7 +74,11 @@ def plan(flags):
     hardware = device_choice.choose(device, here.local_rank, here.local_world_size)
     settings = options.fill(explicit, hardware.torch_device.type)
     args = options.settle(settings, hardware)
-    names, source = loop_techniques.choose(flags.with_, args, flags.results_file)
+    bfloat16 = capabilities.has("bfloat16", hardware)
+    if not bfloat16:
+        print(ladder.IN_FLOAT16, file=sys.stderr)
+    with ladder.on_device(bfloat16):
+        names, source = loop_techniques.choose(flags.with_, args, flags.results_file)
     started = datetime.now(UTC)
     folder = flags.out or FOLDER / f"{started:%Y%m%d-%H%M%S}-{args.model}"
     if (folder / "run.json").exists():

@@ -27,12 +27,13 @@ class Interrupted(Exception):
 class Run:
     """The bookkeeping around the loop of train.py. A resumed run begins with its last checkpoint.
 
-    model, optimizer: as the loop has them, compiled or wrapped. batches: TokenBatches. Rank 0 alone
-    writes files. Raises UserError where the checkpoint does not fit the model or the corpus.
+    model, optimizer: as the loop has them, compiled or wrapped. batches: TokenBatches. scaler: in
+    float16, the GradScaler. Rank 0 alone writes files. Raises UserError where the checkpoint does
+    not fit the model or the corpus.
     """
 
-    def __init__(self, args, model, optimizer, batches):
-        self.args, self.optimizer = args, optimizer
+    def __init__(self, args, model, optimizer, batches, scaler=None):
+        self.args, self.optimizer, self.scaler = args, optimizer, scaler
         self.token_batches = batches
         self.model, self.parallel = _unwrapped(model)
         self.folder = args.folder / "checkpoints"
@@ -193,6 +194,7 @@ class Run:
         state = {
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
+            "scaler": self.scaler and self.scaler.state_dict(),
             "random": torch.get_rng_state(),
             "random_cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
         }
@@ -212,6 +214,8 @@ class Run:
         state = checkpoints.load(last)
         checkpoints.load_weights(self.model, state["model"], last.state)
         self.optimizer.load_state_dict(state["optimizer"])
+        if self.scaler:
+            self.scaler.load_state_dict(state["scaler"])
         torch.set_rng_state(state["random"])
         if len(state["random_cuda"]) == torch.cuda.device_count() > 0:
             torch.cuda.set_rng_state_all(state["random_cuda"])

@@ -165,18 +165,24 @@ def test_the_best_line_merges_with_and_without_ranks():
         assert ("DistributedDataParallel(" in source) == bool(more)
 
 
+@pytest.mark.parametrize("bfloat16", [True, False])
 @pytest.mark.parametrize("name", [*ladder.techniques()][1:])
-def test_every_technique_merges_or_says_why_not(name):
+def test_every_technique_merges_or_says_why_not(name, bfloat16):
     hardware = SimpleNamespace(name="no such device")
     args = SimpleNamespace(hardware=hardware, model="gpt2", device=torch.device("cpu"))
     try:
-        names, _ = loop_techniques.choose(name, args, None)
+        with ladder.on_device(bfloat16):
+            names, _ = loop_techniques.choose(name, args, None)
         source = loop_techniques.merged(names)
     except UserError as error:
         assert f"--with {name}: " in str(error)
         return
     ast.parse(source)
     assert source != loop_techniques.merged([]) == loop_techniques.LOOP.read_text()
+    in_float16 = "torch.float16" in source
+    assert in_float16 == ({*names} == {"float16_grad_scaler"})
+    for line in ("scaler)", "scaler.scale(", "scaler.unscale_", "scaler.step(", "scaler.update("):
+        assert source.count(line) == in_float16
     assert "    decay_matrices_only(optimizer, args.weight_decay)\n" in source
     assert "set_learning_rate(optimizer, learning_rate(step, args))" in source
 

@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
+from unittest import mock
 
 import pytest
 import torch
@@ -17,7 +19,9 @@ from pretraining import checkpoints, options
 from pretraining import start as pretraining
 from tests import forked
 from Utils.base import paths
-from Utils.base.errors import UserError
+from Utils.base.errors import Unsupported, UserError
+from Utils.device.capabilities import CHECKS
+from Utils.scripts import ladder
 
 EXACT = ("step", "tokens", "epoch", "training_loss", "validation_loss", "learning_rate")
 EXACT += ("gradient_norm",)
@@ -91,6 +95,29 @@ def test_a_resume_after_a_signal_is_exact(ending, whole, tmp_path):
     assert curve(whole) == curve(folder)
     for name in ("model/model.safetensors", "sample.txt"):
         assert (whole / name).read_bytes() == (folder / name).read_bytes()
+
+
+def test_without_bfloat16_a_run_is_in_float16_and_its_resume_is_exact(tmp_path, monkeypatch):
+    """Its loss scale, which grows every other step here, goes on as well."""
+    no_bfloat16 = mock.Mock(side_effect=Unsupported("native bfloat16"))
+    monkeypatch.setitem(CHECKS, "bfloat16", no_bfloat16)
+    monkeypatch.setitem(CHECKS, "float16", lambda device: None)
+    monkeypatch.setattr(torch.amp, "GradScaler", partial(torch.amp.GradScaler, growth_interval=2))
+    folder, resumed = tmp_path / "whole", tmp_path / "resumed"
+    techniques = "--with=brainFloat16+flash_attention+fused_optimizer"
+    done = forked.python("pretraining.train", f"--out={folder}", *SHAPE, techniques)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count(ladder.IN_FLOAT16) == 1
+    assert "float16_grad_scaler, float16_attention, float16_fused_optimizer" in done.stderr
+    copy_before(folder, resumed, 6)
+    done = forked.python("pretraining.train", f"--resume={resumed}")
+    assert done.returncode == 0, done.stderr
+    assert curve(folder) == curve(resumed)
+    newest = [checkpoints.available(run / "checkpoints")[-1] for run in (folder, resumed)]
+    states = [checkpoints.load(checkpoint) for checkpoint in newest]
+    assert states[0]["scaler"] == states[1]["scaler"] and states[0]["scaler"]["scale"] != 2.0**16
+    for name, weight in states[0]["model"].items():
+        assert torch.equal(weight, states[1]["model"][name])
 
 
 def test_two_ranks_go_on_with_the_same_batches(whole, tmp_path):

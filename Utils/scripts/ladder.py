@@ -146,6 +146,11 @@ def on_device(bfloat16):
         _bfloat16.reset(token)
 
 
+def replaced():
+    """Return the scripts of the ladder that others take the place of; see `on_device`."""
+    return {} if _bfloat16.get() else FLOAT16
+
+
 def _in_float16(scripts):
     """Return scripts with the diffs of those that need bfloat16 merged onto the float16 line."""
     changed = dict(scripts)
@@ -214,9 +219,9 @@ def group(name):
     beyond: all others, with their parents and the baseline, over which their ratios are taken.
     everything: all.
     """
-    replaced = {} if _bfloat16.get() else FLOAT16
-    scripts = {n: script for n, script in techniques().items() if n not in replaced}
-    in_ladder = {n for n, t in scripts.items() if t.at_top_level or n in replaced.values()}
+    instead = replaced()
+    scripts = {n: script for n, script in techniques().items() if n not in instead}
+    in_ladder = {n for n, t in scripts.items() if t.at_top_level or n in instead.values()}
     outside = scripts.keys() - in_ladder
     parents = {scripts[n].parent for n in outside} | {BASELINE}
     names = {"ladder": in_ladder, "beyond": outside | parents, "everything": scripts}.get(name)
