@@ -17,7 +17,7 @@ from Utils.base import paths
 # shorter lowers its line.
 MOST_LINES = {
     "": 416,
-    "analysis": 1804,
+    "analysis": 1778,
     "base": 523,
     "commands": 875,
     "corpus": 315,

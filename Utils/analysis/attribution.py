@@ -49,10 +49,9 @@ def names_of(technique, whole):
         }
     parent = ladder.get(technique).parent
     pairs = {"ladder": (parent, technique)}
-    if parent == ladder.BASELINE:
-        pairs["alone"] = pairs["ladder"]
-    elif variants.together([technique]):
-        pairs["alone"] = (ladder.BASELINE, f"{ladder.BASELINE}+{technique}")
+    if variants.together([technique]):
+        alone = technique if parent == ladder.BASELINE else f"{ladder.BASELINE}+{technique}"
+        pairs["alone"] = (ladder.BASELINE, alone)
     if technique == whole:
         pairs["last"] = pairs["ladder"]
     elif technique in ladder.line(whole) and variants.without([technique], whole):
@@ -84,9 +83,7 @@ def whole_of(rows):
     names = rows.sort_values("run_id").technique.unique()
     parsed = [parts for name in names if (parts := variants.parse(name))]
     wholes = [variant.script for variant in parsed if variant.sign == "-"]
-    if parsed and not wholes:
-        return last_rung()
-    return wholes[-1] if wholes else None
+    return [last_rung(), *wholes][-1] if parsed else None
 
 
 @selection.as_run

@@ -19,8 +19,6 @@ CONDITIONS = ["settings", "threads", "interop_threads", "variables", "versions",
 CONDITIONS += ["device", "dataset_facts"]
 IN_ROWS = {f"settings.{name}" for name in ("batch_size", "seq_len", "model", "dataset")}
 IN_ROWS |= {"versions.torch", "device.name", "dataset_facts.dataset"}
-
-
 COLUMNS = (  # as `result_tables.MAIN`
     ("{unit}/s", "tokens_per_second", result_tables.four_digits),
     ("over baseline", "speedup", lambda ratio: ratio.text),
@@ -118,16 +116,13 @@ def _facts(side, conditions):
     rows = side.rows.assign(processes=processes, commit=commit)[OF_ROWS]
     facts = {name: list(texts.unique()) for name, texts in rows.items()}
     for record in side.records.values():
-        for condition in conditions:
-            values = record.get(condition)
-            if isinstance(values, dict):
-                values = {f"{condition}.{key}": value for key, value in values.items()}
-            else:
-                values = {condition: values}
-            for name, value in values.items():
-                texts = facts.setdefault(name, [])
-                if value is not None and name not in IN_ROWS and str(value) not in texts:
-                    texts.append(str(value))
+        recorded = pd.json_normalize({name: record.get(name) for name in conditions}).squeeze(
+            axis=0
+        )
+        for name, value in recorded.dropna().items():
+            texts = facts.setdefault(name, [])
+            if name not in IN_ROWS and str(value) not in texts:
+                texts.append(str(value))
     return facts
 
 

@@ -69,16 +69,12 @@ class Estimate:
         return f"{number(self.low, self.form)}{self.separator}{number(self.high, self.form)}"
 
     @property
-    def is_different(self):
-        return self.p <= 1 - CONFIDENCE
-
-    @property
     def verdict(self):
         if not self:
             return ""
         if math.isnan(self.p):
             return INCONCLUSIVE
-        if not self.is_different:
+        if self.p > 1 - CONFIDENCE:
             return self.neither
         return self.above if self.value > self.null else self.below
 

@@ -41,12 +41,11 @@ LIBRARIES = (  # title; the call whose arguments are set, their key in LINES; th
 
 @dataclass(frozen=True, eq=False)
 class Recipe:
-    """A measured set that is recommended, its techniques a list in the ladder's order.
+    """A measured set that is recommended, its techniques in the ladder's order.
 
     script: None of a user's own. line: of the summary. speedup, to_best: Ratios over the base and
-    over the fastest set. sentences: facts. evidence: what was measured of each technique that was
-    tried, texts by technique under IN, NO_DIFFERENCE (the set has these too) and OUT. lines: to
-    copy, lists by what they are for.
+    over the fastest set. evidence: texts by technique that was tried, under IN, NO_DIFFERENCE (the
+    set has these too) and OUT. lines: to copy, lists by what they are for.
     """
 
     name: str
@@ -140,19 +139,16 @@ def recommend(rows, records=None):
     # and every comparison with it inconclusive.
     rounds = ms[usable].count()
     fewest = max(min(2, rounds.max()), rounds.max() / 2)
-    logs = np.log(ms[rounds.index[rounds >= fewest]]).melt(ignore_index=False).dropna()
-    logs = logs.reset_index()
-    best = intervals.levels(logs["value"], logs["technique"], logs["round"]).idxmin()
-    names = {FASTEST: _shortest(sets, ms[usable], best)}
+    logs = ms[rounds.index[rounds >= fewest]].melt(ignore_index=False).dropna().reset_index()
+    best = intervals.levels(np.log(logs["value"]), logs["technique"], logs["round"]).idxmin()
+    titles = {_shortest(sets, ms[usable], best): FASTEST}
     gains = np.log(ms[usable].rdiv(ms[best], axis=0)).mean()
     near = mib[gains.index[gains >= np.log(NEAR)]].dropna(axis=1, how="all")
     if near.size:
         leanest = np.log(near.div(mib[best], axis=0)).mean().idxmin()
-        names[LEAST_MEMORY] = _shortest(sets, near, leanest)
-    if names[FASTEST] == names.get(LEAST_MEMORY):
-        del names[LEAST_MEMORY]
+        titles.setdefault(_shortest(sets, near, leanest), LEAST_MEMORY)
     measured = lines, ms, sets, problems
-    recipes = {title: _recipe(*measured, name, best, records) for title, name in names.items()}
+    recipes = {title: _recipe(*measured, name, best, records) for name, title in titles.items()}
     fastest = recipes[FASTEST]
 
     runs = rows.run_id[rows.status == "ok"].nunique()
@@ -211,8 +207,7 @@ def _problem(rows, lines, name, sets):
 
 
 def _shortest(sets, values, best):
-    """Return the name with the fewest techniques that is not significantly worse than the best, of
-    several the best. values: times or memory, a DataFrame by round and name."""
+    """Return the smallest set not significantly worse than the best. values: by round and name."""
     ratios = {name: intervals.speedup(values[best], values[name]) for name in values}
     as_good = [name for name in values if ratios[name].verdict in (Ratio.above, Ratio.neither)]
     excess = np.log(values.div(values[best], axis=0)).mean()
@@ -231,19 +226,17 @@ def _recipe(lines, ms, sets, problems, name, best, records):
     speedup = intervals.speedup(ms[line.base], ms[name]) if line.base in ms else Ratio()
     to_best = intervals.speedup(ms[best], ms[name])
     batch = number(line.own_batch, ".0f")
-    facts = [f"{name}: {_mib(line)} at the peak"]
+    sentences = [f"{name}: {_mib(line)} at the peak."]
     if techniques:
-        facts.append(f"Against {line.base}: {str(speedup) or 'not known'}")
+        sentences.append(f"Against {line.base}: {str(speedup) or 'not known'}.")
     if name != best:
         of_best = intervals.speedup(ms[line.base], ms[best])
-        facts.append(f"Against the fastest, {best} with {of_best}: {to_best.with_verdict}")
+        sentences.append(f"Against the fastest, {best} with {of_best}: {to_best.with_verdict}.")
     if difference := line.loss_difference.with_verdict:
-        facts.append(f"Loss minus the baseline's: {difference} ({line.parity})")
+        sentences.append(f"Loss minus the baseline's: {difference} ({line.parity}).")
     if batch:
-        facts.append(
-            f"It trains on {batch} sequences a step: fewer updates for as many tokens, "
-            "which changes training"
-        )
+        fewer = "fewer updates for as many tokens, which changes training"
+        sentences.append(f"It trains on {batch} sequences a step: {fewer}.")
     evidence = {IN: {}, NO_DIFFERENCE: {}, OUT: {}}
     for technique, (ratio, text) in _evidence(lines, ms, sets, name, tried).items():
         title = OUT
@@ -264,13 +257,11 @@ def _recipe(lines, ms, sets, problems, name, best, records):
             for code, where in switches.get(technique, [])
         ]
         to_copy = {"your script": own_lines or ["none"]}
-    sentences = [f"{fact}." for fact in facts]
     return Recipe(name, techniques, script, line, speedup, to_best, sentences, evidence, to_copy)
 
 
 def _evidence(lines, ms, sets, name, tried):
-    """Return what was measured of each technique, (Ratio, text) by technique: of two sets that
-    differ in it alone, those nearest to the set of a name."""
+    """Return (Ratio, text) by technique, of the two sets next to the name's with and without it."""
     # Of equal sets the first counts, scripts before variants.
     name_of = {techniques: key for key, techniques in reversed(sets.items())}
     nearest = sorted(name_of.values(), key=lambda key: len(sets[key] ^ sets[name]))

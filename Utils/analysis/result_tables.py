@@ -2,14 +2,14 @@
 
 import math
 
+import pandas as pd
+
 from Utils.analysis import intervals, text_tables
 from Utils.analysis.recommendation import recommend
 from Utils.analysis.summary import summarize
 from Utils.base.text import number
 from Utils.results import selection
 from Utils.scripts import ladder
-
-MORE_ROUNDS = f"{intervals.NO_INTERVAL.capitalize()}. ROUNDS=4 gives intervals."
 
 
 def four_digits(value):
@@ -36,7 +36,7 @@ def remarks(summary):
 
 def bold(ratio):
     """Return a Ratio as text, in bold where its verdict is a difference."""
-    return f"**{ratio}**" if ratio.is_different else str(ratio)
+    return f"**{ratio}**" if ratio.verdict in (ratio.above, ratio.below) else str(ratio)
 
 
 def _time(line):
@@ -119,17 +119,15 @@ def table(
             f"loss varies by {seeds.std():.3f} from seed to seed (standard deviation)."
         )
     parts = [texts_of(summary, MAIN), caption, left_out]
-    names_by_remark = {}
-    for name, texts in remarks(summary).items():
-        for text in texts:
-            names_by_remark.setdefault(text, []).append(summary.label[name])
-    said = [f"- {', '.join(names)}: {text}" for text, names in names_by_remark.items()]
-    parts.append("\n".join(said))
+    said = pd.Series(remarks(summary), dtype=object).explode().dropna()
+    labels = summary.label[said.index].groupby(said, sort=False)
+    parts.append("\n".join(f"- {', '.join(names)}: {text}" for text, names in labels))
     for title, columns in more_tables(rows, summary, price).items():
         if all_columns or (price is not None and title.startswith("Cost")):
             parts += [f"{title}:", columns]
     parts.append(recommend(rows if whole is None else whole, records).headline)
-    parts.append("" if has_intervals else MORE_ROUNDS)
+    if not has_intervals:
+        parts.append(f"{intervals.NO_INTERVAL.capitalize()}. ROUNDS=4 gives intervals.")
     return text_tables.page(parts, in_file)
 
 

@@ -34,21 +34,18 @@ def page(parts, in_file=False):
     if in_file or not sys.stdout.isatty():
         return "\n\n".join(part if isinstance(part, str) else markdown(part) for part in parts)
     width = min(WIDEST, shutil.get_terminal_size().columns)
-    texts = []
-    for part in parts:
-        if isinstance(part, str):
-            texts += ["\n".join(_wrapped(line, width) for line in part.split("\n"))]
-        else:
-            texts += [_fitted(part, width)]
-    return "\n\n".join(texts)
+    fit = {str: _wrapped, dict: _fitted}
+    return "\n\n".join(fit[type(part)](part, width) for part in parts)
 
 
-def _wrapped(line, width):
-    """Return a line of text in lines of a width; code, which is indented, as it is."""
-    if line.startswith("    "):
-        return line
-    indent = "  " if line.startswith("- ") else ""
-    return textwrap.fill(line, width, subsequent_indent=indent, break_on_hyphens=False)
+def _wrapped(text, width):
+    """Return a text in lines of a width; code, which is indented, as it is."""
+    lines = text.split("\n")
+    for i, line in enumerate(lines):
+        if not line.startswith("    "):
+            indent = "  " if line.startswith("- ") else ""
+            lines[i] = textwrap.fill(line, width, subsequent_indent=indent, break_on_hyphens=False)
+    return "\n".join(lines)
 
 
 def _fitted(columns, width):
