@@ -163,7 +163,9 @@ help:                        ## print this list
 
 $(VENV)/installed: requirements.txt
 	@python3 -c 'import sys; sys.version_info >= (3, 11) or sys.exit("python3 is older than 3.11; set PYTHON to a newer one")'
-	python3 -m venv $(VENV)
+	@said=$$(python3 -m venv $(VENV) 2>&1) || { \
+	case $$said in (*ensurepip*) said='python3 has no ensurepip; install python3-venv, or use its own packages: PYTHON=python3';; esac; \
+	echo "$$said" >&2; exit 1; }
 	@[ -e .venv ] || ln -s $(VENV) .venv
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
 	@touch $@

@@ -23,7 +23,7 @@ TECHNIQUES = ladder.techniques()
 
 def make(*words, folder=paths.ROOT, **variables):
     # Not what this run itself was given, as in `make test PYTHON=python3`.
-    variables = {"MAKEFLAGS": "", "MAKEOVERRIDES": ""} | variables
+    variables = {"MAKEFLAGS": "", "MAKEOVERRIDES": "", "PYTHON": ""} | variables
     environment = {name: value for name, value in (os.environ | variables).items() if value}
     options = {"cwd": folder, "env": environment, "capture_output": True, "text": True}
     return subprocess.run(["make", *words], **options)
@@ -116,9 +116,23 @@ def test_a_compiled_script_runs_where_the_path_has_a_blank(folder):
 def test_where_the_path_has_a_blank_the_environment_is_behind_a_link(folder):
     (folder / "requirements.txt").touch()
     lines = make("-n", "doctor", folder=folder).stdout.splitlines()
-    venv = re.fullmatch(r"python3 -m venv (/var/tmp/venv-\d+-\d+)", lines[1])[1]
+    venv = re.search(r"python3 -m venv (/var/tmp/venv-\d+-\d+) ", lines[1])[1]
     assert f"[ -e .venv ] || ln -s {venv} .venv" in lines
     assert lines[-1].startswith(f"{venv}/bin/python -m Utils.commands doctor")
+
+
+def test_without_ensurepip_one_line_says_what_to_install(folder, tmp_path):
+    """As python3 ends on Debian without python3-venv."""
+    said = "The virtual environment was not created\nensurepip is not available"
+    stub = tmp_path / "python3"
+    stub.write_text(f'#!/bin/sh\n[ "$2" = venv ] || exit 0\necho "{said}"\nexit 1\n')
+    stub.chmod(0o755)
+    (folder / "requirements.txt").touch()
+    done = make("doctor", folder=folder, PATH=f"{tmp_path}:{os.environ['PATH']}")
+    assert done.returncode == 2 and done.stdout == ""
+    line, end = done.stderr.splitlines()
+    assert line.startswith("python3 has no ensurepip; install python3-venv, or")
+    assert "PYTHON=python3" in line and end.startswith("make: ***")
 
 
 def test_help_lists_every_target_technique_and_variable():
