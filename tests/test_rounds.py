@@ -3,15 +3,19 @@
 import re
 from argparse import Namespace
 from types import SimpleNamespace
+from unittest import mock
 
 import numpy as np
 import pytest
 
 from tests.rows import rows_of
 from Utils.base import command_line
-from Utils.base.errors import UserError
+from Utils.base.errors import Unsupported, UserError
+from Utils.commands import ablate, suite
+from Utils.device.capabilities import CHECKS
 from Utils.launch import suite_runner, turn_taking
 from Utils.results import rows_file
+from Utils.scripts import ladder
 
 LADDER = "no_optimization tensorFloat32 brainFloat16 torch_compile flash_attention fused_optimizer"
 
@@ -56,6 +60,25 @@ def test_every_pair_is_together_once_and_odd_rounds_go_backwards(stand_in):
     assert suite_runner.run(techniques, stand_in.args).code == 0
     names = LADDER.split()
     assert stand_in.groups == [names[:4], names[3:], names[:1:-1], names[2::-1]]
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [(suite, []), (suite, ["everything"]), (ablate, [])],
+    ids=["smoke", "everything", "ablate"],
+)
+def test_without_bfloat16_a_command_runs_the_float16_line_and_says_so_once(
+    command, words, stand_in, monkeypatch, capsys
+):
+    monkeypatch.setitem(CHECKS, "bfloat16", mock.Mock(side_effect=Unsupported("none")))
+    monkeypatch.setattr(suite_runner, "version", lambda package: "2.13.0")
+    monkeypatch.setattr(suite_runner, "announce", lambda scripts, args: None)
+    prefix = stand_in.path.parent / "plots-"
+    command.main([*words, f"RESULTS_FILE={stand_in.path}", f"PLOTSPREFIX={prefix}", "ROUNDS=1"])
+    assert capsys.readouterr().out.count(ladder.IN_FLOAT16) == 1
+    ran = {name for group in stand_in.groups for name in group}
+    assert {"no_optimization", "float16_grad_scaler", "float16_fused_optimizer"} <= ran
+    assert not ran & ladder.FLOAT16.keys()
 
 
 def test_without_room_for_two_each_runs_once_by_itself(stand_in):
