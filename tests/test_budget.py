@@ -26,7 +26,7 @@ MOST_LINES = {
     "draw": 1032,
     "forecast": 1738,
     "harness": 1430,
-    "launch": 1264,
+    "launch": 1240,
     "profile": 820,
     "results": 578,
     "own_script": 1849,

@@ -13,7 +13,7 @@ from Utils.base import command_line
 from Utils.base.errors import Unsupported, UserError
 from Utils.commands import ablate, suite
 from Utils.device.capabilities import CHECKS
-from Utils.launch import suite_runner, turn_taking
+from Utils.launch import suite_child, suite_runner, turn_taking
 from Utils.results import rows_file
 from Utils.scripts import ladder
 
@@ -38,14 +38,12 @@ def stand_in(tmp_path, monkeypatch):
             rows_file.append(path, rows, {"run_id": rows[0]["run_id"], "suite": name_of_suite})
         return code
 
-    def run(first, joins, flags, name_of_suite, minutes, progress):
+    def run(techniques, flags, name_of_suite, minutes, progress):
         r = int(next(flag for flag in flags if flag.startswith("--round=")).partition("=")[2])
-        technique, inside = first, []
-        while technique and len(inside) < its.room:
-            inside.append(technique.name)
-            technique = joins(inside)
+        inside = [technique.name for technique in techniques[: its.room]]
         groups.append(inside)
-        return {name: add(name, r, name_of_suite) for name in inside}, bool(technique)
+        codes = {name: add(name, r, name_of_suite) for name in inside}
+        return codes, len(inside) < len(techniques)
 
     monkeypatch.setattr(turn_taking, "run", run)
     monkeypatch.setattr(suite_runner.paths, "CACHE", tmp_path / "cache")
@@ -72,7 +70,7 @@ def test_without_bfloat16_a_command_runs_the_float16_line_and_says_so_once(
 ):
     monkeypatch.setitem(CHECKS, "bfloat16", mock.Mock(side_effect=Unsupported("none")))
     monkeypatch.setattr(suite_runner, "version", lambda package: "2.13.0")
-    monkeypatch.setattr(suite_runner, "announce", lambda scripts, args: None)
+    monkeypatch.setattr(suite_child, "announce", lambda scripts, args: None)
     prefix = stand_in.path.parent / "plots-"
     command.main([*words, f"RESULTS_FILE={stand_in.path}", f"PLOTSPREFIX={prefix}", "ROUNDS=1"])
     assert capsys.readouterr().out.count(ladder.IN_FLOAT16) == 1

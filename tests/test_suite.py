@@ -323,7 +323,7 @@ def test_a_change_of_what_decides_a_steps_time_is_measured_anew(tmp_path, monkey
 
 def test_a_run_that_hangs_is_ended_and_recorded(tmp_path, monkeypatch, capsys):
     whole = turn_taking.run
-    monkeypatch.setattr(turn_taking, "run", lambda *args: whole(*args[:4], 0.02, args[5]))
+    monkeypatch.setattr(turn_taking, "run", lambda *args: whole(*args[:3], 0.02, args[4]))
     monkeypatch.setattr(paths, "CACHE", tmp_path)
     path = tmp_path / "results.csv"
     flags = ["--model", "gpt2-tiny", "--dataset", "synthetic", "--steps", "1000000"]

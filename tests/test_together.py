@@ -2,7 +2,6 @@
 
 import os
 import re
-import select
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ from Utils.base.errors import Unsupported, UserError
 from Utils.commands import together as together_command
 from Utils.launch import concurrent_runs
 from Utils.launch.concurrent_runs import Failed, Part
+from Utils.launch.turn_taking import Member
 from Utils.scripts import ladder
 
 FLAGS = ["--model=gpt2-tiny", "--steps=6", "--warmup=2", "--dataset=synthetic", "--device=cpu"]
@@ -92,14 +92,14 @@ def test_one_that_ends_is_named_and_the_others_are_ended(cache, monkeypatch):
     with pytest.raises(Unsupported, match="fused_cross_entropy, process . of 2: unsupported: Tri"):
         at_once("fused_cross_entropy")
     assert not left()
-    usual = select.select
+    usual = Member.listen
 
-    def kill_the_second(*waiting):
+    def kill_the_second(member, end):
         for late in left()[1:]:
             late.kill()
-        return usual(*waiting)
+        return usual(member, end)
 
-    monkeypatch.setattr(select, "select", kill_the_second)
+    monkeypatch.setattr(Member, "listen", kill_the_second)
     reason = r"no_optimization, process 2 of 2: failed: killed by SIGKILL \(out of memory\?\)"
     with pytest.raises(Failed, match=reason):
         at_once("no_optimization")
@@ -115,7 +115,7 @@ def test_what_is_interrupted_or_takes_too_long_is_ended(cache, monkeypatch):
         assert len(left()) == 2
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(select, "select", interrupt)
+    monkeypatch.setattr(Member, "listen", interrupt)
     with pytest.raises(KeyboardInterrupt):
         concurrent_runs.at_once(baseline, 2, FLAGS, minutes=1)
     assert not left()

@@ -30,7 +30,7 @@ from Utils.harness import held_out_loss, ranks, settings, step_clock
 from Utils.harness import turn_pipe as base_turns
 from Utils.harness.step_clock import StepClock
 from Utils.harness.turn_pipe import Turn
-from Utils.launch import duration, suite_runner, turn_taking
+from Utils.launch import suite_child, suite_runner, turn_taking
 from Utils.launch.turn_taking import SuiteProgress
 from Utils.model import GPT
 from Utils.results import rows_file, selection
@@ -79,10 +79,7 @@ def play(tmp_path, capsys):
         others = [technique(name) for name in names]
         progress = SuiteProgress(len(others))
 
-        def joins(inside):
-            return next((t for t in others if t.name not in inside), None)
-
-        codes, full = turn_taking.run(others[0], joins, [], "suite", minutes, progress)
+        codes, full = turn_taking.run(others, [], "suite", minutes, progress)
         lines = [json.loads(line) for line in log.read_text().splitlines()]
         played = [
             (name, start, end, steps)
@@ -193,7 +190,7 @@ def test_steps_of_all_stretches_count_and_what_lies_between_does_not():
 def duration_of(names, *flags):
     args = Parser("", "", *OF_A_RUN, "precision").parse_args(flags, settings.Settings())
     settings.settle(args)
-    return duration.sentences(suite_runner.named(names), args)
+    return suite_child.sentences(suite_runner.named(names), args)
 
 
 def test_an_estimate_counts_starts_steps_rounds_and_parents_that_run_twice(tmp_path):

@@ -31,7 +31,7 @@ def main(argv=None):
             if ladder.get(script).parent is None:
                 raise UserError(f"{script} has no technique that could be left out", "name another")
             scripts = suite_runner.named(attribution.plan(script))
-            suite_runner.announce(scripts, args)
+            suite_runner.in_child("announce", scripts, args)
         outcome = suite_runner.run(scripts, args, runs)
         if outcome.code > 1:
             return outcome.code

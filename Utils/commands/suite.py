@@ -38,7 +38,7 @@ def main(argv=None):
             with suite_runner.on_device(args):
                 techniques = suite_runner.named(args.names or ["ladder"])
                 if args.announced:
-                    suite_runner.announce(techniques, args)
+                    suite_runner.in_child("announce", techniques, args)
                 outcome = suite_runner.run(techniques, args)
         print(suite_runner.table(outcome, args.results_file, not args.base, args.all), end="")
     return outcome.code

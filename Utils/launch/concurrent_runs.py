@@ -5,7 +5,6 @@ They take turns of which all have the same: each waits after its warm-up until t
 
 import os
 import secrets
-import select
 import sys
 import tempfile
 import time
@@ -55,12 +54,12 @@ def at_once(technique, n, flags, minutes, threads=None):
             for file in files:
                 own_flags = [*flags, f"--results-file={file}"]
                 members.append(Member(technique, own_flags, suite, token, **variables))
-            at_fault = _ended(members, end)
+            at_fault = _at_fault(members, end)
             if at_fault is None:
                 go = time.monotonic()
                 for member in members:
                     member.train(member.facts["left"])
-                at_fault = _ended(members, end, normally=0)
+                at_fault = _at_fault(members, end, codes=[0])
         finally:
             logs = [member.close() for member in members]
         if at_fault is None:
@@ -75,17 +74,13 @@ def at_once(technique, n, flags, minutes, threads=None):
         raise Failed(f"{who}: failed: {why_ended(members[at_fault].code, minutes)}")
 
 
-def _ended(members, end, normally=None):
+def _at_fault(members, end, codes=()):
     """Wait until all have reported or ended. Return the number of the first that has ended with
-    another exit code than `normally`, or None."""
-    waiting = list(members)
-    while waiting:
-        ready, _, _ = select.select(waiting, [], [], max(0, end - time.monotonic()))
-        for member in ready or waiting[:1]:
-            member.listen(end)
-            waiting.remove(member)
-            if member.facts is None and (member.code is None or member.code != normally):
-                return members.index(member)
+    another exit code than these, or None."""
+    for number, member in enumerate(members):
+        member.listen(end)
+        if member.facts is None and member.code not in codes:
+            return number
     return None
 
 

@@ -14,7 +14,6 @@ import sys
 import time
 from argparse import Namespace
 from concurrent.futures import ProcessPoolExecutor
-from functools import partial
 from importlib.metadata import version
 from typing import NamedTuple
 
@@ -62,44 +61,27 @@ def named(words):
 
 
 def on_device(args):
-    """Return `ladder.on_device` of the device of args; say where it has no bfloat16. A child asks,
-    as below."""
+    """Return `ladder.on_device` of the device of args; say where it has no bfloat16."""
     bfloat16 = True
     if args.device != "cpu" and not version("torch").endswith("+cpu"):
-        with ProcessPoolExecutor(1) as pool:
-            bfloat16 = pool.submit(_has_bfloat16, args.device).result()
+        bfloat16 = in_child("has_bfloat16", args.device)
     if not bfloat16:
         print(ladder.IN_FLOAT16, flush=True)
     return ladder.on_device(bfloat16)
 
 
-def _has_bfloat16(device):
-    from Utils.device import capabilities, device_choice  # here, as torch takes a second
-
-    return capabilities.has("bfloat16", device_choice.choose(device))
-
-
-def announce(scripts, args):
-    """Measure the ceilings of this device once, and print both them and the duration of a suite.
-    Raises UserError for impossible settings.
-
-    A child process does it: one that has used a GPU keeps some of its memory until it ends.
-    """
+def in_child(name, *args):
+    """Return what a function of `suite_child` returns in a child process: torch takes a second, and
+    a process that has used a GPU keeps some of its memory until it ends."""
     with ProcessPoolExecutor(1) as pool:
-        pool.submit(_announce, scripts, args).result()
+        return pool.submit(_in_child, name, *args).result()
 
 
-def _announce(scripts, args):
+def _in_child(name, *args):
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # the parent reports Ctrl-C
-    from Utils.device import measured_ceilings  # these here, as torch takes a second
-    from Utils.harness import settings
-    from Utils.launch import duration
+    from Utils.launch import suite_child  # here, as it imports torch
 
-    settled = settings.Settings(**vars(args) | {"base": ladder.BASELINE})
-    settings.settle(settled)
-    ceilings = measured_ceilings.here(settled.hardware)
-    print(f"{ceilings['device']}: ceilings of {measured_ceilings.summary(ceilings)}")
-    print(*duration.sentences(scripts, settled), sep="\n", flush=True)
+    return getattr(suite_child, name)(*args)
 
 
 def run_base(runs, wanted, args, without=()):
@@ -201,10 +183,9 @@ def _run_round(techniques, args, r, suite, missing, progress, own_runs):
         first = next(technique for technique in order if technique.name in to_run)
         path = args.results_file
         before = path.stat().st_size if path.exists() else 0
-        in_turns = any(first.name in pair for pair in pairs)
-        progress.next(r, "in turns" if in_turns else first.name)
-        joins = partial(_joining, order, pairs)
-        codes, memory_is_full = turn_taking.run(first, joins, flags, suite, args.timeout, progress)
+        group = _group(first, order, pairs)
+        progress.next(r, "in turns" if len(group) > 1 else first.name)
+        codes, memory_is_full = turn_taking.run(group, flags, suite, args.timeout, progress)
         progress.bar.clear()  # for what is printed to stderr below
         if own_runs:
             own_runs.collect(suite)
@@ -216,8 +197,7 @@ def _run_round(techniques, args, r, suite, missing, progress, own_runs):
                 if own_runs:
                     own_runs.write_end(suite, name, "failed", reason, r)
                 else:
-                    command = ["-m", "Utils.launch.child_process", name, reason, *flags]
-                    child_process.python(command, suite)
+                    in_child("record_killed", name, reason, flags, suite)
         if 2 in codes.values():
             return 2  # the script printed the reason, which holds for all
         if INTERRUPTED in codes.values() or -signal.SIGINT in codes.values():
@@ -234,13 +214,16 @@ def _run_round(techniques, args, r, suite, missing, progress, own_runs):
     return 0
 
 
-def _joining(order, pairs, active):
-    """Return the first technique that makes a pair with one of the active ones, or None."""
-    for technique in order:
-        partners = [pair - {technique.name} for pair in pairs if technique.name in pair]
-        if technique.name not in active and any(partner <= set(active) for partner in partners):
-            return technique
-    return None
+def _group(first, order, pairs):
+    """Return techniques to take turns: the first, then each that makes a pair with one before."""
+    group = [first]
+    joins = True
+    while joins:
+        names = {technique.name for technique in group}
+        partners = set().union(*(pair for pair in pairs if pair & names)) - names
+        joins = [technique for technique in order if technique.name in partners][:1]
+        group += joins
+    return group
 
 
 def pairs_of(techniques):

@@ -83,12 +83,11 @@ class Member:
             return self.log.read().rstrip()
 
 
-def run(first, others, flags, suite, minutes, progress):
-    """Run a technique in turns with as many others as memory allows.
+def run(techniques, flags, suite, minutes, progress):
+    """Run the first of some techniques in turns with as many of the next as memory allows.
 
-    first: a technique. others: function of the names that take part, which returns the next
-        technique to join or None. flags: of every script. suite: its name. minutes: until a process
-        is killed, times their number. progress: SuiteProgress.
+    flags: of every script. suite: its name. minutes: until a process is killed, times their number.
+    progress: SuiteProgress.
     Return ({name: exit code}, whether memory was too small for another). A code is None after the
     time-out. After Ctrl-C, which leaves no rows, it is ({name of the first: INTERRUPTED}, False).
     """
@@ -97,8 +96,12 @@ def run(first, others, flags, suite, minutes, progress):
     live = []
     memory_is_full = False
     try:
-        technique = first
-        while technique:
+        for technique in techniques:
+            if live:
+                largest_mib = max(member.facts["peak_mib"] for member in live)
+                memory_is_full = live[-1].facts["free_mib"] <= SPARE * largest_mib + SPARE_MIB
+            if memory_is_full or len(live) == MOST:
+                break
             progress.show(f"{technique.name} starts", "compile" in technique.needs)
             member = Member(technique, flags, suite, token)
             members.append(member)
@@ -107,17 +110,10 @@ def run(first, others, flags, suite, minutes, progress):
                 live.append(member)
             elif member.code in LAST:
                 break
-            technique = others([member.technique.name for member in members])
-            if technique and live:
-                largest_mib = max(member.facts["peak_mib"] for member in live)
-                free_mib = live[-1].facts["free_mib"]
-                memory_is_full = free_mib <= SPARE * largest_mib + SPARE_MIB
-                if memory_is_full or len(live) == MOST:
-                    break
         if live:
             _take_turns(live, time.monotonic() + 60 * minutes * len(members), progress)
     except KeyboardInterrupt:
-        return {first.name: INTERRUPTED}, False  # what members print at Ctrl-C is not shown
+        return {techniques[0].name: INTERRUPTED}, False  # what members print at it is not shown
     finally:
         texts = [(member.close(), member.code) for member in members]
     for text, code in texts:

@@ -1,13 +1,15 @@
-"""The duration of a suite, from rows of this device or else roughly from its ceilings."""
+"""Parts of a suite that need torch, which `suite_runner.in_child` calls: questions to the device,
+the duration of a suite, the row of a run that was killed."""
 
 import math
+import os
 
 from Utils.analysis.summary import measured_steps
 from Utils.base.text import plural
-from Utils.device import measured_ceilings
-from Utils.harness import step_work
+from Utils.device import capabilities, device_choice, measured_ceilings
+from Utils.harness import exits, settings, step_work
 from Utils.launch import turn_taking
-from Utils.scripts import ladder
+from Utils.scripts import ladder, variants
 from Utils.scripts.ladder import BASELINE
 
 START_S = 8  # of a process: imports, the model, the evaluation of its loss
@@ -16,10 +18,33 @@ OVER_FLOOR = 3  # step time of a script over its modelled floor, where no row ha
 LONG_MINUTES = 30  # from which fewer steps are suggested where a precision is emulated
 
 
+def has_bfloat16(device):
+    return capabilities.has("bfloat16", device_choice.choose(device))
+
+
+def record_killed(name, reason, flags, suite):
+    """Append the row of a run that was killed before it could record itself."""
+    os.environ["SUITE"] = suite
+    technique = variants.find(name)
+    source = technique.path.read_text()
+    exits.record_end(settings.parse_args(technique.doc, flags, name, source), "failed", reason)
+
+
+def announce(techniques, args):
+    """Measure the ceilings of this device once, and print both them and the duration of a suite.
+    Raises UserError for impossible settings."""
+    settled = settings.Settings(**vars(args) | {"base": BASELINE})
+    settings.settle(settled)
+    ceilings = measured_ceilings.here(settled.hardware)
+    print(f"{ceilings['device']}: ceilings of {measured_ceilings.summary(ceilings)}")
+    print(*sentences(techniques, settled), sep="\n", flush=True)
+
+
 def sentences(techniques, args):
     """Return the duration of a suite in words, a list of lines, and how to make it shorter.
 
-    techniques: of the suite. args: Settings that `settle` has resolved.
+    The steps are those of rows of this device, or else roughly by its ceilings. args: Settings that
+    `settle` has resolved.
     """
     step_s = {name: step.step_ms / 1e3 for name, step in measured_steps(args).items()}
     source = "roughly, by this device's ceilings"
