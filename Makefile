@@ -85,7 +85,7 @@ forecast: $(ENVIRONMENT)     ## memory and time before running; DEVICE=h100, DEV
 	@$(if $(filter-out published,$(call given,AGAINST)),$(PYTHON) -m tests.calibration.against_file '$(AGAINST)',$(COMMAND) $@ $(SET))
 
 expectations:                ## write docs/forecast.csv and docs/hours.csv: what to expect of GPUs that are not here
-profile:                     ## time of a step by kind of work, with advice; T=NAME or T=all, CPU=1, MEMORY=1
+profile:                     ## time of a step by kind of work, with advice; T=NAME, T=all or BASE=, CPU=1, MEMORY=1
 
 ##@ Read results
 plots: $(ENVIRONMENT)        ## draw the charts into plots/, and the loss curves of training runs

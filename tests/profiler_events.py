@@ -1,67 +1,38 @@
-"""Events as torch.profiler gives them, for a StepBreakdown without a profile."""
+"""Events of a trace as torch.profiler exports it."""
 
 from itertools import count
-from types import SimpleNamespace
-
-from torch.autograd import DeviceType
-from torch.autograd.profiler_util import EventList, FunctionEvent
-
-from Utils.profile.step_breakdown import break_down
 
 IDS = count(1)
 
 
-def kineto_event(event, types=(), bytes=0):
-    """Return what `break_down` asks of an event in torch's kineto_results."""
-    facts = {"correlation_id": event.id, "name": event.name, "dtypes": types, "nbytes": bytes}
-    facts |= {"device_type": event.device_type, "start_ns": event.time_range.start * 1e3}
-    return SimpleNamespace(**{name: lambda value=value: value for name, value in facts.items()})
+def event(name, start, us, thread=1, cat="cpu_op", **args):
+    """An operator of so many microseconds."""
+    span = {"ph": "X", "cat": cat, "name": name, "ts": start, "dur": us, "tid": thread}
+    return span | {"args": args}
 
 
-def event(name, start, us, thread=1, **facts):
-    """An operator, with `is_user_annotation` a range, of so many microseconds."""
-    facts = {"id": next(IDS), "input_shapes": ()} | facts
-    return FunctionEvent(name=name, thread=thread, start_us=start, end_us=start + us, **facts)
-
-
-def annotation(name, start, us, thread=1, **facts):
-    return event(name, start, us, thread, is_user_annotation=True, **facts)
-
-
-def on_gpu(name, start, us, **facts):
-    return event(name, start, us, 7, device_type=DeviceType.CUDA, **facts)
+def annotation(name, start, us, thread=1):
+    return event(name, start, us, thread, "user_annotation")
 
 
 def launched(name, host_us, device_us, us, thread=1):
-    """A launch on the host, and the kernel that it launched."""
-    launch = event("cudaLaunchKernel", host_us, 3, thread)
-    return [launch, on_gpu(name, device_us, us, id=launch.id)]
+    """A launch on the host, and the kernel, copy or fill that it launched."""
+    cat = {"Memcpy": "gpu_memcpy", "Memset": "gpu_memset"}.get(name.split()[0], "kernel")
+    both = {"correlation": next(IDS)}
+    launch = event("cudaLaunchKernel", host_us, 3, thread, "cuda_runtime", **both)
+    return [launch, event(name, device_us, us, 7, cat, **both)]
 
 
 def steps(number, us):
-    return [annotation("ProfilerStep*", step * us, us) for step in range(number)]
+    return [annotation(f"ProfilerStep#{step}", step * us, us) for step in range(number)]
 
 
 def shaped(name, start, us, *shapes, type="float"):
-    """An operator on tensors: its event, with their types in its attribute `types`."""
-    operator = event(name, start, us, input_shapes=shapes)
-    operator.types = [type] * len(shapes)
-    return operator
+    """An operator on tensors."""
+    args = {"Input Dims": shapes, "Input type": [type] * len(shapes)}
+    return event(name, start, us, **args)
 
 
-def breakdown_of(events, allocations=(), **options):
-    """The Breakdown of events. allocations: (microsecond, bytes, DeviceType)."""
-    kineto_events = [kineto_event(each, getattr(each, "types", ())) for each in events]
-    for at_us, size, device_type in allocations:
-        memory = FunctionEvent(0, "[memory]", 1, at_us, at_us, device_type=device_type)
-        kineto_events.append(kineto_event(memory, bytes=size))
-        usage = "cpu_memory_usage" if device_type == DeviceType.CPU else "device_memory_usage"
-        for step in events:
-            if (
-                step.name == "ProfilerStep*"
-                and step.time_range.start <= at_us < step.time_range.end
-            ):
-                setattr(step, usage, getattr(step, usage) + size)
-    in_order = EventList(sorted(events, key=lambda e: (e.time_range.start, -e.time_range.end)))
-    in_order._build_tree()
-    return break_down(in_order, kineto_events, **options)
+def allocation(at_us, size, on_gpu=False):
+    args = {"Bytes": size, "Device Type": int(on_gpu)}
+    return {"ph": "i", "name": "[memory]", "ts": at_us, "args": args}

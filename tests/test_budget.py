@@ -19,23 +19,23 @@ MOST_LINES = {
     "": 416,
     "analysis": 1778,
     "base": 523,
-    "commands": 875,
+    "commands": 895,
     "corpus": 315,
     "device": 1196,
     "doctor": 507,
     "draw": 1032,
     "forecast": 1738,
-    "harness": 1430,
-    "launch": 1240,
-    "profile": 820,
+    "harness": 1453,
+    "launch": 1250,
+    "profile": 795,
     "results": 578,
-    "own_script": 1849,
-    "scripts": 586,
+    "own_script": 1819,
+    "scripts": 591,
 }
 OTHER = {".toml", ".html", ".css", ".js"}
 MOST_LINES_OF_OTHER = 1_619
-MOST_LINES_OF_TESTS = 18_238  # with the virtual GPU's C++
-MOST_LINES_OF_PRETRAINING = 1_465
+MOST_LINES_OF_TESTS = 18_316  # with the virtual GPU's C++
+MOST_LINES_OF_PRETRAINING = 1_490
 MOST_LINES_OF_MAKEFILE = 180
 MOST_FILES = 450  # without results/
 MOST_WORDS = {

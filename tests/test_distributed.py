@@ -31,6 +31,7 @@ from Utils.harness import ranks
 from Utils.harness.rank_results import RankResult
 from Utils.harness.ranks import ALONE, GRACE_S, NOTICED
 from Utils.launch import rank_launcher
+from Utils.profile.step_breakdown import break_down
 from Utils.results import rows_file
 from Utils.run import Run
 from Utils.scripts import ladder
@@ -395,11 +396,11 @@ def test_what_of_an_exchange_is_hidden_behind_computation(on_gpu):
         for thread, offset in enumerate((45, 65, 60), start=7):  # two after another, one with both
             name = "gloo:all_reduce"
             events.append(profiler_events.annotation(name, start + offset, 20, thread=thread))
-    breakdown = profiler_events.breakdown_of(events)
+    breakdown = break_down(events)
     assert breakdown.communication_ms == pytest.approx(0.04)
     assert breakdown.hidden == pytest.approx(25 / 40)
     alone = [*profiler_events.steps(3, 100), profiler_events.event("aten::mm", 10, 10)]
-    assert profiler_events.breakdown_of(alone).communication_ms is None
+    assert break_down(alone).communication_ms is None
 
 
 def test_a_run_of_two_is_profiled_by_rank_0(tmp_path):

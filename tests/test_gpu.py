@@ -436,7 +436,7 @@ def profiled(tmp_path_factory):
 
     def profiled(name):
         command = [sys.executable, "-m", "Utils.commands", "profile", name, *SMALL, "--steps", "12"]
-        command += ["--memory", "--folder", str(folder)]
+        command += ["--memory", "--output", str(folder)]
         ended = subprocess.run(command, cwd=paths.ROOT, capture_output=True, text=True)
         assert ended.returncode == 0, ended.stderr
         summary = json.loads((folder / f"{name}.json").read_text())

@@ -236,6 +236,15 @@ def test_a_module_with_switches_is_copied_as_it_is(own, loss, techniques):
     own(script(loss=loss, after=COPIES), "log.txt").losses(*techniques)
 
 
+def test_a_model_called_by_a_method_alone_has_its_switches_from_the_first_step(own):
+    run = own(script(loss="model.loss(x, y)"), "log.txt")
+    losses = run.losses(steps=4)
+    run.runs.look = {"record": {"own_script": {"models": [["Net.loss", "train.py:20"]]}}}
+    run.runs.write_spec()
+    with_switch = run.losses("brainFloat16", steps=4)
+    assert with_switch == pytest.approx(losses, rel=0.02) and with_switch[0] != losses[0]
+
+
 def test_every_pair_of_switches_combines_or_is_a_replacement(own):
     """All are thrown at once, but for what takes the place of others. float16 needs a GPU."""
     run = own(CAPTIONS + script("Captions()", "model(x, y)"), "log.txt")

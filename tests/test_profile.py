@@ -11,17 +11,8 @@ from itertools import chain
 from types import SimpleNamespace
 
 import pytest
-from torch.autograd import DeviceType
 
-from tests.profiler_events import (
-    annotation,
-    breakdown_of,
-    event,
-    launched,
-    on_gpu,
-    shaped,
-    steps,
-)
+from tests.profiler_events import allocation, annotation, event, launched, shaped, steps
 from tests.rows import records_in
 from tests.stand_ins import FakeCuda, full_disk, gpu
 from Utils.base import errors
@@ -31,9 +22,10 @@ from Utils.device import kernel_kinds
 from Utils.device.cpu import CPU
 from Utils.device.cuda import CUDA
 from Utils.device.kernel_kinds import KINDS
-from Utils.profile import profile_advice, profile_report, profiled_run
-from Utils.profile.profiled_run import STEPS
-from Utils.profile.step_breakdown import WAIT, Breakdown, KindTime
+from Utils.harness.profiled_steps import STEPS, WAIT
+from Utils.launch import own_scripts
+from Utils.profile import profile_page, profiled_run
+from Utils.profile.step_breakdown import Breakdown, KindTime, break_down
 from Utils.results import rows_file
 from Utils.scripts import ladder
 from Utils.scripts.ladder import Technique
@@ -127,7 +119,7 @@ def ms_by_kind(breakdown):
 
 
 def test_on_a_cpu_each_operator_counts_for_itself_and_the_rest_is_idle():
-    breakdown = breakdown_of(
+    breakdown = break_down(
         [
             *steps(2, 1000),
             annotation(WAIT, 0, 100),
@@ -162,7 +154,7 @@ def test_on_a_cpu_each_operator_counts_for_itself_and_the_rest_is_idle():
     assert breakdown.gap_ms == pytest.approx(0.1)
     assert breakdown.gap_between == f"{WAIT} and aten::linear"
     with pytest.raises(ValueError, match="no two steps"):
-        breakdown_of(steps(1, 1000))
+        break_down(steps(1, 1000))
 
 
 def gpu_steps(wait=(10, 30)):
@@ -186,13 +178,13 @@ def gpu_steps(wait=(10, 30)):
             *launched("vectorized_elementwise", start + 250, device + 600, 200),
             *launched("Memset (Device)", start + 300, device + 800, 20),
             *launched("my_kernel", start + 350, device + 820, 30),
-            on_gpu("ProfilerStep*", device, 900, is_user_annotation=True),
+            event("ProfilerStep#1", device, 900, 7, "gpu_user_annotation"),
         ]
     return events
 
 
 def test_on_a_gpu_kernels_count_once_by_what_launched_them_and_steps_begin_there():
-    breakdown = breakdown_of(gpu_steps())
+    breakdown = break_down(gpu_steps())
     assert breakdown.mean_step_ms == 1
     expected = {"matmul": 0.3, "elementwise": 0.05, "optimizer": 0.2, "other": 0.03}
     expected |= {"copies": 0.07, "communication": 0.1, "idle": 0.25}
@@ -208,7 +200,7 @@ def test_on_a_gpu_kernels_count_once_by_what_launched_them_and_steps_begin_there
 def test_a_gpu_that_waits_while_the_host_waits_for_data_waits_for_data():
     """Until 500 and 1500: before a step begins on the device."""
     other_thread = event("aten::view", 1400, 20, thread=2)
-    parts = breakdown_of([*gpu_steps(wait=(360, 110)), other_thread]).kinds["idle"].parts
+    parts = break_down([*gpu_steps(wait=(360, 110)), other_thread]).kinds["idle"].parts
     assert parts == pytest.approx({"data": 0.11, "dispatch": 0.003, "python": 0.137})
 
 
@@ -216,7 +208,7 @@ CEILINGS = {"matmul_tflops": {"float32": 1.0, "tf32": 4.0, "bfloat16": 8.0}, "ba
 
 
 def limits(kind, *events, **options):
-    breakdown = breakdown_of([*steps(2, 10_000), *events], ceilings=CEILINGS, **options)
+    breakdown = break_down([*steps(2, 10_000), *events], ceilings=CEILINGS, **options)
     return breakdown.kinds[kind].ceiling_share, breakdown.kinds[kind].bound
 
 
@@ -268,7 +260,7 @@ def test_bounds_and_shares_of_the_ceiling():
 @pytest.mark.parametrize("kernel_us, idle, bound", [(2, 0.6, "launch"), (5, 0, "memory")])
 def test_short_kernels_are_launch_bound_but_not_on_a_gpu_that_never_waits(kernel_us, idle, bound):
     launches = [launched("vectorized_elementwise", 5 * i, 5 * i + 5, kernel_us) for i in range(201)]
-    kinds = breakdown_of([*steps(2, 1000), *chain.from_iterable(launches)]).kinds
+    kinds = break_down([*steps(2, 1000), *chain.from_iterable(launches)]).kinds
     assert kinds["elementwise"].bound == bound
     assert kinds["idle"].share == pytest.approx(idle)
 
@@ -276,21 +268,22 @@ def test_short_kernels_are_launch_bound_but_not_on_a_gpu_that_never_waits(kernel
 @pytest.mark.parametrize(
     "sizes, growth", [((1e6, 2e6, 3e6), 1e6), ((1e6, -1e6, 1e6), -1e6), ((512,) * 3, 512)]
 )
-@pytest.mark.parametrize("device", [DeviceType.CPU, DeviceType.CUDA])
+@pytest.mark.parametrize("on_gpu", [False, True])
 def test_memory_is_that_of_the_device_and_grows_by_the_least_growth_of_a_step(
-    device, sizes, growth
+    on_gpu, sizes, growth
 ):
-    allocations = [(1000 * i + 500, size, device) for i, size in enumerate(sizes)]
-    events = gpu_steps() if device == DeviceType.CUDA else steps(4, 1000)
-    assert breakdown_of(events, allocations[: len(events) - 1]).growth_mib == growth / 2**20
-    of_the_other = steps(4, 1000) if device == DeviceType.CUDA else gpu_steps()
-    assert breakdown_of(of_the_other, allocations).growth_mib is None
+    changes = [allocation(1000 * i + 500, size, on_gpu) for i, size in enumerate(sizes)]
+    events, of_the_other = steps(4, 1000), gpu_steps()
+    if on_gpu:
+        events, of_the_other = of_the_other, events
+    assert break_down([*events, *changes]).growth_mib == growth / 2**20
+    assert break_down([*of_the_other, *changes]).growth_mib is None
 
 
 def test_the_peak_of_a_step_is_that_of_the_first_above_its_beginning():
     sizes = {-500: 5e6, -400: -4e6, 100: 3e6, 200: -2e6, 1500: 9e6}
-    allocations = [(at_us, size, DeviceType.CPU) for at_us, size in sizes.items()]
-    assert breakdown_of(steps(3, 1000), allocations).peak_mib == 3e6 / 2**20
+    changes = [allocation(at_us, size) for at_us, size in sizes.items()]
+    assert break_down([*steps(3, 1000), *changes]).peak_mib == 3e6 / 2**20
 
 
 # Real runs --------------------------------------------------------------------------------------
@@ -314,7 +307,7 @@ def profiled(tmp_path_factory):
         with pytest.MonkeyPatch.context() as patch:
             own = Technique(name, path, doc, code, ladder.facts(doc))
             patch.setattr(ladder, "get", lambda _: own)
-            steps = ["--steps", "6", "--warmup", "3", "--folder", str(folder)]
+            steps = ["--steps", "6", "--warmup", "3", "--output", str(folder)]
             code = profile_command.main([name, *TINY, *steps, *flags])
         summary = json.loads((folder / f"{name}.json").read_text())
         return SimpleNamespace(code=code, folder=folder, summary=summary)
@@ -407,7 +400,10 @@ def test_copies_reads_and_what_is_kept_are_found(profiled, capsys):
     assert breakdown["reads"] == 2
     assert breakdown["growth_mib"] == pytest.approx(64 * 50257 * 4 / 2**20, rel=0.01)
     printed = capsys.readouterr().out
-    assert "tensor values read by the host: 2 a step; run.log needs one" in printed
+    assert (
+        "tensor values read by the host: 2 a step; run.log needs one; on a GPU each waits"
+        in printed
+    )
     assert "grows by 12.27 MiB a step: the loop keeps tensors" in printed
     below = printed.partition("\nAdvice\n")[2]
     assert all(f"- {line}" in below for line in ran.summary["advice"])
@@ -481,8 +477,8 @@ def test_a_gpu_of_which_the_profiler_saw_nothing_is_said_and_not_taken_for_a_cpu
             ["no_optimization", "--steps", "5"],
             "--steps 5: a warm-up of 5 steps of 5 leaves no step to time",
         ),
-        (["no_optimization", "--folder", "{file}"], "File exists"),
-        (["no_optimization", "--folder", "{file}/new"], "Not a directory"),
+        (["no_optimization", "--output", "{file}"], "File exists"),
+        (["no_optimization", "--output", "{file}/new"], "Not a directory"),
     ],
 )
 def test_bad_input_is_one_line_and_code_2(argv, words, tmp_path, capsys):
@@ -492,6 +488,35 @@ def test_bad_input_is_one_line_and_code_2(argv, words, tmp_path, capsys):
     assert ended.value.code == 2
     said = capsys.readouterr().err
     assert said.startswith("profile: error: ") and said.count("\n") == 1 and words in said
+
+
+USERS_SCRIPT = """
+import torch
+from torch.utils.data import DataLoader
+model = torch.nn.Linear(64, 512)
+optimizer = torch.optim.AdamW(model.parameters())
+for batch in DataLoader(torch.randn(512, 64), batch_size=8):
+    loss = model(batch).square().mean()
+    loss.backward()
+    optimizer.step()
+    print(loss.item())
+"""
+
+
+def test_a_script_of_the_users_is_profiled_unchanged(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(own_scripts, "FOLDER", tmp_path / "own_scripts")
+    (tmp_path / "train.py").write_text(USERS_SCRIPT)
+    flags = ["--base", str(tmp_path / "train.py"), "--results-file", str(tmp_path / "results.csv")]
+    assert profile_command.main(flags) == 0
+    printed = capsys.readouterr().out
+    assert "matrix products" in printed and "forecast" not in printed and "run.log" not in printed
+    assert "train.py:10: _local_scalar_dense, 1 time a step" in printed
+    summary = json.loads((tmp_path / "profiles" / "train.json").read_text())
+    kinds = summary["profile"]["kinds"].values()
+    assert sum(kind["ms"] for kind in kinds) == pytest.approx(sum(summary["clock_ms"]) / 4, rel=0.1)
+    assert share(summary, "idle", "data") > 0 and share(summary, "optimizer") > 0
+    assert (tmp_path / "profiles" / "train.trace.json.gz").exists()
+    assert not (tmp_path / "results.csv").exists()
 
 
 # Advice -----------------------------------------------------------------------------------------
@@ -531,7 +556,7 @@ def test_a_forecast_stands_beside_each_kind(tmp_path):
     summary |= {"tensors_mib": 1.0, "files": [], "advice": []}
 
     def row(kind):
-        lines = profile_report.report(summary, tmp_path).splitlines()
+        lines = profile_page.page(summary, tmp_path).splitlines()
         line = next(line for line in lines if line.startswith(f"| {kind}"))
         return [cell.strip() for cell in line.split("|")[1:-1]]
 
@@ -543,10 +568,12 @@ def test_a_forecast_stands_beside_each_kind(tmp_path):
     assert row("- waiting for data") == ["- waiting for data", "5.00", "", "5.0%", "", ""]
 
 
-def advised(technique="no_optimization", needs=(), device=None, full=False, **facts):
+def advised(technique="no_optimization", needs=(), device=None, **facts):
     technique = ladder.get(technique) if isinstance(technique, str) else technique
     device = device or CPU()
-    return profile_advice.advise(breakdown_with(**facts), technique, needs, device, full)
+    labels = {name: name for name in profile_page.useful_techniques(technique, needs, device)}
+    on_gpu = not isinstance(device, CPU)
+    return profile_page.advise(breakdown_with(**facts), labels, on_gpu, needs)
 
 
 @pytest.mark.parametrize(
@@ -583,7 +610,6 @@ def test_advice_names_nothing_that_is_there_already_nor_what_cannot_run():
     assert "tensorFloat32" not in advised(needs=["tf32"], device=gpu())[0]
     needs = ["tf32", "bfloat16", "compile"]
     assert advised("torch_compile", needs, gpu()) == [f"{products}: max_autotune or larger_batch"]
-    assert advised("torch_compile", needs, gpu(), full=True) == [f"{products}: max_autotune"]
     on_top = advised("flash_attention", needs, gpu(), optimizer=50, elementwise=50)
     assert on_top == ["50% of the step is the optimizer: fused_optimizer"]
     nothing = ["no technique is left for a dominant cost"]
@@ -631,7 +657,7 @@ def test_several_techniques_are_stacked_in_one_chart(baseline, tmp_path, monkeyp
 
     def python(command, suite):
         assert command[:3] == ["-m", "Utils.commands", "profile"]
-        assert "--cpu=1" in command and f"--folder={folder}" in command
+        assert "--cpu=1" in command and f"--output={folder}" in command
         return 1 if command[3] == "fused_optimizer" else 0
 
     monkeypatch.setattr(profile_command.child_process, "python", python)
@@ -664,11 +690,16 @@ def test_the_allocators_history_is_recorded_and_switched_off_again():
 
 
 def test_a_profile_that_cannot_be_written_leaves_the_one_before(tmp_path):
-    profiled_run.keep(tmp_path, {"technique": "mine", "ms": 1}, allocations=[1])
+    def keep(text):
+        with profiled_run.new_files(tmp_path, {"technique": "mine"}) as folder:
+            (folder / "mine.memory.pickle").write_text(text)
+
+    keep("a")
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     assert before.keys() == {"mine.json", "mine.memory.pickle"}
     with full_disk(4096), pytest.raises(UserError, match=re.escape(str(tmp_path))):
-        profiled_run.keep(tmp_path, {"technique": "mine", "ms": 2}, allocations=["a" * 100_000])
+        keep("a" * 100_000)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
-    profiled_run.keep(tmp_path, {"technique": "mine", "ms": 3})
+    with profiled_run.new_files(tmp_path, {"technique": "mine"}):
+        pass
     assert [path.name for path in tmp_path.iterdir()] == ["mine.json"]

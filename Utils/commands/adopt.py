@@ -55,6 +55,12 @@ def lines(runs):
     for name, reason in refusals.items():
         if reason:
             yield f"  not {name}: {reason}"
+    yield from waits(look)
+    yield f"Next: make all BASE={runs.base.name} ROUNDS=4"
+
+
+def waits(look):
+    """Yield lines on where the script waits for the GPU."""
     if look["device"] == "cpu":
         yield "waits        on a CPU, copies to the host cannot be seen; other waits:"
     else:
@@ -63,7 +69,6 @@ def lines(runs):
         yield f"  {site}: {operator}, {plural(times, 'time')} a step"
     if not look["waits"]:
         yield "  none"
-    yield f"Next: make all BASE={runs.base.name} ROUNDS=4"
 
 
 def listed(kind, texts):

@@ -14,6 +14,11 @@ files,
 
 Several techniques are stacked in one chart, plots/profile.png. With GPUS, or under torchrun, it
 is a run in several processes, and shows rank 0.
+
+    python -m Utils.commands profile BASE=~/mine/train.py [ARGS=...] [FOLDER=...] [BASE_PYTHON=...]
+
+profiles a training script of your own, unchanged: the same page, with the lines that wait for the
+GPU, but no forecast. Nothing is written beside the trace and the summary.
 """
 
 import json
@@ -27,8 +32,10 @@ from pathlib import Path
 from Utils.base import command_line
 from Utils.base.errors import naming
 from Utils.base.setting_table import OF_A_RUN, OF_SOME_SCRIPTS
+from Utils.commands import adopt
+from Utils.commands.suite import OF_AN_OWN_SCRIPT
 from Utils.draw import chart_style, ladder_charts
-from Utils.launch import child_process, suite_runner
+from Utils.launch import child_process, own_scripts, suite_runner
 from Utils.scripts import ladder
 
 
@@ -40,29 +47,37 @@ def main(argv=None):
     # Before the import of torch, which reads it once: the profiler would warn of each block that
     # was allocated before it.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-    names = (*OF_A_RUN, *OF_SOME_SCRIPTS, "plotsprefix", "t", "cpu", "memory", "gpus")
-    parser = command_line.Parser("profile", __doc__, *names)
+    names = (*OF_A_RUN, *OF_SOME_SCRIPTS, *OF_AN_OWN_SCRIPT, "plotsprefix", "t", "cpu", "memory")
+    parser = command_line.Parser("profile", __doc__, *names, "gpus")
     parser.add_argument("name", nargs="?", default="", help="the same as T")
     help = "output folder, else profiles/ beside the results file"
-    parser.add_argument("--folder", type=Path, help=help)
+    parser.add_argument("--output", type=Path, help=help)
     args = parser.parse_args(argv)
     args.name = args.name or args.t
     args.t = ""
-    args.folder = args.folder or args.results_file.parent / "profiles"
+    args.output = args.output or args.results_file.parent / "profiles"
     command_line.check(args)  # before profiled steps are added
-    with suite_runner.on_device(args):
-        several = ladder.group({"all": "ladder"}.get(args.name, args.name))
-        technique = None if several else ladder.get(args.name)
-    with naming(args.folder):
-        args.folder.mkdir(exist_ok=True)
-        tempfile.TemporaryFile(dir=args.folder).close()  # raises where no file can be made
+    several = ()
+    if not args.base:
+        with suite_runner.on_device(args):
+            several = ladder.group({"all": "ladder"}.get(args.name, args.name))
+            technique = None if several else ladder.get(args.name)
+    with naming(args.output):
+        args.output.mkdir(exist_ok=True)
+        tempfile.TemporaryFile(dir=args.output).close()  # raises where no file can be made
     if several:
         return _profile_all(several, args)
     # Here, as they import torch, which must follow the setting above.
     from Utils.forecast import forecast_plan
     from Utils.launch import rank_launcher
-    from Utils.profile import profile_report, profiled_run
+    from Utils.profile import profile_page, profiled_run
 
+    if args.base:
+        with own_scripts.looked_at(args, profiles=True) as runs:
+            name = runs.base.name.replace("/", "_")
+            summary = profiled_run.keep_own(name, runs.look, runs.trace, args.output)
+            print(profile_page.page(summary, args.output, [*adopt.waits(runs.look)]))
+        return 0
     if args.gpus:
         (count,) = rank_launcher.counts(args.gpus, args.device, several=False)
         args.gpus = ""
@@ -71,7 +86,7 @@ def main(argv=None):
     forecast_ms = forecast_plan.milliseconds_by_kind(technique, args) if alone else {}
     summary = profiled_run.profile(technique, args, forecast_ms)
     if "profile" in summary:
-        print(profile_report.report(summary, args.folder))
+        print(profile_page.page(summary, args.output))
     if summary["status"] == "ok":
         return 0
     status = summary["status"].replace("_", " ")
@@ -96,7 +111,7 @@ def _profile_all(techniques, args):
         if code in (2, 130, -signal.SIGINT):  # impossible settings, or Ctrl-C
             return code
         summary = {"technique": technique.name, "status": "failed", "note": "failed"}
-        file = args.folder / f"{technique.name}.json"
+        file = args.output / f"{technique.name}.json"
         kept = json.loads(file.read_text()) if file.exists() else {}
         if not code or kept.get("status") == "out_of_memory":
             summary = kept

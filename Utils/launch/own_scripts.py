@@ -150,6 +150,7 @@ class OwnRuns:
             self.folder = Path(tempfile.mkdtemp(prefix=prefix, dir=runs))
             (self.folder / "answers").mkdir()
         self.spec = self.folder / "spec.json"
+        self.trace = self.folder / "trace.json.gz"
         self.write_spec()
 
     def close(self):
@@ -162,22 +163,31 @@ class OwnRuns:
 
     def write_spec(self):
         switches = self.look.get("switches", {})
+        models = self.look["record"]["own_script"]["models"] if self.look else []
         spec = vars(self.base) | {
             "commit": git.commit(),
             "runs": str(self.folder),
             "flop": self.look.get("flop") or None,
             "lines": {name: switch["lines"] for name, switch in switches.items()},
+            "methods": [name.split(".") for name, _ in models if "." in name],
             "random_samples": any(loader["random"] for loader in self.look.get("loaders", ())),
         }
         files.write_json(self.spec, spec)
 
-    def look_at(self):
+    def look_at(self, trace=None):
         """Run the script alone for a few steps, and keep what was seen. Raises UserError where it
-        is refused or fails."""
+        is refused or fails.
+
+        trace: a file for that of further steps under the profiler.
+        """
         flags = command_line.round_flags(self.args, self.args.round, **LOOK)
         script = OwnScript(self.base.name, self)
         command = [script.python, *script.command, "--look", *flags]
-        environment = script.environment(SUITE="look")
+        command += [f"--trace={trace}"] if trace else []
+        # Else C++ that Inductor has compiled is one dark stretch of the trace.
+        kernels = str(int(bool(trace)))
+        more = {"SUITE": "look", "TORCHINDUCTOR_CPP_ENABLE_KERNEL_PROFILE": kernels}
+        environment = script.environment(**more)
         done = subprocess.run(command, env=environment, capture_output=True, text=True)
         if done.returncode in (INTERRUPTED, -signal.SIGINT):
             raise KeyboardInterrupt
@@ -272,17 +282,17 @@ class OwnRuns:
 
 
 @contextmanager
-def looked_at(args):
+def looked_at(args, profiles=False):
     """Yield the OwnRuns of the script that a command's settings name, after a look at it.
 
-    Raises UserError where it cannot be measured.
+    profiles: with a trace of further steps. Raises UserError where it cannot be measured.
     """
     base = find(args.base, args)
     rows_file.check(args.results_file)
     print(f"{base.name}: runs alone for {LOOK['steps']} steps, to be looked at", file=sys.stderr)
     runs = OwnRuns(base, args)
     try:
-        runs.look_at()
+        runs.look_at(runs.trace if profiles else None)
         yield runs
     finally:
         if created := runs.close():

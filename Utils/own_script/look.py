@@ -62,13 +62,6 @@ class Look(TorchDispatchMode):
         replace(DataLoader, "__init__", self._loader_made)
         replace(_utils.fetch._MapDatasetFetcher, "fetch", self._fetched)
 
-    def has(self, technique):
-        """Return why a technique is refused that the script has already, or ""."""
-        if technique not in self.in_script:
-            return ""
-        site = self.in_script[technique]
-        return "already in your script" + (f" ({site})" if site else "")
-
     def _noting(self, technique):
         """Return a replacement of a function, which notes where it is called."""
 
@@ -165,20 +158,22 @@ class Look(TorchDispatchMode):
             "loaders": [vars(loader) for loader in loaders],
             "flop": self.flop,
             "device": self.device,
+            "in_script": list(self.in_script),
         }
 
     def _of_switch(self, name, sites, hardware):
         switch = SWITCHES[name](self.watch)
         refusal = switch.refusal(self)
         try:
-            for need in switch.needs:
-                capabilities.check(need, hardware)
+            limits = [capabilities.check(need, hardware) for need in switch.needs]
         except Unsupported as problem:
             refusal = refusal or str(problem)
+            limits = []
         lines = []
         for code, where in switch.lines:
             lines += [(code.format(device=self.device), site) for site in sites[where]]
-        return {"refusal": refusal, "needs": switch.needs, "lines": lines}
+        facts = {"refusal": refusal, "needs": switch.needs, "lines": lines}
+        return facts | {"limited": any(limits)}
 
 
 def _random_state():

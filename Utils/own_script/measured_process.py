@@ -17,8 +17,9 @@ import traceback
 from collections import Counter
 from datetime import UTC, datetime
 from functools import partial
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
+from statistics import median
 from types import SimpleNamespace
 
 import numpy as np
@@ -28,8 +29,9 @@ from Utils.base import command_line, paths
 from Utils.base.errors import Unsupported, first_line
 from Utils.base.setting_table import OF_A_RUN
 from Utils.base.text import plural
-from Utils.device import capabilities, device_choice
+from Utils.device import capabilities, device_choice, measured_ceilings
 from Utils.harness import compile_stats, memory_kinds, rank_results, settings, turn_pipe
+from Utils.harness.profiled_steps import ALL_STEPS, ProfiledSteps
 from Utils.harness.step_clock import StepClock
 from Utils.own_script import user_code
 from Utils.own_script.look import Look
@@ -49,10 +51,6 @@ OFF = {  # by their documented variables
     "CLEARML_OFFLINE_MODE": "1",
     "HF_HUB_DISABLE_TELEMETRY": "1",
 }
-CAUSES = {  # words of an error: what is behind it
-    "double backward": "torch.compile has no second derivatives",
-    "overwritten by a subsequent run": "CUDA graphs overwrite outputs of an earlier call",
-}
 
 
 class Measured:
@@ -63,7 +61,8 @@ class Measured:
         self.spec = args.spec
         self.hardware = None
         self.end = None  # the first that was answered
-        self.watch = Watch(self.spec["folder"], self.begins, self.iteration_ended, args.look)
+        folder, methods = self.spec["folder"], self.spec["methods"]
+        self.watch = Watch(folder, self.begins, self.iteration_ended, args.look, methods)
         self.look = Look(self.watch) if args.look else None
         self.guard = WriteGuard(self.spec, partial(self.watch.note, "a file written"))
         names = args.technique.removeprefix(self.spec["name"]).split("+")[1:]
@@ -109,7 +108,8 @@ class Measured:
         if not steps:
             return Ended("refused", "ends without a step of an optimizer of torch.optim")
         remedy = "let it train longer, by ARGS" + ("" if self.look else ", or set STEPS lower")
-        return Ended("refused", f"ends after {steps} steps of {self.args.steps}; {remedy}")
+        needed = self.args.steps + ALL_STEPS * bool(self.args.trace)
+        return Ended("refused", f"ends after {steps} steps of {needed}; {remedy}")
 
     def _after_error(self, error):
         if isinstance(error, SystemExit):
@@ -135,9 +135,8 @@ class Measured:
             reason += f" ({Path(in_script[-1].filename).name}:{in_script[-1].lineno})"
         if frames[-1].filename.startswith(user_code.OURS):
             return Ended("failed", reason)
-        causes = [cause for words, cause in CAUSES.items() if words in str(error)]
         if self.watch.switches:
-            return Ended("unsupported", "; ".join(["the script raises " + reason, *causes]))
+            return Ended("unsupported", f"the script raises {reason}")
         return Ended("refused", reason)
 
     def begins(self):
@@ -179,6 +178,9 @@ class Measured:
         self.boundaries = self.clock.steps(
             self.args, self._watch_gradients, self._measure_memory, grows=True
         )
+        if self.args.trace:
+            self.profiled = ProfiledSteps()
+            self.boundaries = chain(self.boundaries, self.profiled.boundaries(self.hardware))
         next(self.boundaries)
 
     def iteration_ended(self, iteration):
@@ -225,8 +227,9 @@ class Measured:
         watch = self.watch
         if self.memory is None:  # no step after --steps
             self._measure_memory()
+        del self.iterations[len(self.clock.timed) :]  # those under the profiler
         timed = self._timed()
-        steps = zip(pairwise(self.graphs), timed, strict=True)
+        steps = zip(pairwise(self.graphs), timed, strict=False)
         late = any(after > before for (before, after), is_timed in steps if is_timed)
         trained = self._trained()
         before, after = self.clock.counter_sums()
@@ -298,6 +301,14 @@ class Measured:
                 answer = {"rows": rows, "record": record, "version": args.version}
                 if self.look:
                     answer["look"] = self.look.result(self.hardware)
+                if args.trace:
+                    self.profiled.profile.export_chrome_trace(args.trace)
+                    step_ms = [row["step_ms"] for row in rows if row["phase"] == "timed"]
+                    answer["look"]["profile"] = {
+                        "timed_median_ms": median(step_ms),
+                        "clock_ms": self.profiled.clock_ms,
+                        "ceilings": measured_ceilings.ceilings(self.hardware),
+                    }
         except Ended as other_end:
             end = other_end
         answer |= {"status": end.status, "reason": end.reason, "technique": args.technique}
@@ -322,6 +333,7 @@ def settings_of(argv):
     parser.add_argument("--spec", type=Path, required=True)
     parser.add_argument("--name", dest="technique", required=True)
     parser.add_argument("--look", action="store_true")
+    parser.add_argument("--trace", help="of steps under the profiler, after a look")
     args = parser.parse_args(argv, argparse.Namespace())
     args.turn = turn_pipe.taken()
     args.started = datetime.now(UTC)

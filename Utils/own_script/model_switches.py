@@ -1,26 +1,21 @@
 """The switches at a model: precision, compilation, attention, recomputation, convolution."""
 
-import functools
 import os
 
 import torch
 
 from Utils.own_script.switches import Switch, has_convolution
 from Utils.own_script.user_code import Ended
+from Utils.own_script.watch import InPlace
 
 BACKEND = os.environ.get("COMPILE_BACKEND", "inductor")  # tests set a faster one
 
 
 class BrainFloat16(Switch):
-    """Run the forward of each model under autocast to bfloat16; its outputs return to float32.
-
-    Needs: bfloat16
-    Gains: time, memory
-    Costs: 8 bits of mantissa in matrix products.
-    See: https://docs.pytorch.org/docs/stable/amp.html
-    """
+    """Run the forward of each model under autocast to bfloat16; its outputs return to float32."""
 
     name = "brainFloat16"
+    needs = ("bfloat16",)
     already = "autocast"
     lines = [('with torch.autocast("{device}", torch.bfloat16):  # around the forward', "call")]
     dtype = torch.bfloat16
@@ -51,13 +46,13 @@ class Float16(BrainFloat16):
     lines read them as ever; several optimizers share the scale. A step whose gradients overflow is
     left out, and the scale halves.
 
-    Needs: float16
     Gains: time, memory
     Costs: 10 bits of mantissa and a small range; steps that overflow are lost.
     See: https://docs.pytorch.org/docs/stable/amp.html
     """
 
     name = "float16"
+    needs = ("float16",)
     lines = [
         ('with torch.autocast("{device}", torch.float16):  # around the forward', "call"),
         ("scaler = torch.amp.GradScaler()", "anywhere"),
@@ -122,15 +117,10 @@ class Float16(BrainFloat16):
 
 
 class TorchCompile(Switch):
-    """Compile the forward of each model, so that the names of its parameters stay.
-
-    Needs: compile
-    Gains: time, memory
-    Costs: minutes before the first step.
-    See: https://docs.pytorch.org/docs/stable/generated/torch.compile.html
-    """
+    """Compile the forward of each model, so that the names of its parameters stay."""
 
     name = "torch_compile"
+    needs = ("compile",)
     already = "compiled"
     lines = [("model.forward = torch.compile(model.forward)", "before the call")]
     mode = None
@@ -143,15 +133,10 @@ class TorchCompile(Switch):
 
 
 class CudaGraphs(TorchCompile):
-    """Compile the forward of each model, and replay its kernels as CUDA graphs.
-
-    Needs: compile, cuda_graphs
-    Gains: time where the host cannot launch kernels as fast as the GPU runs them
-    Costs: memory for the graphs; a model that is called several times a step may fail.
-    See: https://docs.pytorch.org/docs/stable/generated/torch.compile.html
-    """
+    """Compile the forward of each model, and replay its kernels as CUDA graphs."""
 
     name = "cuda_graphs"
+    needs = ("compile", "cuda_graphs")
     mode = "reduce-overhead"
     lines = [(f'model.forward = torch.compile(model.forward, mode="{mode}")', "before the call")]
 
@@ -162,13 +147,7 @@ class CudaGraphs(TorchCompile):
 
 
 class FlashAttention(Switch):
-    """Let a model of transformers compute attention by scaled_dot_product_attention.
-
-    Needs: nothing
-    Gains: time, memory
-    Costs: nothing
-    See: https://huggingface.co/docs/transformers/attention_interface
-    """
+    """Let a model of transformers compute attention by scaled_dot_product_attention."""
 
     name = "flash_attention"
     lines = [('model.set_attn_implementation("sdpa")', "before the call")]
@@ -194,13 +173,7 @@ def eager_attention(module):
 
 
 class GradientCheckpointing(Switch):
-    """Let a model of transformers compute activations again in the backward, layer by layer.
-
-    Needs: nothing
-    Gains: memory
-    Costs: a second forward
-    See: https://huggingface.co/docs/transformers/perf_train_gpu_one
-    """
+    """Let a model of transformers compute activations again in the backward, layer by layer."""
 
     name = "gradient_checkpointing"
     already = "checkpointing"
@@ -223,7 +196,6 @@ class GradientCheckpointing(Switch):
 class ChannelsLast(Switch):
     """Store images and filters of convolutions with their channels last, as tensor cores read them.
 
-    Needs: nothing
     Gains: time, mostly in 16 bits
     Costs: nothing
     See: https://docs.pytorch.org/tutorials/intermediate/memory_format_tutorial.html
@@ -249,24 +221,6 @@ def _images_last(module, args, kwargs):
         return value.contiguous(memory_format=torch.channels_last) if images else value
 
     return tuple(map(last, args)), {name: last(value) for name, value in kwargs.items()}
-
-
-class InPlace:
-    """A callable in place of a method of one module. Copies and pickles of the module get their
-    usual method."""
-
-    def __init__(self, module, name, function):
-        functools.update_wrapper(self, getattr(module, name))
-        self.module = module
-        self.name = name
-        self.function = function
-        setattr(module, name, self)
-
-    def __call__(self, *args, **kwargs):
-        return self.function(*args, **kwargs)
-
-    def __reduce__(self):
-        return getattr, (self.module, self.name)  # the module's copy has its class's alone
 
 
 def is_transformers(module):

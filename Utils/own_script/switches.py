@@ -1,7 +1,6 @@
 """Techniques as switches, thrown from outside when a model, an optimizer or a loader is made or
 first used; here those at torch's settings, an optimizer or a loader."""
 
-import inspect
 import sys
 
 import torch
@@ -9,20 +8,21 @@ from torch.utils import data
 
 from Utils.device import device_choice
 from Utils.own_script.watch import replace
-from Utils.scripts import ladder
 
 SWITCHES = {}  # classes, by the names of their techniques
 FUSED = (torch.optim.AdamW, torch.optim.Adam, torch.optim.SGD, torch.optim.Adagrad)
 
 
 class Switch:
-    """One technique. Its docstring has the facts that a script's has.
+    """One technique. Its gains and costs are those of the script of its name, if there is one.
 
-    name: of the technique. already: key of `Look.in_script`. lines: to add to a script, pairs of
-    the code and where, a key of `sites` in look.py. reason: why it has no effect; "" once it has.
+    name: of the technique. needs: of `Utils.device.capabilities`. already: key of `Look.in_script`.
+    lines: to add to a script, pairs of the code and where, a key of `sites` in look.py. reason: why
+    it has no effect; "" once it has.
     """
 
     name = ""
+    needs = ()
     already = ""
     lines = ()
 
@@ -33,13 +33,12 @@ class Switch:
         self.watch = watch
         self.reason = "nothing that it applies to was made or called"
 
-    @property
-    def needs(self):
-        return ladder.facts(inspect.cleandoc(self.__doc__)).needs
-
     def refusal(self, look):
         """Return why it cannot be thrown at the script of a Look, or ""."""
-        return look.has(self.already)
+        if self.already not in look.in_script:
+            return ""
+        site = look.in_script[self.already]
+        return "already in your script" + (f" ({site})" if site else "")
 
     def start(self):
         """Throw it before the script begins."""
@@ -53,15 +52,10 @@ class Switch:
 
 
 class TensorFloat32(Switch):
-    """Multiply float32 matrices as TF32 on tensor cores, by a setting of torch.
-
-    Needs: tf32
-    Gains: time
-    Costs: 10 bits of mantissa in matrix products.
-    See: https://docs.pytorch.org/docs/stable/notes/cuda.html
-    """
+    """Multiply float32 matrices as TF32 on tensor cores, by a setting of torch."""
 
     name = "tensorFloat32"
+    needs = ("tf32",)
     already = "tf32"
     lines = [('torch.set_float32_matmul_precision("high")', "start")]
 
@@ -71,13 +65,7 @@ class TensorFloat32(Switch):
 
 
 class FusedOptimizer(Switch):
-    """Let the optimizer update all parameters in one kernel.
-
-    Needs: nothing
-    Gains: time
-    Costs: nothing
-    See: https://docs.pytorch.org/docs/stable/generated/torch.optim.AdamW.html
-    """
+    """Let the optimizer update all parameters in one kernel."""
 
     name = "fused_optimizer"
     already = "fused"
@@ -102,15 +90,10 @@ class FusedOptimizer(Switch):
 
 
 class EightBitOptimizer(Switch):
-    """Keep the moments of Adam and AdamW in 8 bits, by optimizers of bitsandbytes.
-
-    Needs: bitsandbytes
-    Gains: memory
-    Costs: time on most GPUs; moments are rounded to 8 bits.
-    See: https://huggingface.co/docs/bitsandbytes/optimizers
-    """
+    """Keep the moments of Adam and AdamW in 8 bits, by optimizers of bitsandbytes."""
 
     name = "8bit_optimizer"
+    needs = ("bitsandbytes",)
     lines = [("bitsandbytes.optim.AdamW8bit(...)  # in place of torch.optim.AdamW", "optimizer")]
 
     def refusal(self, look):
@@ -139,7 +122,6 @@ class EightBitOptimizer(Switch):
 class CudnnBenchmark(Switch):
     """Let cuDNN try its algorithms for each shape of a convolution, and keep the fastest.
 
-    Needs: nothing
     Gains: time where shapes stay the same
     Costs: seconds for each new shape
     See: https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
@@ -160,13 +142,7 @@ class CudnnBenchmark(Switch):
 
 
 class PrefetchingLoader(Switch):
-    """Let two workers prepare batches, for a GPU in pinned memory, from which copies do not wait.
-
-    Needs: nothing
-    Gains: time where the script waits for its batches
-    Costs: two processes; transforms that draw at random draw other numbers.
-    See: https://docs.pytorch.org/docs/stable/data.html
-    """
+    """Let two workers prepare batches, for a GPU in pinned memory."""
 
     name = "prefetching_loader"
     already = "workers"

@@ -92,13 +92,15 @@ class Watch:
 
     begins: function called before each model call, backward and optimizer step. ended: function of
     each Iteration, at its end. looks: listen to all modules, for a Look. switches: to be thrown.
+    methods: pairs of names, class and method, by which a look saw models being called.
     """
 
-    def __init__(self, folder, begins, ended, looks=False):
+    def __init__(self, folder, begins, ended, looks=False, methods=()):
         self.folder = folder
         self.begins = begins
         self.ended = ended
         self.looks = looks
+        self.methods = methods
         self.switches = []
         self.thread = threading.get_ident()
         self.iterations = Iterations()
@@ -154,6 +156,10 @@ class Watch:
         self.our_modules = ()
         if self.switches or self.looks:
             self.calls.listen(self.parameters())
+            for module in self.calls.listening.values():
+                for name, method in self.methods:
+                    if type(module).__name__ == name and hasattr(module, method):
+                        InPlace(module, method, functools.partial(self._method, module, method))
         for switch in self.switches:
             switch.optimizer_made(optimizer)
         self.listens_until = self.ended_iterations + LISTENED_ITERATIONS
@@ -276,11 +282,20 @@ class Watch:
             if holder is not None:
                 module, method = holder
                 name = f"{type(module).__name__}.{method}"
-        if any(model.module is module for model in self.models):
-            return
-        self.models.append(Model(module, name, user_code.call_site(self.folder)))
-        for switch in self.switches:
-            switch.model_called(module, method)
+        self._add_model(module, name, method)
+
+    def _method(self, module, method, *args, **kwargs):
+        """Throw the switches at a model before its method is called for the first time."""
+        delattr(module, method)
+        self.begins()
+        self._add_model(module, f"{type(module).__name__}.{method}", method)
+        return getattr(module, method)(*args, **kwargs)
+
+    def _add_model(self, module, name, method):
+        if all(model.module is not module for model in self.models):
+            self.models.append(Model(module, name, user_code.call_site(self.folder)))
+            for switch in self.switches:
+                switch.model_called(module, method)
 
 
 def replace(owner, name, function):
@@ -296,3 +311,21 @@ def replace(owner, name, function):
         return function(usual, *args, **kwargs)
 
     setattr(owner, name, replaced)
+
+
+class InPlace:
+    """A callable in place of a method of one module. Copies and pickles of the module get their
+    usual method."""
+
+    def __init__(self, module, name, function):
+        functools.update_wrapper(self, getattr(module, name))
+        self.module = module
+        self.name = name
+        self.function = function
+        setattr(module, name, self)
+
+    def __call__(self, *args, **kwargs):
+        return self.function(*args, **kwargs)
+
+    def __reduce__(self):
+        return getattr, (self.module, self.name)  # the module's copy has its class's alone

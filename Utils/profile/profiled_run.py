@@ -1,13 +1,15 @@
 """A run whose timed steps are followed by a few under the profiler."""
 
 import cProfile
+import gzip
 import io
 import json
 import pickle
 import pstats
+import shutil
 import sys
 import tempfile
-from dataclasses import replace
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -21,15 +23,16 @@ from Utils.base.units import MIB
 from Utils.device import capabilities, device_choice, measured_ceilings
 from Utils.device.cpu import MPS
 from Utils.device.cuda import CUDA
-from Utils.harness import memory_kinds, ranks
-from Utils.profile import profile_advice
-from Utils.profile.step_breakdown import WAIT, break_down
+from Utils.harness import ranks
+from Utils.harness.profiled_steps import ALL_STEPS, STEPS, WAIT, ProfiledSteps
+from Utils.profile import profile_page
+from Utils.profile.step_breakdown import ON_DEVICE, break_down
 from Utils.run import Run, execute
 from Utils.scripts import ladder
 
-STEPS = 4  # are summed up; one before them is discarded, one after closes the last
 PYTHON_STEPS, MEMORY_STEPS = 3, 2
 FUNCTIONS = 8  # of Python's that are shown
+OF_A_RUN = ("run_id", "commit", "model", "batch_size", "seq_len", "dataset")
 
 
 def profile(technique, settings, forecast_ms=()):
@@ -44,7 +47,7 @@ def profile(technique, settings, forecast_ms=()):
     import torch._inductor.config as inductor
 
     inductor.cpp.enable_kernel_profile = True
-    changes = {"results_file": settings.folder / "results.csv", "seed": settings.seed}
+    changes = {"results_file": settings.output / "results.csv", "seed": settings.seed}
     changes |= {"steps": settings.steps + further_steps(settings), "min_seconds": 0}
     flags = command_line.round_flags(settings, settings.round, technique.code, **changes)
     summary = {"technique": technique.name, "status": "ok", "torch": torch.__version__}
@@ -60,8 +63,8 @@ def profile(technique, settings, forecast_ms=()):
         note = "out of memory; a smaller BATCH_SIZE may fit"
         summary |= {"status": "out_of_memory", "note": note}
     summary["device"] = device_choice.choose(settings.device).name
-    keep(settings.folder, summary)
-    return summary
+    with new_files(settings.output, summary):
+        return summary
 
 
 def _handled(error):
@@ -73,7 +76,7 @@ def _handled(error):
 
 def further_steps(settings):
     """Return the number of steps after the timed ones."""
-    return 1 + STEPS + 1 + PYTHON_STEPS * bool(settings.cpu) + MEMORY_STEPS * bool(settings.memory)
+    return ALL_STEPS + PYTHON_STEPS * bool(settings.cpu) + MEMORY_STEPS * bool(settings.memory)
 
 
 class ProfiledRun(Run):
@@ -91,18 +94,21 @@ class ProfiledRun(Run):
         super().__init__(args, model, optimizer)
         self.technique = technique
         self.settings = settings
-        self.forecast_ms = dict(forecast_ms)
+        self.forecast_ms = forecast_ms
         self.summary = summary
-        self.recorded = False
+        self.profiled = None
         self.cprofile = None
         self.allocations = None
 
     def steps(self, batches):
         yield from super().steps(batches)
         super().__exit__(None, None, None)
-        self.recorded = True
+        self.profiled = ProfiledSteps()
         print(f"  {STEPS} steps under the profiler ...", file=sys.stderr)
-        yield from self._profiled()
+        for _ in self.profiled.boundaries(self.args.hardware):
+            with record_function(WAIT):
+                batch = self._next_batch()
+            yield batch
         if self.settings.cpu:
             self.cprofile = cProfile.Profile()
             for _ in range(PYTHON_STEPS):
@@ -114,92 +120,102 @@ class ProfiledRun(Run):
                 for _ in range(MEMORY_STEPS):
                     yield self._next_batch()
 
-    def _profiled(self):
-        marks = []
-        schedule = torch.profiler.schedule(wait=0, warmup=1, active=STEPS + 1, repeat=1)
-        options = {"schedule": schedule, "record_shapes": True, "profile_memory": True}
-        with torch.profiler.profile(**options) as self.profile:
-            for _ in range(1 + STEPS + 1):
-                marks.append(self.args.hardware.mark())
-                with record_function(WAIT):
-                    batch = self._next_batch()
-                yield batch
-                self.profile.step()
-        self.clock_ms = self.args.hardware.elapsed_ms(marks)[1:]
-
     def log(self, loss):
-        if not self.recorded:
+        if not self.profiled:
             super().log(loss)
 
     def __exit__(self, kind, error, trace):
         if kind is not None or self.args.rank:  # rank 0's profile is the one that is kept
             return
-        self.summary |= self._breakdown()
-        keep(self.settings.folder, self.summary, self.profile, self.cprofile, self.allocations)
-
-    def _breakdown(self):
-        """Return what the profile tells, for the summary."""
         args = self.args
-        events = self.profile.events()
-        on_device = any(event.device_type != torch.autograd.DeviceType.CPU for event in events)
-        if isinstance(args.hardware, CUDA) and not on_device:
-            raise UserError(
-                "torch.profiler saw no kernel on the GPU: CUPTI (on AMD roctracer) is missing, "
-                "or may not be used here, as in some containers"
-            )
-        memory = memory_kinds.memory(args.hardware, self.model, self.optimizer, None)
-        weights_mib = memory["weights_mib"]
-        state_mib = memory["optimizer_state_mib"]
-        breakdown = break_down(
-            events,
-            self.profile.profiler.kineto_results.events(),
-            args.needs,
-            measured_ceilings.ceilings(args.hardware),
-            # weights and state both ways, gradients one
-            update_bytes=(3 * weights_mib + 2 * state_mib) * MIB,
+        name = self.technique.name
+        on_gpu = isinstance(args.hardware, CUDA)
+        with new_files(self.settings.output, self.summary) as folder:
+            file = folder / f"{name}.trace.json.gz"
+            self.profiled.profile.export_chrome_trace(str(file))
+            if self.cprofile:
+                self.cprofile.dump_stats(folder / f"{name}.prof")
+            if self.allocations:
+                (folder / f"{name}.memory.pickle").write_bytes(pickle.dumps(self.allocations))
+            ceilings = measured_ceilings.ceilings(args.hardware)
+            # The forecast is of the batch that was asked for.
+            as_asked = args.batch_size == args.requested_batch_size
+            forecast_ms = self.forecast_ms if as_asked else ()
+            self.summary |= read(file, args.needs, ceilings, self.memory, on_gpu, forecast_ms)
+            with ladder.on_device(capabilities.has("bfloat16", args.hardware)):
+                names = profile_page.useful_techniques(self.technique, args.needs, args.hardware)
+            if on_gpu and 2 * self.memory["peak_mib"] * MIB > args.hardware.memory_bytes:
+                names = [name for name in names if name != "larger_batch"]
+            labels = dict(zip(names, names, strict=True))
+            breakdown = self.summary["profile"]
+            self.summary |= {name: getattr(args, name) for name in OF_A_RUN} | {
+                "note": "; ".join(args.notes),
+                "device": args.hardware.name,
+                "asked_batch_size": args.requested_batch_size,
+                "timed_median_ms": median(self.clock.step_ms()[args.warmup :]),
+                "clock_ms": self.profiled.clock_ms,
+                "advice": profile_page.advise(breakdown, labels, on_gpu, args.needs),
+                "python": _longest_functions(self.cprofile) if self.cprofile else "",
+            }
+
+
+def keep_own(name, look, trace, folder):
+    """Keep the profile of a user's script in a folder. Return its summary.
+
+    look: of `launch.own_scripts`, of a run whose steps under the profiler are in a trace.
+    """
+    record = look["record"]
+    on_gpu = look["device"] == "cuda"
+    summary = {"technique": name, "status": "ok", "python": ""} | look["profile"]
+    labels = {}
+    for technique, switch in look["switches"].items():
+        sites = list(dict.fromkeys(site for _, site in switch["lines"] if site))
+        useful = not switch["refusal"] and not switch["limited"]
+        if useful and not (technique == "float16" and look["bfloat16"]):
+            labels[technique] = f"{technique} ({', '.join(sites)})" if sites else technique
+    with new_files(folder, summary) as unfinished:
+        file = shutil.copy(trace, unfinished / f"{name}.trace.json.gz")
+        needs = ["tf32"] if "tf32" in look["in_script"] else []
+        ceilings = summary.pop("ceilings")
+        summary |= read(file, needs, ceilings, record["memory"], on_gpu)
+        summary["advice"] = profile_page.advise(summary["profile"], labels, on_gpu)
+    return summary
+
+
+def read(trace, needs, ceilings, memory, on_gpu, forecast_ms=()):
+    """Return the Breakdown of a trace and the most that tensors take, for a summary.
+
+    trace: its file. memory: of a record. The others: see `break_down`.
+    """
+    with gzip.open(trace) as file:
+        events = json.load(file)["traceEvents"]
+    if on_gpu and not any(event.get("cat") in ON_DEVICE for event in events):
+        raise UserError(
+            "torch.profiler saw no kernel on the GPU: CUPTI (on AMD roctracer) is missing, "
+            "or may not be used here, as in some containers"
         )
-        # Memory that two batches would not fit.
-        full = on_device and 2 * memory["peak_mib"] * MIB > args.hardware.memory_bytes
-        with ladder.on_device(capabilities.has("bfloat16", args.hardware)):
-            advice = profile_advice.advise(
-                breakdown, self.technique, args.needs, args.hardware, full
-            )
-        if args.batch_size == args.requested_batch_size:  # that of the forecast
-            for kind, ms in self.forecast_ms.items():
-                breakdown.kinds[kind] = replace(breakdown.kinds[kind], forecast_ms=ms)
-        peak_mib = breakdown.peak_mib  # beside weights and the optimizer's state
-        tensors_mib = None if peak_mib is None else round(weights_mib + state_mib + peak_mib, 1)
-        same = ("run_id", "commit", "model", "batch_size", "seq_len", "dataset", "needs")
-        return {name: getattr(args, name) for name in same} | {
-            "note": "; ".join(args.notes),
-            "device": args.hardware.name,
-            "asked_batch_size": args.requested_batch_size,
-            "threads": torch.get_num_threads(),
-            "timed_median_ms": median(self.clock.step_ms()[args.warmup :]),
-            "clock_ms": self.clock_ms,
-            "tensors_mib": tensors_mib,
-            "profile": breakdown,
-            "advice": advice,
-            "python": _longest_functions(self.cprofile) if self.cprofile else "",
-        }
+    weights_mib = memory["weights_mib"]
+    state_mib = memory["optimizer_state_mib"]
+    update_bytes = (3 * weights_mib + 2 * state_mib) * MIB  # both ways; gradients one
+    breakdown = break_down(events, needs, ceilings, update_bytes, forecast_ms)
+    peak_mib = breakdown.peak_mib  # beside weights and the optimizer's state
+    tensors_mib = None if peak_mib is None else round(weights_mib + state_mib + peak_mib, 1)
+    return {"profile": breakdown, "tensors_mib": tensors_mib}
 
 
-def keep(folder, summary, profile=None, cprofile=None, allocations=None):
-    """Put the files of a technique in place of the old ones, the summary last.
+@contextmanager
+def new_files(folder, summary):
+    """Yield a folder for the files of a technique, which then take the place of the old ones, the
+    summary last.
 
     Where they cannot all be written, the old ones stay. Raises UserError.
     """
     name = summary["technique"]
     with naming(folder), tempfile.TemporaryDirectory(prefix=".", dir=folder) as unfinished:
         unfinished = Path(unfinished)
-        if profile:
-            profile.export_chrome_trace(str(unfinished / f"{name}.trace.json.gz"))
-        if cprofile:
-            cprofile.dump_stats(unfinished / f"{name}.prof")
-        if allocations:
-            (unfinished / f"{name}.memory.pickle").write_bytes(pickle.dumps(allocations))
-        written = [path.name for path in unfinished.iterdir()]
-        summary["files"] = sorted(written)
+        yield unfinished
+        written = sorted(path.name for path in unfinished.iterdir())
+        summary["files"] = written
         text = json.dumps(summary, indent=1, default=vars) + "\n"
         (unfinished / f"{name}.json").write_text(text)
         for old in folder.glob(f"{name}.*"):

@@ -1,28 +1,39 @@
-"""Break profiled steps down by kind of work, from torch.profiler's own events.
+"""Break profiled steps down by kind of work, from the trace that torch.profiler exports.
 
 On a CPU an operator's self time is its kind's. On a GPU it is the time of the kernels, copies and
 fills that it launched, each moment counted once. The rest of a step is `idle`.
 """
 
 import re
-from bisect import bisect_right
-from collections import Counter, defaultdict
+from collections import defaultdict
 from dataclasses import dataclass
 from functools import cache
-from itertools import accumulate, pairwise
-from math import nan
+from itertools import pairwise
+from math import nan, prod
 
+import numpy as np
 import pandas as pd
-from torch.autograd import DeviceType
 
 from Utils.base.units import MIB
 from Utils.device.kernel_kinds import KERNELS, KINDS, PARTS, WHOLE, kernel_kind, operator_kind
-from Utils.profile import operator_work
+from Utils.harness.profiled_steps import WAIT
 
-WAIT = "wait for the batch"  # the range around it in the trace
+# Categories of a trace.
+ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
+RANGE = "user_annotation"
+ON_HOST = (RANGE, "cpu_op", "cuda_runtime", "cuda_driver")
+WAITS = (WAIT, "enumerate(DataLoader)")  # ranges around the wait for a batch
 OPTIMIZER = "Optimizer."  # ranges that torch.optim makes around step and zero_grad
-COLLECTIVES = r"(gloo|mpi):"  # ranges of other threads of the host
+COLLECTIVES = r"(gloo|mpi):"  # ranges that end in another thread
 MOVES = {"transfers": r"HtoD|DtoH|Host", "embedding": "embedding", "on the device": ""}
+BYTES = {"double": 8, "long int": 8, "long": 8, "float": 4, "int": 4}  # of C++'s types
+BYTES |= {"c10::BFloat16": 2, "c10::Half": 2, "c10::Float8_e4m3fn": 1, "c10::Float8_e5m2": 1}
+BYTES |= {"bool": 1, "unsigned char": 1, "signed char": 1}
+PRECISIONS = {"c10::BFloat16": "bfloat16", "c10::Half": "float16", "float": "float32"}
+FACTORS = {"mm": 0, "bmm": 0, "_scaled_mm": 0, "addmm": 1, "baddbmm": 1}  # where the first stands
+SCATTERED = r"index|gather|scatter|embedding|select_backward|slice_backward|cat|stack|sort"
+REDUCED = r"^(sum|mean|nll_loss\w*|any|all|amax|norm)$"  # whose results are small
+ROUNDING_US = 0.01  # of a trace's times
 SHORT_US = 10.0  # kernels and operators below it last about as long as their launch
 STARVED = 0.1  # of the step; a GPU that waits less is not bound by launches
 KNOWN = 0.8  # of a kind's time; with less known work there is no share of the ceiling
@@ -75,159 +86,159 @@ class Breakdown:
 
 
 @dataclass(eq=False)
-class Task:
-    """A call of an operator, a kernel or the optimizer: what time is spent on.
+class Work:
+    """A call of an operator, a kernel or the optimizer: what the time of events is spent on.
 
-    compute_us, memory_us: the least that its arithmetic and its memory can take. closed: all that
-    happens within belongs to it. around: the task of the same kind that called it. us: within the
-    steps the self times of its operators, or its kernels' times; short_us: of the short ones;
-    within_us: what tasks of its kind within took.
+    operands: (shape, dtype) of its tensors; none where unknown, or where another of its kind within
+    does its work. closed: all that happens within belongs to it. host_us: from start to end.
     """
 
     kind: str
-    part: str = ""
-    name: str = ""
-    compute_us: float = nan
-    memory_us: float = nan
+    name: str
+    operands: tuple = ()
     closed: bool = False
-    around: object = None
-    us: float = 0.0
-    short_us: float = 0.0
-    within_us: float = 0.0
+    host_us: float = 0.0
+
+    @property
+    def part(self):
+        if self.kind == "idle":
+            return self.name
+        patterns = {"normalization": PARTS, "copies": MOVES}.get(self.kind, {"": ""})
+        return next(p for p, words in patterns.items() if re.search(words, self.name, re.I))
 
 
-def break_down(events, kineto_events=(), needs=(), ceilings=None, update_bytes=0):
+DATA = Work("idle", "data", closed=True)
+DISPATCH = Work("idle", "dispatch")
+PYTHON = Work("idle", "python")
+
+
+def break_down(trace, needs=(), ceilings=None, update_bytes=0, forecast_ms=()):
     """Return the Breakdown of N + 1 profiled steps: N are summed, from the start of the first to
     the start of the last.
 
-    events: of `profile.events()`, a parent before its children. kineto_events: for what these lack
-        in torch 2.11: types of operands, and allocations one by one. needs: those of the script.
-        ceilings: of Utils.device, or None. update_bytes: the least that the optimizer reads and
-        writes in a step. Raises ValueError if there are fewer than two steps.
+    trace: the traceEvents of a trace, with shapes and memory. needs: those of the script. ceilings:
+        of Utils.device, or None. update_bytes: the least that the optimizer reads and writes in a
+        step. forecast_ms: by kind. Raises ValueError if there are fewer than two steps.
     """
-    timeline = Timeline(events, kineto_events, needs, ceilings)
+    timeline = Timeline(trace)
     steps = len(timeline.starts) - 1
     spent_us = timeline.spent_us()
-    span_us = spent_us.total()
-    waits_us = spent_us["idle", "dispatch"] + spent_us["idle", "python"]
-    starved = not timeline.device or waits_us > STARVED * span_us
-    tasks = pd.DataFrame(map(vars, timeline.tasks)).query("us > 0")
+    span_us = sum(spent_us.values())
+    waits_us = spent_us.get(("idle", "dispatch"), 0.0) + spent_us["idle", "python"]
+    starved = not timeline.on_gpu or waits_us > STARVED * span_us
+    timed = timeline.timed
+    tasks = timed[timed.kind != "idle"].groupby(["work", "kind"], sort=False).us.sum()
+    tasks = tasks[tasks > 0].reset_index()
+    tasks["name"] = [_label(work) for work in tasks.work]
+    least_us = [_least_us(work, needs, ceilings) for work in tasks.work]
+    tasks[["compute_us", "memory_us"]] = np.reshape(least_us, (-1, 2))
     kinds = {}
     for kind in KINDS:
         us_by_part = {part: us for (of, part), us in spent_us.items() if of == kind and us}
         total_us = sum(us_by_part.values())
         ceiling_share, bound = None, None
         if total_us and kind != "idle":
-            ceiling_share, bound = _limits(kind, tasks[tasks.kind == kind], total_us, starved)
+            ceiling_share, bound = _limits(kind, tasks[tasks.kind == kind], total_us)
+            times_us = timed.us[timed.kind == kind]
+            if starved and times_us[times_us < SHORT_US].sum() > times_us.sum() / 2:
+                bound = "launch"
         if kind == "optimizer" and total_us and ceilings:
             ceiling_share = steps * update_bytes / ceilings["bandwidth_gb_s"] / 1e3 / total_us
         parts = {part: us / steps / 1e3 for part, us in us_by_part.items() if part}
         ms = total_us / steps / 1e3
-        kinds[kind] = KindTime(ms, total_us / span_us, parts, ceiling_share, bound)
-    busy = tasks[tasks.kind != "idle"].groupby(["name", "kind"]).us
-    longest = pd.DataFrame({"ms": busy.sum() / steps / 1e3, "calls": busy.size() / steps})
+        forecast = dict(forecast_ms).get(kind)
+        kinds[kind] = KindTime(ms, total_us / span_us, parts, ceiling_share, bound, forecast)
+    calls = tasks.groupby(["name", "kind"]).us
+    longest = pd.DataFrame({"ms": calls.sum() / steps / 1e3, "calls": calls.size() / steps})
     return Breakdown(
         steps=steps,
         mean_step_ms=span_us / steps / 1e3,
         kinds=kinds,
         operators=longest.nlargest(LONGEST, "ms").reset_index().to_dict("records"),
         reads=timeline.reads() / steps,
-        **_gap(timeline),
-        **_communication(timeline, steps),
-        **_memory(timeline, kineto_events),
+        **timeline.gap(),
+        **timeline.communication(),
+        **timeline.memory(trace),
     )
 
 
 class Timeline:
-    """The events of profiled steps, and the tasks that their time is spent on.
+    """The events of profiled steps as tables, each with the Work that its time is spent on.
 
-    host: events of the threads that count, on a CPU the loop's alone. device: kernels, copies and
-    fills of a GPU. starts: of the steps on the host, in microseconds. start_us, end_us: of what is
-    summed; on a GPU of the first thing that a step launched there, as the host may be ahead.
+    threads: operators, ranges and launches of the host; host: those of the threads that count, on a
+    CPU the loop's alone. events: what ran on a GPU; on a CPU host. timed: those that are summed.
+    starts: of the steps on the host, in microseconds.
     """
 
-    def __init__(self, events, kineto_events, needs, ceilings):
-        typed = [event for event in kineto_events if event.dtypes()]
-        self.dtypes = {(event.correlation_id(), event.name()): event.dtypes() for event in typed}
-        self.limits = (needs, ceilings)
-        self.threads = [e for e in events if _on_host(e) and e.name != "[memory]"]
-        self.device = [e for e in events if not _on_host(e) and not e.is_user_annotation]
-        self.steps = [e for e in self.threads if e.name.startswith("ProfilerStep")]
-        if len(self.steps) < 2:
+    def __init__(self, trace):
+        spans = [
+            span | {"start": span["ts"], "end": span["ts"] + span["dur"], "us": span["dur"]}
+            for span in trace
+            if span.get("cat") in ON_HOST + ON_DEVICE
+        ]
+        spans.sort(key=lambda span: (span["start"], -span["end"]))
+        on_device = [span for span in spans if span["cat"] in ON_DEVICE]
+        on_host = [span for span in spans if span["cat"] in ON_HOST]
+        self.on_gpu = bool(on_device)
+        self._assign_host(on_host)
+        self.threads = _table(on_host)
+        ranges = self.threads[self.threads["name"].str.startswith("ProfilerStep")]
+        if len(ranges) < 2:
             raise ValueError("the profile holds no two steps")
-        self.starts = [event.time_range.start for event in self.steps]
-        loop = self.steps[0].thread
-        self.host = [e for e in self.threads if self.device or e.thread == loop]
-        self.data = Task("idle", "data", closed=True)
-        self.dispatch = Task("idle", "dispatch")
-        self.python = Task("idle", "python")
-        self.tasks = [self.data, self.dispatch]
-        self.task_of = {}
-        for event in self.host:
-            self.task_of[event] = self._host_task(event)
-        first_us = dict(enumerate(self.starts)) | self._assign_device()
-        self.start_us = first_us[0]
-        self.end_us = first_us[len(self.starts) - 1]
-        for event in self.device or self.host:
-            if self.start_us <= event.time_range.start < self.end_us:
-                us = event.time_range.elapsed_us() if self.device else event.self_cpu_time_total
-                task = self.task_of[event]
-                task.us += us
-                task.short_us += us if us < SHORT_US else 0.0
-                while task := task.around:
-                    task.within_us += us
+        self.starts = ranges.start.to_numpy()
+        self.start_us, self.end_us = self.starts[0], self.starts[-1]
+        if self.on_gpu:  # from the first thing that a step launched there: the host may be ahead
+            _assign_device(on_device, on_host)
+            self.host = self.threads
+            self.events = _table(on_device)
+            step = np.searchsorted(self.starts, self.events.launched, "right") - 1
+            first_us = self.events.start.groupby(step).min()
+            self.start_us = first_us.get(0, self.start_us)
+            self.end_us = first_us.get(len(self.starts) - 1, self.end_us)
+        else:
+            self.host = self.threads[self.threads.tid == ranges.tid.iloc[0]]
+            self.events = self.host
+        self.timed = self.events[self.events.start.between(self.start_us, self.end_us, "left")]
 
-    def _host_task(self, event):
-        """Return the task that an operator or range belongs to: the innermost operator around it
+    def _assign_host(self, spans):
+        """Give operators, ranges and launches of the host their work, and take from their times
+        those of what is within."""
+        under_way = defaultdict(list)  # by thread, the innermost last
+        for span in spans:
+            if re.match(COLLECTIVES, span["name"]):
+                span |= {"work": Work("communication", span["name"]), "us": 0.0}
+                continue
+            outer = under_way[span["tid"]]
+            while outer and span["end"] > outer[-1]["end"] + ROUNDING_US:
+                outer.pop()
+            if outer:
+                outer[-1]["us"] -= span["dur"]
+            span["work"] = self._host_work(span, outer[-1]["work"] if outer else PYTHON)
+            outer.append(span)
+
+    def _host_work(self, span, around):
+        """Return the Work that an operator or range belongs to: the innermost operator around it
         that computes something, but attention, the embedding and the optimizer as a whole."""
-        around = self.task_of.get(event.cpu_parent, self.python)
+        name = span["name"]
         if around.closed:
             return around
-        if event.name.startswith(WAIT) and not self.device:
-            return self.data
-        if event.name.startswith(OPTIMIZER):
-            return self._new_task("optimizer", event, closed=True)
-        if event.is_user_annotation:
+        if name.startswith(WAITS) and not self.on_gpu:
+            return DATA
+        if name.startswith(OPTIMIZER):
+            return Work("optimizer", name, closed=True)
+        if span["cat"] == RANGE:
             return around
-        kind = kind_of_operator(event.name)
+        kind = kind_of_operator(name)
         if not kind:
-            return self.dispatch if around is self.python else around
-        task = self._new_task(kind, event, closed=bool(re.search(WHOLE, event.name)))
-        task.around = around if around.kind == kind else None
-        return task
-
-    def _assign_device(self):
-        """Give what ran on the device to the operators that launched it. Return, by the step's
-        number, when the first thing that it launched began there."""
-        launches = {e.id: e for e in self.host if re.match(r"cu|hip", e.name)}
-        first_us = {}
-        for event in sorted(self.device, key=lambda event: event.time_range.start):
-            launch = launches.get(event.id)
-            self.task_of[event] = self._device_task(event, self.task_of.get(launch, self.python))
-            if launch:
-                step = bisect_right(self.starts, launch.time_range.start) - 1
-                first_us.setdefault(step, event.time_range.start)
-        return first_us
-
-    def _device_task(self, event, launcher):
-        if re.search(KERNELS["communication"], event.name, re.I):
-            return self._new_task("communication", event)
-        if launcher.kind == "optimizer":
-            return launcher
-        if re.match(r"Mem(cpy|set) ", event.name):
-            return self._new_task("copies", event)
-        if launcher.kind == "idle":
-            return self._new_task(kernel_kind(event.name), event)
-        return launcher
-
-    def _new_task(self, kind, event, closed=False):
-        parts = {"normalization": PARTS, "copies": MOVES}.get(kind, {"": ""})
-        part = next(part for part, words in parts.items() if re.search(words, event.name, re.I))
-        operands = operator_work.tensors(event, self.dtypes.get((event.id, event.name), ()))
-        least_us = operator_work.least_us(event.name, operands, *self.limits)
-        task = Task(kind, part, operator_work.label(event.name, operands), *least_us, closed)
-        self.tasks.append(task)
-        return task
+            return DISPATCH if around is PYTHON else around
+        if kind == around.kind and span["dur"] > around.host_us / 2:
+            around.operands = ()
+        args = span.get("args", {})
+        dtypes = args.get("Input type", ())
+        pairs = zip(args.get("Input Dims", ()), dtypes, strict=False)
+        operands = [(shape, dtype) for shape, dtype in pairs if dtype in BYTES]
+        operands = () if "TensorList" in dtypes else operands
+        return Work(kind, name, operands, bool(re.search(WHOLE, name)), span["dur"])
 
     def spent_us(self):
         """Return the microseconds of the steps by kind and part.
@@ -235,113 +246,155 @@ class Timeline:
         On a GPU each moment goes to one kind, the first in the order of KINDS; the host's time
         counts only where the device has nothing to do, first of it the wait for data.
         """
-        spent_us = Counter()
-        if self.device:
-            events_of = defaultdict(list)
-            for event in self.device:
-                events_of[self.task_of[event].kind, self.task_of[event].part].append(event)
-            events_of["idle", "data"] = [e for e in self.host if e.name.startswith(WAIT)]
-            events_of["idle", "dispatch"] = [e for e in self.host if not e.is_user_annotation]
-            order = list(KINDS)
+        spent_us = {}
+        if self.on_gpu:
+            is_wait = self.host["name"].str.startswith(WAITS)
+            waits = self.host[is_wait].assign(kind="idle", part="data")
+            calls = self.host[self.host.cat != RANGE].assign(kind="idle", part="dispatch")
+            events = pd.concat([self.events, waits, calls])
             counted = []
-            for group in sorted(events_of, key=lambda group: (order.index(group[0]), group[1])):
-                before_us = self.covered_us(counted)
-                counted += events_of[group]
-                spent_us[group] = self.covered_us(counted) - before_us
+            for (number, part), group in events.groupby([events.kind.map([*KINDS].index), "part"]):
+                before_us = sum(spent_us.values())
+                counted.append(group)
+                spent_us[[*KINDS][number], part] = self._covered_us(*counted) - before_us
         else:
-            for task in self.tasks:
-                spent_us[task.kind, task.part] += task.us
-        spent_us["idle", "python"] = max(0.0, self.end_us - self.start_us - spent_us.total())
-        return spent_us
+            spent_us = self.timed.groupby(["kind", "part"]).us.sum().to_dict()
+        spent_us["idle", "python"] = 0.0
+        remainder_us = self.end_us - self.start_us - sum(spent_us.values())
+        return spent_us | {("idle", "python"): max(0.0, remainder_us)}
 
-    def covered_us(self, events):
+    def _covered_us(self, *events):
         """Return the time of the steps in which at least one of the events is under way."""
-        covered_us = 0.0
-        until_us = self.start_us
-        for event in sorted(events, key=lambda event: event.time_range.start):
-            end_us = min(event.time_range.end, self.end_us)
-            covered_us += max(0.0, end_us - max(event.time_range.start, until_us))
-            until_us = max(until_us, end_us)
-        return covered_us
+        events = pd.concat(events).sort_values("start")
+        ends = events.end.clip(self.start_us, self.end_us)
+        since = np.maximum(events.start, ends.cummax().shift(fill_value=self.start_us))
+        return (ends - since).clip(lower=0).sum()
 
     def reads(self):
         """Return the number of tensor values that the host reads in the steps, as with .item()."""
-        reads = [e for e in self.host if e.name == "aten::_local_scalar_dense"]
-        ours = [e for e in reads if self.task_of[e].kind != "optimizer"]
-        return sum(self.starts[0] <= e.time_range.start < self.starts[-1] for e in ours)
+        reads = self.host[self.host["name"] == "aten::_local_scalar_dense"]
+        reads = reads[reads.kind != "optimizer"]
+        return int(reads.start.between(self.starts[0], self.starts[-1], "left").sum())
+
+    def gap(self):
+        """Return the gap of `Breakdown`: no operator, no optimizer, no wait for data."""
+        is_range = self.host.cat == RANGE
+        busy = self.host[~is_range | self.host["name"].str.startswith((*WAITS, OPTIMIZER))]
+        busy = busy[busy.end > busy.end.cummax().shift(fill_value=0)]  # not within another one
+        longest = []
+        for start, end in pairwise(self.starts):
+            inside = busy[(busy.start < end) & (busy.end > start)]
+            names = ["the beginning of the step", *inside["name"], "the end of the step"]
+            gaps_us = np.subtract([*inside.start, end], [start, *inside.end])
+            number = gaps_us.argmax()
+            longest.append((gaps_us[number], f"{names[number]} and {names[number + 1]}"))
+        us, between = sorted(longest)[len(longest) // 2]
+        return {"gap_ms": us / 1e3, "gap_between": between}
+
+    def communication(self):
+        """Return the time of collectives on any stream or thread, and how much is hidden."""
+        collectives = self.events[self.events.kind == "communication"]
+        if not self.on_gpu:
+            collectives = self.threads[self.threads["name"].str.match(COLLECTIVES)]
+        computing = self.events[~self.events.kind.isin(["communication", "idle"])]
+        us = self._covered_us(collectives)
+        if not us:
+            return {"communication_ms": None, "hidden": None}
+        hidden_us = us + self._covered_us(computing) - self._covered_us(collectives, computing)
+        ms = us / 1e3 / (len(self.starts) - 1)
+        return {"communication_ms": ms, "hidden": hidden_us / us}
+
+    def memory(self, trace):
+        """Return the peak and the growth of `Breakdown`, None without allocations."""
+        changes = [event["args"] | event for event in trace if event["name"] == "[memory]"]
+        changes = [event for event in changes if (event["Device Type"] != 0) == self.on_gpu]
+        changes.sort(key=lambda event: event["ts"])
+        sizes = pd.Series([event["Bytes"] for event in changes], dtype=float)
+        step = np.searchsorted(self.starts, [event["ts"] for event in changes], "right") - 1
+        if 0 not in step:
+            return {"peak_mib": None, "growth_mib": None}
+        growths = sizes.groupby(step).sum().reindex(range(len(self.starts) - 1), fill_value=0)
+        peak = sizes[step == 0].cumsum().max()
+        return {"peak_mib": peak / MIB, "growth_mib": growths.min() / MIB}
 
 
-def _on_host(event):
-    return event.device_type == DeviceType.CPU
+def _assign_device(spans, on_host):
+    """Give what ran on the device the work of the operators that launched it."""
+    calls = [span for span in on_host if span["cat"].startswith("cuda")]
+    launches = {span["args"].get("correlation"): span for span in calls}
+    for span in spans:
+        name = span["name"]
+        launch = launches.get(span["args"].get("correlation"), {"work": PYTHON, "start": np.inf})
+        work = launch["work"]
+        if re.search(KERNELS["communication"], name, re.I):
+            work = Work("communication", name)
+        elif span["cat"] != "kernel" and work.kind != "optimizer":
+            work = Work("copies", name)
+        elif work.kind == "idle":
+            work = Work(kernel_kind(name), name)
+        span |= {"work": work, "launched": launch["start"]}
 
 
-def _limits(kind, tasks, total_us, starved):
-    """Return the share of the ceiling and what bounds a kind, each None where unknown.
+def _table(spans):
+    works = [span["work"] for span in spans]
+    return pd.DataFrame(spans).assign(kind=[w.kind for w in works], part=[w.part for w in works])
 
-    tasks: of the kind, a DataFrame. starved: true if the device waits for launches.
-    """
-    # One that mostly calls others of its kind has their work.
-    with_work = tasks[tasks.compute_us.notna() & (tasks.us > tasks.within_us)]
-    least_us = with_work[["compute_us", "memory_us"]].max(axis=1)
-    enough = with_work.us.sum() >= KNOWN * total_us
-    ceiling_share = least_us.sum() / with_work.us.sum() if enough else None
-    if starved and tasks.short_us.sum() > tasks.us.sum() / 2:
-        return ceiling_share, "launch"
-    if ceiling_share is None:
+
+def _limits(kind, tasks, total_us):
+    """Return the share of the ceiling and what bounds a kind, each None where unknown."""
+    with_work = tasks[tasks.compute_us.notna()]
+    if with_work.us.sum() < KNOWN * total_us:
         return None, "memory" if kind in LITTLE_ARITHMETIC else None
+    least_us = with_work[["compute_us", "memory_us"]].max(axis=1)
     compute_us = least_us[with_work.compute_us > with_work.memory_us].sum()
-    return ceiling_share, "compute" if compute_us > least_us.sum() / 2 else "memory"
+    bound = "compute" if compute_us > least_us.sum() / 2 else "memory"
+    return least_us.sum() / with_work.us.sum(), bound
 
 
-def _gap(timeline):
-    """Return the gap of `Breakdown`: no operator, no optimizer, no wait for data."""
-    ranges = (WAIT, OPTIMIZER)
-    host = timeline.host
-    busy = [e for e in host if not e.is_user_annotation or e.name.startswith(ranges)]
-    longest = []
-    for step_start, step_end in pairwise(timeline.starts):
-        gaps = []
-        since = step_start
-        after = "the beginning of the step"
-        for event in busy:
-            if event.time_range.start < step_end and event.time_range.end > since:
-                gaps.append((event.time_range.start - since, f"{after} and {event.name}"))
-                since = event.time_range.end
-                after = event.name
-        gaps.append((step_end - since, f"{after} and the end of the step"))
-        longest.append(max(gaps))
-    us, between = sorted(longest)[len(longest) // 2]
-    return {"gap_ms": us / 1e3, "gap_between": between}
+def _label(work):
+    """Return an operator's name with its first tensors' shapes, as "aten::mm 64x768 768x3072"."""
+    shapes = [shape for shape, _ in work.operands if shape]
+    first = FACTORS.get(work.name.split("::")[-1], 0)
+    shown = ("x".join(map(str, shape)) for shape in shapes[first : first + 2])
+    return " ".join([work.name, *shown])
 
 
-def _communication(timeline, steps):
-    """Return the time of collectives on any stream or thread, and how much of it is hidden."""
-    events = timeline.device or timeline.host
-    computing = [e for e in events if timeline.task_of[e].kind not in ("communication", "idle")]
-    collectives = [e for e in timeline.device if timeline.task_of[e].kind == "communication"]
-    if not timeline.device:
-        collectives = [e for e in timeline.threads if re.match(COLLECTIVES, e.name)]
-    us = timeline.covered_us(collectives)
-    if not us:
-        return {"communication_ms": None, "hidden": None}
-    hidden_us = us + timeline.covered_us(computing) - timeline.covered_us(collectives + computing)
-    return {"communication_ms": us / steps / 1e3, "hidden": hidden_us / us}
+def _least_us(work, needs, ceilings):
+    """Return the microseconds of an operator's arithmetic and of its memory at the ceilings, NaN
+    where shapes or ceilings are unknown.
 
-
-def _memory(timeline, kineto_events):
-    """Return the peak and the growth of `Breakdown`, None without allocations."""
-    ranges = [e for e in kineto_events if e.name().startswith("ProfilerStep")]
-    starts_ns = sorted({e.start_ns() for e in ranges if e.device_type() == DeviceType.CPU})
-    changes = sorted(
-        (event.start_ns(), event.nbytes())
-        for event in kineto_events
-        if event.name() == "[memory]"
-        and starts_ns[0] <= event.start_ns() < starts_ns[1]
-        and (event.device_type() != DeviceType.CPU) == bool(timeline.device)
-    )
-    if not changes:
-        return {"peak_mib": None, "growth_mib": None}
-    held = accumulate((size for _, size in changes), initial=0)
-    usage = "device_memory_usage" if timeline.device else "cpu_memory_usage"
-    growth = min(getattr(event, usage) for event in timeline.steps[:-1])
-    return {"peak_mib": max(held) / MIB, "growth_mib": growth / MIB}
+    Each tensor is read once, and the result, taken to be as large as the largest of them, written
+    once. needs: with "tf32" float32 products are TF32.
+    """
+    unknown = (nan, nan)
+    operands = work.operands
+    if not operands or not ceilings:
+        return unknown
+    name = work.name.split("::")[-1]
+    sizes = [prod(shape) * BYTES[dtype] for shape, dtype in operands]
+    flop = 0
+    if name in FACTORS:
+        first = FACTORS[name]
+        (left_shape, dtype), (right_shape, _) = operands[first : first + 2]
+        result_size = prod(left_shape[:-1]) * right_shape[-1]
+        flop = 2 * result_size * left_shape[-1]
+        moved = sum(sizes) + result_size * BYTES[dtype]
+    elif "scaled_dot_product" in name:
+        backward = "backward" in name
+        (*heads, T, head_dim), dtype = operands[1 if backward else 0]
+        # causal: the scores of half of all pairs
+        flop = (4 if backward else 2) * prod(heads) * T * (T + 1) * head_dim
+        moved = (8 if backward else 4) * prod(heads) * T * head_dim * BYTES[dtype]
+    elif work.kind in ("other", "matmul") or re.search(SCATTERED, name):
+        return unknown
+    else:
+        in_place = name.endswith("_") or name.startswith("triton_")
+        moved = sum(sizes) + (0 if in_place or re.search(REDUCED, name) else max(sizes))
+    memory_us = moved / ceilings["bandwidth_gb_s"] / 1e3
+    if not flop:
+        return 0.0, memory_us
+    precision = PRECISIONS.get(dtype)
+    if precision == "float32" and "tf32" in needs:
+        precision = "tf32"
+    tflops = ceilings["matmul_tflops"].get(precision)
+    return (flop / tflops / 1e6, memory_us) if tflops else unknown

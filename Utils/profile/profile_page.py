@@ -1,0 +1,160 @@
+"""A profile's summary in words and tables, with advice on the largest costs of the step."""
+
+import pandas as pd
+from tabulate import tabulate
+
+from Utils.base.units import MIB
+from Utils.device import capabilities
+from Utils.device.capabilities import CHECKS
+from Utils.device.kernel_kinds import KINDS
+from Utils.scripts import ladder
+
+PARTS = {  # those that are not called by their names
+    "data": "waiting for data",
+    "dispatch": "dispatch, allocation, autograd",
+    "python": "Python",
+    "loss": "the loss",
+    "norms": "LayerNorm",
+    "transfers": "between host and device",
+    "embedding": "rows of the embedding",
+}
+NAME = 50  # letters shown of an operator's name; a fused one can have hundreds
+GROWTH_MIB = 4096 / MIB  # a step; scalars that a loop keeps are less
+MOST_ADVICE = 5  # lines
+DISPATCH = "torch_compile larger_batch"
+LOADERS = "prefetching_loader data_on_device"
+LOSS = "torch_compile fused_cross_entropy"
+AHEAD = "asynchronous_logging cuda_graphs larger_batch"
+PRODUCTS = "tensorFloat32 brainFloat16 float16_grad_scaler float16"
+# Kinds of work, or parts of them, the device or precision that a row is for, the share of the step
+# from which it gets a line, and the techniques that address it.
+COSTS = pd.DataFrame(
+    [
+        ("idle", "data", "", 0.1, "waits for data", LOADERS),
+        ("idle", "dispatch, python", "CPU", 0.2, "is Python and dispatch", DISPATCH),
+        ("idle", "dispatch, python", "GPU", 0.1, "is waiting for the host", AHEAD),
+        ("copies", "transfers", "", 0.05, "copies between host and device", LOADERS),
+        ("copies", "on the device", "", 0.05, "copies tensors", "torch_compile"),
+        ("optimizer", "", "", 0.15, "is the optimizer", "fused_optimizer"),
+        ("normalization", "softmax", "", 0.1, "is attention's softmax", "flash_attention"),
+        ("normalization", "loss", "", 0.1, "is the loss", LOSS),
+        ("normalization", "norms, sums", "", 0.1, "is LayerNorm and sums", "torch_compile"),
+        ("elementwise", "", "", 0.15, "is element-wise", "torch_compile"),
+        ("matmul", "", "32 bits", 0.25, "is matrix products", PRODUCTS),
+        ("matmul", "", "16 bits", 0.25, "is matrix products", "max_autotune larger_batch"),
+    ],
+    columns=["kind", "parts", "of", "least", "words", "techniques"],
+)
+
+
+def page(summary, folder, waits=None):
+    """Return a summary of `profiled_run` in words and tables, its advice last.
+
+    waits: of a user's script, lines with file:line.
+    """
+    breakdown = summary["profile"]
+    is_ours = waits is None
+    several_reads = breakdown.reads > 1
+    rows = [
+        (each["name"][:NAME], KINDS[each["kind"]], f"{each['ms']:,.2f}", f"{each['calls']:.3g}")
+        for each in breakdown.operators
+        if each["ms"] > 0.01 * breakdown.mean_step_ms
+    ]
+    lines = [
+        f"{summary['technique']}: {breakdown.steps} steps under the profiler took "
+        f"{breakdown.mean_step_ms:,.1f} ms each, without it {summary['timed_median_ms']:,.1f} ms "
+        "(median)\n",
+        f"{_table(breakdown.kinds)}\n",
+        _grid(rows, ("longest", "kind", "ms a step", "calls a step")),
+        summary["python"],
+        f"longest gap outside torch: {breakdown.gap_ms:,.2f} ms a step, between "
+        f"{breakdown.gap_between}" + is_ours * "; CPU=1 names functions",
+        f"tensor values read by the host: {breakdown.reads:.3g} a step"
+        + several_reads * is_ours * "; run.log needs one"
+        + several_reads * "; on a GPU each waits for the device",
+        *(waits or ()),
+    ]
+    if all(kind.ceiling_share is None for kind in breakdown.kinds.values()):
+        lines.insert(2, "No ceiling is known here; `make ceilings` measures them.\n")
+    if breakdown.communication_ms:
+        hidden = f"{breakdown.hidden:.0%} of it overlapped with computation"
+        lines.append(f"communication: {breakdown.communication_ms:,.2f} ms a step, {hidden}")
+    if breakdown.growth_mib is not None:
+        growth = "stays"
+        if breakdown.growth_mib > GROWTH_MIB:
+            growth = f"grows by {breakdown.growth_mib:,.2f} MiB a step: the loop keeps tensors"
+        most = f"tensors take {summary['tensors_mib']:,.1f} MiB at most"
+        lines.append(f"memory from step to step: {growth}; {most}")
+    files = ", ".join(str(folder / name) for name in summary["files"])
+    lines += [f"files: {files}", "", "Advice", *(f"- {line}" for line in summary["advice"])]
+    return "\n".join(lines)
+
+
+def _table(kinds):
+    """Return the kinds of work, each with its parts below it, and the forecast where known."""
+    rows = []
+    for name, kind in kinds.items():
+        if not kind.ms:
+            continue
+        row = {"kind": KINDS[name], "ms a step": f"{kind.ms:,.2f}"}
+        if kind.forecast_ms is not None:
+            row["forecast ms"] = f"{kind.forecast_ms:,.2f}"
+        row["share"] = f"{kind.share:.1%}"
+        row["of the ceiling"] = "" if kind.ceiling_share is None else f"{kind.ceiling_share:.0%}"
+        row["bound by"] = kind.bound or ""
+        rows.append(row)
+        if len(kind.parts) > 1 or name == "idle":
+            for part, ms in sorted(kind.parts.items(), key=lambda item: -item[1]):
+                share = f"{kind.share * ms / kind.ms:.1%}"
+                label = f"- {PARTS.get(part, part)}"
+                rows.append({"kind": label, "ms a step": f"{ms:,.2f}", "share": share})
+    return _grid(rows, "keys")
+
+
+def _grid(rows, headers):
+    align = ("left", *["right"] * (len(rows[0]) - 1)) if rows else ()
+    return tabulate(rows, headers, "github", colalign=align, disable_numparse=True)
+
+
+def advise(breakdown, labels, on_gpu, needs=()):
+    """Return at most five lines from a Breakdown, the largest cost first.
+
+    labels: of the techniques that may be advised, by name. needs: those of the script.
+    """
+    shares = {}  # of the step, by line
+    precision = "32 bits" if {"bfloat16", "float16"}.isdisjoint(needs) else "16 bits"
+    for cost in COSTS[COSTS.of.isin(["", "GPU" if on_gpu else "CPU", precision])].itertuples():
+        kind = breakdown.kinds[cost.kind]
+        ms = sum(kind.parts.get(p, 0.0) for p in cost.parts.split(", ")) if cost.parts else kind.ms
+        if cost.of == "CPU":  # a gap is no matter of dispatch
+            ms -= breakdown.gap_ms
+        share = ms / breakdown.mean_step_ms
+        useful = [labels[name] for name in cost.techniques.split() if name in labels]
+        if share > cost.least and useful:
+            shares[f"{share:.0%} of the step {cost.words}: {' or '.join(useful)}"] = share
+    lines = sorted(shares, key=shares.get, reverse=True)[:MOST_ADVICE]
+    return lines or ["no technique is left for a dominant cost"]
+
+
+def useful_techniques(technique, needs, device):
+    """Return the names of techniques that a script lacks and that have an effect on a device.
+
+    technique: of `ladder`, the one that ran. needs: those that it declared.
+    """
+    techniques = ladder.techniques()
+    has = {technique.name, *(ladder.line(technique.parent) if technique.parent else ())}
+    useful = []
+    for name in (techniques.keys() & {*" ".join(COSTS.techniques).split()}) - has:
+        candidate = techniques[name]
+        parent = techniques[candidate.parent]
+        changes = ladder.diff(candidate, parent, context=0)[2:]
+        added = [line[1:].strip() for line in changes if line.startswith("+")]
+        added_needs = set(candidate.needs) - set(parent.needs)
+        has_needs = added_needs and added_needs <= set(needs)
+        if has_needs or all(line in technique.code for line in added):
+            continue
+        checked = [need for need in candidate.needs if need in CHECKS]
+        runs = all(capabilities.has(need, device) for need in checked)
+        if runs and not any(capabilities.check(need, device) for need in added_needs & {*checked}):
+            useful.append(name)
+    return useful
