@@ -1,6 +1,5 @@
 """What a technique is worth alone, in the ladder and at the end, from rows whose truth is known."""
 
-import re
 import subprocess
 import sys
 
@@ -18,7 +17,6 @@ from Utils.base import paths
 from Utils.base.errors import UserError
 from Utils.commands import ablate as ablation_command
 from Utils.draw import ratio_charts
-from Utils.launch import suite_runner
 from Utils.results import rows_file, selection
 from Utils.scripts import ladder, variants
 
@@ -77,16 +75,11 @@ def test_known_credits_come_out_with_their_intervals(rows):
 
 
 def test_a_sentence_says_where_the_order_decides_and_nowhere_else(rows):
-    says = attribution.credits(rows, WHOLE).says
-    assert {name for name, text in says.items() if text} == SHARED
-    assert re.fullmatch(
-        r"2.0\dx alone and [01].\d\dx added last to fused_optimizer; "
-        "it gains less in combination",
-        says["torch_compile"].replace("1.99", "2.00"),
-    )
-    text = attribution.table(attribution.credits(rows, WHOLE))
+    lines = attribution.credits(rows, WHOLE)
+    assert {name for name, text in lines.says.items() if text} == SHARED
+    text = attribution.table(lines)
     assert text.count("\n- ") == 2 and "| tensorFloat32 " in text
-    assert f"\n- torch_compile: {says['torch_compile']}\n" in text
+    assert f"\n- torch_compile: {lines.says['torch_compile']}\n" in text
 
 
 def test_a_batch_of_its_own_is_compared_by_tokens():
@@ -111,11 +104,6 @@ def test_rows_tell_whose_ablation_they_are(rows):
     assert attribution.whole_of(alone) == attribution.last_rung()
     later = rows_of("cuda_graphs-fused_optimizer", [9, 9, 9], run_id="29990101T000000.000000Z-0000")
     assert attribution.whole_of(pd.concat([pd.DataFrame(later), rows])) == "cuda_graphs"
-
-
-def test_one_word_of_the_suite_stands_for_the_plan(tmp_path, monkeypatch):
-    monkeypatch.setattr(variants, "FOLDER", tmp_path)
-    assert [one.name for one in suite_runner.named(["ablation"])] == PLAN
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ import pytest
 
 from Utils.analysis import intervals
 from Utils.analysis.intervals import LossDifference, Ratio
-from Utils.results import rows_file, selection
 
 EXPERIMENTS = 2000
 
@@ -97,20 +96,6 @@ def test_holm_corrects_the_smallest_by_all_and_leaves_out_what_is_inconclusive()
     assert [r.verdict for r in corrected] == [
         *("no detectable difference", "faster", "inconclusive", "no detectable difference")
     ]
-
-
-def test_twice_the_same_script_is_no_detectable_difference_19_times_of_20():
-    """On the noise of the reference results: the medians of this project's own rounds, drawn again
-    and again under two names."""
-    random = np.random.default_rng(4)
-    rows = selection.select(rows_file.read(selection.shared_files()[0]))[0]
-    logs = np.log(selection.timed(rows).groupby(["technique", "round"]).step_ms.median())
-    noise = (logs - logs.groupby("technique").transform("mean")).to_numpy()
-    verdicts = []
-    for _ in range(EXPERIMENTS):
-        first, second = (pd.Series(np.exp(random.choice(noise, 5))) for _ in range(2))
-        verdicts.append(intervals.speedup(first, second).verdict)
-    assert verdicts.count("no detectable difference") / EXPERIMENTS >= 0.94
 
 
 def test_the_interval_is_students_t_on_log_ratios():

@@ -1,13 +1,11 @@
 """results.csv and results.jsonl: what is appended is read, or nothing is; damage is named."""
 
 import fcntl
-import json
 import math
 import os
 import subprocess
 import sys
 import time
-from datetime import datetime
 from itertools import groupby
 from pathlib import Path
 
@@ -18,7 +16,7 @@ from tests.rows import records_in, rows_of, write_record
 from tests.stand_ins import full_disk
 from Utils.base import paths
 from Utils.base.errors import UserError
-from Utils.results import rows_file, selection
+from Utils.results import rows_file
 from Utils.results.rows_file import COLUMNS, HEADER
 
 TIMES = [12.3456] * 25  # ms
@@ -141,20 +139,6 @@ def test_read_gives_numbers_for_numbers_and_text_for_text(path, monkeypatch):
     for loss in (math.nan, math.inf, 5.0):  # of runs that diverged
         rows_file.append(path, rows_of("a", TIMES[:1], loss=loss))
     assert str(rows_file.read(path).loss.tolist()) == "[nan, inf, 5.0]"
-
-
-def test_a_file_that_pandas_has_saved_is_read_and_appended_to(path):
-    rows_file.append(path, rows_of("a", TIMES[:2], note="one, two"))
-    rows_file.append(path, rows_of("b", [], status="failed", note="three"))
-    expected = rows_file.read(path)
-    pandas.read_csv(path).astype({"round": float}).to_csv(path, index=False)
-    assert ",0.0," in path.read_text()
-    append_b(path)
-    pandas.testing.assert_frame_equal(
-        rows_file.read(path)[:3].astype({"run_id": str, "technique": str}),
-        expected.astype({"run_id": str, "technique": str}),
-        check_categorical=False,
-    )
 
 
 # Several processes ------------------------------------------------------------------------------
@@ -395,33 +379,9 @@ def test_records_come_back_with_texts_that_are_stored_once(path):
     assert [record["n"] for record in records.values()] == [0, 2]
 
 
-def test_records_that_nobody_wants_are_not_parsed(path, monkeypatch):
-    for n in range(9):
-        rows_file.append(path, rows_of("a", TIMES), {"run_id": str(n), "source": f"code {n}"})
-    parsed, usual = [], json.loads
-    monkeypatch.setattr(json, "loads", lambda line: parsed.append(line) or usual(line))
-    assert [*rows_file.read_records(path, ["4"])] == ["4"]
-    assert len([line for line in parsed if line]) == 2  # the record and its source
-
-
 def test_damaged_records_are_left_out_and_appended_to(path):
     lines = ['{"run_id": "a", ', "[" * 10**5, '{"run_id": "b", "source": {}}', '{"run_id": "c"']
     path.with_suffix(".jsonl").write_text("\n".join(lines))  # the last of a process that was killed
     write_record(path, [{"run_id": "d"}], source="code")
     assert [*rows_file.read_records(path, "abcd")] == ["b", "d"]
     assert rows_file.read_records(path, "d")["d"]["source"] == "code"
-
-
-def test_a_suite_has_the_runs_that_name_it(path):
-    for n, suite in enumerate(["one", "two", "one"]):
-        rows_file.append(path, rows_of("a", TIMES), {"run_id": str(n), "suite": suite})
-    assert rows_file.run_ids_of("one", path) == {"0", "2"}
-    assert rows_file.run_ids_of("one", path.with_stem("missing")) == set()
-
-
-def test_a_run_has_a_group_of_its_own_or_one_with_others():
-    started = datetime(2026, 1, 1)
-    ids = pandas.Series([rows_file.run_id(started, "0a1b"), *map(rows_file.run_id, [started] * 99)])
-    assert ids[0] == "20260101T000000.000000Z-0a1b"
-    groups = selection.turn_groups(ids)
-    assert groups[0] == "0a1b" and groups.nunique() == 100 and {*groups[1:].str.len()} == {8}

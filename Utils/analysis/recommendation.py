@@ -58,15 +58,6 @@ class Recipe:
     evidence: dict
     lines: dict
 
-    @property
-    def tables(self):
-        """The evidence, tables by title: columns of texts, by title too."""
-        return {
-            title: {title: list(texts), "evidence": list(texts.values())}
-            for title, texts in self.evidence.items()
-            if texts
-        }
-
 
 @dataclass(frozen=True)
 class Recommendation:
@@ -320,7 +311,9 @@ def page(recommendation, paths):
     caveats = [f"- {sentence}" for sentence in recommendation.says]
     parts = ["\n".join([recommendation.described, *caveats])]
     for title, recipe in recommendation.recipes.items():
-        parts += [f"## {title}", "\n".join(recipe.sentences), *recipe.tables.values()]
+        parts += [f"## {title}", "\n".join(recipe.sentences)]
+        for kind, texts in recipe.evidence.items():
+            parts.append({kind: list(texts), "evidence": list(texts.values())} if texts else "")
         if path := paths.get(title):
             parts.append(f"As code, {path}:\n\n    PYTHONPATH=. python {path}")
         for purpose, lines in recipe.lines.items():
