@@ -45,7 +45,13 @@ def save(folder, step, state, facts):
         digest = _sha256(file.name)
     facts = {"step": step, **facts, "sha256": digest}
     files.write_json(path.with_suffix(".json"), facts)
-    _remove_old(folder)
+    checkpoints = available(folder)
+    kept = [c.step for c in [*checkpoints[-KEPT:], best(checkpoints)] if c]
+    for checkpoint in checkpoints:
+        if checkpoint.step not in kept:
+            checkpoint.described.unlink()
+    for state in set(folder.glob("step_*.pt")) - {c.state for c in available(folder)}:
+        state.unlink()
 
 
 def available(folder):
@@ -87,14 +93,3 @@ def load_weights(model, weights, source):
 def _sha256(path):
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _remove_old(folder):
-    checkpoints = available(folder)
-    kept = [c.step for c in [*checkpoints[-KEPT:], best(checkpoints)] if c]
-    for checkpoint in checkpoints:
-        if checkpoint.step not in kept:
-            checkpoint.described.unlink()
-            checkpoint.state.unlink(missing_ok=True)
-    for state in set(folder.glob("step_*.pt")) - {checkpoint.state for checkpoint in checkpoints}:
-        state.unlink()

@@ -43,7 +43,11 @@ def load(dataset, cap=0, prepares=True):
             prepare(folder, dataset, documents(), cap, total if unit == "B" else None)
         else:
             time.sleep(1)
-    training, held_out = (_mapped(folder, side) for side in SIDES)
+    paths = [folder / f"{side}.bin" for side in SIDES]
+    empty = np.empty(0, np.uint16)
+    training, held_out = (
+        token_cache.mapped(path) if path.stat().st_size else empty for path in paths
+    )
     if len(held_out) < LEAST_HELD_OUT * (len(training) + len(held_out)):
         training, held_out = _hold_out_end(training)  # there are too few documents
     return training, held_out, folder.name
@@ -57,7 +61,16 @@ def prepare(folder, dataset, texts, cap=0, total=None, part_bytes=PART_BYTES):
     """
     encoding = token_cache.gpt2_encoding()
     texts = text_sources.readable(dataset, texts)
-    with _opened(folder) as (opened, prepared):
+    with naming(folder, "set CACHE_DIR to another folder"), contextlib.ExitStack() as stack:
+        folder.mkdir(parents=True, exist_ok=True)
+        opened = {}
+        for side in SIDES:
+            opened[side] = stack.enter_context(open(folder / f"{side}.bin", "ab"))
+            fcntl.flock(opened[side], fcntl.LOCK_EX)  # others wait meanwhile
+        files.remove_leftovers(folder)
+        prepared = _prepared(folder)
+        for side in SIDES:
+            opened[side].truncate(2 * prepared[side])  # to what is whole
         state = f"; {prepared['documents']:,} documents are done"
         bar = token_cache.progress_bar(dataset, total, "B", state)
         bar.update(prepared["bytes"])
@@ -105,27 +118,6 @@ def _tokenized(encoding, texts):
                 yield ahead.popleft().result()
         while ahead:
             yield ahead.popleft().result()
-
-
-@contextlib.contextmanager
-def _opened(folder):
-    """Yield the files by side, cut to what is whole, and what is there. Others wait meanwhile."""
-    with naming(folder, "set CACHE_DIR to another folder"), contextlib.ExitStack() as stack:
-        folder.mkdir(parents=True, exist_ok=True)
-        opened = {}
-        for side in SIDES:
-            opened[side] = stack.enter_context(open(folder / f"{side}.bin", "ab"))
-            fcntl.flock(opened[side], fcntl.LOCK_EX)
-        files.remove_leftovers(folder)
-        prepared = _prepared(folder)
-        for side in SIDES:
-            opened[side].truncate(2 * prepared[side])
-        yield opened, prepared
-
-
-def _mapped(folder, side):
-    path = folder / f"{side}.bin"
-    return token_cache.mapped(path) if path.stat().st_size else np.empty(0, np.uint16)
 
 
 def _hold_out_end(tokens):

@@ -1,6 +1,7 @@
 """Techniques of a run, and the loop with their diffs."""
 
 import contextlib
+import itertools
 import re
 import textwrap
 import tomllib
@@ -50,7 +51,15 @@ def merged(names):
     """Return the loop with those techniques' diffs: a script's text. Raises UserError."""
     doc, code = ladder.split(LOOP.read_text())
     for n, name in enumerate(names):
-        if (code := _apply(name, code)) is None:
+        techniques = ladder.techniques()
+        sides = [techniques[techniques[name].parent].code, techniques[name].code]
+        for scaled, unscaled in UNSCALED.items():
+            sides = [re.sub(scaled, unscaled, side) for side in sides]
+        bare = [COMMENT.sub("", side) for side in sides]  # the loop has other comments
+        ways = itertools.product((sides, bare), (token_merge.merge, token_merge.merge_aligned))
+        results = (merge(code, *change) for change, merge in ways)
+        code = next(filter(None, results), None)
+        if code is None:
             lacking = [need for need in variants.needs(name) or () if need not in names]
             hint = f"; name {' and '.join(lacking)} as well" if lacking else ""
             before = f"with {', '.join(names[:n])}" if n else "as it is"
@@ -61,20 +70,6 @@ def merged(names):
     made = "\n\n" + textwrap.fill(f"Merged into it: {', '.join(names)}.", 100) if names else ""
     headline, _, body = doc.partition("\n")
     return f'"""{headline}{made}\n{body}"""{code}'
-
-
-def _apply(name, code):
-    """Return the code with a technique's diff, or None where the diff contradicts it."""
-    techniques = ladder.techniques()
-    sides = [techniques[techniques[name].parent].code, techniques[name].code]
-    for scaled, unscaled in UNSCALED.items():
-        sides = [re.sub(scaled, unscaled, side) for side in sides]
-    bare = [COMMENT.sub("", side) for side in sides]  # the loop has other comments
-    for change in (sides, bare):
-        merged_code = token_merge.merge(code, *change) or token_merge.merge_aligned(code, *change)
-        if merged_code:
-            return merged_code
-    return None
 
 
 def _checked(names):

@@ -58,12 +58,6 @@ def settle(chosen, hardware=None):
     args.device = args.hardware.torch_device
     args.backend = "nccl" if args.device.type == "cuda" else "gloo"
     args.checkpoint_every = args.checkpoint_every or args.validate_every
-    args.batch_size, args.accumulation = _shares(args)
-    return args
-
-
-def _shares(args):
-    """Return (sequences that a rank computes at once, how often in a step). Raises UserError."""
     unit = args.seq_len * args.world_size
     if args.tokens_per_step % unit:
         problem = f"not a multiple of {unit}, a sequence for each rank"
@@ -80,4 +74,5 @@ def _shares(args):
     if args.batch_size not in ("auto", size):
         problem = f"a step has {sequences} sequences for each rank, which is no multiple"
         raise UserError(f"{spelled('batch_size', most)}: {problem}", f"try {size}")
-    return size, sequences // size
+    args.batch_size, args.accumulation = size, sequences // size
+    return args

@@ -44,7 +44,17 @@ def run_script(main, doc):
         if names[-1:] == [loop_techniques.RANKS]:
             ranks.stand_alone()
         if args.rank == 0:
-            _announce(args, chosen, source)
+            files.write(args.folder / "loop.py", source)
+            several = f" and {args.world_size - 1} more like it" if args.world_size > 1 else ""
+            techniques = ", ".join(chosen["techniques"]) or "none"
+            tokens = args.steps * args.tokens_per_step
+            print(
+                f"{args.folder}: {args.model} on {args.hardware.name}{several}, {args.dataset}\n"
+                f"  {args.steps:,} steps of {args.tokens_per_step:,} tokens, {tokens:,} in all; "
+                f"{args.batch_size}x{args.seq_len} at once, {args.accumulation} times a step\n"
+                f"  techniques: {techniques} ({chosen['techniques_from']})",
+                file=sys.stderr,
+            )
         loop = variants.load(source) if names else main
         script_start.prepare(loop)
         draws = flags.plot and args.rank == 0
@@ -138,13 +148,13 @@ def _lock(folder):
 
 def _agreed(make):
     """Return what rank 0 makes, on all ranks: a dict for JSON."""
-    rank, world_size, *_ = ranks.from_environment()
-    if world_size == 1:
+    here = ranks.from_environment()
+    if here.world_size == 1:
         return make()
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     store = torch.distributed.TCPStore(address, port, is_master=False, timeout=options.PATIENCE)
     key = f"pretraining, attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
-    if rank == 0:
+    if here.rank == 0:
         store.set(key, json.dumps(make()))
     return json.loads(store.get(key))
 
@@ -161,21 +171,6 @@ def _session():
 
 def _now():
     return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-def _announce(args, chosen, source):
-    """Say on stderr what will run, and keep the loop in the run's folder."""
-    files.write(args.folder / "loop.py", source)
-    several = f" and {args.world_size - 1} more like it" if args.world_size > 1 else ""
-    names = ", ".join(chosen["techniques"]) or "none"
-    tokens = args.steps * args.tokens_per_step
-    print(
-        f"{args.folder}: {args.model} on {args.hardware.name}{several}, {args.dataset}\n"
-        f"  {args.steps:,} steps of {args.tokens_per_step:,} tokens, {tokens:,} in all; "
-        f"{args.batch_size}x{args.seq_len} at once, {args.accumulation} times a step\n"
-        f"  techniques: {names} ({chosen['techniques_from']})",
-        file=sys.stderr,
-    )
 
 
 @contextlib.contextmanager

@@ -52,13 +52,12 @@ class TokenBatches:
 
     def starts(self, step):
         """Return where in the corpus the sequences of a step begin: a list, of all ranks."""
-        first = step * self._sequences
-        return [self._start(index) for index in range(first, first + self._sequences)]
-
-    def _start(self, index):
-        epoch, index = divmod(index, self.windows)
-        offset, order = self._order(epoch)
-        return offset + int(order[index]) * self.args.seq_len
+        starts = []
+        for index in range(step * self._sequences, (step + 1) * self._sequences):
+            epoch, window = divmod(index, self.windows)
+            offset, order = self._order(epoch)
+            starts.append(offset + int(order[window]) * self.args.seq_len)
+        return starts
 
     def _order(self, epoch):
         """Return (place at which the first window begins, order of the windows) in an epoch."""

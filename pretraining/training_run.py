@@ -6,14 +6,16 @@ import sys
 import time
 
 import torch
+from tqdm import tqdm
 
 from pretraining import checkpoints, export
 from pretraining.history import History
 from pretraining.sample import sample
-from pretraining.training_progress import Progress
 from Utils.base import files
 from Utils.base.errors import UserError
 from Utils.base.units import MIB
+
+BAR = "{desc} {bar:16} {n_fmt}/{total_fmt} {postfix} [{elapsed}]"
 
 
 class Interrupted(Exception):
@@ -108,7 +110,7 @@ class Run:
             self.history.amend(validation_loss=value, validation_perplexity=perplexity)
             self.progress.validation = value
             said = f"validation loss {value:.4f} nats, perplexity {perplexity:,.1f}"
-            self.progress.say(f"  step {self.trained}: {said}")
+            self.progress.bar.write(f"  step {self.trained}: {said}", file=sys.stderr)
         self.clock = time.perf_counter()  # no step took this time
 
     def finish(self):
@@ -222,6 +224,36 @@ class Run:
         self.trained = self.saved = last.step
         self.seconds = last.facts["seconds"]
         self.best = math.inf if last.facts["best"] is None else last.facts["best"]
+
+
+class Progress:
+    """Progress on stderr: a bar on a terminal, a line at times elsewhere."""
+
+    def __init__(self, args, start):
+        self.args, self.interval = args, 0.5 if sys.stderr.isatty() else 10
+        self.shown_at, self.validation = time.perf_counter(), None
+        quiet = None if args.rank == 0 else True  # None: where stderr is no terminal
+        shown = {"bar_format": BAR, "desc": args.model, "postfix": "first step", "leave": False}
+        self.bar = tqdm(total=args.steps, initial=start, disable=quiet, **shown)
+
+    def show(self, row):
+        """Show a row of the history, unless another has been shown just now."""
+        now = time.perf_counter()
+        if now - self.shown_at < self.interval:
+            return
+        self.shown_at = now
+        text = (
+            f"loss {row['training_loss']:.3f}  {row['tokens_per_second']:,.0f} tokens/s  "
+            f"epoch {row['epoch']:.2f}  {row['hours_left']:.2f} h left  "
+            f"memory {row['memory_share']:.0%}"
+        )
+        if self.validation is not None:
+            text = f"validation {self.validation:.3f}  {text}"
+        if self.bar.disable:
+            print(f"  step {row['step']}/{self.args.steps}  {text}", file=sys.stderr)
+        else:
+            self.bar.set_postfix_str(text, refresh=False)
+            self.bar.update(row["step"] - self.bar.n)
 
 
 def _unwrapped(model):

@@ -19,14 +19,14 @@ MOST_LINES = {
     "": 416,
     "analysis": 1771,
     "base": 523,
-    "commands": 895,
+    "commands": 894,
     "corpus": 315,
     "device": 1196,
     "doctor": 507,
     "draw": 1032,
     "forecast": 1738,
     "harness": 1453,
-    "launch": 1250,
+    "launch": 1233,
     "profile": 795,
     "results": 578,
     "own_script": 1819,
@@ -34,8 +34,8 @@ MOST_LINES = {
 }
 OTHER = {".toml", ".html", ".css", ".js"}
 MOST_LINES_OF_OTHER = 1_619
-MOST_LINES_OF_TESTS = 18_243  # with the virtual GPU's C++
-MOST_LINES_OF_PRETRAINING = 1_490
+MOST_LINES_OF_TESTS = 18_240  # with the virtual GPU's C++
+MOST_LINES_OF_PRETRAINING = 1_453
 MOST_LINES_OF_MAKEFILE = 180
 MOST_FILES = 450  # without results/
 MOST_WORDS = {

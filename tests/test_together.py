@@ -15,9 +15,8 @@ from Utils.analysis import several_processes
 from Utils.base import paths
 from Utils.base.errors import Unsupported, UserError
 from Utils.commands import together as together_command
-from Utils.launch import concurrent_runs
-from Utils.launch.concurrent_runs import Failed, Part
-from Utils.launch.turn_taking import Member
+from Utils.launch import turn_taking
+from Utils.launch.turn_taking import Failed, Member, Part
 from Utils.scripts import ladder
 
 FLAGS = ["--model=gpt2-tiny", "--steps=6", "--warmup=2", "--dataset=synthetic", "--device=cpu"]
@@ -63,10 +62,8 @@ def test_the_rounds_are_compared_in_pairs():
 
 
 def test_two_at_once_are_measured_and_leave_no_rows(cache, capsys, tmp_path, monkeypatch):
-    kept, whole = [], concurrent_runs.at_once
-    monkeypatch.setattr(
-        concurrent_runs, "at_once", lambda *args: kept.append(whole(*args)) or kept[-1]
-    )
+    kept, whole = [], turn_taking.at_once
+    monkeypatch.setattr(turn_taking, "at_once", lambda *args: kept.append(whole(*args)) or kept[-1])
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     monkeypatch.setenv("SUITE", "")
     monkeypatch.chdir(tmp_path)
@@ -87,7 +84,7 @@ def test_two_at_once_are_measured_and_leave_no_rows(cache, capsys, tmp_path, mon
 
 def test_one_that_ends_is_named_and_the_others_are_ended(cache, monkeypatch):
     def at_once(name):
-        concurrent_runs.at_once(ladder.get(name), 2, FLAGS, minutes=5)
+        turn_taking.at_once(ladder.get(name), 2, FLAGS, minutes=5)
 
     with pytest.raises(Unsupported, match="fused_cross_entropy, process . of 2: unsupported: Tri"):
         at_once("fused_cross_entropy")
@@ -109,7 +106,7 @@ def test_one_that_ends_is_named_and_the_others_are_ended(cache, monkeypatch):
 def test_what_is_interrupted_or_takes_too_long_is_ended(cache, monkeypatch):
     baseline = ladder.get("no_optimization")
     with pytest.raises(Failed, match="process 1 of 2: failed: ended after the time-out"):
-        concurrent_runs.at_once(baseline, 2, FLAGS, minutes=0)
+        turn_taking.at_once(baseline, 2, FLAGS, minutes=0)
 
     def interrupt(*_):
         assert len(left()) == 2
@@ -117,7 +114,7 @@ def test_what_is_interrupted_or_takes_too_long_is_ended(cache, monkeypatch):
 
     monkeypatch.setattr(Member, "listen", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        concurrent_runs.at_once(baseline, 2, FLAGS, minutes=1)
+        turn_taking.at_once(baseline, 2, FLAGS, minutes=1)
     assert not left()
 
 

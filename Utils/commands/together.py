@@ -14,8 +14,7 @@ from Utils.base import command_line
 from Utils.base.command_line import spelled
 from Utils.base.errors import Unsupported, UserError
 from Utils.base.setting_table import OF_A_RUN
-from Utils.launch import concurrent_runs
-from Utils.launch.concurrent_runs import Failed
+from Utils.launch import turn_taking
 from Utils.scripts import variants
 
 
@@ -33,8 +32,8 @@ def main(argv=None):
     technique = variants.find(args.t)
     os.environ["SUITE"] = f"together-{secrets.token_hex(4)}"  # a batch size is searched once
     try:
-        print(several_processes.report(technique, *concurrent_runs.measure(technique, args)))
-    except (Unsupported, Failed) as error:
+        print(several_processes.report(technique, *turn_taking.measure(technique, args)))
+    except (Unsupported, turn_taking.Failed) as error:
         print(f"together: {error}", file=sys.stderr)
-        return int(isinstance(error, Failed))
+        return int(isinstance(error, turn_taking.Failed))
     return 0
