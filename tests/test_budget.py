@@ -21,7 +21,7 @@ MOST_LINES = {
     "base": 523,
     "commands": 894,
     "corpus": 315,
-    "device": 1196,
+    "device": 1187,
     "doctor": 507,
     "draw": 1032,
     "forecast": 1738,

@@ -145,6 +145,22 @@ def test_peaks_are_those_of_torchs_allocator_on_a_virtual_gpu():
         assert forecast.peak / MIB == pytest.approx(float(known[name]["peak_mib"]), rel=0.02)
 
 
+@pytest.mark.parametrize(
+    ("capability", "setting", "mib"),
+    [
+        *((newer, None, 64) for newer in ((9, 0), (10, 0), (12, 0))),
+        *((older, None, 16.25) for older in ((7, 5), (8, 9))),
+        ((9, 0), ":16:8", 0.25),
+    ],
+)
+def test_cublas_has_a_workspace_in_each_of_two_threads(capability, setting, mib, monkeypatch):
+    """The virtual GPU's allocator shows them with torch 2.13."""
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    if setting:
+        monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", setting)
+    assert fake_run.workspaces(ImaginedGPU("", GIB, capability)) == mib * MIB
+
+
 def test_what_cannot_run_says_why_and_a_broken_script_is_named(tmp_path):
     broken = ladder.get("no_optimization")
     text = broken.path.read_text().replace("loss.backward()", "loss.nothing()")

@@ -11,6 +11,7 @@ import time
 from types import SimpleNamespace
 from unittest import mock
 
+import pandas as pd
 import psutil
 import pytest
 import torch
@@ -294,13 +295,13 @@ NO_CODE = "CUDA error: no kernel image is"
 
 @pytest.mark.parametrize(
     ("problem", "chooses", "remedy"),
-    [(BUSY, True, "nvidia-smi"), (NO_CODE, True, "pytorch.org"), (BUSY, False, "nvidia-smi")],
+    [(BUSY, True, "nvidia-smi"), (NO_CODE, True, "the cu126 index"), (BUSY, False, "nvidia-smi")],
 )
 def test_a_device_that_cannot_be_had_or_computes_nothing_stops_everything(
     problem, chooses, remedy, monkeypatch
 ):
     device = mock.Mock(side_effect=None if chooses else RuntimeError(f"{problem}\nmore"))
-    device.return_value = gpu()
+    device.return_value = gpu(name="Tesla V100", capability=(7, 0))
     monkeypatch.setattr(device_choice, "choose", device)
     monkeypatch.setattr(device_choice, "try_out", lambda device: problem)
     *_, finding = asked(torch_side.device, arguments())
@@ -343,11 +344,24 @@ def test_who_else_is_on_the_gpu_and_what_holds_it_down(reasons, state, words):
 
 
 @pytest.mark.parametrize(
-    ("capability", "noted"), [((12, 1), True), ((8, 9), False), ((9, 0), False)]
+    ("capability", "toolkit", "remedy"),
+    [
+        *(((12, 1), toolkit, "the cu130 index") for toolkit in ("", "CUDA 12.8")),
+        ((12, 1), "CUDA 13.0", "a newer wheel"),
+        ((13, 0), "CUDA 13.0", "a newer wheel"),  # by PTX
+        *((older, "CUDA 13.0", "the cu126 index") for older in ((6, 0), (7, 0))),
+        *((same, "CUDA 13.0", "") for same in ((8, 9), (9, 0))),
+    ],
 )
-def test_machine_code_of_an_older_gpu_is_a_note(capability, noted):
-    findings = asked(torch_side.gpu, on(gpu(capability=capability)))
-    assert ("torch has no sm_121 code" in findings[0].what) == noted
+def test_a_wheel_without_machine_code_for_just_this_gpu_is_a_note(
+    capability, toolkit, remedy, monkeypatch
+):
+    monkeypatch.setattr(device_choice, "toolkit", lambda: toolkit)
+    *notes, _ = asked(torch_side.gpu, on(gpu(capability=capability)))
+    assert len(notes) == bool(remedy)
+    for note in notes:
+        assert "torch has no sm_{}{} code".format(*capability) in note.what
+        assert note.state == "note" and remedy in note.remedy
 
 
 def test_a_laptop_on_its_battery_is_a_note(monkeypatch):
@@ -409,10 +423,17 @@ def test_a_gpu_that_torch_does_not_take_is_explained(
     assert ("CUDA_VISIBLE_DEVICES" in finding.what) == ("hides" in words)
 
 
-def test_torch_older_than_tested_is_worth_a_note(monkeypatch):
+def test_torch_older_than_tested_is_worth_a_note_with_what_an_upgrade_gained(monkeypatch):
     monkeypatch.setattr(torch, "__version__", "2.9.1+cu128")
     (finding,) = asked(torch_side.torch_build)
     assert finding.state == "note" and finding.what.startswith("2.9.1+cu128")
+    published = pd.read_csv(paths.ROOT / "docs" / "published.csv").set_index("technique").value
+    for upgrade in ("torch 2.4 -> 2.5", "earlier torch -> 2.10 ('Torch 2.10')"):
+        gain = published[f"{upgrade}: before"] / published[f"{upgrade}: after"]
+        assert f"{gain:.2f}x" in finding.remedy
+    wheels = published["flex_attention, cu130 wheel"]
+    gain = wheels / published["flex_attention, wheel without code for sm_121"]
+    assert f"a GB10 gained {gain:.1f}x" in torch_side.CUDA_13
 
 
 # The corpus -------------------------------------------------------------------------------------

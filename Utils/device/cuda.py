@@ -64,15 +64,6 @@ class CUDA(Device):
         """Return the peak held by torch's allocator, used by tensors or not, in MiB."""
         return self.cuda.max_memory_reserved(self.torch_device) / MIB
 
-    def missing_code(self):
-        """Return a note where torch has no machine code for just this NVIDIA GPU, else ""."""
-        architectures = self.cuda.get_arch_list()
-        code = "sm_{}{}".format(*self.capability)
-        # AMD's have other names; sm_89 loses nothing by the code of sm_86.
-        if "sm_80" not in architectures or code in (*architectures, "sm_89"):
-            return ""
-        return f"torch has no {code} code, but {', '.join(architectures)}"
-
     @contextmanager
     def memory_history(self):
         """Yield a dict, filled at the end with a snapshot for torch's memory viewer."""

@@ -15,7 +15,6 @@ import re
 import subprocess
 import sys
 import sysconfig
-import tempfile
 import textwrap
 from argparse import Namespace
 from dataclasses import asdict, replace
@@ -39,19 +38,34 @@ from Utils.harness.run_quality import SLOWDOWNS
 from Utils.scripts import ladder
 
 GET_STARTED = "see https://pytorch.org/get-started"
-TESTED_FROM = (2, 11)  # torch
-SOURCES = {  # like the code that Triton and Inductor generate
-    "C": "#include <Python.h>\nint n() { return PY_MAJOR_VERSION; }\n",
-    "C++": "#include <omp.h>\n#include <Python.h>\nint n() { return omp_get_max_threads(); }\n",
-}
+TESTED_FROM = 2, 11  # torch
+# Gains are those of docs/published.csv.
+UPGRADE = f"{REQUIREMENTS}; torch 2.5 after 2.4 gained 1.09x, 2.10 another 1.01x (modded-nanogpt)"
+CUDA_13 = "install torch from the cu130 index; a GB10 gained 2.9x by it after cu128 (autoresearch)"
+# From the support matrices of torch 2.11 to 2.14.
+CUDA_12 = "install torch 2.11 to 2.14 from the cu126 index: no other has code for GPUs below 7.5"
 
 
 def torch_build(args):
-    text = f"{torch.__version__}, built for {device_choice.toolkit() or 'CPUs only'}"
-    if tuple(map(int, re.findall(r"\d+", torch.__version__)[:2])) >= TESTED_FROM:
-        yield ok("torch", text)
-    else:
-        yield ok("torch", "{}; tested from {}.{} on".format(text, *TESTED_FROM), REQUIREMENTS)
+    toolkit = device_choice.toolkit()
+    text = f"{torch.__version__}, built for {toolkit or 'CPUs only'}"
+    tested = tuple(map(int, re.findall(r"\d+", torch.__version__)[:2])) >= TESTED_FROM
+    yield ok("torch", text if tested else f"{text}; older than 2.11", "" if tested else UPGRADE)
+
+
+def machine_code(gpu):
+    """Return (what torch lacks of machine code for a GPU, the remedy), or ("", "")."""
+    names = gpu.cuda.get_arch_list()
+    code = "sm_{}{}".format(*gpu.capability)
+    # AMD's have other names; sm_89 loses nothing by the code of sm_86.
+    if "sm_80" not in names or code in names or (code == "sm_89" and "sm_86" in names):
+        return "", ""
+    remedy = f"a newer wheel may have it: {GET_STARTED}"
+    if gpu.capability < (7, 5):
+        remedy = CUDA_12
+    elif device_choice.toolkit() < "CUDA 13":
+        remedy = CUDA_13
+    return f"torch has no {code} code, but {', '.join(names)}", remedy
 
 
 def driver(args):
@@ -106,7 +120,8 @@ def device(args):
     if problem := device_choice.try_out(chosen):
         remedy = "run nvidia-smi" if on_cuda else REQUIREMENTS
         if re.search("no kernel image|invalid device function", problem):  # of CUDA and of ROCm
-            remedy = f"install a build of torch with code for this GPU: {GET_STARTED}"
+            _, remedy = machine_code(chosen)
+            remedy = remedy or f"install a build of torch with code for this GPU: {GET_STARTED}"
         yield fault("device", f"first product failed: {problem}", remedy, "run")
 
 
@@ -117,9 +132,9 @@ def gpu(args):
     remedy = "end it before measuring: it shares memory and time"
     for process in args.hardware.other_processes:
         yield ok("gpu", f"{process} also uses this GPU", remedy)
-    if missing := args.hardware.missing_code():
-        newer = f"another wheel may have it, such as that of CUDA 13: {GET_STARTED}"
-        yield ok("gpu", missing, newer)
+    text, remedy = machine_code(args.hardware)
+    if text:
+        yield ok("gpu", text, remedy)
     readings = args.hardware.readings()
     limits = readings.get("throttle_reasons") or []
     text = f"clocks limited by {', '.join(limits)}" if limits else "clocks not limited"
@@ -142,22 +157,22 @@ def compilers(args):
     if not compiler:
         yield fault("compiler", f"no {language} compiler on PATH", remedy, *blocks)
         return
-    openmp = on_cpu and sys.platform != "darwin"  # Apple's compiler has another flag for it
+    source = "#include <Python.h>\n"
     flags = ["-shared", "-fPIC", f"-I{sysconfig.get_path('include')}", "-x", language.lower()]
-    flags += ["-fopenmp"] if openmp else []
-    finding = ok("compiler", f"{compiler} compiles {language} with Python's headers")
-    with tempfile.TemporaryDirectory() as folder:
-        command = [compiler, *flags, "-", "-o", f"{folder}/library.so"]
-        pipes = {"input": SOURCES["C++" if openmp else "C"], "capture_output": True, "text": True}
-        try:
-            subprocess.run(command, **pipes, timeout=20, check=True)
-        except subprocess.CalledProcessError as error:
-            lines = [line.strip() for line in error.stderr.splitlines() if "error" in line.lower()]
-            lines.append(f"exit code {error.returncode}")
-            finding = fault("compiler", f"{compiler} cannot compile: {lines[0]}", remedy, *blocks)
-        except (OSError, subprocess.TimeoutExpired) as error:
-            finding = fault("compiler", f"{compiler}: {error}", remedy, *blocks)
-    yield finding
+    if on_cpu and sys.platform != "darwin":  # Apple's compiler has another flag for it
+        source += "#include <omp.h>\nint n() { return omp_get_max_threads(); }\n"
+        flags.append("-fopenmp")
+    command = [compiler, *flags, "-", "-o", os.devnull]
+    try:
+        done = subprocess.run(command, input=source, capture_output=True, text=True, timeout=20)
+        lines = re.findall(".*error.*", done.stderr, re.I) or [f"exit code {done.returncode}"]
+        problem = lines[0].strip() if done.returncode else ""
+    except (OSError, subprocess.TimeoutExpired) as error:
+        problem = str(error)
+    if problem:
+        yield fault("compiler", f"{compiler} cannot compile: {problem}", remedy, *blocks)
+    else:
+        yield ok("compiler", f"{compiler} compiles {language} with Python's headers")
 
 
 def native_packages(args):
