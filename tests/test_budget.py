@@ -17,7 +17,7 @@ from Utils.base import paths
 # shorter lowers its line.
 MOST_LINES = {
     "": 416,
-    "analysis": 1771,
+    "analysis": 1767,
     "base": 523,
     "commands": 894,
     "corpus": 315,

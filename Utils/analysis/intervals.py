@@ -250,8 +250,7 @@ def loss_difference(reference, losses):
 
 
 def parity(reference, losses, model, rounding="bfloat16", fewer_updated=False):
-    """Return "exact" if the losses of all steps are equal to the last bit, else "model changed" or
-    "numerics changed".
+    """Return "exact" (all losses are equal), "model changed" or "numerics changed".
 
     Before the first update both have the same weights and batch, so the first loss compares the
     models; rounding has its CHANCE. reference, losses: Series of nats, indexed by round and step.
@@ -262,8 +261,8 @@ def parity(reference, losses, model, rounding="bfloat16", fewer_updated=False):
     if len(common) and differences.eq(0).all():
         return "exact"
     first = differences[common.get_level_values("step") == 0].dropna()
+    changed = fewer_updated
     if model in CONFIGS and len(first):
         deviation = ROUNDING[rounding] * INIT_STD * CONFIGS[model].n_embd ** 0.5
-        if ((first / deviation) ** 2).sum() > chdtri(len(first), CHANCE):
-            return "model changed"
-    return "model changed" if fewer_updated else "numerics changed"
+        changed |= ((first / deviation) ** 2).sum() > chdtri(len(first), CHANCE)
+    return "model changed" if changed else "numerics changed"

@@ -228,14 +228,6 @@ def _recipe(lines, ms, sets, problems, name, best, records):
     if batch:
         fewer = "fewer updates for as many tokens, which changes training"
         sentences.append(f"It trains on {batch} sequences a step: {fewer}.")
-    evidence = {IN: {}, NO_DIFFERENCE: {}, OUT: {}}
-    for technique, (ratio, text) in _evidence(lines, ms, sets, name, tried).items():
-        title = OUT
-        if technique in techniques:
-            title = NO_DIFFERENCE if ratio.verdict == NO_DIFFERENCE else IN
-        elif problems.get(technique):
-            text = problems[technique]
-        evidence[title][technique] = text
     if script:
         to_copy = lines_of(techniques, batch or "...")
     else:
@@ -248,11 +240,12 @@ def _recipe(lines, ms, sets, problems, name, best, records):
             for code, where in switches.get(technique, [])
         ]
         to_copy = {"your script": own_lines or ["none"]}
+    evidence = _evidence(lines, ms, sets, problems, name, tried)
     return Recipe(name, techniques, script, line, speedup, to_best, sentences, evidence, to_copy)
 
 
-def _evidence(lines, ms, sets, name, tried):
-    """Return (Ratio, text) by technique, of the two sets next to the name's with and without it."""
+def _evidence(lines, ms, sets, problems, name, tried):
+    """Return the evidence of a Recipe: of each technique, two sets next to the name's."""
     # Of equal sets the first counts, scripts before variants.
     name_of = {techniques: key for key, techniques in reversed(sets.items())}
     nearest = sorted(name_of.values(), key=lambda key: len(sets[key] ^ sets[name]))
@@ -269,9 +262,13 @@ def _evidence(lines, ms, sets, name, tried):
                 ratios[-1] = ratio
                 texts[-1] = f"{f'; {more_mib} MiB' if more_mib else ''}: {key} against {without}"
                 break
-    corrected = intervals.holm(ratios)
-    texts = [f"{r.with_verdict}{text}" for r, text in zip(corrected, texts, strict=True)]
-    return dict(zip(tried, zip(corrected, texts, strict=True), strict=True))
+    evidence = {IN: {}, NO_DIFFERENCE: {}, OUT: {}}
+    for technique, ratio, text in zip(tried, intervals.holm(ratios), texts, strict=True):
+        title = NO_DIFFERENCE if ratio.verdict == NO_DIFFERENCE else IN
+        title = title if technique in sets[name] else OUT
+        problem = problems.get(technique) if title == OUT else ""
+        evidence[title][technique] = problem or f"{ratio.with_verdict}{text}"
+    return evidence
 
 
 def _mib(line):

@@ -54,8 +54,8 @@ def summarize(rows, records=None):
         for name, runs in timed.groupby("technique")
     }
     scripts = ladder.techniques() if base == ladder.BASELINE else {}
-    in_ladder = [name for name in scripts if name in runs_by_name]
-    names = [*in_ladder, *(name for name in rows.technique.unique() if name not in in_ladder)]
+    position = {name: i for i, name in enumerate(scripts)}
+    names = sorted(rows.technique.unique(), key=lambda name: position.get(name, len(position)))
     names = own_names.ordered(names)
     lines = {}
     for name, label in zip(names, own_names.labels(names), strict=True):
@@ -135,8 +135,8 @@ def _outcome(runs, records):
         facts = records.get(tainted.run_id.iloc[0], {}).get("quality") or {}
         if reasons := facts.get("reasons"):  # of the first
             quality += f": {' and '.join(reasons)}"
-    outcome = {"status": "ok", "reason": "", "rounds": len(timed)}
-    return outcome | {"notes": notes, "grade": grade, "quality": quality}
+    outcome = {"status": "ok", "reason": "", "rounds": len(timed), "notes": notes}
+    return outcome | {"grade": grade, "quality": quality}
 
 
 def _losses(name, base, runs, base_runs, records):
