@@ -19,22 +19,22 @@ MOST_LINES = {
     "": 416,
     "analysis": 1767,
     "base": 523,
-    "commands": 894,
+    "commands": 895,
     "corpus": 315,
     "device": 1187,
-    "doctor": 507,
+    "doctor": 522,
     "draw": 1032,
     "forecast": 1738,
     "harness": 1453,
     "launch": 1233,
-    "profile": 795,
+    "profile": 789,
     "results": 578,
-    "own_script": 1819,
+    "own_script": 1815,
     "scripts": 591,
 }
 OTHER = {".toml", ".html", ".css", ".js"}
 MOST_LINES_OF_OTHER = 1_619
-MOST_LINES_OF_TESTS = 18_240  # with the virtual GPU's C++
+MOST_LINES_OF_TESTS = 18_215  # with the virtual GPU's C++
 MOST_LINES_OF_PRETRAINING = 1_453
 MOST_LINES_OF_MAKEFILE = 180
 MOST_FILES = 450  # without results/

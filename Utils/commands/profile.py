@@ -76,6 +76,7 @@ def main(argv=None):
         with own_scripts.looked_at(args, profiles=True) as runs:
             name = runs.base.name.replace("/", "_")
             summary = profiled_run.keep_own(name, runs.look, runs.trace, args.output)
+            print(f"on {summary['device']}, torch {summary['torch']}")
             print(profile_page.page(summary, args.output, [*adopt.waits(runs.look)]))
         return 0
     if args.gpus:

@@ -172,11 +172,11 @@ class Measured:
         self.iterations = []
         self.graphs = [0]  # compiled by the end of each
         self.memory = None
-        self.gradients = None
+        self.gradients = memory_kinds.GradientWatch(self._trained())
         self.hardware.reset_peak_memory()
         # Later iterations may need more memory than the warm-up.
         self.boundaries = self.clock.steps(
-            self.args, self._watch_gradients, self._measure_memory, grows=True
+            self.args, lambda: self.gradients, self._measure_memory, grows=True
         )
         if self.args.trace:
             self.profiled = ProfiledSteps()
@@ -204,10 +204,6 @@ class Measured:
             self.answer(Ended())
             raise Ended
 
-    def _watch_gradients(self):
-        self.gradients = memory_kinds.GradientWatch(self._trained())
-        return self.gradients
-
     def _trained(self):
         """Return the modules that are trained, as memory_kinds reads them from a module."""
         of_optimizers = self.watch.parameters()
@@ -217,9 +213,9 @@ class Measured:
         return SimpleNamespace(parameters=lambda: parameters, buffers=lambda: buffers)
 
     def _measure_memory(self):
-        peak = self.gradients and self.gradients.peak
-        optimizers = self.watch.optimizers
-        self.memory = memory_kinds.memory(self.hardware, self._trained(), optimizers, peak)
+        self.memory = memory_kinds.memory(
+            self.hardware, self._trained(), self.watch.optimizers, self.gradients.peak
+        )
 
     def _combined(self):
         """Return (rows, record)."""

@@ -137,13 +137,13 @@ def advise(breakdown, labels, on_gpu, needs=()):
 
 
 def useful_techniques(technique, needs, device):
-    """Return the names of techniques that a script lacks and that have an effect on a device.
+    """Return the labels of techniques that a script lacks and that have an effect on a device.
 
     technique: of `ladder`, the one that ran. needs: those that it declared.
     """
     techniques = ladder.techniques()
     has = {technique.name, *(ladder.line(technique.parent) if technique.parent else ())}
-    useful = []
+    useful = {}
     for name in (techniques.keys() & {*" ".join(COSTS.techniques).split()}) - has:
         candidate = techniques[name]
         parent = techniques[candidate.parent]
@@ -156,5 +156,5 @@ def useful_techniques(technique, needs, device):
         checked = [need for need in candidate.needs if need in CHECKS]
         runs = all(capabilities.has(need, device) for need in checked)
         if runs and not any(capabilities.check(need, device) for need in added_needs & {*checked}):
-            useful.append(name)
+            useful[name] = name
     return useful

@@ -88,8 +88,7 @@ class ProfiledRun(Run):
 
     def __init__(self, technique, settings, forecast_ms, summary, args, model, optimizer):
         if isinstance(args.hardware, MPS):
-            reason = "torch's profiler does not see an Apple GPU; DEVICE=cpu shows the CPU"
-            raise Unsupported(reason)
+            raise Unsupported("torch's profiler sees no Apple GPU; DEVICE=cpu shows the CPU")
         args.steps -= further_steps(settings)
         super().__init__(args, model, optimizer)
         self.technique = technique
@@ -143,11 +142,13 @@ class ProfiledRun(Run):
             forecast_ms = self.forecast_ms if as_asked else ()
             self.summary |= read(file, args.needs, ceilings, self.memory, on_gpu, forecast_ms)
             with ladder.on_device(capabilities.has("bfloat16", args.hardware)):
-                names = profile_page.useful_techniques(self.technique, args.needs, args.hardware)
-            if on_gpu and 2 * self.memory["peak_mib"] * MIB > args.hardware.memory_bytes:
-                names = [name for name in names if name != "larger_batch"]
-            labels = dict(zip(names, names, strict=True))
+                labels = profile_page.useful_techniques(self.technique, args.needs, args.hardware)
             breakdown = self.summary["profile"]
+            functions = io.StringIO()
+            if self.cprofile:
+                functions.write(f"\nPython, {PYTHON_STEPS} steps:")
+                stats = pstats.Stats(self.cprofile, stream=functions).strip_dirs()
+                stats.sort_stats("tottime").print_stats(FUNCTIONS)
             self.summary |= {name: getattr(args, name) for name in OF_A_RUN} | {
                 "note": "; ".join(args.notes),
                 "device": args.hardware.name,
@@ -155,7 +156,7 @@ class ProfiledRun(Run):
                 "timed_median_ms": median(self.clock.step_ms()[args.warmup :]),
                 "clock_ms": self.profiled.clock_ms,
                 "advice": profile_page.advise(breakdown, labels, on_gpu, args.needs),
-                "python": _longest_functions(self.cprofile) if self.cprofile else "",
+                "python": functions.getvalue().rstrip() + "\n" * bool(self.cprofile),
             }
 
 
@@ -164,9 +165,9 @@ def keep_own(name, look, trace, folder):
 
     look: of `launch.own_scripts`, of a run whose steps under the profiler are in a trace.
     """
-    record = look["record"]
     on_gpu = look["device"] == "cuda"
     summary = {"technique": name, "status": "ok", "python": ""} | look["profile"]
+    summary |= {column: look["row"][column] for column in ("device", "torch", "commit")}
     labels = {}
     for technique, switch in look["switches"].items():
         sites = list(dict.fromkeys(site for _, site in switch["lines"] if site))
@@ -177,7 +178,7 @@ def keep_own(name, look, trace, folder):
         file = shutil.copy(trace, unfinished / f"{name}.trace.json.gz")
         needs = ["tf32"] if "tf32" in look["in_script"] else []
         ceilings = summary.pop("ceilings")
-        summary |= read(file, needs, ceilings, record["memory"], on_gpu)
+        summary |= read(file, needs, ceilings, look["record"]["memory"], on_gpu)
         summary["advice"] = profile_page.advise(summary["profile"], labels, on_gpu)
     return summary
 
@@ -222,10 +223,3 @@ def new_files(folder, summary):
             old.unlink()
         for file in [*written, f"{name}.json"]:
             (unfinished / file).replace(folder / file)
-
-
-def _longest_functions(profile):
-    """Return the functions of Python that took longest by themselves, as pstats prints them."""
-    text = io.StringIO()
-    pstats.Stats(profile, stream=text).strip_dirs().sort_stats("tottime").print_stats(FUNCTIONS)
-    return f"\nPython, {PYTHON_STEPS} steps:{text.getvalue().rstrip()}\n"
