@@ -26,18 +26,20 @@ from Utils.forecast.kernel_work import ATTENTION, MATMUL, OPTIMIZER, REDUCTION, 
 
 # Best shares of a peak that a matrix product reaches, by the chip's process and kind of core.
 # float32 on general cores: NeuSight's kernels (ASPLOS 2025, 755 large products a device): V100
-# 0.96, A100 80 GB PCIe 0.90, H100 0.74; those with 128 lanes an SM are taken to be like the H100.
-BEST_FLOAT32 = {"12 nm": 0.96, "7 nm": 0.90, "8 nm": 0.74, "4 nm": 0.74, "4 nm, second": 0.74}
+# 0.96, A100 80 GB PCIe 0.90, H100 0.74; all others are taken to be like the H100.
+BEST_FLOAT32 = {"12 nm": 0.96, "7 nm": 0.90}
+BEST_FLOAT32_ELSE = 0.74
 # Tensor cores: best shapes of S. Bekman's Machine Learning Engineering (2026): A100 0.87, H100
 # 0.80, B200 0.78, MI300X 0.51. Volta, Turing and GeForce are assumed: no table of theirs was found.
 BEST_TENSOR = {"12 nm": 0.80, "7 nm": 0.87, "8 nm": 0.92, "4 nm": 0.92, "4 nm, second": 0.78}
 BEST_HOPPER = 0.80
 BEST_AMD = 0.51
-# TFLOP/s a watt, which hold small cards back. float32: T4 57 GFLOP/s a watt, A100 PCIe (250 W) 63,
-# L4 122 by the same kernels. Tensor cores: A100 PCIe 0.84, H100 1.13, B200 1.75 by the same best
+# TFLOP/s a watt of long products at the power limit. float32: T4 0.057, A100 PCIe (250 W) 0.063, L4
+# 0.122 by the same kernels. Tensor cores: A100 PCIe 0.84, H100 1.13, B200 1.75 by the same best
 # shapes. Assumed: 8 nm, between its neighbours, and 12 nm of tensor cores.
 WATT_FLOAT32 = {"12 nm": 0.057, "8 nm": 0.075, "7 nm": 0.063, "4 nm": 0.122}
 WATT_TENSOR = {"12 nm": 0.5, "8 nm": 0.6, "7 nm": 0.84, "4 nm": 1.13, "4 nm, second": 1.75}
+STATIC = 0.25  # of the power limit, drawn whatever a kernel does; assumed
 # Tiles of a product's kernels with the share of the best rate that each reaches.
 TILES = {"tensor": ((256, 128, 1.0), (128, 128, 0.97), (128, 64, 0.85), (64, 64, 0.65))}
 TILES["simt"] = ((128, 128, 1.0), (128, 64, 0.95), (64, 64, 0.8))
@@ -74,25 +76,30 @@ def values():
 
 
 def best_rates(entry):
-    """Return FLOP/s of products of each of TYPES at the best shape."""
+    """Return FLOP/s of products of each of TYPES at the best shape and full clocks, and joules a
+    FLOP."""
     rates = []
+    joules = []
     for precision in TYPES[:-1]:
         peak = entry.peak(precision)
         general = precision == "float32" or (precision == "tf32" and not entry.tf32)
         if precision == "bfloat16" and not peak:
             peak, general = entry.float32 / 2, True  # emulated
-        share = (BEST_FLOAT32 if general else BEST_TENSOR).get(entry.process, BEST_AMD)
-        if entry.process == datasheets.MEASURED:
-            rates.append(1e12 * peak)
-            continue
-        if not general and entry.capability[0] == 9 and not entry.architecture:
+        share = BEST_TENSOR.get(entry.process, BEST_AMD)
+        if general:
+            share = BEST_FLOAT32.get(entry.process, BEST_FLOAT32_ELSE)
+        elif entry.capability[0] == 9 and not entry.architecture:
             share = BEST_HOPPER
+        if entry.process == datasheets.MEASURED:
+            share = 1
         watt = (WATT_FLOAT32 if general else WATT_TENSOR).get(entry.process, np.inf)
         if precision == "tf32" and not general:
             watt /= 2
-        rates.append(1e12 * min(peak * share, entry.watts * watt))
-    float8 = 2 * rates[TYPES.index("bfloat16")] if entry.capability >= (8, 9) else 0
-    return np.array([*rates, float8])
+        rates.append(1e12 * peak * share)
+        joules.append((1 - STATIC) / (1e12 * watt))
+    half = TYPES.index("bfloat16")
+    float8 = 2 * rates[half] if entry.capability >= (8, 9) else 0
+    return np.array([*rates, float8]), np.array([*joules, joules[half] / 2])
 
 
 def _product_seconds(k, entry, rates, c, tiles, share):
@@ -115,10 +122,14 @@ def _product_seconds(k, entry, rates, c, tiles, share):
     return best
 
 
-def kernel_seconds(kernels, entry, c):
-    """Return seconds of each kernel (on the device, of the host to launch it). c: constants."""
-    k = kernels
-    rates = best_rates(entry)
+def kernel_seconds(step, entry, c):
+    """Return seconds of each kernel of StepKernels: on the device, and of the host to launch it.
+
+    Where a step would draw more than the power limit on average, clocks fall: arithmetic takes
+    longer. c: constants.
+    """
+    k = step.kernels
+    rates, joules = best_rates(entry)
     general = np.array([True, not entry.tf32, not entry.bfloat16, not entry.float16, False])
     simt = general[k.type]
     flop_seconds = np.zeros(len(k.flop))
@@ -149,6 +160,12 @@ def kernel_seconds(kernels, entry, c):
     byte_copies = k.copies / (entry.bandwidth * 1e9 * c["memory"])
     device = np.maximum(flop_seconds, byte_seconds) + byte_copies + 1e-6 * c["tail"] * k.launches
     device += WAIT * k.waits
+    times = np.bincount(step.order, minlength=len(device))
+    energy = times @ (k.flop * joules[k.type] + c["byte"] * joules[0] * (k.nbytes + k.copies))
+    lacking = energy / (entry.watts * (1 - STATIC)) - times @ device
+    slowed = np.where(flop_seconds > byte_seconds, flop_seconds, 0)
+    if lacking > 0 and slowed.any():
+        device += slowed * lacking / (times @ slowed)
     # in the order of EAGER, COMPILED, VIEW and LIST
     shares = 1, c["compiled"] / c["eager"], VIEW_SHARE, 1 + LIST_SHARE * k.lists
     return device, 1e-6 * c["eager"] * np.choose(k.host, shares)
@@ -164,7 +181,7 @@ class StepTime:
 
 def step_time(step, entry, c=None):
     """Return the StepTime of StepKernels. c: constants."""
-    device, host = kernel_seconds(step.kernels, entry, c or values())
+    device, host = kernel_seconds(step, entry, c or values())
     seconds = device[step.order]
     started = host[step.order].cumsum()
     done = seconds.cumsum()
@@ -180,7 +197,7 @@ def step_time(step, entry, c=None):
 
 def by_kind(step, entry):
     """Return milliseconds of a step by kind of work; idle: the device waits for the host."""
-    device, _ = kernel_seconds(step.kernels, entry, values())
+    device, _ = kernel_seconds(step, entry, values())
     seconds = device[step.order]
     kind_of = step.kernels.kind[step.order]
     milliseconds = {kind: 1e3 * seconds[kind_of == kind].sum() for kind in KINDS}
