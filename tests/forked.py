@@ -11,8 +11,9 @@ import signal
 import subprocess
 import sys
 import tempfile
+from contextlib import ExitStack
 from functools import partial
-from multiprocessing import get_context
+from multiprocessing import connection, get_context
 
 import torch
 import torch._dynamo.utils  # these three here, once, and not in each fork
@@ -39,13 +40,13 @@ def forget_compiled():
     torch._dynamo.utils.clear_compilation_metrics()
 
 
-def run(technique, flags, generate=True):
-    """Run a technique's script. Return a CompletedProcess.
+def run(techniques, flags, generate=lambda technique: True):
+    """Run scripts, two at once. Return their CompletedProcesses, in order.
 
-    generate: let Inductor generate and compile C++, a second a kernel. Else the graphs that
-    torch.compile traces, differentiates and partitions run operation by operation.
+    generate: function of a technique: whether Inductor generates and compiles C++, a second a
+    kernel. Else graphs are traced, differentiated and partitioned, and run by operation.
     """
-    return call(partial(_technique, technique, flags, generate))
+    return call_all([partial(_technique, t, flags, generate(t)) for t in techniques])
 
 
 def python(script, *flags, **options):
@@ -58,11 +59,25 @@ def python(script, *flags, **options):
 
 def call(main, **options):
     """Call a function in a fork. Return a CompletedProcess. options: of `start`."""
-    with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
-        child = start(main, output, errors, **options)
-        child.join()
-        said = [file.seek(0) or file.read() for file in (output, errors)]
-        return subprocess.CompletedProcess(main, child.exitcode, *said)
+    return call_all([main], **options)[0]
+
+
+def call_all(mains, **options):
+    """Call functions in forks, two at once. Return their CompletedProcesses, in order."""
+    done = []
+    with ExitStack() as stack:
+        children = []
+        for main in mains:
+            running = [child.sentinel for child, *_ in children if child.is_alive()]
+            if len(running) == 2:
+                connection.wait(running)
+            files = [stack.enter_context(tempfile.TemporaryFile("w+")) for _ in range(2)]
+            children.append((start(main, *files, **options), *files))
+        for main, (child, *files) in zip(mains, children, strict=True):
+            child.join()
+            said = [file.seek(0) or file.read() for file in files]
+            done.append(subprocess.CompletedProcess(main, child.exitcode, *said))
+    return done
 
 
 def of_script(script, *flags):

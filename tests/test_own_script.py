@@ -218,7 +218,8 @@ def test_switches_give_the_losses_of_our_scripts(own, tmp_path, technique):
     flags = ["--model=gpt2-tiny", "--batch-size=4", "--seq-len=64", "--device=cpu"]
     flags += ["--dataset=synthetic", "--steps=9", "--warmup=3"]
     results = tmp_path / "ours.csv"
-    forked.run(ladder.get(technique), [*flags, f"--results-file={results}"], generate=False)
+    ours = [*flags, f"--results-file={results}"]
+    forked.run([ladder.get(technique)], ours, generate=lambda technique: False)
     losses = [row["loss"] for row in rows_file.read(results).to_dict("records")][:5]
     arguments = " ".join([*flags, f"--results-file={tmp_path / 'watched.csv'}"])
     run = own(paths.ROOT / "no_optimization.py", arguments)
