@@ -17,7 +17,7 @@ from Utils.base import paths
 # shorter lowers its line.
 MOST_LINES = {
     "": 416,
-    "analysis": 1767,
+    "analysis": 1778,
     "base": 523,
     "commands": 895,
     "corpus": 315,
@@ -34,7 +34,7 @@ MOST_LINES = {
 }
 OTHER = {".toml", ".html", ".css", ".js"}
 MOST_LINES_OF_OTHER = 1_625
-MOST_LINES_OF_TESTS = 18_215  # with the virtual GPU's C++
+MOST_LINES_OF_TESTS = 18_248  # with the virtual GPU's C++
 MOST_LINES_OF_PRETRAINING = 1_453
 MOST_LINES_OF_MAKEFILE = 180
 MOST_FILES = 450  # without results/

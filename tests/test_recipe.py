@@ -271,16 +271,19 @@ def test_the_script_of_a_recipe_runs(tmp_path):
     assert list(rows.technique.unique()) == ["recipe"] and len(rows) == 4
 
 
-def test_a_file_is_written_over_in_the_cache_alone(tmp_path, monkeypatch):
-    path = tmp_path / "recipe.py"
-    recommendation.write(path, "first")
-    for refused in (path, tmp_path, tmp_path / "nowhere" / "recipe.py"):
-        with pytest.raises(UserError, match=f"{refused}: .* name another file with RECIPE="):
-            recommendation.write(refused, "second")
-    assert path.read_text() == "first"
-    monkeypatch.setattr(paths, "CACHE", tmp_path)
-    recommendation.write(path, "second")
-    assert path.read_text() == "second"
+def test_a_recipe_is_written_over_no_file_of_others(tmp_path):
+    found = recommendation.recommend(rows_from(halving(COMPILE)))
+    text, path = recommendation.script(found.fastest, found.described), tmp_path / "recipe.py"
+    recommendation.write(path, text)
+    recommendation.write(path, text)
+    for mine in (text + "print('an idea')\n", (paths.ROOT / "no_optimization.py").read_text()):
+        path.write_text(mine)
+        with pytest.raises(UserError, match="recipe.py: exists, .* name another file with RECIPE="):
+            recommendation.write(path, text)
+        assert path.read_text() == mine
+    for folder in (tmp_path, tmp_path / "nowhere" / "recipe.py"):
+        with pytest.raises(UserError, match=f"{folder}: "):
+            recommendation.write(folder, text)
 
 
 def blocks(techniques):

@@ -141,6 +141,20 @@ def test_read_gives_numbers_for_numbers_and_text_for_text(path, monkeypatch):
     assert str(rows_file.read(path).loss.tolist()) == "[nan, inf, 5.0]"
 
 
+def test_a_file_that_pandas_has_saved_is_read_and_appended_to(path):
+    rows_file.append(path, rows_of("a", TIMES[:2], note="one, two"))
+    rows_file.append(path, rows_of("b", [], status="failed", note="three"))
+    expected = rows_file.read(path)
+    pandas.read_csv(path).astype({"round": float}).to_csv(path, index=False)
+    assert ",0.0," in path.read_text()
+    append_b(path)
+    pandas.testing.assert_frame_equal(
+        rows_file.read(path)[:3].astype({"run_id": str, "technique": str}),
+        expected.astype({"run_id": str, "technique": str}),
+        check_categorical=False,
+    )
+
+
 # Several processes ------------------------------------------------------------------------------
 
 

@@ -2,6 +2,7 @@
 statistically indistinguishable from the fastest, and the one with the least memory among those near
 its speed; as text, lines to copy and a script."""
 
+import hashlib
 import re
 import shlex
 import tomllib
@@ -325,7 +326,7 @@ def script(recipe, described):
     doc = [
         f"{recipe.name}, made by merging the diffs of its techniques.",
         "",
-        "Written by `make recipe`, which overwrites it in .cache.",
+        _mark(code),
         f"Measured: {str(recipe.speedup) or 'not known'}, against {recipe.line.base}",
         f"({described}).",
         "",
@@ -334,11 +335,21 @@ def script(recipe, described):
     return f'"""{chr(10).join(doc)}"""{code}'
 
 
+def _mark(code):
+    """Return the line of a recipe by which `write` knows that nobody has changed its code."""
+    digest = hashlib.sha256(code.encode()).hexdigest()[:16]
+    return f"Written by `make recipe`, which overwrites it unless its code was changed ({digest})."
+
+
 def write(path, text):
-    """Write a recipe's script, over another one in the cache alone. Raises UserError."""
-    in_cache = path.is_relative_to(paths.CACHE)
-    with naming(path, "name another file with RECIPE="):
-        if in_cache:  # elsewhere a missing folder is a typing error
+    """Write a recipe's script. Raises UserError rather than overwrite another file, or a recipe
+    that someone has changed."""
+    with naming(path):
+        if path.exists():
+            doc, code = ladder.split(path.read_text(errors="replace"))
+            if _mark(code) not in doc:
+                problem = f"{path}: exists, and is no recipe or was changed by hand"
+                raise UserError(problem, "name another file with RECIPE=")
+        if path.is_relative_to(paths.CACHE):  # elsewhere a missing folder is a typing error
             path.parent.mkdir(parents=True, exist_ok=True)
-        with open(path, "w" if in_cache else "x") as file:
-            file.write(text)
+        path.write_text(text)
