@@ -24,7 +24,7 @@ MOST_LINES = {
     "device": 1187,
     "doctor": 522,
     "draw": 1032,
-    "forecast": 1755,
+    "forecast": 1761,
     "harness": 1453,
     "launch": 1233,
     "profile": 789,
@@ -34,7 +34,7 @@ MOST_LINES = {
 }
 OTHER = {".toml", ".html", ".css", ".js"}
 MOST_LINES_OF_OTHER = 1_625
-MOST_LINES_OF_TESTS = 18_248  # with the virtual GPU's C++
+MOST_LINES_OF_TESTS = 18_252  # with the virtual GPU's C++
 MOST_LINES_OF_PRETRAINING = 1_453
 MOST_LINES_OF_MAKEFILE = 180
 MOST_FILES = 450  # without results/

@@ -167,11 +167,15 @@ def test_what_cannot_run_says_why_and_a_broken_script_is_named(tmp_path):
     file = tmp_path / "broken_script.py"
     file.write_text(text)
     broken = dataclasses.replace(broken, path=file)
-    found = *recorded("gradient_accumulation", batch_size=97), *recorded(broken, "no_sync")
+    found = (
+        *recorded("gradient_accumulation", batch_size=97),
+        *recorded(broken, "no_sync", "chunked_loss"),
+    )
     reasons = [peak_memory.memory_forecast([recording], 2, GIB, GPU).reason for recording in found]
     assert "multiple of 4" in reasons[0]
     assert "AttributeError" in reasons[1] and "nothing" in reasons[1]
     assert "several processes" in reasons[2]
+    assert "not forecast: a loss" in reasons[3]
 
 
 def test_a_process_that_dies_stops_nothing_else():
