@@ -68,9 +68,6 @@ def run_script(main, doc):
         _end(error, args)
 
 
-# Settings and folder ------------------------------------------------------------------------------
-
-
 def plan(flags):
     """Return the plan of this run: settings, techniques, folder, and whether it resumes; for JSON.
 
@@ -184,9 +181,6 @@ def _curves(folder):
         drawing.stdin.close()  # its sign to end; this process's end is the same
         with contextlib.suppress(subprocess.TimeoutExpired):
             drawing.wait(20)
-
-
-# Ends ---------------------------------------------------------------------------------------------
 
 
 def _end(error, args):
