@@ -128,7 +128,7 @@ class FakeNvml:
     NVML_ERROR_NO_PERMISSION, NVML_ERROR_NOT_FOUND, NVML_ERROR_FUNCTION_NOT_FOUND = 4, 6, 13
     NVML_CLOCK_GRAPHICS, NVML_CLOCK_SM = 0, 1
     NVML_TEMPERATURE_GPU = 0
-    NVML_PERF_POLICY_POWER, NVML_PERF_POLICY_THERMAL = 0, 1
+    NVML_PERF_POLICY_THERMAL = 1
     NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN = 269
     NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN = 270
     NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN = 271
@@ -144,7 +144,7 @@ class FakeNvml:
         self.uuid = "GPU-fake-uuid"
         mine = SimpleNamespace(pid=os.getpid(), usedGpuMemory=500 * 2**20)
         self.compute, self.names = [mine], {}  # bytes, or None
-        self.energy_mj, self.violations_ns = 10**12, {0: 9e12, 1: 2e12}
+        self.energy_mj, self.violations_ns = 10**12, {1: 2e12}
         self.clocks_mhz = {0: 1700, 1: 1710}
         self.temperature_c, self.power_mw, self.limit_mw = 61, 345_678, 700_000
         self.cuda_version = 13_000
@@ -190,7 +190,6 @@ ANSWERS = {  # after "nvml", with pynvml's arguments
     "DeviceGetPowerManagementLimit": lambda self, handle: self.limit_mw,
     "DeviceGetMemoryInfo": FakeNvml.memory,
     "DeviceGetCurrentClocksEventReasons": lambda self, handle: self.reasons,
-    "DeviceGetCurrentClocksThrottleReasons": lambda self, handle: self.reasons,
 }
 for _name, _answer in ANSWERS.items():
     setattr(FakeNvml, f"nvml{_name}", _asked(f"nvml{_name}", _answer))

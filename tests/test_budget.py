@@ -21,7 +21,7 @@ MOST_LINES = {
     "base": 523,
     "commands": 895,
     "corpus": 315,
-    "device": 1187,
+    "device": 1146,
     "doctor": 522,
     "draw": 1032,
     "forecast": 1761,
@@ -34,7 +34,7 @@ MOST_LINES = {
 }
 OTHER = {".toml", ".html", ".css", ".js"}
 MOST_LINES_OF_OTHER = 1_625
-MOST_LINES_OF_TESTS = 18_252  # with the virtual GPU's C++
+MOST_LINES_OF_TESTS = 18_238  # with the virtual GPU's C++
 MOST_LINES_OF_PRETRAINING = 1_447
 MOST_LINES_OF_MAKEFILE = 180
 MOST_FILES = 450  # without results/

@@ -24,7 +24,7 @@ from Utils.base.gpt2_sizes import CONFIGS
 from Utils.device import auto_shape, capabilities, device_choice, nvml
 from Utils.device.cpu import CPU, MPS, processor_name
 from Utils.device.cuda import CUDA
-from Utils.device.nvml import THROTTLE_REASONS, DriverView
+from Utils.device.nvml import THROTTLE_REASONS
 from Utils.harness import script_start, settings, turn_pipe
 
 
@@ -67,7 +67,6 @@ READINGS = {
 }
 COUNTERS = {
     "energy_j": 1e9,
-    "power_violation_s": 9000.0,
     "thermal_violation_s": 2000.0,
     "hw_thermal_slowdown_s": 4000.0,  # the others are not supported
 }
@@ -129,19 +128,13 @@ def test_a_gpu_is_found_by_its_uuid_and_so_is_a_slice_of_one():
     assert gpu(nvml).readings() == {} and gpu(nvml).describe()["driver"] is None
 
 
-@pytest.mark.parametrize("older", [False, True])
-def test_throttle_reasons_are_words_whatever_nvml_calls_the_question(older):
+@pytest.mark.parametrize(
+    ("bits", "words"), [(0x1, []), (0x48, ["hw slowdown", "hw thermal slowdown"]), (0x800, [])]
+)
+def test_throttle_reasons_are_words(bits, words):
     nvml = FakeNvml()
-    device = gpu(nvml)
-    if older:
-        missing = nvml.NVMLError(nvml.NVML_ERROR_FUNCTION_NOT_FOUND)
-        nvml.errors["nvmlDeviceGetCurrentClocksEventReasons"] = missing
-    for nvml.reasons, words in (
-        (0x1, []),
-        (0x48, ["hw slowdown", "hw thermal slowdown"]),
-        (0x800, []),
-    ):
-        assert device.readings()["throttle_reasons"] == words
+    nvml.reasons = bits
+    assert gpu(nvml).readings()["throttle_reasons"] == words
 
 
 def test_other_processes_are_named_as_far_as_they_can_be():
@@ -205,7 +198,7 @@ TEXT = UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte")
     [
         ("nvmlInit", EVERYTHING),
         ("nvmlDeviceGetPowerUsage", {"power_w"}),
-        ("nvmlDeviceGetViolationStatus", {"power_violation_s", "thermal_violation_s"}),
+        ("nvmlDeviceGetViolationStatus", {"thermal_violation_s"}),
     ],
 )
 def test_what_nvml_refuses_is_left_out_and_nothing_else(name, lacking, error):
@@ -237,13 +230,12 @@ def test_a_first_product_is_computed():
 
 def test_the_drivers_gpus_are_seen_without_torch(tmp_path):
     version = tmp_path / "version"
-    seen = nvml.gpus_of_driver(FakeNvml(), version)
-    assert seen == DriverView("NVIDIA Fake", "580.95.05", (13, 0))
+    assert nvml.gpus_of_driver(FakeNvml(), version) == ("NVIDIA Fake", "580.95.05", (13, 0))
     broken = FakeNvml()
     broken.errors["nvmlInit"] = broken.NVMLError(9)
-    assert nvml.gpus_of_driver(broken, version) == DriverView()
+    assert nvml.gpus_of_driver(broken, version) == (None, None, None)
     version.touch()
-    assert nvml.gpus_of_driver(broken, version).driver == nvml.KERNEL_MODULE
+    assert nvml.gpus_of_driver(broken, version) == (None, nvml.KERNEL_MODULE, None)
 
 
 # The clock and the memory of a CPU --------------------------------------------------------------

@@ -24,7 +24,7 @@ from Utils.corpus import token_cache
 from Utils.device import cpu, device_choice, nvml
 from Utils.device.cpu import CPU
 from Utils.device.cuda import CUDA
-from Utils.device.nvml import KERNEL_MODULE, DriverView
+from Utils.device.nvml import KERNEL_MODULE
 from Utils.doctor import examination, torch_side
 from Utils.doctor.examination import Finding, run_python
 from Utils.harness import settings
@@ -381,10 +381,8 @@ def test_memory_that_others_hold_is_missed(monkeypatch, tmp_path):
     assert step.state == "ok"  # 2 GB and 1.9 for each of 8 x 1024 tokens
 
 
-NVML = DriverView("NVIDIA A100", "550.54", (12, 4))
-KERNEL = DriverView(driver=KERNEL_MODULE)
-
-
+NVML = "NVIDIA A100", "550.54", (12, 4)
+KERNEL = None, KERNEL_MODULE, None
 BUILT = "is not built for CUDA"
 
 

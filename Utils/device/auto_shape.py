@@ -15,9 +15,8 @@ def usable_bytes(memory_bytes):
 def baseline_bytes(config, parameters, batch_size, seq_len):
     """Estimate the peak of the baseline on a GPU, in bytes; `make forecast` is more precise.
 
-    In float32, the peak is either at the start of the backward, with weights, AdamW's two moments
-    and activations (per block 16 of width n_embd and the scores; four of the logits' size), or in
-    the update, with gradients and temporaries but no activations.
+    In float32 it is at the start of the backward (weights, two moments, activations: 16 of width
+    n_embd and the scores per block, four of the logits' size) or in the update, without them.
     """
     per_token = config.n_layer * (16 * config.n_embd + config.n_head * seq_len) + 4 * VOCABULARY
     return max(12 * parameters + 4 * batch_size * seq_len * per_token, 20 * parameters)
@@ -26,8 +25,7 @@ def baseline_bytes(config, parameters, batch_size, seq_len):
 def auto_shape(device, config, parameters, batch_size=None, seq_len=None, ranks=1):
     """Return (batch_size, seq_len) at which the baseline fits the device, for every script.
 
-    config, parameters: the model's shape and number of parameters. batch_size, seq_len: where one
-    is fixed. ranks: share the batch; each takes as much as it would alone.
+    batch_size, seq_len: where fixed. ranks: share the batch; each takes as much as it would alone.
     """
     if isinstance(device, CPU):
         return batch_size or ranks, seq_len or 64

@@ -4,6 +4,7 @@ import ctypes
 import math
 import os
 import platform
+import re
 import resource
 import subprocess
 import sys
@@ -86,9 +87,8 @@ class CPU(Device):
     def peak_memory_mib(self):
         """Return the growth of the resident set since this object was made, at its peak, in MiB.
 
-        It covers weights, gradients, optimizer state, activations and loaded libraries. Of a
-        process that keeps freed memory it is the peak until then: gaps between kept blocks are not
-        the script's.
+        It covers loaded libraries too. Of a process that keeps freed memory it is the peak until
+        then: gaps between kept blocks are not the script's.
         """
         if self.peak_mib is not None:
             return self.peak_mib
@@ -101,10 +101,8 @@ class CPU(Device):
     def keep_freed_memory(self, grows=False):
         """Let glibc's malloc keep freed blocks for later ones. No effect with another libc.
 
-        By default it maps blocks of 32 MiB and more one by one and returns them when they are
-        freed, so each step waits for the kernel to find and clear their pages anew: logits of 512
-        tokens are 98 MiB. See `man mallopt` and docs/FINDINGS.md.
-
+        By default it returns blocks of 32 MiB and more, so each step waits for the kernel to clear
+        their pages anew: logits of 512 tokens are 98 MiB. See `man mallopt`, docs/FINDINGS.md.
         grows: whether later steps may need more memory, so that the peak is not known yet.
         """
         self.peak_mib = None if grows else self.peak_memory_mib()
@@ -115,16 +113,13 @@ class CPU(Device):
 
     @contextmanager
     def memory_history(self):
-        """Yield a dict, filled at the end with a snapshot for torch's memory viewer.
-
-        It holds the allocations of the block, from a profile with stacks.
-        """
+        """Yield a dict, filled at the end with a snapshot for torch's memory viewer."""
         # Here, as only `make profile MEMORY=1` needs it.
         from torch.cuda._memory_viz import _profile_to_snapshot
 
         snapshot = {}
-        options = {"profile_memory": True, "record_shapes": True, "with_stack": True}
-        with torch.profiler.profile(**options) as profile:
+        profiler = torch.profiler.profile
+        with profiler(profile_memory=True, record_shapes=True, with_stack=True) as profile:
             yield snapshot
         snapshot |= _profile_to_snapshot(profile)
 
@@ -142,10 +137,8 @@ class CPU(Device):
             with suppress(psutil.Error):  # ended meanwhile
                 own_cpu_s += sum(child.cpu_times()[:4])
         counters = super().counters() | {"all_cpu_s": all_cpu_s, "own_cpu_s": own_cpu_s}
-        counters["busy_cpu_s"] = all_cpu_s - waiting_s
-        if "steal" in times:
-            counters["steal_s"] = times["steal"]
-        return counters
+        stolen = {"steal_s": times["steal"]} if "steal" in times else {}
+        return counters | stolen | {"busy_cpu_s": all_cpu_s - waiting_s}
 
     def describe(self):
         capability = torch.backends.cpu.get_cpu_capability()
@@ -186,19 +179,17 @@ class MPS(Device):
 def processor_name(cpuinfo="/proc/cpuinfo"):
     """Return the processor's name.
 
-    Virtual machines may hide its number: "AMD EPYC" is Zen 4 on one host and Zen 5 on the next. A
-    name without a number (a clock is none) has family and model behind it. They may also hide
-    AVX-512 or AMX, which decide how torch computes, so such a name says which of them is there.
+    Virtual machines may hide its number, and AVX-512 or AMX: "AMD EPYC" is Zen 4 on one host and
+    Zen 5 on the next. A name without a number (a clock is none) is followed by what tells them.
     """
     if sys.platform == "darwin":
         command = ["sysctl", "-n", "machdep.cpu.brand_string"]
         return subprocess.run(command, capture_output=True, text=True).stdout.strip()
     facts = {}
     with suppress(OSError):  # only Linux has it
-        for line in Path(cpuinfo).read_text().partition("\n\n")[0].splitlines():  # the first core
-            key, _, value = line.partition(":")
-            facts[key.strip()] = " ".join(value.split())
-    name = facts.get("model name", "").replace("(R)", "")
+        first_core = Path(cpuinfo).read_text().partition("\n\n")[0]
+        facts = dict(re.findall(r"^(.*?)\s*: *(.*)", first_core, re.MULTILINE))
+    name = " ".join(facts.get("model name", "").replace("(R)", "").split())
     numbered = any(letter.isdigit() for letter in name.partition("@")[0])
     if not name or numbered or "cpu family" not in facts:  # only x86 has one
         return name or platform.processor() or platform.machine()
@@ -223,28 +214,22 @@ def cgroup_limits(root="/sys/fs/cgroup", membership="/proc/self/cgroup"):
     """
     cpus = [math.inf]
     memory_bytes = [math.inf]
-    for folder in _folders(Path(root), Path(membership)):
-        if share := _numbers(folder / "cpu.max"):  # version 2: quota and period
-            cpus.append(share[0] / share[1])
-        quota = _numbers(folder / "cpu.cfs_quota_us")  # version 1; -1 is none
-        if quota and quota[0] > 0:
-            cpus.append(quota[0] / _numbers(folder / "cpu.cfs_period_us")[0])
-        memory_bytes += _numbers(folder / "memory.max")
-        memory_bytes += _numbers(folder / "memory.limit_in_bytes")
-    return min(cpus), min(memory_bytes)
-
-
-def _folders(root, membership):
-    """Yield the folders of this process's groups and of those above them."""
     lines = []
     with suppress(OSError):
-        lines = membership.read_text().splitlines()
+        lines = Path(membership).read_text().splitlines()
     for line in lines:
         _, controllers, path = line.split(":", 2)
-        # the folder is named cpu,cpuacct; links may have either name
-        for top in {root / name for name in (controllers, *controllers.split(","))}:
-            group = top / path.strip("/")
-            yield from (folder for folder in (group, *group.parents) if folder.is_relative_to(top))
+        top = Path(root, controllers.split(",")[0])  # of several, links have the name of each
+        group = top / path.strip("/")
+        for folder in (group, *group.parents)[: 1 + len(group.relative_to(top).parts)]:
+            if share := _numbers(folder / "cpu.max"):  # version 2: quota and period
+                cpus.append(share[0] / share[1])
+            quota = _numbers(folder / "cpu.cfs_quota_us")  # version 1; -1 is none
+            if quota and quota[0] > 0:
+                cpus.append(quota[0] / _numbers(folder / "cpu.cfs_period_us")[0])
+            memory_bytes += _numbers(folder / "memory.max")
+            memory_bytes += _numbers(folder / "memory.limit_in_bytes")
+    return min(cpus), min(memory_bytes)
 
 
 def _numbers(path):

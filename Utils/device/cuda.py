@@ -20,9 +20,8 @@ class CUDA(Device):
     """An NVIDIA GPU, or an AMD one through ROCm, which torch calls cuda too.
 
     device: torch.device with an index.
-    cuda, nvml: the modules `torch.cuda` and `pynvml`, or substitutes for tests.
-    partners: process ids of runs that take turns with this one.
-    select: makes it torch's current device.
+    cuda, nvml: the modules `torch.cuda` and `pynvml`, or substitutes for tests. partners: process
+    ids of runs that take turns with this one. select: makes it torch's current device.
     """
 
     def __init__(self, device, cuda=torch.cuda, nvml=None, partners=(), select=True):

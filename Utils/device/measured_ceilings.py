@@ -53,11 +53,10 @@ def _fastest(statement, seconds, **names):
 
 
 def measure(device, seconds=SECONDS):
-    """Measure the ceilings of a device: a dict.
+    """Return the ceilings of a device: matmul_tflops by precision, bandwidth_gb_s, device, torch.
 
-    matmul_tflops by precision, bandwidth_gb_s, device, torch; emulated_tflops, the rates of
-    emulated precisions, which are no ceilings; other_cpu_share, what other processes took of the
-    machine meanwhile; measured_at, in seconds since 1970.
+    emulated_tflops are no ceilings; other_cpu_share: what other processes took of the machine
+    meanwhile; measured_at: in seconds since 1970.
     """
     before = CPU().counters()
     torch_device = device.torch_device
@@ -122,26 +121,19 @@ def file_of(device):
 def ceilings(device):
     """Return the stored result of `measure` for this device, or None."""
     try:
-        stored = json.loads(file_of(device).read_text())
+        return json.loads(file_of(device).read_text())
     except (OSError, ValueError):
         return None
-    return stored if "emulated_tflops" in stored else None  # else of an older version
 
 
 def here(device, again=False):
     """Return the ceilings of this device, measured where there are none, or `again`.
 
-    Those of a busy machine are measured again after an hour, and the better rates kept.
+    Those of a busy machine are measured again after an hour.
     """
     stored = None if again else ceilings(device)
     if stored and not (is_busy(stored) and time.time() > stored["measured_at"] + 3600):
         return stored
     measured = measure(device)
-    if stored:
-        for name in ("matmul_tflops", "emulated_tflops"):
-            for precision, tflops in stored[name].items():
-                measured[name][precision] = max(tflops, measured[name].get(precision, 0.0))
-        for name, better in (("bandwidth_gb_s", max), ("other_cpu_share", min)):
-            measured[name] = better(stored[name], measured[name])
     files.write_json(file_of(device), measured)
     return measured

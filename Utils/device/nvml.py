@@ -2,7 +2,6 @@
 
 import os
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -30,13 +29,10 @@ SLOWDOWN_FIELDS = {  # after NVML_FI_DEV_CLOCKS_EVENT_REASON_
 
 
 class Nvml:
-    """One GPU through NVML, of nvidia-ml-py. Nothing here raises.
-
-    Values are left out where the package, the driver, the permission or the sensor is missing.
+    """One GPU through NVML, of nvidia-ml-py. What is missing or refused is left out, or None.
 
     uuid: torch's, without a prefix, as CUDA_VISIBLE_DEVICES changes numbers; None for the driver
-        alone.
-    module: pynvml, or a substitute for tests.
+        alone. module: pynvml, or a substitute for tests.
     """
 
     def __init__(self, uuid, module=None):
@@ -99,14 +95,13 @@ class Nvml:
     def counters(self):
         """Return readings that only grow: energy_j, and seconds of clock throttling by cause.
 
-        Older drivers have power_violation_s and thermal_violation_s; newer ones also
-        sw_thermal_slowdown_s, hw_thermal_slowdown_s, hw_power_brake_slowdown_s.
+        Older drivers have thermal_violation_s alone, newer ones also those of SLOWDOWN_FIELDS.
         """
-        counters = {"energy_j": self.get("TotalEnergyConsumption", divisor=1e3)}
-        for policy in ("POWER", "THERMAL"):
-            counters[f"{policy.lower()}_violation_s"] = self.get(
-                "ViolationStatus", f"PERF_POLICY_{policy}", field="violationTime", divisor=1e9
-            )
+        thermal = ("ViolationStatus", "PERF_POLICY_THERMAL")
+        counters = {
+            "energy_j": self.get("TotalEnergyConsumption", divisor=1e3),
+            "thermal_violation_s": self.get(*thermal, field="violationTime", divisor=1e9),
+        }
         causes = SLOWDOWN_FIELDS.values()
         fields = [self.constant(f"FI_DEV_CLOCKS_EVENT_REASON_{cause}") for cause in causes]
         answers = self.call("DeviceGetFieldValues", self.gpu, fields) or []
@@ -118,8 +113,6 @@ class Nvml:
     def readings(self):
         """Return readings of the GPU now; used_memory_mib is of all processes."""
         bits = self.get("CurrentClocksEventReasons")
-        if bits is None:  # the name before driver 535
-            bits = self.get("CurrentClocksThrottleReasons")
         readings = {
             "sm_clock_mhz": self.get("ClockInfo", "CLOCK_SM"),
             "temperature_c": self.get("Temperature", "TEMPERATURE_GPU"),
@@ -138,21 +131,13 @@ def _without_none(values):
     return {name: value for name, value in values.items() if value is not None}
 
 
-@dataclass(frozen=True)
-class DriverView:
-    """NVIDIA's driver, and its first GPU. cuda: newest version that it supports."""
-
-    gpu: str = "an NVIDIA GPU"
-    driver: str | None = None
-    cuda: tuple | None = None
-
-
 def gpus_of_driver(module=None, kernel="/proc/driver/nvidia/version"):
-    """Return the DriverView of this machine, whether torch sees its GPUs or not."""
+    """Return the name of this machine's first NVIDIA GPU, whether torch sees it or not, the
+    driver's version and the newest CUDA that it supports; None for what is unknown."""
     nvml = Nvml(None, module)
     name = nvml.call("DeviceGetName", nvml.call("DeviceGetHandleByIndex", 0))
     if not name:
-        return DriverView(driver=KERNEL_MODULE) if Path(kernel).exists() else DriverView()
+        return None, KERNEL_MODULE if Path(kernel).exists() else None, None
     number = nvml.call("SystemGetCudaDriverVersion")
     cuda = number and (number // 1000, number % 1000 // 10)
-    return DriverView(name, nvml.call("SystemGetDriverVersion"), cuda)
+    return name, nvml.call("SystemGetDriverVersion"), cuda

@@ -71,12 +71,12 @@ def machine_code(gpu):
 def driver(args):
     """Check that torch sees the NVIDIA GPUs of this machine, or find out why not."""
     count, error = device_choice.visible_gpus()
-    seen = nvml.gpus_of_driver()
-    text = seen.driver or "none of NVIDIA"
-    if count or not seen.driver:
+    gpu, version, newest_cuda = nvml.gpus_of_driver()
+    text = version or "none of NVIDIA"
+    if count or not version:
         yield ok("driver", f"{text}; torch sees {count} GPUs")
         return
-    newest = "{}.{}".format(*seen.cuda) if seen.cuda else ""
+    newest = "{}.{}".format(*newest_cuda) if newest_cuda else ""
     text += f", up to CUDA {newest}" if newest else ""
     toolkit = device_choice.toolkit()
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -86,16 +86,16 @@ def driver(args):
         reason = f"torch {torch.__version__} is not built for CUDA"
         suitable = f"CUDA {newest} or older" if newest else "CUDA"
         remedy = f"install torch for {suitable}: {GET_STARTED}"
-    elif seen.cuda and seen.cuda[0] < int(toolkit.split()[1].split(".")[0]):
+    elif newest_cuda and newest_cuda[0] < int(toolkit.split()[1].split(".")[0]):
         reason = f"torch is built for {toolkit}"
         remedy = f"install a newer driver, or torch for CUDA {newest}: {GET_STARTED}"
     elif visible is not None and "No CUDA GPUs" in error:
         reason = f"CUDA_VISIBLE_DEVICES={visible!r} hides it"
         remedy = "unset CUDA_VISIBLE_DEVICES"
-    elif seen.driver == nvml.KERNEL_MODULE:
+    elif version == nvml.KERNEL_MODULE:
         reason = f"this environment cannot reach it: {error}"
         remedy = "start the container with --gpus all; otherwise run nvidia-smi"
-    yield fault("driver", f"{text}, for {seen.gpu}; {reason}", remedy)
+    yield fault("driver", f"{text}, for {gpu or 'an NVIDIA GPU'}; {reason}", remedy)
 
 
 def device(args):
