@@ -29,7 +29,7 @@ MOST_LINES = {
     "launch": 1233,
     "profile": 789,
     "results": 578,
-    "own_script": 1815,
+    "own_script": 1820,
     "scripts": 591,
 }
 OTHER = {".toml", ".html", ".css", ".js"}

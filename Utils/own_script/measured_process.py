@@ -51,6 +51,10 @@ OFF = {  # by their documented variables
     "CLEARML_OFFLINE_MODE": "1",
     "HF_HUB_DISABLE_TELEMETRY": "1",
 }
+CAUSES = {  # words of an error: what is behind it
+    "double backward": "torch.compile has no second derivatives",
+    "overwritten by a subsequent run": "CUDA graphs overwrite outputs of an earlier call",
+}
 
 
 class Measured:
@@ -135,8 +139,9 @@ class Measured:
             reason += f" ({Path(in_script[-1].filename).name}:{in_script[-1].lineno})"
         if frames[-1].filename.startswith(user_code.OURS):
             return Ended("failed", reason)
+        causes = [cause for words, cause in CAUSES.items() if words in str(error)]
         if self.watch.switches:
-            return Ended("unsupported", f"the script raises {reason}")
+            return Ended("unsupported", "; ".join(["the script raises " + reason, *causes]))
         return Ended("refused", reason)
 
     def begins(self):
