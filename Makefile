@@ -107,7 +107,7 @@ train: $(ENVIRONMENT)        ## pretrain a model and keep it, with the recipe's 
 ##@ Share
 submit:                      ## write rows, records and charts to results/ for a pull request, without names
 field-report:                ## print device, driver, versions and the table, to paste into an issue
-gallery:                     ## chart of several devices: the submissions in results/ and your own rows
+site:                        ## write site/, a page to choose a GPU on, from results/ and docs/
 
 ##@ Housekeeping
 init_results:                ## create the results file with its header, where there is none
@@ -119,7 +119,7 @@ clean:                       ## delete caches (tokens, compiled kernels); result
 
 # Each is a file of Utils/commands/.
 SIMPLE := adopt ablate together ddp scaling ceilings doctor expectations profile table readme \
-          diff compare report recipe submit field-report gallery init_results reset
+          diff compare report recipe submit field-report site init_results reset
 $(SIMPLE): $(ENVIRONMENT)
 	@$(COMMAND) $@ $(SET)
 

@@ -17,24 +17,25 @@ from Utils.base import paths
 # shorter lowers its line.
 MOST_LINES = {
     "": 416,
-    "analysis": 1778,
+    "analysis": 1740,
     "base": 523,
     "commands": 895,
     "corpus": 315,
     "device": 1146,
     "doctor": 522,
-    "draw": 1032,
-    "forecast": 1761,
+    "draw": 1018,
+    "forecast": 1764,
     "harness": 1453,
     "launch": 1233,
     "profile": 789,
+    "site": 264,
     "results": 578,
     "own_script": 1820,
     "scripts": 591,
 }
 OTHER = {".toml", ".html", ".css", ".js"}
-MOST_LINES_OF_OTHER = 1_625
-MOST_LINES_OF_TESTS = 18_238  # with the virtual GPU's C++
+MOST_LINES_OF_OTHER = 2_046
+MOST_LINES_OF_TESTS = 18_346  # with the virtual GPU's C++
 MOST_LINES_OF_PRETRAINING = 1_447
 MOST_LINES_OF_MAKEFILE = 180
 MOST_FILES = 450  # without results/

@@ -22,6 +22,7 @@ LAYERS = {
     "own_script": {"base", "scripts", "results", "device", "harness"},
     "analysis": {"base", "scripts", "results"},
     "draw": {"base", "scripts", "device", "results", "analysis"},
+    "site": {"base", "scripts", "device", "results", "analysis", "draw"},
 }
 RUNNING = {"base", "scripts", "results", "device", "corpus", "model", "data", "harness", "run"}
 LAYERS |= {
@@ -37,6 +38,7 @@ LAYERS[TECHNIQUE] = {"model", "data", "run", "launch", "corpus", "base"}
 LAYERS["plot_results"] = {"base", "scripts", "results", "analysis", "draw"}
 MOST_FLOORS, MOST_LINES = 7, 400
 OPTIONAL = {
+    "vl_convert",
     "bitsandbytes",
     "torchao",
     "datasets",

@@ -2,18 +2,14 @@
 
 import getpass
 import platform
-import shutil
 from pathlib import Path
 
-import matplotlib.pyplot as plt
 import pytest
-from matplotlib.text import Text
 
 from tests.rows import records_in, rows_of
-from Utils.analysis import comparison, submission
+from Utils.analysis import submission
 from Utils.base.errors import UserError
-from Utils.commands import gallery, submit
-from Utils.draw import ratio_charts
+from Utils.commands import submit
 from Utils.results import rows_file, selection
 
 HOME, USER, HOST = "/home/zelda.q", "zelda.q", "deepthought"
@@ -199,56 +195,3 @@ def test_a_file_without_rows_stands_for_the_newest_shared_ones_of_a_gpu(here, no
     assert capsys.readouterr().err == said
     measured(here)
     assert selection.reading(path) == path
-
-
-# Side by side -----------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def three(here, no_charts):
-    """Folders of two devices that can be compared, and of one with another shape."""
-    made(here, device="GPU $A$", ms=100)
-    made(here, device="GPU B", ms=40)
-    made(here, device="GPU C", seq_len=1024)
-    (here / "results.csv").unlink()
-    return here
-
-
-def test_devices_of_one_shape_are_drawn_side_by_side_and_others_named(three, capsys):
-    measured(three, device="My GPU", rounds=3)
-    panels, left_out = comparison.device_panels(three / "results.csv")
-    assert [panel["device"] for panel in panels] == ["GPU $A$", "GPU B", "My GPU"]
-    assert left_out == ["GPU C: gpt2 1x1024 is not comparable with gpt2 1x64"]
-    figure = ratio_charts.gallery(panels, left_out)
-    axes = figure.axes[0]
-    speedups = {panel["lines"].speedup["tensorFloat32"].value for panel in panels}
-    drawn = {x for line in axes.lines if line.get_marker() in [*"os^"] for x in line.get_xdata()}
-    assert speedups == drawn
-    texts = [text.get_text() for text in figure.findobj(Text)]
-    assert texts.count("2.00x") >= 3
-    for panel in panels:
-        assert any(text.startswith(f"{panel['device']}, torch 2.13.0") for text in texts)
-    assert not any(text.get_parse_math() for text in axes.findobj(Text))  # no formula
-    assert any("GPU C: gpt2 1x1024" in text for text in texts)
-    plt.close(figure)
-    gallery.main(["--results-file", str(three / "results.csv")])
-    assert (three / "plots" / "gallery.png").stat().st_size > 10_000
-    assert "left out: GPU C" in capsys.readouterr().out
-
-
-def test_tainted_runs_and_repeated_results_are_not_drawn(three):
-    measured(three, device="My GPU", grade="tainted")
-    _, left_out = comparison.device_panels(three / "results.csv")
-    assert any("no clean timings of no_optimization" in text for text in left_out)
-    folder = three / "results" / "GPU_B" / "2026-01-01"
-    shutil.copytree(folder, folder.with_name("2026-01-02"))
-    panels, _ = comparison.device_panels(three / "none.csv")
-    assert len(panels) == 2
-
-
-def test_without_any_results_one_line_says_so(here):
-    with pytest.raises(UserError, match="no results to draw"):
-        comparison.device_panels(here / "results.csv")
-    (here / "damaged.csv").write_text("damaged, but mine")
-    with pytest.raises(UserError, match="damaged.csv:1: unknown header"):
-        comparison.device_panels(here / "damaged.csv")

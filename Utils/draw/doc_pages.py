@@ -126,15 +126,21 @@ def forecasts():
     return rows.astype({"batch_size": int, "seq_len": int})
 
 
-def expected():
-    """Return a table of what TOKENS take on each of EXPECTED, under the error of such forecasts."""
+def forecast_error():
+    """Return how many published speedups of one change were forecast, and what share of each 90% of
+    these forecasts were within."""
     check = pd.read_csv(DOCS / "forecast_check.csv")
     deviations = np.log(check.forecast_ms / check.measured_ms)
     ladders = deviations.groupby([check[name] for name in ("source", "key", "model", "batch")])
     of_changes = ladders.diff().dropna()
-    within = np.expm1(-of_changes).abs().quantile(0.9)
+    return len(of_changes), np.expm1(-of_changes).abs().quantile(0.9)
+
+
+def expected():
+    """Return a table of what TOKENS take on each of EXPECTED, under the error of such forecasts."""
+    count, within = forecast_error()
     words = (
-        f"**Forecast, not measured**, from datasheets. Of {len(of_changes)} published speedups of "
+        f"**Forecast, not measured**, from datasheets. Of {count} published speedups of "
         f"one change, nine in ten were forecast within {within:.0%}, without figures of the same "
         "source ([each](docs/FORECAST.md))."
     )
@@ -156,15 +162,16 @@ def expected():
 
 def _cost(rows):
     """Return the hours that TOKENS take on each GPU, and the dollars where it has a price."""
-    prices = pd.Series(tomllib.loads((DOCS / "prices.toml").read_text())).reindex(rows.index)
+    prices = tomllib.loads((DOCS / "prices.toml").read_text())
+    prices = pd.Series(prices).reindex(rows.index).astype(float)
     hours = TOKENS / rows.tokens_per_second / 3600
     dollars = (prices * hours).map(", ${:,.0f}".format)
     return hours.map("{:,.0f} h".format) + dollars.where(prices.notna(), "")
 
 
 def published_changes():
-    """Return docs/published_changes.csv with two more columns: `ratio`, the speedup by the figures
-    of docs/published.csv, and `text` with a link to its source."""
+    """Return docs/published_changes.csv with more columns: `ratio`, the speedup by the figures of
+    docs/published.csv, the `url` of its source, and `text` with a link to that."""
     step = ["source", "metric", "technique"]
     figures = pd.read_csv(DOCS / "published.csv").drop_duplicates(step).set_index(step)
     changes = pd.read_csv(DOCS / "published_changes.csv")
@@ -173,9 +180,10 @@ def published_changes():
         for name in ("before", "after")
     )
     ratio = (before.value / after.value) ** np.where(after.unit == "ms", 1, -1)
-    links = " ([" + changes.name + "](" + after.url.str.partition(" ")[0] + "))"
+    url = after.url.str.partition(" ")[0]
+    links = " ([" + changes.name + "](" + url + "))"
     text = ratio.map("{:.2f}x on ".format) + changes.gpu + links
-    return changes.assign(ratio=ratio, text=text)
+    return changes.assign(ratio=ratio, url=url, text=text)
 
 
 def forecast_changes():

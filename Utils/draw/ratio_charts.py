@@ -9,10 +9,8 @@ from Utils.analysis import comparison
 from Utils.analysis.attribution import WAYS
 from Utils.analysis.intervals import NO_INTERVAL, Ratio, numbers
 from Utils.analysis.several_processes import KINDS
-from Utils.base.text import plural
 from Utils.draw import chart_style
 from Utils.results import selection
-from Utils.scripts import ladder
 
 FINE_TICKS = (0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.8, 1, 1.2, 1.5, 2, 3, 4, 6, 8)
 COARSE_TICKS = (0.001, 0.01, 0.1, 0.2, 0.5, 1, 2, 4, 8, 16, 32, 100, 1000)
@@ -28,7 +26,6 @@ LOOKS = (  # of the WAYS of an ablation
     {"color": chart_style.GREY, "marker": "^"},
     {"color": chart_style.ORANGE, "marker": "s"},
 )
-MARKERS = "os^Dv"  # of devices
 SCALING = {"strong": chart_style.BLUE, "weak": chart_style.ORANGE}
 OFFSETS = {"strong": (8, -14), "weak": (8, 10)}  # of the text beside a marker, in points
 
@@ -155,25 +152,6 @@ def of_sides(a, b):
     for y, (ratio, note) in enumerate(zip(ratios, texts["note"], strict=True)):
         if not ratio:
             chart_style.no_value(axes, y, note)
-    return figure
-
-
-def gallery(panels, left_out=()):
-    """Draw speedups over each device's own baseline with their intervals, a marker a device."""
-    names = {name for panel in panels for name in panel["lines"].index}
-    names = [name for name in ladder.techniques() if name in names and name != ladder.BASELINE]
-    series = []
-    for number, panel in enumerate(panels):
-        speedups = panel["lines"].speedup.reindex(names, fill_value=Ratio())
-        label = f"{panel['device']}, torch {panel['torch']}, {plural(panel['rounds'], 'round')}"
-        label = "\n".join(chart_style.wrapped(label, 40))
-        look = {"color": f"C{number}", "marker": MARKERS[number % len(MARKERS)]}
-        series.append(Series(label, list(speedups), look, number))
-    model, batch, seq_len = panels[0]["shape"]
-    meaning = f"speedup over the device's own baseline, {model} {batch}x{seq_len}"
-    head = "Devices side by side", meaning
-    figure, axes = forest(names, series, head, "step time of the baseline / step time (x)")
-    chart_style.below(axes, "\n".join(f"left out: {text}" for text in left_out))
     return figure
 
 

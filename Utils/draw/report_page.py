@@ -51,7 +51,7 @@ def report(path, device_name="", price=None, base=None):
     commands = [f"git checkout {shlex.quote(commit)}"] if commit else []
     rounds = with_variants["round"].nunique()
     commands += [recommendation.make_line(with_variants, records, rounds), "make report"]
-    best, baseline = _recipe_lines(with_variants, records, recommended.fastest)
+    best, baseline = recipe_lines(with_variants, records, recommended.fastest)
     tables = {
         "Time, memory and loss of each technique": result_tables.texts_of(lines, result_tables.MAIN)
     }
@@ -91,7 +91,7 @@ def comparison_page(a, b):
     )
 
 
-def _recipe_lines(rows, records, recipe):
+def recipe_lines(rows, records, recipe):
     """Return the lines of a recipe and of its base, of the clean rounds that both have."""
     if recipe is None or not recipe.techniques:
         return None, None

@@ -204,10 +204,13 @@ def milliseconds_by_kind(technique, args):
 
 
 def prices(path):
-    """Return dollars an hour by device, from a TOML file of `key = price`. Raises UserError."""
+    """Return dollars an hour by device, from a TOML file of `key = price`, which may also say as_of
+    and source. Raises UserError."""
     with naming(path), open(path, "rb") as file:
         try:
             table = tomllib.load(file)
+            for remark in {"as_of", "source"} & table.keys():
+                del table[remark]
             dollars = {datasheets.find(key).key: float(price) for key, price in table.items()}
         except (TypeError, ValueError) as error:
             raise UserError(f"{path}: {error}", "write lines such as a100 = 1.79") from None

@@ -1,0 +1,13 @@
+"""Write site/, the static page on which a reader chooses a GPU: from the rows in results/ and the
+tables in docs/. It opens by a double click on index.html."""
+
+from Utils.base import paths
+from Utils.base.command_line import Parser
+from Utils.site import page_files
+
+
+def main(argv=None):
+    Parser("site", __doc__).parse_args(argv)
+    folder = paths.ROOT / "site"
+    page_files.write(folder)
+    print(folder / "index.html")
