@@ -22,7 +22,7 @@ MOST_LINES = {
     "commands": 895,
     "corpus": 315,
     "device": 1146,
-    "doctor": 522,
+    "doctor": 511,
     "draw": 1018,
     "forecast": 1764,
     "harness": 1453,
@@ -35,7 +35,7 @@ MOST_LINES = {
 }
 OTHER = {".toml", ".html", ".css", ".js"}
 MOST_LINES_OF_OTHER = 2_046
-MOST_LINES_OF_TESTS = 18_346  # with the virtual GPU's C++
+MOST_LINES_OF_TESTS = 18_286  # with the virtual GPU's C++
 MOST_LINES_OF_PRETRAINING = 1_447
 MOST_LINES_OF_MAKEFILE = 180
 MOST_FILES = 450  # without results/

@@ -1,7 +1,6 @@
 """What only a GPU can show. Run by `make gpu-check`; every test here is marked gpu."""
 
 import gzip
-import importlib
 import json
 import pickle
 import re
@@ -255,46 +254,12 @@ def test_too_large_a_batch_is_out_of_memory_and_nothing_else(tmp_path):
     assert row["status"] == "out_of_memory" and "try --batch-size 2048" in row["note"]
 
 
-class Strict(Run):
-    """Has torch raise on any synchronizing call in the timed steps."""
-
-    def steps(self, batches):
-        for step, batch in enumerate(super().steps(batches)):
-            yield batch
-            modes = {self.args.warmup: "error", self.args.steps: "default"}
-            if mode := modes.get(step + 1):
-                torch.cuda.set_sync_debug_mode(mode)
-
-
 def run_here(script, args):
     args.needs = ladder.facts(script.__doc__).needs
     try:
         start(script.main, args)
     except Unsupported as reason:
         pytest.skip(str(reason))
-
-
-@pytest.fixture
-def strict(monkeypatch):
-    def strict(name):
-        script = importlib.import_module(ladder.get(name).module)
-        monkeypatch.setattr(script, "Run", Strict)
-        return lambda args: run_here(script, args)
-
-    yield strict
-    torch.cuda.set_sync_debug_mode("default")
-
-
-@pytest.mark.parametrize("name", ["prefetching_loader", "data_on_device", "all_together"])
-def test_the_loop_of_a_script_without_copies_from_pageable_memory_never_waits(name, settle, strict):
-    args = settle("--steps", "8", "--warmup", "4")
-    strict(name)(args)
-    assert len(rows_file.read(args.results_file)) == 8
-
-
-def test_a_copy_from_pageable_memory_waits(settle, strict):
-    with pytest.raises(RuntimeError, match="synchroniz"):
-        strict("asynchronous_logging")(settle("--steps", "8", "--warmup", "4"))
 
 
 def test_batches_on_the_device_are_the_parents(settle):

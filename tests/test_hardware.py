@@ -215,13 +215,6 @@ def test_what_nvml_refuses_is_left_out_and_nothing_else(name, lacking, error):
 # What is there whatever torch sees --------------------------------------------------------------
 
 
-def test_free_memory_is_what_can_be_had_now():
-    device = gpu()
-    device.cuda.free_bytes = 7e9
-    assert device.free_memory_bytes == 7e9 < device.memory_bytes
-    assert 0 < CPU().free_memory_bytes <= CPU().memory_bytes
-
-
 def test_a_first_product_is_computed():
     assert device_choice.try_out(CPU()) == ""
     nowhere = device_choice.try_out(SimpleNamespace(torch_device=torch.device("cuda", 99)))
@@ -424,12 +417,6 @@ def test_a_gpu_meets_a_need_or_says_why_not(need, properties, note):
     text = limit(need, gpu(**properties))
     assert text.startswith(note) and bool(text) == bool(note)
     assert isinstance(text, capabilities.WithoutEffect) == (note == TF32)
-
-
-def test_an_unknown_need_is_refused_with_those_there_are():
-    for need in ("wings", "package a b", "package"):
-        with pytest.raises(UserError, match=f"{need}' is unknown; choose from tf32, .*package N"):
-            capabilities.check(need, CPU())
 
 
 def test_a_gpu_of_few_multiprocessors_gets_no_tuned_products():

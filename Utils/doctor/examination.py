@@ -98,9 +98,10 @@ def disk(args):
         yield fault("cache", f"{sys.prefix}: no compiler takes this path", remedy, "compile")
     free_gib = shutil.disk_usage(nearest(paths.CACHE)).free / GIB
     finding = ok("cache", f"{paths.CACHE}: {free_gib:.1f} GiB free")
-    remedy = f"free {NEEDED_GIB} GiB for tokens and kernels, or set CACHE_DIR to another disk"
-    full = replace(finding, state="fault", remedy=remedy)
-    yield full if free_gib < NEEDED_GIB else finding
+    if free_gib < NEEDED_GIB:
+        remedy = f"free {NEEDED_GIB} GiB for tokens and kernels, or set CACHE_DIR to another disk"
+        finding = replace(finding, state="fault", remedy=remedy)
+    yield finding
 
 
 def results_file(args):
@@ -137,10 +138,8 @@ def examine(args):
     If the process of `torch_side` has crashed or hangs, the Finding announced last is a fault.
     """
     findings = [*ask(packages, args), *ask(disk, args), *ask(results_file, args)]
-    rows = {}
-    with suppress(OSError):  # a probe has reported it
-        names = ladder.techniques()
-        rows = {name: TechniqueStatus(name, "unsupported", UNASKED) for name in names}
+    names = ladder.techniques()
+    rows = {name: TechniqueStatus(name, "unsupported", UNASKED) for name in names}
     settings = json.dumps(vars(args), default=str)
     output, problem = run_python("-m", "Utils.doctor.torch_side", settings)
     remedy = f"{REQUIREMENTS}, with --force-reinstall; or omit PYTHON=, and .venv is created"

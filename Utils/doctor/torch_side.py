@@ -27,7 +27,7 @@ from Utils.base import errors
 from Utils.base.errors import Unsupported, UserError
 from Utils.base.units import GIB
 from Utils.corpus import token_cache
-from Utils.device import auto_shape, capabilities, cpu, device_choice, measured_ceilings, nvml
+from Utils.device import auto_shape, capabilities, cpu, device_choice, nvml
 from Utils.device.capabilities import Emulated, WithoutEffect
 from Utils.device.cpu import CPU, MPS
 from Utils.device.cuda import CUDA
@@ -114,8 +114,6 @@ def device(args):
     text = f"{chosen.name}, {chosen.memory_bytes / GIB:.1f} GiB"
     if capability := chosen.describe().get("capability"):
         text += f", {'compute capability ' if on_cuda else ''}{capability}"
-    if " MIG " in chosen.name:
-        text += "; a slice of a GPU: other slices share its power and heat, and are not visible"
     yield ok("device", text)
     if problem := device_choice.try_out(chosen):
         remedy = "run nvidia-smi" if on_cuda else REQUIREMENTS
@@ -209,10 +207,8 @@ def processor(args):
     count = torch.get_num_threads()
     cpus = cpu.usable_cpus()
     load = os.getloadavg()[0]
-    remedy = ""
-    if count > cpus:
-        remedy = f"set OMP_NUM_THREADS={max(1, int(cpus))}"
-    elif load > cpus / 2:
+    remedy = f"set OMP_NUM_THREADS={max(1, int(cpus))}" if count > cpus else ""
+    if not remedy and load > cpus / 2:
         remedy = "stop other programs before measuring: they share the CPU"
     text = f"torch uses {count} threads for {cpus:g} CPUs, whose 1-minute load is {load:.1f}"
     yield ok("processor", text, remedy)
@@ -231,13 +227,14 @@ def corpus(args):
     except UserError as error:
         yield fault("corpus", error.message, error.remedy, "run")
         return
+    if path.exists():
+        yield ok("corpus", f"{args.dataset}: tokens in {path}")
+        return
     source = "the Hub, over the network" if files is None else f"{files} files"
     text = f"{args.dataset}: will be tokenized once, from {source}"
     packages = ["tiktoken"] if args.dataset == "stdlib" else ["tiktoken", "datasets"]
     missing = [package for package in packages if importlib.util.find_spec(package) is None]
-    if path.exists():
-        yield ok("corpus", f"{args.dataset}: tokens in {path}")
-    elif problem := examination.unwritable(path.parent):
+    if problem := examination.unwritable(path.parent):
         yield fault("corpus", f"{text}; {problem}", "set CACHE_DIR to another folder", "run")
     elif missing:
         remedy = f"pip install {' '.join(missing)}"
@@ -247,7 +244,7 @@ def corpus(args):
 
 
 def step(args):
-    """Check the memory of a step of the baseline at this shape, and name the ceilings."""
+    """Check the memory of a step of the baseline at this shape."""
     B, T, config = args.batch_size, args.seq_len, args.config
     needed = auto_shape.baseline_bytes(config, config.parameters(), B, T)
     limit = cpu.cgroup_limits()[1] if isinstance(args.hardware, CPU) else math.inf
@@ -257,10 +254,6 @@ def step(args):
     remedy = "free memory, or reduce BATCH_SIZE, SEQ_LEN or MODEL"
     too_large = fault("step", f"{text}: it will run out of memory", remedy)
     yield too_large if needed > free else ok("step", text)
-    if ceilings := measured_ceilings.ceilings(args.hardware):
-        yield ok("ceilings", measured_ceilings.summary(ceilings))
-    else:
-        yield ok("ceilings", "have not been measured here", "run make ceilings once")
 
 
 def techniques(args):
@@ -273,9 +266,8 @@ def techniques(args):
 def judge(technique, parent, args):
     """Return the TechniqueStatus of a technique, by the checks that its own run would make.
 
-    parent: the technique that it names as such, or None. args: Settings, with device and shape.
-    A need without effect here counts against the technique that adds it, not against those that
-    inherit it; one that is emulated is emulated in all of them.
+    A need without effect here counts against the technique that adds it to its parent (or None);
+    one that is emulated is emulated in all. args: Settings, with device and shape.
     """
     needs = [need.removeprefix("package ") for need in technique.needs]
     status = "runs"
@@ -284,9 +276,7 @@ def judge(technique, parent, args):
         try:
             note = settings.check_need(need, args)
         except (Unsupported, UserError) as error:  # the first of them ends the run
-            in_bfloat16 = need == "float16" and capabilities.has("bfloat16", args.hardware)
-            remedy = "brainFloat16 computes in 16 bits there" if in_bfloat16 else ""
-            return TechniqueStatus(technique.name, "unsupported", str(error), remedy, needs)
+            return TechniqueStatus(technique.name, "unsupported", str(error), needs=needs)
         notes.append(str(note))
         inherited = parent is not None and need in parent.needs
         if isinstance(note, Emulated):
