@@ -17,7 +17,7 @@ from Utils.base import paths
 # shorter lowers its line.
 MOST_LINES = {
     "": 416,
-    "analysis": 1740,
+    "analysis": 1751,
     "base": 523,
     "commands": 895,
     "corpus": 315,
@@ -35,7 +35,7 @@ MOST_LINES = {
 }
 OTHER = {".toml", ".html", ".css", ".js"}
 MOST_LINES_OF_OTHER = 2_046
-MOST_LINES_OF_TESTS = 18_286  # with the virtual GPU's C++
+MOST_LINES_OF_TESTS = 18_293  # with the virtual GPU's C++
 MOST_LINES_OF_PRETRAINING = 1_447
 MOST_LINES_OF_MAKEFILE = 180
 MOST_FILES = 450  # without results/

@@ -156,6 +156,13 @@ def records_say(text):
         ({}, lambda folder: (folder / "README.md").write_bytes(b"0" * 2**26), "larger than 64 MiB"),
         ({}, replace("results.csv", b"ok,1,warmup", b"ok,x,warmup"), ":3: step cannot be 'x'"),
         ({}, replace("results.csv", b"tensorFloat32", b"<b>tensor"), "is not valid"),
+        ({}, replace("results.csv", b"run_id,base", b"run,base"), ":1: unknown header"),
+        ({}, replace("results.csv", b",timed,100.0", b",timed,nan"), ":4: step_ms cannot be 'nan'"),
+        ({}, replace("results.csv", b",timed,100.0", b",timed,-1"), ":4: step_ms cannot be '-1'"),
+        ({}, replace("results.csv", b"read from", b"<script>"), "results.csv:2: note '<script>"),
+        ({}, replace("results.csv", b"Test GPU", b"../../x"), "results.csv:2: device '../../x'"),
+        ({}, replace("results.csv", b"Test GPU", b"G" * 10**4), "results.csv:2: device 'GGG"),
+        ({}, replace("README.md", b"# ", b"<img src=x>"), "README.md holds a tag"),
         ({}, replace("results.csv", b",0,tensor", b",%d,tensor" % 10**99), "seed cannot be '1000"),
     ],
 )  # fmt: skip

@@ -25,7 +25,11 @@ NEEDED = ("results.csv", "results.jsonl", "environment.txt", "README.md", "speed
 MOST_MIB = 64  # of a folder
 SAME = ["base", "unit", "device", "torch", "model", "code"]  # of all rows in a folder
 NAMES = ("run_id", "base", "technique", "unit", "model", "torch", "commit")
+TEXTS = {"device": 200, "dataset": 200, "note": 2000}  # of anyone's choosing; most letters
+# Tags, but for those that stand for names, and paths out of a folder.
+HOSTILE = re.compile(r"<(?!home>|user>|host>)[A-Za-z/!?]|(^|[/\\])\.\.([/\\]|$)")
 PNG = b"\x89PNG\r\n\x1a\n"
+AGAIN = "`make submit` writes a complete folder from your own results"
 MARK = "<!-- folders -->"  # before and behind the list of folders
 VERSIONS = ("python", "torch", "triton", "cudnn", "bitsandbytes", "torchao", "driver")
 
@@ -162,9 +166,9 @@ def check(path):
         try:
             problems = [*_problems(folder)]
         except UserError as error:  # its remedy is for a results file of the user's own
-            raise UserError(error.message) from None
+            raise UserError(error.message, AGAIN) from None
         if problems:
-            raise UserError(f"{folder}: {'; '.join(problems[:5])}")
+            raise UserError(f"{folder}: {'; '.join(problems[:5])}", AGAIN)
     return folders
 
 
@@ -184,11 +188,18 @@ def _problems(folder):
         yield f"lacks {' and '.join(missing)}"
     path = folder / "results.csv"
     rows = rows_file.read(path)
-    for name in (*NAMES, "device", "dataset"):
+    for name in (*NAMES, *TEXTS):
         for text in rows[name].unique():
-            valid = re.fullmatch(r"[\w.+-]+", text) if name in NAMES else text.isprintable()
-            if not text or not valid or len(text) > 200:
-                yield f"{name} {text[:40]!r} is not valid"
+            if name in NAMES:
+                valid = re.fullmatch(r"[\w.+-]{1,200}", text)
+            else:
+                fits = len(text) <= TEXTS[name] and (text or name == "note")
+                valid = fits and text.isprintable() and not HOSTILE.search(text)
+            if not valid:
+                line = rows.index[rows[name] == text][0] + 2
+                yield f"results.csv:{line}: {name} {text[:40]!r} is not valid"
+    if HOSTILE.search((folder / "README.md").read_text(errors="replace").replace("../", "")):
+        yield "README.md holds a tag"
     groups = [group for _, group in selection.groups(rows)]
     kinds = {tuple(group[SAME].iloc[0]) for group in groups}
     if len(kinds) > 1:
