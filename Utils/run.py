@@ -12,7 +12,7 @@ from functools import partial
 
 from Utils.base.command_line import spelled
 from Utils.base.errors import UserError
-from Utils.harness import held_out_loss, memory_kinds, progress_bar, rank_results, ranks
+from Utils.harness import held_out_loss, memory_kinds, progress_bar, ranks, run_record
 from Utils.harness.script_start import run_script, uninterrupted
 from Utils.harness.step_clock import StepClock
 from Utils.results import rows_file
@@ -103,16 +103,14 @@ class Run:
         skipped = len(losses) - memory_kinds.updates(self.optimizer)
         if "float16" in args.needs and skipped > 0 and not max(losses) < 1e-3:
             args.notes.append(f"{skipped} of {len(losses)} updates skipped: gradients overflowed")
-        counters_before, counters_after = clock.counter_sums()
-        return rank_results.RankResult(
+        return run_record.RankResult(
             step_ms=clock.step_ms(),
             data_ms=self.data_ms,
             timed=clock.timed,
             losses=losses,
             held_out_loss=self.held_out_loss,
             memory=self.memory,
-            counters_before=counters_before,
-            counters_after=counters_after,
+            counters=clock.counter_growth(),
             readings=args.hardware.readings(),
             compiled_late=args.warmup > 0 and clock.compiled_late(),
             updated=memory_kinds.updated(self.model, self.optimizer),
@@ -123,7 +121,7 @@ class Run:
 
     def write(self, all_ranks):
         """Append the rows, write the record, and print one line. all_ranks: their RankResults."""
-        rows, record = rank_results.combine(
+        rows, record = run_record.combine(
             self.args, all_ranks, self.model, self.optimizer, self.dataset_facts
         )
         rows_file.append(self.args.results_file, rows, record)
@@ -135,7 +133,7 @@ def execute(technique, argv, run, passes=lambda error: True):
     """Run a technique's script in this process, with the class `run` in place of Run.
 
     technique: of `ladder`. argv: its flags. passes: function of an exception of the script; where
-    it is true, the exception gets through to the caller. Any other ends as `exits.call` says.
+    it is true, the exception gets through to the caller. Any other ends as `run_script` says.
     """
     module = sys.modules[__name__]
     script_folder = str(technique.path.parent)

@@ -157,8 +157,7 @@ LOOP = """
 import psutil, sys
 from beyond.data import prefetching_loader
 from Utils import run
-from Utils.harness import exits
-from Utils.harness.settings import check_need, parse_args
+from Utils.harness.script_start import call, parse_args
 
 def log(self, loss):
     if len(self.data_ms) == 2:
@@ -167,7 +166,7 @@ def log(self, loss):
     self.losses.append(loss.detach())
 
 run.Run.log = log
-exits.call(prefetching_loader.main, parse_args("", sys.argv[1:], "prefetching_loader"))
+call(prefetching_loader.main, parse_args("", sys.argv[1:], "prefetching_loader"))
 """
 
 

@@ -26,7 +26,7 @@ from Utils.base import paths
 from Utils.device import capabilities
 from Utils.device.capabilities import CHECKS
 from Utils.device.cpu import CPU
-from Utils.harness import exits
+from Utils.harness import script_start
 from Utils.harness.settings import Settings, check_needs
 from Utils.launch import batch_trials
 from Utils.results import rows_file, selection
@@ -280,7 +280,7 @@ def test_a_batch_of_ones_own_is_compared_by_tokens_with_the_suite_it_ran_in(mixe
 def test_a_run_that_failed_at_its_own_batch_stays_with_its_suite(settle, tmp_path):
     args = settle(larger_batch)
     args.batch_size = 8
-    exits.record_end(args, "out_of_memory", "8x32 does not fit")
+    script_start.record_end(args, "out_of_memory", "8x32 does not fit")
     (row,) = rows_file.text_rows(tmp_path / "results.csv")
     assert (row["batch_size"], row["requested_batch_size"]) == ("8", "2")
     assert row["note"] == "8x32 does not fit"

@@ -28,8 +28,8 @@ from Utils.device import auto_shape, cpu, device_choice
 from Utils.device.cpu import CPU
 from Utils.device.cuda import ImaginedGPU
 from Utils.harness import ranks
-from Utils.harness.rank_results import RankResult
 from Utils.harness.ranks import ALONE, GRACE_S, NOTICED
+from Utils.harness.run_record import RankResult
 from Utils.launch import rank_launcher
 from Utils.profile.step_breakdown import break_down
 from Utils.results import rows_file
@@ -159,8 +159,7 @@ def test_rows_are_the_slowest_ranks_times_and_the_mean_of_losses(settle):
             losses=losses,
             held_out_loss=None,
             memory={"peak_mib": peak, "reserved_mib": None},
-            counters_before={"clock_s": 0.0},
-            counters_after={"clock_s": 1.0},
+            counters={"clock_s": 1.0},
             readings={},
             compiled_late=False,
             updated=updated,

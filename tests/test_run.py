@@ -26,7 +26,7 @@ from Utils.base.git import commit
 from Utils.data import TokenBatches
 from Utils.device.cpu import CPU
 from Utils.device.cuda import CUDA
-from Utils.harness import exits
+from Utils.harness import script_start
 from Utils.harness.settings import check_needs, parse_args
 from Utils.results import rows_file
 from Utils.run import Run
@@ -117,7 +117,6 @@ def test_the_record_says_how_to_repeat_the_run(settle):
     no_optimization.main(args)
     record = record_of(args)
     assert record["settings"]["seed"] == 7 and record["settings"]["steps"] == 4
-    assert record["chosen_automatically"] == ["batch_size", "seq_len"]
     assert (record["settings"]["batch_size"], record["settings"]["seq_len"]) == (1, 64)
     assert record["versions"]["torch"] == torch.__version__
     assert record["parameters"] == args.config.parameters()
@@ -323,7 +322,7 @@ def ended(args, main):
             raise error
 
     with pytest.raises(SystemExit) as stop:
-        exits.call(script, args)
+        script_start.call(script, args)
     return stop.value.code
 
 

@@ -194,7 +194,7 @@ def test_every_variant_runs_and_trains(tmp_path, monkeypatch):
         return loader(batches, batch_size=None, sampler=sampler)
 
     monkeypatch.setattr(torch.utils.data, "DataLoader", in_process)
-    monkeypatch.setattr(run_record, "environment", dict)
+    monkeypatch.setattr(run_record, "_collect_env", str)
     # Both are slow and the same for all: counting FLOP, and evaluating weights.
     monkeypatch.setattr(step_work, "describe", lambda *args: {})
     monkeypatch.setattr(held_out_loss, "loss", lambda args, model: None)

@@ -6,7 +6,8 @@ last, and the step times themselves. Nothing is polled while steps run.
 
 import math
 import statistics
-from itertools import combinations
+
+import numpy as np
 
 OTHER_CPU_SHARE = 0.05  # shells and daemons of an idle machine stay well below, a compiler not
 STEAL_SHARE = 0.02  # lower: other processes may use idle cores, stolen time is always lost
@@ -22,10 +23,33 @@ SLOWED = {  # counters: an older driver's, and a newer one's
 # Both are required: a change too small to matter can be significant, and a large one be chance.
 DRIFT = 0.05
 DRIFT_P = 0.001
-DRIFT_STEPS = 7  # no order of fewer steps has a p-value below DRIFT_P
+DRIFT_STEPS = 8  # no order of fewer steps has a p-value below DRIFT_P
 
 
-def describe(other_processes, before, after, readings, step_ms):
+def of_ranks(ranks, step_ms):
+    """Return the quality of a run: that of rank 0, tainted where any rank is.
+
+    ranks: their RankResults. step_ms: as of `describe`. Ranks of one machine share its cores: their
+    CPU time is summed, so that none counts as another process.
+    """
+    qualities = {}
+    for number, rank in enumerate(ranks):
+        counters = rank.counters
+        if "own_cpu_s" in counters:
+            same_node = [member for member in ranks if member.node == rank.node]
+            if rank is not same_node[0]:
+                continue
+            own_cpu_s = sum(member.counters["own_cpu_s"] for member in same_node)
+            counters = counters | {"own_cpu_s": own_cpu_s}
+        qualities[number] = describe(rank.other_processes, counters, rank.readings, step_ms)
+    reasons = list(qualities[0]["reasons"])
+    for number, quality in qualities.items():
+        new = [reason for reason in quality["reasons"] if reason not in qualities[0]["reasons"]]
+        reasons += [f"rank {number}: {reason}" for reason in new]
+    return qualities[0] | {"reasons": reasons, "grade": "tainted" if reasons else "clean"}
+
+
+def describe(other_processes, counters, readings, step_ms):
     """Return the quality of a run for its record, a dict without values that are not known.
 
     grade ("clean" or "tainted"), reasons (short phrases), other_processes (on the GPU); the
@@ -33,11 +57,10 @@ def describe(other_processes, before, after, readings, step_ms):
     other_cpu_share and steal_share (fractions of all cores' time), and drift (relative change of
     the median step from the first third to the last).
 
-    other_processes: on the GPU, in words.
-    before, after: the device's counters at the two ends of the timed steps. readings: at the end.
-    step_ms: milliseconds of the timed steps, in order.
+    other_processes: on the GPU, in words. counters: their growth over the timed steps.
+    readings: at the end. step_ms: milliseconds of the timed steps, in order.
     """
-    facts = readings | {name: after[name] - before[name] for name in after if name in before}
+    facts = readings | counters
     if "energy_j" in facts:
         facts["mean_power_w"] = facts["energy_j"] / facts["clock_s"]
     if facts.get("all_cpu_s") and facts["clock_s"] >= SHORTEST_S:
@@ -73,20 +96,11 @@ def _reasons(other_processes, facts, step_ms):
         share = max(facts.get(name, 0) for name in counters) / facts["clock_s"]
         if share > SLOWED_SHARE:
             yield f"{cause} in {share:.0%} of the time"
-    enough_steps = len(step_ms) >= DRIFT_STEPS
-    drifted = enough_steps and abs(facts["drift"]) > DRIFT
-    if drifted and _trend_p(step_ms) < DRIFT_P:
-        change = "slowed" if facts["drift"] > 0 else "sped up"
-        yield f"{change} by {abs(facts['drift']):.0%} during the run"
-
-
-def _trend_p(step_ms):
-    """Return the p-value of Kendall's rank correlation of time and step."""
-    try:
-        from scipy.stats import kendalltau  # here, because few runs need it
-    except ImportError:  # in the environment of a user's own script: by the normal approximation
-        n = len(step_ms)
-        concordant = sum(math.copysign(1, b - a) for a, b in combinations(step_ms, 2) if a != b)
-        z = abs(concordant) / math.sqrt(n * (n - 1) * (2 * n + 5) / 18)
-        return math.erfc(z / math.sqrt(2))
-    return kendalltau(range(len(step_ms)), step_ms).pvalue
+    n = len(step_ms)
+    if n >= DRIFT_STEPS and abs(facts["drift"]) > DRIFT:
+        # Kendall's rank correlation of time and step, by its normal approximation.
+        ordered = np.triu(np.sign(np.subtract.outer(step_ms, step_ms))).sum()
+        z = abs(ordered) / math.sqrt(n * (n - 1) * (2 * n + 5) / 18)
+        if math.erfc(z / math.sqrt(2)) < DRIFT_P:
+            change = "slowed" if facts["drift"] > 0 else "sped up"
+            yield f"{change} by {abs(facts['drift']):.0%} during the run"

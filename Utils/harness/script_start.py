@@ -1,8 +1,12 @@
-"""The start of a script: its settings, its needs, and its main function."""
+"""Start and end of a script: its settings, its needs, its main function, and its exit code."""
 
 import logging
 import os
 import signal
+import sys
+import textwrap
+import time
+import traceback
 import warnings
 from contextlib import contextmanager
 from functools import partial
@@ -12,9 +16,10 @@ from tqdm import tqdm
 
 from Utils.base import paths
 from Utils.base.errors import Unsupported, UserError
-from Utils.device import capabilities
-from Utils.harness import exits, ranks
+from Utils.device import auto_shape, capabilities, device_choice
+from Utils.harness import ranks, run_record
 from Utils.harness.settings import check_needs, parse_args
+from Utils.results import rows_file
 from Utils.scripts import ladder, variants
 
 # Messages that are wrong or noisy here. All others are shown.
@@ -28,23 +33,46 @@ LOGGERS = (
     "torch._dynamo.variables.ctx_manager",  # profiler ranges of DistributedDataParallel
     "torch._higher_order_ops.wrap",  # selective checkpointing: no in-place operations
     "torch.utils._pytree",  # a deprecated call of torchao's
+    "torch.utils.cpp_extension",  # a CUDA toolkit without a GPU
     "torchao",  # inference kernels built for another Python
 )
 
 
 def run_script(main, doc, passes=lambda error: False):
-    """Run a training script from the command line.
+    """Run a training script from the command line; end the process where it raises.
 
     main: function of the Settings. doc: the script's docstring, for --help and for its needs.
-    An exception ends the process with a row or one line: see `exits.call`, as for `passes`.
+    passes: function of an exception that is true where the caller handles it.
+    Exit codes: 0 with a row for Unsupported; 1 with a row for out of memory and for any other
+    exception, after its traceback; 2 and no row for a UserError; 130 and no row for Ctrl-C.
     """
-    exits.call(partial(start, main), parse_args(doc), passes)
+    call(partial(start, main), parse_args(doc), passes)
+
+
+def call(main, args, passes=lambda error: False):
+    """Call main(args), and end the process as `run_script` does."""
+    try:
+        main(args)
+    except (Exception, KeyboardInterrupt) as error:
+        if passes(error):
+            raise
+        sys.exit(_end_rank(args, error) if args.world_size > 1 else _end(args, error))
+    finally:
+        ranks.leave()
 
 
 def start(main, args):
     """Check the needs of a script and call its main function."""
     if "bfloat16" in args.needs and not capabilities.has("bfloat16", args.hardware):
-        main = _in_float16(args) or main
+        with ladder.on_device(bfloat16=False):  # merged onto the line in float16
+            technique = ladder.techniques().get(args.technique)
+        if technique is not None:  # else it is a variant
+            args.needs, args.source = technique.needs, technique.code
+            if technique.misfit:
+                check_needs(args)
+                raise Unsupported(technique.misfit)
+            args.notes.append(technique.note)
+            main = variants.load(technique.code)
     prepare(main)
     check_needs(args)
     if "distributed" in args.needs:
@@ -55,20 +83,6 @@ def start(main, args):
             "use one with distributed among its Needs, such as distributed_data_parallel",
         )
     main(args)
-
-
-def _in_float16(args):
-    """Return the main function of a script merged onto the line in float16; None of a variant."""
-    with ladder.on_device(bfloat16=False):
-        technique = ladder.techniques().get(args.technique)
-    if technique is None:
-        return None
-    args.needs, args.source = technique.needs, technique.code
-    if technique.misfit:
-        check_needs(args)
-        raise Unsupported(technique.misfit)
-    args.notes.append(technique.note)
-    return variants.load(technique.code)
 
 
 def prepare(main):
@@ -89,12 +103,6 @@ def prepare(main):
         warnings.filterwarnings("ignore", message=message)
     for name in LOGGERS:
         logging.getLogger(name).setLevel(logging.ERROR)
-    # A CUDA toolkit without a GPU does not matter to a run.
-    logging.getLogger("torch.utils.cpp_extension").addFilter(_names_a_problem)
-
-
-def _names_a_problem(message):
-    return not str(message.msg).startswith("No CUDA runtime is found, using CUDA_HOME")
 
 
 @contextmanager
@@ -108,3 +116,91 @@ def uninterrupted():
         signal.signal(signal.SIGINT, interrupt)
     if pressed:
         raise KeyboardInterrupt
+
+
+# The end ----------------------------------------------------------------------------------------
+
+
+def record_end(args, status, reason):
+    """Append the single row of a run without timing, and print the reason to stderr."""
+    args.notes = [textwrap.shorten(reason, 300, placeholder=" ...")]
+    print(f"{args.technique}: {status.replace('_', ' ')}: {args.notes[0]}", file=sys.stderr)
+    record = run_record.record(args, status)
+    rows_file.append(args.results_file, [run_record.row(args, status)], record)
+
+
+def _ending(args, error):
+    """Return the status of an exception's row, "" for none, the reason, and the exit code."""
+    if isinstance(error, KeyboardInterrupt):
+        return "", "interrupted; nothing was recorded", 130
+    if isinstance(error, UserError):
+        return "", f"error: {error}", 2
+    if isinstance(error, Unsupported):
+        return "unsupported", str(error), 0
+    if device_choice.is_out_of_memory(error):
+        return "out_of_memory", _advice_on_memory(args), 1
+    traceback.print_exception(error)  # a bug: its author needs it
+    return "failed", f"{type(error).__name__}: {error}", 1
+
+
+def _end(args, error):
+    """Write the row, or print the reason. Return the exit code."""
+    status, reason, code = _ending(args, error)
+    try:
+        if status:
+            record_end(args, status, reason)
+            return code
+    except UserError as problem:
+        return _end(args, problem)
+    before = "\n" if code == 130 else ""  # after the terminal's ^C
+    print(f"{before}{args.technique}: {reason}", file=sys.stderr)
+    return code
+
+
+def _end_rank(args, error):
+    """End one of several ranks immediately: one line, by it or by the launcher.
+
+    Only an unsupported technique leaves a row.
+    """
+    rank = f"{args.technique}: rank {args.rank}"
+    nothing = "nothing was recorded"
+    patience_s = args.patience.total_seconds()
+    if isinstance(error, KeyboardInterrupt):
+        ranks.end(130)
+    if noticed := ranks.noticed(error):
+        late = f"waited {patience_s:g} s for another rank"
+        ranks.report(
+            f"{rank} {late if noticed == 'late' else 'lost another rank'}; {nothing}", noticed
+        )
+        time.sleep(ranks.GRACE_S)
+        ranks.end(ranks.NOTICED)
+    if args.rank:  # bad input fails on all ranks: let rank 0 report it
+        time.sleep(patience_s / 3 if isinstance(error, UserError) else ranks.GRACE_S)
+    status, reason, code = _ending(args, error)
+    if status == "unsupported":
+        if args.rank == 0:
+            record_end(args, status, reason)
+        ranks.end(code)
+    line = f"{rank}: {status.replace('_', ' ')}: {reason}; {nothing}"
+    if not status:
+        line = f"{args.technique}: {reason}"
+    ranks.report(line)
+    print(line, file=sys.stderr)
+    ranks.end(code)
+
+
+def _advice_on_memory(args):
+    several = f" on {args.world_size} ranks" if args.world_size > 1 else ""
+    shape = f"{args.batch_size}x{args.seq_len} does not fit {args.hardware.name}{several}"
+    if args.batch_size > args.world_size:
+        room = auto_shape.usable_bytes(args.hardware.memory_bytes)
+        B = args.batch_size // args.world_size // 2
+        while B > 1 and args.device.type == "cuda":  # until the baseline fits
+            size = args.config.parameters()
+            if auto_shape.baseline_bytes(args.config, size, B, args.seq_len) <= room:
+                break
+            B //= 2
+        return f"{shape}; try --batch-size {B * args.world_size}"
+    if args.seq_len > 1:
+        return f"{shape}; try --seq-len {args.seq_len // 2}"
+    return f"{shape}; try a smaller --model"

@@ -4,11 +4,12 @@ steps there are.
 Steps come in stretches: consecutive steps between two stops of the clock.
 """
 
+import itertools
 import math
 from contextlib import nullcontext
 
 from Utils.base.units import MIB
-from Utils.harness import compile_stats, ranks
+from Utils.harness import ranks, run_record
 
 WARMUP_SHARE = 0.2  # of min_seconds
 WARMUP_TO_WATCH = 3  # steps of warm-up with room for what slows the step after it
@@ -60,7 +61,7 @@ class StepClock:
         """Count the steps from here to the end of the stretch as timed."""
         self.counters.append([self.hardware.counters()])
         if self.compiled is None:
-            self.compiled = compile_stats.compiled_graphs()
+            self.compiled = run_record.compiled_graphs()
 
     def step(self, timed):
         """Mark the end of a step."""
@@ -82,17 +83,15 @@ class StepClock:
         """Return the milliseconds of each step."""
         return [ms for marks in self.marks for ms in self.hardware.elapsed_ms(marks)]
 
-    def counter_sums(self):
-        """Return the counters before and after the timed steps, each summed over the stretches."""
-        readings = [reading for pair in self.counters for reading in pair]
-        names = set(readings[0]).intersection(*readings)
-        before = {name: sum(start[name] for start, _ in self.counters) for name in names}
-        after = {name: sum(end[name] for _, end in self.counters) for name in names}
-        return before, after
+    def counter_growth(self):
+        """Return how much each counter of the device grew over the timed steps, a dict."""
+        pairs = self.counters
+        names = set(pairs[0][0]).intersection(*itertools.chain.from_iterable(pairs))
+        return {name: sum(end[name] - start[name] for start, end in pairs) for name in names}
 
     def compiled_late(self):
         """Return whether a graph was compiled in a timed step."""
-        return compile_stats.compiled_graphs() > self.compiled
+        return run_record.compiled_graphs() > self.compiled
 
 
 def stretches(args, clock):

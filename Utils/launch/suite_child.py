@@ -7,7 +7,7 @@ import os
 from Utils.analysis.summary import measured_steps
 from Utils.base.text import plural
 from Utils.device import capabilities, device_choice, measured_ceilings
-from Utils.harness import exits, settings, step_work
+from Utils.harness import script_start, settings, step_work
 from Utils.launch import turn_taking
 from Utils.scripts import ladder, variants
 from Utils.scripts.ladder import BASELINE
@@ -27,7 +27,7 @@ def record_killed(name, reason, flags, suite):
     os.environ["SUITE"] = suite
     technique = variants.find(name)
     source = technique.path.read_text()
-    exits.record_end(settings.parse_args(technique.doc, flags, name, source), "failed", reason)
+    script_start.record_end(settings.parse_args(technique.doc, flags, name, source), "failed", reason)
 
 
 def announce(techniques, args):

@@ -12,7 +12,7 @@ from torch.utils.flop_counter import flop_registry
 
 from Utils.base.errors import Unsupported
 from Utils.device import capabilities, measured_ceilings
-from Utils.harness import compile_stats
+from Utils.harness import run_record
 from Utils.own_script.model_switches import is_transformers
 from Utils.own_script.switches import SWITCHES
 from Utils.own_script.user_code import call_site
@@ -94,7 +94,7 @@ class Look(TorchDispatchMode):
 
     def iteration_ended(self, number):
         """Count the operators of the third iteration, unless graphs hide them."""
-        if number == 2 and not compile_stats.compiled_graphs():
+        if number == 2 and not run_record.compiled_graphs():
             self.counts = True
             self.__enter__()
         elif self.counts:
@@ -134,7 +134,7 @@ class Look(TorchDispatchMode):
         there = [
             ("fused", is_fused, made_at[0]),
             ("tf32", torch.get_float32_matmul_precision() != "highest", self.last_sites["tf32"]),
-            ("compiled", compile_stats.compiled_graphs(), self.last_sites["compiled"]),
+            ("compiled", run_record.compiled_graphs(), self.last_sites["compiled"]),
             ("cudnn_benchmark", torch.backends.cudnn.benchmark, ""),
             ("workers", with_workers, "".join(with_workers[:1])),
             ("checkpointing", checkpoints, ""),

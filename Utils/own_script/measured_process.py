@@ -30,7 +30,7 @@ from Utils.base.errors import Unsupported, first_line
 from Utils.base.setting_table import OF_A_RUN
 from Utils.base.text import plural
 from Utils.device import capabilities, device_choice, measured_ceilings
-from Utils.harness import compile_stats, memory_kinds, rank_results, settings, turn_pipe
+from Utils.harness import memory_kinds, run_record, settings, turn_pipe
 from Utils.harness.profiled_steps import ALL_STEPS, ProfiledSteps
 from Utils.harness.step_clock import StepClock
 from Utils.own_script import user_code
@@ -200,7 +200,7 @@ class Measured:
             self._start()
             return
         self.iterations.append(iteration)
-        self.graphs.append(compile_stats.compiled_graphs())
+        self.graphs.append(run_record.compiled_graphs())
         try:
             is_last = next(self.boundaries, "complete") == "complete"
         except KeyboardInterrupt:  # the launcher has ended; a bare except could catch it
@@ -233,16 +233,14 @@ class Measured:
         steps = zip(pairwise(self.graphs), timed, strict=False)
         late = any(after > before for (before, after), is_timed in steps if is_timed)
         trained = self._trained()
-        before, after = self.clock.counter_sums()
-        measured = rank_results.RankResult(
+        measured = run_record.RankResult(
             step_ms=self.clock.step_ms(),
             data_ms=[iteration.data_s * 1e3 for iteration in self.iterations],
             timed=timed,
             losses=[sum(map(float, iteration.losses)) for iteration in self.iterations],
             held_out_loss=None,
             memory=self.memory,
-            counters_before=before,
-            counters_after=after,
+            counters=self.clock.counter_growth(),
             readings=self.hardware.readings(),
             compiled_late=args.warmup > 0 and late,
             updated=memory_kinds.updated(trained, watch.optimizers),
@@ -260,7 +258,7 @@ class Measured:
         if watch.own_seed is not None:
             args.seed = watch.own_seed
         flop = self.spec["flop"] and self.spec["flop"] / args.batch_size
-        rows, record = rank_results.combine(args, [measured], trained, watch.optimizers, {}, flop)
+        rows, record = run_record.combine(args, [measured], trained, watch.optimizers, {}, flop)
         numbers = sorted(len(iteration.losses) for iteration in self.iterations)
         if not numbers[-1]:
             rows = [row | {"loss": None} for row in rows]
