@@ -17,7 +17,7 @@ import torch
 
 from Utils.base.command_line import spelled
 from Utils.base.errors import UserError
-from Utils.corpus import text_sources
+from Utils.corpus import token_cache
 from Utils.corpus.token_cache import END_OF_TEXT, gpt2_encoding, load_tokens, mapped, split
 
 __all__ = ["END_OF_TEXT", "StreamedBatches", "TokenBatches", "gpt2_encoding"]
@@ -87,10 +87,7 @@ class TokenBatches(Batches):
         return rows[:, :-1].contiguous(), rows[:, 1:].contiguous()
 
     def __iter__(self):
-        step = 0
-        while True:
-            yield self[step]
-            step += 1
+        return map(self.__getitem__, count())
 
     def __getstate__(self):
         """Return the state for a worker, with the file's name in place of mapped tokens."""
@@ -117,9 +114,9 @@ class StreamedBatches(Batches, torch.utils.data.IterableDataset):
     def __init__(self, args, tokenized):
         self.name, self.tokenized = args.dataset, tokenized
         self.batch_size, self.seq_len = args.batch_size, args.seq_len
-        with text_sources.one_line(args.dataset):
+        with token_cache.one_line(args.dataset):
             # A small buffer, so that the first batch comes early; files are shuffled as a whole.
-            opened = text_sources.open_streams(args.dataset)
+            opened = token_cache.open_streams(args.dataset)
             self.parts = [part.shuffle(args.seed, buffer_size=100) for part in opened]
         self.facts = {"dataset": args.dataset, "streamed": True}
         args.notes.append("other batches than the other scripts', so other losses")
@@ -135,12 +132,12 @@ class StreamedBatches(Batches, torch.utils.data.IterableDataset):
 
     def _texts(self):
         """Yield texts endlessly; none where there are fewer files than workers."""
-        text_sources.import_datasets()
+        token_cache.import_datasets()
         for epoch in count():
             empty = True
             for part in self.parts:
                 part.set_epoch(epoch)
-                for text in text_sources.readable(self.name, text_sources.texts(part)):
+                for text in token_cache.readable(self.name, token_cache.texts(part)):
                     empty = False
                     yield text
             if empty:

@@ -38,8 +38,6 @@ class Run:
 
     def __enter__(self):
         self.args.hardware.reset_peak_memory()
-        if self.args.rank == 0 and not self.args.turn:
-            print(progress_bar.headline(self.args), file=sys.stderr)
         return self
 
     def steps(self, batches):
@@ -53,10 +51,10 @@ class Run:
         self.batches = batches
         with uninterrupted():  # an interrupted start of workers prints tracebacks
             self.iterator = iter(batches)
-        with progress_bar.ProgressBar(args, self.model) as bar:
+        with progress_bar.progress(args, self.model) as show:
             for _ in self.clock.steps(args, lambda: self.gradients, self._evaluate):
                 yield self._next_batch()
-                bar.show(len(self.data_ms) - 1, self.losses)
+                show(len(self.data_ms), self.losses)
 
     def log(self, loss):
         """Record the step's loss: a float, or a 0-d tensor, which is read after the run."""
@@ -84,13 +82,6 @@ class Run:
     def __exit__(self, kind, error, trace):
         if kind is not None:
             return
-        result = self._result()
-        all_ranks = ranks.gather(result) if self.args.world_size > 1 else [result]
-        if self.args.rank == 0:
-            self.write(all_ranks)
-
-    def _result(self):
-        """Return the RankResult of this rank. Raises RuntimeError for a loop with gaps."""
         args, clock = self.args, self.clock
         losses = [float(loss) for loss in self.losses]
         if len(losses) < args.steps or len(losses) != len(clock.timed):
@@ -103,7 +94,7 @@ class Run:
         skipped = len(losses) - memory_kinds.updates(self.optimizer)
         if "float16" in args.needs and skipped > 0 and not max(losses) < 1e-3:
             args.notes.append(f"{skipped} of {len(losses)} updates skipped: gradients overflowed")
-        return run_record.RankResult(
+        result = run_record.RankResult(
             step_ms=clock.step_ms(),
             data_ms=self.data_ms,
             timed=clock.timed,
@@ -112,12 +103,14 @@ class Run:
             memory=self.memory,
             counters=clock.counter_growth(),
             readings=args.hardware.readings(),
-            compiled_late=args.warmup > 0 and clock.compiled_late(),
             updated=memory_kinds.updated(self.model, self.optimizer),
-            node=ranks.node(),
+            node=args.node,
             device=args.hardware.name,
             other_processes=list(args.hardware.other_processes),
         )
+        all_ranks = ranks.gather(result) if args.world_size > 1 else [result]
+        if args.rank == 0:
+            self.write(all_ranks)
 
     def write(self, all_ranks):
         """Append the rows, write the record, and print one line. all_ranks: their RankResults."""

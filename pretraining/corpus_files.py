@@ -18,7 +18,7 @@ import numpy as np
 
 from Utils.base import files
 from Utils.base.errors import UserError, naming
-from Utils.corpus import text_sources, token_cache
+from Utils.corpus import token_cache
 
 SIDES = ("training", "held_out")
 HELD_OUT = 50  # one document in so many
@@ -36,11 +36,12 @@ def load(dataset, cap=0, prepares=True):
     """
     if dataset == "synthetic":
         return *_hold_out_end(token_cache.synthetic_tokens()), dataset
-    contents, documents, total, unit = text_sources.find(dataset)
+    contents, total, unit = token_cache.find(dataset)
     folder = token_cache.cached(dataset, HELD_OUT, cap, *contents).with_suffix("")
     while not _prepared(folder)["complete"]:
         if prepares:
-            prepare(folder, dataset, documents(), cap, total if unit == "B" else None)
+            texts = token_cache.documents(dataset)
+            prepare(folder, dataset, texts, cap, total if unit == "B" else None)
         else:
             time.sleep(1)
     paths = [folder / f"{side}.bin" for side in SIDES]
@@ -60,7 +61,7 @@ def prepare(folder, dataset, texts, cap=0, total=None, part_bytes=PART_BYTES):
     progress bar.
     """
     encoding = token_cache.gpt2_encoding()
-    texts = text_sources.readable(dataset, texts)
+    texts = token_cache.readable(dataset, texts)
     with naming(folder, "set CACHE_DIR to another folder"), contextlib.ExitStack() as stack:
         folder.mkdir(parents=True, exist_ok=True)
         opened = {}

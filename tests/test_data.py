@@ -20,7 +20,7 @@ from huggingface_hub.errors import RepositoryNotFoundError
 from tests.stand_ins import full_disk
 from Utils.base import paths
 from Utils.base.errors import UserError
-from Utils.corpus import text_sources, token_cache
+from Utils.corpus import token_cache
 from Utils.corpus.token_cache import END_OF_TEXT
 from Utils.data import TokenBatches
 from Utils.device.cpu import CPU
@@ -340,7 +340,7 @@ def hub(monkeypatch):
 
     monkeypatch.setattr(huggingface_hub, "HfApi", Api)
     monkeypatch.setattr("datasets.load_dataset", load_dataset)
-    monkeypatch.setattr(text_sources, "HUB_TOKENS", 5000)
+    monkeypatch.setattr(token_cache, "HUB_TOKENS", 5000)
     monkeypatch.setattr(token_cache.chunks, "__defaults__", (1000,))  # two rows a chunk
     return asked
 

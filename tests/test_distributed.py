@@ -161,9 +161,8 @@ def test_rows_are_the_slowest_ranks_times_and_the_mean_of_losses(settle):
             memory={"peak_mib": peak, "reserved_mib": None},
             counters={"clock_s": 1.0},
             readings={},
-            compiled_late=False,
             updated=updated,
-            node="0",
+            node=0,
             device="it",
             other_processes=others,
         )
@@ -358,7 +357,7 @@ def test_two_agents_are_two_nodes_of_one_run(tmp_path):
     rows = rows_file.read(file)
     assert list(rows.step) == list(range(5)) and set(rows.world_size) == {2}
     (kept,) = rows_file.read_records(file, rows.run_id.unique()).values()
-    assert [one["node"] for one in kept["ranks"]] == ["0", "1"]
+    assert [one["node"] for one in kept["ranks"]] == [0, 1]
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,8 @@ import yaml
 
 from tests.browser import chromium  # noqa: F401  (a fixture)
 from tests.virtual_gpu import checks
-from Utils.base import makefile, paths
-from Utils.base.command_line import OF_THE_MAKEFILE
-from Utils.base.setting_table import SETTINGS
+from Utils.base import command_line, paths
+from Utils.base.command_line import OF_THE_MAKEFILE, SETTINGS
 from Utils.draw import doc_pages
 from Utils.results import rows_file
 from Utils.scripts import ladder
@@ -25,7 +24,7 @@ PAGES = [
         ["git", "-C", str(paths.ROOT), "ls-files", "*.md"], capture_output=True, text=True
     ).stdout.split()
 ]
-TARGETS = {*itertools.chain(*makefile.targets().values()), *ladder.techniques()}
+TARGETS = {*itertools.chain(*command_line.targets().values()), *ladder.techniques()}
 VARIABLES = {name.upper() for name in SETTINGS} | OF_THE_MAKEFILE
 # A page of GitHub at its usual width, and what its style sheet says of tables.
 WIDTH, STYLE = (

@@ -20,7 +20,7 @@ from tests.test_probes import gpu, on, states
 from Utils.base import git, paths
 from Utils.base.errors import Unsupported
 from Utils.commands import doctor as doctor_command
-from Utils.corpus import text_sources
+from Utils.corpus import token_cache
 from Utils.device.capabilities import Emulated, WithoutEffect
 from Utils.device.cpu import CPU
 from Utils.doctor import examination, torch_side
@@ -198,7 +198,7 @@ def test_a_row_says_what_the_run_says(technique, here, monkeypatch, tmp_path):
     """The real script, up to its first step: what it then is and has noted is in the row."""
     monkeypatch.setattr(batch_trials, "largest_batch", lambda args, name, at_most: args.batch_size)
     monkeypatch.setattr(git, "commit", lambda: "")
-    monkeypatch.setattr(text_sources, "open_streams", lambda dataset: [])  # no text is read yet
+    monkeypatch.setattr(token_cache, "open_streams", lambda dataset: [])  # no text is read yet
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", "")
     flags = ["--model", "gpt2-tiny", "--device", "cpu"]
     if technique.name != "streaming_dataset":

@@ -13,10 +13,9 @@ import torch
 from tests.rows import rows_of
 from Utils.analysis import summary
 from Utils.base import paths
-from Utils.base.command_line import Parser
+from Utils.base.command_line import OF_A_RUN, Parser
 from Utils.base.errors import UserError
 from Utils.base.gpt2_sizes import CONFIGS
-from Utils.base.setting_table import OF_A_RUN
 from Utils.base.units import GIB, MIB
 from Utils.commands import forecast as forecast_command
 from Utils.device import auto_shape

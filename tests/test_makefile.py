@@ -11,13 +11,12 @@ from pathlib import Path
 import pytest
 
 from tests.known import changed, copy_project
-from Utils.base import makefile, paths
-from Utils.base.command_line import Parser
+from Utils.base import command_line, paths
+from Utils.base.command_line import OF_A_RUN, SETTINGS, Parser
 from Utils.base.gpt2_sizes import CONFIGS
-from Utils.base.setting_table import OF_A_RUN, SETTINGS
 from Utils.scripts import ladder
 
-TARGETS = [name for targets in makefile.targets().values() for name in targets]
+TARGETS = [name for targets in command_line.targets().values() for name in targets]
 TECHNIQUES = ladder.techniques()
 
 

@@ -18,9 +18,8 @@ import torch
 from pandas import DataFrame
 
 from Utils.base import paths
-from Utils.base.command_line import Parser
+from Utils.base.command_line import OF_A_RUN, Parser
 from Utils.base.errors import UserError
-from Utils.base.setting_table import OF_A_RUN
 from Utils.launch import own_scripts
 from Utils.own_script import measured_process, model_switches, watch
 from Utils.own_script.watch import Iterations

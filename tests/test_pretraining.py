@@ -271,7 +271,7 @@ def test_a_full_disk_leaves_the_old_checkpoint_whole(tmp_path, monkeypatch):
         return file
 
     monkeypatch.setattr(files.tempfile, "NamedTemporaryFile", on_a_full_disk)
-    with pytest.raises(UserError, match="the disk is full"):
+    with pytest.raises(UserError, match="No space left on device"):
         saved(tmp_path, 2, 8.0)
     monkeypatch.undo()
     assert [checkpoint.step for checkpoint in checkpoints.available(tmp_path)] == [1]

@@ -18,8 +18,7 @@ import torch
 
 from tests.stand_ins import FakeCuda, FakeNvml, full_disk
 from Utils.base import paths
-from Utils.base.command_line import Parser
-from Utils.base.setting_table import OF_A_RUN
+from Utils.base.command_line import OF_A_RUN, Parser
 from Utils.corpus import token_cache
 from Utils.device import cpu, device_choice, nvml
 from Utils.device.cpu import CPU
@@ -436,7 +435,7 @@ def test_the_corpus_is_there_or_will_be_made(dataset, state, words, monkeypatch,
     assert finding.state == state and words in finding.what
     assert finding.blocks == (("run",) if state == "fault" else ())
     if dataset == "stdlib":
-        path = token_cache.token_file("stdlib")[0]
+        path = token_cache.cached("stdlib", *token_cache.find("stdlib")[0])
         path.parent.mkdir(parents=True)
         path.touch()
         (finding,) = asked(torch_side.corpus, arguments("--dataset", dataset))

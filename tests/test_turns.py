@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 from itertools import pairwise
@@ -19,8 +20,7 @@ from tests.rows import rows_of
 from tests.stand_ins import FakeCuda
 from Utils.analysis import intervals
 from Utils.base import paths
-from Utils.base.command_line import Parser
-from Utils.base.setting_table import OF_A_RUN
+from Utils.base.command_line import OF_A_RUN, Parser
 from Utils.corpus.token_cache import load_tokens, split
 from Utils.data import TokenBatches
 from Utils.device import measured_ceilings
@@ -125,27 +125,24 @@ def test_one_that_hangs_is_killed(play):
 
 
 def test_a_run_ends_where_its_launcher_has_ended():
-    reads, other = os.pipe()
-    to_nobody, writes = os.pipe()
-    turn = Turn(reads, writes, os.getppid(), "0a1b")
-    for end in (other, to_nobody):
-        os.close(end)
-        with pytest.raises(KeyboardInterrupt):
-            turn.wait(left=3)
+    end, launchers = socket.socketpair()
+    launchers.close()
+    with pytest.raises(KeyboardInterrupt):
+        Turn(end.fileno(), os.getppid(), "0a1b").wait(left=3)
 
 
 def test_a_turn_is_of_this_process_and_its_partners_are_the_launchers_other_children(monkeypatch):
-    for text in ("", json.dumps([1, 2, os.getpid(), "0a1b"])):
+    for text in ("", json.dumps([1, os.getpid(), "0a1b"])):
         monkeypatch.setenv(base_turns.VARIABLE, text)
         assert base_turns.taken() is None
-    assert os.getpid() not in Turn(0, 1, os.getppid(), "0a1b").partners()
+    assert os.getpid() not in Turn(0, os.getppid(), "0a1b").partners()
     other = subprocess.Popen(["sleep", "60"])
     try:
-        assert other.pid in Turn(0, 1, os.getpid(), "0a1b").partners()
+        assert other.pid in Turn(0, os.getpid(), "0a1b").partners()
     finally:
         other.kill()
         other.wait()
-    assert Turn(0, 1, other.pid, "0a1b").partners() == set()  # it has ended
+    assert Turn(0, other.pid, "0a1b").partners() == set()  # it has ended
 
 
 class Clockwork:
@@ -166,21 +163,11 @@ class Clockwork:
         return {"clock_s": self.now}
 
 
-def test_steps_of_all_stretches_count_and_what_lies_between_does_not():
+def test_steps_of_all_stretches_count_and_what_lies_between_does_not(monkeypatch):
     clock = StepClock(Clockwork())
-    clock.start()
-    clock.step(False)
-    clock.step(False)
-    assert clock.pace_s() == 3  # of the last step
-    clock.stop()
-    clock.start()
-    clock.step(False)
-    for _ in range(2):
-        clock.count()
-        clock.step(True)
-        clock.step(True)
-        clock.stop()
-        clock.start()
+    monkeypatch.setattr(step_clock, "stretches", lambda *_: [(2, 2), (3, 1), (2, 0)])
+    args = SimpleNamespace(steps=7, warmup=2)
+    assert len([*clock.steps(args, None, None)]) == 7
     assert clock.step_ms() == [2000, 3000, 5000, 6000, 7000, 9000, 10_000]
     assert clock.timed == [False] * 3 + [True] * 4
     assert clock.counter_growth()["clock_s"] == 6 + 7 + 9 + 10
@@ -336,7 +323,7 @@ def planned(min_seconds, slowest_rank_s=None, world_size=1):
     """(timed steps, steps) of a run of 6 that needs 10 ms a step, where 2 of these are warm-up."""
     args = SimpleNamespace(steps=6, warmup=2, min_seconds=min_seconds, turn=None)
     args.world_size = world_size
-    watch = SimpleNamespace(pace_s=lambda: 0.01)
+    watch = SimpleNamespace(timed=[False], step_ms=lambda: [10])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ranks, "gather", lambda pace_s: [pace_s, slowest_rank_s])
         found = [*step_clock.stretches(args, watch)]

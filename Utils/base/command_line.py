@@ -1,19 +1,100 @@
 """The command line of scripts and commands: NAME=value, as make passes it, or --name value.
 
-Importing this costs no torch.
+All settings are in settings.toml: name, default, help, type. Importing this costs no torch.
 """
 
 import argparse
 import difflib
+import math
 import os
 import re
 import sys
 import time
+import tomllib
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import StrEnum
 from itertools import pairwise
+from pathlib import Path
 
+from Utils.base import paths
 from Utils.base.errors import UserError
 from Utils.base.gpt2_sizes import CONFIGS
-from Utils.base.setting_table import OF_A_RUN, OF_SOME_SCRIPTS, SETTINGS
+
+ABOVE_0 = math.nextafter(0, 1)
+
+
+def _share(text):
+    value = float(text[:-1]) / 100 if text.endswith("%") else float(text)
+    return value if value < 1 else math.nan
+
+
+@dataclass(frozen=True)
+class Type:
+    """The values that a setting may have.
+
+    convert: returns the value of a text, or raises ValueError. valid: the values in words. least:
+    of numbers, which are finite. word: a text that is valid as well; the empty one means None.
+    """
+
+    convert: object
+    valid: str = ""
+    least: float | None = None
+    word: str | None = None
+
+
+TYPES = {
+    "text": Type(str),
+    "switch": Type(lambda text: "" if text == "0" else text),  # on at 1, off at 0
+    "path": Type(Path),
+    "count": Type(int, "a whole number from 1 up", 1),
+    "count from 0": Type(int, "a whole number from 0 up", 0),
+    "count from 2": Type(int, "a whole number from 2 up", 2),
+    "auto or count": Type(int, "auto or a whole number from 1 up", 1, "auto"),
+    "auto or seconds": Type(float, "auto or a number of seconds", 0, "auto"),
+    "number": Type(float, "a number from 0 up", 0),
+    "number above 0": Type(float, "a number above 0", ABOVE_0),
+    "price": Type(float, "a price", 0, ""),
+    "tokens": Type(float, "a number of tokens, as in 1e10", ABOVE_0, ""),
+    "share": Type(_share, "a share such as 2%", ABOVE_0, ""),
+    "published": Type(StrEnum("Against", "published"), "published", word=""),
+    "part": Type(StrEnum("Part", "ladder ablation beyond"), "ladder, ablation or beyond", word=""),
+}
+
+
+@dataclass(frozen=True)
+class Setting:
+    help: str
+    type: str = "text"
+    default: object = None
+
+    def parse(self, text):
+        """Return the value of a text. Raises ArgumentTypeError."""
+        type = TYPES[self.type]
+        if text == type.word:
+            return text or None
+        with suppress(ValueError):
+            value = type.convert(text)
+            if type.least is None or type.least <= value < math.inf:
+                return value
+        raise argparse.ArgumentTypeError(f"{text!r} is not {type.valid}")
+
+
+def _settings(table):
+    """Return the Settings of a table of settings.toml, by name."""
+    defaults = {"text": "", "switch": ""}
+    return {
+        name: Setting(**{"default": defaults.get(fields.get("type", "text"))} | fields)
+        for name, fields in table.items()
+    }
+
+
+_TABLES = tomllib.loads(Path(__file__).with_name("settings.toml").read_text())
+OF_A_RUN = _settings(_TABLES["run"])
+OF_SOME_SCRIPTS = _settings(_TABLES["scripts"])
+OF_COMMANDS = _settings(_TABLES["commands"])
+OF_TRAINING = _settings(_TABLES["training"])
+SETTINGS = OF_A_RUN | OF_SOME_SCRIPTS | OF_COMMANDS | OF_TRAINING
 
 SELECTION = ("results_file", "device_name", "base")  # settings of commands that read results
 OF_THE_MAKEFILE = {"PYTHON", "TESTS", "WORKERS", "CACHE_DIR", "PATIENCE_S"}
@@ -54,30 +135,28 @@ class Parser(argparse.ArgumentParser):
     def _flags(self, words):
         """Return a command line with --name=value for each NAME=value."""
         flags = []
+        names = {name.upper(): name for name in SETTINGS}
         for before, word in pairwise(["", *words]):
             flag_before = self._option_string_actions.get(before)
             is_value = flag_before is not None and flag_before.nargs is None
             assignment = re.fullmatch(r"([A-Za-z]\w*)=(.*)", word, re.DOTALL)
-            if assignment and not is_value:
-                flags += self._flag_of(*assignment.groups())
-            else:
+            if not assignment or is_value:
                 flags.append(word)
+                continue
+            variable, value = assignment.groups()
+            if variable not in OF_THE_MAKEFILE | names.keys():
+                matches = difflib.get_close_matches(variable.upper(), names, n=1)
+                nearest = f", the nearest is {matches[0]}" if matches else ""
+                self.error(f"{word}: no such variable{nearest}; see make help")
+            if not value or variable not in names:
+                continue
+            try:
+                SETTINGS[names[variable]].parse(value)
+            except argparse.ArgumentTypeError as problem:
+                self.error(f"{word}: {problem}")
+            if names[variable] in self.names:
+                flags.append(f"{_flag(names[variable])}={value}")
         return flags
-
-    def _flag_of(self, variable, value):
-        """Return a list with the flag of a variable, empty where it has no value or no use here."""
-        names = {name.upper(): name for name in SETTINGS}
-        if variable not in OF_THE_MAKEFILE | names.keys():
-            matches = difflib.get_close_matches(variable.upper(), names, n=1)
-            nearest = f", the nearest is {matches[0]}" if matches else ""
-            self.error(f"{variable}={value}: no such variable{nearest}; see make help")
-        if not value or variable not in names:
-            return []
-        try:
-            SETTINGS[names[variable]].parse(value)
-        except argparse.ArgumentTypeError as problem:
-            self.error(f"{variable}={value}: {problem}")
-        return [f"{_flag(names[variable])}={value}"] if names[variable] in self.names else []
 
     def error(self, message):
         if os.environ.get("RANK", "0") != "0":  # rank 0 prints the same; let it end first
@@ -145,3 +224,29 @@ def round_flags(args, r, code="", **changes):
 def read_by(code):
     """Return the names of the settings of OF_SOME_SCRIPTS that a script's code reads."""
     return [name for name in OF_SOME_SCRIPTS if f"args.{name}" in code]
+
+
+def targets():
+    """Return the help of each target by its name, by the title of its section."""
+    sections = {}
+    text = (paths.ROOT / "Makefile").read_text()
+    for section in re.split(r"^##@ ", text, flags=re.MULTILINE)[1:]:
+        lines = re.findall(r"^([\w-]+):[^=\n]*## (.*)", section, re.MULTILINE)
+        sections[section.splitlines()[0]] = dict(lines)
+    return sections
+
+
+def variables():
+    """Return the help of each variable by NAME=default, by the title of its table."""
+    tables = {
+        "Settings of a run": OF_A_RUN,
+        "Variables of single commands": OF_SOME_SCRIPTS | OF_COMMANDS,
+        "Variables of `make train`": OF_TRAINING,
+    }
+    helps = {}
+    for title, settings in tables.items():
+        defaults = {name: "" if s.default is None else s.default for name, s in settings.items()}
+        helps[title] = {
+            f"{name.upper()}={defaults[name]}": settings[name].help for name in settings
+        }
+    return helps

@@ -28,9 +28,6 @@ def written_whole(path):
             os.fsync(file.fileno())
         unfinished.chmod(0o644)
         unfinished.replace(path)
-        folder = os.open(path.parent, os.O_RDONLY)
-        stack.callback(os.close, folder)
-        os.fsync(folder)  # so that the new name survives a power cut
 
 
 def append_whole(file, text):

@@ -2,7 +2,6 @@
 
 import math
 import re
-import textwrap
 
 LONGEST = 400  # letters of a note
 LARGEST = 1e12  # a larger number is no measurement, and would fill a line with digits
@@ -21,12 +20,6 @@ def short(text):
     """Return a text cut to LONGEST letters: a note can hold a compiler's whole output."""
     text = "" if text is None or text != text else str(text)
     return text if len(text) <= LONGEST else f"{text[:LONGEST]} …"
-
-
-def brief(text):
-    """Return the first 100 letters of a text, wrapped to two lines."""
-    text = textwrap.shorten(text, 100, placeholder=" ...")
-    return textwrap.fill(text, 66, break_on_hyphens=False)
 
 
 def plural(count, noun):

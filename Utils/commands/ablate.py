@@ -3,9 +3,8 @@
 from contextlib import ExitStack
 
 from Utils.analysis import attribution
-from Utils.base.command_line import Parser, check
+from Utils.base.command_line import OF_A_RUN, Parser, check
 from Utils.base.errors import UserError
-from Utils.base.setting_table import OF_A_RUN
 from Utils.commands.suite import OF_AN_OWN_SCRIPT
 from Utils.draw import chart_style, ratio_charts
 from Utils.launch import own_scripts, suite_runner

@@ -7,8 +7,8 @@ It runs unchanged for a few steps; nothing is written to results.csv.
 import textwrap
 
 from Utils.base import command_line
+from Utils.base.command_line import OF_A_RUN
 from Utils.base.errors import UserError
-from Utils.base.setting_table import OF_A_RUN
 from Utils.base.text import plural
 from Utils.commands.suite import OF_AN_OWN_SCRIPT
 from Utils.launch import own_scripts

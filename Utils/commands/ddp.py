@@ -7,7 +7,7 @@ writes no rows and leaves no process.
 """
 
 from Utils.base import command_line
-from Utils.base.setting_table import OF_A_RUN, OF_SOME_SCRIPTS
+from Utils.base.command_line import OF_A_RUN, OF_SOME_SCRIPTS
 from Utils.launch import rank_launcher
 from Utils.launch.rank_launcher import DEFAULT
 from Utils.scripts import ladder

@@ -14,7 +14,7 @@ import textwrap
 from dataclasses import asdict
 
 from Utils.base import command_line
-from Utils.base.setting_table import OF_A_RUN
+from Utils.base.command_line import OF_A_RUN
 from Utils.doctor.examination import examine
 
 WIDEST = 100  # columns

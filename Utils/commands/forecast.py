@@ -7,8 +7,8 @@ them. --against published prints how the forecast of time compares with publishe
 
 from Utils.analysis.summary import measured_steps
 from Utils.base import command_line
+from Utils.base.command_line import OF_A_RUN
 from Utils.base.errors import UserError
-from Utils.base.setting_table import OF_A_RUN
 from Utils.device import auto_shape, capabilities, datasheets, measured_ceilings
 from Utils.device.cpu import CPU
 from Utils.forecast import forecast_plan, forecast_table

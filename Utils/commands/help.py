@@ -1,13 +1,13 @@
 """Print the targets of the Makefile, the techniques and the variables."""
 
-from Utils.base import makefile
+from Utils.base import command_line
 from Utils.base.command_line import Parser
 from Utils.scripts import ladder
 
 
 def main(argv=None):
     Parser("help", __doc__).parse_args(argv)
-    for section, targets in makefile.targets().items():
+    for section, targets in command_line.targets().items():
         print(f"\n{section}")
         for name, help in targets.items():
             print(f"  {name:20} {help}")
@@ -15,7 +15,7 @@ def main(argv=None):
     for technique in ladder.techniques().values():
         print(f"  {technique.name:20} {technique.headline}")
     print("\nVariables, as in make all ROUNDS=3 STEPS=100")
-    for settings in makefile.variables().values():
+    for settings in command_line.variables().values():
         for text, help in settings.items():
             print(f"  {text:24} {help}")
     print("\nPYTHON=python3 uses an existing environment; without it, .venv is created.")

@@ -30,8 +30,8 @@ import tempfile
 from pathlib import Path
 
 from Utils.base import command_line
+from Utils.base.command_line import OF_A_RUN, OF_SOME_SCRIPTS
 from Utils.base.errors import naming
-from Utils.base.setting_table import OF_A_RUN, OF_SOME_SCRIPTS
 from Utils.commands import adopt
 from Utils.commands.suite import OF_AN_OWN_SCRIPT
 from Utils.draw import chart_style, ladder_charts

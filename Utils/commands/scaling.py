@@ -11,10 +11,9 @@ import time
 
 from Utils.analysis import several_processes
 from Utils.base import command_line
-from Utils.base.command_line import spelled
+from Utils.base.command_line import OF_A_RUN, OF_SOME_SCRIPTS, spelled
 from Utils.base.errors import UserError
 from Utils.base.gpt2_sizes import CONFIGS
-from Utils.base.setting_table import OF_A_RUN, OF_SOME_SCRIPTS
 from Utils.device import auto_shape, device_choice
 from Utils.draw import chart_style, ratio_charts
 from Utils.launch import rank_launcher, suite_runner

@@ -9,8 +9,8 @@ runs a script of your own, unchanged, with switches.
 """
 
 from Utils.base import command_line
+from Utils.base.command_line import OF_A_RUN
 from Utils.base.errors import UserError
-from Utils.base.setting_table import OF_A_RUN
 from Utils.launch import own_scripts, suite_runner
 from Utils.scripts import own_names
 

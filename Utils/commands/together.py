@@ -11,9 +11,8 @@ import sys
 
 from Utils.analysis import several_processes
 from Utils.base import command_line
-from Utils.base.command_line import spelled
+from Utils.base.command_line import OF_A_RUN, spelled
 from Utils.base.errors import Unsupported, UserError
-from Utils.base.setting_table import OF_A_RUN
 from Utils.launch import turn_taking
 from Utils.scripts import variants
 

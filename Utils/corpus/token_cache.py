@@ -1,11 +1,15 @@
-"""GPT-2 tokens of a corpus, cached in a file."""
+"""Texts of a corpus (the standard library, files, or a dataset of the Hugging Face Hub), and their
+GPT-2 tokens, cached in a file."""
 
+import glob
 import hashlib
 import importlib.util
 import json
 import os
 import shutil
 import sys
+import sysconfig
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -13,14 +17,19 @@ from tqdm import tqdm
 
 from Utils.base import files, paths
 from Utils.base.command_line import spelled
-from Utils.base.errors import UserError
+from Utils.base.errors import UserError, first_line
 from Utils.base.gpt2_sizes import VOCABULARY
-from Utils.corpus import text_sources
 
 END_OF_TEXT = 50_256
 VOCABULARY_URL = "https://openaipublic.blob.core.windows.net/gpt-2/encodings/main"  # of tiktoken
 SYNTHETIC_TOKENS = 4_000_000
 HELD_OUT = 1 / 20  # of a corpus, at its end
+HUB_TOKENS = 20_000_000  # read of a Hub dataset: enough for 24 default GPU runs of 50 steps
+BUILDERS = {".txt": "text", ".md": "text", ".py": "text", ".jsonl": "json", ".parquet": "parquet"}
+DATASETS = (
+    "stdlib, synthetic, a file or folder of .txt .md .py .jsonl .parquet, "
+    "or a Hugging Face Hub id such as HuggingFaceFW/fineweb-edu (OWNER/NAME or OWNER/NAME:CONFIG)"
+)
 
 
 def load_tokens(dataset):
@@ -31,12 +40,33 @@ def load_tokens(dataset):
     if dataset == "synthetic":
         tokens = synthetic_tokens()
         return tokens, {"dataset": dataset, "tokens": len(tokens)}
-    contents, documents, total, unit = text_sources.find(dataset)
+    contents, total, unit = find(dataset)
     path = cached(dataset, *contents)
-    facts = path.with_suffix(".json")
-    if not path.exists():
-        _tokenize(dataset, documents(), total, unit, path, facts)
-    return mapped(path), json.loads(facts.read_text())
+    facts_path = path.with_suffix(".json")
+    if path.exists():
+        return mapped(path), json.loads(facts_path.read_text())
+    encoding = gpt2_encoding()
+    digest = hashlib.sha256()
+    facts = {"dataset": dataset, "documents": 0, "tokens": 0}
+    with progress_bar(dataset, total, unit) as bar, files.written_whole(path) as file:
+        for texts in chunks(readable(dataset, documents(dataset))):
+            encoded = encoding.encode_ordinary_batch(texts, num_threads=os.cpu_count() or 1)
+            rows = [np.array([*document, END_OF_TEXT], dtype=np.uint16) for document in encoded]
+            tokens = np.concatenate(rows)
+            file.write(tokens.tobytes())
+            digest.update(tokens.tobytes())
+            facts["documents"] += len(texts)
+            facts["tokens"] += len(tokens)
+            read = {"B": sum(len(text.encode()) for text in texts), "tokens": len(tokens)}
+            bar.update(read[unit])
+            if unit == "tokens" and facts["tokens"] >= total:
+                break
+        if not facts["tokens"]:
+            raise UserError(f"{spelled('dataset', dataset)}: holds no text")
+        file.flush()  # a full disk must show before the facts are written
+        facts["sha256"] = digest.hexdigest()
+        files.write_json(facts_path, facts)
+    return mapped(path), facts
 
 
 def synthetic_tokens():
@@ -48,15 +78,6 @@ def split(tokens):
     """Return the tokens (N,) to train on, and those held out."""
     end = len(tokens) - int(len(tokens) * HELD_OUT)
     return tokens[:end], tokens[end:]
-
-
-def token_file(dataset):
-    """Return the path of a corpus's tokens, and the number of its files, None on the Hub.
-
-    Not of the synthetic corpus. Raises UserError where there is no such corpus.
-    """
-    contents = text_sources.find(dataset)[0]
-    return cached(dataset, *contents), None if "hub" in contents else len(contents)
 
 
 def cached(dataset, *parts):
@@ -105,29 +126,6 @@ def vocabulary_files():
         yield cached, Path(package.origin).parent / "data" / file if package else None
 
 
-def _tokenize(dataset, documents, total, unit, path, facts_path):
-    """Write the token file and its facts, each completely or not at all."""
-    encoding = gpt2_encoding()
-    digest = hashlib.sha256()
-    facts = {"dataset": dataset, "documents": 0, "tokens": 0}
-    with progress_bar(dataset, total, unit) as bar, files.written_whole(path) as file:
-        for texts in chunks(text_sources.readable(dataset, documents)):
-            encoded = encoding.encode_ordinary_batch(texts, num_threads=os.cpu_count() or 1)
-            rows = [np.array([*document, END_OF_TEXT], dtype=np.uint16) for document in encoded]
-            tokens = np.concatenate(rows)
-            file.write(tokens.tobytes())
-            digest.update(tokens.tobytes())
-            facts["documents"] += len(texts)
-            facts["tokens"] += len(tokens)
-            bar.update(text_bytes(texts) if unit == "B" else len(tokens))
-            if unit == "tokens" and facts["tokens"] >= total:
-                break
-        if not facts["tokens"]:
-            raise UserError(f"{spelled('dataset', dataset)}: holds no text")
-        file.flush()  # a full disk must show before the facts are written
-        files.write_json(facts_path, facts | {"sha256": digest.hexdigest()})
-
-
 def progress_bar(dataset, total, unit, state=""):
     """Return the bar of tokenizing a corpus; where there is no terminal, print a line."""
     title = f"tokenizing {dataset}"
@@ -135,10 +133,6 @@ def progress_bar(dataset, total, unit, state=""):
     if bar.disable:
         print(f"{title}, once{state}", file=sys.stderr)
     return bar
-
-
-def text_bytes(texts):
-    return sum(len(text.encode()) for text in texts)
 
 
 def chunks(texts, characters=4_000_000):
@@ -152,3 +146,134 @@ def chunks(texts, characters=4_000_000):
             chunk, size = [], 0
     if chunk:
         yield chunk
+
+
+# Texts --------------------------------------------------------------------------------------------
+
+
+def find(dataset):
+    """Return the parts of the cache key, and the amount to read with its unit."""
+    files = _files(dataset)
+    if files is None:
+        return ["hub", dataset, HUB_TOKENS], HUB_TOKENS, "tokens"
+    contents = [(str(p.resolve()), p.stat().st_size, p.stat().st_mtime_ns) for p in files]
+    return contents, sum(size for _, size, _ in contents), "B"
+
+
+def _files(dataset):
+    """Return the files of a corpus, or None where it is on the Hub."""
+    path = Path(dataset).expanduser()
+    flag = spelled("dataset", dataset)
+    if dataset == "stdlib":
+        files = sorted(_standard_library())
+    elif dataset and path.exists():
+        candidates = sorted(path.rglob("*")) if path.is_dir() else [path]
+        files = [p for p in candidates if p.is_file() and p.suffix in BUILDERS]
+    elif dataset.count("/") == 1 and dataset[0] not in "./~" and path.suffix not in BUILDERS:
+        return None
+    else:
+        raise UserError(f"{flag}: no such file, folder or name", f"choose {DATASETS}")
+    if not files:
+        raise UserError(f"{flag}: no file of {' '.join(BUILDERS)} there")
+    return files
+
+
+def _standard_library():
+    """Yield its files, without those of installed packages."""
+    for folder, folders, names in os.walk(sysconfig.get_path("stdlib")):
+        folders[:] = {*folders} - {"site-packages", "dist-packages"}
+        yield from (Path(folder, name) for name in names if name.endswith(".py"))
+
+
+def documents(dataset):
+    """Yield the texts; of the standard library without its few test files in other encodings."""
+    if dataset == "stdlib":  # which needs no package
+        for file in _files(dataset):
+            with suppress(UnicodeDecodeError):
+                yield file.read_text(encoding="utf-8")
+        return
+    for rows in open_streams(dataset):
+        yield from texts(rows)
+
+
+def open_streams(dataset):
+    """Open a corpus as a list of streamed datasets of the package datasets."""
+    files = _files(dataset)
+    if files is None:
+        return _open_hub(dataset)
+    opened = []
+    errors = "ignore" if dataset == "stdlib" else "strict"
+    for builder in dict.fromkeys(BUILDERS.values()):
+        parts = [p for p in files if BUILDERS[p.suffix] == builder and p.stat().st_size]
+        names = [glob.escape(str(p.resolve())) for p in parts]
+        text = {"sample_by": "document", "encoding_errors": errors}
+        if names:
+            opened.append(_load(builder, data_files=names, **text if builder == "text" else {}))
+    return opened
+
+
+def _open_hub(dataset):
+    import_datasets()
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
+
+    name, _, config = dataset.partition(":")
+    flag = spelled("dataset", dataset)
+    try:
+        HfApi().dataset_info(name, timeout=5)
+    except (RepositoryNotFoundError, HFValidationError):
+        problem = "no such file or folder here, and no such public dataset on the Hub"
+        raise UserError(f"{flag}: {problem}") from None
+    except Exception as error:
+        problem = f"the Hugging Face Hub cannot be reached ({type(error).__name__})"
+        remedy = "use stdlib, synthetic, or a file or folder of text"
+        raise UserError(f"{flag}: {problem}", remedy) from None
+    return [_load(name, config or None)]
+
+
+def _load(*name, **options):
+    """Open a dataset as a stream of rows."""
+    options |= {"split": "train", "streaming": True, "cache_dir": str(paths.CACHE / "datasets")}
+    return import_datasets().load_dataset(*name, **options)
+
+
+def import_datasets():
+    try:
+        import datasets
+    except ModuleNotFoundError:
+        remedy = "pip install datasets, or use stdlib or synthetic"
+        raise UserError("--dataset: reading this needs the package datasets", remedy) from None
+    datasets.disable_progress_bars()
+    datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # it also raises what it logs
+    return datasets
+
+
+def texts(rows):
+    for row in rows:
+        if not isinstance(row.get("text"), str):
+            raise ValueError(f"a row has no string in the field text; it has {', '.join(row)}")
+        yield row["text"]
+
+
+def readable(dataset, documents):
+    """Yield the documents that hold text. Raises UserError for any error of a reader."""
+    with one_line(dataset):
+        for text in documents:
+            if "\0" in text:
+                raise UserError(f"{spelled('dataset', dataset)}: holds binary data, not text")
+            if text.strip():
+                yield text
+
+
+@contextmanager
+def one_line(dataset):
+    """Turn any error of reading into a UserError."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        problem = f"cannot be read: {first_line(error)}"
+        if isinstance(error, UnicodeDecodeError):
+            problem = "holds binary data, not text in UTF-8"
+        raise UserError(f"{spelled('dataset', dataset)}: {problem}") from None

@@ -223,14 +223,15 @@ def corpus(args):
         yield ok("corpus", "synthetic: random tokens; needs nothing")
         return
     try:
-        path, files = token_cache.token_file(args.dataset)
+        contents = token_cache.find(args.dataset)[0]
     except UserError as error:
         yield fault("corpus", error.message, error.remedy, "run")
         return
+    path = token_cache.cached(args.dataset, *contents)
     if path.exists():
         yield ok("corpus", f"{args.dataset}: tokens in {path}")
         return
-    source = "the Hub, over the network" if files is None else f"{files} files"
+    source = "the Hub, over the network" if "hub" in contents else f"{len(contents)} files"
     text = f"{args.dataset}: will be tokenized once, from {source}"
     packages = ["tiktoken"] if args.dataset == "stdlib" else ["tiktoken", "datasets"]
     missing = [package for package in packages if importlib.util.find_spec(package) is None]

@@ -11,7 +11,7 @@ import seaborn as sns
 from matplotlib.text import Text
 
 from Utils.base.errors import naming
-from Utils.base.text import HOMES, brief
+from Utils.base.text import HOMES
 
 matplotlib.use("Agg")
 FOLDER = Path("plots")
@@ -97,7 +97,8 @@ def beside(axes, x, y, text, **look):
 def no_value(axes, y, reason):
     """Say in a row why nothing is drawn there."""
     box = {"facecolor": axes.get_facecolor(), "edgecolor": "none", "pad": 1}  # hides the grid
-    text = brief(HOMES.sub("~", reason))
+    text = textwrap.shorten(HOMES.sub("~", reason), 100, placeholder=" ...")
+    text = textwrap.fill(text, 66, break_on_hyphens=False)  # two lines
     beside(axes, 0.01, y, text, bbox=box, ha="left", size="small", color=GREY)
 
 

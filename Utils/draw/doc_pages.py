@@ -9,7 +9,7 @@ import pandas as pd
 from Utils.analysis import result_tables, text_tables
 from Utils.analysis.intervals import Ratio
 from Utils.analysis.summary import summarize
-from Utils.base import makefile, paths
+from Utils.base import command_line, paths
 from Utils.base.text import broken
 from Utils.draw import chart_style, ratio_charts
 from Utils.results import rows_file, selection
@@ -258,8 +258,8 @@ PARTS = {  # page, its generated parts by name
     },
     "docs/TECHNIQUES.md": {"techniques": techniques},
     "docs/COMMANDS.md": {
-        "targets": lambda: _explained(makefile.targets(), "command", "`make {}`".format),
-        "variables": lambda: _explained(makefile.variables(), "variable", broken),
+        "targets": lambda: _explained(command_line.targets(), "command", "`make {}`".format),
+        "variables": lambda: _explained(command_line.variables(), "variable", broken),
     },
 }
 

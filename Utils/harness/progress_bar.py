@@ -1,73 +1,60 @@
-"""Progress of a run on stderr."""
+"""Progress of a run on stderr, and its last line."""
 
 import sys
 import time
+from contextlib import contextmanager
 
 import numpy as np
 from tqdm import tqdm
 
 
-class ProgressBar:
-    """A bar on a terminal; elsewhere a line every ten seconds.
+@contextmanager
+def progress(args, model):
+    """Yield a function of (number of steps, their losses) that shows a bar, elsewhere than on a
+    terminal a line every ten seconds.
 
-    A step costs one reading of the clock. Drawing happens right before a step boundary, at most
+    A call costs one reading of the clock. Drawing happens right before a step boundary, at most
     four times a second, from values that are already on the host.
     """
+    if args.rank or args.turn:  # others train in between
+        yield lambda steps, losses: None
+        return
+    several = f" and {args.world_size - 1} more like it" if args.world_size > 1 else ""
+    print(
+        f"{args.technique} on {args.hardware.name}{several}: {args.model}, "
+        f"{args.batch_size}x{args.seq_len} tokens a step, {args.dataset}, {args.steps} steps",
+        file=sys.stderr,
+    )
+    compiled = hasattr(model, "_orig_mod") or getattr(model, "_compiled_call_impl", None)
+    first = "compiling, which can take minutes" if compiled else "first step"
+    style = "{desc} {bar:20} {n_fmt}/{total_fmt} {postfix} [{elapsed}<{remaining}]"
+    options = {"desc": args.technique, "postfix": first, "bar_format": style, "leave": False}
+    always = {"miniters": 1, "mininterval": 0}  # as often as `show` asks
+    drawn_at = time.perf_counter()
+    drawn_steps = 0
 
-    def __init__(self, args, model):
-        self.args = args
-        self.silent = args.rank or args.turn  # others train in between
-        self.interval_s = 0.25 if sys.stderr.isatty() else 10
-        self.tokens = args.batch_size * args.seq_len
-        compiled = hasattr(model, "_orig_mod") or getattr(model, "_compiled_call_impl", None)
-        first = "compiling, which can take minutes" if compiled else "first step"
-        self.bar = tqdm(
-            total=args.steps,
-            disable=True if self.silent else None,  # None: where stderr is no terminal
-            leave=False,
-            miniters=1,
-            mininterval=0,
-            bar_format="{desc} {bar:20} {n_fmt}/{total_fmt} {postfix} [{elapsed}<{remaining}]",
-            desc=args.technique,
-            postfix=first,
-        )
-        if self.bar.disable and not self.silent:
-            print(f"  {first} ...", file=sys.stderr)
-        self.drawn_at = time.perf_counter()
-        self.drawn_step = 0
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *error):
-        self.bar.close()
-
-    def show(self, step, losses):
+    def show(steps, losses):
+        nonlocal drawn_at, drawn_steps
         now = time.perf_counter()
-        if self.silent or (now - self.drawn_at < self.interval_s and step):
+        if now - drawn_at < (10 if bar.disable else 0.25) and steps > 1:
             return
-        step_s = (now - self.drawn_at) / (step + 1 - self.drawn_step)
-        text = f"{step_s * 1e3:,.1f} ms  {self.tokens / step_s:,.0f} tokens/s"
+        step_s = (now - drawn_at) / (steps - drawn_steps)
+        text = f"{step_s * 1e3:,.1f} ms  {args.batch_size * args.seq_len / step_s:,.0f} tokens/s"
         if losses and isinstance(losses[-1], float):  # reading a tensor would wait for the device
             text += f"  loss {losses[-1]:.3f}"
-        self.drawn_at = now
-        self.drawn_step = step + 1
-        if self.bar.disable:
-            total = max(self.args.steps, step + 1)  # a run of --min-seconds has more
-            print(f"  step {step + 1}/{total}  {text}", file=sys.stderr)
+        drawn_at = now
+        drawn_steps = steps
+        bar.total = max(args.steps, steps)  # a run of --min-seconds has more
+        if bar.disable:
+            print(f"  step {steps}/{bar.total}  {text}", file=sys.stderr)
         else:
-            self.bar.total = max(self.args.steps, step + 1)
-            self.bar.set_postfix_str(text, refresh=False)
-            self.bar.update(step + 1 - self.bar.n)
+            bar.set_postfix_str(text, refresh=False)
+            bar.update(steps - bar.n)
 
-
-def headline(args):
-    auto = " (chosen for this device)" if args.auto else ""
-    several = f" and {args.world_size - 1} more like it" if args.world_size > 1 else ""
-    return (
-        f"{args.technique} on {args.hardware.name}{several}: {args.model}, "
-        f"{args.batch_size}x{args.seq_len} tokens a step{auto}, {args.dataset}, {args.steps} steps"
-    )
+    with tqdm(total=args.steps, disable=None, **options, **always) as bar:  # None: on a terminal
+        if bar.disable:
+            print(f"  {first} ...", file=sys.stderr)
+        yield show
 
 
 def last_line(args, rows, reasons):

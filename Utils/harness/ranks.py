@@ -10,9 +10,10 @@ import os
 import re
 import sys
 import time
+from collections import namedtuple
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 
@@ -20,8 +21,11 @@ from Utils.base import files
 from Utils.base.errors import UserError
 
 GRACE_S = 2.0  # enough for the launcher to see that a rank has ended
-COUNTS = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
-ALONE = COUNTS | {"MASTER_ADDR": "localhost", "MASTER_PORT": "0"}
+# rank of world_size; on this machine, local_rank of local_world_size; node numbers the machines.
+Ranks = namedtuple("Ranks", "rank world_size local_rank local_world_size node")
+COUNTS = {"RANK": 0, "WORLD_SIZE": 1, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1, "GROUP_RANK": 0}
+ALONE = {name: str(count) for name, count in COUNTS.items()}
+ALONE |= {"MASTER_ADDR": "localhost", "MASTER_PORT": "0"}
 NOTICED = 75  # exit code of a rank that ends because another one ended or hangs
 # Errors of gloo, NCCL and torch's store when another rank is gone or does not answer.
 GONE = re.compile(
@@ -29,15 +33,6 @@ GONE = re.compile(
     "connection closed|connection refused|heartbeat|watchdog"
 )
 LATE = re.compile("timed out|timeout")
-
-
-class Ranks(NamedTuple):
-    """rank of world_size; on this machine, local_rank of local_world_size."""
-
-    rank: int
-    world_size: int
-    local_rank: int
-    local_world_size: int
 
 
 def from_environment():
@@ -51,13 +46,10 @@ def patience():
     From the environment variable PATIENCE_S, in seconds. Raises UserError.
     """
     text = os.environ.get("PATIENCE_S", "45")
-    try:
-        patience = timedelta(seconds=float(text))
-    except (ValueError, OverflowError):
-        patience = timedelta(0)
-    if patience <= timedelta(0):
-        raise UserError(f"PATIENCE_S={text}: not a duration", "give a number of seconds")
-    return patience
+    with suppress(ValueError, OverflowError):
+        if float(text) > 0:
+            return timedelta(seconds=float(text))
+    raise UserError(f"PATIENCE_S={text}: not a duration", "give a number of seconds")
 
 
 def stand_alone():
@@ -81,11 +73,6 @@ def gather(value):
     values = [None] * torch.distributed.get_world_size()
     torch.distributed.all_gather_object(values, value)
     return values
-
-
-def node():
-    """Return an anonymous identifier of this machine within a run."""
-    return os.environ.get("GROUP_RANK", "0")
 
 
 def noticed(error):

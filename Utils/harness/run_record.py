@@ -39,9 +39,8 @@ class RankResult:
     memory: dict  # of `memory_kinds.memory`
     counters: dict  # of the device: growth over the timed steps
     readings: dict  # of the device, at the end
-    compiled_late: bool  # whether something was compiled in a timed step
     updated: list  # numbers of the parameters that an optimizer has updated
-    node: str  # where the rank ran
+    node: int  # number of the machine
     device: str
     other_processes: list  # on the device
 
@@ -58,7 +57,7 @@ def combine(args, ranks, model, optimizer, dataset_facts, flops_per_unit=None):
     memory = max((rank.memory for rank in ranks), key=lambda memory: memory["peak_mib"])
     if not np.isfinite(losses).all():
         args.notes.append("the loss is not finite")
-    if any(rank.compiled_late for rank in ranks):
+    if args.warmup and any(rank.counters.get("compiled_graphs") for rank in ranks):
         args.notes.append("torch.compile compiled in a timed step")
     compiled = compilation()
     if compiled and (count := compiled["recompilations"]):

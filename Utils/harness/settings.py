@@ -8,10 +8,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from Utils.base import command_line, git, paths
-from Utils.base.command_line import spelled
+from Utils.base.command_line import OF_A_RUN, OF_SOME_SCRIPTS, spelled
 from Utils.base.errors import Unsupported, UserError
 from Utils.base.gpt2_sizes import CONFIGS
-from Utils.base.setting_table import OF_A_RUN, OF_SOME_SCRIPTS
 from Utils.device import auto_shape, capabilities, device_choice
 from Utils.harness import ranks, turn_pipe
 from Utils.results import rows_file
@@ -19,7 +18,7 @@ from Utils.scripts import ladder
 from Utils.scripts.ladder import BASELINE
 
 BUCKET_MB = OF_SOME_SCRIPTS["bucket_mb"].default
-SECONDS_ON_GPU = 10.0
+SECONDS_ON_GPU = 10.0  # that the timed part of a run lasts at least
 MULTIPLE = re.compile(r"batch multiple of ([1-9]\d*)")  # a need
 
 
@@ -86,16 +85,12 @@ def settle(args, hardware=None):
     )
     args.device = args.hardware.torch_device
     if args.min_seconds == "auto":
-        args.min_seconds = shortest_s(args.device)
+        args.min_seconds = 0.0 if args.device.type == "cpu" else SECONDS_ON_GPU
     args.backend = "nccl" if args.device.type == "cuda" else "gloo"
     shape = {"batch_size": args.batch_size, "seq_len": args.seq_len}
-    args.auto = [name for name, value in shape.items() if value == "auto"]
+    chosen = {name: size for name, size in shape.items() if size != "auto"}
     args.batch_size, args.seq_len = auto_shape.auto_shape(
-        args.hardware,
-        args.config,
-        args.config.parameters(),
-        **{name: value for name, value in shape.items() if name not in args.auto},
-        ranks=args.world_size,
+        args.hardware, args.config, args.config.parameters(), **chosen, ranks=args.world_size
     )
     args.requested_batch_size = args.batch_size  # a technique may choose its own
     if args.batch_size % args.world_size:
@@ -103,11 +98,6 @@ def settle(args, hardware=None):
         setting = spelled("batch_size", args.batch_size)
         problem = f"{setting}: {args.world_size} ranks cannot share it evenly"
         raise UserError(problem, f"try {spelled('batch_size', fits)}")
-
-
-def shortest_s(device):
-    """Return the seconds that the timed part of a run lasts at least on a torch.device."""
-    return 0.0 if device.type == "cpu" else SECONDS_ON_GPU
 
 
 # Needs of the script ----------------------------------------------------------------------------

@@ -25,8 +25,7 @@ class StepClock:
         self.hardware = hardware
         self.timed = []
         self.marks = []  # a list of marks for each stretch
-        self.counters = []  # for each stretch with timed steps, before and after them
-        self.compiled = None  # compiled graphs when the first timed step began
+        self.counters = []  # before and after the timed steps of each stretch that has some
 
     def steps(self, args, watch_gradients, pause, grows=False):
         """Yield while a step runs, and mark the boundaries between steps.
@@ -39,9 +38,9 @@ class StepClock:
         for steps, warmup in stretches(args, self):
             if len(self.timed) == args.steps:
                 pause()
-            if not warmup:
-                self.count()
-            self.start()
+            before = self._read_counters()
+            marks = [self.hardware.mark()]
+            self.marks.append(marks)
             for number in range(1, steps + 1):
                 step = len(self.timed) + 1
                 with watch_gradients() if room and step == 2 else nullcontext():
@@ -49,49 +48,25 @@ class StepClock:
                 if room and step == args.warmup - 1:
                     self.hardware.keep_freed_memory(grows)
                 if number == warmup < steps:  # its cost is part of the last warm-up step
-                    self.count()
-                self.step(timed=number > warmup)
-            self.stop()
+                    before = self._read_counters()
+                marks.append(self.hardware.mark())
+                self.timed.append(number > warmup)
+            self.hardware.elapsed_ms(marks[-1:])  # waits for the device
+            if steps > warmup:
+                self.counters.append((before, self._read_counters()))
 
-    def start(self):
-        """Begin a stretch."""
-        self.marks.append([self.hardware.mark()])
-
-    def count(self):
-        """Count the steps from here to the end of the stretch as timed."""
-        self.counters.append([self.hardware.counters()])
-        if self.compiled is None:
-            self.compiled = run_record.compiled_graphs()
-
-    def step(self, timed):
-        """Mark the end of a step."""
-        self.marks[-1].append(self.hardware.mark())
-        self.timed.append(timed)
-
-    def stop(self):
-        """End the stretch: wait for the device, and read the counters if steps were timed."""
-        self.hardware.elapsed_ms(self.marks[-1][-1:])
-        if self.counters and len(self.counters[-1]) == 1:
-            self.counters[-1].append(self.hardware.counters())
-
-    def pace_s(self):
-        """Return the seconds of the last step so far, waiting for the device; 0 for none."""
-        times = self.hardware.elapsed_ms(self.marks[-1])
-        return times[-1] / 1e3 if times else 0.0
+    def _read_counters(self):
+        return self.hardware.counters() | {"compiled_graphs": run_record.compiled_graphs()}
 
     def step_ms(self):
         """Return the milliseconds of each step."""
         return [ms for marks in self.marks for ms in self.hardware.elapsed_ms(marks)]
 
     def counter_growth(self):
-        """Return how much each counter of the device grew over the timed steps, a dict."""
+        """Return how much each counter grew over the timed steps, a dict."""
         pairs = self.counters
         names = set(pairs[0][0]).intersection(*itertools.chain.from_iterable(pairs))
         return {name: sum(end[name] - start[name] for start, end in pairs) for name in names}
-
-    def compiled_late(self):
-        """Return whether a graph was compiled in a timed step."""
-        return run_record.compiled_graphs() > self.compiled
 
 
 def stretches(args, clock):
@@ -121,7 +96,7 @@ def _planned(args, clock):
         yield args.steps, args.warmup
         return
     yield args.warmup, args.warmup
-    pace_s = clock.pace_s()
+    pace_s = clock.step_ms()[-1] / 1e3 if clock.timed else 0.0  # waits for the device
     warmup = 0
     timed = args.steps - args.warmup
     if args.min_seconds and pace_s:

@@ -8,10 +8,7 @@ from Utils.device import datasheets, measured_ceilings
 from Utils.device.measured_ceilings import PRECISIONS
 from Utils.model import GPT
 
-MIXED = {
-    "float8",
-    "int8",
-}  # needs of scripts with products of several types: no single ceiling applies
+MIXED = {"float8", "int8"}  # needs of scripts with products of several types: no single ceiling
 
 
 def precision_of(needs):

@@ -15,10 +15,9 @@ VARIABLE = "TAKES_TURNS"  # the fields of a Turn, as JSON
 
 @dataclass(frozen=True)
 class Turn:
-    """A run's side of the two pipes, or of the socket, to its launcher."""
+    """A run's end of the socket to its launcher."""
 
-    reads: int  # end of a pipe
-    writes: int
+    end: int  # file descriptor
     launcher: int  # process id
     token: str  # that the run_ids of all end with
 
@@ -28,8 +27,8 @@ class Turn:
         Raises KeyboardInterrupt where the launcher has ended.
         """
         try:
-            os.write(self.writes, json.dumps(facts).encode() + b"\n")
-            answer = os.read(self.reads, 100)
+            os.write(self.end, json.dumps(facts).encode() + b"\n")
+            answer = os.read(self.end, 100)
         except ConnectionError:
             answer = b""
         if not answer:
@@ -43,11 +42,6 @@ class Turn:
         return set()
 
 
-def environment(reads, writes, token):
-    """Return the variable for a run that reads and writes these pipe ends, a dict."""
-    return {VARIABLE: json.dumps([reads, writes, os.getpid(), token])}
-
-
 def taken():
     """Return the Turn of this process, or None where it runs by itself."""
     if not os.environ.get(VARIABLE):
@@ -57,15 +51,13 @@ def taken():
         raise KeyboardInterrupt
     if turn.launcher != os.getppid():  # that of the process that started this one
         return None
-    for end in (turn.reads, turn.writes):
-        os.set_inheritable(end, False)  # else a child would keep the pipe open
-    threading.Thread(target=_end_with, args=(turn.reads,), daemon=True).start()
+    os.set_inheritable(turn.end, False)  # else a child would keep it open
+    threading.Thread(target=_end_with_launcher, args=[turn.end], daemon=True).start()
     return turn
 
 
-def _end_with(launcher):
-    """Kill this process when its launcher, at the other end of a pipe, has ended."""
+def _end_with_launcher(end):
     poll = select.poll()
-    poll.register(launcher, 0)  # for its end alone
+    poll.register(end, 0)  # for the launcher's end alone
     poll.poll()
     os.kill(os.getpid(), signal.SIGKILL)

@@ -10,8 +10,8 @@ from pathlib import Path
 from unittest.mock import patch
 
 from Utils.base import command_line, paths
+from Utils.base.command_line import OF_SOME_SCRIPTS
 from Utils.base.errors import UserError
-from Utils.base.setting_table import OF_SOME_SCRIPTS
 from Utils.device import device_choice
 from Utils.harness import ranks
 from Utils.launch import child_process

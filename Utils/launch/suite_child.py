@@ -27,7 +27,9 @@ def record_killed(name, reason, flags, suite):
     os.environ["SUITE"] = suite
     technique = variants.find(name)
     source = technique.path.read_text()
-    script_start.record_end(settings.parse_args(technique.doc, flags, name, source), "failed", reason)
+    script_start.record_end(
+        settings.parse_args(technique.doc, flags, name, source), "failed", reason
+    )
 
 
 def announce(techniques, args):

@@ -52,7 +52,8 @@ class Member:
         self.log = tempfile.TemporaryFile("w+")  # noqa: SIM115, `close` does it
         self.turns, end = socket.socketpair()
         self.turns.settimeout(TICK_S)
-        variables |= turn_pipe.environment(end.fileno(), end.fileno(), token)
+        turn = [end.fileno(), os.getpid(), token]
+        variables |= {turn_pipe.VARIABLE: json.dumps(turn)}
         environment = technique.environment(SUITE=suite, **variables)
         command = [technique.python, *technique.command, *flags]
         options = {"env": environment, "stdout": self.log, "stderr": self.log}

@@ -26,8 +26,8 @@ import numpy as np
 import torch
 
 from Utils.base import command_line, paths
+from Utils.base.command_line import OF_A_RUN
 from Utils.base.errors import Unsupported, first_line
-from Utils.base.setting_table import OF_A_RUN
 from Utils.base.text import plural
 from Utils.device import capabilities, device_choice, measured_ceilings
 from Utils.harness import memory_kinds, run_record, settings, turn_pipe
@@ -168,7 +168,7 @@ class Measured:
             raise Ended("unsupported", str(problem)) from None
         args.notes += filter(None, limits)
         if args.min_seconds == "auto":
-            args.min_seconds = settings.shortest_s(device)
+            args.min_seconds = 0.0 if device.type == "cpu" else settings.SECONDS_ON_GPU
         self._start()
 
     def _start(self):
@@ -231,7 +231,7 @@ class Measured:
         del self.iterations[len(self.clock.timed) :]  # those under the profiler
         timed = self._timed()
         steps = zip(pairwise(self.graphs), timed, strict=False)
-        late = any(after > before for (before, after), is_timed in steps if is_timed)
+        compiled = sum(after - before for (before, after), is_timed in steps if is_timed)
         trained = self._trained()
         measured = run_record.RankResult(
             step_ms=self.clock.step_ms(),
@@ -240,11 +240,10 @@ class Measured:
             losses=[sum(map(float, iteration.losses)) for iteration in self.iterations],
             held_out_loss=None,
             memory=self.memory,
-            counters=self.clock.counter_growth(),
+            counters=self.clock.counter_growth() | {"compiled_graphs": compiled},
             readings=self.hardware.readings(),
-            compiled_late=args.warmup > 0 and late,
             updated=memory_kinds.updated(trained, watch.optimizers),
-            node="",
+            node=0,
             device=self.hardware.name,
             other_processes=list(self.hardware.other_processes),
         )
@@ -345,7 +344,7 @@ def settings_of(argv):
     args.base = args.model = args.dataset = spec["name"]
     args.source = Path(spec["file"]).read_text(errors="replace")
     args.argv = spec["arguments"]
-    vars(args).update(world_size=1, rank=0, seq_len=1, config=None, auto=[], notes=[])
+    vars(args).update(world_size=1, rank=0, seq_len=1, config=None, notes=[])
     return args
 
 

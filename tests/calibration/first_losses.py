@@ -10,8 +10,7 @@ import torch
 
 import no_optimization
 from tests.known import COPIES, changed
-from Utils.base.command_line import Parser
-from Utils.base.setting_table import OF_A_RUN
+from Utils.base.command_line import OF_A_RUN, Parser
 from Utils.data import TokenBatches
 from Utils.harness.settings import Settings, settle
 from Utils.model import GPT
