@@ -105,7 +105,6 @@ class Run:
             readings=args.hardware.readings(),
             updated=memory_kinds.updated(self.model, self.optimizer),
             node=args.node,
-            device=args.hardware.name,
             other_processes=list(args.hardware.other_processes),
         )
         all_ranks = ranks.gather(result) if args.world_size > 1 else [result]

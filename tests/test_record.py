@@ -2,25 +2,21 @@
 
 import sys
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from tests import forked, watched
+from tests import forked
 from Utils.base import paths
 from Utils.harness import memory_kinds, run_record
 from Utils.harness.memory_kinds import GradientWatch
-from Utils.results import rows_file
 
 MIB = 2**20
 
 
-class Device:
-    """Whose peak is what the test says."""
-
-    def __init__(self, peak):
-        self.peak_memory_mib = lambda: peak
-        self.reserved_memory_mib = lambda: None
+def device(peak):
+    return SimpleNamespace(peak_memory_mib=lambda: peak, reserved_memory_mib=lambda: None)
 
 
 def model_of(*sizes):
@@ -52,7 +48,7 @@ def test_memory_is_told_by_kind():
     model.register_buffer("view", model.p0.detach()[:10])
     optimizer = torch.optim.AdamW([model.p0, model.p1])
     gradients = train(model, optimizer)
-    memory = memory_kinds.memory(Device(40), model, optimizer, gradients)
+    memory = memory_kinds.memory(device(40), model, optimizer, gradients)
     assert memory == {
         "peak_mib": 40,
         "reserved_mib": None,
@@ -62,7 +58,7 @@ def test_memory_is_told_by_kind():
         "rest_mib": 15.0,
         "off_device_mib": 0.0,
     }
-    unwatched = memory_kinds.memory(Device(40), model, optimizer, None)
+    unwatched = memory_kinds.memory(device(40), model, optimizer, None)
     assert unwatched == memory | {"gradients_mib": None, "rest_mib": None}
 
 
@@ -74,11 +70,11 @@ def test_a_gradient_that_is_freed_at_once_counts_alone():
 def test_several_optimizers_are_one_state():
     model = model_of(1, 2)
     one_each = {p: torch.optim.AdamW([p]) for p in model.parameters()}
-    sum(p.sum() for p in model.parameters()).backward()
+    train(model, None)
     for optimizer in one_each.values():
         optimizer.step()
     for several in (one_each, list(one_each.values())):
-        assert memory_kinds.memory(Device(99), model, several, 0)["optimizer_state_mib"] == 6.0
+        assert memory_kinds.memory(device(99), model, several, 0)["optimizer_state_mib"] == 6.0
         assert memory_kinds.training(model, several)["optimizer"] == "torch.optim.adamw.AdamW"
 
 
@@ -102,17 +98,14 @@ def compile_once(backend, cache):
     torch._dynamo.config.specialize_int = True
     product = torch.compile(lambda x: x @ x.T, backend=backend)  # which needs no C++
     product(torch.ones(3, 3)), product(torch.ones(3, 3))
-    once = run_record.compilation()
-    assert (once["graphs"], once["recompilations"], once["cache"]) == (1, 0, cache), once
-    return product, once
+    assert run_record.compilation() == {"graphs": 1, "recompilations": 0, "cache": cache}
+    return product
 
 
 def recompile():
-    product, once = compile_once("eager", None)
+    product = compile_once("eager", None)
     product(torch.ones(4, 3)), product(torch.ones(5, 3))
-    found = run_record.compilation()
-    assert (found["graphs"], found["recompilations"]) == (3, 2), found
-    assert found["seconds"] > once["seconds"] > 0
+    assert run_record.compilation() == {"graphs": 3, "recompilations": 2, "cache": None}
 
 
 def test_recompilations_are_counted(tmp_path):
@@ -120,16 +113,6 @@ def test_recompilations_are_counted(tmp_path):
     for main in (recompile, *(partial(compile_once, "inductor", it) for it in ("cold", "warm"))):
         done = forked.call(main, variables=own)
         assert done.returncode == 0, done.stderr
-
-
-def test_a_run_that_recompiled_names_how_to_see_why(settle, monkeypatch):
-    compiled = {"graphs": 3, "recompilations": 2, "cache": "warm"}
-    monkeypatch.setattr(run_record, "compilation", lambda: compiled)
-    args = settle("--steps=3", "--warmup=1", "--min-seconds=0")
-    for run in watched.idle_steps(args):
-        run.log(1.0)
-    note = rows_file.read(args.results_file).note.iloc[0]
-    assert "2 recompilations by torch.compile; TORCH_LOGS=recompiles says why" in note
 
 
 def test_the_record_has_what_repeating_takes_and_no_paths(monkeypatch, settle, tmp_path):
@@ -152,4 +135,4 @@ def test_the_record_has_what_repeating_takes_and_no_paths(monkeypatch, settle, t
 def test_a_loop_without_an_optimizer_can_be_recorded(optimizer):
     found = memory_kinds.training(torch.nn.Identity(), optimizer)
     assert found == {"parameters": 0, "updated_parameters": 0, "optimizer": ""}
-    assert memory_kinds.memory(Device(1), torch.nn.Identity(), optimizer, 0)["rest_mib"]
+    assert memory_kinds.memory(device(1), torch.nn.Identity(), optimizer, 0)["rest_mib"]

@@ -47,7 +47,8 @@ def stand_in(tmp_path, monkeypatch):
 
     monkeypatch.setattr(turn_taking, "run", run)
     monkeypatch.setattr(suite_runner.paths, "CACHE", tmp_path / "cache")
-    its.args = Namespace(**command_line.defaults(), timeout=60, precision=None)
+    defaults = {name: setting.default for name, setting in command_line.OF_A_RUN.items()}
+    its.args = Namespace(**defaults, timeout=60, precision=None)
     its.args.results_file = path
     return its
 

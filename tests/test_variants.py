@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from Utils.base.errors import Unsupported, UserError
-from Utils.harness import held_out_loss, run_record, step_work
+from Utils.harness import held_out_loss, run_record
 from Utils.launch import batch_trials
 from Utils.results import rows_file
 from Utils.run import Run, execute
@@ -195,8 +195,7 @@ def test_every_variant_runs_and_trains(tmp_path, monkeypatch):
 
     monkeypatch.setattr(torch.utils.data, "DataLoader", in_process)
     monkeypatch.setattr(run_record, "_collect_env", str)
-    # Both are slow and the same for all: counting FLOP, and evaluating weights.
-    monkeypatch.setattr(step_work, "describe", lambda *args: {})
+    # Slow and the same for all.
     monkeypatch.setattr(held_out_loss, "loss", lambda args, model: None)
     monkeypatch.setattr(batch_trials, "largest_batch", lambda args, *_, **__: 2 * args.batch_size)
     text = tmp_path / "text.txt"

@@ -99,11 +99,11 @@ def make_line(rows, records, rounds, target=""):
     newest = records.get(rows.run_id[rows.status == "ok"].max(), {})
     words = " ".join(map(str, newest.get("command") or ()))
     settings = dict(re.findall(r"--([a-z-]+)[= ](\S+)", words)) | {"rounds": str(rounds)}
-    defaults = command_line.defaults()
+    defaults = {name: str(command_line.OF_A_RUN[name].default) for name in ("rounds", *REPEATED)}
     parts = ["make", target]
-    for name in ("rounds", *REPEATED):
-        value = settings.get(name.replace("_", "-"), str(defaults[name]))
-        if value != str(defaults[name]):
+    for name, default in defaults.items():
+        value = settings.get(name.replace("_", "-"), default)
+        if value != default:
             parts.append(f"{name.upper()}={shlex.quote(value)}")
     return " ".join(parts)
 

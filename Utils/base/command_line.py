@@ -118,22 +118,8 @@ class Parser(argparse.ArgumentParser):
         self.names = names
 
     def parse_known_args(self, args=None, namespace=None):
+        """Parse --name=value for each NAME=value."""
         words = sys.argv[1:] if args is None else args
-        flags = self._flags(words)
-        flagged = {flag.partition("=")[0] for flag in flags}
-        ignored = []  # make does not pass on what it was given by the environment
-        for name in self.names if "MAKELEVEL" in os.environ else ():
-            value = os.environ.get(name.upper())
-            if value and _flag(name) not in flagged:
-                ignored.append(f"{name.upper()}={value}")
-        if ignored:
-            problem = f"{', '.join(ignored)}: no effect from the environment"
-            remedy = "give it after make, as in make all STEPS=20"
-            print(f"{self.prog}: {problem}; {remedy}", file=sys.stderr)
-        return super().parse_known_args(flags, namespace)
-
-    def _flags(self, words):
-        """Return a command line with --name=value for each NAME=value."""
         flags = []
         names = {name.upper(): name for name in SETTINGS}
         for before, word in pairwise(["", *words]):
@@ -156,7 +142,7 @@ class Parser(argparse.ArgumentParser):
                 self.error(f"{word}: {problem}")
             if names[variable] in self.names:
                 flags.append(f"{_flag(names[variable])}={value}")
-        return flags
+        return super().parse_known_args(flags, namespace)
 
     def error(self, message):
         if os.environ.get("RANK", "0") != "0":  # rank 0 prints the same; let it end first
@@ -203,11 +189,6 @@ def check_model(args):
 def as_flags(values):
     """Return a dict of settings as flags: batch_size becomes --batch-size=4."""
     return [f"{_flag(name)}={value}" for name, value in values.items()]
-
-
-def defaults():
-    """Return the default settings of a script, a dict."""
-    return {name: setting.default for name, setting in OF_A_RUN.items()}
 
 
 def round_flags(args, r, code="", **changes):

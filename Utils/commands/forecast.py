@@ -22,7 +22,7 @@ def main(argv=None):
     parser.add_argument("names", nargs="*", metavar="TECHNIQUE", help="else T, else the ladder")
     args = parser.parse_args(argv)
     names = args.names or (["ladder"] if args.t in ("", "all") else args.t.split())
-    values = {name: getattr(args, name) for name in command_line.defaults()}
+    values = {name: getattr(args, name) for name in command_line.OF_A_RUN}
     if args.base:
         raise UserError("a forecast is not yet for scripts of your own", "omit BASE")
     if args.against:

@@ -195,7 +195,7 @@ def milliseconds_by_kind(technique, args):
     args: settings of a command. It forks, so no device may be in use.
     """
     device = device_of(args.device)
-    args = settings({name: getattr(args, name) for name in command_line.defaults()}, device)
+    args = settings({name: getattr(args, name) for name in command_line.OF_A_RUN}, device)
     entry = datasheet_of(device, measured_ceilings.ceilings(device))
     if entry is None:
         return {}

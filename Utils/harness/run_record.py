@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 import torch
+from torch.utils import collect_env
 
 from Utils.base import files, paths
 from Utils.base.errors import UserError
@@ -41,7 +42,6 @@ class RankResult:
     readings: dict  # of the device, at the end
     updated: list  # numbers of the parameters that an optimizer has updated
     node: int  # number of the machine
-    device: str
     other_processes: list  # on the device
 
 
@@ -88,7 +88,6 @@ def combine(args, ranks, model, optimizer, dataset_facts, flops_per_unit=None):
         {
             "rank": number,
             "node": rank.node,
-            "device": rank.device,
             "median_step_ms": round(float(np.median(np.array(rank.step_ms)[timed])), 4),
             "median_data_ms": round(float(np.median(np.array(rank.data_ms)[timed])), 4),
             "memory": rank.memory,
@@ -155,10 +154,7 @@ def _collect_env():
     cached = paths.CACHE / f"collect_env-{digest}.txt"
     if cached.exists():
         return cached.read_text()
-    # Here, as only the first run on a machine needs it.
-    from torch.utils.collect_env import get_pretty_env_info
-
-    report = get_pretty_env_info()
+    report = collect_env.get_pretty_env_info()
     with contextlib.suppress(UserError):
         files.write(cached, report)
     return report
@@ -173,8 +169,8 @@ def compiled_graphs():
 def compilation():
     """Return the statistics of torch.compile, a dict, or None where it compiled nothing.
 
-    graphs; recompilations among them, after a guard failed; seconds spent; cache: "warm" where all
-    of it came from Inductor's cache on disk, else "cold", None of another backend.
+    graphs; recompilations among them, after a guard failed; cache: "warm" where all of it came from
+    Inductor's cache on disk, else "cold", None of another backend.
     """
     if not compiled_graphs():
         return None
@@ -191,6 +187,5 @@ def compilation():
     return {
         "graphs": compiled_graphs(),
         "recompilations": len(set(again)),
-        "seconds": round(sum(metric.duration_us or 0 for metric in metrics) / 1e6, 2),
         "cache": cache,
     }

@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from Utils.base import paths
 from Utils.base.errors import Unsupported, UserError
-from Utils.device import auto_shape, capabilities, device_choice
+from Utils.device import capabilities, device_choice
 from Utils.harness import ranks, run_record
 from Utils.harness.settings import check_needs, parse_args
 from Utils.results import rows_file
@@ -164,18 +164,15 @@ def _end_rank(args, error):
     """
     rank = f"{args.technique}: rank {args.rank}"
     nothing = "nothing was recorded"
-    patience_s = args.patience.total_seconds()
     if isinstance(error, KeyboardInterrupt):
         ranks.end(130)
     if noticed := ranks.noticed(error):
-        late = f"waited {patience_s:g} s for another rank"
-        ranks.report(
-            f"{rank} {late if noticed == 'late' else 'lost another rank'}; {nothing}", noticed
-        )
+        ranks.report(f"{rank}: another rank is {noticed}; {nothing}", noticed)
         time.sleep(ranks.GRACE_S)
         ranks.end(ranks.NOTICED)
     if args.rank:  # bad input fails on all ranks: let rank 0 report it
-        time.sleep(patience_s / 3 if isinstance(error, UserError) else ranks.GRACE_S)
+        is_bad_input = isinstance(error, UserError)
+        time.sleep(args.patience.total_seconds() / 3 if is_bad_input else ranks.GRACE_S)
     status, reason, code = _ending(args, error)
     if status == "unsupported":
         if args.rank == 0:
@@ -193,14 +190,8 @@ def _advice_on_memory(args):
     several = f" on {args.world_size} ranks" if args.world_size > 1 else ""
     shape = f"{args.batch_size}x{args.seq_len} does not fit {args.hardware.name}{several}"
     if args.batch_size > args.world_size:
-        room = auto_shape.usable_bytes(args.hardware.memory_bytes)
-        B = args.batch_size // args.world_size // 2
-        while B > 1 and args.device.type == "cuda":  # until the baseline fits
-            size = args.config.parameters()
-            if auto_shape.baseline_bytes(args.config, size, B, args.seq_len) <= room:
-                break
-            B //= 2
-        return f"{shape}; try --batch-size {B * args.world_size}"
+        half = args.batch_size // args.world_size // 2 * args.world_size
+        return f"{shape}; try --batch-size {half}"
     if args.seq_len > 1:
         return f"{shape}; try --seq-len {args.seq_len // 2}"
     return f"{shape}; try a smaller --model"

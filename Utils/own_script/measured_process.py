@@ -244,7 +244,6 @@ class Measured:
             readings=self.hardware.readings(),
             updated=memory_kinds.updated(trained, watch.optimizers),
             node=0,
-            device=self.hardware.name,
             other_processes=list(self.hardware.other_processes),
         )
         samples = sorted(iteration.samples for iteration in self.iterations[1:])
