@@ -272,19 +272,6 @@ def test_a_need_without_effect_is_held_against_who_brings_it_in(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("name", "flags", "words"),
-    [
-        ("gradient_accumulation", [], "try --batch-size 4"),
-        ("streaming_dataset", ["--dataset", "synthetic"], "no text to stream"),
-    ],
-)
-def test_settings_are_those_that_would_run(name, flags, words):
-    row = judged(name, CPU(), *flags)
-    assert row.status == "unsupported" and words in row.reason
-    assert words not in judged(name, CPU(), "--batch-size", "8").reason
-
-
-@pytest.mark.parametrize(
     ("needs", "words"),
     [
         ("nothing", ""),

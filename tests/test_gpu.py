@@ -254,14 +254,6 @@ def test_too_large_a_batch_is_out_of_memory_and_nothing_else(tmp_path):
     assert row["status"] == "out_of_memory" and "try --batch-size 2048" in row["note"]
 
 
-def run_here(script, args):
-    args.needs = ladder.facts(script.__doc__).needs
-    try:
-        start(script.main, args)
-    except Unsupported as reason:
-        pytest.skip(str(reason))
-
-
 def test_batches_on_the_device_are_the_parents(settle):
     from beyond.data.data_on_device import BatchesOnDevice
 
@@ -289,7 +281,12 @@ def test_a_steps_launches_are_recorded_as_graphs_and_none_is_skipped(settle):
     inductor = counters["inductor"]
     skipped = inductor["cudagraph_skips"]
     recorded = inductor["cudagraph_recorded_non_static_inputs"]
-    run_here(cuda_graphs, settle("--steps", "8"))
+    args = settle("--steps", "8")
+    args.needs = ladder.facts(cuda_graphs.__doc__).needs
+    try:
+        start(cuda_graphs.main, args)
+    except Unsupported as reason:
+        pytest.skip(str(reason))
     assert inductor["cudagraph_skips"] == skipped
     assert inductor["cudagraph_recorded_non_static_inputs"] > recorded
 
@@ -370,11 +367,6 @@ def test_paged_state_gives_way_where_unpaged_runs_out_of_memory():
         step(optim.AdamW8bit, left_mib=256)
     assert step(optim.PagedAdamW8bit, left_mib=256) == expected
     torch.cuda.empty_cache()
-
-
-def test_float8_takes_part_in_the_blocks_and_has_no_ceiling(scripts):
-    limits = scripts("float8_linear").record["limits"]
-    assert limits["precision"] is None and limits["datasheet_tflops"] is None
 
 
 def test_the_doctor_knows_this_gpu(tmp_path):
