@@ -1,14 +1,8 @@
 "use strict";
 // Chooses among the figures, scales them to hours and dollars, filters. No other figure is made.
 
-const KINDS = {
-  measured: ["✕", "measured on that device"],
-  published: ["●", "published by others, of other code and batches"],
-  forecast: ["○", "forecast from datasheets"],
-  allocator: ["◆", "PyTorch's allocator on a virtual GPU"],
-};
+const SIGNS = { measured: "✕", published: "●", forecast: "○", allocator: "◆" };
 const TOKENS = 10e9;
-const CHOICES = ["device", "model", "shape"];
 const byId = (id) => document.getElementById(id);
 const ownPrices = {}; // by device, as typed
 let figures;
@@ -36,16 +30,13 @@ const shapeName = (key) => (key === "largest" ? "largest that fits" : `${key.rep
 const rowsOf = (lists) =>
   lists.map((list) => Object.fromEntries(figures.columns.map((name, n) => [name, list[n]])));
 
-function link(path, line) {
-  const place = line && figures.repository ? `?plain=1#L${line}` : "";
-  return `${figures.source}${path}${place}`;
-}
+const link = (path, line) =>
+  `${figures.source}${path}${line && figures.repository ? `?plain=1#L${line}` : ""}`;
 
 // The mark of a figure's kind; a link to its row or source.
 function mark(kind, href, source) {
-  const [sign, meaning] = KINDS[kind];
   const words = node("span", { class: "sr" }, ` ${kind}, ${source}`);
-  return node("a", { class: "mark", title: `${meaning}: ${source}`, href }, sign, words);
+  return node("a", { class: "mark", title: `${kind}: ${source}`, href }, SIGNS[kind], words);
 }
 
 function markOf(answer, row) {
@@ -67,17 +58,11 @@ function chosen() {
   return { device, model, shape, answer: figures.answers[device][model][shape] };
 }
 
-function options(id, texts, value) {
-  byId(id).replaceChildren(...Object.entries(texts).map(([key, text]) => node("option", { value: key }, text)));
-  byId(id).value = value;
-}
-
-function deviceOptions(id, value) {
-  const groups = Object.groupBy(figures.devices, ({ group }) => group);
-  const parts = Object.entries(groups).map(([group, devices]) =>
-    node("optgroup", { label: group }, ...devices.map((each) => node("option", { value: each.key }, label(each)))),
-  );
-  byId(id).replaceChildren(...parts);
+// Fills a select with [key, text] pairs by the label of their group; "" has none.
+function options(id, groups, value) {
+  const option = ([key, text]) => node("option", { value: key }, text);
+  byId(id).replaceChildren(...Object.entries(groups).flatMap(([group, pairs]) =>
+    group ? [node("optgroup", { label: group }, ...pairs.map(option))] : pairs.map(option)));
   byId(id).value = value;
 }
 
@@ -93,8 +78,8 @@ function showAnswer({ device: key, model, shape, answer }) {
   const [before, after] = answer.pair ? rowsOf(answer.pair) : ends;
   const { name, memory } = device(key);
   const faster = before && after.speedup > 1;
-  const headline = [node("strong", {}, faster ? ratio(after.speedup) : digits(after.tokens))];
-  byId("headline").replaceChildren(...headline, faster ? " faster" : " tokens/s", " ", markOf(answer, after));
+  const headline = node("strong", {}, faster ? ratio(after.speedup) : digits(after.tokens));
+  byId("headline").replaceChildren(headline, faster ? " faster" : " tokens/s", " ", markOf(answer, after));
   const batch = shape === "largest" ? `its largest batch, ${after.batch} x 1024` : shape.replace("x", "\u00a0x\u00a0");
   const interval = span(after.speedup_low, after.speedup_high, ratio);
   const kind = answer.kind === "forecast" ? "Forecast, not measured: " : "Measured: ";
@@ -212,8 +197,8 @@ function memoryPoints({ device: key, model, answer }) {
 
 function draw(id, values) {
   const spec = { ...figures.charts[id], data: { values }, width: byId(id).clientWidth };
-  const tooltip = { theme: "custom" };
-  return vegaEmbed(byId(id), spec, { renderer: "svg", actions: false, tooltip, logLevel: 1 });
+  const options = { renderer: "svg", actions: false, tooltip: { theme: "custom" }, logLevel: 1 };
+  return vegaEmbed(byId(id), spec, options);
 }
 
 function showCharts(choice) {
@@ -232,11 +217,13 @@ function showCharts(choice) {
 function show() {
   const choice = chosen();
   const { device: key, model, shape } = choice;
-  const named = (table, name) => Object.fromEntries(Object.keys(table).map((each) => [each, name(each)]));
-  deviceOptions("device", key);
-  options("model", named(figures.answers[key], modelName), model);
-  options("shape", named(figures.answers[key][model], shapeName), shape);
-  deviceOptions("other", byId("other").value || (key === "rtx4090" ? "a100" : "rtx4090"));
+  const pairs = (table, name) => Object.keys(table).map((each) => [each, name(each)]);
+  const gpus = Object.groupBy(figures.devices, ({ group }) => group);
+  for (const group of Object.keys(gpus)) gpus[group] = gpus[group].map((each) => [each.key, label(each)]);
+  options("device", gpus, key);
+  options("model", { "": pairs(figures.answers[key], modelName) }, model);
+  options("shape", { "": pairs(figures.answers[key][model], shapeName) }, shape);
+  options("other", gpus, byId("other").value || (key === "rtx4090" ? "a100" : "rtx4090"));
   document.title = `${device(key).name}: PyTorch training optimizations`;
   showAnswer(choice);
   showCharts(choice);
@@ -259,7 +246,7 @@ function showTables() {
 async function start() {
   figures = await unpack(window.packedFigures);
   byId("choice").addEventListener("change", () => {
-    location.hash = CHOICES.map((id) => byId(id).value).join(",");
+    location.hash = ["device", "model", "shape"].map((id) => byId(id).value).join(",");
   });
   byId("other").addEventListener("change", () => showCharts(chosen()));
   byId("price").addEventListener("change", ({ target }) => {

@@ -189,13 +189,13 @@ def _copy(techniques):
 
 
 def _lists(rows):
-    """Return rows as lists of COLUMNS, with four digits and None for what is not known."""
+    """Return rows as lists of COLUMNS, with six digits and None for what is not known."""
     return [
-        [_four_digits(value) if isinstance(value, float) else value for value in row]
+        [_six_digits(value) if isinstance(value, float) else value for value in row]
         for row in rows[COLUMNS].astype(object).itertuples(index=False)
     ]
 
 
-def _four_digits(value):
-    digits = float(f"{value:.4g}")
+def _six_digits(value):
+    digits = float(f"{value:.6g}")
     return None if np.isnan(digits) else int(digits) if digits.is_integer() else digits
