@@ -192,7 +192,9 @@ def forecast(lines, batch_size, path):
     What ran out of memory has to be said not to fit.
     """
     line = Line("forecast against the allocator")
-    rows = re.findall(r"^(\w+) +(\d+\.\d+) +(\d+) ", path.read_text(), re.MULTILINE)
+    rows = re.findall(r"^(\w+) +(\d+\.\d+) +(\d+)\b", path.read_text(), re.MULTILINE)
+    if not rows:
+        line.problems.append(f"no table in {path}")
     known = {name: (float(peak), int(fits) >= int(batch_size)) for name, peak, fits in rows}
     for facts in (run.facts for run in lines):
         name = facts["technique"]
@@ -203,10 +205,15 @@ def forecast(lines, batch_size, path):
         facts["forecast_mib"] = round(gib * 1024)
         if facts["status"] == "out_of_memory" and fits:
             line.problems.append(f"{name}: {gib:.2f} GiB forecast, which do not fit")
-        if facts["status"] == "ok" and forecast_error(facts) > FORECAST_ERROR:
+        if facts["status"] == "ok" and forecast_error(facts) > most_error(name):
             peak = float(facts["peak_mib"]) / 1024
             line.problems.append(f"{name}: {gib:.2f} GiB forecast, {peak:.2f} allocated")
     return line
+
+
+def most_error(technique):
+    """The share of the allocator's peak by which its forecast may be off."""
+    return EXPECTED["forecast_error"].get(technique, FORECAST_ERROR)
 
 
 def forecast_error(facts):
@@ -224,6 +231,8 @@ def kernels(machine, name):
     def problems_of(outcome):
         kinds = outcome.profile.get("kinds", {})
         busy_ms = sum(facts["ms"] for kind, facts in kinds.items() if kind != "idle")
+        if "unsupported: needs" in outcome.output:
+            return
         if outcome.code or not busy_ms:
             yield "no profile"
         elif kinds["other"]["ms"] > OTHER_KERNELS * busy_ms:
@@ -239,7 +248,7 @@ def kernels(machine, name):
 def failures(machine):
     """Lines on what a user's machine may do to a run."""
     yield _out_of_memory(machine, "h100", ("gpt2", 64, 1024), "try --batch-size 32")
-    yield _out_of_memory(machine, "3050", ("gpt2", 4, 1024), "try --batch-size 2")
+    yield _out_of_memory(machine, "3050", ("gpt2", 4, 1024), "try --batch-size 1")
     yield _graded(machine, "another process", "tainted", "(pid 1", VIRTUAL_GPU_OTHER="1")
     yield _graded(machine, "throttled", "tainted", "thermal", VIRTUAL_GPU_NVML="throttled")
     yield _graded(machine, "a desktop on the card", "clean", "", VIRTUAL_GPU_NVML="desktop")
