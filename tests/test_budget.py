@@ -18,14 +18,14 @@ from Utils.base import paths
 MOST_LINES = {
     "": 403,
     "analysis": 1751,
-    "base": 475,
+    "base": 483,
     "commands": 892,
     "corpus": 283,
-    "device": 1146,
+    "device": 1148,
     "doctor": 512,
     "draw": 1019,
     "forecast": 1764,
-    "harness": 1303,
+    "harness": 1309,
     "launch": 1236,
     "profile": 789,
     "site": 264,
@@ -35,7 +35,7 @@ MOST_LINES = {
 }
 OTHER = {".toml", ".html", ".css", ".js"}
 MOST_LINES_OF_OTHER = 2_021
-MOST_LINES_OF_TESTS = 18_080  # with the virtual GPU's C++
+MOST_LINES_OF_TESTS = 18_108  # with the virtual GPU's C++
 MOST_LINES_OF_PRETRAINING = 1_448
 MOST_LINES_OF_MAKEFILE = 180
 MOST_FILES = 450  # without results/

@@ -172,6 +172,22 @@ def test_a_script_by_make_and_by_hand_has_the_same_settings():
     assert parser.parse_args(by_make) == parser.parse_args(by_hand)
 
 
+def test_a_setting_from_the_environment_has_no_effect_and_make_says_so(monkeypatch, capsys):
+    """One that was given on the command line is in the environment too."""
+    monkeypatch.setenv("MAKELEVEL", "1")
+    monkeypatch.setenv("STEPS", "20")
+    monkeypatch.setenv("PRICE", "3")  # of another command
+    parser = Parser("suite", "", *OF_A_RUN)
+    assert parser.parse_args([]).steps == 50
+    line = "suite: STEPS=20: no effect from the environment; give it after make"
+    assert capsys.readouterr().err.startswith(line)
+    for word in ("STEPS=20", "--steps=20"):
+        assert parser.parse_args([word]).steps == 20
+    monkeypatch.delenv("MAKELEVEL")
+    parser.parse_args([])
+    assert capsys.readouterr().err == ""
+
+
 def test_a_command_that_does_not_exist_is_one_line():
     command = [sys.executable, "-m", "Utils.commands", "tables"]
     done = subprocess.run(command, cwd=paths.ROOT, capture_output=True, text=True)

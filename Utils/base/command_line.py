@@ -142,6 +142,14 @@ class Parser(argparse.ArgumentParser):
                 self.error(f"{word}: {problem}")
             if names[variable] in self.names:
                 flags.append(f"{_flag(names[variable])}={value}")
+        # make does not pass on what it was given by the environment
+        flagged = {flag.partition("=")[0] for flag in flags}
+        variables = self.names if "MAKELEVEL" in os.environ else ()
+        unheard = [n for n in variables if os.environ.get(n.upper()) and _flag(n) not in flagged]
+        if unheard:
+            said = ", ".join(f"{name.upper()}={os.environ[name.upper()]}" for name in unheard)
+            remedy = "give it after make, as in make all STEPS=20"
+            print(f"{self.prog}: {said}: no effect from the environment; {remedy}", file=sys.stderr)
         return super().parse_known_args(flags, namespace)
 
     def error(self, message):

@@ -129,11 +129,13 @@ def ceilings(device):
 def here(device, again=False):
     """Return the ceilings of this device, measured where there are none, or `again`.
 
-    Those of a busy machine are measured again after an hour.
+    Those of a busy machine are measured again after an hour; those with less beside them stay.
     """
     stored = None if again else ceilings(device)
     if stored and not (is_busy(stored) and time.time() > stored["measured_at"] + 3600):
         return stored
     measured = measure(device)
+    if stored and stored["other_cpu_share"] < measured["other_cpu_share"]:
+        measured = stored | {"measured_at": measured["measured_at"]}
     files.write_json(file_of(device), measured)
     return measured
