@@ -21,7 +21,7 @@ MOST_LINES = {
     "base": 483,
     "commands": 892,
     "corpus": 283,
-    "device": 1148,
+    "device": 1147,
     "doctor": 512,
     "draw": 1019,
     "forecast": 1764,
@@ -34,7 +34,7 @@ MOST_LINES = {
     "scripts": 591,
 }
 OTHER = {".toml", ".html", ".css", ".js"}
-MOST_LINES_OF_OTHER = 2_021
+MOST_LINES_OF_OTHER = 1_991
 MOST_LINES_OF_TESTS = 18_108  # with the virtual GPU's C++
 MOST_LINES_OF_PRETRAINING = 1_448
 MOST_LINES_OF_MAKEFILE = 180

@@ -28,7 +28,6 @@ class Datasheet:
     sms: int
     l2: float
     watts: float
-    year: int
     capability: tuple
     process: str
     source: str

@@ -100,7 +100,7 @@ def datasheet_of(device, ceilings):
     if listed:
         return replace(listed, **columns)
     columns |= {"tf32": 0.0, "memory": device.memory_bytes / datasheets.SOLD, "sms": 1, "l2": 1}
-    columns |= {"watts": math.inf, "year": 0, "capability": (0, 0), "source": "make ceilings"}
+    columns |= {"watts": math.inf, "capability": (0, 0), "source": "make ceilings"}
     return Datasheet("here", (device.name,), **columns)
 
 

@@ -231,7 +231,7 @@ def kind_factor(entry, precision, covered):
     covered: the pairs of the two that have figures."""
     if (chip(entry), precision) in covered:
         return 1.0
-    if not entry.year:
+    if not any(entry.capability):  # no datasheet
         return UNLISTED
     chips = {covered_chip for covered_chip, _ in covered}
     return OTHER_PRECISION if chip(entry) in chips else OTHER_CHIP
