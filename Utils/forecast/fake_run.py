@@ -235,8 +235,15 @@ def fakes(technique, device, tracker):
     GPU is an imagined one."""
 
     def launched(kernel, *args, **options):  # by Triton
-        touched = tensors_in(args)
-        tracker.note(Operation(kernel.__name__, touched, touched, host=COMPILED))
+        operands = dict(zip(kernel.arg_names, args, strict=False))
+        # As its source names them; the second time they are in L2.
+        loaded = set(re.findall(r"tl\.load\((\w+)", kernel.src))
+        stored = set(re.findall(r"tl\.store\((\w+)", kernel.src))
+        unclear = operands.keys() - loaded - stored  # both, for a pointer with another name
+        reads = [operands[name] for name in operands if name in loaded | unclear]
+        writes = [operands[name] for name in operands if name in stored | unclear]
+        work = tensors_in(reads), tensors_in(writes)
+        tracker.note(Operation(kernel.__name__, *work, host=COMPILED))
 
     replacements = {
         "Utils.device.device_choice.choose": lambda name, *ranks: device,

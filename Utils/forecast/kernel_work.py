@@ -194,6 +194,7 @@ def kernel(op):
         "embedding_dense_backward": writes + 3 * reads,  # zeros, then a row for each token
         **dict.fromkeys(("embedding", "gather", "index"), 2 * writes),  # reads only what it picks
         "nll_loss_forward": 0,
+        "scale_kernel": 0,  # of fused_cross_entropy, which reads that its factor is 1
         "nll_loss_backward": writes,  # zeros, then one number a row
     }
     kind = FUSED.get(op.name) or operator_kind(f"aten::{op.name}") or "other"
