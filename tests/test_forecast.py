@@ -203,7 +203,7 @@ def tensors_mib(technique, flags, folder):
     torch.set_num_threads(1)
     parser = Parser("", "", *OF_A_RUN)
     wanted = parser.parse_args([*flags, "--device=cpu", "--steps=2", "--warmup=1"])
-    more = {"name": "", "gpus": "", "cpu": False, "memory": False, "folder": folder}
+    more = {"name": "", "gpus": "", "cpu": False, "memory": False, "output": folder}
     return profiled_run.profile(technique, Namespace(**vars(wanted), **more))["tensors_mib"]
 
 
