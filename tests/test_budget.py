@@ -24,7 +24,7 @@ MOST_LINES = {
     "device": 1147,
     "doctor": 512,
     "draw": 1019,
-    "forecast": 1764,
+    "forecast": 1767,
     "harness": 1309,
     "launch": 1236,
     "profile": 789,

@@ -240,10 +240,9 @@ def fakes(technique, device, tracker):
         loaded = set(re.findall(r"tl\.load\((\w+)", kernel.src))
         stored = set(re.findall(r"tl\.store\((\w+)", kernel.src))
         unclear = operands.keys() - loaded - stored  # both, for a pointer with another name
-        reads = [operands[name] for name in operands if name in loaded | unclear]
-        writes = [operands[name] for name in operands if name in stored | unclear]
-        work = tensors_in(reads), tensors_in(writes)
-        tracker.note(Operation(kernel.__name__, *work, host=COMPILED))
+        reads = tensors_in([operands[name] for name in operands if name in loaded | unclear])
+        writes = tensors_in([operands[name] for name in operands if name in stored | unclear])
+        tracker.note(Operation(kernel.__name__, reads, writes, host=COMPILED))
 
     replacements = {
         "Utils.device.device_choice.choose": lambda name, *ranks: device,
