@@ -161,6 +161,15 @@ def test_peaks_are_forecast_as_near_to_the_allocators_as_the_page_says():
     assert all(name in page for name in checks.EXPECTED["forecast_error"])
 
 
+def test_attention_by_card_is_by_needs():
+    lines = doc_pages.attention().splitlines()
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
+    assert rows[0][1] == "T4, 7.5" and rows[0][-1] == "RTX 5090, 12.0"
+    runs = {re.search(r"\w+", row[0])[0]: row[1:] for row in rows[2:]}
+    assert runs["flash_attention"] == ["yes"] * 7 and runs["flex_attention"] == ["no", *["yes"] * 6]
+    assert runs["flash_attention_4"] == ["no", "no", "no", "no", "yes", "yes", "no"]
+
+
 def tables_of(page):
     """The tables of a page in HTML."""
     lines = page.read_text().splitlines()

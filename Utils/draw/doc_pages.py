@@ -1,6 +1,7 @@
 """The generated parts of README.md and docs/, each between two comments <!-- NAME --> of the names
 in PARTS, and docs/gpus.png: from rows, docstrings, Makefile and figures."""
 
+import re
 import tomllib
 
 import numpy as np
@@ -10,7 +11,10 @@ from Utils.analysis import result_tables, text_tables
 from Utils.analysis.intervals import Ratio
 from Utils.analysis.summary import summarize
 from Utils.base import command_line, paths
+from Utils.base.errors import Unsupported
 from Utils.base.text import broken
+from Utils.device import capabilities, datasheets
+from Utils.device.cuda import ImaginedGPU
 from Utils.draw import chart_style, ratio_charts
 from Utils.results import rows_file, selection
 from Utils.scripts import ladder
@@ -19,6 +23,14 @@ DOCS = paths.ROOT / "docs"
 # GPUs of the README's forecast, by their names in docs/forecast.csv.
 EXPECTED = {"t4": "T4 (float16)", "rtx3050": "RTX 3050", "rtx4090": "RTX 4090"}
 EXPECTED |= {"a100": "A100", "h100": "H100"}
+ATTENTION = {  # scripts with their need beside bfloat16, which float16 can stand in for
+    "flash_attention": "float16",
+    "cudnn_attention": "cudnn_attention",
+    "flex_attention": "flex_attention",
+    "flash_attention_4": "flash_attention_4",
+}
+ATTENTION_CARDS = {"t4": "T4", "rtx3090": "RTX 3090", "a100": "A100", "rtx4090": "RTX 4090"}
+ATTENTION_CARDS |= {"h100": "H100", "b200": "B200", "rtx5090": "RTX 5090"}
 LAST = "fused_optimizer"  # the script that it holds against the baseline
 TOKENS = 10e9  # as many as build-nanogpt trains on
 SHOWN = {  # scripts of the chart of GPUs
@@ -79,6 +91,26 @@ def techniques():
         text += [f"## {title}", "\n".join(listed)]
         text += [_section(t, {"Published": published, "Forecast": forecast}) for t in scripts]
     return "\n\n".join(text)
+
+
+def attention():
+    """Return the table of which attention runs on which GPU, by the needs of the scripts."""
+    table = {"script": [_link(ladder.get(name), "../") for name in ATTENTION]}
+    for key, name in ATTENTION_CARDS.items():
+        card = datasheets.find(key)
+        device = ImaginedGPU(name, card.memory_bytes, card.capability)
+        title = "{}, {}.{}".format(name, *card.capability)
+        table[title] = [_runs(need, device) for need in ATTENTION.values()]
+    return text_tables.markdown(table)
+
+
+def _runs(need, device):
+    """Return whether a GPU meets a need, packages apart, in a word."""
+    try:
+        capabilities.check(need, device)
+    except Unsupported as reason:
+        return "yes" if re.search("needs (pip|cuDNN)", str(reason)) else "no"
+    return "yes"
 
 
 def _section(technique, elsewhere):
@@ -256,7 +288,7 @@ PARTS = {  # page, its generated parts by name
         "rungs": rungs,
         "ladder": ladder_table,
     },
-    "docs/TECHNIQUES.md": {"techniques": techniques},
+    "docs/TECHNIQUES.md": {"attention": attention, "techniques": techniques},
     "docs/COMMANDS.md": {
         "targets": lambda: _explained(command_line.targets(), "command", "`make {}`".format),
         "variables": lambda: _explained(command_line.variables(), "variable", broken),
