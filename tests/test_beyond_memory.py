@@ -25,7 +25,7 @@ from Utils.device import capabilities, device_choice, measured_ceilings
 from Utils.device.capabilities import CHECKS
 from Utils.device.cpu import CPU, MPS
 from Utils.forecast.fake_run import Tracker
-from Utils.harness import memory_kinds, step_work
+from Utils.harness import memory_kinds, run_record, step_work
 from Utils.launch import suite_runner
 from Utils.results import rows_file, selection
 from Utils.run import Run, execute
@@ -260,6 +260,7 @@ def test_without_bfloat16_a_script_runs_in_float16_under_its_name(tmp_path, monk
     monkeypatch.setitem(CHECKS, "bfloat16", no_bfloat16)
     monkeypatch.setitem(CHECKS, "float16", lambda device: None)
     monkeypatch.setattr(torch, "compile", lambda model: model)
+    monkeypatch.setattr(run_record, "compilation", lambda: None)  # of tests before, in this process
     path = tmp_path / "results.csv"
     flags = ["--model=gpt2-tiny", "--dataset=synthetic", "--device=cpu", "--steps=3", "--warmup=1"]
     flags += ["--batch-size=2", "--seq-len=16", "--min-seconds=0", f"--results-file={path}"]
