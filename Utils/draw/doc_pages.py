@@ -72,7 +72,10 @@ def status():
 
 def rungs():
     scripts = [t for t in ladder.group("ladder") if t.parent]
-    return "\n".join(f"- {_link(t, '')}: {t.headline.removesuffix('.')}" for t in scripts)
+    lines = [f"- {_link(t, '')}: {t.headline.removesuffix('.')}" for t in scripts]
+    more = len(ladder.techniques()) - len(ladder.group("ladder"))
+    lines += ["", f"beyond/ has [{more} more](docs/TECHNIQUES.md): CUDA graphs, float8, DDP, ..."]
+    return "\n".join(lines)
 
 
 def one_diff():
