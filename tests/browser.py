@@ -28,13 +28,11 @@ def chromium():
 
 
 @pytest.fixture
-def opened(chromium, tmp_path):
-    """Opens a page's HTML, and fails where anything went wrong in it."""
+def visit(chromium):
+    """Opens an address, and fails where anything went wrong on its page."""
     contexts, wrong = [], []
 
-    def opened(html, width=1280, scheme="light", expect="$^", **more):
-        path = tmp_path / "report.html"
-        path.write_text(html)
+    def visit(address, within, width=1280, scheme="light", expect="$^", **more):
         size = {"width": width, "height": 800}
         context = chromium.new_context(viewport=size, color_scheme=scheme, **more)
         contexts.append(context)
@@ -45,19 +43,31 @@ def opened(chromium, tmp_path):
                 wrong.append(message.text)
 
         def on_request(request):
-            if not request.url.startswith(("data:", path.as_uri())):
+            if not request.url.startswith(("data:", within.as_uri())):
                 wrong.append(f"asks for {request.url}")
 
         page.on("pageerror", lambda error: wrong.append(f"error: {error}"))
         page.on("console", on_console)
         page.on("request", on_request)
-        page.goto(path.as_uri())
+        page.goto(address)
         return page
 
-    yield opened
+    yield visit
     for context in contexts:
         context.close()
     assert wrong == []
+
+
+@pytest.fixture
+def opened(visit, tmp_path):
+    """Opens a page's HTML, as `visit` does, which may ask for nothing else."""
+
+    def opened(html, *look, **more):
+        path = tmp_path / "report.html"
+        path.write_text(html)
+        return visit(path.as_uri(), path, *look, **more)
+
+    return opened
 
 
 def fits(page):

@@ -17,6 +17,7 @@ from Utils.results import rows_file, selection
 from Utils.scripts import ladder
 
 chromium = browser.chromium  # fixtures
+visit = browser.visit
 opened = browser.opened
 
 

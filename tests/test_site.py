@@ -16,7 +16,8 @@ from Utils.results import rows_file, selection
 from Utils.scripts import ladder
 from Utils.site import page_files
 
-chromium = browser.chromium  # a fixture
+chromium = browser.chromium  # fixtures
+visit = browser.visit
 FORECASTS = list(csv.DictReader((paths.ROOT / "docs" / "forecast.csv").read_text().splitlines()))
 DEVICES = ("t4", "rtx3050", "rtx4090", "a100", "mi300x")
 pytest.importorskip("vl_convert")
@@ -45,26 +46,16 @@ def site(tmp_path_factory):
 
 
 @pytest.fixture
-def opened(chromium, site):
-    """Opens the page at an address, and fails where anything went wrong in it."""
-    contexts, wrong = [], []
+def opened(visit, site):
+    """Opens the page at a choice, without a network."""
 
-    def opened(choice="", width=1280, scheme="light"):
-        size = {"width": width, "height": 800}
-        context = chromium.new_context(viewport=size, color_scheme=scheme, offline=True)
-        contexts.append(context)
-        page = context.new_page()
-        page.on("pageerror", lambda error: wrong.append(f"error: {error}"))
-        page.on("console", lambda message: wrong.append(message.text))
-        page.on("request", lambda r: r.url.startswith(("file:", "data:")) or wrong.append(r.url))
-        page.goto(f"{(site / 'index.html').as_uri()}{choice}")
+    def opened(choice="", *look, **more):
+        address = f"{(site / 'index.html').as_uri()}{choice}"
+        page = visit(address, site, *look, offline=True, **more)
         page.wait_for_selector("#ratios svg")
         return page
 
-    yield opened
-    for context in contexts:
-        context.close()
-    assert wrong == []
+    return opened
 
 
 def number(text):

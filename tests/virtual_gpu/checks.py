@@ -231,7 +231,7 @@ def kernels(machine, name):
     def problems_of(outcome):
         kinds = outcome.profile.get("kinds", {})
         busy_ms = sum(facts["ms"] for kind, facts in kinds.items() if kind != "idle")
-        if "unsupported: needs" in outcome.output:
+        if "unsupported: needs" in outcome.output:  # a package that is not there
             return
         if outcome.code or not busy_ms:
             yield "no profile"
