@@ -38,16 +38,12 @@ def visit(chromium):
         contexts.append(context)
         page = context.new_page()
 
-        def on_console(message):
-            if not re.search(expect, message.text):
-                wrong.append(message.text)
-
         def on_request(request):
             if not request.url.startswith(("data:", within.as_uri())):
                 wrong.append(f"asks for {request.url}")
 
         page.on("pageerror", lambda error: wrong.append(f"error: {error}"))
-        page.on("console", on_console)
+        page.on("console", lambda m: re.search(expect, m.text) or wrong.append(m.text))
         page.on("request", on_request)
         page.goto(address)
         return page
