@@ -78,9 +78,6 @@ def same(batch, other):
     return all(map(torch.equal, batch, other))
 
 
-# The loop ---------------------------------------------------------------------------------------
-
-
 class Watched(Run):
     def steps(self, batches):
         steps = super().steps(batches)
@@ -122,9 +119,6 @@ def test_a_run_that_waits_for_data_says_so(settle):
             run.log(1.0)
         notes = "; ".join(args.notes)
         assert re.search(share, notes) if share else "waits" not in notes
-
-
-# The workers ------------------------------------------------------------------------------------
 
 
 def test_workers_give_the_same_batches_in_the_same_order_and_end_with_the_loop(settle, mapped):
@@ -231,9 +225,6 @@ def test_ctrl_c_while_workers_start_ends_them_quietly(tmp_path):
     said = process.communicate(timeout=60)[1]  # which a worker that is left would keep open
     assert said == "\nprefetching_loader: interrupted; nothing was recorded\n"
     assert not psutil.wait_procs(descendants, timeout=4)[1]
-
-
-# Streams ----------------------------------------------------------------------------------------
 
 
 @pytest.fixture

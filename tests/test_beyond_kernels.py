@@ -50,9 +50,6 @@ def train(settle):
     return lambda script, *compile: watched.train(script, settle(script), *compile)
 
 
-# cudnn_attention --------------------------------------------------------------------------------
-
-
 def test_cudnn_attention_allows_cudnn_alone_and_computes_what_its_parent_does(train, monkeypatch):
     allowed = []
 
@@ -68,9 +65,6 @@ def test_cudnn_attention_allows_cudnn_alone_and_computes_what_its_parent_does(tr
     assert allowed == [SDPBackend.CUDNN_ATTENTION] * STEPS * 2  # layers
 
 
-# max_autotune -----------------------------------------------------------------------------------
-
-
 def test_max_autotune_asks_for_it_and_prints_no_candidates(train, monkeypatch):
     config = torch._inductor.config
     monkeypatch.setattr(config, "autotune_num_choices_displayed", 10)
@@ -82,9 +76,6 @@ def test_max_autotune_asks_for_it_and_prints_no_candidates(train, monkeypatch):
 
     assert train(max_autotune, compile).losses == train(fused_optimizer).losses
     assert asked == [({"mode": "max-autotune-no-cudagraphs"}, 0)]
-
-
-# cuda_graphs ------------------------------------------------------------------------------------
 
 
 class Replay:
@@ -121,9 +112,6 @@ def test_where_there_are_no_cuda_graphs_the_run_says_so(settle):
     assert capabilities.check("cuda_graphs", gpu()) == ""
 
 
-# deterministic ----------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def restored(monkeypatch):
     """Four threads, and torch's switches as they were afterwards."""
@@ -154,9 +142,6 @@ def test_two_runs_of_one_seed_are_the_same_to_the_last_bit(settle, restored):
     assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
     assert torch.are_deterministic_algorithms_enabled()
     assert not torch.utils.deterministic.fill_uninitialized_memory
-
-
-# larger_batch -----------------------------------------------------------------------------------
 
 
 class Trials:
@@ -284,9 +269,6 @@ def test_a_run_that_failed_at_its_own_batch_stays_with_its_suite(settle, tmp_pat
     (row,) = rows_file.text_rows(tmp_path / "results.csv")
     assert (row["batch_size"], row["requested_batch_size"]) == ("8", "2")
     assert row["note"] == "8x32 does not fit"
-
-
-# Which scripts a suite runs ---------------------------------------------------------------------
 
 
 def test_beyond_is_run_with_what_its_ratios_are_taken_over():

@@ -45,9 +45,6 @@ def in_float32(monkeypatch):
     monkeypatch.setattr(torch, "autocast", lambda *args, **kwargs: contextlib.nullcontext())
 
 
-# Checkpointing ----------------------------------------------------------------------------------
-
-
 def test_compiled_a_block_keeps_its_input_and_nothing_else(train):
     B, T, layers, shapes = 2, 32, 3, []
     config = GPTConfig(n_layer=layers, n_head=2, n_embd=64)
@@ -67,9 +64,6 @@ def test_compiled_a_block_keeps_its_input_and_nothing_else(train):
     shapes = [shape for shape in shapes if shape != torch.get_rng_state().shape]
     as_many_as_blocks = {shape for shape, n in Counter(shapes).items() if n >= layers}
     assert as_many_as_blocks == {(B, T, 64)} and shapes.count((B, T, 64)) <= layers + 1
-
-
-# Accumulation -----------------------------------------------------------------------------------
 
 
 def test_four_quarters_give_the_losses_of_the_whole(train, in_float32):
@@ -96,9 +90,6 @@ def test_a_batch_that_cannot_be_quartered_is_a_row_with_the_remedy(train):
             train("gradient_accumulation", "--batch-size", size)
 
 
-# The optimizer in the backward pass -------------------------------------------------------------
-
-
 def test_updating_on_the_way_gives_the_parents_losses_to_the_last_bit(train):
     """As recomputing does. One gradient is there at once."""
     parent, child = train("fused_optimizer"), train("optimizer_in_backward")
@@ -118,9 +109,6 @@ def test_each_block_is_a_graph_of_its_own(train):
     model = train("optimizer_in_backward", compile=keep).model
     assert compiled[0] is torch.nn.functional.cross_entropy
     assert [what.__self__ for what in compiled[1:]] == list(model.h)
-
-
-# Paging -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.filterwarnings("ignore:Paged optimizers are not supported on CPU")
@@ -146,9 +134,6 @@ def test_state_that_lies_elsewhere_is_no_part_of_the_peak():
     found = memory_kinds.memory(device, model, optimizer, 0)
     assert (found["optimizer_state_mib"], found["off_device_mib"]) == (1.0, 2.0)
     assert found["rest_mib"] == 10.0 - 1.0 - 1.0
-
-
-# float16 ----------------------------------------------------------------------------------------
 
 
 def needs(name):
@@ -307,9 +292,6 @@ def test_rows_of_float16_alone_are_of_the_float16_ladder():
     assert not selection.has_bfloat16(in_float16) and selection.has_bfloat16(in_bfloat16)
 
 
-# bfloat16 alone ---------------------------------------------------------------------------------
-
-
 def test_it_is_all_in_bfloat16_but_the_loss_and_layer_norms_do_not_move(train):
     parent, child = train("fused_optimizer"), train("pure_bfloat16")
     assert {p.dtype for p in child.model.parameters()} == {torch.bfloat16}
@@ -323,9 +305,6 @@ def test_it_is_all_in_bfloat16_but_the_loss_and_layer_norms_do_not_move(train):
         now = dict(watch.model.named_parameters())
         assert {not torch.equal(now[norm], watch.first[norm]) for norm in norms} == {moves}
     assert not torch.equal(now["wte.weight"], watch.first["wte.weight"])
-
-
-# float8 -----------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -369,9 +348,6 @@ def test_products_of_several_precisions_have_no_ceiling_and_no_mfu(monkeypatch):
     assert line["tflops"] > 0 and line["precision"] is None
 
 
-# Untied -----------------------------------------------------------------------------------------
-
-
 def test_an_untied_head_starts_as_a_copy_and_goes_its_own_way(train):
     parent, child = train("fused_optimizer"), train("untied_weights")
     more = 50_257 * child.args.config.n_embd
@@ -383,9 +359,6 @@ def test_an_untied_head_starts_as_a_copy_and_goes_its_own_way(train):
     assert child.losses == pytest.approx(parent.losses, rel=2**-8)
     assert not torch.equal(child.model.lm_head.weight, child.model.wte.weight)
     assert state_mib(child) == pytest.approx(state_mib(parent) + 8 * more / MIB, abs=0.2)
-
-
-# Padding ----------------------------------------------------------------------------------------
 
 
 def test_a_padded_vocabulary_changes_shapes_and_nothing_else(train, in_float32):

@@ -62,9 +62,6 @@ def differing(text):
     return re.findall(r"^- (.*)$", text.partition("What differs")[2], re.MULTILINE)
 
 
-# Ratios -----------------------------------------------------------------------------------------
-
-
 def test_the_interval_is_welchs_t_on_the_logs_of_unpaired_rounds(folder, compared):
     """Three rounds against four, by hand."""
     a, b = np.array([100, 104, 98]), np.array([80, 81, 79.5, 82])
@@ -165,9 +162,6 @@ def test_what_is_on_one_side_only_says_what_it_is_on_the_other(folder, compared)
         assert words in shown, words
 
 
-# Selection --------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def mixed(folder):
     """One file with what an append-only file comes to hold."""
@@ -236,8 +230,6 @@ def test_what_cannot_be_compared_is_one_line(a, b, words, mixed, folder, capsys)
     assert words in said.err
     assert sorted(folder.iterdir()) == before
 
-
-# What differs -----------------------------------------------------------------------------------
 
 RECORD = {
     "started": "2026",
@@ -312,9 +304,6 @@ def test_records_that_are_missing_are_said_to_be(folder, compared):
         "nothing recorded differs",
         "B: no record of 1 of 2 runs in sub/c.jsonl",
     ]
-
-
-# The chart --------------------------------------------------------------------------------------
 
 
 def svg(prefix=""):

@@ -75,9 +75,6 @@ def text_file(tmp_path):
     return path
 
 
-# Batches ----------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("shape", [(4, 16), (1, 1), (3, 500)])
 def test_a_batch_is_idx_and_the_same_tokens_one_further_on(text_file, shape):
     for idx, targets in itertools.islice(batches_of(text_file, *shape), 3):
@@ -114,9 +111,6 @@ def test_a_corpus_too_short_for_one_sequence_is_refused(tmp_path):
     assert idx.shape == (4, 3)
     with pytest.raises(UserError, match=r"short\.txt has 4 tokens.* of 4; .*smaller --seq-len"):
         batches_of(tmp_path / "short.txt", seq_len=4)
-
-
-# Reading ----------------------------------------------------------------------------------------
 
 
 def test_text_that_spells_the_separator_is_text(tmp_path):
@@ -167,9 +161,6 @@ def test_synthetic_is_uniform_over_the_vocabulary_and_needs_no_tokenizer(monkeyp
     assert len(counts) == 50_257 and counts.min() > 0
     assert ((counts - expected) ** 2 / expected).mean() == pytest.approx(1, abs=0.05)  # chi-square
     assert not paths.CACHE.exists()
-
-
-# The cache --------------------------------------------------------------------------------------
 
 
 def test_a_corpus_is_tokenized_once(text_file, monkeypatch):
@@ -237,9 +228,6 @@ def test_a_cache_that_cannot_be_written_is_one_line(text_file, monkeypatch):
         token_cache.load_tokens(str(text_file))
 
 
-# What cannot be read ----------------------------------------------------------------------------
-
-
 BINARY = "holds binary data, not text"
 NO_TEXT = "a row has no string in the field text; it has "
 
@@ -289,9 +277,6 @@ NO_SUCH = "no such file, folder or name; choose stdlib, synthetic, a file"
 )
 def test_a_name_that_means_nothing_is_refused_with_what_would(name, words, no_network):
     assert refusal(name).startswith(words)
-
-
-# The Hub ----------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -356,9 +341,6 @@ def test_a_hub_dataset_that_is_not_there_is_refused(monkeypatch):
 
     monkeypatch.setattr(huggingface_hub, "HfApi", Api)
     assert "no such public dataset on the Hub" in refusal("owner/name")
-
-
-# The vocabulary ---------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -104,9 +104,6 @@ def run_ranks(n, script, *flags, agent=True, before=lambda rank: None):
         return [one.exitcode for one in started], output.read()
 
 
-# Losses and rows --------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     """Function of a technique and a number of ranks that gives the rows and the record of its run,
@@ -208,9 +205,6 @@ def test_ranks_share_out_the_batch_that_one_process_draws(settle):
         assert torch.equal(one, torch.cat(parts)) and len(parts[0]) == 2
 
 
-# What cannot be ---------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("name", "batch_size", "words"),
     [
@@ -278,8 +272,6 @@ def test_more_processes_than_the_machine_has_room_for_are_refused(monkeypatch):
     with pytest.raises(UserError, match="give one number"):
         rank_launcher.counts("1 1", "cpu", several=False)
 
-
-# Ends -------------------------------------------------------------------------------------------
 
 LAUNCH = """
 import sys
@@ -375,9 +367,6 @@ def test_two_agents_are_two_nodes_of_one_run(tmp_path):
 def test_the_rank_at_fault_is_named(codes, noticed, says):
     assert rank_launcher.diagnosis(codes, noticed).startswith(says)
     assert bool(says) == bool(rank_launcher.diagnosis(codes, noticed))
-
-
-# In the profile ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("on_gpu", [False, True], ids=["gloo", "nccl"])

@@ -43,9 +43,6 @@ def call(*flags, **environment):
     return done
 
 
-# What is true here ------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def here(tmp_path_factory):
     """What it says of this machine, in JSON, and the seconds of all its processes' work."""
@@ -92,9 +89,6 @@ def test_json_has_the_keys_that_are_documented(here):
         assert f"`{key}`" in page
     for finding in here.findings:
         assert finding["state"] in ("ok", "note", "fault") and finding["what"]
-
-
-# What is broken ---------------------------------------------------------------------------------
 
 
 BROKEN = {  # topic: what is wrong, what to do
@@ -179,9 +173,6 @@ def test_make_doctor_answers_where_packages_are_missing(tmp_path):
     assert re.search(r"not installed: .*\bnumpy\b", states(known["findings"])["python"]["note"])
     assert not known["can_run"]
     assert all(row["reason"].startswith("torch: ") for row in known["techniques"])
-
-
-# A row a technique ------------------------------------------------------------------------------
 
 
 class Reached(Exception):
@@ -298,9 +289,6 @@ def test_a_fault_takes_away_what_needs_it():
     assert examination.overlay(unhurt, [fault]) == unhurt
     nowhere = Finding("corpus", "no tokens", "fault", "make some", ("run",))
     assert examination.overlay(unhurt, [fault, nowhere]).reason == "corpus: no tokens"
-
-
-# Telling ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("columns", "width"), [("80", 80), ("200", 100), ("20", 60)])

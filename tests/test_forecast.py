@@ -47,9 +47,6 @@ def peak(recording):
     return int(recording.live.sum(axis=1).max())
 
 
-# Sizes and lines --------------------------------------------------------------------------------
-
-
 def test_memory_can_be_given_in_binary_and_in_decimal_units():
     sizes = {"10 gib": 10 * 2**30, "24GB": 24 * 10**9, "8e9": 8 * 10**9, "1.5GiB": 3 * 2**29}
     assert {text: memory_size(text) for text in sizes} == sizes
@@ -82,9 +79,6 @@ def test_a_batch_that_comes_in_parts_is_a_multiple_of_them():
     found = made([0], [10], multiple=4)
     assert found.largest_batch(119) == 8
     assert found.largest_batch(120) == 12
-
-
-# What is recorded -------------------------------------------------------------------------------
 
 
 def test_weights_gradients_and_state_are_counted_to_the_byte():
@@ -184,9 +178,6 @@ def test_a_process_that_dies_stops_nothing_else():
     assert peak_memory.in_processes(end, [(3,), (0,), (4,)]) == [3, None, 4]
 
 
-# On a CPU ---------------------------------------------------------------------------------------
-
-
 def in_float32(name, folder):
     """A technique whose script is that one's without compiling and autocast."""
     technique = ladder.get(name)
@@ -216,9 +207,6 @@ def test_the_tensors_of_a_run_in_float32_are_what_was_forecast(tmp_path):
     taken = peak_memory.in_processes(tensors_mib, tasks)
     for recording, size in zip(found, taken, strict=True):
         assert peak(recording) / MIB == pytest.approx(size, rel=0.001)
-
-
-# What it says -----------------------------------------------------------------------------------
 
 
 def step_of(name, *bytes_of_kinds, largest_batch=0, time=None):

@@ -51,9 +51,6 @@ def seconds(entry, *operations, times=1):
     return step_time.step_time(work.kernels(), datasheets.find(entry)).seconds
 
 
-# The table --------------------------------------------------------------------------------------
-
-
 def test_every_device_is_in_the_one_table_with_its_source():
     table = datasheets.datasheets()
     assert set(ASKED_FOR) <= set(table)
@@ -92,9 +89,6 @@ def test_an_unknown_device_lists_the_nearest():
     with pytest.raises(UserError, match="rtx4090"):
         datasheets.find("rtx4080")
     assert datasheets.find("RTX4090").key == "rtx4090"
-
-
-# Work -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["relu", "torchao::scaled_int8_mm", "_int_mm"])
@@ -137,9 +131,6 @@ def test_attention_that_is_causal_does_half_of_the_products():
     assert flop == [4 * 2 * 4 * 128 * 128 * 64, 2 * 2 * 4 * 128 * 128 * 64]
 
 
-# Time -------------------------------------------------------------------------------------------
-
-
 def test_no_product_is_faster_than_the_peak_and_no_copy_than_the_bandwidth():
     for key, entry in datasheets.datasheets().items():
         n = 8192
@@ -171,9 +162,6 @@ def test_waits_of_the_8_bit_update_are_counted():
     update = (weight, weight, moment, moment), (weight, moment, moment)
     waits = Operation("optimizer_update_8bit_blockwise", *update)
     assert seconds("a100", waits, times=148) > 148 * step_time.WAIT
-
-
-# Published figures ------------------------------------------------------------------------------
 
 
 def test_every_published_row_is_used_or_left_out_with_a_reason():
@@ -292,9 +280,6 @@ def test_a_file_of_figures_is_forecast_or_left_out_with_a_reason(tmp_path, capsy
         file.write_text(text)
         with pytest.raises(UserError, match=r"figures\.csv: .*header"):
             against_file.read(file)
-
-
-# The command ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -23,8 +23,6 @@ DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 by_dtype = pytest.mark.parametrize("dtype", DTYPES)
 
 
-# Against PyTorch, in the interpreter ------------------------------------------------------------
-
 SHAPES = [(1, 1), (7, 7), (7, 8), (1000, 1000), (4096, 4096), (4097, 4160), (50_257, 50_304)]
 N = 3
 
@@ -186,9 +184,6 @@ def test_all_together_learns_what_the_padded_vocabulary_does_and_reads_no_tensor
     assert len(losses["all_together"]) == 4
 
 
-# Compiled for GPUs that are not here ------------------------------------------------------------
-
-
 @pytest.fixture
 def compiled(tmp_path, monkeypatch):
     """compiled(kernel, dtype, capability): the stages of compilation, by name."""
@@ -243,9 +238,6 @@ def test_large_programs_take_the_place_of_many_where_rows_overflow_the_cache(com
         blocks[name] = script.FusedCrossEntropy.launch(Logits())["BLOCK"]
     assert blocks == {"H100": 16_384, "RTX 4090": 4096, "T4": 16_384}
     assert compiled(script.cross_entropy_kernel, "bf16", 90, BLOCK=16_384, num_warps=32)["cubin"]
-
-
-# Where it cannot run ----------------------------------------------------------------------------
 
 
 def test_help_needs_no_triton():

@@ -33,9 +33,6 @@ def cpu_with(monkeypatch, **features):
     return CPU()
 
 
-# The clock and the memory of a GPU --------------------------------------------------------------
-
-
 def test_a_mark_never_waits_and_times_are_read_behind_the_only_synchronization():
     device = gpu()
     device.cuda.calls.clear()
@@ -53,8 +50,6 @@ def test_a_gpu_is_described_and_its_peak_is_its_allocators():
     facts |= {"driver": "580.95.05", "power_limit_w": 700.0}
     assert facts.items() <= device.describe().items()
 
-
-# What a GPU is doing ----------------------------------------------------------------------------
 
 READINGS = {
     "sm_clock_mhz": 1710,
@@ -211,9 +206,6 @@ def test_what_nvml_refuses_is_left_out_and_nothing_else(name, lacking, error):
     assert there == EVERYTHING - lacking
 
 
-# What is there whatever torch sees --------------------------------------------------------------
-
-
 def test_a_first_product_is_computed():
     assert device_choice.try_out(CPU()) == ""
     nowhere = device_choice.try_out(SimpleNamespace(torch_device=torch.device("cuda", 99)))
@@ -228,9 +220,6 @@ def test_the_drivers_gpus_are_seen_without_torch(tmp_path):
     assert nvml.gpus_of_driver(broken, version) == (None, None, None)
     version.touch()
     assert nvml.gpus_of_driver(broken, version) == (None, nvml.KERNEL_MODULE, None)
-
-
-# The clock and the memory of a CPU --------------------------------------------------------------
 
 
 def test_a_cpus_marks_are_seconds_apart_in_real_time():
@@ -381,8 +370,6 @@ def test_waiting_is_no_work_and_what_a_guest_did_is_counted_once(kernel, counted
     assert grown == counted
 
 
-# What a technique needs -------------------------------------------------------------------------
-
 T4 = {"name": "Tesla T4", "capability": (7, 5)}
 TF32 = "TF32: no effect expected on this device"
 NO_BFLOAT16 = "native bfloat16 needs compute capability 8.0; Tesla T4 has 7.5"
@@ -483,9 +470,6 @@ def test_compiling_needs_triton_on_a_gpu_and_a_compiler(
     assert limit(need, device) == ("" if compiler == "g++" else missing)
 
 
-# Choosing ---------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def no_gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
@@ -528,9 +512,6 @@ def test_a_gpu_is_chosen_by_its_number_and_auto_is_the_best_there_is(no_gpu, req
         assert device_choice.choose(name).torch_device == torch.device("cuda", index)
 
 
-# A shape that fits ------------------------------------------------------------------------------
-
-
 def shape(device, model="gpt2", **given):
     return auto_shape.auto_shape(device, CONFIGS[model], CONFIGS[model].parameters(), **given)
 
@@ -565,9 +546,6 @@ def test_what_is_given_is_kept_and_what_is_not_makes_up_for_it():
     assert shape(device, seq_len=128)[0] > shape(device, seq_len=1024)[0]
 
 
-# Out of memory ----------------------------------------------------------------------------------
-
-
 def test_running_out_of_memory_is_told_on_every_device_and_from_other_errors():
     with pytest.raises(RuntimeError) as caught:
         torch.empty(2**50)
@@ -581,9 +559,6 @@ def test_running_out_of_memory_is_told_on_every_device_and_from_other_errors():
         *(ValueError("out of memory"), OSError(12, "Cannot allocate memory"), KeyboardInterrupt()),
     ):
         assert not device_choice.is_out_of_memory(error)
-
-
-# One place --------------------------------------------------------------------------------------
 
 
 def test_no_other_file_names_torch_cuda():

@@ -48,9 +48,6 @@ def random_tokens(B, T):
     return torch.randint(VOCAB, (B, T), generator=torch.Generator().manual_seed(2))
 
 
-# Against Hugging Face ---------------------------------------------------------------------------
-
-
 def test_logits_and_loss_equal_hugging_faces_with_the_same_weights(reference):
     model = build("gpt2")
     model.load_state_dict(own_names(reference.state_dict().items()), strict=True)
@@ -69,18 +66,12 @@ def test_parameters_bear_hugging_faces_names_and_shapes_in_its_order(fresh, refe
     assert ours == [(name, tuple(p.shape)) for name, p in theirs]
 
 
-# Size -------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("vocab_size", [VOCAB, 50_304])
 @pytest.mark.parametrize("name", CONFIGS)
 def test_config_knows_the_number_of_parameters(name, vocab_size):
     built = sum(p.numel() for p in build(name, vocab_size, "meta").parameters())
     assert CONFIGS[name].parameters(vocab_size) == built
     assert CONFIGS["gpt2"].parameters() == 124_439_808
-
-
-# Initialization ---------------------------------------------------------------------------------
 
 
 def test_weights_start_as_gpt2s(fresh):
@@ -96,9 +87,6 @@ def test_weights_start_as_gpt2s(fresh):
         assert abs(weight.mean().item()) < 0.01 * std, name
         within = (weight.abs() < std).float().mean().item()
         assert within == pytest.approx(0.683, abs=0.01), name
-
-
-# Meaning ----------------------------------------------------------------------------------------
 
 
 def test_a_later_token_leaves_earlier_logits_as_they_are():

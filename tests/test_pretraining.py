@@ -25,9 +25,6 @@ from Utils.scripts import ladder
 TEXTS = [f"document {n}: " + "all work and no play " * (n % 7) for n in range(400)]
 
 
-# Data ---------------------------------------------------------------------------------------------
-
-
 def prepared(folder, texts, **options):
     """The tokens of both sides of a corpus, prepared in small parts."""
     corpus_files.prepare(folder, "a corpus", iter(texts), part_bytes=3_000, **options)
@@ -129,9 +126,6 @@ def test_a_corpus_too_short_for_a_sequence_is_told(monkeypatch):
         batches(monkeypatch, tokens=12)
 
 
-# Schedule -----------------------------------------------------------------------------------------
-
-
 def test_learning_rate_warms_up_and_decays_to_a_tenth():
     args = SimpleNamespace(learning_rate=1.0, warmup=10, steps=110)
     rates = [learning_rate.learning_rate(step, args) for step in range(111)]
@@ -147,9 +141,6 @@ def test_only_matrices_decay():
     groups = [(group["weight_decay"], len(group["params"])) for group in optimizer.param_groups]
     assert groups == [(0.1, 1), (0.0, 3)]
     assert all(group["betas"] == (0.9, 0.95) for group in optimizer.param_groups)
-
-
-# Techniques ---------------------------------------------------------------------------------------
 
 
 def test_the_best_line_merges_with_and_without_ranks():
@@ -197,9 +188,6 @@ def test_an_optimizer_of_a_technique_takes_the_place_of_the_loops_own(name):
     assert ("AdamW8bit" in ast.unparse(made)) == (name == "8bit_optimizer")
 
 
-# Settings -----------------------------------------------------------------------------------------
-
-
 def test_defaults_are_those_of_the_device_and_given_values_stay(tmp_path):
     """Without a recipe the techniques are those of the best script that runs here."""
     gpu, cpu = options.fill({}, "cuda"), options.fill({"steps": 20}, "cpu")
@@ -222,9 +210,6 @@ def test_defaults_are_those_of_the_device_and_given_values_stay(tmp_path):
 def test_settings_that_cannot_be_are_told(values, words):
     with pytest.raises(UserError, match=words):
         options.settle(options.fill(values, "cpu"))
-
-
-# Files --------------------------------------------------------------------------------------------
 
 
 def saved(folder, step, loss):

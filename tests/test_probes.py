@@ -173,9 +173,6 @@ def test_missing_headers_are_named(device, monkeypatch, tmp_path):
     assert "Python.h: No such file or directory" in finding.what
 
 
-# The limits of a container ----------------------------------------------------------------------
-
-
 def test_the_quota_of_a_control_group_is_found(tmp_path):
     own = tmp_path / "cgroup"
 
@@ -214,9 +211,6 @@ def test_the_host_runs_out_of_memory_by_its_groups_limit(monkeypatch):
     monkeypatch.setattr(cpu, "cgroup_limits", lambda: (math.inf, 2**30))
     (step,) = asked(torch_side.step, on(CPU()))
     assert "at least 2.3 GiB in float32, 1.0 are free" in step.what and step.state == "fault"
-
-
-# Packages with native code ----------------------------------------------------------------------
 
 
 def test_a_package_that_is_missing_is_named(monkeypatch):
@@ -264,9 +258,6 @@ def test_a_triton_without_a_gpu_is_a_fault(monkeypatch):
     announced, triton, *_ = asked(torch_side.native_packages, on(gpu()))
     assert triton.state == "fault" and triton.blocks == ["compile", "triton"]
     assert triton.what.startswith(announced.what)
-
-
-# A GPU ------------------------------------------------------------------------------------------
 
 
 def test_a_gpu_is_told_with_its_capability_and_memory(monkeypatch):
@@ -413,9 +404,6 @@ def test_torch_older_than_tested_is_worth_a_note_with_what_an_upgrade_gained(mon
     wheels = published["flex_attention, cu130 wheel"]
     gain = wheels / published["flex_attention, wheel without code for sm_121"]
     assert f"a GB10 gained {gain:.1f}x" in torch_side.CUDA_13
-
-
-# The corpus -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

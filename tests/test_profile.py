@@ -33,9 +33,6 @@ from Utils.scripts.ladder import Technique
 TINY = ["--model", "gpt2-tiny", "--dataset", "synthetic", "--device", "cpu", "--seq-len", "64"]
 
 
-# What is what -----------------------------------------------------------------------------------
-
-
 OPERATORS = """
 matmul aten::mm aten::baddbmm aten::linear aten::_scaled_mm mkldnn::_linear_pointwise
 matmul triton_tem_fused_mm_3 graph_0_gemm_m64n192k64_kernel graph_0_cpp_CppMicroGemmFP32Vec_mm_5
@@ -87,9 +84,6 @@ def test_operators_and_kernels_have_their_kind_by_name():
     for line in KERNELS.strip().splitlines():
         kind, name = line.split(" ", 1)
         assert kernel_kinds.kernel_kind(name) == kind, name
-
-
-# Constructed events -----------------------------------------------------------------------------
 
 
 def ms_by_kind(breakdown):
@@ -260,9 +254,6 @@ def test_the_peak_of_a_step_is_that_of_the_first_above_its_beginning():
     sizes = {-500: 5e6, -400: -4e6, 100: 3e6, 200: -2e6, 1500: 9e6}
     changes = [allocation(at_us, size) for at_us, size in sizes.items()]
     assert break_down([*steps(3, 1000), *changes]).peak_mib == 3e6 / 2**20
-
-
-# Real runs --------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -485,9 +476,6 @@ def test_a_script_of_the_users_is_profiled_unchanged(tmp_path, monkeypatch, caps
     assert not (tmp_path / "results.csv").exists()
 
 
-# Advice -----------------------------------------------------------------------------------------
-
-
 def breakdown_with(gap_ms=0.1, **ms):
     """A Breakdown whose step of 100 ms has so many of each kind, or part of a kind:
     copies_transfers. The rest are matrix products."""
@@ -587,9 +575,6 @@ def test_at_most_five_lines_the_largest_cost_first():
     assert [int(line[:2]) for line in lines] == [30, 20, 16, 14, 12]
 
 
-# Several techniques -----------------------------------------------------------------------------
-
-
 def test_several_techniques_are_stacked_in_one_chart(baseline, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     folder = baseline.folder
@@ -620,9 +605,6 @@ def test_several_techniques_are_stacked_in_one_chart(baseline, tmp_path, monkeyp
     assert {"no_optimization", "larger_batch (batch 4)", "needs a GPU", "failed"} <= {*words}
     assert {"1,234", "309", "optimizer", "idle"} <= {*words}
     assert slow["device"] in svg and slow["commit"] in svg
-
-
-# Memory on a GPU --------------------------------------------------------------------------------
 
 
 def test_the_allocators_history_is_recorded_and_switched_off_again():

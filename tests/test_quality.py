@@ -68,9 +68,6 @@ def test_shares_are_not_told_where_the_kernel_counts_too_coarsely():
     assert "other_cpu_share" not in grade(CORES | {"all_cpu_s": 0.0})  # a kernel that counts none
 
 
-# Drift ------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("seed", range(20))
 def test_a_drift_of_8_percent_is_found_in_noise_of_1(seed):
     for change, words in ((0.08, "slowed"), (-0.08, "sped up")):

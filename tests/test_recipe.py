@@ -72,9 +72,6 @@ def harmful(techniques):
     return halving()(techniques) * (4 if BF16 in techniques else 1)
 
 
-# The set ----------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("ms", "expected"),
     [
@@ -127,9 +124,6 @@ def test_drifting_rounds_that_one_has_not_seen_do_not_make_it_best():
     found = recommendation.recommend(rows)
     assert found.fastest.name == "flash_attention"
     assert found.fastest.to_best.value == pytest.approx(1, rel=0.02)
-
-
-# What is not recommended ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -250,9 +244,6 @@ def test_the_reference_results_give_what_they_show(path):
     said = recommendation.page(found, {})
     assert ("tainted" in said) == rows.grade.eq("tainted").any()
     assert "8bit_optimizer" in found.fastest.evidence[OUT]
-
-
-# The script and the lines -----------------------------------------------------------------------
 
 
 def test_the_script_of_a_recipe_runs(tmp_path):

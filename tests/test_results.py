@@ -71,8 +71,6 @@ def append_b(path):
 
 EVERY = (rows_file.check, rows_file.read, rows_file.initialize, append_b)
 
-# Round trip -------------------------------------------------------------------------------------
-
 
 def test_what_is_appended_is_what_pandas_reads_with_no_options(path):
     first, second = rows_of("a", TIMES[:2]), rows_of("b", TIMES[:3], loss=1 / 3, note="a note")
@@ -155,9 +153,6 @@ def test_a_file_that_pandas_has_saved_is_read_and_appended_to(path):
     )
 
 
-# Several processes ------------------------------------------------------------------------------
-
-
 def test_processes_that_append_at_once_leave_whole_blocks(path):
     code = """for i in range(20):
         name = f"{sys.argv[2]}-{i}"
@@ -218,9 +213,6 @@ def test_a_killed_process_leaves_whole_blocks(tmp_path):
         assert [*rows_file.read_records(path, names)] == names
         rows_file.append(path, rows_of("after", TIMES))
         assert len(blocks(path)) == len(found) + 1
-
-
-# Where nothing can be written -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("room", [0, 100, 2500])
@@ -290,9 +282,6 @@ def test_a_file_system_without_locks_is_one_line(path, monkeypatch):
         append_b(path)
 
 
-# New and empty files ----------------------------------------------------------------------------
-
-
 def test_the_header_is_written_once_by_the_first_run_or_by_initialize(path):
     rows_file.check(path)
     assert list(path.parent.iterdir()) == []
@@ -313,9 +302,6 @@ def test_reading_nothing_says_how_to_get_something(path):
     rows_file.initialize(path)
     with pytest.raises(UserError, match="no results yet; make baseline"):
         rows_file.read(path)
-
-
-# Files that are not ours ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -377,9 +363,6 @@ def test_a_value_that_makes_no_sense_is_refused(filled, column, values):
         rows_file.append(filled, rows)
         message = refusal(filled, rows_file.read)
         assert f"{filled}:7: {column} cannot be {value!r}; fix that line, or " in message
-
-
-# Records ----------------------------------------------------------------------------------------
 
 
 def test_records_come_back_with_texts_that_are_stored_once(path):

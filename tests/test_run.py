@@ -40,9 +40,6 @@ def record_of(args):
     return records_in(args.results_file.parent)[-1]
 
 
-# The clock --------------------------------------------------------------------------------------
-
-
 def test_a_gpu_run_has_one_event_a_boundary_and_synchronizes_at_the_end_alone(settle):
     args = settle("--steps", "6", "--warmup", "2")
     fake = FakeCuda()
@@ -97,9 +94,6 @@ def test_the_harness_adds_less_than_half_a_percent_to_the_shortest_default_step(
     is part of any training, yet counted in."""
     rows = empty_steps(settle("--steps", "300"))
     assert rows.step_ms[5:].mean() < 0.005 * 420
-
-
-# What is recorded -------------------------------------------------------------------------------
 
 
 def test_the_same_seed_gives_the_same_losses_and_another_seed_others(settle):
@@ -244,9 +238,6 @@ def test_the_quality_of_a_run_on_a_cpu_is_that_of_its_timed_steps(settle):
     assert quality["own_cpu_s"] > 0 and quality["all_cpu_s"] > 0
 
 
-# The command line -------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
@@ -314,9 +305,6 @@ def test_on_a_terminal_there_is_a_bar(tmp_path):
         r"peak memory [\d,]+ MiB, loss [\d.]+(  \(tainted: .*\))?\n",
         last,
     )
-
-
-# What goes wrong --------------------------------------------------------------------------------
 
 
 def ended(args, main):

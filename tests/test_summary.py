@@ -208,9 +208,6 @@ def test_a_round_that_failed_is_told_beside_those_that_did_not(read):
     assert line.status == "ok" and line.notes == ["round 1: out_of_memory: too big"]
 
 
-# What a technique computes ----------------------------------------------------------------------
-
-
 def losses_of(*first_steps):
     """Losses of rounds of two steps, of which the first is given."""
     rounds = {
@@ -261,9 +258,6 @@ def test_parameters_that_are_never_updated_are_another_model(read):
     assert summarize(rows, records).parity["tensorFloat32"] == "numerics changed"
     records[ids["tensorFloat32"]] = part
     assert summarize(rows, records).parity["tensorFloat32"] == "model changed"
-
-
-# What the records add ---------------------------------------------------------------------------
 
 
 def record_of(**parts):
@@ -396,9 +390,6 @@ def test_whether_compiling_pays_is_left_open_where_the_interval_leaves_it_open(r
     records = {run_id: record_of(compile={"graphs": 1, "recompilations": 0, "cache": "cold"})
                for run_id in rows.run_id[rows.technique == "torch_compile"]}  # fmt: skip
     assert np.isnan(summarize(rows, records).break_even_steps["torch_compile"])
-
-
-# Times that divide ------------------------------------------------------------------------------
 
 
 def test_every_time_divides_to_the_ratio_printed_beside_it(read):

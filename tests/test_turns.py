@@ -226,9 +226,6 @@ def test_the_ladders_chart_is_of_the_ladder_after_a_run_of_beyond():
     assert selected(there, lone, graphs) == (["no_optimization", "cuda_graphs"], "b", "this")
 
 
-# The levels of a round --------------------------------------------------------------------------
-
-
 def timed(*runs):
     """Return the rows of timed steps. runs: (technique, round, token, milliseconds by turn)."""
     rows = []
@@ -294,9 +291,6 @@ def test_a_tainted_run_counts_until_a_clean_one_has_repeated_it():
     assert levels["a", 0] / levels["c", 0] == pytest.approx(100 / 80 * 160 / 100, rel=1e-4)
 
 
-# The length of a run on a fast device -----------------------------------------------------------
-
-
 def test_on_a_gpu_steps_are_added_until_they_last(settle):
     args = settle("--steps", "6", "--warmup", "2", "--min-seconds", "0.25", "--batch-size", "1")
     fake = FakeCuda()  # 10 ms a step
@@ -331,9 +325,6 @@ def test_a_run_has_as_many_timed_steps_as_asked_or_more():
     assert planned(min_seconds=0.6) == (60, 2 + 10 + 60)  # the pause is in the warm-up
     slowest = {"slowest_rank_s": 0.025, "world_size": 2}  # all ranks take its steps
     assert planned(min_seconds=0.25, **slowest) == (10, 2 + 1 + 10 + 1)
-
-
-# The held-out loss ------------------------------------------------------------------------------
 
 
 def model_of(args, vocab_size=50_257):
