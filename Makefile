@@ -145,12 +145,13 @@ test: $(CHECKS)              ## run the tests that need no GPU
 lint: $(CHECKS)              ## run ruff: errors and formatting
 	@$(PYTHON) -m ruff check . && $(PYTHON) -m ruff format --check .
 
-gpu-check: $(CHECKS)         ## on a GPU: run its tests and the seven scripts for 20 steps
+gpu-check: $(CHECKS)         ## on a GPU: its tests, the seven scripts, a profile beside its forecast
 	@$(PYTHON) -c 'import sys, torch; torch.cuda.is_available() or sys.exit("gpu-check: torch sees no CUDA device here")'
 	@mkdir -p .cache/gpu-check
 	@$(PYTHON) -m pytest -m gpu -p no:cacheprovider tests/test_gpu.py; tests=$$?; \
-	$(COMMAND) suite $(SET) STEPS=20 MIN_SECONDS=0 DEVICE=cuda ROUNDS=1 \
-	    RESULTS_FILE=.cache/gpu-check/results.csv; scripts=$$?; \
+	set -- $(SET) STEPS=20 MIN_SECONDS=0 DEVICE=cuda ROUNDS=1 RESULTS_FILE=.cache/gpu-check/results.csv; \
+	$(COMMAND) suite "$$@"; scripts=$$?; \
+	$(COMMAND) profile T=fused_optimizer "$$@" || scripts=1; \
 	result() { if [ $$1 -eq 0 ]; then echo passed; else echo FAILED; fi; }; \
 	echo "gpu-check: GPU tests $$(result $$tests), scripts $$(result $$scripts)"; \
 	[ $$tests -eq 0 ] && [ $$scripts -eq 0 ]
