@@ -35,7 +35,7 @@ MOST_LINES = {
 }
 OTHER = {".toml", ".html", ".css", ".js"}
 MOST_LINES_OF_OTHER = 1_991
-MOST_LINES_OF_TESTS = 18_116  # with the virtual GPU's C++
+MOST_LINES_OF_TESTS = 17_782  # with the virtual GPU's C++
 MOST_LINES_OF_PRETRAINING = 1_448
 MOST_LINES_OF_MAKEFILE = 180
 MOST_FILES = 450  # without results/
