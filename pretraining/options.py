@@ -8,7 +8,7 @@ from pathlib import Path
 from Utils.base.command_line import Parser, check_model, spelled
 from Utils.base.errors import UserError
 from Utils.base.gpt2_sizes import CONFIGS
-from Utils.device import auto_shape, device_choice
+from Utils.device import device_choice
 from Utils.harness import ranks, settings
 
 PATIENCE = timedelta(minutes=30)  # of a rank for the others, as one of them saves and tokenizes
@@ -69,7 +69,7 @@ def settle(chosen, hardware=None):
         most = 16
     elif most == "auto":
         model = args.hardware, args.config, args.config.parameters()
-        most, _ = auto_shape.auto_shape(*model, seq_len=args.seq_len)
+        most, _ = device_choice.auto_shape(*model, seq_len=args.seq_len)
     size = max(n for n in range(1, min(sequences, most) + 1) if sequences % n == 0)
     if args.batch_size not in ("auto", size):
         problem = f"a step has {sequences} sequences for each rank, which is no multiple"

@@ -15,7 +15,7 @@ import torch
 
 from pretraining import loop_techniques, options
 from pretraining.training_run import Interrupted
-from Utils.base import files, git
+from Utils.base import files, paths
 from Utils.base.errors import Unsupported, UserError, naming
 from Utils.device import capabilities, device_choice
 from Utils.harness import ranks, script_start
@@ -160,7 +160,7 @@ def _session():
     return {
         "began": _now(),
         "torch": torch.__version__,
-        "commit": git.commit(),
+        "commit": paths.commit(),
         "world_size": ranks.from_environment().world_size,
         "command": sys.argv[1:],
     }

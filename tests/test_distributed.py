@@ -24,7 +24,7 @@ from Utils.base import paths
 from Utils.base.errors import UserError
 from Utils.base.gpt2_sizes import CONFIGS
 from Utils.data import TokenBatches
-from Utils.device import auto_shape, cpu, device_choice
+from Utils.device import cpu, device_choice
 from Utils.device.cpu import CPU
 from Utils.device.cuda import ImaginedGPU
 from Utils.harness import ranks
@@ -238,13 +238,13 @@ def test_ddp_collects_no_statistics_for_which_a_gpu_would_wait(monkeypatch):
 def test_an_automatic_batch_is_as_large_a_rank_as_it_is_alone():
     config = CONFIGS["gpt2"]
     size = config.parameters()
-    assert auto_shape.auto_shape(CPU(), config, size, ranks=4) == (4, 64)
+    assert device_choice.auto_shape(CPU(), config, size, ranks=4) == (4, 64)
     gpu = ImaginedGPU("a GPU", 80 * 2**30)
-    B, T = auto_shape.auto_shape(gpu, config, size)
-    assert auto_shape.auto_shape(gpu, config, size, ranks=4) == (4 * B, T)
+    B, T = device_choice.auto_shape(gpu, config, size)
+    assert device_choice.auto_shape(gpu, config, size, ranks=4) == (4 * B, T)
     small = ImaginedGPU("a GPU", 16 * 2**30)
-    alone = auto_shape.auto_shape(small, config, size, batch_size=8)[1]
-    assert auto_shape.auto_shape(small, config, size, batch_size=32, ranks=4) == (32, alone)
+    alone = device_choice.auto_shape(small, config, size, batch_size=8)[1]
+    assert device_choice.auto_shape(small, config, size, batch_size=32, ranks=4) == (32, alone)
 
 
 def test_each_rank_takes_a_gpu_of_its_own_and_there_are_enough(monkeypatch):

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from tests.test_probes import gpu, on, states
-from Utils.base import git, paths
+from Utils.base import paths
 from Utils.base.errors import Unsupported
 from Utils.commands import doctor as doctor_command
 from Utils.corpus import token_cache
@@ -188,7 +188,7 @@ class Stopped:
 def test_a_row_says_what_the_run_says(technique, here, monkeypatch, tmp_path):
     """The real script, up to its first step: what it then is and has noted is in the row."""
     monkeypatch.setattr(batch_trials, "largest_batch", lambda args, name, at_most: args.batch_size)
-    monkeypatch.setattr(git, "commit", lambda: "")
+    monkeypatch.setattr(paths, "commit", lambda: "")
     monkeypatch.setattr(token_cache, "open_streams", lambda dataset: [])  # no text is read yet
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", "")
     flags = ["--model", "gpt2-tiny", "--device", "cpu"]

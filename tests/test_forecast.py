@@ -18,7 +18,7 @@ from Utils.base.errors import UserError
 from Utils.base.gpt2_sizes import CONFIGS
 from Utils.base.units import GIB, MIB
 from Utils.commands import forecast as forecast_command
-from Utils.device import auto_shape
+from Utils.device import device_choice
 from Utils.device.cpu import CPU
 from Utils.device.cuda import ImaginedGPU
 from Utils.forecast import fake_run, forecast_table, peak_memory
@@ -89,7 +89,7 @@ def test_weights_gradients_and_state_are_counted_to_the_byte():
     assert last[0] == last[1] == 4 * parameters
     scalars = last[2] - 8 * parameters  # how many steps there were, for each of 28 tensors
     assert 0 <= scalars <= 4 * 28
-    about = auto_shape.baseline_bytes(config, parameters, 4, 64)
+    about = device_choice.baseline_bytes(config, parameters, 4, 64)
     assert about == pytest.approx(peak(found), rel=0.02)
 
 
@@ -293,6 +293,6 @@ def test_the_command_forecasts_for_a_gpu_that_is_not_there(tmp_path, capsys):
     assert "Estimates for an imagined GPU: gpt2-tiny, 2x64 tokens" in said
     largest = int(re.search(r"^no_optimization +[\d.]+ +(\d+)", said, re.MULTILINE)[1])
     following = float(re.search(rf"largest batch is {largest}, the next needs ([\d.]+)", said)[1])
-    assert largest > 2 and following > auto_shape.usable_bytes(4 * GIB) / GIB - 0.01
+    assert largest > 2 and following > device_choice.usable_bytes(4 * GIB) / GIB - 0.01
     assert "gradient_accumulation: needs a batch size that is a multiple of 4" in said
     assert not file.exists()

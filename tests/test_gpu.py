@@ -19,7 +19,7 @@ from Utils.base import paths
 from Utils.base.errors import Unsupported
 from Utils.base.gpt2_sizes import CONFIGS
 from Utils.data import TokenBatches
-from Utils.device import auto_shape, device_choice
+from Utils.device import device_choice
 from Utils.harness.script_start import start
 from Utils.harness.settings import check_need, parse_args
 from Utils.model import GPT
@@ -35,9 +35,9 @@ def largest_shape(memory_bytes):
     """The (batch size, tokens a sequence) at which the baseline fits, of a few: the largest that
     leaves an eighth of the memory to this process, which holds tensors of its own."""
     config = CONFIGS["gpt2"]
-    room = auto_shape.usable_bytes(memory_bytes * 7 // 8)
+    room = device_choice.usable_bytes(memory_bytes * 7 // 8)
     for shape in ((8, 512), (4, 512), (2, 512), (2, 256)):
-        if auto_shape.baseline_bytes(config, config.parameters(), *shape) <= room:
+        if device_choice.baseline_bytes(config, config.parameters(), *shape) <= room:
             return shape
     return 1, 256
 

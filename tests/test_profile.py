@@ -22,7 +22,7 @@ from Utils.device import kernel_kinds
 from Utils.device.cpu import CPU
 from Utils.device.cuda import CUDA
 from Utils.device.kernel_kinds import KINDS
-from Utils.harness.profiled_steps import STEPS, WAIT
+from Utils.harness.step_clock import PROFILED, WAIT
 from Utils.launch import own_scripts
 from Utils.profile import profile_page, profiled_run
 from Utils.profile.step_breakdown import KindTime, break_down
@@ -296,7 +296,7 @@ def test_kinds_sum_to_the_steps_time_and_little_is_left_over(baseline):
     found = baseline.summary["profile"]
     sums = sum(facts["ms"] for facts in found["kinds"].values())
     clock_ms = baseline.summary["clock_ms"]
-    assert len(clock_ms) == found["steps"] == STEPS
+    assert len(clock_ms) == found["steps"] == PROFILED
     assert sums == pytest.approx(sum(clock_ms) / len(clock_ms), rel=0.05)
     assert list(found["kinds"]) == list(KINDS)
     assert share(baseline.summary, "other") < 0.05
@@ -579,7 +579,7 @@ def test_several_techniques_are_stacked_in_one_chart(baseline, tmp_path, monkeyp
     monkeypatch.chdir(tmp_path)
     folder = baseline.folder
     kinds = {"optimizer": {"ms": 1000.0}, "idle": {"ms": 234.4}}
-    slow = baseline.summary | {"profile": {"kinds": kinds, "steps": STEPS}}
+    slow = baseline.summary | {"profile": {"kinds": kinds, "steps": PROFILED}}
     larger = slow | {"technique": "larger_batch", "batch_size": 4}
     texts = {
         "no_optimization": slow,
@@ -595,7 +595,7 @@ def test_several_techniques_are_stacked_in_one_chart(baseline, tmp_path, monkeyp
         assert "--cpu=1" in command and f"--output={folder}" in command
         return 1 if command[3] == "fused_optimizer" else 0
 
-    monkeypatch.setattr(profile_command.child_process, "python", python)
+    monkeypatch.setattr(profile_command.suite_runner, "in_subprocess", python)
     monkeypatch.setattr(ladder, "group", lambda name: [*map(ladder.get, texts)])
     beside = f"--results-file={folder.parent / 'results.csv'}"
     assert profile_command.main(["all", *TINY, "--cpu", beside]) == 1

@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from Utils.harness import run_quality
+from Utils.harness import run_record
 
 STEADY = [100.0, 101.0, 99.0] * 15
 CORES = {"clock_s": 10.0, "all_cpu_s": 40.0, "busy_cpu_s": 30.0, "own_cpu_s": 29.0, "steal_s": 0.1}
@@ -15,7 +15,7 @@ MANY = ["python3 (pid 9, 3 MiB)", "pid 4711", "pid 4712"]
 
 
 def grade(counters=GPU, readings=None, step_ms=STEADY, others=()):
-    graded = run_quality.describe(others, counters, readings or {}, step_ms)
+    graded = run_record.rank_quality(others, counters, readings or {}, step_ms)
     assert graded["grade"] == ("tainted" if graded["reasons"] else "clean")
     return graded
 
@@ -46,7 +46,7 @@ def test_a_run_with_nothing_against_it_is_clean_and_shows_what_was_read():
         (CORES | {"steal_s": 0.79}, [], [], None),
         (CORES | {"steal_s": 2.0}, [], [], "the hypervisor took 5% of the cores"),
         (GPU, NORMAL, [], None),
-        *((GPU, [*NORMAL, slowdown], [], slowdown) for slowdown in run_quality.SLOWDOWNS),
+        *((GPU, [*NORMAL, slowdown], [], slowdown) for slowdown in run_record.SLOWDOWNS),
         (GPU | {"thermal_violation_s": 0.09}, [], [], None),
         (GPU | {"thermal_violation_s": 1.2}, [], [], "thermal slowdown in 12% of the time"),
         (GPU | {"sw_thermal_slowdown_s": 1.2}, [], [], "thermal slowdown in 12% of the time"),
@@ -96,5 +96,5 @@ def test_a_small_drift_or_a_single_slow_step_does_not_taint(slow):
 @pytest.mark.parametrize("count", [1, 2, 3, 6, 7, 8])
 def test_a_few_steps_show_no_drift(count):
     graded = grade(step_ms=[100 * 1.5**step for step in range(count)])
-    assert (graded["grade"] == "clean") == (count < run_quality.DRIFT_STEPS)
+    assert (graded["grade"] == "clean") == (count < run_record.DRIFT_STEPS)
     assert ("drift" in graded) == (count >= 3)

@@ -23,7 +23,7 @@ from tests.calibration.harness_cost import empty_steps, stopwatch_steps
 from tests.rows import records_in, rows_of
 from tests.stand_ins import FakeCuda, FakeNvml
 from Utils.base import paths
-from Utils.base.git import commit
+from Utils.base.paths import commit
 from Utils.data import TokenBatches
 from Utils.device.cpu import CPU
 from Utils.device.cuda import CUDA

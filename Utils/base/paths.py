@@ -1,9 +1,10 @@
-"""Paths of the project and its caches, and the environment of its processes."""
+"""Paths of the project and its caches, its commit, and the environment of its processes."""
 
 import getpass
 import hashlib
 import os
 import shlex
+import subprocess
 import tempfile
 from pathlib import Path
 
@@ -31,3 +32,24 @@ def environment(**more):
     """Return this process's environment variables with the project on Python's path."""
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     return {**os.environ, "PYTHONPATH": path, **more}
+
+
+def commit():
+    """Return the short hash, with -dirty where the code is modified; "" without git."""
+    # Runs write these.
+    results = [f":(exclude){path}" for path in ("*.csv", "*.jsonl", "results")]
+    short = _git("rev-parse", "--short=7", "HEAD")
+    return short and short + "-dirty" * bool(_git("status", "--porcelain", "--", ".", *results))
+
+
+def full_commit():
+    """Return the full hash, or "" without git."""
+    return _git("rev-parse", "HEAD")
+
+
+def _git(*command):
+    command = ["git", "-C", str(ROOT), *command]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return ""

@@ -9,7 +9,7 @@ from Utils.analysis.summary import measured_steps
 from Utils.base import command_line
 from Utils.base.command_line import OF_A_RUN
 from Utils.base.errors import UserError
-from Utils.device import auto_shape, capabilities, datasheets, measured_ceilings
+from Utils.device import capabilities, datasheets, device_choice, measured_ceilings
 from Utils.device.cpu import CPU
 from Utils.forecast import forecast_plan, forecast_table
 from Utils.forecast.forecast_table import gib
@@ -59,7 +59,7 @@ def one_device(names, values, memory):
     device = forecast_plan.device_of(values["device"], memory)
     args = forecast_plan.settings(values, device)
     memory = memory or device.memory_bytes
-    budget = auto_shape.usable_bytes(memory)
+    budget = device_choice.usable_bytes(memory)
     shape = f"{'B' if fitting else args.batch_size}x{args.seq_len}"
     usable = f"GiB (2^30 bytes), {gib(budget)} usable of {gib(memory)}"
     print(f"Estimates for {device.name}: {args.model}, {shape} tokens a step, {usable}")

@@ -35,7 +35,7 @@ from Utils.base.errors import naming
 from Utils.commands import adopt
 from Utils.commands.suite import OF_AN_OWN_SCRIPT
 from Utils.draw import chart_style, ladder_charts
-from Utils.launch import child_process, own_scripts, suite_runner
+from Utils.launch import own_scripts, suite_runner
 from Utils.scripts import ladder
 
 
@@ -108,7 +108,7 @@ def _profile_all(techniques, args):
     failed = False
     for number, technique in enumerate(techniques, start=1):
         print(f"\n[{number}/{len(techniques)}]", file=sys.stderr, flush=True)
-        code = child_process.python(_command(technique.name, args), suite)
+        code = suite_runner.in_subprocess(_command(technique.name, args), suite)
         if code in (2, 130, -signal.SIGINT):  # impossible settings, or Ctrl-C
             return code
         summary = {"technique": technique.name, "status": "failed", "note": "failed"}

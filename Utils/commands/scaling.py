@@ -14,7 +14,7 @@ from Utils.base import command_line
 from Utils.base.command_line import OF_A_RUN, OF_SOME_SCRIPTS, spelled
 from Utils.base.errors import UserError
 from Utils.base.gpt2_sizes import CONFIGS
-from Utils.device import auto_shape, device_choice
+from Utils.device import device_choice
 from Utils.draw import chart_style, ratio_charts
 from Utils.launch import rank_launcher, suite_runner
 from Utils.launch.rank_launcher import DEFAULT
@@ -75,5 +75,5 @@ def batch(args, counts):
     config = CONFIGS[args.model]
     length = None if args.seq_len == "auto" else args.seq_len
     device = device_choice.choose(args.device)
-    alone = auto_shape.auto_shape(device, config, config.parameters(), seq_len=length)[0]
+    alone = device_choice.auto_shape(device, config, config.parameters(), seq_len=length)[0]
     return max(1, alone // evenly) * evenly

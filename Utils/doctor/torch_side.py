@@ -27,14 +27,14 @@ from Utils.base import errors
 from Utils.base.errors import Unsupported, UserError
 from Utils.base.units import GIB
 from Utils.corpus import token_cache
-from Utils.device import auto_shape, capabilities, cpu, device_choice, nvml
+from Utils.device import capabilities, cpu, device_choice, nvml
 from Utils.device.capabilities import Emulated, WithoutEffect
 from Utils.device.cpu import CPU, MPS
 from Utils.device.cuda import CUDA
 from Utils.doctor import examination
 from Utils.doctor.examination import REQUIREMENTS, Finding, TechniqueStatus, ask, fault, ok
 from Utils.harness import settings
-from Utils.harness.run_quality import SLOWDOWNS
+from Utils.harness.run_record import SLOWDOWNS
 from Utils.scripts import ladder
 
 GET_STARTED = "see https://pytorch.org/get-started"
@@ -247,7 +247,7 @@ def corpus(args):
 def step(args):
     """Check the memory of a step of the baseline at this shape."""
     B, T, config = args.batch_size, args.seq_len, args.config
-    needed = auto_shape.baseline_bytes(config, config.parameters(), B, T)
+    needed = device_choice.baseline_bytes(config, config.parameters(), B, T)
     limit = cpu.cgroup_limits()[1] if isinstance(args.hardware, CPU) else math.inf
     free = min(args.hardware.free_memory_bytes, limit)
     text = f"{args.model} at {B}x{T} tokens needs at least {needed / GIB:.1f} GiB in float32"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from Utils.base import command_line
 from Utils.base.errors import Unsupported, UserError, naming
 from Utils.base.units import GIB, MIB
-from Utils.device import auto_shape, capabilities, datasheets, device_choice, measured_ceilings
+from Utils.device import capabilities, datasheets, device_choice, measured_ceilings
 from Utils.device.cuda import CUDA, ImaginedGPU
 from Utils.device.datasheets import Datasheet
 from Utils.forecast import step_time
@@ -158,8 +158,8 @@ def on_every_device(names, values, batches=()):
         args, techniques, groups = recorded[capabilities.has("bfloat16", device)]
         config = args.config
         shape = device, config, config.parameters(), None, args.seq_len
-        chosen = {*batches, auto_shape.auto_shape(*shape)[0]} if batches else {args.batch_size}
-        budget = auto_shape.usable_bytes(entry.memory_bytes)
+        chosen = {*batches, device_choice.auto_shape(*shape)[0]} if batches else {args.batch_size}
+        budget = device_choice.usable_bytes(entry.memory_bytes)
         steps = []
         for technique, group in zip(techniques, groups, strict=True):
             reason = unsupported(technique, entry, args)

@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from Utils.base import paths
 from Utils.base.errors import Unsupported, UserError
-from Utils.device import auto_shape, capabilities, device_choice
+from Utils.device import capabilities, device_choice
 from Utils.harness import ranks, run_record
 from Utils.harness.settings import check_needs, parse_args
 from Utils.results import rows_file
@@ -191,9 +191,9 @@ def _advice_on_memory(args):
     shape = f"{args.batch_size}x{args.seq_len} does not fit {args.hardware.name}{several}"
     if args.batch_size > args.world_size:
         B, parameters = args.batch_size // args.world_size // 2, args.config.parameters()
-        room = auto_shape.usable_bytes(args.hardware.memory_bytes)
+        room = device_choice.usable_bytes(args.hardware.memory_bytes)
         if args.device.type == "cuda":
-            while B > 1 and room < auto_shape.baseline_bytes(
+            while B > 1 and room < device_choice.baseline_bytes(
                 args.config, parameters, B, args.seq_len
             ):
                 B //= 2

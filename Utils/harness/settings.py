@@ -7,11 +7,11 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
-from Utils.base import command_line, git, paths
+from Utils.base import command_line, paths
 from Utils.base.command_line import OF_A_RUN, OF_SOME_SCRIPTS, spelled
 from Utils.base.errors import Unsupported, UserError
 from Utils.base.gpt2_sizes import CONFIGS
-from Utils.device import auto_shape, capabilities, device_choice
+from Utils.device import capabilities, device_choice
 from Utils.harness import ranks, turn_pipe
 from Utils.results import rows_file
 from Utils.scripts import ladder
@@ -67,7 +67,7 @@ def parse_args(doc, argv=None, technique=None, source="", hardware=None):
     args.started = datetime.now(UTC)
     args.run_id = rows_file.run_id(args.started, args.turn and args.turn.token)
     args.needs, args.notes, args.argv = ladder.facts(doc).needs, [], argv
-    args.commit, args.source = git.commit(), source
+    args.commit, args.source = paths.commit(), source
     return args
 
 
@@ -88,7 +88,7 @@ def settle(args, hardware=None):
     args.backend = "nccl" if args.device.type == "cuda" else "gloo"
     shape = {"batch_size": args.batch_size, "seq_len": args.seq_len}
     chosen = {name: size for name, size in shape.items() if size != "auto"}
-    args.batch_size, args.seq_len = auto_shape.auto_shape(
+    args.batch_size, args.seq_len = device_choice.auto_shape(
         args.hardware, args.config, args.config.parameters(), **chosen, ranks=args.world_size
     )
     args.requested_batch_size = args.batch_size  # a technique may choose its own

@@ -23,10 +23,9 @@ from pathlib import Path
 import psutil
 
 from Utils.analysis import attribution
-from Utils.base import command_line, files, git, paths
+from Utils.base import command_line, files, paths
 from Utils.base.errors import UserError, naming
-from Utils.launch import child_process
-from Utils.launch.turn_taking import INTERRUPTED
+from Utils.launch.turn_taking import INTERRUPTED, why_ended
 from Utils.results import rows_file
 from Utils.scripts import own_names
 from Utils.scripts.own_names import LADDER, REPLACES
@@ -165,7 +164,7 @@ class OwnRuns:
         switches = self.look.get("switches", {})
         models = self.look["record"]["own_script"]["models"] if self.look else []
         spec = vars(self.base) | {
-            "commit": git.commit(),
+            "commit": paths.commit(),
             "runs": str(self.folder),
             "flop": self.look.get("flop") or None,
             "lines": {name: switch["lines"] for name, switch in switches.items()},
@@ -195,7 +194,7 @@ class OwnRuns:
         if done.returncode or not answers or answers[0]["status"] != "ok":
             said = answers[0]["reason"] if answers else done.stderr.strip().rpartition("\n")[2]
             if done.returncode < 0 or not said:
-                said = child_process.why_ended(done.returncode)
+                said = why_ended(done.returncode)
             raise UserError(f"{self.base.script}: {said}")
         (answer,) = answers
         self.look = answer["look"] | {"row": answer["rows"][0], "record": answer["record"]}

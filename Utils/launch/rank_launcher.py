@@ -14,7 +14,7 @@ from Utils.base.command_line import OF_SOME_SCRIPTS
 from Utils.base.errors import UserError
 from Utils.device import device_choice
 from Utils.harness import ranks
-from Utils.launch import child_process
+from Utils.launch.turn_taking import why_ended
 
 DEFAULT = "distributed_data_parallel"
 SHUTDOWN_S = 5  # between SIGTERM and SIGKILL of the ranks
@@ -114,5 +114,5 @@ def diagnosis(codes, reports):
         by_itself = [rank for rank in at_fault if codes[rank] != -signal.SIGTERM]
         at_fault = by_itself or at_fault or sorted(codes)
         code = codes[at_fault[0]]
-        end = f"{'was ' if code < 0 else ''}{child_process.why_ended(code)}"
+        end = f"{'was ' if code < 0 else ''}{why_ended(code)}"
     return f"{'rank' if len(at_fault) == 1 else 'ranks'} {', '.join(map(str, at_fault))} {end}"

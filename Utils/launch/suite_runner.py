@@ -10,6 +10,7 @@ import json
 import os
 import platform
 import signal
+import subprocess
 import sys
 import time
 from argparse import Namespace
@@ -23,10 +24,10 @@ import pandas as pd
 from Utils.analysis import attribution, result_tables
 from Utils.analysis.intervals import numbers
 from Utils.analysis.summary import summarize
-from Utils.base import command_line, files, git, paths
+from Utils.base import command_line, files, paths
 from Utils.base.errors import UserError
-from Utils.launch import child_process, turn_taking
-from Utils.launch.turn_taking import INTERRUPTED, SuiteProgress
+from Utils.launch import turn_taking
+from Utils.launch.turn_taking import INTERRUPTED, SuiteProgress, why_ended
 from Utils.results import rows_file, selection
 from Utils.scripts import ladder, own_names, variants
 
@@ -82,6 +83,16 @@ def _in_child(name, *args):
     from Utils.launch import suite_child  # here, as it imports torch
 
     return getattr(suite_child, name)(*args)
+
+
+def in_subprocess(command, suite):
+    """Run Python with the project on its path. Return the exit code."""
+    process = subprocess.Popen([sys.executable, *command], env=paths.environment(SUITE=suite))
+    while True:
+        try:
+            return process.wait()
+        except KeyboardInterrupt:
+            pass  # the terminal interrupts the child as well: let it end first
 
 
 def run_base(runs, wanted, args, without=()):
@@ -193,7 +204,7 @@ def _run_round(techniques, args, r, suite, missing, progress, own_runs):
         with_row = {row["technique"] for row in rows}
         for name, code in codes.items():
             if name not in with_row and code not in ENDS_WITHOUT_ROW:
-                reason = child_process.why_ended(code, args.timeout)
+                reason = why_ended(code, args.timeout)
                 if own_runs:
                     own_runs.write_end(suite, name, "failed", reason, r)
                 else:
@@ -276,7 +287,7 @@ def table(outcome, path, with_variants=True, all_columns=False):
 def _resume(args, techniques, rounds, own_runs):
     """Return the suite's name, which is noted by a digest of all that its runs have in common, and
     its (round, technique) pairs that need not run again."""
-    parts = [sys.executable, version("torch"), platform.node(), git.head()]
+    parts = [sys.executable, version("torch"), platform.node(), paths.full_commit()]
     parts += [os.environ.get(name, "") for name in ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")]
     parts += [str(args.results_file.resolve()), *command_line.round_flags(args, 0)]
     parts += sources_of_runs()

@@ -11,6 +11,7 @@ import os
 import re
 import secrets
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -27,7 +28,6 @@ from Utils.analysis.text_tables import WIDEST
 from Utils.base import command_line, paths
 from Utils.base.errors import Unsupported, UserError
 from Utils.harness import turn_pipe
-from Utils.launch.child_process import why_ended
 from Utils.results import rows_file
 
 MOST = 4  # processes at once
@@ -146,6 +146,16 @@ def _take_turns(live, end, progress):
             member.train(steps)
             member.listen(end, progress.bar.refresh)
         order = [member for member in reversed(order) if member.facts is not None]
+
+
+def why_ended(code, minutes=None):
+    """Explain the end of a process without a row. code: None after so many minutes."""
+    if code is None:
+        return f"ended after the time-out of {minutes} minutes"
+    if code < 0:
+        hint = " (out of memory?)" if code == -signal.SIGKILL else ""
+        return f"killed by {signal.Signals(-code).name}{hint}"
+    return f"ended with exit code {code} before it could say why"
 
 
 class Failed(Exception):

@@ -31,8 +31,7 @@ from Utils.base.errors import Unsupported, first_line
 from Utils.base.text import plural
 from Utils.device import capabilities, device_choice, measured_ceilings
 from Utils.harness import memory_kinds, run_record, settings, turn_pipe
-from Utils.harness.profiled_steps import ALL_STEPS, ProfiledSteps
-from Utils.harness.step_clock import StepClock
+from Utils.harness.step_clock import ALL_PROFILED, ProfiledSteps, StepClock
 from Utils.own_script import user_code
 from Utils.own_script.look import Look
 from Utils.own_script.model_calls import modules_with
@@ -112,7 +111,7 @@ class Measured:
         if not steps:
             return Ended("refused", "ends without a step of an optimizer of torch.optim")
         remedy = "let it train longer, by ARGS" + ("" if self.look else ", or set STEPS lower")
-        needed = self.args.steps + ALL_STEPS * bool(self.args.trace)
+        needed = self.args.steps + ALL_PROFILED * bool(self.args.trace)
         return Ended("refused", f"ends after {steps} steps of {needed}; {remedy}")
 
     def _after_error(self, error):

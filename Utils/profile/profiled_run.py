@@ -24,7 +24,7 @@ from Utils.device import capabilities, device_choice, measured_ceilings
 from Utils.device.cpu import MPS
 from Utils.device.cuda import CUDA
 from Utils.harness import ranks
-from Utils.harness.profiled_steps import ALL_STEPS, STEPS, WAIT, ProfiledSteps
+from Utils.harness.step_clock import ALL_PROFILED, PROFILED, WAIT, ProfiledSteps
 from Utils.profile import profile_page
 from Utils.profile.step_breakdown import ON_DEVICE, break_down
 from Utils.run import Run, execute
@@ -76,7 +76,7 @@ def _handled(error):
 
 def further_steps(settings):
     """Return the number of steps after the timed ones."""
-    return ALL_STEPS + PYTHON_STEPS * bool(settings.cpu) + MEMORY_STEPS * bool(settings.memory)
+    return ALL_PROFILED + PYTHON_STEPS * bool(settings.cpu) + MEMORY_STEPS * bool(settings.memory)
 
 
 class ProfiledRun(Run):
@@ -103,7 +103,7 @@ class ProfiledRun(Run):
         yield from super().steps(batches)
         super().__exit__(None, None, None)
         self.profiled = ProfiledSteps()
-        print(f"  {STEPS} steps under the profiler ...", file=sys.stderr)
+        print(f"  {PROFILED} steps under the profiler ...", file=sys.stderr)
         for _ in self.profiled.boundaries(self.args.hardware):
             with record_function(WAIT):
                 batch = self._next_batch()

@@ -16,7 +16,7 @@ import pandas as pd
 
 from Utils.base.units import MIB
 from Utils.device.kernel_kinds import KERNELS, KINDS, PARTS, WHOLE, kernel_kind, operator_kind
-from Utils.harness.profiled_steps import WAIT
+from Utils.harness.step_clock import WAIT
 
 # Categories of a trace.
 ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
