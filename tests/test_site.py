@@ -14,7 +14,7 @@ from Utils.base import paths
 from Utils.base.errors import UserError
 from Utils.results import rows_file, selection
 from Utils.scripts import ladder
-from Utils.site import page_files
+from Utils.site import site_page
 
 chromium = browser.chromium  # fixtures
 visit = browser.visit
@@ -41,7 +41,7 @@ def site(tmp_path_factory):
                 rows_file.append(path, rows)
                 write_record(path, rows)
         patch.setattr(selection, "SHARED", shared)
-        page_files.write(tmp_path / "site")
+        site_page.write(tmp_path / "site")
     return tmp_path / "site"
 
 
@@ -150,4 +150,4 @@ def test_the_page_is_small_and_holds_its_tables(site):
 def test_without_the_library_one_line_says_so(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "vl_convert", None)
     with pytest.raises(UserError, match="vl-convert-python"):
-        page_files.write(tmp_path)
+        site_page.write(tmp_path)

@@ -3,11 +3,11 @@ tables in docs/. It opens by a double click on index.html."""
 
 from Utils.base import paths
 from Utils.base.command_line import Parser
-from Utils.site import page_files
+from Utils.site import site_page
 
 
 def main(argv=None):
     Parser("site", __doc__).parse_args(argv)
     folder = paths.ROOT / "site"
-    page_files.write(folder)
+    site_page.write(folder)
     print(folder / "index.html")

@@ -1,7 +1,13 @@
-"""The figures of the page by device, model and shape, from rows, forecasts and published figures,
-as lists that become JSON."""
+"""The page on which a reader chooses a GPU: figures from rows, forecasts and published tables as
+JSON, and the folder of its files, which opens from a server and by a double click."""
 
+import base64
+import gzip
+import json
+import os
+import shutil
 import tomllib
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -10,6 +16,7 @@ from Utils.analysis import recommendation
 from Utils.analysis.intervals import numbers
 from Utils.analysis.summary import summarize
 from Utils.base import paths
+from Utils.base.errors import UserError, naming
 from Utils.base.gpt2_sizes import CONFIGS
 from Utils.base.units import GIB, MIB
 from Utils.device import datasheets
@@ -17,63 +24,127 @@ from Utils.draw import doc_pages, report_page
 from Utils.results import rows_file, selection
 from Utils.scripts import ladder
 
+HERE = Path(__file__).parent
 DOCS = paths.ROOT / "docs"
+TABLES = ("forecast", "forecast_check", "forecast_blind", "published", "published_changes")
+TABLES += ("virtual_gpu",)
+MOST_BYTES = 100_000  # of a table that is not compressed
 NEAR = 0.97  # of the fastest forecast, at least, for the shortest line
 LARGEST = "largest"  # in place of a shape: each script at the largest batch that fits
 # Of a row: line is its place in its file, loss a text, empty in forecasts. Of each ratio and of
 # tokens a second the value and the ends of its range.
 COLUMNS = ["technique", "batch", "tokens", "tokens_low", "tokens_high", "gib", "speedup"]
 COLUMNS += ["speedup_low", "speedup_high", "before", "before_low", "before_high", "line", "loss"]
-GROUPS = {"GeForce": "GeForce", "AMD": "AMD"}  # by a word of the name
+
+
+def write(folder):
+    """Write the page to a folder, in place of what it held. Raises UserError."""
+    try:
+        import vl_convert
+    except ImportError:
+        problem = "vl-convert-python, which carries the charts' library, is not installed"
+        raise UserError(problem, "pip install vl-convert-python") from None
+    repository = os.environ.get("GITHUB_REPOSITORY", "")  # owner/name, in a workflow of GitHub
+    source = f"https://github.com/{repository}/blob/main/" if repository else "../"
+    shown = figures() | {"source": source, "repository": repository}
+    charts = json.loads((HERE / "charts.json").read_text())
+    config = charts.pop("config")
+    shown["charts"] = {name: spec | {"config": config} for name, spec in charts.items()}
+    text = json.dumps(shown, separators=(",", ":"), allow_nan=False)
+    notebook = (paths.ROOT / "examples" / "colab_t4.ipynb").read_text()
+    if repository:
+        filled = f'REPOSITORY = \\"https://github.com/{repository}\\"'
+        notebook = notebook.replace('REPOSITORY = \\"\\"', filled)
+    with naming(folder):
+        shutil.rmtree(folder, ignore_errors=True)
+        (folder / "data").mkdir(parents=True)
+        shutil.copy(HERE / "index.html", folder)
+        shutil.copy(HERE / "page.js", folder)
+        style = (paths.ROOT / "Utils" / "draw" / "pages" / "page.css").read_text()
+        (folder / "page.css").write_text(style + (HERE / "site.css").read_text())
+        library = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
+        (folder / "vega.js").write_text(library)
+        packed = base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
+        (folder / "figures.js").write_text(f'window.packedFigures = "{packed}";\n')
+        (folder / "colab_t4.ipynb").write_text(notebook)
+        shutil.copy(HERE / "data.md", folder / "data" / "README.md")
+        for name in TABLES:
+            table = (DOCS / f"{name}.csv").read_bytes()
+            if len(table) <= MOST_BYTES:
+                (folder / "data" / f"{name}.csv").write_bytes(table)
+            else:  # pandas reads it as it is
+                table = gzip.compress(table, mtime=0)
+                (folder / "data" / f"{name}.csv.gz").write_bytes(table)
 
 
 def figures():
     """Return all that the page shows, a dict for JSON. Raises UserError."""
-    answers = forecast_answers(pd.read_csv(DOCS / "forecast.csv"))
-    devices = {key: _device(sheet) for key, sheet in datasheets.datasheets().items()}
-    copies = {}
+    devices = {}
+    for key, sheet in datasheets.datasheets().items():
+        name = sheet.names[-1]
+        group = next((word for word in ("GeForce", "AMD") if word in name), "NVIDIA, others")
+        name = name.removeprefix("NVIDIA ").removeprefix("GeForce ")
+        devices[key] = {"key": key, "name": name, "group": group, "memory": sheet.memory}
+    answers = {}
+    techniques_by_pick = {}
+    for device, model, shape, answer in forecast_answers():
+        techniques_by_pick[answer["pick"]] = ladder.line(answer["pick"])[1:]
+        answers.setdefault(device, {}).setdefault(model, {})[shape] = answer
     for path in selection.shared_files():
-        for of_device, model, shape, answer in measured_answers(path, copies):
-            devices.setdefault(of_device["key"], of_device)
-            answers.setdefault(of_device["key"], {}).setdefault(model, {})[shape] = answer
-    for by_model in answers.values():
-        for by_shape in by_model.values():
-            for name in {answer["pick"] for answer in by_shape.values()} - copies.keys():
-                copies[name] = _copy(ladder.line(name)[1:])
+        for device, model, shape, answer in measured_answers(path, techniques_by_pick):
+            devices.setdefault(device["key"], device)
+            answers.setdefault(device["key"], {}).setdefault(model, {})[shape] = answer
+    techniques = {}
+    for name, script in ladder.techniques().items():
+        parent = ladder.get(script.parent) if script.parent else None
+        techniques[name] = {
+            "headline": script.headline.removesuffix("."),
+            "path": script.path.relative_to(paths.ROOT).as_posix(),
+            "parent": script.parent,
+            "diff": ladder.diff(script, parent, context=1)[2:] if parent else [],
+            "costs": script.facts.texts["Costs"],
+        }
+    shown = {name: name for name in doc_pages.SHOWN}
+    in_float16 = {ladder.FLOAT16[name]: name for name in shown if name in ladder.FLOAT16}
     prices = tomllib.loads((DOCS / "prices.toml").read_text(), parse_float=float)
+    published = doc_pages.published_changes()[["script", "gpu", "name", "ratio", "url"]]
+    changes, within = doc_pages.forecast_error()
+    blind = pd.read_csv(DOCS / "forecast_blind.csv").to_dict("records")
     return {
         "columns": COLUMNS,
-        "techniques": {name: _technique(script) for name, script in ladder.techniques().items()},
+        "techniques": techniques,
         "models": {name: config.parameters() for name, config in CONFIGS.items()},
         "devices": [device for key, device in devices.items() if key in answers],
         "answers": answers,
-        "copies": copies,
+        "copies": {
+            pick: {"techniques": names, "lines": recommendation.lines_of(names)}
+            for pick, names in techniques_by_pick.items()
+        },
         "prices": prices | {"as_of": str(prices["as_of"])},
-        "ladder": _ladder(),
-        "published": published(),
+        "ladder": shown | in_float16,
+        "published": published.round({"ratio": 2}).to_dict("records"),
         "allocator": allocator(),
-        "errors": errors(),
+        "errors": {"changes": changes, "within": round(within, 4), "blind": blind},
     }
 
 
-def forecast_answers(table):
-    """Return the answers of docs/forecast.csv, {device: {model: {shape: answer}}}."""
-    table = table.assign(line=table.index + 2, loss="", gib=table.peak_gib)
+def forecast_answers():
+    """Yield (device, model, shape, answer) of docs/forecast.csv."""
+    titles = {"batch_size": "batch", "tokens_per_second": "tokens", "peak_gib": "gib"}
+    table = pd.read_csv(DOCS / "forecast.csv").rename(columns=titles)
+    table = table.assign(line=table.index + 2, loss="")
     scripts = ladder.techniques()
     lines = {name: ladder.line(name, scripts) for name in table.technique.unique()}
     order = {name: (len(line), list(scripts).index(name)) for name, line in lines.items()}
     table["parent"] = table.technique.map({name: scripts[name].parent for name in lines})
-    tokens = 1e3 * table.batch_size * table.seq_len
-    table["tokens"] = table.tokens_per_second
+    tokens = 1e3 * table.batch * table.seq_len
     table["tokens_low"], table["tokens_high"] = tokens / table.high_ms, tokens / table.low_ms
-    fits = table[table.batch_size > 0].rename(columns={"batch_size": "batch"})
-    fits = fits.astype({"batch": int, "seq_len": int})
+    fits = table[table.batch > 0].astype({"batch": int, "seq_len": int})
     shaped = fits.assign(shape=fits.batch.astype(str) + "x" + fits.seq_len.astype(str))
     of_answer = ["device", "model", "shape"]
     is_largest = fits.batch == fits.largest_batch
     not_only_largest = shaped[~is_largest][of_answer].drop_duplicates()
     shaped = pd.concat([shaped.merge(not_only_largest), fits[is_largest].assign(shape=LARGEST)])
-    answers = {}
     for (device, model, shape), rows in shaped.groupby(of_answer, sort=False):
         rows = rows.set_index("technique", drop=False)
         token_ms = rows.forecast_ms / rows.batch
@@ -86,14 +157,12 @@ def forecast_answers(table):
         rows["before_high"] = rows.speedup_high * factor
         near = rows[rows.tokens >= NEAR * rows.tokens.max()]
         pick = min(near.technique, key=order.get)
-        answer = {"kind": "forecast", "pick": pick, "rows": _lists(rows)}
-        answers.setdefault(device, {}).setdefault(model, {})[shape] = answer
-    return answers
+        yield device, model, shape, {"kind": "forecast", "pick": pick, "rows": _lists(rows)}
 
 
-def measured_answers(path, copies):
-    """Yield (device, model, shape, answer) of each group of a shared file, and put the lines of its
-    recipe into copies."""
+def measured_answers(path, techniques_by_pick):
+    """Yield (device, model, shape, answer) of each group of a shared file, and add its recipe to
+    techniques_by_pick. device: a dict, with its key alone if it has a datasheet."""
     for _, group in selection.groups(rows_file.read(path)):
         if group.base.iloc[0] != ladder.BASELINE or group.world_size.iloc[0] > 1:
             continue
@@ -102,7 +171,7 @@ def measured_answers(path, copies):
         records = rows_file.read_records(path, with_variants.run_id.unique())
         fastest = recommendation.recommend(with_variants, records).fastest
         pick = fastest.name if fastest else ladder.BASELINE
-        copies[pick] = _copy(fastest.techniques if fastest else [])
+        techniques_by_pick[pick] = fastest.techniques if fastest else []
         first = rows.iloc[0]
         batch, length = int(first.requested_batch_size), int(first.seq_len)
         answer = {"kind": "measured", "pick": pick, "described": selection.describe(rows)}
@@ -114,9 +183,11 @@ def measured_answers(path, copies):
             answer["pair"] = _measured_rows(pd.DataFrame(pair[::-1]), batch, length)
         sheet = datasheets.named(first.device)
         device = {"key": path.parts[-3].lower(), "name": first.device, "group": "CPUs, measured"}
-        if selection.is_of_gpu(path):
+        if sheet:
+            device = {"key": sheet.key}
+        elif selection.is_of_gpu(path):
             device["group"] = "Other GPUs, measured"
-        yield _device(sheet) if sheet else device, first.model, f"{batch}x{length}", answer
+        yield device, first.model, f"{batch}x{length}", answer
 
 
 def _measured_rows(lines, batch, length):
@@ -128,18 +199,9 @@ def _measured_rows(lines, batch, length):
     lines["tokens_low"] = 1e3 * batch * length / lines.p80_ms.astype(float)
     lines["tokens_high"] = 1e3 * batch * length / lines.p20_ms.astype(float)
     for column, ratios in (("speedup", lines.speedup), ("before", lines.parent_speedup)):
-        figures = numbers(ratios)
-        lines[column] = figures.value
-        lines[f"{column}_low"], lines[f"{column}_high"] = figures.low, figures.high
+        lines[[column, f"{column}_low", f"{column}_high"]] = numbers(ratios)
     lines["loss"] = lines.loss.map("{:.3f}".format)
     return _lists(lines)
-
-
-def published():
-    """Return the published speedups of one change, dicts, each with its source."""
-    changes = doc_pages.published_changes()
-    columns = ["script", "gpu", "name", "ratio", "url"]
-    return changes[columns].round({"ratio": 2}).to_dict("records")
 
 
 def allocator():
@@ -150,42 +212,6 @@ def allocator():
     table["gib"] = (table.peak_mib * MIB / GIB).round(2)
     columns = ["device", "model", "technique", "batch_size", "gib", "line"]
     return table[columns].to_dict("records")
-
-
-def errors():
-    """Return how wrong forecasts were: of changes that were published, and of the blind table."""
-    count, within = doc_pages.forecast_error()
-    blind = pd.read_csv(DOCS / "forecast_blind.csv").to_dict("records")
-    return {"changes": count, "within": round(within, 4), "blind": blind}
-
-
-def _ladder():
-    """Return the label of each script of the charts: in float16 that of the one it stands for."""
-    names = {name: name for name in doc_pages.SHOWN}
-    return names | {ladder.FLOAT16[name]: name for name in names if name in ladder.FLOAT16}
-
-
-def _device(sheet):
-    name = sheet.names[-1].removeprefix("NVIDIA ").removeprefix("GeForce ")
-    group = next((GROUPS[word] for word in GROUPS if word in sheet.names[-1]), "NVIDIA, others")
-    return {"key": sheet.key, "name": name, "group": group, "memory": sheet.memory}
-
-
-def _technique(script):
-    path = script.path.relative_to(paths.ROOT).as_posix()
-    changed = ladder.diff(script, ladder.get(script.parent), context=1)[2:] if script.parent else []
-    headline = script.headline.removesuffix(".")
-    return {
-        "headline": headline,
-        "path": path,
-        "parent": script.parent,
-        "diff": changed,
-        "costs": script.facts.texts["Costs"],
-    }
-
-
-def _copy(techniques):
-    return {"techniques": techniques, "lines": recommendation.lines_of(techniques)}
 
 
 def _lists(rows):
