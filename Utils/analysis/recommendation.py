@@ -29,7 +29,7 @@ IN, NO_DIFFERENCE, OUT = "switch on", Ratio.neither, "leave out"
 WIDE = 0.95  # an interval with a lower end gets a caveat
 ROUNDS = 5  # enough for an interval
 # Settings of a run that are repeated where its command has them.
-REPEATED = ("batch_size", "seq_len", "model", "dataset", "steps", "warmup", "min_seconds")
+REPEATED = ("rounds", "batch_size", "seq_len", "model", "dataset", "steps", "warmup", "min_seconds")
 # Needs of scripts that gain a wait for the device: on a CPU, which has none, they have no effect.
 WAITS = {"device_queue", "copy_engine", "device_memory", "cuda_graphs"}
 LINES = Path(__file__).with_name("lines.toml")
@@ -99,9 +99,9 @@ def make_line(rows, records, rounds, target=""):
     newest = records.get(rows.run_id[rows.status == "ok"].max(), {})
     words = " ".join(map(str, newest.get("command") or ()))
     settings = dict(re.findall(r"--([a-z-]+)[= ](\S+)", words)) | {"rounds": str(rounds)}
-    defaults = {name: str(command_line.OF_A_RUN[name].default) for name in ("rounds", *REPEATED)}
     parts = ["make", target]
-    for name, default in defaults.items():
+    for name in REPEATED:
+        default = str(command_line.OF_A_RUN[name].default)
         value = settings.get(name.replace("_", "-"), default)
         if value != default:
             parts.append(f"{name.upper()}={shlex.quote(value)}")
