@@ -100,9 +100,8 @@ def gpt2_encoding():
     try:
         import tiktoken
     except ModuleNotFoundError:
-        raise UserError(
-            "--dataset: needs the package tiktoken", "pip install tiktoken, or use synthetic"
-        ) from None
+        remedy = "pip install tiktoken, or use synthetic"
+        raise UserError("--dataset: needs the package tiktoken", remedy) from None
     for cached, source in vocabulary_files():
         if source and not cached.exists():
             with files.written_whole(cached) as target, source.open("rb") as original:
@@ -161,11 +160,16 @@ def find(dataset):
 
 
 def _files(dataset):
-    """Return the files of a corpus, or None where it is on the Hub."""
+    """Return the files of a corpus, or None where it is on the Hub. The standard library's are
+    those without installed packages."""
     path = Path(dataset).expanduser()
     flag = spelled("dataset", dataset)
     if dataset == "stdlib":
-        files = sorted(_standard_library())
+        files = []
+        for folder, folders, names in os.walk(sysconfig.get_path("stdlib")):
+            folders[:] = {*folders} - {"site-packages", "dist-packages"}
+            files += [Path(folder, name) for name in names if name.endswith(".py")]
+        files.sort()
     elif dataset and path.exists():
         candidates = sorted(path.rglob("*")) if path.is_dir() else [path]
         files = [p for p in candidates if p.is_file() and p.suffix in BUILDERS]
@@ -176,13 +180,6 @@ def _files(dataset):
     if not files:
         raise UserError(f"{flag}: no file of {' '.join(BUILDERS)} there")
     return files
-
-
-def _standard_library():
-    """Yield its files, without those of installed packages."""
-    for folder, folders, names in os.walk(sysconfig.get_path("stdlib")):
-        folders[:] = {*folders} - {"site-packages", "dist-packages"}
-        yield from (Path(folder, name) for name in names if name.endswith(".py"))
 
 
 def documents(dataset):
@@ -202,13 +199,14 @@ def open_streams(dataset):
     if files is None:
         return _open_hub(dataset)
     opened = []
-    errors = "ignore" if dataset == "stdlib" else "strict"
     for builder in dict.fromkeys(BUILDERS.values()):
         parts = [p for p in files if BUILDERS[p.suffix] == builder and p.stat().st_size]
-        names = [glob.escape(str(p.resolve())) for p in parts]
-        text = {"sample_by": "document", "encoding_errors": errors}
-        if names:
-            opened.append(_load(builder, data_files=names, **text if builder == "text" else {}))
+        options = {"data_files": [glob.escape(str(p.resolve())) for p in parts]}
+        if builder == "text":
+            errors = "ignore" if dataset == "stdlib" else "strict"
+            options |= {"sample_by": "document", "encoding_errors": errors}
+        if parts:
+            opened.append(_load(builder, **options))
     return opened
 
 
