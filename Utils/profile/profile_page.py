@@ -1,5 +1,8 @@
 """A profile's summary in words and tables, with advice on the largest costs of the step."""
 
+import tomllib
+from pathlib import Path
+
 import pandas as pd
 from tabulate import tabulate
 
@@ -21,37 +24,15 @@ PARTS = {  # those that are not called by their names
 NAME = 50  # letters shown of an operator's name; a fused one can have hundreds
 GROWTH_MIB = 4096 / MIB  # a step; scalars that a loop keeps are less
 MOST_ADVICE = 5  # lines
-DISPATCH = "torch_compile larger_batch"
-LOADERS = "prefetching_loader data_on_device"
-LOSS = "torch_compile fused_cross_entropy"
-AHEAD = "asynchronous_logging cuda_graphs larger_batch"
-PRODUCTS = "tensorFloat32 brainFloat16 float16_grad_scaler float16"
-# Kinds of work, or parts of them, the device or precision that a row is for, the share of the step
-# from which it gets a line, and the techniques that address it.
 COSTS = pd.DataFrame(
-    [
-        ("idle", "data", "", 0.1, "waits for data", LOADERS),
-        ("idle", "dispatch, python", "CPU", 0.2, "is Python and dispatch", DISPATCH),
-        ("idle", "dispatch, python", "GPU", 0.1, "is waiting for the host", AHEAD),
-        ("copies", "transfers", "", 0.05, "copies between host and device", LOADERS),
-        ("copies", "on the device", "", 0.05, "copies tensors", "torch_compile"),
-        ("optimizer", "", "", 0.15, "is the optimizer", "fused_optimizer"),
-        ("normalization", "softmax", "", 0.1, "is attention's softmax", "flash_attention"),
-        ("normalization", "loss", "", 0.1, "is the loss", LOSS),
-        ("normalization", "norms, sums", "", 0.1, "is LayerNorm and sums", "torch_compile"),
-        ("elementwise", "", "", 0.15, "is element-wise", "torch_compile"),
-        ("matmul", "", "32 bits", 0.25, "is matrix products", PRODUCTS),
-        ("matmul", "", "16 bits", 0.25, "is matrix products", "max_autotune larger_batch"),
-    ],
+    tomllib.loads(Path(__file__).with_suffix(".toml").read_text())["costs"],
     columns=["kind", "parts", "of", "least", "words", "techniques"],
 )
 
 
 def page(summary, folder, waits=None):
-    """Return a summary of `profiled_run` in words and tables, its advice last.
-
-    waits: of a user's script, lines with file:line.
-    """
+    """Return a summary of `profiled_run` in words and tables, its advice last. waits: of a user's
+    script, lines with file:line."""
     breakdown = summary["profile"]
     is_ours = waits is None
     several_reads = breakdown.reads > 1
@@ -117,10 +98,8 @@ def _grid(rows, headers):
 
 
 def advise(breakdown, labels, on_gpu, needs=()):
-    """Return at most five lines from a Breakdown, the largest cost first.
-
-    labels: of the techniques that may be advised, by name. needs: those of the script.
-    """
+    """Return at most five lines from a Breakdown, the largest cost first. labels: of the techniques
+    that may be advised, by name. needs: those of the script."""
     shares = {}  # of the step, by line
     precision = "32 bits" if {"bfloat16", "float16"}.isdisjoint(needs) else "16 bits"
     for cost in COSTS[COSTS.of.isin(["", "GPU" if on_gpu else "CPU", precision])].itertuples():
@@ -138,9 +117,7 @@ def advise(breakdown, labels, on_gpu, needs=()):
 
 def useful_techniques(technique, needs, device):
     """Return the labels of techniques that a script lacks and that have an effect on a device.
-
-    technique: of `ladder`, the one that ran. needs: those that it declared.
-    """
+    technique: of `ladder`, the one that ran. needs: those that it declared."""
     techniques = ladder.techniques()
     has = {technique.name, *(ladder.line(technique.parent) if technique.parent else ())}
     useful = {}

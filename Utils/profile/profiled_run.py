@@ -81,10 +81,7 @@ def further_steps(settings):
 
 class ProfiledRun(Run):
     """A Run whose timed steps are followed by a few under the profiler, on the batches that come
-    next. The run is recorded before these begin, so nothing of them is in its figures.
-
-    technique: of `ladder`. settings, forecast_ms, summary: see `profile`.
-    """
+    next. The run is recorded before these begin, so nothing of them is in its figures."""
 
     def __init__(self, technique, settings, forecast_ms, summary, args, model, optimizer):
         if isinstance(args.hardware, MPS):
@@ -132,8 +129,13 @@ class ProfiledRun(Run):
         with new_files(self.settings.output, self.summary) as folder:
             file = folder / f"{name}.trace.json.gz"
             self.profiled.profile.export_chrome_trace(str(file))
+            python = ""
             if self.cprofile:
                 self.cprofile.dump_stats(folder / f"{name}.prof")
+                functions = io.StringIO()
+                stats = pstats.Stats(self.cprofile, stream=functions).strip_dirs()
+                stats.sort_stats("tottime").print_stats(FUNCTIONS)
+                python = f"\nPython, {PYTHON_STEPS} steps:{functions.getvalue().rstrip()}\n"
             if self.allocations:
                 (folder / f"{name}.memory.pickle").write_bytes(pickle.dumps(self.allocations))
             ceilings = measured_ceilings.ceilings(args.hardware)
@@ -144,11 +146,6 @@ class ProfiledRun(Run):
             with ladder.on_device(capabilities.has("bfloat16", args.hardware)):
                 labels = profile_page.useful_techniques(self.technique, args.needs, args.hardware)
             breakdown = self.summary["profile"]
-            functions = io.StringIO()
-            if self.cprofile:
-                functions.write(f"\nPython, {PYTHON_STEPS} steps:")
-                stats = pstats.Stats(self.cprofile, stream=functions).strip_dirs()
-                stats.sort_stats("tottime").print_stats(FUNCTIONS)
             self.summary |= {name: getattr(args, name) for name in OF_A_RUN} | {
                 "note": "; ".join(args.notes),
                 "device": args.hardware.name,
@@ -156,15 +153,13 @@ class ProfiledRun(Run):
                 "timed_median_ms": median(self.clock.step_ms()[args.warmup :]),
                 "clock_ms": self.profiled.clock_ms,
                 "advice": profile_page.advise(breakdown, labels, on_gpu, args.needs),
-                "python": functions.getvalue().rstrip() + "\n" * bool(self.cprofile),
+                "python": python,
             }
 
 
 def keep_own(name, look, trace, folder):
-    """Keep the profile of a user's script in a folder. Return its summary.
-
-    look: of `launch.own_scripts`, of a run whose steps under the profiler are in a trace.
-    """
+    """Keep the profile of a user's script in a folder. Return its summary. look: of
+    `launch.own_scripts`, of a run whose steps under the profiler are in a trace."""
     on_gpu = look["device"] == "cuda"
     summary = {"technique": name, "status": "ok", "python": ""} | look["profile"]
     summary |= {column: look["row"][column] for column in ("device", "torch", "commit")}
@@ -184,10 +179,8 @@ def keep_own(name, look, trace, folder):
 
 
 def read(trace, needs, ceilings, memory, on_gpu, forecast_ms=()):
-    """Return the Breakdown of a trace and the most that tensors take, for a summary.
-
-    trace: its file. memory: of a record. The others: see `break_down`.
-    """
+    """Return the Breakdown of a trace and the most that tensors take, for a summary. trace: its
+    file. memory: of a record. The others: see `break_down`."""
     with gzip.open(trace) as file:
         events = json.load(file)["traceEvents"]
     if on_gpu and not any(event.get("cat") in ON_DEVICE for event in events):
@@ -207,10 +200,7 @@ def read(trace, needs, ceilings, memory, on_gpu, forecast_ms=()):
 @contextmanager
 def new_files(folder, summary):
     """Yield a folder for the files of a technique, which then take the place of the old ones, the
-    summary last.
-
-    Where they cannot all be written, the old ones stay. Raises UserError.
-    """
+    summary last. Where they cannot all be written, the old ones stay. Raises UserError."""
     name = summary["technique"]
     with naming(folder), tempfile.TemporaryDirectory(prefix=".", dir=folder) as unfinished:
         unfinished = Path(unfinished)

@@ -48,41 +48,32 @@ class KindTime:
     """A kind of work in a step.
 
     parts: ms by part: data, dispatch, python of idle; loss, softmax, norms, sums of reductions;
-    transfers, embedding, on the device of copies. ceiling_share: time at the measured ceilings /
-    time taken. bound: compute, memory, launch or None.
+    transfers, embedding, on the device of copies.
     """
 
     ms: float
     share: float
     parts: dict
-    ceiling_share: float | None
-    bound: str | None
+    ceiling_share: float | None  # time at the measured ceilings / time taken
+    bound: str | None  # compute, memory or launch
     forecast_ms: float | None = None
 
 
 @dataclass(frozen=True)
 class Breakdown:
-    """Sums over profiled steps, per step.
-
-    kinds: KindTime of each of KINDS. operators: the longest, dicts of name (with its first tensors'
-    shapes), kind, ms and calls. gap_ms: the longest stretch of the median step in which the host
-    runs Python or sleeps; gap_between: the events around it. reads: tensor values that the host
-    reads, without the optimizer's. communication_ms: of collectives; hidden: the share that
-    overlaps with computation. peak_mib: the most that was allocated in the first step, above its
-    start; growth_mib: the smallest growth of a step.
-    """
+    """Sums over profiled steps, per step."""
 
     steps: int
     mean_step_ms: float
-    kinds: dict
-    operators: list
-    gap_ms: float
-    gap_between: str
-    reads: float
-    communication_ms: float | None
-    hidden: float | None
-    peak_mib: float | None
-    growth_mib: float | None
+    kinds: dict  # KindTime of each of KINDS
+    operators: list  # the longest, dicts of name with its first tensors' shapes, kind, ms, calls
+    gap_ms: float  # the longest stretch of the median step with the host in Python or asleep
+    gap_between: str  # the events around it
+    reads: float  # tensor values that the host reads, without the optimizer's
+    communication_ms: float | None  # of collectives
+    hidden: float | None  # share of them that overlaps with computation
+    peak_mib: float | None  # the most that was allocated in the first step, above its start
+    growth_mib: float | None  # the smallest of a step
 
 
 @dataclass(eq=False)
@@ -90,14 +81,14 @@ class Work:
     """A call of an operator, a kernel or the optimizer: what the time of events is spent on.
 
     operands: (shape, dtype) of its tensors; none where unknown, or where another of its kind within
-    does its work. closed: all that happens within belongs to it. host_us: from start to end.
+    does its work.
     """
 
     kind: str
     name: str
     operands: tuple = ()
-    closed: bool = False
-    host_us: float = 0.0
+    closed: bool = False  # all that happens within belongs to it
+    host_us: float = 0.0  # from start to end
 
     @property
     def part(self):
@@ -122,6 +113,8 @@ def break_down(trace, needs=(), ceilings=None, update_bytes=0, forecast_ms=()):
     """
     timeline = Timeline(trace)
     steps = len(timeline.starts) - 1
+    reads = timeline.host[timeline.host["name"] == "aten::_local_scalar_dense"]  # as by .item()
+    reads = reads.start[reads.kind != "optimizer"]
     spent_us = timeline.spent_us()
     span_us = sum(spent_us.values())
     waits_us = spent_us.get(("idle", "dispatch"), 0.0) + spent_us["idle", "python"]
@@ -155,7 +148,7 @@ def break_down(trace, needs=(), ceilings=None, update_bytes=0, forecast_ms=()):
         mean_step_ms=span_us / steps / 1e3,
         kinds=kinds,
         operators=longest.nlargest(LONGEST, "ms").reset_index().to_dict("records"),
-        reads=timeline.reads() / steps,
+        reads=int(reads.between(timeline.starts[0], timeline.starts[-1], "left").sum()) / steps,
         **timeline.gap(),
         **timeline.communication(),
         **timeline.memory(trace),
@@ -270,14 +263,8 @@ class Timeline:
         since = np.maximum(events.start, ends.cummax().shift(fill_value=self.start_us))
         return (ends - since).clip(lower=0).sum()
 
-    def reads(self):
-        """Return the number of tensor values that the host reads in the steps, as with .item()."""
-        reads = self.host[self.host["name"] == "aten::_local_scalar_dense"]
-        reads = reads[reads.kind != "optimizer"]
-        return int(reads.start.between(self.starts[0], self.starts[-1], "left").sum())
-
     def gap(self):
-        """Return the gap of `Breakdown`: no operator, no optimizer, no wait for data."""
+        """Return the longest gap, without operator, optimizer or wait for data."""
         is_range = self.host.cat == RANGE
         busy = self.host[~is_range | self.host["name"].str.startswith((*WAITS, OPTIMIZER))]
         busy = busy[busy.end > busy.end.cummax().shift(fill_value=0)]  # not within another one
