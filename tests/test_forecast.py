@@ -21,11 +21,10 @@ from Utils.commands import forecast as forecast_command
 from Utils.device import device_choice
 from Utils.device.cpu import CPU
 from Utils.device.cuda import ImaginedGPU
-from Utils.forecast import fake_run, forecast_table, peak_memory
+from Utils.forecast import fake_run, forecast_plan, forecast_table
 from Utils.forecast.fake_run import KINDS, Recording
-from Utils.forecast.forecast_plan import StepForecast, memory_size
-from Utils.forecast.peak_memory import MemoryForecast
-from Utils.forecast.step_time import TimeForecast
+from Utils.forecast.forecast_plan import MemoryForecast, StepForecast, memory_size
+from Utils.forecast.step_time import StepTime
 from Utils.harness.settings import batch_multiple
 from Utils.profile import profiled_run
 from Utils.results import rows_file
@@ -37,10 +36,10 @@ TINY = ["--model=gpt2-tiny", "--dataset=synthetic", "--seq-len=64"]
 
 def recorded(*names, batch_size=4, device=GPU, flags=TINY):
     """Recordings of techniques, given by name or as they are, each in a process of its own."""
-    peak_memory.import_compiler()
+    forecast_plan.import_compiler()
     techniques = [ladder.get(name) if isinstance(name, str) else name for name in names]
     flags = [*flags, f"--batch-size={batch_size}"]
-    return peak_memory.in_processes(fake_run.recording, [(t, flags, device) for t in techniques])
+    return forecast_plan.in_processes(fake_run.recording, [(t, flags, device) for t in techniques])
 
 
 def peak(recording):
@@ -134,7 +133,7 @@ def test_peaks_are_those_of_torchs_allocator_on_a_virtual_gpu():
     flags = ["--model=gpt2", "--dataset=synthetic", "--seq-len=1024"]
     for name, found in zip(names, recorded(*names, batch_size=34, flags=flags), strict=True):
         assert known[name]["batch_size"] == "16" and known[name]["seq_len"] == "1024"
-        forecast = peak_memory.memory_forecast([found], 16, 80 * GIB, GPU)
+        forecast = forecast_plan.memory_forecast([found], 16, 80 * GIB, GPU)
         assert forecast.peak / MIB == pytest.approx(float(known[name]["peak_mib"]), rel=0.02)
 
 
@@ -164,7 +163,8 @@ def test_what_cannot_run_says_why_and_a_broken_script_is_named(tmp_path):
         *recorded("gradient_accumulation", batch_size=97),
         *recorded(broken, "no_sync", "chunked_loss"),
     )
-    reasons = [peak_memory.memory_forecast([recording], 2, GIB, GPU).reason for recording in found]
+    forecasts = [forecast_plan.memory_forecast([recording], 2, GIB, GPU) for recording in found]
+    reasons = [forecast.reason for forecast in forecasts]
     assert "multiple of 4" in reasons[0]
     assert "AttributeError" in reasons[1] and "nothing" in reasons[1]
     assert "several processes" in reasons[2]
@@ -175,7 +175,7 @@ def test_a_process_that_dies_stops_nothing_else():
     def end(code):
         return code or os._exit(1)
 
-    assert peak_memory.in_processes(end, [(3,), (0,), (4,)]) == [3, None, 4]
+    assert forecast_plan.in_processes(end, [(3,), (0,), (4,)]) == [3, None, 4]
 
 
 def in_float32(name, folder):
@@ -204,7 +204,7 @@ def test_the_tensors_of_a_run_in_float32_are_what_was_forecast(tmp_path):
     shape = ["--model=gpt2-tiny", "--dataset=synthetic", "--seq-len=256"]
     found = recorded(*techniques, batch_size=1, device=CPU(), flags=shape)
     tasks = [(technique, [*shape, "--batch-size=1"], tmp_path) for technique in techniques]
-    taken = peak_memory.in_processes(tensors_mib, tasks)
+    taken = forecast_plan.in_processes(tensors_mib, tasks)
     for recording, size in zip(found, taken, strict=True):
         assert peak(recording) / MIB == pytest.approx(size, rel=0.001)
 
@@ -240,7 +240,7 @@ def test_advice_names_what_dominates_and_who_takes_less_of_it():
 
 
 def test_a_technique_has_one_row_of_memory_and_time_or_its_reason():
-    slow, fast = (TimeForecast(s, 0.8 * s, 1.25 * s, {"optimizer": s}) for s in (0.4, 0.1))
+    slow, fast = (StepTime(s, {"optimizer": s}, 0.8 * s, 1.25 * s) for s in (0.4, 0.1))
     forecasts = [
         step_of("base", 1, 0, 2, 7, time=slow),
         step_of("fast", 1, 0, 2, 3, largest_batch=50, time=fast),
@@ -271,7 +271,7 @@ def test_a_measured_step_stands_beside_the_forecast(tmp_path):
         rows = rows_of("no_optimization", [90.0, 90.0, last_ms], commit=commit, **columns)
         rows_file.append(args.results_file, rows)
     measured = summary.measured_steps(args)
-    time = TimeForecast(0.018, 0, 0, {})
+    time = StepTime(0.018, {})
     forecasts = [step_of("no_optimization", 0.25, 0, 0.25, 0.25, time=time), MISSING]
     (line,) = forecast_table.measured_lines(forecasts, measured, with_memory=True)
     assert line.endswith("measured 9.0 ms (forecast +100%), 0.88 GiB (forecast -14.7%)")

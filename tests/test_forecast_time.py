@@ -20,10 +20,9 @@ from Utils.commands import forecast
 from Utils.device import capabilities, datasheets
 from Utils.device.cuda import ImaginedGPU
 from Utils.forecast import fake_run, forecast_plan, forecast_table, step_time
-from Utils.forecast.forecast_plan import StepForecast, datasheet_of, device_of
+from Utils.forecast.forecast_plan import MemoryForecast, StepForecast, datasheet_of, device_of
 from Utils.forecast.kernel_work import LIST, VIEW, Operation, Tensor, Work
-from Utils.forecast.peak_memory import MemoryForecast
-from Utils.forecast.step_time import TimeForecast
+from Utils.forecast.step_time import StepTime
 from Utils.harness.step_work import flops_per_token
 from Utils.scripts import ladder
 
@@ -117,7 +116,7 @@ def test_a_recorded_step_has_the_flop_that_torch_counts():
     assert sum(kinds.values()) == pytest.approx(1e3 * step.seconds)
     assert kinds["matmul"] == pytest.approx(1e3 * step.parts["matrix products"])
     assert min(kinds[kind] for kind in ("elementwise", "normalization", "optimizer")) > 0
-    update = kernels.kernels.nbytes[order][kernels.kernels.host[order] == LIST].sum()
+    update = kernels.kernels.traffic[order][kernels.kernels.host[order] == LIST].sum()
     assert update > 7 * 4 * CONFIGS["gpt2-tiny"].parameters()  # AdamW in several passes
 
 
@@ -151,7 +150,7 @@ def test_a_width_that_is_no_multiple_of_16_bytes_costs_time_in_16_bits_only():
 
 def test_many_small_kernels_take_as_long_as_the_host_needs():
     small = Operation("add", (square(64),), (square(64),))
-    eager = step_time.values()["eager"]
+    eager = step_time.constants()["eager"]
     assert seconds("h100", small, times=1000) == pytest.approx(eager * 1e-3, rel=0.02)
     view = Operation("view", (), (), host=VIEW)
     assert 0 < seconds("h100", view, times=1000) < seconds("h100", small, times=1000)
@@ -228,13 +227,12 @@ def test_the_calibration_writes_the_check_and_the_constants(tmp_path, monkeypatc
 def test_a_range_is_wider_where_no_figure_is_alike():
     covered = {((8, 0), "float32"), ((8, 0), "bfloat16"), ((9, 0), "float32")}
     a100, h100, b200 = (datasheets.find(key) for key in ("a100", "h100", "b200"))
-    factors = [step_time.kind_factor(entry, "bfloat16", covered) for entry in (a100, h100, b200)]
+    factors = [step_time.range_factor(entry, "bfloat16", covered) for entry in (a100, h100, b200)]
     assert factors == [1, step_time.OTHER_PRECISION, step_time.OTHER_CHIP]
     ceilings = {"matmul_tflops": {"float32": 0.2}, "emulated_tflops": {}, "bandwidth_gb_s": 40.0}
     here = datasheet_of(ImaginedGPU("AMD EPYC (2 threads)", 2**34), ceilings)
-    assert (
-        step_time.kind_factor(here, "float32", covered) == step_time.UNLISTED > step_time.OTHER_CHIP
-    )
+    assert step_time.range_factor(here, "float32", covered) == step_time.UNLISTED
+    assert step_time.UNLISTED > step_time.OTHER_CHIP
     assert here.memory_bytes == 2**34 and here.bandwidth == 40
     t4 = datasheet_of(device_of("t4"), ceilings)
     assert (t4.capability, t4.float32) == ((7, 5), 0.2)
@@ -313,7 +311,7 @@ def test_a_file_of_prices_is_refused_with_the_line_to_mend(tmp_path, content, wo
 
 
 def test_devices_that_do_not_run_a_technique_stand_below_the_table():
-    time = TimeForecast(0.05, 0.04, 0.06, {"attention": 0.05})
+    time = StepTime(0.05, {"attention": 0.05}, 0.04, 0.06)
 
     def forecast_on(device, reason=""):
         return StepForecast(device, "x", 8192, MemoryForecast(), None if reason else time, reason)
@@ -328,7 +326,7 @@ def test_devices_that_do_not_run_a_technique_stand_below_the_table():
 
 
 def test_a_speedup_has_the_ratio_of_the_two_forecasts():
-    slow, fast = (TimeForecast(seconds, 0, 0, {}) for seconds in (2.0, 0.5))
+    slow, fast = (StepTime(seconds, {}) for seconds in (2.0, 0.5))
     ratio = step_time.speedup(slow, fast, 1.0)
     assert ratio.value == 4 and ratio.low * ratio.high == pytest.approx(16)
     assert ratio.low < 4 < ratio.high and all(map(math.isfinite, step_time.widths()))

@@ -26,7 +26,9 @@ def main(argv=None):
     if args.base:
         raise UserError("a forecast is not yet for scripts of your own", "omit BASE")
     if args.against:
-        return against_published()
+        print("Forecast, each source left out of the fit, beside what was published:\n")
+        print(forecast_table.check_report())
+        return
     if args.device == "all":
         prices = forecast_plan.prices(args.prices) if args.prices else {}
         names = ["fused_optimizer"] if names == ["ladder"] else names
@@ -34,11 +36,6 @@ def main(argv=None):
     if args.tokens or args.prices:
         raise UserError("--tokens and --prices need --device all")
     one_device(names, values, args.memory)
-
-
-def against_published():
-    print("Forecast, each source left out of the fit, beside what was published:\n")
-    print(forecast_table.check_report())
 
 
 def all_devices(names, values, tokens, prices):

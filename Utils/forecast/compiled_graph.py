@@ -57,19 +57,12 @@ def _tensor(node):
 
 class Kernels:
     """A graph of torch.compile, run operation by operation on fake tensors. It allocates about as
-    much as Inductor's kernels would.
-
-    Matrix products and the like read and write memory. An element-wise operation is fused into the
-    kernels and reductions that read it and takes no memory, unless a product or the graph's caller
-    reads it.
-    """
+    much as Inductor's kernels would: what is fused into its readers takes no memory."""
 
     def __init__(self, tracker, module, example):
         self.tracker = tracker
         self.module = module
         self._boxed_call = True  # the caller hands over a list to be emptied, and keeps nothing
-        self.nodes = [node for node in module.graph.nodes if node.op != "placeholder"]
-        self.inputs = [node for node in module.graph.nodes if node.op == "placeholder"]
         used = set()
         self.last_uses = {}
         self.fused = set()
@@ -83,7 +76,7 @@ class Kernels:
         self.operations = _operations(module.graph.nodes, self.fused)
         # One that reads many tensors is written, lest each of its users compute it again.
         reads = {}
-        for node in self.nodes:
+        for node in module.graph.nodes:
             if node in self.fused:
                 reads[node] = set().union(*(reads.get(n, {n}) for n in node.all_input_nodes))
                 if len(reads[node]) > MOST_READS_FUSED and not _is_view(node):
@@ -91,36 +84,27 @@ class Kernels:
                     del reads[node]
 
     def __call__(self, arguments):
-        values = dict(zip(self.inputs, arguments, strict=True))
-        arguments.clear()
-        for node in self.inputs:
-            self._forget(node, values)
         for operation in self.operations:
             self.tracker.note(operation)
+        values = {}
         with patch.object(self.tracker, "in_graph", True):
-            return self._run(values)
-
-    def _run(self, values):
-        for node in self.nodes:
-            operands = torch.fx.node.map_arg((node.args, dict(node.kwargs)), values.__getitem__)
-            if node.op == "output":
-                return self._computed(operands[0][0])
-            if node.op == "get_attr":
-                values[node] = getattr(self.module, node.target)
-            elif node in self.fused:
-                # A view shares its base's memory; any other result is as traced.
-                result = None if _is_view(node) else node.meta["val"]
-                values[node] = Deferred(node.target, operands, result)
-            else:
-                args, kwargs = self._computed(operands)
-                values[node] = node.target(*args, **kwargs)
-                del args, kwargs
-            del operands
-            self._forget(node, values)
-
-    def _forget(self, node, values):
-        for dead in self.last_uses[node]:
-            del values[dead]
+            for node in self.module.graph.nodes:
+                operands = torch.fx.node.map_arg((node.args, dict(node.kwargs)), values.__getitem__)
+                if node.op == "output":
+                    return self._computed(operands[0][0])
+                if node.op == "placeholder":
+                    values[node] = arguments.pop(0)
+                elif node.op == "get_attr":
+                    values[node] = getattr(self.module, node.target)
+                elif node in self.fused:
+                    values[node] = Deferred(node, operands)
+                else:
+                    args, kwargs = self._computed(operands)
+                    values[node] = node.target(*args, **kwargs)
+                    del args, kwargs
+                del operands
+                for dead in self.last_uses[node]:
+                    del values[dead]
 
     def _computed(self, operands):
         """Return the operands with each deferred one computed, in registers."""
@@ -130,18 +114,17 @@ class Kernels:
 
 @dataclass(eq=False)
 class Deferred:
-    """An operation in a kernel. It keeps its operands until its result is read. result: a tensor
-    like it, or None to run the operation on every read."""
+    """A node in a kernel. It keeps its operands until its result is read."""
 
-    function: object
+    node: torch.fx.Node
     operands: tuple
-    result: object
 
     def computed(self):
-        if self.result is not None:
-            return self.result
+        """Return a tensor as traced, or a view, which shares its base's memory."""
+        if not _is_view(self.node):
+            return self.node.meta["val"]
         args, kwargs = tree_map_only(Deferred, Deferred.computed, self.operands)
-        return self.function(*args, **kwargs)
+        return self.node.target(*args, **kwargs)
 
 
 class Group:
@@ -149,24 +132,23 @@ class Group:
 
     def __init__(self, size, sums_columns):
         self.domain = size, sums_columns  # size: numbers that its loops run over
-        self.nodes = []
         self.bits = 0  # of its nodes
         self.leaves = {}  # Tensors that it reads, by node
-        self.stage = {}  # of each node: the reductions before it
+        self.stage = {}  # of each of its nodes: the reductions before it
 
     def operation(self, fused):
         """Return the Operation of the kernel. fused: nodes that take no memory."""
         reads = tuple(t for leaf, t in self.leaves.items() if leaf not in self.stage)
-        written = (n for n in self.nodes if not self.stage.keys() >= _ends(n, "users", fused))
+        written = (n for n in self.stage if not self.stage.keys() >= _ends(n, "users", fused))
         writes = tuple(filter(None, map(_tensor, written)))
         size, sums_columns = self.domain
         row = 1  # numbers that it reduces to one
         if not sums_columns:
-            results = [_tensor(node).numel for node in self.nodes if _is_reduction(node)]
+            results = [_tensor(node).numel for node in self.stage if _is_reduction(node)]
             row = max(1, size // max(1, min(results, default=size)))
         passes = 1
         if row > LONGEST_ROW:
-            tensors = filter(None, map(_tensor, self.nodes))
+            tensors = filter(None, map(_tensor, self.stage))
             last = any(tensor.numel == size for tensor in tensors)
             passes = max(1, max(self.stage.values()) + last)
         name = "reduction" if sums_columns or row > 1 else "pointwise"
@@ -214,7 +196,6 @@ def _operations(nodes, fused):
         else:
             group = Group(*domain)
             kernels.append(group)
-        group.nodes.append(node)
         group.bits |= bit
         group.leaves |= {leaf: _tensor(leaf) for leaf in leaves if _tensor(leaf)}
         before = max((group.stage.get(leaf, 0) for leaf in leaves), default=0)

@@ -10,6 +10,7 @@ import re
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from types import SimpleNamespace
 from unittest.mock import patch
 
 import numpy as np
@@ -33,20 +34,14 @@ PAGED = 100_000  # bytes from which bitsandbytes allocates a moment in managed m
 
 @dataclass
 class Recording:
-    """The bytes that would be allocated after each operation of a step.
+    """The bytes that would be allocated after each operation of a step."""
 
-    batch: sequences a step, a prime times multiple, which is what the batch must be a multiple of.
-    live: int64 (operations, KINDS), bytes. phase: (operations,), indices of PHASES.
-    growing: (operations,), bytes of the activations that are in proportion to the batch.
-    work: what the step computes, at the prime.
-    """
-
-    batch: int
-    multiple: int
-    live: np.ndarray
-    phase: np.ndarray
-    growing: np.ndarray
-    work: Work | None = None
+    batch: int  # sequences a step, a prime times multiple
+    multiple: int  # the batch must be one of it
+    live: np.ndarray  # int64 (operations, KINDS), bytes
+    phase: np.ndarray  # (operations,), indices of PHASES
+    growing: np.ndarray  # (operations,), bytes of activations that are in proportion to the batch
+    work: Work | None = None  # what the step computes, at the prime
 
     def at(self, batch):
         """Return the Recording at another batch size: each tensor's size is constant, or
@@ -269,48 +264,37 @@ def fakes(technique, device, tracker):
         yield
 
 
-class FakeRun:
-    """A replacement for Run that yields one batch and measures nothing."""
+@contextmanager
+def run_on_fakes(tracker, args, model, optimizer):
+    """Replace Run: yield one batch and measure nothing."""
+    tracker.batch = args.batch_size
+    tracker.watch(model)
+    optimizers = memory_kinds.optimizers(optimizer)
+    # After a first step the optimizer's state is live beside the activations.
+    for optimizer in optimizers:
+        for parameter in (p for group in optimizer.param_groups for p in group["params"]):
+            parameter.grad = torch.zeros_like(parameter)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
 
-    def __init__(self, tracker, args, model, optimizer):
-        self.tracker = tracker
-        self.args = args
-        self.model = model
-        self.optimizer = optimizer
-
-    def __enter__(self):
-        self.tracker.batch = self.args.batch_size
-        self.tracker.watch(self.model)
-        # After a first step the optimizer's state is live beside the activations.
-        for optimizer in memory_kinds.optimizers(self.optimizer):
-            for parameter in (p for group in optimizer.param_groups for p in group["params"]):
-                parameter.grad = torch.zeros_like(parameter)
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
-        return self
-
-    def steps(self, batches):
-        args = self.args
-        self.tracker.work = Work(args.batch_size)
+    def steps(batches):
+        tracker.work = Work(args.batch_size)
         shape = 2, args.batch_size, args.seq_len
         yield tuple(torch.zeros(shape, dtype=torch.int64, device=args.device))
 
-    def log(self, loss):
-        pass
-
-    def __exit__(self, *error):
-        on_gpu = isinstance(self.args.hardware, CUDA)  # where pages move to the host: need not fit
-        sizes = {}  # bytes, by storage and whether they may be paged
-        for optimizer in memory_kinds.optimizers(self.optimizer):
-            paged = on_gpu and getattr(optimizer, "is_paged", False)
-            values = [value for state in optimizer.state.values() for value in state.values()]
-            for value in filter(torch.is_tensor, values):
-                storage = value.untyped_storage()
-                if value.device == self.args.device:
-                    sizes[id(storage), paged] = storage.nbytes()
-        self.tracker.state_bytes = sum(sizes.values())
-        large = (size for (_, paged), size in sizes.items() if paged and size >= PAGED)
-        self.tracker.paged_bytes = sum(large)
+    yield SimpleNamespace(steps=steps, log=lambda loss: None)
+    on_gpu = isinstance(args.hardware, CUDA)  # where pages move to the host: need not fit
+    sizes = {}  # bytes, by storage and whether they may be paged
+    for optimizer in optimizers:
+        paged = on_gpu and getattr(optimizer, "is_paged", False)
+        values = [value for state in optimizer.state.values() for value in state.values()]
+        for value in filter(torch.is_tensor, values):
+            storage = value.untyped_storage()
+            if value.device == args.device:
+                sizes[id(storage), paged] = storage.nbytes()
+    tracker.state_bytes = sum(sizes.values())
+    large = (size for (_, paged), size in sizes.items() if paged and size >= PAGED)
+    tracker.paged_bytes = sum(large)
 
 
 def recording(technique, flags, device):
@@ -321,7 +305,7 @@ def recording(technique, flags, device):
     tracker = Tracker(device.torch_device)
     try:
         with fakes(technique, device, tracker):
-            execute(technique, flags, partial(FakeRun, tracker))
+            execute(technique, flags, partial(run_on_fakes, tracker))
     except Unsupported as error:
         return str(error)
     except Exception as error:
@@ -330,10 +314,8 @@ def recording(technique, flags, device):
 
 
 def workspaces(device):
-    """Return the bytes that cuBLAS works in: once for each thread, forward and backward.
-
-    As in torch's CublasHandlePool.cpp.
-    """
+    """Return the bytes that cuBLAS works in: once for each thread, forward and backward, as in
+    torch's CublasHandlePool.cpp."""
     if not isinstance(device, CUDA) or device.architecture.startswith("gfx"):
         return 0
     default = ":4096:8" if device.capability >= (9, 0) else ":4096:2:16:8"  # :KiB:number

@@ -1,26 +1,34 @@
-"""Forecasts of techniques on devices that need not be here: settings, memory and time."""
+"""Forecasts of techniques on devices that need not be here: settings, peak memory and time.
 
+Scripts are recorded in processes of their own.
+"""
+
+import gc
 import math
+import multiprocessing
+import os
 import re
 import tomllib
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import cache
+from multiprocessing.connection import wait
 
-from Utils.base import command_line
+from sympy import nextprime
+
+from Utils.base import command_line, errors
 from Utils.base.errors import Unsupported, UserError, naming
+from Utils.base.gpt2_sizes import VOCABULARY
 from Utils.base.units import GIB, MIB
+from Utils.corpus import token_cache
 from Utils.device import capabilities, datasheets, device_choice, measured_ceilings
 from Utils.device.cuda import CUDA, ImaginedGPU
 from Utils.device.datasheets import Datasheet
-from Utils.forecast import step_time
-from Utils.forecast.peak_memory import (
-    MemoryForecast,
-    in_processes,
-    memory_forecast,
-    memory_forecasts,
-    recordings,
-)
-from Utils.forecast.step_time import TimeForecast, time_forecast
-from Utils.harness.settings import Settings, check_need, parse_args
+from Utils.forecast import fake_run, step_time
+from Utils.forecast.fake_run import KINDS, PHASES, Recording
+from Utils.forecast.kernel_work import StepKernels, kernels_at
+from Utils.forecast.step_time import StepTime, time_forecast
+from Utils.harness.settings import Settings, batch_multiple, check_need, parse_args
 from Utils.harness.step_work import precision_of
 from Utils.scripts import ladder
 
@@ -30,22 +38,34 @@ UNITS = {"": 1, "mb": 10**6, "mib": MIB, "gb": 10**9, "gib": GIB}
 
 
 @dataclass(frozen=True)
-class StepForecast:
-    """A technique's step on a device. device: name or key. tokens: of a step. reason: why it does
-    not run there."""
+class MemoryForecast:
+    """The memory of a technique's step at one shape, in bytes."""
 
-    device: str
+    peak: int = 0  # of all tensors
+    kinds: dict = field(default_factory=dict)  # of each kind, at the peak
+    phase: str = ""  # with the peak
+    largest_batch: int = 0  # that fits
+    next_bytes: int = 0  # peak at the next valid batch
+    reason: str = ""  # for a missing forecast
+    kernels: StepKernels | None = None
+    batch: int = 0
+
+
+@dataclass(frozen=True)
+class StepForecast:
+    """A technique's step on a device."""
+
+    device: str  # name or key
     technique: str
-    tokens: int
+    tokens: int  # of a step
     memory: MemoryForecast
-    time: TimeForecast | None
-    reason: str
+    time: StepTime | None
+    reason: str  # why it does not run there
 
     def hours(self, tokens):
         """Return the hours of training on so many tokens, and the ends of their range."""
         steps = tokens / self.tokens
-        ends = self.time.seconds, self.time.low, self.time.high
-        return [steps * seconds / 3600 for seconds in ends]
+        return [steps * seconds / 3600 for seconds in self.time.ends]
 
 
 def memory_size(text):
@@ -88,9 +108,7 @@ def device_of(name, memory=None):
 
 def datasheet_of(device, ceilings):
     """Return the Datasheet that times are forecast from, None where nothing is known of a device.
-
-    ceilings: measured here, which take the place of the table's; or None.
-    """
+    ceilings: measured here, which take the place of the table's; or None."""
     listed = datasheets.named(device.name)
     if not ceilings:
         return listed
@@ -118,12 +136,99 @@ def techniques_of(names):
     return [*{technique.name: technique for group in groups for technique in group}.values()]
 
 
-def on_this_device(techniques, args, entry, budget, fitting=False):
-    """Return the StepForecasts of techniques on the device of args. entry: its Datasheet or None.
-    budget: usable bytes. fitting: as for `memory_forecasts`."""
-    memories = memory_forecasts(techniques, args, budget, fitting)
-    pairs = zip(techniques, memories, strict=True)
-    return [step_forecast(technique, memory, args, entry) for technique, memory in pairs]
+def in_processes(function, tasks):
+    """Return function(*task) of each of the tasks, in order; None where it was killed.
+
+    Each runs in a process of its own, forked from this one: imports are paid for once, and nothing
+    that a script sets outlives it. As many at once as there are cores.
+    """
+    context = multiprocessing.get_context("fork")
+
+    def answer(task, connection):
+        gc.disable()  # once the mode of the fakes has been left, a collection has crashed in torch
+        with connection, errors.one_line("forecast"):
+            connection.send(function(*task))
+
+    waiting = list(enumerate(tasks))
+    running = {}  # index of the task and process, by the end of its pipe
+    answers = [None] * len(tasks)
+    while waiting or running:
+        while waiting and len(running) < (os.cpu_count() or 1):
+            index, task = waiting.pop(0)
+            reader, writer = context.Pipe(duplex=False)
+            process = context.Process(target=answer, args=(task, writer), daemon=True)
+            process.start()
+            writer.close()
+            running[reader] = index, process
+        for reader in wait(list(running)):
+            index, process = running.pop(reader)
+            with reader, suppress(EOFError):  # it ended without an answer
+                answers[index] = reader.recv()
+            process.join()
+    return answers
+
+
+def import_compiler():
+    """Import what torch.compile needs once, for all processes that are forked."""
+    # Here: seconds, for techniques that compile alone.
+    import torch._dynamo.backends.common
+    import torch._inductor.decomposition  # noqa: F401
+
+
+def recordings(techniques, args, with_single):
+    """Return a list of Recordings, or reasons for none, of each of the techniques: at a prime batch
+    and, with_single, at one sequence, which may run other operations than several."""
+    config = args.config
+    # A prime that divides no other size: a tensor's size that it divides grows with the batch.
+    sizes = config.n_layer, config.n_head, config.n_embd, args.seq_len, VOCABULARY
+    prime = nextprime(max(97, args.batch_size) - 1)
+    while any(size % prime == 0 for size in sizes):
+        prime = nextprime(prime)
+    batches = [prime, 1] if with_single else [prime]
+    tasks = []
+    for technique in techniques:
+        for batch in batches:
+            flag = f"--batch-size={batch * batch_multiple(technique.needs)}"
+            tasks.append((technique, [*args.argv, flag], args.hardware))
+    with suppress(UserError):  # which the script itself will raise
+        token_cache.load_tokens(args.dataset)  # once for all processes
+    if any("compile" in technique.code for technique in techniques):
+        import_compiler()
+    answers = in_processes(fake_run.recording, tasks)
+    return [answers[n : n + len(batches)] for n in range(0, len(answers), len(batches))]
+
+
+def memory_forecast(recordings, batch, budget, device):
+    """Return the MemoryForecast of a technique at a batch size, from its recordings at a prime
+    batch and optionally at 1. A recording may be a reason for none, or None; batch None stands for
+    the largest power of two that fits. device: of Utils.device, for its workspaces."""
+    for recording in recordings:
+        if not isinstance(recording, Recording):
+            return MemoryForecast(reason=recording or "cannot be forecast: its process was killed")
+    prime = recordings[0]
+    fixed = fake_run.workspaces(device)
+    largest = prime.largest_batch(budget - fixed)
+    if batch is None and not largest:
+        return MemoryForecast(reason="does not fit at any batch")
+    batch = batch or 2 ** int(math.log2(largest))
+    try:
+        check_need(f"batch multiple of {prime.multiple}", Settings(batch_size=batch))
+    except Unsupported as error:
+        return MemoryForecast(reason=str(error), largest_batch=largest)
+    recording = recordings[-1 if batch == 1 else 0]
+    exact = recording.at(batch)
+    top = int(exact.total.argmax())
+    kinds = dict(zip(KINDS, map(int, exact.live[top]), strict=True))
+    kinds["activations"] += fixed
+    return MemoryForecast(
+        peak=sum(kinds.values()),
+        kinds=kinds,
+        phase=PHASES[exact.phase[top]],
+        largest_batch=largest,
+        next_bytes=int(prime.at(largest + prime.multiple).total.max()) + fixed,
+        kernels=kernels_at(recording.work, batch // prime.multiple),
+        batch=batch,
+    )
 
 
 def step_forecast(technique, memory, args, entry, reason="", device=None):
@@ -136,6 +241,19 @@ def step_forecast(technique, memory, args, entry, reason="", device=None):
     return StepForecast(device or args.hardware.name, technique.name, tokens, memory, time, reason)
 
 
+def on_this_device(techniques, args, entry, budget, fitting=False):
+    """Return the StepForecasts of techniques on the device of args. entry: its Datasheet or None.
+    budget: bytes that a batch may need. fitting: take the largest power of two that fits each in
+    place of the batch of args."""
+    batch = None if fitting else args.batch_size
+    groups = recordings(techniques, args, with_single=batch == 1)
+    forecasts = []
+    for technique, group in zip(techniques, groups, strict=True):
+        memory = memory_forecast(group, batch, budget, args.hardware)
+        forecasts.append(step_forecast(technique, memory, args, entry))
+    return forecasts
+
+
 def on_every_device(names, values, batches=()):
     """Yield the settings on each device of the table with lists of StepForecasts, one a technique.
 
@@ -144,20 +262,20 @@ def on_every_device(names, values, batches=()):
     """
     usual = {"batch_size": 8, "seq_len": 1024}
     values = values | {name: n for name, n in usual.items() if values[name] == "auto"}
-    recorded = {}  # by whether a device has bfloat16
-    for capability in ((7, 5), (9, 0)):
-        device = ImaginedGPU("an imagined GPU", ANY_MEMORY, capability)
+
+    @cache
+    def recorded(bfloat16):
+        """Return the settings, techniques and recordings of devices with or without bfloat16."""
+        device = ImaginedGPU("an imagined GPU", ANY_MEMORY, (9, 0) if bfloat16 else (7, 5))
         args = settings(values | {"device": "cuda"}, device)
-        bfloat16 = capabilities.has("bfloat16", device)
         with ladder.on_device(bfloat16):
             techniques = techniques_of(names)
-        groups = recordings(techniques, args, with_single=False)
-        recorded[bfloat16] = args, techniques, groups
+        return args, techniques, recordings(techniques, args, with_single=False)
+
     for key, entry in datasheets.datasheets().items():
         device = device_of(key)
-        args, techniques, groups = recorded[capabilities.has("bfloat16", device)]
-        config = args.config
-        shape = device, config, config.parameters(), None, args.seq_len
+        args, techniques, groups = recorded(capabilities.has("bfloat16", device))
+        shape = device, args.config, args.config.parameters(), None, args.seq_len
         chosen = {*batches, device_choice.auto_shape(*shape)[0]} if batches else {args.batch_size}
         budget = device_choice.usable_bytes(entry.memory_bytes)
         steps = []
@@ -190,17 +308,15 @@ def unsupported(technique, entry, args):
 
 
 def milliseconds_by_kind(technique, args):
-    """Return the forecast milliseconds of a step by kind of work, or {} where there is none.
-
-    args: settings of a command. It forks, so no device may be in use.
-    """
+    """Return the forecast milliseconds of a step by kind of work, or {} where there is none. args:
+    settings of a command. It forks, so no device may be in use."""
     device = device_of(args.device)
     args = settings({name: getattr(args, name) for name in command_line.OF_A_RUN}, device)
     entry = datasheet_of(device, measured_ceilings.ceilings(device))
     if entry is None:
         return {}
-    kernels = memory_forecasts([technique], args, device.memory_bytes)[0].kernels
-    return step_time.by_kind(kernels, entry) if kernels and not kernels.foreign else {}
+    (forecast,) = on_this_device([technique], args, entry, device.memory_bytes)
+    return step_time.by_kind(forecast.memory.kernels, entry) if forecast.time else {}
 
 
 def prices(path):
@@ -209,8 +325,8 @@ def prices(path):
     with naming(path), open(path, "rb") as file:
         try:
             table = tomllib.load(file)
-            for remark in {"as_of", "source"} & table.keys():
-                del table[remark]
+            table.pop("as_of", None)
+            table.pop("source", None)
             dollars = {datasheets.find(key).key: float(price) for key, price in table.items()}
         except (TypeError, ValueError) as error:
             raise UserError(f"{path}: {error}", "write lines such as a100 = 1.79") from None

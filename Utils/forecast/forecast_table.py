@@ -35,7 +35,7 @@ def with_range(values, form):
 
 def milliseconds(time):
     form = ",.1f" if time.seconds < 1 else ",.0f"
-    return with_range([1e3 * time.seconds, 1e3 * time.low, 1e3 * time.high], form)
+    return with_range([1e3 * seconds for seconds in time.ends], form)
 
 
 def technique_table(forecasts, baseline):
@@ -79,9 +79,7 @@ def fastest_line(forecasts, seq_len, budget):
 
 def measured_lines(forecasts, measured, with_memory):
     """Return a line on each measured technique (of `measured_steps`) and the forecast's errors.
-
-    with_memory: whether a run's peak is of tensors alone.
-    """
+    with_memory: whether a run's peak is of tensors alone."""
     lines = []
     for forecast in forecasts:
         step = measured.get(forecast.technique)
@@ -113,17 +111,14 @@ def advice(forecasts, seq_len, budget):
         fit = f"does not fit at {shape}: {room} GiB too much"
     more = f"the next needs {gib(first.next_bytes)} GiB"
     lines = [f"{running[0].technique} {fit}; its largest batch is {first.largest_batch}, {more}"]
+    smaller = [forecast for forecast in running if forecast.memory.peak < first.peak]
     for kind, size in sorted(first.kinds.items(), key=lambda item: -item[1]):
         if size / first.peak < WORTH:
             continue
         line = f"{kind}: {size / first.peak:.0%} of its peak in the {first.phase}, {gib(size)} GiB"
-        lower = [
-            forecast
-            for forecast in running
-            if forecast.memory.peak < first.peak and forecast.memory.kinds[kind] < size
-        ]
-        lower.sort(key=lambda forecast: forecast.memory.kinds[kind])
-        names = [f"{each.technique} ({gib(each.memory.kinds[kind])})" for each in lower[:3]]
+        sizes = {forecast.technique: forecast.memory.kinds[kind] for forecast in smaller}
+        lower = sorted((name for name in sizes if sizes[name] < size), key=sizes.get)
+        names = [f"{name} ({gib(sizes[name])})" for name in lower[:3]]
         if names:
             lines.append(f"{line}; less with {', '.join(names)}")
         elif len(running) == 1:
@@ -185,29 +180,23 @@ def expected_rows(model):
 
 
 def expected_row(forecast, seq_len, baselines):
-    """Return the figures of a StepForecast. baselines: TimeForecasts by batch, of what fits."""
+    """Return the figures of a StepForecast. baselines: StepTimes by batch, of what fits."""
     time = forecast.time
     if not time:
         return {"reason": forecast.reason or forecast_plan.NOT_FORECAST}
-    batch = forecast.memory.batch
-    row = {
-        "batch_size": batch,
-        "seq_len": seq_len,
-        "forecast_ms": f"{1e3 * time.seconds:.4g}",
-        "low_ms": f"{1e3 * time.low:.4g}",
-        "high_ms": f"{1e3 * time.high:.4g}",
-    }
-    if baseline := baselines.get(batch):
+    memory = forecast.memory
+    row = {"batch_size": memory.batch, "seq_len": seq_len}
+    for name, seconds in zip(("forecast_ms", "low_ms", "high_ms"), time.ends, strict=True):
+        row[name] = f"{1e3 * seconds:.4g}"
+    if baseline := baselines.get(memory.batch):
         ratio = step_time.speedup(baseline, time, 0 if time is baseline else time.factor)
-        row |= {
-            "speedup": f"{ratio.value:.4g}",
-            "speedup_low": f"{ratio.low:.4g}",
-            "speedup_high": f"{ratio.high:.4g}",
-        }
+        row["speedup"] = f"{ratio.value:.4g}"
+        row["speedup_low"] = f"{ratio.low:.4g}"
+        row["speedup_high"] = f"{ratio.high:.4g}"
     return row | {
         "tokens_per_second": f"{float(f'{forecast.tokens / time.seconds:.4g}'):.0f}",
-        "peak_gib": f"{forecast.memory.peak / GIB:.4g}",
-        "largest_batch": forecast.memory.largest_batch,
+        "peak_gib": f"{memory.peak / GIB:.4g}",
+        "largest_batch": memory.largest_batch,
         "mostly": time.mostly,
     }
 

@@ -4,9 +4,9 @@ A step is a sequence of operations, each with the shapes and types of its tensor
 operation is one kernel, or as many as `KERNELS` says; a compiled graph's are in `compiled_graph`.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cache
 from math import prod
-from types import SimpleNamespace
 
 import numpy as np
 import torch
@@ -40,11 +40,11 @@ WRITE_ONLY = {"copy_", "fill_", "zero_", "_foreach_zero_", "_foreach_copy_"}
 
 @dataclass(frozen=True)
 class Tensor:
-    """The shape of a tensor, 1 where it is expanded, its type, and whether rows are contiguous."""
+    """A tensor's layout."""
 
-    shape: tuple
+    shape: tuple  # 1 where it is expanded
     dtype: str
-    transposed: bool = False
+    transposed: bool = False  # with contiguous columns in place of rows
 
     @property
     def numel(self):
@@ -61,22 +61,17 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Operation:
-    """One operation of a step.
+    """One operation of a step."""
 
-    name: of ATen, without namespace. reads, writes: Tensors. phase: an index of PHASES.
-    host: EAGER, COMPILED, VIEW or LIST. precision: of float32 products, "float32" or "tf32".
-    lists: tensors in its lists, for an operation on many at once. passes: over what it reads.
-    """
-
-    name: str
-    reads: tuple
+    name: str  # of ATen, without namespace
+    reads: tuple  # Tensors
     writes: tuple
-    phase: int = 0
-    host: int = EAGER
-    precision: str = "float32"
-    lists: int = 0
+    phase: int = 0  # index of PHASES
+    host: int = EAGER  # or COMPILED, VIEW, LIST
+    precision: str = "float32"  # of float32 products, or "tf32"
+    lists: int = 0  # tensors in its lists, for an operation on many at once
     causal: bool = False
-    passes: int = 1
+    passes: int = 1  # over what it reads
 
     def scaled(self, old, new):
         reads = tuple(t.scaled(old, new) for t in self.reads)
@@ -127,14 +122,13 @@ def operation_of(function, args, kwargs, result):
     return Operation(name, tuple(reads), tuple(writes), host=host, lists=lists, causal=causal)
 
 
+@dataclass(eq=False)
 class Work:
     """Operations in order; equal ones are kept once."""
 
-    def __init__(self, batch=1):
-        self.batch = batch
-        self.operations = {}  # their numbers, by Operation
-        self.order = []
-        self.kernels_by_batch = {}
+    batch: int = 1
+    operations: dict = field(default_factory=dict)  # their numbers, by Operation
+    order: list = field(default_factory=list)
 
     def add(self, operation):
         self.order.append(self.operations.setdefault(operation, len(self.operations)))
@@ -148,40 +142,34 @@ class Work:
             work.add(scaled[index])
         return work
 
-    def kernels_at(self, batch):
-        """Return the StepKernels of the step with another batch, worked out once."""
-        if batch not in self.kernels_by_batch:
-            self.kernels_by_batch[batch] = self.at(batch).kernels()
-        return self.kernels_by_batch[batch]
-
     def kernels(self):
         """Return the StepKernels of the operations."""
         rows = [kernel(operation) for operation in self.operations]
-        columns = {name: np.array([row[name] for row in rows]) for name in FIELDS}
+        columns = [np.array([row[name] for row in rows]) for name in FIELDS]
+        kernels = np.rec.fromarrays(columns, names=FIELDS)
         foreign = any("::" in op.name or op.name == "_int_mm" for op in self.operations)
-        return StepKernels(Kernels(**columns), np.array(self.order), foreign)
+        return StepKernels(kernels, np.array(self.order), foreign)
 
 
-FIELDS = (
-    "family", "host", "flop", "nbytes", "tensor", "type", "m", "n", "k", "b", "aligned", "launches",
-    "lists", "phase", "backward", "causal", "copies", "waits", "kind",
-)  # fmt: skip
+@cache
+def kernels_at(work, batch):
+    """Return the StepKernels of Work with another batch."""
+    return work.at(batch).kernels()
+
+
+# What decides the time of a kernel.
+FIELDS = [
+    "family", "host", "flop", "traffic", "tensor", "type", "m", "n", "k", "b", "aligned",
+    "launches", "lists", "phase", "backward", "causal", "copies", "waits", "kind",
+]  # fmt: skip
 TYPES = ("float32", "tf32", "bfloat16", "float16", "float8")
-
-
-class Kernels(SimpleNamespace):
-    """An array for each of FIELDS: what decides the time of each kernel."""
-
-    def chosen(self, mask):
-        """Return the Kernels of which the boolean array is true."""
-        return Kernels(**{name: column[mask] for name, column in vars(self).items()})
 
 
 @dataclass(frozen=True)
 class StepKernels:
-    """The Kernels of a step, each distinct one once, and the order in which they run."""
+    """FIELDS of the kernels of a step, each distinct one once, and the order in which they run."""
 
-    kernels: Kernels
+    kernels: np.recarray
     order: np.ndarray
     foreign: bool  # whether one of them has no rule for its time
 
@@ -190,7 +178,7 @@ def kernel(op):
     """Return FIELDS of an operation, a dict."""
     reads = sum(t.nbytes for t in op.reads)
     writes = sum(t.nbytes for t in op.writes)
-    traffic = {  # of operations that read or write a part of their tensors, or several times
+    traffic = {  # bytes of operations that read or write a part of their tensors, or several times
         "embedding_dense_backward": writes + 3 * reads,  # zeros, then a row for each token
         **dict.fromkeys(("embedding", "gather", "index"), 2 * writes),  # reads only what it picks
         "nll_loss_forward": 0,
@@ -201,7 +189,7 @@ def kernel(op):
     row = dict.fromkeys(FIELDS, 0) | {
         "family": MEMORY,
         "host": op.host,
-        "nbytes": traffic.get(op.name, PASSES.get(op.name, 1) * op.passes * reads + writes),
+        "traffic": traffic.get(op.name, PASSES.get(op.name, 1) * op.passes * reads + writes),
         "tensor": max((t.nbytes for t in op.reads + op.writes), default=0),
         "aligned": True,
         "launches": KERNELS.get(op.name, 1),
@@ -211,7 +199,7 @@ def kernel(op):
         "m": 1, "n": 1, "k": 1, "b": 1,
     }  # fmt: skip
     if op.host == VIEW or op.name in WITHOUT_WORK:
-        row |= {"family": NONE, "host": VIEW, "nbytes": 0, "launches": 0}
+        row |= {"family": NONE, "host": VIEW, "traffic": 0, "launches": 0}
     elif op.name in MATMULS:
         row |= _product(op)
     elif "attention" in op.name:

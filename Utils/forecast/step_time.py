@@ -11,7 +11,7 @@ docs/forecast_check.csv. It is wider where no figure is of that kind of chip, or
 
 import math
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -67,12 +67,8 @@ UNSAID = 1.25  # where a source does not say the variant of its device or its po
 
 @cache
 def constants():
-    """Return the rows of step_time.toml by name, dicts; only what is fitted has a spread."""
-    return tomllib.loads(FILE.read_text())
-
-
-def values():
-    return {name: row["value"] for name, row in constants().items()}
+    """Return the values of step_time.toml by name."""
+    return {name: row["value"] for name, row in tomllib.loads(FILE.read_text()).items()}
 
 
 def best_rates(entry):
@@ -106,7 +102,7 @@ def _product_seconds(k, entry, rates, c, tiles, share):
     """Return seconds of products, each with its fastest tile and split of K.
 
     Blocks run in waves, one on each SM; a wave lasts as long as a tile's FLOP take and its start
-    and end. k: Kernels of products. rates: FLOP/s of the best shape.
+    and end. k: kernels of products. rates: FLOP/s of the best shape.
     """
     best = np.full(len(k.m), np.inf)
     for height, width, of_best in tiles:
@@ -135,7 +131,7 @@ def kernel_seconds(step, entry, c):
     flop_seconds = np.zeros(len(k.flop))
 
     is_product = k.family == MATMUL
-    product = k.chosen(is_product)
+    product = k[is_product]
     top = rates[product.type] * c["tensor"]
     top = np.where(product.aligned, top, np.minimum(top, 1e12 * entry.sms * c["unaligned"]))
     by_lanes = _product_seconds(product, entry, rates[product.type], c, TILES["simt"], c["simt"])
@@ -143,7 +139,7 @@ def kernel_seconds(step, entry, c):
     flop_seconds[is_product] = np.where(simt[is_product], by_lanes, by_tensor_cores)
 
     is_mix = k.family == ATTENTION
-    mix = k.chosen(is_mix)
+    mix = k[is_mix]
     slow = simt[is_mix]
     share = np.where(slow, c["attention_float32"], c["attention"])
     share = share * np.where(mix.backward, BACKWARD, 1)
@@ -155,13 +151,13 @@ def kernel_seconds(step, entry, c):
     reach = c["memory"] * (SLOW_MEMORY if entry.watts <= 75 else 1)
     reach = np.where(k.family == REDUCTION, reach * c["reduction"], reach)
     reach = reach * (1 + c["l2"] * np.clip(1 - k.tensor / (entry.l2 * 2**20), 0, 1))
-    byte_seconds = k.nbytes / (entry.bandwidth * 1e9 * reach)
+    byte_seconds = k.traffic / (entry.bandwidth * 1e9 * reach)
 
     byte_copies = k.copies / (entry.bandwidth * 1e9 * c["memory"])
     device = np.maximum(flop_seconds, byte_seconds) + byte_copies + 1e-6 * c["tail"] * k.launches
     device += WAIT * k.waits
     times = np.bincount(step.order, minlength=len(device))
-    energy = times @ (k.flop * joules[k.type] + c["byte"] * joules[0] * (k.nbytes + k.copies))
+    energy = times @ (k.flop * joules[k.type] + c["byte"] * joules[0] * (k.traffic + k.copies))
     lacking = energy / (entry.watts * (1 - STATIC)) - times @ device
     slowed = np.where(flop_seconds > byte_seconds, flop_seconds, 0)
     if lacking > 0 and slowed.any():
@@ -173,15 +169,27 @@ def kernel_seconds(step, entry, c):
 
 @dataclass(frozen=True)
 class StepTime:
-    """seconds of a step; parts: seconds of the device, by what it spends them on."""
+    """Seconds of a step, with the ends of their range where it is known."""
 
     seconds: float
-    parts: dict
+    parts: dict  # seconds of the device, by what it spends them on
+    low: float = math.nan
+    high: float = math.nan
+    factor: float = 1.0  # how much wider the range is than where published figures are alike
+
+    @property
+    def ends(self):
+        return self.seconds, self.low, self.high
+
+    @property
+    def mostly(self):
+        part = max(self.parts, key=self.parts.get)
+        return f"{part} {self.parts[part] / self.seconds:.0%}"
 
 
 def step_time(step, entry, c=None):
     """Return the StepTime of StepKernels. c: constants."""
-    device, host = kernel_seconds(step, entry, c or values())
+    device, host = kernel_seconds(step, entry, c or constants())
     seconds = device[step.order]
     started = host[step.order].cumsum()
     done = seconds.cumsum()
@@ -197,7 +205,7 @@ def step_time(step, entry, c=None):
 
 def by_kind(step, entry):
     """Return milliseconds of a step by kind of work; idle: the device waits for the host."""
-    device, _ = kernel_seconds(step, entry, values())
+    device, _ = kernel_seconds(step, entry, constants())
     seconds = device[step.order]
     kind_of = step.kernels.kind[step.order]
     milliseconds = {kind: 1e3 * seconds[kind_of == kind].sum() for kind in KINDS}
@@ -205,30 +213,20 @@ def by_kind(step, entry):
     return milliseconds | {"idle": 1e3 * waiting}
 
 
-@dataclass(frozen=True)
-class TimeForecast:
-    """A technique's step on a device; seconds, with the ends of the range."""
-
-    seconds: float
-    low: float
-    high: float
-    parts: dict  # seconds of the device, by what it spends them on
-    factor: float = 1.0  # how much wider the range is than where published figures are alike
-
-    @property
-    def mostly(self):
-        part = max(self.parts, key=self.parts.get)
-        return f"{part} {self.parts[part] / self.seconds:.0%}"
-
-
 def chip(entry):
     """Return the kind of a chip. Forecasts for one kind are assumed to be equally good."""
     return entry.architecture or entry.capability
 
 
-def kind_factor(entry, precision, covered):
-    """Return the factor by which a range is wider than with figures of this chip and precision.
-    covered: the pairs of the two that have figures."""
+def range_factor(entry, precision, covered=None):
+    """Return how much wider a range is than with figures of this chip and precision.
+
+    precision: of the matrix products of a step, None where they have several. covered: the pairs of
+    the two that have figures, by default those of the check.
+    """
+    if covered is None:
+        rows = check_rows().itertuples()
+        covered = {(chip(datasheets.find(row.key)), row.precision) for row in rows}
     if (chip(entry), precision) in covered:
         return 1.0
     if not any(entry.capability):  # no datasheet
@@ -267,29 +265,17 @@ def widths():
 
 
 def speedup(baseline, forecast, factor):
-    """Return the Ratio of two TimeForecasts. factor: as of their ranges."""
+    """Return the Ratio of two StepTimes. factor: as of their ranges."""
     ratio = baseline.seconds / forecast.seconds
     _, half = widths()
     return Ratio(ratio, ratio * math.exp(-half * factor), ratio * math.exp(half * factor))
 
 
-@cache
-def covered():
-    """Return the pairs of chip and precision that have published figures."""
-    return {(chip(datasheets.find(row.key)), row.precision) for row in check_rows().itertuples()}
-
-
-def range_factor(entry, precision):
-    """Return how much wider a range is than where published figures are alike. precision: of the
-    matrix products of a step, or None where they have several."""
-    return kind_factor(entry, precision, covered())
-
-
 def time_forecast(kernels, entry, precision):
-    """Return the TimeForecast of a step's StepKernels. precision: as for `range_factor`."""
+    """Return the StepTime of StepKernels with its range. precision: as for `range_factor`."""
     step = step_time(kernels, entry)
     factor = range_factor(entry, precision)
     half = widths()[0] * factor
     low = step.seconds * math.exp(-half)
     high = step.seconds * math.exp(half)
-    return TimeForecast(step.seconds, low, high, step.parts, factor)
+    return replace(step, low=low, high=high, factor=factor)

@@ -129,7 +129,7 @@ def read_row(row):
 
 
 def our_seconds(technique, model, fig):
-    """Return the TimeForecast of a script of ours at the shape of a Figure."""
+    """Return the seconds and the precision of a script of ours at the shape of a Figure."""
     entry = datasheets.find(fig.key)
     shape = {"batch_size": fig.step.batch, "seq_len": fig.step.tokens}
     values = {"model": model, "dataset": "synthetic", "device": fig.key, **shape}
@@ -160,7 +160,7 @@ def forecasts(table):
     if others:
         cases = forecast_fit.Cases([*others.values()], forecast_check.works([*others.values()]))
         for index, fig in others.items():
-            seconds[index] = cases.step_time(fig, step_time.values()).seconds
+            seconds[index] = cases.step_time(fig, step_time.constants()).seconds
             precisions[index] = forecast_check.precision_of(fig)
     rows = []
     for index, row in enumerate(table.itertuples()):

@@ -10,7 +10,7 @@ from Utils.base.units import GIB
 from Utils.device import datasheets
 from Utils.device.cuda import ImaginedGPU
 from Utils.forecast import step_time
-from Utils.forecast.peak_memory import import_compiler, in_processes
+from Utils.forecast.forecast_plan import import_compiler, in_processes
 
 GPU = ImaginedGPU("published", 80 * GIB)
 
@@ -71,5 +71,5 @@ def factor_of(figure, figures):
         for other in figures
         if other.source != figure.source
     }
-    factor = step_time.kind_factor(datasheets.find(figure.key), precision_of(figure), covered)
+    factor = step_time.range_factor(datasheets.find(figure.key), precision_of(figure), covered)
     return factor * step_time.UNSAID if figure.unsaid else factor

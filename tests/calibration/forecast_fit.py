@@ -3,6 +3,7 @@
 A forecast is held against a source by constants that were fitted without it.
 """
 
+import tomllib
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -76,16 +77,15 @@ def roofline(step, entry):
     """Return seconds of a step by a plain roofline: each kernel at a peak of type or memory."""
     peaks = np.array([*(entry.peak(name) or entry.float32 for name in TYPES[:-1]), entry.float32])
     flop = step.kernels.flop / (1e12 * peaks[step.kernels.type])
-    return np.maximum(flop, step.kernels.nbytes / (1e9 * entry.bandwidth))[step.order].sum()
+    return np.maximum(flop, step.kernels.traffic / (1e9 * entry.bandwidth))[step.order].sum()
 
 
 def fitted(cases):
     """Return the constants fitted to all figures, and by source those fitted without it.
 
     The effect of a source is computed from the slopes at the first."""
-    rows = step_time.constants()
-    names = [name for name, row in rows.items() if "spread" in row]
-    values = {name: row["prior"] for name, row in rows.items()}
+    names = list(priors())
+    values = {name: prior["mean"] for name, prior in priors().items()}
     sources = np.array([figure.source for figure in cases.figures])
     for _ in range(ROUNDS):
         line = line_around(cases, values, names)
@@ -116,9 +116,14 @@ class Line:
     priors: np.ndarray
 
 
+def priors():
+    """Return the prior of each constant, a dict of its mean and its spread."""
+    rows = tomllib.loads(step_time.FILE.read_text())
+    return {name: row["prior"] for name, row in rows.items()}
+
+
 def line_around(cases, values, names):
     """Return the Line around these values of the named constants."""
-    rows = step_time.constants()
     here = cases.forecasts(values)
     moved = [cases.forecasts(values | {n: values[n] * np.exp(STEP)}) for n in names]
     return Line(
@@ -126,8 +131,8 @@ def line_around(cases, values, names):
         at=np.log([values[name] for name in names]),
         deviations=cases.measured - here,
         matrix=(np.stack(moved, axis=1) - here[:, None]) / STEP,
-        spreads=np.array([rows[name]["spread"] for name in names]),
-        priors=np.log([rows[name]["prior"] for name in names]),
+        spreads=np.array([priors()[name]["spread"] for name in names]),
+        priors=np.log([priors()[name]["mean"] for name in names]),
     )
 
 
