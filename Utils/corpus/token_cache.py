@@ -70,8 +70,7 @@ def load_tokens(dataset):
 
 
 def synthetic_tokens():
-    random = np.random.default_rng(0)
-    return random.integers(VOCABULARY, size=SYNTHETIC_TOKENS, dtype=np.uint16)
+    return np.random.default_rng(0).integers(VOCABULARY, size=SYNTHETIC_TOKENS, dtype=np.uint16)
 
 
 def split(tokens):

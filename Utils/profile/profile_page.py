@@ -12,22 +12,13 @@ from Utils.device.capabilities import CHECKS
 from Utils.device.kernel_kinds import KINDS
 from Utils.scripts import ladder
 
-PARTS = {  # those that are not called by their names
-    "data": "waiting for data",
-    "dispatch": "dispatch, allocation, autograd",
-    "python": "Python",
-    "loss": "the loss",
-    "norms": "LayerNorm",
-    "transfers": "between host and device",
-    "embedding": "rows of the embedding",
-}
 NAME = 50  # letters shown of an operator's name; a fused one can have hundreds
 GROWTH_MIB = 4096 / MIB  # a step; scalars that a loop keeps are less
 MOST_ADVICE = 5  # lines
-COSTS = pd.DataFrame(
-    tomllib.loads(Path(__file__).with_suffix(".toml").read_text())["costs"],
-    columns=["kind", "parts", "of", "least", "words", "techniques"],
-)
+TABLES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
+PARTS = TABLES["parts"]
+COLUMNS = ["kind", "parts", "of", "least", "words", "techniques"]
+COSTS = pd.DataFrame(TABLES["costs"], columns=COLUMNS)
 
 
 def page(summary, folder, waits=None):
