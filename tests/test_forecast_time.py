@@ -160,7 +160,7 @@ def test_waits_of_the_8_bit_update_are_counted():
     weight, moment = Tensor((1000,), "float32"), Tensor((1000,), "int8")
     update = (weight, weight, moment, moment), (weight, moment, moment)
     waits = Operation("optimizer_update_8bit_blockwise", *update)
-    assert seconds("a100", waits, times=148) > 148 * step_time.WAIT
+    assert seconds("a100", waits, times=148) > 148 * step_time.constants()["wait"]
 
 
 def test_every_published_row_is_used_or_left_out_with_a_reason():

@@ -209,18 +209,16 @@ def _operations(nodes, fused):
 def _ends(node, direction, fused):
     """Return the nodes that a node reads ("all_input_nodes") or that read it ("users"), through
     fused ones and views: the keys of a dict."""
+    passed = set()
     ends = {}
     waiting = list(getattr(node, direction))
-    seen = set()
     while waiting:
         end = waiting.pop()
-        if end in seen:
-            continue
-        seen.add(end)
-        if end in fused or _is_view(end):
-            waiting.extend(getattr(end, direction))
-        else:
+        if end not in fused and not _is_view(end):
             ends[end] = None
+        elif end not in passed:
+            passed.add(end)
+            waiting.extend(getattr(end, direction))
     return ends.keys()
 
 

@@ -54,10 +54,6 @@ class Tensor:
     def nbytes(self):
         return self.numel * SIZES.get(self.dtype, 4)
 
-    def scaled(self, old, new):
-        """Return the tensor with each multiple of the old batch replaced by that of the new."""
-        return replace(self, shape=tuple(n if n % old else n // old * new for n in self.shape))
-
 
 @dataclass(frozen=True)
 class Operation:
@@ -72,11 +68,6 @@ class Operation:
     lists: int = 0  # tensors in its lists, for an operation on many at once
     causal: bool = False
     passes: int = 1  # over what it reads
-
-    def scaled(self, old, new):
-        reads = tuple(t.scaled(old, new) for t in self.reads)
-        writes = tuple(t.scaled(old, new) for t in self.writes)
-        return replace(self, reads=reads, writes=writes)
 
 
 def tensors_in(values):
@@ -136,10 +127,19 @@ class Work:
     def at(self, batch):
         """Return the same step with another batch. The batch of this one must be a prime that
         divides nothing else."""
+
+        def scaled(tensor):
+            shape = (n if n % self.batch else n // self.batch * batch for n in tensor.shape)
+            return replace(tensor, shape=tuple(shape))
+
+        operations = []
+        for operation in self.operations:
+            reads = tuple(map(scaled, operation.reads))
+            writes = tuple(map(scaled, operation.writes))
+            operations.append(replace(operation, reads=reads, writes=writes))
         work = Work(batch)
-        scaled = [operation.scaled(self.batch, batch) for operation in self.operations]
         for index in self.order:
-            work.add(scaled[index])
+            work.add(operations[index])
         return work
 
     def kernels(self):

@@ -24,35 +24,12 @@ from Utils.device import datasheets
 from Utils.device.kernel_kinds import KINDS
 from Utils.forecast.kernel_work import ATTENTION, MATMUL, OPTIMIZER, REDUCTION, TYPES
 
-# Best shares of a peak that a matrix product reaches, by the chip's process and kind of core.
-# float32 on general cores: NeuSight's kernels (ASPLOS 2025, 755 large products a device): V100
-# 0.96, A100 80 GB PCIe 0.90, H100 0.74; all others are taken to be like the H100.
-BEST_FLOAT32 = {"12 nm": 0.96, "7 nm": 0.90}
-BEST_FLOAT32_ELSE = 0.74
-# Tensor cores: best shapes of S. Bekman's Machine Learning Engineering (2026): A100 0.87, H100
-# 0.80, B200 0.78, MI300X 0.51. Volta, Turing and GeForce are assumed: no table of theirs was found.
-BEST_TENSOR = {"12 nm": 0.80, "7 nm": 0.87, "8 nm": 0.92, "4 nm": 0.92, "4 nm, second": 0.78}
-BEST_HOPPER = 0.80
-BEST_AMD = 0.51
-# TFLOP/s a watt of long products at the power limit. float32: T4 0.057, A100 PCIe (250 W) 0.063, L4
-# 0.122 by the same kernels. Tensor cores: A100 PCIe 0.84, H100 1.13, B200 1.75 by the same best
-# shapes. Assumed: 8 nm, between its neighbours, and 12 nm of tensor cores.
-WATT_FLOAT32 = {"12 nm": 0.057, "8 nm": 0.075, "7 nm": 0.063, "4 nm": 0.122}
-WATT_TENSOR = {"12 nm": 0.5, "8 nm": 0.6, "7 nm": 0.84, "4 nm": 1.13, "4 nm, second": 1.75}
-STATIC = 0.25  # of the power limit, drawn whatever a kernel does; assumed
 # Tiles of a product's kernels with the share of the best rate that each reaches.
 TILES = {"tensor": ((256, 128, 1.0), (128, 128, 0.97), (128, 64, 0.85), (64, 64, 0.65))}
 TILES["simt"] = ((128, 128, 1.0), (128, 64, 0.95), (64, 64, 0.8))
 SPLITS = (1, 2, 4, 8)  # of K, each with at least so many numbers:
 SPLIT_K = 512
 SPLIT_COST = 1.03  # for adding the parts
-BACKWARD = 0.75  # of attention's forward rate: Dao 2023
-# FlashAttention-2 reaches 35% of an H100's peak against 57 of an A100's: Shah et al. 2024.
-HOPPER_ATTENTION = 0.62
-SLOW_MEMORY = 0.88  # of the share of bandwidth: GDDR6 cards of up to 75 W, by NeuSight's kernels
-WAIT = 20e-6  # seconds in which a host that has waited for the device starts it again
-VIEW_SHARE = 0.3  # of an operation's host time, for one that starts no kernel
-LIST_SHARE = 0.1  # for each tensor of a list
 FILE = Path(__file__).with_name("step_time.toml")
 # Published times beside forecasts whose constants were fitted without their source, written by
 # `python -m tests.calibration`.
@@ -71,9 +48,9 @@ def constants():
     return {name: row["value"] for name, row in tomllib.loads(FILE.read_text()).items()}
 
 
-def best_rates(entry):
+def best_rates(entry, c):
     """Return FLOP/s of products of each of TYPES at the best shape and full clocks, and joules a
-    FLOP."""
+    FLOP. c: constants."""
     rates = []
     joules = []
     for precision in TYPES[:-1]:
@@ -81,18 +58,18 @@ def best_rates(entry):
         general = precision == "float32" or (precision == "tf32" and not entry.tf32)
         if precision == "bfloat16" and not peak:
             peak, general = entry.float32 / 2, True  # emulated
-        share = BEST_TENSOR.get(entry.process, BEST_AMD)
-        if general:
-            share = BEST_FLOAT32.get(entry.process, BEST_FLOAT32_ELSE)
-        elif entry.capability[0] == 9 and not entry.architecture:
-            share = BEST_HOPPER
+        cores = "float32" if general else "tensor"
+        shares = c[f"best_{cores}"]
+        share = shares.get(entry.process, shares["other"])
+        if entry.capability[0] == 9 and not entry.architecture:
+            share = shares.get("hopper", share)
         if entry.process == datasheets.MEASURED:
             share = 1
-        watt = (WATT_FLOAT32 if general else WATT_TENSOR).get(entry.process, np.inf)
+        watt = c[f"watt_{cores}"].get(entry.process, np.inf)
         if precision == "tf32" and not general:
             watt /= 2
         rates.append(1e12 * peak * share)
-        joules.append((1 - STATIC) / (1e12 * watt))
+        joules.append((1 - c["static"]) / (1e12 * watt))
     half = TYPES.index("bfloat16")
     float8 = 2 * rates[half] if entry.capability >= (8, 9) else 0
     return np.array([*rates, float8]), np.array([*joules, joules[half] / 2])
@@ -125,7 +102,7 @@ def kernel_seconds(step, entry, c):
     longer. c: constants.
     """
     k = step.kernels
-    rates, joules = best_rates(entry)
+    rates, joules = best_rates(entry, c)
     general = np.array([True, not entry.tf32, not entry.bfloat16, not entry.float16, False])
     simt = general[k.type]
     flop_seconds = np.zeros(len(k.flop))
@@ -142,28 +119,28 @@ def kernel_seconds(step, entry, c):
     mix = k[is_mix]
     slow = simt[is_mix]
     share = np.where(slow, c["attention_float32"], c["attention"])
-    share = share * np.where(mix.backward, BACKWARD, 1)
+    share = share * np.where(mix.backward, c["backward"], 1)
     share *= mix.n / (mix.n + 128.0 * (1 + mix.causal))
     if entry.capability[0] >= 9 and not entry.architecture:
-        share = share * np.where(slow, 1, HOPPER_ATTENTION)
+        share = share * np.where(slow, 1, c["hopper_attention"])
     flop_seconds[is_mix] = mix.flop / (rates[mix.type] * share)
 
-    reach = c["memory"] * (SLOW_MEMORY if entry.watts <= 75 else 1)
+    reach = c["memory"] * (c["slow_memory"] if entry.watts <= 75 else 1)
     reach = np.where(k.family == REDUCTION, reach * c["reduction"], reach)
     reach = reach * (1 + c["l2"] * np.clip(1 - k.tensor / (entry.l2 * 2**20), 0, 1))
     byte_seconds = k.traffic / (entry.bandwidth * 1e9 * reach)
 
     byte_copies = k.copies / (entry.bandwidth * 1e9 * c["memory"])
     device = np.maximum(flop_seconds, byte_seconds) + byte_copies + 1e-6 * c["tail"] * k.launches
-    device += WAIT * k.waits
+    device += c["wait"] * k.waits
     times = np.bincount(step.order, minlength=len(device))
     energy = times @ (k.flop * joules[k.type] + c["byte"] * joules[0] * (k.traffic + k.copies))
-    lacking = energy / (entry.watts * (1 - STATIC)) - times @ device
+    lacking = energy / (entry.watts * (1 - c["static"])) - times @ device
     slowed = np.where(flop_seconds > byte_seconds, flop_seconds, 0)
     if lacking > 0 and slowed.any():
         device += slowed * lacking / (times @ slowed)
     # in the order of EAGER, COMPILED, VIEW and LIST
-    shares = 1, c["compiled"] / c["eager"], VIEW_SHARE, 1 + LIST_SHARE * k.lists
+    shares = 1, c["compiled"] / c["eager"], c["view"], 1 + c["list"] * k.lists
     return device, 1e-6 * c["eager"] * np.choose(k.host, shares)
 
 

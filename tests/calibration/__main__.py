@@ -12,10 +12,12 @@ from Utils.forecast import step_time
 
 
 def write_constants(constants):
-    """Replace the values in step_time.toml, which has the constants in the same order."""
-    lines = (f"value = {value:.4g}" for value in constants.values())
+    """Replace the fitted values in step_time.toml, each on a line of its own."""
     text = step_time.FILE.read_text()
-    step_time.FILE.write_text(re.sub(r"^value =.*", lambda _: next(lines), text, flags=re.M))
+    for name in forecast_fit.fitted_rows():
+        start = f"{name} = {{ value = "
+        text = re.sub(rf"^{start}[^,]+", f"{start}{constants[name]:.4g}", text, flags=re.M)
+    step_time.FILE.write_text(text)
 
 
 def main():

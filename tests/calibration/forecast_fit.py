@@ -84,8 +84,9 @@ def fitted(cases):
     """Return the constants fitted to all figures, and by source those fitted without it.
 
     The effect of a source is computed from the slopes at the first."""
-    names = list(priors())
-    values = {name: prior["mean"] for name, prior in priors().items()}
+    rows = fitted_rows()
+    names = list(rows)
+    values = step_time.constants() | {name: row["prior"] for name, row in rows.items()}
     sources = np.array([figure.source for figure in cases.figures])
     for _ in range(ROUNDS):
         line = line_around(cases, values, names)
@@ -116,14 +117,15 @@ class Line:
     priors: np.ndarray
 
 
-def priors():
-    """Return the prior of each constant, a dict of its mean and its spread."""
+def fitted_rows():
+    """Return the rows of the constants that are fitted, dicts by name."""
     rows = tomllib.loads(step_time.FILE.read_text())
-    return {name: row["prior"] for name, row in rows.items()}
+    return {name: row for name, row in rows.items() if "prior" in row}
 
 
 def line_around(cases, values, names):
     """Return the Line around these values of the named constants."""
+    rows = fitted_rows()
     here = cases.forecasts(values)
     moved = [cases.forecasts(values | {n: values[n] * np.exp(STEP)}) for n in names]
     return Line(
@@ -131,8 +133,8 @@ def line_around(cases, values, names):
         at=np.log([values[name] for name in names]),
         deviations=cases.measured - here,
         matrix=(np.stack(moved, axis=1) - here[:, None]) / STEP,
-        spreads=np.array([priors()[name]["spread"] for name in names]),
-        priors=np.log([priors()[name]["mean"] for name in names]),
+        spreads=np.array([rows[name]["spread"] for name in names]),
+        priors=np.log([rows[name]["prior"] for name in names]),
     )
 
 
