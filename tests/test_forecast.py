@@ -163,8 +163,7 @@ def test_what_cannot_run_says_why_and_a_broken_script_is_named(tmp_path):
         *recorded("gradient_accumulation", batch_size=97),
         *recorded(broken, "no_sync", "chunked_loss"),
     )
-    forecasts = [forecast_plan.memory_forecast([recording], 2, GIB, GPU) for recording in found]
-    reasons = [forecast.reason for forecast in forecasts]
+    reasons = [forecast_plan.memory_forecast([each], 2, GIB, GPU).reason for each in found]
     assert "multiple of 4" in reasons[0]
     assert "AttributeError" in reasons[1] and "nothing" in reasons[1]
     assert "several processes" in reasons[2]

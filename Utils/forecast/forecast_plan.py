@@ -24,7 +24,7 @@ from Utils.corpus import token_cache
 from Utils.device import capabilities, datasheets, device_choice, measured_ceilings
 from Utils.device.cuda import CUDA, ImaginedGPU
 from Utils.device.datasheets import Datasheet
-from Utils.forecast import fake_run, step_time
+from Utils.forecast import fake_run
 from Utils.forecast.fake_run import KINDS, PHASES, Recording
 from Utils.forecast.kernel_work import StepKernels, kernels_at
 from Utils.forecast.step_time import StepTime, time_forecast
@@ -32,7 +32,6 @@ from Utils.harness.settings import Settings, batch_multiple, check_need, parse_a
 from Utils.harness.step_work import precision_of
 from Utils.scripts import ladder
 
-ANY_MEMORY = 2**40  # bytes
 NOT_FORECAST = "not forecast"  # the time of a kernel without a rule
 UNITS = {"": 1, "mb": 10**6, "mib": MIB, "gb": 10**9, "gib": GIB}
 
@@ -266,7 +265,7 @@ def on_every_device(names, values, batches=()):
     @cache
     def recorded(bfloat16):
         """Return the settings, techniques and recordings of devices with or without bfloat16."""
-        device = ImaginedGPU("an imagined GPU", ANY_MEMORY, (9, 0) if bfloat16 else (7, 5))
+        device = ImaginedGPU("an imagined GPU", 2**40, (9, 0) if bfloat16 else (7, 5))
         args = settings(values | {"device": "cuda"}, device)
         with ladder.on_device(bfloat16):
             techniques = techniques_of(names)
@@ -302,9 +301,7 @@ def unsupported(technique, entry, args):
             check_need(need, args)
         except Unsupported as reason:
             reasons.append(str(reason))
-    if technique.misfit and not reasons:
-        return technique.misfit
-    return "; ".join(reasons)
+    return "; ".join(reasons) or technique.misfit
 
 
 def milliseconds_by_kind(technique, args):
@@ -316,7 +313,7 @@ def milliseconds_by_kind(technique, args):
     if entry is None:
         return {}
     (forecast,) = on_this_device([technique], args, entry, device.memory_bytes)
-    return step_time.by_kind(forecast.memory.kernels, entry) if forecast.time else {}
+    return forecast.time.kind_ms if forecast.time else {}
 
 
 def prices(path):

@@ -14,7 +14,6 @@ EXPECTED = (  # of docs/forecast.csv
     "bfloat16_moments", "paged_optimizer", "optimizer_in_backward", "gradient_accumulation",
 )  # fmt: skip
 BATCHES = 1, 4, 16, 64
-PRETRAINING = "all_together"
 TOKENS = 1e10  # to pretrain on
 BRIEF = {"matrix products": "products", "memory traffic": "memory", "waiting for the host": "host"}
 
@@ -205,7 +204,7 @@ def pretraining_hours(prices_file):
     """Yield the rows of a pretraining on every device, dicts by column."""
     prices = forecast_plan.prices(prices_file)
     values = {"model": "gpt2", "dataset": "synthetic", "batch_size": "auto", "seq_len": "auto"}
-    for args, [[forecast]] in forecast_plan.on_every_device([PRETRAINING], values):
+    for args, [[forecast]] in forecast_plan.on_every_device(["all_together"], values):
         row = {"device": forecast.device, "technique": forecast.technique, "model": args.model}
         row |= {"batch_size": args.batch_size, "seq_len": args.seq_len, "tokens": TOKENS}
         row |= dict.fromkeys(["tokens_per_second", "hours", "low_hours", "high_hours"])

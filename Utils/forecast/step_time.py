@@ -11,7 +11,7 @@ docs/forecast_check.csv. It is wider where no figure is of that kind of chip, or
 
 import math
 import tomllib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 
@@ -153,6 +153,7 @@ class StepTime:
     low: float = math.nan
     high: float = math.nan
     factor: float = 1.0  # how much wider the range is than where published figures are alike
+    kind_ms: dict = field(default_factory=dict)  # by kind of work; idle: waiting for the host
 
     @property
     def ends(self):
@@ -177,17 +178,10 @@ def step_time(step, entry, c=None):
     parts = {name: seconds[family == number].sum() for name, number in families.items()}
     parts["memory traffic"] = done[-1] - sum(parts.values())
     parts["waiting for the host"] = total - done[-1]
-    return StepTime(total, parts)
-
-
-def by_kind(step, entry):
-    """Return milliseconds of a step by kind of work; idle: the device waits for the host."""
-    device, _ = kernel_seconds(step, entry, constants())
-    seconds = device[step.order]
     kind_of = step.kernels.kind[step.order]
-    milliseconds = {kind: 1e3 * seconds[kind_of == kind].sum() for kind in KINDS}
-    waiting = step_time(step, entry).parts["waiting for the host"]
-    return milliseconds | {"idle": 1e3 * waiting}
+    kind_ms = {kind: 1e3 * seconds[kind_of == kind].sum() for kind in KINDS}
+    kind_ms["idle"] = 1e3 * parts["waiting for the host"]
+    return StepTime(total, parts, kind_ms=kind_ms)
 
 
 def chip(entry):
@@ -198,12 +192,12 @@ def chip(entry):
 def range_factor(entry, precision, covered=None):
     """Return how much wider a range is than with figures of this chip and precision.
 
-    precision: of the matrix products of a step, None where they have several. covered: the pairs of
-    the two that have figures, by default those of the check.
+    precision: of the matrix products of a step, None where they have several. covered: pairs of a
+    device's key and a precision that have figures, by default those of the check.
     """
     if covered is None:
-        rows = check_rows().itertuples()
-        covered = {(chip(datasheets.find(row.key)), row.precision) for row in rows}
+        covered = zip(check_rows().key, check_rows().precision, strict=True)
+    covered = {(chip(datasheets.find(key)), its_precision) for key, its_precision in covered}
     if (chip(entry), precision) in covered:
         return 1.0
     if not any(entry.capability):  # no datasheet

@@ -129,7 +129,7 @@ def read_row(row):
 
 
 def our_seconds(technique, model, fig):
-    """Return the seconds and the precision of a script of ours at the shape of a Figure."""
+    """Return the seconds of a script of ours at the shape of a Figure, and their range's factor."""
     entry = datasheets.find(fig.key)
     shape = {"batch_size": fig.step.batch, "seq_len": fig.step.tokens}
     values = {"model": model, "dataset": "synthetic", "device": fig.key, **shape}
@@ -137,7 +137,7 @@ def our_seconds(technique, model, fig):
     (forecast,) = forecast_plan.on_this_device([technique], args, entry, entry.memory_bytes)
     if not forecast.time:
         raise NotForecast(forecast.reason or forecast_plan.NOT_FORECAST)
-    return forecast.time.seconds, forecast_plan.precision_of(technique.needs)
+    return forecast.time.seconds, forecast.time.factor
 
 
 def forecasts(table):
@@ -146,13 +146,13 @@ def forecasts(table):
     figures = {}  # what could be read, by index
     reasons = {}
     seconds = {}
-    precisions = {}
+    factors = {}
     for index, row in enumerate(table.itertuples()):
         try:
             figures[index], technique, model = read_row(row)
             if technique:
                 answer = our_seconds(technique, model, figures[index])
-                seconds[index], precisions[index] = answer
+                seconds[index], factors[index] = answer
         except NotForecast as reason:
             figures.pop(index, None)
             reasons[index] = str(reason)
@@ -161,7 +161,8 @@ def forecasts(table):
         cases = forecast_fit.Cases([*others.values()], forecast_check.works([*others.values()]))
         for index, fig in others.items():
             seconds[index] = cases.step_time(fig, step_time.constants()).seconds
-            precisions[index] = forecast_check.precision_of(fig)
+            precision = forecast_check.precision_of(fig)
+            factors[index] = step_time.range_factor(datasheets.find(fig.key), precision)
     rows = []
     for index, row in enumerate(table.itertuples()):
         line = {"device": row.device, "model": row.model, "batch": row.batch_size}
@@ -170,8 +171,7 @@ def forecasts(table):
             rows.append(line | {"not forecast": reasons[index]})
             continue
         fig = figures[index]
-        half = step_time.widths()[0]
-        half *= step_time.range_factor(datasheets.find(fig.key), precisions[index])
+        half = step_time.widths()[0] * factors[index]
         half *= step_time.UNSAID if fig.unsaid else 1
         ends = 1e3 * seconds[index] * np.exp([-half, 0, half])
         line |= {"published_ms": 1e3 * fig.seconds, "forecast_ms": ends[1], "low_ms": ends[0]}

@@ -66,10 +66,7 @@ def precision_of(figure):
 
 def factor_of(figure, figures):
     """Return how much wider a figure's range is than with figures of other sources alike."""
-    covered = {
-        (step_time.chip(datasheets.find(other.key)), precision_of(other))
-        for other in figures
-        if other.source != figure.source
-    }
+    others = [other for other in figures if other.source != figure.source]
+    covered = {(other.key, precision_of(other)) for other in others}
     factor = step_time.range_factor(datasheets.find(figure.key), precision_of(figure), covered)
     return factor * step_time.UNSAID if figure.unsaid else factor

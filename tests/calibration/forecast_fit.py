@@ -89,7 +89,7 @@ def fitted(cases):
     values = step_time.constants() | {name: row["prior"] for name, row in rows.items()}
     sources = np.array([figure.source for figure in cases.figures])
     for _ in range(ROUNDS):
-        line = line_around(cases, values, names)
+        line = line_around(cases, values, rows)
         best = solved(line, np.ones(len(sources), dtype=bool))
         values = values | as_constants(names, best)
         if np.abs(best - line.at).max() < ENOUGH:
@@ -123,18 +123,17 @@ def fitted_rows():
     return {name: row for name, row in rows.items() if "prior" in row}
 
 
-def line_around(cases, values, names):
-    """Return the Line around these values of the named constants."""
-    rows = fitted_rows()
+def line_around(cases, values, rows):
+    """Return the Line around these values of the constants. rows: those that are fitted."""
     here = cases.forecasts(values)
-    moved = [cases.forecasts(values | {n: values[n] * np.exp(STEP)}) for n in names]
+    moved = [cases.forecasts(values | {n: values[n] * np.exp(STEP)}) for n in rows]
     return Line(
         sources=[figure.source for figure in cases.figures],
-        at=np.log([values[name] for name in names]),
+        at=np.log([values[name] for name in rows]),
         deviations=cases.measured - here,
         matrix=(np.stack(moved, axis=1) - here[:, None]) / STEP,
-        spreads=np.array([rows[name]["spread"] for name in names]),
-        priors=np.log([rows[name]["prior"] for name in names]),
+        spreads=np.array([row["spread"] for row in rows.values()]),
+        priors=np.log([row["prior"] for row in rows.values()]),
     )
 
 
