@@ -14,8 +14,7 @@ from Utils.forecast import step_time
 def write_constants(constants):
     """Replace the fitted values in step_time.toml, each on a line of its own."""
     text = step_time.FILE.read_text()
-    for name in forecast_fit.fitted_rows():
-        start = f"{name} = {{ value = "
+    for start, name in re.findall(r"^((\w+) = { value = ).*prior", text, re.M):
         text = re.sub(rf"^{start}[^,]+", f"{start}{constants[name]:.4g}", text, flags=re.M)
     step_time.FILE.write_text(text)
 
