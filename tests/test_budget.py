@@ -19,22 +19,22 @@ MOST_LINES = {
     "": 403,
     "analysis": 1751,
     "base": 479,
-    "commands": 892,
-    "corpus": 283,
+    "commands": 889,
+    "corpus": 280,
     "device": 1143,
     "doctor": 512,
     "draw": 1054,
-    "forecast": 1767,
+    "forecast": 1627,
     "harness": 1302,
     "launch": 1229,
-    "profile": 789,
+    "profile": 734,
     "site": 231,
     "results": 578,
     "own_script": 1815,
     "scripts": 591,
 }
 OTHER = {".toml", ".html", ".css", ".js"}
-MOST_LINES_OF_OTHER = 1_991
+MOST_LINES_OF_OTHER = 1_979
 MOST_LINES_OF_TESTS = 17_782  # with the virtual GPU's C++
 MOST_LINES_OF_PRETRAINING = 1_448
 MOST_LINES_OF_MAKEFILE = 180
