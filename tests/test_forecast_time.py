@@ -21,7 +21,7 @@ from Utils.device import capabilities, datasheets
 from Utils.device.cuda import ImaginedGPU
 from Utils.forecast import fake_run, forecast_plan, forecast_table, step_time
 from Utils.forecast.forecast_plan import MemoryForecast, StepForecast, datasheet_of, device_of
-from Utils.forecast.kernel_work import LIST, VIEW, Operation, Tensor, Work
+from Utils.forecast.kernel_work import LIST, VIEW, Operation, Tensor, Work, kernels_at
 from Utils.forecast.step_time import StepTime
 from Utils.harness.step_work import flops_per_token
 from Utils.scripts import ladder
@@ -47,7 +47,7 @@ def seconds(entry, *operations, times=1):
     work = Work()
     for operation in operations * times:
         work.add(operation)
-    return step_time.step_time(work.kernels(), datasheets.find(entry)).seconds
+    return step_time.step_time(kernels_at(work, 1), datasheets.find(entry)).seconds
 
 
 def test_every_device_is_in_the_one_table_with_its_source():
@@ -94,7 +94,7 @@ def test_an_unknown_device_lists_the_nearest():
 def test_a_kernel_without_a_rule_has_no_forecast_of_time(name):
     work = Work()
     work.add(Operation(name, (), ()))
-    memory = MemoryForecast(kernels=work.kernels(), batch=1)
+    memory = MemoryForecast(kernels=kernels_at(work, 1), batch=1)
     args = forecast_plan.settings({"device": "cuda"}, ImaginedGPU("an imagined GPU", 2**40))
     entry, technique = datasheets.find("h100"), ladder.get("fused_optimizer")
     step = forecast_plan.step_forecast(technique, memory, args, entry)
@@ -107,7 +107,7 @@ def test_a_recorded_step_has_the_flop_that_torch_counts():
     flags = ["--model=gpt2-tiny", "--dataset=synthetic", "--seq-len=64", "--batch-size=97"]
     recording = fake_run.recording(ladder.get("no_optimization"), flags, device)
     for batch in (97, 8):
-        kernels = recording.work.at(batch).kernels()
+        kernels = kernels_at(recording.work, batch)
         flop, order = kernels.kernels.flop, kernels.order
         expected = flops_per_token(CONFIGS["gpt2-tiny"], 64) * 64 * batch
         assert flop[order].sum() == pytest.approx(expected)
@@ -126,7 +126,7 @@ def test_attention_that_is_causal_does_half_of_the_products():
     for causal in (False, True):
         work = Work()
         work.add(Operation("_scaled_dot_product_flash_attention", (q, q, q), (q,), causal=causal))
-        flop.append(work.kernels().kernels.flop[0])
+        flop.append(kernels_at(work, 1).kernels.flop[0])
     assert flop == [4 * 2 * 4 * 128 * 128 * 64, 2 * 2 * 4 * 128 * 128 * 64]
 
 

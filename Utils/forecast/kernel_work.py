@@ -124,38 +124,6 @@ class Work:
     def add(self, operation):
         self.order.append(self.operations.setdefault(operation, len(self.operations)))
 
-    def at(self, batch):
-        """Return the same step with another batch. The batch of this one must be a prime that
-        divides nothing else."""
-
-        def scaled(tensor):
-            shape = (n if n % self.batch else n // self.batch * batch for n in tensor.shape)
-            return replace(tensor, shape=tuple(shape))
-
-        operations = []
-        for operation in self.operations:
-            reads = tuple(map(scaled, operation.reads))
-            writes = tuple(map(scaled, operation.writes))
-            operations.append(replace(operation, reads=reads, writes=writes))
-        work = Work(batch)
-        for index in self.order:
-            work.add(operations[index])
-        return work
-
-    def kernels(self):
-        """Return the StepKernels of the operations."""
-        rows = [kernel(operation) for operation in self.operations]
-        columns = [np.array([row[name] for row in rows]) for name in FIELDS]
-        kernels = np.rec.fromarrays(columns, names=FIELDS)
-        foreign = any("::" in op.name or op.name == "_int_mm" for op in self.operations)
-        return StepKernels(kernels, np.array(self.order), foreign)
-
-
-@cache
-def kernels_at(work, batch):
-    """Return the StepKernels of Work with another batch."""
-    return work.at(batch).kernels()
-
 
 # What decides the time of a kernel.
 FIELDS = [
@@ -172,6 +140,27 @@ class StepKernels:
     kernels: np.recarray
     order: np.ndarray
     foreign: bool  # whether one of them has no rule for its time
+
+
+@cache
+def kernels_at(work, batch):
+    """Return the StepKernels of Work with another batch. Its own must be a prime that divides
+    nothing else."""
+
+    def scaled(tensor):
+        shape = (n if n % work.batch else n // work.batch * batch for n in tensor.shape)
+        return replace(tensor, shape=tuple(shape))
+
+    scaled_work = Work(batch)
+    for operation in work.operations:
+        reads = tuple(map(scaled, operation.reads))
+        writes = tuple(map(scaled, operation.writes))
+        scaled_work.add(replace(operation, reads=reads, writes=writes))
+    rows = [kernel(operation) for operation in scaled_work.operations]
+    columns = [np.array([row[name] for row in rows]) for name in FIELDS]
+    order = np.array(scaled_work.order)[work.order]
+    foreign = any("::" in op.name or op.name == "_int_mm" for op in work.operations)
+    return StepKernels(np.rec.fromarrays(columns, names=FIELDS), order, foreign)
 
 
 def kernel(op):

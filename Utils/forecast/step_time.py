@@ -184,17 +184,16 @@ def step_time(step, entry, c=None):
     return StepTime(total, parts, kind_ms=kind_ms)
 
 
-def chip(entry):
-    """Return the kind of a chip. Forecasts for one kind are assumed to be equally good."""
-    return entry.architecture or entry.capability
-
-
 def range_factor(entry, precision, covered=None):
     """Return how much wider a range is than with figures of this chip and precision.
 
     precision: of the matrix products of a step, None where they have several. covered: pairs of a
     device's key and a precision that have figures, by default those of the check.
     """
+
+    def chip(sheet):  # forecasts for one kind are assumed to be equally good
+        return sheet.architecture or sheet.capability
+
     if covered is None:
         covered = zip(check_rows().key, check_rows().precision, strict=True)
     covered = {(chip(datasheets.find(key)), its_precision) for key, its_precision in covered}

@@ -11,7 +11,7 @@ from scipy.optimize import least_squares
 
 from Utils.device import datasheets
 from Utils.forecast import step_time
-from Utils.forecast.kernel_work import TYPES
+from Utils.forecast.kernel_work import TYPES, kernels_at
 from Utils.forecast.step_time import StepTime
 
 TRACED_LAYERS = 1, 2  # of the models of others: each layer more costs what the second does
@@ -34,7 +34,7 @@ class Cases:
         for step in {figure.step for figure in figures}:
             for layers in TRACED_LAYERS:
                 work = works[replace(step, batch=PRIME, layers=layers)]
-                self._kernels[step, layers] = work.at(step.batch).kernels()
+                self._kernels[step, layers] = kernels_at(work, step.batch)
 
     def step_time(self, figure, constants):
         """Return the StepTime of a figure's step."""
