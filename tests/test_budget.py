@@ -24,7 +24,7 @@ MOST_LINES = {
     "device": 1143,
     "doctor": 512,
     "draw": 1054,
-    "forecast": 1627,
+    "forecast": 1615,
     "harness": 1302,
     "launch": 1229,
     "profile": 734,
