@@ -15,7 +15,7 @@ from Utils.analysis.attribution import WAYS
 from Utils.analysis.intervals import INCONCLUSIVE
 from Utils.base import paths
 from Utils.base.errors import UserError
-from Utils.commands import ablate as ablation_command
+from Utils.commands import __main__ as commands
 from Utils.draw import ratio_charts
 from Utils.results import rows_file, selection
 from Utils.scripts import ladder, variants
@@ -188,4 +188,4 @@ def test_a_small_ablation_runs_from_the_command_line(tmp_path):
 
 def test_the_baseline_has_nothing_to_leave_out():
     with pytest.raises(UserError, match="no technique that could be left out"):
-        ablation_command.main(["T=no_optimization"])
+        commands.main("ablate", "T=no_optimization")

@@ -9,7 +9,7 @@ from matplotlib.image import imread
 from tests.rows import rows_of, write_record
 from Utils.analysis import comparison
 from Utils.base import errors
-from Utils.commands import compare as compare_command
+from Utils.commands import __main__ as commands
 from Utils.results import rows_file
 
 OLD = {"torch": "2.11.0", "commit": "0000aaa"}
@@ -27,7 +27,7 @@ def compared(folder, capsys):
     """Compares two selections: the printed text, and the table's cells by technique and title."""
 
     def compared(a="a.csv", b="b.csv", *flags):
-        compare_command.main([f"A={a}", f"B={b}", *flags])
+        commands.main("compare", f"A={a}", f"B={b}", *flags)
         text = capsys.readouterr().out
         table = [line.split(" | ") for line in text.splitlines() if line.startswith("| ")]
         titles, *lines = [[cell.strip("| ") for cell in line] for line in table]
@@ -223,7 +223,7 @@ def test_what_cannot_be_compared_is_one_line(a, b, words, mixed, folder, capsys)
     write(folder / "copy.csv", *rounds("no_optimization", [9, 9], commit="fffffff-dirty")[1:])
     before = sorted(folder.iterdir())
     with pytest.raises(SystemExit) as ended, errors.one_line("compare"):
-        compare_command.main([f"A={a}", f"B={b}"])
+        commands.main("compare", f"A={a}", f"B={b}")
     said = capsys.readouterr()
     assert ended.value.code == 2 and said.out == ""
     assert said.err.startswith("compare: error: ") and said.err.count("\n") == 1

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.rows import rows_of, write_record
-from Utils.commands import field_report
+from Utils.commands import __main__ as commands
 from Utils.results import rows_file
 
 
@@ -15,7 +15,7 @@ def report(tmp_path, capsys):
         rows_file.append(path, rows)
         if record:
             write_record(path, rows[-1:], **record)
-        field_report.main(["--results-file", str(path)])
+        commands.main("field-report", "--results-file", str(path))
         return capsys.readouterr().out
 
     return report

@@ -17,7 +17,7 @@ from Utils.base.command_line import OF_A_RUN, Parser
 from Utils.base.errors import UserError
 from Utils.base.gpt2_sizes import CONFIGS
 from Utils.base.units import GIB, MIB
-from Utils.commands import forecast as forecast_command
+from Utils.commands import __main__ as commands
 from Utils.device import device_choice
 from Utils.device.cpu import CPU
 from Utils.device.cuda import ImaginedGPU
@@ -280,14 +280,14 @@ def test_a_measured_step_stands_beside_the_forecast(tmp_path):
 
 def test_it_ends_in_one_line_where_there_is_no_such_device():
     with pytest.raises(UserError, match="MEMORY=80GiB"):
-        forecast_command.main(["no_optimization", "--device=cuda:99"])
+        commands.main("forecast", "no_optimization", "--device=cuda:99")
 
 
 def test_the_command_forecasts_for_a_gpu_that_is_not_there(tmp_path, capsys):
     file = tmp_path / "results.csv"
     command = ["no_optimization", "gradient_accumulation", *TINY, "--batch-size=2"]
     command += ["--device=cuda:99", "--memory=4GiB", f"--results-file={file}"]
-    forecast_command.main(command)
+    commands.main("forecast", *command)
     said = capsys.readouterr().out
     assert "Estimates for an imagined GPU: gpt2-tiny, 2x64 tokens" in said
     largest = int(re.search(r"^no_optimization +[\d.]+ +(\d+)", said, re.MULTILINE)[1])

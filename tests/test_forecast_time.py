@@ -16,7 +16,7 @@ from tests.calibration.published_figures import Figure, Step
 from Utils.base import errors
 from Utils.base.errors import Unsupported, UserError
 from Utils.base.gpt2_sizes import CONFIGS
-from Utils.commands import forecast
+from Utils.commands import __main__ as commands
 from Utils.device import capabilities, datasheets
 from Utils.device.cuda import ImaginedGPU
 from Utils.forecast import fake_run, forecast_plan, forecast_table, step_time
@@ -187,7 +187,7 @@ def test_figures_are_mostly_in_their_ranges_and_directions_mostly_right():
 
 
 def test_the_check_is_printed_with_its_errors_and_reasons(capsys):
-    forecast.main(["--against=published"])
+    commands.main("forecast", "--against=published")
     said = capsys.readouterr().out
     assert (
         sum(line.startswith("|") for line in said.splitlines()) == len(step_time.check_rows()) + 2
@@ -291,7 +291,7 @@ def test_a_file_of_figures_is_forecast_or_left_out_with_a_reason(tmp_path, capsy
 )
 def test_bad_input_is_answered_in_one_line(flags, words, capsys):
     with pytest.raises(SystemExit) as ended, errors.one_line("forecast"):
-        forecast.main(flags)
+        commands.main("forecast", *flags)
     said = capsys.readouterr().err
     assert ended.value.code == 2 and said.count("\n") == 1 and words in said
 

@@ -134,7 +134,7 @@ def test_every_command_has_a_main_function_and_no_ending_of_its_own():
     for name in (name for name in FILES if name.startswith("Utils.commands.")):
         text = FILES[name].read_text()
         if not name.endswith("__"):
-            assert "def main(argv=None):" in text and "__name__" not in text, name
+            assert "def main(args):" in text and "__name__" not in text, name
 
 
 def explained(node, lines):

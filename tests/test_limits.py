@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from no_optimization import explicit_attention
 from Utils.base import paths
 from Utils.base.gpt2_sizes import CONFIGS
-from Utils.commands import ceilings
+from Utils.commands import __main__ as commands
 from Utils.device import capabilities, measured_ceilings
 from Utils.device.cpu import CPU
 from Utils.forecast.forecast_plan import datasheet_of
@@ -102,16 +102,16 @@ def test_measured_ceilings_are_kept_for_the_device(tmp_path, monkeypatch, capsys
     monkeypatch.setattr(measured_ceilings, "SECONDS", 0.01)
     device = CPU()
     assert measured_ceilings.ceilings(device) is None
-    ceilings.main(["--device", "cpu"])
+    commands.main("ceilings", "--device", "cpu")
     found = measured_ceilings.ceilings(device)
     assert found["device"] == device.name and found["matmul_tflops"]["float32"] > 0.001
     assert "float16" not in found["matmul_tflops"]
     assert f"memory {found['bandwidth_gb_s']:,.0f} GB/s" in capsys.readouterr().out
     (kept,) = (tmp_path / "ceilings").iterdir()
     kept.write_text(json.dumps(found | {"bandwidth_gb_s": 7.0}))
-    ceilings.main(["--device", "cpu"])
+    commands.main("ceilings", "--device", "cpu")
     assert "memory 7 GB/s" in capsys.readouterr().out
-    ceilings.main(["--device", "cpu", "--again"])
+    commands.main("ceilings", "--device", "cpu", "--again")
     assert "memory 7 GB/s" not in capsys.readouterr().out
     monkeypatch.setattr(torch, "get_num_threads", lambda: 64)
     assert measured_ceilings.ceilings(CPU()) is None  # another device

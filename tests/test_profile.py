@@ -17,6 +17,7 @@ from tests.rows import records_in
 from tests.stand_ins import FakeCuda, full_disk, gpu
 from Utils.base import errors
 from Utils.base.errors import UserError
+from Utils.commands import __main__ as commands
 from Utils.commands import profile as profile_command
 from Utils.device import kernel_kinds
 from Utils.device.cpu import CPU
@@ -275,7 +276,7 @@ def profiled(tmp_path_factory):
             own = Technique(name, path, doc, code, ladder.facts(doc))
             patch.setattr(ladder, "get", lambda _: own)
             steps = ["--steps", "6", "--warmup", "3", "--output", str(folder)]
-            code = profile_command.main([name, *TINY, *steps, *flags])
+            code = commands.main("profile", name, *TINY, *steps, *flags)
         summary = json.loads((folder / f"{name}.json").read_text())
         return SimpleNamespace(code=code, folder=folder, summary=summary)
 
@@ -441,7 +442,7 @@ def test_what_ends_early_leaves_the_old_files(error, kind, words, profiled, tmp_
 def test_bad_input_is_one_line_and_code_2(argv, words, tmp_path, capsys):
     (tmp_path / "file").write_text("")
     with pytest.raises(SystemExit) as ended, errors.one_line("profile"):
-        profile_command.main([word.format(file=tmp_path / "file") for word in argv])
+        commands.main("profile", *[word.format(file=tmp_path / "file") for word in argv])
     assert ended.value.code == 2
     said = capsys.readouterr().err
     assert said.startswith("profile: error: ") and said.count("\n") == 1 and words in said
@@ -464,7 +465,7 @@ def test_a_script_of_the_users_is_profiled_unchanged(tmp_path, monkeypatch, caps
     monkeypatch.setattr(own_scripts, "FOLDER", tmp_path / "own_scripts")
     (tmp_path / "train.py").write_text(USERS_SCRIPT)
     flags = ["--base", str(tmp_path / "train.py"), "--results-file", str(tmp_path / "results.csv")]
-    assert profile_command.main(flags) == 0
+    assert commands.main("profile", *flags) == 0
     printed = capsys.readouterr().out
     assert "matrix products" in printed and "forecast" not in printed and "run.log" not in printed
     assert "train.py:10: _local_scalar_dense, 1 time a step" in printed
@@ -598,7 +599,7 @@ def test_several_techniques_are_stacked_in_one_chart(baseline, tmp_path, monkeyp
     monkeypatch.setattr(profile_command.suite_runner, "in_subprocess", python)
     monkeypatch.setattr(ladder, "group", lambda name: [*map(ladder.get, texts)])
     beside = f"--results-file={folder.parent / 'results.csv'}"
-    assert profile_command.main(["all", *TINY, "--cpu", beside]) == 1
+    assert commands.main("profile", "all", *TINY, "--cpu", beside) == 1
     assert capsys.readouterr().out.split() == ["plots/profile.png", "plots/profile.svg"]
     svg = (tmp_path / "plots" / "profile.svg").read_text()
     words = re.findall(r"<text[^>]*>([^<]*)</text>", svg)

@@ -19,7 +19,7 @@ from Utils.analysis.recommendation import IN, LEAST_MEMORY, LINES, NEAR, NO_DIFF
 from Utils.analysis.summary import summarize
 from Utils.base import paths
 from Utils.base.errors import UserError
-from Utils.commands import recipe as recipe_command
+from Utils.commands import __main__ as commands
 from Utils.device import capabilities
 from Utils.device.cpu import CPU
 from Utils.results import rows_file, selection
@@ -358,7 +358,7 @@ def test_the_page_has_all_three_parts(tmp_path, capsys):
     path = tmp_path / "results.csv"
     rows_file.append(path, rows_from(halving(TF32)).to_dict("records"))
     out = tmp_path / "mine.py"
-    recipe_command.main(["--results-file", str(path), "--recipe", str(out)])
+    commands.main("recipe", "--results-file", str(path), "--recipe", str(out))
     said = capsys.readouterr().out
     assert f"fused_optimizer-{TF32}: 900 MiB at the peak.\n" in said
     assert re.search(r"^Against no_optimization: 1[56]\.\d\dx \(.*\)\.$", said, re.MULTILINE)

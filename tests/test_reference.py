@@ -9,7 +9,7 @@ from tests.rows import committed
 from Utils.analysis import submission
 from Utils.analysis.summary import summarize
 from Utils.base import paths
-from Utils.commands import submit
+from Utils.commands import __main__ as commands
 from Utils.results import rows_file, selection
 from Utils.scripts import ladder
 
@@ -32,7 +32,7 @@ def test_every_folder_is_complete_and_its_page_is_made_of_its_rows(folder):
 
 
 def test_the_check_of_pull_requests_reads_every_folder(capsys):
-    submit.main(["--check", str(selection.SHARED)])
+    commands.main("submit", "--check", str(selection.SHARED))
     assert capsys.readouterr().out.splitlines() == [f"{folder}: complete" for folder in FOLDERS]
     workflow = (paths.ROOT / ".github" / "workflows" / "submission.yml").read_text()
     assert "-m Utils.commands submit CHECK=results\n" in workflow

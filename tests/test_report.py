@@ -11,7 +11,7 @@ from tests.planted_page import TIMES, page_of, write_profile
 from tests.rows import ladder_runs, rows_of, write_record
 from Utils.analysis import comparison
 from Utils.base.errors import UserError
-from Utils.commands import report
+from Utils.commands import __main__ as commands
 from Utils.draw import report_page
 from Utils.results import rows_file, selection
 from Utils.scripts import ladder
@@ -253,8 +253,8 @@ def test_the_command_writes_the_page_and_names_it(tmp_path, capsys):
         rows_file.append(tmp_path / "results.csv", run)
     flags = ["--results-file", str(tmp_path / "results.csv"), "--report"]
     for _ in range(2):
-        report.main([*flags, str(tmp_path / "page.html")])
+        commands.main("report", *flags, str(tmp_path / "page.html"))
     assert capsys.readouterr().out == f"{tmp_path}/page.html\n" * 2
     assert (tmp_path / "page.html").read_text().startswith("<!doctype html>")
     with pytest.raises(UserError, match="No such file"):
-        report.main([*flags, str(tmp_path / "nowhere" / "page.html")])
+        commands.main("report", *flags, str(tmp_path / "nowhere" / "page.html"))

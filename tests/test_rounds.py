@@ -11,7 +11,7 @@ import pytest
 from tests.rows import rows_of
 from Utils.base import command_line
 from Utils.base.errors import Unsupported, UserError
-from Utils.commands import ablate, suite
+from Utils.commands import __main__ as commands
 from Utils.device.capabilities import CHECKS
 from Utils.launch import suite_child, suite_runner, turn_taking
 from Utils.results import rows_file
@@ -63,7 +63,7 @@ def test_every_pair_is_together_once_and_odd_rounds_go_backwards(stand_in):
 
 @pytest.mark.parametrize(
     ("command", "words"),
-    [(suite, []), (suite, ["everything"]), (ablate, [])],
+    [("suite", []), ("suite", ["everything"]), ("ablate", [])],
     ids=["smoke", "everything", "ablate"],
 )
 def test_without_bfloat16_a_command_runs_the_float16_line_and_says_so_once(
@@ -73,7 +73,8 @@ def test_without_bfloat16_a_command_runs_the_float16_line_and_says_so_once(
     monkeypatch.setattr(suite_runner, "version", lambda package: "2.13.0")
     monkeypatch.setattr(suite_child, "announce", lambda scripts, args: None)
     prefix = stand_in.path.parent / "plots-"
-    command.main([*words, f"RESULTS_FILE={stand_in.path}", f"PLOTSPREFIX={prefix}", "ROUNDS=1"])
+    settings = [f"RESULTS_FILE={stand_in.path}", f"PLOTSPREFIX={prefix}", "ROUNDS=1"]
+    commands.main(command, *words, *settings)
     assert capsys.readouterr().out.count(ladder.IN_FLOAT16) == 1
     ran = {name for group in stand_in.groups for name in group}
     assert {"no_optimization", "float16_grad_scaler", "float16_fused_optimizer"} <= ran

@@ -9,6 +9,7 @@ import pytest
 from tests.rows import rows_of
 from Utils.analysis import intervals, several_processes
 from Utils.base.errors import UserError
+from Utils.commands import __main__ as commands
 from Utils.commands import scaling as scaling_command
 from Utils.device import device_choice
 from Utils.device.cuda import ImaginedGPU
@@ -133,12 +134,12 @@ def test_rounds_are_interleaved_and_every_other_one_goes_backwards(tmp_path, mon
     every = lambda name, path: {row["run_id"] for row in rows_file.text_rows(path)}  # noqa: E731
     monkeypatch.setattr("Utils.results.rows_file.run_ids_of", every)
     flags = ["--gpus=1 2", "--device=cpu", "--rounds=2", f"--results-file={file}"]
-    assert scaling_command.main(flags) == 0
+    assert commands.main("scaling", *flags) == 0
     one = [(1, 2), (2, 2), (2, 4)]
     assert ran == [(r, n, B, 1) for r, plan in ((0, one), (1, one[::-1])) for n, B in plan]
     assert "plots/scaling.png" in capsys.readouterr().out
     assert ladder.get(DEFAULT)
     with pytest.raises(UserError, match="there are 2 cores here; give 2 or fewer"):
-        scaling_command.main(["--gpus=1 8", "--device=cpu"])
+        commands.main("scaling", "--gpus=1 8", "--device=cpu")
     with pytest.raises(UserError, match="nothing to compare with"):
-        scaling_command.main(["--gpus=2", "--device=cpu"])
+        commands.main("scaling", "--gpus=2", "--device=cpu")

@@ -9,7 +9,7 @@ import pytest
 from tests.rows import records_in, rows_of
 from Utils.analysis import submission
 from Utils.base.errors import UserError
-from Utils.commands import submit
+from Utils.commands import __main__ as commands
 from Utils.results import rows_file, selection
 
 HOME, USER, HOST = "/home/zelda.q", "zelda.q", "deepthought"
@@ -63,7 +63,7 @@ def made(here, **options):
 
 def test_no_byte_of_a_folder_names_anyone(here, capsys):
     path = measured(here)
-    submit.main([])
+    commands.main("submit")
     folder = here / "results" / "Test_GPU" / "2026-01-01"
     assert str(folder) in capsys.readouterr().out
     members = {file.name: file.read_bytes() for file in folder.iterdir()}
@@ -86,7 +86,7 @@ def test_no_byte_of_a_folder_names_anyone(here, capsys):
     assert page.startswith("# Test GPU\n") and "tensorFloat32" in page and "![speedup.png]" in page
     assert "[Test GPU](Test_GPU/2026-01-01/README.md)" in (here / "results/README.md").read_text()
     for checked in (folder, here / "results"):
-        submit.main(["--check", str(checked)])
+        commands.main("submit", "--check", str(checked))
         assert capsys.readouterr().out == f"{folder}: complete\n"
 
 

@@ -13,7 +13,7 @@ import pytest
 from tests.known import changed, copy_project
 from tests.rows import records_in
 from Utils.base import paths
-from Utils.commands import suite
+from Utils.commands import __main__ as commands
 from Utils.launch import suite_runner as launched
 from Utils.launch import turn_taking
 from Utils.results import rows_file
@@ -327,7 +327,7 @@ def test_a_run_that_hangs_is_ended_and_recorded(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(paths, "CACHE", tmp_path)
     path = tmp_path / "results.csv"
     flags = ["--model", "gpt2-tiny", "--dataset", "synthetic", "--steps", "1000000"]
-    assert suite.main(["no_optimization", *flags, "--results-file", str(path)]) == 1
+    assert commands.main("suite", "no_optimization", *flags, "--results-file", str(path)) == 1
     (row,) = rows_file.text_rows(path)
     assert row["status"] == "failed" and "time-out of 60 minutes" in row["note"]
 

@@ -14,7 +14,7 @@ import pytest
 from Utils.analysis import several_processes
 from Utils.base import paths
 from Utils.base.errors import Unsupported, UserError
-from Utils.commands import together as together_command
+from Utils.commands import __main__ as commands
 from Utils.launch import turn_taking
 from Utils.launch.turn_taking import Failed, Member, Part
 from Utils.scripts import ladder
@@ -67,7 +67,7 @@ def test_two_at_once_are_measured_and_leave_no_rows(cache, capsys, tmp_path, mon
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     monkeypatch.setenv("SUITE", "")
     monkeypatch.chdir(tmp_path)
-    assert together_command.main(["T=no_optimization", "--n=2", *FLAGS]) == 0
+    assert commands.main("together", "T=no_optimization", "--n=2", *FLAGS) == 0
     said = capsys.readouterr().out
     ((one,), (first, second)) = kept
     assert one.record["threads"] == 2
@@ -142,7 +142,7 @@ def test_what_cannot_be_is_said(cache, capsys):
         (["T=nothing"], "nothing"),
     ):
         with pytest.raises(UserError, match=said):
-            together_command.main(words)
+            commands.main("together", *words)
     with pytest.raises(SystemExit):
-        together_command.main(["T=no_optimization", "--n=1"])
+        commands.main("together", "T=no_optimization", "--n=1")
     assert "'1' is not a whole number from 2 up" in capsys.readouterr().err

@@ -9,7 +9,33 @@ import importlib
 import os
 from pathlib import Path
 
+from Utils.base.command_line import OF_A_RUN, OF_SOME_SCRIPTS, SELECTION, Parser
 from Utils.base.errors import UserError, one_line
+
+OF_A_SUITE = (*OF_A_RUN, "timeout", "precision", "all")
+OF_AN_OWN_SCRIPT = ("base", "without", "args", "folder", "base_python", "writes")
+OF_RANKS = (*OF_A_RUN, *OF_SOME_SCRIPTS)
+SETTINGS = {  # of each command that has any
+    "ablate": (*OF_A_SUITE, *OF_AN_OWN_SCRIPT, "plotsprefix", "t"),
+    "adopt": (*OF_A_RUN, *OF_AN_OWN_SCRIPT, "script"),
+    "ceilings": ("device",),
+    "compare": ("a", "b", "plotsprefix"),
+    "ddp": (*OF_RANKS, "t", "gpus"),
+    "diff": ("t", "without"),
+    "doctor": (*OF_A_RUN, "json"),
+    "field_report": SELECTION,
+    "forecast": (*OF_A_RUN, "t", "memory", "tokens", "prices", "against", "base"),
+    "init_results": ("results_file",),
+    "profile": (*OF_RANKS, *OF_AN_OWN_SCRIPT, "plotsprefix", "t", "cpu", "memory", "gpus"),
+    "recipe": (*SELECTION, "recipe"),
+    "report": (*SELECTION, "price", "report", "a", "b"),
+    "reset": ("results_file",),
+    "scaling": (*OF_RANKS, "plotsprefix", "t", "gpus"),
+    "submit": (*SELECTION, "check"),
+    "suite": (*OF_A_SUITE, *OF_AN_OWN_SCRIPT),
+    "table": (*SELECTION, "price", "all"),
+    "together": (*OF_A_RUN, "timeout", "t", "n"),
+}
 
 
 def main(command="help", *words):
@@ -18,7 +44,22 @@ def main(command="help", *words):
     names = sorted(path.stem for path in Path(__file__).parent.glob("[!_]*.py"))
     if name not in names:
         raise UserError(f"there is no such command; choose {', '.join(names)}")
-    return importlib.import_module(f"Utils.commands.{name}").main(words)
+    module = importlib.import_module(f"Utils.commands.{name}")
+    parser = Parser(command, module.__doc__, *SETTINGS.get(name, ()))
+    if name == "ceilings":
+        parser.add_argument("--again", action="store_true", help="measure again")
+    elif name == "forecast":
+        help = "else T, else the ladder"
+        parser.add_argument("names", nargs="*", metavar="TECHNIQUE", help=help)
+    elif name == "profile":
+        parser.add_argument("name", nargs="?", default="", help="the same as T")
+        help = "output folder, else profiles/ beside the results file"
+        parser.add_argument("--output", type=Path, help=help)
+    elif name == "suite":
+        parser.add_argument("names", nargs="*", metavar="TECHNIQUE", help="else the ladder")
+        help = "before, measure the ceilings of this device and estimate the duration"
+        parser.add_argument("--announced", action="store_true", help=help)
+    return module.main(parser.parse_args(words))
 
 
 if __name__ == "__main__":

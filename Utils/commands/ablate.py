@@ -3,19 +3,16 @@
 from contextlib import ExitStack
 
 from Utils.analysis import attribution
-from Utils.base.command_line import OF_A_RUN, Parser, check
+from Utils.base.command_line import check
 from Utils.base.errors import UserError
-from Utils.commands.suite import OF_AN_OWN_SCRIPT
 from Utils.draw import chart_style, ratio_charts
 from Utils.launch import own_scripts, suite_runner
 from Utils.results import rows_file, selection
 from Utils.scripts import ladder
 
 
-def main(argv=None):
+def main(args):
     """Return the exit code of `suite_runner.Outcome`."""
-    names = (*OF_A_RUN, "timeout", "precision", "all", *OF_AN_OWN_SCRIPT, "plotsprefix", "t")
-    args = Parser("ablate", __doc__, *names).parse_args(argv)
     check(args)
     path = args.results_file
     with suite_runner.only_suite(path), ExitStack() as block:

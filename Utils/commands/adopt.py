@@ -6,11 +6,8 @@ It runs unchanged for a few steps; nothing is written to results.csv.
 
 import textwrap
 
-from Utils.base import command_line
-from Utils.base.command_line import OF_A_RUN
 from Utils.base.errors import UserError
 from Utils.base.text import plural
-from Utils.commands.suite import OF_AN_OWN_SCRIPT
 from Utils.launch import own_scripts
 from Utils.scripts import own_names
 
@@ -19,10 +16,8 @@ MOST = 2  # models, optimizers and loaders that are listed
 MOST_WAITS = 5
 
 
-def main(argv=None):
+def main(args):
     """Print what was seen. Raises UserError where the script cannot be measured."""
-    names = (*OF_A_RUN, *OF_AN_OWN_SCRIPT, "script")
-    args = command_line.Parser("adopt", __doc__, *names).parse_args(argv)
     args.base = args.script or args.base
     if not args.base:
         raise UserError("no script is named", "set SCRIPT to its path")

@@ -5,14 +5,10 @@ the roofline of Williams et al. 2009 summed over its parts: each takes the large
 at the ceiling of its precision and its unavoidable traffic at the ceiling of bandwidth.
 """
 
-from Utils.base.command_line import Parser
 from Utils.device import device_choice, measured_ceilings
 
 
-def main(argv=None):
-    parser = Parser("ceilings", __doc__, "device")
-    parser.add_argument("--again", action="store_true", help="measure again")
-    args = parser.parse_args(argv)
+def main(args):
     device = device_choice.choose(args.device)
     ceilings = measured_ceilings.here(device, args.again)
     print(f"{device.name}: ceilings of {measured_ceilings.summary(ceilings)}")

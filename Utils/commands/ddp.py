@@ -6,18 +6,15 @@ when the others have waited for PATIENCE_S seconds (an environment variable, 45)
 writes no rows and leaves no process.
 """
 
-from Utils.base import command_line
-from Utils.base.command_line import OF_A_RUN, OF_SOME_SCRIPTS
+from Utils.base.command_line import check
 from Utils.launch import rank_launcher
 from Utils.launch.rank_launcher import DEFAULT
 from Utils.scripts import ladder
 
 
-def main(argv=None):
+def main(args):
     """Run each round. Return the exit code: 0; 1 where a rank failed; 2 for impossible settings."""
-    parser = command_line.Parser("ddp", __doc__, *OF_A_RUN, *OF_SOME_SCRIPTS, "t", "gpus")
-    args = parser.parse_args(argv)
-    command_line.check(args)
+    check(args)
     technique = ladder.get(args.t or DEFAULT)
     (count,) = rank_launcher.counts(args.gpus or "all", args.device, several=False)
     for r in range(args.round, args.round + args.rounds):

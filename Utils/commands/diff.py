@@ -5,14 +5,12 @@ WITHOUT=NAME prints that of the variant without a technique, against the techniq
 
 import sys
 
-from Utils.base.command_line import Parser
 from Utils.scripts import ladder, variants
 
 COLOURS = {"+": "\033[32m", "-": "\033[31m", "@": "\033[36m"}
 
 
-def main(argv=None):
-    args = Parser("diff", __doc__, "t", "without").parse_args(argv)
+def main(args):
     technique = variants.find("-".join(filter(None, [args.t, args.without])))
     print(technique.doc)
     if technique.parent is None:

@@ -13,8 +13,6 @@ import sys
 import textwrap
 from dataclasses import asdict
 
-from Utils.base import command_line
-from Utils.base.command_line import OF_A_RUN
 from Utils.doctor.examination import examine
 
 WIDEST = 100  # columns
@@ -49,10 +47,8 @@ def show(findings, rows, terminal):
     print(f"\n{can_run} of {len(rows)} techniques run here.")
 
 
-def main(argv=None):
+def main(args):
     """Return the exit code: 0, or 1 where no technique can run."""
-    parser = command_line.Parser("doctor", __doc__, *OF_A_RUN, "json")
-    args = parser.parse_args(argv)
     findings, rows = examine(args)
     can_run = any(row.status != "unsupported" for row in rows)
     if args.json:

@@ -8,7 +8,6 @@ pretraining on each device. Every figure is a forecast with a range of 90%.
 import pandas as pd
 
 from Utils.base import paths
-from Utils.base.command_line import Parser
 from Utils.base.gpt2_sizes import CONFIGS
 from Utils.forecast import forecast_table
 
@@ -18,8 +17,7 @@ COLUMNS += ["high_ms", "speedup", "speedup_low", "speedup_high", "tokens_per_sec
 COLUMNS += ["largest_batch", "mostly", "reason"]
 
 
-def main(argv=None):
-    Parser("expectations", __doc__).parse_args(argv)
+def main(args):
     rows = []
     for model in CONFIGS:
         rows += forecast_table.expected_rows(model)

@@ -1,14 +1,13 @@
 """Print device, driver, versions and the table as Markdown, to paste into an issue."""
 
 from Utils.analysis import result_tables
-from Utils.base.command_line import SELECTION, Parser
 from Utils.results.selection import selected
 
 VERSIONS = ("python", "torch", "triton", "bitsandbytes", "cudnn")
 
 
-def main(argv=None):
-    shown = selected(Parser("field-report", __doc__, *SELECTION).parse_args(argv))
+def main(args):
+    shown = selected(args)
     rows = shown.rows
     newest = shown.records.get(rows.run_id.max(), {})
     device = newest.get("device") or {}

@@ -6,7 +6,6 @@ them. --against published prints how the forecast of time compares with publishe
 """
 
 from Utils.analysis.summary import measured_steps
-from Utils.base import command_line
 from Utils.base.command_line import OF_A_RUN
 from Utils.base.errors import UserError
 from Utils.device import capabilities, datasheets, device_choice, measured_ceilings
@@ -16,13 +15,9 @@ from Utils.forecast.forecast_table import gib
 from Utils.scripts import ladder
 
 
-def main(argv=None):
-    names = (*OF_A_RUN, "t", "memory", "tokens", "prices", "against", "base")
-    parser = command_line.Parser("forecast", __doc__, *names)
-    parser.add_argument("names", nargs="*", metavar="TECHNIQUE", help="else T, else the ladder")
-    args = parser.parse_args(argv)
+def main(args):
     names = args.names or (["ladder"] if args.t in ("", "all") else args.t.split())
-    values = {name: getattr(args, name) for name in command_line.OF_A_RUN}
+    values = {name: getattr(args, name) for name in OF_A_RUN}
     if args.base:
         raise UserError("a forecast is not yet for scripts of your own", "omit BASE")
     if args.against:

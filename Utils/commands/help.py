@@ -1,12 +1,10 @@
 """Print the targets of the Makefile, the techniques and the variables."""
 
 from Utils.base import command_line
-from Utils.base.command_line import Parser
 from Utils.scripts import ladder
 
 
-def main(argv=None):
-    Parser("help", __doc__).parse_args(argv)
+def main(args):
     for section, targets in command_line.targets().items():
         print(f"\n{section}")
         for name, help in targets.items():

@@ -27,19 +27,16 @@ import secrets
 import signal
 import sys
 import tempfile
-from pathlib import Path
 
 from Utils.base import command_line
-from Utils.base.command_line import OF_A_RUN, OF_SOME_SCRIPTS
 from Utils.base.errors import naming
 from Utils.commands import adopt
-from Utils.commands.suite import OF_AN_OWN_SCRIPT
 from Utils.draw import chart_style, ladder_charts
 from Utils.launch import own_scripts, suite_runner
 from Utils.scripts import ladder
 
 
-def main(argv=None):
+def main(args):
     """Profile one technique or several.
 
     Return the exit code: 0; 1 where a run failed or ran out of memory; 2 for impossible settings.
@@ -47,12 +44,6 @@ def main(argv=None):
     # Before the import of torch, which reads it once: the profiler would warn of each block that
     # was allocated before it.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-    names = (*OF_A_RUN, *OF_SOME_SCRIPTS, *OF_AN_OWN_SCRIPT, "plotsprefix", "t", "cpu", "memory")
-    parser = command_line.Parser("profile", __doc__, *names, "gpus")
-    parser.add_argument("name", nargs="?", default="", help="the same as T")
-    help = "output folder, else profiles/ beside the results file"
-    parser.add_argument("--output", type=Path, help=help)
-    args = parser.parse_args(argv)
     args.name = args.name or args.t
     args.t = ""
     args.output = args.output or args.results_file.parent / "profiles"

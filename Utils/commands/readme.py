@@ -2,10 +2,8 @@
 docstrings, parsers and figures."""
 
 from Utils.analysis import submission
-from Utils.base.command_line import Parser
 from Utils.draw import doc_pages
 
 
-def main(argv=None):
-    Parser("readme", __doc__).parse_args(argv)
+def main(args):
     print(*doc_pages.write(), *submission.write_pages(), sep="\n")

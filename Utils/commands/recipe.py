@@ -5,12 +5,10 @@ from pathlib import Path
 
 from Utils.analysis import recommendation
 from Utils.base import paths
-from Utils.base.command_line import SELECTION, Parser
 from Utils.results.selection import selected
 
 
-def main(argv=None):
-    args = Parser("recipe", __doc__, *SELECTION, "recipe").parse_args(argv)
+def main(args):
     shown = selected(args)
     recommended = recommendation.recommend(shown.with_variants, shown.records)
     path = Path(args.recipe or paths.CACHE / "recipe" / "recipe.py")

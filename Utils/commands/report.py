@@ -5,15 +5,13 @@ With A and B, two results are compared. The figures are those of `make table`, `
 values from files, and the page's security policy allows only the one script whose hash it names.
 """
 
-from Utils.base.command_line import SELECTION, Parser
 from Utils.base.errors import naming
 from Utils.draw import report_page
 from Utils.results.selection import reading
 
 
-def main(argv=None):
+def main(args):
     """Write the page, and print its path."""
-    args = Parser("report", __doc__, *SELECTION, "price", "report", "a", "b").parse_args(argv)
     if args.a or args.b:
         html = report_page.comparison_page(args.a, args.b)
     else:

@@ -2,12 +2,11 @@
 
 from pathlib import Path
 
-from Utils.base.command_line import Parser
 from Utils.results import rows_file
 
 
-def main(argv=None):
-    path = Parser("reset", __doc__, "results_file").parse_args(argv).results_file
+def main(args):
+    path = args.results_file
     if path.exists():
         print(f"{path} is kept as {rows_file.reset(path)}")
     elif rows_file.initialize(path):

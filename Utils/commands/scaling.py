@@ -10,8 +10,7 @@ import math
 import time
 
 from Utils.analysis import several_processes
-from Utils.base import command_line
-from Utils.base.command_line import OF_A_RUN, OF_SOME_SCRIPTS, spelled
+from Utils.base.command_line import check, spelled
 from Utils.base.errors import UserError
 from Utils.base.gpt2_sizes import CONFIGS
 from Utils.device import device_choice
@@ -22,14 +21,12 @@ from Utils.results import rows_file, selection
 from Utils.scripts import ladder
 
 
-def main(argv=None):
+def main(args):
     """Run, print the table and draw the chart.
 
     Return the exit code: 0; 1 where a run failed; 2 for impossible settings.
     """
-    names = (*OF_A_RUN, *OF_SOME_SCRIPTS, "plotsprefix", "t", "gpus")
-    args = command_line.Parser("scaling", __doc__, *names).parse_args(argv)
-    command_line.check(args)
+    check(args)
     technique = ladder.get(args.t or DEFAULT)
     counts = sorted({*rank_launcher.counts(args.gpus or "1 all", args.device)})
     if len(counts) < 2:

@@ -2,12 +2,10 @@
 tables in docs/. It opens by a double click on index.html."""
 
 from Utils.base import paths
-from Utils.base.command_line import Parser
 from Utils.site import site_page
 
 
-def main(argv=None):
-    Parser("site", __doc__).parse_args(argv)
+def main(args):
     folder = paths.ROOT / "site"
     site_page.write(folder)
     print(folder / "index.html")

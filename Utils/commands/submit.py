@@ -3,11 +3,9 @@
 from pathlib import Path
 
 from Utils.analysis import submission
-from Utils.base.command_line import SELECTION, Parser
 
 
-def main(argv=None):
-    args = Parser("submit", __doc__, *SELECTION, "check").parse_args(argv)
+def main(args):
     if args.check:
         for folder in submission.check(Path(args.check).resolve()):
             print(f"{folder}: complete")

@@ -8,24 +8,15 @@ interrupted suite resumes. ROUND sets the first round, to add rounds to existing
 runs a script of your own, unchanged, with switches.
 """
 
-from Utils.base import command_line
-from Utils.base.command_line import OF_A_RUN
+from Utils.base.command_line import check
 from Utils.base.errors import UserError
 from Utils.launch import own_scripts, suite_runner
 from Utils.scripts import own_names
 
-OF_AN_OWN_SCRIPT = ("base", "without", "args", "folder", "base_python", "writes")
 
-
-def main(argv=None):
+def main(args):
     """Run techniques and print their table. Return the exit code of `suite_runner.Outcome`."""
-    names = (*OF_A_RUN, "timeout", "precision", "all", *OF_AN_OWN_SCRIPT)
-    parser = command_line.Parser("suite", __doc__, *names)
-    parser.add_argument("names", nargs="*", metavar="TECHNIQUE", help="else the ladder")
-    help = "before, measure the ceilings of this device and estimate the duration"
-    parser.add_argument("--announced", action="store_true", help=help)
-    args = parser.parse_args(argv)
-    command_line.check(args)
+    check(args)
     with suite_runner.only_suite(args.results_file):
         if args.base:
             with own_scripts.looked_at(args) as runs:

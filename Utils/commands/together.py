@@ -10,21 +10,18 @@ import secrets
 import sys
 
 from Utils.analysis import several_processes
-from Utils.base import command_line
-from Utils.base.command_line import OF_A_RUN, spelled
+from Utils.base.command_line import check, spelled
 from Utils.base.errors import Unsupported, UserError
 from Utils.launch import turn_taking
 from Utils.scripts import variants
 
 
-def main(argv=None):
+def main(args):
     """Run several processes of a technique at once and one alone, in rounds; print the speedup.
 
     Return the exit code: 0, or 1 where a process failed or ran out of memory.
     """
-    parser = command_line.Parser("together", __doc__, *OF_A_RUN, "timeout", "t", "n")
-    args = parser.parse_args(argv)
-    command_line.check(args)
+    check(args)
     if not args.warmup:
         problem = f"{spelled('warmup', 0)}: processes need a warm-up to begin together"
         raise UserError(problem, f"try {spelled('warmup', 1)}")
