@@ -10,7 +10,7 @@ from Utils.base import paths
 from Utils.base.errors import Unsupported, UserError
 from Utils.harness.settings import check_need
 from Utils.results import rows_file
-from Utils.scripts import ladder, token_merge, variants
+from Utils.scripts import ladder, variants
 
 LOOP = paths.ROOT / "pretraining" / "train.py"
 BEST = "all_together", "fused_optimizer"  # of the scripts; the second runs everywhere
@@ -56,7 +56,7 @@ def merged(names):
         for scaled, unscaled in UNSCALED.items():
             sides = [re.sub(scaled, unscaled, side) for side in sides]
         bare = [COMMENT.sub("", side) for side in sides]  # the loop has other comments
-        ways = itertools.product((sides, bare), (token_merge.merge, token_merge.merge_aligned))
+        ways = itertools.product((sides, bare), (ladder.merge, ladder.merge_aligned))
         results = (merge(code, *change) for change, merge in ways)
         code = next(filter(None, results), None)
         if code is None:

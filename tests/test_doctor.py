@@ -273,7 +273,7 @@ def test_a_need_without_effect_is_held_against_who_brings_it_in(monkeypatch):
 )
 def test_a_script_of_ones_own_has_its_row(needs, words, tmp_path):
     doc = f"My idea.\n\nParent: no_optimization\nNeeds:  {needs}\n"
-    script = Technique("my_idea", tmp_path / "my_idea.py", doc, "", ladder.facts(doc))
+    script = Technique("my_idea", tmp_path / "my_idea.py", doc, "", **ladder.facts(doc))
     row = torch_side.judge(script, TECHNIQUES["no_optimization"], on(CPU()))
     assert (row.technique, row.status) == ("my_idea", "unsupported" if words else "runs")
     assert words in row.reason and bool(words) == bool(row.reason)

@@ -283,7 +283,7 @@ def test_a_steps_launches_are_recorded_as_graphs_and_none_is_skipped(settle):
     skipped = inductor["cudagraph_skips"]
     recorded = inductor["cudagraph_recorded_non_static_inputs"]
     args = settle("--steps", "8")
-    args.needs = ladder.facts(cuda_graphs.__doc__).needs
+    args.needs = ladder.facts(cuda_graphs.__doc__)["needs"]
     try:
         start(cuda_graphs.main, args)
     except Unsupported as reason:

@@ -273,7 +273,7 @@ def profiled(tmp_path_factory):
         path.write_text(text) if replaced else None
         doc, code = ladder.split(text)
         with pytest.MonkeyPatch.context() as patch:
-            own = Technique(name, path, doc, code, ladder.facts(doc))
+            own = Technique(name, path, doc, code, **ladder.facts(doc))
             patch.setattr(ladder, "get", lambda _: own)
             steps = ["--steps", "6", "--warmup", "3", "--output", str(folder)]
             code = commands.main("profile", name, *TINY, *steps, *flags)

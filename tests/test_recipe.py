@@ -347,7 +347,7 @@ def test_an_idea_of_ones_own_is_shown_by_its_diff(tmp_path, monkeypatch):
                    parent="Parent: no_optimization")  # fmt: skip
     known = ladder.techniques()
     doc, code = ladder.split(mine)
-    idea = Technique("my_idea", Path("my_idea.py"), doc, code, ladder.facts(doc))
+    idea = Technique("my_idea", Path("my_idea.py"), doc, code, **ladder.facts(doc))
     monkeypatch.setattr(ladder, "techniques", lambda: known | {"my_idea": idea})
     shown = blocks(["my_idea"])
     assert "#   +    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)" in shown["PyTorch"]

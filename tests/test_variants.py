@@ -14,7 +14,7 @@ from Utils.harness import held_out_loss, run_record
 from Utils.launch import batch_trials
 from Utils.results import rows_file
 from Utils.run import Run, execute
-from Utils.scripts import ladder, token_merge, variants
+from Utils.scripts import ladder, variants
 
 TECHNIQUES = ladder.techniques()
 RUNGS = [t.name for t in TECHNIQUES.values() if t.at_top_level and t.parent]
@@ -66,7 +66,7 @@ def test_the_whole_without_a_rung_and_with_it_again_is_the_whole(name):
     code = variants.without([name], "fused_optimizer")
     assert code != whole.code
     ast.parse(code)
-    assert token_merge.merge(code, TECHNIQUES[technique.parent].code, technique.code) == whole.code
+    assert ladder.merge(code, TECHNIQUES[technique.parent].code, technique.code) == whole.code
 
 
 @pytest.mark.parametrize("name", [t.name for t in TECHNIQUES.values() if t.parent])
@@ -151,7 +151,7 @@ def test_a_set_has_one_name_whichever_way_it_is_written(tmp_path, monkeypatch):
 
 def test_changes_that_touch_are_both_made_and_others_are_not():
     def merged(mine, theirs, base="a b c d e"):
-        code = token_merge.merge(*(text.replace(" ", "; ") for text in (mine, base, theirs)))
+        code = ladder.merge(*(text.replace(" ", "; ") for text in (mine, base, theirs)))
         return code and code.replace("; ", " ")
 
     assert merged("a B c d e", "a b C d e") == "a B C d e"
@@ -163,7 +163,7 @@ def test_changes_that_touch_are_both_made_and_others_are_not():
     assert merged("a X d e", "a b Y d e") is None
     assert merged("a b c d e", "a b ( d e") is None  # no Python
     same = 'a = """\n<<<<<<< b\n======= quoted\n\n  é"""\n'
-    assert token_merge.merge(same, same, same + "x") == same + "x"
+    assert ladder.merge(same, same, same + "x") == same + "x"
 
 
 def every_variant():

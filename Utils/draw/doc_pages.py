@@ -118,7 +118,7 @@ def _runs(need, device):
 
 def _section(technique, elsewhere):
     """Return a script's section. elsewhere: tables of figures not measured here, by kind."""
-    facts = technique.facts.texts
+    facts = technique.facts
     lines = [f"### {technique.name}", "", _link(technique, "../", "Script")]
     if technique.parent:
         lines[-1] += f", over [{technique.parent}](#{technique.parent.lower()})"

@@ -155,7 +155,7 @@ def _diffs(names, records):
         name, source = record.get("technique"), record.get("source")
         if source:
             doc, code = ladder.split(source) if source.startswith('"""') else ("", source)
-            ran[name] = ladder.Technique(name, Path(f"{name}.py"), doc, code, ladder.facts(doc))
+            ran[name] = ladder.Technique(name, Path(f"{name}.py"), doc, code, **ladder.facts(doc))
     diffs = []
     for technique in (ran[name] for name in names if name in ran):
         if technique.parent in ran:

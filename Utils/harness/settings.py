@@ -66,7 +66,7 @@ def parse_args(doc, argv=None, technique=None, source="", hardware=None):
         parser.error(str(error))
     args.started = datetime.now(UTC)
     args.run_id = rows_file.run_id(args.started, args.turn and args.turn.token)
-    args.needs, args.notes, args.argv = ladder.facts(doc).needs, [], argv
+    args.needs, args.notes, args.argv = ladder.facts(doc)["needs"], [], argv
     args.commit, args.source = paths.commit(), source
     return args
 

@@ -1,4 +1,4 @@
-"""The scripts, their order, the facts in their docstrings, and their diffs.
+"""The scripts, their order, the facts in their docstrings, their diffs, and merges of diffs.
 
 A technique is a script, at the top level or in beyond/, whose docstring has a line `Parent:`. There
 is no other list of them: a copy of a script under a new name is a technique too.
@@ -6,10 +6,15 @@ is no other list of them: a copy of a script under a new name is a technique too
 
 from __future__ import annotations
 
+import ast
 import difflib
+import functools
 import itertools
+import json
 import re
+import subprocess
 import sys
+import tempfile
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -17,7 +22,6 @@ from pathlib import Path
 
 from Utils.base import paths
 from Utils.base.errors import UserError
-from Utils.scripts import token_merge
 
 BASELINE = "no_optimization"
 IN_FLOAT16 = "this GPU has no bfloat16: scripts in float16 take the place of those that need it"
@@ -33,26 +37,21 @@ UNFIT = re.compile(r"bfloat16|clip_grad|\.step\(\)")  # a type; gradients that a
 _bfloat16 = ContextVar("whether scripts are seen as a device with bfloat16 runs them", default=True)
 FACTS = ("Parent", "Needs", "Gains", "Costs", "See")
 PARITIES = ("another optimizer", "approximate")  # the loss of other updates, and of a few bits
-
-
-@dataclass(frozen=True)
-class Facts:
-    """The facts that a script's docstring states."""
-
-    parent: str | None  # the name of the script that this one extends
-    needs: tuple  # names of checks that a run has to pass, in order; see `device.capabilities`
-    texts: dict  # the full text of each of FACTS, on one line
+WORD = re.compile(r"\w+|\s+|[^\w\s]")  # or blanks, or another character
+CONFLICT = re.compile(  # mine, base and theirs in git's diff3 style
+    r"^<{7} .*?\n(.*?)^\|{7} .*?\n(.*?)^={7}\n(.*?)^>{7} .*?\n", re.MULTILINE | re.DOTALL
+)
 
 
 def facts(doc):
-    """Return the Facts of a docstring."""
+    """Return what a docstring states of a Technique: parent, needs and facts."""
     lines = re.findall(rf"^({'|'.join(FACTS)}): +(.*(?:\n +\S.*)*)", doc, re.MULTILINE)
     texts = {name: " ".join(text.split()) for name, text in lines}
     parent = texts.get("Parent", "none")
     listed = re.match(r"[^;:]*", texts.get("Needs", "nothing"))[0]
     words = (word.strip() for word in listed.split(","))
     needs = tuple(word for word in words if word not in ("", "nothing"))
-    return Facts(None if parent == "none" else parent, needs, texts)
+    return {"parent": None if parent == "none" else parent, "needs": needs, "facts": texts}
 
 
 @dataclass(frozen=True)
@@ -61,7 +60,9 @@ class Technique:
     path: Path
     doc: str
     code: str  # all after the docstring
-    facts: Facts
+    parent: str | None  # the name of the script that this one extends
+    needs: tuple  # names of checks that a run has to pass, in order; see `device.capabilities`
+    facts: dict  # the full text of each of FACTS in the docstring, on one line
     note: str = ""  # on all its runs
     misfit: str = ""  # why its diff has no place in float16
 
@@ -70,17 +71,9 @@ class Technique:
         return self.doc.split("\n", 1)[0]
 
     @property
-    def parent(self):
-        return self.facts.parent
-
-    @property
-    def needs(self):
-        return self.facts.needs
-
-    @property
     def stated_parity(self):
         """What its Costs say first of its losses: one of PARITIES, or ""."""
-        costs = self.facts.texts.get("Costs", "")
+        costs = self.facts.get("Costs", "")
         return next((p for p in PARITIES if costs.startswith(p)), "")
 
     @property
@@ -114,12 +107,12 @@ def techniques(root=paths.ROOT):
     for path in [*sorted(root.glob("*.py")), *sorted(root.glob("beyond/**/*.py"))]:
         doc, code = split(path.read_text(errors="replace"))
         stated = facts(doc)
-        if "Parent" not in stated.texts:
+        if "Parent" not in stated["facts"]:
             continue
         if path.stem in scripts:
             first = scripts[path.stem].path.relative_to(root)
             raise UserError(f"{first} and {path.relative_to(root)} have one name", "rename one")
-        scripts[path.stem] = Technique(path.stem, path, doc, code, stated)
+        scripts[path.stem] = Technique(path.stem, path, doc, code, **stated)
     scripts = _in_order(scripts)
     return scripts if _bfloat16.get() else _in_order(_in_float16(scripts))
 
@@ -157,15 +150,16 @@ def _in_float16(scripts):
     for name, script in scripts.items():
         if name in FLOAT16:
             instead = scripts[FLOAT16[name]]
-            changes = {"code": instead.code, "facts": instead.facts}
+            changes = {"code": instead.code, "parent": instead.parent}
+            changes |= {"needs": instead.needs, "facts": instead.facts}
         elif "bfloat16" in script.needs and script.parent in scripts:
             before, parent = scripts[script.parent], changed[script.parent]
-            code = token_merge.merge(parent.code, before.code, script.code)
+            code = merge(parent.code, before.code, script.code)
             added = [need for need in script.needs if need not in before.needs]
-            parent_name = FLOAT16.get(before.name, before.name)
-            facts = replace(script.facts, parent=parent_name, needs=(*parent.needs, *added))
             misfit = parent.misfit or _misfit(parent, before, script, code)
-            changes = {"code": code or script.code, "facts": facts, "misfit": misfit}
+            needs = (*parent.needs, *added)
+            changes = {"code": code or script.code, "needs": needs, "misfit": misfit}
+            changes["parent"] = FLOAT16.get(before.name, before.name)
         else:
             continue
         changed[name] = replace(script, note=NOTE_IN_FLOAT16, **changes)
@@ -174,7 +168,7 @@ def _in_float16(scripts):
 
 def _misfit(parent, before, script, code):
     """Return why a script's diff has no place in float16, or "". code: it merged, or None."""
-    _, _, reason = script.facts.texts["Needs"].partition("; ")
+    _, _, reason = script.facts["Needs"].partition("; ")
     if reason.startswith("in float16"):
         return f"needs bfloat16: {reason}"
     sides = (parent, before, script)
@@ -238,3 +232,60 @@ def diff(technique, parent, context=3):
     lines = (code.strip("\n").splitlines() for code in (parent.code, technique.code))
     names = parent.path.name, technique.path.name
     return [*difflib.unified_diff(*lines, *names, n=context, lineterm="")]
+
+
+@functools.cache
+def merge(mine, base, theirs):
+    """Return `mine` with the changes from `base` to `theirs`; None where that is no Python."""
+    with tempfile.TemporaryDirectory() as folder:
+        files = [Path(folder) / name for name in ("mine", "base", "theirs")]
+        for path, text in zip(files, (mine, base, theirs), strict=True):
+            path.write_text("".join(f"{json.dumps(word)}\n" for word in WORD.findall(text)))
+        command = ["git", "merge-file", "-p", "--diff3", *map(str, files)]
+        try:
+            merged = subprocess.run(command, capture_output=True, text=True).stdout
+        except OSError:
+            raise UserError("merging variants needs git", "install git") from None
+    for conflict in CONFLICT.finditer(merged):
+        words = _apply_both(*(side.splitlines(keepends=True) for side in conflict.groups()))
+        if words is None:
+            return None
+        merged = merged.replace(conflict[0], "".join(words), 1)
+    return _python(map(json.loads, merged.splitlines()))
+
+
+def merge_aligned(mine, base, theirs):
+    """Merge as `merge` does, but by the longest common runs of words: git may match single words
+    inside a long insertion."""
+    words = _apply_both(*map(WORD.findall, (mine, base, theirs)))
+    return None if words is None else _python(words)
+
+
+def _python(words):
+    """Return words as code, or None: those of one change can lie apart in the other text."""
+    code = "".join(words)
+    try:
+        ast.parse(code)
+    except SyntaxError:
+        return None
+    return code
+
+
+def _apply_both(mine, base, theirs):
+    """Return `base`, a list, with the changes of both sides, or None where they overlap."""
+    edits = []
+    for side in (mine, theirs):
+        matcher = difflib.SequenceMatcher(None, base, side, autojunk=False)
+        for kind, start, stop, first, last in matcher.get_opcodes():
+            if kind != "equal":
+                edits.append((start, stop, side[first:last]))
+    merged = []
+    end = 0
+    inserted_at = None
+    for start, stop, words in sorted(edits):
+        if start < end or start == stop == inserted_at:
+            return None
+        merged += base[end:start] + words
+        end = stop
+        inserted_at = start if start == stop else None
+    return merged + base[end:]

@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from Utils.base import files, paths
 from Utils.base.errors import UserError
-from Utils.scripts import ladder, own_names, token_merge
+from Utils.scripts import ladder, own_names
 from Utils.scripts.ladder import BASELINE, Technique
 
 FOLDER = paths.CACHE / "variants"
@@ -100,7 +100,7 @@ def find(name):
     doc = DOC.format(headline=headline, script=script, needs=", ".join(needs) or "nothing")
     path = FOLDER / f"{name}.py"
     files.write(path, f'"""{doc}"""{code}')
-    return Technique(name, path, doc, code, ladder.facts(doc))
+    return Technique(name, path, doc, code, **ladder.facts(doc))
 
 
 def load(source):
@@ -121,7 +121,7 @@ def together(names):
         if code is None or not declared(name, scripts) <= {*names[:n]}:
             return None
         parent = scripts[scripts[name].parent]
-        code = token_merge.merge(code, parent.code, scripts[name].code)
+        code = ladder.merge(code, parent.code, scripts[name].code)
     return code
 
 
@@ -141,7 +141,7 @@ def without(names, script):
         if code is None:
             return None
         parent = scripts[scripts[name].parent]
-        code = token_merge.merge(code, scripts[name].code, parent.code)
+        code = ladder.merge(code, scripts[name].code, parent.code)
     return code
 
 

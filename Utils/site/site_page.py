@@ -102,7 +102,7 @@ def figures():
             "path": script.path.relative_to(paths.ROOT).as_posix(),
             "parent": script.parent,
             "diff": ladder.diff(script, parent, context=1)[2:] if parent else [],
-            "costs": script.facts.texts["Costs"],
+            "costs": script.facts["Costs"],
         }
     shown = {name: name for name in doc_pages.SHOWN}
     in_float16 = {ladder.FLOAT16[name]: name for name in shown if name in ladder.FLOAT16}
