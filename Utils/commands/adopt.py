@@ -17,14 +17,12 @@ MOST_WAITS = 5
 
 
 def main(args):
-    """Print what was seen. Raises UserError where the script cannot be measured."""
     args.base = args.script or args.base
     if not args.base:
         raise UserError("no script is named", "set SCRIPT to its path")
     with own_scripts.looked_at(args) as runs:
         for line in lines(runs):
             print(textwrap.fill(line, WIDTH, drop_whitespace=False, max_lines=1))
-    return 0
 
 
 def lines(runs):
@@ -33,11 +31,18 @@ def lines(runs):
     row = look["row"]
     seen = look["record"]["own_script"]
     yield f"{runs.base.name} on {row['device']}"
-    yield from listed("model     ", [f"{name}, called at {site}" for name, site in seen["models"]])
-    made = [f"{name}, made at {site}" for name, site in seen["optimizers"]]
-    yield from listed("optimizer ", made)
     loaders = [f"made at {x['site']}, {plural(x['workers'], 'worker')}" for x in look["loaders"]]
-    yield from listed("loader    ", loaders)
+    texts_by_kind = {
+        "model": [f"{name}, called at {site}" for name, site in seen["models"]],
+        "optimizer": [f"{name}, made at {site}" for name, site in seen["optimizers"]],
+        "loader": loaders,
+    }
+    for kind, texts in texts_by_kind.items():
+        texts = list(dict.fromkeys(texts))
+        shown = texts[:MOST]
+        if len(texts) > MOST:
+            shown[-1] += f", and {len(texts) - MOST} more"
+        yield from (f"  {kind:10} {text}" for text in shown)
     batch = f"{row['batch_size']} {row['unit']}" if row["unit"] != "steps" else "no DataLoader"
     flop = f", {look['flop'] / 1e9:.3g} GFLOP" if look["flop"] else ""
     yield f"  a step     {batch}{flop}"
@@ -64,12 +69,3 @@ def waits(look):
         yield f"  {site}: {operator}, {plural(times, 'time')} a step"
     if not look["waits"]:
         yield "  none"
-
-
-def listed(kind, texts):
-    """Return a line for each of the first different texts, the last with the number of more."""
-    texts = list(dict.fromkeys(texts))
-    shown = texts[:MOST]
-    if len(texts) > MOST:
-        shown[-1] += f", and {len(texts) - MOST} more"
-    return [f"  {kind} {text}" for text in shown]

@@ -52,9 +52,8 @@ def main(args):
     findings, rows = examine(args)
     can_run = any(row.status != "unsupported" for row in rows)
     if args.json:
-        answers = {"findings": [asdict(finding) for finding in findings]}
-        answers["techniques"] = [asdict(row) for row in rows]
-        print(json.dumps(answers | {"can_run": can_run}, indent=1))
+        answers = {"findings": findings, "techniques": rows, "can_run": can_run}
+        print(json.dumps(answers, indent=1, default=asdict))
     else:
         show(findings, rows, sys.stdout.isatty())
     return 0 if can_run else 1

@@ -11,7 +11,6 @@ from Utils.results.selection import reading
 
 
 def main(args):
-    """Write the page, and print its path."""
     if args.a or args.b:
         html = report_page.comparison_page(args.a, args.b)
     else:

@@ -22,10 +22,7 @@ from Utils.scripts import ladder
 
 
 def main(args):
-    """Run, print the table and draw the chart.
-
-    Return the exit code: 0; 1 where a run failed; 2 for impossible settings.
-    """
+    """Return the exit code: 0; 1 where a run failed; 2 for impossible settings."""
     check(args)
     technique = ladder.get(args.t or DEFAULT)
     counts = sorted({*rank_launcher.counts(args.gpus or "1 all", args.device)})

@@ -17,10 +17,7 @@ from Utils.scripts import variants
 
 
 def main(args):
-    """Run several processes of a technique at once and one alone, in rounds; print the speedup.
-
-    Return the exit code: 0, or 1 where a process failed or ran out of memory.
-    """
+    """Return the exit code: 0, or 1 where a process failed or ran out of memory."""
     check(args)
     if not args.warmup:
         problem = f"{spelled('warmup', 0)}: processes need a warm-up to begin together"

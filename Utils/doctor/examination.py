@@ -16,6 +16,7 @@ from pathlib import Path
 from Utils.base import errors, paths
 from Utils.base.errors import UserError
 from Utils.base.units import GIB, MIB
+from Utils.results import rows_file
 from Utils.scripts import ladder
 
 NEEDED_GIB = 2  # for tokens and compiled kernels
@@ -97,16 +98,12 @@ def disk(args):
         remedy = "make an environment in a folder without blanks; set PYTHON to it"
         yield fault("cache", f"{sys.prefix}: no compiler takes this path", remedy, "compile")
     free_gib = shutil.disk_usage(nearest(paths.CACHE)).free / GIB
-    finding = ok("cache", f"{paths.CACHE}: {free_gib:.1f} GiB free")
-    if free_gib < NEEDED_GIB:
-        remedy = f"free {NEEDED_GIB} GiB for tokens and kernels, or set CACHE_DIR to another disk"
-        finding = replace(finding, state="fault", remedy=remedy)
-    yield finding
+    text = f"{paths.CACHE}: {free_gib:.1f} GiB free"
+    remedy = f"free {NEEDED_GIB} GiB for tokens and kernels, or set CACHE_DIR to another disk"
+    yield fault("cache", text, remedy) if free_gib < NEEDED_GIB else ok("cache", text)
 
 
 def results_file(args):
-    from Utils.results import rows_file  # here, as doctor runs without its packages as well
-
     try:
         rows_file.check(args.results_file)
         yield ok("results", f"{args.results_file}: can be written")
@@ -138,8 +135,7 @@ def examine(args):
     If the process of `torch_side` has crashed or hangs, the Finding announced last is a fault.
     """
     findings = [*ask(packages, args), *ask(disk, args), *ask(results_file, args)]
-    names = ladder.techniques()
-    rows = {name: TechniqueStatus(name, "unsupported", UNASKED) for name in names}
+    rows = {n: TechniqueStatus(n, "unsupported", UNASKED) for n in ladder.techniques()}
     settings = json.dumps(vars(args), default=str)
     output, problem = run_python("-m", "Utils.doctor.torch_side", settings)
     remedy = f"{REQUIREMENTS}, with --force-reinstall; or omit PYTHON=, and .venv is created"

@@ -32,12 +32,11 @@ from Utils.base.text import plural
 from Utils.device import capabilities, device_choice, measured_ceilings
 from Utils.harness import memory_kinds, run_record, settings, turn_pipe
 from Utils.harness.step_clock import ALL_PROFILED, ProfiledSteps, StepClock
-from Utils.own_script import user_code
 from Utils.own_script.look import Look
 from Utils.own_script.model_calls import modules_with
 from Utils.own_script.model_switches import TorchCompile
 from Utils.own_script.switches import SWITCHES
-from Utils.own_script.user_code import Ended
+from Utils.own_script.user_code import OURS, Ended, version
 from Utils.own_script.watch import Watch
 from Utils.own_script.write_guard import WriteGuard
 from Utils.results import rows_file
@@ -99,14 +98,10 @@ class Measured:
         except Ended as end:
             return end
         except BaseException as error:
-            return self.end or self._after_error(error)
-        return self._early()
-
-    def _early(self):
-        if self.end:
-            return self.end
-        if self.guard.refused:
-            return Ended("refused", self.guard.refused)
+            if not isinstance(error, SystemExit) or error.code not in (None, 0):
+                return self.end or self._after_error(error)
+        if self.end or self.guard.refused:
+            return self.end or Ended("refused", self.guard.refused)
         steps = self.watch.ended_iterations
         if not steps:
             return Ended("refused", "ends without a step of an optimizer of torch.optim")
@@ -116,8 +111,6 @@ class Measured:
 
     def _after_error(self, error):
         if isinstance(error, SystemExit):
-            if error.code in (None, 0):
-                return self._early()
             sys.stderr.flush()
             output = Path(self.spec["output"]).read_text(errors="replace").strip()
             said = error.code if isinstance(error.code, str) else output.rpartition("\n")[2]
@@ -136,7 +129,7 @@ class Measured:
         in_script = [frame for frame in frames if frame.filename.startswith(self.spec["folder"])]
         if in_script:
             reason += f" ({Path(in_script[-1].filename).name}:{in_script[-1].lineno})"
-        if frames[-1].filename.startswith(user_code.OURS):
+        if frames[-1].filename.startswith(OURS):
             return Ended("failed", reason)
         causes = [cause for words, cause in CAUSES.items() if words in str(error)]
         if self.watch.switches:
@@ -249,7 +242,7 @@ class Measured:
         usual = samples[len(samples) // 2] if samples else 0
         args.unit = "samples" if usual else "steps"
         args.batch_size = args.requested_batch_size = usual or 1
-        args.version = user_code.version(self.spec)
+        args.version = version(self.spec)
         commit, dash, dirty = self.spec["commit"].partition("-")
         args.commit = f"{commit}+{args.version}{dash}{dirty}"
         if watch.own_seed is not None:

@@ -49,7 +49,7 @@ class ModelCalls:
 
         def listened_call(*args, **kwargs):
             if threading.get_ident() != self.thread or self.in_backward:
-                return self._implementation(module)(*args, **kwargs)
+                return self.implementation(module)(*args, **kwargs)
             if self.depth == 0 and id(module) not in self.called:
                 self.called.add(id(module))
                 self.called_first(module)
@@ -59,22 +59,21 @@ class ModelCalls:
                 self.leaf_called(module)
             self.depth += 1
             try:
-                return self._implementation(module)(*args, **kwargs)
+                return self.implementation(module)(*args, **kwargs)
             finally:
                 self.depth -= 1
 
         return listened_call
 
-    def _implementation(self, module):
+    def implementation(self, module):
         return self.implementations.get(id(module)) or module._call_impl
 
-    def wrap(self, module, wrapper):
-        """Let a module's calls run wrapper(implementation), from the next call on, for good."""
-        wrapped = wrapper(self._implementation(module))
-        user_code.hide(wrapped.__code__)
-        self.implementations[id(module)] = wrapped
+    def replace(self, module, function):
+        """Let a module's calls run a function, from the next call on, for good."""
+        user_code.hide(function.__code__)
+        self.implementations[id(module)] = function
         if id(module) not in self.listening:
-            module.__dict__["_compiled_call_impl"] = wrapped
+            module.__dict__["_compiled_call_impl"] = function
 
     def stop_listening(self, model=None):
         """Leave all modules, or those of a model, as they would be without listening."""
@@ -104,7 +103,7 @@ def modules_with(parameters):
 
 def holder_on_the_stack(module, parameters):
     """Return the smallest module that holds all of these parameters, and the name of its method,
-    such as model.loss(x), that is calling a module; None for none."""
+    such as model.loss(x), that is calling a module; else the module itself, and None."""
     ids = {id(p) for p in parameters}
     for frame, _ in traceback.walk_stack(sys._getframe(1)):
         holder = frame.f_locals.get("self") if frame.f_code.co_argcount else None
@@ -113,4 +112,4 @@ def holder_on_the_stack(module, parameters):
             is_method = callable(getattr(type(holder), name, None))
             if is_method and ids <= {id(p) for p in holder.parameters()}:
                 return holder, name
-    return None
+    return module, None

@@ -22,20 +22,19 @@ class BrainFloat16(Switch):
 
     def model_called(self, module, method):
         device = next(module.parameters()).device.type
+        calls = self.watch.calls
+        forward = getattr(module, method) if method else calls.implementation(module)
 
-        def under_autocast(forward):
-            def cast(*args, **kwargs):
-                with torch.autocast(device, self.dtype):
-                    output = forward(*args, **kwargs)
-                self.reason = ""
-                return in_float32(output)
-
-            return cast
+        def cast(*args, **kwargs):
+            with torch.autocast(device, self.dtype):
+                output = forward(*args, **kwargs)
+            self.reason = ""
+            return in_float32(output)
 
         if method:
-            InPlace(module, method, under_autocast(getattr(module, method)))
+            InPlace(module, method, cast)
         else:
-            self.watch.calls.wrap(module, under_autocast)
+            calls.replace(module, cast)
         self.reason = "its model is called inside a compiled function"
 
 

@@ -53,8 +53,7 @@ def version(spec):
 
 
 def hide_from_dynamo(modules):
-    """Let torch.compile skip the frames of all functions of these modules, but not of what they
-    call."""
+    """Let torch.compile skip the frames of these modules' functions, but not of what they call."""
     for module in modules:
         members = list(vars(module).values())
         for kind in filter(inspect.isclass, list(members)):

@@ -275,24 +275,23 @@ class Watch:
                 partly_held += parameters
         if all_of_one and not self.looks:
             self.calls.stop_listening(module)  # so that torch.compile does not see it
-        name = type(getattr(module, "_orig_mod", module)).__name__
         method = None
         if partly_held and not all_of_one:
-            holder = model_calls.holder_on_the_stack(module, partly_held)
-            if holder is not None:
-                module, method = holder
-                name = f"{type(module).__name__}.{method}"
-        self._add_model(module, name, method)
+            module, method = model_calls.holder_on_the_stack(module, partly_held)
+        self._add_model(module, method)
 
     def _method(self, module, method, *args, **kwargs):
         """Throw the switches at a model before its method is called for the first time."""
         delattr(module, method)
         self.begins()
-        self._add_model(module, f"{type(module).__name__}.{method}", method)
+        self._add_model(module, method)
         return getattr(module, method)(*args, **kwargs)
 
-    def _add_model(self, module, name, method):
+    def _add_model(self, module, method):
         if all(model.module is not module for model in self.models):
+            name = f"{type(module).__name__}.{method}"
+            if method is None:
+                name = type(getattr(module, "_orig_mod", module)).__name__
             self.models.append(Model(module, name, user_code.call_site(self.folder)))
             for switch in self.switches:
                 switch.model_called(module, method)

@@ -184,20 +184,18 @@ def _wrong(row):
 def _damage(path):
     """Return a UserError that names the first damaged line of a file."""
     number = 1
-    problem = "unknown header"
     with open(path, newline="", errors="backslashreplace") as file:
-        if file.readline() == f"{HEADER}\n":
-            lines = csv.reader(file, strict=True)
-            problem = None
-            try:
-                while not problem:
-                    number = lines.line_num + 2
-                    problem = _problem(next(lines))
-            except StopIteration:
-                number -= 1
-                problem = "is cut off"
-            except csv.Error as error:
-                problem = f"cannot be read ({error})"
+        problem = "" if file.readline() == f"{HEADER}\n" else "unknown header"
+        lines = csv.reader(file, strict=True)
+        try:
+            while not problem:
+                number = lines.line_num + 2
+                problem = _problem(next(lines))
+        except StopIteration:
+            number -= 1
+            problem = "is cut off"
+        except csv.Error as error:
+            problem = f"cannot be read ({error})"
     remedy = f"fix that line, or archive the file with make reset RESULTS_FILE={path}"
     return UserError(f"{path}:{number}: {problem}", remedy)
 

@@ -117,20 +117,20 @@ def groups(rows):
                 for name in SHAPE:
                     rows.loc[group.index, name] = shapes.loc[key, name]
     described = []
-    for key, group in rows.groupby(GROUP):
-        of = dict(zip(GROUP, key, strict=True))
-        shape = _shape(of["base"], of["unit"], of["model"], of["number"], of["length"])
-        processes = f"{of['world_size']} x " if of["world_size"] > 1 else ""
-        versions = f"torch {of['torch']}, {of['data']}, commit {of['code'] or 'unknown'}"
-        described.append((f"{shape} on {processes}{of['device']} ({versions})", group))
+    for _, group in rows.groupby(GROUP):
+        first = group.iloc[0]
+        shape = _shape(first, first.number, first.length)
+        processes = f"{first.world_size} x " if first.world_size > 1 else ""
+        versions = f"torch {first.torch}, {first.data}, commit {first.code or 'unknown'}"
+        described.append((f"{shape} on {processes}{first.device} ({versions})", group))
     return described
 
 
-def _shape(base, unit, model, batch_size, seq_len):
+def _shape(row, batch_size, seq_len):
     """Return "gpt2 4x64", or for another base "my_model: 64 images"."""
-    if base == ladder.BASELINE:
-        return f"{model} {batch_size}x{seq_len}"
-    return f"{base}: {batch_size} {unit}" if unit != "steps" else base
+    if row.base == ladder.BASELINE:
+        return f"{row.model} {batch_size}x{seq_len}"
+    return f"{row.base}: {batch_size} {row.unit}" if row.unit != "steps" else row.base
 
 
 def timed(rows):
@@ -149,9 +149,9 @@ def has_bfloat16(rows):
     """Return whether rows are of a device with bfloat16: not where only float16 was timed."""
     rows = timed(rows)
     names = {*rows.technique}
-    merged = rows.note.str.contains(ladder.NOTE_IN_FLOAT16).any()
-    in_float16 = merged or names & {*ladder.FLOAT16.values()}
-    return not in_float16 or bool(names & ladder.FLOAT16.keys() and not merged)
+    if rows.note.str.contains(ladder.NOTE_IN_FLOAT16).any():  # merged
+        return False
+    return not names & {*ladder.FLOAT16.values()} or bool(names & ladder.FLOAT16.keys())
 
 
 def as_run(function):
@@ -191,7 +191,7 @@ def describe(rows):
     if first.base == ladder.BASELINE:
         shape = f"{first.model}, {batch}x{first.seq_len} tokens a step, {first.dataset}"
     else:
-        shape = _shape(first.base, first.unit, first.model, batch, first.seq_len)
+        shape = _shape(first, batch, first.seq_len)
         shape += " a step" if first.unit != "steps" else ""
     most = rows["round"].nunique()
     fewest = timed(rows).groupby("technique")["round"].nunique().min()  # NaN where none is timed
