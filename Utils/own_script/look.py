@@ -2,6 +2,7 @@
 
 import random
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -56,20 +57,15 @@ class Look(TorchDispatchMode):
         watch.calls.leaf_called = self._leaf_called
 
     def install(self):
-        replace(torch.autocast, "__enter__", self._noting("autocast"))
-        replace(torch, "compile", self._noting("compiled"))
-        replace(torch, "set_float32_matmul_precision", self._noting("tf32"))
+        replace(torch.autocast, "__enter__", partial(self._noted, "autocast"))
+        replace(torch, "compile", partial(self._noted, "compiled"))
+        replace(torch, "set_float32_matmul_precision", partial(self._noted, "tf32"))
         replace(DataLoader, "__init__", self._loader_made)
         replace(_utils.fetch._MapDatasetFetcher, "fetch", self._fetched)
 
-    def _noting(self, technique):
-        """Return a replacement of a function, which notes where it is called."""
-
-        def noted(usual, *args, **kwargs):
-            self.last_sites[technique] = call_site(self.watch.folder)
-            return usual(*args, **kwargs)
-
-        return noted
+    def _noted(self, technique, usual, *args, **kwargs):
+        self.last_sites[technique] = call_site(self.watch.folder)
+        return usual(*args, **kwargs)
 
     def _leaf_called(self, module):
         device = next((p.device.type for p in module.parameters()), None)

@@ -316,8 +316,7 @@ class Measured:
 
 
 def settings_of(argv):
-    """Return the settings of a run, from the command line; spec among them, a dict of the script,
-    see `launch.own_scripts`."""
+    """Return the settings of a run; spec among them, a dict by `launch.own_scripts`."""
     parser = command_line.Parser("measured_process", __doc__, *OF_A_RUN)
     parser.add_argument("--spec", type=Path, required=True)
     parser.add_argument("--name", dest="technique", required=True)

@@ -76,8 +76,7 @@ class Float16(BrainFloat16):
             self.watch.loss_scale = self
 
     def scaled(self, loss):
-        """Return a loss times the scale, and scale gradients of a backward before, to which this
-        one adds."""
+        """Return a loss times the scale; scale the gradients so far, to which its backward adds."""
         if self.watch.stepping:
             raise Ended("unsupported", "backward runs inside the optimizer's step")
         if gradients := self._gradients():

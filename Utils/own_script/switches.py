@@ -47,8 +47,7 @@ class Switch:
         """Throw it at an optimizer."""
 
     def model_called(self, module, method):
-        """Throw it at a model before its first call. method: name of the one by which it is called,
-        None where the module itself is."""
+        """Throw it at a model before its first call, of a method, or of itself with None."""
 
 
 class TensorFloat32(Switch):

@@ -1,5 +1,4 @@
-"""The user's own code: its lines, its version and its end; and functions of ours that torch.compile
-is not to see."""
+"""The user's own code: its lines, version and end; and functions to hide from torch.compile."""
 
 import hashlib
 import inspect

@@ -298,8 +298,7 @@ class Watch:
 
 
 def replace(owner, name, function):
-    """Replace an attribute by a function that gets the usual one as its first argument. Other
-    threads than this one call the usual one."""
+    """Replace an attribute by a function that gets the usual one first; other threads call that."""
     usual = getattr(owner, name)
     thread = threading.get_ident()
 
@@ -313,8 +312,7 @@ def replace(owner, name, function):
 
 
 class InPlace:
-    """A callable in place of a method of one module. Copies and pickles of the module get their
-    usual method."""
+    """A callable in place of one module's method; its copies and pickles get the usual method."""
 
     def __init__(self, module, name, function):
         functools.update_wrapper(self, getattr(module, name))

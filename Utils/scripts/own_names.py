@@ -76,15 +76,12 @@ def ordered(names):
     return sorted(names, key=position)
 
 
-def is_variant(name, timed):
-    """Return whether a script with switches is no part of its ladder, but of an ablation.
-
-    timed: names of scripts with timings.
-    """
+def is_variant(name, timed_names):
+    """Return whether a script with switches is no part of its ladder, but of an ablation."""
     if not switches(name):
         return False
     *before, last = switches(name)
-    took_effect = {technique for name in timed for technique in switches(name)[-1:]}
+    took_effect = {technique for name in timed_names for technique in switches(name)[-1:]}
     earlier = LADDER[: LADDER.index(last)] if last in LADDER else LADDER
     replaced = {"8bit_optimizer", *REPLACES.get(last, ())}
     return before != [t for t in earlier if t in took_effect and t not in replaced]
