@@ -9,33 +9,34 @@ import importlib
 import os
 from pathlib import Path
 
-from Utils.base.command_line import OF_A_RUN, OF_SOME_SCRIPTS, SELECTION, Parser
+from Utils.base.command_line import OF_A_RUN, OF_SOME_SCRIPTS, SELECTION, Parser, check
 from Utils.base.errors import UserError, one_line
 
 OF_A_SUITE = (*OF_A_RUN, "timeout", "precision", "all")
 OF_AN_OWN_SCRIPT = ("base", "without", "args", "folder", "base_python", "writes")
-OF_RANKS = (*OF_A_RUN, *OF_SOME_SCRIPTS)
+OF_ANY_SCRIPT = (*OF_A_RUN, *OF_SOME_SCRIPTS)
 SETTINGS = {  # of each command that has any
     "ablate": (*OF_A_SUITE, *OF_AN_OWN_SCRIPT, "plotsprefix", "t"),
     "adopt": (*OF_A_RUN, *OF_AN_OWN_SCRIPT, "script"),
     "ceilings": ("device",),
     "compare": ("a", "b", "plotsprefix"),
-    "ddp": (*OF_RANKS, "t", "gpus"),
+    "ddp": (*OF_ANY_SCRIPT, "t", "gpus"),
     "diff": ("t", "without"),
     "doctor": (*OF_A_RUN, "json"),
     "field_report": SELECTION,
     "forecast": (*OF_A_RUN, "t", "memory", "tokens", "prices", "against", "base"),
     "init_results": ("results_file",),
-    "profile": (*OF_RANKS, *OF_AN_OWN_SCRIPT, "plotsprefix", "t", "cpu", "memory", "gpus"),
+    "profile": (*OF_ANY_SCRIPT, *OF_AN_OWN_SCRIPT, "plotsprefix", "t", "cpu", "memory", "gpus"),
     "recipe": (*SELECTION, "recipe"),
     "report": (*SELECTION, "price", "report", "a", "b"),
     "reset": ("results_file",),
-    "scaling": (*OF_RANKS, "plotsprefix", "t", "gpus"),
+    "scaling": (*OF_ANY_SCRIPT, "plotsprefix", "t", "gpus"),
     "submit": (*SELECTION, "check"),
     "suite": (*OF_A_SUITE, *OF_AN_OWN_SCRIPT),
     "table": (*SELECTION, "price", "all"),
     "together": (*OF_A_RUN, "timeout", "t", "n"),
 }
+RUNNING = ("ablate", "ddp", "scaling", "suite", "together")  # scripts, with the settings as given
 
 
 def main(command="help", *words):
@@ -59,7 +60,10 @@ def main(command="help", *words):
         parser.add_argument("names", nargs="*", metavar="TECHNIQUE", help="else the ladder")
         help = "before, measure the ceilings of this device and estimate the duration"
         parser.add_argument("--announced", action="store_true", help=help)
-    return module.main(parser.parse_args(words))
+    args = parser.parse_args(words)
+    if name in RUNNING:
+        check(args)
+    return module.main(args)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 from contextlib import ExitStack
 
 from Utils.analysis import attribution
-from Utils.base.command_line import check
 from Utils.base.errors import UserError
 from Utils.draw import chart_style, ratio_charts
 from Utils.launch import own_scripts, suite_runner
@@ -13,7 +12,6 @@ from Utils.scripts import ladder
 
 def main(args):
     """Return the exit code of `suite_runner.Outcome`."""
-    check(args)
     path = args.results_file
     with suite_runner.only_suite(path), ExitStack() as block:
         runs = base = None

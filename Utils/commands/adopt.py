@@ -13,7 +13,6 @@ from Utils.scripts import own_names
 
 WIDTH = 100
 MOST = 2  # models, optimizers and loaders that are listed
-MOST_WAITS = 5
 
 
 def main(args):
@@ -65,7 +64,7 @@ def waits(look):
         yield "waits        on a CPU, copies to the host cannot be seen; other waits:"
     else:
         yield "waits        for the GPU:"
-    for operator, site, times in sorted(look["waits"], key=lambda wait: -wait[2])[:MOST_WAITS]:
+    for operator, site, times in sorted(look["waits"], key=lambda wait: -wait[2])[:5]:
         yield f"  {site}: {operator}, {plural(times, 'time')} a step"
     if not look["waits"]:
         yield "  none"

@@ -6,7 +6,6 @@ when the others have waited for PATIENCE_S seconds (an environment variable, 45)
 writes no rows and leaves no process.
 """
 
-from Utils.base.command_line import check
 from Utils.launch import rank_launcher
 from Utils.launch.rank_launcher import DEFAULT
 from Utils.scripts import ladder
@@ -14,7 +13,6 @@ from Utils.scripts import ladder
 
 def main(args):
     """Run each round. Return the exit code: 0; 1 where a rank failed; 2 for impossible settings."""
-    check(args)
     technique = ladder.get(args.t or DEFAULT)
     (count,) = rank_launcher.counts(args.gpus or "all", args.device, several=False)
     for r in range(args.round, args.round + args.rounds):

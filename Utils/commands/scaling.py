@@ -10,7 +10,7 @@ import math
 import time
 
 from Utils.analysis import several_processes
-from Utils.base.command_line import check, spelled
+from Utils.base.command_line import spelled
 from Utils.base.errors import UserError
 from Utils.base.gpt2_sizes import CONFIGS
 from Utils.device import device_choice
@@ -23,7 +23,6 @@ from Utils.scripts import ladder
 
 def main(args):
     """Return the exit code: 0; 1 where a run failed; 2 for impossible settings."""
-    check(args)
     technique = ladder.get(args.t or DEFAULT)
     counts = sorted({*rank_launcher.counts(args.gpus or "1 all", args.device)})
     if len(counts) < 2:

@@ -8,7 +8,6 @@ interrupted suite resumes. ROUND sets the first round, to add rounds to existing
 runs a script of your own, unchanged, with switches.
 """
 
-from Utils.base.command_line import check
 from Utils.base.errors import UserError
 from Utils.launch import own_scripts, suite_runner
 from Utils.scripts import own_names
@@ -16,7 +15,6 @@ from Utils.scripts import own_names
 
 def main(args):
     """Run techniques and print their table. Return the exit code of `suite_runner.Outcome`."""
-    check(args)
     with suite_runner.only_suite(args.results_file):
         if args.base:
             with own_scripts.looked_at(args) as runs:

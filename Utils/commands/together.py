@@ -10,7 +10,7 @@ import secrets
 import sys
 
 from Utils.analysis import several_processes
-from Utils.base.command_line import check, spelled
+from Utils.base.command_line import spelled
 from Utils.base.errors import Unsupported, UserError
 from Utils.launch import turn_taking
 from Utils.scripts import variants
@@ -18,7 +18,6 @@ from Utils.scripts import variants
 
 def main(args):
     """Return the exit code: 0, or 1 where a process failed or ran out of memory."""
-    check(args)
     if not args.warmup:
         problem = f"{spelled('warmup', 0)}: processes need a warm-up to begin together"
         raise UserError(problem, f"try {spelled('warmup', 1)}")

@@ -38,7 +38,6 @@ from Utils.harness.run_record import SLOWDOWNS
 from Utils.scripts import ladder
 
 GET_STARTED = "see https://pytorch.org/get-started"
-TESTED_FROM = 2, 11  # torch
 # Gains are those of docs/published.csv.
 UPGRADE = f"{REQUIREMENTS}; torch 2.5 after 2.4 gained 1.09x, 2.10 another 1.01x (modded-nanogpt)"
 CUDA_13 = "install torch from the cu130 index; a GB10 gained 2.9x by it after cu128 (autoresearch)"
@@ -49,7 +48,7 @@ CUDA_12 = "install torch 2.11 to 2.14 from the cu126 index: no other has code fo
 def torch_build(args):
     toolkit = device_choice.toolkit()
     text = f"{torch.__version__}, built for {toolkit or 'CPUs only'}"
-    tested = tuple(map(int, re.findall(r"\d+", torch.__version__)[:2])) >= TESTED_FROM
+    tested = tuple(map(int, re.findall(r"\d+", torch.__version__)[:2])) >= (2, 11)
     yield ok("torch", text if tested else f"{text}; older than 2.11", "" if tested else UPGRADE)
 
 

@@ -19,7 +19,6 @@ from Utils.own_script.switches import SWITCHES
 from Utils.own_script.user_code import call_site
 from Utils.own_script.watch import replace
 
-HALF = (torch.bfloat16, torch.float16)
 WAITS = {"_local_scalar_dense", "nonzero", "is_nonzero", "equal", "item"}
 
 
@@ -70,7 +69,7 @@ class Look(TorchDispatchMode):
     def _leaf_called(self, module):
         device = next((p.device.type for p in module.parameters()), None)
         enabled = device and torch.is_autocast_enabled(device)
-        if enabled and torch.get_autocast_dtype(device) in HALF:
+        if enabled and torch.get_autocast_dtype(device) in (torch.bfloat16, torch.float16):
             self.in_script.setdefault("autocast", self.last_sites["autocast"])
 
     def _loader_made(self, usual, loader, dataset, *args, **kwargs):
