@@ -7,13 +7,12 @@ writes no rows and leaves no process.
 """
 
 from Utils.launch import rank_launcher
-from Utils.launch.rank_launcher import DEFAULT
 from Utils.scripts import ladder
 
 
 def main(args):
     """Run each round. Return the exit code: 0; 1 where a rank failed; 2 for impossible settings."""
-    technique = ladder.get(args.t or DEFAULT)
+    technique = ladder.get(args.t or rank_launcher.DEFAULT)
     (count,) = rank_launcher.counts(args.gpus or "all", args.device, several=False)
     for r in range(args.round, args.round + args.rounds):
         command = rank_launcher.command(technique, args, r)

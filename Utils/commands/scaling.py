@@ -16,14 +16,13 @@ from Utils.base.gpt2_sizes import CONFIGS
 from Utils.device import device_choice
 from Utils.draw import chart_style, ratio_charts
 from Utils.launch import rank_launcher, suite_runner
-from Utils.launch.rank_launcher import DEFAULT
 from Utils.results import rows_file, selection
 from Utils.scripts import ladder
 
 
 def main(args):
     """Return the exit code: 0; 1 where a run failed; 2 for impossible settings."""
-    technique = ladder.get(args.t or DEFAULT)
+    technique = ladder.get(args.t or rank_launcher.DEFAULT)
     counts = sorted({*rank_launcher.counts(args.gpus or "1 all", args.device)})
     if len(counts) < 2:
         raise UserError(f"GPUS={args.gpus}: nothing to compare with", "give two numbers or more")

@@ -5,7 +5,6 @@
 They may crash or hang, so they run in a subprocess.
 """
 
-import importlib
 import importlib.util
 import itertools
 import json
@@ -23,14 +22,10 @@ import psutil
 import torch
 
 import Utils.run  # noqa: F401  with it comes all that a script imports
-from Utils.base import errors
-from Utils.base.errors import Unsupported, UserError
+from Utils.base.errors import Unsupported, UserError, first_line
 from Utils.base.units import GIB
 from Utils.corpus import token_cache
-from Utils.device import capabilities, cpu, device_choice, nvml
-from Utils.device.capabilities import Emulated, WithoutEffect
-from Utils.device.cpu import CPU, MPS
-from Utils.device.cuda import CUDA
+from Utils.device import capabilities, cpu, cuda, device_choice, nvml
 from Utils.doctor import examination
 from Utils.doctor.examination import REQUIREMENTS, Finding, TechniqueStatus, ask, fault, ok
 from Utils.harness import settings
@@ -106,10 +101,10 @@ def device(args):
         yield fault("settings", error.message, remedy, "run")
         return
     except Exception as error:  # of the driver
-        yield fault("device", errors.first_line(error), "run nvidia-smi", "run")
+        yield fault("device", first_line(error), "run nvidia-smi", "run")
         return
     chosen = args.hardware
-    on_cuda = isinstance(chosen, CUDA)
+    on_cuda = isinstance(chosen, cuda.CUDA)
     text = f"{chosen.name}, {chosen.memory_bytes / GIB:.1f} GiB"
     if capability := chosen.describe().get("capability"):
         text += f", {'compute capability ' if on_cuda else ''}{capability}"
@@ -124,7 +119,7 @@ def device(args):
 
 def gpu(args):
     """Check other processes on the GPU, and what limits its clocks."""
-    if not isinstance(args.hardware, CUDA):
+    if not isinstance(args.hardware, cuda.CUDA):
         return
     remedy = "end it before measuring: it shares memory and time"
     for process in args.hardware.other_processes:
@@ -144,9 +139,9 @@ def gpu(args):
 
 def compilers(args):
     """Check that the tool chain of torch.compile can compile, with two lines."""
-    if isinstance(args.hardware, MPS):
+    if isinstance(args.hardware, cpu.MPS):
         return  # macOS includes Metal's compiler
-    on_cpu = isinstance(args.hardware, CPU)
+    on_cpu = isinstance(args.hardware, cpu.CPU)
     language, package = ("C++", "g++") if on_cpu else ("C", "gcc")
     blocks = ["compile"] if on_cpu else ["compile", "triton"]
     remedy = f"apt-get install {package} python3-dev, or the equivalent"
@@ -175,7 +170,7 @@ def compilers(args):
 def native_packages(args):
     """Check packages with native code. Each is announced, as its import may end the process."""
     names = ["torchao", "bitsandbytes"]
-    if isinstance(getattr(args, "hardware", None), CUDA) and capabilities.compiler("C"):
+    if isinstance(getattr(args, "hardware", None), cuda.CUDA) and capabilities.compiler("C"):
         names.insert(0, "triton")  # elsewhere it is not used, or cannot be tried
     modules = {"triton": "triton.runtime", "torchao": "torchao.float8"}
     for name in names:
@@ -195,7 +190,7 @@ def native_packages(args):
             if uses_gpu and (text := vars(module.lib).get("error_msg")):
                 raise ImportError(f"its native library: {text}")
         except BaseException as error:
-            problem = textwrap.shorten(f"{type(error).__name__}: {errors.first_line(error)}", 200)
+            problem = textwrap.shorten(f"{type(error).__name__}: {first_line(error)}", 200)
             yield replace(announced, state="fault", what=f"{announced.what}: {problem}")
         else:
             yield ok(name, "can be used")
@@ -247,7 +242,7 @@ def step(args):
     """Check the memory of a step of the baseline at this shape."""
     B, T, config = args.batch_size, args.seq_len, args.config
     needed = device_choice.baseline_bytes(config, config.parameters(), B, T)
-    limit = cpu.cgroup_limits()[1] if isinstance(args.hardware, CPU) else math.inf
+    limit = cpu.cgroup_limits()[1] if isinstance(args.hardware, cpu.CPU) else math.inf
     free = min(args.hardware.free_memory_bytes, limit)
     text = f"{args.model} at {B}x{T} tokens needs at least {needed / GIB:.1f} GiB in float32"
     text += f", {free / GIB:.1f} are free"
@@ -279,9 +274,9 @@ def judge(technique, parent, args):
             return TechniqueStatus(technique.name, "unsupported", str(error), needs=needs)
         notes.append(str(note))
         inherited = parent is not None and need in parent.needs
-        if isinstance(note, Emulated):
+        if isinstance(note, capabilities.Emulated):
             status = "emulated"
-        elif isinstance(note, WithoutEffect) and status == "runs" and not inherited:
+        elif isinstance(note, capabilities.WithoutEffect) and status == "runs" and not inherited:
             status = "runs without effect"
     if technique.misfit:
         return TechniqueStatus(technique.name, "unsupported", technique.misfit, needs=needs)

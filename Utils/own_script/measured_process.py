@@ -32,13 +32,11 @@ from Utils.base.text import plural
 from Utils.device import capabilities, device_choice, measured_ceilings
 from Utils.harness import memory_kinds, run_record, settings, turn_pipe
 from Utils.harness.step_clock import ALL_PROFILED, ProfiledSteps, StepClock
-from Utils.own_script.look import Look
-from Utils.own_script.model_calls import modules_with
+from Utils.own_script import look, model_calls, write_guard
 from Utils.own_script.model_switches import TorchCompile
 from Utils.own_script.switches import SWITCHES
 from Utils.own_script.user_code import OURS, Ended, version
 from Utils.own_script.watch import Watch
-from Utils.own_script.write_guard import WriteGuard
 from Utils.results import rows_file
 
 SHARDED = ("FullyShardedDataParallel", "FSDP", "DeepSpeedEngine")  # how names of classes begin
@@ -65,8 +63,8 @@ class Measured:
         self.end = None  # the first that was answered
         folder, methods = self.spec["folder"], self.spec["methods"]
         self.watch = Watch(folder, self.begins, self.iteration_ended, args.look, methods)
-        self.look = Look(self.watch) if args.look else None
-        self.guard = WriteGuard(self.spec, partial(self.watch.note, "a file written"))
+        self.look = look.Look(self.watch) if args.look else None
+        self.guard = write_guard.WriteGuard(self.spec, partial(self.watch.note, "a file written"))
         names = args.technique.removeprefix(self.spec["name"]).split("+")[1:]
         switches = [SWITCHES[name](self.watch) for name in names]
         args.needs = [need for switch in switches for need in switch.needs]
@@ -148,7 +146,7 @@ class Measured:
         ranks = torch.distributed
         several = ranks.is_available() and ranks.is_initialized() and ranks.get_world_size() > 1
         several |= any(p.device != device for p in parameters)
-        for module in modules_with(parameters):
+        for module in model_calls.modules_with(parameters):
             several |= type(module).__name__.startswith(SHARDED)
             several |= isinstance(module, torch.nn.DataParallel) and len(module.device_ids) > 1
         if several:
@@ -204,7 +202,7 @@ class Measured:
     def _trained(self):
         """Return the modules that are trained, as memory_kinds reads them from a module."""
         of_optimizers = self.watch.parameters()
-        modules = torch.nn.ModuleList(modules_with(of_optimizers))
+        modules = torch.nn.ModuleList(model_calls.modules_with(of_optimizers))
         parameters = list(dict.fromkeys([*of_optimizers, *modules.parameters()]))
         buffers = list(modules.buffers())
         return SimpleNamespace(parameters=lambda: parameters, buffers=lambda: buffers)

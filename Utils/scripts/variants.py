@@ -23,7 +23,6 @@ from typing import NamedTuple
 from Utils.base import files, paths
 from Utils.base.errors import UserError
 from Utils.scripts import ladder, own_names
-from Utils.scripts.ladder import BASELINE, Technique
 
 FOLDER = paths.CACHE / "variants"
 DOC = """{headline}
@@ -54,7 +53,7 @@ def parse(name):
     scripts = ladder.techniques()
     if not {script, *names} <= scripts.keys() or len({*names}) < len(names):
         return None
-    if sign == "+" and BASELINE in names:
+    if sign == "+" and ladder.BASELINE in names:
         return None
     return VariantName(script, sign, [name for name in scripts if name in names])
 
@@ -82,8 +81,8 @@ def find(name):
     script, sign, names = variant
     name = sign.join([script, *names])
     several = " and ".join(names)
-    if sign == "+" and script != BASELINE:
-        raise UserError(f"{name}: a technique alone is {BASELINE}+{several}")
+    if sign == "+" and script != ladder.BASELINE:
+        raise UserError(f"{name}: a technique alone is {ladder.BASELINE}+{several}")
     code = without(names, script) if sign == "-" else together(names)
     if code is None:
         raise UserError(f"{name} cannot be made: {_why_not(variant)}")
@@ -100,7 +99,7 @@ def find(name):
     doc = DOC.format(headline=headline, script=script, needs=", ".join(needs) or "nothing")
     path = FOLDER / f"{name}.py"
     files.write(path, f'"""{doc}"""{code}')
-    return Technique(name, path, doc, code, **ladder.facts(doc))
+    return ladder.Technique(name, path, doc, code, **ladder.facts(doc))
 
 
 def load(source):
@@ -116,7 +115,7 @@ def load(source):
 def together(names):
     """Return the code of the baseline with those diffs in turn, or None where one fails."""
     scripts = ladder.techniques()
-    code = scripts[BASELINE].code
+    code = scripts[ladder.BASELINE].code
     for n, name in enumerate(names):
         if code is None or not declared(name, scripts) <= {*names[:n]}:
             return None
