@@ -18,13 +18,12 @@ from tests.stand_ins import FakeCuda, full_disk, gpu
 from Utils.base import errors
 from Utils.base.errors import UserError
 from Utils.commands import __main__ as commands
-from Utils.commands import profile as profile_command
 from Utils.device import kernel_kinds
 from Utils.device.cpu import CPU
 from Utils.device.cuda import CUDA
 from Utils.device.kernel_kinds import KINDS
 from Utils.harness.step_clock import PROFILED, WAIT
-from Utils.launch import own_scripts
+from Utils.launch import own_scripts, suite_runner
 from Utils.profile import profile_page, profiled_run
 from Utils.profile.step_breakdown import KindTime, break_down
 from Utils.results import rows_file
@@ -596,7 +595,7 @@ def test_several_techniques_are_stacked_in_one_chart(baseline, tmp_path, monkeyp
         assert "--cpu=1" in command and f"--output={folder}" in command
         return 1 if command[3] == "fused_optimizer" else 0
 
-    monkeypatch.setattr(profile_command.suite_runner, "in_subprocess", python)
+    monkeypatch.setattr(suite_runner, "in_subprocess", python)
     monkeypatch.setattr(ladder, "group", lambda name: [*map(ladder.get, texts)])
     beside = f"--results-file={folder.parent / 'results.csv'}"
     assert commands.main("profile", "all", *TINY, "--cpu", beside) == 1

@@ -72,9 +72,8 @@ def test_without_bfloat16_a_command_runs_the_float16_line_and_says_so_once(
     monkeypatch.setitem(CHECKS, "bfloat16", mock.Mock(side_effect=Unsupported("none")))
     monkeypatch.setattr(suite_runner, "version", lambda package: "2.13.0")
     monkeypatch.setattr(suite_child, "announce", lambda scripts, args: None)
-    prefix = stand_in.path.parent / "plots-"
-    settings = [f"RESULTS_FILE={stand_in.path}", f"PLOTSPREFIX={prefix}", "ROUNDS=1"]
-    commands.main(command, *words, *settings)
+    files = [f"RESULTS_FILE={stand_in.path}", f"PLOTSPREFIX={stand_in.path.parent}/plots-"]
+    commands.main(command, *words, *files, "ROUNDS=1")
     assert capsys.readouterr().out.count(ladder.IN_FLOAT16) == 1
     ran = {name for group in stand_in.groups for name in group}
     assert {"no_optimization", "float16_grad_scaler", "float16_fused_optimizer"} <= ran

@@ -15,7 +15,6 @@ from Utils.device import device_choice
 from Utils.device.cuda import ImaginedGPU
 from Utils.draw import ratio_charts
 from Utils.launch import rank_launcher
-from Utils.launch.rank_launcher import DEFAULT
 from Utils.results import rows_file
 from Utils.scripts import ladder
 
@@ -138,7 +137,7 @@ def test_rounds_are_interleaved_and_every_other_one_goes_backwards(tmp_path, mon
     one = [(1, 2), (2, 2), (2, 4)]
     assert ran == [(r, n, B, 1) for r, plan in ((0, one), (1, one[::-1])) for n, B in plan]
     assert "plots/scaling.png" in capsys.readouterr().out
-    assert ladder.get(DEFAULT)
+    assert ladder.get(rank_launcher.DEFAULT)
     with pytest.raises(UserError, match="there are 2 cores here; give 2 or fewer"):
         commands.main("scaling", "--gpus=1 8", "--device=cpu")
     with pytest.raises(UserError, match="nothing to compare with"):
