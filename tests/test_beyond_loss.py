@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+from tests.calibration import chunks_of_the_loss
 from Utils.base.errors import Unsupported
 
 V = 50_257
@@ -54,6 +55,16 @@ def test_chunked_gradients_are_the_parents(
         expected = gradients[parameter.removeprefix("_orig_mod.")].grad
         error = (chunked.grad - expected).norm() / expected.norm()
         assert error < 0.02, parameter  # two parts in a hundred of bfloat16's eight bits
+
+
+def test_more_chunks_lose_more_of_a_loss_in_bfloat16_and_autocast_does_not_reach_it(monkeypatch):
+    monkeypatch.setattr(chunks_of_the_loss, "CHUNKS", (1, 128))
+    flags = ["--tokens=512", "--vocabulary=500", "--dataset=synthetic"]
+    autocast, one, many = chunks_of_the_loss.main(flags).itertuples()
+    assert autocast.loss == autocast.exact_loss and float(autocast.gradient_error) == 0
+    lost = [abs(float(row.loss) - float(row.exact_loss)) for row in (one, many)]
+    assert lost[0] < 2**-6 < lost[1]
+    assert 0 < float(one.gradient_error) < float(many.gradient_error) / 2
 
 
 def test_too_few_tokens_for_chunks_are_refused_though_inductor_is_silent(train, in_inductor):

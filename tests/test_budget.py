@@ -107,7 +107,8 @@ def test_there_are_few_files():
 
 @pytest.mark.parametrize("page", MOST_WORDS)
 def test_pages_are_short(page):
-    assert words(read(page)) <= MOST_WORDS[page]
+    text, *table_and_rest = read(page).split("<!-- kernels -->")  # a table of results, in FORECAST
+    assert words(" ".join([text, *table_and_rest[1:]])) <= MOST_WORDS[page]
 
 
 def test_findings_are_few_and_short():

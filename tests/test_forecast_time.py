@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tests.calibration import against_file, forecast_fit, published_figures
+from tests.calibration import against_file, forecast_fit, kernel_table, published_figures
 from tests.calibration.published_figures import Figure, Step
 from Utils.base import errors
 from Utils.base.errors import Unsupported, UserError
@@ -99,6 +99,23 @@ def test_a_kernel_without_a_rule_has_no_forecast_of_time(name):
     entry, technique = datasheets.find("h100"), ladder.get("fused_optimizer")
     step = forecast_plan.step_forecast(technique, memory, args, entry)
     assert (step.time is None) is (name != "relu")
+
+
+def test_a_table_of_kernels_sums_up_to_the_step():
+    work = Work()
+    for operation in (product(4096, 4096, 4096), Operation("relu", (square(64),), (square(64),))):
+        work.add(operation)
+    work.add(product(4096, 4096, 4096))
+    step, entry = work.kernels(), datasheets.find("a100")
+    table = kernel_table.table(step, entry).set_index("kind")
+    products = table.loc["matrix products 4096x4096x4096"]
+    assert list(table.index)[::2] == [products.name, "the step"]
+    assert products.kernels == 2 and products.bound == "compute"
+    assert products.at_peak_ms == pytest.approx(2 * 2 * 4096**3 / entry.bfloat16 / 1e9)
+    parts = step_time.step_time(step, entry).parts
+    on_device = sum(parts.values()) - parts["waiting for the host"]
+    assert table.ms["the step"] == pytest.approx(1e3 * on_device)
+    assert (table.at_peak_ms < table.ms).all()
 
 
 def test_a_recorded_step_has_the_flop_that_torch_counts():

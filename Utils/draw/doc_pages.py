@@ -236,6 +236,24 @@ def forecast_changes():
     return pd.DataFrame(rows)
 
 
+def traps():
+    """Return the table of docs/linear_cross_entropy.csv, its loss and gradient by chunks."""
+    table = pd.read_csv(DOCS / "linear_cross_entropy.csv", dtype=str)
+    texts = {title.replace("_", " "): list(cells) for title, cells in table.items()}
+    return text_tables.markdown(texts, ["chunks"])
+
+
+def kernels():
+    """Return the table of docs/kernels.csv, the forecast of one step kernel by kernel."""
+    table = pd.read_csv(DOCS / "kernels.csv", keep_default_na=False)
+    for name in ("of_peak_flop", "of_peak_bytes"):
+        table[name] = table[name].map("{:.0%}".format)
+    for name in ("tflop", "gb", "ms", "at_peak_ms"):
+        table[name] = table[name].map("{:.2f}".format)
+    texts = {title.replace("_", " "): [*map(str, cells)] for title, cells in table.items()}
+    return text_tables.markdown(texts, ["kind", "bound"])
+
+
 def gpus_chart():
     """Draw the ratios over the script before: published ones filled, forecasts hollow with their
     ranges, ours as crosses. GeForce cards are orange, other GPUs blue, CPUs grey."""
@@ -291,7 +309,8 @@ PARTS = {  # page, its generated parts by name
         "rungs": rungs,
         "ladder": ladder_table,
     },
-    "docs/TECHNIQUES.md": {"attention": attention, "techniques": techniques},
+    "docs/TECHNIQUES.md": {"attention": attention, "traps": traps, "techniques": techniques},
+    "docs/FORECAST.md": {"kernels": kernels},
     "docs/COMMANDS.md": {
         "targets": lambda: _explained(command_line.targets(), "command", "`make {}`".format),
         "variables": lambda: _explained(command_line.variables(), "variable", broken),

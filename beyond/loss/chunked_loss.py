@@ -50,7 +50,7 @@ def main(args):
             idx, targets = idx.to(args.device), targets.to(args.device)  # each (B, T)
             with torch.autocast(args.device.type, dtype=torch.bfloat16):
                 loss = loss_alone(idx, targets)
-            check_chunks(loss, targets.numel())
+                check_chunks(loss, targets.numel())
             loss.backward()
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)

@@ -33,9 +33,9 @@ def main(args):
         loss=torch.nn.functional.cross_entropy,
     ).to(args.device)
     model = torch.compile(model)
+    half = torch._functorch.config.patch(activation_memory_budget=0.5)  # of the default's bytes
     # AdamW's default of 1e-3 is too high for small batches: rounding errors grow to whole nats.
     optimizer = torch.optim.AdamW(model.parameters(), lr=4e-5, fused=True)
-    half = torch._functorch.config.patch(activation_memory_budget=0.5)  # of the default's bytes
 
     with half, Run(args, model, optimizer) as run:
         for idx, targets in run.steps(batches):
