@@ -14,7 +14,7 @@ from Utils.base import paths
 from Utils.base.command_line import OF_A_RUN, Parser
 from Utils.device import datasheets
 from Utils.device.kernel_kinds import KINDS
-from Utils.forecast import forecast_plan, peak_memory, step_time
+from Utils.forecast import forecast_plan, step_time
 from Utils.forecast.kernel_work import MATMUL, TYPES
 from Utils.scripts import ladder
 
@@ -27,22 +27,23 @@ def main(argv=None):
     entry = datasheets.find(CARD)
     values = {name: getattr(args, name) for name in ("model", "dataset", "batch_size", "seq_len")}
     settings = forecast_plan.settings(values | {"device": "cuda"}, forecast_plan.device_of(CARD))
-    memories = peak_memory.memory_forecasts([ladder.get(SCRIPT)], settings, entry.memory_bytes)
-    return table(memories[0].kernels, entry)
+    (recording,) = forecast_plan.recordings([ladder.get(SCRIPT)], settings, with_single=False)
+    shape = settings.batch_size, entry.memory_bytes, settings.hardware
+    return table(forecast_plan.memory_forecast(recording, *shape).kernels, entry)
 
 
 def table(step, entry):
     """Return the table of StepKernels on the GPU of a Datasheet."""
     kernels = step.kernels
-    seconds, _ = step_time.kernel_seconds(step, entry, step_time.values())
+    seconds, _ = step_time.kernel_seconds(step, entry, step_time.constants())
     peaks = 1e12 * np.array([entry.peak(name) for name in TYPES[:-1]] + [2 * entry.bfloat16])
     flop_s = kernels.flop / peaks[kernels.type]
-    byte_s = kernels.nbytes / (1e9 * entry.bandwidth)
+    byte_s = kernels.traffic / (1e9 * entry.bandwidth)
     names = [KINDS[kind] for kind in kernels.kind]
     for i in np.flatnonzero(kernels.family == MATMUL):
         names[i] += " {}x{}x{}".format(*np.sort([kernels.m[i], kernels.n[i], kernels.k[i]])[::-1])
     facts = {"kernels": kernels.launches, "tflop": kernels.flop / 1e12}
-    facts |= {"gb": kernels.nbytes / 1e9, "ms": 1e3 * seconds, "flop_ms": 1e3 * flop_s}
+    facts |= {"gb": kernels.traffic / 1e9, "ms": 1e3 * seconds, "flop_ms": 1e3 * flop_s}
     facts |= {"byte_ms": 1e3 * byte_s, "at_peak_ms": 1e3 * np.maximum(flop_s, byte_s)}
     of_step = pd.DataFrame(facts).iloc[step.order].assign(kind=np.array(names)[step.order])
     rows = of_step.groupby("kind").sum().sort_values("ms", ascending=False)
