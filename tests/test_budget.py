@@ -23,7 +23,7 @@ MOST_LINES = {
     "corpus": 280,
     "device": 1143,
     "doctor": 502,
-    "draw": 1054,
+    "draw": 1073,
     "forecast": 1615,
     "harness": 1302,
     "launch": 1229,
@@ -35,7 +35,7 @@ MOST_LINES = {
 }
 OTHER = {".toml", ".html", ".css", ".js"}
 MOST_LINES_OF_OTHER = 1_979
-MOST_LINES_OF_TESTS = 17_782  # with the virtual GPU's C++
+MOST_LINES_OF_TESTS = 17_933  # with the virtual GPU's C++
 MOST_LINES_OF_PRETRAINING = 1_448
 MOST_LINES_OF_MAKEFILE = 180
 MOST_FILES = 450  # without results/
