@@ -132,7 +132,8 @@ def _check_float8(device):
 
 def _check_int8(device):
     _require(not isinstance(device, MPS), "8-bit integers need a CPU, or an NVIDIA or AMD GPU")
-    _require_capability(device, (7, 5), "int8 on tensor cores")
+    # Turing's tensor cores have it too, but Triton 3.7 compiles no such product for 7.5.
+    _require_capability(device, (8, 0), "Triton's product of int8")
 
 
 def _check_flash_attention_4(device):
@@ -165,7 +166,7 @@ def _check_triton(device):
 def _check_autotuning(device):
     sms = device.multiprocessors if _is_nvidia(device) else None
     if sms and sms < INDUCTOR_SMS:
-        return f"max-autotune tunes no matrix products on {sms} SMs; it needs {INDUCTOR_SMS}"
+        return f"max-autotune tunes no matrix products on {sms} SMs (it needs {INDUCTOR_SMS})"
 
 
 def _check_cudnn_attention(device):

@@ -1,9 +1,9 @@
 """The blocks' linear layers in 8-bit integers, forward and backward; the head in bfloat16.
 
 GPUs from Turing on multiply 8-bit integers at twice the rate of 16-bit floats, GeForce cards of the
-30 series at four times; 8-bit floats they have only from compute capability 8.9 on. Weights stay in
-float32. For each product both operands are divided by a scale a row and rounded to 127 levels
-either way, multiplied as integers, and the sum is scaled back.
+30 series at four times; 8-bit floats they have only from compute capability 8.9 on. torchao's
+kernel is Triton's, which compiles it from 8.0 on. Weights stay in float32. For each product both
+operands are divided by a scale a row, rounded to 127 levels either way and multiplied as integers.
 
 Parent: fused_optimizer
 Needs:  tf32, bfloat16, compile, int8, package torchao
