@@ -21,7 +21,7 @@ MOST_LINES = {
     "base": 479,
     "commands": 840,
     "corpus": 280,
-    "device": 1143,
+    "device": 1144,
     "doctor": 502,
     "draw": 1073,
     "forecast": 1615,
