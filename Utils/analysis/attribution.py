@@ -1,11 +1,12 @@
 """Ablation: the speedup of each technique alone on the baseline, in the ladder, and added last to
 the whole, from the same rounds. Rows bear the names of `variants`."""
 
+from functools import partial
+
 import numpy as np
 import pandas as pd
 
 from Utils.analysis import intervals, result_tables, text_tables
-from Utils.analysis.intervals import Ratio
 from Utils.results import selection
 from Utils.scripts import ladder, own_names, variants
 
@@ -23,8 +24,7 @@ def last_rung():
 
 
 def members(whole):
-    """Return the techniques to ablate: the line of `whole`, and of the last rung the ladder's other
-    branches."""
+    """Return the techniques to ablate: the line of `whole`; of the last rung, the whole ladder."""
     if of_base := own_names.split(whole):
         return of_base[1]
     line = ladder.line(whole)[1:]
@@ -40,13 +40,12 @@ def names_of(technique, whole):
         base, names = of_base
         earlier = own_names.ORDER[: own_names.ORDER.index(technique)]
         before = {*names} & {*earlier} - own_names.REPLACES.get(technique, set())
-        pairs = {"alone": (set(), {technique}), "ladder": (before, before | {technique})}
+        name_of = partial(own_names.name_of, base)
+        pairs = {"alone": (base, name_of({technique}))}
+        pairs["ladder"] = (name_of(before), name_of(before | {technique}))
         if technique in names:
-            pairs["last"] = ({*names} - {technique}, {*names})
-        return {
-            way: (own_names.name_of(base, without), own_names.name_of(base, with_it))
-            for way, (without, with_it) in pairs.items()
-        }
+            pairs["last"] = (name_of({*names} - {technique}), name_of({*names}))
+        return pairs
     parent = ladder.get(technique).parent
     pairs = {"ladder": (parent, technique)}
     if variants.together([technique]):
@@ -103,18 +102,18 @@ def credits(rows, whole):
             if without in medians and with_it in medians
         }
         of_name = {way: intervals.ratio_of(values) for way, values in logs.items()}
-        ratios |= {(name, way): of_name.get(way, Ratio()) for way in WAYS}
+        ratios[name] = {way: of_name.get(way, intervals.Ratio()) for way in WAYS}
         says[name] = ""
         if {"alone", "last"} <= logs.keys():
             verdict = intervals.ratio_of(logs["alone"] - logs["last"]).verdict
-            if verdict in (Ratio.above, Ratio.below):
-                alone, last = of_name["alone"].text, of_name["last"].text
-                gains = "less" if verdict == Ratio.above else "more"
-                text = f"{alone} alone and {last} added last to {whole}"
-                says[name] = f"{text}; it gains {gains} in combination"
-    index = pd.MultiIndex.from_tuples(ratios)
-    lines = pd.Series(intervals.holm(ratios.values()), index, dtype=object).unstack()
-    lines = lines.loc[list(says), list(WAYS)].rename_axis("technique")
+            if verdict in (intervals.Ratio.above, intervals.Ratio.below):
+                gains = "less" if verdict == intervals.Ratio.above else "more"
+                says[name] = (
+                    f"{of_name['alone'].text} alone and {of_name['last'].text} added last to "
+                    f"{whole}; it gains {gains} in combination"
+                )
+    lines = pd.DataFrame.from_dict(ratios, "index").rename_axis("technique")
+    lines[:] = np.reshape(intervals.holm(lines.to_numpy().ravel()), lines.shape)
     return lines.assign(says=pd.Series(says))
 
 

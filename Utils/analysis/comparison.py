@@ -116,10 +116,8 @@ def _facts(side, conditions):
     rows = side.rows.assign(processes=processes, commit=commit)[OF_ROWS]
     facts = {name: list(texts.unique()) for name, texts in rows.items()}
     for record in side.records.values():
-        recorded = pd.json_normalize({name: record.get(name) for name in conditions}).squeeze(
-            axis=0
-        )
-        for name, value in recorded.dropna().items():
+        values = pd.json_normalize({name: record.get(name) for name in conditions}).squeeze(axis=0)
+        for name, value in values.dropna().items():
             texts = facts.setdefault(name, [])
             if name not in IN_ROWS and str(value) not in texts:
                 texts.append(str(value))
@@ -139,10 +137,8 @@ def table(a, b):
     shapes = [" or ".join(side.rows["shape"].unique()) for side in (a, b)]
     if shapes[0] != shapes[1]:
         meaning += f". The shapes differ, {' and '.join(shapes)}: a ratio of {unit}, not steps"
-    facts = f"- {a}\n- {b}"
-    differing = "\n".join(f"- {line}" for line in differences(a, b))
-    parts = [columns(a, b, ratios), facts, f"{meaning}.", "What differs (A | B):", differing]
-    return text_tables.page(parts)
+    parts = [columns(a, b, ratios), f"- {a}\n- {b}", f"{meaning}.", "What differs (A | B):"]
+    return text_tables.page([*parts, "\n".join(f"- {line}" for line in differences(a, b))])
 
 
 def columns(a, b, ratios):

@@ -169,8 +169,7 @@ def step_ms(timed):
 
 
 def levels(values, names, groups):
-    """Return the level of each name, a Series, by least squares: a value is the level of its name
-    plus that of its group."""
+    """Return the level of each name by least squares: a value is its name's plus its group's."""
     of_names = pd.get_dummies(names, dtype=float)[names.unique()]
     of_groups = pd.get_dummies(groups, dtype=float)[groups.unique()]
     count = of_groups.shape[1]

@@ -20,7 +20,6 @@ from Utils.base.errors import UserError, naming
 from Utils.base.text import number
 from Utils.results import selection
 from Utils.scripts import ladder, own_names, variants
-from Utils.scripts.ladder import BASELINE, Technique
 
 NEAR = 0.9  # of the best speed, at least, for the recipe with the least memory
 FASTEST = "Recipe: the smallest measured set statistically indistinguishable from the fastest"
@@ -51,7 +50,7 @@ class Recipe:
 
     name: str
     techniques: list
-    script: Technique | None
+    script: ladder.Technique | None
     line: pd.Series
     speedup: Ratio
     to_best: Ratio
@@ -95,7 +94,7 @@ def make_line(rows, records, rounds, target=""):
         target = "everything" if techniques & ladder.beyond() else "all"
         target = "ablate" if selection.variants_in(rows) else target
         base = selection.baseline(rows)
-        target += f" BASE={base}" if base != BASELINE else ""
+        target += f" BASE={base}" if base != ladder.BASELINE else ""
     newest = records.get(rows.run_id[rows.status == "ok"].max(), {})
     words = " ".join(map(str, newest.get("command") or ()))
     settings = dict(re.findall(r"--([a-z-]+)[= ](\S+)", words)) | {"rounds": str(rounds)}
@@ -212,7 +211,7 @@ def _recipe(lines, ms, sets, problems, name, best, records):
     script = None if own_names.split(name) else variants.find(name)
     problems = {own_names.last(key): problem for key, problem in problems.items()}
     order = ladder.techniques() if script else own_names.ORDER
-    tried = set().union(*sets.values(), problems) - {BASELINE}
+    tried = set().union(*sets.values(), problems) - {ladder.BASELINE}
     tried = [technique for technique in order if technique in tried]
     techniques = [technique for technique in tried if technique in sets[name]]
     speedup = intervals.speedup(ms[line.base], ms[name]) if line.base in ms else Ratio()
@@ -277,8 +276,7 @@ def _mib(line):
 
 
 def lines_of(techniques, batch="..."):
-    """Return the lines to copy, lists by library; batch stands for {batch} in them. A technique
-    missing in LINES is shown by its diff."""
+    """Return the lines to copy by library, with `batch` for {batch}; a diff if not in LINES."""
     switches = tomllib.loads(LINES.read_text())
     by_library = {}
     for library, call, arguments, lines in LIBRARIES:
@@ -342,8 +340,7 @@ def _mark(code):
 
 
 def write(path, text):
-    """Write a recipe's script. Raises UserError rather than overwrite another file, or a recipe
-    that someone has changed."""
+    """Write a recipe's script. Raises UserError where another file is, or a changed recipe."""
     with naming(path):
         if path.exists():
             doc, code = ladder.split(path.read_text(errors="replace"))

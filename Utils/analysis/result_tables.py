@@ -20,8 +20,7 @@ def four_digits(value):
 
 
 def remarks(summary):
-    """Return lists of texts by technique: why it has no timing, else taint and notes without those
-    of a script that it builds on."""
+    """Return lists of texts by technique: why it has no timing, else taint and notes of its own."""
     scripts = ladder.techniques()
     texts = {}
     for name, line in summary.iterrows():

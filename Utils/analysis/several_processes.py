@@ -83,8 +83,7 @@ def _rates(rounds):
 
 
 def report(technique, alone, several):
-    """Return the rates of one process and of several at once, Parts by round, as a table and a
-    sentence, a string."""
+    """Return the rates of one process and of several at once, Parts by round, as a table."""
     record = several[0][0].record
     settings, device = record["settings"], record["device"]
     lines = []
@@ -106,10 +105,8 @@ def report(technique, alone, several):
         lines.append(line)
     ratio = compare(alone, several)
     more = "; measure more rounds with ROUNDS=4" if ratio.verdict == intervals.INCONCLUSIVE else ""
-    sentences = [
-        f"{len(several[0])} processes reach {ratio} the tokens per second of one: "
-        f"{ratio.verdict}{more}."
-    ]
+    reached = f"{len(several[0])} processes reach {ratio} the tokens per second of one"
+    sentences = [f"{reached}: {ratio.verdict}{more}."]
     for r, (part,) in enumerate(alone, 1):
         if reasons := part.record["quality"]["reasons"]:
             why = " and ".join(reasons)
@@ -119,5 +116,5 @@ def report(technique, alone, several):
         f"{settings['model']}, {settings['batch_size']}x{settings['seq_len']} tokens a step, "
         f"{settings['dataset']}, {plural(len(several), 'round')}"
     )
-    columns = pd.DataFrame(lines).to_dict("list")
-    return text_tables.page([described, columns, "\n".join(sentences)])
+    table = pd.DataFrame(lines).to_dict("list")
+    return text_tables.page([described, table, "\n".join(sentences)])

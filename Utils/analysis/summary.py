@@ -13,7 +13,6 @@ from Utils.base.text import plural
 from Utils.results import rows_file, selection
 from Utils.scripts import ladder, own_names
 
-NOTES = "; "  # between the notes of a row
 CLEAN_ROUNDS = 2  # the fewest for a verdict
 PARTS = ("memory", "compile", "quality")  # of a record
 MEMORY_KINDS = ("weights_mib", "gradients_mib", "optimizer_state_mib", "rest_mib")
@@ -123,9 +122,8 @@ def _outcome(runs, records):
         notes = [last.note] if last.note else []
         reason = ": ".join([last.status.replace("_", " "), *notes])
         return {"status": last.status, "notes": notes, "reason": reason}
-    texts = [text for note in timed.note.unique() for text in note.split(NOTES) if text]
+    notes = [text for text in timed.note.str.split("; ").explode().unique() if text]
     bad = runs[runs.status != "ok"]
-    notes = list(dict.fromkeys(texts))
     notes += [f"round {index}: {run.status}: {run.note}" for index, run in bad.iterrows()]
     grade = quality = "clean"
     tainted = timed[timed.grade == "tainted"]
@@ -161,16 +159,11 @@ def _losses(name, base, runs, base_runs, records):
     stated = technique.stated_parity if technique else ""
     if stated == "another optimizer":
         return line | {"parity": stated}
-    in_float8 = technique is not None and "float8" in technique.needs
+    rounding = "float8" if technique and "float8" in technique.needs else "bfloat16"
     updated = min((r.get("updated_parameters", np.inf) for r in records[name]), default=np.inf)
     by_base = max((r.get("updated_parameters", 0) for r in records[base]), default=0)
-    line["parity"] = intervals.parity(
-        _step_losses(base_runs),
-        _step_losses(runs),
-        runs.model.iloc[0],
-        "float8" if in_float8 else "bfloat16",
-        fewer_updated=updated < by_base,
-    )
+    by_step = _step_losses(base_runs), _step_losses(runs)
+    line["parity"] = intervals.parity(*by_step, runs.model.iloc[0], rounding, updated < by_base)
     if stated == "approximate" and line["parity"] == "model changed":
         line["parity"] = "numerics changed"
     return {"loss_difference": difference} | line

@@ -17,8 +17,7 @@ WORDS |= {"scaling", "switch on", "no detectable difference", "leave out", "evid
 
 
 def markdown(columns, left=WORDS):
-    """Return a GitHub-markdown table of columns, lists of texts by title. Those in `left` are
-    aligned to the left."""
+    """Return a GitHub-markdown table of columns, lists of texts by title. left: titles of words."""
     escaped = {
         title.replace("|", r"\|"): [text.replace("|", r"\|") for text in texts]
         for title, texts in columns.items()

@@ -43,8 +43,10 @@ def figure(height, title, *described, rows=1, columns=1, room=0, width=WIDTH):
     figure, panels = plt.subplots(rows, columns, sharex=True, sharey=True, **size)
     axes = list(panels.flat)
     figure.set_label("\n".join([title, *described]))
-    letters = int(9 * width)  # in a line
-    subtitle = [line for text in described for line in wrapped(text, letters)]
+    subtitle = []
+    for text in described:  # without homes, whose names a line's end could hide from a search
+        text = HOMES.sub("~", text)
+        subtitle += textwrap.wrap(text, int(9 * width), break_on_hyphens=False)
     above = {"xycoords": "axes fraction", **POINTS}
     small = {"fontsize": "small", "color": "0.3", "linespacing": 1.2}
     axes[0].annotate("\n".join(subtitle), (0, 1), (0, room + 6), **small, **above)
@@ -57,11 +59,6 @@ def below(axes, text):
     """Write lines below the label of the horizontal axis."""
     look = {"va": "top", "size": "small", "color": "0.3"}
     axes.annotate(text, (0, 0), (0, -64), "axes fraction", **look, **POINTS)
-
-
-def wrapped(text, width):
-    """Return a text in lines, without homes, whose names a line's end could hide from a search."""
-    return textwrap.wrap(HOMES.sub("~", text), width, break_on_hyphens=False)
 
 
 def save(figure, name):
@@ -88,10 +85,9 @@ def svg(figure):
     return text
 
 
-def beside(axes, x, y, text, **look):
+def beside(axes, x, y, text, ha="right", va="center", **look):
     """Put text on the height y, at x as a fraction of the axes' width."""
-    look = {"ha": "right", "va": "center", **look}
-    axes.text(x, y, text, transform=axes.get_yaxis_transform(), **look)
+    axes.text(x, y, text, transform=axes.get_yaxis_transform(), ha=ha, va=va, **look)
 
 
 def no_value(axes, y, reason):

@@ -162,8 +162,7 @@ def forecasts():
 
 
 def forecast_error():
-    """Return how many published speedups of one change were forecast, and what share of each 90% of
-    these forecasts were within."""
+    """Return how many published speedups of one change were forecast, and 90% within what share."""
     check = pd.read_csv(DOCS / "forecast_check.csv")
     deviations = np.log(check.forecast_ms / check.measured_ms)
     ladders = deviations.groupby([check[name] for name in ("source", "key", "model", "batch")])

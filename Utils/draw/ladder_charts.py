@@ -138,12 +138,11 @@ def speedup(rows, lines):
     ratios = list(lines.parent_speedup)
     unit, scale, form = _memory_unit(rows)
     memory = [number(mib / scale, form) for mib in lines.peak_memory_mib]
-    losses = [number(loss, ".3f") for loss in lines.loss]
     columns = (
         (1.4, "over the\nscript before", [str(ratio) for ratio in ratios]),
         (1.62, "over the\nbaseline", [ratio.text for ratio in lines.speedup]),
         (1.95, f"peak memory\n({unit})", memory),
-        (2.14, "loss\n(nats)", losses),
+        (2.14, "loss\n(nats)", [number(loss, ".3f") for loss in lines.loss]),
     )
     head = "Each technique against the script before it", selection.describe(rows)
     xlabel = "step time of the script before / step time (x)"
@@ -154,8 +153,7 @@ def speedup(rows, lines):
         if np.isnan(line.step_ms):
             chart_style.no_value(axes, y, line.reason)
         elif not line.parent_speedup:
-            is_baseline = name == line.base
-            reason = "the baseline" if is_baseline else "the script before was not measured"
+            reason = "the baseline" if name == line.base else "the script before was not measured"
             chart_style.no_value(axes, y, reason)
     return figure
 

@@ -163,8 +163,7 @@ def scaling(efficiencies, described):
     axes.plot(counts, ideal, color=chart_style.GREY, linestyle="--", label="ideal")
     for kind, lines in efficiencies.groupby("scaling", sort=False):
         speedup = numbers(lines.speedup)
-        errors = [speedup.value - speedup.low, speedup.high - speedup.value]
-        errors = [side.fillna(0.0) for side in errors]
+        errors = speedup[["low", "high"]].sub(speedup.value, axis=0).abs().fillna(0.0).T
         look = {"color": SCALING[kind], "label": f"{kind}: {KINDS[kind]}"}
         axes.errorbar(lines.processes, speedup.value, errors, marker="o", capsize=4, **look)
         look = {"color": SCALING[kind], "size": "small", **chart_style.POINTS}

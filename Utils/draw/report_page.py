@@ -1,5 +1,4 @@
-"""The page of a results file, and the page that compares two: templates filled in, with charts,
-style and script inside."""
+"""The page of a results file, and the one that compares two: templates with all that they need."""
 
 import base64
 import hashlib
@@ -52,24 +51,32 @@ def report(path, device_name="", price=None, base=None):
     rounds = with_variants["round"].nunique()
     commands += [recommendation.make_line(with_variants, records, rounds), "make report"]
     best, baseline = recipe_lines(with_variants, records, recommended.fastest)
-    tables = {
-        "Time, memory and loss of each technique": result_tables.texts_of(lines, result_tables.MAIN)
-    }
+    main_table = result_tables.texts_of(lines, result_tables.MAIN)
+    tables = {"Time, memory and loss of each technique": main_table}
     tables |= result_tables.more_tables(rows, lines, price)
+    ablation = {}
+    if script := attribution.whole_of(with_variants):
+        credits = attribution.credits(with_variants, script)
+        ablation["picture"] = _picture(ratio_charts.ablation(with_variants, credits, script))
+        ablation["remarks"] = credits.says[credits.says != ""].to_dict()
+    environment = {name: rows[name].unique() for name in ("device", "torch", "dataset")}
+    for title, (part, key) in ENVIRONMENT.items():
+        parts = [record.get(part) or {} for record in records.values()]
+        environment[title] = dict.fromkeys(str(p[key]) for p in parts if p.get(key))
+    environment = {title: " or ".join(texts) for title, texts in environment.items()}
     return _render(
         "report.html",
         described=selection.describe(rows),
         device=rows.device.iloc[0],
-        unit=lines.unit.iloc[0],
         best=best,
         baseline=baseline,
         recommended=recommended,
         recommendation=recommendation,
         charts=dict.fromkeys(ladder_charts.CHARTS) | charts,
-        ablation=_ablation(with_variants),
+        ablation=ablation,
         tables={title: _table(columns) for title, columns in tables.items()},
         profile=_profile(path, rows),
-        environment=_environment(rows, records),
+        environment={title: text for title, text in environment.items() if text},
         quality=quality,
         commands=commands,
         diffs=_diffs(lines.index, records),
@@ -102,16 +109,6 @@ def recipe_lines(rows, records, recipe):
     return lines.loc[names[0]], lines.loc[names[1]]
 
 
-def _ablation(rows):
-    """Return the picture and the remarks of an ablation; {} without variants."""
-    script = attribution.whole_of(rows)
-    if script is None:
-        return {}
-    credits = attribution.credits(rows, script)
-    remarks = credits.says[credits.says != ""].to_dict()
-    return {"picture": _picture(ratio_charts.ablation(rows, credits, script)), "remarks": remarks}
-
-
 def _profile(path, rows):
     """Return the picture and the advice of profiles of the same device and shape; {} without."""
     shape = rows.iloc[0][["device", "torch", "model", "seq_len"]]
@@ -137,15 +134,6 @@ def _profile(path, rows):
     if not advice:
         return {}
     return {"picture": _picture(ladder_charts.profile(summaries)), "advice": advice}
-
-
-def _environment(rows, records):
-    """Return the environment of the runs, texts by title."""
-    facts = {name: " or ".join(rows[name].unique()) for name in ("device", "torch", "dataset")}
-    for title, (part, key) in ENVIRONMENT.items():
-        parts = [record.get(part) or {} for record in records.values()]
-        facts[title] = " or ".join(dict.fromkeys(str(p[key]) for p in parts if p.get(key)))
-    return {title: text for title, text in facts.items() if text}
 
 
 def _diffs(names, records):
