@@ -1,5 +1,4 @@
 """Charts, one file each, and the page of a results file, which holds the same charts.
 
-Imports analysis, the names of kinds of work in device, and what is below them, and nothing that
-runs or launches a script.
+Imports analysis, kinds of work in device, what is below them, and nothing that runs a script.
 """
