@@ -68,8 +68,7 @@ def settle(chosen, hardware=None):
     if most == "auto" and args.device.type == "cpu":
         most = 16
     elif most == "auto":
-        model = args.hardware, args.config, args.config.parameters()
-        most, _ = device_choice.auto_shape(*model, seq_len=args.seq_len)
+        most, _ = device_choice.auto_shape(args.hardware, args.config, seq_len=args.seq_len)
     size = max(n for n in range(1, min(sequences, most) + 1) if sequences % n == 0)
     if args.batch_size not in ("auto", size):
         problem = f"a step has {sequences} sequences for each rank, which is no multiple"

@@ -237,14 +237,13 @@ def test_ddp_collects_no_statistics_for_which_a_gpu_would_wait(monkeypatch):
 
 def test_an_automatic_batch_is_as_large_a_rank_as_it_is_alone():
     config = CONFIGS["gpt2"]
-    size = config.parameters()
-    assert device_choice.auto_shape(CPU(), config, size, ranks=4) == (4, 64)
+    assert device_choice.auto_shape(CPU(), config, ranks=4) == (4, 64)
     gpu = ImaginedGPU("a GPU", 80 * 2**30)
-    B, T = device_choice.auto_shape(gpu, config, size)
-    assert device_choice.auto_shape(gpu, config, size, ranks=4) == (4 * B, T)
+    B, T = device_choice.auto_shape(gpu, config)
+    assert device_choice.auto_shape(gpu, config, ranks=4) == (4 * B, T)
     small = ImaginedGPU("a GPU", 16 * 2**30)
-    alone = device_choice.auto_shape(small, config, size, batch_size=8)[1]
-    assert device_choice.auto_shape(small, config, size, batch_size=32, ranks=4) == (32, alone)
+    alone = device_choice.auto_shape(small, config, batch_size=8)[1]
+    assert device_choice.auto_shape(small, config, batch_size=32, ranks=4) == (32, alone)
 
 
 def test_each_rank_takes_a_gpu_of_its_own_and_there_are_enough(monkeypatch):

@@ -88,7 +88,7 @@ def test_weights_gradients_and_state_are_counted_to_the_byte():
     assert last[0] == last[1] == 4 * parameters
     scalars = last[2] - 8 * parameters  # how many steps there were, for each of 28 tensors
     assert 0 <= scalars <= 4 * 28
-    about = device_choice.baseline_bytes(config, parameters, 4, 64)
+    about = device_choice.baseline_bytes(config, 4, 64)
     assert about == pytest.approx(peak(found), rel=0.02)
 
 

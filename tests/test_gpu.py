@@ -37,7 +37,7 @@ def largest_shape(memory_bytes):
     config = CONFIGS["gpt2"]
     room = device_choice.usable_bytes(memory_bytes * 7 // 8)
     for shape in ((8, 512), (4, 512), (2, 512), (2, 256)):
-        if device_choice.baseline_bytes(config, config.parameters(), *shape) <= room:
+        if device_choice.baseline_bytes(config, *shape) <= room:
             return shape
     return 1, 256
 

@@ -513,7 +513,7 @@ def test_a_gpu_is_chosen_by_its_number_and_auto_is_the_best_there_is(no_gpu, req
 
 
 def shape(device, model="gpt2", **given):
-    return device_choice.auto_shape(device, CONFIGS[model], CONFIGS[model].parameters(), **given)
+    return device_choice.auto_shape(device, CONFIGS[model], **given)
 
 
 def test_a_big_gpu_gets_16_sequences_of_1024_and_a_small_one_or_a_cpu_one_short_one():

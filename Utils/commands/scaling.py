@@ -64,8 +64,6 @@ def batch(args, counts):
                 problem = f"{setting}: {count} processes cannot share it evenly"
                 raise UserError(problem, f"try {spelled('batch_size', evenly)}")
         return args.batch_size
-    config = CONFIGS[args.model]
-    length = None if args.seq_len == "auto" else args.seq_len
     device = device_choice.choose(args.device)
-    alone = device_choice.auto_shape(device, config, config.parameters(), seq_len=length)[0]
+    alone = device_choice.auto_shape(device, CONFIGS[args.model], seq_len=args.seq_len)[0]
     return max(1, alone // evenly) * evenly

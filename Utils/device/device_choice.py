@@ -125,28 +125,27 @@ def usable_bytes(memory_bytes):
     return int((memory_bytes - OVERHEAD_BYTES) * (1 - FRAGMENTED))
 
 
-def baseline_bytes(config, parameters, batch_size, seq_len):
+def baseline_bytes(config, batch_size, seq_len):
     """Estimate the peak of the baseline on a GPU, in bytes; `make forecast` is more precise.
 
     In float32 it is at the start of the backward (weights, two moments, activations: 16 of width
     n_embd and the scores per block, four of the logits' size) or in the update, without them.
     """
+    parameters = config.parameters()
     per_token = config.n_layer * (16 * config.n_embd + config.n_head * seq_len) + 4 * VOCABULARY
     return max(12 * parameters + 4 * batch_size * seq_len * per_token, 20 * parameters)
 
 
-def auto_shape(device, config, parameters, batch_size=None, seq_len=None, ranks=1):
+def auto_shape(device, config, batch_size="auto", seq_len="auto", ranks=1):
     """Return (batch_size, seq_len) at which the baseline fits the device, for every script.
 
-    batch_size, seq_len: where fixed. ranks: share the batch; each takes as much as it would alone.
+    ranks: share the batch; each takes as much as it would alone. A CPU takes the smallest.
     """
-    if isinstance(device, CPU):
-        return batch_size or ranks, seq_len or 64
-    room = usable_bytes(device.memory_bytes)
-    lengths = [seq_len] if seq_len else [1024, 512, 256, 128, 64]
-    sizes_of_a_rank = [batch_size // ranks] if batch_size else [16, 8, 4, 2, 1]
+    lengths = [1024, 512, 256, 128, 64] if seq_len == "auto" else [seq_len]
+    batches = [n * ranks for n in (16, 8, 4, 2, 1)] if batch_size == "auto" else [batch_size]
+    room = 0 if isinstance(device, CPU) else usable_bytes(device.memory_bytes)
     for T in lengths:
-        for B in sizes_of_a_rank:
-            if baseline_bytes(config, parameters, B, T) <= room:
+        for B in (batch // ranks for batch in batches):
+            if baseline_bytes(config, B, T) <= room:
                 return B * ranks, T
-    return batch_size or ranks, seq_len or 64
+    return batches[-1], lengths[-1]

@@ -241,7 +241,7 @@ def corpus(args):
 def step(args):
     """Check the memory of a step of the baseline at this shape."""
     B, T, config = args.batch_size, args.seq_len, args.config
-    needed = device_choice.baseline_bytes(config, config.parameters(), B, T)
+    needed = device_choice.baseline_bytes(config, B, T)
     limit = cpu.cgroup_limits()[1] if isinstance(args.hardware, cpu.CPU) else math.inf
     free = min(args.hardware.free_memory_bytes, limit)
     text = f"{args.model} at {B}x{T} tokens needs at least {needed / GIB:.1f} GiB in float32"

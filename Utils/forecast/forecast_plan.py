@@ -274,7 +274,7 @@ def on_every_device(names, values, batches=()):
     for key, entry in datasheets.datasheets().items():
         device = device_of(key)
         args, techniques, groups = recorded(capabilities.has("bfloat16", device))
-        shape = device, args.config, args.config.parameters(), None, args.seq_len
+        shape = device, args.config, "auto", args.seq_len
         chosen = {*batches, device_choice.auto_shape(*shape)[0]} if batches else {args.batch_size}
         budget = device_choice.usable_bytes(entry.memory_bytes)
         steps = []

@@ -190,12 +190,10 @@ def _advice_on_memory(args):
     several = f" on {args.world_size} ranks" if args.world_size > 1 else ""
     shape = f"{args.batch_size}x{args.seq_len} does not fit {args.hardware.name}{several}"
     if args.batch_size > args.world_size:
-        B, parameters = args.batch_size // args.world_size // 2, args.config.parameters()
-        room = device_choice.usable_bytes(args.hardware.memory_bytes)
+        B = args.batch_size // args.world_size // 2
         if args.device.type == "cuda":
-            while B > 1 and room < device_choice.baseline_bytes(
-                args.config, parameters, B, args.seq_len
-            ):
+            room = device_choice.usable_bytes(args.hardware.memory_bytes)
+            while B > 1 and device_choice.baseline_bytes(args.config, B, args.seq_len) > room:
                 B //= 2
         return f"{shape}; try --batch-size {B * args.world_size}"
     if args.seq_len > 1:

@@ -86,10 +86,8 @@ def settle(args, hardware=None):
     if args.min_seconds == "auto":
         args.min_seconds = 0.0 if args.device.type == "cpu" else SECONDS_ON_GPU
     args.backend = "nccl" if args.device.type == "cuda" else "gloo"
-    shape = {"batch_size": args.batch_size, "seq_len": args.seq_len}
-    chosen = {name: size for name, size in shape.items() if size != "auto"}
     args.batch_size, args.seq_len = device_choice.auto_shape(
-        args.hardware, args.config, args.config.parameters(), **chosen, ranks=args.world_size
+        args.hardware, args.config, args.batch_size, args.seq_len, args.world_size
     )
     args.requested_batch_size = args.batch_size  # a technique may choose its own
     if args.batch_size % args.world_size:
