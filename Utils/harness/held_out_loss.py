@@ -47,9 +47,7 @@ def loss(args, model):
 
 def _weights_for(plain, model):
     """Return the model's weights by the plain model's names, float32; None where one is missing.
-
-    Wrappers prefix names, a padded vocabulary has more rows, and shards have to be gathered.
-    """
+    Wrappers prefix names, a padded vocabulary has more rows, and shards have to be gathered."""
     trained = {}
     for name, tensor in model.state_dict().items():
         full = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor

@@ -8,10 +8,8 @@ from Utils.base.units import MIB
 
 
 class GradientWatch:
-    """Peak bytes of gradients within a `with` block, one training step.
-
-    Measured whenever a gradient is complete, so freeing each one early lowers the peak.
-    """
+    """Peak bytes of gradients within a `with` block, one training step: measured whenever one is
+    complete, so freeing each early lowers the peak."""
 
     def __init__(self, model):
         self.parameters = [p for p in model.parameters() if p.requires_grad]
@@ -84,10 +82,8 @@ def _size(tensors):
 
 
 def updated(model, optimizer):
-    """Return the numbers of the parameters that an optimizer of this rank has updated.
-
-    Copies of them, which an optimizer may update in their place, are in the model's order.
-    """
+    """Return the numbers of the parameters that an optimizer of this rank has updated. Copies,
+    which it may update in their place, are in the model's order."""
     stepped = [id(p) for member in optimizers(optimizer) for p in member.state]
     numbers = [number for number, p in enumerate(model.parameters()) if id(p) in stepped]
     return numbers or list(range(len(stepped)))
@@ -102,8 +98,8 @@ def updates(optimizer):
 def training(model, optimizer, updated_by_rank=None):
     """Return the number of parameters, the number updated, and the optimizer's class: a dict.
 
-    Parameters that do not affect the loss are never updated.
-    updated_by_rank: result of `updated` on each rank.
+    updated_by_rank: result of `updated` on each rank. Parameters without effect on the loss are
+    never updated.
     """
     updated_by_rank = updated_by_rank or [updated(model, optimizer)]
     sizes = [p.numel() for p in model.parameters()]

@@ -41,10 +41,8 @@ def from_environment():
 
 
 def patience():
-    """Return the timedelta after which a rank that does not answer is considered hung.
-
-    From the environment variable PATIENCE_S, in seconds. Raises UserError.
-    """
+    """Return the timedelta after which a rank that does not answer is considered hung: PATIENCE_S
+    of the environment, in seconds. Raises UserError."""
     text = os.environ.get("PATIENCE_S", "45")
     with suppress(ValueError, OverflowError):
         if float(text) > 0:
@@ -89,10 +87,8 @@ def noticed(error):
 
 
 def report(message, noticed=None):
-    """Write a message, and the state `noticed` of another rank, for torch's launcher.
-
-    The launcher may end this rank meanwhile, and ends with a traceback where the file is empty.
-    """
+    """Write a message, and the state `noticed` of another rank, for torch's launcher. It may end
+    this rank meanwhile, and ends with a traceback where the file is empty."""
     if path := os.environ.get("TORCHELASTIC_ERROR_FILE"):
         text = {"message": message, "extraInfo": {"timestamp": str(int(time.time()))}}
         files.write_json(Path(path), {"message": text, "noticed": noticed})

@@ -161,10 +161,8 @@ def record(args, status):
 
 
 def _collect_env():
-    """Return the report of torch.utils.collect_env.
-
-    It takes seconds, so it is cached until a reboot or the installation of a package.
-    """
+    """Return the report of torch.utils.collect_env, cached until a reboot or the installation of a
+    package: it takes seconds."""
     packages = Path(torch.__file__).parent.parent
     parts = sys.executable, torch.__version__, psutil.boot_time(), packages.stat().st_mtime
     digest = hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
@@ -201,11 +199,7 @@ def compilation():
         cache = "cold"
     elif inductor["fxgraph_cache_hit"] or autograd["autograd_cache_hit"]:
         cache = "warm"
-    return {
-        "graphs": compiled_graphs(),
-        "recompilations": len(set(again)),
-        "cache": cache,
-    }
+    return {"graphs": compiled_graphs(), "recompilations": len(set(again)), "cache": cache}
 
 
 # Quality ----------------------------------------------------------------------------------------
@@ -243,8 +237,7 @@ def rank_quality(other_processes, counters, readings, step_ms):
     other_cpu_share and steal_share (fractions of all cores' time), and drift (relative change of
     the median step from the first third to the last).
 
-    other_processes: on the GPU, in words. counters: their growth over the timed steps.
-    readings: at the end. step_ms: milliseconds of the timed steps, in order.
+    other_processes, counters, readings: of a RankResult. step_ms: of the timed steps, in order.
     """
     facts = readings | counters
     if "energy_j" in facts:

@@ -86,10 +86,8 @@ def start(main, args):
 
 
 def prepare(main):
-    """Keep compiled kernels in the project's cache, and silence noisy messages.
-
-    main: of the script, whose other functions are looked at.
-    """
+    """Keep compiled kernels in the project's cache, and silence noisy messages. main: of the
+    script, whose other functions are looked at."""
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(paths.kernels("inductor")))
     os.environ.setdefault("TRITON_CACHE_DIR", str(paths.kernels("triton")))
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # else the profiler logs its start
@@ -158,10 +156,8 @@ def _end(args, error):
 
 
 def _end_rank(args, error):
-    """End one of several ranks immediately: one line, by it or by the launcher.
-
-    Only an unsupported technique leaves a row.
-    """
+    """End one of several ranks immediately: one line, by it or by the launcher. Only an
+    unsupported technique leaves a row."""
     rank = f"{args.technique}: rank {args.rank}"
     nothing = "nothing was recorded"
     if isinstance(error, KeyboardInterrupt):

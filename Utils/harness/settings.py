@@ -101,10 +101,8 @@ def settle(args, hardware=None):
 
 
 def check_needs(args):
-    """Check all needs of the script, and note limits of its timing.
-
-    Raises Unsupported where a need is not met here, and UserError where one is unknown.
-    """
+    """Check all needs of the script, and note limits of its timing. Raises Unsupported where a
+    need is not met here, and UserError where one is unknown."""
     args.notes += filter(None, (check_need(need, args) for need in args.needs))
 
 
