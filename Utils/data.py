@@ -24,10 +24,7 @@ __all__ = ["END_OF_TEXT", "StreamedBatches", "TokenBatches", "gpt2_encoding"]
 
 
 class Batches:
-    """Base of TokenBatches and StreamedBatches.
-
-    facts: identify the corpus in the record, a dict.
-    """
+    """Base of TokenBatches and StreamedBatches. facts: identify the corpus, a dict."""
 
     @property
     def worker_options(self):
@@ -54,11 +51,10 @@ class Batches:
 class TokenBatches(Batches):
     """The batches of a run: `batches[step]` is (idx, targets), each int64 (B, T) on the CPU.
 
-    tokens: of the corpus without its held-out end.
-
     Memory is pageable; targets are idx shifted by one token. Iteration is endless. Several ranks
     draw the same batch, and each keeps its share, (B / world_size, T).
 
+    tokens: of the corpus without its held-out end.
     args: Settings; dataset, batch_size (B), seq_len (T), seed, rank and world_size are read. Raises
         UserError where the corpus is not available or shorter than one sequence.
     """

@@ -90,10 +90,8 @@ class GPT(nn.Module):
             nn.init.normal_(module.c_proj.weight, std=0.02 / (2 * self.config.n_layer) ** 0.5)
 
     def forward(self, idx, targets):
-        """Return the logits (B, T, vocab_size), detached, and the loss, a scalar.
-
-        idx, targets: int64 (B, T).
-        """
+        """Return the logits (B, T, vocab_size), detached, and the loss, a scalar, of idx and
+        targets, int64 (B, T)."""
         T = idx.size(1)
         x = self.wte(idx) + self.wpe(torch.arange(T, device=idx.device))  # (B, T, C)
         for block in self.h:

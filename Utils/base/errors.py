@@ -5,14 +5,12 @@ from contextlib import contextmanager
 
 
 class UserError(Exception):
-    """An impossible request. Exit code 2, no row.
-
-    message: what is wrong. remedy: what to do. str() joins the two.
-    """
+    """An impossible request. Exit code 2, no row. message: what is wrong. remedy: what to do."""
 
     def __init__(self, message, remedy=""):
         # A DataLoader puts a worker's traceback in front of the message.
-        self.message, self.remedy = message.rpartition("UserError: ")[2].strip(), remedy
+        self.message = message.rpartition("UserError: ")[2].strip()
+        self.remedy = remedy
         super().__init__("; ".join(filter(None, [self.message, remedy])))
 
 

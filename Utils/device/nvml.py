@@ -113,17 +113,15 @@ class Nvml:
     def readings(self):
         """Return readings of the GPU now; used_memory_mib is of all processes."""
         bits = self.get("CurrentClocksEventReasons")
+        reasons = [reason for bit, reason in THROTTLE_REASONS.items() if bits and bits & bit]
         readings = {
             "sm_clock_mhz": self.get("ClockInfo", "CLOCK_SM"),
             "temperature_c": self.get("Temperature", "TEMPERATURE_GPU"),
             "power_w": self.get("PowerUsage", divisor=1e3),
             "power_limit_w": self.get("PowerManagementLimit", divisor=1e3),
             "used_memory_mib": self.get("MemoryInfo", field="used", divisor=MIB),
+            "throttle_reasons": None if bits is None else reasons,
         }
-        if bits is not None:
-            readings["throttle_reasons"] = [
-                reason for bit, reason in THROTTLE_REASONS.items() if bits & bit
-            ]
         return _without_none(readings)
 
 

@@ -81,10 +81,8 @@ class OwnScript:
 
 
 def find(text, args):
-    """Return the Base of a path, of "-m module", or of the name of one that was run before.
-
-    args: with folder, args, base_python and writes. Raises UserError.
-    """
+    """Return the Base of a path, of "-m module", or of the name of one that was run before. args:
+    with folder, args, base_python and writes. Raises UserError."""
     words = shlex.split(text)
     if words and Path(words[0]).name in LAUNCHERS:
         raise UserError(f"BASE={text}: is a command", "give the script alone; ranks are not run")
@@ -174,11 +172,8 @@ class OwnRuns:
         files.write_json(self.spec, spec)
 
     def look_at(self, trace=None):
-        """Run the script alone for a few steps, and keep what was seen. Raises UserError where it
-        is refused or fails.
-
-        trace: a file for that of further steps under the profiler.
-        """
+        """Run the script alone for a few steps, and keep what was seen. trace: a file for that of
+        further steps under the profiler. Raises UserError where it is refused or fails."""
         flags = command_line.round_flags(self.args, self.args.round, **LOOK)
         script = OwnScript(self.base.name, self)
         command = [script.python, *script.command, "--look", *flags]
@@ -252,16 +247,14 @@ class OwnRuns:
             if answer["status"] == "ok":
                 rows_file.append(self.args.results_file, answer["rows"], answer["record"])
             elif answer["status"] != "refused":
-                self._write_end(suite, **answer)
+                self.write_end(suite, **answer)
 
-    def write_end(self, suite, technique, status, reason, round):
-        """Append the row of a run without timing that this process ended or did not start."""
-        run_id = rows_file.run_id(datetime.now(UTC))
-        self._write_end(suite, technique, status, reason, round, self.args.seed + round, run_id)
-
-    def _write_end(self, suite, technique, status, reason, round, seed, run_id):
+    def write_end(self, suite, technique, status, reason, round, seed=None, run_id=None):
+        """Append the row of a run without timing. seed, run_id: of one that has started."""
         print(f"{technique}: {status.replace('_', ' ')}: {reason}", file=sys.stderr)
+        run_id = run_id or rows_file.run_id(datetime.now(UTC))
         of_run = {"technique": technique, "status": status, "round": round, "run_id": run_id}
+        seed = self.args.seed + round if seed is None else seed
         no_timing = dict.fromkeys(OF_A_TIMING) | {"note": reason, "seed": seed}
         row = self.look["row"] | no_timing | of_run
         record = self.look["record"] | of_run | {"suite": suite, "notes": [reason]}
@@ -282,10 +275,8 @@ class OwnRuns:
 
 @contextmanager
 def looked_at(args, profiles=False):
-    """Yield the OwnRuns of the script that a command's settings name, after a look at it.
-
-    profiles: with a trace of further steps. Raises UserError where it cannot be measured.
-    """
+    """Yield the OwnRuns of the script that a command's settings name, after a look at it. profiles:
+    with a trace of further steps. Raises UserError where it cannot be measured."""
     base = find(args.base, args)
     rows_file.check(args.results_file)
     print(f"{base.name}: runs alone for {LOOK['steps']} steps, to be looked at", file=sys.stderr)

@@ -49,10 +49,8 @@ class Outcome(NamedTuple):
 
 
 def named(words):
-    """Return the techniques or variants of names and groups (see `ladder.group`).
-
-    The group `ablation` is what `make ablate` runs. Raises UserError.
-    """
+    """Return the techniques or variants of names and groups: of `ladder.group`, and `ablation`,
+    which is what `make ablate` runs. Raises UserError."""
     chosen = {}
     for word in words:
         names = attribution.plan(attribution.last_rung()) if word == "ablation" else [word]
@@ -167,12 +165,10 @@ def run(techniques, args, own_runs=None):
 
 
 def only_suite(path):
-    """Return a context in which no other suite writes to a results file. Raises UserError.
-
-    The lock, of its records, is the kernel's: a killed suite holds it no longer.
-    """
+    """Return a context in which no other suite writes to a results file. Raises UserError."""
     rows_file.check(path)
     held = f"{path}: another suite writes to it; wait for its end, or give another RESULTS_FILE"
+    # The kernel's lock: a killed suite holds it no longer.
     return rows_file.locked(rows_file.records_path(path), held)
 
 
@@ -273,10 +269,8 @@ def _go_on(args, suite, progress):
 
 
 def table(outcome, path, with_variants=True, all_columns=False):
-    """Return the table of a suite's runs between blank lines, "" where it was stopped.
-
-    with_variants: as for `selection.select`. all_columns: as for `result_tables.table`.
-    """
+    """Return the table of a suite's runs between blank lines, "" where it was stopped. Options are
+    those of `selection.select` and `result_tables.table`."""
     if outcome.rows is None or outcome.rows.empty:
         return ""
     rows, left_out = selection.select(outcome.rows, with_variants=with_variants)

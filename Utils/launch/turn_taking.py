@@ -254,10 +254,7 @@ def measure(technique, args):
 
 
 class SuiteProgress:
-    """What runs, and how long it still takes. left: runs.
-
-    Where stderr is no terminal, what runs is printed in lines.
-    """
+    """What runs, and how long it still takes: in lines where stderr is no terminal. left: runs."""
 
     def __init__(self, left):
         self.left = left

@@ -6,7 +6,6 @@ import sys
 import torch
 from torch.utils import data
 
-from Utils.device import device_choice
 from Utils.own_script.watch import replace
 
 SWITCHES = {}  # classes, by the names of their techniques
@@ -159,7 +158,7 @@ class PrefetchingLoader(Switch):
 
     def start(self):
         replace(data.DataLoader, "__init__", self._made)
-        if device_choice.has_cuda():
+        if torch.cuda.is_available():
             replace(torch.Tensor, "to", self._copied)
             replace(torch.Tensor, "cuda", self._copied)
 
@@ -168,7 +167,7 @@ class PrefetchingLoader(Switch):
         if not asked and not isinstance(dataset, data.IterableDataset):
             kwargs |= {"num_workers": 2, "persistent_workers": True}
             kwargs |= {"multiprocessing_context": "fork"}
-            if device_choice.has_cuda():
+            if torch.cuda.is_available():
                 kwargs["pin_memory"] = True
             self.reason = ""
         usual(loader, dataset, *args, **kwargs)
