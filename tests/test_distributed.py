@@ -154,12 +154,10 @@ def test_rows_are_the_slowest_ranks_times_and_the_mean_of_losses(settle):
             data_ms=[ms / 20 for ms in times],
             timed=[False] * 3 + [True] * 2,
             losses=losses,
-            held_out_loss=None,
             memory={"peak_mib": peak, "reserved_mib": None},
             counters={"clock_s": 1.0},
             readings={},
             updated=updated,
-            node=0,
             other_processes=others,
         )
 

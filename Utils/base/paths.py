@@ -36,16 +36,12 @@ def commit():
     """Return the short hash, with -dirty where the code is modified; "" without git."""
     # Runs write these.
     results = [f":(exclude){path}" for path in ("*.csv", "*.jsonl", "results")]
-    short = _git("rev-parse", "--short=7", "HEAD")
-    return short and short + "-dirty" * bool(_git("status", "--porcelain", "--", ".", *results))
+    short = git("rev-parse", "--short=7", "HEAD")
+    return short and short + "-dirty" * bool(git("status", "--porcelain", "--", ".", *results))
 
 
-def full_commit():
-    """Return the full hash, or "" without git."""
-    return _git("rev-parse", "HEAD")
-
-
-def _git(*command):
+def git(*command):
+    """Return what git prints of the project, or "" without git."""
     command = ["git", "-C", str(ROOT), *command]
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()

@@ -53,13 +53,13 @@ class RankResult:
     data_ms: list  # of each step: the part spent waiting for data
     timed: list  # True for each timed step, False for warm-up; the same on all ranks
     losses: list  # nats, one per step
-    held_out_loss: float | None  # nats
     memory: dict  # of `memory_kinds.memory`
     counters: dict  # of the device: growth over the timed steps
     readings: dict  # of the device, at the end
     updated: list  # numbers of the parameters that an optimizer has updated
-    node: int  # number of the machine
     other_processes: list  # on the device
+    held_out_loss: float | None = None  # nats
+    node: int = 0  # number of the machine
 
 
 def combine(args, ranks, model, optimizer, dataset_facts, flops_per_unit=None):

@@ -281,7 +281,7 @@ def table(outcome, path, with_variants=True, all_columns=False):
 def _resume(args, techniques, rounds, own_runs):
     """Return the suite's name, which is noted by a digest of all that its runs have in common, and
     its (round, technique) pairs that need not run again."""
-    parts = [sys.executable, version("torch"), platform.node(), paths.full_commit()]
+    parts = [sys.executable, version("torch"), platform.node(), paths.git("rev-parse", "HEAD")]
     parts += [os.environ.get(name, "") for name in ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")]
     parts += [str(args.results_file.resolve()), *command_line.round_flags(args, 0)]
     parts += sources_of_runs()

@@ -228,12 +228,10 @@ class Measured:
             data_ms=[iteration.data_s * 1e3 for iteration in self.iterations],
             timed=timed,
             losses=[sum(map(float, iteration.losses)) for iteration in self.iterations],
-            held_out_loss=None,
             memory=self.memory,
             counters=self.clock.counter_growth() | {"compiled_graphs": compiled},
             readings=self.hardware.readings(),
             updated=memory_kinds.updated(trained, watch.optimizers),
-            node=0,
             other_processes=list(self.hardware.other_processes),
         )
         samples = sorted(iteration.samples for iteration in self.iterations[1:])
