@@ -40,7 +40,7 @@ def check(need, device):
     if package == need or not package.isidentifier():
         needs = ", ".join([*CHECKS, "text", "package NAME", "torch N", "batch multiple of N"])
         raise UserError(f"Needs: {need!r} is unknown", f"choose from {needs}")
-    _require_package(package)
+    _require(importlib.util.find_spec(package), f"needs {package} (pip install {package})")
     return ""
 
 
@@ -65,10 +65,6 @@ def compiler(language):
 def _require(condition, reason):
     if not condition:
         raise Unsupported(reason)
-
-
-def _require_package(name):
-    _require(importlib.util.find_spec(name), f"needs {name} (pip install {name})")
 
 
 def _require_capability(device, minimum, feature):
@@ -159,7 +155,7 @@ def _check_compile(device):
 
 def _check_triton(device):
     _require(_is_gpu(device), "Triton kernels need an NVIDIA or AMD GPU")
-    _require_package("triton")
+    check("package triton", device)
     _require(compiler("C"), "triton needs a C compiler (gcc or clang)")
 
 
@@ -179,7 +175,7 @@ def _check_cudnn_attention(device):
 
 
 def _check_bitsandbytes(device):
-    _require_package("bitsandbytes")
+    check("package bitsandbytes", device)
     _require(not isinstance(device, MPS), "bitsandbytes has no 8-bit optimizer for Apple GPUs")
 
 

@@ -202,9 +202,6 @@ def compilation():
     return {"graphs": compiled_graphs(), "recompilations": len(set(again)), "cache": cache}
 
 
-# Quality ----------------------------------------------------------------------------------------
-
-
 def run_quality(ranks, step_ms):
     """Return the quality of a run: that of rank 0, tainted where any rank is.
 

@@ -116,9 +116,6 @@ def uninterrupted():
         raise KeyboardInterrupt
 
 
-# The end ----------------------------------------------------------------------------------------
-
-
 def record_end(args, status, reason):
     """Append the single row of a run without timing, and print the reason to stderr."""
     args.notes = [textwrap.shorten(reason, 300, placeholder=" ...")]

@@ -97,9 +97,6 @@ def settle(args, hardware=None):
         raise UserError(problem, f"try {spelled('batch_size', fits)}")
 
 
-# Needs of the script ----------------------------------------------------------------------------
-
-
 def check_needs(args):
     """Check all needs of the script, and note limits of its timing. Raises Unsupported where a
     need is not met here, and UserError where one is unknown."""
