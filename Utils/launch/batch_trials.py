@@ -62,8 +62,7 @@ def run(args, technique, batch_size):
         file = Path(folder) / "results.csv"
         flags["results_file"] = file
         command = [sys.executable, *ladder.get(technique).command, *command_line.as_flags(flags)]
-        options = {"env": paths.environment(), "capture_output": True, "text": True}
-        done = subprocess.run(command, **options)
+        done = subprocess.run(command, env=paths.environment(), capture_output=True, text=True)
         rows = rows_file.text_rows(file)
     speed = 0.0
     if rows and rows[-1]["status"] == "ok":

@@ -61,9 +61,8 @@ def named(words):
 
 def on_device(args):
     """Return `ladder.on_device` of the device of args; say where it has no bfloat16."""
-    bfloat16 = True
-    if args.device != "cpu" and not version("torch").endswith("+cpu"):
-        bfloat16 = in_child("has_bfloat16", args.device)
+    on_cpu = args.device == "cpu" or version("torch").endswith("+cpu")
+    bfloat16 = on_cpu or in_child("has_bfloat16", args.device)
     if not bfloat16:
         print(ladder.IN_FLOAT16, flush=True)
     return ladder.on_device(bfloat16)
