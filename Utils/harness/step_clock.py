@@ -1,5 +1,5 @@
-"""The clock of a run: step boundaries, the device's counters around the timed steps, and how many
-steps there are.
+"""The clock of a run: step boundaries, the device's counters around the timed steps, how many steps
+there are, and steps under the profiler.
 
 Steps come in stretches: consecutive steps between two stops of the clock.
 """
