@@ -32,7 +32,7 @@ def choose(name, local_rank=0, local_world_size=1, partners=()):
     """
     if name == "auto":
         name = "mps" if torch.backends.mps.is_available() else "cpu"
-        name = "cuda" if torch.cuda.is_available() else name
+        name = "cuda" if has_cuda() else name
     setting = spelled("device", name)
     sees = f"torch {torch.__version__} sees"
     device = None
@@ -60,6 +60,10 @@ def choose(name, local_rank=0, local_world_size=1, partners=()):
     return CUDA(torch.device("cuda", index), partners=partners)
 
 
+def has_cuda():
+    return torch.cuda.is_available()
+
+
 def toolkit():
     """Return the toolkit of torch's build: "CUDA 13.0", "ROCm 7.0", or "" for CPUs alone."""
     if torch.version.hip:
@@ -69,7 +73,7 @@ def toolkit():
 
 def visible_gpus():
     """Return (number of CUDA devices that torch sees, its error where there is none)."""
-    if torch.cuda.is_available():
+    if has_cuda():
         return torch.cuda.device_count(), ""
     try:
         torch.cuda.init()

@@ -6,6 +6,7 @@ import sys
 import torch
 from torch.utils import data
 
+from Utils.device import device_choice
 from Utils.own_script.watch import replace
 
 SWITCHES = {}  # classes, by the names of their techniques
@@ -158,7 +159,7 @@ class PrefetchingLoader(Switch):
 
     def start(self):
         replace(data.DataLoader, "__init__", self._made)
-        if torch.cuda.is_available():
+        if device_choice.has_cuda():
             replace(torch.Tensor, "to", self._copied)
             replace(torch.Tensor, "cuda", self._copied)
 
@@ -167,7 +168,7 @@ class PrefetchingLoader(Switch):
         if not asked and not isinstance(dataset, data.IterableDataset):
             kwargs |= {"num_workers": 2, "persistent_workers": True}
             kwargs |= {"multiprocessing_context": "fork"}
-            if torch.cuda.is_available():
+            if device_choice.has_cuda():
                 kwargs["pin_memory"] = True
             self.reason = ""
         usual(loader, dataset, *args, **kwargs)
