@@ -16,27 +16,27 @@ from Utils.base import paths
 # Most lines of Python in each room of Utils; "" has the files of Utils itself. A room that became
 # shorter lowers its line.
 MOST_LINES = {
-    "": 403,
+    "": 397,
     "analysis": 1730,
-    "base": 479,
-    "commands": 840,
+    "base": 466,
+    "commands": 838,
     "corpus": 280,
-    "device": 1144,
+    "device": 1133,
     "doctor": 502,
     "draw": 1052,
     "forecast": 1615,
-    "harness": 1302,
-    "launch": 1229,
+    "harness": 1256,
+    "launch": 1209,
     "profile": 734,
     "site": 231,
     "results": 574,
-    "own_script": 1791,
+    "own_script": 1789,
     "scripts": 564,
 }
 OTHER = {".toml", ".html", ".css", ".js"}
 MOST_LINES_OF_OTHER = 1_979
-MOST_LINES_OF_TESTS = 17_933  # with the virtual GPU's C++
-MOST_LINES_OF_PRETRAINING = 1_448
+MOST_LINES_OF_TESTS = 17_930  # with the virtual GPU's C++
+MOST_LINES_OF_PRETRAINING = 1_447
 MOST_LINES_OF_MAKEFILE = 180
 MOST_FILES = 450  # without results/
 MOST_WORDS = {
