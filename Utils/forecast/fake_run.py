@@ -29,6 +29,7 @@ from Utils.run import execute
 
 KINDS = ("weights", "gradients", "optimizer state", "activations")  # the last: all other tensors
 PHASES = ("forward", "backward", "update")
+CROSS_ENTROPY = torch.nn.functional.cross_entropy  # before it is replaced
 PAGED = 100_000  # bytes from which bitsandbytes allocates a moment in managed memory
 
 
@@ -162,9 +163,6 @@ class Tracker(MemTracker):
         return Recording(self.batch, multiple, live, phase, growing.cumsum()[:-1], self.work)
 
 
-_CROSS_ENTROPY = torch.nn.functional.cross_entropy
-
-
 # Behaviour of torch on a GPU that differs from the CPU tensors that stand for it.
 def _attention(q, k, v, attn_mask=None, dropout_p=0.0, is_causal=False, **options):
     """Run scaled_dot_product_attention with a GPU's first kernel for the type."""
@@ -193,7 +191,7 @@ def _cross_entropy(logits, targets, **options):
     """Compute cross_entropy as CUDA's autocast does: log_softmax in the type of the logits, which
     it hands on as a dtype, and nll_loss in float32. The CPU's does neither."""
     if not torch.is_autocast_enabled("cpu"):
-        return _CROSS_ENTROPY(logits, targets, **options)
+        return CROSS_ENTROPY(logits, targets, **options)
     with torch.autocast("cpu", enabled=False):
         logarithms = torch.log_softmax(logits, 1, dtype=logits.dtype)
         return torch.nn.functional.nll_loss(logarithms.float(), targets, **options)

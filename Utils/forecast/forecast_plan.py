@@ -1,7 +1,4 @@
-"""Forecasts of techniques on devices that need not be here: settings, peak memory and time.
-
-Scripts are recorded in processes of their own.
-"""
+"""Forecasts of techniques on devices that need not be here: settings, peak memory and time."""
 
 import gc
 import math
