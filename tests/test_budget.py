@@ -24,7 +24,7 @@ MOST_LINES = {
     "device": 1133,
     "doctor": 502,
     "draw": 1052,
-    "forecast": 1615,
+    "forecast": 1610,
     "harness": 1256,
     "launch": 1209,
     "profile": 734,
