@@ -4,7 +4,6 @@ It needs torch and numpy alone, and writes its rows and record, or why there are
 its launcher. The clock is that of every run: an iteration's end advances it to the next boundary.
 """
 
-import argparse
 import json
 import multiprocessing
 import os
@@ -318,7 +317,7 @@ def settings_of(argv):
     parser.add_argument("--name", dest="technique", required=True)
     parser.add_argument("--look", action="store_true")
     parser.add_argument("--trace", help="of steps under the profiler, after a look")
-    args = parser.parse_args(argv, argparse.Namespace())
+    args = parser.parse_args(argv)
     args.turn = turn_pipe.taken()
     args.started = datetime.now(UTC)
     args.run_id = rows_file.run_id(args.started, args.turn and args.turn.token)

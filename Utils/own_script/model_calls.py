@@ -87,17 +87,12 @@ def modules_with(parameters):
     """Return the live modules that hold any of these parameters, themselves or in a child."""
     ids = {id(p) for p in parameters}
     modules = [value for value in gc.get_objects() if issubclass(type(value), Module)]
-    parents = {}
-    for module in modules:
-        for child in module._modules.values():
-            parents.setdefault(id(child), []).append(module)
-    to_visit = [m for m in modules if any(id(p) in ids for p in m._parameters.values())]
     holding = {}  # by id, as a class may define equality
-    while to_visit:
-        module = to_visit.pop()
-        if id(module) not in holding:
-            holding[id(module)] = module
-            to_visit += parents.get(id(module), ())
+    added = [m for m in modules if any(id(p) in ids for p in m._parameters.values())]
+    while added:
+        holding |= {id(module): module for module in added}
+        parents = [m for m in modules if any(id(c) in holding for c in m._modules.values())]
+        added = [m for m in parents if id(m) not in holding]
     return list(holding.values())
 
 

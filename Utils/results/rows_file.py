@@ -222,7 +222,7 @@ def locked(path, held=""):
     while True:
         with naming(path):
             file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
-        try:
+        with os.fdopen(file, "ab", buffering=0):  # which closes it
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB if held else fcntl.LOCK_EX)
             except BlockingIOError:
@@ -233,8 +233,6 @@ def locked(path, held=""):
             if os.path.exists(path) and os.path.samestat(os.fstat(file), os.stat(path)):
                 yield file
                 return
-        finally:
-            os.close(file)
 
 
 def records_path(results_file):
