@@ -29,8 +29,8 @@ MOST_LINES = {
     "launch": 1209,
     "profile": 734,
     "site": 231,
-    "results": 574,
-    "own_script": 1789,
+    "results": 572,
+    "own_script": 1783,
     "scripts": 564,
 }
 OTHER = {".toml", ".html", ".css", ".js"}
