@@ -106,7 +106,7 @@ def test_a_table_of_kernels_sums_up_to_the_step():
     for operation in (product(4096, 4096, 4096), Operation("relu", (square(64),), (square(64),))):
         work.add(operation)
     work.add(product(4096, 4096, 4096))
-    step, entry = work.kernels(), datasheets.find("a100")
+    step, entry = kernels_at(work, 1), datasheets.find("a100")
     table = kernel_table.table(step, entry).set_index("kind")
     products = table.loc["matrix products 4096x4096x4096"]
     assert list(table.index)[::2] == [products.name, "the step"]
@@ -252,6 +252,18 @@ def test_a_range_is_wider_where_no_figure_is_alike():
     assert here.memory_bytes == 2**34 and here.bandwidth == 40
     t4 = datasheet_of(device_of("t4"), ceilings)
     assert (t4.capability, t4.float32) == ((7, 5), 0.2)
+
+
+@pytest.mark.parametrize("name", ["bfloat16_residual", "all_together", "float8_head"])
+def test_a_precision_without_published_figures_has_the_wider_range(name):
+    work = Work()
+    work.add(product(64, 64, 64))
+    args = forecast_plan.settings({"device": "cuda"}, ImaginedGPU("an imagined GPU", 2**40))
+    entry = datasheets.find("a100")
+    for script, factor in ((name, step_time.OTHER_PRECISION), ("fused_optimizer", 1.0)):
+        memory = MemoryForecast(kernels=kernels_at(work, 1), batch=1)
+        step = forecast_plan.step_forecast(ladder.get(script), memory, args, entry)
+        assert step.time.factor == factor
 
 
 def test_a_width_covers_what_it_says():

@@ -232,7 +232,10 @@ def step_forecast(technique, memory, args, entry, reason="", device=None):
     reason = reason or memory.reason
     time = None
     if entry and not reason and not memory.kernels.foreign:
-        time = time_forecast(memory.kernels, entry, precision_of(technique.needs))
+        line = map(ladder.get, ladder.line(technique.name))
+        published = all(script.path.parent.name != "precision" for script in line)
+        precision = precision_of(technique.needs) if published else None
+        time = time_forecast(memory.kernels, entry, precision)
     tokens = memory.batch * args.seq_len
     return StepForecast(device or args.hardware.name, technique.name, tokens, memory, time, reason)
 
