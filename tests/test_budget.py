@@ -24,7 +24,7 @@ MOST_LINES = {
     "device": 1133,
     "doctor": 502,
     "draw": 1052,
-    "forecast": 1610,
+    "forecast": 1613,
     "harness": 1256,
     "launch": 1209,
     "profile": 734,
@@ -35,7 +35,7 @@ MOST_LINES = {
 }
 OTHER = {".toml", ".html", ".css", ".js"}
 MOST_LINES_OF_OTHER = 1_979
-MOST_LINES_OF_TESTS = 17_930  # with the virtual GPU's C++
+MOST_LINES_OF_TESTS = 17_942  # with the virtual GPU's C++
 MOST_LINES_OF_PRETRAINING = 1_447
 MOST_LINES_OF_MAKEFILE = 180
 MOST_FILES = 450  # without results/
