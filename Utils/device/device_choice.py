@@ -10,9 +10,8 @@ from contextlib import suppress
 
 import torch
 
-from Utils.base import errors
 from Utils.base.command_line import spelled
-from Utils.base.errors import UserError
+from Utils.base.errors import UserError, first_line
 from Utils.base.gpt2_sizes import VOCABULARY
 from Utils.base.text import plural
 from Utils.device.cpu import CPU, MPS, usable_cpus
@@ -79,7 +78,7 @@ def visible_gpus():
         torch.cuda.init()
         return 0, "torch sees no CUDA device"
     except Exception as error:
-        return 0, errors.first_line(error)
+        return 0, first_line(error)
 
 
 def of_tensors(device):
@@ -108,7 +107,7 @@ def try_out(device):
         ones = torch.ones(64, 64, device=device.torch_device)
         return "" if (ones @ ones).sum().item() == 64**3 else "it computes a wrong product"
     except Exception as error:  # drivers cause errors of many types
-        return errors.first_line(error)
+        return first_line(error)
 
 
 def is_out_of_memory(error):

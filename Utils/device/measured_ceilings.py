@@ -10,7 +10,6 @@ from Utils.base import files, paths
 from Utils.base.errors import Unsupported
 from Utils.base.units import MIB
 from Utils.device import capabilities
-from Utils.device.capabilities import Emulated
 from Utils.device.cpu import CPU
 from Utils.device.cuda import CUDA
 
@@ -71,7 +70,7 @@ def measure(device, seconds=SECONDS):
             limit = "" if precision == "float32" else capabilities.check(precision, device)
         except Unsupported:
             continue
-        if isinstance(limit, Emulated):  # small, as it may be hundreds of times slower
+        if isinstance(limit, capabilities.Emulated):  # small, as it may be hundreds of times slower
             tflops = matmul_tflops(precision, 256, torch_device, seconds)
             emulated_tflops[precision] = float(f"{tflops:.3g}")
         else:

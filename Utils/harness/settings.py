@@ -15,7 +15,6 @@ from Utils.device import capabilities, device_choice
 from Utils.harness import ranks, turn_pipe
 from Utils.results import rows_file
 from Utils.scripts import ladder
-from Utils.scripts.ladder import BASELINE
 
 BUCKET_MB = OF_SOME_SCRIPTS["bucket_mb"].default
 SECONDS_ON_GPU = 10.0  # that the timed part of a run lasts at least
@@ -36,7 +35,7 @@ class Settings(argparse.Namespace):
 
     rank, world_size = 0, 1  # until `settle`
     turn = None
-    base = BASELINE
+    base = ladder.BASELINE
     unit = "tokens"
     bucket_mb = BUCKET_MB  # where the script has no such flag
 

@@ -28,7 +28,6 @@ from Utils.base.errors import UserError, naming
 from Utils.launch.turn_taking import INTERRUPTED, why_ended
 from Utils.results import rows_file
 from Utils.scripts import own_names
-from Utils.scripts.own_names import LADDER, REPLACES
 
 FOLDER = paths.CACHE / "own_scripts"
 ENTRY = paths.ROOT / "Utils" / "own_script" / "start.py"
@@ -200,7 +199,7 @@ class OwnRuns:
         """Return what suites to be resumed have in common."""
         return "\0".join([self.base.name, self.look["version"], self.base.python, self.base.folder])
 
-    def ladder(self, wanted=LADDER, left_out=(), without=()):
+    def ladder(self, wanted=own_names.LADDER, left_out=(), without=()):
         """Return the scripts of a ladder: the base, and each switch on those before it that are not
         refused; then each of MORE on the end of it.
 
@@ -215,13 +214,13 @@ class OwnRuns:
                 continue
             if technique == "float16" and self.look["bfloat16"]:
                 continue
-            before = [t for t in effective if t not in REPLACES.get(technique, ())]
+            before = [t for t in effective if t not in own_names.REPLACES.get(technique, ())]
             name = own_names.name_of(base, [*before, technique])
-            parent = own_names.name_of(base, before if technique in LADDER else effective)
+            parent = own_names.name_of(base, before if technique in own_names.LADDER else effective)
             switch = self.look["switches"][technique]
             refusal = switch["refusal"]
             scripts.append(OwnScript(name, self, parent, refusal, tuple(switch["needs"])))
-            goes_on = technique in LADDER and technique != "8bit_optimizer"
+            goes_on = technique in own_names.LADDER and technique != "8bit_optimizer"
             if goes_on and not refusal and technique not in left_out:
                 effective.append(technique)
         return scripts
@@ -230,7 +229,7 @@ class OwnRuns:
         """Return (name, scripts): the name of the script with all switches of the ladder, and the
         scripts to run. Raises UserError where no switch can be thrown."""
         base = self.base.name
-        rungs = [script for script in self.ladder(LADDER[:-1]) if not script.refusal]
+        rungs = [script for script in self.ladder(own_names.LADDER[:-1]) if not script.refusal]
         last_rung = rungs[-1].name
         if last_rung == base:
             raise UserError(f"no switch of the ladder has an effect on {base}", "see make adopt")

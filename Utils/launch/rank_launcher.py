@@ -10,7 +10,6 @@ from pathlib import Path
 from unittest.mock import patch
 
 from Utils.base import command_line, paths
-from Utils.base.command_line import OF_SOME_SCRIPTS
 from Utils.base.errors import UserError
 from Utils.device import device_choice
 from Utils.harness import ranks
@@ -47,8 +46,8 @@ def command(technique, args, r, **changes):
     does not read.
     """
     code = technique.code
-    for name in OF_SOME_SCRIPTS.keys() - {*command_line.read_by(code)}:
-        if (value := getattr(args, name)) != OF_SOME_SCRIPTS[name].default:
+    for name in command_line.OF_SOME_SCRIPTS.keys() - {*command_line.read_by(code)}:
+        if (value := getattr(args, name)) != command_line.OF_SOME_SCRIPTS[name].default:
             raise UserError(f"{name.upper()}={value}: {technique.name} has no use for it")
     return [*technique.command, *command_line.round_flags(args, r, code, **changes)]
 

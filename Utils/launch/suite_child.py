@@ -10,7 +10,6 @@ from Utils.device import capabilities, device_choice, measured_ceilings
 from Utils.harness import script_start, settings, step_work
 from Utils.launch import turn_taking
 from Utils.scripts import ladder, variants
-from Utils.scripts.ladder import BASELINE
 
 START_S = 8  # of a process: imports, the model, the evaluation of its loss
 COMPILE_S = 25  # with an empty cache
@@ -35,7 +34,7 @@ def record_killed(name, reason, flags, suite):
 def announce(techniques, args):
     """Measure the ceilings of this device once, and print both them and the duration of a suite.
     Raises UserError for impossible settings."""
-    settled = settings.Settings(**vars(args) | {"base": BASELINE})
+    settled = settings.Settings(**vars(args) | {"base": ladder.BASELINE})
     settings.settle(settled)
     ceilings = measured_ceilings.here(settled.hardware)
     print(f"{ceilings['device']}: ceilings of {measured_ceilings.summary(ceilings)}")
@@ -71,7 +70,7 @@ def sentences(techniques, args):
         names = ladder.line(emulated[0].name)
         first = next(name for name in names if precision in ladder.get(name).needs)
         lines.append(f"{where}; set STEPS=8 WARMUP=3, or leave it out:")
-        lines.append(f"make all BASE={BASELINE}.py WITHOUT={first}")
+        lines.append(f"make all BASE={ladder.BASELINE}.py WITHOUT={first}")
     return lines
 
 

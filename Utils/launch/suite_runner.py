@@ -27,13 +27,12 @@ from Utils.analysis.summary import summarize
 from Utils.base import command_line, files, paths
 from Utils.base.errors import UserError
 from Utils.launch import turn_taking
-from Utils.launch.turn_taking import INTERRUPTED, SuiteProgress, why_ended
 from Utils.results import rows_file, selection
 from Utils.scripts import ladder, own_names, variants
 
 # Rooms of Utils that read what was measured. After a change of any other, runs are not resumed.
 READERS = {"analysis", "commands", "doctor", "draw", "forecast", "profile"}
-ENDS_WITHOUT_ROW = (0, 2, INTERRUPTED, -signal.SIGINT)
+ENDS_WITHOUT_ROW = (0, 2, turn_taking.INTERRUPTED, -signal.SIGINT)
 FEWEST_ROUNDS = 4  # before --precision can end a suite
 
 
@@ -145,7 +144,7 @@ def run(techniques, args, own_runs=None):
     rounds = list(range(args.round, args.round + args.rounds))
     suite, done = _resume(args, techniques, rounds, own_runs)
     total = len(rounds) * len(techniques)
-    progress = SuiteProgress(total - len(done))
+    progress = turn_taking.SuiteProgress(total - len(done))
     if done:
         progress.say(f"resuming: {len(done)} of {total} runs are already in {path}")
     with progress.bar:
@@ -199,16 +198,16 @@ def _run_round(techniques, args, r, suite, missing, progress, own_runs):
         with_row = {row["technique"] for row in rows}
         for name, code in codes.items():
             if name not in with_row and code not in ENDS_WITHOUT_ROW:
-                reason = why_ended(code, args.timeout)
+                reason = turn_taking.why_ended(code, args.timeout)
                 if own_runs:
                     own_runs.write_end(suite, name, "failed", reason, r)
                 else:
                     in_child("record_killed", name, reason, flags, suite)
         if 2 in codes.values():
             return 2  # the script printed the reason, which holds for all
-        if INTERRUPTED in codes.values() or -signal.SIGINT in codes.values():
+        if turn_taking.INTERRUPTED in codes.values() or -signal.SIGINT in codes.values():
             progress.say("interrupted; run the same command to resume")
-            return INTERRUPTED
+            return turn_taking.INTERRUPTED
         ended = missing & codes.keys()
         progress.ended += len(ended)
         progress.left = max(0, progress.left - len(ended))
