@@ -82,9 +82,10 @@ ceilings:                    ## measure peak matrix-product rate and memory band
 ##@ Diagnose
 doctor:                      ## check which techniques run here, and why others do not; JSON=1
 forecast: $(ENVIRONMENT)     ## memory and time before running; DEVICE=h100, DEVICE=all TOKENS=1e10, AGAINST=FILE
-	@$(if $(filter-out published,$(call given,AGAINST)),$(PYTHON) -m tests.calibration.against_file '$(AGAINST)',$(COMMAND) $@ $(SET))
+	@$(if $(call given,AGAINST),$(PYTHON) -m tests.calibration.against_file '$(AGAINST)',$(COMMAND) $@ $(SET))
 
-expectations:                ## write docs/forecast.csv and docs/hours.csv: what to expect of GPUs that are not here
+expectations: $(ENVIRONMENT) ## write docs/forecast.csv: what to expect of GPUs that are not here
+	@$(PYTHON) -m tests.calibration.expectations
 profile:                     ## time of a step by kind of work, with advice; T=NAME, T=all or BASE=, CPU=1, MEMORY=1
 
 ##@ Read results
@@ -118,7 +119,7 @@ clean:                       ## delete caches (tokens, compiled kernels); result
 	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +
 
 # Each is a file of Utils/commands/.
-SIMPLE := adopt ablate together ddp scaling ceilings doctor expectations profile table readme \
+SIMPLE := adopt ablate together ddp scaling ceilings doctor profile table readme \
           diff compare report recipe submit field-report site init_results reset
 $(SIMPLE): $(ENVIRONMENT)
 	@$(COMMAND) $@ $(SET)
@@ -176,4 +177,4 @@ $(VENV)/installed-test: $(VENV)/installed requirements-test.txt
 	@touch $@
 
 .PHONY: baseline tf32 bf16 flash fused 8bit $(SUITES) $(TECHNIQUES) $(SIMPLE) reference smoke plots \
-        train forecast clean test lint gpu-check virtual-gpu help
+        train forecast expectations clean test lint gpu-check virtual-gpu help

@@ -204,7 +204,7 @@ def test_figures_are_mostly_in_their_ranges_and_directions_mostly_right():
 
 
 def test_the_check_is_printed_with_its_errors_and_reasons(capsys):
-    commands.main("forecast", "--against=published")
+    against_file.main(["published"])
     said = capsys.readouterr().out
     assert (
         sum(line.startswith("|") for line in said.splitlines()) == len(step_time.check_rows()) + 2

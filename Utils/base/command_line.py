@@ -57,7 +57,6 @@ TYPES = {
     "price": Type(float, "a price", 0, ""),
     "tokens": Type(float, "a number of tokens, as in 1e10", ABOVE_0, ""),
     "share": Type(_share, "a share such as 2%", ABOVE_0, ""),
-    "published": Type(StrEnum("Against", "published"), "published", word=""),
     "part": Type(StrEnum("Part", "ladder ablation beyond"), "ladder, ablation or beyond", word=""),
 }
 

@@ -24,7 +24,7 @@ SETTINGS = {  # of each command that has any
     "diff": ("t", "without"),
     "doctor": (*OF_A_RUN, "json"),
     "field_report": SELECTION,
-    "forecast": (*OF_A_RUN, "t", "memory", "tokens", "prices", "against", "base"),
+    "forecast": (*OF_A_RUN, "t", "memory", "tokens", "prices", "base"),
     "init_results": ("results_file",),
     "profile": (*OF_ANY_SCRIPT, *OF_AN_OWN_SCRIPT, "plotsprefix", "t", "cpu", "memory", "gpus"),
     "recipe": (*SELECTION, "recipe"),

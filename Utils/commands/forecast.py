@@ -2,7 +2,7 @@
 
 A step of the real script runs on fake tensors, which have no memory. Its allocations and operations
 are recorded. A device of the table of datasheets is named by its key; `all` stands for each of
-them. --against published prints how the forecast of time compares with published figures.
+them.
 """
 
 from Utils.analysis.summary import measured_steps
@@ -20,10 +20,6 @@ def main(args):
     values = {name: getattr(args, name) for name in OF_A_RUN}
     if args.base:
         raise UserError("a forecast is not yet for scripts of your own", "omit BASE")
-    if args.against:
-        print("Forecast, each source left out of the fit, beside what was published:\n")
-        print(forecast_table.check_report())
-        return
     if args.device == "all":
         prices = forecast_plan.prices(args.prices) if args.prices else {}
         names = ["fused_optimizer"] if names == ["ladder"] else names

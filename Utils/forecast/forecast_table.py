@@ -1,4 +1,4 @@
-"""Forecasts of memory and time as tables, words and the rows of two files in docs/."""
+"""Forecasts of memory and time as tables and words."""
 
 import math
 
@@ -8,13 +8,6 @@ from Utils.base.units import GIB, MIB
 from Utils.forecast import forecast_plan, step_time
 
 WORTH = 0.1  # of the peak: the least share of a kind that gets a line of advice
-SHOWN = ["key", "model", "technique", "batch", "tokens", "measured_ms", "forecast_ms", "error"]
-EXPECTED = (  # of docs/forecast.csv
-    "ladder", "all_together", "small_card", "gradient_checkpointing", "selective_checkpointing",
-    "bfloat16_moments", "paged_optimizer", "optimizer_in_backward", "gradient_accumulation",
-)  # fmt: skip
-BATCHES = 1, 4, 16, 64
-TOKENS = 1e10  # to pretrain on
 BRIEF = {"matrix products": "products", "memory traffic": "memory", "waiting for the host": "host"}
 
 
@@ -145,72 +138,3 @@ def device_table(forecasts, tokens, prices):
         rows.append(row)
     reasons = [f"{each.device}: {each.reason}" for each in forecasts if each.reason]
     return "\n".join([table(rows), *([""] if reasons else []), *reasons])
-
-
-def check_report():
-    """Return the check against published figures as a table, and its summary by source."""
-    table = step_time.check_rows()
-    lines = table[SHOWN].assign(error=table.error.map("{:+.0%}".format))
-    parts = {"all": table, "GPT-2 124M": table[table.model.str.startswith("GPT-2")]}
-    parts |= dict(list(table.groupby("source", sort=False)))
-    text = [lines.to_markdown(index=False, floatfmt=",.1f"), ""]
-    for name, part in parts.items():
-        error = part.error.abs()
-        roofline = part.roofline_error.abs()
-        text.append(
-            f"{name}: {len(part)} figures, median error {error.median():.1%} (plain roofline "
-            f"{roofline.median():.1%}), 90% within {error.quantile(0.9):.1%} "
-            f"({roofline.quantile(0.9):.1%}); {part.in_range.mean():.0%} of them in their range"
-        )
-    return "\n".join(text)
-
-
-def expected_rows(model):
-    """Yield the rows of docs/forecast.csv of a model, dicts by column: each technique on each
-    device of the table at each of BATCHES that fits, or one row with the reason for none."""
-    values = {"model": model, "dataset": "synthetic", "batch_size": "auto", "seq_len": 1024}
-    for args, steps in forecast_plan.on_every_device(EXPECTED, values, BATCHES):
-        baselines = {step.memory.batch: step.time for step in steps[0] if not step.reason}
-        for forecasts in steps:
-            fitting = [forecast for forecast in forecasts if forecast.time]
-            for forecast in fitting or forecasts[:1]:
-                row = {"device": forecast.device, "model": model, "technique": forecast.technique}
-                yield row | expected_row(forecast, args.seq_len, baselines)
-
-
-def expected_row(forecast, seq_len, baselines):
-    """Return the figures of a StepForecast. baselines: StepTimes by batch, of what fits."""
-    time = forecast.time
-    if not time:
-        return {"reason": forecast.reason or forecast_plan.NOT_FORECAST}
-    memory = forecast.memory
-    row = {"batch_size": memory.batch, "seq_len": seq_len}
-    for name, seconds in zip(("forecast_ms", "low_ms", "high_ms"), time.ends, strict=True):
-        row[name] = f"{1e3 * seconds:.4g}"
-    if baseline := baselines.get(memory.batch):
-        ratio = step_time.speedup(baseline, time, 0 if time is baseline else time.factor)
-        row["speedup"] = f"{ratio.value:.4g}"
-        row["speedup_low"] = f"{ratio.low:.4g}"
-        row["speedup_high"] = f"{ratio.high:.4g}"
-    return row | {
-        "tokens_per_second": f"{float(f'{forecast.tokens / time.seconds:.4g}'):.0f}",
-        "peak_gib": f"{memory.peak / GIB:.4g}",
-        "largest_batch": memory.largest_batch,
-        "mostly": time.mostly,
-    }
-
-
-def pretraining_hours(prices_file):
-    """Yield the rows of a pretraining on every device, dicts by column."""
-    prices = forecast_plan.prices(prices_file)
-    values = {"model": "gpt2", "dataset": "synthetic", "batch_size": "auto", "seq_len": "auto"}
-    for args, [[forecast]] in forecast_plan.on_every_device(["all_together"], values):
-        row = {"device": forecast.device, "technique": forecast.technique, "model": args.model}
-        row |= {"batch_size": args.batch_size, "seq_len": args.seq_len, "tokens": TOKENS}
-        row |= dict.fromkeys(["tokens_per_second", "hours", "low_hours", "high_hours"])
-        if forecast.time:
-            row["tokens_per_second"] = f"{forecast.tokens / forecast.time.seconds:.0f}"
-            hours, low, high = (f"{value:.2f}" for value in forecast.hours(TOKENS))
-            row |= {"hours": hours, "low_hours": low, "high_hours": high}
-        row |= {"dollars_an_hour": prices.get(forecast.device), "reason": forecast.reason}
-        yield row

@@ -1,5 +1,6 @@
 """The forecast beside figures of a file: make forecast AGAINST=FILE.
 
+AGAINST=published is docs/forecast_check.csv, whose forecasts were made without the same source.
 The file has docs/published.csv's columns from source to notes; one row is one figure. A row is
 forecast where its device, model, batch and technique can be told: a name of the table of devices, a
 size of GPT-2, numbers, and a script of ours or words such as "bf16 + compile + flash". Columns
@@ -24,6 +25,7 @@ from Utils.scripts import ladder
 COLUMNS = ["source", "device", "model", "batch_size", "seq_len", "technique", "metric", "value"]
 COLUMNS += ["unit", "device_key", "unsaid", "step", "left_out"]
 OPTIONAL = COLUMNS[-4:]
+CHECKED = ["key", "model", "technique", "batch", "tokens", "measured_ms", "forecast_ms", "error"]
 UNITS = {"ms", "s", "tokens/s"}
 METRICS = {"", "step time", "median step time", "mean step time", "iteration", "throughput"}
 SIZES = {"124m": "gpt2", "small": "gpt2", "medium": "gpt2-medium", "355m": "gpt2-medium"}
@@ -215,10 +217,32 @@ def report(rows):
     return "\n".join(text)
 
 
+def check_report():
+    """Return the check against published figures as a table, and its summary by source."""
+    table = step_time.check_rows()
+    lines = table[CHECKED].assign(error=table.error.map("{:+.0%}".format))
+    parts = {"all": table, "GPT-2 124M": table[table.model.str.startswith("GPT-2")]}
+    parts |= dict(list(table.groupby("source", sort=False)))
+    text = [lines.to_markdown(index=False, floatfmt=",.1f"), ""]
+    for name, part in parts.items():
+        error = part.error.abs()
+        roofline = part.roofline_error.abs()
+        text.append(
+            f"{name}: {len(part)} figures, median error {error.median():.1%} (plain roofline "
+            f"{roofline.median():.1%}), 90% within {error.quantile(0.9):.1%} "
+            f"({roofline.quantile(0.9):.1%}); {part.in_range.mean():.0%} of them in their range"
+        )
+    return "\n".join(text)
+
+
 def main(argv=None):
     (path,) = argv or sys.argv[1:]
     with errors.one_line("forecast"):
-        print(report(forecasts(read(path))))
+        if path == "published":
+            print("Forecast, each source left out of the fit, beside what was published:\n")
+            print(check_report())
+        else:
+            print(report(forecasts(read(path))))
 
 
 if __name__ == "__main__":
