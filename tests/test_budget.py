@@ -18,13 +18,13 @@ from Utils.base import paths
 MOST_LINES = {
     "": 397,
     "analysis": 1730,
-    "base": 466,
-    "commands": 838,
+    "base": 465,
+    "commands": 805,
     "corpus": 280,
     "device": 1131,
     "doctor": 502,
     "draw": 1052,
-    "forecast": 1613,
+    "forecast": 1537,
     "harness": 1255,
     "launch": 1205,
     "profile": 734,
@@ -34,8 +34,8 @@ MOST_LINES = {
     "scripts": 564,
 }
 OTHER = {".toml", ".html", ".css", ".js"}
-MOST_LINES_OF_OTHER = 1_979
-MOST_LINES_OF_TESTS = 17_942  # with the virtual GPU's C++
+MOST_LINES_OF_OTHER = 1_978
+MOST_LINES_OF_TESTS = 18_038  # with the virtual GPU's C++
 MOST_LINES_OF_PRETRAINING = 1_447
 MOST_LINES_OF_MAKEFILE = 180
 MOST_FILES = 450  # without results/
