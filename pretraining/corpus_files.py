@@ -2,8 +2,7 @@
 
 training.bin has the documents that are trained on, held_out.bin those that are held out. The text
 of a document alone says which it is, so copies of one are on the same side. prepared.json says how
-much of both files is whole: what was interrupted goes on behind that.
-"""
+much of both files is whole: what was interrupted goes on behind that."""
 
 import contextlib
 import fcntl
@@ -27,13 +26,17 @@ PART_BYTES = 400_000_000  # of text between two entries in prepared.json: about 
 CHUNK_CHARACTERS = 1_000_000  # that a thread tokenizes at a time
 
 
+def remove_leftovers(folder):
+    """Remove what a killed process was writing. Only the process that owns the folder may."""
+    for path in folder.glob(".tmp*"):
+        path.unlink(missing_ok=True)
+
+
 def load(dataset, cap=0, prepares=True):
     """Return (tokens to train on, held-out tokens, name of the corpus), made on first use.
-
     Tokens are uint16 (N,). dataset: as for the scripts. cap: about how many tokens at most; 0 for
     all there are. prepares: whether this process makes what is missing; another one waits until it
-    is there. Raises UserError.
-    """
+    is there. Raises UserError."""
     if dataset == "synthetic":
         return *_hold_out_end(token_cache.synthetic_tokens()), dataset
     contents, total, unit = token_cache.find(dataset)
@@ -56,10 +59,8 @@ def load(dataset, cap=0, prepares=True):
 
 def prepare(folder, dataset, texts, cap=0, total=None, part_bytes=PART_BYTES):
     """Tokenize what is not there yet, in as many threads as there are cores. Raises UserError.
-
     texts: of all documents, in the same order each time. total: how many bytes they have, for the
-    progress bar.
-    """
+    progress bar."""
     encoding = token_cache.gpt2_encoding()
     texts = token_cache.readable(dataset, texts)
     with naming(folder, "set CACHE_DIR to another folder"), contextlib.ExitStack() as stack:
@@ -68,7 +69,7 @@ def prepare(folder, dataset, texts, cap=0, total=None, part_bytes=PART_BYTES):
         for side in SIDES:
             opened[side] = stack.enter_context(open(folder / f"{side}.bin", "ab"))
             fcntl.flock(opened[side], fcntl.LOCK_EX)  # others wait meanwhile
-        files.remove_leftovers(folder)
+        remove_leftovers(folder)
         prepared = _prepared(folder)
         for side in SIDES:
             opened[side].truncate(2 * prepared[side])  # to what is whole

@@ -1,8 +1,7 @@
 """training.csv: a row a step, from which curves are drawn.
 
 Rows are appended as the run goes. A resumed run first drops those after its checkpoint, and
-whatever a killed process left unfinished; so the file reads like that of a run without a break.
-"""
+whatever a killed process left unfinished; so the file reads like that of a run without a break."""
 
 import csv
 import io

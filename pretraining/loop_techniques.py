@@ -29,10 +29,8 @@ SLOW_START = {"torch_compile", "max_autotune"}  # not worth their first step on 
 
 def choose(asked, args, results_file):
     """Return (names of techniques in ladder order, where they are from in words).
-
     asked: names, "none", or "" for those of the recipe for this device and model, or else of the
-    best script as far as it runs here. Raises UserError.
-    """
+    best script as far as it runs here. Raises UserError."""
     replaced = ladder.replaced()
     if asked:
         names = [] if asked == "none" else re.split(r"[\s,+]+", asked.strip())

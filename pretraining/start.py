@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from pretraining import loop_techniques, options
+from pretraining import corpus_files, loop_techniques, options
 from pretraining.training_run import Interrupted
 from Utils.base import files, paths
 from Utils.base.errors import Unsupported, UserError, naming
@@ -27,10 +27,8 @@ LOCKS = []  # held until this process ends
 
 def run_script(main, doc):
     """Train as the command line says, and end the process where that fails.
-
     main: of the loop as it stands; what runs is the loop with the techniques merged into it, unless
-    there are none.
-    """
+    there are none."""
     flags = options.parse(doc)
     args = None
     try:
@@ -70,9 +68,7 @@ def run_script(main, doc):
 
 def plan(flags):
     """Return the plan of this run: settings, techniques, folder, and whether it resumes; for JSON.
-
-    flags: of `options.parse`. Makes the folder and keeps others out of it. Raises UserError.
-    """
+    flags: of `options.parse`. Makes the folder and keeps others out of it. Raises UserError."""
     explicit = {n: vars(flags)[n] for n in options.ON_A_GPU if vars(flags)[n] is not None}
     if flags.resume:
         return _resumed(flags, explicit)
@@ -121,8 +117,8 @@ def _resumed(flags, explicit):
     if flags.with_ and flags.with_.split() != names:
         raise UserError(f"--with {flags.with_}: {folder} has {' '.join(names)}, {kept}")
     _lock(folder)
-    files.remove_leftovers(folder)
-    files.remove_leftovers(folder / "checkpoints")
+    corpus_files.remove_leftovers(folder)
+    corpus_files.remove_leftovers(folder / "checkpoints")
     if run.get("ended") and explicit.get("steps", 0) <= settings["steps"]:
         print(f"{folder}: has ended after {settings['steps']} steps; --steps makes it longer")
         raise SystemExit(0)

@@ -28,11 +28,9 @@ class Interrupted(Exception):
 
 class Run:
     """The bookkeeping around the loop of train.py. A resumed run begins with its last checkpoint.
-
     model, optimizer: as the loop has them, compiled or wrapped. batches: TokenBatches. scaler: in
     float16, the GradScaler. Rank 0 alone writes files. Raises UserError where the checkpoint does
-    not fit the model or the corpus.
-    """
+    not fit the model or the corpus."""
 
     def __init__(self, args, model, optimizer, batches, scaler=None):
         self.args, self.optimizer, self.scaler = args, optimizer, scaler

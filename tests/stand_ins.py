@@ -13,10 +13,8 @@ from Utils.device.cuda import CUDA
 
 class FakeCuda:
     """Stands in for the module torch.cuda and records every call in `calls`, by name and in order.
-
     Every event lies 10 ms behind the one before. As on a GPU, its time can be read only once a
-    synchronization has followed it.
-    """
+    synchronization has followed it."""
 
     SNAPSHOT = {"segments": ["of the fake"], "device_traces": [[]]}
 
@@ -119,10 +117,8 @@ def _asked(name, function):
 
 class FakeNvml:
     """Stands in for the module pynvml: its names, numbers, units and structures, for one GPU.
-
     A test sets what is to be answered, and in `errors` which function raises what. `calls` has
-    their names in order; a FakeCuda's list can be handed in, to see both in one.
-    """
+    their names in order; a FakeCuda's list can be handed in, to see both in one."""
 
     NVML_ERROR_UNINITIALIZED, NVML_ERROR_INVALID_ARGUMENT, NVML_ERROR_NOT_SUPPORTED = 1, 2, 3
     NVML_ERROR_NO_PERMISSION, NVML_ERROR_NOT_FOUND, NVML_ERROR_FUNCTION_NOT_FOUND = 4, 6, 13

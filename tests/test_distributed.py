@@ -73,7 +73,6 @@ def free_port():
 def run_ranks(n, script, *flags, agent=True, before=lambda rank: None):
     """Runs a script as n ranks, forks of this process. Returns their exit codes and what they
     printed, together.
-
     agent: end all when one has ended badly, as torchrun's does. before: is called in each of them
     with its rank."""
     ranks.leave()  # a group whose threads no fork has: another test's, in this process

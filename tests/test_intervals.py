@@ -16,10 +16,8 @@ EXPERIMENTS = 2000
 
 def paired(random, true, rounds=5, outliers=0.0, drift=0.0):
     """The Ratio of two scripts in rounds whose machine drifts, each run with noise of 1%.
-
     outliers: share of the runs that met something and took up to half as long again. drift: of the
-    machine within a round, which meets the other script in every other round.
-    """
+    machine within a round, which meets the other script in every other round."""
     by_round = random.normal(0, 0.1, rounds)
     order = np.where(np.arange(rounds) % 2 == 0, 1, -1)
 

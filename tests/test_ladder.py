@@ -36,9 +36,7 @@ def test_the_seven_rungs_stand_in_order():
 
 def test_every_script_is_a_technique():
     """No script at the top level or in beyond/ escapes the tests by lacking a Parent: line.
-
-    A script that is not tracked is someone's own.
-    """
+    A script that is not tracked is someone's own."""
     command = ["git", "-C", str(paths.ROOT), "ls-files", "*.py", "beyond/**/*.py"]
     tracked = subprocess.run(command, capture_output=True, text=True).stdout.splitlines()
     files = [paths.ROOT / name for name in tracked if "/" not in name or name.startswith("beyond/")]
@@ -128,11 +126,9 @@ def test_diff_shows_the_technique_and_nothing_else():
 @pytest.fixture(scope="module")
 def smoke(tmp_path_factory):
     """Rows of every technique at the tiny model, and their table.
-
     Inductor generates C++ for the seven. The others' graphs are traced, differentiated and
     partitioned as well, but run operation by operation. larger_batch takes twice the batch: its
-    trials are processes, which tests/test_beyond_kernels.py starts.
-    """
+    trials are processes, which tests/test_beyond_kernels.py starts."""
     path = tmp_path_factory.mktemp("smoke") / "results.csv"
     flags = ["--model=gpt2-tiny", "--device=cpu", "--batch-size=4", "--seq-len=4"]
     flags += [f"--steps={STEPS}", f"--warmup={WARMUP}", f"--results-file={path}"]

@@ -1,7 +1,6 @@
 """A training script of the user's, unchanged: its steps, its losses, its files, the switches.
 
-Each run is a fork of this process, which has paid for the imports.
-"""
+Each run is a fork of this process, which has paid for the imports."""
 
 import json
 import platform

@@ -1,4 +1,2 @@
 """Rows of results.csv -> values and texts: intervals, tables, comparisons, recipes.
-
-Imports base, scripts and results. Neither prints nor exits.
-"""
+Imports base, scripts and results. Neither prints nor exits."""

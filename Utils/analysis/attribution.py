@@ -89,9 +89,7 @@ def whole_of(rows):
 def credits(rows, whole):
     """Return a DataFrame by technique: its Ratio in each of WAYS, corrected by Holm over all; and
     `says`, a remark where the first and the last gain differ significantly, or "".
-
-    rows: selected rows, variants included.
-    """
+    rows: selected rows, variants included."""
     medians = intervals.step_ms(selection.timed(rows))
     ratios = {}
     says = {}

@@ -31,11 +31,9 @@ CHANCE = 0.001  # that rounding alone is labelled "model changed"
 @dataclass(frozen=True)
 class Estimate:
     """A value with its 95% interval, NaN with one round. An unknown value is NaN and false.
-
     p: of no effect, two-sided; NaN where fewer than two clean rounds leave it inconclusive. A
     subclass has `null`, the value without effect, `of_mean`, which makes a value of a mean, its
-    verdicts and its format.
-    """
+    verdicts and its format."""
 
     value: float = math.nan
     low: float = math.nan
@@ -194,11 +192,9 @@ def final_loss(losses):
 
 def drift_free_mean(logs):
     """Return the mean of logarithms by round, its standard error and its degrees of freedom.
-
     Every other round runs in reverse order, so a drift of the machine adds to one and is taken from
     the next. From FIT_ROUNDS on it is fitted, at the price of one degree of freedom; with fewer it
-    counts as noise. logs: Series indexed by round.
-    """
+    counts as noise. logs: Series indexed by round."""
     order = np.where(np.asarray(logs.index) % 2 == 0, 1.0, -1.0)
     if len(logs) < FIT_ROUNDS or not np.ptp(order):
         return logs.mean(), logs.sem(), len(logs) - 1
@@ -250,11 +246,9 @@ def loss_difference(reference, losses):
 
 def parity(reference, losses, model, rounding="bfloat16", fewer_updated=False):
     """Return "exact" (all losses are equal), "model changed" or "numerics changed".
-
     Before the first update both have the same weights and batch, so the first loss compares the
     models; rounding has its CHANCE. reference, losses: Series of nats, indexed by round and step.
-    rounding: the coarsest type in use. fewer_updated: some parameters were never updated.
-    """
+    rounding: the coarsest type in use. fewer_updated: some parameters were never updated."""
     common = losses.index.intersection(reference.index)
     differences = losses[common] - reference[common]
     if len(common) and differences.eq(0).all():

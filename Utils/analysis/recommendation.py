@@ -42,11 +42,9 @@ LIBRARIES = (  # title; the call whose arguments are set, their key in LINES; th
 @dataclass(frozen=True, eq=False)
 class Recipe:
     """A measured set that is recommended, its techniques in the ladder's order.
-
     script: None of a user's own. line: of the summary. speedup, to_best: Ratios over the base and
     over the fastest set. evidence: texts by technique that was tried, under IN, NO_DIFFERENCE (the
-    set has these too) and OUT. lines: to copy, lists by what they are for.
-    """
+    set has these too) and OUT. lines: to copy, lists by what they are for."""
 
     name: str
     techniques: list
@@ -62,9 +60,7 @@ class Recipe:
 @dataclass(frozen=True)
 class Recommendation:
     """Recipes for selected rows by title: FASTEST, and LEAST_MEMORY where it is another set.
-
-    described: the rows' common facts. says: caveats. best: name of the fastest measured set.
-    """
+    described: the rows' common facts. says: caveats. best: name of the fastest measured set."""
 
     described: str
     says: list

@@ -75,7 +75,9 @@ def make(results_file, device_name=None, base=None):
             rows, _ = selection.select(group, with_variants=True)
             if not [*_problems_of_group(rows, results_file)]:
                 run_ids |= {*rows.run_id}
-    folder = selection.folder_of(newest.device.iloc[0], max(run_ids))
+    device = re.sub(r"[^\w.-]+", "_", newest.device.iloc[0]).strip("._-") or "device"
+    date = f"{max(run_ids):.4}-{max(run_ids)[4:6]}-{max(run_ids)[6:8]}"
+    folder = selection.SHARED / device / date
     if folder.exists() and not run_ids & {*rows_file.read(folder / "results.csv").run_id}:
         raise UserError(f"{folder}: holds other runs of that day", "rename that folder")
     names = identity()

@@ -40,9 +40,7 @@ COLUMNS += ["hours_per_billion", "kwh_per_billion"]  # of so many tokens
 def summarize(rows, records=None):
     """Return a DataFrame of COLUMNS, indexed by technique in ladder order. Unknown values are NaN,
     unknown Ratios and LossDifferences false; Holm corrects the verdicts of a column.
-
-    rows: selected rows. records: of those runs by run_id; without them their columns are empty.
-    """
+    rows: selected rows. records: of those runs by run_id; without them their columns are empty."""
     records = records or {}
     base = selection.baseline(rows)
     timed = selection.timed(rows)

@@ -1,4 +1,2 @@
 """Shared by all layers: errors, texts, paths, flags, sizes of GPT-2.
-
-Imports nothing of the project, and no torch.
-"""
+Imports nothing of the project, and no torch."""

@@ -1,7 +1,6 @@
 """The command line of scripts and commands: NAME=value, as make passes it, or --name value.
 
-All settings are in settings.toml: name, default, help, type. Importing this costs no torch.
-"""
+All settings are in settings.toml: name, default, help, type. Importing this costs no torch."""
 
 import argparse
 import difflib
@@ -32,10 +31,8 @@ def _share(text):
 @dataclass(frozen=True)
 class Type:
     """The values that a setting may have.
-
     convert: returns the value of a text, or raises ValueError. valid: the values in words. least:
-    of numbers, which are finite. word: a text that is valid as well; the empty one means None.
-    """
+    of numbers, which are finite. word: a text that is valid as well; the empty one means None."""
 
     convert: object
     valid: str = ""
@@ -101,10 +98,8 @@ OF_THE_MAKEFILE = {"PYTHON", "TESTS", "WORKERS", "CACHE_DIR", "PATIENCE_S"}
 
 class Parser(argparse.ArgumentParser):
     """An ArgumentParser of settings, which reports an error in one line.
-
     names: of the settings that it takes. Those of other commands are ignored where they are given
-    as NAME=value: make gives the same to all that it runs.
-    """
+    as NAME=value: make gives the same to all that it runs."""
 
     def __init__(self, prog, doc, *names):
         super().__init__(prog, description=doc, formatter_class=_Help, allow_abbrev=False)

@@ -59,9 +59,3 @@ def read_json(path):
         return None
     except (OSError, ValueError) as error:
         raise UserError(f"{path}: cannot be read ({error})") from None
-
-
-def remove_leftovers(folder):
-    """Remove what a killed process was writing. Only the process that owns the folder may."""
-    for path in folder.glob(".tmp*"):
-        path.unlink(missing_ok=True)

@@ -38,7 +38,6 @@ from Utils.scripts import ladder
 
 def main(args):
     """Profile one technique or several.
-
     Return the exit code: 0; 1 where a run failed or ran out of memory; 2 for impossible settings.
     """
     # Before the import of torch, which reads it once: the profiler would warn of each block that

@@ -52,10 +52,8 @@ def main(args):
 
 def batch(args, counts):
     """Return the global batch of strong scaling.
-
     As requested, or the largest that fits one process and all counts share evenly, or else the
-    smallest that they share evenly.
-    """
+    smallest that they share evenly."""
     evenly = math.lcm(*counts)
     if args.batch_size != "auto":
         for count in counts:

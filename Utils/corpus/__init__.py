@@ -1,4 +1,2 @@
 """Texts of a corpus, and their tokens.
-
-Imports Utils.base, and neither torch nor anything that knows of a device or a run.
-"""
+Imports Utils.base, and neither torch nor anything that knows of a device or a run."""

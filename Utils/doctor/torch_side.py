@@ -2,8 +2,7 @@
 
     python -m Utils.doctor.torch_side SETTINGS
 
-They may crash or hang, so they run in a subprocess.
-"""
+They may crash or hang, so they run in a subprocess."""
 
 import importlib.util
 import itertools
@@ -260,10 +259,8 @@ def techniques(args):
 
 def judge(technique, parent, args):
     """Return the TechniqueStatus of a technique, by the checks that its own run would make.
-
     A need without effect here counts against the technique that adds it to its parent (or None);
-    one that is emulated is emulated in all. args: Settings, with device and shape.
-    """
+    one that is emulated is emulated in all. args: Settings, with device and shape."""
     needs = [need.removeprefix("package ") for need in technique.needs]
     status = "runs"
     notes = [technique.note]

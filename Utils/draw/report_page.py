@@ -30,9 +30,7 @@ UNPRINTABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")  # what no
 
 def report(path, device_name="", price=None, base=None):
     """Return the page of a results file, a string of HTML. Raises UserError.
-
-    device_name, base: as for selection.select. price: what an hour of the device costs.
-    """
+    device_name, base: as for selection.select. price: what an hour of the device costs."""
     all_rows = rows_file.read(path)
     rows, left_out = selection.select_ladder(all_rows, device_name, base)
     with_variants, _ = selection.select(all_rows, device_name, True, base, newest_of=rows)

@@ -2,8 +2,7 @@
 
 The rules are Inductor's, simplified. A matrix product, attention or the like is a kernel of its
 own. What is computed element by element, or reduced, joins the kernel that makes or reads the same
-numbers in the same order, unless something between the two needs a kernel of its own.
-"""
+numbers in the same order, unless something between the two needs a kernel of its own."""
 
 from collections import defaultdict
 from dataclasses import dataclass, replace

@@ -1,8 +1,7 @@
 """A script on fake tensors, which have no memory: the allocations of its step by operation.
 
 torch's MemTracker counts them by kind. The differences of a GPU are modelled here, those of
-torch.compile in `compiled_graph`.
-"""
+torch.compile in `compiled_graph`."""
 
 import importlib.util
 import os

@@ -76,9 +76,7 @@ def memory_size(text):
 def device_of(name, memory=None):
     """Return the device to forecast for: one of the table of datasheets, a GPU of so many bytes, or
     as `device_choice` knows it. Raises UserError where there is no such device here.
-
-    This process asks no GPU for anything: it could then fork no more.
-    """
+    This process asks no GPU for anything: it could then fork no more."""
     if not re.match("auto$|cpu$|mps$|cuda", name):  # it names a row of the table
         entry = datasheets.find(name)
         size = memory or entry.memory_bytes
@@ -134,10 +132,8 @@ def techniques_of(names):
 
 def in_processes(function, tasks):
     """Return function(*task) of each of the tasks, in order; None where it was killed.
-
     Each runs in a process of its own, forked from this one: imports are paid for once, and nothing
-    that a script sets outlives it. As many at once as there are cores.
-    """
+    that a script sets outlives it. As many at once as there are cores."""
     context = multiprocessing.get_context("fork")
 
     def answer(task, connection):
@@ -255,7 +251,6 @@ def on_this_device(techniques, args, entry, budget, fitting=False):
 
 def on_every_device(names, values, batches=()):
     """Yield the settings on each device of the table with lists of StepForecasts, one a technique.
-
     values: settings. batches: of each list, with the largest that fits and the usual one of the
     baseline; none stands for that of values, or 8 where it is "auto". Each script is recorded once.
     """

@@ -39,7 +39,6 @@ COVERED = 0.9
 OTHER_PRECISION = 1.5  # times as wide, where figures of this kind of chip are of other precisions
 OTHER_CHIP = 2.0  # and where no figure is of this kind of chip
 UNLISTED = 4.0  # and for a device without a datasheet, such as a CPU
-UNSAID = 1.25  # where a source does not say the variant of its device or its power limit
 
 
 @cache
@@ -77,10 +76,8 @@ def best_rates(entry, c):
 
 def _product_seconds(k, entry, rates, c, tiles, share):
     """Return seconds of products, each with its fastest tile and split of K.
-
     Blocks run in waves, one on each SM; a wave lasts as long as a tile's FLOP take and its start
-    and end. k: kernels of products. rates: FLOP/s of the best shape.
-    """
+    and end. k: kernels of products. rates: FLOP/s of the best shape."""
     best = np.full(len(k.m), np.inf)
     for height, width, of_best in tiles:
         for tall, wide in {(height, width), (width, height)}:
@@ -97,10 +94,8 @@ def _product_seconds(k, entry, rates, c, tiles, share):
 
 def kernel_seconds(step, entry, c):
     """Return seconds of each kernel of StepKernels: on the device, and of the host to launch it.
-
     Where a step would draw more than the power limit on average, clocks fall: arithmetic takes
-    longer. c: constants.
-    """
+    longer. c: constants."""
     k = step.kernels
     rates, joules = best_rates(entry, c)
     general = np.array([True, not entry.tf32, not entry.bfloat16, not entry.float16, False])
@@ -186,10 +181,8 @@ def step_time(step, entry, c=None):
 
 def range_factor(entry, precision, covered=None):
     """Return how much wider a range is than with figures of this chip and precision.
-
     precision: of the matrix products of a step, None where they have several. covered: pairs of a
-    device's key and a precision that have figures, by default those of the check.
-    """
+    device's key and a precision that have figures, by default those of the check."""
 
     def chip(sheet):  # forecasts for one kind are assumed to be equally good
         return sheet.architecture or sheet.capability

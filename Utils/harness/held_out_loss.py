@@ -2,8 +2,7 @@
 
 All runs are evaluated in the same way, in float32 by the plain model, whatever precision and
 kernels they trained with. So a difference is one of the weights, and the noise of the batch cancels
-since the text is the same for all.
-"""
+since the text is the same for all."""
 
 from functools import partial
 
@@ -21,10 +20,8 @@ TOKENS = 2048
 
 def loss(args, model):
     """Return the held-out loss in nats per token.
-
     None where the corpus is too short, or the model has other weights than GPT-2's.
-    args: Settings. model: of the script, wrapped or not. Every rank has to call it.
-    """
+    args: Settings. model: of the script, wrapped or not. Every rank has to call it."""
     with torch.device("meta"):
         attention = partial(scaled_dot_product_attention, is_causal=True)
         plain = GPT(args.config, attention, VOCABULARY, loss=cross_entropy)

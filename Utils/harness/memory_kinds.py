@@ -43,8 +43,7 @@ def memory(device, model, optimizer, gradients):
     replace activations during the backward, so activations alone can exceed the rest.
     off_device_mib: optimizer state kept off the device, no part of the peak.
 
-    optimizer: an optimizer, several, or None. gradients: bytes or None.
-    """
+    optimizer: an optimizer, several, or None. gradients: bytes or None."""
     states = [state for member in optimizers(optimizer) for state in member.state.values()]
     values = itertools.chain.from_iterable(state.values() for state in states)
     state = [value for value in values if isinstance(value, torch.Tensor)]
@@ -97,10 +96,8 @@ def updates(optimizer):
 
 def training(model, optimizer, updated_by_rank=None):
     """Return the number of parameters, the number updated, and the optimizer's class: a dict.
-
     updated_by_rank: result of `updated` on each rank. Parameters without effect on the loss are
-    never updated.
-    """
+    never updated."""
     updated_by_rank = updated_by_rank or [updated(model, optimizer)]
     sizes = [p.numel() for p in model.parameters()]
     types = map(type, optimizers(optimizer))

@@ -3,8 +3,7 @@
 torchrun and `launch.rank_launcher` start the processes and set each rank's environment. All ranks
 do the same work; rank 0 alone prints and writes. They exchange measurements once, after the loop.
 When one fails, the others cannot continue, and the launcher ends all of them as soon as one has
-ended. So the rank at fault ends first, and the others wait a moment.
-"""
+ended. So the rank at fault ends first, and the others wait a moment."""
 
 import os
 import re

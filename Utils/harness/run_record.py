@@ -64,9 +64,7 @@ class RankResult:
 
 def combine(args, ranks, model, optimizer, dataset_facts, flops_per_unit=None):
     """Return (rows, record) of a run from the RankResults, in order.
-
-    A step takes the time of the slowest rank; its loss is the mean. Notes go to args.notes.
-    """
+    A step takes the time of the slowest rank; its loss is the mean. Notes go to args.notes."""
     step_ms = np.max([rank.step_ms for rank in ranks], axis=0)
     data_ms = np.max([rank.data_ms for rank in ranks], axis=0)
     losses = np.mean([rank.losses for rank in ranks], axis=0)
@@ -183,10 +181,8 @@ def compiled_graphs():
 
 def compilation():
     """Return the statistics of torch.compile, a dict, or None where it compiled nothing.
-
     graphs; recompilations among them, after a guard failed; cache: "warm" where all of it came from
-    Inductor's cache on disk, else "cold", None of another backend.
-    """
+    Inductor's cache on disk, else "cold", None of another backend."""
     if not compiled_graphs():
         return None
     dynamo = sys.modules["torch._dynamo.utils"]
@@ -204,11 +200,9 @@ def compilation():
 
 def run_quality(ranks, step_ms):
     """Return the quality of a run: that of rank 0, tainted where any rank is.
-
     It comes from counters and readings of the device, and from the step times: nothing is polled
     while steps run. ranks: their RankResults. step_ms: as of `rank_quality`. Ranks of one machine
-    share its cores: their CPU time is summed, so that none counts as another process.
-    """
+    share its cores: their CPU time is summed, so that none counts as another process."""
     qualities = {}
     for number, rank in enumerate(ranks):
         counters = rank.counters
@@ -234,8 +228,7 @@ def rank_quality(other_processes, counters, readings, step_ms):
     other_cpu_share and steal_share (fractions of all cores' time), and drift (relative change of
     the median step from the first third to the last).
 
-    other_processes, counters, readings: of a RankResult. step_ms: of the timed steps, in order.
-    """
+    other_processes, counters, readings: of a RankResult. step_ms: of the timed steps, in order."""
     facts = readings | counters
     if "energy_j" in facts:
         facts["mean_power_w"] = facts["energy_j"] / facts["clock_s"]

@@ -44,8 +44,7 @@ def run_script(main, doc, passes=lambda error: False):
     main: function of the Settings. doc: the script's docstring, for --help and for its needs.
     passes: function of an exception that is true where the caller handles it.
     Exit codes: 0 with a row for Unsupported; 1 with a row for out of memory and for any other
-    exception, after its traceback; 2 and no row for a UserError; 130 and no row for Ctrl-C.
-    """
+    exception, after its traceback; 2 and no row for a UserError; 130 and no row for Ctrl-C."""
     call(partial(start, main), parse_args(doc), passes)
 
 

@@ -30,8 +30,7 @@ class Settings(argparse.Namespace):
     patience: timedelta after which a rank is considered hung.
     turn: Turn of a run that takes turns with others, else None.
     base: name of the script at the root of its ladder. unit: of its batches.
-    notes: phrases that explain the run's timing, or its lack.
-    """
+    notes: phrases that explain the run's timing, or its lack."""
 
     rank, world_size = 0, 1  # until `settle`
     turn = None
@@ -42,11 +41,9 @@ class Settings(argparse.Namespace):
 
 def parse_args(doc, argv=None, technique=None, source="", hardware=None):
     """Return the Settings of a training script. doc: its docstring, which --help prints.
-
     argv, technique, source: replace this process's command line and script name. hardware: replaces
     the device that --device names.
-    An impossible setting ends the process with one line and exit code 2.
-    """
+    An impossible setting ends the process with one line and exit code 2."""
     doc, argv = doc or "", sys.argv[1:] if argv is None else argv
     script = Path(sys.argv[0])
     source = source if technique else script.read_text()  # now: it may be edited during the run
@@ -107,8 +104,7 @@ def check_need(need, args):
 
     need: "text" (a corpus of text), "batch multiple of N" (sequences of a rank), the name of
         another technique (for variants), or a need of `device.checks`.
-    Raises Unsupported and UserError as `check_needs` does.
-    """
+    Raises Unsupported and UserError as `check_needs` does."""
     if need == "text":
         if args.dataset == "synthetic":
             reason = "has random tokens: there is no text to stream"

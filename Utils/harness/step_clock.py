@@ -1,8 +1,7 @@
 """The clock of a run: step boundaries, the device's counters around the timed steps, how many steps
 there are, and steps under the profiler.
 
-Steps come in stretches: consecutive steps between two stops of the clock.
-"""
+Steps come in stretches: consecutive steps between two stops of the clock."""
 
 import itertools
 import math
@@ -22,7 +21,6 @@ WAIT = "wait for the batch"  # the range around it in the trace
 
 class StepClock:
     """Marks at step boundaries, read as times after the run.
-
     hardware: device whose clock and counters are read. timed: one bool per step, False for warm-up.
     """
 
@@ -34,11 +32,9 @@ class StepClock:
 
     def steps(self, args, watch_gradients, pause, grows=False):
         """Yield while a step runs, and mark the boundaries between steps.
-
         watch_gradients: function that returns the context of the second step; it slows the next
         one, which is warm-up too. pause: called after step --steps, while the clock is stopped.
-        grows: as for `keep_freed_memory` of the hardware, which slows the last step of warm-up.
-        """
+        grows: as for `keep_freed_memory` of the hardware, which slows the last step of warm-up."""
         room = args.warmup >= WARMUP_TO_WATCH
         for steps, warmup in stretches(args, self):
             if len(self.timed) == args.steps:
@@ -82,8 +78,7 @@ def stretches(args, clock):
     gets each stretch from its launcher, and its first step is warm-up, since caches hold the data
     of others. One stretch ends at step --steps, where losses are compared.
 
-    args: Settings. clock: the run's StepClock.
-    """
+    args: Settings. clock: the run's StepClock."""
     done = 0
     for steps, warmup in _planned(args, clock):
         before = args.steps - done

@@ -31,8 +31,7 @@ def parts(config, batch_size, seq_len, precision):
     Each of the three products of a linear layer reads its operands and writes its result once.
     Attention reads q, k, v and writes its mix; scores stay on the chip, and their masked half is
     not computed. AdamW reads weights, gradients and two moments, and writes three of them back, in
-    float32. Element-wise operations are assumed to be fused into their neighbours.
-    """
+    float32. Element-wise operations are assumed to be fused into their neighbours."""
     L, C, T = config.n_layer, config.n_embd, seq_len
     tokens = batch_size * T
     size = 2 if PRECISIONS.get(precision) in (torch.bfloat16, torch.float16) else 4
@@ -65,11 +64,9 @@ def floor_ms(config, batch_size, seq_len, precision, ceilings):
 
 def describe(args, flops_per_unit=None):
     """Return the limits of a run for its record, a dict.
-
     flops_per_token; precision of the matrix products or None; datasheet_tflops of it or None;
     ceilings, measured, or None; with them floor_ms, the modelled floor, or None.
-    args: its Settings. flops_per_unit: of a model that is not GPT, or None.
-    """
+    args: its Settings. flops_per_unit: of a model that is not GPT, or None."""
     precision = precision_of(args.needs)
     ceilings = measured_ceilings.ceilings(args.hardware)
     datasheet = datasheets.named(args.hardware.name)

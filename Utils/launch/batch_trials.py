@@ -21,11 +21,9 @@ SLOWER = 0.5  # of the last speed: some drivers move excess memory to the host i
 
 def largest_batch(args, technique, at_most):
     """Return the largest power of two times args.batch_size at which a technique runs here.
-
     technique: name of the script to try, each time in a new process. at_most: end of the search.
     A CPU has much memory and slow steps: there the batch doubles only while that is faster, within
-    about the time of the run itself. All rounds of a suite take the result of the first.
-    """
+    about the time of the run itself. All rounds of a suite take the result of the first."""
     suite = os.environ.get("SUITE")
     cached = paths.CACHE / "suites" / f"{suite}-{args.technique}.json"
     if suite and cached.exists():

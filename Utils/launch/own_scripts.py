@@ -1,8 +1,7 @@
 """A user's own script, unchanged, as the base of a ladder: looked at once, and run with switches.
 
 The measured process runs in the environment of the script and hands over what it saw as a file of
-JSON; this side writes the rows.
-"""
+JSON; this side writes the rows."""
 
 import json
 import os
@@ -202,10 +201,8 @@ class OwnRuns:
     def ladder(self, wanted=own_names.LADDER, left_out=(), without=()):
         """Return the scripts of a ladder: the base, and each switch on those before it that are not
         refused; then each of MORE on the end of it.
-
         wanted: names of techniques. left_out: those that the next ones go on without. without:
-        those among them that are no scripts either.
-        """
+        those among them that are no scripts either."""
         base = self.base.name
         scripts = [OwnScript(base, self)]
         effective = []

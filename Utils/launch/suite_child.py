@@ -43,10 +43,8 @@ def announce(techniques, args):
 
 def sentences(techniques, args):
     """Return the duration of a suite in words, a list of lines, and how to make it shorter.
-
     The steps are those of rows of this device, or else roughly by its ceilings. args: Settings that
-    `settle` has resolved.
-    """
+    `settle` has resolved."""
     step_s = {name: step.step_ms / 1e3 for name, step in measured_steps(args).items()}
     source = "roughly, by this device's ceilings"
     if all(technique.name in step_s for technique in techniques):

@@ -2,8 +2,7 @@
 
 Round r runs every technique with seed SEED + r, each in turns with its parent. A failed or
 unsupported run does not stop the others. An interrupted suite, or one with more rounds, runs only
-what is missing; a complete one, or one whose code has changed, starts anew.
-"""
+what is missing; a complete one, or one whose code has changed, starts anew."""
 
 import hashlib
 import json
@@ -38,10 +37,8 @@ FEWEST_ROUNDS = 4  # before --precision can end a suite
 
 class Outcome(NamedTuple):
     """Outcome of a suite.
-
     code: 0; 1 where a run failed or ran out of memory; 2 for impossible settings; INTERRUPTED.
-    rows: of its runs, a DataFrame; None where it was stopped.
-    """
+    rows: of its runs, a DataFrame; None where it was stopped."""
 
     code: int
     rows: object = None
@@ -94,7 +91,6 @@ def in_subprocess(command, suite):
 def run_base(runs, wanted, args, without=()):
     """Run an own script with switches, of which those that fail in the first round are left out of
     the scripts that follow. Return an Outcome.
-
     runs: OwnRuns that have looked at it. wanted: names of techniques. without: those to leave out.
     """
     first_round = Namespace(**vars(args) | {"rounds": 1, "precision": None})
@@ -133,8 +129,7 @@ def run(techniques, args, own_runs=None):
     args: settings of every script; timeout, the minutes until a run is killed; precision, a share
     or None. With a precision, rounds are added until every interval over a parent is at most so
     wide to either side, or --timeout minutes have passed. own_runs: OwnRuns of the techniques, None
-    for ours. Raises UserError.
-    """
+    for ours. Raises UserError."""
     path = args.results_file
     rows_file.check(path)
     names = [technique.name for technique in techniques]
@@ -173,7 +168,6 @@ def only_suite(path):
 def _run_round(techniques, args, r, suite, missing, progress, own_runs):
     """Run what is missing of round r: names of techniques. Return 0, 2 for impossible settings, or
     INTERRUPTED.
-
     A technique and its parent take turns where memory allows; a parent of many runs several times.
     """
     flags = command_line.round_flags(args, r)

@@ -188,10 +188,8 @@ class Part:
 
 def at_once(technique, n, flags, minutes, threads=None):
     """Run n processes of a technique at once. Return a list of Part.
-
     flags: of its script. minutes: until all are killed. threads: of each, or None for the default.
-    Raises UserError, Unsupported or Failed, naming the process that could not run.
-    """
+    Raises UserError, Unsupported or Failed, naming the process that could not run."""
     variables = {} if threads is None else {"OMP_NUM_THREADS": str(threads)}
     suite = os.environ.get("SUITE", "")
     token = secrets.token_hex(4)
@@ -236,10 +234,8 @@ def _at_fault(members, end, codes=()):
 
 def measure(technique, args):
     """Measure one process alone and args.n at once, every other round in reverse order.
-
     Return two lists, with a list of Part for each round. A single process has its default threads;
-    several share them.
-    """
+    several share them."""
     alone, several = [], []
     for place, r in enumerate(range(args.round, args.round + args.rounds)):
         for n in (1, args.n) if place % 2 == 0 else (args.n, 1):

@@ -1,4 +1,2 @@
 """A training script of the user's, unchanged: its steps watched, techniques as switches.
-
-May import harness, device, scripts, results and base; no pandas, scipy, matplotlib or tqdm.
-"""
+May import harness, device, scripts, results and base; no pandas, scipy, matplotlib or tqdm."""

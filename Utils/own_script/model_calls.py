@@ -2,8 +2,7 @@
 
 A module is listened to by its attribute `_compiled_call_impl`, which torch calls in place of its
 own implementation, leaves out of copies and pickles, and does not look at when it compiles. Modules
-are listened to in the first iterations alone.
-"""
+are listened to in the first iterations alone."""
 
 import gc
 import sys
@@ -18,11 +17,9 @@ from Utils.own_script import user_code
 
 class ModelCalls:
     """Calls of modules with trained parameters, told apart by depth.
-
     called_first: called with a module before it is called outermost for the first time.
     leaf_called: called with a module without children before each call, unless None.
-    in_backward: True during backward; calls in it repeat parts of the forward.
-    """
+    in_backward: True during backward; calls in it repeat parts of the forward."""
 
     def __init__(self, called_first):
         self.called_first = called_first

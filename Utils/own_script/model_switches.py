@@ -47,8 +47,7 @@ class Float16(BrainFloat16):
 
     Gains: time, memory
     Costs: 10 bits of mantissa and a small range; steps that overflow are lost.
-    See: https://docs.pytorch.org/docs/stable/amp.html
-    """
+    See: https://docs.pytorch.org/docs/stable/amp.html"""
 
     name = "float16"
     needs = ("float16",)
@@ -196,8 +195,7 @@ class ChannelsLast(Switch):
 
     Gains: time, mostly in 16 bits
     Costs: nothing
-    See: https://docs.pytorch.org/tutorials/intermediate/memory_format_tutorial.html
-    """
+    See: https://docs.pytorch.org/tutorials/intermediate/memory_format_tutorial.html"""
 
     name = "channels_last"
     lines = [("model.to(memory_format=torch.channels_last)  # images too", "before the call")]

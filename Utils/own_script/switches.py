@@ -15,11 +15,9 @@ FUSED = (torch.optim.AdamW, torch.optim.Adam, torch.optim.SGD, torch.optim.Adagr
 
 class Switch:
     """One technique. Its gains and costs are those of the script of its name, if there is one.
-
     name: of the technique. needs: of `Utils.device.capabilities`. already: key of `Look.in_script`.
     lines: to add to a script, pairs of the code and where, a key of `sites` in look.py. reason: why
-    it has no effect; "" once it has.
-    """
+    it has no effect; "" once it has."""
 
     name = ""
     needs = ()
@@ -123,8 +121,7 @@ class CudnnBenchmark(Switch):
 
     Gains: time where shapes stay the same
     Costs: seconds for each new shape
-    See: https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
-    """
+    See: https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html"""
 
     name = "cudnn_benchmark"
     already = "cudnn_benchmark"

@@ -1,8 +1,7 @@
 """A training script as torch sees it: optimizers, losses, batches and models.
 
 Functions of torch are replaced before the script begins and stay so: taking a replacement off could
-let torch.compile compile again.
-"""
+let torch.compile compile again."""
 
 import functools
 import os
@@ -30,8 +29,7 @@ class Iterations:
     own. One that has not stepped for three of its periods does not count until it steps again.
 
     ending: key of the optimizer whose steps end iterations, None before the first. changes: how
-    often it was replaced.
-    """
+    often it was replaced."""
 
     def __init__(self):
         self.ending = None
@@ -89,11 +87,9 @@ class Model:
 
 class Watch:
     """Watches a script in the thread that makes it.
-
     begins: function called before each model call, backward and optimizer step. ended: function of
     each Iteration, at its end. looks: listen to all modules, for a Look. switches: to be thrown.
-    methods: pairs of names, class and method, by which a look saw models being called.
-    """
+    methods: pairs of names, class and method, by which a look saw models being called."""
 
     def __init__(self, folder, begins, ended, looks=False, methods=()):
         self.folder = folder

@@ -38,10 +38,8 @@ OF_A_RUN = ("run_id", "commit", "model", "batch_size", "seq_len", "dataset")
 def profile(technique, settings, forecast_ms=()):
     """Run a technique and profile a few steps more. Return a dict, which NAME.json then holds: the
     summary, or status and note without one. On ranks but the first, the status.
-
     settings: of `make profile`. forecast_ms: a forecast by kind of work. Raises what the script
-    raises, other than Unsupported and running out of memory.
-    """
+    raises, other than Unsupported and running out of memory."""
     # Else C++ that Inductor has compiled is one dark stretch of the trace. Here, as importing it
     # takes seconds, and a run in several processes does without.
     import torch._inductor.config as inductor

@@ -1,4 +1,2 @@
 """results.csv and records: append, read, select.
-
-Imports Utils.base and Utils.scripts, and no torch.
-"""
+Imports Utils.base and Utils.scripts, and no torch."""

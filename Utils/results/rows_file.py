@@ -4,8 +4,7 @@ A run appends all its rows in one write, under a lock, when it has ended: a kill
 and concurrent runs never interleave. A damaged file is refused, never repaired or replaced.
 
 A line of results.jsonl is the record of a run, or a text that several share: the source of a
-script, torch's report of the environment. Records name such texts by their hash.
-"""
+script, torch's report of the environment. Records name such texts by their hash."""
 
 import csv
 import fcntl
@@ -53,10 +52,8 @@ def run_id(started, group=None):
 
 def append(path, rows, record=None):
     """Append rows, dicts of COLUMNS, and the record of their run: all of it or nothing.
-
     None is written as an empty field. It takes the same time whatever the file's size. Raises
-    UserError where the file is damaged, cannot be written, or the disk is full.
-    """
+    UserError where the file is damaged, cannot be written, or the disk is full."""
     lines = io.StringIO()
     csv.DictWriter(lines, COLUMNS, lineterminator="\r\n").writerows(rows)  # so that it quotes \r
     text = lines.getvalue().replace("\r\n", "\n")
@@ -91,9 +88,7 @@ def reset(path):
 
 def check(path, mode="r+b"):
     """Check the header and the end of a file, and that a run may append to it, or create it.
-
-    mode: of opening it, as os.access() knows less. Raises UserError with file, line and remedy.
-    """
+    mode: of opening it, as os.access() knows less. Raises UserError with file, line and remedy."""
     path = Path(path)
     with naming(path):
         if not path.exists():
@@ -116,9 +111,7 @@ def has_rows(path):
 
 def text_rows(path, start=0):
     """Return the rows behind the byte `start` as dicts of strings, unchecked; none without a file.
-
-    For the few rows of a new run; `read` is for files of any size.
-    """
+    For the few rows of a new run; `read` is for files of any size."""
     if not Path(path).exists():
         return []
     start = start if start <= os.path.getsize(path) else 0  # reset meanwhile
@@ -130,9 +123,7 @@ def text_rows(path, start=0):
 def read(path):
     """Read a file into a DataFrame of COLUMNS, one row per step. Texts are ordered categories, so
     that the newest run is the largest run_id.
-
-    Raises UserError where there is no row, or a damaged line.
-    """
+    Raises UserError where there is no row, or a damaged line."""
     import pandas  # here, because a training script does not need it
 
     if not has_rows(path):
@@ -216,9 +207,7 @@ def _problem(fields):
 @contextmanager
 def locked(path, held=""):
     """Open the file for appending, creating it if needed, and lock out other runs.
-
-    held: message of the UserError where another has the lock; without it, wait for that.
-    """
+    held: message of the UserError where another has the lock; without it, wait for that."""
     while True:
         with naming(path):
             file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
@@ -243,9 +232,7 @@ def records_path(results_file):
 @contextmanager
 def record_appended(results_file, record):
     """Append a record, a dict, and take it back where the block raises.
-
-    The results file has to be locked. Raises UserError.
-    """
+    The results file has to be locked. Raises UserError."""
     path = records_path(results_file)
     with naming(path, "nothing was appended"), open(path, "ab+", buffering=0) as file:
         size = file.seek(0, os.SEEK_END)
@@ -271,9 +258,7 @@ def record_appended(results_file, record):
 
 def read_records(results_file, run_ids):
     """Return the records of runs, dicts by run_id, with their shared texts.
-
-    Other lines of the file are not parsed. Missing and damaged records are left out.
-    """
+    Other lines of the file are not parsed. Missing and damaged records are left out."""
     requested = {*run_ids}
     texts = {}
     records = {}

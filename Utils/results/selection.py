@@ -1,7 +1,6 @@
 """Selection of comparable rows, of a user's file or of one in results/<device>/<date>/."""
 
 import functools
-import re
 import sys
 from pathlib import Path
 from typing import NamedTuple
@@ -27,8 +26,7 @@ def select(rows, device_name=None, with_variants=False, base=None, newest_of=Non
     base: name or path of the script at the root of the ladder; by default that of the newest run.
     newest_of: rows of which the newest run decides, in place of all. with_variants: keep the rows
     of an ablation. Runs in several processes, for `make scaling`, are left out unless all are.
-    Raises UserError if no device has that name or no row is left.
-    """
+    Raises UserError if no device has that name or no row is left."""
     if base:
         path = Path(base)  # of a script whose rows may have its folder in their name
         bases = rows.base.unique()
@@ -167,10 +165,8 @@ def as_run(function):
 
 def select_ladder(rows, device_name=None, base=None):
     """Select rows for the ladder's table and charts; arguments and result as of `select`.
-
     Where the newest group is one of beyond/, with some rungs of the ladder alone, the group of its
-    device with the most rungs is taken.
-    """
+    device with the most rungs is taken."""
     chosen, left_out = select(rows, device_name, base=base)
     with ladder.on_device(has_bfloat16(chosen)):
         names = {technique.name for technique in ladder.group("ladder")}
@@ -205,12 +201,6 @@ def shared_files():
     return sorted(SHARED.glob("*/*/results.csv"))
 
 
-def folder_of(device, run_id):
-    """Return the folder of a device for the day of its newest run."""
-    name = re.sub(r"[^\w.-]+", "_", device).strip("._-") or "device"
-    return SHARED / name / f"{run_id[:4]}-{run_id[4:6]}-{run_id[6:8]}"
-
-
 def newest_shared():
     """Return the newest results file of a GPU, else the newest of all; None without any."""
     return max(
@@ -236,10 +226,8 @@ def reading(path):
 
 class ShownRows(NamedTuple):
     """Rows of one device, version, model, shape and commit, a DataFrame.
-
     left_out: a sentence on rows that are not shown, or "". with_variants: the rows, and those of an
-    ablation. records: of these, by run_id.
-    """
+    ablation. records: of these, by run_id."""
 
     rows: object
     left_out: str

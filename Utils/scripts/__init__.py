@@ -1,4 +1,2 @@
 """Scripts as data: facts of a docstring, order, diffs, merges, variants.
-
-Imports Utils.base, and no torch.
-"""
+Imports Utils.base, and no torch."""

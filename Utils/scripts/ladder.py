@@ -1,8 +1,7 @@
 """The scripts, their order, the facts in their docstrings, their diffs, and merges of diffs.
 
 A technique is a script, at the top level or in beyond/, whose docstring has a line `Parent:`. There
-is no other list of them: a copy of a script under a new name is a technique too.
-"""
+is no other list of them: a copy of a script under a new name is a technique too."""
 
 from __future__ import annotations
 
@@ -208,11 +207,9 @@ def line(name, scripts=None):
 
 def group(name):
     """Return the techniques of a group, or None for any other word.
-
     ladder: the top level; without bfloat16, those in float16 in place of what needs it.
     beyond: all others, with their parents and the baseline, over which their ratios are taken.
-    everything: all.
-    """
+    everything: all."""
     instead = replaced()
     scripts = {n: script for n, script in techniques().items() if n not in instead}
     in_ladder = {n for n, t in scripts.items() if t.at_top_level or n in instead.values()}

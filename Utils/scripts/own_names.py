@@ -46,9 +46,7 @@ def last(name):
 
 def parent(name, measured=()):
     """Return the name of the script before one with switches; None of a script alone, or of ours.
-
-    A switch of MORE that takes the place of another was thrown on the row with it, if measured.
-    """
+    A switch of MORE that takes the place of another was thrown on the row with it, if measured."""
     if not switches(name):
         return None
     script, (*before, last) = split(name)

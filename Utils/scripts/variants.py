@@ -10,8 +10,7 @@ order of the ladder.
 
 `git merge-file` merges them, one word per line, as two techniques may change different words of one
 line. Changes that only touch are both made. Changes of the same words conflict: one technique
-builds on the other. So does a technique whose `Needs:` names another.
-"""
+builds on the other. So does a technique whose `Needs:` names another."""
 
 import hashlib
 import importlib

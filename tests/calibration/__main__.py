@@ -2,8 +2,7 @@
 
     python -m tests.calibration
 
-It takes a few minutes; `make forecast AGAINST=published` then prints the check.
-"""
+It takes a few minutes; `make forecast AGAINST=published` then prints the check."""
 
 import re
 

@@ -4,8 +4,7 @@ AGAINST=published is docs/forecast_check.csv, whose forecasts were made without 
 The file has docs/published.csv's columns from source to notes; one row is one figure. A row is
 forecast where its device, model, batch and technique can be told: a name of the table of devices, a
 size of GPT-2, numbers, and a script of ours or words such as "bf16 + compile + flash". Columns
-device_key and step, as in published.csv, describe what such words cannot.
-"""
+device_key and step, as in published.csv, describe what such words cannot."""
 
 import re
 import sys
@@ -174,7 +173,7 @@ def forecasts(table):
             continue
         fig = figures[index]
         half = step_time.widths()[0] * factors[index]
-        half *= step_time.UNSAID if fig.unsaid else 1
+        half *= forecast_check.UNSAID if fig.unsaid else 1
         ends = 1e3 * seconds[index] * np.exp([-half, 0, half])
         line |= {"published_ms": 1e3 * fig.seconds, "forecast_ms": ends[1], "low_ms": ends[0]}
         line |= {"high_ms": ends[2], "error": seconds[index] / fig.seconds - 1, "key": fig.key}

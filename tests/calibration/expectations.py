@@ -3,8 +3,7 @@
     make expectations
 
 Each model of GPT-2 on each device of the table, at several batches of 1024 tokens that fit: the
-ladder, what puts it together and what saves memory. Figures are forecasts, with ranges of 90%.
-"""
+ladder, what puts it together and what saves memory. Figures are forecasts, with ranges of 90%."""
 
 import pandas as pd
 

@@ -13,6 +13,7 @@ from Utils.forecast import step_time
 from Utils.forecast.forecast_plan import import_compiler, in_processes
 
 GPU = ImaginedGPU("published", 80 * GIB)
+UNSAID = 1.25  # a range where a source does not say the variant of its device or its power limit
 
 
 def works(figures):
@@ -69,4 +70,4 @@ def factor_of(figure, figures):
     others = [other for other in figures if other.source != figure.source]
     covered = {(other.key, precision_of(other)) for other in others}
     factor = step_time.range_factor(datasheets.find(figure.key), precision_of(figure), covered)
-    return factor * step_time.UNSAID if figure.unsaid else factor
+    return factor * UNSAID if figure.unsaid else factor

@@ -1,7 +1,6 @@
 """The constants of `Utils.forecast.step_time` fitted to published figures.
 
-A forecast is held against a source by constants that were fitted without it.
-"""
+A forecast is held against a source by constants that were fitted without it."""
 
 import tomllib
 from dataclasses import dataclass, replace
@@ -82,7 +81,6 @@ def roofline(step, entry):
 
 def fitted(cases):
     """Return the constants fitted to all figures, and by source those fitted without it.
-
     The effect of a source is computed from the slopes at the first."""
     rows = fitted_rows()
     names = list(rows)
@@ -139,10 +137,8 @@ def line_around(cases, values, rows):
 
 def solved(line, used):
     """Return the logarithms of the constants: least squares with priors over the used figures.
-
     A figure's deviation is its own beside one that its source's figures share, so figures of one
-    source say more on ratios than on levels.
-    """
+    source say more on ratios than on levels."""
     count = len(line.at)
     of_source = np.equal.outer(line.sources, list(dict.fromkeys(line.sources))).astype(float)
 

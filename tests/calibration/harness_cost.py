@@ -1,7 +1,6 @@
 """What the harness itself costs, and whether its clock is right. Printed for docs/METHOD.md.
 
-python -m tests.calibration.harness_cost [flags of the scripts]
-"""
+python -m tests.calibration.harness_cost [flags of the scripts]"""
 
 import sys
 import tempfile

@@ -2,8 +2,7 @@
 
 The environment is a folder beside .venv with the packages of requirements.txt and
 requirements-test.txt. Two libraries are compiled from driver/, and take the places of libcuda.so.1
-and libnvidia-ml.so.1; the third is the emulation, which not all processes load.
-"""
+and libnvidia-ml.so.1; the third is the emulation, which not all processes load."""
 
 import re
 import subprocess

@@ -1,7 +1,6 @@
 """The checks: each a command or a few on the virtual GPU, and what must hold of the outcome.
 
-A check gives a Line of the table; its problems are empty where all is well.
-"""
+A check gives a Line of the table; its problems are empty where all is well."""
 
 import json
 import re
@@ -188,9 +187,7 @@ def _signatures(name, outcome):
 
 def forecast(lines, batch_size, path):
     """Compares peaks at one shape with `make forecast`'s table, the file of its output.
-
-    What ran out of memory has to be said not to fit.
-    """
+    What ran out of memory has to be said not to fit."""
     line = Line("forecast against the allocator")
     rows = re.findall(r"^(\w+) +(\d+\.\d+) +(\d+)\b", path.read_text(), re.MULTILINE)
     if not rows:
@@ -284,9 +281,7 @@ def gpu_check(machine):
 
 def _turns(machine, rounds, min_seconds, names, shape, profile="h100", together=True, **variables):
     """Scripts that take turns as live processes, each of which NVML names to the others.
-
-    together: whether the card's memory is large enough for two of them.
-    """
+    together: whether the card's memory is large enough for two of them."""
 
     def problems_of(outcome):
         ended = sorted((run["technique"], run["status"]) for run in outcome.runs)

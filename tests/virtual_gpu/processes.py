@@ -2,8 +2,7 @@
 
 An outcome is kept under a key of all that decides it: the command, the card, the environment, the
 virtual GPU's sources and those of the project that the command runs. So a second run
-takes only what has changed.
-"""
+takes only what has changed."""
 
 import hashlib
 import json
@@ -29,10 +28,8 @@ COUNTED = ("stream_syncs", "device_syncs", "event_syncs", "blocking_copies")
 @dataclass(frozen=True)
 class Command:
     """What is run: arguments of Python, or of make where the first is "make".
-
     profile: of driver/profiles.h. variables: more of the environment, as (name, value) pairs.
-    emulated: whether operators compute, on the CPU. kills: a rank that is ended by force.
-    """
+    emulated: whether operators compute, on the CPU. kills: a rank that is ended by force."""
 
     arguments: tuple
     profile: str = "h100"
