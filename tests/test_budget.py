@@ -15,28 +15,28 @@ from Utils.base import paths
 # Most lines of Python in each room of Utils; "" has the files of Utils itself. A room that became
 # shorter lowers its line.
 MOST_LINES = {
-    "": 397,
-    "analysis": 1730,
-    "base": 465,
-    "commands": 805,
-    "corpus": 280,
-    "device": 1131,
-    "doctor": 502,
-    "draw": 1052,
-    "forecast": 1537,
-    "harness": 1255,
-    "launch": 1205,
-    "profile": 734,
-    "site": 231,
-    "results": 572,
-    "own_script": 1783,
-    "scripts": 564,
+    "": 379,
+    "analysis": 1716,
+    "base": 452,
+    "commands": 802,
+    "corpus": 271,
+    "device": 1095,
+    "doctor": 494,
+    "draw": 1046,
+    "forecast": 1521,
+    "harness": 1224,
+    "launch": 1178,
+    "profile": 718,
+    "site": 229,
+    "results": 543,
+    "own_script": 1764,
+    "scripts": 556,
 }
 MOST_LINES_OF_UTILS = 14_000
 OTHER = {".toml", ".html", ".css", ".js"}
 MOST_LINES_OF_OTHER = 1_978
-MOST_LINES_OF_TESTS = 18_038  # with the virtual GPU's C++
-MOST_LINES_OF_PRETRAINING = 1_447
+MOST_LINES_OF_TESTS = 17_990  # with the virtual GPU's C++
+MOST_LINES_OF_PRETRAINING = 1_416
 MOST_LINES_OF_MAKEFILE = 180
 MOST_FILES = 450  # without results/
 MOST_WORDS = {
