@@ -541,6 +541,7 @@ def test_what_is_given_is_kept_and_what_is_not_makes_up_for_it():
         assert shape(device, batch_size=7)[0] == 7
         assert shape(device, seq_len=100)[1] == 100
         assert shape(device, batch_size=7, seq_len=100) == (7, 100)
+        assert shape(device, batch_size=7, ranks=2)[0] == 7  # which is refused, not rounded
     device = gpu(memory_bytes=24e9)
     assert shape(device, batch_size=1)[1] > shape(device, batch_size=32)[1]
     assert shape(device, seq_len=128)[0] > shape(device, seq_len=1024)[0]

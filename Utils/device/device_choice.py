@@ -135,7 +135,7 @@ def auto_shape(device, config, batch_size="auto", seq_len="auto", ranks=1):
     batches = [n * ranks for n in (16, 8, 4, 2, 1)] if batch_size == "auto" else [batch_size]
     room = 0 if isinstance(device, CPU) else usable_bytes(device.memory_bytes)
     for T in lengths:
-        for B in (batch // ranks for batch in batches):
-            if baseline_bytes(config, B, T) <= room:
-                return B * ranks, T
+        for batch in batches:
+            if baseline_bytes(config, batch // ranks, T) <= room:
+                return batch, T
     return batches[-1], lengths[-1]

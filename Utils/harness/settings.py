@@ -103,7 +103,7 @@ def check_need(need, args):
     """Return the limit of a technique with this need here, in words, or "".
 
     need: "text" (a corpus of text), "batch multiple of N" (sequences of a rank), the name of
-        another technique (for variants), or a need of `device.checks`.
+        another technique (for variants), or one of `capabilities.CHECKS`.
     Raises Unsupported and UserError as `check_needs` does."""
     if need == "text":
         if args.dataset == "synthetic":
