@@ -21,7 +21,7 @@ RUNGS = [t.name for t in TECHNIQUES.values() if t.at_top_level and t.parent]
 NEEDS = {  # every technique whose diff does not apply to the baseline by itself
     "all_together": ["brainFloat16", "torch_compile", "bfloat16_residual"],
     "bfloat16_residual": ["brainFloat16"],
-    "chunked_loss": ["torch_compile"],
+    "chunked_loss": ["brainFloat16", "torch_compile"],
     "cuda_graphs": ["torch_compile", "asynchronous_logging"],
     "cudnn_attention": ["flash_attention"],
     "explicit_mask": ["flash_attention"],
