@@ -134,6 +134,12 @@ def test_what_is_not_known_is_false_and_has_no_text():
     assert LossDifference(math.inf).with_verdict == "diverged"
 
 
+def test_a_loss_of_two_short_runs_in_a_round_is_of_whole_runs():
+    steps = [10.0, *[2.0] * 6]
+    rows = pd.DataFrame({"round": 0, "run_id": [*"a" * 7, *"b" * 7], "loss": 2 * steps})
+    assert intervals.losses(rows.assign(held_out_loss=np.nan)).item() == np.mean(steps)
+
+
 def test_losses_are_compared_within_rounds():
     """Seeds differ by far more than techniques do; the pairs see through it."""
     seeds = pd.Series([5.0, 5.4, 4.7, 5.2])

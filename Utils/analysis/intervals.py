@@ -181,9 +181,10 @@ def levels(values, names, groups):
 def losses(timed):
     """Return the loss of a technique by round, a Series in nats a token: on held-out text where the
     rows have it, else the mean of the last timed steps."""
-    by_round = timed.groupby("round")
-    held_out = by_round.held_out_loss.mean()
-    return held_out if held_out.notna().any() else by_round.loss.apply(final_loss)
+    by_run = timed.groupby(["round", "run_id"], observed=True)  # of which turns may need several
+    losses = by_run.held_out_loss.mean()
+    losses = losses if losses.notna().any() else by_run.loss.apply(final_loss)
+    return losses.groupby("round").mean()
 
 
 def final_loss(losses):
