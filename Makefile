@@ -82,10 +82,10 @@ ceilings:                    ## measure peak matrix-product rate and memory band
 ##@ Diagnose
 doctor:                      ## check which techniques run here, and why others do not; JSON=1
 forecast: $(ENVIRONMENT)     ## memory and time before running; DEVICE=h100, DEVICE=all TOKENS=1e10, AGAINST=FILE
-	@$(if $(call given,AGAINST),$(PYTHON) -m tests.calibration.against_file '$(AGAINST)',$(COMMAND) $@ $(SET))
+	@$(if $(call given,AGAINST),$(PYTHON) -m tests.calibration.against_file,$(COMMAND) $@) $(SET)
 
 expectations: $(ENVIRONMENT) ## write docs/forecast.csv: what to expect of GPUs that are not here
-	@$(PYTHON) -m tests.calibration.expectations
+	@$(PYTHON) -m tests.calibration.expectations $(SET)
 profile:                     ## time of a step by kind of work, with advice; T=NAME, T=all or BASE=, CPU=1, MEMORY=1
 
 ##@ Read results

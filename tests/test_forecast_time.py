@@ -204,7 +204,7 @@ def test_figures_are_mostly_in_their_ranges_and_directions_mostly_right():
 
 
 def test_the_check_is_printed_with_its_errors_and_reasons(capsys):
-    against_file.main(["published"])
+    against_file.main(["AGAINST=published"])
     said = capsys.readouterr().out
     assert (
         sum(line.startswith("|") for line in said.splitlines()) == len(step_time.check_rows()) + 2
@@ -291,7 +291,7 @@ def test_a_file_of_figures_is_forecast_or_left_out_with_a_reason(tmp_path, capsy
         "a,NVIDIA L4,gpt2-tiny,8,64,fp32,peak memory,9,MiB,,",
     ]
     file.write_text("\n".join([header, *lines]))
-    against_file.main([str(file)])
+    against_file.main([f"AGAINST={file}"])
     said = capsys.readouterr().out
     assert "all: 3 figures, median error" in said and "AMD: 1 figures" in said
     reasons = [

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from tests.rows import ladder_runs, rows_of
-from Utils.analysis import intervals, result_tables, text_tables
+from Utils.analysis import intervals, result_tables
 from Utils.analysis.summary import summarize
 from Utils.base import paths
 from Utils.base.errors import UserError
@@ -91,11 +91,6 @@ def test_a_loss_that_is_not_finite_is_no_missing_value(read):
     line = summarize(rows).loc["tensorFloat32"]
     assert line.loss_difference.verdict == "diverged" and line.parity == "numerics changed"
     assert result_tables.table(rows).count("diverged") == 1
-
-
-def test_a_bar_cannot_break_a_table():
-    columns = {"script": ["a | b"]}
-    assert r"a \| b" in text_tables.markdown(columns)
 
 
 def test_the_newest_run_decides_which_rows_are_compared(read):

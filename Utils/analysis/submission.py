@@ -76,8 +76,8 @@ def make(results_file, device_name=None, base=None):
             if not [*_problems_of_group(rows, results_file)]:
                 run_ids |= {*rows.run_id}
     device = re.sub(r"[^\w.-]+", "_", newest.device.iloc[0]).strip("._-") or "device"
-    date = f"{max(run_ids):.4}-{max(run_ids)[4:6]}-{max(run_ids)[6:8]}"
-    folder = selection.SHARED / device / date
+    last = max(run_ids)
+    folder = selection.SHARED / device / f"{last[:4]}-{last[4:6]}-{last[6:8]}"
     if folder.exists() and not run_ids & {*rows_file.read(folder / "results.csv").run_id}:
         raise UserError(f"{folder}: holds other runs of that day", "rename that folder")
     names = identity()

@@ -243,14 +243,15 @@ def traps():
 
 
 def kernels():
-    """Return the table of docs/kernels.csv, the forecast of one step kernel by kernel."""
+    """Return the table of docs/kernels.csv, the forecast of one step, and its rate at the peaks."""
     table = pd.read_csv(DOCS / "kernels.csv", keep_default_na=False)
-    for name in ("of_peak_flop", "of_peak_bytes"):
-        table[name] = table[name].map("{:.0%}".format)
-    for name in ("tflop", "gb", "ms", "at_peak_ms"):
-        table[name] = table[name].map("{:.2f}".format)
+    rate = (1e3 * table.pop("tokens") / table.at_peak_ms).iloc[-1].round(-3)
+    for name in table.select_dtypes("float"):
+        form = "{:.0%}" if name.startswith("of_peak") else "{:.2f}"
+        table[name] = table[name].map(form.format)
     texts = {title.replace("_", " "): [*map(str, cells)] for title, cells in table.items()}
-    return text_tables.markdown(texts, ["kind", "bound"])
+    limit = f"At the datasheet's peaks, one kernel after the other: {rate:,.0f} tokens/s."
+    return f"{text_tables.markdown(texts, ['kind', 'bound'])}\n\n{limit}"
 
 
 def gpus_chart():
@@ -281,10 +282,9 @@ def gpus_chart():
         "of 90%; cross: measured by us. 8-bit AdamW is over FlashAttention."
     )
     head = "How much faster depends on your GPU", meaning
-    xlabel = "speedup over the script before"
     look = {"values": False, "width": 5.6}  # inches: letters are 8 pixels high on a phone
-    figure, axes = ratio_charts.forest([*SHOWN.values()], series, head, xlabel, **look)
-    axes.set_xlabel(xlabel)
+    figure, axes = ratio_charts.forest([*SHOWN.values()], series, head, "", **look)
+    axes.set_xlabel("speedup over the script before")
     below = {"loc": "upper left", "bbox_to_anchor": (-0.15, 0), "ncol": 2, "fontsize": "small"}
     axes.get_legend().remove()
     figure.legend(**below, frameon=False, columnspacing=0.5, handletextpad=0)

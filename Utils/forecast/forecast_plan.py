@@ -228,9 +228,12 @@ def step_forecast(technique, memory, args, entry, reason="", device=None):
     reason = reason or memory.reason
     time = None
     if entry and not reason and not memory.kernels.foreign:
-        line = map(ladder.get, ladder.line(technique.name))
-        published = all(script.path.parent.name != "precision" for script in line)
-        precision = precision_of(technique.needs) if published else None
+        scripts = ladder.techniques()
+        precision = precision_of(technique.needs)
+        with suppress(UserError):  # its parent may be misspelt
+            line = ladder.line(technique.name, scripts)
+            if any(scripts[name].path.parent.name == "precision" for name in line):
+                precision = None  # no published figure is of these
         time = time_forecast(memory.kernels, entry, precision)
     tokens = memory.batch * args.seq_len
     return StepForecast(device or args.hardware.name, technique.name, tokens, memory, time, reason)
@@ -242,11 +245,8 @@ def on_this_device(techniques, args, entry, budget, fitting=False):
     place of the batch of args."""
     batch = None if fitting else args.batch_size
     groups = recordings(techniques, args, with_single=batch == 1)
-    forecasts = []
-    for technique, group in zip(techniques, groups, strict=True):
-        memory = memory_forecast(group, batch, budget, args.hardware)
-        forecasts.append(step_forecast(technique, memory, args, entry))
-    return forecasts
+    memories = (memory_forecast(group, batch, budget, args.hardware) for group in groups)
+    return [step_forecast(*pair, args, entry) for pair in zip(techniques, memories, strict=True)]
 
 
 def on_every_device(names, values, batches=()):

@@ -7,7 +7,6 @@ size of GPT-2, numbers, and a script of ours or words such as "bf16 + compile + 
 device_key and step, as in published.csv, describe what such words cannot."""
 
 import re
-import sys
 
 import numpy as np
 import pandas as pd
@@ -15,6 +14,7 @@ import pandas as pd
 from tests.calibration import forecast_check, forecast_fit
 from tests.calibration.published_figures import figure
 from Utils.base import errors
+from Utils.base.command_line import Parser
 from Utils.base.errors import UserError, naming
 from Utils.base.gpt2_sizes import CONFIGS
 from Utils.device import datasheets
@@ -235,13 +235,13 @@ def check_report():
 
 
 def main(argv=None):
-    (path,) = argv or sys.argv[1:]
+    args = Parser("forecast", __doc__, "against").parse_args(argv)
     with errors.one_line("forecast"):
-        if path == "published":
+        if args.against == "published":
             print("Forecast, each source left out of the fit, beside what was published:\n")
             print(check_report())
         else:
-            print(report(forecasts(read(path))))
+            print(report(forecasts(read(args.against))))
 
 
 if __name__ == "__main__":

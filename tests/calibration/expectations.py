@@ -7,7 +7,8 @@ ladder, what puts it together and what saves memory. Figures are forecasts, with
 
 import pandas as pd
 
-from Utils.base import paths
+from Utils.base import errors, paths
+from Utils.base.command_line import Parser
 from Utils.base.gpt2_sizes import CONFIGS
 from Utils.base.units import GIB
 from Utils.forecast import forecast_plan, step_time
@@ -23,11 +24,13 @@ EXPECTED = (
 BATCHES = 1, 4, 16, 64
 
 
-def main():
+def main(argv=None):
+    Parser("expectations", __doc__).parse_args(argv)
     rows = []
-    for model in CONFIGS:
-        rows += expected_rows(model)
-        print(f"{model}: forecast", flush=True)
+    with errors.one_line("expectations"):
+        for model in CONFIGS:
+            rows += expected_rows(model)
+            print(f"{model}: forecast", flush=True)
     pd.DataFrame(rows, columns=COLUMNS, dtype=object).to_csv(FILE, index=False)
     print("docs/forecast.csv is written; `make readme` draws docs/gpus.png")
 

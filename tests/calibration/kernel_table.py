@@ -1,6 +1,6 @@
 """The forecast of a step kernel by kernel: docs/kernels.csv.
 
-    python -m tests.calibration.kernel_table [MODEL=gpt2] [BATCH_SIZE=16] [SEQ_LEN=1024]
+    python -m tests.calibration.kernel_table
 
 Of the fastest script on an H100: for kernels of one kind, products of one shape, their number, FLOP
 and bytes, the time, what bounds it, and the shares of the datasheet's peaks. The last row is of the
@@ -10,7 +10,6 @@ import numpy as np
 import pandas as pd
 
 from Utils.base import paths
-from Utils.base.command_line import OF_A_RUN, Parser
 from Utils.device import datasheets
 from Utils.device.kernel_kinds import KINDS
 from Utils.forecast import forecast_plan, step_time
@@ -19,16 +18,18 @@ from Utils.scripts import ladder
 
 FILE = paths.ROOT / "docs" / "kernels.csv"
 SCRIPT, CARD = "all_together", "h100"
+BATCH, LENGTH = 16, 1024
 
 
-def main(argv=None):
-    args = Parser("kernel_table", __doc__, *OF_A_RUN).parse_args(argv)
+def main():
     entry = datasheets.find(CARD)
-    values = {name: getattr(args, name) for name in ("model", "dataset", "batch_size", "seq_len")}
-    settings = forecast_plan.settings(values | {"device": "cuda"}, forecast_plan.device_of(CARD))
+    values = {"model": "gpt2", "dataset": "synthetic", "device": "cuda", "seq_len": LENGTH}
+    device = forecast_plan.device_of(CARD)
+    settings = forecast_plan.settings(values | {"batch_size": BATCH}, device)
     (recording,) = forecast_plan.recordings([ladder.get(SCRIPT)], settings, with_single=False)
-    shape = settings.batch_size, entry.memory_bytes, settings.hardware
-    return table(forecast_plan.memory_forecast(recording, *shape).kernels, entry)
+    step = forecast_plan.memory_forecast(recording, BATCH, entry.memory_bytes, device).kernels
+    rows = table(step, entry).assign(tokens=BATCH * LENGTH)
+    rows.to_csv(FILE, index=False, float_format="%.4g")
 
 
 def table(step, entry):
@@ -56,4 +57,4 @@ def table(step, entry):
 
 
 if __name__ == "__main__":
-    main(["BATCH_SIZE=16", "SEQ_LEN=1024"]).to_csv(FILE, index=False, float_format="%.4g")
+    main()
