@@ -18,7 +18,7 @@ MOST_LINES = {
     "": 379,
     "analysis": 1717,
     "base": 452,
-    "commands": 802,
+    "commands": 799,
     "corpus": 271,
     "device": 1095,
     "doctor": 494,
@@ -35,7 +35,7 @@ MOST_LINES = {
 MOST_LINES_OF_UTILS = 14_000
 OTHER = {".toml", ".html", ".css", ".js"}
 MOST_LINES_OF_OTHER = 1_978
-MOST_LINES_OF_TESTS = 17_997  # with the virtual GPU's C++
+MOST_LINES_OF_TESTS = 17_996  # with the virtual GPU's C++
 MOST_LINES_OF_PRETRAINING = 1_416
 MOST_LINES_OF_MAKEFILE = 180
 MOST_FILES = 450  # without results/
