@@ -30,11 +30,11 @@ class StepClock:
         self.marks = []  # a list of marks for each stretch
         self.counters = []  # before and after the timed steps of each stretch that has some
 
-    def steps(self, args, watch_gradients, pause, grows=False):
+    def steps(self, args, watch_gradients, pause, keeps_freed_memory=True):
         """Yield while a step runs, and mark the boundaries between steps.
         watch_gradients: function that returns the context of the second step; it slows the next
         one, which is warm-up too. pause: called after step --steps, while the clock is stopped.
-        grows: as for `keep_freed_memory` of the hardware, which slows the last step of warm-up."""
+        keeps_freed_memory: let the process do so, which slows the last step of warm-up."""
         room = args.warmup >= WARMUP_TO_WATCH
         for steps, warmup in stretches(args, self):
             if len(self.timed) == args.steps:
@@ -46,8 +46,8 @@ class StepClock:
                 step = len(self.timed) + 1
                 with watch_gradients() if room and step == 2 else nullcontext():
                     yield
-                if room and step == args.warmup - 1:
-                    self.hardware.keep_freed_memory(grows)
+                if keeps_freed_memory and room and step == args.warmup - 1:
+                    self.hardware.keep_freed_memory()
                 if number == warmup < steps:  # its cost is part of the last warm-up step
                     before = self._read_counters()
                 marks.append(self.hardware.mark())

@@ -6,6 +6,7 @@ starts, and libraries other than torch and safetensors that write in C (h5py, py
 import functools
 import importlib.machinery
 import inspect
+import mmap
 import os
 import stat
 import sys
@@ -89,7 +90,9 @@ class WriteGuard:
         self.created = set()
         self.started = time.time()
         self.temporary = os.path.realpath(tempfile.gettempdir())  # here: it tries a file in it
-        self.refusal_file = Path(self.scratch, "refused.txt")  # a forked worker leaves it here
+        # Asked for in each step, and set by forked workers too, which leave a file as well.
+        self.has_refused = mmap.mmap(-1, 1)
+        self.refusal_file = Path(self.scratch, "refused.txt")
         self.exempt = [self.scratch, str(self.created_list), str(paths.CACHE)]
         self.exempt += ["/dev", "/proc", "/sys", *map(os.path.realpath, LIBRARIES)]
 
@@ -104,8 +107,7 @@ class WriteGuard:
     @property
     def refused(self):
         """The first refusal in a process of this run, or None."""
-        with suppress(FileNotFoundError):
-            return self.refusal_file.read_text()
+        return self.refusal_file.read_text() if self.has_refused[0] else None
 
     def _hook(self, event, args):
         with suppress(Exception):  # odd arguments: the call itself will complain
@@ -158,6 +160,7 @@ class WriteGuard:
             refusal = f"{problem}; delete or move it, or allow it with WRITES=1"
             with suppress(OSError), self.refusal_file.open("x") as file:
                 file.write(refusal)
+            self.has_refused[0] = 1
             raise Ended("refused", refusal)
 
     def _is_exempt(self, target):
