@@ -165,7 +165,7 @@ NVIDIA = {"capability": (9, 0)}
         ("int8", gpu(capability=(7, 5)), "Triton's product of int8 needs compute capability 8.0"),
         ("int8", MPS(torch.device("mps")), "8-bit integers need"),
         ("flash_attention_4", gpu(capability=(9, 0)), "pip install --pre flash-attn-4"),
-        ("flash_attention_4", gpu(capability=(12, 0)), "Hopper and Blackwell"),
+        ("flash_attention_4", gpu(capability=(12, 0)), "capability 9 and 10; .* has 12.0"),
         ("flash_attention_4", CPU(), "needs an NVIDIA GPU"),
         ("flex_attention", gpu(capability=(8, 0)), ""),
         ("flex_attention", gpu(capability=(7, 5)), "FlexAttention needs compute capability 8.0"),
@@ -198,6 +198,7 @@ def test_what_the_scripts_of_fewer_bits_need():
     assert "bfloat16" not in needs("float16_grad_scaler")
     assert step_work.precision_of(needs("float16_grad_scaler")) == "float16"
     assert needs("float8_linear")[-2:] == ("float8", "package torchao")
+    assert needs("bfloat16_moments")[-2:] == ("mixed_moments", "torch 2.13")
 
 
 def test_scaled_float16_trains_as_float32_does(train, monkeypatch):

@@ -133,8 +133,9 @@ def _check_int8(device):
 def _check_flash_attention_4(device):
     # As torch.nn.attention does up to 2.14.
     _require(_is_nvidia(device), "FlashAttention-4 needs an NVIDIA GPU")
+    has = "{} has {}.{}".format(device.name, *device.capability)
     supported = device.capability[0] in (9, 10)
-    _require(supported, f"torch calls FlashAttention-4 on Hopper and Blackwell, not {device.name}")
+    _require(supported, f"torch calls FlashAttention-4 on compute capability 9 and 10; {has}")
     _require(importlib.util.find_spec("flash_attn"), "needs pip install --pre flash-attn-4")
 
 

@@ -6,7 +6,7 @@ None of them recomputes anything in the blocks, so a step does hardly more arith
 would free the blocks' activations too, for a third more of it; here they fit.
 
 Parent: bfloat16_moments
-Needs:  tf32, bfloat16, compile, mixed_moments, gpu_allocator
+Needs:  tf32, bfloat16, compile, mixed_moments, torch 2.13, gpu_allocator
 Gains:  memory: those of its parts; the parent runs out of it on a virtual RTX 3050 of 4 GiB
 Costs:  those of its parts: smaller products in the head, moments of 8 bits
 See:    the scripts whose lines it takes: chunked_loss, expandable_segments

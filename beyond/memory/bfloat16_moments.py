@@ -6,7 +6,7 @@ reads them, computes in float32 and rounds what it writes back. A moment that ch
 half a unit of its 8 bits stays as it is, so the means follow slow changes less closely.
 
 Parent: fused_optimizer
-Needs:  tf32, bfloat16, compile, mixed_moments
+Needs:  tf32, bfloat16, compile, mixed_moments, torch 2.13
 Gains:  memory, time: 4 bytes per parameter; of the update, which moves 0.7 times the bytes
 Costs:  all but 8 significant bits of the moments; numerics not yet run on a GPU
 See:    DeepSeek-AI 2024, DeepSeek-V3, section 3.3; torchtitan, docs/bf16_optimizer_states.md
