@@ -147,7 +147,7 @@ def _run(machine, name, shape, profile, problems_of):
 
 def _steps(name, model, outcome, facts):
     if ladder.NOTE_IN_FLOAT16 in outcome.row["note"]:
-        name = ladder.FLOAT16[name]
+        name = ladder.FLOAT16.get(name, name)
     expected = EXPECTED["ladder"] | EXPECTED.get(name, {})
     synchronizations = expected["synchronizations"]
     if isinstance(synchronizations, dict):
@@ -202,23 +202,19 @@ def forecast(lines, batch_size, path):
         facts["forecast_mib"] = round(gib * 1024)
         if facts["status"] == "out_of_memory" and fits:
             line.problems.append(f"{name}: {gib:.2f} GiB forecast, which do not fit")
-        if facts["status"] == "ok" and forecast_error(facts) > most_error(name):
+        if facts["status"] == "ok" and not forecast_is_near(facts):
             peak = float(facts["peak_mib"]) / 1024
             line.problems.append(f"{name}: {gib:.2f} GiB forecast, {peak:.2f} allocated")
     return line
 
 
-def most_error(technique):
-    """The share of the allocator's peak by which its forecast may be off."""
-    return EXPECTED["forecast_error"].get(technique, FORECAST_ERROR)
-
-
-def forecast_error(facts):
-    """The share of the allocator's peak by which a forecast differs. facts: of a Line."""
+def forecast_is_near(facts):
+    """Whether a forecast is as near to the allocator's peak as it has to be. facts: of a Line."""
+    most_error = EXPECTED["forecast_error"].get(facts["technique"], FORECAST_ERROR)
     forecast = float(facts["forecast_mib"])
     peak = float(facts["peak_mib"])
     sent = SENT.get(facts["technique"], 0) * CONFIGS[facts["model"]].parameters() / MIB
-    return min(abs(forecast / peak - 1), abs(forecast / (peak + sent) - 1))
+    return min(abs(forecast / peak - 1), abs(forecast / (peak + sent) - 1)) <= most_error
 
 
 def kernels(machine, name):
