@@ -20,7 +20,7 @@ MOST_LINES = {
     "base": 452,
     "commands": 799,
     "corpus": 271,
-    "device": 1095,
+    "device": 1096,
     "doctor": 494,
     "draw": 1046,
     "forecast": 1521,
@@ -34,8 +34,8 @@ MOST_LINES = {
 }
 MOST_LINES_OF_UTILS = 14_000
 OTHER = {".toml", ".html", ".css", ".js"}
-MOST_LINES_OF_OTHER = 1_978
-MOST_LINES_OF_TESTS = 17_996  # with the virtual GPU's C++
+MOST_LINES_OF_OTHER = 1_979
+MOST_LINES_OF_TESTS = 17_997  # with the virtual GPU's C++
 MOST_LINES_OF_PRETRAINING = 1_416
 MOST_LINES_OF_MAKEFILE = 180
 MOST_FILES = 450  # without results/
