@@ -5,7 +5,7 @@ own. What is computed element by element, or reduced, joins the kernel that make
 numbers in the same order, unless something between the two needs a kernel of its own."""
 
 from collections import defaultdict
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import getitem
 from unittest.mock import patch
@@ -54,21 +54,16 @@ def _tensor(node):
     return next(iter(tensors_in(node.meta.get("val"))), None)
 
 
-class Kernels:
+class Kernels(torch.fx.Interpreter):
     """A graph of torch.compile, run operation by operation on fake tensors. It allocates about as
     much as Inductor's kernels would: what is fused into its readers takes no memory."""
 
     def __init__(self, tracker, module, example):
+        super().__init__(module)
         self.tracker = tracker
-        self.module = module
         self._boxed_call = True  # the caller hands over a list to be emptied, and keeps nothing
-        used = set()
-        self.last_uses = {}
         self.fused = set()
         for node in reversed(module.graph.nodes):  # users first
-            last = [n for n in node.all_input_nodes if n not in used]
-            self.last_uses[node] = last if node.users else [*last, node]
-            used.update(node.all_input_nodes)
             users = (n in self.fused or _is_elementwise(n) or _is_reduction(n) for n in node.users)
             if (_is_elementwise(node) or _is_view(node)) and all(users):
                 self.fused.add(node)
@@ -85,30 +80,19 @@ class Kernels:
     def __call__(self, arguments):
         for operation in self.operations:
             self.tracker.note(operation)
-        values = {}
         with patch.object(self.tracker, "in_graph", True):
-            for node in self.module.graph.nodes:
-                operands = torch.fx.node.map_arg((node.args, dict(node.kwargs)), values.__getitem__)
-                if node.op == "output":
-                    return self._computed(operands[0][0])
-                if node.op == "placeholder":
-                    values[node] = arguments.pop(0)
-                elif node.op == "get_attr":
-                    values[node] = getattr(self.module, node.target)
-                elif node in self.fused:
-                    values[node] = Deferred(node, operands)
-                else:
-                    args, kwargs = self._computed(operands)
-                    values[node] = node.target(*args, **kwargs)
-                    del args, kwargs
-                del operands
-                for dead in self.last_uses[node]:
-                    del values[dead]
+            results = self.boxed_run(arguments)
+        self.env = {}  # it would keep the results
+        return results
 
-    def _computed(self, operands):
-        """Return the operands with each deferred one computed, in registers."""
+    def run_node(self, node):
+        operands = self.fetch_args_kwargs_from_env(node)
+        if node in self.fused:
+            return Deferred(node, operands)
         with patch.object(self.tracker, "in_registers", True):
-            return tree_map_only(Deferred, Deferred.computed, operands)
+            args, kwargs = tree_map_only(Deferred, Deferred.computed, operands)
+        result = getattr(self, node.op)(node.target, args, kwargs)
+        return result if node.users or node.op == "output" else None
 
 
 @dataclass(eq=False)
@@ -126,20 +110,20 @@ class Deferred:
         return self.node.target(*args, **kwargs)
 
 
+@dataclass(eq=False)
 class Group:
     """Nodes of a graph that are one kernel."""
 
-    def __init__(self, size, sums_columns):
-        self.domain = size, sums_columns  # size: numbers that its loops run over
-        self.bits = 0  # of its nodes
-        self.leaves = {}  # Tensors that it reads, by node
-        self.stage = {}  # of each of its nodes: the reductions before it
+    domain: tuple  # as of its nodes
+    bits: int = 0  # of its nodes
+    leaves: dict = field(default_factory=dict)  # Tensors that it reads, by node
+    stage: dict = field(default_factory=dict)  # of each of its nodes: the reductions before it
+    written: set = field(default_factory=set)  # its nodes that others read
 
-    def operation(self, fused):
-        """Return the Operation of the kernel. fused: nodes that take no memory."""
+    def operation(self):
+        """Return the Operation of the kernel."""
         reads = tuple(t for leaf, t in self.leaves.items() if leaf not in self.stage)
-        written = (n for n in self.stage if not self.stage.keys() >= _ends(n, "users", fused))
-        writes = tuple(filter(None, map(_tensor, written)))
+        writes = tuple(filter(None, (_tensor(n) for n in self.stage if n in self.written)))
         size, sums_columns = self.domain
         row = 1  # numbers that it reduces to one
         if not sums_columns:
@@ -154,71 +138,62 @@ class Group:
         return Operation(name, reads, writes, host=COMPILED, passes=passes)
 
 
+def _domain(node):
+    """Return the numbers that a kernel's loops run over, and whether it sums columns."""
+    if not _is_reduction(node):
+        return _tensor(node).numel, False
+    source = _tensor(node.all_input_nodes[0])
+    dims = node.args[1] if len(node.args) > 1 else None
+    dims = dims if isinstance(dims, list | tuple) else [-1]
+    return source.numel, not {-1, len(source.shape) - 1} & {*dims}
+
+
 def _operations(nodes, fused):
     """Return the Operations of a graph's kernels, in order. fused: nodes that take no memory."""
-    fused = set(fused)
     kernels = []  # Groups, and Operations of nodes that are their own kernels
     maker = {}  # Group that computes a node
     readers = defaultdict(list)  # Groups that read a node
     ancestors = {}  # of each node, with itself: a bit for each
+    sources = {}  # of a node without memory: those that its readers read in its place
     for number, node in enumerate(nodes):
         bit = ancestors[node] = 1 << number
-        for parent in node.all_input_nodes:
+        leaves = {}  # what it reads from memory, in order
+        for parent in reversed(node.all_input_nodes):
             ancestors[node] |= ancestors[parent]
-        if not _name(node) or _is_view(node):
+            leaves |= sources.get(parent, {parent: None})
+        again = len(node.users) < 2 or len(leaves) <= MOST_READS  # each of its readers computes it
+        if _is_view(node) or (node in fused and again):
+            sources[node] = leaves
             continue
-        leaves = _ends(node, "all_input_nodes", fused)  # what it reads from memory
-        if node in fused:
-            if len(node.users) < 2 or len(leaves) <= MOST_READS:
-                continue
-            fused.remove(node)
+        group = None
         # Inductor makes the kernel of a scatter, into a constant or not.
-        if not (_is_elementwise(node) or _is_reduction(node) or _name(node) == "scatter"):
+        if _is_elementwise(node) or _is_reduction(node) or _name(node) == "scatter":
+            domain = _domain(node)
+            near = [group for leaf in leaves for group in readers[leaf]]
+            near += [maker[leaf] for leaf in leaves if leaf in maker]
+            for group in dict.fromkeys(near):
+                outside = [leaf for leaf in leaves if leaf not in group.stage]
+                between = any(ancestors[leaf] & group.bits for leaf in outside)
+                if group.domain == domain and not between:
+                    break
+            else:
+                group = Group(domain)
+                kernels.append(group)
+            group.bits |= bit
+            group.leaves |= {leaf: _tensor(leaf) for leaf in leaves if _tensor(leaf)}
+            before = max((group.stage.get(leaf, 0) for leaf in leaves), default=0)
+            group.stage[node] = before + _is_reduction(node)
+            maker[node] = group
+        elif _name(node):
             parts = node.args, dict(node.kwargs), node
             call = torch.fx.node.map_arg(parts, lambda part: part.meta.get("val"))
             kernels.append(replace(operation_of(node.target, *call), host=COMPILED))
-            continue
-        domain = _tensor(node).numel, False
-        if _is_reduction(node):
-            source = _tensor(node.all_input_nodes[0])
-            dims = node.args[1] if len(node.args) > 1 else None
-            dims = dims if isinstance(dims, list | tuple) else [-1]
-            last = len(source.shape) - 1
-            domain = source.numel, not any(dim in (-1, last) for dim in dims)
-        near = [group for leaf in leaves for group in readers[leaf]]
-        near += [maker[leaf] for leaf in leaves if leaf in maker]
-        for group in dict.fromkeys(near):
-            outside = [leaf for leaf in leaves if leaf not in group.stage]
-            between = any(ancestors[leaf] & group.bits for leaf in outside)
-            if group.domain == domain and not between:
-                break
-        else:
-            group = Group(*domain)
-            kernels.append(group)
-        group.bits |= bit
-        group.leaves |= {leaf: _tensor(leaf) for leaf in leaves if _tensor(leaf)}
-        before = max((group.stage.get(leaf, 0) for leaf in leaves), default=0)
-        group.stage[node] = before + _is_reduction(node)
-        maker[node] = group
         for leaf in leaves:
-            readers[leaf].append(group)
-    return [each.operation(fused) if isinstance(each, Group) else each for each in kernels]
-
-
-def _ends(node, direction, fused):
-    """Return the nodes that a node reads ("all_input_nodes") or that read it ("users"), through
-    fused ones and views: the keys of a dict."""
-    passed = set()
-    ends = {}
-    waiting = list(getattr(node, direction))
-    while waiting:
-        end = waiting.pop()
-        if end not in fused and not _is_view(end):
-            ends[end] = None
-        elif end not in passed:
-            passed.add(end)
-            waiting.extend(getattr(end, direction))
-    return ends.keys()
+            if group:
+                readers[leaf].append(group)
+            if leaf in maker and maker[leaf] is not group:
+                maker[leaf].written.add(leaf)
+    return [each.operation() if isinstance(each, Group) else each for each in kernels]
 
 
 def without_kernels(tracker):
