@@ -4,9 +4,11 @@ A step is a sequence of operations, each with the shapes and types of its tensor
 operation is one kernel, or as many as `KERNELS` says; a compiled graph's are in `compiled_graph`.
 """
 
+import tomllib
 from dataclasses import dataclass, field, replace
 from functools import cache
 from math import prod
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -14,8 +16,7 @@ from torch.utils._pytree import tree_leaves
 
 from Utils.device.kernel_kinds import operator_kind
 
-SIZES = {"float32": 4, "bfloat16": 2, "float16": 2, "int64": 8, "bool": 1, "uint8": 1, "int32": 4}
-SIZES |= {"int8": 1, "float64": 8, "float8_e4m3fn": 1, "float8_e5m2": 1, "complex64": 8}
+OPERATORS = tomllib.loads(Path(__file__).with_name("operators.toml").read_text())
 
 # Families of kernels, each with a rule for its time.
 NONE, MEMORY, REDUCTION, MATMUL, ATTENTION, OPTIMIZER = range(6)
@@ -25,17 +26,8 @@ EAGER, COMPILED, VIEW, LIST = range(4)
 
 HAVE_RULES = {"aten", "prims", "c10d", "_c10d_functional", "bitsandbytes", "fsdp", "profiler"}
 MATMULS = {"mm", "addmm", "bmm", "baddbmm", "_scaled_mm"}
-# Sums over one dimension read their input again for each result that the next needs: the largest,
-# then the sum, then the output (ATen's SoftMax.cu for rows that a block cannot keep). LayerNorm's
-# backward reads its inputs for the input's gradient and again for the weight's.
-PASSES = {"_log_softmax": 3, "_log_softmax_backward_data": 2, "native_layer_norm_backward": 2}
-REDUCTIONS = {"sum", "mean", "var", "var_mean", "amax", "linalg_vector_norm", "reduction", *PASSES}
-REDUCTIONS |= {"_softmax", "_softmax_backward_data", "native_layer_norm"}
-FUSED = {"reduction": "normalization", "pointwise": "elementwise"}  # kinds of fused kernels
 KERNELS = {"native_layer_norm_backward": 2, "embedding_dense_backward": 6, "nll_loss_backward": 2}
-WITHOUT_WORK = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "set_"}
-WITHOUT_WORK |= {"resize_", "lift_fresh", "_unsafe_view", "_local_scalar_dense", "record_stream"}
-WRITE_ONLY = {"copy_", "fill_", "zero_", "_foreach_zero_", "_foreach_copy_"}
+FUSED = {"reduction": "normalization", "pointwise": "elementwise"}  # kinds of fused kernels
 
 
 @dataclass(frozen=True)
@@ -52,7 +44,7 @@ class Tensor:
 
     @property
     def nbytes(self):
-        return self.numel * SIZES.get(self.dtype, 4)
+        return self.numel * getattr(torch, self.dtype).itemsize
 
 
 @dataclass(frozen=True)
@@ -99,7 +91,7 @@ def operation_of(function, args, kwargs, result):
         value = passed.get(argument.name)
         operands = tensors_in(value)
         written = argument.alias_info is not None and argument.alias_info.is_write
-        if not (written and index == 0 and name in WRITE_ONLY):
+        if not (written and index == 0 and name in OPERATORS["write_only"]):
             reads += operands
         if written and not (index == 1 and name.startswith("_fused_adam")):  # the gradients
             writes += operands
@@ -147,38 +139,30 @@ def kernels_at(work, batch):
     """Return the StepKernels of Work with another batch. Its own must be a prime that divides
     nothing else."""
 
-    def scaled(tensor):
-        shape = (n if n % work.batch else n // work.batch * batch for n in tensor.shape)
-        return replace(tensor, shape=tuple(shape))
+    def scaled(tensors):
+        for tensor in tensors:
+            shape = (n if n % work.batch else n // work.batch * batch for n in tensor.shape)
+            yield replace(tensor, shape=tuple(shape))
 
-    scaled_work = Work(batch)
-    for operation in work.operations:
-        reads = tuple(map(scaled, operation.reads))
-        writes = tuple(map(scaled, operation.writes))
-        scaled_work.add(replace(operation, reads=reads, writes=writes))
-    rows = [kernel(operation) for operation in scaled_work.operations]
+    rows = []
+    for op in work.operations:
+        reads, writes = tuple(scaled(op.reads)), tuple(scaled(op.writes))
+        rows.append(kernel(replace(op, reads=reads, writes=writes)))
     columns = [np.array([row[name] for row in rows]) for name in FIELDS]
-    order = np.array(scaled_work.order)[work.order]
     foreign = any("::" in op.name or op.name == "_int_mm" for op in work.operations)
-    return StepKernels(np.rec.fromarrays(columns, names=FIELDS), order, foreign)
+    return StepKernels(np.rec.fromarrays(columns, names=FIELDS), np.array(work.order), foreign)
 
 
 def kernel(op):
     """Return FIELDS of an operation, a dict."""
     reads = sum(t.nbytes for t in op.reads)
     writes = sum(t.nbytes for t in op.writes)
-    traffic = {  # bytes of operations that read or write a part of their tensors, or several times
-        "embedding_dense_backward": writes + 3 * reads,  # zeros, then a row for each token
-        **dict.fromkeys(("embedding", "gather", "index"), 2 * writes),  # reads only what it picks
-        "nll_loss_forward": 0,
-        "scale_kernel": 0,  # of fused_cross_entropy, which reads that its factor is 1
-        "nll_loss_backward": writes,  # zeros, then one number a row
-    }
+    times_read, times_written = OPERATORS["passes"].get(op.name, (op.passes, 1))
     kind = FUSED.get(op.name) or operator_kind(f"aten::{op.name}") or "other"
     row = dict.fromkeys(FIELDS, 0) | {
         "family": MEMORY,
         "host": op.host,
-        "traffic": traffic.get(op.name, PASSES.get(op.name, 1) * op.passes * reads + writes),
+        "traffic": times_read * reads + times_written * writes,
         "tensor": max((t.nbytes for t in op.reads + op.writes), default=0),
         "aligned": True,
         "launches": KERNELS.get(op.name, 1),
@@ -187,7 +171,7 @@ def kernel(op):
         "kind": "optimizer" if op.phase == UPDATE else kind,
         "m": 1, "n": 1, "k": 1, "b": 1,
     }  # fmt: skip
-    if op.host == VIEW or op.name in WITHOUT_WORK:
+    if op.host == VIEW or op.name in OPERATORS["without_work"]:
         row |= {"family": NONE, "host": VIEW, "traffic": 0, "launches": 0}
     elif op.name in MATMULS:
         row |= _product(op)
@@ -197,7 +181,7 @@ def kernel(op):
         numbers = sum(t.numel for t in op.writes)
         row |= {"family": OPTIMIZER, "launches": 1 + numbers // (320 * 65536)}
         row["waits"] = op.name.startswith("optimizer_update")  # bitsandbytes 0.50, after each
-    elif op.name in REDUCTIONS:
+    elif op.name in OPERATORS["reductions"]:
         row["family"] = REDUCTION
     return row
 
@@ -212,7 +196,7 @@ def _product(op):
     m, k, n = a.shape[-2], a.shape[-1], b.shape[-1]
     batch = prod(a.shape[:-2])
     # A row's length in memory decides how many numbers a load can take: 16 bytes at best.
-    size = SIZES.get(a.dtype, 4)
+    size = getattr(torch, a.dtype).itemsize
     odd = [t for t in (a, b, *op.writes[:1]) if t.shape[-2 if t.transposed else -1] * size % 16]
     return {
         "family": MATMUL,
