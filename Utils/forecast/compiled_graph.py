@@ -28,8 +28,7 @@ REDUCTIONS = {"amax", "amin", "any", "argmax", "max", "mean", "min", "prod", "su
 
 def _name(node):
     """Return the name of a node's operator of ATen, or "" for what is none."""
-    is_operator = isinstance(node.target, torch._ops.OpOverload)
-    return node.target._schema.name.split("::")[1] if is_operator else ""
+    return getattr(node.target, "_opname", "")
 
 
 def _is_elementwise(node):

@@ -87,13 +87,12 @@ def operation_of(function, args, kwargs, result):
     reads = []
     writes = []
     lists = 0
-    for index, argument in enumerate(schema.arguments):
+    for argument in schema.arguments:
         value = passed.get(argument.name)
         operands = tensors_in(value)
-        written = argument.alias_info is not None and argument.alias_info.is_write
-        if not (written and index == 0 and name in OPERATORS["write_only"]):
+        if not (argument.is_write and name in OPERATORS["write_only"]):
             reads += operands
-        if written and not (index == 1 and name.startswith("_fused_adam")):  # the gradients
+        if argument.is_write and not (name.startswith("_fused_adam") and argument.name == "grads"):
             writes += operands
         if isinstance(value, list | tuple) and name.startswith(("_foreach", "_fused")):
             lists += len(operands)

@@ -48,15 +48,13 @@ def constants():
 
 
 def best_rates(entry, c):
-    """Return FLOP/s of products of each of TYPES at the best shape and full clocks, and joules a
-    FLOP. c: constants."""
+    """Return of products of each of TYPES: FLOP/s at the best shape and full clocks, joules a FLOP,
+    and whether general cores compute them. c: constants."""
     rates = []
-    joules = []
     for precision in TYPES[:-1]:
-        peak = entry.peak(precision)
-        general = precision == "float32" or (precision == "tf32" and not entry.tf32)
-        if precision == "bfloat16" and not peak:
-            peak, general = entry.float32 / 2, True  # emulated
+        general = precision == "float32" or not getattr(entry, precision)
+        emulated = general and precision == "bfloat16"
+        peak = entry.float32 / 2 if emulated else entry.peak(precision)
         cores = "float32" if general else "tensor"
         shares = c[f"best_{cores}"]
         share = shares.get(entry.process, shares["other"])
@@ -67,11 +65,10 @@ def best_rates(entry, c):
         watt = c[f"watt_{cores}"].get(entry.process, np.inf)
         if precision == "tf32" and not general:
             watt /= 2
-        rates.append(1e12 * peak * share)
-        joules.append((1 - c["static"]) / (1e12 * watt))
-    half = TYPES.index("bfloat16")
-    float8 = 2 * rates[half] if entry.capability >= (8, 9) else 0
-    return np.array([*rates, float8]), np.array([*joules, joules[half] / 2])
+        rates.append((1e12 * peak * share, (1 - c["static"]) / (1e12 * watt), general))
+    flop_s, joules, _ = rates[TYPES.index("bfloat16")]
+    float8 = 2 * flop_s if entry.capability >= (8, 9) else 0
+    return map(np.array, zip(*rates, (float8, joules / 2, False), strict=True))
 
 
 def _product_seconds(k, entry, rates, c, tiles, share):
@@ -97,28 +94,23 @@ def kernel_seconds(step, entry, c):
     Where a step would draw more than the power limit on average, clocks fall: arithmetic takes
     longer. c: constants."""
     k = step.kernels
-    rates, joules = best_rates(entry, c)
-    general = np.array([True, not entry.tf32, not entry.bfloat16, not entry.float16, False])
+    rates, joules, general = best_rates(entry, c)
     simt = general[k.type]
-    flop_seconds = np.zeros(len(k.flop))
+    best = rates[k.type]
 
-    is_product = k.family == MATMUL
-    product = k[is_product]
-    top = rates[product.type] * c["tensor"]
-    top = np.where(product.aligned, top, np.minimum(top, 1e12 * entry.sms * c["unaligned"]))
-    by_lanes = _product_seconds(product, entry, rates[product.type], c, TILES["simt"], c["simt"])
-    by_tensor_cores = _product_seconds(product, entry, top, c, TILES["tensor"], 1)
-    flop_seconds[is_product] = np.where(simt[is_product], by_lanes, by_tensor_cores)
+    top = best * c["tensor"]
+    top = np.where(k.aligned, top, np.minimum(top, 1e12 * entry.sms * c["unaligned"]))
+    by_lanes = _product_seconds(k, entry, best, c, TILES["simt"], c["simt"])
+    by_tensor_cores = _product_seconds(k, entry, top, c, TILES["tensor"], 1)
+    product_seconds = np.where(simt, by_lanes, by_tensor_cores)
 
-    is_mix = k.family == ATTENTION
-    mix = k[is_mix]
-    slow = simt[is_mix]
-    share = np.where(slow, c["attention_float32"], c["attention"])
-    share = share * np.where(mix.backward, c["backward"], 1)
-    share *= mix.n / (mix.n + 128.0 * (1 + mix.causal))
+    share = np.where(simt, c["attention_float32"], c["attention"])
+    share = share * np.where(k.backward, c["backward"], 1)
+    share *= k.n / (k.n + 128.0 * (1 + k.causal))
     if entry.capability[0] >= 9 and not entry.architecture:
-        share = share * np.where(slow, 1, c["hopper_attention"])
-    flop_seconds[is_mix] = mix.flop / (rates[mix.type] * share)
+        share = share * np.where(simt, 1, c["hopper_attention"])
+    families = [k.family == MATMUL, k.family == ATTENTION]
+    flop_seconds = np.select(families, [product_seconds, k.flop / (best * share)])
 
     reach = c["memory"] * (c["slow_memory"] if entry.watts <= 75 else 1)
     reach = np.where(k.family == REDUCTION, reach * c["reduction"], reach)
@@ -239,6 +231,5 @@ def time_forecast(kernels, entry, precision):
     step = step_time(kernels, entry)
     factor = range_factor(entry, precision)
     half = widths()[0] * factor
-    low = step.seconds * math.exp(-half)
-    high = step.seconds * math.exp(half)
+    low, high = step.seconds * np.exp([-half, half])
     return replace(step, low=low, high=high, factor=factor)
