@@ -18,12 +18,13 @@ from Utils.base.errors import UserError
 from Utils.base.gpt2_sizes import CONFIGS
 from Utils.base.units import GIB, MIB
 from Utils.commands import __main__ as commands
+from Utils.commands.forecast import memory_size
 from Utils.device import device_choice
 from Utils.device.cpu import CPU
 from Utils.device.cuda import ImaginedGPU
 from Utils.forecast import fake_run, forecast_plan, forecast_table
 from Utils.forecast.fake_run import KINDS, Recording
-from Utils.forecast.forecast_plan import MemoryForecast, StepForecast, memory_size
+from Utils.forecast.forecast_plan import MemoryForecast, StepForecast
 from Utils.forecast.step_time import StepTime
 from Utils.harness.settings import batch_multiple
 from Utils.profile import profiled_run
@@ -150,7 +151,7 @@ def test_cublas_has_a_workspace_in_each_of_two_threads(capability, setting, mib,
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
     if setting:
         monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", setting)
-    assert fake_run.workspaces(ImaginedGPU("", GIB, capability)) == mib * MIB
+    assert ImaginedGPU("", GIB, capability).workspace_bytes == mib * MIB
 
 
 def test_what_cannot_run_says_why_and_a_broken_script_is_named(tmp_path):

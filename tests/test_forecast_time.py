@@ -17,10 +17,11 @@ from Utils.base import errors
 from Utils.base.errors import Unsupported, UserError
 from Utils.base.gpt2_sizes import CONFIGS
 from Utils.commands import __main__ as commands
+from Utils.commands.forecast import read_prices
 from Utils.device import capabilities, datasheets
 from Utils.device.cuda import ImaginedGPU
 from Utils.forecast import fake_run, forecast_plan, forecast_table, step_time
-from Utils.forecast.forecast_plan import MemoryForecast, StepForecast, datasheet_of, device_of
+from Utils.forecast.forecast_plan import MemoryForecast, StepForecast, device_of
 from Utils.forecast.kernel_work import LIST, VIEW, Operation, Tensor, Work, kernels_at
 from Utils.forecast.step_time import StepTime
 from Utils.harness.step_work import flops_per_token
@@ -244,13 +245,13 @@ def test_the_calibration_writes_the_check_and_the_constants(tmp_path, monkeypatc
 def test_a_range_is_wider_where_no_figure_is_alike():
     covered = {("a100", "float32"), ("a100", "bfloat16"), ("h100", "float32")}
     ceilings = {"matmul_tflops": {"float32": 0.2}, "emulated_tflops": {}, "bandwidth_gb_s": 40.0}
-    here = datasheet_of(ImaginedGPU("AMD EPYC (2 threads)", 2**34), ceilings)
+    here = datasheets.of_device(ImaginedGPU("AMD EPYC (2 threads)", 2**34), ceilings)
     entries = [*map(datasheets.find, ("a100", "h100", "b200")), here]
     factors = [step_time.range_factor(entry, "bfloat16", covered) for entry in entries]
     wider = [step_time.OTHER_PRECISION, step_time.OTHER_CHIP, step_time.UNLISTED]
     assert factors == [1, *wider] == sorted(factors)
     assert here.memory_bytes == 2**34 and here.bandwidth == 40
-    t4 = datasheet_of(device_of("t4"), ceilings)
+    t4 = datasheets.of_device(device_of("t4"), ceilings)
     assert (t4.capability, t4.float32) == ((7, 5), 0.2)
 
 
@@ -333,9 +334,9 @@ def test_a_file_of_prices_is_refused_with_the_line_to_mend(tmp_path, content, wo
     file = tmp_path / "prices.toml"
     file.write_text(content)
     with pytest.raises(UserError, match=words):
-        forecast_plan.prices(file)
+        read_prices(file)
     file.write_text("a100 = 1.79\n")
-    assert forecast_plan.prices(file) == {"a100": 1.79}
+    assert read_prices(file) == {"a100": 1.79}
 
 
 def test_devices_that_do_not_run_a_technique_stand_below_the_table():

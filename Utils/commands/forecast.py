@@ -4,14 +4,21 @@ A step of the real script runs on fake tensors, which have no memory. Its alloca
 are recorded. DEVICE is a key of the table of datasheets, or `all` for each of them.
 """
 
+import math
+import re
+import tomllib
+
 from Utils.analysis.summary import measured_steps
 from Utils.base.command_line import OF_A_RUN
-from Utils.base.errors import UserError
+from Utils.base.errors import UserError, naming
+from Utils.base.units import GIB, MIB
 from Utils.device import capabilities, datasheets, device_choice, measured_ceilings
 from Utils.device.cpu import CPU
 from Utils.forecast import forecast_plan, forecast_table
 from Utils.forecast.forecast_table import gib
 from Utils.scripts import ladder
+
+UNITS = {"": 1, "mb": 10**6, "mib": MIB, "gb": 10**9, "gib": GIB}
 
 
 def main(args):
@@ -20,7 +27,7 @@ def main(args):
     if args.base:
         raise UserError("a forecast is not yet for scripts of your own", "omit BASE")
     if args.device == "all":
-        prices = forecast_plan.prices(args.prices) if args.prices else {}
+        prices = read_prices(args.prices) if args.prices else {}
         names = ["fused_optimizer"] if names == ["ladder"] else names
         return all_devices(names, values, args.tokens, prices)
     if args.tokens or args.prices:
@@ -42,7 +49,7 @@ def all_devices(names, values, tokens, prices):
 
 def one_device(names, values, memory):
     fitting = bool(memory) and values["batch_size"] == "auto"  # a batch for each script
-    memory = forecast_plan.memory_size(memory) if memory else None
+    memory = memory_size(memory) if memory else None
     device = forecast_plan.device_of(values["device"], memory)
     args = forecast_plan.settings(values, device)
     memory = memory or device.memory_bytes
@@ -53,7 +60,7 @@ def one_device(names, values, memory):
     on_cpu = isinstance(device, CPU)
     if on_cpu:
         print("Memory of tensors; the process adds its libraries and what malloc keeps.")
-    entry = forecast_plan.datasheet_of(device, measured_ceilings.ceilings(device))
+    entry = datasheets.of_device(device, measured_ceilings.ceilings(device))
     bfloat16 = capabilities.has("bfloat16", device)
     if not bfloat16:
         print(ladder.IN_FLOAT16)
@@ -79,3 +86,29 @@ def one_device(names, values, memory):
         print(f"\nNo forecast of time without a datasheet or make ceilings; DEVICE= knows {keys}")
     elif any(forecast.time and forecast.time.factor > 1 for forecast in forecasts):
         print("\nRanges are wider where no published figure is of that chip at that precision.")
+
+
+def memory_size(text):
+    """Return the bytes of "10GiB", "24 GB" or "8e9". Raises UserError."""
+    match = re.fullmatch(r"\s*(\d+\.?\d*(?:e\d+)?)\s*([a-z]*)\s*", text.lower())
+    if not match or match[2] not in UNITS or not float(match[1]):
+        remedy = "give it as 10GiB (2^30), 10GB (10^9) or 1e10, in bytes"
+        raise UserError(f"--memory {text}: not a size", remedy)
+    return int(float(match[1]) * UNITS[match[2]])
+
+
+def read_prices(path):
+    """Return dollars an hour by device, from a TOML file of `key = price`, which may also say as_of
+    and source. Raises UserError."""
+    with naming(path), open(path, "rb") as file:
+        try:
+            table = tomllib.load(file)
+            table.pop("as_of", None)
+            table.pop("source", None)
+            dollars = {datasheets.find(key).key: float(price) for key, price in table.items()}
+        except (TypeError, ValueError) as error:
+            raise UserError(f"{path}: {error}", "write lines such as a100 = 1.79") from None
+    for key, price in dollars.items():
+        if not 0 <= price < math.inf:
+            raise UserError(f"{path}: {key} = {price} is not a price in dollars an hour")
+    return dollars

@@ -58,7 +58,6 @@ def main(args):
     if several:
         return _profile_all(several, args)
     # Here, as they import torch, which must follow the setting above.
-    from Utils.forecast import forecast_plan
     from Utils.launch import rank_launcher
     from Utils.profile import profile_page, profiled_run
 
@@ -74,7 +73,7 @@ def main(args):
         args.gpus = ""
         return rank_launcher.launch(args.name, _command(args.name, args), count)
     alone = "RANK" not in os.environ
-    forecast_ms = forecast_plan.milliseconds_by_kind(technique, args) if alone else {}
+    forecast_ms = _forecast_ms(technique, args) if alone else {}
     summary = profiled_run.profile(technique, args, forecast_ms)
     if "profile" in summary:
         print(profile_page.page(summary, args.output))
@@ -89,6 +88,22 @@ def _command(name, args):
     """Return Python's arguments to profile one technique with these settings."""
     values = {key: value for key, value in vars(args).items() if key != "name"}
     return ["-m", "Utils.commands", "profile", name, *command_line.as_flags(values)]
+
+
+def _forecast_ms(technique, args):
+    """Return the forecast milliseconds of a step by kind of work, or {} where there is none.
+    It forks, so no device may be in use."""
+    from Utils.device import datasheets, measured_ceilings  # here, as they import torch
+    from Utils.forecast import forecast_plan
+
+    device = forecast_plan.device_of(args.device)
+    values = {name: getattr(args, name) for name in command_line.OF_A_RUN}
+    args = forecast_plan.settings(values, device)
+    entry = datasheets.of_device(device, measured_ceilings.ceilings(device))
+    if entry is None:
+        return {}
+    (forecast,) = forecast_plan.on_this_device([technique], args, entry, device.memory_bytes)
+    return forecast.time.kind_ms if forecast.time else {}
 
 
 def _profile_all(techniques, args):

@@ -27,6 +27,7 @@ class Device:
     """What a device has unless its class says more."""
 
     other_processes = ()  # on the GPU, as in ["python3 (pid 4711, 1,234 MiB)"]
+    workspace_bytes = 0  # of a library of products
 
     def reset_peak_memory(self):
         """Reset the peak, where what precedes the first step may have raised it."""

@@ -1,7 +1,8 @@
 """Peak rates, bandwidth and memory of GPUs, from their makers' datasheets: datasheets.toml."""
 
+import math
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
@@ -56,6 +57,22 @@ def named(torch_name):
     """Return the Datasheet of a device by the name that torch gives it, or None. It is matched
     whole: a longer name can be a slower card."""
     return next((sheet for sheet in datasheets().values() if torch_name in sheet.names), None)
+
+
+def of_device(device, ceilings):
+    """Return the Datasheet of a device, None where nothing is known of it.
+    ceilings: measured here, which take the place of the table's; or None."""
+    listed = named(device.name)
+    if not ceilings:
+        return listed
+    rates = ceilings["matmul_tflops"] | ceilings["emulated_tflops"]
+    columns = {key: rates.get(key, 0.0) for key in ("float32", "tf32", "bfloat16", "float16")}
+    columns |= {"bandwidth": ceilings["bandwidth_gb_s"], "process": MEASURED}
+    if listed:
+        return replace(listed, **columns)
+    columns |= {"tf32": 0.0, "memory": device.memory_bytes / SOLD, "sms": 1, "l2": 1}
+    columns |= {"watts": math.inf, "capability": (0, 0), "source": "make ceilings"}
+    return Datasheet("here", (device.name,), **columns)
 
 
 def find(key):

@@ -4,7 +4,6 @@ torch's MemTracker counts them by kind. The differences of a GPU are modelled he
 torch.compile in `compiled_graph`."""
 
 import importlib.util
-import os
 import re
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -75,10 +74,7 @@ class Tracker(MemTracker):
     def __init__(self, device):
         super().__init__()
         self.device = device
-        self.batch = 1  # sequences per step
-        self.live = []  # bytes after each operation: weights, gradients, state, total
-        self.phase = []  # of each operation
-        self.blocks = {}  # bytes of each live block
+        self.live = []  # after each operation: phase, bytes of weights, gradients, state, total
         self.changes = []  # (operation before which, bytes)
         self.state_bytes = 0  # of the optimizer
         self.paged_bytes = 0  # of them those that need not fit
@@ -95,10 +91,6 @@ class Tracker(MemTracker):
         # Peaks by module are not needed, and fail on a module that is seen twice.
         self._mod_tracker.__exit__()
         return self
-
-    def __exit__(self, *error):
-        self._mod_tracker.__enter__()
-        super().__exit__(*error)
 
     def watch(self, model):
         """Mark the model's weights and gradients."""
@@ -128,38 +120,33 @@ class Tracker(MemTracker):
         precision = "tf32" if torch.get_float32_matmul_precision() == "high" else "float32"
         self.work.add(replace(operation, phase=phase, precision=precision))
 
-    def _update_snap(self, change, block, *args, **kwargs):
-        super()._update_snap(change, block, *args, **kwargs)
-        if change is _UpdateType.REF:
-            return
-        if freed := self.blocks.pop(id(block), 0):
-            self.changes.append((len(self.live), -freed))
-        if change is not _UpdateType.DEL:
-            self.blocks[id(block)] = block.mem_consumed
-            self.changes.append((len(self.live), block.mem_consumed))
+    def _update_snap(self, change, block, old_mem_consumed=0, old_reftype=None):
+        super()._update_snap(change, block, old_mem_consumed, old_reftype)
+        size = block.mem_consumed
+        grown = {_UpdateType.ADD: size, _UpdateType.DEL: -size}
+        grown[_UpdateType.SIZE] = size - old_mem_consumed
+        self.changes.append((len(self.live), grown.get(change, 0)))
 
     def _update_peak_stats(self, state):
         now = self._curr_mem_snap.get(self.device)
         if now:
             weights = now[_MemRefType.PARAM] + now[_MemRefType.BUFFER]
             sizes = now[_MemRefType.GRAD], now[_MemRefType.OPT], now["Total"]
-            self.live.append((weights, *sizes))
-            self.phase.append(2 if self._in_opt else int(self._mod_tracker.is_bw))
+            phase = 2 if self._in_opt else int(self._mod_tracker.is_bw)
+            self.live.append((phase, weights, *sizes))
 
     def recording(self, multiple):
         """Return the Recording. multiple: see Recording."""
-        weights, gradients, state, total = np.array(self.live, dtype=np.int64).T
+        phase, weights, gradients, state, total = np.array(self.live, dtype=np.int64).T
         state = np.minimum(state, self.state_bytes)  # without an update's temporaries
         activations = total - weights - gradients - state
         live = np.stack([weights, gradients, state - self.paged_bytes, activations], axis=1)
-        phase = np.array(self.phase, dtype=np.int8)
-        prime = self.batch // multiple
-        growing = np.zeros(len(live) + 1, dtype=np.int64)
-        for at, size in self.changes:
-            if size % prime == 0:
-                growing[at] += size
-        self.work.batch = prime
-        return Recording(self.batch, multiple, live, phase, growing.cumsum()[:-1], self.work)
+        batch = self.work.batch
+        prime = self.work.batch = batch // multiple
+        at, size = np.array(self.changes, dtype=np.int64).T
+        changes = np.bincount(at, np.where(size % prime, 0, size), len(live) + 1)
+        growing = changes.cumsum()[:-1].astype(np.int64)
+        return Recording(batch, multiple, live, phase.astype(np.int8), growing, self.work)
 
 
 # Behaviour of torch on a GPU that differs from the CPU tensors that stand for it.
@@ -196,16 +183,6 @@ def _cross_entropy(logits, targets, **options):
         return torch.nn.functional.nll_loss(logarithms.float(), targets, **options)
 
 
-_OF_A_GPU = {  # replacements for the above, and for optimizers that update all parameters at once
-    "torch.nn.functional.scaled_dot_product_attention": _attention,
-    "torch.nn.functional.cross_entropy": _cross_entropy,
-    "torch.nn.functional.layer_norm": _in_float32(torch.nn.functional.layer_norm),
-    "torch.Tensor.softmax": _in_float32(torch.Tensor.softmax),
-    "torch.optim.optimizer._get_foreach_kernels_supported_devices": lambda: ["cpu"],
-    "torch.backends.cudnn.version": lambda: 91_000,
-}
-
-
 def _moved(module, function, recurse=True):
     """Replace Module._apply, which .to() calls: torch's version unties the weights of fakes."""
     moved = {}
@@ -231,9 +208,9 @@ def fakes(technique, device, tracker):
         # As its source names them; the second time they are in L2.
         loaded = set(re.findall(r"tl\.load\((\w+)", kernel.src))
         stored = set(re.findall(r"tl\.store\((\w+)", kernel.src))
-        unclear = operands.keys() - loaded - stored  # both, for a pointer with another name
-        reads = tensors_in([operands[name] for name in operands if name in loaded | unclear])
-        writes = tensors_in([operands[name] for name in operands if name in stored | unclear])
+        # A pointer with another name is taken to be both.
+        reads = tensors_in([operands[name] for name in operands if name not in stored - loaded])
+        writes = tensors_in([operands[name] for name in operands if name not in loaded - stored])
         tracker.note(Operation(kernel.__name__, reads, writes, host=COMPILED))
 
     replacements = {
@@ -247,8 +224,15 @@ def fakes(technique, device, tracker):
         # An optimizer chooses its kernels by the type of its parameters.
         "torch.optim.optimizer._foreach_supported_types": [FakeTensor, torch.nn.Parameter],
     }
-    if isinstance(device, CUDA):
-        replacements |= _OF_A_GPU
+    if isinstance(device, CUDA):  # as its optimizers update all parameters at once
+        replacements |= {
+            "torch.nn.functional.scaled_dot_product_attention": _attention,
+            "torch.nn.functional.cross_entropy": _cross_entropy,
+            "torch.nn.functional.layer_norm": _in_float32(torch.nn.functional.layer_norm),
+            "torch.Tensor.softmax": _in_float32(torch.Tensor.softmax),
+            "torch.optim.optimizer._get_foreach_kernels_supported_devices": lambda: ["cpu"],
+            "torch.backends.cudnn.version": lambda: 91_000,
+        }
     if "triton" in technique.code and importlib.util.find_spec("triton"):
         replacements["triton.runtime.jit.JITFunction.run"] = launched
     if "compile" in technique.code:  # Dynamo would collect garbage, which takes half a second
@@ -264,7 +248,6 @@ def fakes(technique, device, tracker):
 @contextmanager
 def run_on_fakes(tracker, args, model, optimizer):
     """Replace Run: yield one batch and measure nothing."""
-    tracker.batch = args.batch_size
     tracker.watch(model)
     optimizers = memory_kinds.optimizers(optimizer)
     # After a first step the optimizer's state is live beside the activations.
@@ -280,18 +263,17 @@ def run_on_fakes(tracker, args, model, optimizer):
         yield tuple(torch.zeros(shape, dtype=torch.int64, device=args.device))
 
     yield SimpleNamespace(steps=steps, log=lambda loss: None)
-    on_gpu = isinstance(args.hardware, CUDA)  # where pages move to the host: need not fit
-    sizes = {}  # bytes, by storage and whether they may be paged
+    on_gpu = isinstance(args.hardware, CUDA)  # where pages move to the host
+    sizes = {}  # bytes, by storage and whether they need not fit
     for optimizer in optimizers:
         paged = on_gpu and getattr(optimizer, "is_paged", False)
         values = [value for state in optimizer.state.values() for value in state.values()]
         for value in filter(torch.is_tensor, values):
             storage = value.untyped_storage()
             if value.device == args.device:
-                sizes[id(storage), paged] = storage.nbytes()
+                sizes[id(storage), paged and storage.nbytes() >= PAGED] = storage.nbytes()
     tracker.state_bytes = sum(sizes.values())
-    large = (size for (_, paged), size in sizes.items() if paged and size >= PAGED)
-    tracker.paged_bytes = sum(large)
+    tracker.paged_bytes = sum(size for (_, paged), size in sizes.items() if paged)
 
 
 def recording(technique, flags, device):
@@ -308,13 +290,3 @@ def recording(technique, flags, device):
     except Exception as error:
         return f"cannot be forecast: {type(error).__name__}: {errors.first_line(error)}"
     return tracker.recording(batch_multiple(technique.needs))
-
-
-def workspaces(device):
-    """Return the bytes that cuBLAS works in: once for each thread, forward and backward, as in
-    torch's CublasHandlePool.cpp."""
-    if not isinstance(device, CUDA) or device.architecture.startswith("gfx"):
-        return 0
-    default = ":4096:8" if device.capability >= (9, 0) else ":4096:2:16:8"  # :KiB:number
-    parts = re.findall(r":(\d+):(\d+)", os.environ.get("CUBLAS_WORKSPACE_CONFIG", default))
-    return 2 * 1024 * sum(int(size) * int(count) for size, count in parts)

@@ -1,26 +1,25 @@
 """Forecasts of techniques on devices that need not be here: settings, peak memory and time."""
 
 import gc
+import itertools
 import math
 import multiprocessing
 import os
 import re
-import tomllib
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from multiprocessing.connection import wait
 
 from sympy import nextprime
 
 from Utils.base import command_line, errors
-from Utils.base.errors import Unsupported, UserError, naming
+from Utils.base.errors import Unsupported, UserError
 from Utils.base.gpt2_sizes import VOCABULARY
-from Utils.base.units import GIB, MIB
+from Utils.base.units import GIB
 from Utils.corpus import token_cache
-from Utils.device import capabilities, datasheets, device_choice, measured_ceilings
+from Utils.device import capabilities, datasheets, device_choice
 from Utils.device.cuda import CUDA, ImaginedGPU
-from Utils.device.datasheets import Datasheet
 from Utils.forecast import fake_run
 from Utils.forecast.fake_run import KINDS, PHASES, Recording
 from Utils.forecast.kernel_work import StepKernels, kernels_at
@@ -30,7 +29,6 @@ from Utils.harness.step_work import precision_of
 from Utils.scripts import ladder
 
 NOT_FORECAST = "not forecast"  # the time of a kernel without a rule
-UNITS = {"": 1, "mb": 10**6, "mib": MIB, "gb": 10**9, "gib": GIB}
 
 
 @dataclass(frozen=True)
@@ -58,20 +56,6 @@ class StepForecast:
     time: StepTime | None
     reason: str  # why it does not run there
 
-    def hours(self, tokens):
-        """Return the hours of training on so many tokens, and the ends of their range."""
-        steps = tokens / self.tokens
-        return [steps * seconds / 3600 for seconds in self.time.ends]
-
-
-def memory_size(text):
-    """Return the bytes of "10GiB", "24 GB" or "8e9". Raises UserError."""
-    match = re.fullmatch(r"\s*(\d+\.?\d*(?:e\d+)?)\s*([a-z]*)\s*", text.lower())
-    if not match or match[2] not in UNITS or not float(match[1]):
-        remedy = "give it as 10GiB (2^30), 10GB (10^9) or 1e10, in bytes"
-        raise UserError(f"--memory {text}: not a size", remedy)
-    return int(float(match[1]) * UNITS[match[2]])
-
 
 def device_of(name, memory=None):
     """Return the device to forecast for: one of the table of datasheets, a GPU of so many bytes, or
@@ -84,36 +68,21 @@ def device_of(name, memory=None):
     if memory and name.startswith("cuda"):
         return ImaginedGPU("an imagined GPU", memory)
 
-    def facts_of_gpu():
-        """Return the facts of a GPU, None for another device, the UserError for a missing one."""
+    def seen():
+        """Return the device, a GPU by its facts alone, or the UserError for a missing one."""
         try:
             device = device_choice.choose(name)
         except UserError as error:
             return error
-        if isinstance(device, CUDA):
-            return device.name, device.memory_bytes, device.capability, device.architecture
+        if not isinstance(device, CUDA):
+            return device
+        return ImaginedGPU(device.name, device.memory_bytes, device.capability, device.architecture)
 
-    (facts,) = in_processes(facts_of_gpu, [()])
-    if isinstance(facts, UserError):
-        remedy = "MEMORY=80GiB imagines one" if "cuda" in name else facts.remedy
-        raise UserError(facts.message, remedy)
-    return ImaginedGPU(*facts) if facts else device_choice.choose(name)
-
-
-def datasheet_of(device, ceilings):
-    """Return the Datasheet that times are forecast from, None where nothing is known of a device.
-    ceilings: measured here, which take the place of the table's; or None."""
-    listed = datasheets.named(device.name)
-    if not ceilings:
-        return listed
-    rates = ceilings["matmul_tflops"] | ceilings["emulated_tflops"]
-    columns = {key: rates.get(key, 0.0) for key in ("float32", "tf32", "bfloat16", "float16")}
-    columns |= {"bandwidth": ceilings["bandwidth_gb_s"], "process": datasheets.MEASURED}
-    if listed:
-        return replace(listed, **columns)
-    columns |= {"tf32": 0.0, "memory": device.memory_bytes / datasheets.SOLD, "sms": 1, "l2": 1}
-    columns |= {"watts": math.inf, "capability": (0, 0), "source": "make ceilings"}
-    return Datasheet("here", (device.name,), **columns)
+    (device,) = in_processes(seen, [()])
+    if isinstance(device, UserError):
+        remedy = "MEMORY=80GiB imagines one" if "cuda" in name else device.remedy
+        raise UserError(device.message, remedy)
+    return device
 
 
 def settings(values, device):
@@ -172,16 +141,15 @@ def recordings(techniques, args, with_single):
     and, with_single, at one sequence, which may run other operations than several."""
     config = args.config
     # A prime that divides no other size: a tensor's size that it divides grows with the batch.
-    sizes = config.n_layer, config.n_head, config.n_embd, args.seq_len, VOCABULARY
+    sizes = config.n_layer * config.n_head * config.n_embd * args.seq_len * VOCABULARY
     prime = nextprime(max(97, args.batch_size) - 1)
-    while any(size % prime == 0 for size in sizes):
+    while sizes % prime == 0:
         prime = nextprime(prime)
     batches = [prime, 1] if with_single else [prime]
     tasks = []
-    for technique in techniques:
-        for batch in batches:
-            flag = f"--batch-size={batch * batch_multiple(technique.needs)}"
-            tasks.append((technique, [*args.argv, flag], args.hardware))
+    for technique, batch in itertools.product(techniques, batches):
+        flag = f"--batch-size={batch * batch_multiple(technique.needs)}"
+        tasks.append((technique, [*args.argv, flag], args.hardware))
     with suppress(UserError):  # which the script itself will raise
         token_cache.load_tokens(args.dataset)  # once for all processes
     if any("compile" in technique.code for technique in techniques):
@@ -193,12 +161,12 @@ def recordings(techniques, args, with_single):
 def memory_forecast(recordings, batch, budget, device):
     """Return the MemoryForecast of a technique at a batch size, from its recordings at a prime
     batch and optionally at 1. A recording may be a reason for none, or None; batch None stands for
-    the largest power of two that fits. device: of Utils.device, for its workspaces."""
+    the largest power of two that fits. device: of Utils.device, for its workspace."""
     for recording in recordings:
         if not isinstance(recording, Recording):
             return MemoryForecast(reason=recording or "cannot be forecast: its process was killed")
     prime = recordings[0]
-    fixed = fake_run.workspaces(device)
+    fixed = device.workspace_bytes
     largest = prime.largest_batch(budget - fixed)
     if batch is None and not largest:
         return MemoryForecast(reason="does not fit at any batch")
@@ -297,32 +265,3 @@ def unsupported(technique, entry, args):
         except Unsupported as reason:
             reasons.append(str(reason))
     return "; ".join(reasons) or technique.misfit
-
-
-def milliseconds_by_kind(technique, args):
-    """Return the forecast milliseconds of a step by kind of work, or {} where there is none. args:
-    settings of a command. It forks, so no device may be in use."""
-    device = device_of(args.device)
-    args = settings({name: getattr(args, name) for name in command_line.OF_A_RUN}, device)
-    entry = datasheet_of(device, measured_ceilings.ceilings(device))
-    if entry is None:
-        return {}
-    (forecast,) = on_this_device([technique], args, entry, device.memory_bytes)
-    return forecast.time.kind_ms if forecast.time else {}
-
-
-def prices(path):
-    """Return dollars an hour by device, from a TOML file of `key = price`, which may also say as_of
-    and source. Raises UserError."""
-    with naming(path), open(path, "rb") as file:
-        try:
-            table = tomllib.load(file)
-            table.pop("as_of", None)
-            table.pop("source", None)
-            dollars = {datasheets.find(key).key: float(price) for key, price in table.items()}
-        except (TypeError, ValueError) as error:
-            raise UserError(f"{path}: {error}", "write lines such as a100 = 1.79") from None
-    for key, price in dollars.items():
-        if not 0 <= price < math.inf:
-            raise UserError(f"{path}: {key} = {price} is not a price in dollars an hour")
-    return dollars

@@ -128,7 +128,8 @@ def device_table(forecasts, tokens, prices):
             row["ms a step (range of 90%)"] = milliseconds(forecast.time)
             row["tokens/s"] = f"{forecast.tokens / forecast.time.seconds:,.0f}"
         if tokens and forecast.time:
-            hours = forecast.hours(tokens)
+            steps = tokens / forecast.tokens
+            hours = [steps * seconds / 3600 for seconds in forecast.time.ends]
             row["hours"] = with_range(hours, ",.1f")
             price = prices.get(forecast.device)
             if price is not None:
