@@ -15,6 +15,7 @@ from Utils.analysis import summary
 from Utils.base import paths
 from Utils.base.command_line import OF_A_RUN, Parser
 from Utils.base.errors import UserError
+from Utils.base.forks import in_processes
 from Utils.base.gpt2_sizes import CONFIGS
 from Utils.base.units import GIB, MIB
 from Utils.commands import __main__ as commands
@@ -40,7 +41,7 @@ def recorded(*names, batch_size=4, device=GPU, flags=TINY):
     forecast_plan.import_compiler()
     techniques = [ladder.get(name) if isinstance(name, str) else name for name in names]
     flags = [*flags, f"--batch-size={batch_size}"]
-    return forecast_plan.in_processes(fake_run.recording, [(t, flags, device) for t in techniques])
+    return in_processes(fake_run.recording, [(t, flags, device) for t in techniques])
 
 
 def peak(recording):
@@ -175,7 +176,7 @@ def test_a_process_that_dies_stops_nothing_else():
     def end(code):
         return code or os._exit(1)
 
-    assert forecast_plan.in_processes(end, [(3,), (0,), (4,)]) == [3, None, 4]
+    assert in_processes(end, [(3,), (0,), (4,)]) == [3, None, 4]
 
 
 def in_float32(name, folder):
@@ -204,7 +205,7 @@ def test_the_tensors_of_a_run_in_float32_are_what_was_forecast(tmp_path):
     shape = ["--model=gpt2-tiny", "--dataset=synthetic", "--seq-len=256"]
     found = recorded(*techniques, batch_size=1, device=CPU(), flags=shape)
     tasks = [(technique, [*shape, "--batch-size=1"], tmp_path) for technique in techniques]
-    taken = forecast_plan.in_processes(tensors_mib, tasks)
+    taken = in_processes(tensors_mib, tasks)
     for recording, size in zip(found, taken, strict=True):
         assert peak(recording) / MIB == pytest.approx(size, rel=0.001)
 

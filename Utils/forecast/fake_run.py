@@ -156,9 +156,8 @@ def _attention(q, k, v, attn_mask=None, dropout_p=0.0, is_causal=False, **option
     if torch.is_autocast_enabled("cpu"):
         q, k, v = (x.to(torch.get_autocast_dtype("cpu")) for x in (q, k, v))
     if q.dtype == torch.float32:
-        return aten._scaled_dot_product_efficient_attention(
-            q, k, v, attn_mask, True, dropout_p, is_causal
-        )[0]
+        efficient = aten._scaled_dot_product_efficient_attention
+        return efficient(q, k, v, attn_mask, True, dropout_p, is_causal)[0]
     return aten._scaled_dot_product_flash_attention(q, k, v, dropout_p, is_causal)[0]
 
 

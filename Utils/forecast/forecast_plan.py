@@ -1,27 +1,23 @@
 """Forecasts of techniques on devices that need not be here: settings, peak memory and time."""
 
-import gc
 import itertools
 import math
-import multiprocessing
-import os
 import re
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
-from multiprocessing.connection import wait
 
 from sympy import nextprime
 
-from Utils.base import command_line, errors
+from Utils.base import command_line
 from Utils.base.errors import Unsupported, UserError
+from Utils.base.forks import in_processes
 from Utils.base.gpt2_sizes import VOCABULARY
 from Utils.base.units import GIB
 from Utils.corpus import token_cache
 from Utils.device import capabilities, datasheets, device_choice
 from Utils.device.cuda import CUDA, ImaginedGPU
 from Utils.forecast import fake_run
-from Utils.forecast.fake_run import KINDS, PHASES, Recording
 from Utils.forecast.kernel_work import StepKernels, kernels_at
 from Utils.forecast.step_time import StepTime, time_forecast
 from Utils.harness.settings import Settings, batch_multiple, check_need, parse_args
@@ -99,36 +95,6 @@ def techniques_of(names):
     return [*{technique.name: technique for group in groups for technique in group}.values()]
 
 
-def in_processes(function, tasks):
-    """Return function(*task) of each of the tasks, in order; None where it was killed.
-    Each runs in a process of its own, forked from this one: imports are paid for once, and nothing
-    that a script sets outlives it. As many at once as there are cores."""
-    context = multiprocessing.get_context("fork")
-
-    def answer(task, connection):
-        gc.disable()  # once the mode of the fakes has been left, a collection has crashed in torch
-        with connection, errors.one_line("forecast"):
-            connection.send(function(*task))
-
-    waiting = list(enumerate(tasks))
-    running = {}  # index of the task and process, by the end of its pipe
-    answers = [None] * len(tasks)
-    while waiting or running:
-        while waiting and len(running) < (os.cpu_count() or 1):
-            index, task = waiting.pop(0)
-            reader, writer = context.Pipe(duplex=False)
-            process = context.Process(target=answer, args=(task, writer), daemon=True)
-            process.start()
-            writer.close()
-            running[reader] = index, process
-        for reader in wait(list(running)):
-            index, process = running.pop(reader)
-            with reader, suppress(EOFError):  # it ended without an answer
-                answers[index] = reader.recv()
-            process.join()
-    return answers
-
-
 def import_compiler():
     """Import what torch.compile needs once, for all processes that are forked."""
     # Here: seconds, for techniques that compile alone.
@@ -163,7 +129,7 @@ def memory_forecast(recordings, batch, budget, device):
     batch and optionally at 1. A recording may be a reason for none, or None; batch None stands for
     the largest power of two that fits. device: of Utils.device, for its workspace."""
     for recording in recordings:
-        if not isinstance(recording, Recording):
+        if not isinstance(recording, fake_run.Recording):
             return MemoryForecast(reason=recording or "cannot be forecast: its process was killed")
     prime = recordings[0]
     fixed = device.workspace_bytes
@@ -178,12 +144,12 @@ def memory_forecast(recordings, batch, budget, device):
     recording = recordings[-1 if batch == 1 else 0]
     exact = recording.at(batch)
     top = int(exact.total.argmax())
-    kinds = dict(zip(KINDS, map(int, exact.live[top]), strict=True))
+    kinds = dict(zip(fake_run.KINDS, map(int, exact.live[top]), strict=True))
     kinds["activations"] += fixed
     return MemoryForecast(
         peak=sum(kinds.values()),
         kinds=kinds,
-        phase=PHASES[exact.phase[top]],
+        phase=fake_run.PHASES[exact.phase[top]],
         largest_batch=largest,
         next_bytes=int(prime.at(largest + prime.multiple).total.max()) + fixed,
         kernels=kernels_at(recording.work, batch // prime.multiple),

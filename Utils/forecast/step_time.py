@@ -175,19 +175,15 @@ def range_factor(entry, precision, covered=None):
     """Return how much wider a range is than with figures of this chip and precision.
     precision: of the matrix products of a step, None where they have several. covered: pairs of a
     device's key and a precision that have figures, by default those of the check."""
-
-    def chip(sheet):  # forecasts for one kind are assumed to be equally good
-        return sheet.architecture or sheet.capability
-
     if covered is None:
         covered = zip(check_rows().key, check_rows().precision, strict=True)
-    covered = {(chip(datasheets.find(key)), its_precision) for key, its_precision in covered}
-    if (chip(entry), precision) in covered:
+    covered = {(datasheets.find(key).chip, its_precision) for key, its_precision in covered}
+    if (entry.chip, precision) in covered:
         return 1.0
     if not any(entry.capability):  # no datasheet
         return UNLISTED
     chips = {covered_chip for covered_chip, _ in covered}
-    return OTHER_PRECISION if chip(entry) in chips else OTHER_CHIP
+    return OTHER_PRECISION if entry.chip in chips else OTHER_CHIP
 
 
 def width(deviations, factors):

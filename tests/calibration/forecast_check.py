@@ -6,11 +6,12 @@ import numpy as np
 import pandas as pd
 
 from tests.calibration import forecast_fit, other_models
+from Utils.base.forks import in_processes
 from Utils.base.units import GIB
 from Utils.device import datasheets
 from Utils.device.cuda import ImaginedGPU
 from Utils.forecast import step_time
-from Utils.forecast.forecast_plan import import_compiler, in_processes
+from Utils.forecast.forecast_plan import import_compiler
 
 GPU = ImaginedGPU("published", 80 * GIB)
 UNSAID = 1.25  # a range where a source does not say the variant of its device or its power limit
