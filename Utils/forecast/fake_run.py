@@ -223,7 +223,7 @@ def fakes(technique, device, tracker):
         # An optimizer chooses its kernels by the type of its parameters.
         "torch.optim.optimizer._foreach_supported_types": [FakeTensor, torch.nn.Parameter],
     }
-    if isinstance(device, CUDA):  # as its optimizers update all parameters at once
+    if isinstance(device, CUDA):  # the above, and optimizers that update all parameters at once
         replacements |= {
             "torch.nn.functional.scaled_dot_product_attention": _attention,
             "torch.nn.functional.cross_entropy": _cross_entropy,
