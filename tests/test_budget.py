@@ -17,13 +17,13 @@ from Utils.base import paths
 MOST_LINES = {
     "": 379,
     "analysis": 1717,
-    "base": 452,
-    "commands": 799,
+    "base": 489,
+    "commands": 847,
     "corpus": 271,
-    "device": 1096,
+    "device": 1131,
     "doctor": 494,
     "draw": 1046,
-    "forecast": 1521,
+    "forecast": 1342,
     "harness": 1224,
     "launch": 1178,
     "profile": 718,
@@ -34,8 +34,8 @@ MOST_LINES = {
 }
 MOST_LINES_OF_UTILS = 14_000
 OTHER = {".toml", ".html", ".css", ".js"}
-MOST_LINES_OF_OTHER = 1_979
-MOST_LINES_OF_TESTS = 17_997  # with the virtual GPU's C++
+MOST_LINES_OF_OTHER = 1_999
+MOST_LINES_OF_TESTS = 18_000  # with the virtual GPU's C++
 MOST_LINES_OF_PRETRAINING = 1_416
 MOST_LINES_OF_MAKEFILE = 180
 MOST_FILES = 450  # without results/
