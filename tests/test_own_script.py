@@ -20,7 +20,7 @@ from Utils.base import paths
 from Utils.base.command_line import OF_A_RUN, Parser
 from Utils.base.errors import UserError
 from Utils.launch import own_scripts
-from Utils.own_script import measured_process, model_switches, watch
+from Utils.own_script import measured_process, model_switches, user_code, watch
 from Utils.own_script.watch import Iterations
 from Utils.results import rows_file, selection
 from Utils.scripts import ladder
@@ -224,7 +224,9 @@ def test_switches_give_the_losses_of_our_scripts(own, tmp_path, technique):
     rungs = RUNGS[: RUNGS.index(technique) + 1]
     thrown = [name for name in rungs if name not in REPLACES.get(technique, ())]
     rel = 1e-6 if technique in ("tensorFloat32", "brainFloat16") else 2e-4
-    assert run.losses(*thrown, steps=5) == pytest.approx(losses, rel=rel)
+    answer = run.run(*thrown, steps=5)
+    assert [row["loss"] for row in answer["rows"]] == pytest.approx(losses, rel=rel)
+    assert answer["version"] == user_code.version(vars(run.runs.base))
 
 
 @pytest.mark.parametrize(

@@ -42,9 +42,12 @@ def call_site(folder=""):
 def version(spec):
     """Return what identifies a version of a script: 7 hexadecimal digits of a hash of its text, the
     modules of its folder that it has imported, and its arguments."""
-    files = [getattr(module, "__file__", None) or "" for module in list(sys.modules.values())]
+    # Modules that Inductor makes of its kernels have no spec.
+    specs = [getattr(module, "__spec__", None) for module in list(sys.modules.values())]
+    files = [getattr(module_spec, "origin", None) or "" for module_spec in specs]
     inside = [file for file in files if file.startswith(spec["folder"] + os.sep)]
-    sources = {file for file in inside if file.endswith(".py") and SITE_PACKAGES not in file}
+    of_user = [file for file in inside if SITE_PACKAGES not in file and not file.startswith(OURS)]
+    sources = {file for file in of_user if file.endswith(".py")}
     digest = hashlib.sha256("\0".join(spec["arguments"]).encode())
     for file in sorted({*sources, spec["file"]}):
         digest.update(Path(file).read_bytes())
