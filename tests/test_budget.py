@@ -29,13 +29,13 @@ MOST_LINES = {
     "profile": 718,
     "site": 229,
     "results": 543,
-    "own_script": 1767,
+    "own_script": 1770,
     "scripts": 556,
 }
 MOST_LINES_OF_UTILS = 14_000
 OTHER = {".toml", ".html", ".css", ".js"}
 MOST_LINES_OF_OTHER = 1_999
-MOST_LINES_OF_TESTS = 18_000  # with the virtual GPU's C++
+MOST_LINES_OF_TESTS = 18_002  # with the virtual GPU's C++
 MOST_LINES_OF_PRETRAINING = 1_416
 MOST_LINES_OF_MAKEFILE = 180
 MOST_FILES = 450  # without results/
