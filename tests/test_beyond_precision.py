@@ -69,20 +69,23 @@ def test_the_residual_stream_is_in_bfloat16(train, everywhere, monkeypatch):
         assert ends[0].dtype == dtype
 
 
-def test_only_the_heads_product_is_in_float8_and_its_weight_stays_tied(train, everywhere):
+def test_products_in_float8_are_the_heads_alone_or_all_others(train, everywhere):
     float8 = pytest.importorskip("torchao.float8")
     everywhere("float8")
-    convert = float8.convert_to_float8_training
-    emulated = float8.Float8LinearConfig(emulate=True)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            float8, "convert_to_float8_training", lambda *a, **k: convert(*a, config=emulated, **k)
-        )
-        child = train("float8_head")
-    layers = {name: type(m).__name__ for name, m in child.model.named_modules()}
-    assert [name for name, kind in layers.items() if kind == "Float8Linear"] == ["lm_head"]
-    assert child.model.lm_head.weight is child.model.wte.weight
-    assert child.losses == pytest.approx(train("padded_vocabulary").losses, rel=2**-8)
+    emulate = partial(
+        float8.convert_to_float8_training, config=float8.Float8LinearConfig(emulate=True)
+    )
+    layers = {}
+    for name in ("float8_head", "float8_linear"):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(float8, "convert_to_float8_training", emulate)
+            child = train(name)
+        for layer, module in child.model.named_modules():
+            layers.setdefault((name, type(module).__name__), []).append(layer)
+        assert child.model.lm_head.weight is child.model.wte.weight
+        assert child.losses == pytest.approx(train("padded_vocabulary").losses, rel=2**-8)
+    assert layers["float8_head", "Float8Linear"] == layers["float8_linear", "Linear"] == ["lm_head"]
+    assert layers["float8_linear", "Float8Linear"] == layers["float8_head", "Linear"]
 
 
 def test_the_blocks_products_are_of_integers(train):

@@ -14,11 +14,11 @@ import pytest
 from tests.calibration import against_file, forecast_fit, kernel_table, published_figures
 from tests.calibration.published_figures import Figure, Step
 from Utils.base import errors
-from Utils.base.errors import Unsupported, UserError
+from Utils.base.errors import UserError
 from Utils.base.gpt2_sizes import CONFIGS
 from Utils.commands import __main__ as commands
 from Utils.commands.forecast import read_prices
-from Utils.device import capabilities, datasheets
+from Utils.device import datasheets
 from Utils.device.cuda import ImaginedGPU
 from Utils.forecast import fake_run, forecast_plan, forecast_table, step_time
 from Utils.forecast.forecast_plan import MemoryForecast, StepForecast, device_of
@@ -72,17 +72,10 @@ def test_a_technique_does_not_run_on_a_device_without_its_precision():
         assert "native bfloat16 needs compute capability 8.0; " in reason("brainFloat16", key)
         assert lacking in reason("brainFloat16", key)
     assert reason("fused_optimizer", "a100") == reason("no_optimization", "t4") == ""
-    assert "float8 needs compute capability 8.9" in checks_of("float8", "a100")
-    assert "float8 needs an MI300" in checks_of("float8", "mi210")
-    assert checks_of("float8", "mi300x") == ""
-
-
-def checks_of(need, key):
-    """The reason for which a device of the table lacks a need."""
-    try:
-        return capabilities.check(need, device_of(key))
-    except Unsupported as reason:
-        return str(reason)
+    assert "float8 needs compute capability 8.9" in reason("all_together_float8", "a100")
+    assert "float8 needs an MI300" in reason("all_together_float8", "mi210")
+    assert "MI300 have another exponent bias" in reason("all_together_float8", "mi300x")
+    assert reason("all_together_float8", "rtx4090") == reason("all_together_float8", "h100") == ""
 
 
 def test_an_unknown_device_lists_the_nearest():

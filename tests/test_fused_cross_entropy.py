@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ pytest.importorskip("triton")
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile
 
+from beyond.combined import all_together_float8
 from beyond.loss import fused_cross_entropy as script
 from Utils.base import paths
 from Utils.results import rows_file
@@ -46,12 +48,24 @@ def draw_infinite(V, columns):
 DRAWS = {"ordinary": draw_ordinary, "large": draw_large, "infinite": draw_infinite}
 INTERPRETED = """
 import torch
+from triton.runtime import interpreter
+from beyond.combined import all_together_float8
 from beyond.loss.fused_cross_entropy import FusedCrossEntropy
+
+convert = interpreter._convert_float
+
+def rounded(values, kind, to, mode):  # its own drops what rounding carries into the exponent
+    if to.is_fp8():
+        return torch.from_numpy(values).to(torch.float8_e5m2).view(torch.uint8).numpy()
+    return convert(values, kind, to, mode)
+
+interpreter._convert_float = rounded
 
 LAUNCHES = {"BLOCK": 4096, "num_warps": 8}, {"BLOCK": 16384, "num_warps": 32}
 cases = torch.load("cases.pt")
 for number, case in enumerate(cases.values()):
     FusedCrossEntropy.launch = lambda logits: LAUNCHES[number % 2]  # as for either kind of GPU
+    case["float8"] = torch.ops.beyond.cross_entropy_kernel(*case.values())
     for factor in (1, 8):
         leaf = case["logits"].clone().requires_grad_()
         logits = leaf.clone()
@@ -66,16 +80,22 @@ except RuntimeError as error:
 torch.save(cases, "cases.pt")
 """
 COMPILED = """
+from functools import partial
 from torch._dynamo.testing import CompileCounterWithBackend
 from beyond.loss import fused_cross_entropy, padded_vocabulary
 from Utils.base.gpt2_sizes import CONFIGS
 from Utils.model import GPT
 
 steps = {}
-for script in (padded_vocabulary, fused_cross_entropy):
+for script in (padded_vocabulary, fused_cross_entropy, all_together_float8):
     torch.manual_seed(0)
     config = CONFIGS["gpt2-tiny"]
     model = GPT(config, script.flash_attention, 50_304, loss=script.cross_entropy)
+    factor = 1
+    if script is all_together_float8:
+        model.lm_head.forward = lambda x: x.bfloat16()
+        model.loss = partial(script.cross_entropy, model.lm_head.weight)
+        factor = 8
     counter = CompileCounterWithBackend("aot_eager")
     compiled = torch.compile(model, backend=counter)
     idx = torch.randint(50_257, (2, 16))
@@ -83,9 +103,9 @@ for script in (padded_vocabulary, fused_cross_entropy):
     for step in range(2):
         model.zero_grad()
         loss = compiled(idx, idx.roll(-1))[1]
-        loss.backward()
+        (loss * factor).backward()
         losses.append(loss.detach())
-    gradients = {name: p.grad for name, p in model.named_parameters()}
+    gradients = {name: p.grad / factor for name, p in model.named_parameters()}
     steps[script.__name__] = losses, gradients, counter.frame_count
 torch.save(steps, "steps.pt")
 """
@@ -98,14 +118,15 @@ from Utils.harness.settings import parse_args
 
 class Strict(run.Run):
     def steps(self, batches):
+        assert self.model.lm_head.weight is self.model.wte.weight
         with NoSynchronization():
             yield from super().steps(batches)
 
 torch.compile = lambda model, **options: model
 torch.Tensor.pin_memory = lambda tensor: tensor
-all_together.Run = Strict
+all_together.Run = all_together_float8.Run = Strict
 flags = ["--model=gpt2-tiny", "--dataset=synthetic", "--device=cpu", "--seq-len=8", "--steps=4"]
-for script in (padded_vocabulary, all_together):
+for script in (padded_vocabulary, all_together, all_together_float8):
     name = script.__name__.rpartition(".")[2]
     script.main(parse_args("", [*flags, "--warmup=1", "--results-file=results.csv"], name))
 """
@@ -171,7 +192,7 @@ def test_a_second_backward_raises_instead_of_scaling_twice(cases):
 
 
 def test_a_compiled_model_learns_from_it_what_it_learns_from_the_parents(interpreted):
-    (losses, gradients, graphs), own = torch.load(interpreted / "steps.pt").values()
+    (losses, gradients, graphs), own, _ = torch.load(interpreted / "steps.pt").values()
     torch.testing.assert_close(own[0], losses)
     torch.testing.assert_close(own[1], gradients, rtol=1e-4, atol=1e-6)
     assert own[2] == graphs == 1
@@ -180,8 +201,31 @@ def test_a_compiled_model_learns_from_it_what_it_learns_from_the_parents(interpr
 def test_all_together_learns_what_the_padded_vocabulary_does_and_reads_no_tensor(interpreted):
     rows = rows_file.read(interpreted / "results.csv")
     losses = {name: list(own.loss) for name, own in rows.groupby("technique")}
-    assert losses["all_together"] == pytest.approx(losses["padded_vocabulary"], rel=2**-8)
-    assert len(losses["all_together"]) == 4
+    for name in ("all_together", "all_together_float8"):
+        assert losses[name] == pytest.approx(losses["padded_vocabulary"], rel=2**-8)
+        assert len(losses[name]) == 4
+
+
+def test_a_gradient_in_float8_is_rounded_to_its_nearest_numbers(cases):
+    for key in cases.keys() - {"again"}:
+        V, logits, targets = (cases[key][name] for name in ("V", "logits", "targets"))
+        losses, gradient = cases[key]["float8"]
+        torch.testing.assert_close(losses.mean(), cases[key][1][0])  # as of the parent's kernel
+        exact = logits[:, :V].double().softmax(1) - F.one_hot(targets, V)
+        # 2 bits of mantissa; below 2^-29 fewer, down to the half of 2^-31, the smallest number.
+        scaled = gradient.double() / 2**15
+        torch.testing.assert_close(scaled[:, :V], exact, rtol=2**-3, atol=2**-32)
+        assert gradient.dtype == torch.float8_e5m2 and not scaled[:, V:].any()
+
+
+def test_a_head_in_float8_gives_the_gradients_of_one_in_float32(interpreted):
+    """Their errors, independent of each other, add up to less than 2^-4, half a unit of E4M3's
+    3 bits. Backward's factor, a power of two, adds none. The tied weight is in one graph."""
+    (losses, gradients, _), _, float8 = torch.load(interpreted / "steps.pt").values()
+    torch.testing.assert_close(float8[0], losses, rtol=2**-8, atol=0)
+    assert float8[2] == 1 and not float8[1]["wte.weight"][50_257:].any()
+    for name, exact in gradients.items():
+        assert (float8[1][name] - exact).norm() < 2**-4 * exact.norm(), name
 
 
 @pytest.fixture
@@ -191,6 +235,7 @@ def compiled(tmp_path, monkeypatch):
 
     def compiled(kernel, dtype, capability, BLOCK=4096, num_warps=8):
         types = {"targets": "*i64", "losses": "*fp32", "factor": "*fp32", "scale": "fp32"}
+        types["gradients"] = "*fp8e5"
         constants = {"V": 50_257, "columns": 50_304, "BLOCK": BLOCK}
         types |= dict.fromkeys(constants, "constexpr")
         signature = {name: types.get(name, f"*{dtype}") for name in kernel.arg_names}
@@ -218,24 +263,23 @@ def test_it_compiles_for(target, dtype, kernel, compiled):
         assert "cvt.rn.bf16" in stages["ptx"]  # rounds to nearest
 
 
-class Logits:
-    """Rows of GPT-2's logits in bfloat16 on a GPU."""
-
-    is_cuda = True
-    device = "cuda"
-
-    def __getitem__(self, row):
-        return torch.empty(50_304, dtype=torch.bfloat16, device="meta")
+@pytest.mark.parametrize("capability", [89, 90, 100, 120])
+def test_the_gradient_in_float8_is_rounded_and_stored_in_whole_vectors(capability, compiled):
+    kernel = all_together_float8.cross_entropy_kernel
+    ptx = compiled(kernel, "bf16", capability, BLOCK=16_384, num_warps=32)["ptx"]
+    assert "cvt.rn.satfinite.e5m2x2" in ptx and "st.global.v4.b32" in ptx
 
 
 def test_large_programs_take_the_place_of_many_where_rows_overflow_the_cache(compiled, monkeypatch):
     """An H100's 132 SMs have 660 rows of 0.1 MB in flight; its L2 cache holds 50 MB."""
     gpus = {"H100": (132, 50), "RTX 4090": (128, 72), "T4": (40, 4)}
     blocks = {}
+    logits = MagicMock(is_cuda=True)
+    logits[0].nbytes = 2 * 50_304
     for name, (sms, mib) in gpus.items():
         facts = SimpleNamespace(multi_processor_count=sms, L2_cache_size=mib * 2**20)
         monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device, facts=facts: facts)
-        blocks[name] = script.FusedCrossEntropy.launch(Logits())["BLOCK"]
+        blocks[name] = script.FusedCrossEntropy.launch(logits)["BLOCK"]
     assert blocks == {"H100": 16_384, "RTX 4090": 4096, "T4": 16_384}
     assert compiled(script.cross_entropy_kernel, "bf16", 90, BLOCK=16_384, num_warps=32)["cubin"]
 

@@ -306,7 +306,7 @@ def test_the_batch_that_was_found_fits_and_twice_as_much_does_not(tmp_path):
     assert f"batch of {2 * found}: out of memory" in ended.stderr
 
 
-LEARNS = ["streaming_dataset", "max_autotune", "all_together"]
+LEARNS = ["streaming_dataset", "max_autotune", "all_together", "all_together_float8"]
 LEARNS += ["fully_sharded", "zero_redundancy", "no_sync"]
 
 

@@ -124,6 +124,10 @@ def _check_float8(device):
     _require(supported, f"float8 needs an MI300 or newer, not {device.name}")
 
 
+def _has_ocp_float8(device):
+    return not (_is_gpu(device) and device.architecture.startswith("gfx94"))
+
+
 def _check_int8(device):
     _require(not isinstance(device, MPS), "8-bit integers need a CPU, or an NVIDIA or AMD GPU")
     # Turing's tensor cores have it too, but Triton 3.7 compiles no such product for 7.5.
@@ -214,6 +218,7 @@ CHECKS = {
     "device_memory": _without(_is_accelerator, "corpus on the device: no effect without a copy"),
     "float16": _check_float16,  # on tensor cores, as float8
     "float8": _check_float8,
+    "ocp_float8": _required(_has_ocp_float8, "8-bit floats of MI300 have another exponent bias"),
     "managed_memory": _without(_moves_pages, "not paged on this device"),
     "pinned_memory": _required(_is_gpu, "pinned memory is for copies to an NVIDIA or AMD GPU"),
     "int8": _check_int8,

@@ -25,6 +25,7 @@ UPDATE = 2  # of PHASES
 EAGER, COMPILED, VIEW, LIST = range(4)
 
 HAVE_RULES = {"aten", "prims", "c10d", "_c10d_functional", "bitsandbytes", "fsdp", "profiler"}
+HAVE_RULES.add("beyond")  # custom operators of the scripts, under their kernels' names
 MATMULS = {"mm", "addmm", "bmm", "baddbmm", "_scaled_mm"}
 KERNELS = {"native_layer_norm_backward": 2, "embedding_dense_backward": 6, "nll_loss_backward": 2}
 FUSED = {"reduction": "normalization", "pointwise": "elementwise"}  # kinds of fused kernels

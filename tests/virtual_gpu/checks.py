@@ -24,7 +24,8 @@ SMALLER = {"3050": ("gpt2", 4, 256), "l4": ("gpt2-medium", 8, 1024)}  # cards, f
 FORECAST_ERROR = 0.05  # of the allocator's peak
 # Its own kernels are compiled anew each time, and twenty choices for each product would be too:
 # those are left to max_autotune.
-QUICK = {"all_together": (("TORCHINDUCTOR_MAX_AUTOTUNE_GEMM_BACKENDS", "ATEN"),)}
+ATEN = (("TORCHINDUCTOR_MAX_AUTOTUNE_GEMM_BACKENDS", "ATEN"),)
+QUICK = {"all_together": ATEN, "all_together_float8": ATEN}
 # With empty caches the memory of its trials would be part of its peak, which no forecast has.
 TRIES = ("max_autotune",)
 # Bytes per parameter that the first step sent. NCCL's watchdog looks every 0.1 s and frees them
@@ -261,7 +262,7 @@ def gpu_check(machine):
     """`make gpu-check`: the seven scripts, and of tests/test_gpu.py what can hold here."""
     left_out = [name for names in EXPECTED["gpu_tests"].values() for name in names]
     options = " ".join(f"--deselect tests/test_gpu.py::{name}" for name in left_out)
-    variables = (("PYTEST_ADDOPTS", options), *QUICK["all_together"])
+    variables = (("PYTEST_ADDOPTS", options), *ATEN)
     source = (ROOT / "tests" / "test_gpu.py").read_text()
 
     def problems_of(outcome):
