@@ -27,25 +27,18 @@ by_dtype = pytest.mark.parametrize("dtype", DTYPES)
 
 SHAPES = [(1, 1), (7, 7), (7, 8), (1000, 1000), (4096, 4096), (4097, 4160), (50_257, 50_304)]
 N = 3
+DRAWS = ("ordinary", "large", "infinite")
 
 
-def draw_ordinary(V, columns):
-    return torch.randn(N, columns) * 3
-
-
-def draw_large(V, columns):
-    """exp() of any of these overflows, and the highest come last."""
-    return torch.linspace(100, 300, columns) + torch.randn(N, columns)
-
-
-def draw_infinite(V, columns):
-    """Of the first blocks nothing is left, as where a mask has been added to the logits."""
+def drawn(V, columns):
+    """Logits of each of DRAWS. exp() of any large one overflows, and the highest come last. Of the
+    infinite ones nothing is left in the first blocks, as where a mask has been added."""
     logits = torch.randn(N, columns)
-    logits[:, : V // 2] = float("-inf")
-    return logits
+    masked = logits.clone()
+    masked[:, : V // 2] = float("-inf")
+    return zip(DRAWS, (logits * 3, torch.linspace(100, 300, columns) + logits, masked), strict=True)
 
 
-DRAWS = {"ordinary": draw_ordinary, "large": draw_large, "infinite": draw_infinite}
 INTERPRETED = """
 import torch
 from triton.runtime import interpreter
@@ -91,11 +84,10 @@ for script in (padded_vocabulary, fused_cross_entropy, all_together_float8):
     torch.manual_seed(0)
     config = CONFIGS["gpt2-tiny"]
     model = GPT(config, script.flash_attention, 50_304, loss=script.cross_entropy)
-    factor = 1
+    factor = 8 if script is all_together_float8 else 1
     if script is all_together_float8:
         model.lm_head.forward = lambda x: x.bfloat16()
         model.loss = partial(script.cross_entropy, model.lm_head.weight)
-        factor = 8
     counter = CompileCounterWithBackend("aot_eager")
     compiled = torch.compile(model, backend=counter)
     idx = torch.randint(50_257, (2, 16))
@@ -150,9 +142,9 @@ def made_up():
     cases = {}
     for name, dtype in DTYPES.items():
         for V, columns in SHAPES:
-            for draw in DRAWS:
-                torch.manual_seed(0)
-                logits = DRAWS[draw](V, columns).to(dtype)
+            torch.manual_seed(0)
+            for draw, logits in drawn(V, columns):
+                logits = logits.to(dtype)
                 logits[:, V:] = 400  # padding would change the loss if it were looked at
                 targets = torch.randint(V // 2, V, (N,), generator=generator)
                 targets[:2] = torch.tensor([V // 2, V - 1])
@@ -288,8 +280,7 @@ def test_help_needs_no_triton():
     script = "beyond/loss/fused_cross_entropy.py"
     code = f"import runpy, sys; sys.modules['triton'] = None; sys.argv = [{script!r}, '--help']"
     code += "; runpy.run_module('beyond.loss.fused_cross_entropy', run_name='__main__')"
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=paths.ROOT, capture_output=True, text=True
-    )
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=paths.ROOT, capture_output=True, text=True)
     assert done.returncode == 0 and done.stdout.startswith("usage"), done.stderr
     assert "one Triton kernel" in done.stdout

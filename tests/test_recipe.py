@@ -282,10 +282,6 @@ def blocks(techniques):
     return {library: "\n".join(lines) for library, lines in lines_of.items()}
 
 
-def calls_of(code):
-    return [node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Call)]
-
-
 @pytest.mark.parametrize("name", [t.name for t in ladder.techniques().values() if t.parent])
 def test_every_technique_has_lines_or_says_that_there_is_no_switch(name):
     known = tomllib.loads(LINES.read_text())
@@ -310,8 +306,8 @@ def keywords(library):
     """Values of each argument that lines.toml sets in a library's call."""
     values = {}
     for lines in tomllib.loads(LINES.read_text()).values():
-        (call,) = calls_of(f"f({lines.get(library, '')})".replace("{batch}", "1"))
-        for keyword in call.keywords:
+        code = f"f({lines.get(library, '')})".replace("{batch}", "1")
+        for keyword in ast.parse(code, mode="eval").body.keywords:
             values.setdefault(keyword.arg, set()).add(keyword.value.value)
     return values
 

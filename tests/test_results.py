@@ -40,11 +40,6 @@ def process(code, *arguments):
     return subprocess.Popen([sys.executable, "-c", code, *map(str, arguments)], cwd=paths.ROOT)
 
 
-def appending(path):
-    """A process that appends 25 rows of b."""
-    return process("rows_file.append(sys.argv[1], rows_of('b', TIMES), {'run_id': 'b'})", path)
-
-
 def blocks(path):
     """(technique, steps) of each stretch of rows of one technique, in the order of the file."""
     rows = groupby(rows_file.text_rows(path), key=lambda row: row["technique"])
@@ -174,7 +169,8 @@ def test_an_append_waits_for_the_lock(filled, moved):
     before, old = filled.read_bytes(), filled.with_suffix(".old")
     with filled.open() as held:
         fcntl.flock(held, fcntl.LOCK_SH)  # for which a lock that is no exclusive one would not wait
-        writer = appending(filled)
+        append = "rows_file.append(sys.argv[1], rows_of('b', TIMES), {'run_id': 'b'})"
+        writer = process(append, filled)
         with pytest.raises(subprocess.TimeoutExpired):
             writer.wait(1)
         assert filled.read_bytes() == before and not records_in(filled.parent)

@@ -109,7 +109,9 @@ def technique(machine, name, shape, profile, statuses):
             yield from _missing_names(outcome)
             if profile == "h100":
                 yield from _quality(outcome)
-                yield from _signatures(name, outcome)
+                signatures = EXPECTED["signatures"].get(name, {})
+                if outcome.signatures != signatures:
+                    yield f"kernels of {outcome.signatures}, not of {signatures}"
 
     return _run(machine, name, shape, profile, problems_of)
 
@@ -178,12 +180,6 @@ def _quality(outcome):
 
 def _missing_names(outcome):
     return sorted(set(re.findall(r"^pynvml has no \w+", outcome.output, re.MULTILINE)))
-
-
-def _signatures(name, outcome):
-    expected = EXPECTED["signatures"].get(name, {})
-    if outcome.signatures != expected:
-        yield f"kernels of {outcome.signatures}, not of {expected}"
 
 
 def forecast(lines, batch_size, path):
