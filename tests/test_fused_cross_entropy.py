@@ -46,14 +46,12 @@ from beyond.combined import all_together_float8
 from beyond.loss.fused_cross_entropy import FusedCrossEntropy
 
 convert = interpreter._convert_float
-
 def rounded(values, kind, to, mode):  # its own drops what rounding carries into the exponent
     if to.is_fp8():
         return torch.from_numpy(values).to(torch.float8_e5m2).view(torch.uint8).numpy()
     return convert(values, kind, to, mode)
 
 interpreter._convert_float = rounded
-
 LAUNCHES = {"BLOCK": 4096, "num_warps": 8}, {"BLOCK": 16384, "num_warps": 32}
 cases = torch.load("cases.pt")
 for number, case in enumerate(cases.values()):

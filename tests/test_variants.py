@@ -18,8 +18,10 @@ from Utils.scripts import ladder, variants
 
 TECHNIQUES = ladder.techniques()
 RUNGS = [t.name for t in TECHNIQUES.values() if t.at_top_level and t.parent]
+FUSED = ["flash_attention", "padded_vocabulary"]
 NEEDS = {  # every technique whose diff does not apply to the baseline by itself
     "all_together": ["brainFloat16", "torch_compile", "bfloat16_residual"],
+    "all_together_float8": ["brainFloat16", *FUSED, "fused_cross_entropy"],
     "bfloat16_residual": ["brainFloat16"],
     "chunked_loss": ["brainFloat16", "torch_compile"],
     "cuda_graphs": ["torch_compile", "asynchronous_logging"],
@@ -27,7 +29,7 @@ NEEDS = {  # every technique whose diff does not apply to the baseline by itself
     "explicit_mask": ["flash_attention"],
     "flex_attention": ["flash_attention"],
     "fully_sharded": ["torch_compile", "flash_attention"],
-    "fused_cross_entropy": ["flash_attention", "padded_vocabulary"],
+    "fused_cross_entropy": FUSED,
     "gradient_accumulation": ["brainFloat16"],
     "gradient_compression": ["distributed_data_parallel"],
     "inductor_tuning": ["torch_compile"],
