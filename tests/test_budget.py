@@ -20,10 +20,10 @@ MOST_LINES = {
     "base": 489,
     "commands": 847,
     "corpus": 271,
-    "device": 1131,
+    "device": 1136,
     "doctor": 494,
     "draw": 1046,
-    "forecast": 1342,
+    "forecast": 1343,
     "harness": 1224,
     "launch": 1178,
     "profile": 718,
@@ -34,8 +34,8 @@ MOST_LINES = {
 }
 MOST_LINES_OF_UTILS = 14_000
 OTHER = {".toml", ".html", ".css", ".js"}
-MOST_LINES_OF_OTHER = 1_999
-MOST_LINES_OF_TESTS = 18_002  # with the virtual GPU's C++
+MOST_LINES_OF_OTHER = 2_002
+MOST_LINES_OF_TESTS = 18_000  # with the virtual GPU's C++
 MOST_LINES_OF_PRETRAINING = 1_416
 MOST_LINES_OF_MAKEFILE = 180
 MOST_FILES = 450  # without results/
