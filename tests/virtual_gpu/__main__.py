@@ -77,6 +77,8 @@ def run(machine, workers, only, everything):
     lines += map(show, workers.map(lambda name: checks.kernels(machine, name), named))
     if only in ("", "gpu-check"):
         lines.append(show(gpu_check.result()))
+    if only in ("", "switches"):
+        lines.append(show(checks.switches(machine)))
     if only in ("", "failures"):
         lines += map(show, checks.failures(machine))
     return lines

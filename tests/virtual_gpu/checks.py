@@ -8,7 +8,7 @@ import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.virtual_gpu.processes import Command
+from tests.virtual_gpu.processes import KEPT, Command
 from Utils.base.gpt2_sizes import CONFIGS
 from Utils.base.paths import ROOT
 from Utils.base.units import MIB
@@ -230,6 +230,29 @@ def kernels(machine, name):
 
     command = Command(("make", "profile", f"T={name}", "DEVICE=cuda", *shape))
     return check(machine, command, f"kernels of {name}", problems_of)
+
+
+def switches(machine):
+    """The baseline as a script of a user's: each switch allocates, launches and waits as the script
+    of its name does, where that has no flash attention."""
+    names = ("no_optimization", "tensorFloat32", "brainFloat16", "torch_compile")
+    settings = ("STEPS=9", "WARMUP=3", "ROUNDS=1", "MIN_SECONDS=0")
+    rows = {"results-file": KEPT / "rows_of_its_own.csv"}
+    arguments = " ".join(_flags(TINY, 40, **rows))
+    suite = ("make", "all", "BASE=no_optimization.py", f"ARGS={arguments}", *settings)
+
+    def problems_of(outcome):
+        peaks = {re.split("[+/]", r["technique"])[-1]: r["peak_memory_mib"] for r in outcome.runs}
+        steps = {outcome.per_step(-1, counts)[0] for counts in outcome.processes}
+        for name in names:
+            of_script = machine.run(script(name, TINY))
+            peak_mib = float(of_script.row["peak_memory_mib"])
+            if abs(float(peaks.get(name) or 0) / peak_mib - 1) > 0.02:
+                yield f"{name}: a peak of {peaks.get(name)} MiB, not {peak_mib}"
+            if of_script.per_step(-1)[0] not in steps:
+                yield f"{name}: no step of {of_script.per_step(-1)[0]} among {sorted(steps)}"
+
+    return check(machine, Command(suite), "switches of an own script", problems_of)
 
 
 # What goes wrong ---------------------------------------------------------------------------------

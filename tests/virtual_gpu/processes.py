@@ -189,7 +189,8 @@ def _outcome(folder, code, seconds, pid):
         records = rows_file.read_records(results, rows_of)
         for run_id, of_run in rows_of.items():
             outcome.record = records.get(run_id, {})
-            facts = {name: of_run[-1][name] for name in ("technique", "status", "note")}
+            columns = ("technique", "status", "note", "peak_memory_mib")
+            facts = {name: of_run[-1][name] for name in columns}
             quality = outcome.record.get("quality") or {}
             outcome.runs.append(facts | {"rows": len(of_run), "quality": quality})
         outcome.record.pop("source", None)
