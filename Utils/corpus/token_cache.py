@@ -1,6 +1,7 @@
 """Texts of a corpus (the standard library, files, or a dataset of the Hugging Face Hub), and their
 GPT-2 tokens, cached in a file."""
 
+import functools
 import glob
 import hashlib
 import importlib.util
@@ -143,12 +144,20 @@ def chunks(texts, characters=4_000_000):
 
 
 def find(dataset):
-    """Return the parts of the cache key, and the amount to read with its unit."""
+    """Return the parts of the cache key, and the amount to read with its unit. No run changes the
+    standard library, so that its files are listed once a process."""
+    return _find_once(dataset) if dataset == "stdlib" else _find(dataset)
+
+
+def _find(dataset):
     files = _files(dataset)
     if files is None:
         return ["hub", dataset, HUB_TOKENS], HUB_TOKENS, "tokens"
     contents = [(str(p.resolve()), p.stat().st_size, p.stat().st_mtime_ns) for p in files]
     return contents, sum(size for _, size, _ in contents), "B"
+
+
+_find_once = functools.cache(_find)
 
 
 def _files(dataset):
