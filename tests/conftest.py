@@ -22,8 +22,8 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 @pytest.fixture(autouse=True, scope="session")
 def few_held_out_tokens():
-    """Evaluate 256 tokens, not 2,048, which takes a second for a run of a few steps."""
-    held_out_loss.TOKENS = 256
+    """Evaluate 128 tokens, not 2,048, which takes a second for a run of a few steps."""
+    held_out_loss.TOKENS = 128
 
 
 @pytest.fixture

@@ -34,6 +34,7 @@ from Utils.run import Run
 
 TINY = ["--model", "gpt2-tiny", "--device", "cpu", "--batch-size", "2", "--seq-len", "32"]
 TINY += ["--steps", "6", "--warmup", "1"]
+FEW = ["--seq-len", "8"]  # tokens where a model trains: many a CPU emulates bfloat16, slowly
 
 
 @pytest.fixture
@@ -92,8 +93,8 @@ class Watched(Run):
 def test_losses_are_the_parents_to_the_last_bit_and_the_loop_reads_none(
     script, settle, eager, mapped, monkeypatch
 ):
-    padded_vocabulary.main(settle())
-    args = settle(script=script)
+    padded_vocabulary.main(settle(*FEW))
+    args = settle(*FEW, script=script)
     monkeypatch.setattr(script, "Run", Watched)
     script.main(args)
     rows = rows_file.read(args.results_file)
@@ -102,7 +103,7 @@ def test_losses_are_the_parents_to_the_last_bit_and_the_loop_reads_none(
     assert child == parent
     monkeypatch.setattr(padded_vocabulary, "Run", Watched)
     with pytest.raises(AssertionError, match="the loop read a tensor"):  # as the parent's does
-        padded_vocabulary.main(settle())
+        padded_vocabulary.main(settle(*FEW))
 
 
 def test_a_run_that_waits_for_data_says_so(settle):
@@ -280,10 +281,10 @@ def test_workers_share_the_files_and_one_without_any_does_no_harm(settle, folder
 
 
 def test_streaming_trains_and_its_losses_stand_alone(settle, folder, eager):
-    baseline = settle()
+    baseline = settle(*FEW)
     baseline.technique = "no_optimization"
     padded_vocabulary.main(baseline)
-    args = settle("--steps", "24", script=streaming_dataset, dataset=folder)
+    args = settle(*FEW, "--steps", "24", script=streaming_dataset, dataset=folder)
     streaming_dataset.main(args)
     rows = rows_file.read(args.results_file)
     own = rows[rows.run_id == args.run_id]

@@ -12,6 +12,7 @@ from torch.nn.attention import _registry
 from beyond.attention import flash_attention_4, flex_attention
 from beyond.loss import padded_vocabulary
 from beyond.precision import bfloat16_residual
+from tests import watched
 from Utils.device.capabilities import CHECKS
 from Utils.harness import memory_kinds
 
@@ -148,7 +149,8 @@ def test_moments_in_bfloat16_are_there_before_the_first_step(train, everywhere, 
     assert child.losses == pytest.approx(parent.losses, rel=2**-9) and child.losses != parent.losses
 
 
-def test_half_the_budget_keeps_fewer_activations(train):
+def test_half_the_budget_keeps_fewer_activations(train, monkeypatch):
+    monkeypatch.setattr(watched, "STEPS", 2)
     compile = partial(torch.compile, backend="aot_eager_decomp_partition")
     kept = Counter()
     for name in ("fused_optimizer", "activation_budget"):

@@ -213,7 +213,7 @@ RUNGS = [name for name in LADDER if name not in ("float16", "flash_attention")]
 @pytest.mark.parametrize("technique", RUNGS)
 def test_switches_give_the_losses_of_our_scripts(own, tmp_path, technique):
     """The scripts of the optimizers have flash attention as well, whose rounding is another."""
-    flags = ["--model=gpt2-tiny", "--batch-size=4", "--seq-len=64", "--device=cpu"]
+    flags = ["--model=gpt2-tiny", "--batch-size=4", "--seq-len=4", "--device=cpu"]
     flags += ["--dataset=synthetic", "--steps=9", "--warmup=3"]
     results = tmp_path / "ours.csv"
     ours = [*flags, f"--results-file={results}"]

@@ -105,7 +105,8 @@ def test_without_bfloat16_a_run_is_in_float16_and_its_resume_is_exact(tmp_path, 
     monkeypatch.setattr(torch.amp, "GradScaler", partial(torch.amp.GradScaler, growth_interval=2))
     folder, resumed = tmp_path / "whole", tmp_path / "resumed"
     techniques = "--with=brainFloat16+flash_attention+fused_optimizer"
-    done = forked.python("pretraining.train", f"--out={folder}", *SHAPE, techniques)
+    few = ["--tokens-per-step=32", "--seq-len=8"]  # a CPU is slow at float16
+    done = forked.python("pretraining.train", f"--out={folder}", *SHAPE, techniques, *few)
     assert done.returncode == 0, done.stderr
     assert done.stderr.count(ladder.IN_FLOAT16) == 1
     assert "float16_grad_scaler, float16_attention, float16_fused_optimizer" in done.stderr

@@ -112,7 +112,7 @@ def test_the_record_says_how_to_repeat_the_run(settle):
     no_optimization.main(args)
     record = record_of(args)
     assert record["settings"]["seed"] == 7 and record["settings"]["steps"] == 4
-    assert (record["settings"]["batch_size"], record["settings"]["seq_len"]) == (1, 64)
+    assert (record["settings"]["batch_size"], record["settings"]["seq_len"]) == (1, 16)
     assert record["versions"]["torch"] == torch.__version__
     assert record["parameters"] == args.config.parameters()
     assert record["optimizer"] == "torch.optim.adamw.AdamW"
