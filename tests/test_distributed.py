@@ -124,7 +124,7 @@ def trained(tmp_path_factory):
     return trained
 
 
-@pytest.mark.parametrize("n", [1, 2, 4])
+@pytest.mark.parametrize("n", [1, 4])
 @pytest.mark.parametrize("name", NAMES)
 def test_ranks_train_as_one_process_does(name, n, trained):
     alone, several = trained("asynchronous_logging", 1).rows, trained(name, n)
@@ -329,7 +329,7 @@ def test_a_rank_out_of_memory_says_so_and_nothing_is_recorded(tmp_path):
     assert json.loads(told.read_text())["noticed"] == "gone"
 
 
-def test_two_agents_are_two_nodes_of_one_run(tmp_path):
+def test_two_agents_are_two_nodes_of_one_run(trained, tmp_path):
     file, port = tmp_path / "results.csv", free_port()
     script = in_float32(NAMES[0], tmp_path)
     command = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1"]
@@ -343,6 +343,8 @@ def test_two_agents_are_two_nodes_of_one_run(tmp_path):
     assert [agent.returncode for agent in agents] == [0, 0], said
     rows = rows_file.read(file)
     assert list(rows.step) == list(range(5)) and set(rows.world_size) == {2}
+    alone = trained("asynchronous_logging", 1).rows
+    assert list(rows.loss) == pytest.approx(list(alone.loss), rel=2e-6)
     (kept,) = rows_file.read_records(file, rows.run_id.unique()).values()
     assert [one["node"] for one in kept["ranks"]] == [0, 1]
 
@@ -386,9 +388,10 @@ def test_what_of_an_exchange_is_hidden_behind_computation(on_gpu):
 
 
 def test_a_run_of_two_is_profiled_by_rank_0(tmp_path):
-    """Without compiling, which would only take longer."""
+    """Without compiling and of few tokens, as more would only take longer."""
     command = f"{sys.executable} -m Utils.commands profile {NAMES[0]} --gpus=2".split()
-    command += [*FLAGS, f"--results-file={tmp_path / 'results.csv'}"]
+    command += [*FLAGS, "--batch-size=2", "--seq-len=4"]
+    command.append(f"--results-file={tmp_path / 'results.csv'}")
     environment = without_ranks(TORCHDYNAMO_DISABLE="1")
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
