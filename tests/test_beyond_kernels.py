@@ -10,44 +10,24 @@ import torch
 from torch._inductor.utils import run_and_get_code
 from torch.nn.attention import SDPBackend
 
-import fused_optimizer
 from beyond.attention import cudnn_attention
-from beyond.costs import deterministic
-from beyond.launching import cuda_graphs, max_autotune
-from beyond.loss import padded_vocabulary
-from beyond.memory import larger_batch
-from tests import watched
 from tests.rows import rows_of
 from tests.stand_ins import gpu
 from tests.watched import STEPS
 from Utils.analysis import result_tables
 from Utils.analysis.summary import summarize
 from Utils.base import paths
+from Utils.base.gpt2_sizes import CONFIGS
 from Utils.device import capabilities
 from Utils.device.capabilities import CHECKS
 from Utils.device.cpu import CPU
 from Utils.harness import script_start
-from Utils.harness.settings import Settings, check_needs
+from Utils.harness.settings import Settings
 from Utils.launch import batch_trials
 from Utils.results import rows_file, selection
 from Utils.scripts import ladder
 
-
-@pytest.fixture
-def settle(tmp_path, monkeypatch):
-    """A script's Settings for a tiny run in this process."""
-    monkeypatch.delenv("SUITE", raising=False)
-
-    def settle(script):
-        return watched.settle(script, tmp_path, "--batch-size=2", "--seq-len=32")
-
-    return settle
-
-
-@pytest.fixture
-def train(settle):
-    """Runs a script's own main for a few steps, and returns its Watch."""
-    return lambda script, *compile: watched.train(script, settle(script), *compile)
+SHAPE = "--batch-size=2", "--seq-len=8"
 
 
 def test_cudnn_attention_allows_cudnn_alone_and_computes_what_its_parent_does(train, monkeypatch):
@@ -60,8 +40,8 @@ def test_cudnn_attention_allows_cudnn_alone_and_computes_what_its_parent_does(tr
 
     monkeypatch.setattr(cudnn_attention, "sdpa_kernel", sdpa_kernel)
     monkeypatch.setitem(CHECKS, "cudnn_attention", lambda device: None)
-    parent = train(fused_optimizer).losses
-    assert train(cudnn_attention).losses == parent and parent[0] != parent[-1]
+    parent = train("fused_optimizer").losses
+    assert train("cudnn_attention").losses == parent and parent[0] != parent[-1]
     assert allowed == [SDPBackend.CUDNN_ATTENTION] * STEPS * 2  # layers
 
 
@@ -74,7 +54,8 @@ def test_max_autotune_asks_for_it_and_prints_no_candidates(train, monkeypatch):
         asked.append((options, config.autotune_num_choices_displayed))
         return model
 
-    assert train(max_autotune, compile).losses == train(fused_optimizer).losses
+    losses = train("max_autotune", compile=compile).losses
+    assert losses == train("fused_optimizer").losses
     assert asked == [({"mode": "max-autotune-no-cudagraphs"}, 0)]
 
 
@@ -98,17 +79,12 @@ class Replay:
 
 
 def test_losses_are_kept_although_each_replay_writes_over_the_last_one(train):
-    expected = train(padded_vocabulary).losses
-    watch = train(cuda_graphs, Replay)
+    expected = train("padded_vocabulary").losses
+    watch = train("cuda_graphs", compile=Replay)
     assert watch.losses == expected and len(set(expected)) == STEPS
     assert all(isinstance(loss, torch.Tensor) for loss in watch.logged), "it waited for the loss"
     assert not any(loss.requires_grad for loss in watch.logged), "it keeps every step's graph"
-
-
-def test_where_there_are_no_cuda_graphs_the_run_says_so(settle):
-    args = settle(cuda_graphs)
-    check_needs(args)
-    assert "CUDA graphs: no effect on this device" in args.notes
+    assert "CUDA graphs: no effect on this device" in watch.args.notes
     assert capabilities.check("cuda_graphs", gpu()) == ""
 
 
@@ -124,19 +100,14 @@ def restored(monkeypatch):
     torch.utils.deterministic.fill_uninitialized_memory = fill
 
 
-def test_two_runs_of_one_seed_are_the_same_to_the_last_bit(settle, restored):
+def test_two_runs_of_one_seed_are_the_same_to_the_last_bit(train, restored):
     """Compiled, as the script is, of one layer. On a busy machine threads may not race, so that its
     kernels are looked at as well: in the parent's, several threads add to one address."""
-
-    def train(script):
-        args = settle(script)
-        args.config = replace(args.config, n_layer=1)
-        return watched.train(script, args, compile=None)
-
-    parent, racing = run_and_get_code(train, fused_optimizer)
-    first, ordered = run_and_get_code(train, deterministic)
+    options = {"config": replace(CONFIGS["gpt2-tiny"], n_layer=1), "compile": None}
+    parent, racing = run_and_get_code(train, "fused_optimizer", *SHAPE, **options)
+    first, ordered = run_and_get_code(train, "deterministic", *SHAPE, **options)
     assert "atomic_add" in "".join(racing) and "atomic_add" not in "".join(ordered)
-    assert first.losses == train(deterministic).losses
+    assert first.losses == train("deterministic", *SHAPE, **options).losses
     assert len(set(first.losses)) == STEPS
     assert first.losses == pytest.approx(parent.losses, rel=2**-8)
     assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
@@ -202,7 +173,7 @@ def test_a_trial_is_the_script_itself_and_leaves_nothing_behind(
     settle, monkeypatch, tmp_path, capsys
 ):
     """Of the baseline, which compiles nothing."""
-    args = settle(fused_optimizer)
+    args = settle(*SHAPE)
     speed, seconds = batch_trials.run(args, "no_optimization", 4)
     assert speed > 0 and seconds > 0 and not list(tmp_path.iterdir())
     out_of_memory = rows_of("no_optimization", [], status="out_of_memory")
@@ -224,10 +195,11 @@ def test_a_trial_is_the_script_itself_and_leaves_nothing_behind(
 
 
 def test_larger_batch_trains_with_the_batch_that_was_found(train, monkeypatch):
+    monkeypatch.delenv("SUITE", raising=False)
     monkeypatch.setattr(batch_trials, "run", Trials(speed=lambda B: float(min(B, 8)), seconds=0.0))
-    watch = train(larger_batch)
+    watch = train("larger_batch", *SHAPE)
     assert watch.args.batch_size == 8 and watch.args.notes[-1] == "own batch: 8 in place of 2"
-    assert watch.losses != train(fused_optimizer).losses
+    assert watch.losses != train("fused_optimizer", *SHAPE).losses
 
 
 @pytest.fixture
@@ -263,12 +235,12 @@ def test_a_batch_of_ones_own_is_compared_by_tokens_with_the_suite_it_ran_in(mixe
 
 
 def test_a_run_that_failed_at_its_own_batch_stays_with_its_suite(settle, tmp_path):
-    args = settle(larger_batch)
+    args = settle(*SHAPE)
     args.batch_size = 8
-    script_start.record_end(args, "out_of_memory", "8x32 does not fit")
+    script_start.record_end(args, "out_of_memory", "8x8 does not fit")
     (row,) = rows_file.text_rows(tmp_path / "results.csv")
     assert (row["batch_size"], row["requested_batch_size"]) == ("8", "2")
-    assert row["note"] == "8x32 does not fit"
+    assert row["note"] == "8x8 does not fit"
 
 
 def test_beyond_is_run_with_what_its_ratios_are_taken_over():

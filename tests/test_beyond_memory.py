@@ -140,13 +140,21 @@ def needs(name):
 
 
 NVIDIA = {"capability": (9, 0)}
+T4 = {"capability": (7, 5), "name": "Tesla T4"}
 
 
 @pytest.mark.parametrize(
     ("need", "device", "problem"),
     [
-        ("bfloat16", gpu(capability=(7, 5), name="Tesla T4"), "native bfloat16 needs"),
-        ("float16", gpu(capability=(7, 5), name="Tesla T4"), ""),
+        ("tf32", gpu(architecture="gfx942:sramecc+"), ""),  # from the MI300 on
+        *((need, gpu(capability=(8, 0)), "") for need in ("tf32", "bfloat16")),
+        *((need, gpu(capability=(10, 3)), "") for need in ("tf32", "bfloat16")),
+        ("bfloat16", gpu(**T4), "native bfloat16 needs compute capability 8.0; Tesla T4 has 7.5"),
+        ("bfloat16", gpu(architecture="gfx90a", capability=(0, 0)), ""),
+        ("compile", gpu(capability=(6, 1)), "torch.compile needs compute"),
+        ("package torch", gpu(), ""),
+        ("package no_such", gpu(), "needs no_such \\(pip install no_such\\)"),
+        ("float16", gpu(**T4), ""),
         ("float16", gpu(capability=(6, 1)), "float16 on tensor cores needs compute capability 7.0"),
         ("float16", CPU(), "float16 needs a GPU"),
         ("float8", gpu(capability=(8, 9)), ""),
@@ -202,31 +210,26 @@ def test_what_the_scripts_of_fewer_bits_need():
     assert needs("bfloat16_moments")[-2:] == ("mixed_moments", "torch 2.13")
 
 
-def test_scaled_float16_trains_as_float32_does(train, monkeypatch):
-    """On a CPU, which is slow at it but can."""
+FLOAT16_LINE = ["float16_grad_scaler", "float16_compile", "float16_attention"]
+FLOAT16_LINE += ["float16_fused_optimizer", "float16_8bit_optimizer"]
+
+
+def test_the_float16_line_trains_as_float32_does(train, monkeypatch):
+    """On a CPU, which is slow at it but can. A product's operands lose 2**-11 each; sums and losses
+    are float32, and few steps add up."""
     monkeypatch.setitem(CHECKS, "float16", lambda device: None)
     scales = []
     update = torch.amp.GradScaler.update
     monkeypatch.setattr(
         torch.amp.GradScaler, "update", lambda s: scales.append(s.get_scale()) or update(s)
     )
-    flags = ["--seq-len", "16"]
-    parent, child = train("tensorFloat32", *flags), train("float16_grad_scaler", *flags)
-    assert scales == [65536.0] * STEPS  # nothing overflowed, so that no update was skipped
-    assert child.losses != parent.losses
-    assert child.losses == pytest.approx(parent.losses, rel=2**-10)
-
-
-CHILDREN = ["float16_compile", "float16_attention", "float16_fused_optimizer"]
-
-
-@pytest.mark.parametrize("name", [*CHILDREN, "float16_8bit_optimizer"])
-def test_the_float16_line_trains_as_float32_does(name, train, monkeypatch):
-    """A product's operands lose 2**-11 each; sums and losses are float32, and few steps add up."""
-    monkeypatch.setitem(CHECKS, "float16", lambda device: None)
-    parent, child = train("tensorFloat32", "--seq-len=16"), train(name, "--seq-len=16")
-    assert child.losses != parent.losses
-    assert child.losses == pytest.approx(parent.losses, rel=2**-10)
+    parent = train("tensorFloat32")
+    for name in FLOAT16_LINE:
+        child = train(name)
+        assert child.losses != parent.losses, name
+        assert child.losses == pytest.approx(parent.losses, rel=2**-10), name
+    # Nothing overflowed, so that no update was skipped.
+    assert scales == [65536.0] * STEPS * len(FLOAT16_LINE)
 
 
 @pytest.mark.parametrize("name", ["float16_grad_scaler", "float16_fused_optimizer"])
@@ -276,8 +279,7 @@ def test_without_bfloat16_the_ladder_is_in_float16(monkeypatch, capsys):
     assert not capabilities.has("bfloat16", t4) and capabilities.has("bfloat16", gpu())
     with ladder.on_device(bfloat16=False):
         names = [technique.name for technique in ladder.group("ladder")]
-    top = ["no_optimization", "tensorFloat32", "float16_grad_scaler"]
-    assert names == [*top, *CHILDREN, "float16_8bit_optimizer"]
+    assert names == ["no_optimization", "tensorFloat32", *FLOAT16_LINE]
     assert all(capabilities.has(n, t4) for name in names for n in needs(name) if "float" in n)
     monkeypatch.setattr(device_choice, "choose", lambda name: t4)
     monkeypatch.setattr(suite_runner, "version", lambda package: "2.13.0")
