@@ -2,6 +2,7 @@
 
 import re
 from collections import Counter
+from contextlib import nullcontext
 from functools import partial
 from types import SimpleNamespace
 
@@ -12,7 +13,6 @@ from torch.nn.attention import _registry
 from beyond.attention import flash_attention_4, flex_attention
 from beyond.loss import padded_vocabulary
 from beyond.precision import bfloat16_residual
-from tests import watched
 from Utils.device.capabilities import CHECKS
 from Utils.harness import memory_kinds
 
@@ -150,7 +150,8 @@ def test_moments_in_bfloat16_are_there_before_the_first_step(train, everywhere, 
 
 
 def test_half_the_budget_keeps_fewer_activations(train, monkeypatch):
-    monkeypatch.setattr(watched, "STEPS", 2)
+    """In float32, which any CPU computes quickly."""
+    monkeypatch.setattr(torch, "autocast", lambda *args, **kwargs: nullcontext())
     compile = partial(torch.compile, backend="aot_eager_decomp_partition")
     kept = Counter()
     for name in ("fused_optimizer", "activation_budget"):
@@ -162,7 +163,7 @@ def test_half_the_budget_keeps_fewer_activations(train, monkeypatch):
 
         torch.compiler.reset()
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
-            train(name, "--batch-size=4", "--seq-len=128", compile=compile)
+            train(name, "--batch-size=4", "--seq-len=64", compile=compile)
     assert kept["activation_budget"] < 0.8 * kept["fused_optimizer"]
 
 
