@@ -19,7 +19,7 @@ MOST_LINES = {
     "analysis": 1717,
     "base": 489,
     "commands": 847,
-    "corpus": 271,
+    "corpus": 280,
     "device": 1136,
     "doctor": 494,
     "draw": 1046,
@@ -35,7 +35,7 @@ MOST_LINES = {
 MOST_LINES_OF_UTILS = 14_000
 OTHER = {".toml", ".html", ".css", ".js"}
 MOST_LINES_OF_OTHER = 2_000
-MOST_LINES_OF_TESTS = 18_026  # with the virtual GPU's C++
+MOST_LINES_OF_TESTS = 18_014  # with the virtual GPU's C++
 MOST_LINES_OF_PRETRAINING = 1_416
 MOST_LINES_OF_MAKEFILE = 180
 MOST_FILES = 450  # without results/
