@@ -50,8 +50,10 @@ class Iterations:
 
     def stepped(self, key):
         """Note a step of an optimizer. Return whether it ends an iteration."""
-        self.created(key)
         self.steps += 1
+        if self.ending == key and len(self.since) == 1:  # the only one
+            return True
+        self.created(key)
         self.gaps[key] = [*self.gaps[key][-1:], self.since[key]]
         self.since = {name: since + 1 for name, since in self.since.items()} | {key: 0}
         periods = {name: max([1, *gaps]) for name, gaps in self.gaps.items()}
