@@ -29,7 +29,7 @@ MOST_LINES = {
     "profile": 718,
     "site": 229,
     "results": 543,
-    "own_script": 1770,
+    "own_script": 1772,
     "scripts": 556,
 }
 MOST_LINES_OF_UTILS = 14_000
