@@ -1,19 +1,16 @@
 """What a technique is worth alone, in the ladder and at the end, from rows whose truth is known."""
 
-import subprocess
-import sys
-
 import numpy as np
 import pandas as pd
 import pytest
 
+from tests import processes
 from tests.known import copy_project
 from tests.rows import rows_of
 from tests.test_suite import STAND_IN
 from Utils.analysis import attribution
 from Utils.analysis.attribution import WAYS
 from Utils.analysis.intervals import INCONCLUSIVE
-from Utils.base import paths
 from Utils.base.errors import UserError
 from Utils.commands import __main__ as commands
 from Utils.draw import ratio_charts
@@ -171,11 +168,8 @@ def test_a_small_ablation_runs_from_the_command_line(tmp_path):
         if parent != "none":
             code = code.replace(place, f"{name} = True\n{place}")
         (project / f"{name}.py").write_text(code.replace("Parent: none", f"Parent: {parent}"))
-    command = [sys.executable, "-m", "Utils.commands", "ablate", "T=brainFloat16"]
-    command += ["--steps=4", "--warmup=1"]
-    environment = paths.environment(CACHE_DIR=str(project / ".cache"))
-    done = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    words = ["-m", "Utils.commands", "ablate", "T=brainFloat16", "--steps=4", "--warmup=1"]
+    done = processes.command(*words, cwd=project, CACHE_DIR=str(project / ".cache"))
     rows = rows_file.read(project / "results.csv")
     assert set(rows.technique) == {
         *("no_optimization", "tensorFloat32", "brainFloat16"),

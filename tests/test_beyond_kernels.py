@@ -25,7 +25,6 @@ from Utils.harness import script_start
 from Utils.harness.settings import Settings
 from Utils.launch import batch_trials
 from Utils.results import rows_file, selection
-from Utils.scripts import ladder
 
 SHAPE = "--batch-size=2", "--seq-len=8"
 
@@ -241,15 +240,3 @@ def test_a_run_that_failed_at_its_own_batch_stays_with_its_suite(settle, tmp_pat
     (row,) = rows_file.text_rows(tmp_path / "results.csv")
     assert (row["batch_size"], row["requested_batch_size"]) == ("8", "2")
     assert row["note"] == "8x8 does not fit"
-
-
-def test_beyond_is_run_with_what_its_ratios_are_taken_over():
-    groups = {name: ladder.group(name) for name in ("ladder", "beyond", "everything")}
-    everything = {technique.name: technique for technique in groups["everything"]}
-    assert everything == ladder.techniques()
-    assert [t for t in groups["everything"] if t.at_top_level] == groups["ladder"]
-    names = [technique.name for technique in groups["beyond"]]
-    assert names == [name for name in everything if name in names]  # each once, parents first
-    beyond = [t for t in everything.values() if not t.at_top_level]
-    parents = {t.parent for t in beyond} | {"no_optimization"}
-    assert {*names} == {t.name for t in beyond} | parents

@@ -16,6 +16,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from tests import processes
 from tests.test_probes import gpu, on, states
 from Utils.base import paths
 from Utils.base.errors import Unsupported
@@ -35,9 +36,7 @@ TECHNIQUES = ladder.techniques()
 
 def call(*flags, **environment):
     """The doctor as a user runs it; on another's cache, so that nothing is found by chance."""
-    command = [sys.executable, "-m", "Utils.commands", "doctor", *flags]
-    environment = {**os.environ, **environment}
-    done = subprocess.run(command, cwd=paths.ROOT, env=environment, capture_output=True, text=True)
+    done = processes.python("-m", "Utils.commands", "doctor", *flags, **environment)
     assert "Traceback" not in done.stdout + done.stderr
     assert done.stderr == ""
     return done

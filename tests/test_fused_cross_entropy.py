@@ -3,8 +3,6 @@ that are not here. Triton reads TRITON_INTERPRET when it is first imported, so w
 runs in processes of its own."""
 
 import re
-import subprocess
-import sys
 from types import SimpleNamespace
 from unittest.mock import MagicMock
 
@@ -18,7 +16,7 @@ from triton.compiler import ASTSource, compile
 
 from beyond.combined import all_together_float8
 from beyond.loss import fused_cross_entropy as script
-from Utils.base import paths
+from tests import processes
 from Utils.results import rows_file
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
@@ -127,10 +125,8 @@ def interpreted(tmp_path_factory):
     """The folder with what one process made of everything that is interpreted."""
     folder = tmp_path_factory.mktemp("interpreted")
     torch.save(made_up(), folder / "cases.pt")
-    env = paths.environment(TRITON_INTERPRET="1")
-    command = [sys.executable, "-c", INTERPRETED + COMPILED + ALL_TOGETHER]
-    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    code = INTERPRETED + COMPILED + ALL_TOGETHER
+    processes.command("-c", code, cwd=folder, TRITON_INTERPRET="1")
     return folder
 
 
@@ -278,7 +274,6 @@ def test_help_needs_no_triton():
     script = "beyond/loss/fused_cross_entropy.py"
     code = f"import runpy, sys; sys.modules['triton'] = None; sys.argv = [{script!r}, '--help']"
     code += "; runpy.run_module('beyond.loss.fused_cross_entropy', run_name='__main__')"
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(command, cwd=paths.ROOT, capture_output=True, text=True)
-    assert done.returncode == 0 and done.stdout.startswith("usage"), done.stderr
+    done = processes.command("-c", code)
+    assert done.stdout.startswith("usage")
     assert "one Triton kernel" in done.stdout

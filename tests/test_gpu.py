@@ -4,8 +4,6 @@ import gzip
 import json
 import pickle
 import re
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import pytest
@@ -14,8 +12,8 @@ import torch.nn.functional as F
 
 import no_optimization
 from no_optimization import explicit_attention
+from tests import processes
 from tests.calibration.harness_cost import stopwatch_steps
-from Utils.base import paths
 from Utils.base.errors import Unsupported
 from Utils.base.gpt2_sizes import CONFIGS
 from Utils.data import TokenBatches
@@ -71,10 +69,8 @@ def scripts(tmp_path_factory):
     def scripts(name):
         if name not in done:
             file = folder / f"{name}.csv"
-            command = [sys.executable, *ladder.get(name).command, *SMALL, "--steps", "15"]
-            command += ["--results-file", str(file)]
-            ended = subprocess.run(command, cwd=paths.ROOT, capture_output=True, text=True)
-            assert ended.returncode == 0, ended.stderr
+            words = [*ladder.get(name).command, *SMALL, "--steps", "15"]
+            processes.command(*words, f"--results-file={file}")
             rows = rows_file.read(file)
             if rows.status[0] == "unsupported":
                 pytest.skip(f"{name}: {rows.note[0]}")
@@ -246,9 +242,8 @@ def test_our_cross_entropy_is_pytorchs_beyond_2_to_the_31_logits_too(dtype, N, s
 
 def test_too_large_a_batch_is_out_of_memory_and_nothing_else(tmp_path):
     file = tmp_path / "results.csv"
-    command = [sys.executable, str(paths.ROOT / "no_optimization.py"), "--device", "cuda"]
-    command += ["--batch-size", "4096", "--seq-len", "1024", "--results-file", str(file)]
-    ended = subprocess.run(command, capture_output=True, text=True)
+    words = ["no_optimization.py", "--device=cuda", "--batch-size=4096", "--seq-len=1024"]
+    ended = processes.python(*words, f"--results-file={file}")
     assert ended.returncode == 1 and "Traceback" not in ended.stderr
     (row,) = rows_file.text_rows(file)
     assert row["status"] == "out_of_memory"
@@ -267,11 +262,10 @@ def test_batches_on_the_device_are_the_parents(settle):
 
 def test_a_deterministic_run_repeats_to_the_last_bit(scripts, tmp_path):
     first = scripts("deterministic").rows
-    command = [sys.executable, "-m", "beyond.costs.deterministic", *SMALL, "--steps", "15"]
-    command += ["--results-file", str(tmp_path / "results.csv")]
-    ended = subprocess.run(command, cwd=paths.ROOT, capture_output=True, text=True)
-    assert ended.returncode == 0, ended.stderr
-    assert list(rows_file.read(tmp_path / "results.csv").loss) == list(first.loss)
+    file = tmp_path / "results.csv"
+    words = ["-m", "beyond.costs.deterministic", *SMALL, "--steps", "15"]
+    processes.command(*words, f"--results-file={file}")
+    assert list(rows_file.read(file).loss) == list(first.loss)
 
 
 def test_a_steps_launches_are_recorded_as_graphs_and_none_is_skipped(settle):
@@ -294,10 +288,8 @@ def test_a_steps_launches_are_recorded_as_graphs_and_none_is_skipped(settle):
 
 def test_the_batch_that_was_found_fits_and_twice_as_much_does_not(tmp_path):
     file = tmp_path / "results.csv"
-    command = [sys.executable, "-m", "beyond.memory.larger_batch", *SMALL, "--steps", "8"]
-    command += ["--results-file", str(file)]
-    ended = subprocess.run(command, cwd=paths.ROOT, capture_output=True, text=True)
-    assert ended.returncode == 0, ended.stderr
+    words = ["-m", "beyond.memory.larger_batch", *SMALL, "--steps", "8"]
+    ended = processes.command(*words, f"--results-file={file}")
     rows = rows_file.read(file)
     if rows.status[0] == "unsupported":
         pytest.skip(rows.note[0])
@@ -372,9 +364,8 @@ def test_paged_state_gives_way_where_unpaged_runs_out_of_memory():
 
 def test_the_doctor_knows_this_gpu(tmp_path):
     """Its name and memory; and that torch_compile runs on it, or why it does not."""
-    command = [sys.executable, "-m", "Utils.commands", "doctor", "--json", "--device", "cuda"]
-    command += ["--results-file", str(tmp_path / "results.csv")]
-    done = subprocess.run(command, cwd=paths.ROOT, capture_output=True, text=True)
+    words = ["-m", "Utils.commands", "doctor", "--json", "--device", "cuda"]
+    done = processes.python(*words, f"--results-file={tmp_path / 'results.csv'}")
     report = json.loads(done.stdout)
     device = next(each for each in report["findings"] if each["topic"] == "device")
     properties = torch.cuda.get_device_properties(0)
@@ -393,10 +384,8 @@ def profiled(tmp_path_factory):
     folder = tmp_path_factory.mktemp("profiles")
 
     def profiled(name):
-        command = [sys.executable, "-m", "Utils.commands", "profile", name, *SMALL, "--steps", "12"]
-        command += ["--memory", "--output", str(folder)]
-        ended = subprocess.run(command, cwd=paths.ROOT, capture_output=True, text=True)
-        assert ended.returncode == 0, ended.stderr
+        words = ["-m", "Utils.commands", "profile", name, *SMALL, "--steps", "12", "--memory"]
+        processes.command(*words, f"--output={folder}")
         summary = json.loads((folder / f"{name}.json").read_text())
         if summary["status"] == "unsupported":
             pytest.skip(f"{name}: {summary['note']}")
@@ -444,12 +433,10 @@ def test_ranks_with_nccl_train_as_one_process_does(ranks, tmp_path):
     for name in ("asynchronous_logging", "distributed_data_parallel", "gradient_compression"):
         file = tmp_path / f"{name}.csv"
         several = name != "asynchronous_logging"
-        command = ["torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", "-m"]
-        command = [sys.executable, "-m", *(command if several else []), ladder.get(name).module]
-        command += [*SMALL, "--steps", "6", "--warmup", "3"]
-        command += ["--results-file", str(file)]
-        done = subprocess.run(command, env=paths.environment(), capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
+        words = ["torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", "-m"]
+        words = ["-m", *(words if several else []), ladder.get(name).module]
+        flags = [*SMALL, "--steps", "6", "--warmup", "3", f"--results-file={file}"]
+        processes.command(*words, *flags)
         rows = rows_file.read(file)
         if rows.status[0] == "unsupported":
             pytest.skip(f"{name}: {rows.note[0]}")

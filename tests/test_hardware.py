@@ -15,6 +15,7 @@ import pytest
 import torch
 from torch._functorch import config as functorch
 
+from tests import processes
 from tests.stand_ins import FakeCuda, FakeNvml, gpu
 from tests.test_probes import arguments
 from Utils.base import paths
@@ -242,8 +243,7 @@ print(device.peak_memory_mib())
 
 def test_a_cpus_peak_is_its_processs_own_holds_what_was_freed_and_can_start_again():
     ballast = bytearray(b"x") * (400 * 2**20)  # getrusage would give a child its parent's
-    command = [sys.executable, "-c", PEAKS]
-    done = subprocess.run(command, cwd=paths.ROOT, capture_output=True, text=True, check=True)
+    done = processes.command("-c", PEAKS)
     first, freed, again = map(float, done.stdout.split())
     assert first < 100 and 195 < freed < 260 and again == pytest.approx(40, abs=8)
     assert len(ballast) == 400 * 2**20
@@ -274,9 +274,7 @@ print(returned, faults(49_000_000), faults(80_000_000) and device.peak_memory_mi
 def test_freed_blocks_stay_with_the_process_and_its_peak_is_that_of_before(grows):
     """The kernel clears no pages for a block of 196 MB that follows one of 200 MB; one of 320 MB
     adds at least what it is larger, unless the peak is known."""
-    command = [sys.executable, "-c", FAULTS.replace("GROWS", str(grows))]
-    environment = paths.environment(THP_MEM_ALLOC_ENABLE="0")
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    done = processes.command("-c", FAULTS.replace("GROWS", str(grows)), THP_MEM_ALLOC_ENABLE="0")
     returned, kept, grown = map(float, done.stdout.split())
     assert returned > 40_000 and kept < 100
     assert grown > 100 if grows else grown == 0
@@ -334,12 +332,10 @@ print(json.dumps([waited, alive, grown(lambda: time.sleep(1))]))
 """
     endless = subprocess.Popen([sys.executable, "-c", "while True: pass"])
     try:
-        command = [sys.executable, "-c", code]
-        done = subprocess.run(command, cwd=paths.ROOT, capture_output=True, text=True)
+        done = processes.command("-c", code)
     finally:
         endless.kill()
         endless.wait()
-    assert done.returncode == 0, done.stderr
     waited, alive, idle = json.loads(done.stdout)
     assert 0.3 < waited["own_cpu_s"] < 1.8  # a busy machine gives it less than its 1.5 seconds
     assert 0.2 < alive["own_cpu_s"] < 1.2

@@ -5,11 +5,10 @@ import dataclasses
 import math
 import re
 import subprocess
-import sys
 
 import pytest
 
-from tests import forked
+from tests import forked, processes
 from Utils.analysis import result_tables
 from Utils.base import paths
 from Utils.device import capabilities
@@ -114,8 +113,7 @@ def test_it_has_a_target_and_a_row_in_the_list_of_techniques(technique, recipes)
 
 
 def test_diff_shows_the_technique_and_nothing_else():
-    command = [sys.executable, "-m", "Utils.commands", "diff", "T=fused_optimizer"]
-    shown = subprocess.run(command, cwd=paths.ROOT, capture_output=True, text=True).stdout
+    shown = processes.command("-m", "Utils.commands", "diff", "T=fused_optimizer").stdout
     assert shown.startswith(TECHNIQUES["fused_optimizer"].doc)
     assert [line for line in shown.splitlines() if re.match(r"[+-][^+-]", line)] == [
         "-    optimizer = torch.optim.AdamW(model.parameters(), lr=4e-5)",
@@ -163,12 +161,11 @@ def test_it_runs_or_says_why_not(technique, smoke):
 
 def test_a_script_of_a_folder_runs_by_its_own_command(tmp_path):
     """As a user starts it, which for those at the top level other tests do."""
-    command = [sys.executable, *TECHNIQUES["data_on_device"].command, "--model=gpt2-tiny"]
-    command += ["--device=cpu", "--steps=2", "--warmup=1", "--batch-size=1", "--seq-len=4"]
-    command.append(f"--results-file={tmp_path / 'r.csv'}")
-    environment = paths.environment(TORCHDYNAMO_DISABLE="1")  # it is compiled above
-    done = subprocess.run(command, cwd=paths.ROOT, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0 and done.stdout.startswith("data_on_device: median"), done.stderr
+    words = [*TECHNIQUES["data_on_device"].command, "--model=gpt2-tiny", "--device=cpu"]
+    words += ["--steps=2", "--warmup=1", "--batch-size=1", "--seq-len=4"]
+    words.append(f"--results-file={tmp_path / 'r.csv'}")
+    done = processes.command(*words, TORCHDYNAMO_DISABLE="1")  # it is compiled above
+    assert done.stdout.startswith("data_on_device: median")
     assert list(rows_file.read(tmp_path / "r.csv").status) == ["ok"] * 2
 
 

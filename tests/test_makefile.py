@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import processes
 from tests.known import changed, copy_project
 from Utils.base import command_line, paths
 from Utils.base.command_line import OF_A_RUN, SETTINGS, Parser
@@ -157,12 +158,14 @@ def test_help_lists_every_target_technique_and_variable():
         (["WARMUP=60"], "WARMUP=60: a warm-up of 60 steps of 50 leaves no step to time"),
         (["MODEL=gpt5"], "MODEL=gpt5: choose gpt2-tiny"),
         (["SEQ_LEN=2048"], "SEQ_LEN=2048: gpt2 takes 1024 tokens at most"),
+        (["RESULTS_FILE=/nowhere/a.csv"], "/nowhere/a.csv: No such file or directory"),
     ],
 )
 def test_a_wrong_setting_is_named_before_anything_is_measured(words, message):
     done = make("all", *words, f"PYTHON={sys.executable}")
     assert done.returncode == 2 and done.stdout == ""
     assert done.stderr.startswith(f"suite: error: {message}"), done.stderr
+    assert len(done.stderr.splitlines()) == 2  # with make's own
 
 
 def test_a_script_by_make_and_by_hand_has_the_same_settings():
@@ -189,8 +192,7 @@ def test_a_setting_from_the_environment_has_no_effect_and_make_says_so(monkeypat
 
 
 def test_a_command_that_does_not_exist_is_one_line():
-    command = [sys.executable, "-m", "Utils.commands", "tables"]
-    done = subprocess.run(command, cwd=paths.ROOT, capture_output=True, text=True)
+    done = processes.python("-m", "Utils.commands", "tables")
     assert done.returncode == 2 and done.stderr.count("\n") == 1
     assert done.stderr.startswith("tables: error: there is no such command; choose ablate, ")
 

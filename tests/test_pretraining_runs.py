@@ -5,8 +5,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from functools import partial
 from unittest import mock
@@ -17,8 +15,7 @@ import torch
 from flash_attention import flash_attention
 from pretraining import checkpoints, options
 from pretraining import start as pretraining
-from tests import forked
-from Utils.base import paths
+from tests import forked, processes
 from Utils.base.errors import Unsupported, UserError
 from Utils.device.capabilities import CHECKS
 from Utils.scripts import ladder
@@ -123,12 +120,9 @@ def test_without_bfloat16_a_run_is_in_float16_and_its_resume_is_exact(tmp_path, 
 
 def test_two_ranks_go_on_with_the_same_batches(whole, tmp_path):
     copy_before(whole, tmp_path / "two", 6)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    command += ["-m", "pretraining.train", f"--resume={tmp_path / 'two'}"]
-    done = subprocess.run(
-        command, env=paths.environment(OMP_NUM_THREADS="1"), capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
+    words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    words += ["-m", "pretraining.train", f"--resume={tmp_path / 'two'}"]
+    processes.command(*words, OMP_NUM_THREADS="1")
     one, two = (curve(folder) for folder in (whole, tmp_path / "two"))
     assert one[:6] == two[:6]
     for column in (3, 6):  # loss and gradient norm

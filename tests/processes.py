@@ -1,0 +1,21 @@
+"""Processes of Python, which pay for their imports: tests/forked.py has those that need not."""
+
+import subprocess
+import sys
+
+from Utils.base import paths
+
+
+def python(*words, cwd=paths.ROOT, timeout=None, **variables):
+    """Run Python with these words. Return its CompletedProcess.
+    variables: of its environment, beside this process's."""
+    command = [sys.executable, *map(str, words)]
+    options = {"env": paths.environment(**variables), "capture_output": True, "text": True}
+    return subprocess.run(command, cwd=cwd, timeout=timeout, **options)
+
+
+def command(*words, **variables):
+    """Run a command of the project, which has to go well. Return its CompletedProcess."""
+    done = python(*words, **variables)
+    assert done.returncode == 0, done.stderr
+    return done
