@@ -1,5 +1,7 @@
 """Losses computed in chunks, and habits that cost time: the parent's losses, at another price."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
@@ -7,10 +9,12 @@ from torch.profiler import ProfilerActivity, profile
 from tests import watched
 from tests.calibration import chunks_of_the_loss
 from Utils.base.errors import Unsupported
+from Utils.base.gpt2_sizes import CONFIGS
 
 V = 50_257
 TOKENS = 192  # logits are then larger than the gradient of their weights
 SHAPE = ["--batch-size=4", "--seq-len=48"]
+ONE_LAYER = replace(CONFIGS["gpt2-tiny"], n_layer=1)
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +32,7 @@ def in_inductor():
 def largest_allocation(train, name, **options):
     """Return the bytes of the largest tensor that a script allocates in its steps."""
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
-        train(name, *SHAPE, **options)
+        train(name, *SHAPE, config=ONE_LAYER, **options)
     return max(event.nbytes() for event in profiled.profiler.kineto_results.events())
 
 
@@ -69,7 +73,8 @@ def test_more_chunks_lose_more_of_a_loss_in_bfloat16_and_autocast_does_not_reach
 
 def test_too_few_tokens_for_chunks_are_refused_though_inductor_is_silent(train, in_inductor):
     with pytest.raises(Unsupported, match="more tokens than channels$"):
-        train("chunked_loss", "--batch-size=4", "--seq-len=8", compile=None)
+        few = ["--batch-size=4", "--seq-len=8"]
+        train("chunked_loss", *few, config=ONE_LAYER, compile=None)
 
 
 def test_an_explicit_mask_and_a_loop_change_no_loss(train):

@@ -390,7 +390,7 @@ def test_what_of_an_exchange_is_hidden_behind_computation(on_gpu):
 def test_a_run_of_two_is_profiled_by_rank_0(tmp_path):
     """Without compiling and of few tokens, as more would only take longer."""
     command = f"{sys.executable} -m Utils.commands profile {NAMES[0]} --gpus=2".split()
-    command += [*FLAGS, "--batch-size=2", "--seq-len=4"]
+    command += [*FLAGS, "--batch-size=2", "--seq-len=16"]
     command.append(f"--results-file={tmp_path / 'results.csv'}")
     environment = without_ranks(TORCHDYNAMO_DISABLE="1")
     done = subprocess.run(command, env=environment, capture_output=True, text=True)

@@ -162,7 +162,7 @@ def test_it_runs_or_says_why_not(technique, smoke):
 def test_a_script_of_a_folder_runs_by_its_own_command(tmp_path):
     """As a user starts it, which for those at the top level other tests do."""
     words = [*TECHNIQUES["data_on_device"].command, "--model=gpt2-tiny", "--device=cpu"]
-    words += ["--steps=2", "--warmup=1", "--batch-size=1", "--seq-len=4"]
+    words += ["--steps=2", "--warmup=1", "--batch-size=1", "--seq-len=16"]
     words.append(f"--results-file={tmp_path / 'r.csv'}")
     done = processes.command(*words, TORCHDYNAMO_DISABLE="1")  # it is compiled above
     assert done.stdout.startswith("data_on_device: median")

@@ -102,7 +102,7 @@ def test_a_compiled_script_runs_where_the_path_has_a_blank(folder):
     loss = "torch.nn.functional.cross_entropy"
     script = changed((f"loss={loss}", f"loss=torch.compile({loss})"))
     (folder / "compiled_loss.py").write_text(script)
-    settings = ["MODEL=gpt2-tiny", "STEPS=2", "WARMUP=1", "BATCH_SIZE=1", "SEQ_LEN=4"]
+    settings = ["MODEL=gpt2-tiny", "STEPS=2", "WARMUP=1", "BATCH_SIZE=1", "SEQ_LEN=16"]
     settings += ["DATASET=synthetic", "DEVICE=cpu", f"PYTHON={sys.executable}"]
     variables = {"CACHE_DIR": "", "TORCHINDUCTOR_CACHE_DIR": "", "TRITON_CACHE_DIR": ""}
     before = {*Path(tempfile.gettempdir()).glob("kernels-*")}
