@@ -301,7 +301,7 @@ def test_a_rank_that_is_killed_or_hangs_ends_the_run_with_one_line(what, line, t
     command = [sys.executable, "-c", LAUNCH, str(script), "2", *FLAGS, f"--results-file={file}"]
     start = time.monotonic()
     environment = without_ranks(TAG=str(start), PATIENCE_S="6")
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=90)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=45)
     said = done.stdout + done.stderr
     assert done.returncode == 1 and f"{NAMES[0]}: {line}; nothing was recorded\n" in said
     assert said.count("nothing was recorded") == 1 and "Traceback" not in said

@@ -144,8 +144,8 @@ def chunks(texts, characters=4_000_000):
 
 
 def find(dataset):
-    """Return the parts of the cache key, and the amount to read with its unit. No run changes the
-    standard library, so that its files are listed once a process."""
+    """Return the parts of the cache key, and the amount to read with its unit. The files of the
+    standard library, which no run changes, are listed once a process."""
     return _find_once(dataset) if dataset == "stdlib" else _find(dataset)
 
 

@@ -107,9 +107,9 @@ def recordings(techniques, args, with_single):
     and, with_single, at one sequence, which may run other operations than several."""
     config = args.config
     # A prime that divides no other size: a tensor's size that it divides grows with the batch.
-    sizes = config.n_layer * config.n_head * config.n_embd * args.seq_len * VOCABULARY
+    product = config.n_layer * config.n_head * config.n_embd * args.seq_len * VOCABULARY
     prime = nextprime(max(97, args.batch_size) - 1)
-    while sizes % prime == 0:
+    while product % prime == 0:
         prime = nextprime(prime)
     batches = [prime, 1] if with_single else [prime]
     tasks = []

@@ -51,7 +51,7 @@ class Iterations:
     def stepped(self, key):
         """Note a step of an optimizer. Return whether it ends an iteration."""
         self.steps += 1
-        if self.ending == key and len(self.since) == 1:  # the only one
+        if self.ending == key and self.since.keys() == {key}:  # the only one
             return True
         self.created(key)
         self.gaps[key] = [*self.gaps[key][-1:], self.since[key]]

@@ -17,7 +17,7 @@ from Utils.forecast.kernel_work import MATMUL, TYPES
 from Utils.scripts import ladder
 
 FILE = paths.ROOT / "docs" / "kernels.csv"
-SCRIPT, CARD = "all_together", "h100"
+SCRIPT, CARD = "all_together_float8", "h100"
 BATCH, LENGTH = 16, 1024
 
 
