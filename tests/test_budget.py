@@ -29,13 +29,13 @@ MOST_LINES = {
     "profile": 718,
     "site": 229,
     "results": 543,
-    "own_script": 1772,
+    "own_script": 1776,
     "scripts": 556,
 }
 MOST_LINES_OF_UTILS = 14_000
 OTHER = {".toml", ".html", ".css", ".js"}
 MOST_LINES_OF_OTHER = 2_000
-MOST_LINES_OF_TESTS = 17_986  # with the virtual GPU's C++
+MOST_LINES_OF_TESTS = 18_000  # with the virtual GPU's C++
 MOST_LINES_OF_PRETRAINING = 1_416
 MOST_LINES_OF_MAKEFILE = 180
 MOST_FILES = 450  # without results/

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import torch
 from torch.optim import optimizer as torch_optimizer
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_iter
 from torch.utils.data import dataloader
 
 from Utils.own_script import model_calls, user_code
@@ -208,7 +208,9 @@ class Watch:
         if not self.stepping or len(self.iteration.losses) == self.losses_before_step:
             for loss in losses:
                 _, loss = self.unscaled.get(id(loss), (None, loss))
-                self.iteration.losses.append(loss.detach().clone())
+                if loss.numel() == 1:  # more have a gradient given, and are no loss
+                    number = loss.item() if loss.is_cpu else loss.detach().clone()
+                    self.iteration.losses.append(number)
         if self.loss_scale:
             tensors = [self.loss_scale.scaled(loss) for loss in losses]
         self.calls.in_backward = True
@@ -237,9 +239,11 @@ class Watch:
         start = time.perf_counter()
         batch = usual(iterator)
         self.iteration.data_s += time.perf_counter() - start
-        tensors = [leaf for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor)]
         if torch.is_grad_enabled():
-            self.iteration.samples += next((len(t) for t in tensors if t.dim()), 0)
+            for leaf in tree_iter(batch):
+                if isinstance(leaf, torch.Tensor) and leaf.ndim:
+                    self.iteration.samples += leaf.shape[0]
+                    break
         return batch
 
     def _mode_set(self, usual, module, mode=True):
