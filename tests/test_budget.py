@@ -30,7 +30,7 @@ MOST_LINES = {
     "site": 229,
     "results": 543,
     "own_script": 1776,
-    "scripts": 556,
+    "scripts": 563,
 }
 MOST_LINES_OF_UTILS = 14_000
 OTHER = {".toml", ".html", ".css", ".js"}

@@ -104,8 +104,8 @@ def techniques(root=paths.ROOT):
     `on_device`, as that device runs them. Raises UserError where two have one name."""
     scripts = {}
     for path in [*sorted(root.glob("*.py")), *sorted(root.glob("beyond/**/*.py"))]:
-        doc, code = split(path.read_text(errors="replace"))
-        stated = facts(doc)
+        file = path.stat()
+        doc, code, stated = _read(path, file.st_mtime_ns, file.st_size)
         if "Parent" not in stated["facts"]:
             continue
         if path.stem in scripts:
@@ -114,6 +114,13 @@ def techniques(root=paths.ROOT):
         scripts[path.stem] = Technique(path.stem, path, doc, code, **stated)
     scripts = _in_order(scripts)
     return scripts if _bfloat16.get() else _in_order(_in_float16(scripts))
+
+
+@functools.cache
+def _read(path, modified_ns, size):
+    """Return a script's docstring, code and facts. An edited file is read again."""
+    doc, code = split(path.read_text(errors="replace"))
+    return doc, code, facts(doc)
 
 
 def _in_order(scripts):
