@@ -113,7 +113,7 @@ def measured_steps(args):
 
 def _outcome(runs, records):
     """Return status ("ok" if any round has timings), reason, notes, grade and quality."""
-    runs = runs.groupby("round").first()
+    runs = runs.groupby("round")[["status", "note", "grade", "run_id"]].first()
     timed = runs[runs.status == "ok"]
     if timed.empty:
         last = runs.iloc[-1]
