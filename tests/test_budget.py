@@ -16,7 +16,7 @@ from Utils.base import paths
 # shorter lowers its line.
 MOST_LINES = {
     "": 379,
-    "analysis": 1719,
+    "analysis": 1717,
     "base": 489,
     "commands": 847,
     "corpus": 282,

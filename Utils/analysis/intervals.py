@@ -159,8 +159,7 @@ def step_ms(timed):
         return pd.Series(dtype=float, index=index)
     group = selection.turn_groups(timed.run_id).astype(object)
     keys = ["round", "group", "technique", "run_id"]
-    runs = timed[["round", "technique", "run_id"]]
-    runs = runs.assign(log=np.log(scaled(timed).step_ms), group=group)
+    runs = timed.assign(log=np.log(scaled(timed).step_ms), group=group)
     runs = runs.groupby(keys, observed=True).log.median().reset_index()
     runs.loc[~runs.duplicated(["round", "group"], keep=False), "group"] = ""  # took no turns
     by_round = {r: levels(run.log, run.technique, run.group) for r, run in runs.groupby("round")}

@@ -114,9 +114,8 @@ def recommend(rows, records=None):
     mib = timed.groupby(["technique", "round"]).peak_memory_mib.first().unstack("technique")
     lines["peak_memory_mib"] = np.exp(np.log(mib).median())
     sets = {name: variants.parts(name) for name in lines.index if name in ms}
-    on_cpu = rows.reserved_memory_mib.isna().all()
     statuses = rows.groupby(["technique", "round"]).status.first()
-    problems = {name: _problem(statuses[name], on_cpu, lines, name, sets) for name in lines.index}
+    problems = {name: _problem(rows, statuses[name], lines, name, sets) for name in lines.index}
     usable = [name for name in lines.index if not problems[name]]
     described = selection.describe(rows)
     again = make_line(rows, records, ROUNDS)
@@ -166,7 +165,7 @@ def recommend(rows, records=None):
     return Recommendation(described, says, best, recipes)
 
 
-def _problem(status, on_cpu, lines, name, sets):
+def _problem(rows, status, lines, name, sets):
     """Return why a script or variant cannot be recommended, or "". status: its, by round."""
     line = lines.loc[name]
     bad = status[status.isin(["failed", "out_of_memory"])]
@@ -181,7 +180,7 @@ def _problem(status, on_cpu, lines, name, sets):
             return "its script can no longer be made"
     scripts = ladder.techniques()
     for technique in name.partition("-")[0].split("+"):
-        if on_cpu and technique in scripts:
+        if rows.reserved_memory_mib.isna().all() and technique in scripts:  # on a CPU
             parent = scripts.get(scripts[technique].parent)
             if WAITS & {*scripts[technique].needs} - {*(parent.needs if parent else ())}:
                 return "no effect here"

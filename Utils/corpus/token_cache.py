@@ -243,7 +243,7 @@ def import_datasets():
     except ModuleNotFoundError:
         remedy = "pip install datasets, or use stdlib or synthetic"
         raise UserError("--dataset: reading this needs the package datasets", remedy) from None
-    tqdm.set_lock(threading.RLock())  # one of processes would outlive a worker that is killed
+    tqdm.set_lock(threading.RLock())  # its own is a semaphore, which a killed worker leaves
     datasets.disable_progress_bars()
     datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # it also raises what it logs
     return datasets

@@ -69,8 +69,8 @@ class Iterations:
 
 @dataclass
 class Iteration:
-    """One training iteration. losses: what backward was called on, before scaling. samples: in the
-    batches of DataLoaders. data_s: seconds waited for them. events: what else happened."""
+    """One training iteration. losses: scalars that backward was called on, before scaling. samples:
+    in the batches of DataLoaders. data_s: seconds waited for them. events: what else happened."""
 
     losses: list = field(default_factory=list)
     samples: int = 0
@@ -208,9 +208,9 @@ class Watch:
         if not self.stepping or len(self.iteration.losses) == self.losses_before_step:
             for loss in losses:
                 _, loss = self.unscaled.get(id(loss), (None, loss))
-                if loss.numel() == 1:  # more have a gradient given, and are no loss
-                    number = loss.item() if loss.is_cpu else loss.detach().clone()
-                    self.iteration.losses.append(number)
+                if loss.numel() == 1:  # else an output, whose gradient is given
+                    value = loss.item() if loss.is_cpu else loss.detach().clone()
+                    self.iteration.losses.append(value)
         if self.loss_scale:
             tensors = [self.loss_scale.scaled(loss) for loss in losses]
         self.calls.in_backward = True

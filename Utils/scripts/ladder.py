@@ -104,8 +104,8 @@ def techniques(root=paths.ROOT):
     `on_device`, as that device runs them. Raises UserError where two have one name."""
     scripts = {}
     for path in [*sorted(root.glob("*.py")), *sorted(root.glob("beyond/**/*.py"))]:
-        file = path.stat()
-        doc, code, stated = _read(path, file.st_mtime_ns, file.st_size)
+        stat = path.stat()
+        doc, code, stated = _read(path, stat.st_mtime_ns, stat.st_size)
         if "Parent" not in stated["facts"]:
             continue
         if path.stem in scripts:
@@ -118,7 +118,7 @@ def techniques(root=paths.ROOT):
 
 @functools.cache
 def _read(path, modified_ns, size):
-    """Return a script's docstring, code and facts. An edited file is read again."""
+    """Return a script's docstring, code and facts, read once unless the file has changed."""
     doc, code = split(path.read_text(errors="replace"))
     return doc, code, facts(doc)
 
