@@ -239,10 +239,10 @@ def test_a_range_is_wider_where_no_figure_is_alike():
     covered = {("a100", "float32"), ("a100", "bfloat16"), ("h100", "float32")}
     ceilings = {"matmul_tflops": {"float32": 0.2}, "emulated_tflops": {}, "bandwidth_gb_s": 40.0}
     here = datasheets.of_device(ImaginedGPU("AMD EPYC (2 threads)", 2**34), ceilings)
-    entries = [*map(datasheets.find, ("a100", "h100", "b200")), here]
+    entries = [*map(datasheets.find, ("a100", "h100", "b200", "mi210")), here]
     factors = [step_time.range_factor(entry, "bfloat16", covered) for entry in entries]
-    wider = [step_time.OTHER_PRECISION, step_time.OTHER_CHIP, step_time.UNLISTED]
-    assert factors == [1, *wider] == sorted(factors)
+    wider = [step_time.OTHER_PRECISION, step_time.OTHER_CHIP, step_time.OTHER_MAKER]
+    assert factors == [1, *wider, step_time.UNLISTED] == sorted(factors)
     assert here.memory_bytes == 2**34 and here.bandwidth == 40
     t4 = datasheets.of_device(device_of("t4"), ceilings)
     assert (t4.capability, t4.float32) == ((7, 5), 0.2)

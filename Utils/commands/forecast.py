@@ -1,8 +1,7 @@
 """Forecast peak memory and step time, on a device that need not be here.
 
 A step of the real script runs on fake tensors, which have no memory. Its allocations and operations
-are recorded. DEVICE is a key of the table of datasheets, or `all` for each of them.
-"""
+are recorded. DEVICE is a key of the table of datasheets, or `all` for each of them."""
 
 import math
 import re

@@ -18,8 +18,7 @@ is a run in several processes, and shows rank 0.
     python -m Utils.commands profile BASE=~/mine/train.py [ARGS=...] [FOLDER=...] [BASE_PYTHON=...]
 
 profiles a training script of your own, unchanged: the same page, with the lines that wait for the
-GPU, but no forecast. Nothing is written beside the trace and the summary.
-"""
+GPU, but no forecast. Nothing is written beside the trace and the summary."""
 
 import json
 import os

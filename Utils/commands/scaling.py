@@ -3,8 +3,7 @@
 Each round runs every number of processes once with seed SEED + r, every other round in reverse
 order. BATCH_SIZE is the batch of strong scaling; weak scaling gives each process its share at the
 fewest processes, where both are the same run. Efficiency is the speedup over the fewest processes
-as a share of the ideal one, paired within rounds, with Student's t interval.
-"""
+as a share of the ideal one, paired within rounds, with Student's t interval."""
 
 import math
 import time

@@ -170,6 +170,45 @@ def forecast_error():
     return len(of_changes), np.expm1(-of_changes).abs().quantile(0.9)
 
 
+def blind_figures():
+    """Return docs/forecast_blind.csv, each figure's `first` row and its `last`."""
+    rows = pd.read_csv(DOCS / "forecast_blind.csv")
+    same = ["source", "key", "model", "technique", "batch", "tokens"]
+    return rows.drop_duplicates(same), rows.drop_duplicates(same, keep="last")
+
+
+def errors():
+    """Return a table of how far off forecasts were: without a figure's source, and blind."""
+    check = pd.read_csv(DOCS / "forecast_check.csv")
+    first, _ = blind_figures()
+    is_amd = first.key.map(lambda key: bool(datasheets.find(key).architecture))
+    parts = {
+        "NVIDIA": check,
+        "of these GPT-2 124M": check[check.model.str.startswith("GPT-2")],
+        "NVIDIA, blind": first[~is_amd],
+        "AMD, blind": first[is_amd],
+    }
+    table = {"figures": [*parts], "number": [str(len(rows)) for rows in parts.values()]}
+    errors = [(rows.forecast_ms / rows.measured_ms - 1).abs() for rows in parts.values()]
+    for title, share in {"median error": 0.5, "90% within": 0.9}.items():
+        table[title] = [f"{error.quantile(share):.1%}" for error in errors]
+    inside = [rows.measured_ms.between(rows.low_ms, rows.high_ms) for rows in parts.values()]
+    table["in their range"] = [f"{each.mean():.0%}" for each in inside]
+    return text_tables.markdown(table, ["figures"])
+
+
+def blind():
+    """Return a table of steps that no constant was fitted to: the first forecast, and the last."""
+    first, last = blind_figures()
+    shapes = first.batch.astype(str) + "x" + first.tokens.astype(str)
+    names = first.key + ", " + first.model + " " + shapes + ": " + first.technique
+    columns = {"figure": names, "published ms": first.measured_ms.map("{:,.1f}".format)}
+    for title, rows in {"first forecast": first, "last": last}.items():
+        error = (rows.forecast_ms / rows.measured_ms - 1).map("{:+.1%}".format)
+        columns[title] = error + " (" + rows.commit + ")"
+    return text_tables.markdown({name: [*cells] for name, cells in columns.items()}, ["figure"])
+
+
 def expected():
     """Return a table of what TOKENS take on each of EXPECTED, under the error of such forecasts."""
     count, within = forecast_error()
@@ -309,7 +348,7 @@ PARTS = {  # page, its generated parts by name
         "ladder": ladder_table,
     },
     "docs/TECHNIQUES.md": {"attention": attention, "traps": traps, "techniques": techniques},
-    "docs/FORECAST.md": {"kernels": kernels},
+    "docs/FORECAST.md": {"errors": errors, "blind": blind, "kernels": kernels},
     "docs/COMMANDS.md": {
         "targets": lambda: _explained(command_line.targets(), "command", "`make {}`".format),
         "variables": lambda: _explained(command_line.variables(), "variable", broken),

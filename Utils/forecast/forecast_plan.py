@@ -186,8 +186,7 @@ def on_this_device(techniques, args, entry, budget, fitting=False):
 def on_every_device(names, values, batches=()):
     """Yield the settings on each device of the table with lists of StepForecasts, one a technique.
     values: settings. batches: of each list, with the largest that fits and the usual one of the
-    baseline; none stands for that of values, or 8 where it is "auto". Each script is recorded once.
-    """
+    baseline; none stands for that of values, or 8 where it is "auto". It records a script once."""
     usual = {"batch_size": 8, "seq_len": 1024}
     values = values | {name: n for name, n in usual.items() if values[name] == "auto"}
 

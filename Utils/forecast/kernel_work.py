@@ -1,8 +1,7 @@
 """The work of a recorded step: its kernels with their FLOP and bytes, at any batch size.
 
 A step is a sequence of operations, each with the shapes and types of its tensors. An eager
-operation is one kernel, or as many as `KERNELS` says; a compiled graph's are in `compiled_graph`.
-"""
+operation is one kernel, or as many as `KERNELS` says; `compiled_graph` has those of a graph."""
 
 import tomllib
 from dataclasses import dataclass, field, replace

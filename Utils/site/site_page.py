@@ -109,7 +109,8 @@ def figures():
     prices = tomllib.loads((DOCS / "prices.toml").read_text(), parse_float=float)
     published = doc_pages.published_changes()[["script", "gpu", "name", "ratio", "url"]]
     changes, within = doc_pages.forecast_error()
-    blind = pd.read_csv(DOCS / "forecast_blind.csv").to_dict("records")
+    first, _ = doc_pages.blind_figures()
+    blind = first.to_dict("records")
     return {
         "columns": COLUMNS,
         "techniques": techniques,
