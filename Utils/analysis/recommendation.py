@@ -104,10 +104,11 @@ def make_line(rows, records, rounds, target=""):
 
 
 @selection.as_run
-def recommend(rows, records=None):
-    """Return the Recommendation for selected rows, variants included. records: by run_id."""
+def recommend(rows, records=None, summary=None):
+    """Return the Recommendation for selected rows, variants included. records: by run_id. summary:
+    of these rows, where it is known."""
     records = records or {}
-    lines = summarize(rows, records)
+    lines = summarize(rows, records) if summary is None else summary.copy()
     timed = selection.timed(rows[rows.grade == "clean"])
     # By round and technique: milliseconds, for as many tokens, and peak memory.
     ms = intervals.step_ms(timed[timed.step_ms > 0]).unstack("technique")

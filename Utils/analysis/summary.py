@@ -45,10 +45,10 @@ def summarize(rows, records=None):
     base = selection.baseline(rows)
     timed = selection.timed(rows)
     step_ms = intervals.step_ms(timed)
-    runs_by_name = dict(list(rows.groupby("technique")))
+    runs_by_name, timed_by_name = (dict(list(x.groupby("technique"))) for x in (rows, timed))
     records_by_name = {
         name: [records[run_id] for run_id in runs.run_id.unique() if run_id in records]
-        for name, runs in timed.groupby("technique")
+        for name, runs in timed_by_name.items()
     }
     scripts = ladder.techniques() if base == ladder.BASELINE else {}
     position = {name: i for i, name in enumerate(scripts)}
@@ -67,7 +67,7 @@ def summarize(rows, records=None):
         last = runs.iloc[-1]
         line["step_ms"] = intervals.typical(step_ms[name])
         line["tokens_per_second"] = last.requested_batch_size * last.seq_len / line["step_ms"] * 1e3
-        steps = intervals.scaled(selection.timed(runs)).step_ms
+        steps = intervals.scaled(timed_by_name[name]).step_ms
         line["p20_ms"], line["p80_ms"] = np.percentile(steps, [20, 80])
         if (runs.batch_size != runs.requested_batch_size).any():
             line["own_batch"] = last.batch_size
@@ -88,7 +88,7 @@ def summarize(rows, records=None):
             line["parent_speedup"] = replace(line["parent_speedup"], p=np.nan)
         scale = last.requested_batch_size / last.batch_size  # to a step of the requested batch
         line |= from_records(line, records_by_name[name], last.model, scale)
-        line |= _losses(name, base, runs, runs_by_name.get(base), records_by_name)
+        line |= _losses(name, base, runs_by_name, timed_by_name, records_by_name)
     summary = pd.DataFrame(list(lines.values()), pd.Index(lines, name="technique"), COLUMNS)
     for column in ("parent_speedup", "loss_difference"):
         summary[column] = pd.Series(intervals.holm(summary[column]), summary.index, dtype=object)
@@ -135,9 +135,9 @@ def _outcome(runs, records):
     return outcome | {"grade": grade, "quality": quality}
 
 
-def _losses(name, base, runs, base_runs, records):
+def _losses(name, base, runs_by_name, timed_by_name, records):
     """Return the columns from losses. Those of other batches or another optimizer have no pair."""
-    timed = selection.timed(runs)
+    runs, timed = runs_by_name[name], timed_by_name[name]
     losses = intervals.losses(timed)
     line = {"loss": losses.mean()}
     is_own = own_names.split(name)
@@ -152,7 +152,7 @@ def _losses(name, base, runs, base_runs, records):
         return line | {"parity": "other batches"}
     if is_own and runs.seed.nunique() == 1:  # its own: rounds repeat each other
         losses = losses.iloc[:1]
-    difference = intervals.loss_difference(intervals.losses(selection.timed(base_runs)), losses)
+    difference = intervals.loss_difference(intervals.losses(timed_by_name[base]), losses)
     technique = ladder.techniques().get(name)
     stated = technique.stated_parity if technique else ""
     if stated == "another optimizer":
@@ -160,7 +160,7 @@ def _losses(name, base, runs, base_runs, records):
     rounding = "float8" if technique and "float8" in technique.needs else "bfloat16"
     updated = min((r.get("updated_parameters", np.inf) for r in records[name]), default=np.inf)
     by_base = max((r.get("updated_parameters", 0) for r in records[base]), default=0)
-    by_step = _step_losses(base_runs), _step_losses(runs)
+    by_step = _step_losses(runs_by_name[base]), _step_losses(runs)
     line["parity"] = intervals.parity(*by_step, runs.model.iloc[0], rounding, updated < by_base)
     if stated == "approximate" and line["parity"] == "model changed":
         line["parity"] = "numerics changed"
@@ -209,7 +209,7 @@ def from_records(line, records, model, scale=1.0):
 def _break_even(rows, compiled, step_ms):
     """Return the steps in which compiled scripts save the extra cost of their warm-up against their
     parents, a Series: inf for never; without those that have no detectable difference."""
-    steps = selection.numbered(rows)
+    steps = selection.numbered(rows[rows.technique.isin({*compiled.index, *compiled.parent})])
     timed_ms = steps.step_ms.where(steps.phase == "timed")
     usual_ms = timed_ms.groupby(steps.run_id).transform("median")
     first = steps.assign(extra_ms=steps.step_ms - usual_ms)[steps.step < 0]

@@ -138,11 +138,12 @@ def speedup(rows, lines):
     ratios = list(lines.parent_speedup)
     unit, scale, form = _memory_unit(rows)
     memory = [number(mib / scale, form) for mib in lines.peak_memory_mib]
+    nats = "\n(nats)" if "tokens" in {*lines.unit} else ""  # else of an unknown unit
     columns = (
         (1.4, "over the\nscript before", [str(ratio) for ratio in ratios]),
         (1.62, "over the\nbaseline", [ratio.text for ratio in lines.speedup]),
         (1.95, f"peak memory\n({unit})", memory),
-        (2.14, "loss\n(nats)", [number(loss, ".3f") for loss in lines.loss]),
+        (2.14, f"loss{nats}", [number(loss, ".3f") for loss in lines.loss]),
     )
     head = "Each technique against the script before it", selection.describe(rows)
     xlabel = "step time of the script before / step time (x)"

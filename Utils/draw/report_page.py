@@ -41,7 +41,8 @@ def report(path, device_name="", price=None, base=None):
         name: _picture(draw(rows, lines)) for name, draw in ladder_charts.of_timed(lines).items()
     }
     runs = rows[rows.status == "ok"].drop_duplicates("run_id")
-    quality = {f"{grade} runs": count for grade, count in runs.grade.value_counts().items()}
+    grades = runs.grade.astype(str).value_counts()
+    quality = {f"{grade} runs": count for grade, count in grades.items()}
     tainted = lines[lines.grade == "tainted"]
     quality |= dict(zip(tainted.label, tainted.quality, strict=True))
     commit = rows.commit.iloc[0].removesuffix("-dirty")

@@ -14,6 +14,7 @@ from Utils.scripts import ladder, own_names, variants
 SHARED = paths.ROOT / "results"  # folder of shared results
 
 SHAPE = ["data", "number", "length"]  # corpus, batch and length that decide the group of a row
+CHOICES = ["status", "phase", "grade"]  # compared often, and faster as categories
 GROUP = ["base", "unit", "device", "torch", "model", *SHAPE, "world_size", "code"]
 
 
@@ -78,8 +79,8 @@ def turn_groups(run_ids):
 
 
 def plain(rows):
-    """Return rows of a results file with texts in place of categories, each held once."""
-    categories = rows.select_dtypes("category").columns
+    """Return rows of a results file with texts, each held once, for all categories but CHOICES."""
+    categories = rows.select_dtypes("category").columns.difference(CHOICES)
     return rows.astype(dict.fromkeys(categories, object))
 
 
@@ -190,7 +191,8 @@ def describe(rows):
         shape = _shape(first, batch, first.seq_len)
         shape += " a step" if first.unit != "steps" else ""
     most = rows["round"].nunique()
-    fewest = timed(rows).groupby("technique")["round"].nunique().min()  # NaN where none is timed
+    steps = timed(rows[["technique", "round", "status", "phase"]])
+    fewest = steps.groupby("technique")["round"].nunique().min()  # NaN where none is timed
     rounds = f"{fewest} to {plural(most, 'round')}" if fewest < most else plural(most, "round")
     commits = ", ".join(commit or "unknown" for commit in rows.commit.unique())
     return f"{first.device}, torch {first.torch}, {shape}, {rounds}, commit {commits}"
@@ -241,6 +243,8 @@ def selected(args):
     path = reading(args.results_file)
     all_rows = rows_file.read(path)
     rows, left_out = select(all_rows, args.device_name, base=args.base)
-    with_variants, _ = select(all_rows, args.device_name, True, args.base, rows)
+    with_variants = rows
+    if variants_in(all_rows):
+        with_variants, _ = select(all_rows, args.device_name, True, args.base, rows)
     records = rows_file.read_records(path, with_variants.run_id.unique())
     return ShownRows(rows, left_out, with_variants, records)
