@@ -21,8 +21,6 @@ from Utils.results import rows_file
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 by_dtype = pytest.mark.parametrize("dtype", DTYPES)
-
-
 SHAPES = [(1, 1), (7, 7), (7, 8), (1000, 1000), (4096, 4096), (4097, 4160), (50_257, 50_304)]
 N = 3
 DRAWS = ("ordinary", "large", "infinite")

@@ -64,6 +64,11 @@ def test_the_rounds_are_compared_in_pairs():
 def test_two_at_once_are_measured_and_leave_no_rows(cache, capsys, tmp_path, monkeypatch):
     kept, whole = [], turn_taking.at_once
     monkeypatch.setattr(turn_taking, "at_once", lambda *args: kept.append(whole(*args)) or kept[-1])
+    calls = []
+    for name, usual in (("listen", Member.listen), ("train", Member.train)):
+        monkeypatch.setattr(
+            Member, name, lambda *args, name=name, usual=usual: calls.append(name) or usual(*args)
+        )
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     monkeypatch.setenv("SUITE", "")
     monkeypatch.chdir(tmp_path)
@@ -72,7 +77,8 @@ def test_two_at_once_are_measured_and_leave_no_rows(cache, capsys, tmp_path, mon
     ((one,), (first, second)) = kept
     assert one.record["threads"] == 2
     assert first.record["threads"] == second.record["threads"] == 1
-    assert abs(first.began - second.began) < max(0.2, *first.step_s)  # they began together
+    of_two = ["listen", "listen", "train", "train", "listen", "listen"]  # none before all are ready
+    assert calls == ["listen", "train", "listen", *of_two]
     assert len(first.step_s) == 3 and first.record["settings"] == one.record["settings"]
     rates = [several_processes.tokens_per_second(parts).sum() for parts in kept]
     assert f"2 processes reach {rates[1] / rates[0]:.2f}x the tokens per second" in said
