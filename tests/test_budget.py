@@ -27,7 +27,7 @@ MOST_LINES = {
     "harness": 1224,
     "launch": 1178,
     "profile": 718,
-    "site": 230,
+    "site": 229,
     "results": 547,
     "own_script": 1776,
     "scripts": 563,
@@ -42,7 +42,7 @@ MOST_FILES = 450  # without results/
 MOST_WORDS = {
     "README.md": 1_150,
     "docs/METHOD.md": 1_800,
-    "docs/FORECAST.md": 900,
+    "docs/FORECAST.md": 855,
     "docs/YOUR_SCRIPT.md": 700,
 }
 MOST_FINDINGS = 12

@@ -272,11 +272,12 @@ def test_a_file_of_figures_is_forecast_or_left_out_with_a_reason(tmp_path, capsy
     """By names and words, or by a described step; a file without the columns is refused."""
     file = tmp_path / "figures.csv"
     header = "source,device,model,batch_size,seq_len,technique,metric,value,unit,device_key,step"
+    header += ",left_out"
     step = "layers = 2, heads = 2, width = 64, vocabulary = 1000"
     lines = [
         "a,NVIDIA GeForce RTX 4090,gpt2-tiny,8,64,fp32 eager,step time,9,ms,,",
         "a,AMD Instinct MI300X,gpt2-tiny,8,64,no_optimization,throughput,90000,tokens/s,,",
-        f'a,ours,mine,8,64,mine,step time,9,ms,a100,"{step}"',
+        f'a,ours,mine,8,64,mine,step time,9,ms,a100,"{step}",kept apart',
         "a,8x NVIDIA L4,gpt2-tiny,8,64,fp32,step time,9,ms,,",
         "a,NVIDIA L7,gpt2-tiny,8,64,fp32,step time,9,ms,,",
         "a,NVIDIA L4,Llama,8,64,fp32,step time,9,ms,,",

@@ -82,6 +82,7 @@ def test_speedups_are_over_the_script_before_with_memory_and_loss(draw):
     faster = {y: x for x, y in points(axes, "o")}
     assert [faster[1], faster[2]] == pytest.approx([2.0, 2.0], abs=0.03)
     assert points(axes, "s")[-1] == (pytest.approx(51 / 81, abs=0.01), 4)  # slower
+    assert "(nats)" in text and "(nats)" not in draw(*ladder_runs(unit="samples"))["speedup"]
 
 
 def test_an_axis_does_not_follow_the_widest_interval():

@@ -126,7 +126,8 @@ def test_tables_charts_and_recipe_show_what_was_planted(html):
 
 def test_what_is_missing_is_named_with_its_command(html, made):
     assert "Not on this page" not in html
-    text = plain(made(*ladder_runs()))
+    text = plain(made(rows_of("brainFloat16", [9] * 3, torch="2", grade="tainted"), *ladder_runs()))
+    assert "clean runs 3" in text and "tainted runs" not in text
     assert "make ablate" in text and "make profile T=all" in text
     assert "One round: no interval" in text and "4.00x faster" in text
 

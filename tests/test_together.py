@@ -66,9 +66,7 @@ def test_two_at_once_are_measured_and_leave_no_rows(cache, capsys, tmp_path, mon
     monkeypatch.setattr(turn_taking, "at_once", lambda *args: kept.append(whole(*args)) or kept[-1])
     calls = []
     for name, usual in (("listen", Member.listen), ("train", Member.train)):
-        monkeypatch.setattr(
-            Member, name, lambda *args, name=name, usual=usual: calls.append(name) or usual(*args)
-        )
+        monkeypatch.setattr(Member, name, lambda *a, n=name, f=usual: calls.append(n) or f(*a))
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     monkeypatch.setenv("SUITE", "")
     monkeypatch.chdir(tmp_path)

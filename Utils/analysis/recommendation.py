@@ -105,8 +105,7 @@ def make_line(rows, records, rounds, target=""):
 
 @selection.as_run
 def recommend(rows, records=None, summary=None):
-    """Return the Recommendation for selected rows, variants included. records: by run_id. summary:
-    of these rows, where it is known."""
+    """Return the Recommendation for rows and variants. records: by run_id. summary: of the rows."""
     records = records or {}
     lines = summarize(rows, records) if summary is None else summary.copy()
     timed = selection.timed(rows[rows.grade == "clean"])

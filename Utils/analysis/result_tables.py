@@ -124,8 +124,8 @@ def table(
     for title, columns in more_tables(rows, summary, price).items():
         if all_columns or (price is not None and title.startswith("Cost")):
             parts += [f"{title}:", columns]
-    whole = rows if whole is None else whole
-    parts.append(recommend(whole, records, summary if whole is rows else None).headline)
+    measured = (rows, records, summary) if whole is None or whole is rows else (whole, records)
+    parts.append(recommend(*measured).headline)
     if not has_intervals:
         parts.append(f"{intervals.NO_INTERVAL.capitalize()}. ROUNDS=4 gives intervals.")
     return text_tables.page(parts, in_file)

@@ -45,7 +45,8 @@ def summarize(rows, records=None):
     base = selection.baseline(rows)
     timed = selection.timed(rows)
     step_ms = intervals.step_ms(timed)
-    runs_by_name, timed_by_name = (dict(list(x.groupby("technique"))) for x in (rows, timed))
+    runs_by_name = dict(list(rows.groupby("technique")))
+    timed_by_name = dict(list(timed.groupby("technique")))
     records_by_name = {
         name: [records[run_id] for run_id in runs.run_id.unique() if run_id in records]
         for name, runs in timed_by_name.items()

@@ -171,7 +171,7 @@ def forecast_error():
 
 
 def blind_figures():
-    """Return docs/forecast_blind.csv, each figure's `first` row and its `last`."""
+    """Return the rows of docs/forecast_blind.csv: each figure's first forecast, and its last."""
     rows = pd.read_csv(DOCS / "forecast_blind.csv")
     same = ["source", "key", "model", "technique", "batch", "tokens"]
     return rows.drop_duplicates(same), rows.drop_duplicates(same, keep="last")
@@ -189,9 +189,9 @@ def errors():
         "AMD, blind": first[is_amd],
     }
     table = {"figures": [*parts], "number": [str(len(rows)) for rows in parts.values()]}
-    errors = [(rows.forecast_ms / rows.measured_ms - 1).abs() for rows in parts.values()]
+    sizes = [(rows.forecast_ms / rows.measured_ms - 1).abs() for rows in parts.values()]
     for title, share in {"median error": 0.5, "90% within": 0.9}.items():
-        table[title] = [f"{error.quantile(share):.1%}" for error in errors]
+        table[title] = [f"{errors.quantile(share):.1%}" for errors in sizes]
     inside = [rows.measured_ms.between(rows.low_ms, rows.high_ms) for rows in parts.values()]
     table["in their range"] = [f"{each.mean():.0%}" for each in inside]
     return text_tables.markdown(table, ["figures"])

@@ -37,7 +37,7 @@ LADDER = ["source", "key", "batch", "model"]  # what the rungs of one ladder hav
 COVERED = 0.9
 OTHER_PRECISION = 1.5  # times as wide, where figures of this kind of chip are of other precisions
 OTHER_CHIP = 2.0  # and where no figure is of this kind of chip
-OTHER_MAKER = 2.5  # and on AMD: at 2, two of its twelve figures of forecast_blind.csv are outside
+OTHER_MAKER = 2.5  # and on AMD, where at 2 only ten of twelve blind figures were inside
 UNLISTED = 4.0  # and for a device without a datasheet, such as a CPU
 
 

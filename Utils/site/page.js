@@ -236,8 +236,8 @@ function showTables() {
   byId("errors").textContent =
     `Of ${changes} published speedups of one change, nine in ten were forecast within ${digits(100 * within, 2)}%.`;
   table("blind", ["figure", "GPU", "published, ms", "forecast, ms", "90% range", "error"], blind.map((row) => [
-    `${row.source}: ${row.model} ${row.batch}x${row.tokens}, ${row.technique}`, row.key, digits(row.measured_ms), digits(row.forecast_ms),
-    span(row.low_ms, row.high_ms, digits), `${digits(100 * (row.forecast_ms / row.measured_ms - 1), 2)}%`]));
+    `${row.source}: ${row.model} ${row.batch}x${row.tokens}, ${row.technique}`, row.key, digits(row.measured_ms),
+    digits(row.forecast_ms), span(row.low_ms, row.high_ms, digits), `${digits(100 * (row.forecast_ms / row.measured_ms - 1), 2)}%`]));
   for (const anchor of document.querySelectorAll("[data-path]")) anchor.href = link(anchor.dataset.path);
   const colab = `https://colab.research.google.com/github/${figures.repository}/blob/gh-pages/colab_t4.ipynb`;
   byId("colab").href = figures.repository ? colab : "colab_t4.ipynb";

@@ -109,8 +109,7 @@ def figures():
     prices = tomllib.loads((DOCS / "prices.toml").read_text(), parse_float=float)
     published = doc_pages.published_changes()[["script", "gpu", "name", "ratio", "url"]]
     changes, within = doc_pages.forecast_error()
-    first, _ = doc_pages.blind_figures()
-    blind = first.to_dict("records")
+    blind = doc_pages.blind_figures()[0].to_dict("records")
     return {
         "columns": COLUMNS,
         "techniques": techniques,
