@@ -190,25 +190,27 @@ def test_reset_archives_rows_and_records_together(filled):
     assert not records_in(filled.parent) and len([*filled.parent.glob("*.jsonl")]) == 1
 
 
-def test_a_killed_process_leaves_whole_blocks(tmp_path):
+def test_a_killed_process_leaves_whole_blocks_or_is_told_from_them(tmp_path):
     code = "for i in range(10**6): "
     code += "rows_file.append(sys.argv[1], rows_of(str(i), TIMES), {'run_id': str(i)})"
+    cut_off = 0
     for attempt in range(8):
         path = tmp_path / f"{attempt}.csv"
         writer = process(code, path)
-        deadline = time.monotonic() + 20
         while not (path.exists() and path.stat().st_size > 20_000):
-            assert time.monotonic() < deadline
             time.sleep(0.002)
         time.sleep(0.003 * attempt)
         writer.kill()
         writer.wait()
-        found = blocks(path)
-        assert found == [(str(i), list(range(25))) for i in range(len(found))]
-        names = [str(i) for i in range(len(found))]
-        assert [*rows_file.read_records(path, names)] == names
+        if not path.read_bytes().endswith(b"\n"):  # in one of 75: between two pages of the write
+            cut_off += 1
+            pytest.raises(UserError, append_b, path)
+            continue
         rows_file.append(path, rows_of("after", TIMES))
-        assert len(blocks(path)) == len(found) + 1
+        *found, _ = blocks(path)
+        assert found == [(str(i), list(range(25))) for i in range(len(found))]
+        assert [*rows_file.read_records(path, dict(found))] == [*dict(found)]
+    assert cut_off < 3
 
 
 @pytest.mark.parametrize("room", [0, 100, 2500])

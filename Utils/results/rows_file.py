@@ -1,10 +1,10 @@
 """results.csv and, beside it, results.jsonl with the records of runs: append, read.
 
-A run appends all its rows in one write, under a lock, when it has ended: a killed run leaves none,
-and concurrent runs never interleave. A damaged file is refused, never repaired or replaced.
+A run appends all its rows in one write, under a lock, when it has ended: runs never interleave, and
+a killed one leaves no row, unless it is killed within the write, which leaves a cut-off one. A
+damaged file is refused, never repaired or replaced.
 
-A line of results.jsonl is the record of a run, or a text that several share: the source of a
-script, torch's report of the environment. Records name such texts by their hash."""
+A line of results.jsonl is a run's record, or a text (SHARED) that several name by its hash."""
 
 import csv
 import fcntl
