@@ -124,16 +124,6 @@ def test_every_column_is_explained():
     assert ", ".join(names).split(", ") == list(rows_file.COLUMNS)
 
 
-@pytest.mark.parametrize("of_gpu", [False, True])
-def test_the_first_screen_says_what_was_measured_on_gpus(of_gpu, monkeypatch):
-    monkeypatch.setattr(doc_pages.selection, "is_of_gpu", lambda path: of_gpu)
-    status = doc_pages.status()
-    assert ("measured no GPU" in status) is not of_gpu
-    assert ("/README.md)" in status) is of_gpu
-    page = (paths.ROOT / "README.md").read_text()
-    assert "<!-- status -->" in page[:3500] and len(status) < 1500
-
-
 def test_published_and_forecast_ratios_are_over_the_step_before():
     published = doc_pages.published_changes().set_index(["script", "name"]).ratio
     assert published["tensorFloat32", "build-nanogpt"] == pytest.approx(1000 / 333)

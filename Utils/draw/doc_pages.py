@@ -44,30 +44,22 @@ SHOWN = {  # scripts of the chart of GPUs
 
 
 def ladder_table():
-    """Return the README's table of the ladder, of the newest shared rows, under its summary."""
+    """Return the README's table of the ladder, of the newest shared rows, and what to say of it."""
     path = selection.newest_shared()
     rows, _ = selection.select_ladder(rows_file.read(path))
     lines = summarize(rows, rows_file.read_records(path, rows.run_id.unique()))
     table = result_tables.texts_of(lines[~lines.index.isin(ladder.beyond())], result_tables.MAIN)
     table["script"] = [broken(name) for name in table["script"]]
-    summary = f"<summary>The table: {lines.speedup[LAST].text} in all</summary>"
-    return f"{summary}\n\n{text_tables.markdown(table)}\n\n{selection.describe(rows)}."
-
-
-def status():
-    """Return what has been measured on GPUs, of the folders of results/."""
-    gpus = [path.parent for path in selection.shared_files() if selection.is_of_gpu(path)]
-    links = [f"[{gpu.parent.name}]({gpu.relative_to(paths.ROOT)}/README.md)" for gpu in gpus]
-    measured = (
-        "**We have measured no GPU yet**, only CPUs ([below](#measured-so-far)). Yours can be the "
-        "first: [two commands](#share-your-result)."
-    )
-    if links:
-        measured = f"**We have measured** {', '.join(links)}."
-    return (
-        "> **Status.** Filled marks: published by others, with other code and batches ([every row]"
-        f"(docs/published.csv)). Hollow marks: our forecasts. {measured}"
-    )
+    folder = path.parent.relative_to(paths.ROOT).as_posix()
+    slow, fast = lines.tokens_per_second[[ladder.BASELINE, LAST]]
+    found = f"**Measured on an {rows.device.iloc[0]}: {lines.speedup[LAST].text} in all**"
+    found += f", {slow:,.0f} to {fast:,.0f} tokens/s ([all figures]({folder}/README.md))."
+    first, _ = blind_figures()
+    first = first[first.source == folder]
+    errors = (first.forecast_ms / first.measured_ms - 1).abs()
+    about = f"{selection.describe(rows)}. Forecast before it was measured, a step was off by "
+    about += f"{errors.median():.0%} in the median, {errors.max():.0%} at most."
+    return f"{found}\n\n{text_tables.markdown(table)}\n\n{about}"
 
 
 def rungs():
@@ -213,9 +205,9 @@ def expected():
     """Return a table of what TOKENS take on each of EXPECTED, under the error of such forecasts."""
     count, within = forecast_error()
     words = (
-        f"**Forecast, not measured**, from datasheets. Of {count} published speedups of "
-        f"one change, nine in ten were forecast within {within:.0%}, without figures of the same "
-        "source ([each](docs/FORECAST.md))."
+        f"**Forecast, not measured**, from datasheets. Of {count} known speedups of one change, "
+        f"nine in ten were forecast within {within:.0%}, without figures of the same source "
+        "([each](docs/FORECAST.md))."
     )
     rows = forecasts().set_index(["technique", "device"])
     rows = rows.rename(index={value: name for name, value in ladder.FLOAT16.items()})
@@ -341,7 +333,6 @@ def _series(label, gpu, ratios, marker, line=0, **look):
 
 PARTS = {  # page, its generated parts by name
     "README.md": {
-        "status": status,
         "expected": expected,
         "diff": one_diff,
         "rungs": rungs,

@@ -106,6 +106,7 @@ class Tracker(MemTracker):
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         if function is torch.ops.aten._local_scalar_dense.default:
             # The value of an optimizer's scalar is its step count, of any other a loss.
+            self.note(Operation("_local_scalar_dense", (), ()))
             return float(self._in_opt) if args[0].is_floating_point() else int(self._in_opt)
         if self.in_registers:
             return function(*args, **kwargs or {})
@@ -199,8 +200,7 @@ def _moved(module, function, recurse=True):
 
 @contextmanager
 def fakes(technique, device, tracker):
-    """Make tensors fakes, and replace all that needs values or a driver. device: of Utils.device; a
-    GPU is an imagined one."""
+    """Make tensors fakes, and replace what needs values or a driver. device: of Utils.device."""
 
     def launched(kernel, *args, **options):  # by Triton
         operands = dict(zip(kernel.arg_names, args, strict=False))
@@ -276,8 +276,7 @@ def run_on_fakes(tracker, args, model, optimizer):
 
 
 def recording(technique, flags, device):
-    """Run a technique's script on fakes, with these flags. Return a Recording, or the reason for
-    none, a string."""
+    """Run a technique's script on fakes, with these flags. Return a Recording, or why not."""
     if "distributed" in technique.needs:
         return "runs in several processes, which are not forecast"
     tracker = Tracker(device.torch_device)

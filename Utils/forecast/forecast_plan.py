@@ -96,8 +96,7 @@ def techniques_of(names):
 
 
 def import_compiler():
-    """Import what torch.compile needs once, for all processes that are forked."""
-    # Here: seconds, for techniques that compile alone.
+    """Import what torch.compile needs, which takes seconds, once for all forked processes."""
     import torch._dynamo.backends.common
     import torch._inductor.decomposition  # noqa: F401
 

@@ -18,7 +18,7 @@ from Utils.device.kernel_kinds import operator_kind
 OPERATORS = tomllib.loads(Path(__file__).with_name("operators.toml").read_text())
 
 # Families of kernels, each with a rule for its time.
-NONE, MEMORY, REDUCTION, MATMUL, ATTENTION, OPTIMIZER = range(6)
+NONE, MEMORY, REDUCTION, MATMUL, ATTENTION, OPTIMIZER, HOST = range(7)
 UPDATE = 2  # of PHASES
 # Who starts a kernel, which decides what a start costs the host.
 EAGER, COMPILED, VIEW, LIST = range(4)
@@ -172,6 +172,8 @@ def kernel(op):
     }  # fmt: skip
     if op.host == VIEW or op.name in OPERATORS["without_work"]:
         row |= {"family": NONE, "host": VIEW, "traffic": 0, "launches": 0}
+        if op.name == "_local_scalar_dense" and op.phase != UPDATE:
+            row |= {"family": HOST, "waits": 2, "kind": "idle"}
     elif op.name in MATMULS:
         row |= _product(op)
     elif "attention" in op.name:
@@ -203,8 +205,8 @@ def _product(op):
         "flop": 2 * batch * m * n * k,
         "m": m, "n": n, "k": k, "b": batch,
         "aligned": not odd or op.host == COMPILED,
-        # Inductor copies such a matrix into one with longer rows.
-        "copies": 2 * sum(t.nbytes for t in odd) if op.host == COMPILED else 0,
+        # Inductor copies such a matrix into one with longer rows; what it writes has them at once.
+        "copies": 2 * sum(t.nbytes for t in odd if t in (a, b)) if op.host == COMPILED else 0,
     }  # fmt: skip
 
 

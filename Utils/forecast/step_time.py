@@ -21,10 +21,11 @@ from Utils.analysis.intervals import Ratio
 from Utils.base import paths
 from Utils.device import datasheets
 from Utils.device.kernel_kinds import KINDS
-from Utils.forecast.kernel_work import ATTENTION, MATMUL, OPTIMIZER, REDUCTION, TYPES
+from Utils.forecast.kernel_work import ATTENTION, HOST, MATMUL, OPTIMIZER, REDUCTION, TYPES
 
 # Tiles of a product's kernels with the share of the best rate that each reaches.
 TILES = {"tensor": ((256, 128, 1.0), (128, 128, 0.97), (128, 64, 0.85), (64, 64, 0.65))}
+TILES["wgmma"] = ((192, 192, 1.0), *TILES["tensor"])
 TILES["simt"] = ((128, 128, 1.0), (128, 64, 0.95), (64, 64, 0.8))
 SPLITS = (1, 2, 4, 8)  # of K, each with at least so many numbers:
 SPLIT_K = 512
@@ -56,12 +57,8 @@ def best_rates(entry, c):
         emulated = general and precision == "bfloat16"
         peak = entry.float32 / 2 if emulated else entry.peak(precision)
         cores = "float32" if general else "tensor"
-        shares = c[f"best_{cores}"]
+        shares = c[f"best_{cores}"] | {datasheets.MEASURED: 1}
         share = shares.get(entry.process, shares["other"])
-        if entry.capability[0] == 9 and not entry.architecture:
-            share = shares.get("hopper", share)
-        if entry.process == datasheets.MEASURED:
-            share = 1
         watt = c[f"watt_{cores}"].get(entry.process, np.inf)
         if precision == "tf32" and not general:
             watt /= 2
@@ -71,10 +68,10 @@ def best_rates(entry, c):
     return map(np.array, zip(*rates, (float8, joules / 2, False), strict=True))
 
 
-def _product_seconds(k, entry, rates, c, tiles, share):
+def _product_seconds(k, entry, rates, wave, tiles, share):
     """Return seconds of products, each with its fastest tile and split of K.
     Blocks run in waves, one on each SM; a wave lasts as long as a tile's FLOP take and its start
-    and end. k: kernels of products. rates: FLOP/s of the best shape."""
+    and end, `wave` microseconds. k: kernels of products. rates: FLOP/s of the best shape."""
     best = np.full(len(k.m), np.inf)
     for height, width, of_best in tiles:
         for tall, wide in {(height, width), (width, height)}:
@@ -82,7 +79,7 @@ def _product_seconds(k, entry, rates, c, tiles, share):
             for split in SPLITS:
                 waves = np.ceil(covered * split / entry.sms)
                 tile_flop = 2.0 * tall * wide * k.k / split
-                seconds = tile_flop * entry.sms / (rates * share * of_best) + 1e-6 * c["wave"]
+                seconds = tile_flop * entry.sms / (rates * share * of_best) + 1e-6 * wave
                 seconds = waves * seconds * SPLIT_COST ** (split > 1)
                 allowed = (split == 1) | (k.k / split >= SPLIT_K)
                 best = np.minimum(best, np.where(allowed, seconds, np.inf))
@@ -100,15 +97,18 @@ def kernel_seconds(step, entry, c):
 
     top = best * c["tensor"]
     top = np.where(k.aligned, top, np.minimum(top, 1e12 * entry.sms * c["unaligned"]))
-    by_lanes = _product_seconds(k, entry, best, c, TILES["simt"], c["simt"])
-    by_tensor_cores = _product_seconds(k, entry, top, c, TILES["tensor"], 1)
+    by_lanes = _product_seconds(k, entry, best, c["wave"], TILES["simt"], c["simt"])
+    # Their kernels stay on an SM: the end of a tile and the start of the next one overlap.
+    has_wgmma = entry.capability[0] in (9, 10) and not entry.architecture
+    wave = c["wave"] * (c["persistent"] if has_wgmma else 1)
+    fused = c["attention"] * (c["cudnn_attention"] if has_wgmma else 1)
+    tiles = TILES["wgmma" if has_wgmma else "tensor"]
+    by_tensor_cores = _product_seconds(k, entry, top, wave, tiles, 1)
     product_seconds = np.where(simt, by_lanes, by_tensor_cores)
 
-    share = np.where(simt, c["attention_float32"], c["attention"])
+    share = np.where(simt, c["attention_float32"], fused)
     share = share * np.where(k.backward, c["backward"], 1)
     share *= k.n / (k.n + 128.0 * (1 + k.causal))
-    if entry.capability[0] >= 9 and not entry.architecture:
-        share = share * np.where(simt, 1, c["hopper_attention"])
     families = [k.family == MATMUL, k.family == ATTENTION]
     flop_seconds = np.select(families, [product_seconds, k.flop / (best * share)])
 
@@ -119,7 +119,7 @@ def kernel_seconds(step, entry, c):
 
     byte_copies = k.copies / (entry.bandwidth * 1e9 * c["memory"])
     device = np.maximum(flop_seconds, byte_seconds) + byte_copies + 1e-6 * c["tail"] * k.launches
-    device += c["wait"] * k.waits
+    device += np.choose(k.waits, (0, c["wait"], c["start"]))
     times = np.bincount(step.order, minlength=len(device))
     energy = times @ (k.flop * joules[k.type] + c["byte"] * joules[0] * (k.traffic + k.copies))
     lacking = energy / (entry.watts * (1 - c["static"])) - times @ device
@@ -158,16 +158,16 @@ def step_time(step, entry, c=None):
     seconds = device[step.order]
     started = host[step.order].cumsum()
     done = seconds.cumsum()
-    end = done[-1] + np.maximum(started - (done - seconds), 0).max()
-    total = max(end, started[-1])
+    total = done[-1] + np.maximum(started - (done - seconds), 0).max()
     family = step.kernels.family[step.order]
     families = {"matrix products": MATMUL, "attention": ATTENTION, "optimizer": OPTIMIZER}
     parts = {name: seconds[family == number].sum() for name, number in families.items()}
-    parts["memory traffic"] = done[-1] - sum(parts.values())
-    parts["waiting for the host"] = total - done[-1]
+    waits = total - done[-1] + seconds[family == HOST].sum()
+    parts["memory traffic"] = total - waits - sum(parts.values())
+    parts["waiting for the host"] = waits
     kind_of = step.kernels.kind[step.order]
     kind_ms = {kind: 1e3 * seconds[kind_of == kind].sum() for kind in KINDS}
-    kind_ms["idle"] = 1e3 * parts["waiting for the host"]
+    kind_ms["idle"] = 1e3 * waits
     return StepTime(total, parts, kind_ms=kind_ms)
 
 

@@ -189,4 +189,6 @@ def _work(step, tracker):
             weight, moment = (Tensor(tuple(parameter.shape), name) for name in ("float32", "int8"))
             reads, writes = (weight, weight, moment, moment), (weight, moment, moment)
             tracker.note(Operation("optimizer_update_8bit_blockwise", reads, writes))
+    if step.reads_loss:
+        loss.item()
     return tracker.work

@@ -1,4 +1,4 @@
-"""Figures that others have published, as steps of a model whose code is known.
+"""Figures that others have published, and of results/, as steps of a model whose code is known.
 
 docs/published.csv holds them with their sources. Four of its columns decide what the forecast is
 held against: device_key (of the table of datasheets), unsaid (what a source leaves out about its
@@ -48,6 +48,7 @@ class Step:
     clip: bool = False
     evaluations: float = 0.0
     microbatches: int = 1
+    reads_loss: bool = False  # each step, so that the host waits for the device
 
 
 @dataclass(frozen=True)
