@@ -3,6 +3,7 @@ in PARTS, and docs/gpus.png: from rows, docstrings, Makefile and figures."""
 
 import re
 import tomllib
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -43,19 +44,23 @@ SHOWN = {  # scripts of the chart of GPUs
 }
 
 
+def ladder_of(path):
+    """Return the newest rows of the ladder in a results file, and their summary."""
+    rows, _ = selection.select_ladder(rows_file.read(path))
+    return rows, summarize(rows, rows_file.read_records(path, rows.run_id.unique()))
+
+
 def ladder_table():
     """Return the README's table of the ladder, of the newest shared rows, and what to say of it."""
     path = selection.newest_shared()
-    rows, _ = selection.select_ladder(rows_file.read(path))
-    lines = summarize(rows, rows_file.read_records(path, rows.run_id.unique()))
+    rows, lines = ladder_of(path)
     table = result_tables.texts_of(lines[~lines.index.isin(ladder.beyond())], result_tables.MAIN)
     table["script"] = [broken(name) for name in table["script"]]
     folder = path.parent.relative_to(paths.ROOT).as_posix()
     slow, fast = lines.tokens_per_second[[ladder.BASELINE, LAST]]
     found = f"**Measured on an {rows.device.iloc[0]}: {lines.speedup[LAST].text} in all**"
     found += f", {slow:,.0f} to {fast:,.0f} tokens/s ([all figures]({folder}/README.md))."
-    first, _ = blind_figures()
-    first = first[first.source == folder]
+    first = blind_figures()[0].query("source == @folder")
     errors = (first.forecast_ms / first.measured_ms - 1).abs()
     about = f"{selection.describe(rows)}. Forecast before it was measured, a step was off by "
     about += f"{errors.median():.0%} in the median, {errors.max():.0%} at most."
@@ -78,13 +83,16 @@ def one_diff():
 
 def techniques():
     """Return docs/TECHNIQUES.md: a list of all scripts, and a section for each."""
-    published, forecast = published_changes(), forecast_changes()
+    rows, lines = ladder_of(selection.newest_shared())
+    texts = lines.parent_speedup[lines.parent_speedup.map(bool)].map(str) + " on "
+    measured = (texts + rows.device.iloc[0]).rename_axis("script").reset_index(name="text")
+    known = {"Measured": measured, "Published": published_changes(), "Forecast": forecast_changes()}
     text = []
     for title, at_top_level in (("The seven scripts", True), ("Beyond the seven", False)):
         scripts = [t for t in ladder.techniques().values() if t.at_top_level is at_top_level]
         listed = [f"- [{t.name}](#{t.name.lower()}): {t.headline}" for t in scripts]
         text += [f"## {title}", "\n".join(listed)]
-        text += [_section(t, {"Published": published, "Forecast": forecast}) for t in scripts]
+        text += [_section(t, known) for t in scripts]
     return "\n\n".join(text)
 
 
@@ -109,7 +117,7 @@ def _runs(need, device):
 
 
 def _section(technique, elsewhere):
-    """Return a script's section. elsewhere: tables of figures not measured here, by kind."""
+    """Return a script's section. elsewhere: tables of figures, by kind."""
     facts = technique.facts
     lines = [f"### {technique.name}", "", _link(technique, "../", "Script")]
     if technique.parent:
@@ -166,7 +174,8 @@ def blind_figures():
     """Return the rows of docs/forecast_blind.csv: each figure's first forecast, and its last."""
     rows = pd.read_csv(DOCS / "forecast_blind.csv")
     same = ["source", "key", "model", "technique", "batch", "tokens"]
-    return rows.drop_duplicates(same), rows.drop_duplicates(same, keep="last")
+    figures = rows.groupby(same, sort=False, as_index=False)
+    return figures.first(), figures.last()
 
 
 def errors():
@@ -266,11 +275,11 @@ def forecast_changes():
     return pd.DataFrame(rows)
 
 
-def traps():
-    """Return the table of docs/linear_cross_entropy.csv, its loss and gradient by chunks."""
-    table = pd.read_csv(DOCS / "linear_cross_entropy.csv", dtype=str)
+def table_of(name):
+    """Return the table of a file of docs/, whose first column is text."""
+    table = pd.read_csv(DOCS / name, dtype=str)
     texts = {title.replace("_", " "): list(cells) for title, cells in table.items()}
-    return text_tables.markdown(texts, ["chunks"])
+    return text_tables.markdown(texts, [*texts][:1])
 
 
 def kernels():
@@ -288,8 +297,7 @@ def kernels():
 def gpus_chart():
     """Draw the ratios over the script before: published ones filled, forecasts hollow with their
     ranges, ours as crosses. GeForce cards are orange, other GPUs blue, CPUs grey."""
-    published = published_changes()
-    published = published[published.script.isin(SHOWN)]
+    published = published_changes().loc[lambda changes: changes.script.isin(SHOWN)]
     sources = published.groupby(["gpu", "source"], sort=False)
     series = []
     for marker, ((gpu, _), rows) in zip("os^vD<>*", sources, strict=False):
@@ -297,12 +305,11 @@ def gpus_chart():
         source = rows.name.iloc[0].partition(",")[0]
         series.append(_series(f"{gpu}, {source}", gpu, ratios, marker, mec="white", ms=8))
     for path in selection.shared_files():
-        rows, _ = selection.select_ladder(rows_file.read(path))
-        lines = summarize(rows, rows_file.read_records(path, rows.run_id.unique()))
+        rows, lines = ladder_of(path)
         ratios = lines.parent_speedup[lines.index.isin(SHOWN) & lines.parent_speedup.map(bool)]
         if len(ratios) > len(SHOWN) / 2:
             gpu = rows.device.iloc[0] if selection.is_of_gpu(path) else ""
-            series.append(_series(f"{gpu or 'our CPU'}, measured by us", gpu, ratios, "X"))
+            series.append(_series(f"{gpu or 'our CPU'}, measured by us", gpu, ratios, "X", ms=9))
     forecasts = forecast_changes().set_index(["device", "script"]).ratio
     forecast_marks = ("rtx4090", "^"), ("a100", "o"), ("h100", "D")
     for n, (device, marker) in enumerate(forecast_marks, start=1):
@@ -331,6 +338,8 @@ def _series(label, gpu, ratios, marker, line=0, **look):
     return ratio_charts.Series(label, list(ratios), look, line)
 
 
+traps = partial(table_of, "linear_cross_entropy.csv")
+kinds = partial(table_of, "profile_h200.csv")
 PARTS = {  # page, its generated parts by name
     "README.md": {
         "expected": expected,
@@ -339,7 +348,7 @@ PARTS = {  # page, its generated parts by name
         "ladder": ladder_table,
     },
     "docs/TECHNIQUES.md": {"attention": attention, "traps": traps, "techniques": techniques},
-    "docs/FORECAST.md": {"errors": errors, "blind": blind, "kernels": kernels},
+    "docs/FORECAST.md": {"errors": errors, "blind": blind, "kinds": kinds, "kernels": kernels},
     "docs/COMMANDS.md": {
         "targets": lambda: _explained(command_line.targets(), "command", "`make {}`".format),
         "variables": lambda: _explained(command_line.variables(), "variable", broken),
