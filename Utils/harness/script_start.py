@@ -25,7 +25,7 @@ from Utils.scripts import ladder, variants
 # Messages that are wrong or noisy here. All others are shown.
 WARNINGS = (
     ".*Please use the new API settings to control TF32",
-    ".*Online softmax is disabled on the fly",
+    r"\s*(Online softmax is disabled on the fly|Warning: Profiler clears events)",
     "Paged optimizers are not supported on CPU",  # a note of the run says so
 )
 LOGGERS = (
