@@ -244,8 +244,7 @@ def test_a_range_is_wider_where_no_figure_is_alike():
     wider = [step_time.OTHER_PRECISION, step_time.OTHER_CHIP, step_time.OTHER_MAKER]
     assert factors == [1, *wider, step_time.UNLISTED] == sorted(factors)
     assert here.memory_bytes == 2**34 and here.bandwidth == 40
-    t4 = datasheets.of_device(device_of("t4"), ceilings)
-    assert (t4.capability, t4.float32) == ((7, 5), 0.2)
+    assert datasheets.of_device(device_of("t4"), ceilings) is datasheets.find("t4")
 
 
 @pytest.mark.parametrize("name", ["bfloat16_residual", "all_together", "float8_head"])

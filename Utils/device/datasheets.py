@@ -2,7 +2,7 @@
 
 import math
 import tomllib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
@@ -65,16 +65,14 @@ def named(torch_name):
 
 
 def of_device(device, ceilings):
-    """Return the Datasheet of a device, None where nothing is known of it.
-    ceilings: measured here, which take the place of the table's; or None."""
+    """Return the Datasheet of a device, None where nothing is known of it. ceilings: measured here,
+    or None; for a device that the table lacks, as a step's products are faster (docs/METHOD.md)."""
     listed = named(device.name)
-    if not ceilings:
+    if listed or not ceilings:
         return listed
     rates = ceilings["matmul_tflops"] | ceilings["emulated_tflops"]
-    columns = {key: rates.get(key, 0.0) for key in ("float32", "tf32", "bfloat16", "float16")}
+    columns = {key: rates.get(key, 0.0) for key in ("float32", "bfloat16", "float16")}
     columns |= {"bandwidth": ceilings["bandwidth_gb_s"], "process": MEASURED}
-    if listed:
-        return replace(listed, **columns)
     columns |= {"tf32": 0.0, "memory": device.memory_bytes / SOLD, "sms": 1, "l2": 1}
     columns |= {"watts": math.inf, "capability": (0, 0), "source": "make ceilings"}
     return Datasheet("here", (device.name,), **columns)
