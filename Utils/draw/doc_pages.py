@@ -203,7 +203,7 @@ def blind():
     first, last = blind_figures()
     shapes = first.batch.astype(str) + "x" + first.tokens.astype(str)
     names = first.key + ", " + first.model + " " + shapes + ": " + first.technique
-    columns = {"figure": names, "published ms": first.measured_ms.map("{:,.1f}".format)}
+    columns = {"figure": names, "measured ms": first.measured_ms.map("{:,.1f}".format)}
     for title, rows in {"first forecast": first, "last": last}.items():
         error = (rows.forecast_ms / rows.measured_ms - 1).map("{:+.1%}".format)
         columns[title] = error + " (" + rows.commit + ")"

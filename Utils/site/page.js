@@ -234,8 +234,8 @@ function showTables() {
     each.script, each.gpu, [ratio(each.ratio), " ", mark("published", each.url, each.name)], each.name]));
   const { changes, within, blind } = figures.errors;
   byId("errors").textContent =
-    `Of ${changes} published speedups of one change, nine in ten were forecast within ${digits(100 * within, 2)}%.`;
-  table("blind", ["figure", "GPU", "published, ms", "forecast, ms", "90% range", "error"], blind.map((row) => [
+    `Of ${changes} known speedups of one change, nine in ten were forecast within ${digits(100 * within, 2)}%.`;
+  table("blind", ["figure", "GPU", "measured, ms", "forecast, ms", "90% range", "error"], blind.map((row) => [
     `${row.source}: ${row.model} ${row.batch}x${row.tokens}, ${row.technique}`, row.key, digits(row.measured_ms),
     digits(row.forecast_ms), span(row.low_ms, row.high_ms, digits), `${digits(100 * (row.forecast_ms / row.measured_ms - 1), 2)}%`]));
   for (const anchor of document.querySelectorAll("[data-path]")) anchor.href = link(anchor.dataset.path);
