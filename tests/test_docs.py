@@ -129,15 +129,14 @@ def test_published_and_forecast_ratios_are_over_the_step_before():
     assert published["tensorFloat32", "build-nanogpt"] == pytest.approx(1000 / 333)
     assert published["larger_batch", "LLMs-from-scratch"] == pytest.approx(142_156 / 127_345)
     assert published.notna().all() and {name for name, _ in published.index} <= TARGETS
+    first, last = doc_pages.blind_figures()
+    assert first.measured_ms.equals(last.measured_ms) and not first.equals(last)
     forecast = doc_pages.forecast_changes().set_index(["script", "device"]).ratio
     with (doc_pages.DOCS / "forecast.csv").open() as file:
         rows = [row for row in csv.DictReader(file) if row["device"] == "a100"]
     at_16 = [row for row in rows if row["model"] == "gpt2" and row["batch_size"] == "16"]
     ms = {row["technique"]: float(row["forecast_ms"]) for row in at_16}
-    for name, parent in (
-        ("torch_compile", "brainFloat16"),
-        ("8bit_optimizer", "flash_attention"),
-    ):
+    for name, parent in (("torch_compile", "brainFloat16"), ("8bit_optimizer", "flash_attention")):
         assert forecast[name, "a100"].value == pytest.approx(ms[parent] / ms[name], rel=2e-3)
 
 

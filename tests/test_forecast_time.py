@@ -127,6 +127,7 @@ def test_a_recorded_step_has_the_flop_that_torch_counts():
     assert sum(kinds.values()) == pytest.approx(1e3 * step.seconds)
     assert kinds["matmul"] == pytest.approx(1e3 * step.parts["matrix products"])
     assert min(kinds[kind] for kind in ("elementwise", "normalization", "optimizer")) > 0
+    assert kinds["idle"] >= 1e3 * step_time.constants()["start"]  # as it reads its loss
     update = kernels.kernels.traffic[order][kernels.kernels.host[order] == LIST].sum()
     assert update > 7 * 4 * CONFIGS["gpt2-tiny"].parameters()  # AdamW in several passes
 
@@ -139,6 +140,16 @@ def test_attention_that_is_causal_does_half_of_the_products():
         work.add(Operation("_scaled_dot_product_flash_attention", (q, q, q), (q,), causal=causal))
         flop.append(kernels_at(work, 1).kernels.flop[0])
     assert flop == [4 * 2 * 4 * 128 * 128 * 64, 2 * 2 * 4 * 128 * 128 * 64]
+
+
+@pytest.mark.parametrize("name", ["persistent", "cudnn_attention"])
+def test_what_hopper_does_otherwise_changes_no_other_chip(name, monkeypatch):
+    q = Tensor((16, 12, 1024, 64), "bfloat16")
+    attention = Operation("_scaled_dot_product_flash_attention", (q, q, q), (q,), causal=True)
+    before = [seconds(key, product(4096, 768, 768), attention) for key in ("h200", "b200", "a100")]
+    monkeypatch.setitem(step_time.constants(), name, 0.1)
+    after = [seconds(key, product(4096, 768, 768), attention) for key in ("h200", "b200", "a100")]
+    assert [a != b for a, b in zip(after, before, strict=True)] == [True, True, False]
 
 
 def test_no_product_is_faster_than_the_peak_and_no_copy_than_the_bandwidth():

@@ -58,7 +58,7 @@ def ladder_table():
     table["script"] = [broken(name) for name in table["script"]]
     folder = path.parent.relative_to(paths.ROOT).as_posix()
     slow, fast = lines.tokens_per_second[[ladder.BASELINE, LAST]]
-    found = f"**Measured on an {rows.device.iloc[0]}: {lines.speedup[LAST].text} in all**"
+    found = f"**Measured on {rows.device.iloc[0]}: {lines.speedup[LAST].text} in all**"
     found += f", {slow:,.0f} to {fast:,.0f} tokens/s ([all figures]({folder}/README.md))."
     first = blind_figures()[0].query("source == @folder")
     errors = (first.forecast_ms / first.measured_ms - 1).abs()

@@ -25,7 +25,7 @@ from Utils.forecast.kernel_work import ATTENTION, HOST, MATMUL, OPTIMIZER, REDUC
 
 # Tiles of a product's kernels with the share of the best rate that each reaches.
 TILES = {"tensor": ((256, 128, 1.0), (128, 128, 0.97), (128, 64, 0.85), (64, 64, 0.65))}
-TILES["wgmma"] = ((192, 192, 1.0), *TILES["tensor"])
+TILES["persistent"] = ((192, 192, 1.0), *TILES["tensor"])
 TILES["simt"] = ((128, 128, 1.0), (128, 64, 0.95), (64, 64, 0.8))
 SPLITS = (1, 2, 4, 8)  # of K, each with at least so many numbers:
 SPLIT_K = 512
@@ -98,11 +98,11 @@ def kernel_seconds(step, entry, c):
     top = best * c["tensor"]
     top = np.where(k.aligned, top, np.minimum(top, 1e12 * entry.sms * c["unaligned"]))
     by_lanes = _product_seconds(k, entry, best, c["wave"], TILES["simt"], c["simt"])
-    # Their kernels stay on an SM: the end of a tile and the start of the next one overlap.
-    has_wgmma = entry.capability[0] in (9, 10) and not entry.architecture
-    wave = c["wave"] * (c["persistent"] if has_wgmma else 1)
-    fused = c["attention"] * (c["cudnn_attention"] if has_wgmma else 1)
-    tiles = TILES["wgmma" if has_wgmma else "tensor"]
+    # Kernels that stay on their SM: the end of a tile and the start of the next one overlap.
+    persistent = entry.capability[0] in (9, 10) and not entry.architecture
+    wave = c["wave"] * (c["persistent"] if persistent else 1)
+    fused = c["attention"] * (c["cudnn_attention"] if persistent else 1)
+    tiles = TILES["persistent" if persistent else "tensor"]
     by_tensor_cores = _product_seconds(k, entry, top, wave, tiles, 1)
     product_seconds = np.where(simt, by_lanes, by_tensor_cores)
 
