@@ -6,8 +6,8 @@ launches kernels ahead of the device, since it never waits for it.
 
 Parent: bfloat16_residual
 Needs:  tf32, bfloat16, compile, autotuning, triton, brainFloat16, pinned_memory
-Gains:  time, memory: those of its parts; on an H100 by forecast 437,000 tokens/s (325,000-587,000)
-        at 16x1024 and 478,000 (356,000-643,000) at 64x1024
+Gains:  time, memory: those of its parts; on an H100 by forecast 504,000 tokens/s (385,000-659,000)
+        at 16x1024 and 549,000 (419,000-718,000) at 64x1024
 Costs:  a first step of minutes; logits are overwritten; losses are known only after the run
 See:    the scripts whose lines it takes: max_autotune, asynchronous_logging, prefetching_loader
 """

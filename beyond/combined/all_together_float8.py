@@ -8,8 +8,8 @@ stay in one graph.
 
 Parent: all_together
 Needs:  tf32, bfloat16, compile, autotuning, triton, brainFloat16, pinned_memory, float8, ocp_float8
-Gains:  time: on an H100 by forecast 463,000 tokens/s (345,000-623,000) at 16x1024 and 511,000
-        (381,000-687,000) at 64x1024; all_together has 437,000 and 478,000
+Gains:  time: on an H100 by forecast 539,000 tokens/s (412,000-706,000) at 16x1024 and 592,000
+        (453,000-776,000) at 64x1024; all_together has 504,000 and 549,000
 Costs:  all but 3 mantissa bits of the head's operands, and 2 of the logits' gradient, in which
         probabilities below 2^-32 are 0; logits and gradient are both in memory, 0.7 GB at 16x1024
         by torch's allocator on a virtual GPU
