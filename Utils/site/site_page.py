@@ -28,7 +28,7 @@ HERE = Path(__file__).parent
 DOCS = paths.ROOT / "docs"
 TABLES = ("forecast", "forecast_check", "forecast_blind", "published", "published_changes")
 TABLES += ("virtual_gpu",)
-MOST_BYTES = 100_000  # of a table that is not compressed
+MOST_BYTES = 10_000  # of a table that is not compressed
 NEAR = 0.97  # of the fastest forecast, at least, for the shortest line
 LARGEST = "largest"  # in place of a shape: each script at the largest batch that fits
 # Of a row: line is its place in its file, loss a text, empty in forecasts. Of each ratio and of
