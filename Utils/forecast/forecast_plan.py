@@ -96,8 +96,8 @@ def techniques_of(names):
 
 
 def import_compiler():
-    """Import what torch.compile needs, which takes seconds, once for all forked processes."""
-    import torch._dynamo.backends.common
+    """Import what torch.compile needs once, for all processes that are forked."""
+    import torch._dynamo.backends.common  # here: seconds, for techniques that compile alone
     import torch._inductor.decomposition  # noqa: F401
 
 
