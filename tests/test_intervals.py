@@ -130,7 +130,7 @@ def test_what_is_not_known_is_false_and_has_no_text():
         assert not unknown and unknown.with_verdict == unknown.verdict == ""
     once = Ratio(1.5)
     assert once and once.with_verdict == "1.50x" and once.verdict == "inconclusive"
-    assert Ratio(1.0, 1.0, 1.0).with_verdict == "1.00x"  # a script over itself
+    assert [str(Ratio(1.0, 1.0, 1.0)), str(Ratio(0.00347))] == ["1.00x", "0.0035x"]
     assert LossDifference(math.inf).with_verdict == "diverged"
 
 
