@@ -80,14 +80,14 @@ def heatmap(rows, lines):
     ):
         if part.size:
             edges = [*part.columns, part.columns[-1] + size]
-            heights = np.arange(len(lines) + 1)
             low, high = np.nanpercentile(part, [2, 98])  # which a hiccup does not stretch
-            norm = LogNorm(low, high) if high > LINEAR * low > 0 else Normalize(low, high)
+            norm, ticks = Normalize(low, high), None
+            if high > LINEAR * low > 0:
+                norm, ticks = LogNorm(low, high), LogLocator(subs=(1, 2, 3, 5, 7))
             look = {"cmap": colours, "norm": norm, "rasterized": True}
-            mesh = axes.pcolormesh(edges, heights, part, **look)
-            bar = figure.colorbar(mesh, ax=axes, label=label, extend="both", pad=0.02)
-            bar.ax.yaxis.set_major_formatter("{x:g}")
-            bar.ax.yaxis.set_minor_formatter("{x:g}")
+            mesh = axes.pcolormesh(edges, np.arange(len(lines) + 1), part, **look)
+            look = {"label": label, "extend": "both", "pad": 0.02, "format": "{x:g}"}
+            figure.colorbar(mesh, ax=axes, ticks=ticks, **look).minorticks_off()
     axes.set_facecolor("white")
     axes.grid(False)
     axes.set_xlabel("step (before 0: warm-up; colours end at the 2nd and 98th percentile)")
