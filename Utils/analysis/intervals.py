@@ -91,12 +91,9 @@ class Ratio(Estimate):
     above = "faster"
     below = "slower"
     neither = "no detectable difference"
+    form = property(lambda self: ".2f" if self.value >= 0.1 else ".2g")
     unit = "x"
     separator = "-"
-
-    @property
-    def form(self):
-        return ".2f" if self.value >= 0.1 else ".2g"  # of a CPU over a GPU
 
     def times(self, factor):
         return type(self)(self.value * factor, self.low * factor, self.high * factor, self.p)

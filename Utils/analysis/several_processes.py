@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 
 from Utils.analysis import intervals, result_tables, text_tables
+from Utils.base.errors import UserError
 from Utils.base.text import plural
 
 KINDS = {"strong": "the same global batch", "weak": "the same batch for each process"}
@@ -65,9 +66,11 @@ def scaling_table(lines, described):
 
 def tokens_per_second(parts):
     """Return the rate of each Part over the time in which all of them train, an array. A step that
-    an end of this time cuts counts by its share."""
+    an end of this time cuts counts by its share. Raises UserError where there is no such time."""
     times = [part.began + np.cumsum([0.0, *part.step_s]) for part in parts]
     span = np.array([max(t[0] for t in times), min(t[-1] for t in times)])
+    if span[0] >= span[1]:
+        raise UserError("one process had ended before another began", "set more STEPS")
     steps = [np.diff(np.interp(span, t, np.arange(len(t)))).item() for t in times]
     return np.array([part.tokens for part in parts]) * steps / np.diff(span)
 
