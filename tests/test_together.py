@@ -71,14 +71,14 @@ def test_two_at_once_are_measured_and_leave_no_rows(cache, capsys, tmp_path, mon
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     monkeypatch.setenv("SUITE", "")
     monkeypatch.chdir(tmp_path)
-    assert commands.main("together", "T=no_optimization", "--n=2", *FLAGS, "--steps=102") == 0
+    assert commands.main("together", "T=no_optimization", "--n=2", *FLAGS, "--steps=52") == 0
     said = capsys.readouterr().out
     ((one,), (first, second)) = kept
     assert one.record["threads"] == 2
     assert first.record["threads"] == second.record["threads"] == 1
     of_two = ["listen", "listen", "train", "train", "listen", "listen"]  # none before all are ready
     assert calls == ["listen", "train", "listen", *of_two]
-    assert len(first.step_s) == 99 and first.record["settings"] == one.record["settings"]
+    assert len(first.step_s) == 49 and first.record["settings"] == one.record["settings"]
     rates = [several_processes.tokens_per_second(parts).sum() for parts in kept]
     assert f"2 processes reach {rates[1] / rates[0]:.2f}x the tokens per second" in said
     assert re.search(rf"\| +2 \| +1 \| +[\d,]+ \+ [\d,]+ \| +{rates[1]:,.0f} \|", said), said
