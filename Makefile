@@ -25,6 +25,7 @@ ENVIRONMENT := $(VENV)/installed
 CHECKS      := $(VENV)/installed-test
 endif
 COMMAND = $(PYTHON) -m Utils.commands
+TOOL    = $(PYTHON) -m tools
 
 # A technique is a script whose docstring names its parent; there is no list to edit.
 SCRIPTS    := $(shell grep -rl --include='*.py' '^Parent: ' *.py beyond 2>/dev/null)
@@ -82,10 +83,10 @@ ceilings:                    ## measure peak matrix-product rate and memory band
 ##@ Diagnose
 doctor:                      ## check which techniques run here, and why others do not; JSON=1
 forecast: $(ENVIRONMENT)     ## memory and time before running; DEVICE=h100, DEVICE=all TOKENS=1e10, AGAINST=FILE
-	@$(if $(call given,AGAINST),$(PYTHON) -m tests.calibration.against_file,$(COMMAND) $@) $(SET)
+	@$(if $(call given,AGAINST),$(TOOL).calibration.against_file,$(TOOL).forecast) $(SET)
 
 expectations: $(ENVIRONMENT) ## write docs/forecast.csv: what to expect of GPUs that are not here
-	@$(PYTHON) -m tests.calibration.expectations $(SET)
+	@$(TOOL).calibration.expectations $(SET)
 profile:                     ## time of a step by kind of work, with advice; T=NAME, T=all or BASE=, CPU=1, MEMORY=1
 
 ##@ Read results
@@ -119,10 +120,15 @@ clean:                       ## delete caches (tokens, compiled kernels); result
 	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +
 
 # Each is a file of Utils/commands/.
-SIMPLE := adopt ablate together ddp scaling ceilings doctor profile table readme \
-          diff compare report recipe submit field-report site init_results reset
+SIMPLE := ablate together ddp scaling ceilings table diff compare report recipe submit \
+          field-report init_results reset
 $(SIMPLE): $(ENVIRONMENT)
 	@$(COMMAND) $@ $(SET)
+
+# Each is a package of tools/.
+TOOLS := doctor profile site adopt readme
+$(TOOLS): $(ENVIRONMENT)
+	@$(TOOL).$(subst adopt,own_script,$(@:readme=docs)) $(SET)
 
 ##@ Develop
 # The longest files start first, so that the others do not wait for them at the end.
@@ -143,8 +149,9 @@ test: $(CHECKS)              ## run the tests that need no GPU
 	    --dist loadfile --no-loadscope-reorder $(TESTS); most=$$?; \
 	$(PYTHON) -m pytest -m timing $(TIMED); timed=$$?; [ $$most -eq 0 ] && [ $$timed -eq 0 ]
 
-lint: $(CHECKS)              ## run ruff: errors and formatting
+lint: $(CHECKS)              ## run ruff, errors and formatting, and import-linter
 	@$(PYTHON) -m ruff check . && $(PYTHON) -m ruff format --check .
+	@$(PYTHON) -c 'from importlinter.cli import lint_imports_command as main; main()' --no-logo --cache-dir .cache/import_linter
 
 gpu-check: $(CHECKS)         ## on a GPU: its tests, the seven scripts, a profile beside its forecast
 	@$(PYTHON) -c 'import sys, torch; torch.cuda.is_available() or sys.exit("gpu-check: torch sees no CUDA device here")'
@@ -152,13 +159,13 @@ gpu-check: $(CHECKS)         ## on a GPU: its tests, the seven scripts, a profil
 	@$(PYTHON) -m pytest -m gpu -p no:cacheprovider tests/test_gpu.py; tests=$$?; \
 	set -- $(SET) STEPS=20 MIN_SECONDS=0 DEVICE=cuda ROUNDS=1 RESULTS_FILE=.cache/gpu-check/results.csv; \
 	$(COMMAND) suite "$$@"; scripts=$$?; \
-	$(COMMAND) profile T=fused_optimizer "$$@" || scripts=1; \
+	$(TOOL).profile T=fused_optimizer "$$@" || scripts=1; \
 	result() { if [ $$1 -eq 0 ]; then echo passed; else echo FAILED; fi; }; \
 	echo "gpu-check: GPU tests $$(result $$tests), scripts $$(result $$scripts)"; \
 	[ $$tests -eq 0 ] && [ $$scripts -eq 0 ]
 
 virtual-gpu: $(ENVIRONMENT)  ## without a GPU: run the CUDA path on a virtual one, in an environment of 6 GB
-	@$(PYTHON) -m tests.virtual_gpu $(SET)
+	@$(TOOL).virtual_gpu $(SET)
 
 help:                        ## print this list
 	@$(if $(ENVIRONMENT),$(or $(wildcard $(PYTHON)),python3),$(PYTHON)) -m Utils.commands help $(SET)
@@ -176,5 +183,5 @@ $(VENV)/installed-test: $(VENV)/installed requirements-test.txt
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-test.txt
 	@touch $@
 
-.PHONY: baseline tf32 bf16 flash fused 8bit $(SUITES) $(TECHNIQUES) $(SIMPLE) reference smoke plots \
+.PHONY: baseline tf32 bf16 flash fused 8bit $(SUITES) $(TECHNIQUES) $(SIMPLE) $(TOOLS) reference smoke plots \
         train forecast expectations clean test lint gpu-check virtual-gpu help

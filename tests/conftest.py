@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 import no_optimization
-from tests import watched
+from tools.calibration import watched
 from Utils.base import paths
 from Utils.harness import held_out_loss
 from Utils.harness.settings import check_needs

@@ -5,9 +5,9 @@ import pandas as pd
 import pytest
 
 from tests import processes
-from tests.known import copy_project
 from tests.rows import rows_of
 from tests.test_suite import STAND_IN
+from tools.calibration.known import copy_project
 from Utils.analysis import attribution
 from Utils.analysis.attribution import WAYS
 from Utils.analysis.intervals import INCONCLUSIVE

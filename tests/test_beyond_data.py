@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader
 from beyond.data import data_on_device, prefetching_loader, streaming_dataset
 from beyond.launching import asynchronous_logging
 from beyond.loss import padded_vocabulary
-from tests import watched
+from tools.calibration import watched
 from Utils import data
 from Utils.analysis.summary import summarize
 from Utils.base import paths

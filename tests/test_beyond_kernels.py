@@ -13,7 +13,7 @@ from torch.nn.attention import SDPBackend
 from beyond.attention import cudnn_attention
 from tests.rows import rows_of
 from tests.stand_ins import gpu
-from tests.watched import STEPS
+from tools.calibration.watched import STEPS
 from Utils.analysis import result_tables
 from Utils.analysis.summary import summarize
 from Utils.base import paths
@@ -21,9 +21,8 @@ from Utils.base.gpt2_sizes import CONFIGS
 from Utils.device import capabilities
 from Utils.device.capabilities import CHECKS
 from Utils.device.cpu import CPU
-from Utils.harness import script_start
+from Utils.harness import batch_trials, script_start
 from Utils.harness.settings import Settings
-from Utils.launch import batch_trials
 from Utils.results import rows_file, selection
 
 SHAPE = "--batch-size=2", "--seq-len=8"

@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from tests import watched
-from tests.calibration import chunks_of_the_loss
+from tools.calibration import chunks_of_the_loss, watched
 from Utils.base.errors import Unsupported
 from Utils.base.gpt2_sizes import CONFIGS
 

@@ -16,14 +16,14 @@ import torch
 from beyond.loss import padded_vocabulary
 from tests.rows import rows_of
 from tests.stand_ins import gpu
-from tests.watched import STEPS
+from tools.calibration.watched import STEPS
+from tools.forecast.fake_run import Tracker
 from Utils.analysis import summary
 from Utils.base.errors import Unsupported
 from Utils.base.gpt2_sizes import CONFIGS, GPTConfig
 from Utils.device import capabilities, device_choice, measured_ceilings
 from Utils.device.capabilities import CHECKS
 from Utils.device.cpu import CPU, MPS
-from Utils.forecast.fake_run import Tracker
 from Utils.harness import memory_kinds, run_record, step_work
 from Utils.launch import suite_runner
 from Utils.results import rows_file, selection

@@ -1,115 +1,135 @@
-"""The size of the project: no room grows beyond what one person can hold in mind.
+"""The size of the project in tokens of code, of its pages in words.
 
-Who adds to a room makes it shorter elsewhere: by a simpler design or a library, never by denser
-lines."""
+Layout does not count: a blank line, a comment, a docstring and an annotation cost nothing. A figure
+over the most is met by a simpler design, a library, or by leaving a feature out.
+"""
 
+import ast
+import io
 import re
-import subprocess
-from collections import Counter
+import tokenize
 from pathlib import Path
 
 import pytest
 
 from Utils.base import paths
 
-# Most lines of Python in each room of Utils; "" has the files of Utils itself. A room that became
-# shorter lowers its line.
-MOST_LINES = {
-    "": 379,
-    "analysis": 1722,
-    "base": 489,
-    "commands": 836,
-    "corpus": 282,
-    "device": 1134,
-    "doctor": 494,
-    "draw": 1087,
-    "forecast": 1342,
-    "harness": 1224,
-    "launch": 1178,
-    "profile": 718,
-    "site": 229,
-    "results": 547,
-    "own_script": 1776,
-    "scripts": 563,
-}
-MOST_LINES_OF_UTILS = 14_000
-OTHER = {".toml", ".html", ".css", ".js"}
-MOST_LINES_OF_OTHER = 2_000
-MOST_LINES_OF_TESTS = 18_000  # with the virtual GPU's C++
-MOST_LINES_OF_PRETRAINING = 1_416
-MOST_LINES_OF_MAKEFILE = 180
-MOST_FILES = 450  # without results/
-MOST_WORDS = {
-    "README.md": 1_150,
-    "docs/METHOD.md": 1_800,
-    "docs/FORECAST.md": 890,
-    "docs/YOUR_SCRIPT.md": 700,
-}
-MOST_FINDINGS = 12
+MOST_TOKENS = {"Utils": 59_000, "tools": 61_800, "tests": 114_000, "pretraining": 10_500}
+# Functions of AIRLESS_LINES lines or more without a blank line, as a share of all of that length.
+MOST_AIRLESS = {"Utils": 0.94, "tools": 0.94, "tests": 0.99, "pretraining": 0.90}
+AIRLESS_LINES = 15
+MOST_LINES_OF_MAKEFILE = 200
+MOST_WORDS = {"README.md": 850, "docs/METHOD.md": 2_000}  # without what `make readme` writes
+MOST_FINDINGS = 16
 MOST_WORDS_OF_A_FINDING = 200
 MOST_WORDS_OF_A_PARAGRAPH = 80
+LAYOUT = {
+    tokenize.COMMENT,
+    tokenize.DEDENT,
+    tokenize.ENDMARKER,
+    tokenize.INDENT,
+    tokenize.NEWLINE,
+    tokenize.NL,
+}
+
+FILES = [Path(name) for name in paths.git("ls-files", "-z").split("\0") if name]
+FILES = [file for file in FILES if (paths.ROOT / file).exists()]
+PAGES = [file for file in FILES if file.suffix == ".md"]
 
 
-def tracked():
-    """Return the paths of the tracked files, relative to the root."""
-    command = ["git", "-C", str(paths.ROOT), "ls-files", "-z"]
-    names = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split("\0")
-    return [Path(name) for name in names if name and (paths.ROOT / name).exists()]
+def read(file):
+    return (paths.ROOT / file).read_text()
 
 
-FILES = tracked()
+def sources(folder):
+    """Return the text of each tracked Python file of a folder."""
+    return [read(file) for file in FILES if file.parts[0] == folder and file.suffix == ".py"]
 
 
-def read(page):
-    return (paths.ROOT / page).read_text()
+def uncounted_spans(tree):
+    """Yield (start, end) of docstrings and annotations, pairs of line and byte."""
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    for node in ast.walk(tree):
+        uncounted = [getattr(node, "annotation", None), getattr(node, "returns", None)]
+        if isinstance(node, documented) and ast.get_docstring(node) is not None:
+            uncounted.append(node.body[0])
+        for part in uncounted:
+            if isinstance(part, ast.AST):
+                yield (part.lineno, part.col_offset), (part.end_lineno, part.end_col_offset)
+
+
+def tokens(source):
+    """Return the number of tokens of code in a source."""
+    spans = list(uncounted_spans(ast.parse(source)))
+    lines = source.splitlines()
+    count = 0
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type in LAYOUT:
+            continue
+        number, column = token.start
+        position = number, len(lines[number - 1][:column].encode())
+        if not any(start <= position < end for start, end in spans):
+            count += 1
+    return count
+
+
+def airless(source):
+    """Return the long functions of a source, and how many of them have no blank line."""
+    lines = source.splitlines()
+    long = without = 0
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef) and node.end_lineno - node.lineno + 1 >= AIRLESS_LINES:
+            body = node.body[1:] if ast.get_docstring(node) is not None else node.body
+            first = body[0].lineno if body else node.end_lineno
+            long += 1
+            without += "" not in map(str.strip, lines[first - 1 : node.end_lineno])
+    return long, without
 
 
 def words(text):
     return len(text.split())
 
 
-def lines(folder, suffixes):
-    """Return the number of lines of the tracked files of a folder with one of these suffixes."""
-    files = [f for f in FILES if f.is_relative_to(folder) and f.suffix in suffixes]
-    assert files, f"{folder}: no files of {suffixes}"
-    return sum(len((paths.ROOT / file).read_text().splitlines()) for file in files)
+@pytest.mark.parametrize("folder", MOST_TOKENS)
+def test_folder_has_few_tokens_and_functions_with_air(folder, capsys):
+    texts = sources(folder)
+    count = sum(map(tokens, texts))
+    density = count / sum(len(text.splitlines()) for text in texts)
+    counts = [airless(text) for text in texts]
+    share = sum(without for _, without in counts) / sum(long for long, _ in counts)
+
+    with capsys.disabled():
+        print(f"\n{folder}: {count:,} tokens, {density:.1f} a line, {share:.0%} without air")
+
+    assert count <= MOST_TOKENS[folder]
+    assert share <= MOST_AIRLESS[folder]
 
 
-def test_no_room_of_utils_is_too_large():
-    sizes = Counter()
-    for file in FILES:
-        if file.is_relative_to("Utils") and file.suffix == ".py":
-            room = file.parts[1] if len(file.parts) > 2 else ""
-            sizes[room] += len((paths.ROOT / file).read_text().splitlines())
-    assert sizes.keys() == MOST_LINES.keys()
-    assert {room: n for room, n in sizes.items() if n > MOST_LINES[room]} == {}
-    assert sum(MOST_LINES.values()) <= MOST_LINES_OF_UTILS
+def test_tokens_leaves_out_comments_docstrings_annotations_and_layout():
+    plain = "def f(x, y):\n    return x + y\n"
+    airy = (
+        '"""Module."""\n\n\ndef f(x: int, y: "é") -> dict[str, int]:\n'
+        '    """Add."""\n\n    # a comment\n    return (\n        x + y\n    )\n'
+    )
+    assert tokens(plain) == 12
+    assert tokens(airy) == tokens(plain) + len([":", ":", "->", "(", ")"])
 
 
-@pytest.mark.parametrize(
-    ("folder", "suffixes", "most"),
-    [
-        ("Utils", OTHER, MOST_LINES_OF_OTHER),
-        ("tests", {".py", ".cpp", ".h"}, MOST_LINES_OF_TESTS),
-        ("pretraining", {".py"}, MOST_LINES_OF_PRETRAINING),
-    ],
-)
-def test_no_folder_is_too_large(folder, suffixes, most):
-    assert lines(folder, suffixes) <= most
+def test_airless_counts_long_functions_without_a_blank_line():
+    lines = "\n".join(f"    x = {n}" for n in range(AIRLESS_LINES))
+    assert airless(f"def f():\n{lines}\n") == (1, 1)
+    assert airless(f'def f():\n    """A.\n\n    B."""\n{lines}\n') == (1, 1)
+    assert airless(f"def f():\n    y = 0\n\n{lines}\n") == (1, 0)
 
 
-def test_the_makefile_is_short():
-    assert len((paths.ROOT / "Makefile").read_text().splitlines()) <= MOST_LINES_OF_MAKEFILE
-
-
-def test_there_are_few_files():
-    assert len([file for file in FILES if file.parts[0] != "results"]) <= MOST_FILES
+def test_makefile_is_short():
+    assert len(read("Makefile").splitlines()) <= MOST_LINES_OF_MAKEFILE
 
 
 @pytest.mark.parametrize("page", MOST_WORDS)
-def test_pages_are_short(page):
-    texts = re.split("<!-- (?:errors|blind|kinds|kernels) -->", read(page))[::2]  # of FORECAST
-    assert words(" ".join(texts)) <= MOST_WORDS[page]
+def test_page_is_short(page):
+    by_hand = re.split(r"<!-- \w+ -->", read(page))[::2]
+    assert words(" ".join(by_hand)) <= MOST_WORDS[page]
 
 
 def test_findings_are_few_and_short():
@@ -121,9 +141,9 @@ def test_findings_are_few_and_short():
         assert f"[{title}](#" in contents and "```sh" in finding, title
 
 
-@pytest.mark.parametrize("page", [file for file in FILES if file.suffix == ".md"], ids=str)
+@pytest.mark.parametrize("page", PAGES, ids=str)
 def test_paragraphs_are_short(page):
-    """A paragraph is also an item of a list; code and tables are none."""
+    """A paragraph is also an item of a list; code and tables are not."""
     prose = re.sub(r"(?ms)^```.*?^```|^[|<][^\n]*", "", read(page))
     for paragraph in re.split(r"\n\s*\n|\n(?=[-*]|\d+\.)", prose):
         assert words(paragraph) <= MOST_WORDS_OF_A_PARAGRAPH, paragraph

@@ -20,6 +20,7 @@ import torch
 
 from tests import forked, profiler_events
 from tests.rows import records_in
+from tools.profile.step_breakdown import break_down
 from Utils.base import paths
 from Utils.base.errors import UserError
 from Utils.base.gpt2_sizes import CONFIGS
@@ -31,7 +32,6 @@ from Utils.harness import ranks
 from Utils.harness.ranks import ALONE, GRACE_S, NOTICED
 from Utils.harness.run_record import RankResult
 from Utils.launch import rank_launcher
-from Utils.profile.step_breakdown import break_down
 from Utils.results import rows_file
 from Utils.run import Run
 from Utils.scripts import ladder
@@ -389,7 +389,7 @@ def test_what_of_an_exchange_is_hidden_behind_computation(on_gpu):
 
 def test_a_run_of_two_is_profiled_by_rank_0(tmp_path):
     """Without compiling and of few tokens, as more would only take longer."""
-    command = f"{sys.executable} -m Utils.commands profile {NAMES[0]} --gpus=2".split()
+    command = f"{sys.executable} -m tools.profile {NAMES[0]} --gpus=2".split()
     command += [*FLAGS, "--batch-size=2", "--seq-len=16"]
     command.append(f"--results-file={tmp_path / 'results.csv'}")
     environment = without_ranks(TORCHDYNAMO_DISABLE="1")

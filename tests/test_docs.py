@@ -11,10 +11,10 @@ import pytest
 import yaml
 
 from tests.browser import chromium  # noqa: F401  (a fixture)
-from tests.virtual_gpu import checks
+from tools.docs import doc_pages
+from tools.virtual_gpu import checks
 from Utils.base import command_line, paths
 from Utils.base.command_line import OF_THE_MAKEFILE, SETTINGS
-from Utils.draw import doc_pages
 from Utils.results import rows_file
 from Utils.scripts import ladder
 

@@ -18,15 +18,15 @@ import torch
 
 from tests import processes
 from tests.test_probes import gpu, on, states
+from tools.doctor import __main__ as doctor_command
+from tools.doctor import examination, torch_side
+from tools.doctor.examination import Finding, TechniqueStatus
 from Utils.base import paths
 from Utils.base.errors import Unsupported
-from Utils.commands import doctor as doctor_command
 from Utils.corpus import token_cache
 from Utils.device.capabilities import Emulated, WithoutEffect
 from Utils.device.cpu import CPU
-from Utils.doctor import examination, torch_side
-from Utils.doctor.examination import Finding, TechniqueStatus
-from Utils.launch import batch_trials
+from Utils.harness import batch_trials
 from Utils.run import execute
 from Utils.scripts import ladder
 from Utils.scripts.ladder import Technique
@@ -36,7 +36,7 @@ TECHNIQUES = ladder.techniques()
 
 def call(*flags, **environment):
     """The doctor as a user runs it; on another's cache, so that nothing is found by chance."""
-    done = processes.python("-m", "Utils.commands", "doctor", *flags, **environment)
+    done = processes.python("-m", "tools.doctor", *flags, **environment)
     assert "Traceback" not in done.stdout + done.stderr
     assert done.stderr == ""
     return done
@@ -126,7 +126,7 @@ def test_broken_parts_are_named_with_their_remedies(tmp_path):
 
 
 def test_an_older_python_is_told_so(tmp_path):
-    command = "import runpy; runpy.run_module('Utils.commands')"
+    command = "import runpy; runpy.run_module('tools.doctor')"
     old = tmp_path / "python"  # far older: it would stumble over the syntax
     old.write_text(
         f'#!/bin/sh\n{sys.executable} -c "import sys; sys.version_info = (2, 7); {command}"\n'
@@ -314,11 +314,11 @@ def test_text_fits_and_colours_are_for_a_terminal_alone(columns, width, capsys, 
 def test_who_has_read_enough_may_stop():
     code = """
 import runpy, sys
-from Utils.doctor import examination
+from tools.doctor import examination
 rows = [examination.TechniqueStatus("script", "runs")] * 9999
 examination.examine = lambda args: ([], rows)
-sys.argv[1:] = ["doctor"]
-runpy.run_module("Utils.commands", run_name="__main__")
+sys.argv[1:] = []
+runpy.run_module("tools.doctor", run_name="__main__")
 """
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     process = subprocess.Popen([sys.executable, "-c", code], cwd=paths.ROOT, **pipes)

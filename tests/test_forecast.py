@@ -11,24 +11,24 @@ import pytest
 import torch
 
 from tests.rows import rows_of
+from tools.forecast import __main__ as forecast_command
+from tools.forecast import fake_run, forecast_plan, forecast_table
+from tools.forecast.__main__ import memory_size
+from tools.forecast.fake_run import KINDS, Recording
+from tools.forecast.forecast_plan import MemoryForecast, StepForecast
+from tools.forecast.forks import in_processes
+from tools.forecast.step_time import StepTime
+from tools.profile import profiled_run
 from Utils.analysis import summary
 from Utils.base import paths
 from Utils.base.command_line import OF_A_RUN, Parser
 from Utils.base.errors import UserError
-from Utils.base.forks import in_processes
 from Utils.base.gpt2_sizes import CONFIGS
 from Utils.base.units import GIB, MIB
-from Utils.commands import __main__ as commands
-from Utils.commands.forecast import memory_size
 from Utils.device import device_choice
 from Utils.device.cpu import CPU
 from Utils.device.cuda import ImaginedGPU
-from Utils.forecast import fake_run, forecast_plan, forecast_table
-from Utils.forecast.fake_run import KINDS, Recording
-from Utils.forecast.forecast_plan import MemoryForecast, StepForecast
-from Utils.forecast.step_time import StepTime
 from Utils.harness.settings import batch_multiple
-from Utils.profile import profiled_run
 from Utils.results import rows_file
 from Utils.scripts import ladder
 
@@ -282,14 +282,14 @@ def test_a_measured_step_stands_beside_the_forecast(tmp_path):
 
 def test_it_ends_in_one_line_where_there_is_no_such_device():
     with pytest.raises(UserError, match="MEMORY=80GiB"):
-        commands.main("forecast", "no_optimization", "--device=cuda:99")
+        forecast_command.main("no_optimization", "--device=cuda:99")
 
 
 def test_the_command_forecasts_for_a_gpu_that_is_not_there(tmp_path, capsys):
     file = tmp_path / "results.csv"
     command = ["no_optimization", "gradient_accumulation", *TINY, "--batch-size=2"]
     command += ["--device=cuda:99", "--memory=4GiB", f"--results-file={file}"]
-    commands.main("forecast", *command)
+    forecast_command.main(*command)
     said = capsys.readouterr().out
     assert "Estimates for an imagined GPU: gpt2-tiny, 2x64 tokens" in said
     largest = int(re.search(r"^no_optimization +[\d.]+ +(\d+)", said, re.MULTILINE)[1])

@@ -11,19 +11,19 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tests.calibration import against_file, forecast_fit, kernel_table, published_figures
-from tests.calibration.published_figures import Figure, Step
+from tools.calibration import against_file, forecast_fit, kernel_table, published_figures
+from tools.calibration.published_figures import Figure, Step
+from tools.forecast import __main__ as forecast_command
+from tools.forecast import fake_run, forecast_plan, forecast_table, step_time
+from tools.forecast.__main__ import read_prices
+from tools.forecast.forecast_plan import MemoryForecast, StepForecast, device_of
+from tools.forecast.kernel_work import LIST, VIEW, Operation, Tensor, Work, kernels_at
+from tools.forecast.step_time import StepTime
 from Utils.base import errors
 from Utils.base.errors import UserError
 from Utils.base.gpt2_sizes import CONFIGS
-from Utils.commands import __main__ as commands
-from Utils.commands.forecast import read_prices
 from Utils.device import datasheets
 from Utils.device.cuda import ImaginedGPU
-from Utils.forecast import fake_run, forecast_plan, forecast_table, step_time
-from Utils.forecast.forecast_plan import MemoryForecast, StepForecast, device_of
-from Utils.forecast.kernel_work import LIST, VIEW, Operation, Tensor, Work, kernels_at
-from Utils.forecast.step_time import StepTime
 from Utils.harness.step_work import flops_per_token
 from Utils.scripts import ladder
 
@@ -234,7 +234,7 @@ def test_the_calibration_writes_the_check_and_the_constants(tmp_path, monkeypatc
     ]
     monkeypatch.setattr(published_figures, "figures", lambda: figures)
     before = tomllib.loads(constants.read_text())
-    importlib.import_module("tests.calibration.__main__").main()
+    importlib.import_module("tools.calibration.__main__").main()
     table = pd.read_csv(check)
     assert list(table.measured_ms) == [20, 10, 10] and set(table.columns) <= {
         *step_time.check_rows().columns
@@ -320,7 +320,7 @@ def test_a_file_of_figures_is_forecast_or_left_out_with_a_reason(tmp_path, capsy
 )
 def test_bad_input_is_answered_in_one_line(flags, words, capsys):
     with pytest.raises(SystemExit) as ended, errors.one_line("forecast"):
-        commands.main("forecast", *flags)
+        forecast_command.main(*flags)
     said = capsys.readouterr().err
     assert ended.value.code == 2 and said.count("\n") == 1 and words in said
 

@@ -98,7 +98,7 @@ torch.save(steps, "steps.pt")
 ALL_TOGETHER = """
 from beyond.combined import all_together
 from beyond.loss import padded_vocabulary
-from tests.watched import NoSynchronization
+from tools.calibration.watched import NoSynchronization
 from Utils import run
 from Utils.harness.settings import parse_args
 

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 import no_optimization
 from no_optimization import explicit_attention
 from tests import processes
-from tests.calibration.harness_cost import stopwatch_steps
+from tools.calibration.harness_cost import stopwatch_steps
 from Utils.base.errors import Unsupported
 from Utils.base.gpt2_sizes import CONFIGS
 from Utils.data import TokenBatches
@@ -360,7 +360,7 @@ def test_paged_state_gives_way_where_unpaged_runs_out_of_memory():
 
 def test_the_doctor_knows_this_gpu(tmp_path):
     """Its name and memory; and that torch_compile runs on it, or why it does not."""
-    words = ["-m", "Utils.commands", "doctor", "--json", "--device", "cuda"]
+    words = ["-m", "tools.doctor", "--json", "--device", "cuda"]
     done = processes.python(*words, f"--results-file={tmp_path / 'results.csv'}")
     report = json.loads(done.stdout)
     device = next(each for each in report["findings"] if each["topic"] == "device")
@@ -380,7 +380,7 @@ def profiled(tmp_path_factory):
     folder = tmp_path_factory.mktemp("profiles")
 
     def profiled(name):
-        words = ["-m", "Utils.commands", "profile", name, *SMALL, "--steps", "12", "--memory"]
+        words = ["-m", "tools.profile", name, *SMALL, "--steps", "12", "--memory"]
         processes.command(*words, f"--output={folder}")
         summary = json.loads((folder / f"{name}.json").read_text())
         if summary["status"] == "unsupported":

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from tests.calibration import first_losses
-from tests.known import COPIES, WAIT, changed
+from tools.calibration import first_losses
+from tools.calibration.known import COPIES, WAIT, changed
 from Utils.analysis.summary import summarize
 from Utils.harness import held_out_loss
 from Utils.harness.settings import parse_args

@@ -13,7 +13,7 @@ from Utils.analysis import result_tables
 from Utils.base import paths
 from Utils.device import capabilities
 from Utils.device.cpu import CPU
-from Utils.launch import batch_trials
+from Utils.harness import batch_trials
 from Utils.results import rows_file, selection
 from Utils.scripts import ladder
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests import processes
-from tests.known import changed, copy_project
+from tools.calibration.known import changed, copy_project
 from Utils.base import command_line, paths
 from Utils.base.command_line import OF_A_RUN, SETTINGS, Parser
 from Utils.base.gpt2_sizes import CONFIGS
@@ -118,7 +118,7 @@ def test_where_the_path_has_a_blank_the_environment_is_behind_a_link(folder):
     lines = make("-n", "doctor", folder=folder).stdout.splitlines()
     venv = re.search(r"python3 -m venv (/var/tmp/venv-\d+-\d+) ", lines[1])[1]
     assert f"[ -e .venv ] || ln -s {venv} .venv" in lines
-    assert lines[-1].startswith(f"{venv}/bin/python -m Utils.commands doctor")
+    assert lines[-1].startswith(f"{venv}/bin/python -m tools.doctor")
 
 
 def test_without_ensurepip_one_line_says_what_to_install(folder, tmp_path):

@@ -19,12 +19,11 @@ from pandas import DataFrame
 from torch.optim import optimizer as torch_optimizer
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+from tools.own_script import measured_process, model_switches, own_runs, user_code, watch
+from tools.own_script.watch import Iterations
 from Utils.base import paths
 from Utils.base.command_line import OF_A_RUN, Parser
 from Utils.base.errors import UserError
-from Utils.launch import own_scripts
-from Utils.own_script import measured_process, model_switches, user_code, watch
-from Utils.own_script.watch import Iterations
 from Utils.results import rows_file, selection
 from Utils.scripts import ladder
 from Utils.scripts.own_names import LADDER, ORDER, REPLACES
@@ -110,7 +109,7 @@ def prepared():
 
 def find(text, arguments=""):
     asked = Namespace(folder="", base_python="", args=arguments, writes="")
-    return own_scripts.find(str(text), asked)
+    return own_runs.find(str(text), asked)
 
 
 class Own:
@@ -120,7 +119,7 @@ class Own:
         file = source if isinstance(source, Path) else folder / "train.py"
         if file != source:
             file.write_text(source)
-        self.runs = own_scripts.OwnRuns(find(file, arguments), folder / "results.csv")
+        self.runs = own_runs.OwnRuns(find(file, arguments), folder / "results.csv")
 
     def run(self, *techniques, steps=7):
         """Run it with switches. Return its answer; said is what the terminal got."""
@@ -148,7 +147,7 @@ class Own:
 @pytest.fixture
 def own(tmp_path, monkeypatch):
     """Return Own in this test's folder; torch.compile generates no C++."""
-    monkeypatch.setattr(own_scripts, "FOLDER", tmp_path / "own_scripts")
+    monkeypatch.setattr(own_runs, "FOLDER", tmp_path / "own_scripts")
     monkeypatch.setattr(model_switches, "BACKEND", "aot_eager")
     return lambda source, arguments="": Own(source, tmp_path, arguments)
 
@@ -323,7 +322,7 @@ def test_a_script_is_known_by_the_name_of_its_rows(own, tmp_path):
 
 def test_a_killed_launcher_leaves_nothing_and_a_killed_look_is_told(own, monkeypatch):
     runs = own("").runs
-    left_over = own_scripts.FOLDER / "runs" / f"{platform.node()}-{2**22 + 1}-a"  # no such process
+    left_over = own_runs.FOLDER / "runs" / f"{platform.node()}-{2**22 + 1}-a"  # no such process
     left_over.mkdir()
     assert own("").runs.folder.exists() and runs.folder.exists() and not left_over.exists()
     runs.args = Parser("", "", *OF_A_RUN).parse_args([])
@@ -336,7 +335,7 @@ def test_a_killed_launcher_leaves_nothing_and_a_killed_look_is_told(own, monkeyp
 def test_the_measured_process_needs_few_packages():
     blocked = {"pandas", "scipy", "matplotlib", "tqdm", "tiktoken", "pynvml", "seaborn"}
     code = f"import sys; sys.modules |= dict.fromkeys({blocked})\n"
-    code += "from Utils.own_script import measured_process"
+    code += "from tools.own_script import measured_process"
     subprocess.run([sys.executable, "-c", code], cwd=paths.ROOT, check=True)
 
 

@@ -8,10 +8,11 @@ from matplotlib.text import Text
 
 import plot_results
 from tests.rows import ladder_runs, rows_of, write_record
+from tools.docs import doc_pages
 from Utils.analysis.intervals import Ratio
 from Utils.analysis.summary import summarize
 from Utils.base.errors import UserError
-from Utils.draw import chart_style, doc_pages, ladder_charts, ratio_charts
+from Utils.draw import chart_style, ladder_charts, ratio_charts
 from Utils.results import rows_file, selection
 
 CHARTS = ("step_times", "heatmap", "speedup", "memory")

@@ -17,6 +17,8 @@ import pytest
 import torch
 
 from tests.stand_ins import FakeCuda, FakeNvml, full_disk
+from tools.doctor import examination, torch_side
+from tools.doctor.examination import Finding, run_python
 from Utils.base import paths
 from Utils.base.command_line import OF_A_RUN, Parser
 from Utils.corpus import token_cache
@@ -24,8 +26,6 @@ from Utils.device import cpu, device_choice, nvml
 from Utils.device.cpu import CPU
 from Utils.device.cuda import CUDA
 from Utils.device.nvml import KERNEL_MODULE
-from Utils.doctor import examination, torch_side
-from Utils.doctor.examination import Finding, run_python
 from Utils.harness import settings
 
 

@@ -15,17 +15,18 @@ import pytest
 from tests.profiler_events import allocation, annotation, event, launched, shaped, steps
 from tests.rows import records_in
 from tests.stand_ins import FakeCuda, full_disk, gpu
+from tools.own_script import own_runs
+from tools.profile import __main__ as profile_command
+from tools.profile import profile_page, profiled_run
+from tools.profile.step_breakdown import KindTime, break_down
 from Utils.base import errors
 from Utils.base.errors import UserError
-from Utils.commands import __main__ as commands
 from Utils.device import kernel_kinds
 from Utils.device.cpu import CPU
 from Utils.device.cuda import CUDA
 from Utils.device.kernel_kinds import KINDS
 from Utils.harness.step_clock import PROFILED, WAIT
-from Utils.launch import own_scripts, suite_runner
-from Utils.profile import profile_page, profiled_run
-from Utils.profile.step_breakdown import KindTime, break_down
+from Utils.launch import suite_runner
 from Utils.results import rows_file
 from Utils.scripts import ladder
 from Utils.scripts.ladder import Technique
@@ -275,7 +276,7 @@ def profiled(tmp_path_factory):
             own = Technique(name, path, doc, code, **ladder.facts(doc))
             patch.setattr(ladder, "get", lambda _: own)
             steps = ["--steps", "6", "--warmup", "3", "--output", str(folder)]
-            code = commands.main("profile", name, *TINY, *steps, *flags)
+            code = profile_command.main(name, *TINY, *steps, *flags)
         summary = json.loads((folder / f"{name}.json").read_text())
         return SimpleNamespace(code=code, folder=folder, summary=summary)
 
@@ -441,7 +442,7 @@ def test_what_ends_early_leaves_the_old_files(error, kind, words, profiled, tmp_
 def test_bad_input_is_one_line_and_code_2(argv, words, tmp_path, capsys):
     (tmp_path / "file").write_text("")
     with pytest.raises(SystemExit) as ended, errors.one_line("profile"):
-        commands.main("profile", *[word.format(file=tmp_path / "file") for word in argv])
+        profile_command.main(*[word.format(file=tmp_path / "file") for word in argv])
     assert ended.value.code == 2
     said = capsys.readouterr().err
     assert said.startswith("profile: error: ") and said.count("\n") == 1 and words in said
@@ -461,10 +462,10 @@ for batch in DataLoader(torch.randn(512, 64), batch_size=8):
 
 
 def test_a_script_of_the_users_is_profiled_unchanged(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(own_scripts, "FOLDER", tmp_path / "own_scripts")
+    monkeypatch.setattr(own_runs, "FOLDER", tmp_path / "own_scripts")
     (tmp_path / "train.py").write_text(USERS_SCRIPT)
     flags = ["--base", str(tmp_path / "train.py"), "--results-file", str(tmp_path / "results.csv")]
-    assert commands.main("profile", *flags) == 0
+    assert profile_command.main(*flags) == 0
     printed = capsys.readouterr().out
     assert "matrix products" in printed and "forecast" not in printed and "run.log" not in printed
     assert "train.py:10: _local_scalar_dense, 1 time a step" in printed
@@ -591,14 +592,14 @@ def test_several_techniques_are_stacked_in_one_chart(baseline, tmp_path, monkeyp
         (folder / f"{name}.json").write_text(json.dumps(summary | {"technique": name}))
 
     def python(command, suite):
-        assert command[:3] == ["-m", "Utils.commands", "profile"]
+        assert command[:2] == ["-m", "tools.profile"]
         assert "--cpu=1" in command and f"--output={folder}" in command
-        return 1 if command[3] == "fused_optimizer" else 0
+        return 1 if command[2] == "fused_optimizer" else 0
 
     monkeypatch.setattr(suite_runner, "in_subprocess", python)
     monkeypatch.setattr(ladder, "group", lambda name: [*map(ladder.get, texts)])
     beside = f"--results-file={folder.parent / 'results.csv'}"
-    assert commands.main("profile", "all", *TINY, "--cpu", beside) == 1
+    assert profile_command.main("all", *TINY, "--cpu", beside) == 1
     assert capsys.readouterr().out.split() == ["plots/profile.png", "plots/profile.svg"]
     svg = (tmp_path / "plots" / "profile.svg").read_text()
     words = re.findall(r"<text[^>]*>([^<]*)</text>", svg)

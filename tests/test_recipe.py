@@ -12,8 +12,8 @@ import pandas as pd
 import pytest
 
 from tests import forked
-from tests.known import changed
 from tests.rows import rows_of
+from tools.calibration.known import changed
 from Utils.analysis import attribution, intervals, recommendation
 from Utils.analysis.recommendation import IN, LEAST_MEMORY, LINES, NEAR, NO_DIFFERENCE, OUT
 from Utils.analysis.summary import summarize

@@ -18,10 +18,11 @@ import pytest
 import torch
 
 import no_optimization
-from tests import forked, watched
-from tests.calibration.harness_cost import empty_steps, stopwatch_steps
+from tests import forked
 from tests.rows import records_in, rows_of
 from tests.stand_ins import FakeCuda, FakeNvml
+from tools.calibration import watched
+from tools.calibration.harness_cost import empty_steps, stopwatch_steps
 from Utils.base import paths
 from Utils.base.paths import commit
 from Utils.data import TokenBatches

@@ -10,11 +10,11 @@ import pytest
 from tests import browser
 from tests.browser import fits
 from tests.rows import rows_of, write_record
+from tools.site import site_page
 from Utils.base import paths
 from Utils.base.errors import UserError
 from Utils.results import rows_file, selection
 from Utils.scripts import ladder
-from Utils.site import site_page
 
 chromium = browser.chromium  # fixtures
 visit = browser.visit

@@ -10,8 +10,8 @@ from datetime import datetime
 
 import pytest
 
-from tests.known import changed, copy_project
 from tests.rows import records_in
+from tools.calibration.known import changed, copy_project
 from Utils.base import paths
 from Utils.commands import __main__ as commands
 from Utils.launch import suite_runner as launched

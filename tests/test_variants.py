@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from Utils.base.errors import Unsupported, UserError
-from Utils.harness import held_out_loss, run_record
-from Utils.launch import batch_trials
+from Utils.harness import batch_trials, held_out_loss, run_record
 from Utils.results import rows_file
 from Utils.run import Run, execute
 from Utils.scripts import ladder, variants

@@ -14,8 +14,8 @@ from Utils.base import paths
 RUNNER = """
 import runpy, sys
 from pathlib import Path
-from Utils.own_script.user_code import Ended
-from Utils.own_script.write_guard import WriteGuard
+from tools.own_script.user_code import Ended
+from tools.own_script.write_guard import WriteGuard
 allowed, ours, created_list, scratch, before = sys.argv[1:]
 exec(before)
 writes = []

@@ -93,6 +93,8 @@ OF_TRAINING = _settings(_TABLES["training"])
 SETTINGS = OF_A_RUN | OF_SOME_SCRIPTS | OF_COMMANDS | OF_TRAINING
 
 SELECTION = ("results_file", "device_name", "base")  # settings of commands that read results
+OF_AN_OWN_SCRIPT = ("base", "without", "args", "folder", "base_python", "writes")
+OF_ANY_SCRIPT = (*OF_A_RUN, *OF_SOME_SCRIPTS)
 OF_THE_MAKEFILE = {"PYTHON", "TESTS", "WORKERS", "CACHE_DIR", "PATIENCE_S"}
 
 

@@ -1,5 +1,6 @@
 """Expected failures: bad input, unsupported device. Both end in one line, never in a traceback."""
 
+import os
 import sys
 from contextlib import contextmanager
 
@@ -43,3 +44,18 @@ def one_line(program):
     except KeyboardInterrupt:
         print(f"\n{program}: interrupted", file=sys.stderr)
         sys.exit(130)
+
+
+def run_command(program, function):
+    """Call function with the words of the command line, and end the process with its exit code.
+
+    A reader that closes the pipe early, as head does, is no error.
+    """
+    code = 0
+    with one_line(program):
+        try:
+            code = function(*sys.argv[1:])
+            sys.stdout.flush()
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    sys.exit(code)

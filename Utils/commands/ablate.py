@@ -3,9 +3,10 @@
 from contextlib import ExitStack
 
 from Utils.analysis import attribution
+from Utils.base import tool_packages
 from Utils.base.errors import UserError
 from Utils.draw import chart_style, ratio_charts
-from Utils.launch import own_scripts, suite_runner
+from Utils.launch import suite_runner
 from Utils.results import rows_file, selection
 from Utils.scripts import ladder
 
@@ -16,7 +17,8 @@ def main(args):
     with suite_runner.only_suite(path), ExitStack() as block:
         runs = base = None
         if args.base:
-            runs = block.enter_context(own_scripts.looked_at(args))
+            own_runs = tool_packages.load("own_script", "own_runs", f"BASE={args.base}")
+            runs = block.enter_context(own_runs.looked_at(args))
             base = runs.base.name
             script, scripts = runs.ablation()
         else:

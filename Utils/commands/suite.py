@@ -7,8 +7,9 @@ Without names it runs the ladder. `beyond` is all of beyond/ with the baseline a
 interrupted suite resumes. ROUND sets the first round, to add rounds to existing ones. With BASE it
 runs a script of your own, unchanged, with switches."""
 
+from Utils.base import tool_packages
 from Utils.base.errors import UserError
-from Utils.launch import own_scripts, suite_runner
+from Utils.launch import suite_runner
 from Utils.scripts import own_names
 
 
@@ -16,7 +17,8 @@ def main(args):
     """Run techniques and print their table. Return the exit code of `suite_runner.Outcome`."""
     with suite_runner.only_suite(args.results_file):
         if args.base:
-            with own_scripts.looked_at(args) as runs:
+            own_runs = tool_packages.load("own_script", "own_runs", f"BASE={args.base}")
+            with own_runs.looked_at(args) as runs:
                 ours = args.names in ([], ["ladder"])
                 switches = own_names.LADDER if ours else own_names.ORDER
                 outcome = suite_runner.run_base(runs, switches, args, args.without.split())

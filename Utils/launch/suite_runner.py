@@ -30,7 +30,7 @@ from Utils.results import rows_file, selection
 from Utils.scripts import ladder, own_names, variants
 
 # Rooms of Utils that read what was measured. After a change of any other, runs are not resumed.
-READERS = {"analysis", "commands", "doctor", "draw", "forecast", "profile"}
+READERS = {"analysis", "commands", "draw"}
 ENDS_WITHOUT_ROW = (0, 2, turn_taking.INTERRUPTED, -signal.SIGINT)
 FEWEST_ROUNDS = 4  # before --precision can end a suite
 

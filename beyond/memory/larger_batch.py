@@ -15,7 +15,7 @@ See:    McCandlish et al. 2018, An Empirical Model of Large-Batch Training
 import torch
 
 from Utils.data import TokenBatches
-from Utils.launch import batch_trials
+from Utils.harness import batch_trials
 from Utils.model import GPT
 from Utils.run import Run, run_script
 

@@ -1,0 +1,9 @@
+"""One question a folder, or one job of a maintainer: `python -m tools.NAME`.
+
+A tool imports Utils and, one way, another tool; nothing in Utils needs a tool.
+"""
+
+import sys
+
+if sys.version_info < (3, 11):  # noqa: UP036
+    sys.exit(f"{sys.executable} is older than Python 3.11; set PYTHON to a newer one")

@@ -1,0 +1,248 @@
+"""The forecast beside figures of a file: make forecast AGAINST=FILE.
+
+AGAINST=published is docs/forecast_check.csv, whose forecasts were made without the same source.
+The file has docs/published.csv's columns from source to notes; one row is one figure. A row is
+forecast where its device, model, batch and technique can be told: a name of the table of devices, a
+size of GPT-2, numbers, and a script of ours or words such as "bf16 + compile + flash". Columns
+device_key and step, as in published.csv, describe what such words cannot."""
+
+import re
+
+import numpy as np
+import pandas as pd
+
+from tools.calibration import forecast_check, forecast_fit
+from tools.calibration.published_figures import figure
+from tools.forecast import forecast_plan, forecast_table, step_time
+from Utils.base import errors
+from Utils.base.command_line import Parser
+from Utils.base.errors import UserError, naming
+from Utils.base.gpt2_sizes import CONFIGS
+from Utils.device import datasheets
+from Utils.scripts import ladder
+
+COLUMNS = ["source", "device", "model", "batch_size", "seq_len", "technique", "metric", "value"]
+COLUMNS += ["unit", "device_key", "unsaid", "step", "left_out"]
+OPTIONAL = COLUMNS[-4:]
+CHECKED = ["key", "model", "technique", "batch", "tokens", "measured_ms", "forecast_ms", "error"]
+UNITS = {"ms", "s", "tokens/s"}
+METRICS = {"", "step time", "median step time", "mean step time", "iteration", "throughput"}
+SIZES = {"124m": "gpt2", "small": "gpt2", "medium": "gpt2-medium", "355m": "gpt2-medium"}
+SIZES |= {"350m": "gpt2-medium", "large": "gpt2-large", "774m": "gpt2-large", "xl": "gpt2-xl"}
+SIZES |= {"1558m": "gpt2-xl", "1.5b": "gpt2-xl"}
+MAKERS = {"nvidia", "geforce", "tesla", "amd", "instinct", "gpu"}
+WORDS = {  # of a technique, with the fields of a Step that each stands for
+    r"fp32|float32": {},
+    r"tf32": {"precision": "tf32"},
+    r"bf16|bfloat16": {"precision": "bfloat16"},
+    r"fp16|float16": {"precision": "float16"},
+    r"pure|model\.to": {"pure": True},
+    r"compile|torch\.compile": {"compile": True},
+    r"flash|flashattention|sdpa": {"attention": "sdpa"},
+    r"fused": {"optimizer": "fused"},
+    r"8-bit|8bit": {"optimizer": "8bit"},
+    r"clipping|clip": {"clip": True},
+    r"eager|autocast|amp|pytorch|adamw|attention|and|with|baseline|no_optimization": {},
+}
+
+
+class NotForecast(Exception):
+    """Why a row has no forecast."""
+
+
+def read(path):
+    """Return the rows of a file, a DataFrame of text. Raises UserError."""
+    with naming(path):
+        try:
+            table = pd.read_csv(path, dtype=str, keep_default_na=False)
+        except (ValueError, UnicodeDecodeError) as error:
+            problem = errors.first_line(error)
+            raise UserError(f"{path}: {problem}", "take docs/published.csv's header") from None
+    if missing := [name for name in COLUMNS if name not in table and name not in OPTIONAL]:
+        problem = f"{path}: no column {', '.join(missing)}"
+        raise UserError(problem, "take docs/published.csv's header")
+    return table.assign(**{name: "" for name in OPTIONAL if name not in table})
+
+
+def device_key(text):
+    """Return the key of a device of the table by its words, in any order."""
+    if re.match(r"([2-9]|\d\d+) ?x ", text.lower()):
+        raise NotForecast("several GPUs: communication is no part of the forecast")
+
+    def words(name):
+        return {*re.findall(r"[a-z0-9]+", name.lower().removeprefix("1x "))} - MAKERS
+
+    for key, entry in datasheets.datasheets().items():
+        if words(text) in [words(key), *map(words, entry.names)] or text.lower() == key:
+            return key
+    raise NotForecast(f"no device {text!r} in the table: give its key in device_key")
+
+
+def config(text):
+    """Return the model of CONFIGS that a text names."""
+    if text in CONFIGS:
+        return text
+    size = re.fullmatch(r"gpt-?2[ -]?(.*)", text.lower())
+    if size and (size[1] or "small") in SIZES:
+        return SIZES[size[1] or "small"]
+    raise NotForecast(f"{text!r} is no size of GPT-2: describe it in step")
+
+
+def described(technique, model):
+    """Return the fields of a Step, in TOML, for the words of a technique."""
+    sizes = CONFIGS[model]
+    fields = {"layers": sizes.n_layer, "heads": sizes.n_head, "width": sizes.n_embd}
+    for word in re.findall(r"[\w.-]+", technique.lower()):
+        meaning = [values for words, values in WORDS.items() if re.fullmatch(words, word)]
+        if not meaning:
+            raise NotForecast(
+                f"{word!r} is no script of ours and no word for one: describe it in step"
+            )
+        fields |= meaning[0]
+    if fields.pop("pure", False):
+        fields["precision"] = f"pure_{fields.get('precision')}"
+    literal = {True: "true", False: "false"}
+    return ", ".join(
+        f"{name} = {literal.get(value, repr(value))}" for name, value in fields.items()
+    )
+
+
+def read_row(row):
+    """Return the Figure of a row and the Technique of ours that it measures, or None where its step
+    is described. Raises NotForecast."""
+    if row.left_out and not row.step:  # one with a step is kept apart from the fit alone
+        raise NotForecast(row.left_out)
+    if row.unit not in UNITS or row.metric.lower() not in METRICS and not row.step:
+        raise NotForecast(f"{row.metric} in {row.unit}: no time or throughput of a training step")
+    key = row.device_key or device_key(row.device)
+    numbers = {"batch_size": row.batch_size, "seq_len": row.seq_len, "value": row.value}
+    for name, text in numbers.items():
+        if not re.match(r"[1-9]\d*\b" if row.step else r"[1-9]\d*(\.\d+)?$|0?\.\d+$", text):
+            raise NotForecast(f"{name} {text!r} is not a number")
+    technique = None if row.step else ladder.techniques().get(row.technique)
+    model = "" if row.step else config(row.model)
+    step = row.step or ("" if technique else described(row.technique, model))
+    try:
+        datasheets.find(key)
+        return figure(row, key, step), technique, model
+    except (UserError, ValueError, TypeError) as error:
+        raise NotForecast(f"step or device: {errors.first_line(error)}") from None
+
+
+def our_seconds(technique, model, fig):
+    """Return the seconds of a script of ours at the shape of a Figure, and their range's factor."""
+    entry = datasheets.find(fig.key)
+    shape = {"batch_size": fig.step.batch, "seq_len": fig.step.tokens}
+    values = {"model": model, "dataset": "synthetic", "device": fig.key, **shape}
+    args = forecast_plan.settings(values, forecast_plan.device_of(fig.key))
+    (forecast,) = forecast_plan.on_this_device([technique], args, entry, entry.memory_bytes)
+    if not forecast.time:
+        raise NotForecast(forecast.reason or forecast_plan.NOT_FORECAST)
+    return forecast.time.seconds, forecast.time.factor
+
+
+def forecasts(table):
+    """Return a row for each of the file's: published and forecast milliseconds with the range and
+    the error, or the reason for no forecast."""
+    figures = {}  # what could be read, by index
+    reasons = {}
+    seconds = {}
+    factors = {}
+    for index, row in enumerate(table.itertuples()):
+        try:
+            figures[index], technique, model = read_row(row)
+            if technique:
+                answer = our_seconds(technique, model, figures[index])
+                seconds[index], factors[index] = answer
+        except NotForecast as reason:
+            figures.pop(index, None)
+            reasons[index] = str(reason)
+    others = {index: fig for index, fig in figures.items() if index not in seconds}
+    if others:
+        cases = forecast_fit.Cases([*others.values()], forecast_check.works([*others.values()]))
+        for index, fig in others.items():
+            seconds[index] = cases.step_time(fig, step_time.constants()).seconds
+            precision = forecast_check.precision_of(fig)
+            factors[index] = step_time.range_factor(datasheets.find(fig.key), precision)
+    rows = []
+    for index, row in enumerate(table.itertuples()):
+        line = {"device": row.device, "model": row.model, "batch": row.batch_size}
+        line |= {"tokens": row.seq_len, "technique": row.technique}
+        if index in reasons:
+            rows.append(line | {"not forecast": reasons[index]})
+            continue
+        fig = figures[index]
+        half = step_time.widths()[0] * factors[index]
+        half *= forecast_check.UNSAID if fig.unsaid else 1
+        ends = 1e3 * seconds[index] * np.exp([-half, 0, half])
+        line |= {"published_ms": 1e3 * fig.seconds, "forecast_ms": ends[1], "low_ms": ends[0]}
+        line |= {"high_ms": ends[2], "error": seconds[index] / fig.seconds - 1, "key": fig.key}
+        rows.append(line)
+    return pd.DataFrame(rows)
+
+
+def report(rows):
+    """Return the forecasts as a table, reasons for the others, and the errors by maker."""
+    text = []
+    lines = rows[rows.get("error", pd.Series(index=rows.index, dtype=float)).notna()]
+    if len(lines):
+        shown = [lines.key, lines.model.str[:24], lines.technique.str[:28]]
+        shape = lines.batch + "x" + lines.tokens
+        ranges = lines.low_ms.map("{:.1f}-".format) + lines.high_ms.map("{:.1f}".format)
+        errors_text = lines.error.map("{:+.1%}".format)
+        columns = [*shown, shape, lines.published_ms.map("{:.1f}".format)]
+        columns += [lines.forecast_ms.map("{:.1f}".format), ranges, errors_text]
+        titles = ["device", "model", "technique", "shape", "published", "forecast"]
+        titles += ["range of 90%", "error"]
+        table = [dict(zip(titles, cells, strict=True)) for cells in zip(*columns, strict=True)]
+        text += ["Milliseconds a step:\n", forecast_table.table(table), ""]
+    for number, row in rows[~rows.index.isin(lines.index)].iterrows():
+        name = f"{row.device}, {row.technique}"
+        text.append(f"row {number + 1}, {name[:60]}: not forecast: {row['not forecast']}")
+    if len(rows) > len(lines):
+        text.append("")
+    makers = {"all": lines}
+    if len(lines):
+        is_amd = lines.key.map(lambda key: bool(datasheets.find(key).architecture))
+        makers |= {"NVIDIA": lines[~is_amd], "AMD": lines[is_amd]}
+    for maker, part in makers.items():
+        if len(part):
+            inside = (part.published_ms.between(part.low_ms, part.high_ms)).mean()
+            median = part.error.abs().median()
+            error = f"median error {median:.1%}, {inside:.0%} in their range"
+            text.append(f"{maker}: {len(part)} figures, {error}")
+    if not len(lines):
+        text.append(f"no row of {len(rows)} can be forecast")
+    return "\n".join(text)
+
+
+def check_report():
+    """Return the check against published figures as a table, and its summary by source."""
+    table = step_time.check_rows()
+    lines = table[CHECKED].assign(error=table.error.map("{:+.0%}".format))
+    parts = {"all": table, "GPT-2 124M": table[table.model.str.startswith("GPT-2")]}
+    parts |= dict(list(table.groupby("source", sort=False)))
+    text = [lines.to_markdown(index=False, floatfmt=",.1f"), ""]
+    for name, part in parts.items():
+        error = part.error.abs()
+        roofline = part.roofline_error.abs()
+        text.append(
+            f"{name}: {len(part)} figures, median error {error.median():.1%} (plain roofline "
+            f"{roofline.median():.1%}), 90% within {error.quantile(0.9):.1%} "
+            f"({roofline.quantile(0.9):.1%}); {part.in_range.mean():.0%} of them in their range"
+        )
+    return "\n".join(text)
+
+
+def main(argv=None):
+    args = Parser("forecast", __doc__, "against").parse_args(argv)
+    with errors.one_line("forecast"):
+        if args.against == "published":
+            print("Forecast, each source left out of the fit, beside what was published:\n")
+            print(check_report())
+        else:
+            print(report(forecasts(read(args.against))))
+
+
+if __name__ == "__main__":
+    main()

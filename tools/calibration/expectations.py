@@ -1,0 +1,74 @@
+"""Write docs/forecast.csv: what to expect of GPUs that are not here.
+
+    make expectations
+
+Each model of GPT-2 on each device of the table, at several batches of 1024 tokens that fit: the
+ladder, what puts it together and what saves memory. Figures are forecasts, with ranges of 90%."""
+
+import pandas as pd
+
+from tools.forecast import forecast_plan, step_time
+from Utils.base import errors, paths
+from Utils.base.command_line import Parser
+from Utils.base.gpt2_sizes import CONFIGS
+from Utils.base.units import GIB
+
+FILE = paths.ROOT / "docs" / "forecast.csv"
+COLUMNS = ["device", "model", "technique", "batch_size", "seq_len", "forecast_ms", "low_ms"]
+COLUMNS += ["high_ms", "speedup", "speedup_low", "speedup_high", "tokens_per_second", "peak_gib"]
+COLUMNS += ["largest_batch", "mostly", "reason"]
+EXPECTED = (
+    "ladder", "all_together", "small_card", "gradient_checkpointing", "selective_checkpointing",
+    "bfloat16_moments", "paged_optimizer", "optimizer_in_backward", "gradient_accumulation",
+)  # fmt: skip
+BATCHES = 1, 4, 16, 64
+
+
+def main(argv=None):
+    Parser("expectations", __doc__).parse_args(argv)
+    rows = []
+    with errors.one_line("expectations"):
+        for model in CONFIGS:
+            rows += expected_rows(model)
+            print(f"{model}: forecast", flush=True)
+    pd.DataFrame(rows, columns=COLUMNS, dtype=object).to_csv(FILE, index=False)
+    print("docs/forecast.csv is written; `make readme` draws docs/gpus.png")
+
+
+def expected_rows(model):
+    """Yield the rows of a model, dicts by column: each technique on each
+    device of the table at each of BATCHES that fits, or one row with the reason for none."""
+    values = {"model": model, "dataset": "synthetic", "batch_size": "auto", "seq_len": 1024}
+    for args, steps in forecast_plan.on_every_device(EXPECTED, values, BATCHES):
+        baselines = {step.memory.batch: step.time for step in steps[0] if not step.reason}
+        for forecasts in steps:
+            fitting = [forecast for forecast in forecasts if forecast.time]
+            for forecast in fitting or forecasts[:1]:
+                row = {"device": forecast.device, "model": model, "technique": forecast.technique}
+                yield row | expected_row(forecast, args.seq_len, baselines)
+
+
+def expected_row(forecast, seq_len, baselines):
+    """Return the figures of a StepForecast. baselines: StepTimes by batch, of what fits."""
+    time = forecast.time
+    if not time:
+        return {"reason": forecast.reason or forecast_plan.NOT_FORECAST}
+    memory = forecast.memory
+    row = {"batch_size": memory.batch, "seq_len": seq_len}
+    for name, seconds in zip(("forecast_ms", "low_ms", "high_ms"), time.ends, strict=True):
+        row[name] = f"{1e3 * seconds:.4g}"
+    if baseline := baselines.get(memory.batch):
+        ratio = step_time.speedup(baseline, time, 0 if time is baseline else time.factor)
+        row["speedup"] = f"{ratio.value:.4g}"
+        row["speedup_low"] = f"{ratio.low:.4g}"
+        row["speedup_high"] = f"{ratio.high:.4g}"
+    return row | {
+        "tokens_per_second": f"{float(f'{forecast.tokens / time.seconds:.4g}'):.0f}",
+        "peak_gib": f"{memory.peak / GIB:.4g}",
+        "largest_batch": memory.largest_batch,
+        "mostly": time.mostly,
+    }
+
+
+if __name__ == "__main__":
+    main()

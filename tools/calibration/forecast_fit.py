@@ -1,0 +1,154 @@
+"""The constants of `tools.forecast.step_time` fitted to published figures.
+
+A forecast is held against a source by constants that were fitted without it."""
+
+import tomllib
+from dataclasses import dataclass, replace
+
+import numpy as np
+from scipy.optimize import least_squares
+
+from tools.forecast import step_time
+from tools.forecast.kernel_work import TYPES, kernels_at
+from tools.forecast.step_time import StepTime
+from Utils.device import datasheets
+
+TRACED_LAYERS = 1, 2  # of the models of others: each layer more costs what the second does
+PRIME = 97  # sequences, of which any batch is worked out
+ROUNDS = 3
+ENOUGH = 5e-3  # change of a constant, as a logarithm, after which it is final
+STEP = 0.02  # of a constant, for the slope of what depends on it
+SIGMA = 0.085  # deviation of a figure, as a logarithm: what sources leave unsaid
+SHARED = 0.085  # deviation that all figures of a source share: its device's clocks, its code
+LARGEST = 0.3  # deviation, as a logarithm, beyond which a figure pulls no harder: Huber
+
+
+class Cases:
+    """Figures with the kernels of their steps. works: the Work of each traced Step."""
+
+    def __init__(self, figures, works):
+        self.figures = figures
+        self.measured = np.log([figure.seconds for figure in figures])
+        self._kernels = {}
+        for step in {figure.step for figure in figures}:
+            for layers in TRACED_LAYERS:
+                work = works[replace(step, batch=PRIME, layers=layers)]
+                self._kernels[step, layers] = kernels_at(work, step.batch)
+
+    def step_time(self, figure, constants):
+        """Return the StepTime of a figure's step."""
+        few, more = (self._of_layers(figure, layers, constants) for layers in TRACED_LAYERS)
+        return plus(few, plus(more, few, -1), figure.step.layers - TRACED_LAYERS[0])
+
+    def _of_layers(self, figure, layers, constants):
+        entry = datasheets.find(figure.key)
+        step = self._kernels[figure.step, layers]
+        total = step_time.step_time(step, entry, constants)
+        phase = step.kernels.phase[step.order]
+        repeats = {0: figure.step.evaluations, 1: figure.step.microbatches - 1}
+        for last_phase, times in repeats.items():  # 0: forward, 1: with backward
+            if times:
+                part = replace(step, order=step.order[phase <= last_phase])
+                total = plus(total, step_time.step_time(part, entry, constants), times)
+        return total
+
+    def forecasts(self, constants):
+        """Return the logarithms of the forecast seconds of every figure."""
+        return np.log([self.step_time(figure, constants).seconds for figure in self.figures])
+
+    def rooflines(self):
+        """Return the same for a plain roofline, without its one constant."""
+        return np.log([self._roofline(figure) for figure in self.figures])
+
+    def _roofline(self, figure):
+        entry, step = datasheets.find(figure.key), figure.step
+        few, more = (roofline(self._kernels[step, n], entry) for n in TRACED_LAYERS)
+        return few + (step.layers - TRACED_LAYERS[0]) * (more - few)
+
+
+def plus(first, step, times):
+    """Return a StepTime followed by another one, a number of times."""
+    parts = {name: first.parts[name] + times * step.parts[name] for name in first.parts}
+    return StepTime(first.seconds + times * step.seconds, parts)
+
+
+def roofline(step, entry):
+    """Return seconds of a step by a plain roofline: each kernel at a peak of type or memory."""
+    peaks = np.array([*(entry.peak(name) or entry.float32 for name in TYPES[:-1]), entry.float32])
+    flop = step.kernels.flop / (1e12 * peaks[step.kernels.type])
+    return np.maximum(flop, step.kernels.traffic / (1e9 * entry.bandwidth))[step.order].sum()
+
+
+def fitted(cases):
+    """Return the constants fitted to all figures, and by source those fitted without it.
+    The effect of a source is computed from the slopes at the first."""
+    rows = fitted_rows()
+    names = list(rows)
+    values = step_time.constants() | {name: row["prior"] for name, row in rows.items()}
+    sources = np.array([figure.source for figure in cases.figures])
+    for _ in range(ROUNDS):
+        line = line_around(cases, values, rows)
+        best = solved(line, np.ones(len(sources), dtype=bool))
+        values = values | as_constants(names, best)
+        if np.abs(best - line.at).max() < ENOUGH:
+            break
+    without = {
+        source: values | as_constants(names, solved(line, sources != source))
+        for source in dict.fromkeys(sources.tolist())
+    }
+    return values, without
+
+
+def as_constants(names, logarithms):
+    return dict(zip(names, np.exp(logarithms).tolist(), strict=True))
+
+
+@dataclass(frozen=True)
+class Line:
+    """The forecasts as a linear function of the constants' logarithms around `at`."""
+
+    sources: list  # of the figures
+    at: np.ndarray  # logarithms of the constants
+    deviations: np.ndarray  # of the figures from the forecasts there
+    matrix: np.ndarray  # change of each forecast with each constant
+    spreads: np.ndarray  # of the constants around their priors
+    priors: np.ndarray
+
+
+def fitted_rows():
+    """Return the rows of the constants that are fitted, dicts by name."""
+    rows = tomllib.loads(step_time.FILE.read_text())
+    return {name: row for name, row in rows.items() if "prior" in row}
+
+
+def line_around(cases, values, rows):
+    """Return the Line around these values of the constants. rows: those that are fitted."""
+    here = cases.forecasts(values)
+    moved = [cases.forecasts(values | {n: values[n] * np.exp(STEP)}) for n in rows]
+    return Line(
+        sources=[figure.source for figure in cases.figures],
+        at=np.log([values[name] for name in rows]),
+        deviations=cases.measured - here,
+        matrix=(np.stack(moved, axis=1) - here[:, None]) / STEP,
+        spreads=np.array([row["spread"] for row in rows.values()]),
+        priors=np.log([row["prior"] for row in rows.values()]),
+    )
+
+
+def solved(line, used):
+    """Return the logarithms of the constants: least squares with priors over the used figures.
+    A figure's deviation is its own beside one that its source's figures share, so figures of one
+    source say more on ratios than on levels."""
+    count = len(line.at)
+    of_source = np.equal.outer(line.sources, list(dict.fromkeys(line.sources))).astype(float)
+
+    def residuals(unknowns):
+        at, shared = unknowns[:count], unknowns[count:]
+        off = line.deviations - line.matrix @ (at - line.at) - of_source @ shared
+        from_priors = (at - line.priors) / line.spreads
+        return np.concatenate([used * off / SIGMA, shared / SHARED, from_priors])
+
+    start = np.concatenate([line.at, np.zeros(of_source.shape[1])])
+    exact = {"xtol": 1e-12, "ftol": 1e-12, "gtol": 1e-12}
+    answer = least_squares(residuals, start, loss="huber", f_scale=LARGEST / SIGMA, **exact)
+    return answer.x[:count]

@@ -1,0 +1,68 @@
+"""What the harness itself costs, and whether its clock is right. Printed for docs/METHOD.md.
+
+python -m tools.calibration.harness_cost [flags of the scripts]"""
+
+import sys
+import tempfile
+import time
+from itertools import count, pairwise
+from pathlib import Path
+
+import no_optimization
+from tools.calibration import watched
+from Utils.data import TokenBatches
+from Utils.harness.settings import parse_args
+from Utils.results import rows_file
+
+
+class StopwatchBatches(TokenBatches):
+    """Takes the time whenever the loop asks for a batch, with a clock of its own."""
+
+    def __iter__(self):
+        self.asked = []
+        for step in count():
+            self.asked.append(time.monotonic())  # before the batch is drawn: next to the boundary
+            yield self[step]
+
+
+def empty_steps(args):
+    """Rows of a run whose loop does nothing: what is left is the harness and the batch."""
+    for run in watched.idle_steps(args):
+        run.log(1.0)
+    return rows_file.read(args.results_file)
+
+
+def stopwatch_steps(args):
+    """(rows, stopwatch's milliseconds) of a run of the baseline. Its last step is in the rows
+    alone, as no batch is asked for after it."""
+    made, original = [], no_optimization.TokenBatches
+    no_optimization.TokenBatches = lambda args: made.append(StopwatchBatches(args)) or made[0]
+    try:
+        no_optimization.main(args)
+    finally:
+        no_optimization.TokenBatches = original
+    rows = rows_file.read(args.results_file)
+    return rows, [(end - start) * 1e3 for start, end in pairwise(made[0].asked)]
+
+
+def main(flags):
+    with tempfile.TemporaryDirectory() as folder:
+
+        def args(name, *more):
+            file = ["--results-file", str(Path(folder) / f"{name}.csv")]
+            return parse_args("", [*flags, *file, *more], "no_optimization")
+
+        rows = empty_steps(args("empty", "--steps", "2000"))
+        timed = rows[rows.phase == "timed"]
+        rest = (timed.step_ms - timed.data_ms).mean()
+        rows, stopwatch = stopwatch_steps(args("stopwatch"))
+        steps = rows.step_ms[:-1].sum()
+    print(
+        f"an empty step: {rest * 1e3:.0f} us, and {timed.data_ms.mean() * 1e3:.0f} us for its batch"
+    )
+    print(f"{len(stopwatch)} steps of the baseline: {steps:,.1f} ms by the harness, ", end="")
+    print(f"{sum(stopwatch):,.1f} ms by the stopwatch, {steps / sum(stopwatch) - 1:+.4%}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,60 @@
+"""The forecast of a step kernel by kernel: docs/kernels.csv.
+
+    python -m tools.calibration.kernel_table
+
+Of the fastest script on an H100: for kernels of one kind, products of one shape, their number, FLOP
+and bytes, the time, what bounds it, and the shares of the datasheet's peaks. The last row is of the
+whole step; at_peak_ms is what its kernels would take at those peaks, one after the other."""
+
+import numpy as np
+import pandas as pd
+
+from tools.forecast import forecast_plan, step_time
+from tools.forecast.kernel_work import MATMUL, TYPES
+from Utils.base import paths
+from Utils.device import datasheets
+from Utils.device.kernel_kinds import KINDS
+from Utils.scripts import ladder
+
+FILE = paths.ROOT / "docs" / "kernels.csv"
+SCRIPT, CARD = "all_together_float8", "h100"
+BATCH, LENGTH = 16, 1024
+
+
+def main():
+    entry = datasheets.find(CARD)
+    values = {"model": "gpt2", "dataset": "synthetic", "device": "cuda", "seq_len": LENGTH}
+    device = forecast_plan.device_of(CARD)
+    settings = forecast_plan.settings(values | {"batch_size": BATCH}, device)
+    (recording,) = forecast_plan.recordings([ladder.get(SCRIPT)], settings, with_single=False)
+    step = forecast_plan.memory_forecast(recording, BATCH, entry.memory_bytes, device).kernels
+    rows = table(step, entry).assign(tokens=BATCH * LENGTH)
+    rows.to_csv(FILE, index=False, float_format="%.4g")
+
+
+def table(step, entry):
+    """Return the table of StepKernels on the GPU of a Datasheet."""
+    kernels = step.kernels
+    seconds, _ = step_time.kernel_seconds(step, entry, step_time.constants())
+    peaks = 1e12 * np.array([entry.peak(name) for name in TYPES[:-1]] + [2 * entry.bfloat16])
+    flop_s = kernels.flop / peaks[kernels.type]
+    byte_s = kernels.traffic / (1e9 * entry.bandwidth)
+    names = [KINDS[kind] for kind in kernels.kind]
+    for i in np.flatnonzero(kernels.family == MATMUL):
+        names[i] += " {}x{}x{}".format(*np.sort([kernels.m[i], kernels.n[i], kernels.k[i]])[::-1])
+    facts = {"kernels": kernels.launches, "tflop": kernels.flop / 1e12}
+    facts |= {"gb": kernels.traffic / 1e9, "ms": 1e3 * seconds, "flop_ms": 1e3 * flop_s}
+    facts |= {"byte_ms": 1e3 * byte_s, "at_peak_ms": 1e3 * np.maximum(flop_s, byte_s)}
+    of_step = pd.DataFrame(facts).iloc[step.order].assign(kind=np.array(names)[step.order])
+    rows = of_step.groupby("kind").sum().sort_values("ms", ascending=False)
+    rows = pd.concat([rows[rows.ms > 0], rows.sum().to_frame("the step").T])
+    rows["bound"] = np.where(rows.flop_ms > rows.byte_ms, "compute", "memory")
+    rows.loc["the step", "bound"] = ""
+    rows["of_peak_flop"] = rows.flop_ms / rows.ms
+    rows["of_peak_bytes"] = rows.byte_ms / rows.ms
+    rows = rows.drop(columns=["flop_ms", "byte_ms"]).rename_axis("kind").reset_index()
+    return rows.astype({"kernels": int})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,51 @@
+"""Scripts of which one knows beforehand what must come out."""
+
+import shutil
+
+from Utils.base import paths
+
+# Waits where the baseline works, so that other users of the machine have little part in a step.
+WAIT = (
+    ("import torch\n", "import time\n\nimport torch\n"),
+    (
+        "            loss.backward()\n            optimizer.step()\n",
+        "            time.sleep(0.07)\n",
+    ),
+)
+DELAY = """            while time.perf_counter() < begun + 1.03 * spent:
+                pass
+"""
+# Each is the baseline with some text replaced.
+COPIES = {
+    "the_same": (),
+    "three_percent_longer": (
+        ("import torch\n", "import time\n\nimport torch\n"),
+        ("in run.steps(batches):\n", "in run.steps(batches):\n"
+         "            begun = time.perf_counter()\n"),
+        ("the step\n", f"the step\n            spent = time.perf_counter() - begun\n{DELAY}"),
+    ),
+    "wrong_mask": (("diagonal=1", "diagonal=2"),),
+    "dropped_bias": (("    optimizer =", "    model.h[0].mlp.c_fc.bias = None\n    optimizer ="),),
+    "doubled_rate": (("lr=4e-5", "lr=8e-5"),),
+    "halved_rate": (("lr=4e-5", "lr=2e-5"),),
+    "scaled_loss": (("loss.backward()", "loss = loss * 1.01\n            loss.backward()"),),
+}  # fmt: skip
+
+
+def copy_project(folder, *scripts):
+    """Copy the project with these scripts, to break at will."""
+    for name in ("Makefile", "plot_results.py", *(f"{script}.py" for script in scripts)):
+        shutil.copy(paths.ROOT / name, folder)
+    half_written = shutil.ignore_patterns("*.pyc.*")  # other tests compile meanwhile
+    for name in ("Utils", "tools"):
+        shutil.copytree(paths.ROOT / name, folder / name, ignore=half_written)
+    return folder
+
+
+def changed(*changes, parent="Parent: no_optimization"):
+    """Return the baseline's source as another script, with each old text replaced by the new."""
+    source = (paths.ROOT / "no_optimization.py").read_text().replace("Parent: none", parent)
+    for old, new in changes:
+        assert old in source, old
+        source = source.replace(old, new)
+    return source

@@ -1,0 +1,16 @@
+"""Write the generated parts of README.md, docs/ and results/, and docs/gpus.png, from rows,
+docstrings, parsers and figures."""
+
+from tools.docs import doc_pages
+from Utils.analysis import submission
+from Utils.base.command_line import Parser
+from Utils.base.errors import run_command
+
+
+def main(*words):
+    Parser("readme", __doc__).parse_args(words)
+    print(*doc_pages.write(), *submission.write_pages(), sep="\n")
+
+
+if __name__ == "__main__":
+    run_command("readme", main)

@@ -1,0 +1,65 @@
+"""Check which techniques run here, and why others do not, in seconds and without training.
+
+It prints findings, each fault with its remedy, and the status of each technique: runs, runs without
+effect, emulated or unsupported. The exit code is 0 if any technique can run.
+
+The needs that scripts declare are checked as in a run. torch, the driver and packages with native
+code are asked in a subprocess: they may crash or hang. This process imports none of them."""
+
+import json
+import shutil
+import sys
+import textwrap
+from dataclasses import asdict
+
+from tools.doctor.examination import examine
+from Utils.base.command_line import OF_A_RUN, Parser
+from Utils.base.errors import run_command
+
+WIDEST = 100  # columns
+COLOURS = {"fault": "\033[31m", "unsupported": "\033[31m", "note": "\033[33m"}
+
+
+def show(findings, rows, terminal):
+    """Print it as text. Faults are marked by words; only a terminal gets colours as well."""
+    width = max(60, min(WIDEST, shutil.get_terminal_size((WIDEST, 0)).columns))
+
+    def line(start, text, state=""):
+        unbroken = {"break_long_words": False, "break_on_hyphens": False}  # paths and flags
+        lines = textwrap.wrap(text, width - len(start), **unbroken) or [""]
+        coloured = f"{COLOURS[state]}{start}\033[0m" if terminal and state in COLOURS else start
+        print(coloured + f"\n{' ' * len(start)}".join(lines) if lines[0] else coloured.rstrip())
+
+    for finding in findings:
+        mark = "FAULT" if finding.state == "fault" else finding.state
+        line(f"{mark:6} {finding.topic:12}  ", finding.what, finding.state)
+        if finding.remedy:
+            line(" " * 21, f"-> {finding.remedy}")
+    print()
+    remedies = {finding.remedy for finding in findings}
+    name = max((len(row.technique) for row in rows), default=0)
+    status = max((len(row.status) for row in rows), default=0)
+    for row in rows:
+        reason = row.reason
+        if row.remedy and row.remedy not in remedies:
+            reason += f" -> {row.remedy}"
+        line(f"{row.technique:{name}}  {row.status:{status}}  ", reason, row.status)
+    can_run = sum(row.status != "unsupported" for row in rows)
+    print(f"\n{can_run} of {len(rows)} techniques run here.")
+
+
+def main(*words):
+    """Return the exit code: 0, or 1 where no technique can run."""
+    args = Parser("doctor", __doc__, *OF_A_RUN, "json").parse_args(words)
+    findings, rows = examine(args)
+    can_run = any(row.status != "unsupported" for row in rows)
+    if args.json:
+        answers = {"findings": findings, "techniques": rows, "can_run": can_run}
+        print(json.dumps(answers, indent=1, default=asdict))
+    else:
+        show(findings, rows, sys.stdout.isatty())
+    return 0 if can_run else 1
+
+
+if __name__ == "__main__":
+    run_command("doctor", main)

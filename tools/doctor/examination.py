@@ -1,0 +1,190 @@
+"""Checks of the host, and of torch in a subprocess: Findings and a status for each technique."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from importlib.metadata import distributions
+from pathlib import Path
+
+from Utils.base import errors, paths
+from Utils.base.errors import UserError
+from Utils.base.units import GIB, MIB
+from Utils.results import rows_file
+from Utils.scripts import ladder
+
+NEEDED_GIB = 2  # for tokens and compiled kernels
+SHARED_MIB = 16  # for batches of a loader
+REQUIREMENTS = "pip install -r requirements.txt"
+UNASKED = "not checked"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line about this machine.
+
+    state: "ok", "note", "fault", or "asking": the fault to report if the process ends before the
+        next Finding.
+    blocks: needs that this fault leaves unmet; every technique needs "run"."""
+
+    topic: str
+    what: str
+    state: str = "ok"
+    remedy: str = ""
+    blocks: tuple = ()
+
+
+def ok(topic, text, remedy=""):
+    """Return a Finding: a note where there is a remedy."""
+    return Finding(topic, text, "note" if remedy else "ok", remedy)
+
+
+def fault(topic, text, remedy, *blocks):
+    return Finding(topic, text, "fault", remedy, blocks)
+
+
+@dataclass(frozen=True)
+class TechniqueStatus:
+    """status: "runs", "runs without effect", "emulated" or "unsupported"."""
+
+    technique: str
+    status: str
+    reason: str = ""
+    remedy: str = ""
+    needs: tuple = ()
+
+
+def ask(probe, args):
+    """Yield the answers of a probe; an exception becomes one of them."""
+    try:
+        yield from probe(args)
+    except Exception as error:
+        text = f"check failed: {type(error).__name__}: {errors.first_line(error)}"
+        yield Finding(probe.__name__.replace("_", " "), text, "note")
+
+
+def packages(args):
+    """Check the packages of requirements.txt. A missing one is a fault only for its users."""
+    requirements = (paths.ROOT / "requirements.txt").read_text()
+    names = re.findall(r"^([\w-]+)==", requirements, re.MULTILINE)
+    missing = [name for name in names if not any(distributions(name=name))]
+    text = f"{sys.executable} {sys.version.split()[0]}"
+    text += f"; not installed: {', '.join(missing)}" if missing else f", {len(names)} packages"
+    yield ok("python", text, REQUIREMENTS if missing else "")
+
+
+def disk(args):
+    """Check shared memory, that caches and temporary files can be written, and the free space."""
+    with suppress(OSError):  # only Linux has it
+        shared_mib = shutil.disk_usage("/dev/shm").free / MIB
+        if shared_mib < SHARED_MIB:
+            text = f"/dev/shm has {shared_mib:.0f} MiB free; a loader passes batches there"
+            yield fault("memory", text, "start the container with --shm-size=1g or --ipc=host")
+    inductor = Path(os.environ.get("TORCHINDUCTOR_CACHE_DIR", paths.kernels("inductor")))
+    triton = Path(os.environ.get("TRITON_CACHE_DIR", paths.kernels("triton")))
+    caches = [paths.CACHE, paths.CACHE / "tokens", inductor, triton]
+    for variable, folders in (("CACHE_DIR", caches), ("TMPDIR", [Path(tempfile.gettempdir())])):
+        if problem := next(filter(None, map(unwritable, folders)), ""):
+            remedy = f"set {variable} to another folder"
+            yield fault("cache", problem, remedy, "compile", "triton")
+    if paths.needs_quotes(sys.prefix):
+        remedy = "make an environment in a folder without blanks; set PYTHON to it"
+        yield fault("cache", f"{sys.prefix}: no compiler takes this path", remedy, "compile")
+    free_gib = shutil.disk_usage(nearest(paths.CACHE)).free / GIB
+    text = f"{paths.CACHE}: {free_gib:.1f} GiB free"
+    remedy = f"free {NEEDED_GIB} GiB for tokens and kernels, or set CACHE_DIR to another disk"
+    yield fault("cache", text, remedy) if free_gib < NEEDED_GIB else ok("cache", text)
+
+
+def results_file(args):
+    try:
+        rows_file.check(args.results_file)
+        yield ok("results", f"{args.results_file}: can be written")
+    except UserError as error:
+        remedy = error.remedy or "set RESULTS_FILE to another file"
+        yield fault("results", error.message, remedy, "run")
+
+
+def nearest(folder):
+    """Return the folder, or the nearest one above it that exists."""
+    return next(path for path in (folder, *folder.parents) if path.exists())
+
+
+def unwritable(folder):
+    """Return why 1 MiB cannot be written to a folder, which need not exist yet, or ""."""
+    folder = nearest(folder.absolute())
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(bytes(MIB))
+            file.flush()
+    except OSError as error:
+        return f"{folder}: {error.strerror}"
+    return ""
+
+
+def examine(args):
+    """Return Findings, and the TechniqueStatus of each technique.
+    If the process of `torch_side` has crashed or hangs, the Finding announced last is a fault."""
+    findings = [*ask(packages, args), *ask(disk, args), *ask(results_file, args)]
+    rows = {n: TechniqueStatus(n, "unsupported", UNASKED) for n in ladder.techniques()}
+    settings = json.dumps(vars(args), default=str)
+    output, problem = run_python("-m", "tools.doctor.torch_side", settings)
+    remedy = f"{REQUIREMENTS}, with --force-reinstall; or omit PYTHON=, and .venv is created"
+    announced = fault("torch", "cannot be imported", remedy, "run")
+    for line in output.splitlines():
+        if not line.startswith('{"'):
+            continue  # output of a library
+        fields = json.loads(line)
+        if "technique" in fields:
+            rows[fields["technique"]] = TechniqueStatus(**fields)
+        elif fields["state"] == "asking":
+            announced = Finding(**fields)
+        else:
+            findings.append(Finding(**fields))
+    if problem:
+        findings.append(replace(announced, state="fault", what=f"{announced.what}: {problem}"))
+    faults = [finding for finding in findings if finding.state == "fault"]
+    return findings, [overlay(row, faults) for row in rows.values()]
+
+
+def overlay(row, faults):
+    """Return a TechniqueStatus, unsupported where a fault takes away what it needs."""
+    for fault in faults:
+        supported = row.status != "unsupported" or row.reason == UNASKED
+        if supported and {"run", *row.needs} & {*fault.blocks}:
+            reason = f"{fault.topic}: {fault.what}"
+            return replace(row, status="unsupported", reason=reason, remedy=fault.remedy)
+    return row
+
+
+def run_python(*arguments, seconds=60):  # importing torch from a slow disk takes half of it
+    """Run Python in a subprocess. Return its output, and its problem in one line or ""."""
+    process = subprocess.Popen(
+        [sys.executable, *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=paths.environment(),
+        start_new_session=True,  # so that it can be ended with all that it has started
+        text=True,
+        errors="replace",
+    )
+    try:
+        output, log = process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired as late:
+        output = (late.stdout or b"").decode(errors="replace")
+        return output, f"did not answer within {seconds} s"
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    if process.returncode < 0:
+        return output, f"killed by {signal.Signals(-process.returncode).name}"
+    if process.returncode > 0:
+        return output, log.strip().split("\n")[-1] or f"exit code {process.returncode}"
+    return output, ""

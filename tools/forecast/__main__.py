@@ -1,0 +1,123 @@
+"""Forecast peak memory and step time, on a device that need not be here.
+
+A step of the real script runs on fake tensors, which have no memory. Its allocations and operations
+are recorded. DEVICE is a key of the table of datasheets, or `all` for each of them."""
+
+import math
+import re
+import tomllib
+
+from tools.forecast import forecast_plan, forecast_table
+from tools.forecast.forecast_table import gib
+from Utils.analysis.summary import measured_steps
+from Utils.base.command_line import OF_A_RUN, Parser
+from Utils.base.errors import UserError, naming, run_command
+from Utils.base.units import GIB, MIB
+from Utils.device import capabilities, datasheets, device_choice, measured_ceilings
+from Utils.device.cpu import CPU
+from Utils.scripts import ladder
+
+SETTINGS = (*OF_A_RUN, "t", "memory", "tokens", "prices", "base")
+UNITS = {"": 1, "mb": 10**6, "mib": MIB, "gb": 10**9, "gib": GIB}
+
+
+def main(*words):
+    parser = Parser("forecast", __doc__, *SETTINGS)
+    help = "else T, else the ladder"
+    parser.add_argument("names", nargs="*", metavar="TECHNIQUE", help=help)
+    args = parser.parse_args(words)
+
+    names = args.names or (["ladder"] if args.t in ("", "all") else args.t.split())
+    values = {name: getattr(args, name) for name in OF_A_RUN}
+    if args.base:
+        raise UserError("a forecast is not yet for scripts of your own", "omit BASE")
+    if args.device == "all":
+        prices = read_prices(args.prices) if args.prices else {}
+        names = ["fused_optimizer"] if names == ["ladder"] else names
+        return all_devices(names, values, args.tokens, prices)
+    if args.tokens or args.prices:
+        raise UserError("--tokens and --prices need --device all")
+    one_device(names, values, args.memory)
+
+
+def all_devices(names, values, tokens, prices):
+    names = [technique.name for technique in forecast_plan.techniques_of(names)]
+    settings, steps = zip(*forecast_plan.on_every_device(names, values), strict=True)
+    args = settings[0]
+    for of_technique in zip(*steps, strict=True):
+        forecasts = [forecast for (forecast,) in of_technique]
+        shape = f"{args.batch_size}x{args.seq_len}"
+        print(f"Forecast of {forecasts[0].technique}: {args.model}, {shape}\n")
+        print(forecasts[-1].memory.reason or forecast_table.device_table(forecasts, tokens, prices))
+        print()
+
+
+def one_device(names, values, memory):
+    fitting = bool(memory) and values["batch_size"] == "auto"  # a batch for each script
+    memory = memory_size(memory) if memory else None
+    device = forecast_plan.device_of(values["device"], memory)
+    args = forecast_plan.settings(values, device)
+    memory = memory or device.memory_bytes
+    budget = device_choice.usable_bytes(memory)
+    shape = f"{'B' if fitting else args.batch_size}x{args.seq_len}"
+    usable = f"GiB (2^30 bytes), {gib(budget)} usable of {gib(memory)}"
+    print(f"Estimates for {device.name}: {args.model}, {shape} tokens a step, {usable}")
+    on_cpu = isinstance(device, CPU)
+    if on_cpu:
+        print("Memory of tensors; the process adds its libraries and what malloc keeps.")
+    entry = datasheets.of_device(device, measured_ceilings.ceilings(device))
+    bfloat16 = capabilities.has("bfloat16", device)
+    if not bfloat16:
+        print(ladder.IN_FLOAT16)
+    with ladder.on_device(bfloat16):
+        techniques = forecast_plan.techniques_of(names)
+        savers = [t for t in ladder.group("beyond") if t.path.parent.name == "memory"]
+    more = savers if fitting and names == ["ladder"] else []
+    candidates = forecast_plan.on_this_device([*techniques, *more], args, entry, budget, fitting)
+    forecasts = candidates[: len(techniques)]
+    if entry and any(forecast.time for forecast in forecasts):
+        here = entry.process == datasheets.MEASURED
+        print(f"Time from {'ceilings measured here' if here else entry.source}.")
+    b = " B: the largest power of two that does." if fitting else ""
+    print(f"Fits: the largest batch.{b} In brackets: ranges of 90%.\n")
+    print(forecast_table.technique_table(forecasts, None if fitting else args.base))
+    if fitting and any(forecast.time for forecast in candidates):
+        print("", forecast_table.fastest_line(candidates, args.seq_len, budget), sep="\n")
+    measured = measured_steps(args)
+    print("", *forecast_table.measured_lines(forecasts, measured, not on_cpu), sep="\n")
+    print(*forecast_table.advice(forecasts, args.seq_len, budget), sep="\n")
+    if entry is None:
+        keys = ", ".join(datasheets.datasheets())
+        print(f"\nNo forecast of time without a datasheet or make ceilings; DEVICE= knows {keys}")
+    elif any(forecast.time and forecast.time.factor > 1 for forecast in forecasts):
+        print("\nRanges are wider where no published figure is of that chip at that precision.")
+
+
+def memory_size(text):
+    """Return the bytes of "10GiB", "24 GB" or "8e9". Raises UserError."""
+    match = re.fullmatch(r"\s*(\d+\.?\d*(?:e\d+)?)\s*([a-z]*)\s*", text.lower())
+    if not match or match[2] not in UNITS or not float(match[1]):
+        remedy = "give it as 10GiB (2^30), 10GB (10^9) or 1e10, in bytes"
+        raise UserError(f"--memory {text}: not a size", remedy)
+    return int(float(match[1]) * UNITS[match[2]])
+
+
+def read_prices(path):
+    """Return dollars an hour by device, from a TOML file of `key = price`, which may also say as_of
+    and source. Raises UserError."""
+    with naming(path), open(path, "rb") as file:
+        try:
+            table = tomllib.load(file)
+            table.pop("as_of", None)
+            table.pop("source", None)
+            dollars = {datasheets.find(key).key: float(price) for key, price in table.items()}
+        except (TypeError, ValueError) as error:
+            raise UserError(f"{path}: {error}", "write lines such as a100 = 1.79") from None
+    for key, price in dollars.items():
+        if not 0 <= price < math.inf:
+            raise UserError(f"{path}: {key} = {price} is not a price in dollars an hour")
+    return dollars
+
+
+if __name__ == "__main__":
+    run_command("forecast", main)

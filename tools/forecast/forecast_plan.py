@@ -1,0 +1,231 @@
+"""Forecasts of techniques on devices that need not be here: settings, peak memory and time."""
+
+import itertools
+import math
+import re
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cache
+
+from sympy import nextprime
+
+from tools.forecast import fake_run
+from tools.forecast.forks import in_processes
+from tools.forecast.kernel_work import StepKernels, kernels_at
+from tools.forecast.step_time import StepTime, time_forecast
+from Utils.base import command_line
+from Utils.base.errors import Unsupported, UserError
+from Utils.base.gpt2_sizes import VOCABULARY
+from Utils.base.units import GIB
+from Utils.corpus import token_cache
+from Utils.device import capabilities, datasheets, device_choice
+from Utils.device.cuda import CUDA, ImaginedGPU
+from Utils.harness.settings import Settings, batch_multiple, check_need, parse_args
+from Utils.harness.step_work import precision_of
+from Utils.scripts import ladder
+
+NOT_FORECAST = "not forecast"  # the time of a kernel without a rule
+
+
+@dataclass(frozen=True)
+class MemoryForecast:
+    """The memory of a technique's step at one shape, in bytes."""
+
+    peak: int = 0  # of all tensors
+    kinds: dict = field(default_factory=dict)  # of each kind, at the peak
+    phase: str = ""  # with the peak
+    largest_batch: int = 0  # that fits
+    next_bytes: int = 0  # peak at the next valid batch
+    reason: str = ""  # for a missing forecast
+    kernels: StepKernels | None = None
+    batch: int = 0
+
+
+@dataclass(frozen=True)
+class StepForecast:
+    """A technique's step on a device."""
+
+    device: str  # name or key
+    technique: str
+    tokens: int  # of a step
+    memory: MemoryForecast
+    time: StepTime | None
+    reason: str  # why it does not run there
+
+
+def device_of(name, memory=None):
+    """Return the device to forecast for: one of the table of datasheets, a GPU of so many bytes, or
+    as `device_choice` knows it. Raises UserError where there is no such device here.
+    This process asks no GPU for anything: it could then fork no more."""
+    if not re.match("auto$|cpu$|mps$|cuda", name):  # it names a row of the table
+        entry = datasheets.find(name)
+        size = memory or entry.memory_bytes
+        return ImaginedGPU(entry.names[0], size, entry.capability, entry.architecture)
+    if memory and name.startswith("cuda"):
+        return ImaginedGPU("an imagined GPU", memory)
+
+    def seen():
+        """Return the device, a GPU by its facts alone, or the UserError for a missing one."""
+        try:
+            device = device_choice.choose(name)
+        except UserError as error:
+            return error
+        if not isinstance(device, CUDA):
+            return device
+        return ImaginedGPU(device.name, device.memory_bytes, device.capability, device.architecture)
+
+    (device,) = in_processes(seen, [()])
+    if isinstance(device, UserError):
+        remedy = "MEMORY=80GiB imagines one" if "cuda" in name else device.remedy
+        raise UserError(device.message, remedy)
+    return device
+
+
+def settings(values, device):
+    """Return the Settings of a script on a device. values: of a command's flags, by name."""
+    flags = command_line.as_flags(values | {"rounds": 1, "round": 0})
+    args = parse_args("", flags, "forecast", hardware=device)
+    args.argv = [*flags, f"--seq-len={args.seq_len}"]
+    return args
+
+
+def techniques_of(names):
+    """Return the techniques of these names and groups, each once."""
+    groups = (ladder.group(name) or [ladder.get(name)] for name in names)
+    return [*{technique.name: technique for group in groups for technique in group}.values()]
+
+
+def import_compiler():
+    """Import what torch.compile needs once, for all processes that are forked."""
+    import torch._dynamo.backends.common  # here: seconds, for techniques that compile alone
+    import torch._inductor.decomposition  # noqa: F401
+
+
+def recordings(techniques, args, with_single):
+    """Return a list of Recordings, or reasons for none, of each of the techniques: at a prime batch
+    and, with_single, at one sequence, which may run other operations than several."""
+    config = args.config
+    # A prime that divides no other size: a tensor's size that it divides grows with the batch.
+    product = config.n_layer * config.n_head * config.n_embd * args.seq_len * VOCABULARY
+    prime = nextprime(max(97, args.batch_size) - 1)
+    while product % prime == 0:
+        prime = nextprime(prime)
+    batches = [prime, 1] if with_single else [prime]
+    tasks = []
+    for technique, batch in itertools.product(techniques, batches):
+        flag = f"--batch-size={batch * batch_multiple(technique.needs)}"
+        tasks.append((technique, [*args.argv, flag], args.hardware))
+    with suppress(UserError):  # which the script itself will raise
+        token_cache.load_tokens(args.dataset)  # once for all processes
+    if any("compile" in technique.code for technique in techniques):
+        import_compiler()
+    answers = in_processes(fake_run.recording, tasks)
+    return [answers[n : n + len(batches)] for n in range(0, len(answers), len(batches))]
+
+
+def memory_forecast(recordings, batch, budget, device):
+    """Return the MemoryForecast of a technique at a batch size, from its recordings at a prime
+    batch and optionally at 1. A recording may be a reason for none, or None; batch None stands for
+    the largest power of two that fits. device: of Utils.device, for its workspace."""
+    for recording in recordings:
+        if not isinstance(recording, fake_run.Recording):
+            return MemoryForecast(reason=recording or "cannot be forecast: its process was killed")
+    prime = recordings[0]
+    fixed = device.workspace_bytes
+    largest = prime.largest_batch(budget - fixed)
+    if batch is None and not largest:
+        return MemoryForecast(reason="does not fit at any batch")
+    batch = batch or 2 ** int(math.log2(largest))
+    try:
+        check_need(f"batch multiple of {prime.multiple}", Settings(batch_size=batch))
+    except Unsupported as error:
+        return MemoryForecast(reason=str(error), largest_batch=largest)
+    recording = recordings[-1 if batch == 1 else 0]
+    exact = recording.at(batch)
+    top = int(exact.total.argmax())
+    kinds = dict(zip(fake_run.KINDS, map(int, exact.live[top]), strict=True))
+    kinds["activations"] += fixed
+    return MemoryForecast(
+        peak=sum(kinds.values()),
+        kinds=kinds,
+        phase=fake_run.PHASES[exact.phase[top]],
+        largest_batch=largest,
+        next_bytes=int(prime.at(largest + prime.multiple).total.max()) + fixed,
+        kernels=kernels_at(recording.work, batch // prime.multiple),
+        batch=batch,
+    )
+
+
+def step_forecast(technique, memory, args, entry, reason="", device=None):
+    """Return the StepForecast of a technique on the device of entry. device: its name."""
+    reason = reason or memory.reason
+    time = None
+    if entry and not reason and not memory.kernels.foreign:
+        scripts = ladder.techniques()
+        precision = precision_of(technique.needs)
+        with suppress(UserError):  # its parent may be misspelt
+            line = ladder.line(technique.name, scripts)
+            if any(scripts[name].path.parent.name == "precision" for name in line):
+                precision = None  # no published figure is of these
+        time = time_forecast(memory.kernels, entry, precision)
+    tokens = memory.batch * args.seq_len
+    return StepForecast(device or args.hardware.name, technique.name, tokens, memory, time, reason)
+
+
+def on_this_device(techniques, args, entry, budget, fitting=False):
+    """Return the StepForecasts of techniques on the device of args. entry: its Datasheet or None.
+    budget: bytes that a batch may need. fitting: take the largest power of two that fits each in
+    place of the batch of args."""
+    batch = None if fitting else args.batch_size
+    groups = recordings(techniques, args, with_single=batch == 1)
+    memories = (memory_forecast(group, batch, budget, args.hardware) for group in groups)
+    return [step_forecast(*pair, args, entry) for pair in zip(techniques, memories, strict=True)]
+
+
+def on_every_device(names, values, batches=()):
+    """Yield the settings on each device of the table with lists of StepForecasts, one a technique.
+    values: settings. batches: of each list, with the largest that fits and the usual one of the
+    baseline; none stands for that of values, or 8 where it is "auto". It records a script once."""
+    usual = {"batch_size": 8, "seq_len": 1024}
+    values = values | {name: n for name, n in usual.items() if values[name] == "auto"}
+
+    @cache
+    def recorded(bfloat16):
+        """Return the settings, techniques and recordings of devices with or without bfloat16."""
+        device = ImaginedGPU("an imagined GPU", 2**40, (9, 0) if bfloat16 else (7, 5))
+        args = settings(values | {"device": "cuda"}, device)
+        with ladder.on_device(bfloat16):
+            techniques = techniques_of(names)
+        return args, techniques, recordings(techniques, args, with_single=False)
+
+    for key, entry in datasheets.datasheets().items():
+        device = device_of(key)
+        args, techniques, groups = recorded(capabilities.has("bfloat16", device))
+        shape = device, args.config, "auto", args.seq_len
+        chosen = {*batches, device_choice.auto_shape(*shape)[0]} if batches else {args.batch_size}
+        budget = device_choice.usable_bytes(entry.memory_bytes)
+        steps = []
+        for technique, group in zip(techniques, groups, strict=True):
+            reason = unsupported(technique, entry, args)
+            largest = memory_forecast(group, min(chosen), budget, device).largest_batch
+            forecasts = []
+            for batch in sorted(chosen | ({largest} if batches and largest else set())):
+                memory = memory_forecast(group, batch, budget, device)
+                refusal = reason
+                if not reason and memory.peak > budget:
+                    refusal = f"needs {memory.peak / GIB:.1f} of {budget / GIB:.1f} GiB"
+                forecasts.append(step_forecast(technique, memory, args, entry, refusal, key))
+            steps.append(forecasts)
+        yield args, steps
+
+
+def unsupported(technique, entry, args):
+    """Return which needs of a technique a device of the table lacks, or ""."""
+    args = Settings(**vars(args) | {"hardware": device_of(entry.key)})
+    reasons = []
+    for need in technique.needs:
+        try:
+            check_need(need, args)
+        except Unsupported as reason:
+            reasons.append(str(reason))
+    return "; ".join(reasons) or technique.misfit

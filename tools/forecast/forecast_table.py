@@ -1,0 +1,141 @@
+"""Forecasts of memory and time as tables and words."""
+
+import math
+
+from tabulate import tabulate
+
+from tools.forecast import forecast_plan, step_time
+from Utils.base.units import GIB, MIB
+
+WORTH = 0.1  # of the peak: the least share of a kind that gets a line of advice
+BRIEF = {"matrix products": "products", "memory traffic": "memory", "waiting for the host": "host"}
+
+
+def gib(size):
+    return f"{size / GIB:.2f}"
+
+
+def table(rows):
+    """Return dicts of text as a table. A cell that a row lacks stays empty."""
+    return tabulate(rows, "keys", tablefmt="simple", disable_numparse=True)
+
+
+def with_range(values, form):
+    value, low, high = (format(x, form) for x in values)
+    return f"{value} ({low}-{high})"
+
+
+def milliseconds(time):
+    form = ",.1f" if time.seconds < 1 else ",.0f"
+    return with_range([1e3 * seconds for seconds in time.ends], form)
+
+
+def technique_table(forecasts, baseline):
+    """Return StepForecasts as a table of memory and time, with the reasons of those that do not
+    run below. fits: the largest batch. baseline: what speedups are over; None where each step has
+    a batch of its own."""
+    timed = {forecast.technique: forecast.time for forecast in forecasts if forecast.time}
+    rows = []
+    for forecast in forecasts:
+        if forecast.reason:
+            continue
+        row = {"technique": forecast.technique, "peak GiB": gib(forecast.memory.peak)}
+        if baseline is None:
+            row["B"] = forecast.memory.batch
+        row["fits"] = forecast.memory.largest_batch
+        if timed and not forecast.time:
+            row["ms a step"] = forecast_plan.NOT_FORECAST
+        if time := forecast.time:
+            row["ms a step"] = milliseconds(time)
+            if forecast.technique == baseline:
+                row["speedup"] = "1"
+            elif baseline in timed:
+                row["speedup"] = str(step_time.speedup(timed[baseline], time, time.factor))
+            row["tokens/s"] = f"{forecast.tokens / time.seconds:,.0f}"
+            part, _, share = time.mostly.rpartition(" ")
+            row["mostly"] = f"{BRIEF.get(part, part)} {share}"
+        rows.append(row)
+    reasons = [f"{each.technique}: {each.reason}" for each in forecasts if each.reason]
+    return "\n".join([*([table(rows)] if rows else []), *reasons])
+
+
+def fastest_line(forecasts, seq_len, budget):
+    """Return a line on the StepForecast with the most tokens a second, each at its own batch."""
+    timed = [forecast for forecast in forecasts if forecast.time]
+    best = max(timed, key=lambda forecast: forecast.tokens / forecast.time.seconds)
+    time = best.time
+    rates = (best.tokens / seconds for seconds in (time.seconds, time.high, time.low))
+    shape = f"{best.technique} at {best.memory.batch}x{seq_len}"
+    return f"most tokens/s in {gib(budget)} GiB: {shape}, {with_range(rates, ',.0f')} tokens/s"
+
+
+def measured_lines(forecasts, measured, with_memory):
+    """Return a line on each measured technique (of `measured_steps`) and the forecast's errors.
+    with_memory: whether a run's peak is of tensors alone."""
+    lines = []
+    for forecast in forecasts:
+        step = measured.get(forecast.technique)
+        if step is None or forecast.reason:
+            continue
+        figures = []
+        if forecast.time:
+            error = 1e3 * forecast.time.seconds / step.step_ms - 1
+            figures.append(f"{step.step_ms:,.1f} ms (forecast {error:+.0%})")
+        if with_memory and not math.isnan(step.peak_memory_mib):
+            peak = step.peak_memory_mib * MIB
+            figures.append(f"{gib(peak)} GiB (forecast {forecast.memory.peak / peak - 1:+.1%})")
+        if figures:
+            lines.append(f"{forecast.technique}: measured {', '.join(figures)}")
+    return lines
+
+
+def advice(forecasts, seq_len, budget):
+    """Return lines on StepForecasts: the largest kinds of the first technique's peak,
+    and the techniques that need less of each."""
+    running = [forecast for forecast in forecasts if not forecast.reason]
+    if not running:
+        return []
+    first = running[0].memory
+    shape = f"{first.batch}x{seq_len}"
+    room = gib(abs(budget - first.peak))
+    fit = f"fits at {shape}: {room} GiB are left"
+    if first.peak > budget:
+        fit = f"does not fit at {shape}: {room} GiB too much"
+    more = f"the next needs {gib(first.next_bytes)} GiB"
+    lines = [f"{running[0].technique} {fit}; its largest batch is {first.largest_batch}, {more}"]
+    smaller = [forecast for forecast in running if forecast.memory.peak < first.peak]
+    for kind, size in sorted(first.kinds.items(), key=lambda item: -item[1]):
+        if size / first.peak < WORTH:
+            continue
+        line = f"{kind}: {size / first.peak:.0%} of its peak in the {first.phase}, {gib(size)} GiB"
+        sizes = {forecast.technique: forecast.memory.kinds[kind] for forecast in smaller}
+        lower = sorted((name for name in sizes if sizes[name] < size), key=sizes.get)
+        names = [f"{name} ({gib(sizes[name])})" for name in lower[:3]]
+        if names:
+            lines.append(f"{line}; less with {', '.join(names)}")
+        elif len(running) == 1:
+            lines.append(f"{line}; T=everything shows techniques that need less")
+    return lines
+
+
+def device_table(forecasts, tokens, prices):
+    """Return one technique's StepForecasts as a table of devices, with the reasons of those that do
+    not run it below. tokens: to train on, or None. prices: dollars an hour by device."""
+    rows = []
+    for forecast in forecasts:
+        row = {"device": forecast.device, "runs": "no" if forecast.reason else "yes"}
+        if forecast.time:
+            row["ms a step (range of 90%)"] = milliseconds(forecast.time)
+            row["tokens/s"] = f"{forecast.tokens / forecast.time.seconds:,.0f}"
+        if tokens and forecast.time:
+            steps = tokens / forecast.tokens
+            hours = [steps * seconds / 3600 for seconds in forecast.time.ends]
+            row["hours"] = with_range(hours, ",.1f")
+            price = prices.get(forecast.device)
+            if price is not None:
+                row["dollars"] = with_range([price * value for value in hours], ",.2f")
+            elif prices:
+                row["dollars"] = "no price"
+        rows.append(row)
+    reasons = [f"{each.device}: {each.reason}" for each in forecasts if each.reason]
+    return "\n".join([table(rows), *([""] if reasons else []), *reasons])

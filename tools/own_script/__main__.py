@@ -1,0 +1,26 @@
+"""Look at a training script of your own: what a step of it is, which switches can be thrown at it,
+and where it waits for the GPU.
+
+It runs unchanged for a few steps; nothing is written to results.csv."""
+
+import textwrap
+
+from tools.own_script import look_report, own_runs
+from Utils.base.command_line import OF_A_RUN, OF_AN_OWN_SCRIPT, Parser
+from Utils.base.errors import UserError, run_command
+
+SETTINGS = (*OF_A_RUN, *OF_AN_OWN_SCRIPT, "script")
+
+
+def main(*words):
+    args = Parser("adopt", __doc__, *SETTINGS).parse_args(words)
+    args.base = args.script or args.base
+    if not args.base:
+        raise UserError("no script is named", "set SCRIPT to its path")
+    with own_runs.looked_at(args) as runs:
+        for line in look_report.lines(runs):
+            print(textwrap.fill(line, look_report.WIDTH, drop_whitespace=False, max_lines=1))
+
+
+if __name__ == "__main__":
+    run_command("adopt", main)

@@ -1,0 +1,176 @@
+"""What a script has already, seen where it acts, in a run that is not timed."""
+
+import random
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.data import DataLoader, IterableDataset, _utils
+from torch.utils.flop_counter import flop_registry
+
+from tools.own_script.model_switches import is_transformers
+from tools.own_script.switches import SWITCHES
+from tools.own_script.user_code import call_site
+from tools.own_script.watch import replace
+from Utils.base.errors import Unsupported
+from Utils.device import capabilities, measured_ceilings
+from Utils.harness import run_record
+
+WAITS = {"_local_scalar_dense", "nonzero", "is_nonzero", "equal", "item"}
+
+
+@dataclass
+class Loader:
+    """A DataLoader of the script. Its samples may lie on_device, a GPU, or be drawn at random."""
+
+    site: str
+    iterable: bool
+    workers: int
+    on_device: bool = False
+    random: bool = False
+
+
+class Look(TorchDispatchMode):
+    """Fills itself while a script runs. watch: its Watch. Sites are file:line of the user's code.
+
+    in_script: sites by what the script has already: autocast (to 16 bits), compiled, tf32, fused,
+    workers, checkpointing, cudnn_benchmark. loaders: by ids of their datasets. waits: operators by
+    which the host waits for the GPU, in one step: {(operator, site): times}. flop: of that step, 0
+    where it cannot be counted. Known at the end: device, its type; modules of the models;
+    optimizers, their classes."""
+
+    def __init__(self, watch):
+        super().__init__()
+        self.watch = watch
+        self.in_script = {}
+        self.loaders = {}
+        self.waits = {}
+        self.flop = 0
+        self.sdpa = False
+        self.counts = False
+        self.last_sites = {"autocast": "", "compiled": "", "tf32": ""}
+        watch.calls.leaf_called = self._leaf_called
+
+    def install(self):
+        replace(torch.autocast, "__enter__", partial(self._noted, "autocast"))
+        replace(torch, "compile", partial(self._noted, "compiled"))
+        replace(torch, "set_float32_matmul_precision", partial(self._noted, "tf32"))
+        replace(DataLoader, "__init__", self._loader_made)
+        replace(_utils.fetch._MapDatasetFetcher, "fetch", self._fetched)
+
+    def _noted(self, technique, usual, *args, **kwargs):
+        self.last_sites[technique] = call_site(self.watch.folder)
+        return usual(*args, **kwargs)
+
+    def _leaf_called(self, module):
+        device = next((p.device.type for p in module.parameters()), None)
+        enabled = device and torch.is_autocast_enabled(device)
+        if enabled and torch.get_autocast_dtype(device) in (torch.bfloat16, torch.float16):
+            self.in_script.setdefault("autocast", self.last_sites["autocast"])
+
+    def _loader_made(self, usual, loader, dataset, *args, **kwargs):
+        usual(loader, dataset, *args, **kwargs)
+        site = call_site(self.watch.folder)
+        iterable = isinstance(dataset, IterableDataset)
+        self.loaders[id(dataset)] = Loader(site, iterable, loader.num_workers)
+
+    def _fetched(self, usual, fetcher, indices):
+        before = _random_state()
+        batch = usual(fetcher, indices)
+        if loader := self.loaders.get(id(fetcher.dataset)):
+            loader.random |= before != _random_state()
+            tensors = [leaf for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor)]
+            loader.on_device |= any(tensor.device.type != "cpu" for tensor in tensors)
+        return batch
+
+    def iteration_ended(self, number):
+        """Count the operators of the third iteration, unless graphs hide them."""
+        if number == 2 and not run_record.compiled_graphs():
+            self.counts = True
+            self.__enter__()
+        elif self.counts:
+            self.counts = False
+            self.__exit__(None, None, None)
+
+    def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
+        name = operator._schema.name.removeprefix("aten::")
+        kwargs = kwargs or {}
+        result = operator(*args, **kwargs)
+        if operator._overloadpacket in flop_registry:
+            self.flop += flop_registry[operator._overloadpacket](*args, **kwargs, out_val=result)
+        self.sdpa |= "scaled_dot_product" in name
+        waits = name in WAITS and args[0].device == self.watch.parameters()[0].device
+        if name in ("_to_copy", "copy_"):
+            source = args[1] if name == "copy_" else args[0]
+            waits = source.device.type != "cpu" and result.device.type == "cpu"
+        # The operators of an optimizer on a CPU are one kernel on a GPU.
+        if waits and not self.watch.stepping:
+            key = "a copy to the host" if "copy" in name else name, call_site(self.watch.folder)
+            self.waits[key] = self.waits.get(key, 0) + 1
+        return result
+
+    def result(self, hardware):
+        """Return what was seen, and of each switch why it is refused, its needs and its lines."""
+        watch = self.watch
+        measured_ceilings.here(hardware)  # once for a device
+        self.device = hardware.torch_device.type
+        self.modules = [child for model in watch.models for child in model.module.modules()]
+        self.optimizers = list(dict.fromkeys(name for name, _ in watch.optimizer_sites.values()))
+        made_at = list(dict.fromkeys(site for _, site in watch.optimizer_sites.values()))
+        called_at = [model.site for model in watch.models]
+        loaders = self.loaders.values()
+        with_workers = [loader.site for loader in loaders if loader.workers]
+        is_fused = any(group.get("fused") for group in watch.groups())
+        checkpoints = any(getattr(m, "is_gradient_checkpointing", False) for m in self.modules)
+        there = [
+            ("fused", is_fused, made_at[0]),
+            ("tf32", torch.get_float32_matmul_precision() != "highest", self.last_sites["tf32"]),
+            ("compiled", run_record.compiled_graphs(), self.last_sites["compiled"]),
+            ("cudnn_benchmark", torch.backends.cudnn.benchmark, ""),
+            ("workers", with_workers, "".join(with_workers[:1])),
+            ("checkpointing", checkpoints, ""),
+        ]
+        self.in_script |= {technique: site for technique, has, site in there if has}
+        # With dropout a CPU takes other operators for it.
+        configs = [module.config for module in self.modules if is_transformers(module)]
+        self.sdpa |= any(getattr(c, "_attn_implementation", "") == "sdpa" for c in configs)
+        sites = {
+            "start": ["before the model is made"],
+            "optimizer": made_at,
+            "call": called_at,
+            "before the call": [f"before {site}" for site in called_at],
+            "loader": [loader.site for loader in loaders if not loader.iterable],
+            "anywhere": [""],
+        }
+        return {
+            "switches": {name: self._of_switch(name, sites, hardware) for name in SWITCHES},
+            "bfloat16": capabilities.has("bfloat16", hardware),
+            "waits": [[operator, site, times] for (operator, site), times in self.waits.items()],
+            "loaders": [vars(loader) for loader in loaders],
+            "flop": self.flop,
+            "device": self.device,
+            "in_script": list(self.in_script),
+        }
+
+    def _of_switch(self, name, sites, hardware):
+        switch = SWITCHES[name](self.watch)
+        refusal = switch.refusal(self)
+        try:
+            limits = [capabilities.check(need, hardware) for need in switch.needs]
+        except Unsupported as problem:
+            refusal = refusal or str(problem)
+            limits = []
+        lines = []
+        for code, where in switch.lines:
+            lines += [(code.format(device=self.device), site) for site in sites[where]]
+        facts = {"refusal": refusal, "needs": switch.needs, "lines": lines}
+        return facts | {"limited": any(limits)}
+
+
+def _random_state():
+    of_numpy = np.random.get_state()
+    state = torch.get_rng_state().numpy().tobytes(), random.getstate()
+    return *state, of_numpy[1].tobytes(), of_numpy[2]

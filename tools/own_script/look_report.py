@@ -1,0 +1,55 @@
+"""Lines on what a look at a user's script saw."""
+
+import textwrap
+
+from Utils.base.text import plural
+from Utils.scripts import own_names
+
+WIDTH = 100
+MOST = 2  # models, optimizers and loaders that are listed
+
+
+def lines(runs):
+    """Yield the lines on what a look saw, at most 30."""
+    look = runs.look
+    row = look["row"]
+    seen = look["record"]["own_script"]
+    yield f"{runs.base.name} on {row['device']}"
+    loaders = [f"made at {x['site']}, {plural(x['workers'], 'worker')}" for x in look["loaders"]]
+    texts_by_kind = {
+        "model": [f"{name}, called at {site}" for name, site in seen["models"]],
+        "optimizer": [f"{name}, made at {site}" for name, site in seen["optimizers"]],
+        "loader": loaders,
+    }
+    for kind, texts in texts_by_kind.items():
+        texts = list(dict.fromkeys(texts))
+        shown = texts[:MOST]
+        if len(texts) > MOST:
+            shown[-1] += f", and {len(texts) - MOST} more"
+        yield from (f"  {kind:10} {text}" for text in shown)
+    batch = f"{row['batch_size']} {row['unit']}" if row["unit"] != "steps" else "no DataLoader"
+    flop = f", {look['flop'] / 1e9:.3g} GFLOP" if look["flop"] else ""
+    yield f"  a step     {batch}{flop}"
+    losses = seen["losses_per_step"]
+    summed = f"the sum of {plural(losses, 'backward')} a step" if losses else "none"
+    yield f"  the loss   {summed}"
+    refusals = {name: look["switches"][name]["refusal"] for name in own_names.ORDER}
+    tried = ", ".join(name for name, reason in refusals.items() if not reason)
+    yield from textwrap.wrap(f"switches     {tried}", WIDTH, subsequent_indent=" " * 13)
+    for name, reason in refusals.items():
+        if reason:
+            yield f"  not {name}: {reason}"
+    yield from waits(look)
+    yield f"Next: make all BASE={runs.base.name} ROUNDS=4"
+
+
+def waits(look):
+    """Yield lines on where the script waits for the GPU."""
+    if look["device"] == "cpu":
+        yield "waits        on a CPU, copies to the host cannot be seen; other waits:"
+    else:
+        yield "waits        for the GPU:"
+    for operator, site, times in sorted(look["waits"], key=lambda wait: -wait[2])[:5]:
+        yield f"  {site}: {operator}, {plural(times, 'time')} a step"
+    if not look["waits"]:
+        yield "  none"

@@ -1,0 +1,239 @@
+"""The switches at a model: precision, compilation, attention, recomputation, convolution."""
+
+import os
+
+import torch
+
+from tools.own_script.switches import Switch, has_convolution
+from tools.own_script.user_code import Ended
+from tools.own_script.watch import InPlace
+
+BACKEND = os.environ.get("COMPILE_BACKEND", "inductor")  # tests set a faster one
+
+
+class BrainFloat16(Switch):
+    """Run the forward of each model under autocast to bfloat16; its outputs return to float32."""
+
+    name = "brainFloat16"
+    needs = ("bfloat16",)
+    already = "autocast"
+    lines = [('with torch.autocast("{device}", torch.bfloat16):  # around the forward', "call")]
+    dtype = torch.bfloat16
+
+    def model_called(self, module, method):
+        device = next(module.parameters()).device.type
+        calls = self.watch.calls
+        forward = getattr(module, method) if method else calls.implementation(module)
+
+        def cast(*args, **kwargs):
+            with torch.autocast(device, self.dtype):
+                output = forward(*args, **kwargs)
+            self.reason = ""
+            return in_float32(output)
+
+        if method:
+            InPlace(module, method, cast)
+        else:
+            calls.replace(module, cast)
+        self.reason = "its model is called inside a compiled function"
+
+
+class Float16(BrainFloat16):
+    """Run the forward of each model under autocast to float16, and scale the loss.
+
+    Gradients are unscaled right after each backward, so clipping, logging and the script's own
+    lines read them as ever; several optimizers share the scale. A step whose gradients overflow is
+    left out, and the scale halves.
+
+    Gains: time, memory
+    Costs: 10 bits of mantissa and a small range; steps that overflow are lost.
+    See: https://docs.pytorch.org/docs/stable/amp.html"""
+
+    name = "float16"
+    needs = ("float16",)
+    lines = [
+        ('with torch.autocast("{device}", torch.float16):  # around the forward', "call"),
+        ("scaler = torch.amp.GradScaler()", "anywhere"),
+        ("scaler.scale(loss).backward(); scaler.step(optimizer); scaler.update()", "anywhere"),
+    ]
+    dtype = torch.float16
+    kept = ()
+
+    def refusal(self, look):
+        if look.watch.own_scaler:
+            return "already in your script: a GradScaler"
+        closure = "its optimizer calls a closure, in which a loss scale would have to be kept"
+        return super().refusal(look) or closure * look.watch.used_closure
+
+    def model_called(self, module, method):
+        super().model_called(module, method)
+        if self.watch.loss_scale is None:
+            device = next(module.parameters()).device
+            self.scale = torch.full((), 65536.0, device=device)
+            self.steps_without = torch.zeros((), dtype=torch.int32, device=device)
+            self.overflow = torch.zeros((), device=device)
+            self.watch.loss_scale = self
+
+    def scaled(self, loss):
+        """Return a loss times the scale; scale the gradients so far, to which its backward adds."""
+        if self.watch.stepping:
+            raise Ended("unsupported", "backward runs inside the optimizer's step")
+        if gradients := self._gradients():
+            torch._foreach_mul_(gradients, self.scale)
+        return loss * self.scale
+
+    def unscale(self):
+        """Unscale the gradients, and note an overflow on the device."""
+        if gradients := self._gradients():
+            inverse = self.scale.double().reciprocal().float()
+            torch._amp_foreach_non_finite_check_and_unscale_(gradients, self.overflow, inverse)
+
+    def _gradients(self):
+        return [p.grad for p in self.watch.parameters() if p.grad is not None]
+
+    def step_begins(self, optimizer):
+        """Leave out a step after an overflow: parameters without a gradient are not updated."""
+        if all(group.get("fused") for group in optimizer.param_groups):
+            optimizer.found_inf = self.overflow  # the kernel reads it, so the host need not wait
+        elif self.overflow.item():
+            parameters = [p for group in optimizer.param_groups for p in group["params"]]
+            self.kept = [(p, p.grad) for p in parameters]
+            for p in parameters:
+                p.grad = None
+
+    def step_ended(self):
+        for p, gradient in self.kept:
+            p.grad = gradient
+        self.kept = ()
+
+    def iteration_ended(self):
+        """Halve the scale after an overflow, and double it after 2000 steps without one."""
+        factors = 2.0, 0.5, 2000  # as torch.amp.GradScaler has them
+        torch._amp_update_scale_(self.scale, self.steps_without, self.overflow, *factors)
+        self.overflow.zero_()
+
+
+class TorchCompile(Switch):
+    """Compile the forward of each model, so that the names of its parameters stay."""
+
+    name = "torch_compile"
+    needs = ("compile",)
+    already = "compiled"
+    lines = [("model.forward = torch.compile(model.forward)", "before the call")]
+    mode = None
+
+    def model_called(self, module, method):
+        name = method or "forward"
+        options = {"mode": self.mode} if BACKEND == "inductor" else {}
+        InPlace(module, name, torch.compile(getattr(module, name), backend=BACKEND, **options))
+        self.reason = "torch.compile found nothing to compile"
+
+
+class CudaGraphs(TorchCompile):
+    """Compile the forward of each model, and replay its kernels as CUDA graphs."""
+
+    name = "cuda_graphs"
+    needs = ("compile", "cuda_graphs")
+    mode = "reduce-overhead"
+    lines = [(f'model.forward = torch.compile(model.forward, mode="{mode}")', "before the call")]
+
+    def refusal(self, look):
+        several = look.watch.calls_per_step > 1
+        reason = "the model is called several times a step, whose outputs CUDA graphs overwrite"
+        return super().refusal(look) or reason * several
+
+
+class FlashAttention(Switch):
+    """Let a model of transformers compute attention by scaled_dot_product_attention."""
+
+    name = "flash_attention"
+    lines = [('model.set_attn_implementation("sdpa")', "before the call")]
+
+    def refusal(self, look):
+        if any(map(eager_attention, look.modules)):
+            return ""
+        if look.sdpa:
+            return "already in your script: it calls scaled_dot_product_attention"
+        return "needs an edit: replace the attention by scaled_dot_product_attention"
+
+    def model_called(self, module, method):
+        for child in module.modules():
+            if eager_attention(child):
+                child.set_attn_implementation("sdpa")
+                self.reason = ""
+
+
+def eager_attention(module):
+    config = getattr(module, "config", None)
+    eager = getattr(config, "_attn_implementation", None) == "eager"
+    return eager and is_transformers(module)
+
+
+class GradientCheckpointing(Switch):
+    """Let a model of transformers compute activations again in the backward, layer by layer."""
+
+    name = "gradient_checkpointing"
+    already = "checkpointing"
+    lines = [("model.gradient_checkpointing_enable()", "before the call")]
+
+    def refusal(self, look):
+        if any(map(is_transformers, look.modules)):
+            return super().refusal(look)
+        return "needs a model of transformers; in another one it is an edit"
+
+    def model_called(self, module, method):
+        for child in module.modules():
+            if is_transformers(child) and child.supports_gradient_checkpointing:
+                options = {"use_reentrant": False}
+                child.gradient_checkpointing_enable(gradient_checkpointing_kwargs=options)
+                self.reason = ""
+                return
+
+
+class ChannelsLast(Switch):
+    """Store images and filters of convolutions with their channels last, as tensor cores read them.
+
+    Gains: time, mostly in 16 bits
+    Costs: nothing
+    See: https://docs.pytorch.org/tutorials/intermediate/memory_format_tutorial.html"""
+
+    name = "channels_last"
+    lines = [("model.to(memory_format=torch.channels_last)  # images too", "before the call")]
+
+    def refusal(self, look):
+        return "" if has_convolution(look.modules) else "the model has no Conv2d"
+
+    def model_called(self, module, method):
+        if not has_convolution(module.modules()):
+            return
+        module.to(memory_format=torch.channels_last)
+        module.register_forward_pre_hook(_images_last, with_kwargs=True)
+        self.reason = ""
+
+
+def _images_last(module, args, kwargs):
+    def last(value):
+        images = isinstance(value, torch.Tensor) and value.dim() == 4
+        return value.contiguous(memory_format=torch.channels_last) if images else value
+
+    return tuple(map(last, args)), {name: last(value) for name, value in kwargs.items()}
+
+
+def is_transformers(module):
+    return hasattr(module, "config") and hasattr(module, "set_attn_implementation")
+
+
+def in_float32(output):
+    """Return an output of a model with its 16-bit tensors in float32, where gradients flow to them
+    or none are taken. Containers keep their types."""
+    if isinstance(output, torch.Tensor):
+        half = output.dtype in (torch.bfloat16, torch.float16)
+        needed = output.requires_grad or not torch.is_grad_enabled()
+        return output.float() if half and needed else output
+    if isinstance(output, dict):  # one of transformers as well
+        for key, value in output.items():
+            output[key] = in_float32(value)
+    elif isinstance(output, list | tuple):
+        values = map(in_float32, output)
+        return type(output)(*values) if hasattr(output, "_fields") else type(output)(values)
+    return output

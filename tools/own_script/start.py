@@ -1,0 +1,30 @@
+"""Start a measured process in the environment of a user's script.
+
+    python tools/own_script/start.py --spec=FILE --name=NAME [settings of a run]
+
+What is wrong with the environment is one line, before torch is imported."""
+
+import importlib.util
+import os
+import sys
+from importlib.metadata import version
+
+if __name__ == "__main__":
+    problem = ""
+    if sys.version_info < (3, 11):  # noqa: UP036
+        problem = "is older than Python 3.11"
+    elif missing := [name for name in ("torch", "numpy") if importlib.util.find_spec(name) is None]:
+        problem = f"has no {missing[0]}"
+    elif [int(number) for number in version("torch").split(".")[:2]] < [2, 11]:
+        problem = f"has torch {version('torch')}, which is older than 2.11"
+    if problem:
+        sys.exit(f"{sys.executable} {problem}; set BASE_PYTHON to another environment")
+    sys.path[0] = os.path.abspath(f"{__file__}/../../..")
+    if importlib.util.find_spec("psutil") is None:  # the launcher's, which any Python 3 can load
+        sys.path.append(os.environ["OWN_SITE_PACKAGES"])
+        import psutil  # noqa: F401
+
+        sys.path.pop()
+    from tools.own_script import measured_process  # here, as it imports torch
+
+    measured_process.main()

@@ -1,0 +1,141 @@
+"""Profile the time of a step by kind of work, and print advice.
+
+    python -m tools.profile T=NAME [CPU=1] [MEMORY=1] [GPUS=2] [SETTING=value ...]
+
+NAME is a technique, or all (the ladder), beyond or everything. The script runs as usual, with its
+rows in profiles/results.csv; a few more steps then run under torch.profiler. profiles/ is beside
+the results file, where `make report` finds it. For each technique it then holds, replacing older
+files,
+
+- NAME.trace.json.gz, for ui.perfetto.dev or chrome://tracing
+- NAME.json, the summary
+- with CPU=1 NAME.prof, of cProfile, for `python -m pstats` or snakeviz
+- with MEMORY=1 NAME.memory.pickle, for pytorch.org/memory_viz
+
+Several techniques are stacked in one chart, plots/profile.png. With GPUS, or under torchrun, it
+is a run in several processes, and shows rank 0.
+
+    python -m tools.profile BASE=~/mine/train.py [ARGS=...] [FOLDER=...] [BASE_PYTHON=...]
+
+profiles a training script of your own, unchanged: the same page, with the lines that wait for the
+GPU, but no forecast. Nothing is written beside the trace and the summary."""
+
+import json
+import os
+import secrets
+import signal
+import sys
+import tempfile
+from pathlib import Path
+
+from tools.own_script import look_report, own_runs
+from Utils.base import command_line
+from Utils.base.errors import naming, run_command
+from Utils.draw import chart_style, ladder_charts
+from Utils.launch import suite_runner
+from Utils.scripts import ladder
+
+SETTINGS = (*command_line.OF_ANY_SCRIPT, *command_line.OF_AN_OWN_SCRIPT)
+SETTINGS += ("plotsprefix", "t", "cpu", "memory", "gpus")
+
+
+def main(*words):
+    """Profile one technique or several.
+    Return the exit code: 0; 1 where a run failed or ran out of memory; 2 for impossible settings.
+    """
+    parser = command_line.Parser("profile", __doc__, *SETTINGS)
+    parser.add_argument("name", nargs="?", default="", help="the same as T")
+    help = "output folder, else profiles/ beside the results file"
+    parser.add_argument("--output", type=Path, help=help)
+    args = parser.parse_args(words)
+
+    # Before the import of torch, which reads it once: the profiler would warn of each block that
+    # was allocated before it.
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    args.name = args.name or args.t
+    args.t = ""
+    args.output = args.output or args.results_file.parent / "profiles"
+    command_line.check(args)  # before profiled steps are added
+    several = ()
+    if not args.base:
+        with suite_runner.on_device(args):
+            several = ladder.group({"all": "ladder"}.get(args.name, args.name))
+            technique = None if several else ladder.get(args.name)
+    with naming(args.output):
+        args.output.mkdir(exist_ok=True)
+        tempfile.TemporaryFile(dir=args.output).close()  # raises where no file can be made
+    if several:
+        return _profile_all(several, args)
+    # Here, as they import torch, which must follow the setting above.
+    from tools.profile import profile_page, profiled_run
+    from Utils.launch import rank_launcher
+
+    if args.base:
+        with own_runs.looked_at(args, profiles=True) as runs:
+            name = runs.base.name.replace("/", "_")
+            summary = profiled_run.keep_own(name, runs.look, runs.trace, args.output)
+            print(f"on {summary['device']}, torch {summary['torch']}")
+            print(profile_page.page(summary, args.output, [*look_report.waits(runs.look)]))
+        return 0
+    if args.gpus:
+        (count,) = rank_launcher.counts(args.gpus, args.device, several=False)
+        args.gpus = ""
+        return rank_launcher.launch(args.name, _command(args.name, args), count)
+    alone = "RANK" not in os.environ
+    forecast_ms = _forecast_ms(technique, args) if alone else {}
+    summary = profiled_run.profile(technique, args, forecast_ms)
+    if "profile" in summary:
+        print(profile_page.page(summary, args.output))
+    if summary["status"] == "ok":
+        return 0
+    status = summary["status"].replace("_", " ")
+    print(f"{technique.name}: {status}: {summary['note']}", file=sys.stderr)
+    return 0 if status == "unsupported" else 1
+
+
+def _command(name, args):
+    """Return Python's arguments to profile one technique with these settings."""
+    values = {key: value for key, value in vars(args).items() if key != "name"}
+    return ["-m", "tools.profile", name, *command_line.as_flags(values)]
+
+
+def _forecast_ms(technique, args):
+    """Return the forecast milliseconds of a step by kind of work, or {} where there is none.
+    It forks, so no device may be in use."""
+    # Here, as they import torch.
+    from tools.forecast import forecast_plan
+    from Utils.device import datasheets, measured_ceilings
+
+    device = forecast_plan.device_of(args.device)
+    values = {name: getattr(args, name) for name in command_line.OF_A_RUN}
+    args = forecast_plan.settings(values, device)
+    entry = datasheets.of_device(device, measured_ceilings.ceilings(device))
+    if entry is None:
+        return {}
+    (forecast,) = forecast_plan.on_this_device([technique], args, entry, device.memory_bytes)
+    return forecast.time.kind_ms if forecast.time else {}
+
+
+def _profile_all(techniques, args):
+    """Profile each technique in a subprocess, then draw the chart. Return the exit code."""
+    suite = f"profile-{secrets.token_hex(4)}"
+    summaries = []
+    failed = False
+    for number, technique in enumerate(techniques, start=1):
+        print(f"\n[{number}/{len(techniques)}]", file=sys.stderr, flush=True)
+        code = suite_runner.in_subprocess(_command(technique.name, args), suite)
+        if code in (2, 130, -signal.SIGINT):  # impossible settings, or Ctrl-C
+            return code
+        summary = {"technique": technique.name, "status": "failed", "note": "failed"}
+        file = args.output / f"{technique.name}.json"
+        kept = json.loads(file.read_text()) if file.exists() else {}
+        if not code or kept.get("status") == "out_of_memory":
+            summary = kept
+        summaries.append(summary)
+        failed = failed or code != 0
+    chart_style.save(ladder_charts.profile(summaries), f"{args.plotsprefix}profile")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    run_command("profile", main)

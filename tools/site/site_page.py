@@ -1,0 +1,228 @@
+"""The page on which a reader chooses a GPU: figures from rows, forecasts and published tables as
+JSON, and the folder of its files, which opens from a server and by a double click."""
+
+import base64
+import gzip
+import json
+import os
+import shutil
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from tools.docs import doc_pages
+from Utils.analysis import recommendation
+from Utils.analysis.intervals import numbers
+from Utils.analysis.summary import summarize
+from Utils.base import paths
+from Utils.base.errors import UserError, naming
+from Utils.base.gpt2_sizes import CONFIGS
+from Utils.base.units import GIB, MIB
+from Utils.device import datasheets
+from Utils.draw import report_page
+from Utils.results import rows_file, selection
+from Utils.scripts import ladder
+
+HERE = Path(__file__).parent
+DOCS = paths.ROOT / "docs"
+TABLES = ("forecast", "forecast_check", "forecast_blind", "published", "published_changes")
+TABLES += ("virtual_gpu",)
+MOST_BYTES = 10_000  # of a table that is not compressed
+NEAR = 0.97  # of the fastest forecast, at least, for the shortest line
+LARGEST = "largest"  # in place of a shape: each script at the largest batch that fits
+# Of a row: line is its place in its file, loss a text, empty in forecasts. Of each ratio and of
+# tokens a second the value and the ends of its range.
+COLUMNS = ["technique", "batch", "tokens", "tokens_low", "tokens_high", "gib", "speedup"]
+COLUMNS += ["speedup_low", "speedup_high", "before", "before_low", "before_high", "line", "loss"]
+
+
+def write(folder):
+    """Write the page to a folder, in place of what it held. Raises UserError."""
+    try:
+        import vl_convert
+    except ImportError:
+        problem = "vl-convert-python, which carries the charts' library, is not installed"
+        raise UserError(problem, "pip install vl-convert-python") from None
+    repository = os.environ.get("GITHUB_REPOSITORY", "")  # owner/name, in a workflow of GitHub
+    source = f"https://github.com/{repository}/blob/main/" if repository else "../"
+    shown = figures() | {"source": source, "repository": repository}
+    charts = json.loads((HERE / "charts.json").read_text())
+    config = charts.pop("config")
+    shown["charts"] = {name: spec | {"config": config} for name, spec in charts.items()}
+    text = json.dumps(shown, separators=(",", ":"), allow_nan=False)
+    notebook = (paths.ROOT / "examples" / "colab_t4.ipynb").read_text()
+    if repository:
+        filled = f'REPOSITORY = \\"https://github.com/{repository}\\"'
+        notebook = notebook.replace('REPOSITORY = \\"\\"', filled)
+    with naming(folder):
+        shutil.rmtree(folder, ignore_errors=True)
+        (folder / "data").mkdir(parents=True)
+        shutil.copy(HERE / "index.html", folder)
+        shutil.copy(HERE / "page.js", folder)
+        style = (paths.ROOT / "Utils" / "draw" / "pages" / "page.css").read_text()
+        (folder / "page.css").write_text(style + (HERE / "site.css").read_text())
+        library = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
+        (folder / "vega.js").write_text(library)
+        packed = base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
+        (folder / "figures.js").write_text(f'window.packedFigures = "{packed}";\n')
+        (folder / "colab_t4.ipynb").write_text(notebook)
+        shutil.copy(HERE / "data.md", folder / "data" / "README.md")
+        for name in TABLES:
+            table = (DOCS / f"{name}.csv").read_bytes()
+            if len(table) <= MOST_BYTES:
+                (folder / "data" / f"{name}.csv").write_bytes(table)
+            else:  # pandas reads it as it is
+                table = gzip.compress(table, mtime=0)
+                (folder / "data" / f"{name}.csv.gz").write_bytes(table)
+
+
+def figures():
+    """Return all that the page shows, a dict for JSON. Raises UserError."""
+    devices = {}
+    for key, sheet in datasheets.datasheets().items():
+        name = sheet.names[-1]
+        group = next((word for word in ("GeForce", "AMD") if word in name), "NVIDIA, others")
+        name = name.removeprefix("NVIDIA ").removeprefix("GeForce ")
+        devices[key] = {"key": key, "name": name, "group": group, "memory": sheet.memory}
+    answers = {}
+    techniques_by_pick = {}
+    for device, model, shape, answer in forecast_answers():
+        techniques_by_pick[answer["pick"]] = ladder.line(answer["pick"])[1:]
+        answers.setdefault(device, {}).setdefault(model, {})[shape] = answer
+    for path in selection.shared_files():
+        for device, model, shape, answer in measured_answers(path, techniques_by_pick):
+            devices.setdefault(device["key"], device)
+            answers.setdefault(device["key"], {}).setdefault(model, {})[shape] = answer
+    techniques = {}
+    for name, script in ladder.techniques().items():
+        parent = ladder.get(script.parent) if script.parent else None
+        techniques[name] = {
+            "headline": script.headline.removesuffix("."),
+            "path": script.path.relative_to(paths.ROOT).as_posix(),
+            "parent": script.parent,
+            "diff": ladder.diff(script, parent, context=1)[2:] if parent else [],
+            "costs": script.facts["Costs"],
+        }
+    shown = {name: name for name in doc_pages.SHOWN}
+    in_float16 = {ladder.FLOAT16[name]: name for name in shown if name in ladder.FLOAT16}
+    prices = tomllib.loads((DOCS / "prices.toml").read_text(), parse_float=float)
+    published = doc_pages.published_changes()[["script", "gpu", "name", "ratio", "url"]]
+    changes, within = doc_pages.forecast_error()
+    blind = doc_pages.blind_figures()[0].to_dict("records")
+    return {
+        "columns": COLUMNS,
+        "techniques": techniques,
+        "models": {name: config.parameters() for name, config in CONFIGS.items()},
+        "devices": [device for key, device in devices.items() if key in answers],
+        "answers": answers,
+        "copies": {
+            pick: {"techniques": names, "lines": recommendation.lines_of(names)}
+            for pick, names in techniques_by_pick.items()
+        },
+        "prices": prices | {"as_of": str(prices["as_of"])},
+        "ladder": shown | in_float16,
+        "published": published.round({"ratio": 2}).to_dict("records"),
+        "allocator": allocator(),
+        "errors": {"changes": changes, "within": round(within, 4), "blind": blind},
+    }
+
+
+def forecast_answers():
+    """Yield (device, model, shape, answer) of docs/forecast.csv."""
+    titles = {"batch_size": "batch", "tokens_per_second": "tokens", "peak_gib": "gib"}
+    table = pd.read_csv(DOCS / "forecast.csv").rename(columns=titles)
+    table = table.assign(line=table.index + 2, loss="")
+    scripts = ladder.techniques()
+    lines = {name: ladder.line(name, scripts) for name in table.technique.unique()}
+    order = {name: (len(line), list(scripts).index(name)) for name, line in lines.items()}
+    table["parent"] = table.technique.map({name: scripts[name].parent for name in lines})
+    tokens = 1e3 * table.batch * table.seq_len
+    table["tokens_low"], table["tokens_high"] = tokens / table.high_ms, tokens / table.low_ms
+    fits = table[table.batch > 0].astype({"batch": int, "seq_len": int})
+    shaped = fits.assign(shape=fits.batch.astype(str) + "x" + fits.seq_len.astype(str))
+    of_answer = ["device", "model", "shape"]
+    is_largest = fits.batch == fits.largest_batch
+    not_only_largest = shaped[~is_largest][of_answer].drop_duplicates()
+    shaped = pd.concat([shaped.merge(not_only_largest), fits[is_largest].assign(shape=LARGEST)])
+    for (device, model, shape), rows in shaped.groupby(of_answer, sort=False):
+        rows = rows.set_index("technique", drop=False)
+        token_ms = rows.forecast_ms / rows.batch
+        before = token_ms.reindex(rows.parent).to_numpy() / token_ms
+        if shape == LARGEST:  # of other batches: no range is forecast
+            rows["speedup"] = rows.tokens / rows.tokens.get(ladder.BASELINE, np.nan)
+            rows["speedup_low"] = rows["speedup_high"] = np.nan
+        factor = before / rows.speedup
+        rows = rows.assign(before=before, before_low=rows.speedup_low * factor)
+        rows["before_high"] = rows.speedup_high * factor
+        near = rows[rows.tokens >= NEAR * rows.tokens.max()]
+        pick = min(near.technique, key=order.get)
+        yield device, model, shape, {"kind": "forecast", "pick": pick, "rows": _lists(rows)}
+
+
+def measured_answers(path, techniques_by_pick):
+    """Yield (device, model, shape, answer) of each group of a shared file, and add its recipe to
+    techniques_by_pick. device: a dict, with its key alone if it has a datasheet."""
+    for _, group in selection.groups(rows_file.read(path)):
+        if group.base.iloc[0] != ladder.BASELINE or group.world_size.iloc[0] > 1:
+            continue
+        rows, _ = selection.select(group)
+        with_variants, _ = selection.select(group, with_variants=True)
+        records = rows_file.read_records(path, with_variants.run_id.unique())
+        fastest = recommendation.recommend(with_variants, records).fastest
+        pick = fastest.name if fastest else ladder.BASELINE
+        techniques_by_pick[pick] = fastest.techniques if fastest else []
+        first = rows.iloc[0]
+        batch, length = int(first.requested_batch_size), int(first.seq_len)
+        answer = {"kind": "measured", "pick": pick, "described": selection.describe(rows)}
+        answer["folder"] = path.parent.relative_to(selection.SHARED.parent).as_posix()
+        answer["rows"] = _measured_rows(summarize(rows, records), batch, length)
+        # The recipe beside its base in the rounds that both have, as on the page of these results.
+        pair = report_page.recipe_lines(with_variants, records, fastest)
+        if pair[0] is not None:
+            answer["pair"] = _measured_rows(pd.DataFrame(pair[::-1]), batch, length)
+        sheet = datasheets.named(first.device)
+        device = {"key": path.parts[-3].lower(), "name": first.device, "group": "CPUs, measured"}
+        if sheet:
+            device = {"key": sheet.key}
+        elif selection.is_of_gpu(path):
+            device["group"] = "Other GPUs, measured"
+        yield device, first.model, f"{batch}x{length}", answer
+
+
+def _measured_rows(lines, batch, length):
+    """Return lines of a summary that have a time, as lists of COLUMNS."""
+    lines = lines[lines.step_ms > 0]
+    lines = lines.assign(technique=lines.index, batch=batch, line=0)
+    lines["gib"] = lines.peak_memory_mib.astype(float) * MIB / GIB
+    lines["tokens"] = lines.tokens_per_second.astype(float)
+    lines["tokens_low"] = 1e3 * batch * length / lines.p80_ms.astype(float)
+    lines["tokens_high"] = 1e3 * batch * length / lines.p20_ms.astype(float)
+    for column, ratios in (("speedup", lines.speedup), ("before", lines.parent_speedup)):
+        lines[[column, f"{column}_low", f"{column}_high"]] = numbers(ratios)
+    lines["loss"] = lines.loss.map("{:.3f}".format)
+    return _lists(lines)
+
+
+def allocator():
+    """Return the allocator's peaks of docs/virtual_gpu.csv in GiB, dicts."""
+    table = pd.read_csv(DOCS / "virtual_gpu.csv").query("status == 'ok' and seq_len == 1024")
+    keys = {sheet.key.removeprefix("rtx"): key for key, sheet in datasheets.datasheets().items()}
+    table = table.assign(device=table.profile.map(keys), line=table.index + 2)
+    table["gib"] = (table.peak_mib * MIB / GIB).round(2)
+    columns = ["device", "model", "technique", "batch_size", "gib", "line"]
+    return table[columns].to_dict("records")
+
+
+def _lists(rows):
+    """Return rows as lists of COLUMNS, with six digits and None for what is not known."""
+    return [
+        [_six_digits(value) if isinstance(value, float) else value for value in row]
+        for row in rows[COLUMNS].astype(object).itertuples(index=False)
+    ]
+
+
+def _six_digits(value):
+    digits = float(f"{value:.6g}")
+    return None if np.isnan(digits) else int(digits) if digits.is_integer() else digits

@@ -1,0 +1,378 @@
+"""The checks: each a command or a few on the virtual GPU, and what must hold of the outcome.
+
+A check gives a Line of the table; its problems are empty where all is well."""
+
+import json
+import re
+import tomllib
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tools.virtual_gpu.processes import KEPT, Command
+from Utils.base.gpt2_sizes import CONFIGS
+from Utils.base.paths import ROOT
+from Utils.base.units import MIB
+from Utils.scripts import ladder
+
+EXPECTED = tomllib.loads((Path(__file__).parent / "expected.toml").read_text())
+LADDER = [t.name for t in ladder.techniques().values() if t.at_top_level]
+OTHER_CARDS = ("a100", "l4", "3050", "t4", "5090", "b200")
+STEPS, WARMUP = 14, 5
+TINY = ("gpt2-tiny", 4, 128)
+FULL = ("gpt2", 16, 1024)
+SMALLER = {"3050": ("gpt2", 4, 256), "l4": ("gpt2-medium", 8, 1024)}  # cards, for peaks alone
+FORECAST_ERROR = 0.05  # of the allocator's peak
+# Its own kernels are compiled anew each time, and twenty choices for each product would be too:
+# those are left to max_autotune.
+ATEN = (("TORCHINDUCTOR_MAX_AUTOTUNE_GEMM_BACKENDS", "ATEN"),)
+QUICK = {"all_together": ATEN, "all_together_float8": ATEN}
+# With empty caches the memory of its trials would be part of its peak, which no forecast has.
+TRIES = ("max_autotune",)
+# Bytes per parameter that the first step sent. NCCL's watchdog looks every 0.1 s and frees them
+# before or after the peak, by chance; a forecast has them in it.
+SENT = {"distributed_data_parallel": 4, "zero_redundancy": 4, "no_sync": 4}
+SENT["gradient_compression"] = 2
+OTHER_KERNELS = 0.02  # of the device's time that `make profile` may leave unnamed
+
+
+@dataclass
+class Line:
+    """A line of the table. facts: what docs/virtual_gpu.csv has of it, where it is a run."""
+
+    name: str
+    problems: list = field(default_factory=list)
+    facts: dict = field(default_factory=dict)
+    seconds: float = 0.0
+
+
+def check(machine, command, name, problems_of):
+    """The Line of a command, with what `problems_of` finds in its Outcome; one with problems is not
+    kept, and the last of them is followed by the end of the output."""
+    outcome = machine.run(command)
+    problems = list(problems_of(outcome))
+    if problems:
+        machine.forget(command)
+        lines = [line for line in outcome.output.splitlines() if line.strip()]
+        problems[-1] += f": {lines[-1][:200] if lines else 'no output'}"
+    return Line(name, problems, seconds=outcome.seconds)
+
+
+def _flags(shape, steps=STEPS, **more):
+    """Flags of a run of a shape: (model, batch size, tokens a sequence)."""
+    model, batch_size, seq_len = shape
+    values = {"device": "cuda", "model": model, "batch-size": batch_size, "seq-len": seq_len}
+    values |= {"steps": steps, "warmup": WARMUP, "min-seconds": 0} | more
+    return [f"--{name}={value}" for name, value in values.items()]
+
+
+def script(name, shape, profile="h100", steps=STEPS, **settings):
+    """The Command of a technique at a shape."""
+    command = ladder.get(name).command
+    if len(command) == 1:
+        command = [str(Path(command[0]).relative_to(ROOT))]
+    return Command((*command, *_flags(shape, steps)), profile, **settings)
+
+
+# What the doctor says, and each technique ---------------------------------------------------------
+
+
+def doctor(machine, profile):
+    """(Line, status by technique) of `make doctor` on a card, whose operators compute."""
+    command = Command(("make", "doctor", "JSON=1", "DEVICE=cuda"), profile, emulated=True)
+    report = {"techniques": []}
+
+    def problems_of(outcome):
+        text = re.search(r"^\{.*?^\}$", outcome.output, re.MULTILINE | re.DOTALL)
+        if outcome.traceback or not text:
+            yield "no JSON"
+            return
+        report.update(json.loads(text[0]))
+        yield from _missing_names(outcome)
+        for finding in report["findings"]:
+            if finding["topic"] in ("device", "driver", "gpu") and finding["state"] != "ok":
+                yield f"{finding['topic']}: {finding['what']}"
+
+    line = check(machine, command, f"doctor, {profile}", problems_of)
+    return line, {row["technique"]: row["status"] for row in report["techniques"]}
+
+
+def technique(machine, name, shape, profile, statuses):
+    """A technique's status, as the doctor says; its steps' synchronizations; its kernels' types;
+    and what NVML gave to its record."""
+    expected = "unsupported" if statuses.get(name) == "unsupported" else "ok"
+
+    def problems_of(outcome, facts):
+        if outcome.traceback or facts["status"] != expected:
+            yield f"{facts['status']}, the doctor says {statuses.get(name)}"
+        elif expected == "ok":
+            yield from _steps(name, shape[0], outcome, facts)
+            yield from _missing_names(outcome)
+            if profile == "h100":
+                yield from _quality(outcome)
+                signatures = EXPECTED["signatures"].get(name, {})
+                if outcome.signatures != signatures:
+                    yield f"kernels of {outcome.signatures}, not of {signatures}"
+
+    return _run(machine, name, shape, profile, problems_of)
+
+
+def peak(machine, name, profile):
+    """A technique's peak at the shape of a smaller card, of too little memory for some."""
+
+    def problems_of(outcome, facts):
+        if outcome.traceback or facts["status"] not in ("ok", "unsupported", "out_of_memory"):
+            yield facts["status"]
+
+    return _run(machine, name, SMALLER[profile], profile, problems_of)
+
+
+def _run(machine, name, shape, profile, problems_of):
+    """The Line of a technique, whose caches are full where it tries kernels."""
+    variables = QUICK.get(name, ())
+    if name in TRIES:
+        machine.run(script(name, shape, profile, steps=WARMUP + 1, variables=variables))
+    facts = {"technique": name, "profile": profile, "model": shape[0], "seq_len": shape[2]}
+
+    def problems_of_run(outcome):
+        row = outcome.row
+        facts["status"] = row.get("status", "killed" if outcome.code < 0 else "no row")
+        facts["peak_mib"] = row.get("peak_memory_mib", "")
+        facts["reserved_mib"] = row.get("reserved_memory_mib", "")
+        facts.update({key: row.get(key, "") for key in ("batch_size", "torch")})
+        yield from problems_of(outcome, facts)
+
+    command = script(name, shape, profile, variables=variables)
+    title = f"{name}, {profile}, {shape[0]} {shape[1]}x{shape[2]}"
+    line = check(machine, command, title, problems_of_run)
+    line.facts = facts
+    return line
+
+
+def _steps(name, model, outcome, facts):
+    if ladder.NOTE_IN_FLOAT16 in outcome.row["note"]:
+        name = ladder.FLOAT16.get(name, name)
+    expected = EXPECTED["ladder"] | EXPECTED.get(name, {})
+    synchronizations = expected["synchronizations"]
+    if isinstance(synchronizations, dict):
+        synchronizations = synchronizations[model]
+    steps = outcome.per_step(WARMUP)
+    facts["launches"], facts["synchronizations"], facts["pageable_copies"] = steps[-1]
+    counts = {(waits, copies) for _, waits, copies in steps}
+    if counts != {(synchronizations, expected["pageable_copies"])}:
+        yield f"synchronizations and pageable copies of a step are {sorted(counts)}"
+
+
+def _quality(outcome):
+    quality = outcome.record.get("quality", {})
+    reserved_mib = float(outcome.row["reserved_memory_mib"])
+    for name, value in EXPECTED["quality"].items():
+        if quality.get(name) != value:
+            yield f"quality.{name} is {quality.get(name)}, not {value}"
+    # Power is of some milliseconds on a busy machine, so that only a wrong unit shows. Memory is of
+    # the context and the allocator; what ran after the last step may have freed or taken some.
+    context_mib = 500
+    most_mib = 2 * (context_mib + reserved_mib)
+    ranges = {"mean_power_w": (35, 3500), "used_memory_mib": (context_mib, most_mib)}
+    for name, (least, most) in ranges.items():
+        if not least < (quality.get(name) or 0) < most:
+            yield f"quality.{name} is {quality.get(name)}, not of {least} to {most}"
+
+
+def _missing_names(outcome):
+    return sorted(set(re.findall(r"^pynvml has no \w+", outcome.output, re.MULTILINE)))
+
+
+def forecast(lines, batch_size, path):
+    """Compares peaks at one shape with `make forecast`'s table, the file of its output.
+    What ran out of memory has to be said not to fit."""
+    line = Line("forecast against the allocator")
+    rows = re.findall(r"^(\w+) +(\d+\.\d+) +(\d+)\b", path.read_text(), re.MULTILINE)
+    if not rows:
+        line.problems.append(f"no table in {path}")
+    known = {name: (float(peak), int(fits) >= int(batch_size)) for name, peak, fits in rows}
+    for facts in (run.facts for run in lines):
+        name = facts["technique"]
+        asked = str(facts["batch_size"]) == str(batch_size)  # larger_batch takes another
+        if name not in known or not asked:
+            continue
+        gib, fits = known[name]
+        facts["forecast_mib"] = round(gib * 1024)
+        if facts["status"] == "out_of_memory" and fits:
+            line.problems.append(f"{name}: {gib:.2f} GiB forecast, which do not fit")
+        if facts["status"] == "ok" and not forecast_is_near(facts):
+            peak = float(facts["peak_mib"]) / 1024
+            line.problems.append(f"{name}: {gib:.2f} GiB forecast, {peak:.2f} allocated")
+    return line
+
+
+def forecast_is_near(facts):
+    """Whether a forecast is as near to the allocator's peak as it has to be. facts: of a Line."""
+    most_error = EXPECTED["forecast_error"].get(facts["technique"], FORECAST_ERROR)
+    forecast = float(facts["forecast_mib"])
+    peak = float(facts["peak_mib"])
+    sent = SENT.get(facts["technique"], 0) * CONFIGS[facts["model"]].parameters() / MIB
+    return min(abs(forecast / peak - 1), abs(forecast / (peak + sent) - 1)) <= most_error
+
+
+def kernels(machine, name):
+    """The names of a technique's kernels are known to `make profile`."""
+    shape = ("MODEL=gpt2-tiny", "BATCH_SIZE=4", "SEQ_LEN=128", "STEPS=8")
+
+    def problems_of(outcome):
+        kinds = outcome.profile.get("kinds", {})
+        busy_ms = sum(facts["ms"] for kind, facts in kinds.items() if kind != "idle")
+        if "unsupported: needs" in outcome.output:  # a package that is not there
+            return
+        if outcome.code or not busy_ms:
+            yield "no profile"
+        elif kinds["other"]["ms"] > OTHER_KERNELS * busy_ms:
+            yield f"{kinds['other']['ms'] / busy_ms:.1%} of the kernels' time is unnamed"
+
+    command = Command(("make", "profile", f"T={name}", "DEVICE=cuda", *shape))
+    return check(machine, command, f"kernels of {name}", problems_of)
+
+
+def switches(machine):
+    """The baseline as a script of a user's: each switch allocates, launches and waits as the script
+    of its name does, where that has no flash attention."""
+    names = ("no_optimization", "tensorFloat32", "brainFloat16", "torch_compile")
+    settings = ("STEPS=9", "WARMUP=3", "ROUNDS=1", "MIN_SECONDS=0")
+    rows = {"results-file": KEPT / "rows_of_its_own.csv"}
+    arguments = " ".join(_flags(TINY, 40, **rows))
+    suite = ("make", "all", "BASE=no_optimization.py", f"ARGS={arguments}", *settings)
+
+    def problems_of(outcome):
+        peaks = {re.split("[+/]", r["technique"])[-1]: r["peak_memory_mib"] for r in outcome.runs}
+        steps = {outcome.per_step(-1, counts)[0] for counts in outcome.processes}
+        for name in names:
+            of_script = machine.run(script(name, TINY))
+            peak_mib = float(of_script.row["peak_memory_mib"])
+            if abs(float(peaks.get(name) or 0) / peak_mib - 1) > 0.02:
+                yield f"{name}: a peak of {peaks.get(name)} MiB, not {peak_mib}"
+            if of_script.per_step(-1)[0] not in steps:
+                yield f"{name}: no step of {of_script.per_step(-1)[0]} among {sorted(steps)}"
+
+    return check(machine, Command(suite), "switches of an own script", problems_of)
+
+
+# What goes wrong ---------------------------------------------------------------------------------
+
+
+def failures(machine):
+    """Lines on what a user's machine may do to a run."""
+    yield _out_of_memory(machine, "h100", ("gpt2", 64, 1024), "try --batch-size 32")
+    yield _out_of_memory(machine, "3050", ("gpt2", 4, 1024), "try --batch-size 1")
+    yield _graded(machine, "another process", "tainted", "(pid 1", VIRTUAL_GPU_OTHER="1")
+    yield _graded(machine, "throttled", "tainted", "thermal", VIRTUAL_GPU_NVML="throttled")
+    yield _graded(machine, "a desktop on the card", "clean", "", VIRTUAL_GPU_NVML="desktop")
+    yield _graded(machine, "NVML that tells little", "clean", "", VIRTUAL_GPU_NVML="poor")
+    yield _graded(machine, "NVML that is broken", "clean", "", VIRTUAL_GPU_NVML="broken")
+    three = ("no_optimization", "tensorFloat32", "brainFloat16")
+    yield _turns(machine, 2, 0, three, TINY)
+    yield _turns(machine, 1, 1, three[:2], TINY)
+    yield _turns(machine, 1, 0, three[:2], TINY, VIRTUAL_GPU_NVML="container")
+    yield _turns(machine, 1, 0, three[:2], ("gpt2", 1, 256), "3050", together=False)
+    for name in ("distributed_data_parallel", "fully_sharded"):
+        yield _ranks(machine, name)
+    yield _lost_rank(machine)
+
+
+def gpu_check(machine):
+    """`make gpu-check`: the seven scripts, and of tests/test_gpu.py what can hold here."""
+    left_out = [name for names in EXPECTED["gpu_tests"].values() for name in names]
+    options = " ".join(f"--deselect tests/test_gpu.py::{name}" for name in left_out)
+    variables = (("PYTEST_ADDOPTS", options), *ATEN)
+    source = (ROOT / "tests" / "test_gpu.py").read_text()
+
+    def problems_of(outcome):
+        for name in {*left_out} - {*re.findall(r"^def (test_\w+)", source, re.MULTILINE)}:
+            yield f"tests/test_gpu.py has no {name}"
+        yield from re.findall(r"^(?:FAILED|ERROR|SKIPPED) .*", outcome.output, re.MULTILINE)
+        if outcome.code or "GPU tests passed, scripts passed" not in outcome.output:
+            yield f"exit code {outcome.code}"
+
+    command = Command(("make", "gpu-check"), variables=variables)
+    return check(machine, command, "make gpu-check", problems_of)
+
+
+def _turns(machine, rounds, min_seconds, names, shape, profile="h100", together=True, **variables):
+    """Scripts that take turns as live processes, each of which NVML names to the others.
+    together: whether the card's memory is large enough for two of them."""
+
+    def problems_of(outcome):
+        ended = sorted((run["technique"], run["status"]) for run in outcome.runs)
+        expected = sorted([(name, "ok") for name in names] * rounds)
+        if outcome.code or outcome.traceback or ended != expected:
+            yield f"exit code {outcome.code}, {ended}"
+        if ("take turns" in outcome.output) != together:
+            yield f"{'no' if together else 'the scripts take'} turns"
+        for run in outcome.runs:
+            for reason in run["quality"].get("reasons", []):
+                if "on the GPU" in reason:
+                    yield f"{run['technique']} is tainted: {reason}"
+        if not min_seconds:
+            yield from _same_steps(outcome)
+
+    flags = _flags(shape, rounds=rounds, **{"min-seconds": min_seconds})
+    command = ("-m", "Utils.commands", "suite", *names, *flags)
+    command = Command(command, profile, tuple(variables.items()))
+    title = ", ".join(["turns", profile, f"{min_seconds} s", *variables.values()])
+    return check(machine, command, title, problems_of)
+
+
+def _same_steps(outcome):
+    steps = [run["rows"] for run in outcome.runs]
+    if {*steps} != {STEPS}:
+        yield f"steps: {steps}, not {STEPS} each"
+    expected = EXPECTED["ladder"]["synchronizations"], EXPECTED["ladder"]["pageable_copies"]
+    for counts in outcome.processes:
+        of_steps = {(waits, copies) for _, waits, copies in outcome.per_step(WARMUP, counts)}
+        if of_steps != {expected}:
+            yield f"synchronizations and pageable copies a step: {sorted(of_steps)}"
+
+
+def _out_of_memory(machine, profile, shape, advice):
+    def problems_of(outcome):
+        end = outcome.row.get("status"), outcome.code, advice in outcome.row.get("note", "")
+        if end != ("out_of_memory", 1, True) or outcome.traceback:
+            yield f"{end}"
+
+    command = script("no_optimization", shape, profile)
+    return check(machine, command, f"out of memory, {profile}", problems_of)
+
+
+def _graded(machine, title, grade, reason, **variables):
+    def problems_of(outcome):
+        quality = outcome.record.get("quality", {})
+        clocks = "during the run"  # whose reasons are of the host's load
+        reasons = [text for text in quality.get("reasons", []) if clocks not in text]
+        if outcome.code or (grade == "tainted") != bool(reasons) or reason not in " ".join(reasons):
+            yield f"{quality.get('grade')}, {reasons}"
+
+    command = script("no_optimization", TINY, steps=60, variables=tuple(variables.items()))
+    return check(machine, command, title, problems_of)
+
+
+def _on_two_gpus(name, *settings, **more):
+    shape = ("MODEL=gpt2-tiny", "BATCH_SIZE=4", "SEQ_LEN=128")
+    command = ("make", "ddp", f"T={name}", "GPUS=2", "DEVICE=cuda", *shape, *settings)
+    return Command(command, variables=(("VIRTUAL_GPU_DEVICES", "2"),), **more)
+
+
+def _ranks(machine, name):
+    def problems_of(outcome):
+        end = outcome.row.get("status"), outcome.row.get("world_size"), outcome.rows
+        if end != ("ok", "2", 8) or outcome.traceback:
+            yield f"{end}"
+
+    command = _on_two_gpus(name, "STEPS=8", "MIN_SECONDS=0")
+    return check(machine, command, f"{name} on two GPUs", problems_of)
+
+
+def _lost_rank(machine):
+    def problems_of(outcome):
+        if not outcome.code or outcome.rows or outcome.traceback or "rank 1" not in outcome.output:
+            yield f"exit code {outcome.code}, {outcome.rows} rows"
+
+    command = _on_two_gpus("distributed_data_parallel", "STEPS=1000000", kills=1)
+    return check(machine, command, "a rank killed", problems_of)
