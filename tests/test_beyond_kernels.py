@@ -127,7 +127,7 @@ class Trials:
 
 def search(monkeypatch, stand_in, device, asked=16, at_most=4096):
     monkeypatch.setattr(batch_trials, "run", stand_in)
-    monkeypatch.delenv("SUITE", raising=False)
+    monkeypatch.delenv("SUITE_ID", raising=False)
     args = Settings(batch_size=asked, seq_len=64, steps=50, hardware=device, notes=[])
     args.technique = "larger_batch"
     return batch_trials.largest_batch(args, "fused_optimizer", at_most), args.notes
@@ -160,7 +160,7 @@ def test_all_rounds_of_a_suite_take_the_batch_that_the_first_found(monkeypatch, 
     found = []
     for suite, largest in (("a", 64), ("a", 32), ("b", 32)):
         monkeypatch.setattr(batch_trials, "run", Trials(largest=largest))
-        monkeypatch.setenv("SUITE", suite)
+        monkeypatch.setenv("SUITE_ID", suite)
         args = Settings(batch_size=16, seq_len=64, hardware=gpu(), notes=[], steps=5)
         args.technique = "larger_batch"
         found.append(batch_trials.largest_batch(args, "fused_optimizer", 4096))
@@ -193,7 +193,7 @@ def test_a_trial_is_the_script_itself_and_leaves_nothing_behind(
 
 
 def test_larger_batch_trains_with_the_batch_that_was_found(train, monkeypatch):
-    monkeypatch.delenv("SUITE", raising=False)
+    monkeypatch.delenv("SUITE_ID", raising=False)
     monkeypatch.setattr(batch_trials, "run", Trials(speed=lambda B: float(min(B, 8)), seconds=0.0))
     watch = train("larger_batch", *SHAPE)
     assert watch.args.batch_size == 8 and watch.args.notes[-1] == "own batch: 8 in place of 2"

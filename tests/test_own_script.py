@@ -131,7 +131,7 @@ class Own:
             sys.argv = ["start.py", *flags]
             measured_process.main()
 
-        done = forked.call(main, variables={"SUITE": "look"})
+        done = forked.call(main, variables={"SUITE_ID": "look"})
         (path,) = (self.runs.folder / "answers").glob("*.json")
         answer = json.loads(path.read_text()) | {"said": done.stderr}
         path.unlink()

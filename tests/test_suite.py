@@ -50,7 +50,7 @@ row = dict.fromkeys(rows_file.COLUMNS, 1) | {
 }
 phases = ["warmup"] * args.warmup + ["timed"] * (args.steps - args.warmup)
 rows = [row | {"step": step, "phase": phase} for step, phase in enumerate(phases)]
-record = {"run_id": row["run_id"], "suite": os.environ["SUITE"], "settings": {"seed": args.seed}}
+record = {"run_id": row["run_id"], "suite_id": os.environ["SUITE_ID"], "settings": {"seed": args.seed}}
 print(f"  step 1/{args.steps}", file=sys.stderr, flush=True)
 time.sleep(float(os.environ.get("STEPS_S", 0)))
 rows_file.append(args.results_file, rows, record)
@@ -149,7 +149,7 @@ def test_all_goes_on_past_failures_and_says_so_in_the_end(project):
 
 
 def test_make_j_runs_one_script_at_a_time(quick, monkeypatch):
-    monkeypatch.setenv("SUITE", "")
+    monkeypatch.setenv("SUITE_ID", "")
     monkeypatch.setenv("STEPS_S", "1")
     assert make(quick, "-j8", "baseline", "tf32").returncode == 0
     runs = rows_file.read(quick / "results.csv").groupby("technique", sort=False).run_id.first()

@@ -69,7 +69,7 @@ def test_two_at_once_are_measured_and_leave_no_rows(cache, capsys, tmp_path, mon
     for name, usual in (("listen", Member.listen), ("train", Member.train)):
         monkeypatch.setattr(Member, name, lambda *a, n=name, f=usual: calls.append(n) or f(*a))
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
-    monkeypatch.setenv("SUITE", "")
+    monkeypatch.setenv("SUITE_ID", "")
     monkeypatch.chdir(tmp_path)
     assert commands.main("together", "T=no_optimization", "--n=2", *FLAGS, "--steps=52") == 0
     said = capsys.readouterr().out

@@ -7,35 +7,37 @@ from Utils.base import tool_packages
 from Utils.base.errors import UserError
 from Utils.draw import chart_style, ratio_charts
 from Utils.launch import suite_runner
-from Utils.results import rows_file, selection
-from Utils.scripts import ladder
+from Utils.results import rows_file, study
+from Utils.scripts import variants
 
 
 def main(args):
     """Return the exit code of `suite_runner.Outcome`."""
     path = args.results_file
     with suite_runner.only_suite(path), ExitStack() as block:
-        runs = base = None
         if args.base:
-            own_runs = tool_packages.load("own_script", "own_runs", f"BASE={args.base}")
-            runs = block.enter_context(own_runs.looked_at(args))
-            base = runs.base.name
-            script, scripts = runs.ablation()
+            own_suite = tool_packages.load("own_script", "own_suite", f"BASE={args.base}")
+            whole, ladder, recorder = block.enter_context(own_suite.ablation(args))
         else:
-            block.enter_context(suite_runner.on_device(args))
-            script = args.t or attribution.last_rung()
-            if ladder.get(script).parent is None:
-                raise UserError(f"{script} has no technique that could be left out", "name another")
-            scripts = suite_runner.named(attribution.plan(script))
-            suite_runner.in_child("announce", scripts, args)
-        outcome = suite_runner.run(scripts, args, runs)
+            repository = suite_runner.ladder_of_device(args)
+            whole = args.t or repository.last_rung()
+            if repository.get(whole).parent is None:
+                raise UserError(f"{whole} has no technique that could be left out", "name another")
+            ladder = variants.ablation(whole, repository)
+            recorder = None
+            suite_runner.in_child("announce", list(ladder), args)
+
+        outcome = suite_runner.run(ladder, args, recorder)
         if outcome.code > 1:
             return outcome.code
         print(suite_runner.table(outcome, path, all_columns=args.all))
-        rows, left_out = selection.select(rows_file.read(path), with_variants=True, base=base)
-        lines = attribution.credits(rows, script)
-        print(attribution.table(lines))
-        chart_style.save(ratio_charts.ablation(rows, lines, script), f"{args.plotsprefix}ablation")
-        if left_out:
-            print(left_out)
+
+        rows = rows_file.read(path)
+        ablated = study.newest(rows, base=ladder.base, with_ablation=True)
+        credits = attribution.credits(ablated, whole)
+        print(attribution.table(credits))
+        chart = ratio_charts.ablation(ablated.rows, credits, whole)
+        chart_style.save(chart, f"{args.plotsprefix}ablation")
+        if ablated.left_out:
+            print(ablated.left_out)
     return outcome.code

@@ -35,7 +35,9 @@ def main(args):
     for r in range(args.round, args.round + args.rounds):
         for count, batch_size in plan if r % 2 == 0 else plan[::-1]:
             command = rank_launcher.command(technique, args, r, batch_size=batch_size)
-            codes.append(rank_launcher.launch(technique.name, command, count, threads, SUITE=suite))
+            codes.append(
+                rank_launcher.launch(technique.name, command, count, threads, SUITE_ID=suite)
+            )
             if codes[-1] in (2, 130):
                 return codes[-1]
     rows, _ = suite_runner.rows_of(suite, args.results_file)

@@ -10,25 +10,21 @@ runs a script of your own, unchanged, with switches."""
 from Utils.base import tool_packages
 from Utils.base.errors import UserError
 from Utils.launch import suite_runner
-from Utils.scripts import own_names
 
 
 def main(args):
     """Run techniques and print their table. Return the exit code of `suite_runner.Outcome`."""
     with suite_runner.only_suite(args.results_file):
         if args.base:
-            own_runs = tool_packages.load("own_script", "own_runs", f"BASE={args.base}")
-            with own_runs.looked_at(args) as runs:
-                ours = args.names in ([], ["ladder"])
-                switches = own_names.LADDER if ours else own_names.ORDER
-                outcome = suite_runner.run_base(runs, switches, args, args.without.split())
+            own_suite = tool_packages.load("own_script", "own_suite", f"BASE={args.base}")
+            outcome = own_suite.run(args)
         elif args.without:
             raise UserError("WITHOUT leaves switches out on a script of your own", "add BASE")
         else:
-            with suite_runner.on_device(args):
-                techniques = suite_runner.named(args.names or ["ladder"])
-                if args.announced:
-                    suite_runner.in_child("announce", techniques, args)
-                outcome = suite_runner.run(techniques, args)
-        print(suite_runner.table(outcome, args.results_file, not args.base, args.all), end="")
+            ladder = suite_runner.ladder_of_device(args)
+            ladder = suite_runner.named(args.names or ["ladder"], ladder)
+            if args.announced:
+                suite_runner.in_child("announce", list(ladder), args)
+            outcome = suite_runner.run(ladder, args)
+        print(suite_runner.table(outcome, args.results_file, args.all), end="")
     return outcome.code

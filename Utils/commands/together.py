@@ -21,7 +21,7 @@ def main(args):
         problem = f"{spelled('warmup', 0)}: processes need a warm-up to begin together"
         raise UserError(problem, f"try {spelled('warmup', 1)}")
     technique = variants.find(args.t)
-    os.environ["SUITE"] = f"together-{secrets.token_hex(4)}"  # a batch size is searched once
+    os.environ["SUITE_ID"] = f"together-{secrets.token_hex(4)}"  # a batch size is searched once
     try:
         print(several_processes.report(technique, *turn_taking.measure(technique, args)))
     except (Unsupported, turn_taking.Failed) as error:

@@ -24,7 +24,7 @@ def largest_batch(args, technique, at_most):
     technique: name of the script to try, each time in a new process. at_most: end of the search.
     A CPU has much memory and slow steps: there the batch doubles only while that is faster, within
     about the time of the run itself. All rounds of a suite take the result of the first."""
-    suite = os.environ.get("SUITE")
+    suite = os.environ.get("SUITE_ID")
     cached = paths.CACHE / "suites" / f"{suite}-{args.technique}.json"
     if suite and cached.exists():
         best = json.loads(cached.read_text())

@@ -24,7 +24,7 @@ from Utils.base.text import plural
 from Utils.harness import memory_kinds, step_work
 
 DATA_SHARE = 0.1  # of the timed steps; a run that waits longer for batches gets a note
-IDENTITY = ("run_id", "base", "unit", "technique", "round", "commit")
+IDENTITY = ("run_id", "suite", "base", "parent", "change", "unit", "technique", "round", "commit")
 SETTINGS = ("steps", "warmup", "batch_size", "seq_len", "model", "dataset", "seed")
 SHAPE = ("batch_size", "requested_batch_size", "seq_len", "world_size", "model", "dataset", "seed")
 VARIABLES = ("CUDA_", "NVIDIA_", "OMP_", "MKL_", "KMP_", "PYTORCH_", "TORCH", "TRITON_", "NCCL_")
@@ -143,7 +143,7 @@ def record(args, status):
         "ended": datetime.now(UTC).isoformat(),
         "command": [args.technique, *map(str, args.argv)],
         "settings": {name: getattr(args, name) for name in SETTINGS},
-        "suite": os.environ.get("SUITE"),
+        "suite_id": os.environ.get("SUITE_ID"),
         "device": args.hardware.describe(),
         "threads": torch.get_num_threads(),
         "interop_threads": torch.get_num_interop_threads(),

@@ -63,10 +63,12 @@ def call(main, args, passes=lambda error: False):
 def start(main, args):
     """Check the needs of a script and call its main function."""
     if "bfloat16" in args.needs and not capabilities.has("bfloat16", args.hardware):
-        with ladder.on_device(bfloat16=False):  # merged onto the line in float16
-            technique = ladder.techniques().get(args.technique)
-        if technique is not None:  # else it is a variant
-            args.needs, args.source = technique.needs, technique.code
+        in_float16 = ladder.repository(bfloat16=False)
+        technique = in_float16.scripts.get(args.technique)
+        if technique is not None:  # otherwise it is a variant
+            vars(args).update(vars(technique.identity))
+            args.needs = technique.needs
+            args.source = technique.code
             if technique.misfit:
                 check_needs(args)
                 raise Unsupported(technique.misfit)

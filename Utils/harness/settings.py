@@ -29,12 +29,14 @@ class Settings(argparse.Namespace):
     rank, world_size, local_rank, local_world_size: of `ranks`. backend: name, of the process group.
     patience: timedelta after which a rank is considered hung.
     turn: Turn of a run that takes turns with others, else None.
-    base: name of the script at the root of its ladder. unit: of its batches.
+    suite, base, parent, change: columns of its rows. unit: of its batches.
     notes: phrases that explain the run's timing, or its lack."""
 
     rank, world_size = 0, 1  # until `settle`
     turn = None
+    suite = "ladder"
     base = ladder.BASELINE
+    parent = change = ""
     unit = "tokens"
     bucket_mb = BUCKET_MB  # where the script has no such flag
 
@@ -62,8 +64,15 @@ def parse_args(doc, argv=None, technique=None, source="", hardware=None):
         parser.error(str(error))
     args.started = datetime.now(UTC)
     args.run_id = rows_file.run_id(args.started, args.turn and args.turn.token)
-    args.needs, args.notes, args.argv = ladder.facts(doc)["needs"], [], argv
-    args.commit, args.source = paths.commit(), source
+    stated = ladder.facts(doc)
+    identity = ladder.told_identity(args.technique)
+    identity = identity or ladder.identity(args.technique, script, stated["parent"])
+    vars(args).update(vars(identity))
+    args.needs = stated["needs"]
+    args.notes = []
+    args.argv = argv
+    args.commit = paths.commit()
+    args.source = source
     return args
 
 

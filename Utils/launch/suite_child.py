@@ -9,7 +9,7 @@ from Utils.base.text import plural
 from Utils.device import capabilities, device_choice, measured_ceilings
 from Utils.harness import script_start, settings, step_work
 from Utils.launch import turn_taking
-from Utils.scripts import ladder, variants
+from Utils.scripts import ladder
 
 START_S = 8  # of a process: imports, the model, the evaluation of its loss
 COMPILE_S = 25  # with an empty cache
@@ -21,24 +21,22 @@ def has_bfloat16(device):
     return capabilities.has("bfloat16", device_choice.choose(device))
 
 
-def record_killed(name, reason, flags, suite):
-    """Append the row of a run that was killed before it could record itself."""
-    os.environ["SUITE"] = suite
-    technique = variants.find(name)
-    source = technique.path.read_text()
-    script_start.record_end(
-        settings.parse_args(technique.doc, flags, name, source), "failed", reason
-    )
+def record_end(script, status, reason, flags, suite_id):
+    """Append the row of a run that has ended before it could record itself."""
+    os.environ["SUITE_ID"] = suite_id
+    args = settings.parse_args(script.doc, flags, script.name, script.path.read_text())
+    vars(args).update(vars(script.identity))
+    script_start.record_end(args, status, reason)
 
 
-def announce(techniques, args):
+def announce(scripts, args):
     """Measure the ceilings of this device once, and print both them and the duration of a suite.
     Raises UserError for impossible settings."""
     settled = settings.Settings(**vars(args) | {"base": ladder.BASELINE})
     settings.settle(settled)
     ceilings = measured_ceilings.here(settled.hardware)
     print(f"{ceilings['device']}: ceilings of {measured_ceilings.summary(ceilings)}")
-    print(*sentences(techniques, settled), sep="\n", flush=True)
+    print(*sentences(scripts, settled), sep="\n", flush=True)
 
 
 def sentences(techniques, args):

@@ -12,7 +12,6 @@ import signal
 import subprocess
 import sys
 import time
-from argparse import Namespace
 from concurrent.futures import ProcessPoolExecutor
 from importlib.metadata import version
 from typing import NamedTuple
@@ -20,14 +19,15 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from Utils.analysis import attribution, result_tables
+from Utils.analysis import result_tables
 from Utils.analysis.intervals import numbers
 from Utils.analysis.summary import summarize
 from Utils.base import command_line, files, paths
 from Utils.base.errors import UserError
 from Utils.launch import turn_taking
-from Utils.results import rows_file, selection
-from Utils.scripts import ladder, own_names, variants
+from Utils.results import rows_file, study
+from Utils.scripts import variants
+from Utils.scripts.ladder import IN_FLOAT16, Ladder, repository
 
 # Rooms of Utils that read what was measured. After a change of any other, runs are not resumed.
 READERS = {"analysis", "commands", "draw"}
@@ -44,24 +44,44 @@ class Outcome(NamedTuple):
     rows: object = None
 
 
-def named(words):
-    """Return the techniques or variants of names and groups: of `ladder.group`, and `ablation`,
-    which is what `make ablate` runs. Raises UserError."""
+class ScriptRecorder:
+    """Rows of scripts that append their own: a killed one alone needs a row from outside.
+
+    Another ladder's recorder has the same methods.
+    """
+
+    def identity(self, ladder):
+        """Return a text that what is to be resumed has in common."""
+        return "\0".join(script.name + script.code for script in ladder)
+
+    def collect(self, suite_id):
+        """Append rows that ended runs have left for the launcher: none."""
+
+    def record_end(self, script, status, reason, flags, suite_id):
+        """Append the row of a run without timing, which has ended without one."""
+        in_child("record_end", script, status, reason, flags, suite_id)
+
+
+def named(words, ladder):
+    """Return the Ladder of names and groups: of `Ladder.group`, and `ablation`, which is what
+    `make ablate` runs. Raises UserError."""
     chosen = {}
     for word in words:
-        names = attribution.plan(attribution.last_rung()) if word == "ablation" else [word]
-        for technique in ladder.group(word) or map(variants.find, names):
-            chosen[technique.name] = technique
-    return list(chosen.values())
+        if word == "ablation":
+            group = variants.ablation(ladder.last_rung(), ladder)
+        else:
+            group = ladder.group(word) or [variants.find(word, ladder)]
+        chosen |= {script.name: script for script in group}
+    return Ladder(chosen, ladder.base, left_out=ladder.parents())
 
 
-def on_device(args):
-    """Return `ladder.on_device` of the device of args; say where it has no bfloat16."""
+def ladder_of_device(args):
+    """Return the Ladder of the repository as the device of args runs it; say if in float16."""
     on_cpu = args.device == "cpu" or version("torch").endswith("+cpu")
     bfloat16 = on_cpu or in_child("has_bfloat16", args.device)
     if not bfloat16:
-        print(ladder.IN_FLOAT16, flush=True)
-    return ladder.on_device(bfloat16)
+        print(IN_FLOAT16, flush=True)
+    return repository(bfloat16)
 
 
 def in_child(name, *args):
@@ -80,7 +100,7 @@ def _in_child(name, *args):
 
 def in_subprocess(command, suite):
     """Run Python with the project on its path. Return the exit code."""
-    process = subprocess.Popen([sys.executable, *command], env=paths.environment(SUITE=suite))
+    process = subprocess.Popen([sys.executable, *command], env=paths.environment(SUITE_ID=suite))
     while True:
         try:
             return process.wait()
@@ -88,57 +108,36 @@ def in_subprocess(command, suite):
             pass  # the terminal interrupts the child as well: let it end first
 
 
-def run_base(runs, wanted, args, without=()):
-    """Run an own script with switches, of which those that fail in the first round are left out of
-    the scripts that follow. Return an Outcome.
-    runs: OwnRuns that have looked at it. wanted: names of techniques. without: those to leave out.
-    """
-    first_round = Namespace(**vars(args) | {"rounds": 1, "precision": None})
-    left_out = set(without)
-    while True:
-        scripts = runs.ladder(wanted, left_out, without)
-        outcome = run(scripts, first_round, runs)
-        if outcome.code > 1:
-            return outcome
-        status = dict(zip(outcome.rows.technique, outcome.rows.status, strict=True))
-        failed = [script for script in scripts if status.get(script.name) != "ok"]
-        if scripts[0] in failed:
-            return outcome
-        new = {own_names.last(script.name) for script in failed if not script.refusal} - left_out
-        if not new:
-            break
-        left_out |= new
-    if args.rounds == 1 and not args.precision:
-        return outcome
-    return run(scripts, args, runs)
-
-
-def rows_of(suite, path):
+def rows_of(suite_id, path):
     """Return the rows of a suite's runs, and the last row of the newest run of each round and
     technique."""
     rows = pd.DataFrame(columns=rows_file.COLUMNS)
-    if run_ids := rows_file.run_ids_of(suite, path):
+    run_ids = rows_file.run_ids_of(suite_id, path)
+    if run_ids:
         rows = rows_file.read(path)
         rows = rows[rows.run_id.isin(run_ids)]
     return rows, rows.groupby(["round", "technique"]).tail(1)
 
 
-def run(techniques, args, own_runs=None):
-    """Run the techniques in args.rounds rounds from args.round on. Return an Outcome.
+def run(ladder, args, recorder=None):
+    """Run the scripts of a ladder in args.rounds rounds from args.round on. Return an Outcome.
 
     args: settings of every script; timeout, the minutes until a run is killed; precision, a share
     or None. With a precision, rounds are added until every interval over a parent is at most so
-    wide to either side, or --timeout minutes have passed. own_runs: OwnRuns of the techniques, None
-    for ours. Raises UserError."""
+    wide to either side, or --timeout minutes have passed. recorder: of the ladder's rows, by
+    default a ScriptRecorder. Raises UserError.
+    """
+    recorder = recorder or ScriptRecorder()
     path = args.results_file
     rows_file.check(path)
-    names = [technique.name for technique in techniques]
-    if args.precision and not any(technique.parent in names for technique in techniques):
+    names = list(ladder.scripts)
+    if args.precision and not any(script.parent in names for script in ladder):
         problem = "precision is of intervals over a parent, and no script's parent runs with it"
         raise UserError(problem, "name a parent too")
+
     rounds = list(range(args.round, args.round + args.rounds))
-    suite, done = _resume(args, techniques, rounds, own_runs)
-    total = len(rounds) * len(techniques)
+    suite_id, done = _resume(args, ladder, rounds, recorder)
+    total = len(rounds) * len(ladder)
     progress = turn_taking.SuiteProgress(total - len(done))
     if done:
         progress.say(f"resuming: {len(done)} of {total} runs are already in {path}")
@@ -146,11 +145,13 @@ def run(techniques, args, own_runs=None):
         while rounds:
             r = rounds.pop(0)
             missing = {name for name in names if (r, name) not in done}
-            if code := _run_round(techniques, args, r, suite, missing, progress, own_runs):
+            code = _run_round(ladder, args, r, suite_id, missing, progress, recorder)
+            if code:
                 return Outcome(code)
-            if not rounds and args.precision and _go_on(args, suite, progress):
+            if not rounds and args.precision and _go_on(args, suite_id, progress):
                 rounds.append(r + 1)
-    rows, newest = rows_of(suite, path)
+
+    rows, newest = rows_of(suite_id, path)
     planned = {(number, name) for number in range(args.round, r + 1) for name in names}
     is_complete = planned <= {*zip(newest["round"], newest.technique, strict=True)}
     has_failed = newest.status.isin(("failed", "out_of_memory")).any()
@@ -165,43 +166,47 @@ def only_suite(path):
     return rows_file.locked(rows_file.records_path(path), held)
 
 
-def _run_round(techniques, args, r, suite, missing, progress, own_runs):
-    """Run what is missing of round r: names of techniques. Return 0, 2 for impossible settings, or
-    INTERRUPTED.
-    A technique and its parent take turns where memory allows; a parent of many runs several times.
+def _run_round(ladder, args, r, suite_id, missing, progress, recorder):
+    """Run what is missing of round r: names of scripts.
+
+    Return 0, 2 for impossible settings, or INTERRUPTED. A script and its parent take turns if
+    memory allows; a parent of many runs several times.
     """
+    path = args.results_file
     flags = command_line.round_flags(args, r)
-    for technique in techniques:
-        if technique.refusal and technique.name in missing:
-            own_runs.write_end(suite, technique.name, "unsupported", technique.refusal, r)
-            missing.remove(technique.name)
-    order = techniques if r % 2 == 0 else techniques[::-1]
-    order = [technique for technique in order if not technique.refusal]
-    pairs = {pair for pair in pairs_of(order) if pair & missing}
+    for script in ladder:
+        if script.refusal and script.name in missing:
+            recorder.record_end(script, "unsupported", script.refusal, flags, suite_id)
+            missing.remove(script.name)
+    order = [script for script in ladder if not script.refusal]
+    if r % 2:
+        order.reverse()
+
+    pairs = {pair for pair in ladder.pairs() if pair & missing}
     while to_run := missing.union(*pairs):
-        first = next(technique for technique in order if technique.name in to_run)
-        path = args.results_file
+        first = next(script for script in order if script.name in to_run)
         before = path.stat().st_size if path.exists() else 0
         group = _group(first, order, pairs)
         progress.next(r, "in turns" if len(group) > 1 else first.name)
-        codes, memory_is_full = turn_taking.run(group, flags, suite, args.timeout, progress)
+        codes, memory_is_full = turn_taking.run(group, flags, suite_id, args.timeout, progress)
         progress.bar.clear()  # for what is printed to stderr below
-        if own_runs:
-            own_runs.collect(suite)
+
+        # A run that ended without a row gets one here.
+        recorder.collect(suite_id)
         rows = rows_file.text_rows(path, before)
         with_row = {row["technique"] for row in rows}
         for name, code in codes.items():
             if name not in with_row and code not in ENDS_WITHOUT_ROW:
                 reason = turn_taking.why_ended(code, args.timeout)
-                if own_runs:
-                    own_runs.write_end(suite, name, "failed", reason, r)
-                else:
-                    in_child("record_killed", name, reason, flags, suite)
+                recorder.record_end(ladder.scripts[name], "failed", reason, flags, suite_id)
+
         if 2 in codes.values():
             return 2  # the script printed the reason, which holds for all
         if turn_taking.INTERRUPTED in codes.values() or -signal.SIGINT in codes.values():
             progress.say("interrupted; run the same command to resume")
             return turn_taking.INTERRUPTED
+
+        # What is left: pairs that have not run together, unless one of them cannot.
         ended = missing & codes.keys()
         progress.ended += len(ended)
         progress.left = max(0, progress.left - len(ended))
@@ -225,24 +230,10 @@ def _group(first, order, pairs):
     return group
 
 
-def pairs_of(techniques):
-    """Return each technique with its nearest ancestor among the techniques: sets of two names."""
-    in_ladder = ladder.techniques()
-    names = {technique.name for technique in techniques}
-    pairs = set()
-    for technique in techniques:
-        parent = technique.parent
-        while parent in in_ladder and parent not in names:
-            parent = in_ladder[parent].parent
-        if parent in names:
-            pairs.add(frozenset((technique.name, parent)))
-    return pairs
-
-
-def _go_on(args, suite, progress):
+def _go_on(args, suite_id, progress):
     """Return whether the intervals are still wider than --precision, and say why not."""
-    rows, _ = selection.select(rows_of(suite, args.results_file)[0], with_variants=True)
-    lines = summarize(rows)
+    rows, _ = rows_of(suite_id, args.results_file)
+    lines = summarize(study.newest(rows, with_ablation=True)).lines
     text = ""
     ratios = numbers(lines.parent_speedup)
     half = (np.log(ratios.high / ratios.low) / 2).dropna()
@@ -260,37 +251,38 @@ def _go_on(args, suite, progress):
     return True
 
 
-def table(outcome, path, with_variants=True, all_columns=False):
-    """Return the table of a suite's runs between blank lines, "" where it was stopped. Options are
-    those of `selection.select` and `result_tables.table`."""
+def table(outcome, path, all_columns=False):
+    """Return the table of a suite's runs, an ablation's too, between blank lines.
+
+    "" if the suite was stopped.
+    """
     if outcome.rows is None or outcome.rows.empty:
         return ""
-    rows, left_out = selection.select(outcome.rows, with_variants=with_variants)
-    records = rows_file.read_records(path, rows.run_id.unique())
-    return f"\n{result_tables.table(rows, left_out, records, all_columns=all_columns)}\n"
+    summary = summarize(study.newest(outcome.rows, path, with_ablation=True))
+    return f"\n{result_tables.table(summary, all_columns=all_columns)}\n"
 
 
-def _resume(args, techniques, rounds, own_runs):
-    """Return the suite's name, which is noted by a digest of all that its runs have in common, and
+def _resume(args, ladder, rounds, recorder):
+    """Return the suite's id, which is noted by a digest of all that its runs have in common, and
     its (round, technique) pairs that need not run again."""
     parts = [sys.executable, version("torch"), platform.node(), paths.git("rev-parse", "HEAD")]
     parts += [os.environ.get(name, "") for name in ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")]
     parts += [str(args.results_file.resolve()), *command_line.round_flags(args, 0)]
-    parts += sources_of_runs()
-    parts += [own_runs.identity()] if own_runs else [t.name + t.code for t in techniques]
+    parts += [*sources_of_runs(), recorder.identity(ladder)]
     digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
     note = paths.CACHE / "suites" / f"{digest}.json"
-    planned = {(r, technique.name) for r in rounds for technique in techniques}
+
+    planned = {(r, name) for r in rounds for name in ladder.scripts}
     if note.exists():
-        suite = json.loads(note.read_text())["suite"]
-        _, newest = rows_of(suite, args.results_file)
+        suite_id = json.loads(note.read_text())["suite_id"]
+        _, newest = rows_of(suite_id, args.results_file)
         newest = newest[newest.status.isin(("ok", "unsupported"))]
         done = {*zip(newest["round"], newest.technique, strict=True)}
         if not planned <= done:
-            return suite, done & planned
-    suite = f"{time.time_ns():x}"
-    files.write_json(note, {"suite": suite})
-    return suite, set()
+            return suite_id, done & planned
+    suite_id = f"{time.time_ns():x}"
+    files.write_json(note, {"suite_id": suite_id})
+    return suite_id, set()
 
 
 def sources_of_runs():

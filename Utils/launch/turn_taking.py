@@ -54,7 +54,7 @@ class Member:
         self.turns.settimeout(TICK_S)
         turn = [end.fileno(), os.getpid(), token]
         variables |= {turn_pipe.VARIABLE: json.dumps(turn)}
-        environment = technique.environment(SUITE=suite, **variables)
+        environment = technique.environment(SUITE_ID=suite, **variables)
         command = [technique.python, *technique.command, *flags]
         options = {"env": environment, "stdout": self.log, "stderr": self.log}
         with end:
@@ -191,7 +191,7 @@ def at_once(technique, n, flags, minutes, threads=None):
     flags: of its script. minutes: until all are killed. threads: of each, or None for the default.
     Raises UserError, Unsupported or Failed, naming the process that could not run."""
     variables = {} if threads is None else {"OMP_NUM_THREADS": str(threads)}
-    suite = os.environ.get("SUITE", "")
+    suite = os.environ.get("SUITE_ID", "")
     token = secrets.token_hex(4)
     end = time.monotonic() + 60 * minutes
     members = []

@@ -1,10 +1,14 @@
 """results.csv and, beside it, results.jsonl with the records of runs: append, read.
 
-A run appends all its rows in one write, under a lock, when it has ended: runs never interleave, and
-a killed one leaves no row, unless it is killed within the write, which leaves a cut-off one. A
+A run appends all its rows in one write, under a lock, when it has ended. Rows of two runs never
+mix. A run killed before the write leaves no rows; killed during it, it can leave a cut-off row. A
 damaged file is refused, never repaired or replaced.
 
-A line of results.jsonl is a run's record, or a text (SHARED) that several name by its hash."""
+A file from before the columns `old_rows.ADDED` is read as if it had them; the first run that
+appends to it converts it.
+
+A line of results.jsonl is the record of a run, or a text of SHARED, which records name by hash.
+"""
 
 import csv
 import fcntl
@@ -14,6 +18,8 @@ import json
 import os
 import re
 import secrets
+import shutil
+import sys
 import tempfile
 from contextlib import contextmanager, nullcontext, suppress
 from datetime import datetime
@@ -22,20 +28,26 @@ from pathlib import Path
 
 from Utils.base import files
 from Utils.base.errors import UserError, naming
+from Utils.results import old_rows
 
 HEADER = (  # docs/COMMANDS.md has the meaning of each column
-    "run_id,base,round,seed,technique,status,step,phase,step_ms,data_ms,loss,held_out_loss,"
-    "batch_size,requested_batch_size,seq_len,unit,model,dataset,world_size,device,torch,commit,"
-    "grade,first_step_s,peak_memory_mib,reserved_memory_mib,note"
+    "run_id,suite,base,parent,change,round,seed,technique,status,step,phase,step_ms,data_ms,loss,"
+    "held_out_loss,batch_size,requested_batch_size,seq_len,unit,model,dataset,world_size,device,"
+    "torch,commit,grade,first_step_s,peak_memory_mib,reserved_memory_mib,note"
 )
 COLUMNS = tuple(HEADER.split(","))
+OLD_COLUMNS = tuple(name for name in COLUMNS if name not in old_rows.ADDED)
+OLD_HEADER = ",".join(OLD_COLUMNS)
+COLUMNS_OF_HEADER = {f"{HEADER}\n": COLUMNS, f"{OLD_HEADER}\n": OLD_COLUMNS}
+SUITES = ("ladder", "beyond", "ablation", "own", "pair", "peers")
 STATUSES = ("ok", "unsupported", "out_of_memory", "failed")
 INTEGERS = ("round", "seed", "batch_size", "requested_batch_size", "seq_len", "world_size")
 MEASURED = ("step_ms", "data_ms", "first_step_s")  # of every run with timings
 OPTIONAL = ("loss", "held_out_loss", "peak_memory_mib", "reserved_memory_mib")
 NUMBERS = (*INTEGERS, "step", *MEASURED, *OPTIONAL)
 TEXTS = tuple(name for name in COLUMNS if name not in NUMBERS)
-NAMES = ("base", "technique", "dataset", "torch", "commit")  # texts that may look like numbers
+# Texts that may look like numbers, or like none.
+NAMES = ("base", "parent", "change", "technique", "dataset", "torch", "commit")
 CHUNK = 100_000  # rows read at once, so that their texts take little memory
 csv.field_size_limit(2**31 - 1)  # a failed run's note can be long
 SHARED = ("source", "collect_env")  # texts of records
@@ -54,9 +66,8 @@ def append(path, rows, record=None):
     """Append rows, dicts of COLUMNS, and the record of their run: all of it or nothing.
     None is written as an empty field. It takes the same time whatever the file's size. Raises
     UserError where the file is damaged, cannot be written, or the disk is full."""
-    lines = io.StringIO()
-    csv.DictWriter(lines, COLUMNS, lineterminator="\r\n").writerows(rows)  # so that it quotes \r
-    text = lines.getvalue().replace("\r\n", "\n")
+    text = _as_lines(rows)
+    convert(path)
     with locked(path) as file:
         check(path)
         if os.fstat(file).st_size == 0:
@@ -65,6 +76,46 @@ def append(path, rows, record=None):
         recorded = record_appended(path, record) if record else nullcontext()
         with recorded, naming(path, "nothing was appended"):
             files.append_whole(file, text)
+
+
+def _as_lines(rows):
+    """Return rows, dicts of COLUMNS, as lines of a file."""
+    lines = io.StringIO()
+    csv.DictWriter(lines, COLUMNS, lineterminator="\r\n").writerows(rows)  # so that it quotes \r
+    return lines.getvalue().replace("\r\n", "\n")
+
+
+def convert(path):
+    """Give a file from before the columns `old_rows.ADDED` these columns, and say so.
+
+    The old file is kept under a dated name. Raises UserError if it is damaged or cannot be written.
+    """
+    path = Path(path)
+    if columns_of(path) != OLD_COLUMNS:
+        return
+    with locked(path):
+        if columns_of(path) != OLD_COLUMNS:  # another run has converted it meanwhile
+            return
+        check(path)
+        rows = text_rows(path)
+        archive = _archive_of(path)
+        with naming(path, "nothing was converted"):
+            shutil.copy2(path, archive)
+        with files.written_whole(path) as file:
+            file.write(f"{HEADER}\n{_as_lines(rows)}".encode(errors="backslashreplace"))
+    added = ", ".join(old_rows.ADDED)
+    print(f"{path}: now with the columns {added}; the file of before is {archive}", file=sys.stderr)
+
+
+def _archive_of(path):
+    """Return the dated name under which a file is kept."""
+    return path.with_stem(f"{path.stem}-{datetime.now():%Y%m%d-%H%M%S-%f}")
+
+
+def columns_of(path):
+    """Return the columns of a results file by its header, None for any other or missing file."""
+    with suppress(OSError), open(path, newline="", errors="backslashreplace") as file:
+        return COLUMNS_OF_HEADER.get(file.readline())
 
 
 def initialize(path):
@@ -78,7 +129,7 @@ def reset(path):
     """Archive the file, damaged or not, with its records. Start a new one. Return the archive."""
     path = Path(path)
     with locked(path):
-        archive = path.with_stem(f"{path.stem}-{datetime.now():%Y%m%d-%H%M%S-%f}")
+        archive = _archive_of(path)
         path.rename(archive)
         if records_path(path).exists():
             records_path(path).rename(records_path(archive))
@@ -100,24 +151,28 @@ def check(path, mode="r+b"):
             header = file.readline()
             file.seek(-1 if header else 0, os.SEEK_END)
             end = file.read()
-    if header and (header, end) != (f"{HEADER}\n".encode(), b"\n"):
+    if header and (columns_of(path) is None or end != b"\n"):
         raise _damage(path)
 
 
 def has_rows(path):
     """Return whether a file exists and holds something beside its header."""
-    return os.path.exists(path) and os.path.getsize(path) not in (0, len(HEADER) + 1)
+    return os.path.exists(path) and os.path.getsize(path) not in {0, *map(len, COLUMNS_OF_HEADER)}
 
 
 def text_rows(path, start=0):
-    """Return the rows behind the byte `start` as dicts of strings, unchecked; none without a file.
-    For the few rows of a new run; `read` is for files of any size."""
+    """Return the rows after byte offset `start` as dicts of strings, unchecked.
+
+    Without a file there are none. For the few rows of a new run; `read` is for files of any size.
+    """
+    columns = columns_of(path) or COLUMNS
     if not Path(path).exists():
         return []
     start = start if start <= os.path.getsize(path) else 0  # reset meanwhile
     with open(path, newline="") as file:
         file.seek(start)
-        return [*islice(csv.DictReader(file, COLUMNS), 0 if start else 1, None)]
+        rows = [*islice(csv.DictReader(file, columns), 0 if start else 1, None)]
+    return old_rows.fill_texts(rows, path) if columns == OLD_COLUMNS else rows
 
 
 def read(path):
@@ -130,28 +185,32 @@ def read(path):
         problem = "no results yet" if os.path.exists(path) else "no such file"
         raise UserError(f"{path}: {problem}", "make baseline writes some")
     check(path, "rb")
+    columns = columns_of(path)
     with open(path, "rb") as file:
         commas = sum(block.count(b",") for block in iter(lambda: file.read(2**20), b""))
     types = dict.fromkeys(NUMBERS, float) | dict.fromkeys(NAMES, str)  # such as 2.10, or 007
     missing = dict.fromkeys(NUMBERS, ["", "nan", "NaN"])
     options = {"keep_default_na": False, "na_values": missing, "low_memory": False}
+    texts_of_file = [name for name in TEXTS if name in columns]
     chunks = []
     try:
         for chunk in pandas.read_csv(path, dtype=types, chunksize=CHUNK, **options):
-            for name in TEXTS:
+            for name in texts_of_file:
                 chunk[name] = chunk[name].astype("category").cat.rename_categories(str)
             chunks.append(chunk)
     except ValueError:  # as pandas raises it: without a line, or with the wrong one
         raise _damage(path) from None
     rows = pandas.concat([chunk[[*NUMBERS]] for chunk in chunks], ignore_index=True)
-    for name in TEXTS:
+    for name in texts_of_file:
         parts = [chunk[name] for chunk in chunks]
         texts = pandas.api.types.union_categoricals(parts, sort_categories=True)
         commas -= texts.categories.str.count(",").to_numpy()[texts.codes].sum()
         rows[name] = texts.as_ordered()
-    has_all_fields = commas == (len(COLUMNS) - 1) * (len(rows) + 1)  # pandas fills missing ones
+    has_all_fields = commas == (len(columns) - 1) * (len(rows) + 1)  # pandas fills missing ones
     if not has_all_fields or any(wrong.any() for _, wrong in _wrong(rows)):
         raise _damage(path)
+    if columns == OLD_COLUMNS:
+        rows = old_rows.fill(rows, path)
     return rows[[*COLUMNS]].astype(dict.fromkeys(INTEGERS, "int64"))
 
 
@@ -159,6 +218,8 @@ def _wrong(row):
     """Yield each column with a rule and whether its value breaks that, for a dict of values or for
     a DataFrame."""
     timed = row["status"] == "ok"
+    if "suite" in row:  # not of an old file
+        yield "suite", sum(row["suite"] == suite for suite in SUITES) == 0
     yield "status", sum(row["status"] == status for status in STATUSES) == 0
     yield "phase", timed & (row["phase"] != "warmup") & (row["phase"] != "timed")
     yield "grade", timed & (row["grade"] != "clean") & (row["grade"] != "tainted")
@@ -174,12 +235,13 @@ def _damage(path):
     """Return a UserError that names the first damaged line of a file."""
     number = 1
     with open(path, newline="", errors="backslashreplace") as file:
-        problem = "" if file.readline() == f"{HEADER}\n" else "unknown header"
+        columns = COLUMNS_OF_HEADER.get(file.readline())
+        problem = "" if columns else "unknown header"
         lines = csv.reader(file, strict=True)
         try:
             while not problem:
                 number = lines.line_num + 2
-                problem = _problem(next(lines))
+                problem = _problem(next(lines), columns)
         except StopIteration:
             number -= 1
             problem = "is cut off"
@@ -189,11 +251,11 @@ def _damage(path):
     return UserError(f"{path}:{number}: {problem}", remedy)
 
 
-def _problem(fields):
+def _problem(fields, columns):
     """Return the problem of a row, a list of strings, or None."""
-    if len(fields) != len(COLUMNS):
-        return f"has {len(fields)} fields instead of {len(COLUMNS)}"
-    texts = dict(zip(COLUMNS, fields, strict=True))
+    if len(fields) != len(columns):
+        return f"has {len(fields)} fields instead of {len(columns)}"
+    texts = dict(zip(columns, fields, strict=True))
     values = dict(texts)
     for name in NUMBERS:
         try:
@@ -273,9 +335,9 @@ def read_records(results_file, run_ids):
     return {key: record for key, record in records.items() if "run_id" in record}
 
 
-def run_ids_of(suite, results_file):
+def run_ids_of(suite_id, results_file):
     """Return the run_ids of a suite's records. Some may have no rows."""
-    mark = f'"suite": "{suite}"'.encode()
+    mark = f'"suite_id": "{suite_id}"'.encode()
     return {key for key, line in _records(results_file) if mark in line}
 
 

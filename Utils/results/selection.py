@@ -1,20 +1,18 @@
 """Selection of comparable rows, of a user's file or of one in results/<device>/<date>/."""
 
-import functools
 import sys
 from pathlib import Path
-from typing import NamedTuple
 
 from Utils.base import paths
 from Utils.base.errors import UserError
 from Utils.base.text import plural
 from Utils.results import rows_file
-from Utils.scripts import ladder, own_names, variants
+from Utils.scripts.ladder import BASELINE
 
 SHARED = paths.ROOT / "results"  # folder of shared results
 
 SHAPE = ["data", "number", "length"]  # corpus, batch and length that decide the group of a row
-CHOICES = ["status", "phase", "grade"]  # compared often, and faster as categories
+CHOICES = ["suite", "status", "phase", "grade"]  # compared often, and faster as categories
 GROUP = ["base", "unit", "device", "torch", "model", *SHAPE, "world_size", "code"]
 
 
@@ -39,7 +37,7 @@ def select(rows, device_name=None, with_variants=False, base=None, newest_of=Non
     if 0 < len(several) < len(rows):
         rows = rows[rows.world_size == 1]
     if not with_variants:
-        rows = rows[~rows.technique.isin(variants_in(rows))]
+        rows = rows[rows.suite != "ablation"]
         if rows.empty:
             raise UserError("the results hold only variants", "`make ablate` shows them")
     candidates = rows
@@ -84,21 +82,6 @@ def plain(rows):
     return rows.astype(dict.fromkeys(categories, object))
 
 
-def baseline(rows):
-    """Return the script that the ratios of selected rows are over: the base of all of them."""
-    return rows.base.iloc[0] if len(rows) else ladder.BASELINE
-
-
-def variants_in(rows):
-    """Return the names of scripts that are no part of a ladder, but of an ablation."""
-    timed_names = rows.technique[rows.status == "ok"].unique()
-    return [
-        name
-        for name in rows.technique.unique()
-        if variants.parse(name) is not None or own_names.is_variant(name, timed_names)
-    ]
-
-
 def groups(rows):
     """Return the groups of comparable rows: a list of (description, rows), the rows with a column
     `code`, the commit without "-dirty", and those of SHAPE."""
@@ -107,7 +90,7 @@ def groups(rows):
     rows = rows.assign(number=rows.requested_batch_size, length=rows.seq_len)
     # Only a run that trains can tell the batch of a script of the user's: its runs without timing
     # are of the newest shape of the others.
-    bare = (rows.base != ladder.BASELINE) & (rows.status != "ok")
+    bare = (rows.base != BASELINE) & (rows.status != "ok")
     if bare.any():
         common = [name for name in GROUP if name not in SHAPE]
         shapes = rows[~bare].sort_values("run_id").groupby(common)[SHAPE].last()
@@ -127,7 +110,7 @@ def groups(rows):
 
 def _shape(row, batch_size, seq_len):
     """Return "gpt2 4x64", or for another base "my_model: 64 images"."""
-    if row.base == ladder.BASELINE:
+    if row.base == BASELINE:
         return f"{row.model} {batch_size}x{seq_len}"
     return f"{row.base}: {batch_size} {row.unit}" if row.unit != "steps" else row.base
 
@@ -144,39 +127,17 @@ def numbered(rows):
     return ok.assign(step=ok.step - first)
 
 
-def has_bfloat16(rows):
-    """Return whether rows are of a device with bfloat16: not where only float16 was timed."""
-    rows = timed(rows)
-    names = {*rows.technique}
-    if any(ladder.NOTE_IN_FLOAT16 in note for note in rows.note.unique()):  # merged
-        return False
-    return not names & {*ladder.FLOAT16.values()} or bool(names & ladder.FLOAT16.keys())
-
-
-def as_run(function):
-    """Decorate a function of selected rows: it sees scripts as the device of the rows runs them."""
-
-    @functools.wraps(function)
-    def seeing(rows, *args, **options):
-        with ladder.on_device(has_bfloat16(rows)):
-            return function(rows, *args, **options)
-
-    return seeing
-
-
 def select_ladder(rows, device_name=None, base=None):
     """Select rows for the ladder's table and charts; arguments and result as of `select`.
     Where the newest group is one of beyond/, with some rungs of the ladder alone, the group of its
     device with the most rungs is taken."""
     chosen, left_out = select(rows, device_name, base=base)
-    with ladder.on_device(has_bfloat16(chosen)):
-        names = {technique.name for technique in ladder.group("ladder")}
-        outside = ladder.beyond()
-    rungs = rows[rows.technique.isin(names) & (rows.device == chosen.device.iloc[0])]
-    if len(rungs) and outside & {*chosen.technique}:
+    rungs = rows[(rows.suite == "ladder") & (rows.device == chosen.device.iloc[0])]
+    if len(rungs) and (chosen.suite == "beyond").any():
         parts = [group for _, group in groups(rungs)]
         fullest = max(parts, key=lambda group: (group.technique.nunique(), group.run_id.max()))
-        if fullest.technique.nunique() > len(names & {*chosen.technique}):
+        chosen_rungs = chosen[chosen.suite == "ladder"]
+        if fullest.technique.nunique() > chosen_rungs.technique.nunique():
             return select(rows, device_name, base=base, newest_of=fullest)
     return chosen, left_out
 
@@ -185,7 +146,7 @@ def describe(rows):
     """Return the common facts of selected rows in one line."""
     first = rows[rows.status.eq("ok") | rows.status.ne("ok").all()].iloc[0]
     batch = first.requested_batch_size
-    if first.base == ladder.BASELINE:
+    if first.base == BASELINE:
         shape = f"{first.model}, {batch}x{first.seq_len} tokens a step, {first.dataset}"
     else:
         shape = _shape(first, batch, first.seq_len)
@@ -224,27 +185,3 @@ def reading(path):
     shown = shared.relative_to(SHARED.parent)
     print(f"{path} has no rows yet: these are of {shown}", file=sys.stderr)
     return shared
-
-
-class ShownRows(NamedTuple):
-    """Rows of one device, version, model, shape and commit, a DataFrame.
-    left_out: a sentence on rows that are not shown, or "". with_variants: the rows, and those of an
-    ablation. records: of these, by run_id."""
-
-    rows: object
-    left_out: str
-    with_variants: object
-    records: dict
-
-
-def selected(args):
-    """Return the ShownRows that a command's results_file, device_name and base select. Raises
-    UserError."""
-    path = reading(args.results_file)
-    all_rows = rows_file.read(path)
-    rows, left_out = select(all_rows, args.device_name, base=args.base)
-    with_variants = rows
-    if variants_in(all_rows):
-        with_variants, _ = select(all_rows, args.device_name, True, args.base, rows)
-    records = rows_file.read_records(path, with_variants.run_id.unique())
-    return ShownRows(rows, left_out, with_variants, records)

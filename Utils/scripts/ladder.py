@@ -1,26 +1,26 @@
-"""The scripts, their order, the facts in their docstrings, their diffs, and merges of diffs.
+"""Ladders: scripts in an order, each with its name, its parent and the command that starts it.
 
 A technique is a script, at the top level or in beyond/, whose docstring has a line `Parent:`. There
-is no other list of them: a copy of a script under a new name is a technique too."""
+is no other list of them: a copy of a script under a new name is a technique too.
+
+Four makers give one type: `repository`, `in_float16` (for a device without bfloat16),
+`variants.ablation`, and the switches on a user's script. Nobody asks a Ladder who made it.
+"""
 
 from __future__ import annotations
 
-import ast
-import difflib
 import functools
 import itertools
 import json
+import os
 import re
-import subprocess
 import sys
-import tempfile
-from contextlib import contextmanager
-from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from Utils.base import paths
 from Utils.base.errors import UserError
+from Utils.scripts import diffs
 
 BASELINE = "no_optimization"
 IN_FLOAT16 = "this GPU has no bfloat16: scripts in float16 take the place of those that need it"
@@ -33,13 +33,29 @@ FLOAT16 = {  # of each script of the ladder with bfloat16, the one in float16
     "8bit_optimizer": "float16_8bit_optimizer",
 }
 UNFIT = re.compile(r"bfloat16|clip_grad|\.step\(\)")  # a type; gradients that are still scaled
-_bfloat16 = ContextVar("whether scripts are seen as a device with bfloat16 runs them", default=True)
 FACTS = ("Parent", "Needs", "Gains", "Costs", "See")
 PARITIES = ("another optimizer", "approximate")  # the loss of other updates, and of a few bits
-WORD = re.compile(r"\w+|\s+|[^\w\s]")  # or blanks, or another character
-CONFLICT = re.compile(  # mine, base and theirs in git's diff3 style
-    r"^<{7} .*?\n(.*?)^\|{7} .*?\n(.*?)^={7}\n(.*?)^>{7} .*?\n", re.MULTILINE | re.DOTALL
-)
+VARIABLE = "SCRIPT_IDENTITY"  # what starts a run tells it its Identity by this variable
+CHANGE = re.compile(r"([+-])([^+-]+)")
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What the rows of a script say of its place in a ladder.
+
+    suite: the ladder that holds it: ladder, beyond, ablation, own, pair or peers.
+    parent: name of the script that it is compared with, "" for a base.
+    change: what it adds to that, "+flash_attention", or takes away, "-flash_attention".
+    """
+
+    suite: str
+    parent: str = ""
+    change: str = ""
+
+
+def changes(change):
+    """Return the signs and techniques of a change: [("+", "flash_attention")]."""
+    return CHANGE.findall(change)
 
 
 def facts(doc):
@@ -53,17 +69,37 @@ def facts(doc):
     return {"parent": None if parent == "none" else parent, "needs": needs, "facts": texts}
 
 
+def split(source):
+    """Return (docstring, code after it) of a script."""
+    doc, _, code = source.removeprefix('"""').partition('"""')
+    return doc, code
+
+
 @dataclass(frozen=True)
 class Technique:
-    name: str  # the file's stem, the label of its results
+    """A script of a ladder.
+
+    name: the file's stem, the label of its results. code: all after the docstring. parent: name of
+    the script that it extends, None for a base. needs: names of checks that a run has to pass, in
+    order; see `device.capabilities`. facts: the text of each of FACTS in the docstring, on one
+    line. suite, change: of its Identity; by default it adds itself. note: on all its runs. misfit:
+    why its diff has no place in float16, or "".
+    """
+
+    name: str
     path: Path
     doc: str
-    code: str  # all after the docstring
-    parent: str | None  # the name of the script that this one extends
-    needs: tuple  # names of checks that a run has to pass, in order; see `device.capabilities`
-    facts: dict  # the full text of each of FACTS in the docstring, on one line
-    note: str = ""  # on all its runs
-    misfit: str = ""  # why its diff has no place in float16
+    code: str
+    parent: str | None
+    needs: tuple
+    facts: dict
+    suite: str = "ladder"
+    change: str = ""
+    note: str = ""
+    misfit: str = ""
+
+    python = sys.executable
+    refusal = ""  # no script of ours is refused before it has run
 
     @property
     def headline(self):
@@ -71,9 +107,9 @@ class Technique:
 
     @property
     def stated_parity(self):
-        """What its Costs say first of its losses: one of PARITIES, or ""."""
+        """The first words of its Costs, if they are one of PARITIES, else ""."""
         costs = self.facts.get("Costs", "")
-        return next((p for p in PARITIES if costs.startswith(p)), "")
+        return next((parity for parity in PARITIES if costs.startswith(parity)), "")
 
     @property
     def at_top_level(self):
@@ -91,17 +127,129 @@ class Technique:
             return ["-m", self.module]
         return [str(self.path)]
 
-    python = sys.executable
-    refusal = ""  # no script of ours is refused before it has run
+    @property
+    def identity(self):
+        if self.parent is None:
+            return Identity(self.suite)
+        return Identity(self.suite, self.parent, self.change or f"+{self.name}")
 
     def environment(self, **more):
         """Return the environment of its process, a dict."""
-        return paths.environment(**more)
+        return paths.environment(**identity_variable(self), **more)
+
+
+def identity_variable(script):
+    """Return the variable by which a run of a script learns its Identity, a dict."""
+    return {VARIABLE: json.dumps({"name": script.name, **vars(script.identity)})}
+
+
+def told_identity(name):
+    """Return the Identity that what started this process gave the script `name`, or None."""
+    told = json.loads(os.environ.get(VARIABLE, "{}"))
+    if told.pop("name", None) != name:  # it was told to the process that started this one
+        return None
+    return Identity(**told)
+
+
+@dataclass(frozen=True, eq=False)
+class Ladder:
+    """Scripts in an order, parents before children.
+
+    scripts: by name, in that order. base: name of the one without a parent. replaced: names of
+    scripts that others take the place of, which no group has. left_out: parents by name of scripts
+    that a part of a ladder does not have.
+    """
+
+    scripts: dict
+    base: str = BASELINE
+    replaced: dict = field(default_factory=dict)
+    left_out: dict = field(default_factory=dict)
+
+    def __iter__(self):
+        return iter(self.scripts.values())
+
+    def __len__(self):
+        return len(self.scripts)
+
+    def get(self, name):
+        """Return the script of that name. Raises UserError."""
+        if name not in self.scripts:
+            raise UserError(f"no technique {name!r}", f"choose {', '.join(self.scripts)}")
+        return self.scripts[name]
+
+    def parents(self):
+        """Return the parent of each script, also of those that this part leaves out, by name."""
+        return self.left_out | {script.name: script.parent for script in self}
+
+    def line(self, name):
+        """Return the names from the base to a script. Raises UserError."""
+        parents = self.parents()
+        names = []
+        while name is not None:
+            if name not in parents or name in names:
+                unknown = [name, *names][-1]
+                raise UserError(f"{unknown} does not descend from {self.base}: see {name}")
+            names.append(name)
+            name = parents[name]
+        return names[::-1]
+
+    def pairs(self):
+        """Return each script with its nearest ancestor in this ladder: sets of two names."""
+        parents = self.parents()
+        pairs = set()
+        for script in self:
+            ancestor = script.parent
+            while ancestor is not None and ancestor not in self.scripts:
+                ancestor = parents.get(ancestor)
+            if ancestor is not None:
+                pairs.add(frozenset((script.name, ancestor)))
+        return pairs
+
+    def part(self, names):
+        """Return the Ladder of those scripts alone, in the same order."""
+        scripts = {name: script for name, script in self.scripts.items() if name in names}
+        return Ladder(scripts, self.base, self.replaced, self.parents())
+
+    def group(self, word):
+        """Return the Ladder of a group of the repository's scripts, or None for any other word.
+
+        ladder: the top level, or in float16 what takes its place. beyond: all others, with their
+        parents and the baseline, over which their ratios are taken. everything: all.
+        """
+        everything = self.scripts.keys() - self.replaced.keys()
+        outside = self.beyond()
+        if word == "ladder":
+            return self.part(everything - outside)
+        if word == "beyond":
+            parents = {self.scripts[name].parent for name in outside}
+            return self.part({*outside, *parents, self.base})
+        if word == "everything":
+            return self.part(everything)
+        return None
+
+    def beyond(self):
+        """Return the names of the scripts outside the ladder, a set."""
+        return {script.name for script in self if script.suite == "beyond"}
+
+    def last_rung(self):
+        """Return the name of the script at the end of the longest line of the ladder."""
+        return max(self.group("ladder").scripts, key=lambda name: len(self.line(name)))
+
+
+def repository(bfloat16=True):
+    """Return the Ladder of the repository's scripts, as a device with or without bfloat16 runs it.
+
+    Raises UserError if two scripts have one name.
+    """
+    ladder = Ladder(techniques())
+    return ladder if bfloat16 else in_float16(ladder)
 
 
 def techniques(root=paths.ROOT):
-    """Return all techniques by name, parents before children, the longest line first; within
-    `on_device`, as that device runs them. Raises UserError where two have one name."""
+    """Return all techniques by name, parents before children, the longest line first.
+
+    Raises UserError if two have one name.
+    """
     scripts = {}
     for path in [*sorted(root.glob("*.py")), *sorted(root.glob("beyond/**/*.py"))]:
         stat = path.stat()
@@ -111,9 +259,30 @@ def techniques(root=paths.ROOT):
         if path.stem in scripts:
             first = scripts[path.stem].path.relative_to(root)
             raise UserError(f"{first} and {path.relative_to(root)} have one name", "rename one")
-        scripts[path.stem] = Technique(path.stem, path, doc, code, **stated)
-    scripts = _in_order(scripts)
-    return scripts if _bfloat16.get() else _in_order(_in_float16(scripts))
+        suite = "ladder" if path.parent == root else "beyond"
+        scripts[path.stem] = Technique(path.stem, path, doc, code, **stated, suite=suite)
+    return in_order(scripts)
+
+
+def get(name):
+    """Return the repository's technique of that name. Raises UserError."""
+    return Ladder(techniques()).get(name)
+
+
+def line(name):
+    """Return the names from the baseline to a technique of the repository. Raises UserError."""
+    return Ladder(techniques()).line(name)
+
+
+def identity(name, path, parent):
+    """Return the Identity of a script that was started by itself.
+
+    name: the file's stem. parent: as its docstring states it.
+    """
+    is_variant = path.resolve().is_relative_to(paths.CACHE)
+    suite = "ladder" if path.resolve().parent == paths.ROOT else "beyond"
+    suite = "ablation" if is_variant else suite
+    return Technique(name, path, "", "", parent, (), {}, suite).identity
 
 
 @functools.cache
@@ -123,53 +292,57 @@ def _read(path, modified_ns, size):
     return doc, code, facts(doc)
 
 
-def _in_order(scripts):
+def in_order(scripts):
+    """Return scripts, by name, in the order of a ladder: parents before children.
+
+    The longest line comes first, then lines by name, letters before digits; scripts with an unknown
+    parent come last. scripts: a dict of objects with the attributes name and parent.
+    """
+
     def descend(parent):
-        """Sort lines of descent: the longest first; then by name, letters before digits."""
-        children = [technique for technique in scripts.values() if technique.parent == parent]
+        children = [script for script in scripts.values() if script.parent == parent]
         lines = [[child, *descend(child.name)] for child in children]
         lines.sort(key=lambda line: (-len(line), [(c.isdigit(), c) for c in line[0].name]))
         return list(itertools.chain.from_iterable(lines))
 
-    in_order = {technique.name: technique for technique in descend(None)}
-    return in_order | scripts  # techniques with an unknown parent come last
+    ordered = {script.name: script for script in descend(None)}
+    return ordered | scripts
 
 
-@contextmanager
-def on_device(bfloat16):
-    """Within the block, see scripts as a device with or without bfloat16 runs them."""
-    token = _bfloat16.set(bfloat16)
-    try:
-        yield
-    finally:
-        _bfloat16.reset(token)
+def in_float16(ladder):
+    """Return a Ladder with the diffs of scripts that need bfloat16 merged onto the float16 line.
 
-
-def replaced():
-    """Return the scripts of the ladder that others take the place of; see `on_device`."""
-    return {} if _bfloat16.get() else FLOAT16
-
-
-def _in_float16(scripts):
-    """Return scripts with the diffs of those that need bfloat16 merged onto the float16 line."""
+    The scripts of FLOAT16 take the place of those of the ladder that need bfloat16.
+    """
+    scripts = ladder.scripts
     changed = dict(scripts)
     for name, script in scripts.items():
         if name in FLOAT16:
             instead = scripts[FLOAT16[name]]
-            changes = {"code": instead.code, "parent": instead.parent}
-            changes |= {"needs": instead.needs, "facts": instead.facts}
+            changed[name] = replace(
+                script,
+                code=instead.code,
+                parent=instead.parent,
+                needs=instead.needs,
+                facts=instead.facts,
+                note=NOTE_IN_FLOAT16,
+            )
+        elif name in FLOAT16.values():
+            changed[name] = replace(script, suite="ladder")
         elif "bfloat16" in script.needs and script.parent in scripts:
-            before, parent = scripts[script.parent], changed[script.parent]
-            code = merge(parent.code, before.code, script.code)
+            before = scripts[script.parent]
+            parent = changed[script.parent]
+            code = diffs.merge(parent.code, before.code, script.code)
             added = [need for need in script.needs if need not in before.needs]
-            misfit = parent.misfit or _misfit(parent, before, script, code)
-            needs = (*parent.needs, *added)
-            changes = {"code": code or script.code, "needs": needs, "misfit": misfit}
-            changes["parent"] = FLOAT16.get(before.name, before.name)
-        else:
-            continue
-        changed[name] = replace(script, note=NOTE_IN_FLOAT16, **changes)
-    return changed
+            changed[name] = replace(
+                script,
+                code=code or script.code,
+                parent=FLOAT16.get(before.name, before.name),
+                needs=(*parent.needs, *added),
+                misfit=parent.misfit or _misfit(parent, before, script, code),
+                note=NOTE_IN_FLOAT16,
+            )
+    return Ladder(in_order(changed), ladder.base, FLOAT16)
 
 
 def _misfit(parent, before, script, code):
@@ -177,8 +350,9 @@ def _misfit(parent, before, script, code):
     _, _, reason = script.facts["Needs"].partition("; ")
     if reason.startswith("in float16"):
         return f"needs bfloat16: {reason}"
-    sides = (parent, before, script)
-    theirs, old, new = ([line.strip() for line in s.code.splitlines()] for s in sides)
+    theirs, old, new = (
+        [line.strip() for line in s.code.splitlines()] for s in (parent, before, script)
+    )
     added = [line for line in new if line not in old]
     lines = [line for line in added if UNFIT.search(line.partition("#")[0])]
     if not lines and code is None:
@@ -186,110 +360,17 @@ def _misfit(parent, before, script, code):
     return f"needs bfloat16: in float16 its diff has no place at {lines[0]!r}" if lines else ""
 
 
-def split(source):
-    """Return (docstring, code after it) of a script."""
-    doc, _, code = source.removeprefix('"""').partition('"""')
-    return doc, code
+def of_rows(identities):
+    """Return the Ladder of the repository by which rows were measured.
 
-
-def get(name):
-    """Return the technique of that name. Raises UserError."""
-    scripts = techniques()
-    if name not in scripts:
-        raise UserError(f"no technique {name!r}", f"choose {', '.join(scripts)}")
-    return scripts[name]
-
-
-def line(name, scripts=None):
-    """Return the names from the baseline to a technique, one of scripts. Raises UserError."""
-    scripts = scripts or techniques()
-    names = []
-    while name is not None:
-        if name not in scripts or name in names:
-            raise UserError(f"{[name, *names][-1]} does not descend from {BASELINE}: see {name}")
-        names.append(name)
-        name = scripts[name].parent
-    return names[::-1]
-
-
-def group(name):
-    """Return the techniques of a group, or None for any other word.
-    ladder: the top level; without bfloat16, those in float16 in place of what needs it.
-    beyond: all others, with their parents and the baseline, over which their ratios are taken.
-    everything: all."""
-    instead = replaced()
-    scripts = {n: script for n, script in techniques().items() if n not in instead}
-    in_ladder = {n for n, t in scripts.items() if t.at_top_level or n in instead.values()}
-    outside = scripts.keys() - in_ladder
-    parents = {scripts[n].parent for n in outside} | {BASELINE}
-    names = {"ladder": in_ladder, "beyond": outside | parents, "everything": scripts}.get(name)
-    return names and [technique for n, technique in scripts.items() if n in names]
-
-
-def beyond():
-    """Return the names of the techniques outside the ladder, a set."""
-    return {t.name for t in group("everything")} - {t.name for t in group("ladder")}
-
-
-def diff(technique, parent, context=3):
-    """Return the lines of a unified diff of two techniques' code, without docstrings."""
-    lines = (code.strip("\n").splitlines() for code in (parent.code, technique.code))
-    names = parent.path.name, technique.path.name
-    return [*difflib.unified_diff(*lines, *names, n=context, lineterm="")]
-
-
-@functools.cache
-def merge(mine, base, theirs):
-    """Return `mine` with the changes from `base` to `theirs`; None where that is no Python."""
-    with tempfile.TemporaryDirectory() as folder:
-        files = [Path(folder) / name for name in ("mine", "base", "theirs")]
-        for path, text in zip(files, (mine, base, theirs), strict=True):
-            path.write_text("".join(f"{json.dumps(word)}\n" for word in WORD.findall(text)))
-        command = ["git", "merge-file", "-p", "--diff3", *map(str, files)]
-        try:
-            merged = subprocess.run(command, capture_output=True, text=True).stdout
-        except OSError:
-            raise UserError("merging variants needs git", "install git") from None
-    for conflict in CONFLICT.finditer(merged):
-        words = _apply_both(*(side.splitlines(keepends=True) for side in conflict.groups()))
-        if words is None:
-            return None
-        merged = merged.replace(conflict[0], "".join(words), 1)
-    return _python(map(json.loads, merged.splitlines()))
-
-
-def merge_aligned(mine, base, theirs):
-    """Merge as `merge` does, but by the longest common runs of words: git may match single words
-    inside a long insertion."""
-    words = _apply_both(*map(WORD.findall, (mine, base, theirs)))
-    return None if words is None else _python(words)
-
-
-def _python(words):
-    """Return words as code, or None: those of one change can lie apart in the other text."""
-    code = "".join(words)
-    try:
-        ast.parse(code)
-    except SyntaxError:
-        return None
-    return code
-
-
-def _apply_both(mine, base, theirs):
-    """Return `base`, a list, with the changes of both sides, or None where they overlap."""
-    edits = []
-    for side in (mine, theirs):
-        matcher = difflib.SequenceMatcher(None, base, side, autojunk=False)
-        for kind, start, stop, first, last in matcher.get_opcodes():
-            if kind != "equal":
-                edits.append((start, stop, side[first:last]))
-    merged = []
-    end = 0
-    inserted_at = None
-    for start, stop, words in sorted(edits):
-        if start < end or start == stop == inserted_at:
-            return None
-        merged += base[end:start] + words
-        end = stop
-        inserted_at = start if start == stop else None
-    return merged + base[end:]
+    identities: of each of their techniques, by name. In float16 the scripts of FLOAT16 are of the
+    ladder, and what needs bfloat16 has them as parents.
+    """
+    ladder = repository()
+    stated = ladder.parents()
+    for name, identity in identities.items():
+        is_rung = name in FLOAT16.values() and identity.suite == "ladder"
+        has_float16_parent = identity.parent == FLOAT16.get(stated.get(name), name)
+        if is_rung or has_float16_parent:
+            return in_float16(ladder)
+    return ladder

@@ -10,7 +10,8 @@ order of the ladder.
 
 `git merge-file` merges them, one word per line, as two techniques may change different words of one
 line. Changes that only touch are both made. Changes of the same words conflict: one technique
-builds on the other. So does a technique whose `Needs:` names another."""
+builds on the other. So does a technique whose `Needs:` names another.
+"""
 
 import hashlib
 import importlib
@@ -21,7 +22,8 @@ from typing import NamedTuple
 
 from Utils.base import files, paths
 from Utils.base.errors import UserError
-from Utils.scripts import ladder, own_names
+from Utils.scripts import diffs
+from Utils.scripts.ladder import Ladder, Technique, facts
 
 FOLDER = paths.CACHE / "variants"
 DOC = """{headline}
@@ -41,64 +43,63 @@ class VariantName(NamedTuple):
     techniques: list
 
 
-def parse(name):
+def parse(name, ladder):
     """Return the VariantName of a variant's name; None of any other name."""
     match = re.fullmatch(r"(\w+)((?:\+\w+)+|(?:-\w+)+)", name)
     if match is None:
         return None
+
     script = match[1]
     sign = match[2][0]
     names = match[2][1:].split(sign)
-    scripts = ladder.techniques()
-    if not {script, *names} <= scripts.keys() or len({*names}) < len(names):
+    if not {script, *names} <= ladder.scripts.keys() or len({*names}) < len(names):
         return None
-    if sign == "+" and ladder.BASELINE in names:
+    if sign == "+" and ladder.base in names:
         return None
-    return VariantName(script, sign, [name for name in scripts if name in names])
+    return VariantName(script, sign, [name for name in ladder.scripts if name in names])
 
 
-def parts(name):
-    """Return the techniques whose diffs make a script or variant, a set; None if it is unknown."""
-    if of_own_script := own_names.split(name):
-        return frozenset(of_own_script[1])
-    variant = parse(name) or VariantName(name, "+", [])
-    try:
-        line = frozenset(ladder.line(variant.script)[1:])
-    except UserError:
-        return None
-    if variant.sign == "+":
-        return line | {*variant.techniques}
-    return line - {*variant.techniques}
+def find(name, ladder):
+    """Return the script or variant of that name, a variant's script written to FOLDER.
 
-
-def find(name):
-    """Return the technique or variant of that name, a variant's script written to FOLDER. Raises
-    UserError, which names the technique that another one builds on."""
-    variant = parse(name)
+    Raises UserError, which names the technique that another one builds on.
+    """
+    variant = parse(name, ladder)
     if variant is None:
         return ladder.get(name)
+
     script, sign, names = variant
     name = sign.join([script, *names])
     several = " and ".join(names)
-    if sign == "+" and script != ladder.BASELINE:
-        raise UserError(f"{name}: a technique alone is {ladder.BASELINE}+{several}")
-    code = without(names, script) if sign == "-" else together(names)
+    if sign == "+" and script != ladder.base:
+        raise UserError(f"{name}: a technique alone is {ladder.base}+{several}")
+    code = without(names, script, ladder) if sign == "-" else together(names, ladder)
     if code is None:
-        raise UserError(f"{name} cannot be made: {_why_not(variant)}")
-    scripts = ladder.techniques()
-    needs = scripts[script].needs
-    for technique in names:
-        added, removed = scripts[technique].needs, scripts[scripts[technique].parent].needs
-        if sign == "-":
+        raise UserError(f"{name} cannot be made: {_why_not(variant, ladder)}")
+
+    headline = f"{several} alone, on the baseline."
+    if sign == "-":
+        headline = f"{script} without {several}."
+    needs = ", ".join(_needs_of(variant, ladder)) or "nothing"
+    doc = DOC.format(headline=headline, script=script, needs=needs)
+    path = FOLDER / f"{name}.py"
+    files.write(path, f'"""{doc}"""{code}')
+    change = sign + sign.join(names)
+    return Technique(name, path, doc, code, **facts(doc), suite="ablation", change=change)
+
+
+def _needs_of(variant, ladder):
+    """Return the needs of a variant: those of its script and of what is added or taken away."""
+    scripts = ladder.scripts
+    needs = scripts[variant.script].needs
+    for technique in variant.techniques:
+        added = scripts[technique].needs
+        removed = scripts[scripts[technique].parent].needs
+        if variant.sign == "-":
             added, removed = removed, added
         needs = [need for need in needs if need in added or need not in removed]
         needs += [need for need in added if need not in removed and need not in needs]
-    alone = f"{several} alone, on the baseline."
-    headline = f"{script} without {several}." if sign == "-" else alone
-    doc = DOC.format(headline=headline, script=script, needs=", ".join(needs) or "nothing")
-    path = FOLDER / f"{name}.py"
-    files.write(path, f'"""{doc}"""{code}')
-    return ladder.Technique(name, path, doc, code, **ladder.facts(doc))
+    return needs
 
 
 def load(source):
@@ -111,26 +112,29 @@ def load(source):
     return importlib.import_module(name).main
 
 
-def together(names):
+def together(names, ladder):
     """Return the code of the baseline with those diffs in turn, or None where one fails."""
-    scripts = ladder.techniques()
-    code = scripts[ladder.BASELINE].code
+    scripts = ladder.scripts
+    code = scripts[ladder.base].code
     for n, name in enumerate(names):
         if code is None or not declared(name, scripts) <= {*names[:n]}:
             return None
         parent = scripts[scripts[name].parent]
-        code = ladder.merge(code, parent.code, scripts[name].code)
+        code = diffs.merge(code, parent.code, scripts[name].code)
     return code
 
 
-def without(names, script):
-    """Return the code of a script without the diffs of some ancestors, None where another technique
-    builds on one. Raises UserError where one is no ancestor."""
-    scripts = ladder.techniques()
-    line = ladder.line(script, scripts)[1:]
+def without(names, script, ladder):
+    """Return the code of a script without the diffs of some ancestors.
+
+    None if another technique builds on one. Raises UserError if one is not an ancestor.
+    """
+    scripts = ladder.scripts
+    line = ladder.line(script)[1:]
     for name in names:
         if name not in line:
             raise UserError(f"{script} does not descend from {name}")
+
     remaining = [name for name in line if name not in names]
     if any(declared(name, scripts) & {*names} for name in remaining):
         return None
@@ -139,7 +143,7 @@ def without(names, script):
         if code is None:
             return None
         parent = scripts[scripts[name].parent]
-        code = ladder.merge(code, scripts[name].code, parent.code)
+        code = diffs.merge(code, scripts[name].code, parent.code)
     return code
 
 
@@ -148,34 +152,67 @@ def declared(name, scripts):
     return {*scripts[name].needs} & scripts.keys() - {name}
 
 
-def needs(name):
+def needs(name, ladder):
     """Return the fewest techniques that have to come before a technique's diff."""
     between = ladder.line(name)[1:-1]
     for n in range(len(between) + 1):
         for along in combinations(between, n):
-            if together([*along, name]) is not None:
+            if together([*along, name], ladder) is not None:
                 return list(along)
 
 
-def builds_on(name, script):
+def builds_on(name, script, ladder):
     """Return the first descendant of `name`, up to a script, that builds on it, or None."""
     line = ladder.line(script)
     for child in line[line.index(name) + 1 :]:
-        if without([name], child) is None:
+        if without([name], child, ladder) is None:
             return child
 
 
-def _why_not(variant):
+def _why_not(variant, ladder):
     """Return the technique that keeps a variant from being made, and the reason."""
     script, sign, names = variant
     if sign == "-":
-        children = {name: builds_on(name, script) for name in names}
+        children = {name: builds_on(name, script, ladder) for name in names}
         name = next((name for name in reversed(names) if children[name]), names[0])
         child = children[name] or "a later technique"
         return f"{child} builds on {'it' if len(names) == 1 else name}"
+
     for n, name in enumerate(names):
-        if together(names[: n + 1]) is None:
-            missing = [need for need in needs(name) or () if need not in names]
+        if together(names[: n + 1], ladder) is None:
+            missing = [need for need in needs(name, ladder) or () if need not in names]
             if missing:
                 return f"{'it' if len(names) == 1 else name} needs {' and '.join(missing)}"
             return f"{name} changes the same words as {' or '.join(names[:n])}"
+
+
+def ablation(whole, ladder):
+    """Return the Ladder of an ablation of a script: the pairs whose ratio is a technique's speedup.
+
+    A technique counts alone on the baseline, in the ladder on its parent, and added last to the
+    whole without it, as far as its diff can be made. The ablation of the last rung has the whole
+    ladder, of another script its line.
+    """
+    techniques = ladder.line(whole)[1:]
+    if whole == ladder.last_rung():
+        techniques += ladder.group("ladder").scripts
+    names = [ladder.base]
+    for technique in dict.fromkeys(techniques):
+        if technique != ladder.base:
+            names += _names_of(technique, whole, ladder)
+    scripts = {name: find(name, ladder) for name in dict.fromkeys(names)}
+    return Ladder(scripts, ladder.base, left_out=ladder.parents())
+
+
+def _names_of(technique, whole, ladder):
+    """Return the scripts and variants to run for a technique, in pairs: without it, with it."""
+    parent = ladder.get(technique).parent
+    names = []
+    if together([technique], ladder):
+        alone = technique if parent == ladder.base else f"{ladder.base}+{technique}"
+        names += [ladder.base, alone]
+    names += [parent, technique]
+    in_line = technique != whole and technique in ladder.line(whole)
+    if in_line and without([technique], whole, ladder):
+        names += [f"{whole}-{technique}", whole]
+    return names

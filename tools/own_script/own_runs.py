@@ -178,7 +178,7 @@ class OwnRuns:
         command += [f"--trace={trace}"] if trace else []
         # Else C++ that Inductor has compiled is one dark stretch of the trace.
         kernels = str(int(bool(trace)))
-        more = {"SUITE": "look", "TORCHINDUCTOR_CPP_ENABLE_KERNEL_PROFILE": kernels}
+        more = {"SUITE_ID": "look", "TORCHINDUCTOR_CPP_ENABLE_KERNEL_PROFILE": kernels}
         environment = script.environment(**more)
         done = subprocess.run(command, env=environment, capture_output=True, text=True)
         if done.returncode in (INTERRUPTED, -signal.SIGINT):

@@ -117,7 +117,7 @@ class Machine:
             "VIRTUAL_GPU_TRACE": str(folder / "trace"),
             **dict(command.variables),
         }
-        for name in ("CUDA_VISIBLE_DEVICES", "SUITE", "RANK", "WORLD_SIZE"):
+        for name in ("CUDA_VISIBLE_DEVICES", "SUITE_ID", "RANK", "WORLD_SIZE"):
             variables.pop(name, None)
         folders = [HERE / "names"]
         if command.emulated:

@@ -1,0 +1,151 @@
+"""Studies: rows and records that may be compared, chosen once for all tables, charts and pages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from Utils.results import rows_file, selection
+from Utils.scripts import ladder
+from Utils.scripts.ladder import Identity, Ladder
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class Study:
+    """Rows of one device, version, model, shape and commit, and their records.
+
+    rows: of the scripts that tables and charts show. all_rows: also those of an ablation. records:
+    by run_id. left_out: a sentence on rows that are not shown, or "".
+    """
+
+    rows: pd.DataFrame
+    all_rows: pd.DataFrame
+    left_out: str = ""
+    records: dict = field(default_factory=dict)
+
+    @property
+    def base(self) -> str:
+        """Name of the script that ratios are over."""
+        return self.rows.base.iloc[0]
+
+    @property
+    def is_ours(self) -> bool:
+        """False for a user's own script."""
+        return self.base == self.ladder.base
+
+    @cached_property
+    def identities(self) -> dict[str, Identity]:
+        """The Identity of each script, by name, as its newest row has it."""
+        names = ["technique", "suite", "parent", "change"]
+        newest = self.all_rows[[*names, "run_id"]].drop_duplicates().sort_values("run_id")
+        newest = newest.astype(str).drop_duplicates("technique", keep="last")[names]
+        places = {name: Identity(*place) for name, *place in newest.itertuples(index=False)}
+        return {name: places[name] for name in self.all_rows.technique.unique()}
+
+    @cached_property
+    def ladder(self) -> Ladder:
+        """The repository's scripts as the rows' device runs them: for what needs their text."""
+        return ladder.of_rows(self.identities)
+
+    def parent(self, name: str) -> str:
+        """Return the parent of a script, "" for a base; of one without rows by the ladder."""
+        if name in self.identities:
+            return self.identities[name].parent
+        script = self.ladder.scripts.get(name)
+        return script.parent or "" if script and self.is_ours else ""
+
+    def change(self, name: str) -> list[tuple[str, str]]:
+        """Return the signs and techniques of a script's change over its parent."""
+        if name in self.identities:
+            return ladder.changes(self.identities[name].change)
+        return [("+", name)] if self.parent(name) else []
+
+    def line(self, name: str) -> list[str]:
+        """Return the names from the base to a script, as far as they are known."""
+        names = [name]
+        while (parent := self.parent(names[-1])) and parent not in names:
+            names.append(parent)
+        return names[::-1]
+
+    def techniques(self, name: str) -> frozenset[str]:
+        """Return the techniques that a script has: those of its parent, with its change."""
+        techniques = set()
+        for script in self.line(name):
+            for sign, technique in self.change(script):
+                if sign == "+":
+                    techniques.add(technique)
+                else:
+                    techniques.discard(technique)
+        return frozenset(techniques)
+
+    def names(self, suite: str) -> set[str]:
+        """Return the names of the scripts of a suite."""
+        return {name for name, place in self.identities.items() if place.suite == suite}
+
+    def beyond(self) -> set[str]:
+        """Return the names of scripts outside the ladder, or with a technique from there."""
+        outside = self.ladder.beyond()
+        names = self.names("beyond")
+        for name in self.names("own"):
+            if {technique for _, technique in self.change(name)} & outside:
+                names.add(name)
+        return names
+
+
+def in_order(identities: dict[str, Identity]) -> list[str]:
+    """Return names of scripts in the order of their ladder, those of an ablation last.
+
+    A script follows its parent, the longest line first. One whose parent has no rows begins a line.
+    """
+    scripts = {}
+    for name, identity in identities.items():
+        parent = identity.parent if identity.parent in identities else None
+        is_variant = identity.suite == "ablation"
+        scripts[name] = _Place(name, "ablation" if is_variant else parent)
+    in_ladder = ladder.in_order({n: s for n, s in scripts.items() if s.parent != "ablation"})
+    return list(in_ladder | scripts)
+
+
+@dataclass(frozen=True)
+class _Place:
+    name: str
+    parent: str | None
+
+
+def newest(rows, path=None, device_name=None, base=None, with_ablation=False, newest_of=None):
+    """Return the Study of the newest runs among rows, or those of a device or base.
+
+    rows: DataFrame of results.COLUMNS. path: of their file, for the records; without it there are
+    none. with_ablation: show the rows of an ablation too. Other arguments, and errors, as those of
+    `selection.select`.
+    """
+    shown, left_out = selection.select(rows, device_name, with_ablation, base, newest_of)
+    return _with_all_rows(rows, shown, left_out, path, device_name, base)
+
+
+def newest_ladder(rows, path, device_name=None, base=None):
+    """Return the Study of the newest ladder among rows; see `selection.select_ladder`."""
+    shown, left_out = selection.select_ladder(rows, device_name, base)
+    return _with_all_rows(rows, shown, left_out, path, device_name, base)
+
+
+def _with_all_rows(rows, shown, left_out, path, device_name, base):
+    all_rows = shown
+    if rows.suite.eq("ablation").any() and not shown.suite.eq("ablation").any():
+        all_rows, _ = selection.select(rows, device_name, True, base, shown)
+    run_ids = all_rows.run_id.unique()
+    records = rows_file.read_records(path, run_ids) if path else {}
+    return Study(shown, all_rows, left_out, records)
+
+
+def of_command(args):
+    """Return the Study that a command's results_file, device_name and base select.
+
+    Raises UserError.
+    """
+    path = selection.reading(args.results_file)
+    return newest(rows_file.read(path), path, args.device_name, args.base)

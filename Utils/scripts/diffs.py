@@ -1,0 +1,81 @@
+"""Diffs of scripts, and their merges by `git merge-file`."""
+
+import ast
+import difflib
+import functools
+import json
+import re
+import subprocess
+import tempfile
+from pathlib import Path
+
+from Utils.base.errors import UserError
+
+WORD = re.compile(r"\w+|\s+|[^\w\s]")  # or blanks, or another character
+CONFLICT = re.compile(  # mine, base and theirs in git's diff3 style
+    r"^<{7} .*?\n(.*?)^\|{7} .*?\n(.*?)^={7}\n(.*?)^>{7} .*?\n", re.MULTILINE | re.DOTALL
+)
+
+
+def diff(technique, parent, context=3):
+    """Return the lines of a unified diff of two techniques' code, without docstrings."""
+    lines = (code.strip("\n").splitlines() for code in (parent.code, technique.code))
+    names = parent.path.name, technique.path.name
+    return [*difflib.unified_diff(*lines, *names, n=context, lineterm="")]
+
+
+@functools.cache
+def merge(mine, base, theirs):
+    """Return `mine` with the changes from `base` to `theirs`; None where that is no Python."""
+    with tempfile.TemporaryDirectory() as folder:
+        files = [Path(folder) / name for name in ("mine", "base", "theirs")]
+        for path, text in zip(files, (mine, base, theirs), strict=True):
+            path.write_text("".join(f"{json.dumps(word)}\n" for word in WORD.findall(text)))
+        command = ["git", "merge-file", "-p", "--diff3", *map(str, files)]
+        try:
+            merged = subprocess.run(command, capture_output=True, text=True).stdout
+        except OSError:
+            raise UserError("merging variants needs git", "install git") from None
+    for conflict in CONFLICT.finditer(merged):
+        words = _apply_both(*(side.splitlines(keepends=True) for side in conflict.groups()))
+        if words is None:
+            return None
+        merged = merged.replace(conflict[0], "".join(words), 1)
+    return _python(map(json.loads, merged.splitlines()))
+
+
+def merge_aligned(mine, base, theirs):
+    """Merge as `merge` does, but by the longest common runs of words: git may match single words
+    inside a long insertion."""
+    words = _apply_both(*map(WORD.findall, (mine, base, theirs)))
+    return None if words is None else _python(words)
+
+
+def _python(words):
+    """Return words as code, or None: those of one change can lie apart in the other text."""
+    code = "".join(words)
+    try:
+        ast.parse(code)
+    except SyntaxError:
+        return None
+    return code
+
+
+def _apply_both(mine, base, theirs):
+    """Return `base`, a list, with the changes of both sides, or None where they overlap."""
+    edits = []
+    for side in (mine, theirs):
+        matcher = difflib.SequenceMatcher(None, base, side, autojunk=False)
+        for kind, start, stop, first, last in matcher.get_opcodes():
+            if kind != "equal":
+                edits.append((start, stop, side[first:last]))
+    merged = []
+    end = 0
+    inserted_at = None
+    for start, stop, words in sorted(edits):
+        if start < end or start == stop == inserted_at:
+            return None
+        merged += base[end:start] + words
+        end = stop
+        inserted_at = start if start == stop else None
+    return merged + base[end:]
