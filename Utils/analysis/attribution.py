@@ -5,7 +5,7 @@ import numpy as np
 import pandas as pd
 
 from Utils.analysis import intervals, result_tables, text_tables
-from Utils.results import selection, study
+from Utils.results import selection
 
 WAYS = {  # columns of `credits`, and their titles
     "alone": "alone, on the baseline",
@@ -29,7 +29,7 @@ def _last_rung(chosen):
     """Return the end of the longest line of the ladder that has timings, or the base."""
     timed = {*chosen.all_rows.technique[chosen.all_rows.status == "ok"]}
     rungs = (chosen.names("ladder") | chosen.names("own")) - chosen.beyond()
-    names = [name for name in study.in_order(chosen.identities) if name in rungs & timed]
+    names = [name for name in chosen.order if name in rungs & timed]
     return max(names, key=lambda name: len(chosen.line(name)), default=chosen.base)
 
 
@@ -42,7 +42,7 @@ def pairs(chosen, whole):
     rungs = chosen.names("ladder") if whole == _last_rung(chosen) else set()
     scripts = {*chosen.line(whole), *rungs}
     pairs_by_technique = {}
-    for name in study.in_order(chosen.identities):
+    for name in chosen.order:
         parent = chosen.parent(name)
         change = chosen.change(name)
         if not parent or len(change) != 1:
