@@ -49,7 +49,8 @@ row = dict.fromkeys(rows_file.COLUMNS, 1) | {
     "grade": "clean",
     "note": "",
 }
-row |= vars(ladder.told_identity(row["technique"]))  # by the suite that started it
+told = ladder.told_identity(row["technique"])  # by the suite that started it, if any
+row |= vars(told or ladder.Identity("ladder"))
 phases = ["warmup"] * args.warmup + ["timed"] * (args.steps - args.warmup)
 rows = [row | {"step": step, "phase": phase} for step, phase in enumerate(phases)]
 record = {"run_id": row["run_id"], "suite_id": os.environ["SUITE_ID"], "settings": {"seed": args.seed}}
