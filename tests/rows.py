@@ -2,19 +2,44 @@
 
 import json
 import subprocess
+from functools import cache
 from itertools import count
 
 from Utils.base import paths
 from Utils.results import rows_file
 from Utils.results.rows_file import COLUMNS
+from Utils.scripts import ladder, variants
+from Utils.scripts.ladder import BASELINE, Identity
 
 _number = count()
+_repository = cache(ladder.repository)
+
+
+def identity_of(technique, base=BASELINE):
+    """The Identity of a script or variant of ours, or of a user's script with switches in turn.
+
+    A test states what a name cannot tell: an ablation of a user's script, a device in float16.
+    """
+    scripts = _repository()
+    if base == BASELINE:
+        if technique in scripts.scripts:
+            return scripts.get(technique).identity
+        variant = variants.parse(technique, scripts)
+        if variant is None:
+            return Identity("ladder")
+        return Identity("ablation", variant.script, technique.removeprefix(variant.script))
+    if technique == base:
+        return Identity("own")
+    before, _, switch = technique.rpartition("+")
+    return Identity("own", before or base, f"+{switch}")
 
 
 def rows_of(technique, step_ms, warmup=2, loss=5.0, **columns):
     """The rows of one run whose steps took step_ms; with no steps, the one row without timings."""
+    identity = identity_of(technique, columns.get("base", BASELINE))
     row = dict.fromkeys(COLUMNS) | {
         "run_id": f"20260101T{next(_number):06}",
+        **vars(identity),
         "base": "no_optimization",
         "round": 0,
         "seed": 0,
