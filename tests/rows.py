@@ -2,45 +2,42 @@
 
 import json
 import subprocess
-from functools import cache
 from itertools import count
 
 from Utils.base import paths
 from Utils.results import rows_file
 from Utils.results.rows_file import COLUMNS
+from Utils.results.study import Study
 from Utils.scripts import ladder, variants
 from Utils.scripts.ladder import BASELINE, Identity
 
 _number = count()
-_repository = cache(ladder.repository)
 
 
 def identity_of(technique, base=BASELINE):
-    """The Identity of a script or variant of ours, or of a user's script with switches in turn.
+    """The columns suite, parent and change of a script, a variant or a user's script."""
+    if base != BASELINE:
+        parent, _, switch = technique.rpartition("+")
+        return Identity("own", parent, f"+{switch}") if parent else Identity("own")
+    repository = ladder.repository()
+    if technique in repository.scripts:
+        return repository.get(technique).identity
+    variant = variants.parse(technique, repository)
+    if variant is None:
+        return Identity("ladder")
+    return Identity("ablation", variant.script, technique.removeprefix(variant.script))
 
-    A test states what a name cannot tell: an ablation of a user's script, a device in float16.
-    """
-    scripts = _repository()
-    if base == BASELINE:
-        if technique in scripts.scripts:
-            return scripts.get(technique).identity
-        variant = variants.parse(technique, scripts)
-        if variant is None:
-            return Identity("ladder")
-        return Identity("ablation", variant.script, technique.removeprefix(variant.script))
-    if technique == base:
-        return Identity("own")
-    before, _, switch = technique.rpartition("+")
-    return Identity("own", before or base, f"+{switch}")
+
+def study_of(rows, records=None):
+    """The Study of rows that are all shown."""
+    return Study(rows, rows, records=records or {})
 
 
 def rows_of(technique, step_ms, warmup=2, loss=5.0, **columns):
     """The rows of one run whose steps took step_ms; with no steps, the one row without timings."""
-    identity = identity_of(technique, columns.get("base", BASELINE))
     row = dict.fromkeys(COLUMNS) | {
         "run_id": f"20260101T{next(_number):06}",
-        **vars(identity),
-        "base": "no_optimization",
+        "base": BASELINE,
         "round": 0,
         "seed": 0,
         "technique": technique,
@@ -57,6 +54,7 @@ def rows_of(technique, step_ms, warmup=2, loss=5.0, **columns):
         "commit": "abc1234",
         "note": "",
     }
+    row |= vars(identity_of(technique, columns.get("base", BASELINE)))
     if not step_ms:
         return [row | columns]
     row |= {"grade": "clean", "first_step_s": step_ms[0] / 1e3, "peak_memory_mib": 900, **columns}
