@@ -1,6 +1,7 @@
 """Parts of a training run: its data, schedule, techniques, checkpoints, files."""
 
 import ast
+import itertools
 from types import SimpleNamespace
 
 import numpy as np
@@ -17,9 +18,11 @@ from pretraining import (
     options,
 )
 from pretraining.token_windows import TokenBatches
+from tests.rows import rows_of
 from Utils.base import files
 from Utils.base.errors import UserError
 from Utils.corpus import token_cache
+from Utils.results import rows_file
 from Utils.scripts import ladder
 
 REPOSITORY = ladder.repository()
@@ -198,6 +201,26 @@ def test_defaults_are_those_of_the_device_and_given_values_stay(tmp_path):
     line = REPOSITORY.line("fused_optimizer")
     assert {"flash_attention", "fused_optimizer"} <= {*names} <= {*line}
     assert source.startswith("of fused_optimizer")
+
+
+def test_recipe_of_this_device_and_model_chooses_the_techniques(tmp_path):
+    args = options.settle(options.fill({}, "cpu"))
+    path = tmp_path / "results.csv"
+    here = {"device": args.hardware.name, "model": args.model}
+    steps_ms = {
+        "no_optimization": 8.0,
+        "tensorFloat32": 8.0,
+        "no_optimization+fused_optimizer": 2.0,
+    }
+    for r, (name, ms) in itertools.product(range(4), steps_ms.items()):
+        steps = [ms * (1 + 0.01 * n) for n in range(5)]
+        rows_file.append(path, rows_of(name, steps, round=r, **here))
+    names, source = loop_techniques.choose("", args, path, REPOSITORY)
+    assert names == ["fused_optimizer"]
+    assert source == f"the recipe for {args.model} on {args.hardware.name}"
+
+    args.model = "gpt2-medium"
+    assert loop_techniques.choose("", args, path, REPOSITORY)[1].startswith("of fused_optimizer")
 
 
 @pytest.mark.parametrize(
