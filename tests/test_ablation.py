@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from tests import processes
-from tests.rows import rows_of
+from tests.rows import rows_of, study_of, techniques_of
 from tests.test_suite import STAND_IN
 from tools.calibration.known import copy_project
 from Utils.analysis import attribution
@@ -18,19 +18,16 @@ from Utils.results import rows_file, selection
 from Utils.scripts import ladder, variants
 
 WHOLE = "fused_optimizer"
-PLAN = attribution.plan(WHOLE)
+REPOSITORY = ladder.repository()
+PLAN = list(variants.ablation(WHOLE, REPOSITORY).scripts)
 SHARED = {"torch_compile", "flash_attention"}  # of these two, each saves what the other would
 
 
 def truth(name):
     """Milliseconds of a script or variant: every technique halves the step, but the second of
     SHARED saves nothing."""
-    if parts := variants.parse(name):
-        whole, sign, names = parts
-        line = {*names} if sign == "+" else {*ladder.line(whole)[1:]} - {*names}
-    else:
-        line = {*ladder.line(name)[1:]}
-    halvings = len(line) - (line >= SHARED)
+    techniques = techniques_of(name)
+    halvings = len(techniques) - (techniques >= SHARED)
     return 800 / 2**halvings
 
 
@@ -48,16 +45,16 @@ def rows():
 
 def test_the_plan_runs_each_rung_alone_and_the_whole_without_each():
     assert len(PLAN) == len(set(PLAN))
-    rungs = [t.name for t in ladder.group("ladder")]
+    rungs = [*REPOSITORY.group("ladder").scripts]
     assert set(rungs) <= set(PLAN)
     alone = {f"no_optimization+{name}" for name in rungs[2:]}  # the first stands on the baseline
-    left_out = {f"{WHOLE}-{name}" for name in ladder.line(WHOLE)[1:-1]}
+    left_out = {f"{WHOLE}-{name}" for name in REPOSITORY.line(WHOLE)[1:-1]}
     assert set(PLAN) - set(rungs) == alone | left_out
 
 
 def test_known_credits_come_out_with_their_intervals(rows):
-    lines = attribution.credits(rows, WHOLE)
-    assert list(lines.index) == [*ladder.line(WHOLE)[1:], "8bit_optimizer"]
+    lines = attribution.credits(study_of(rows), WHOLE)
+    assert list(lines.index) == [*REPOSITORY.line(WHOLE)[1:], "8bit_optimizer"]
     for name, line in lines.iterrows():
         alone = line.alone
         assert alone.value == pytest.approx(2, rel=0.01) and alone.low < alone.value < alone.high
@@ -72,7 +69,7 @@ def test_known_credits_come_out_with_their_intervals(rows):
 
 
 def test_a_sentence_says_where_the_order_decides_and_nowhere_else(rows):
-    lines = attribution.credits(rows, WHOLE)
+    lines = attribution.credits(study_of(rows), WHOLE)
     assert {name for name, text in lines.says.items() if text} == SHARED
     text = attribution.table(lines)
     assert text.count("\n- ") == 2 and "| tensorFloat32 " in text
@@ -84,23 +81,25 @@ def test_a_batch_of_its_own_is_compared_by_tokens():
     own = {"batch_size": 4, "requested_batch_size": 1}
     made = [row for r in range(2) for row in rows_of("fused_optimizer", [100] * 4, round=r)]
     made += [row for r in range(2) for row in rows_of("larger_batch", [200] * 4, round=r, **own)]
-    lines = attribution.credits(pd.DataFrame(made), "larger_batch")
+    lines = attribution.credits(study_of(pd.DataFrame(made)), "larger_batch")
     assert lines.ladder["larger_batch"].value == pytest.approx(2)
 
 
 def test_with_one_round_nothing_is_claimed(rows):
-    lines = attribution.credits(rows[rows["round"] == 0], WHOLE)
+    lines = attribution.credits(study_of(rows[rows["round"] == 0]), WHOLE)
     assert (lines.says == "").all()
     assert {ratio.verdict for ratio in lines.alone} == {INCONCLUSIVE}
 
 
 def test_rows_tell_whose_ablation_they_are(rows):
-    assert attribution.whole_of(rows) == WHOLE
-    assert attribution.whole_of(rows[rows.technique.isin(ladder.techniques())]) is None
+    scripts = rows[rows.technique.isin(REPOSITORY.scripts)]
     alone = rows[~rows.technique.str.contains("-")]
-    assert attribution.whole_of(alone) == attribution.last_rung()
+    assert attribution.whole_of(study_of(rows)) == WHOLE
+    assert attribution.whole_of(study_of(scripts)) is None
+    assert attribution.whole_of(study_of(alone)) == REPOSITORY.last_rung()
     later = rows_of("cuda_graphs-fused_optimizer", [9, 9, 9], run_id="29990101T000000.000000Z-0000")
-    assert attribution.whole_of(pd.concat([pd.DataFrame(later), rows])) == "cuda_graphs"
+    both = pd.concat([pd.DataFrame(later), rows])
+    assert attribution.whole_of(study_of(both)) == "cuda_graphs"
 
 
 @pytest.mark.parametrize(
@@ -118,7 +117,8 @@ def test_a_technique_that_differs_with_others_is_told_so(alone_ms, last_ms, told
         names |= {"brainFloat16-tensorFloat32": 100, "brainFloat16": last_ms}
         for name, ms in names.items():
             made += rows_of(name, [ms * (1 + 0.01 * r)] * 4, round=r)
-    assert told in attribution.credits(pd.DataFrame(made), "brainFloat16").says["tensorFloat32"]
+    credits = attribution.credits(study_of(pd.DataFrame(made)), "brainFloat16")
+    assert told in credits.says["tensorFloat32"]
 
 
 def test_an_ablation_of_fewer_rounds_than_the_ladder_says_so():
@@ -131,13 +131,16 @@ def test_an_ablation_of_fewer_rounds_than_the_ladder_says_so():
 
 
 def test_what_cannot_be_tried_is_not_planned():
-    assert {*attribution.names_of("cuda_graphs", "cuda_graphs")} == {"ladder", "last"}
-    assert {*attribution.names_of("torch_compile", "cuda_graphs")} == {"alone", "ladder"}
+    planned = variants.ablation("cuda_graphs", REPOSITORY).scripts
+    assert {"cuda_graphs", REPOSITORY.get("cuda_graphs").parent} <= planned.keys()
+    assert "no_optimization+cuda_graphs" not in planned
+    assert "no_optimization+torch_compile" in planned
+    assert "cuda_graphs-torch_compile" not in planned
 
 
 def test_no_table_of_the_ladder_shows_variants(rows):
     chosen, left_out = selection.select(rows)
-    assert set(chosen.technique) == {t.name for t in ladder.group("ladder")} and left_out == ""
+    assert set(chosen.technique) == {*REPOSITORY.group("ladder").scripts} and left_out == ""
     kept, _ = selection.select(rows, with_variants=True)
     assert set(kept.technique) == set(PLAN)
     only = rows[rows.technique.str.contains(r"[+-]")]
@@ -146,7 +149,7 @@ def test_no_table_of_the_ladder_shows_variants(rows):
 
 
 def test_the_chart_has_a_point_for_every_figure(rows):
-    lines = attribution.credits(rows, WHOLE)
+    lines = attribution.credits(study_of(rows), WHOLE)
     axes = ratio_charts.ablation(rows, lines, WHOLE).axes[0]
     drawn = [line for line in axes.lines if line.get_marker() in ("o", "^", "s")]
     points = np.concatenate([line.get_xdata() for line in drawn])
