@@ -102,6 +102,69 @@ def test_rows_tell_whose_ablation_they_are(rows):
     assert attribution.whole_of(study_of(both)) == "cuda_graphs"
 
 
+def test_rows_of_a_first_run_of_an_ablation_are_of_the_last_rung():
+    """It was interrupted: neither the whole nor a script without a technique has run yet."""
+    names = ["no_optimization", "no_optimization+fused_optimizer"]
+    made = [row for r in range(2) for name in names for row in rows_of(name, [9] * 4, round=r)]
+    chosen = study_of(pd.DataFrame(made))
+    whole = attribution.whole_of(chosen)
+    assert whole == WHOLE
+    lines = attribution.credits(chosen, whole)
+    assert lines.alone[WHOLE].value == pytest.approx(1)
+
+
+def test_rows_without_a_change_are_no_ablation_of_a_script():
+    made = rows_of("no_optimization", [9] * 4)
+    made += rows_of("no_parent", [9] * 4, suite="ablation", parent="", change="")
+    made += rows_of("no_change", [9] * 4, suite="ablation", parent="no_optimization", change="")
+    chosen = study_of(pd.DataFrame(made))
+    whole = attribution.whole_of(chosen)
+    assert whole == REPOSITORY.last_rung()
+    assert attribution.credits(chosen, whole).empty
+
+
+OWN = {  # milliseconds of a user's script with switches; its ablation has the last two
+    ("train", "own", "", ""): 800,
+    ("train+tensorFloat32", "own", "train", "+tensorFloat32"): 400,
+    ("train+tensorFloat32+torch_compile", "own", "train+tensorFloat32", "+torch_compile"): 100,
+    ("train+tensorFloat32+cuda_graphs", "own", "train+tensorFloat32+torch_compile",
+     "+cuda_graphs-torch_compile"): 50,
+    ("train+torch_compile", "ablation", "train", "+torch_compile"): 160,
+}  # fmt: skip
+
+
+@pytest.fixture
+def own():
+    """A study of a user's script with two switches, and one that takes the place of the second."""
+    made = []
+    for (name, suite, parent, change), ms in OWN.items():
+        for r in range(3):
+            place = {"suite": suite, "parent": parent, "change": change}
+            steps = [ms * (1 + 0.01 * r)] * 4
+            made += rows_of(name, steps, round=r, base="train", **place)
+    return study_of(pd.DataFrame(made))
+
+
+def test_an_ablation_of_a_users_script_is_known_by_its_rows(own):
+    assert attribution.whole_of(own) == "train+tensorFloat32+torch_compile"
+    rows = own.all_rows
+    assert attribution.whole_of(study_of(rows[rows.suite == "own"])) is None
+    with_whole = rows.assign(
+        parent=rows.parent.where(rows.suite == "own", "train+tensorFloat32+torch_compile"),
+        change=rows.change.where(rows.suite == "own", "-tensorFloat32"),
+    )
+    assert attribution.whole_of(study_of(with_whole)) == "train+tensorFloat32+torch_compile"
+
+
+def test_credits_of_a_users_script_are_of_its_switches(own):
+    """A script with one of two switches is that one alone, and the whole without the other."""
+    lines = attribution.credits(own, "train+tensorFloat32+torch_compile")
+    assert [*lines.index] == ["tensorFloat32", "torch_compile"]  # not what has another place
+    values = {name: [ratio.value for ratio in line[[*WAYS]]] for name, line in lines.iterrows()}
+    assert values["tensorFloat32"] == pytest.approx([2, 2, 1.6])
+    assert values["torch_compile"] == pytest.approx([5, 4, 4])
+
+
 @pytest.mark.parametrize(
     ("alone_ms", "last_ms", "told"),
     [

@@ -379,6 +379,56 @@ def test_the_page_has_all_three_parts(tmp_path, capsys):
     assert "nan" not in said.lower()
 
 
+def own_rows(graphs_ms):
+    """A user's script with switches: cuda_graphs takes the place of torch_compile."""
+    compiled = "train+tensorFloat32+torch_compile"
+    graphs = {"parent": compiled, "change": "+cuda_graphs-torch_compile"}
+    runs = {
+        "train": (400, {}),
+        "train+tensorFloat32": (399, {}),
+        compiled: (100, {}),
+        "train+tensorFloat32+cuda_graphs": (graphs_ms, graphs),
+        "train+torch_compile": (100, {"suite": "ablation"}),
+        "train+fused_optimizer": ([], {"status": "unsupported", "note": "no AdamW"}),
+    }
+    random = np.random.default_rng(1)
+    made = []
+    for r in range(4):
+        for name, (ms, columns) in runs.items():
+            steps = list(ms * np.exp(0.01 * random.standard_normal(6))) if ms else []
+            made += rows_of(name, steps, round=r, base="train", **columns)
+    return pd.DataFrame(made).assign(reserved_memory_mib=900.0)
+
+
+LINES_SEEN = {
+    "torch_compile": [["model = torch.compile(model)", "train.py:9"]],
+    "tensorFloat32": [["torch.set_float32_matmul_precision('high')", ""]],
+}
+
+
+@pytest.mark.parametrize(
+    ("graphs_ms", "name", "techniques"),
+    [
+        (100, "train+torch_compile", ["torch_compile"]),
+        (50, "train+tensorFloat32+cuda_graphs", ["tensorFloat32", "cuda_graphs"]),
+    ],
+)
+def test_the_recipe_for_a_users_script_is_of_its_switches(graphs_ms, name, techniques):
+    rows = own_rows(graphs_ms=graphs_ms)
+    records = {rows.run_id.max(): {"own_script": {"lines": LINES_SEEN}}}
+    found = recommend(rows, records)
+    recipe = found.fastest
+    assert (recipe.name, recipe.techniques, recipe.script) == (name, techniques, None)
+    assert recipe.evidence[OUT]["fused_optimizer"] == "unsupported: no AdamW"
+    place = {"torch_compile": "train.py:9: model = torch.compile(model)  # torch_compile",
+             "cuda_graphs": "the loop: torch.set_float32_matmul_precision('high')  # tensorFloat32",
+             }[techniques[-1]]  # fmt: skip
+    assert recipe.lines == {"your script": [place]}
+    assert "make ablate BASE=train" in recommendation.make_line(study_of(rows), 4)
+    ladder_alone = rows[rows.suite == "own"]
+    assert "make everything BASE=train" in recommendation.make_line(study_of(ladder_alone), 4)
+
+
 @pytest.mark.parametrize(("reserved", "best"), [(None, WHOLE), (900.0, "asynchronous_logging")])
 def test_what_saves_a_wait_for_a_device_is_no_recipe_on_a_cpu(reserved, best):
     """The luckiest script has no effect there: it is neither the best, nor the headline."""

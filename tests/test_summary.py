@@ -16,7 +16,7 @@ from Utils.analysis import intervals, result_tables
 from Utils.analysis.summary import summarize
 from Utils.base import paths
 from Utils.base.errors import UserError
-from Utils.results import rows_file, selection
+from Utils.results import rows_file, selection, study
 
 
 @pytest.fixture
@@ -182,6 +182,66 @@ def test_the_table_has_six_columns_and_says_each_remark_once(read):
     assert cells["my_own"]["over the baseline"] == "4.00x"
     assert "commit abc1234" in text
     assert text.endswith("\n\nOne round: no interval. ROUNDS=4 gives intervals.")
+
+
+def own_runs(*names, **places):
+    """Runs of a user's script with switches, each twice as fast as the one before."""
+    for n, name in enumerate(names):
+        yield rows_of(name, [9, 9, 800 / 2**n], base="train", **places.get(name, {}))
+
+
+COMPILED = "train+tensorFloat32+torch_compile"
+GRAPHS = {
+    "suite": "own",
+    "parent": COMPILED,
+    "change": "+cuda_graphs-torch_compile",
+}
+
+
+def test_a_users_script_has_a_ladder_of_short_names(read):
+    """Each switch from the second on bears its own name; it is compared with its parent."""
+    names = ["train", "train+tensorFloat32", COMPILED, "train+tensorFloat32+cuda_graphs"]
+    rows = read(*own_runs(*names, **{names[-1]: GRAPHS}))
+    lines = lines_of(rows)
+    assert [*lines.index] == names
+    assert [*lines.label] == ["train", "train+tensorFloat32", "+torch_compile", "+cuda_graphs"]
+    assert [*lines.parent[1:]] == names[:3] and pd.isna(lines.parent["train"])
+    assert [ratio.value for ratio in lines.parent_speedup[1:]] == pytest.approx([2, 2, 2])
+    assert [ratio.value for ratio in lines.speedup] == pytest.approx([1, 2, 4, 8])
+    cells = cells_of(table_of(rows))
+    assert cells["+cuda_graphs"]["over the baseline"] == "8.00x"
+
+
+def test_a_short_name_that_is_not_the_only_one_is_written_out(read):
+    """Two scripts add one switch, and of another one the parent was not measured."""
+    twice = "train+brainFloat16+torch_compile"
+    orphan = "train+float16+fused_optimizer"
+    rows = read(
+        *own_runs("train", "train+tensorFloat32", "train+brainFloat16", COMPILED, twice, orphan)
+    )
+    labels = lines_of(rows).label
+    assert {name for name in labels.index if labels[name] != name} == set()
+    fewer = rows[~rows.technique.isin(["train+brainFloat16", twice])]
+    assert lines_of(fewer).label[COMPILED] == "+torch_compile"
+    assert lines_of(fewer).label[orphan] == orphan
+
+
+def test_an_ablation_has_lines_of_its_own(read):
+    """The table does not show them; verdicts on them are corrected over all."""
+    times = {"no_optimization": 100, "tensorFloat32": 50, "no_optimization+flash_attention": 80}
+    runs = [
+        rows_of(name, [9, 9, ms * (1 + 0.01 * r), ms], round=r)
+        for r in range(3)
+        for name, ms in times.items()
+    ]
+    summary = summarize(study.newest(read(*runs)))
+    assert [*summary.lines.index] == ["no_optimization", "tensorFloat32"]
+    assert [*summary.ablation.index] == ["no_optimization+flash_attention"]
+    assert [*summary.all_lines.index] == [*times]
+    assert summary.ablation.speedup.iloc[0].value == pytest.approx(1.25, rel=0.01)
+    alone, among_all = summary.ablation.parent_speedup.iloc[0], summary.lines.parent_speedup.iloc[1]
+    assert alone.verdict == among_all.verdict == "faster"
+    assert "flash_attention" not in result_tables.table(summary, all_columns=True)
 
 
 @pytest.mark.parametrize(("rounds", "bold"), [((0, 1), True), ((0, 1, 2), True), ((0,), False)])
