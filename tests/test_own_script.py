@@ -18,6 +18,7 @@ import torch
 from pandas import DataFrame
 from torch.optim import optimizer as torch_optimizer
 from torch.utils.data.dataloader import _BaseDataLoaderIter
+from Utils.scripts.own_names import LADDER, ORDER, REPLACES
 
 from tools.own_script import measured_process, model_switches, own_runs, user_code, watch
 from tools.own_script.watch import Iterations
@@ -26,7 +27,6 @@ from Utils.base.command_line import OF_A_RUN, Parser
 from Utils.base.errors import UserError
 from Utils.results import rows_file, selection
 from Utils.scripts import ladder
-from Utils.scripts.own_names import LADDER, ORDER, REPLACES
 
 from . import forked
 from .rows import rows_of
