@@ -15,16 +15,16 @@ import pytest
 from tests.profiler_events import allocation, annotation, event, launched, shaped, steps
 from tests.rows import records_in
 from tests.stand_ins import FakeCuda, full_disk, gpu
+from tools.forecast import kernel_kinds
+from tools.forecast.kernel_kinds import KINDS
 from tools.own_script import own_runs
 from tools.profile import __main__ as profile_command
 from tools.profile import profile_page, profiled_run
 from tools.profile.step_breakdown import KindTime, break_down
 from Utils.base import errors
 from Utils.base.errors import UserError
-from Utils.device import kernel_kinds
 from Utils.device.cpu import CPU
 from Utils.device.cuda import CUDA
-from Utils.device.kernel_kinds import KINDS
 from Utils.harness.step_clock import PROFILED, WAIT
 from Utils.launch import suite_runner
 from Utils.results import rows_file

@@ -10,10 +10,10 @@ import numpy as np
 import pandas as pd
 
 from tools.forecast import forecast_plan, step_time
+from tools.forecast.kernel_kinds import KINDS
 from tools.forecast.kernel_work import MATMUL, TYPES
 from Utils.base import paths
 from Utils.device import datasheets
-from Utils.device.kernel_kinds import KINDS
 from Utils.scripts import ladder
 
 FILE = paths.ROOT / "docs" / "kernels.csv"

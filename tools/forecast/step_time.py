@@ -17,11 +17,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from tools.forecast.kernel_kinds import KINDS
 from tools.forecast.kernel_work import ATTENTION, HOST, MATMUL, OPTIMIZER, REDUCTION, TYPES
 from Utils.analysis.intervals import Ratio
 from Utils.base import paths
 from Utils.device import datasheets
-from Utils.device.kernel_kinds import KINDS
 
 # Tiles of a product's kernels with the share of the best rate that each reaches.
 TILES = {"tensor": ((256, 128, 1.0), (128, 128, 0.97), (128, 64, 0.85), (64, 64, 0.65))}

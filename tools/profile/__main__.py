@@ -29,9 +29,10 @@ import tempfile
 from pathlib import Path
 
 from tools.own_script import look_report, own_runs
+from tools.profile import kind_chart
 from Utils.base import command_line
 from Utils.base.errors import naming, run_command
-from Utils.draw import chart_style, ladder_charts
+from Utils.draw import chart_style
 from Utils.launch import suite_runner
 
 SETTINGS = (*command_line.OF_ANY_SCRIPT, *command_line.OF_AN_OWN_SCRIPT)
@@ -132,7 +133,7 @@ def _profile_all(techniques, args):
             summary = kept
         summaries.append(summary)
         failed = failed or code != 0
-    chart_style.save(ladder_charts.profile(summaries), f"{args.plotsprefix}profile")
+    chart_style.save(kind_chart.draw(summaries), f"{args.plotsprefix}profile")
     return 1 if failed else 0
 
 

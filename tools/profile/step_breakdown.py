@@ -13,8 +13,8 @@ from math import nan, prod
 import numpy as np
 import pandas as pd
 
+from tools.forecast.kernel_kinds import KERNELS, KINDS, PARTS, WHOLE, kernel_kind, operator_kind
 from Utils.base.units import MIB
-from Utils.device.kernel_kinds import KERNELS, KINDS, PARTS, WHOLE, kernel_kind, operator_kind
 from Utils.harness.step_clock import WAIT
 
 # Categories of a trace.
