@@ -8,14 +8,15 @@ from functools import partial
 import numpy as np
 import pandas as pd
 
+from tools.forecast import gpus
+from tools.forecast.gpus import ImaginedGPU
 from Utils.analysis import result_tables, text_tables
 from Utils.analysis.intervals import Ratio
 from Utils.analysis.summary import summarize
 from Utils.base import command_line, paths
 from Utils.base.errors import Unsupported
 from Utils.base.text import broken
-from Utils.device import capabilities, datasheets
-from Utils.device.cuda import ImaginedGPU
+from Utils.device import capabilities
 from Utils.draw import chart_style, ratio_charts
 from Utils.results import rows_file, selection, study
 from Utils.scripts import diffs, ladder
@@ -103,7 +104,7 @@ def attention():
     """Return the table of which attention runs on which GPU, by the needs of the scripts."""
     table = {"script": [_link(ladder.get(name), "../") for name in ATTENTION]}
     for key, name in ATTENTION_CARDS.items():
-        card = datasheets.find(key)
+        card = gpus.find(key)
         device = ImaginedGPU(name, card.memory_bytes, card.capability)
         title = "{}, {}.{}".format(name, *card.capability)
         table[title] = [_runs(need, device) for need in ATTENTION.values()]
@@ -185,7 +186,7 @@ def errors():
     """Return a table of how far off forecasts were: without a figure's source, and blind."""
     check = pd.read_csv(DOCS / "forecast_check.csv")
     first, _ = blind_figures()
-    is_amd = first.key.map(lambda key: bool(datasheets.find(key).architecture))
+    is_amd = first.key.map(lambda key: bool(gpus.find(key).architecture))
     parts = {
         "NVIDIA": check,
         "of these GPT-2 124M": check[check.model.str.startswith("GPT-2")],

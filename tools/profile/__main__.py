@@ -103,13 +103,13 @@ def _forecast_ms(technique, args):
     """Return the forecast milliseconds of a step by kind of work, or {} where there is none.
     It forks, so no device may be in use."""
     # Here, as they import torch.
-    from tools.forecast import forecast_plan
-    from Utils.device import datasheets, measured_ceilings
+    from tools.forecast import forecast_plan, gpus
+    from Utils.device import measured_ceilings
 
     device = forecast_plan.device_of(args.device)
     values = {name: getattr(args, name) for name in command_line.OF_A_RUN}
     args = forecast_plan.settings(values, device)
-    entry = datasheets.of_device(device, measured_ceilings.ceilings(device))
+    entry = gpus.of_device(device, measured_ceilings.ceilings(device))
     if entry is None:
         return {}
     (forecast,) = forecast_plan.on_this_device([technique], args, entry, device.memory_bytes)
