@@ -9,7 +9,6 @@ import json
 import os
 import platform
 import signal
-import subprocess
 import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
@@ -97,16 +96,6 @@ def _in_child(name, *args):
     from Utils.launch import suite_child  # here, as it imports torch
 
     return getattr(suite_child, name)(*args)
-
-
-def in_subprocess(command, suite):
-    """Run Python with the project on its path. Return the exit code."""
-    process = subprocess.Popen([sys.executable, *command], env=paths.environment(SUITE_ID=suite))
-    while True:
-        try:
-            return process.wait()
-        except KeyboardInterrupt:
-            pass  # the terminal interrupts the child as well: let it end first
 
 
 def rows_of(suite_id, path):

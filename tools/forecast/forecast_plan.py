@@ -21,7 +21,7 @@ from Utils.base.units import GIB
 from Utils.corpus import token_cache
 from Utils.device import capabilities, datasheets, device_choice
 from Utils.device.cuda import CUDA
-from Utils.harness.settings import Settings, batch_multiple, check_need, parse_args
+from Utils.harness.settings import Settings, check_need, parse_args
 from Utils.harness.step_work import precision_of
 from Utils.scripts import ladder
 
@@ -117,7 +117,7 @@ def recordings(techniques, args, with_single):
     batches = [prime, 1] if with_single else [prime]
     tasks = []
     for technique, batch in itertools.product(techniques, batches):
-        flag = f"--batch-size={batch * batch_multiple(technique.needs)}"
+        flag = f"--batch-size={batch * fake_run.batch_multiple(technique.needs)}"
         tasks.append((technique, [*args.argv, flag], args.hardware))
     with suppress(UserError):  # which the script itself will raise
         token_cache.load_tokens(args.dataset)  # once for all processes

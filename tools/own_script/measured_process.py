@@ -26,6 +26,7 @@ import torch
 
 from tools.own_script import look, model_calls, write_guard
 from tools.own_script.model_switches import TorchCompile
+from tools.own_script.profiled_steps import ALL_PROFILED, ProfiledSteps
 from tools.own_script.switches import SWITCHES
 from tools.own_script.user_code import OURS, Ended, version
 from tools.own_script.watch import Watch
@@ -35,7 +36,7 @@ from Utils.base.errors import Unsupported, first_line
 from Utils.base.text import plural
 from Utils.device import capabilities, device_choice, measured_ceilings
 from Utils.harness import memory_kinds, run_record, settings, turn_pipe
-from Utils.harness.step_clock import ALL_PROFILED, ProfiledSteps, StepClock
+from Utils.harness.step_clock import StepClock
 from Utils.results import rows_file
 
 SHARDED = ("FullyShardedDataParallel", "FSDP", "DeepSpeedEngine")  # how names of classes begin
