@@ -1,6 +1,7 @@
 """A training script of the user's, unchanged: its steps, its losses, its files, the switches.
 
-Each run is a fork of this process, which has paid for the imports."""
+Each run is a fork of this process, which has paid for the imports.
+"""
 
 import json
 import platform
@@ -20,13 +21,13 @@ from torch.optim import optimizer as torch_optimizer
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from tools.own_script import measured_process, model_switches, own_runs, user_code, watch
+from tools.own_script.switch_names import LADDER, ORDER, REPLACES
 from tools.own_script.watch import Iterations
 from Utils.base import paths
 from Utils.base.command_line import OF_A_RUN, Parser
 from Utils.base.errors import UserError
 from Utils.results import rows_file, selection
 from Utils.scripts import ladder
-from Utils.scripts.own_names import LADDER, ORDER, REPLACES
 
 from . import forked
 from .rows import rows_of
@@ -340,8 +341,10 @@ def test_the_measured_process_needs_few_packages():
 
 
 def costs():
-    """Print the microseconds that watching adds to a step, a backward and a batch, on a core that
-    takes 16 us for the step itself."""
+    """Print the microseconds that watching adds to a step, a backward and a batch.
+
+    They are those of a core that takes 16 us for the step itself.
+    """
     parameter = torch.zeros(1, requires_grad=True)
     optimizer = torch.optim.SGD([parameter])
     backward = partial(parameter.sum().backward, retain_graph=True)
@@ -370,8 +373,10 @@ def test_watching_costs_microseconds():
 
 
 def half_precision():
-    """Train in float16 with two backward passes a step, the second step overflowing. Print, for
-    each, the largest error of the gradients, whether the weights moved, and the scale."""
+    """Train in float16 with two backward passes a step, the second step overflowing.
+
+    Print, for each, the largest error of the gradients, whether the weights moved, and the scale.
+    """
     watching = watch.Watch("", lambda: None, lambda iteration: None)
     switch = model_switches.Float16(watching)
     watching.switches = [switch]
