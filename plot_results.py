@@ -12,48 +12,51 @@ from Utils.analysis.summary import summarize
 from Utils.base import errors
 from Utils.base.command_line import SELECTION, Parser
 from Utils.draw import chart_style, ladder_charts, ratio_charts
-from Utils.results import rows_file, selection
-from Utils.results.selection import reading
-from Utils.scripts import ladder, own_names
+from Utils.results import rows_file, selection, study
 
 
 def main(argv=None):
     """Draw the charts of a results file into plots/ and print their paths."""
     args = Parser("plot_results.py", __doc__, *SELECTION, "plotsprefix").parse_args(argv)
-    path = reading(args.results_file)
+    path = selection.reading(args.results_file)
     all_rows = rows_file.read(path)
-    rows, left_out = selection.select_ladder(all_rows, args.device_name, args.base)
-    lines = summarize(rows, rows_file.read_records(path, rows.run_id.unique()))
-    with ladder.on_device(selection.has_bfloat16(rows)):
-        outside = ladder.beyond()
+    chosen = study.newest_ladder(all_rows, path, args.device_name, args.base)
+    rows_of_base = all_rows[all_rows.base == chosen.base]
 
-    def is_beyond(names):
-        """Tell of each script whether it, or what it adds to a base last, is of beyond/."""
-        return names.map(own_names.last).isin(outside)
+    # The ladder; of a file of beyond/ alone, that.
+    lines = summarize(chosen).lines
+    in_ladder = lines[~lines.index.isin(chosen.beyond())]
+    shown = in_ladder if len(in_ladder) else lines
+    for name in ladder_charts.of_timed(shown):
+        draw(name, name, chosen.rows, shown, args.plotsprefix)
 
-    if not is_beyond(lines.index).all():  # not a file of beyond/ alone
-        lines = lines[~is_beyond(lines.index)]
-    drawn = [(name, rows, lines) for name in ladder_charts.of_timed(lines)]
-    own_rows = all_rows[all_rows.base == selection.baseline(rows)]
-    beyond = own_rows[is_beyond(own_rows.technique)]
+    # The scripts of beyond/ with the baseline and their parents.
+    everything = study.Study(rows_of_base, rows_of_base)
+    beyond = rows_of_base[rows_of_base.technique.isin(everything.beyond())]
     if len(beyond):
-        rows, _ = selection.select(own_rows, args.device_name, newest_of=beyond)
-        lines = summarize(rows, rows_file.read_records(path, rows.run_id.unique()))
-        shown = lines[is_beyond(lines.index)]
-        lines = lines[lines.index.isin({lines.base.iloc[0], *shown.index, *shown.parent})]
-        drawn += [(name, rows, lines) for name in ("speedup_beyond", "memory_beyond")]
-    for name, shown, lines in drawn:
-        draw = ladder_charts.CHARTS[name.removesuffix("_beyond")]
-        figure = draw(shown[shown.technique.isin(lines.index)], lines)
-        chart_style.save(figure, f"{args.plotsprefix}{name}")
-    ablated = own_rows[own_rows.technique.isin(selection.variants_in(own_rows))]
-    with_variants, _ = selection.select(own_rows, args.device_name, True, newest_of=ablated)
-    if whole := attribution.whole_of(with_variants):
-        credits = attribution.credits(with_variants, whole)
-        figure = ratio_charts.ablation(with_variants, credits, whole)
-        chart_style.save(figure, f"{args.plotsprefix}ablation")
-    if left_out:
-        print(left_out)
+        newest = study.newest(rows_of_base, path, args.device_name, newest_of=beyond)
+        lines = summarize(newest).lines
+        added = lines[lines.index.isin(newest.beyond())]
+        shown = lines[lines.index.isin({newest.base, *added.index, *added.parent})]
+        for name in ("speedup", "memory"):
+            draw(name, f"{name}_beyond", newest.rows, shown, args.plotsprefix)
+
+    ablated = rows_of_base[rows_of_base.suite == "ablation"]
+    if len(ablated):
+        newest = study.newest(rows_of_base, None, args.device_name, None, True, ablated)
+        whole = attribution.whole_of(newest)
+        if whole:
+            credits = attribution.credits(newest, whole)
+            figure = ratio_charts.ablation(newest.rows, credits, whole)
+            chart_style.save(figure, f"{args.plotsprefix}ablation")
+    if chosen.left_out:
+        print(chosen.left_out)
+
+
+def draw(chart, name, rows, lines, prefix):
+    """Draw a chart of the scripts of some lines, and save it under a name."""
+    figure = ladder_charts.CHARTS[chart](rows[rows.technique.isin(lines.index)], lines)
+    chart_style.save(figure, f"{prefix}{name}")
 
 
 if __name__ == "__main__":

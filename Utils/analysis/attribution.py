@@ -1,14 +1,11 @@
 """Ablation: the speedup of each technique alone on the baseline, in the ladder, and added last to
-the whole, from the same rounds. Rows bear the names of `variants`."""
-
-from functools import partial
+the whole, from the same rounds."""
 
 import numpy as np
 import pandas as pd
 
 from Utils.analysis import intervals, result_tables, text_tables
-from Utils.results import selection
-from Utils.scripts import ladder, own_names, variants
+from Utils.results import selection, study
 
 WAYS = {  # columns of `credits`, and their titles
     "alone": "alone, on the baseline",
@@ -17,102 +14,86 @@ WAYS = {  # columns of `credits`, and their titles
 }
 
 
-def last_rung():
-    """Return the end of the ladder's longest line."""
-    names = [technique.name for technique in ladder.group("ladder")]
-    return max(names, key=lambda name: len(ladder.line(name)))
+def whole_of(chosen):
+    """Return the script that a study's rows ablate, or None without rows of an ablation."""
+    variants = chosen.names("ablation")
+    if not variants:
+        return None
+    newest_first = chosen.all_rows[chosen.all_rows.technique.isin(variants)]
+    newest_first = newest_first.sort_values("run_id", ascending=False).technique.unique()
+    wholes = [chosen.parent(name) for name in newest_first if chosen.change(name)[0][0] == "-"]
+    return wholes[0] if wholes else _last_rung(chosen)
 
 
-def members(whole):
-    """Return the techniques to ablate: the line of `whole`; of the last rung, the whole ladder."""
-    if of_base := own_names.split(whole):
-        return of_base[1]
-    line = ladder.line(whole)[1:]
-    if whole == last_rung():
-        line += [technique.name for technique in ladder.group("ladder")]
-    return [name for name in dict.fromkeys(line) if name != ladder.BASELINE]
+def _last_rung(chosen):
+    """Return the end of the longest line of the ladder that has timings, or the base."""
+    timed = {*chosen.all_rows.technique[chosen.all_rows.status == "ok"]}
+    rungs = (chosen.names("ladder") | chosen.names("own")) - chosen.beyond()
+    names = [name for name in study.in_order(chosen.identities) if name in rungs & timed]
+    return max(names, key=lambda name: len(chosen.line(name)), default=chosen.base)
 
 
-def names_of(technique, whole):
-    """Return the pairs whose ratio is the technique's speedup, {way: (without it, with it)}, names
-    of scripts or variants, of those ways that have one."""
-    if of_base := own_names.split(whole):
-        base, names = of_base
-        earlier = own_names.ORDER[: own_names.ORDER.index(technique)]
-        before = {*names} & {*earlier} - own_names.REPLACES.get(technique, set())
-        name_of = partial(own_names.name_of, base)
-        pairs = {"alone": (base, name_of({technique}))}
-        pairs["ladder"] = (name_of(before), name_of(before | {technique}))
-        if technique in names:
-            pairs["last"] = (name_of({*names} - {technique}), name_of({*names}))
-        return pairs
-    parent = ladder.get(technique).parent
-    pairs = {"ladder": (parent, technique)}
-    if variants.together([technique]):
-        alone = technique if parent == ladder.BASELINE else f"{ladder.BASELINE}+{technique}"
-        pairs["alone"] = (ladder.BASELINE, alone)
-    if technique == whole:
-        pairs["last"] = pairs["ladder"]
-    elif technique in ladder.line(whole) and variants.without([technique], whole):
-        pairs["last"] = (f"{whole}-{technique}", whole)
-    return {way: pairs[way] for way in WAYS if way in pairs}
+def pairs(chosen, whole):
+    """Return the pairs of scripts whose ratio is a technique's speedup, those that have rows.
+
+    {technique: {way: (without it, with it)}}, techniques in the order of the ladder, ways as in
+    WAYS. With the ablation of the last rung come all scripts of the ladder, with another its line.
+    """
+    rungs = chosen.names("ladder") if whole == _last_rung(chosen) else set()
+    scripts = {*chosen.line(whole), *rungs}
+    pairs_by_technique = {}
+    for name in study.in_order(chosen.identities):
+        parent = chosen.parent(name)
+        change = chosen.change(name)
+        if not parent or len(change) != 1:
+            continue
+
+        ((sign, technique),) = change
+        ways = pairs_by_technique.setdefault(technique, {})
+        if chosen.identities[name].suite != "ablation":
+            if name in scripts:
+                ways["ladder"] = (parent, name)
+                if parent == chosen.base:
+                    ways["alone"] = (parent, name)
+                if name == whole:
+                    ways["last"] = (parent, name)
+        elif sign == "+" and parent == chosen.base:
+            ways["alone"] = (parent, name)
+        elif sign == "-" and parent == whole:
+            ways["last"] = (name, whole)
+    members = set().union(*(chosen.techniques(name) for name in scripts))
+    return {name: ways for name, ways in pairs_by_technique.items() if name in members and ways}
 
 
-def plan(whole):
-    """Return the names of all scripts and variants to run, each once."""
-    of_base = own_names.split(whole)
-    names = [of_base[0] if of_base else ladder.BASELINE]
-    for technique in members(whole):
-        for pair in names_of(technique, whole).values():
-            names += pair
-    return list(dict.fromkeys(names))
+def credits(chosen, whole):
+    """Return the speedup of each technique in each of WAYS, a DataFrame of Ratios by technique.
 
-
-@selection.as_run
-def whole_of(rows):
-    """Return the script that the rows ablate, of a base its longest; None without variants."""
-    base = selection.baseline(rows)
-    if base != ladder.BASELINE:
-        rows = rows[rows.status == "ok"]
-        alone = selection.variants_in(rows)
-        line = {*own_names.LADDER} - {"8bit_optimizer"}
-        runs = rows[~rows.technique.isin(alone)].technique.unique()
-        runs = [name for name in runs if {*own_names.split(name)[1]} <= line]
-        return max(runs, key=lambda name: name.count("+"), default=base) if alone else None
-    names = rows.sort_values("run_id").technique.unique()
-    parsed = [parts for name in names if (parts := variants.parse(name))]
-    wholes = [variant.script for variant in parsed if variant.sign == "-"]
-    return [last_rung(), *wholes][-1] if parsed else None
-
-
-@selection.as_run
-def credits(rows, whole):
-    """Return a DataFrame by technique: its Ratio in each of WAYS, corrected by Holm over all; and
-    `says`, a remark where the first and the last gain differ significantly, or "".
-    rows: selected rows, variants included."""
-    medians = intervals.step_ms(selection.timed(rows))
+    Holm corrects over all of them. Its column `says` is a remark if the first and the last gain
+    differ significantly, else "".
+    """
+    medians = intervals.step_ms(selection.timed(chosen.all_rows))
     ratios = {}
     says = {}
-    for name in members(whole):
+    for technique, pairs_by_way in pairs(chosen, whole).items():
         logs = {
             way: np.log(medians[without] / medians[with_it])
-            for way, (without, with_it) in names_of(name, whole).items()
+            for way, (without, with_it) in pairs_by_way.items()
             if without in medians and with_it in medians
         }
-        of_name = {way: intervals.ratio_of(values) for way, values in logs.items()}
-        ratios[name] = {way: of_name.get(way, intervals.Ratio()) for way in WAYS}
-        says[name] = ""
+        ratio_by_way = {way: intervals.ratio_of(values) for way, values in logs.items()}
+        ratios[technique] = {way: ratio_by_way.get(way, intervals.Ratio()) for way in WAYS}
+        says[technique] = ""
         if {"alone", "last"} <= logs.keys():
             verdict = intervals.ratio_of(logs["alone"] - logs["last"]).verdict
             if verdict in (intervals.Ratio.above, intervals.Ratio.below):
                 gains = "less" if verdict == intervals.Ratio.above else "more"
-                says[name] = (
-                    f"{of_name['alone'].text} alone and {of_name['last'].text} added last to "
-                    f"{whole}; it gains {gains} in combination"
+                says[technique] = (
+                    f"{ratio_by_way['alone'].text} alone and {ratio_by_way['last'].text} added "
+                    f"last to {whole}; it gains {gains} in combination"
                 )
-    lines = pd.DataFrame.from_dict(ratios, "index").rename_axis("technique")
+    lines = pd.DataFrame.from_dict(ratios, "index", columns=[*WAYS]).rename_axis("technique")
     lines[:] = np.reshape(intervals.holm(lines.to_numpy().ravel()), lines.shape)
-    return lines.assign(says=pd.Series(says))
+    return lines.assign(says=pd.Series(says, dtype=object))
 
 
 def table(lines, in_file=False):

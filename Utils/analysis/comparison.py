@@ -7,11 +7,12 @@ from pathlib import Path
 import pandas as pd
 
 from Utils.analysis import intervals, result_tables, text_tables
-from Utils.analysis.summary import summarize
+from Utils.analysis.summary import Summary, summarize
 from Utils.base.errors import UserError
 from Utils.base.text import number, plural
 from Utils.results import rows_file, selection
-from Utils.scripts import ladder
+from Utils.results.study import Study, in_order
+from Utils.scripts.ladder import split
 
 OF_ROWS = ["device", "torch", "model", "shape", "dataset", "processes", "commit"]
 # Fields of a record that are conditions of the run, not its outcome; and those also in the rows.
@@ -29,13 +30,20 @@ COLUMNS = (  # as `result_tables.MAIN`
 
 @dataclass(frozen=True)
 class Side:
-    """A or B: comparable rows with their shape, their summary and their records by run_id."""
+    """A or B: a summary, and the path of its rows. rows: with their shape."""
 
     name: str
     path: Path
     rows: pd.DataFrame
-    lines: pd.DataFrame
-    records: dict
+    summary: Summary
+
+    @property
+    def lines(self):
+        return self.summary.lines
+
+    @property
+    def records(self):
+        return self.summary.study.records
 
     def __str__(self):
         return f"{self.name}: {selection.describe(self.rows)}"
@@ -54,9 +62,9 @@ def select(name, text):
         remedy = f"there are {'; '.join(text for text, _ in groups)}"
         raise UserError(f"{path}: no runs match {words!r}", remedy)
     rows, _ = selection.select(pd.concat(matching))
+    summary = summarize(Study(rows, rows, "", rows_file.read_records(path, rows.run_id.unique())))
     rows = rows.assign(shape=rows.batch_size.astype(str) + "x" + rows.seq_len.astype(str))
-    records = rows_file.read_records(path, sorted(rows.run_id.unique()))
-    return Side(name, Path(path), rows, summarize(rows, records), records)
+    return Side(name, Path(path), rows, summary)
 
 
 def sides(a, b):
@@ -70,9 +78,8 @@ def sides(a, b):
 
 def compare(a, b):
     """Return the Ratios of B's tokens per second to A's, a Series by technique in ladder order."""
-    names = pd.concat([a.lines, b.lines]).index.unique()
-    in_ladder = [name for name in ladder.techniques() if name in names]
-    names = names.drop(in_ladder).insert(0, in_ladder)
+    identities = b.summary.study.identities | a.summary.study.identities
+    names = pd.Index(in_order(identities))
     rates = []  # by round and technique, from the levels that a step time is the mean of
     for side in (a, b):
         timed = selection.timed(side.rows)
@@ -96,7 +103,7 @@ def differences(a, b):
     codes = []  # of each side pairs of technique and code, without docstring
     for side in (a, b):
         sources = [(r.get("technique"), r.get("source")) for r in side.records.values()]
-        codes.append({(name, ladder.split(source)[1]) for name, source in sources if source})
+        codes.append({(name, split(source)[1]) for name, source in sources if source})
     in_both = dict(codes[0]).keys() & dict(codes[1]).keys() & dict(codes[0] ^ codes[1]).keys()
     if edited := [name for name in a.lines.index if name in in_both]:
         lines.append(f"source: the code differs in {', '.join(edited)}")
@@ -148,7 +155,7 @@ def columns(a, b, ratios):
     for side in (a, b):
         texts = result_tables.texts_of(side.lines, COLUMNS, a.rows.unit.iloc[0])
         texts = pd.DataFrame(texts, side.lines.index).reindex(ratios.index, fill_value="-")
-        notes = result_tables.remarks(side.lines)
+        notes = result_tables.remarks(side.summary)
         notes = ["; ".join(notes.get(name, ["not run"])) for name in ratios.index]
         on_sides.append(texts.replace("", "-").assign(note=notes))
     on_a, on_b = on_sides

@@ -1,15 +1,13 @@
 """A summary as tables: one of six columns, and on request the rest."""
 
+import itertools
 import math
 
 import pandas as pd
 
 from Utils.analysis import intervals, text_tables
-from Utils.analysis.recommendation import recommend
-from Utils.analysis.summary import summarize
 from Utils.base.text import number
 from Utils.results import selection
-from Utils.scripts import ladder
 
 
 def four_digits(value):
@@ -21,15 +19,18 @@ def four_digits(value):
 
 def remarks(summary):
     """Return lists of texts by technique: why it has no timing, else taint and notes of its own."""
-    scripts = ladder.techniques()
+    lines = summary.lines
     texts = {}
-    for name, line in summary.iterrows():
-        before = ladder.line(name, scripts)[:-1] if name in scripts else [line.parent]
-        shared = [note for script in before for note in summary.notes.get(script, [])]
-        texts[name] = [note for note in line.notes if note not in shared]
-        texts[name] += [line.quality] if line.grade == "tainted" else []
+    for name, line in lines.iterrows():
         if line.reason:
             texts[name] = [line.reason]
+            continue
+        ancestors = summary.study.line(name)[:-1]
+        shared = itertools.chain.from_iterable(lines.notes.get(each, []) for each in ancestors)
+        shared = set(shared)
+        texts[name] = [note for note in line.notes if note not in shared]
+        if line.grade == "tainted":
+            texts[name].append(line.quality)
     return texts
 
 
@@ -102,14 +103,15 @@ COST = (
 )
 
 
-@selection.as_run
-def table(
-    rows, left_out="", records=None, price=None, all_columns=False, in_file=False, whole=None
-):
-    """Return the selected rows as tables with captions, a string. price: of an hour of this device,
-    in any currency. in_file: true for Markdown. whole: the rows and those of an ablation."""
-    summary = summarize(rows, records)
-    has_intervals = intervals.numbers(summary.speedup).low.notna().any()
+def table(summary, headline="", price=None, all_columns=False, in_file=False):
+    """Return a Summary as tables with captions, a string.
+
+    headline: a sentence below them, of a Recommendation. price: of an hour of this device, in any
+    currency. in_file: as Markdown.
+    """
+    rows = summary.study.rows
+    lines = summary.lines
+    has_intervals = intervals.numbers(lines.speedup).low.notna().any()
     caption = selection.describe(rows) + "."
     if has_intervals:
         seeds = rows[rows.technique == rows.base].groupby("round").loss.apply(intervals.final_loss)
@@ -117,25 +119,25 @@ def table(
             f" In brackets the 95% interval over rounds; {intervals.CORRECTED}. The baseline's "
             f"loss varies by {seeds.std():.3f} from seed to seed (standard deviation)."
         )
-    parts = [texts_of(summary, MAIN), caption, left_out]
+    parts = [texts_of(lines, MAIN), caption, summary.study.left_out]
     said = pd.Series(remarks(summary), dtype=object).explode().dropna()
-    labels = summary.label[said.index].groupby(said, sort=False)
+    labels = lines.label[said.index].groupby(said, sort=False)
     parts.append("\n".join(f"- {', '.join(names)}: {text}" for text, names in labels))
-    for title, columns in more_tables(rows, summary, price).items():
+    for title, columns in more_tables(summary, price).items():
         if all_columns or (price is not None and title.startswith("Cost")):
             parts += [f"{title}:", columns]
-    measured = (rows, records, summary) if whole is None or whole is rows else (whole, records)
-    parts.append(recommend(*measured).headline)
+    parts.append(headline)
     if not has_intervals:
         parts.append(f"{intervals.NO_INTERVAL.capitalize()}. ROUNDS=4 gives intervals.")
     return text_tables.page(parts, in_file)
 
 
-def more_tables(rows, summary, price=None):
+def more_tables(summary, price=None):
     """Return the tables beside the one of MAIN, dicts of texts by column, by title, without columns
     that are empty, and without the cost of a CPU or of a tiny model if no price is given."""
-    timed = summary[summary.step_ms.notna()]
-    unit = next(iter(summary.unit), "")
+    rows = summary.study.rows
+    timed = summary.lines[summary.lines.step_ms.notna()]
+    unit = next(iter(summary.lines.unit), "")
     tables = dict(MORE)
     if price is not None:
         title = f"cost at {price:,.2f} an hour"

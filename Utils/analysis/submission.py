@@ -12,11 +12,13 @@ import tempfile
 from pathlib import Path
 
 from Utils.analysis import attribution, result_tables, text_tables
+from Utils.analysis.recommendation import recommend
 from Utils.analysis.summary import CLEAN_ROUNDS, summarize
 from Utils.base import files, paths
 from Utils.base.errors import UserError, naming
 from Utils.base.text import HOMES, plural
-from Utils.results import rows_file, selection
+from Utils.results import rows_file, selection, study
+from Utils.results.study import Study
 
 ANYBODY = {"root", "user", "admin", "ubuntu", "localhost"}  # names that identify no one
 FIXED = ("run_id", "status", "phase", "model", "device", "torch", "commit")  # never free text
@@ -24,7 +26,7 @@ MEMBER = re.compile(r"results\.csv|results\.jsonl|environment\.txt|README\.md|\w
 NEEDED = ("results.csv", "results.jsonl", "environment.txt", "README.md", "speedup*.png")
 MOST_MIB = 64  # of a folder
 SAME = ["base", "unit", "device", "torch", "model", "code"]  # of all rows in a folder
-NAMES = ("run_id", "base", "technique", "unit", "model", "torch", "commit")
+NAMES = ("run_id", "base", "parent", "change", "technique", "unit", "model", "torch", "commit")
 TEXTS = {"device": 200, "dataset": 200, "note": 2000}  # of anyone's choosing; most letters
 # Tags, but for those that stand for names, and paths out of a folder.
 HOSTILE = re.compile(r"<(?!home>|user>|host>)[A-Za-z/!?]|(^|[/\\])\.\.([/\\]|$)")
@@ -126,13 +128,13 @@ def page(folder):
         "torch's report.",
     ]
     for _, group in selection.groups(rows):
-        rows, _ = selection.select(group)
-        records = rows_file.read_records(path, rows.run_id.unique())
-        tables = result_tables.table(rows, records=records, all_columns=True, in_file=True)
-        text += [f"## {selection.describe(rows)}", tables]
-        with_variants, _ = selection.select(group, with_variants=True)
-        if whole := attribution.whole_of(with_variants):
-            credits = attribution.credits(with_variants, whole)
+        summary = summarize(study.newest(group, path))
+        headline = recommend(summary).headline
+        tables = result_tables.table(summary, headline, all_columns=True, in_file=True)
+        text += [f"## {selection.describe(summary.study.rows)}", tables]
+        whole = attribution.whole_of(summary.study)
+        if whole:
+            credits = attribution.credits(summary.study, whole)
             text += ["### Ablation", attribution.table(credits, in_file=True)]
     charts = sorted(chart.name for chart in folder.glob("*.png"))
     return "\n\n".join([*text, "## Charts", *(f"![{name}]({name})" for name in charts)]) + "\n"
@@ -193,7 +195,8 @@ def _problems(folder):
     for name in (*NAMES, *TEXTS):
         for text in rows[name].unique():
             if name in NAMES:
-                valid = re.fullmatch(r"[\w.+-]{1,200}", text)
+                may_be_empty = name in ("parent", "change")
+                valid = re.fullmatch(r"[\w.+-]{1,200}", text) or (may_be_empty and not text)
             else:
                 fits = len(text) <= TEXTS[name] and (text or name == "note")
                 valid = fits and text.isprintable() and not HOSTILE.search(text)
@@ -225,7 +228,7 @@ def _problems_of_group(rows, results_file):
         yield f"no record with versions and quality of {lacking} runs"
         return
     try:
-        summarize(rows, records)
+        summarize(Study(rows, rows, records=records))
     except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError):
         yield "its records are malformed"
     clean = timed[timed.grade == "clean"].groupby("technique")["round"].nunique()

@@ -1,7 +1,12 @@
-"""Rows of results.csv -> one line per technique: times, ratios, intervals, verdicts. Ratios are
-paired within rounds, losses too; times are means of what ratios are of, so they divide to them."""
+"""A study -> its figures, computed once: a line per technique with times, ratios, verdicts.
 
-from dataclasses import replace
+Ratios are paired within rounds, losses too; times are means of what ratios are of, so they divide
+to them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -10,92 +15,190 @@ from Utils.analysis import intervals
 from Utils.analysis.intervals import LossDifference, Ratio
 from Utils.base.gpt2_sizes import CONFIGS
 from Utils.base.text import plural
-from Utils.results import rows_file, selection
-from Utils.scripts import ladder, own_names
+from Utils.results import rows_file, selection, study
+from Utils.results.study import Study
 
 CLEAN_ROUNDS = 2  # the fewest for a verdict
 PARTS = ("memory", "compile", "quality")  # of a record
 MEMORY_KINDS = ("weights_mib", "gradients_mib", "optimizer_state_mib", "rest_mib")
-# Columns of `summarize`. base: the script that speedup is over. unit: of batches, meant where names
-# say tokens. reason: why there is no timing, or "". notes: a list of texts.
-COLUMNS = ["label", "parent", "base", "unit", "status", "reason", "notes"]
-# rounds: with timings. grade: tainted if any round is; quality: the same with its reason. step_ms:
-# mean of the rounds, p20 and p80 of all timed steps, for the requested batch. own_batch: the
-# batch_size of a technique that chose its batch.
-COLUMNS += ["rounds", "grade", "quality", "step_ms", "p20_ms", "p80_ms", "tokens_per_second"]
-COLUMNS += ["first_step_s", "own_batch", "compiled"]
-# break_even_steps: over the parent, inf for never.
-COLUMNS += ["speedup", "parent_speedup", "break_even_steps"]
-# loss: nats a token, on held-out text, else the mean of the last timed steps. parity: exact,
-# numerics changed, model changed, other batches, another optimizer.
-COLUMNS += ["loss", "loss_difference", "parity"]
 FIGURES = [*MEMORY_KINDS, "reserved_mib", "mean_power_w"]  # medians of records
-COLUMNS += ["peak_memory_mib", *FIGURES]
-# Of matrix products. ceiling_share and mfu are shares of 1. floor: the headroom to the model's.
-COLUMNS += ["precision", "tflops", "ceiling_share", "mfu", "floor_ms", "floor_speedup"]
-COLUMNS += ["hours_per_billion", "kwh_per_billion"]  # of so many tokens
+COLUMNS = [
+    "label",
+    "parent",  # None for a base
+    "change",  # of the Identity
+    "base",  # the script that speedup is over
+    "unit",  # of batches, meant where names say tokens
+    "status",
+    "reason",  # why there is no timing, or ""
+    "notes",  # a list of texts
+    "rounds",  # with timings
+    "grade",  # tainted if any round is
+    "quality",  # the grade with its reason
+    "step_ms",  # mean of the rounds, for the requested batch
+    "p20_ms",  # of all timed steps
+    "p80_ms",
+    "tokens_per_second",
+    "first_step_s",
+    "own_batch",  # the batch_size of a technique that chose its batch
+    "compiled",
+    "speedup",
+    "parent_speedup",
+    "break_even_steps",  # over the parent, inf for never
+    "loss",  # nats a token, on held-out text, else the mean of the last timed steps
+    "loss_difference",
+    "parity",  # exact, numerics changed, model changed, other batches, another optimizer
+    "peak_memory_mib",
+    *FIGURES,
+    "precision",  # of matrix products
+    "tflops",
+    "ceiling_share",  # of 1, like mfu
+    "mfu",
+    "floor_ms",
+    "floor_speedup",  # the headroom to the model's floor
+    "hours_per_billion",  # tokens
+    "kwh_per_billion",
+]
 
 
-@selection.as_run
-def summarize(rows, records=None):
-    """Return a DataFrame of COLUMNS, indexed by technique in ladder order. Unknown values are NaN,
-    unknown Ratios and LossDifferences false; Holm corrects the verdicts of a column.
-    rows: selected rows. records: of those runs by run_id; without them their columns are empty."""
-    records = records or {}
-    base = selection.baseline(rows)
+@dataclass(frozen=True)
+class Summary:
+    """Figures of a Study.
+
+    lines: a DataFrame of COLUMNS, a line per technique of study.rows, in ladder order. Unknown
+    values are NaN, unknown Ratios and LossDifferences false; Holm corrects the verdicts of a
+    column. ablation: the same of the scripts that only study.all_rows has.
+    """
+
+    study: Study
+    lines: pd.DataFrame
+    ablation: pd.DataFrame
+
+    @property
+    def all_lines(self) -> pd.DataFrame:
+        return pd.concat([self.lines, self.ablation]) if len(self.ablation) else self.lines
+
+
+@dataclass(frozen=True)
+class _Groups:
+    """Rows by technique. step_ms: by technique and round."""
+
+    runs: dict
+    timed: dict
+    records: dict
+    step_ms: pd.Series
+
+
+def _grouped(rows, records):
     timed = selection.timed(rows)
-    step_ms = intervals.step_ms(timed)
-    runs_by_name = dict(list(rows.groupby("technique")))
     timed_by_name = dict(list(timed.groupby("technique")))
     records_by_name = {
         name: [records[run_id] for run_id in runs.run_id.unique() if run_id in records]
         for name, runs in timed_by_name.items()
     }
-    scripts = ladder.techniques() if base == ladder.BASELINE else {}
-    position = {name: i for i, name in enumerate(scripts)}
-    names = sorted(rows.technique.unique(), key=lambda name: position.get(name, len(position)))
-    names = own_names.ordered(names)
-    lines = {}
-    for name, label in zip(names, own_names.labels(names), strict=True):
-        runs = runs_by_name[name]
-        parent = scripts[name].parent if name in scripts else own_names.parent(name, step_ms)
-        line = {"label": label, "base": base, "unit": runs.unit.iloc[0], "parent": parent}
-        line |= {"speedup": Ratio(), "parent_speedup": Ratio(), "loss_difference": LossDifference()}
-        line |= _outcome(runs, records)
-        lines[name] = line
-        if name not in step_ms:
-            continue
-        last = runs.iloc[-1]
-        line["step_ms"] = intervals.typical(step_ms[name])
-        line["tokens_per_second"] = last.requested_batch_size * last.seq_len / line["step_ms"] * 1e3
-        steps = intervals.scaled(timed_by_name[name]).step_ms
-        line["p20_ms"], line["p80_ms"] = np.percentile(steps, [20, 80])
-        if (runs.batch_size != runs.requested_batch_size).any():
-            line["own_batch"] = last.batch_size
-        by_run = runs[runs.status == "ok"].groupby("run_id")
-        line |= by_run[["first_step_s", "peak_memory_mib"]].first().median().to_dict()
-        for column, reference in (("speedup", base), ("parent_speedup", parent)):
-            if reference not in step_ms:
-                continue
-            line[column] = intervals.speedup(step_ms[reference], step_ms[name])
-            own, its = step_ms[name].index, step_ms[reference].index
-            if not own.equals(its):  # then the times do not divide to the ratio
-                common = plural(len(own.intersection(its)), "common round")
-                text = f"ratio to {reference} from {common}: it has {len(its)}, this {len(own)}"
-                line["notes"].append(text)
-        both = [runs, runs_by_name.get(parent, runs)]
-        clean = [{*rows_of["round"][rows_of.grade == "clean"]} for rows_of in both]
-        if len(clean[0] & clean[1]) < CLEAN_ROUNDS:
-            line["parent_speedup"] = replace(line["parent_speedup"], p=np.nan)
-        scale = last.requested_batch_size / last.batch_size  # to a step of the requested batch
-        line |= from_records(line, records_by_name[name], last.model, scale)
-        line |= _losses(name, base, runs_by_name, timed_by_name, records_by_name)
-    summary = pd.DataFrame(list(lines.values()), pd.Index(lines, name="technique"), COLUMNS)
-    for column in ("parent_speedup", "loss_difference"):
-        summary[column] = pd.Series(intervals.holm(summary[column]), summary.index, dtype=object)
-    compiled = summary[summary.compiled.notna()]
+    runs_by_name = dict(list(rows.groupby("technique")))
+    return _Groups(runs_by_name, timed_by_name, records_by_name, intervals.step_ms(timed))
+
+
+def summarize(chosen: Study) -> Summary:
+    """Return the Summary of a study. Columns from records are empty without records."""
+    order = study.in_order(chosen.identities)
+    lines = _lines(chosen, chosen.rows, order)
+    if chosen.all_rows is chosen.rows:
+        return Summary(chosen, _corrected(lines), lines.iloc[:0])
+
+    variants = [name for name in order if name not in lines.index]
+    ablation = _lines(chosen, chosen.all_rows, variants)
+    both = _corrected(pd.concat([lines, ablation]))
+    return Summary(chosen, _corrected(lines), both.loc[ablation.index])
+
+
+def _lines(chosen, rows, order):
+    """Return the lines of the techniques of `order` that rows have, verdicts not corrected."""
+    groups = _grouped(rows, chosen.records)
+    names = [name for name in order if name in groups.runs]
+    labels = _labels(chosen, names)
+    lines = [_line(chosen, name, labels[name], groups) for name in names]
+    lines = pd.DataFrame(lines, pd.Index(names, name="technique"), COLUMNS)
+    compiled = lines[lines.compiled.notna()]
     compiled = compiled[~compiled.parent.isin(compiled.index)]
-    return summary.assign(break_even_steps=_break_even(rows, compiled, step_ms))
+    # Holm first: steps are saved only where there is a difference.
+    compiled = compiled.assign(parent_speedup=_corrected(lines).parent_speedup[compiled.index])
+    return lines.assign(break_even_steps=_break_even(rows, compiled, groups.step_ms))
+
+
+def _corrected(lines):
+    """Return lines with the verdicts of each column corrected by Holm."""
+    corrected = {
+        column: pd.Series(intervals.holm(lines[column]), lines.index, dtype=object)
+        for column in ("parent_speedup", "loss_difference")
+    }
+    return lines.assign(**corrected)
+
+
+def _labels(chosen, names):
+    """Return short names for a table or chart by name: `+technique` on a user's script."""
+    labels = {}
+    for name in names:
+        parent = chosen.parent(name)
+        is_short = name in chosen.names("own") and parent != chosen.base and parent in names
+        labels[name] = f"+{chosen.change(name)[0][1]}" if is_short else name
+    shown = list(labels.values())
+    return {name: label if shown.count(label) == 1 else name for name, label in labels.items()}
+
+
+def _line(chosen, name, label, groups):
+    """Return the line of a technique, a dict."""
+    runs = groups.runs[name]
+    step_ms = groups.step_ms
+    parent = chosen.parent(name) or None
+    line = {
+        "label": label,
+        "parent": parent,
+        "change": chosen.identities[name].change,
+        "base": chosen.base,
+        "unit": runs.unit.iloc[0],
+        "speedup": Ratio(),
+        "parent_speedup": Ratio(),
+        "loss_difference": LossDifference(),
+        **_outcome(runs, chosen.records),
+    }
+    if name not in step_ms:
+        return line
+
+    # Times and rates.
+    last = runs.iloc[-1]
+    line["step_ms"] = intervals.typical(step_ms[name])
+    line["tokens_per_second"] = last.requested_batch_size * last.seq_len / line["step_ms"] * 1e3
+    steps = intervals.scaled(groups.timed[name]).step_ms
+    line["p20_ms"], line["p80_ms"] = np.percentile(steps, [20, 80])
+    if (runs.batch_size != runs.requested_batch_size).any():
+        line["own_batch"] = last.batch_size
+    by_run = runs[runs.status == "ok"].groupby("run_id")
+    line |= by_run[["first_step_s", "peak_memory_mib"]].first().median().to_dict()
+
+    # Ratios, from the rounds that both have.
+    for column, reference in (("speedup", chosen.base), ("parent_speedup", parent)):
+        if reference not in step_ms:
+            continue
+        line[column] = intervals.speedup(step_ms[reference], step_ms[name])
+        rounds = step_ms[name].index
+        rounds_of_reference = step_ms[reference].index
+        if not rounds.equals(rounds_of_reference):  # then the times do not divide to the ratio
+            common = plural(len(rounds.intersection(rounds_of_reference)), "common round")
+            counts = f"it has {len(rounds_of_reference)}, this {len(rounds)}"
+            line["notes"].append(f"ratio to {reference} from {common}: {counts}")
+    clean = _clean_rounds(runs) & _clean_rounds(groups.runs.get(parent, runs))
+    if len(clean) < CLEAN_ROUNDS:
+        line["parent_speedup"] = replace(line["parent_speedup"], p=np.nan)
+
+    scale = last.requested_batch_size / last.batch_size  # to a step of the requested batch
+    line |= from_records(line, groups.records[name], last.model, scale)
+    line |= _losses(chosen, name, groups)
+    return line
+
+
+def _clean_rounds(runs):
+    return {*runs["round"][runs.grade == "clean"]}
 
 
 def measured_steps(args):
@@ -109,7 +212,7 @@ def measured_steps(args):
     rows = rows[(shape == of_args).all(axis=1) & (rows.grade == "clean")]
     if rows.empty:
         return {}
-    return dict(summarize(selection.select(rows, with_variants=True)[0]).iterrows())
+    return dict(summarize(study.newest(rows, with_ablation=True)).lines.iterrows())
 
 
 def _outcome(runs, records):
@@ -136,13 +239,15 @@ def _outcome(runs, records):
     return outcome | {"grade": grade, "quality": quality}
 
 
-def _losses(name, base, runs_by_name, timed_by_name, records):
+def _losses(chosen, name, groups):
     """Return the columns from losses. Those of other batches or another optimizer have no pair."""
-    runs, timed = runs_by_name[name], timed_by_name[name]
+    base = chosen.base
+    runs = groups.runs[name]
+    timed = groups.timed[name]
+    records = groups.records
     losses = intervals.losses(timed)
     line = {"loss": losses.mean()}
-    is_own = own_names.split(name)
-    if is_own and _step_losses(runs).isna().all():
+    if not chosen.is_ours and _step_losses(runs).isna().all():
         return line  # it calls no backward: nothing to judge
     if not np.isfinite(timed.loss).all():
         line["loss_difference"] = LossDifference(np.inf)
@@ -151,17 +256,19 @@ def _losses(name, base, runs_by_name, timed_by_name, records):
         return line
     if any(record.get("dataset_facts", {}).get("streamed") for record in records[name]):
         return line | {"parity": "other batches"}
-    if is_own and runs.seed.nunique() == 1:  # its own: rounds repeat each other
+
+    if not chosen.is_ours and runs.seed.nunique() == 1:  # its own: rounds repeat each other
         losses = losses.iloc[:1]
-    difference = intervals.loss_difference(intervals.losses(timed_by_name[base]), losses)
-    technique = ladder.techniques().get(name)
-    stated = technique.stated_parity if technique else ""
+    difference = intervals.loss_difference(intervals.losses(groups.timed[base]), losses)
+    script = chosen.ladder.scripts.get(name) if chosen.is_ours else None
+    stated = script.stated_parity if script else ""
     if stated == "another optimizer":
         return line | {"parity": stated}
-    rounding = "float8" if technique and "float8" in technique.needs else "bfloat16"
+
+    rounding = "float8" if script and "float8" in script.needs else "bfloat16"
     updated = min((r.get("updated_parameters", np.inf) for r in records[name]), default=np.inf)
     by_base = max((r.get("updated_parameters", 0) for r in records[base]), default=0)
-    by_step = _step_losses(runs_by_name[base]), _step_losses(runs)
+    by_step = _step_losses(groups.runs[base]), _step_losses(runs)
     line["parity"] = intervals.parity(*by_step, runs.model.iloc[0], rounding, updated < by_base)
     if stated == "approximate" and line["parity"] == "model changed":
         line["parity"] = "numerics changed"

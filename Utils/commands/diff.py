@@ -4,17 +4,18 @@ WITHOUT=NAME prints that of the variant without a technique, against the techniq
 
 import sys
 
-from Utils.scripts import ladder, variants
+from Utils.scripts import diffs, ladder, variants
 
 COLOURS = {"+": "\033[32m", "-": "\033[31m", "@": "\033[36m"}
 
 
 def main(args):
-    technique = variants.find("-".join(filter(None, [args.t, args.without])))
+    repository = ladder.repository()
+    technique = variants.find("-".join(filter(None, [args.t, args.without])), repository)
     print(technique.doc)
     if technique.parent is None:
         print(technique.code.strip("\n"))
         return
-    for line in ladder.diff(technique, variants.find(technique.parent)):
+    for line in diffs.diff(technique, repository.get(technique.parent)):
         colour = COLOURS.get(line[:1], "") if sys.stdout.isatty() else ""
         print(f"{colour}{line}\033[0m" if colour else line)

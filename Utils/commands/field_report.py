@@ -1,15 +1,17 @@
 """Print device, driver, versions and the table as Markdown, to paste into an issue."""
 
 from Utils.analysis import result_tables
-from Utils.results.selection import selected
+from Utils.analysis.recommendation import recommend
+from Utils.analysis.summary import summarize
+from Utils.results import study
 
 VERSIONS = ("python", "torch", "triton", "bitsandbytes", "cudnn")
 
 
 def main(args):
-    shown = selected(args)
-    rows = shown.rows
-    newest = shown.records.get(rows.run_id.max(), {})
+    summary = summarize(study.of_command(args))
+    rows = summary.study.rows
+    newest = summary.study.records.get(rows.run_id.max(), {})
     device = newest.get("device") or {}
     versions = newest.get("versions") or {}
     known_versions = [f"{name} {versions[name]}" for name in VERSIONS if versions.get(name)]
@@ -23,5 +25,5 @@ def main(args):
         "runs": f"{len(grades)} with timings, {grades.eq('tainted').sum()} tainted",
     }
     print(*(f"- {name}: {value}" for name, value in facts.items() if value), sep="\n")
-    options = {"in_file": True, "whole": shown.with_variants}
-    print(f"\n{result_tables.table(rows, shown.left_out, shown.records, **options)}")
+    headline = recommend(summary).headline
+    print(f"\n{result_tables.table(summary, headline, in_file=True)}")

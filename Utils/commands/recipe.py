@@ -4,13 +4,14 @@ lines for other loops, and write them as a script."""
 from pathlib import Path
 
 from Utils.analysis import recommendation
+from Utils.analysis.summary import summarize
 from Utils.base import paths
-from Utils.results.selection import selected
+from Utils.results import study
 
 
 def main(args):
-    shown = selected(args)
-    recommended = recommendation.recommend(shown.with_variants, shown.records)
+    chosen = study.of_command(args)
+    recommended = recommendation.recommend(summarize(chosen))
     path = Path(args.recipe or paths.CACHE / "recipe" / "recipe.py")
     script_paths = {}
     for title, recipe in recommended.recipes.items():
@@ -20,5 +21,5 @@ def main(args):
             script_paths[title] = path
             path = path.with_stem(f"{path.stem}_least_memory")
     print(recommendation.page(recommended, script_paths))
-    if shown.left_out:
-        print(f"\n{shown.left_out}")
+    if chosen.left_out:
+        print(f"\n{chosen.left_out}")

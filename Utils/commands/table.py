@@ -1,10 +1,12 @@
 """Print the results: time, ratios, memory and loss of each script; ALL=1 prints all columns."""
 
 from Utils.analysis import result_tables
-from Utils.results.selection import selected
+from Utils.analysis.recommendation import recommend
+from Utils.analysis.summary import summarize
+from Utils.results import study
 
 
 def main(args):
-    shown = selected(args)
-    options = {"price": args.price, "all_columns": args.all, "whole": shown.with_variants}
-    print(result_tables.table(shown.rows, shown.left_out, shown.records, **options))
+    summary = summarize(study.of_command(args))
+    headline = recommend(summary).headline
+    print(result_tables.table(summary, headline, args.price, args.all))

@@ -13,6 +13,7 @@ from Utils.base.command_line import spelled
 from Utils.base.errors import Unsupported, UserError
 from Utils.launch import turn_taking
 from Utils.scripts import variants
+from Utils.scripts.ladder import repository
 
 
 def main(args):
@@ -20,7 +21,7 @@ def main(args):
     if not args.warmup:
         problem = f"{spelled('warmup', 0)}: processes need a warm-up to begin together"
         raise UserError(problem, f"try {spelled('warmup', 1)}")
-    technique = variants.find(args.t)
+    technique = variants.find(args.t, repository())
     os.environ["SUITE_ID"] = f"together-{secrets.token_hex(4)}"  # a batch size is searched once
     try:
         print(several_processes.report(technique, *turn_taking.measure(technique, args)))

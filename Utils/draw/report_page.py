@@ -15,8 +15,9 @@ from Utils.analysis import attribution, comparison, recommendation, result_table
 from Utils.analysis.summary import summarize
 from Utils.base.text import HOMES, number, short
 from Utils.draw import chart_style, ladder_charts, ratio_charts
-from Utils.results import rows_file, selection
-from Utils.scripts import ladder
+from Utils.results import rows_file, selection, study
+from Utils.scripts import diffs
+from Utils.scripts.ladder import Technique, facts, split
 
 ENVIRONMENT = {  # of a record: title, where it stands there
     "device memory (MiB)": ("device", "memory_mib"),
@@ -31,12 +32,11 @@ UNPRINTABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")  # what no
 def report(path, device_name="", price=None, base=None):
     """Return the page of a results file, a string of HTML. Raises UserError.
     device_name, base: as for selection.select. price: what an hour of the device costs."""
-    all_rows = rows_file.read(path)
-    rows, left_out = selection.select_ladder(all_rows, device_name, base)
-    with_variants, _ = selection.select(all_rows, device_name, True, base, newest_of=rows)
-    records = rows_file.read_records(path, with_variants.run_id.unique())
-    lines = summarize(rows, records)
-    recommended = recommendation.recommend(with_variants, records)
+    chosen = study.newest_ladder(rows_file.read(path), path, device_name, base)
+    summary = summarize(chosen)
+    rows = chosen.rows
+    lines = summary.lines
+    recommended = recommendation.recommend(summary)
     charts = {
         name: _picture(draw(rows, lines)) for name, draw in ladder_charts.of_timed(lines).items()
     }
@@ -47,20 +47,22 @@ def report(path, device_name="", price=None, base=None):
     quality |= dict(zip(tainted.label, tainted.quality, strict=True))
     commit = rows.commit.iloc[0].removesuffix("-dirty")
     commands = [f"git checkout {shlex.quote(commit)}"] if commit else []
-    rounds = with_variants["round"].nunique()
-    commands += [recommendation.make_line(with_variants, records, rounds), "make report"]
-    best, baseline = recipe_lines(with_variants, records, recommended.fastest)
+    rounds = chosen.all_rows["round"].nunique()
+    commands += [recommendation.make_line(chosen, rounds), "make report"]
+    pair = recommended.fastest.pair if recommended.fastest else None
+    baseline, best = (None, None) if pair is None else (pair.iloc[0], pair.iloc[1])
     main_table = result_tables.texts_of(lines, result_tables.MAIN)
     tables = {"Time, memory and loss of each technique": main_table}
-    tables |= result_tables.more_tables(rows, lines, price)
+    tables |= result_tables.more_tables(summary, price)
     ablation = {}
-    if script := attribution.whole_of(with_variants):
-        credits = attribution.credits(with_variants, script)
-        ablation["picture"] = _picture(ratio_charts.ablation(with_variants, credits, script))
+    whole = attribution.whole_of(chosen)
+    if whole:
+        credits = attribution.credits(chosen, whole)
+        ablation["picture"] = _picture(ratio_charts.ablation(chosen.all_rows, credits, whole))
         ablation["remarks"] = credits.says[credits.says != ""].to_dict()
     environment = {name: rows[name].unique() for name in ("device", "torch", "dataset")}
     for title, (part, key) in ENVIRONMENT.items():
-        parts = [record.get(part) or {} for record in records.values()]
+        parts = [record.get(part) or {} for record in chosen.records.values()]
         environment[title] = dict.fromkeys(str(p[key]) for p in parts if p.get(key))
     environment = {title: " or ".join(texts) for title, texts in environment.items()}
     return _render(
@@ -74,12 +76,12 @@ def report(path, device_name="", price=None, base=None):
         charts=dict.fromkeys(ladder_charts.CHARTS) | charts,
         ablation=ablation,
         tables={title: _table(columns) for title, columns in tables.items()},
-        profile=_profile(path, rows),
+        profile=_profile(path, chosen),
         environment={title: text for title, text in environment.items() if text},
         quality=quality,
         commands=commands,
-        diffs=_diffs(lines.index, records),
-        left_out=left_out,
+        diffs=_diffs(summary),
+        left_out=chosen.left_out,
     )
 
 
@@ -97,23 +99,12 @@ def comparison_page(a, b):
     )
 
 
-def recipe_lines(rows, records, recipe):
-    """Return the lines of a recipe and of its base, of the clean rounds that both have."""
-    if recipe is None or not recipe.techniques:
-        return None, None
-    clean = rows[rows.grade == "clean"]
-    names = recipe.name, recipe.line.base
-    rounds = [{*clean["round"][clean.technique == name]} for name in names]
-    lines = summarize(clean[clean["round"].isin(set.intersection(*rounds))], records)
-    return lines.loc[names[0]], lines.loc[names[1]]
-
-
-def _profile(path, rows):
+def _profile(path, chosen):
     """Return the picture and the advice of profiles of the same device and shape; {} without."""
-    shape = rows.iloc[0][["device", "torch", "model", "seq_len"]]
+    shape = chosen.rows.iloc[0][["device", "torch", "model", "seq_len"]]
     summaries = []
     advice = {}
-    for name in ladder.techniques():
+    for name in chosen.ladder.scripts:
         with suppress(OSError, ValueError):  # not there, or damaged
             summary = json.loads((Path(path).parent / "profiles" / f"{name}.json").read_text())
             if any(summary.get(key, value) != value for key, value in shape.items()):
@@ -135,22 +126,23 @@ def _profile(path, rows):
     return {"picture": _picture(ladder_charts.profile(summaries)), "advice": advice}
 
 
-def _diffs(names, records):
-    """Return the diff of each script against the script before it, as they ran where known."""
-    ran = ladder.techniques()
-    for record in records.values():
-        name, source = record.get("technique"), record.get("source")
+def _diffs(summary):
+    """Return the diff of each script against the script before it, as they ran if that is known."""
+    ran = dict(summary.study.ladder.scripts)
+    for record in summary.study.records.values():
+        name = record.get("technique")
+        source = record.get("source")
         if source:
-            doc, code = ladder.split(source) if source.startswith('"""') else ("", source)
-            ran[name] = ladder.Technique(name, Path(f"{name}.py"), doc, code, **ladder.facts(doc))
-    diffs = []
-    for technique in (ran[name] for name in names if name in ran):
-        if technique.parent in ran:
-            _, _, *lines = ladder.diff(technique, ran[technique.parent], context=1)
+            doc, code = split(source) if source.startswith('"""') else ("", source)
+            ran[name] = Technique(name, Path(f"{name}.py"), doc, code, **facts(doc))
+    shown = []
+    for script in (ran[name] for name in summary.lines.index if name in ran):
+        if script.parent in ran:
+            _, _, *lines = diffs.diff(script, ran[script.parent], context=1)
         else:
-            lines = [f" {line}" for line in technique.code.strip("\n").splitlines()]
-        diffs.append({"name": technique.name, "headline": technique.headline, "lines": lines})
-    return diffs
+            lines = [f" {line}" for line in script.code.strip("\n").splitlines()]
+        shown.append({"name": script.name, "headline": script.headline, "lines": lines})
+    return shown
 
 
 def _picture(figure):

@@ -21,6 +21,7 @@ import pandas as pd
 
 from Utils.analysis import result_tables
 from Utils.analysis.intervals import numbers
+from Utils.analysis.recommendation import recommend
 from Utils.analysis.summary import summarize
 from Utils.base import command_line, files, paths
 from Utils.base.errors import UserError
@@ -259,7 +260,8 @@ def table(outcome, path, all_columns=False):
     if outcome.rows is None or outcome.rows.empty:
         return ""
     summary = summarize(study.newest(outcome.rows, path, with_ablation=True))
-    return f"\n{result_tables.table(summary, all_columns=all_columns)}\n"
+    headline = recommend(summary).headline
+    return f"\n{result_tables.table(summary, headline, all_columns=all_columns)}\n"
 
 
 def _resume(args, ladder, rounds, recorder):

@@ -17,8 +17,8 @@ from Utils.base.text import broken
 from Utils.device import capabilities, datasheets
 from Utils.device.cuda import ImaginedGPU
 from Utils.draw import chart_style, ratio_charts
-from Utils.results import rows_file, selection
-from Utils.scripts import ladder
+from Utils.results import rows_file, selection, study
+from Utils.scripts import diffs, ladder
 
 DOCS = paths.ROOT / "docs"
 # GPUs of the README's forecast, by their names in docs/forecast.csv.
@@ -45,16 +45,18 @@ SHOWN = {  # scripts of the chart of GPUs
 
 
 def ladder_of(path):
-    """Return the newest rows of the ladder in a results file, and their summary."""
-    rows, _ = selection.select_ladder(rows_file.read(path))
-    return rows, summarize(rows, rows_file.read_records(path, rows.run_id.unique()))
+    """Return the newest rows of the ladder in a results file, and their summary's lines."""
+    summary = summarize(study.newest_ladder(rows_file.read(path), path))
+    return summary.study.rows, summary.lines
 
 
 def ladder_table():
     """Return the README's table of the ladder, of the newest shared rows, and what to say of it."""
     path = selection.newest_shared()
     rows, lines = ladder_of(path)
-    table = result_tables.texts_of(lines[~lines.index.isin(ladder.beyond())], result_tables.MAIN)
+    table = result_tables.texts_of(
+        lines[~lines.index.isin(ladder.repository().beyond())], result_tables.MAIN
+    )
     table["script"] = [broken(name) for name in table["script"]]
     folder = path.parent.relative_to(paths.ROOT).as_posix()
     slow, fast = lines.tokens_per_second[[ladder.BASELINE, LAST]]
@@ -68,16 +70,17 @@ def ladder_table():
 
 
 def rungs():
-    scripts = [t for t in ladder.group("ladder") if t.parent]
+    repository = ladder.repository()
+    scripts = [t for t in repository.group("ladder") if t.parent]
     lines = [f"- {_link(t, '')}: {t.headline.removesuffix('.')}" for t in scripts]
-    more = len(ladder.techniques()) - len(ladder.group("ladder"))
+    more = len(repository.beyond())
     lines += ["", f"beyond/ has [{more} more](docs/TECHNIQUES.md): CUDA graphs, float8, DDP, ..."]
     return "\n".join(lines)
 
 
 def one_diff():
     technique = ladder.get(LAST)
-    _, _, *lines = ladder.diff(technique, ladder.get(technique.parent), context=0)
+    _, _, *lines = diffs.diff(technique, ladder.get(technique.parent), context=0)
     return "\n".join(["```diff", *(line for line in lines if line[0] in "+-"), "```"])
 
 

@@ -21,9 +21,8 @@ from Utils.base.errors import UserError, naming
 from Utils.base.gpt2_sizes import CONFIGS
 from Utils.base.units import GIB, MIB
 from Utils.device import datasheets
-from Utils.draw import report_page
-from Utils.results import rows_file, selection
-from Utils.scripts import ladder
+from Utils.results import rows_file, selection, study
+from Utils.scripts import diffs, ladder
 
 HERE = Path(__file__).parent
 DOCS = paths.ROOT / "docs"
@@ -86,6 +85,7 @@ def figures():
         group = next((word for word in ("GeForce", "AMD") if word in name), "NVIDIA, others")
         name = name.removeprefix("NVIDIA ").removeprefix("GeForce ")
         devices[key] = {"key": key, "name": name, "group": group, "memory": sheet.memory}
+    repository = ladder.repository()
     answers = {}
     techniques_by_pick = {}
     for device, model, shape, answer in forecast_answers():
@@ -102,7 +102,7 @@ def figures():
             "headline": script.headline.removesuffix("."),
             "path": script.path.relative_to(paths.ROOT).as_posix(),
             "parent": script.parent,
-            "diff": ladder.diff(script, parent, context=1)[2:] if parent else [],
+            "diff": diffs.diff(script, parent, context=1)[2:] if parent else [],
             "costs": script.facts["Costs"],
         }
     shown = {name: name for name in doc_pages.SHOWN}
@@ -118,7 +118,7 @@ def figures():
         "devices": [device for key, device in devices.items() if key in answers],
         "answers": answers,
         "copies": {
-            pick: {"techniques": names, "lines": recommendation.lines_of(names)}
+            pick: {"techniques": names, "lines": recommendation.lines_of(names, repository)}
             for pick, names in techniques_by_pick.items()
         },
         "prices": prices | {"as_of": str(prices["as_of"])},
@@ -135,7 +135,7 @@ def forecast_answers():
     table = pd.read_csv(DOCS / "forecast.csv").rename(columns=titles)
     table = table.assign(line=table.index + 2, loss="")
     scripts = ladder.techniques()
-    lines = {name: ladder.line(name, scripts) for name in table.technique.unique()}
+    lines = {name: ladder.line(name) for name in table.technique.unique()}
     order = {name: (len(line), list(scripts).index(name)) for name, line in lines.items()}
     table["parent"] = table.technique.map({name: scripts[name].parent for name in lines})
     tokens = 1e3 * table.batch * table.seq_len
@@ -167,21 +167,19 @@ def measured_answers(path, techniques_by_pick):
     for _, group in selection.groups(rows_file.read(path)):
         if group.base.iloc[0] != ladder.BASELINE or group.world_size.iloc[0] > 1:
             continue
-        rows, _ = selection.select(group)
-        with_variants, _ = selection.select(group, with_variants=True)
-        records = rows_file.read_records(path, with_variants.run_id.unique())
-        fastest = recommendation.recommend(with_variants, records).fastest
+        summary = summarize(study.newest(group, path))
+        rows = summary.study.rows
+        fastest = recommendation.recommend(summary).fastest
         pick = fastest.name if fastest else ladder.BASELINE
         techniques_by_pick[pick] = fastest.techniques if fastest else []
         first = rows.iloc[0]
         batch, length = int(first.requested_batch_size), int(first.seq_len)
         answer = {"kind": "measured", "pick": pick, "described": selection.describe(rows)}
         answer["folder"] = path.parent.relative_to(selection.SHARED.parent).as_posix()
-        answer["rows"] = _measured_rows(summarize(rows, records), batch, length)
+        answer["rows"] = _measured_rows(summary.lines, batch, length)
         # The recipe beside its base in the rounds that both have, as on the page of these results.
-        pair = report_page.recipe_lines(with_variants, records, fastest)
-        if pair[0] is not None:
-            answer["pair"] = _measured_rows(pd.DataFrame(pair[::-1]), batch, length)
+        if fastest and fastest.pair is not None:
+            answer["pair"] = _measured_rows(fastest.pair, batch, length)
         sheet = datasheets.named(first.device)
         device = {"key": path.parts[-3].lower(), "name": first.device, "group": "CPUs, measured"}
         if sheet:
