@@ -20,7 +20,7 @@ from pandas import DataFrame
 from torch.optim import optimizer as torch_optimizer
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from tools.own_script import measured_process, model_switches, own_runs, user_code, watch
+from tools.own_script import model_switches, own_runs, user_code, watch
 from tools.own_script.switch_names import LADDER, ORDER, REPLACES
 from tools.own_script.watch import Iterations
 from Utils.base import paths
@@ -30,43 +30,9 @@ from Utils.results import rows_file, selection
 from Utils.scripts import ladder
 
 from . import forked
+from .own_scripts import CALLED, PACKAGES, in_fork, script, with_namesakes
 from .rows import rows_of
 
-# Prints its losses to the last bit, and the number of compiled graphs.
-SCRIPT = """
-import copy, sys
-import torch
-from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
-
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layers = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Dropout(0.1), nn.Linear(32, 4))
-        self.scale = nn.Parameter(torch.ones(1))
-    def forward(self, x):
-        return self.scale * self.layers(x)
-    def loss(self, x, y):
-        return nn.functional.cross_entropy(self.scale * self.layers(x), y)
-
-def loss_of(model):
-    return LOSS
-
-torch.manual_seed(7)
-model = MODEL
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-data = TensorDataset(torch.randn(512, 16), torch.randint(4, (512,)))
-log = open(sys.argv[1], "w")
-for x, y in DataLoader(data, batch_size=16, shuffle=True):
-    loss = loss_of(model)
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
-    graphs = torch._dynamo.utils.counters["stats"]["unique_graphs"]
-    print(loss.item().hex(), graphs, file=log, flush=True)
-    AFTER_STEP
-"""
-CALLED = "nn.functional.cross_entropy(model(x), y)"
 COPIES = """
     copied = copy.deepcopy(model)
     assert list(copied.state_dict()) == list(model.state_dict())
@@ -91,10 +57,6 @@ class Captions(torch.nn.Module):
         seen = self.see(images.view(-1, 1, 4, 4)).flatten(2).transpose(1, 2)
         return self.tell(inputs_embeds=seen, labels=labels[:, None].expand(-1, 4)).loss
 """
-
-
-def script(model="Net()", loss=CALLED, after=""):
-    return SCRIPT.replace("MODEL", model).replace("LOSS", loss).replace("AFTER_STEP", after)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -125,14 +87,9 @@ class Own:
     def run(self, *techniques, steps=7):
         """Run it with switches. Return its answer; said is what the terminal got."""
         name = "+".join([self.runs.base.name, *techniques])
-        flags = [f"--name={name}", f"--steps={steps}", "--warmup=3", "--min-seconds=0"]
-        flags += [f"--spec={self.runs.spec}"]
-
-        def main():
-            sys.argv = ["start.py", *flags]
-            measured_process.main()
-
-        done = forked.call(main, variables={"SUITE_ID": "look"})
+        script = own_runs.OwnScript(name, self.runs)
+        flags = [f"--steps={steps}", "--warmup=3", "--min-seconds=0"]
+        done = in_fork([*script.command, *flags], script.environment(SUITE_ID="look"))
         (path,) = (self.runs.folder / "answers").glob("*.json")
         answer = json.loads(path.read_text()) | {"said": done.stderr}
         path.unlink()
@@ -268,6 +225,15 @@ def test_every_pair_of_switches_combines_or_is_a_replacement(own):
     combined = {frozenset(pair) for techniques in thrown for pair in combinations(techniques, 2)}
     replacements = {frozenset((name, old)) for name in REPLACES for old in REPLACES[name]}
     assert pairs - combined <= replacements
+
+
+@pytest.mark.parametrize("packages", [PACKAGES, ("Utils", "tests"), ()])
+def test_a_script_imports_its_own_modules_by_names_of_ours(own, tmp_path, packages):
+    plain = own(script(), "plain.txt").losses()
+    run = own(with_namesakes(tmp_path, packages), "log.txt")
+    assert run.losses() == plain
+    losses = run.losses("brainFloat16", "torch_compile", "8bit_optimizer")
+    assert losses == pytest.approx(plain, rel=0.05) and losses != plain
 
 
 PARSER = "from argparse import ArgumentParser\nArgumentParser().parse_args(['--data'])"

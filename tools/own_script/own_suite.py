@@ -49,10 +49,11 @@ def _first_round(runs, techniques, args):
         if outcome.code > 1:
             return ladder, outcome
 
+        # A script on one that failed fails too: its own switch is tried without that.
         timed = _timed(outcome)
-        without_timing = [script for script in ladder if script.name not in timed]
-        new = {script.technique for script in without_timing if not script.refusal} - failed
-        if ladder.base not in timed or not new:
+        ended = [script for script in ladder if script.name not in timed and not script.refusal]
+        new = {script.technique for script in ended if script.parent in timed} - failed
+        if not new:
             return ladder, outcome
         failed |= new
 
