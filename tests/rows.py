@@ -7,15 +7,48 @@ from itertools import count
 from Utils.base import paths
 from Utils.results import rows_file
 from Utils.results.rows_file import COLUMNS
+from Utils.results.study import Study
+from Utils.scripts import ladder, variants
+from Utils.scripts.ladder import BASELINE, Identity
 
 _number = count()
+
+
+def identity_of(technique, base=BASELINE):
+    """The columns suite, parent and change of a script, a variant or a user's script."""
+    if base != BASELINE:
+        parent, _, switch = technique.rpartition("+")
+        return Identity("own", parent, f"+{switch}") if parent else Identity("own")
+    repository = ladder.repository()
+    if technique in repository.scripts:
+        return repository.get(technique).identity
+    variant = variants.parse(technique, repository)
+    if variant is None:
+        return Identity("ladder")
+    return Identity("ablation", variant.script, technique.removeprefix(variant.script))
+
+
+def techniques_of(name):
+    """The techniques of a script or variant of the repository, by its name."""
+    repository = ladder.repository()
+    variant = variants.parse(name, repository)
+    if variant is None:
+        return frozenset(repository.line(name)[1:])
+    line = frozenset(repository.line(variant.script)[1:])
+    named = {*variant.techniques}
+    return line | named if variant.sign == "+" else line - named
+
+
+def study_of(rows, records=None):
+    """The Study of rows that are all shown."""
+    return Study(rows, rows, records=records or {})
 
 
 def rows_of(technique, step_ms, warmup=2, loss=5.0, **columns):
     """The rows of one run whose steps took step_ms; with no steps, the one row without timings."""
     row = dict.fromkeys(COLUMNS) | {
         "run_id": f"20260101T{next(_number):06}",
-        "base": "no_optimization",
+        "base": BASELINE,
         "round": 0,
         "seed": 0,
         "technique": technique,
@@ -32,6 +65,7 @@ def rows_of(technique, step_ms, warmup=2, loss=5.0, **columns):
         "commit": "abc1234",
         "note": "",
     }
+    row |= vars(identity_of(technique, columns.get("base", BASELINE)))
     if not step_ms:
         return [row | columns]
     row |= {"grade": "clean", "first_step_s": step_ms[0] / 1e3, "peak_memory_mib": 900, **columns}

@@ -10,12 +10,13 @@ import pytest
 
 from tests import forked, processes
 from Utils.analysis import result_tables
+from Utils.analysis.summary import summarize
 from Utils.base import paths
 from Utils.device import capabilities
 from Utils.device.cpu import CPU
 from Utils.harness import batch_trials
-from Utils.results import rows_file, selection
-from Utils.scripts import ladder
+from Utils.results import rows_file, study
+from Utils.scripts import diffs, ladder
 
 TECHNIQUES = ladder.techniques()
 BELOW_BASELINE = [t for t in TECHNIQUES.values() if t.parent]
@@ -79,7 +80,7 @@ def split_kernels(technique):
 @by_name(BELOW_BASELINE)
 def test_a_script_is_its_parent_plus_one_idea(technique):
     own, parent = (split_kernels(t)[0] for t in (technique, TECHNIQUES[technique.parent]))
-    lines = ladder.diff(own, parent, context=0)
+    lines = diffs.diff(own, parent, context=0)
     changed = [line for line in lines[2:] if line[0] in "+-" and line[1:].strip()]
     assert 1 <= len(changed) <= 12, "\n".join(changed)
 
@@ -140,7 +141,7 @@ def smoke(tmp_path_factory):
         said = done.stdout + done.stderr
         assert done.returncode == 0 and not re.search("warning", said, re.IGNORECASE), said
     rows = rows_file.read(path)
-    return rows, result_tables.table(*selection.select(rows))
+    return rows, result_tables.table(summarize(study.newest(rows)))
 
 
 @by_name(TECHNIQUES.values())

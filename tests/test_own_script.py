@@ -19,6 +19,7 @@ import torch
 from pandas import DataFrame
 from torch.optim import optimizer as torch_optimizer
 from torch.utils.data.dataloader import _BaseDataLoaderIter
+from Utils.scripts.own_names import LADDER, ORDER, REPLACES
 
 from tools.own_script import model_switches, own_runs, user_code, watch
 from tools.own_script.switch_names import LADDER, ORDER, REPLACES

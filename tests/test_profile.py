@@ -29,7 +29,7 @@ from Utils.harness.step_clock import PROFILED, WAIT
 from Utils.launch import suite_runner
 from Utils.results import rows_file
 from Utils.scripts import ladder
-from Utils.scripts.ladder import Technique
+from Utils.scripts.ladder import Ladder, Technique
 
 TINY = ["--model", "gpt2-tiny", "--dataset", "synthetic", "--device", "cpu", "--seq-len", "64"]
 
@@ -273,8 +273,9 @@ def profiled(tmp_path_factory):
         path.write_text(text) if replaced else None
         doc, code = ladder.split(text)
         with pytest.MonkeyPatch.context() as patch:
-            own = Technique(name, path, doc, code, **ladder.facts(doc))
-            patch.setattr(ladder, "get", lambda _: own)
+            copy = Technique(name, path, doc, code, **ladder.facts(doc))
+            scripts = Ladder(ladder.techniques() | {name: copy})
+            patch.setattr(suite_runner, "ladder_of_device", lambda args: scripts)
             steps = ["--steps", "6", "--warmup", "3", "--output", str(folder)]
             code = profile_command.main(name, *TINY, *steps, *flags)
         summary = json.loads((folder / f"{name}.json").read_text())
@@ -515,7 +516,7 @@ def test_a_forecast_stands_beside_each_kind(tmp_path):
 def advised(technique="no_optimization", needs=(), device=None, **facts):
     technique = ladder.get(technique) if isinstance(technique, str) else technique
     device = device or CPU()
-    labels = profile_page.useful_techniques(technique, needs, device)
+    labels = profile_page.useful_techniques(technique, needs, device, ladder.repository())
     on_gpu = not isinstance(device, CPU)
     return profile_page.advise(breakdown_with(**facts), labels, on_gpu, needs)
 
@@ -597,7 +598,7 @@ def test_several_techniques_are_stacked_in_one_chart(baseline, tmp_path, monkeyp
         return 1 if command[2] == "fused_optimizer" else 0
 
     monkeypatch.setattr(suite_runner, "in_subprocess", python)
-    monkeypatch.setattr(ladder, "group", lambda name: [*map(ladder.get, texts)])
+    monkeypatch.setattr(Ladder, "group", lambda scripts, word: scripts.part(texts))
     beside = f"--results-file={folder.parent / 'results.csv'}"
     assert profile_command.main("all", *TINY, "--cpu", beside) == 1
     assert capsys.readouterr().out.split() == ["plots/profile.png", "plots/profile.svg"]

@@ -5,7 +5,7 @@ import subprocess
 import pytest
 from PIL import Image
 
-from tests.rows import committed
+from tests.rows import committed, study_of
 from Utils.analysis import submission
 from Utils.analysis.summary import summarize
 from Utils.base import paths
@@ -42,14 +42,15 @@ def test_the_check_of_pull_requests_reads_every_folder(capsys):
 def test_the_charts_are_drawn_from_the_rows_beside_them(folder):
     """A chart carries its words as its description."""
     rows, _ = selection.select(rows_file.read(folder / "results.csv"))
-    speedups = summarize(rows).speedup
+    speedups = summarize(study_of(rows)).lines.speedup
+    beyond = ladder.repository().beyond()
     for chart in folder.glob("*.png"):
         with Image.open(chart) as image:
             words = " ".join(image.text["Description"].split())
         assert rows.device.iloc[0] in words and rows.commit.iloc[0] in words
         if chart.name.startswith("speedup"):
             for name, ratio in speedups.items():
-                of_beyond = name in ladder.beyond()
+                of_beyond = name in beyond
                 if ratio.value > 0 and of_beyond == (chart.name == "speedup_beyond.png"):
                     assert name in words and ratio.text in words
 

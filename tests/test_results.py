@@ -73,9 +73,9 @@ def test_what_is_appended_is_what_pandas_reads_with_no_options(path):
     rows_file.append(path, second)
     frame = pandas.read_csv(path)
     assert ",".join(frame.columns) == (
-        "run_id,base,round,seed,technique,status,step,phase,step_ms,data_ms,loss,held_out_loss,"
-        "batch_size,requested_batch_size,seq_len,unit,model,dataset,world_size,device,torch,commit,"
-        "grade,first_step_s,peak_memory_mib,reserved_memory_mib,note"
+        "run_id,suite,base,parent,change,round,seed,technique,status,step,phase,step_ms,data_ms,loss,"
+        "held_out_loss,batch_size,requested_batch_size,seq_len,unit,model,dataset,world_size,device,"
+        "torch,commit,grade,first_step_s,peak_memory_mib,reserved_memory_mib,note"
     )
     assert len(frame) == 5
     for row, (_, read) in zip(first + second, frame.iterrows(), strict=True):
@@ -320,11 +320,11 @@ def test_a_cut_end_is_refused_by_runs_and_readers(filled, cut):
     ("damaged", "line", "problem"),
     [
         (lambda lines: [*lines, '"never closed'], 5, "cannot be read ("),
-        (lambda lines: [*lines, "junk"], 5, "has 1 fields instead of 27"),
-        (lambda lines: [lines[0], lines[1] + ",", *lines[2:]], 2, "has 28 fields instead of 27"),
-        (lambda lines: [*lines[:2], lines[2] + ",", lines[3]], 3, "has 28 fields instead of 27"),
-        (lambda lines: [lines[0], lines[1][:-1], *lines[2:]], 2, "has 26 fields instead of 27"),
-        (lambda lines: [*lines[:3], lines[3][:-1]], 4, "has 26 fields instead of 27"),
+        (lambda lines: [*lines, "junk"], 5, "has 1 fields instead of 30"),
+        (lambda lines: [lines[0], lines[1] + ",", *lines[2:]], 2, "has 31 fields instead of 30"),
+        (lambda lines: [*lines[:2], lines[2] + ",", lines[3]], 3, "has 31 fields instead of 30"),
+        (lambda lines: [lines[0], lines[1][:-1], *lines[2:]], 2, "has 29 fields instead of 30"),
+        (lambda lines: [*lines[:3], lines[3][:-1]], 4, "has 29 fields instead of 30"),
     ],
 )
 def test_a_damaged_line_is_named_where_the_file_is_read(filled, damaged, line, problem):

@@ -17,6 +17,11 @@ from Utils.launch import suite_child, suite_runner, turn_taking
 from Utils.results import rows_file
 from Utils.scripts import ladder
 
+
+def chosen(names):
+    return suite_runner.named(names.split(), ladder.repository())
+
+
 LADDER = "no_optimization tensorFloat32 brainFloat16 torch_compile flash_attention fused_optimizer"
 
 
@@ -35,7 +40,7 @@ def stand_in(tmp_path, monkeypatch):
         if code == 0:
             steps = [] if "status" in columns else [columns.pop("ms", 100.0)] * 4
             rows = rows_of(name, steps, round=r, **columns)
-            rows_file.append(path, rows, {"run_id": rows[0]["run_id"], "suite": name_of_suite})
+            rows_file.append(path, rows, {"run_id": rows[0]["run_id"], "suite_id": name_of_suite})
         return code
 
     def run(techniques, flags, name_of_suite, minutes, progress):
@@ -55,7 +60,7 @@ def stand_in(tmp_path, monkeypatch):
 
 def test_every_pair_is_together_once_and_odd_rounds_go_backwards(stand_in):
     stand_in.args.rounds = 2
-    techniques = suite_runner.named(LADDER.split())
+    techniques = chosen(LADDER)
     assert suite_runner.run(techniques, stand_in.args).code == 0
     names = LADDER.split()
     assert stand_in.groups == [names[:4], names[3:], names[:1:-1], names[2::-1]]
@@ -82,7 +87,7 @@ def test_without_bfloat16_a_command_runs_the_float16_line_and_says_so_once(
 
 def test_without_room_for_two_each_runs_once_by_itself(stand_in):
     stand_in.room = 1
-    techniques = suite_runner.named(LADDER.split()[:3])
+    techniques = chosen("no_optimization tensorFloat32 brainFloat16")
     assert suite_runner.run(techniques, stand_in.args).code == 0
     assert stand_in.groups == [[technique.name] for technique in techniques]
 
@@ -92,7 +97,7 @@ def test_what_has_no_timing_is_not_repeated_for_its_partners(stand_in):
         0,
         {"status": "unsupported", "note": "no"} if "Float" in name else {},
     )
-    techniques = suite_runner.named(LADDER.split())
+    techniques = chosen(LADDER)
     assert suite_runner.run(techniques, stand_in.args).code == 0
     assert stand_in.groups == [LADDER.split()[:4], LADDER.split()[3:]]
 
@@ -110,7 +115,7 @@ def test_rounds_are_added_until_intervals_are_narrow(
     random = np.random.default_rng(0)
     stand_in.args.precision, stand_in.args.timeout = 0.01, minutes
     stand_in.outcome = lambda name, r: (0, {"batch_size": 1, "loss": 5 + random.normal(0, noise)})
-    outcome = suite_runner.run(suite_runner.named(LADDER.split()[:3]), stand_in.args)
+    outcome = suite_runner.run(chosen("no_optimization tensorFloat32 brainFloat16"), stand_in.args)
     assert outcome.code == 0 and outcome.rows.run_id.nunique() == 3 * rounds
     assert reason in capsys.readouterr().err.splitlines()[-1] and len(stand_in.groups) == rounds
 
@@ -121,7 +126,7 @@ def test_the_widest_interval_decides(stand_in, capsys):
         0,
         {"ms": 110.0 if (name, r) == ("brainFloat16", 0) else 100},
     )
-    suite_runner.run(suite_runner.named(LADDER.split()[:3]), stand_in.args)
+    suite_runner.run(chosen("no_optimization tensorFloat32 brainFloat16"), stand_in.args)
     said = capsys.readouterr().err.splitlines()
     asked = [line for line in said if line.endswith("one round more")]
     assert ["of brainFloat16" in line for line in asked[3:]] == [True] * (len(asked) - 3)
@@ -132,5 +137,5 @@ def test_the_widest_interval_decides(stand_in, capsys):
 def test_a_precision_without_a_parent_is_refused_before_anything_runs(stand_in):
     stand_in.args.precision = 0.01
     with pytest.raises(UserError, match="no script's parent runs with it"):
-        suite_runner.run(suite_runner.named(["no_optimization", "fused_optimizer"]), stand_in.args)
+        suite_runner.run(chosen("no_optimization fused_optimizer"), stand_in.args)
     assert not stand_in.groups

@@ -156,7 +156,7 @@ def records_say(text):
         ({}, lambda folder: (folder / "README.md").write_bytes(b"0" * 2**26), "larger than 64 MiB"),
         ({}, replace("results.csv", b"ok,1,warmup", b"ok,x,warmup"), ":3: step cannot be 'x'"),
         ({}, replace("results.csv", b"tensorFloat32", b"<b>tensor"), "is not valid"),
-        ({}, replace("results.csv", b"run_id,base", b"run,base"), ":1: unknown header"),
+        ({}, replace("results.csv", b"run_id,suite", b"run,suite"), ":1: unknown header"),
         ({}, replace("results.csv", b",timed,100.0", b",timed,nan"), ":4: step_ms cannot be 'nan'"),
         ({}, replace("results.csv", b",timed,100.0", b",timed,-1"), ":4: step_ms cannot be '-1'"),
         ({}, replace("results.csv", b"read from", b"<script>"), "results.csv:2: note '<script>"),

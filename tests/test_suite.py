@@ -36,6 +36,7 @@ from pathlib import Path
 
 from Utils.base import command_line
 from Utils.results import rows_file
+from Utils.scripts import ladder
 
 args = command_line.Parser("stand-in", __doc__, *command_line.OF_A_RUN).parse_args()
 row = dict.fromkeys(rows_file.COLUMNS, 1) | {
@@ -48,9 +49,12 @@ row = dict.fromkeys(rows_file.COLUMNS, 1) | {
     "grade": "clean",
     "note": "",
 }
+told = ladder.told_identity(row["technique"])  # by the suite that started it, if any
+row |= vars(told or ladder.Identity("ladder"))
 phases = ["warmup"] * args.warmup + ["timed"] * (args.steps - args.warmup)
 rows = [row | {"step": step, "phase": phase} for step, phase in enumerate(phases)]
-record = {"run_id": row["run_id"], "suite_id": os.environ["SUITE_ID"], "settings": {"seed": args.seed}}
+record = {"run_id": row["run_id"], "suite_id": os.environ["SUITE_ID"]}
+record["settings"] = {"seed": args.seed}
 print(f"  step 1/{args.steps}", file=sys.stderr, flush=True)
 time.sleep(float(os.environ.get("STEPS_S", 0)))
 rows_file.append(args.results_file, rows, record)
@@ -320,15 +324,18 @@ def test_a_run_that_hangs_is_ended_and_recorded(tmp_path, monkeypatch, capsys):
 
 
 def test_one_word_stands_for_the_ladder_or_what_is_beyond_it_or_everything():
-    known = ladder.techniques()
+    repository = ladder.repository()
+    known = repository.scripts
     top = [technique for technique in known.values() if technique.at_top_level]
-    assert launched.named(["ladder"]) == top
-    assert launched.named(["everything"]) == [*known.values()]
-    beyond = [technique.name for technique in launched.named(["beyond"])]
+    assert list(launched.named(["ladder"], repository)) == top
+    assert list(launched.named(["everything"], repository)) == [*known.values()]
+    beyond = [technique.name for technique in launched.named(["beyond"], repository)]
     assert beyond == [name for name in known if name in beyond]  # each once, parents first
-    parents = {known[name].parent for name in ladder.beyond()}
-    assert {*beyond} == ladder.beyond() | parents | {"no_optimization"}
-    names = [technique.name for technique in launched.named(["fused_optimizer", "beyond"])]
+    parents = {known[name].parent for name in repository.beyond()}
+    assert {*beyond} == repository.beyond() | parents | {"no_optimization"}
+    names = [
+        technique.name for technique in launched.named(["fused_optimizer", "beyond"], repository)
+    ]
     assert names[:2] == ["fused_optimizer", "no_optimization"]
     assert len(names) == len({*names}) == len(beyond)
 

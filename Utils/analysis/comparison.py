@@ -79,7 +79,7 @@ def sides(a, b):
 def compare(a, b):
     """Return the Ratios of B's tokens per second to A's, a Series by technique in ladder order."""
     identities = b.summary.study.identities | a.summary.study.identities
-    names = pd.Index(in_order(identities))
+    names = pd.Index(in_order(identities, a.summary.study.ladder))
     rates = []  # by round and technique, from the levels that a step time is the mean of
     for side in (a, b):
         timed = selection.timed(side.rows)

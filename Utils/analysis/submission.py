@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 from Utils.analysis import attribution, result_tables, text_tables
@@ -128,7 +129,8 @@ def page(folder):
         "torch's report.",
     ]
     for _, group in selection.groups(rows):
-        summary = summarize(study.newest(group, path))
+        chosen = study.newest(group, path)
+        summary = summarize(replace(chosen, left_out=""))
         headline = recommend(summary).headline
         tables = result_tables.table(summary, headline, all_columns=True, in_file=True)
         text += [f"## {selection.describe(summary.study.rows)}", tables]

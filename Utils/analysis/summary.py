@@ -24,7 +24,7 @@ MEMORY_KINDS = ("weights_mib", "gradients_mib", "optimizer_state_mib", "rest_mib
 FIGURES = [*MEMORY_KINDS, "reserved_mib", "mean_power_w"]  # medians of records
 COLUMNS = [
     "label",
-    "parent",  # None for a base
+    "parent",  # NaN for a base
     "change",  # of the Identity
     "base",  # the script that speedup is over
     "unit",  # of batches, meant where names say tokens
@@ -101,12 +101,11 @@ def _grouped(rows, records):
 
 def summarize(chosen: Study) -> Summary:
     """Return the Summary of a study. Columns from records are empty without records."""
-    order = study.in_order(chosen.identities)
-    lines = _lines(chosen, chosen.rows, order)
+    lines = _lines(chosen, chosen.rows, chosen.order)
     if chosen.all_rows is chosen.rows:
         return Summary(chosen, _corrected(lines), lines.iloc[:0])
 
-    variants = [name for name in order if name not in lines.index]
+    variants = [name for name in chosen.order if name not in lines.index]
     ablation = _lines(chosen, chosen.all_rows, variants)
     both = _corrected(pd.concat([lines, ablation]))
     return Summary(chosen, _corrected(lines), both.loc[ablation.index])

@@ -64,6 +64,10 @@ class Study:
             return ladder.changes(self.identities[name].change)
         return [("+", name)] if self.parent(name) else []
 
+    def leaves_out(self, name: str) -> bool:
+        """Return whether a script is its parent without some techniques."""
+        return "-" in [sign for sign, _ in self.change(name)[:1]]
+
     def line(self, name: str) -> list[str]:
         """Return the names from the base to a script, as far as they are known."""
         names = [name]
@@ -82,6 +86,11 @@ class Study:
                     techniques.discard(technique)
         return frozenset(techniques)
 
+    @cached_property
+    def order(self) -> list[str]:
+        """Names of all scripts in the order of the ladder, those of an ablation last."""
+        return in_order(self.identities, self.ladder)
+
     def names(self, suite: str) -> set[str]:
         """Return the names of the scripts of a suite."""
         return {name for name, place in self.identities.items() if place.suite == suite}
@@ -96,18 +105,22 @@ class Study:
         return names
 
 
-def in_order(identities: dict[str, Identity]) -> list[str]:
+def in_order(identities: dict[str, Identity], repository: Ladder) -> list[str]:
     """Return names of scripts in the order of their ladder, those of an ablation last.
 
-    A script follows its parent, the longest line first. One whose parent has no rows begins a line.
+    identities: by name, as rows have them. repository: tells the place of what has no rows, so that
+    a script whose parent was not measured is where it would be with it.
     """
-    scripts = {}
+    parents = repository.parents()
+    variants = []
     for name, identity in identities.items():
-        parent = identity.parent if identity.parent in identities else None
-        is_variant = identity.suite == "ablation"
-        scripts[name] = _Place(name, "ablation" if is_variant else parent)
-    in_ladder = ladder.in_order({n: s for n, s in scripts.items() if s.parent != "ablation"})
-    return list(in_ladder | scripts)
+        if identity.suite == "ablation":
+            variants.append(name)
+        else:
+            parents[name] = identity.parent or None
+    places = {name: _Place(name, parent) for name, parent in parents.items()}
+    ordered = [name for name in ladder.in_order(places) if name in identities]
+    return [*ordered, *(name for name in variants if name not in ordered)]
 
 
 @dataclass(frozen=True)

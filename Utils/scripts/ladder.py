@@ -198,10 +198,12 @@ class Ladder:
         parents = self.parents()
         pairs = set()
         for script in self:
+            passed = {script.name}
             ancestor = script.parent
-            while ancestor is not None and ancestor not in self.scripts:
-                ancestor = parents.get(ancestor)
-            if ancestor is not None:
+            while ancestor in parents and ancestor not in {*self.scripts, *passed}:
+                passed.add(ancestor)
+                ancestor = parents[ancestor]
+            if ancestor in self.scripts and ancestor not in passed:
                 pairs.add(frozenset((script.name, ancestor)))
         return pairs
 
@@ -279,10 +281,13 @@ def identity(name, path, parent):
 
     name: the file's stem. parent: as its docstring states it.
     """
-    is_variant = path.resolve().is_relative_to(paths.CACHE)
-    suite = "ladder" if path.resolve().parent == paths.ROOT else "beyond"
-    suite = "ablation" if is_variant else suite
-    return Technique(name, path, "", "", parent, (), {}, suite).identity
+    path = path.resolve()
+    suite = "ladder" if path.parent == paths.ROOT else "beyond"
+    change = ""
+    if parent is not None and path.is_relative_to(paths.CACHE):  # a variant's name has its change
+        suite = "ablation"
+        change = name.removeprefix(parent)
+    return Technique(name, path, "", "", parent, (), {}, suite, change).identity
 
 
 @functools.cache

@@ -252,9 +252,8 @@ def step(args):
 
 def techniques(args):
     """Return the TechniqueStatuses."""
-    with ladder.on_device(capabilities.has("bfloat16", args.hardware)):
-        scripts = ladder.techniques()
-    return [judge(script, scripts.get(script.parent), args) for script in scripts.values()]
+    on_device = ladder.repository(capabilities.has("bfloat16", args.hardware))
+    return [judge(script, on_device.scripts.get(script.parent), args) for script in on_device]
 
 
 def judge(technique, parent, args):

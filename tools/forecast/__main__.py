@@ -41,7 +41,9 @@ def main(*words):
 
 
 def all_devices(names, values, tokens, prices):
-    names = [technique.name for technique in forecast_plan.techniques_of(names)]
+    names = [
+        technique.name for technique in forecast_plan.techniques_of(names, ladder.repository())
+    ]
     settings, steps = zip(*forecast_plan.on_every_device(names, values), strict=True)
     args = settings[0]
     for of_technique in zip(*steps, strict=True):
@@ -66,13 +68,15 @@ def one_device(names, values, memory):
     if on_cpu:
         print("Memory of tensors; the process adds its libraries and what malloc keeps.")
     entry = datasheets.of_device(device, measured_ceilings.ceilings(device))
+
     bfloat16 = capabilities.has("bfloat16", device)
     if not bfloat16:
         print(ladder.IN_FLOAT16)
-    with ladder.on_device(bfloat16):
-        techniques = forecast_plan.techniques_of(names)
-        savers = [t for t in ladder.group("beyond") if t.path.parent.name == "memory"]
-    more = savers if fitting and names == ["ladder"] else []
+    scripts = ladder.repository(bfloat16)
+    techniques = forecast_plan.techniques_of(names, scripts)
+    more = []
+    if fitting and names == ["ladder"]:
+        more = [script for script in scripts.group("beyond") if script.path.parent.name == "memory"]
     candidates = forecast_plan.on_this_device([*techniques, *more], args, entry, budget, fitting)
     forecasts = candidates[: len(techniques)]
     if entry and any(forecast.time for forecast in forecasts):

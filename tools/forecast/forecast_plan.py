@@ -89,10 +89,13 @@ def settings(values, device):
     return args
 
 
-def techniques_of(names):
-    """Return the techniques of these names and groups, each once."""
-    groups = (ladder.group(name) or [ladder.get(name)] for name in names)
-    return [*{technique.name: technique for group in groups for technique in group}.values()]
+def techniques_of(names, scripts):
+    """Return the techniques of these names and groups, each once. scripts: a Ladder."""
+    techniques = {}
+    for name in names:
+        group = scripts.group(name) or [scripts.get(name)]
+        techniques |= {technique.name: technique for technique in group}
+    return list(techniques.values())
 
 
 def import_compiler():
@@ -161,11 +164,11 @@ def step_forecast(technique, memory, args, entry, reason="", device=None):
     reason = reason or memory.reason
     time = None
     if entry and not reason and not memory.kernels.foreign:
-        scripts = ladder.techniques()
+        scripts = ladder.repository()
         precision = precision_of(technique.needs)
         with suppress(UserError):  # its parent may be misspelt
-            line = ladder.line(technique.name, scripts)
-            if any(scripts[name].path.parent.name == "precision" for name in line):
+            line = scripts.line(technique.name)
+            if any(scripts.get(name).path.parent.name == "precision" for name in line):
                 precision = None  # no published figure is of these
         time = time_forecast(memory.kernels, entry, precision)
     tokens = memory.batch * args.seq_len
@@ -194,8 +197,7 @@ def on_every_device(names, values, batches=()):
         """Return the settings, techniques and recordings of devices with or without bfloat16."""
         device = ImaginedGPU("an imagined GPU", 2**40, (9, 0) if bfloat16 else (7, 5))
         args = settings(values | {"device": "cuda"}, device)
-        with ladder.on_device(bfloat16):
-            techniques = techniques_of(names)
+        techniques = techniques_of(names, ladder.repository(bfloat16))
         return args, techniques, recordings(techniques, args, with_single=False)
 
     for key, entry in datasheets.datasheets().items():

@@ -33,7 +33,6 @@ from Utils.base import command_line
 from Utils.base.errors import naming, run_command
 from Utils.draw import chart_style, ladder_charts
 from Utils.launch import suite_runner
-from Utils.scripts import ladder
 
 SETTINGS = (*command_line.OF_ANY_SCRIPT, *command_line.OF_AN_OWN_SCRIPT)
 SETTINGS += ("plotsprefix", "t", "cpu", "memory", "gpus")
@@ -58,9 +57,9 @@ def main(*words):
     command_line.check(args)  # before profiled steps are added
     several = ()
     if not args.base:
-        with suite_runner.on_device(args):
-            several = ladder.group({"all": "ladder"}.get(args.name, args.name))
-            technique = None if several else ladder.get(args.name)
+        scripts = suite_runner.ladder_of_device(args)
+        several = scripts.group("ladder" if args.name == "all" else args.name)
+        technique = None if several else scripts.get(args.name)
     with naming(args.output):
         args.output.mkdir(exist_ok=True)
         tempfile.TemporaryFile(dir=args.output).close()  # raises where no file can be made

@@ -141,8 +141,10 @@ class ProfiledRun(Run):
             as_asked = args.batch_size == args.requested_batch_size
             forecast_ms = self.forecast_ms if as_asked else ()
             self.summary |= read(file, args.needs, ceilings, self.memory, on_gpu, forecast_ms)
-            with ladder.on_device(capabilities.has("bfloat16", args.hardware)):
-                labels = profile_page.useful_techniques(self.technique, args.needs, args.hardware)
+            scripts = ladder.repository(capabilities.has("bfloat16", args.hardware))
+            labels = profile_page.useful_techniques(
+                self.technique, args.needs, args.hardware, scripts
+            )
             breakdown = self.summary["profile"]
             self.summary |= {name: getattr(args, name) for name in OF_A_RUN} | {
                 "note": "; ".join(args.notes),
