@@ -19,7 +19,6 @@ import torch
 from pandas import DataFrame
 from torch.optim import optimizer as torch_optimizer
 from torch.utils.data.dataloader import _BaseDataLoaderIter
-from Utils.scripts.own_names import LADDER, ORDER, REPLACES
 
 from tools.own_script import model_switches, own_runs, user_code, watch
 from tools.own_script.switch_names import LADDER, ORDER, REPLACES
@@ -278,11 +277,17 @@ def test_what_is_no_script_is_refused(own, tmp_path, monkeypatch, text):
 
 
 def test_a_script_is_known_by_the_name_of_its_rows(own, tmp_path):
-    for path, name in ((tmp_path / "train.py", "train"), (tmp_path / "other/train", "other/train")):
+    names = {
+        tmp_path / "train.py": "train",
+        tmp_path / "other" / "train": "other/train",
+        tmp_path / "torch_compile.py": f"{tmp_path.name}/torch_compile",  # a name of ours
+    }
+    for path, name in names.items():
         path.parent.mkdir(exist_ok=True)
         path.touch()
         assert (find(path).name, find(path).is_module) == (name, False)
         assert find(name) == find(path)
+
         rows = [rows_of(base, [1, 1, 1], base=base) for base in ("train", name)]
         selected, _ = selection.select(DataFrame(chain(*rows)), base=str(path))
         assert {*selected.base} == {name}
