@@ -169,10 +169,11 @@ def _run_round(ladder, args, r, suite_id, missing, progress, recorder):
             recorder.record_end(script, "unsupported", script.refusal, flags, suite_id)
             missing.remove(script.name)
     order = [script for script in ladder if not script.refusal]
+    to_pair = ladder.part({script.name for script in order})
     if r % 2:
         order.reverse()
 
-    pairs = {pair for pair in ladder.pairs() if pair & missing}
+    pairs = {pair for pair in to_pair.pairs() if pair & missing}
     while to_run := missing.union(*pairs):
         first = next(script for script in order if script.name in to_run)
         before = path.stat().st_size if path.exists() else 0
