@@ -278,13 +278,14 @@ def test_without_bfloat16_the_ladder_is_in_float16(monkeypatch, capsys):
     t4 = gpu(capability=(7, 5), name="Tesla T4")
     assert not capabilities.has("bfloat16", t4) and capabilities.has("bfloat16", gpu())
     with ladder.on_device(bfloat16=False):
-        names = [technique.name for technique in ladder.group("ladder")]
+        scripts = ladder.group("ladder")
+        names = [script.name for script in scripts if script.name in ladder.tracked()]
     assert names == ["no_optimization", "tensorFloat32", *FLOAT16_LINE]
     assert all(capabilities.has(n, t4) for name in names for n in needs(name) if "float" in n)
     monkeypatch.setattr(device_choice, "choose", lambda name: t4)
     monkeypatch.setattr(suite_runner, "version", lambda package: "2.13.0")
     with suite_runner.on_device(Namespace(device="auto")):
-        assert [technique.name for technique in ladder.group("ladder")] == names
+        assert ladder.group("ladder") == scripts
     assert "float16" in capsys.readouterr().out
 
 

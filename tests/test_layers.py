@@ -55,7 +55,7 @@ def files():
     """Return all modules of the project by dotted name."""
     found = [*paths.ROOT.glob("Utils/**/*.py"), paths.ROOT / "plot_results.py"]
     # Other files at the top are someone's own.
-    found += [technique.path for technique in ladder.techniques().values()]
+    found += [technique.path for technique in ladder.tracked().values()]
     found += paths.ROOT.glob("beyond/**/__init__.py")
     found = [file for file in found if file != paths.ROOT / "Utils" / "__init__.py"]
     names = (file.relative_to(paths.ROOT).with_suffix("").parts for file in found)

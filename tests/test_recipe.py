@@ -28,6 +28,7 @@ from Utils.scripts.ladder import Technique
 
 WHOLE = "fused_optimizer"
 LINE = ladder.line(WHOLE)[1:]
+KNOWN = ladder.tracked()
 PLAN = attribution.plan(WHOLE)
 BASE = "no_optimization"
 TF32, BF16, COMPILE, FLASH, FUSED = LINE
@@ -282,24 +283,38 @@ def blocks(techniques):
     return {library: "\n".join(lines) for library, lines in lines_of.items()}
 
 
-@pytest.mark.parametrize("name", [t.name for t in ladder.techniques().values() if t.parent])
+@pytest.mark.parametrize("name", [t.name for t in KNOWN.values() if t.parent])
 def test_every_technique_has_lines_or_says_that_there_is_no_switch(name):
-    known = tomllib.loads(LINES.read_text())
-    assert name in known and "pytorch" in known[name]
     for library, code in blocks([name]).items():
         if library != "PyTorch":  # there, a return may stand by itself
             code = re.sub(r"^return ", "", code, flags=re.MULTILINE)
         ast.parse(code)
         assert f"# {name}" in code
-    own = ladder.techniques()[name].code
-    for used in re.findall(r"torch(?:\.\w+)+", known[name]["pytorch"]):
+
+
+SWITCHES = tomllib.loads(LINES.read_text())
+
+
+@pytest.mark.parametrize("name", [name for name in SWITCHES if "pytorch" in SWITCHES[name]])
+def test_lines_of_pytorch_name_what_there_is_and_the_script_uses(name):
+    code = KNOWN[name].code
+    lines = SWITCHES[name]["pytorch"]
+    for used in re.findall(r"torch(?:\.\w+)+", lines):
         parts = used.split(".")
         found = importlib.import_module(parts[0])
         for n, part in enumerate(parts[1:], 2):
             if not hasattr(found, part):  # a module that nobody has imported yet
                 importlib.import_module(".".join(parts[:n]))
             found = getattr(found, part)
-        assert used in own or used == "torch.stack" or "import" in known[name]["pytorch"]
+        assert used in code or used == "torch.stack" or "import" in lines
+
+
+def test_lines_are_of_scripts_and_have_known_keys():
+    keys = {key for _, call, *switches in recommendation.LIBRARIES for key in switches}
+    for name, entry in SWITCHES.items():
+        assert name in KNOWN
+        assert entry.keys() <= keys | {"replaces"}, name
+        assert {*entry.get("replaces", ())} <= KNOWN.keys(), name
 
 
 def keywords(library):

@@ -17,10 +17,15 @@ WAYS = {  # columns of `credits`, and their titles
 }
 
 
+def rungs():
+    """Return the names of the ladder's tracked scripts; T= ablates another."""
+    tracked = ladder.tracked()
+    return [technique.name for technique in ladder.group("ladder") if technique.name in tracked]
+
+
 def last_rung():
     """Return the end of the ladder's longest line."""
-    names = [technique.name for technique in ladder.group("ladder")]
-    return max(names, key=lambda name: len(ladder.line(name)))
+    return max(rungs(), key=lambda name: len(ladder.line(name)))
 
 
 def members(whole):
@@ -29,7 +34,7 @@ def members(whole):
         return of_base[1]
     line = ladder.line(whole)[1:]
     if whole == last_rung():
-        line += [technique.name for technique in ladder.group("ladder")]
+        line += rungs()
     return [name for name in dict.fromkeys(line) if name != ladder.BASELINE]
 
 

@@ -116,6 +116,22 @@ def techniques(root=paths.ROOT):
     return scripts if _bfloat16.get() else _in_order(_in_float16(scripts))
 
 
+def tracked():
+    """Return the techniques whose scripts git tracks, as `techniques` does.
+
+    An untracked script is someone's own idea, of which no test and no committed page says anything.
+    Outside a git checkout all scripts count.
+    """
+    scripts = techniques()
+    names = {*paths.git("ls-files", "-z", "--", "*.py").split("\0")}
+    in_git = {
+        name: script
+        for name, script in scripts.items()
+        if script.path.relative_to(paths.ROOT).as_posix() in names
+    }
+    return _in_order(in_git) if in_git else scripts
+
+
 @functools.cache
 def _read(path, modified_ns, size):
     """Return a script's docstring, code and facts, read once unless the file has changed."""
