@@ -120,7 +120,7 @@ clean:                       ## delete caches (tokens, compiled kernels); result
 
 # Each is a file of Utils/commands/.
 SIMPLE := adopt ablate together ddp scaling ceilings doctor profile table readme \
-          diff compare report recipe submit field-report site init_results reset
+          diff compare report recipe submit field-report site init_results reset new
 $(SIMPLE): $(ENVIRONMENT)
 	@$(COMMAND) $@ $(SET)
 
@@ -128,7 +128,7 @@ $(SIMPLE): $(ENVIRONMENT)
 # The longest files start first, so that the others do not wait for them at the end.
 FOUND   = $(shell find tests -name 'test_*.py' | sort)
 LONGEST = $(foreach name,ladder suite distributed run variants forecast own_script beyond_kernels \
-                         fused_cross_entropy,$(filter %/test_$(name).py,$(FOUND)))
+                         fused_cross_entropy new_technique,$(filter %/test_$(name).py,$(FOUND)))
 TESTS   = $(LONGEST) $(filter-out $(LONGEST),$(FOUND))
 TIMED   = $(shell grep -l 'mark\.timing' $(TESTS))
 
@@ -143,6 +143,7 @@ test: $(CHECKS)              ## run the tests that need no GPU
 	    --dist loadfile --no-loadscope-reorder $(TESTS); most=$$?; \
 	$(PYTHON) -m pytest -m timing $(TIMED); timed=$$?; [ $$most -eq 0 ] && [ $$timed -eq 0 ]
 
+new:                         ## copy a script to try an idea; T=my_idea PARENT=fused_optimizer, T=memory/my_idea
 lint: $(CHECKS)              ## run ruff: errors and formatting
 	@$(PYTHON) -m ruff check . && $(PYTHON) -m ruff format --check .
 

@@ -26,6 +26,7 @@ SETTINGS = {  # of each command that has any
     "field_report": SELECTION,
     "forecast": (*OF_A_RUN, "t", "memory", "tokens", "prices", "base"),
     "init_results": ("results_file",),
+    "new": ("t", "parent"),
     "profile": (*OF_ANY_SCRIPT, *OF_AN_OWN_SCRIPT, "plotsprefix", "t", "cpu", "memory", "gpus"),
     "recipe": (*SELECTION, "recipe"),
     "report": (*SELECTION, "price", "report", "a", "b"),
