@@ -71,10 +71,10 @@ def ladder_table():
 
 
 def rungs():
-    repository = ladder.repository()
-    scripts = [t for t in repository.group("ladder") if t.parent]
-    lines = [f"- {_link(t, '')}: {t.headline.removesuffix('.')}" for t in scripts]
-    more = len(repository.beyond())
+    scripts = ladder.tracked().values()
+    seven = [t for t in scripts if t.at_top_level]
+    lines = [f"- {_link(t, '')}: {t.headline.removesuffix('.')}" for t in seven if t.parent]
+    more = len(scripts) - len(seven)
     lines += ["", f"beyond/ has [{more} more](docs/TECHNIQUES.md): CUDA graphs, float8, DDP, ..."]
     return "\n".join(lines)
 
@@ -86,14 +86,14 @@ def one_diff():
 
 
 def techniques():
-    """Return docs/TECHNIQUES.md: a list of all scripts, and a section for each."""
+    """Return docs/TECHNIQUES.md: a list of all tracked scripts, and a section for each."""
     rows, lines = ladder_of(selection.newest_shared())
     texts = lines.parent_speedup[lines.parent_speedup.map(bool)].map(str) + " on "
     measured = (texts + rows.device.iloc[0]).rename_axis("script").reset_index(name="text")
     known = {"Measured": measured, "Published": published_changes(), "Forecast": forecast_changes()}
     text = []
     for title, at_top_level in (("The seven scripts", True), ("Beyond the seven", False)):
-        scripts = [t for t in ladder.techniques().values() if t.at_top_level is at_top_level]
+        scripts = [t for t in ladder.tracked().values() if t.at_top_level is at_top_level]
         listed = [f"- [{t.name}](#{t.name.lower()}): {t.headline}" for t in scripts]
         text += [f"## {title}", "\n".join(listed)]
         text += [_section(t, known) for t in scripts]
