@@ -3,6 +3,7 @@
 import sys
 
 from tools.own_script import measured_process
+from tools.own_script.user_code import OURS, ROOT, SITE_PACKAGES
 
 from . import forked
 
@@ -47,20 +48,21 @@ PACKAGES = ("tools", "Utils", "beyond", "tests")
 
 
 def script(model="Net()", loss=CALLED, after=""):
-    return (
-        (IMPORTS + NET + TRAINING)
-        .replace("MODEL", model)
-        .replace("LOSS", loss)
-        .replace("AFTER_STEP", after)
-    )
+    source = IMPORTS + NET + TRAINING
+    for word, text in (("MODEL", model), ("LOSS", loss), ("AFTER_STEP", after)):
+        source = source.replace(word, text)
+    return source
 
 
 def in_fork(command, environment):
     """Start a measured process as a fork. Return its CompletedProcess."""
 
     def main():
-        for name in [*sys.modules]:
-            if name.partition(".")[0] in ("beyond", "tests"):  # a process of its own has not these
+        # A process of its own has no tests and scripts.
+        for name, module in [*sys.modules.items()]:
+            file = getattr(module, "__file__", None) or ""
+            is_library = SITE_PACKAGES in file
+            if file.startswith(ROOT) and not is_library and not file.startswith(OURS):
                 del sys.modules[name]
         sys.argv = command
         measured_process.main()
@@ -79,9 +81,9 @@ def with_namesakes(folder, packages):
         if package in packages:
             (folder / package / "__init__.py").touch()
     (folder / "tools" / "net.py").write_text(IMPORTS + NET)
-    names = "".join(
-        f"from {name} import helper; assert helper.NAME == {name!r}\n" for name in PACKAGES
-    )
-    source = script().replace(NET, f"{names}from tools.net import Net\n")
-    (folder / "train.py").write_text(source)
+
+    imports = "from tools.net import Net\n"
+    for package in PACKAGES:
+        imports += f"from {package} import helper; assert helper.NAME == {package!r}\n"
+    (folder / "train.py").write_text(script().replace(NET, imports))
     return folder / "train.py"

@@ -86,8 +86,7 @@ class Own:
 
     def run(self, *techniques, steps=7):
         """Run it with switches. Return its answer; said is what the terminal got."""
-        name = "+".join([self.runs.base.name, *techniques])
-        script = own_runs.OwnScript(name, self.runs)
+        script = own_runs.OwnScript(self.runs, techniques)
         flags = [f"--steps={steps}", "--warmup=3", "--min-seconds=0"]
         done = in_fork([*script.command, *flags], script.environment(SUITE_ID="look"))
         (path,) = (self.runs.folder / "answers").glob("*.json")
@@ -171,7 +170,7 @@ RUNGS = [name for name in LADDER if name not in ("float16", "flash_attention")]
 
 
 @pytest.mark.parametrize("technique", RUNGS)
-def test_switches_give_the_losses_of_our_scripts(own, tmp_path, technique):
+def test_switches_give_the_losses_of_our_scripts(own, tmp_path, monkeypatch, technique):
     """The scripts of the optimizers have flash attention as well, whose rounding is another."""
     flags = ["--model=gpt2-tiny", "--batch-size=4", "--seq-len=4", "--device=cpu"]
     flags += ["--dataset=synthetic", "--steps=9", "--warmup=3"]
@@ -179,6 +178,7 @@ def test_switches_give_the_losses_of_our_scripts(own, tmp_path, technique):
     ours = [*flags, f"--results-file={results}"]
     forked.run([ladder.get(technique)], ours, generate=lambda technique: False)
     losses = [row["loss"] for row in rows_file.read(results).to_dict("records")][:5]
+
     arguments = " ".join([*flags, f"--results-file={tmp_path / 'watched.csv'}"])
     run = own(paths.ROOT / "no_optimization.py", arguments)
     rungs = RUNGS[: RUNGS.index(technique) + 1]
@@ -186,7 +186,9 @@ def test_switches_give_the_losses_of_our_scripts(own, tmp_path, technique):
     rel = 1e-6 if technique in ("tensorFloat32", "brainFloat16") else 2e-4
     answer = run.run(*thrown, steps=5)
     assert [row["loss"] for row in answer["rows"]] == pytest.approx(losses, rel=rel)
-    assert answer["version"] == user_code.version(vars(run.runs.base))
+
+    monkeypatch.setattr(user_code, "sys", Namespace(modules={}))
+    assert answer["version"] == user_code.version(vars(run.runs.base))  # without our modules
 
 
 @pytest.mark.parametrize(
@@ -322,11 +324,13 @@ def costs():
     backward = partial(parameter.sum().backward, retain_graph=True)
     data = torch.utils.data.DataLoader(torch.zeros(100, 1))
     loops = [(optimizer.step, 100), (backward, 100), (lambda: list(data), 1)]
+
     places = [(torch_optimizer, "_global_optimizer_pre_hooks"), (torch.autograd, "backward")]
     places += [(torch_optimizer, "_global_optimizer_post_hooks"), (_BaseDataLoaderIter, "__next__")]
     states = [[copy(getattr(*place)) for place in places]]
     watch.Watch("", lambda: None, lambda iteration: None).install()
     states.append([getattr(*place) for place in places])
+
     fastest = [[1.0] * len(loops) for _ in states]
     for _ in range(200):  # by turns, as the machine's speed changes
         for state, seconds in zip(states, fastest, strict=True):
@@ -334,6 +338,7 @@ def costs():
                 setattr(*place, value)
             for i, (loop, n) in enumerate(loops):
                 seconds[i] = min(seconds[i], timeit.timeit(loop, number=n))
+
     unit = max(100e-6, fastest[0][0] / 16)
     print(json.dumps([(w - u) / unit for u, w in zip(*fastest, strict=True)]))
 
@@ -353,11 +358,13 @@ def half_precision():
     switch = model_switches.Float16(watching)
     watching.switches = [switch]
     watching.install()
+
     torch.manual_seed(0)
     model = torch.nn.Linear(16, 4)
     plain = torch.nn.Linear(16, 4)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     inputs = torch.randn(8, 16)
+
     for overflows in (0.0, 1.0, 0.0):
         optimizer.zero_grad()
         for _ in range(2):

@@ -81,6 +81,7 @@ def places(folder):
 def test_suite_goes_on_without_switches_that_break(make_script):
     path = make_script((FORWARD, REFUSES_AUTOCAST), after=KILLED_IF_FUSED)
     assert run("suite", path, "WITHOUT=tensorFloat32 8bit_optimizer", "ROUNDS=2") == 1
+
     after_bf16 = "own +brainFloat16+torch_compile"
     assert places(path.parent) == {
         "": "ok own",
@@ -92,6 +93,7 @@ def test_suite_goes_on_without_switches_that_break(make_script):
         "+torch_compile+flash_attention": "unsupported own +torch_compile +flash_attention",
         "+torch_compile+fused_optimizer": "failed own +torch_compile +fused_optimizer",
     }
+
     rows = rows_file.read(path.parent / "results.csv")
     rounds = rows[rows.status == "ok"].groupby("technique", observed=True)["round"].unique()
     assert {name: sorted(numbers) for name, numbers in rounds.items()} == {
@@ -120,6 +122,7 @@ def test_ablation_runs_each_switch_alone_and_the_whole_without_it(make_script, t
     tf32 = "torch.set_float32_matmul_precision('high')"
     path = make_script(("import torch\n", f"import torch\n{tf32}\n"), after=KILLED_IF_FUSED)
     assert run("ablate", path, f"PLOTSPREFIX={tmp_path}/") == 1
+
     whole = "+brainFloat16+torch_compile+fused_optimizer"
     assert places(tmp_path) == {
         "": "ok own",
@@ -149,6 +152,7 @@ def test_real_make_measures_a_script_with_modules_of_our_names(tmp_path):
         "WITHOUT=tensorFloat32 brainFloat16 flash_attention fused_optimizer",
         *SETTINGS,
     ]
+
     variables = {"CACHE_DIR": str(paths.CACHE), "COMPILE_BACKEND": "aot_eager"}
     done = subprocess.run(
         words, cwd=paths.ROOT, env=os.environ | variables, capture_output=True, text=True

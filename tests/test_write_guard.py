@@ -58,12 +58,14 @@ class Project:
         """
         script = "import os\nimport shutil\nfrom pathlib import Path\n" + script
         (self.folder / "train.py").write_text(script)
+
         arguments = [allowed, str(self.ours), created_list, next(self.scratch_names), before]
         command = [sys.executable, "-c", RUNNER, *arguments]
         caches = {"HOME": str(self.ours), "HF_HOME": "hf", "CACHE_DIR": str(self.ours / "cache")}
         environment = paths.environment(OMP_NUM_THREADS="1", **caches)
         options = {"cwd": self.folder, "env": environment}
         done = subprocess.run(command, capture_output=True, text=True, **options)
+
         assert done.returncode == 0, done.stderr
         *printed, report = done.stdout.splitlines()
         return printed, *ast.literal_eval(report)
@@ -162,6 +164,7 @@ sqlite3.connect(":memory:")
 with open("log.txt") as file, open(os.dup(1), "w") as again:
     again.write(file.read())
 """
+
     printed, refused, _ = project.run(script)
     assert printed[-1] == "bytes of log.txt" and len(printed) == 2 and refused is None
     assert project.changed() == []
@@ -216,6 +219,7 @@ print(os.path.exists("new/last"), torch.load("last"))
 with open("opened", "wb") as file:
     torch.save(3, file)
 """
+
     printed, refused, _ = project.run(script)
     assert printed == ["[1, 1, 1]", "True True False", "False 2"] and refused is None
     files = {str(f.relative_to(project.folder)) for f in project.folder.rglob("*") if f.is_file()}

@@ -34,13 +34,13 @@ class Loader:
 
 
 class Look(TorchDispatchMode):
-    """Fills itself while a script runs. watch: its Watch. Sites are file:line of the user's code.
+    """What a running script has, seen at its operators. Sites are file:line of the user's code.
 
-    in_script: sites by what the script has already: autocast (to 16 bits), compiled, tf32, fused,
-    workers, checkpointing, cudnn_benchmark. loaders: by ids of their datasets. waits: operators by
-    which the host waits for the GPU, in one step: {(operator, site): times}. flop: of that step, 0
-    where it cannot be counted. Known at the end: device, its type; modules of the models;
-    optimizers, their classes.
+    watch: its Watch. in_script: sites by what the script has already: autocast (to 16 bits),
+    compiled, tf32, fused, workers, checkpointing, cudnn_benchmark. loaders: by ids of their
+    datasets. waits: operators by which the host waits for the GPU, in one step: {(operator, site):
+    times}. flop: of that step, 0 if it cannot be counted. Known at the end: device, its type;
+    modules of the models; optimizers, their classes.
     """
 
     def __init__(self, watch):
@@ -81,7 +81,8 @@ class Look(TorchDispatchMode):
     def _fetched(self, usual, fetcher, indices):
         before = _random_state()
         batch = usual(fetcher, indices)
-        if loader := self.loaders.get(id(fetcher.dataset)):
+        loader = self.loaders.get(id(fetcher.dataset))
+        if loader:
             loader.random |= before != _random_state()
             tensors = [leaf for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor)]
             loader.on_device |= any(tensor.device.type != "cpu" for tensor in tensors)
@@ -100,6 +101,7 @@ class Look(TorchDispatchMode):
         name = operator._schema.name.removeprefix("aten::")
         kwargs = kwargs or {}
         result = operator(*args, **kwargs)
+
         if operator._overloadpacket in flop_registry:
             self.flop += flop_registry[operator._overloadpacket](*args, **kwargs, out_val=result)
         self.sdpa |= "scaled_dot_product" in name
@@ -122,6 +124,8 @@ class Look(TorchDispatchMode):
         self.optimizers = list(dict.fromkeys(name for name, _ in watch.optimizer_sites.values()))
         made_at = list(dict.fromkeys(site for _, site in watch.optimizer_sites.values()))
         called_at = [model.site for model in watch.models]
+
+        # What the script has already.
         loaders = self.loaders.values()
         with_workers = [loader.site for loader in loaders if loader.workers]
         is_fused = any(group.get("fused") for group in watch.groups())
@@ -135,9 +139,11 @@ class Look(TorchDispatchMode):
             ("checkpointing", checkpoints, ""),
         ]
         self.in_script |= {technique: site for technique, has, site in there if has}
+
         # With dropout a CPU takes other operators for it.
         configs = [module.config for module in self.modules if is_transformers(module)]
         self.sdpa |= any(getattr(c, "_attn_implementation", "") == "sdpa" for c in configs)
+
         sites = {
             "start": ["before the model is made"],
             "optimizer": made_at,

@@ -15,6 +15,7 @@ def lines(runs):
     row = look["row"]
     seen = look["record"]["own_script"]
     yield f"{runs.base.name} on {row['device']}"
+
     loaders = [f"made at {x['site']}, {plural(x['workers'], 'worker')}" for x in look["loaders"]]
     texts_by_kind = {
         "model": [f"{name}, called at {site}" for name, site in seen["models"]],
@@ -27,18 +28,21 @@ def lines(runs):
         if len(texts) > MOST:
             shown[-1] += f", and {len(texts) - MOST} more"
         yield from (f"  {kind:10} {text}" for text in shown)
+
     batch = f"{row['batch_size']} {row['unit']}" if row["unit"] != "steps" else "no DataLoader"
     flop = f", {look['flop'] / 1e9:.3g} GFLOP" if look["flop"] else ""
     yield f"  a step     {batch}{flop}"
     losses = seen["losses_per_step"]
     summed = f"the sum of {plural(losses, 'backward')} a step" if losses else "none"
     yield f"  the loss   {summed}"
+
     refusals = {name: look["switches"][name]["refusal"] for name in ORDER}
     tried = ", ".join(name for name, reason in refusals.items() if not reason)
     yield from textwrap.wrap(f"switches     {tried}", WIDTH, subsequent_indent=" " * 13)
     for name, reason in refusals.items():
         if reason:
             yield f"  not {name}: {reason}"
+
     yield from waits(look)
     yield f"Next: make all BASE={runs.base.name} ROUNDS=4"
 

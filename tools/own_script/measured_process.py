@@ -36,10 +36,12 @@ def settings_of(argv):
     parser = Parser("measured_process", __doc__, *OF_A_RUN)
     parser.add_argument("--spec", type=Path, required=True)
     parser.add_argument("--name", dest="technique", required=True)
+    parser.add_argument("--switches", default="", help="names of techniques, between commas")
     parser.add_argument("--look", action="store_true")
     parser.add_argument("--trace", help="of steps under the profiler, after a look")
     args = parser.parse_args(argv)
 
+    args.switches = list(filter(None, args.switches.split(",")))
     args.turn = turn_pipe.taken()
     args.started = datetime.now(UTC)
     args.run_id = rows_file.run_id(args.started, args.turn and args.turn.token)

@@ -49,16 +49,17 @@ class Measured:
         self.spec = args.spec
         self.hardware = None
         self.end = None  # the first that was answered
-        folder, methods = self.spec["folder"], self.spec["methods"]
+        folder = self.spec["folder"]
+        methods = self.spec["methods"]
         self.watch = Watch(folder, self.begins, self.iteration_ended, args.look, methods)
         self.look = look.Look(self.watch) if args.look else None
         self.guard = write_guard.WriteGuard(self.spec, partial(self.watch.note, "a file written"))
-        names = args.technique.removeprefix(self.spec["name"]).split("+")[1:]
-        switches = [SWITCHES[name](self.watch) for name in names]
+
+        switches = [SWITCHES[name](self.watch) for name in args.switches]
         args.needs = [need for switch in switches for need in switch.needs]
         # The compiler is first at a model, so that autocast is around what is compiled.
         self.watch.switches = sorted(switches, key=lambda s: not isinstance(s, TorchCompile))
-        if self.spec["random_samples"] and "prefetching_loader" in names:
+        if self.spec["random_samples"] and "prefetching_loader" in args.switches:
             args.notes.append("other samples: workers draw them with other random numbers")
 
     def run_script(self):
@@ -69,11 +70,13 @@ class Measured:
             self.look.install()
         for switch in self.watch.switches:
             switch.start()
+
         random.seed(self.args.seed)
         np.random.seed(self.args.seed)
         torch.manual_seed(self.args.seed)
         self.watch.own_seed = None
         self.guard.install()
+
         sys.argv = [spec["script"], *spec["arguments"]]
         sys.path.insert(0, spec["folder"] if spec["is_module"] else str(Path(spec["file"]).parent))
         try:
@@ -86,6 +89,7 @@ class Measured:
         except BaseException as error:
             if not isinstance(error, SystemExit) or error.code not in (None, 0):
                 return self.end or self._after_error(error)
+
         if self.end or self.guard.refused:
             return self.end or Ended("refused", self.guard.refused)
         steps = self.watch.ended_iterations
@@ -101,6 +105,7 @@ class Measured:
             output = Path(self.spec["output"]).read_text(errors="replace").strip()
             said = error.code if isinstance(error.code, str) else output.rpartition("\n")[2]
             return Ended("refused", f"ends early: {said or 'it says nothing'}")
+
         traceback.print_exception(error)
         if isinstance(error, ModuleNotFoundError):
             package = (error.name or str(error)).partition(".")[0]
@@ -109,6 +114,7 @@ class Measured:
             return Ended("refused", f"needs {package}; {remedy}")
         if device_choice.is_out_of_memory(error):
             return Ended("out_of_memory", "make its batch smaller")
+
         last_line = str(error).strip().rpartition("\n")[2].strip()
         reason = f"{type(error).__name__}: {last_line}"
         frames = traceback.extract_tb(error.__traceback__)
@@ -124,12 +130,11 @@ class Measured:
 
     def begins(self):
         """Start the clock before the first model call, backward or optimizer step."""
-        if self.hardware is not None:
-            return
         parameters = self.watch.parameters()
-        if not parameters:
+        has_begun = self.hardware is not None
+        if has_begun or not parameters:
             return
-        args = self.args
+
         device = parameters[0].device
         ranks = torch.distributed
         several = ranks.is_available() and ranks.is_initialized() and ranks.get_world_size() > 1
@@ -139,6 +144,8 @@ class Measured:
             several |= isinstance(module, torch.nn.DataParallel) and len(module.device_ids) > 1
         if several:
             raise Ended("refused", "trains on several devices or ranks")
+
+        args = self.args
         self.hardware = args.hardware = device_choice.of_tensors(device)
         try:
             limits = [capabilities.check(need, self.hardware) for need in args.needs]
@@ -156,6 +163,7 @@ class Measured:
         self.graphs = [0]  # compiled by the end of each
         self.memory = None
         self.gradients = memory_kinds.GradientWatch(self._trained())
+
         self.hardware.reset_peak_memory()
         # malloc stays as it is: the script's times are those of `python train.py`.
         self.boundaries = self.clock.steps(
@@ -177,6 +185,7 @@ class Measured:
         if self.watch.iterations.changes != self.changes:  # an iteration is now another thing
             self._start()
             return
+
         self.iterations.append(iteration)
         self.graphs.append(run_record.compiled_graphs())
         try:
@@ -208,6 +217,7 @@ class Measured:
             self._measure_memory()
         del self.iterations[len(self.clock.timed) :]  # those under the profiler
         timed = self._timed()
+
         steps = zip(pairwise(self.graphs), timed, strict=False)
         compiled = sum(after - before for (before, after), is_timed in steps if is_timed)
         trained = self._trained()
@@ -222,6 +232,7 @@ class Measured:
             updated=memory_kinds.updated(trained, watch.optimizers),
             other_processes=list(self.hardware.other_processes),
         )
+
         samples = sorted(iteration.samples for iteration in self.iterations[1:])
         usual = samples[len(samples) // 2] if samples else 0
         args.unit = "samples" if usual else "steps"
@@ -231,6 +242,7 @@ class Measured:
         args.commit = f"{commit}+{args.version}{dash}{dirty}"
         if watch.own_seed is not None:
             args.seed = watch.own_seed
+
         flop = self.spec["flop"] and self.spec["flop"] / args.batch_size
         rows, record = run_record.combine(args, [measured], trained, watch.optimizers, {}, flop)
         numbers = sorted(len(iteration.losses) for iteration in self.iterations)
@@ -245,14 +257,15 @@ class Measured:
         return rows, record
 
     def _timed(self):
-        """Return which steps are timed: none in which something happened that is no part of one."""
+        """Return whether each step is timed: those in which something rare happened are not."""
         counts = Counter(event for iteration in self.iterations for event in iteration.events)
         rare = {event for event in counts if counts[event] < len(self.iterations) / 3}
         usual = [not rare & iteration.events for iteration in self.iterations]
         timed = [all(conditions) for conditions in zip(self.clock.timed, usual, strict=True)]
         if not any(timed):
             raise Ended("refused", "each timed step holds a validation, or the like; raise STEPS")
-        if left_out := sum(self.clock.timed) - sum(timed):
+        left_out = sum(self.clock.timed) - sum(timed)
+        if left_out:
             steps = plural(left_out, "step")
             self.args.notes.append(f"{steps} with validation or the like left out")
         return timed
@@ -270,6 +283,7 @@ class Measured:
                     if switch.reason and not compiled:
                         reason = f"{switch.name} has no effect: {switch.reason}"
                         raise Ended("unsupported", reason)
+
                 rows, record = self._combined()
                 answer = {"rows": rows, "record": record, "version": args.version}
                 if self.look:

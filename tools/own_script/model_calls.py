@@ -50,6 +50,7 @@ class ModelCalls:
         def listened_call(*args, **kwargs):
             if threading.get_ident() != self.thread or self.in_backward:
                 return self.implementation(module)(*args, **kwargs)
+
             if self.depth == 0 and id(module) not in self.called:
                 self.called.add(id(module))
                 self.called_first(module)
@@ -57,6 +58,7 @@ class ModelCalls:
                 self.outermost[id(module)] += 1
             if is_leaf and self.leaf_called:
                 self.leaf_called(module)
+
             self.depth += 1
             try:
                 return self.implementation(module)(*args, **kwargs)
@@ -103,6 +105,7 @@ def holder_on_the_stack(module, parameters):
     the module itself, and None.
     """
     ids = {id(p) for p in parameters}
+
     for frame, _ in traceback.walk_stack(sys._getframe(1)):
         holder = frame.f_locals.get("self") if frame.f_code.co_argcount else None
         if issubclass(type(holder), Module) and holder is not module:

@@ -63,8 +63,10 @@ class Float16(BrainFloat16):
     def refusal(self, look):
         if look.watch.own_scaler:
             return "already in your script: a GradScaler"
-        closure = "its optimizer calls a closure, in which a loss scale would have to be kept"
-        return super().refusal(look) or closure * look.watch.used_closure
+        refusal = super().refusal(look)
+        if not refusal and look.watch.used_closure:
+            return "its optimizer calls a closure, in which a loss scale would have to be kept"
+        return refusal
 
     def model_called(self, module, method):
         super().model_called(module, method)
@@ -79,13 +81,15 @@ class Float16(BrainFloat16):
         """Return a loss times the scale; scale the gradients so far, to which its backward adds."""
         if self.watch.stepping:
             raise Ended("unsupported", "backward runs inside the optimizer's step")
-        if gradients := self._gradients():
+        gradients = self._gradients()
+        if gradients:
             torch._foreach_mul_(gradients, self.scale)
         return loss * self.scale
 
     def unscale(self):
         """Unscale the gradients, and note an overflow on the device."""
-        if gradients := self._gradients():
+        gradients = self._gradients()
+        if gradients:
             inverse = self.scale.double().reciprocal().float()
             torch._amp_foreach_non_finite_check_and_unscale_(gradients, self.overflow, inverse)
 
@@ -139,9 +143,10 @@ class CudaGraphs(TorchCompile):
     lines = [(f'model.forward = torch.compile(model.forward, mode="{mode}")', "before the call")]
 
     def refusal(self, look):
-        several = look.watch.calls_per_step > 1
-        reason = "the model is called several times a step, whose outputs CUDA graphs overwrite"
-        return super().refusal(look) or reason * several
+        refusal = super().refusal(look)
+        if not refusal and look.watch.calls_per_step > 1:
+            return "the model is called several times a step, whose outputs CUDA graphs overwrite"
+        return refusal
 
 
 class FlashAttention(Switch):
@@ -234,6 +239,7 @@ def in_float32(output):
         half = output.dtype in (torch.bfloat16, torch.float16)
         needed = output.requires_grad or not torch.is_grad_enabled()
         return output.float() if half and needed else output
+
     if isinstance(output, dict):  # one of transformers as well
         for key, value in output.items():
             output[key] = in_float32(value)

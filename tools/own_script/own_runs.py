@@ -22,6 +22,7 @@ from pathlib import Path
 
 import psutil
 
+from tools.own_script.switch_names import name_of
 from Utils.base import command_line, files, paths
 from Utils.base.command_line import OF_A_RUN, Parser
 from Utils.base.errors import UserError, naming
@@ -74,12 +75,12 @@ class Base:
 class OwnScript:
     """A user's script with switches, as a suite runs it.
 
-    It has the attributes of a ladder.Technique that the launcher reads. suite, change: of its
-    Identity. refusal: why it is not run, or "".
+    It has the attributes of a ladder.Technique that the launcher reads. switches: names of
+    techniques. suite, change: of its Identity. refusal: why it is not run, or "".
     """
 
-    name: str
     runs: "OwnRuns"
+    switches: tuple = ()
     parent: str | None = None
     suite: str = "own"
     change: str = ""
@@ -89,12 +90,16 @@ class OwnScript:
     code = ""  # the settings that only some of our scripts have are none of its own
 
     @property
+    def name(self):
+        return name_of(self.runs.base.name, self.switches)
+
+    @property
     def identity(self):
         return Identity(self.suite, self.parent or "", self.change)
 
     @property
     def technique(self):
-        """The switch that it adds, "" for the script alone."""
+        """The switch that it adds to its parent, "" for the script alone."""
         added = [name for sign, name in ladder.changes(self.change) if sign == "+"]
         return added[0] if added else ""
 
@@ -104,7 +109,12 @@ class OwnScript:
 
     @property
     def command(self):
-        return [str(ENTRY), f"--spec={self.runs.spec}", f"--name={self.name}"]
+        return [
+            str(ENTRY),
+            f"--spec={self.runs.spec}",
+            f"--name={self.name}",
+            f"--switches={','.join(self.switches)}",
+        ]
 
     def environment(self, **more):
         """Return the environment of the script: the user's, without what make adds."""
@@ -187,6 +197,7 @@ class OwnRuns:
         self.base = base
         self.args = args
         self.look = {}
+
         runs = FOLDER / "runs"
         with naming(runs, "set CACHE_DIR to another folder"):
             runs.mkdir(parents=True, exist_ok=True)
@@ -197,6 +208,7 @@ class OwnRuns:
             prefix = f"{platform.node()}-{os.getpid()}-"
             self.folder = Path(tempfile.mkdtemp(prefix=prefix, dir=runs))
             (self.folder / "answers").mkdir()
+
         self.spec = self.folder / "spec.json"
         self.trace = self.folder / "trace.json.gz"
         self.write_spec()
@@ -230,7 +242,7 @@ class OwnRuns:
         is refused or fails.
         """
         flags = command_line.round_flags(self.args, self.args.round, **LOOK)
-        script = OwnScript(self.base.name, self)
+        script = OwnScript(self)
         command = [script.python, *script.command, "--look", *flags]
         if trace:
             command.append(f"--trace={trace}")
@@ -316,6 +328,7 @@ def looked_at(args, profiles=False):
     base = find(args.base, args)
     rows_file.check(args.results_file)
     print(f"{base.name}: runs alone for {LOOK['steps']} steps, to be looked at", file=sys.stderr)
+
     runs = OwnRuns(base, args)
     try:
         runs.look_at(runs.trace if profiles else None)

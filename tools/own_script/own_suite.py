@@ -83,7 +83,7 @@ def ladder_of(runs, techniques=LADDER, failed=()):
     those that the look refused.
     """
     base = runs.base.name
-    scripts = [OwnScript(base, runs)]
+    scripts = [OwnScript(runs)]
     effective = []
     for technique in ORDER:
         is_for_device = technique != "float16" or not runs.look["bfloat16"]
@@ -96,8 +96,8 @@ def ladder_of(runs, techniques=LADDER, failed=()):
         before = kept if technique in LADDER else effective
         taken = [t for t in before if t in replaced]
         script = OwnScript(
-            name=name_of(base, [*kept, technique]),
             runs=runs,
+            switches=(*kept, technique),
             parent=name_of(base, before),
             change=f"+{technique}" + "".join(f"-{t}" for t in taken),
             refusal=switch["refusal"],
@@ -122,15 +122,10 @@ def ablation_of(runs):
     if whole.name == base:
         raise UserError(f"no switch of the ladder has an effect on {base}", "see make adopt")
 
-    rungs = [script for script in scripts.values() if script.parent]
-    techniques = [script.technique for script in rungs]
-    variants = []
-    for technique in techniques:
-        alone = name_of(base, [technique])
-        variants.append((alone, base, f"+{technique}"))
-        without = name_of(base, [other for other in techniques if other != technique])
-        variants.append((without, whole.name, f"-{technique}"))
-    for name, parent, change in variants:
-        script = OwnScript(name, runs, parent, "ablation", change)
-        scripts.setdefault(name, script)
+    for technique in whole.switches:
+        remaining = tuple(switch for switch in whole.switches if switch != technique)
+        alone = OwnScript(runs, (technique,), base, "ablation", f"+{technique}")
+        without = OwnScript(runs, remaining, whole.name, "ablation", f"-{technique}")
+        for script in (alone, without):
+            scripts.setdefault(script.name, script)
     return whole.name, Ladder(scripts, base)

@@ -11,10 +11,11 @@ import sys
 from importlib.metadata import version
 
 if __name__ == "__main__":
+    missing = [name for name in ("torch", "numpy") if importlib.util.find_spec(name) is None]
     problem = ""
     if sys.version_info < (3, 11):  # noqa: UP036
         problem = "is older than Python 3.11"
-    elif missing := [name for name in ("torch", "numpy") if importlib.util.find_spec(name) is None]:
+    elif missing:
         problem = f"has no {missing[0]}"
     elif [int(number) for number in version("torch").split(".")[:2]] < [2, 11]:
         problem = f"has torch {version('torch')}, which is older than 2.11"

@@ -31,6 +31,7 @@ def call_site(folder=""):
     Without one, return that in another file that is not of a library; "" for none.
     """
     outside = ""
+
     for frame, line in traceback.walk_stack(sys._getframe(1)):
         file = frame.f_code.co_filename
         if not file.startswith(("<", *OURS)) and SITE_PACKAGES not in file:
@@ -52,6 +53,7 @@ def version(spec):
     files = [getattr(module_spec, "origin", None) or "" for module_spec in specs]
     inside = [file for file in files if file.startswith(spec["folder"] + os.sep)]
     of_user = [file for file in inside if SITE_PACKAGES not in file and not file.startswith(OURS)]
+
     sources = {file for file in of_user if file.endswith(".py")}
     digest = hashlib.sha256("\0".join(spec["arguments"]).encode())
     for file in sorted({*sources, spec["file"]}):

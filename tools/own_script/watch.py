@@ -55,10 +55,12 @@ class Iterations:
         self.steps += 1
         if self.ending == key and self.since.keys() == {key}:  # the only one
             return True
+
         self.created(key)
         self.gaps[key] = [*self.gaps[key][-1:], self.since[key]]
         self.since = {name: since + 1 for name, since in self.since.items()} | {key: 0}
         periods = {name: max([1, *gaps]) for name, gaps in self.gaps.items()}
+
         active = [name for name in periods if self.since[name] < 3 * periods[name]]
         new = [name for name in active if not self.gaps[name]]
         longest = max(periods[name] for name in active)
@@ -106,6 +108,7 @@ class Watch:
         self.ended = ended
         self.looks = looks
         self.methods = methods
+
         self.switches = []
         self.thread = threading.get_ident()
         self.iterations = Iterations()
@@ -155,10 +158,12 @@ class Watch:
         usual(optimizer, *args, **kwargs)
         self.optimizers[id(optimizer)] = optimizer
         self.iterations.created(id(optimizer))
+
         site = user_code.call_site(self.folder)
         self.optimizer_sites[id(optimizer)] = type(optimizer).__name__, site
         user_code.hide_from_dynamo(self.our_modules)
         self.our_modules = ()
+
         if self.switches or self.looks:
             self.calls.listen(self.parameters())
             for module in self.calls.listening.values():
@@ -208,6 +213,7 @@ class Watch:
     def _backward(self, usual, tensors, *args, **kwargs):
         if self.calls.in_backward:
             return usual(tensors, *args, **kwargs)
+
         self.begins()
         self.used_closure |= bool(self.stepping)
         losses = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
@@ -218,6 +224,7 @@ class Watch:
                 if loss.numel() == 1:  # else an output, whose gradient is given
                     value = loss.item() if loss.is_cpu else loss.detach().clone()
                     self.iteration.losses.append(value)
+
         if self.loss_scale:
             tensors = [self.loss_scale.scaled(loss) for loss in losses]
         self.calls.in_backward = True
@@ -282,6 +289,7 @@ class Watch:
             all_of_one |= 0 < inside == len(parameters)
             if 0 < inside < len(parameters):
                 partly_held += parameters
+
         if all_of_one and not self.looks:
             self.calls.stop_listening(module)  # so that torch.compile does not see it
         method = None

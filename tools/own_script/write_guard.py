@@ -20,11 +20,24 @@ from tools.own_script.user_code import LIBRARIES, Ended, call_site
 from Utils.base import paths
 
 CHANGES = os.O_WRONLY | os.O_RDWR | os.O_TRUNC
-EVENTS = {"open", "os.remove", "os.rename", "os.truncate", "os.mkdir", "os.symlink"}
-EVENTS |= {"sqlite3.connect"}
+EVENTS = {
+    "open",
+    "os.remove",
+    "os.rename",
+    "os.truncate",
+    "os.mkdir",
+    "os.symlink",
+    "sqlite3.connect",
+}
 HOME_CACHES = ["~/.cache", "~/.triton", "~/.config/matplotlib"]
-CACHE_VARIABLES = ["XDG_CACHE_HOME", "HF_HOME", "TORCH_HOME", "TORCHINDUCTOR_CACHE_DIR"]
-CACHE_VARIABLES += ["TRITON_CACHE_DIR", "MPLCONFIGDIR"]
+CACHE_VARIABLES = [
+    "XDG_CACHE_HOME",
+    "HF_HOME",
+    "TORCH_HOME",
+    "TORCHINDUCTOR_CACHE_DIR",
+    "TRITON_CACHE_DIR",
+    "MPLCONFIGDIR",
+]
 
 # Functions that pass a path to C, make a folder, or move and delete what was saved, by modules:
 # what each does with its path, and the name of that argument.
@@ -90,6 +103,7 @@ class WriteGuard:
         self.created_list = Path(os.path.realpath(spec["created"]))
         self.allowed = spec["writes"]
         self.wrote = wrote
+
         self.active = False
         self.saved = set()
         self.created = set()
@@ -131,6 +145,7 @@ class WriteGuard:
                 self._record(target)
             if inside(target, [self.scratch]) or not self._is_exempt(target):
                 self.wrote()
+
         elif event == "os.rename":
             destination, *folders = more
             source = resolved(path, folders[0], follow=False)
@@ -225,6 +240,7 @@ class WriteGuard:
             if use == FIND:
                 with suppress(FileNotFoundError):
                     return function(*args, **kwargs)
+
             bound = signature.bind(*args, **kwargs)
             arguments = bound.arguments
             path = arguments.get(argument)
@@ -232,19 +248,28 @@ class WriteGuard:
             is_path = isinstance(path, str | bytes | os.PathLike) and not in_other_folder
             if not self.active or not is_path:
                 return function(*args, **kwargs)
+
             if use == SAVE:
                 arguments[argument] = self._path_to_save(path)
             elif use == WRITE:  # no save, but audit hooks are to see it
                 sys.audit("open", path, "w", os.O_WRONLY | os.O_CREAT)
-            elif copy := self._saved_copy(path):
-                arguments[argument] = copy
-                if use == COPY and os.path.isdir(arguments["dst"]):
-                    arguments["dst"] = os.path.join(arguments["dst"], os.path.basename(path))
-                if use in (MOVE, COPY):
-                    arguments["dst"] = self._path_to_save(arguments["dst"])
+            else:
+                self._redirect_saved(arguments, argument, use)
             return function(*bound.args, **bound.kwargs)
 
         return call
+
+    def _redirect_saved(self, arguments, argument, use):
+        """Replace the path of an argument by that of its saved copy, and where it moves to."""
+        path = arguments[argument]
+        copy = self._saved_copy(path)
+        if not copy:
+            return
+        arguments[argument] = copy
+        if use == COPY and os.path.isdir(arguments["dst"]):
+            arguments["dst"] = os.path.join(arguments["dst"], os.path.basename(path))
+        if use in (MOVE, COPY):
+            arguments["dst"] = self._path_to_save(arguments["dst"])
 
     def _scratch_path(self, path):
         path = resolved(path)
