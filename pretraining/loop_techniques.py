@@ -24,6 +24,11 @@ UNSCALED = {
     r"scaler\.scale\(loss\)": "loss",
     r"scaler\.step\(optimizer\).*\n *scaler\.update\(\)": "optimizer.step()",
 }
+# No script has anything like these lines: a merge that changes one has matched the wrong words.
+OWN_LINES = (
+    "    decay_matrices_only(optimizer, args.weight_decay)\n",
+    "set_learning_rate(optimizer, learning_rate(step, args))\n",
+)
 SLOW_START = {"torch_compile", "max_autotune"}  # not worth their first step on a CPU
 
 
@@ -65,13 +70,17 @@ def merged(names, scripts):
         bare = [COMMENT.sub("", side) for side in sides]  # the loop has other comments
         ways = itertools.product((sides, bare), (diffs.merge, diffs.merge_aligned))
         results = (merge(code, *change) for change, merge in ways)
-        code = next(filter(None, results), None)
+        before = code
+        fitting = (result for result in results if result and all(map(result.count, OWN_LINES)))
+        code = next(fitting, None)
+        if code == before:
+            raise UserError(f"--with {name}: its diff changes nothing in the loop")
         if code is None:
             needed = variants.needs(name, scripts) or ()
             lacking = [need for need in needed if need not in names]
             hint = f"; name {' and '.join(lacking)} as well" if lacking else ""
-            before = f"with {', '.join(names[:n])}" if n else "as it is"
-            raise UserError(f"--with {name}: its diff does not apply to the loop {before}{hint}")
+            state = f"with {', '.join(names[:n])}" if n else "as it is"
+            raise UserError(f"--with {name}: its diff does not apply to the loop {state}{hint}")
     if "torch.float16" in code:
         for line, scaled in TABLES["scaled"].items():
             code = code.replace(line, scaled)

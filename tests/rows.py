@@ -28,6 +28,17 @@ def identity_of(technique, base=BASELINE):
     return Identity("ablation", variant.script, technique.removeprefix(variant.script))
 
 
+def techniques_of(name):
+    """The techniques of a script or variant of the repository, by its name."""
+    repository = ladder.repository()
+    variant = variants.parse(name, repository)
+    if variant is None:
+        return frozenset(repository.line(name)[1:])
+    line = frozenset(repository.line(variant.script)[1:])
+    named = {*variant.techniques}
+    return line | named if variant.sign == "+" else line - named
+
+
 def study_of(rows, records=None):
     """The Study of rows that are all shown."""
     return Study(rows, rows, records=records or {})

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from tests import processes
-from tests.rows import rows_of
+from tests.rows import rows_of, study_of, techniques_of
 from tests.test_suite import STAND_IN
 from tools.calibration.known import copy_project
 from Utils.analysis import attribution
@@ -18,19 +18,16 @@ from Utils.results import rows_file, selection
 from Utils.scripts import ladder, variants
 
 WHOLE = "fused_optimizer"
-PLAN = attribution.plan(WHOLE)
+REPOSITORY = ladder.Ladder(ladder.tracked())
+PLAN = list(variants.ablation(WHOLE, REPOSITORY).scripts)
 SHARED = {"torch_compile", "flash_attention"}  # of these two, each saves what the other would
 
 
 def truth(name):
     """Milliseconds of a script or variant: every technique halves the step, but the second of
     SHARED saves nothing."""
-    if parts := variants.parse(name):
-        whole, sign, names = parts
-        line = {*names} if sign == "+" else {*ladder.line(whole)[1:]} - {*names}
-    else:
-        line = {*ladder.line(name)[1:]}
-    halvings = len(line) - (line >= SHARED)
+    techniques = techniques_of(name)
+    halvings = len(techniques) - (techniques >= SHARED)
     return 800 / 2**halvings
 
 
@@ -48,16 +45,16 @@ def rows():
 
 def test_the_plan_runs_each_rung_alone_and_the_whole_without_each():
     assert len(PLAN) == len(set(PLAN))
-    rungs = [t.name for t in ladder.group("ladder")]
+    rungs = [*REPOSITORY.group("ladder").scripts]
     assert set(rungs) <= set(PLAN)
     alone = {f"no_optimization+{name}" for name in rungs[2:]}  # the first stands on the baseline
-    left_out = {f"{WHOLE}-{name}" for name in ladder.line(WHOLE)[1:-1]}
+    left_out = {f"{WHOLE}-{name}" for name in REPOSITORY.line(WHOLE)[1:-1]}
     assert set(PLAN) - set(rungs) == alone | left_out
 
 
 def test_known_credits_come_out_with_their_intervals(rows):
-    lines = attribution.credits(rows, WHOLE)
-    assert list(lines.index) == [*ladder.line(WHOLE)[1:], "8bit_optimizer"]
+    lines = attribution.credits(study_of(rows), WHOLE)
+    assert list(lines.index) == [*REPOSITORY.line(WHOLE)[1:], "8bit_optimizer"]
     for name, line in lines.iterrows():
         alone = line.alone
         assert alone.value == pytest.approx(2, rel=0.01) and alone.low < alone.value < alone.high
@@ -72,7 +69,7 @@ def test_known_credits_come_out_with_their_intervals(rows):
 
 
 def test_a_sentence_says_where_the_order_decides_and_nowhere_else(rows):
-    lines = attribution.credits(rows, WHOLE)
+    lines = attribution.credits(study_of(rows), WHOLE)
     assert {name for name, text in lines.says.items() if text} == SHARED
     text = attribution.table(lines)
     assert text.count("\n- ") == 2 and "| tensorFloat32 " in text
@@ -84,23 +81,88 @@ def test_a_batch_of_its_own_is_compared_by_tokens():
     own = {"batch_size": 4, "requested_batch_size": 1}
     made = [row for r in range(2) for row in rows_of("fused_optimizer", [100] * 4, round=r)]
     made += [row for r in range(2) for row in rows_of("larger_batch", [200] * 4, round=r, **own)]
-    lines = attribution.credits(pd.DataFrame(made), "larger_batch")
+    lines = attribution.credits(study_of(pd.DataFrame(made)), "larger_batch")
     assert lines.ladder["larger_batch"].value == pytest.approx(2)
 
 
 def test_with_one_round_nothing_is_claimed(rows):
-    lines = attribution.credits(rows[rows["round"] == 0], WHOLE)
+    lines = attribution.credits(study_of(rows[rows["round"] == 0]), WHOLE)
     assert (lines.says == "").all()
     assert {ratio.verdict for ratio in lines.alone} == {INCONCLUSIVE}
 
 
 def test_rows_tell_whose_ablation_they_are(rows):
-    assert attribution.whole_of(rows) == WHOLE
-    assert attribution.whole_of(rows[rows.technique.isin(ladder.techniques())]) is None
+    scripts = rows[rows.technique.isin(REPOSITORY.scripts)]
     alone = rows[~rows.technique.str.contains("-")]
-    assert attribution.whole_of(alone) == attribution.last_rung()
+    assert attribution.whole_of(study_of(rows)) == WHOLE
+    assert attribution.whole_of(study_of(scripts)) is None
+    assert attribution.whole_of(study_of(alone)) == REPOSITORY.last_rung()
     later = rows_of("cuda_graphs-fused_optimizer", [9, 9, 9], run_id="29990101T000000.000000Z-0000")
-    assert attribution.whole_of(pd.concat([pd.DataFrame(later), rows])) == "cuda_graphs"
+    both = pd.concat([pd.DataFrame(later), rows])
+    assert attribution.whole_of(study_of(both)) == "cuda_graphs"
+
+
+def test_rows_of_a_first_run_of_an_ablation_are_of_the_last_rung():
+    """It was interrupted: neither the whole nor a script without a technique has run yet."""
+    names = ["no_optimization", "no_optimization+fused_optimizer"]
+    made = [row for r in range(2) for name in names for row in rows_of(name, [9] * 4, round=r)]
+    chosen = study_of(pd.DataFrame(made))
+    whole = attribution.whole_of(chosen)
+    assert whole == WHOLE
+    lines = attribution.credits(chosen, whole)
+    assert lines.alone[WHOLE].value == pytest.approx(1)
+
+
+def test_rows_without_a_change_are_no_ablation_of_a_script():
+    made = rows_of("no_optimization", [9] * 4)
+    made += rows_of("no_parent", [9] * 4, suite="ablation", parent="", change="")
+    made += rows_of("no_change", [9] * 4, suite="ablation", parent="no_optimization", change="")
+    chosen = study_of(pd.DataFrame(made))
+    whole = attribution.whole_of(chosen)
+    assert whole == REPOSITORY.last_rung()
+    assert attribution.credits(chosen, whole).empty
+
+
+OWN = {  # milliseconds of a user's script with switches; its ablation has the last two
+    ("train", "own", "", ""): 800,
+    ("train+tensorFloat32", "own", "train", "+tensorFloat32"): 400,
+    ("train+tensorFloat32+torch_compile", "own", "train+tensorFloat32", "+torch_compile"): 100,
+    ("train+tensorFloat32+cuda_graphs", "own", "train+tensorFloat32+torch_compile",
+     "+cuda_graphs-torch_compile"): 50,
+    ("train+torch_compile", "ablation", "train", "+torch_compile"): 160,
+}  # fmt: skip
+
+
+@pytest.fixture
+def own():
+    """A study of a user's script with two switches, and one that takes the place of the second."""
+    made = []
+    for (name, suite, parent, change), ms in OWN.items():
+        for r in range(3):
+            place = {"suite": suite, "parent": parent, "change": change}
+            steps = [ms * (1 + 0.01 * r)] * 4
+            made += rows_of(name, steps, round=r, base="train", **place)
+    return study_of(pd.DataFrame(made))
+
+
+def test_an_ablation_of_a_users_script_is_known_by_its_rows(own):
+    assert attribution.whole_of(own) == "train+tensorFloat32+torch_compile"
+    rows = own.all_rows
+    assert attribution.whole_of(study_of(rows[rows.suite == "own"])) is None
+    with_whole = rows.assign(
+        parent=rows.parent.where(rows.suite == "own", "train+tensorFloat32+torch_compile"),
+        change=rows.change.where(rows.suite == "own", "-tensorFloat32"),
+    )
+    assert attribution.whole_of(study_of(with_whole)) == "train+tensorFloat32+torch_compile"
+
+
+def test_credits_of_a_users_script_are_of_its_switches(own):
+    """A script with one of two switches is that one alone, and the whole without the other."""
+    lines = attribution.credits(own, "train+tensorFloat32+torch_compile")
+    assert [*lines.index] == ["tensorFloat32", "torch_compile"]  # not what has another place
+    values = {name: [ratio.value for ratio in line[[*WAYS]]] for name, line in lines.iterrows()}
+    assert values["tensorFloat32"] == pytest.approx([2, 2, 1.6])
+    assert values["torch_compile"] == pytest.approx([5, 4, 4])
 
 
 @pytest.mark.parametrize(
@@ -118,7 +180,8 @@ def test_a_technique_that_differs_with_others_is_told_so(alone_ms, last_ms, told
         names |= {"brainFloat16-tensorFloat32": 100, "brainFloat16": last_ms}
         for name, ms in names.items():
             made += rows_of(name, [ms * (1 + 0.01 * r)] * 4, round=r)
-    assert told in attribution.credits(pd.DataFrame(made), "brainFloat16").says["tensorFloat32"]
+    credits = attribution.credits(study_of(pd.DataFrame(made)), "brainFloat16")
+    assert told in credits.says["tensorFloat32"]
 
 
 def test_an_ablation_of_fewer_rounds_than_the_ladder_says_so():
@@ -131,13 +194,16 @@ def test_an_ablation_of_fewer_rounds_than_the_ladder_says_so():
 
 
 def test_what_cannot_be_tried_is_not_planned():
-    assert {*attribution.names_of("cuda_graphs", "cuda_graphs")} == {"ladder", "last"}
-    assert {*attribution.names_of("torch_compile", "cuda_graphs")} == {"alone", "ladder"}
+    planned = variants.ablation("cuda_graphs", REPOSITORY).scripts
+    assert {"cuda_graphs", REPOSITORY.get("cuda_graphs").parent} <= planned.keys()
+    assert "no_optimization+cuda_graphs" not in planned
+    assert "no_optimization+torch_compile" in planned
+    assert "cuda_graphs-torch_compile" not in planned
 
 
 def test_no_table_of_the_ladder_shows_variants(rows):
     chosen, left_out = selection.select(rows)
-    assert set(chosen.technique) == {t.name for t in ladder.group("ladder")} and left_out == ""
+    assert set(chosen.technique) == {*REPOSITORY.group("ladder").scripts} and left_out == ""
     kept, _ = selection.select(rows, with_variants=True)
     assert set(kept.technique) == set(PLAN)
     only = rows[rows.technique.str.contains(r"[+-]")]
@@ -146,7 +212,7 @@ def test_no_table_of_the_ladder_shows_variants(rows):
 
 
 def test_the_chart_has_a_point_for_every_figure(rows):
-    lines = attribution.credits(rows, WHOLE)
+    lines = attribution.credits(study_of(rows), WHOLE)
     axes = ratio_charts.ablation(rows, lines, WHOLE).axes[0]
     drawn = [line for line in axes.lines if line.get_marker() in ("o", "^", "s")]
     points = np.concatenate([line.get_xdata() for line in drawn])

@@ -1,4 +1,4 @@
-"""The promises of the ladder, held by every script that declares a parent. No exclusions."""
+"""The promises of the ladder, held by every tracked script with a parent. No exclusions."""
 
 import ast
 import dataclasses
@@ -9,6 +9,7 @@ import subprocess
 import pytest
 
 from tests import forked, processes
+from tests.virtual_gpu import checks
 from Utils.analysis import result_tables
 from Utils.analysis.summary import summarize
 from Utils.base import paths
@@ -18,7 +19,7 @@ from Utils.harness import batch_trials
 from Utils.results import rows_file, study
 from Utils.scripts import diffs, ladder
 
-TECHNIQUES = ladder.techniques()
+TECHNIQUES = ladder.tracked()
 BELOW_BASELINE = [t for t in TECHNIQUES.values() if t.parent]
 TECHNIQUES_PAGE = (paths.ROOT / "docs/TECHNIQUES.md").read_text()
 STEPS, WARMUP = 6, 3
@@ -111,6 +112,13 @@ def recipes():
 def test_it_has_a_target_and_a_row_in_the_list_of_techniques(technique, recipes):
     assert f"python3 {' '.join(technique.command).removeprefix(f'{paths.ROOT}/')} PYTHON" in recipes
     assert f"- [{technique.name}](#{technique.name.lower()})" in TECHNIQUES_PAGE
+
+
+def test_the_virtual_gpu_expects_something_of_scripts_that_exist():
+    tables = {"ladder", "signatures", "forecast_error", "quality", "gpu_tests"}
+    assert checks.EXPECTED.keys() - tables <= TECHNIQUES.keys()
+    for table in ("signatures", "forecast_error"):
+        assert checks.EXPECTED[table].keys() <= TECHNIQUES.keys()
 
 
 def test_diff_shows_the_technique_and_nothing_else():

@@ -7,7 +7,7 @@ from matplotlib.image import imread
 from matplotlib.text import Text
 
 import plot_results
-from tests.rows import ladder_runs, rows_of, write_record
+from tests.rows import ladder_runs, rows_of, study_of, write_record
 from tools.docs import doc_pages
 from Utils.analysis.intervals import Ratio
 from Utils.analysis.summary import summarize
@@ -40,7 +40,8 @@ def draw(tmp_path, monkeypatch):
 def shown():
     """The rows of the results file, and the lines of their summary."""
     rows = rows_file.read("results.csv")
-    return rows, summarize(rows, rows_file.read_records("results.csv", rows.run_id))
+    records = rows_file.read_records("results.csv", rows.run_id)
+    return rows, summarize(study_of(rows, records)).lines
 
 
 def points(axes, marker):

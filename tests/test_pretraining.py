@@ -2,6 +2,7 @@
 
 import ast
 import itertools
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -25,7 +26,7 @@ from Utils.corpus import token_cache
 from Utils.results import rows_file
 from Utils.scripts import ladder
 
-REPOSITORY = ladder.repository()
+REPOSITORY = ladder.Ladder(ladder.tracked())
 TEXTS = [f"document {n}: " + "all work and no play " * (n % 7) for n in range(400)]
 
 
@@ -159,6 +160,39 @@ def test_the_best_line_merges_with_and_without_ranks():
         assert ("DistributedDataParallel(" in source) == bool(more)
 
 
+def test_only_scripts_that_exist_are_included_or_excluded():
+    named = loop_techniques.INCLUDED.keys() | loop_techniques.EXCLUDED.keys()
+    assert named <= ladder.tracked().keys()
+
+
+@pytest.mark.parametrize("name", ["asynchronous_logging", "cuda_graphs"])
+def test_without_a_reason_in_the_table_a_diff_that_does_not_fit_is_one_line(name, monkeypatch):
+    for reasons in (loop_techniques.INCLUDED, loop_techniques.EXCLUDED):
+        monkeypatch.delitem(reasons, name, raising=False)
+    args = SimpleNamespace(hardware=SimpleNamespace(name=""), model="gpt2")
+    with pytest.raises(UserError, match=f"^--with {name}: its diff .*the loop") as error:
+        names, _ = loop_techniques.choose(name, args, None)
+        loop_techniques.merged(names)
+    assert "\n" not in str(error.value)
+
+
+def test_a_diff_whose_words_the_loop_has_elsewhere_is_not_merged_there(monkeypatch):
+    """The end of a call matches that of the loop's next line, which is another call."""
+    scripts = ladder.techniques()
+    parent = scripts["fused_optimizer"]
+    code = parent.code.replace("fused=True)", "fused=True, eps=1e-7)")
+    idea = replace(parent, name="my_idea", parent=parent.name, code=code)
+    monkeypatch.setattr(ladder, "techniques", lambda: scripts | {"my_idea": idea})
+    with pytest.raises(UserError, match="--with my_idea: its diff does not apply to the loop"):
+        loop_techniques.merged(["my_idea"])
+    assert "fused=True, eps=1e-7)" in loop_techniques.merged([parent.name, "my_idea"])
+
+
+def test_a_diff_that_the_loop_has_already_is_refused():
+    with pytest.raises(UserError, match="--with tensorFloat32: its diff changes nothing"):
+        loop_techniques.merged(["tensorFloat32", "tensorFloat32"])
+
+
 @pytest.mark.parametrize("bfloat16", [True, False])
 @pytest.mark.parametrize("name", [*REPOSITORY.scripts][1:])
 def test_every_technique_merges_or_says_why_not(name, bfloat16):
@@ -174,7 +208,8 @@ def test_every_technique_merges_or_says_why_not(name, bfloat16):
     ast.parse(source)
     assert source != loop_techniques.merged([], scripts) == loop_techniques.LOOP.read_text()
     in_float16 = "torch.float16" in source
-    assert in_float16 == ({*names} == {"float16_grad_scaler"})
+    if names == ["float16_grad_scaler"]:
+        assert in_float16
     for line in ("scaler)", "scaler.scale(", "scaler.unscale_", "scaler.step(", "scaler.update("):
         assert source.count(line) == in_float16
     assert "    decay_matrices_only(optimizer, args.weight_decay)\n" in source

@@ -15,17 +15,17 @@ import pytest
 from tests.profiler_events import allocation, annotation, event, launched, shaped, steps
 from tests.rows import records_in
 from tests.stand_ins import FakeCuda, full_disk, gpu
+from tools.forecast import kernel_kinds
+from tools.forecast.kernel_kinds import KINDS
 from tools.own_script import own_runs
+from tools.own_script.profiled_steps import PROFILED, WAIT
 from tools.profile import __main__ as profile_command
 from tools.profile import profile_page, profiled_run
 from tools.profile.step_breakdown import KindTime, break_down
 from Utils.base import errors
 from Utils.base.errors import UserError
-from Utils.device import kernel_kinds
 from Utils.device.cpu import CPU
 from Utils.device.cuda import CUDA
-from Utils.device.kernel_kinds import KINDS
-from Utils.harness.step_clock import PROFILED, WAIT
 from Utils.launch import suite_runner
 from Utils.results import rows_file
 from Utils.scripts import ladder
@@ -597,7 +597,7 @@ def test_several_techniques_are_stacked_in_one_chart(baseline, tmp_path, monkeyp
         assert "--cpu=1" in command and f"--output={folder}" in command
         return 1 if command[2] == "fused_optimizer" else 0
 
-    monkeypatch.setattr(suite_runner, "in_subprocess", python)
+    monkeypatch.setattr(profile_command, "_in_subprocess", python)
     monkeypatch.setattr(Ladder, "group", lambda scripts, word: scripts.part(texts))
     beside = f"--results-file={folder.parent / 'results.csv'}"
     assert profile_command.main("all", *TINY, "--cpu", beside) == 1

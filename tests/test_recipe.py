@@ -12,9 +12,9 @@ import pandas as pd
 import pytest
 
 from tests import forked
-from tests.rows import rows_of
+from tests.rows import identity_of, rows_of, techniques_of
 from tools.calibration.known import changed
-from Utils.analysis import attribution, intervals, recommendation
+from Utils.analysis import intervals, recommendation
 from Utils.analysis.recommendation import IN, LEAST_MEMORY, LINES, NEAR, NO_DIFFERENCE, OUT
 from Utils.analysis.summary import summarize
 from Utils.base import paths
@@ -22,13 +22,16 @@ from Utils.base.errors import UserError
 from Utils.commands import __main__ as commands
 from Utils.device import capabilities
 from Utils.device.cpu import CPU
-from Utils.results import rows_file, selection
+from Utils.results import rows_file, selection, study
+from Utils.results.study import Study
 from Utils.scripts import ladder, variants
-from Utils.scripts.ladder import Technique
+from Utils.scripts.ladder import Ladder, Technique
 
+REPOSITORY = ladder.Ladder(ladder.tracked())
 WHOLE = "fused_optimizer"
-LINE = ladder.line(WHOLE)[1:]
-PLAN = attribution.plan(WHOLE)
+LINE = REPOSITORY.line(WHOLE)[1:]
+PLAN = list(variants.ablation(WHOLE, REPOSITORY).scripts)
+KNOWN = REPOSITORY.scripts
 BASE = "no_optimization"
 TF32, BF16, COMPILE, FLASH, FUSED = LINE
 LIBRARIES = ("PyTorch", "Hugging Face Trainer", "Lightning")
@@ -37,13 +40,27 @@ LIBRARIES = ("PyTorch", "Hugging Face Trainer", "Lightning")
 def rows_from(ms, names=PLAN, mib=lambda techniques: 900, rounds=4, noise=0.002, first=0):
     """Rows of those scripts and variants, in rounds that drift; ms, mib: of a set of techniques."""
     random, made = np.random.default_rng(first), []
-    sets = {name: variants.parts(name) for name in names}
+    sets = {name: techniques_of(name) for name in names}
     for r in range(first, first + rounds):
         for name, techniques in sets.items():
             level = ms(techniques) * (1 + 0.1 * r) * np.exp(noise * random.standard_normal())
             own = rows_of(name, list(level * np.exp(noise * random.standard_normal(6))), round=r)
             made += [row | {"peak_memory_mib": mib(techniques), "note": ""} for row in own]
     return pd.DataFrame(made)
+
+
+def renamed(rows, name):
+    """Rows of a script as if they were of runs of another one."""
+    return rows.assign(technique=name, run_id=rows.run_id + "x", **vars(identity_of(name)))
+
+
+def study_of(rows, records=None):
+    """The Study of comparable rows; those of an ablation are for the recipe alone."""
+    return Study(rows[rows.suite != "ablation"], rows, records=records or {})
+
+
+def recommend(rows, records=None):
+    return recommendation.recommend(summarize(study_of(rows, records)))
 
 
 def halving(*without_effect):
@@ -86,12 +103,12 @@ def harmful(techniques):
     ],
 )
 def test_known_effects_give_the_known_recipe(ms, expected):
-    recipe = recommendation.recommend(rows_from(ms)).fastest
+    recipe = recommend(rows_from(ms)).fastest
     assert {*recipe.techniques} in expected
     true = ms(frozenset()) / ms(frozenset(recipe.techniques))
     assert recipe.speedup.value == pytest.approx(true, rel=0.01)
-    assert variants.parts(recipe.name) == {*recipe.techniques}
-    assert recipe.script.code == variants.find(recipe.name).code
+    assert techniques_of(recipe.name) == {*recipe.techniques}
+    assert recipe.script.code == variants.find(recipe.name, REPOSITORY).code
     assert {*recipe.evidence[IN]} | {*recipe.evidence[NO_DIFFERENCE]} == {*recipe.techniques}
     assert {*recipe.evidence[OUT]} == {*LINE, "8bit_optimizer"} - {*recipe.techniques}
 
@@ -100,9 +117,9 @@ def test_a_set_without_rows_is_recommended_when_it_has_run():
     ms = halving(TF32, COMPILE)
     name = f"{WHOLE}-{TF32}-{COMPILE}"
     rows = rows_from(ms, [BASE, WHOLE, FLASH, *(f"{WHOLE}-{name}" for name in LINE[:-1])])
-    assert len(recommendation.recommend(rows).fastest.techniques) == 4
+    assert len(recommend(rows).fastest.techniques) == 4
     more = rows_from(ms, [BASE, WHOLE, name], first=4)
-    recipe = recommendation.recommend(pd.concat([rows, more])).fastest
+    recipe = recommend(pd.concat([rows, more])).fastest
     assert recipe.name == name and recipe.to_best.value == pytest.approx(1, rel=0.01)
 
 
@@ -110,8 +127,8 @@ def test_the_best_of_few_rounds_sets_no_measure():
     rows = rows_from(halving(), rounds=6, noise=0.02)
     lucky = rows_from(lambda t: 99, ["tensorFloat32"], rounds=2, first=0)
     lucky.step_ms /= 3
-    lucky = lucky.assign(technique="untied_weights", loss=5.0)
-    found = recommendation.recommend(pd.concat([rows, lucky]))
+    lucky = renamed(lucky, "untied_weights").assign(loss=5.0)
+    found = recommend(pd.concat([rows, lucky]))
     assert found.best == WHOLE
     assert {*found.fastest.techniques} == {*LINE}
 
@@ -121,7 +138,7 @@ def test_drifting_rounds_that_one_has_not_seen_do_not_make_it_best():
     slow_start = (rows.technique == "flash_attention") & (rows["round"] >= 2)
     rows.loc[slow_start, "grade"] = "tainted"
     rows.loc[rows["round"] >= 2, "step_ms"] *= 0.5  # flash_attention was timed in slow rounds only
-    found = recommendation.recommend(rows)
+    found = recommend(rows)
     assert found.fastest.name == "flash_attention"
     assert found.fastest.to_best.value == pytest.approx(1, rel=0.02)
 
@@ -136,41 +153,41 @@ def test_drifting_rounds_that_one_has_not_seen_do_not_make_it_best():
     ],
 )
 def test_what_is_fastest_by_other_means_is_not_the_best(spoil, words):
-    rows = rows_from(halving(), ladder.line(WHOLE))
+    rows = rows_from(halving(), REPOSITORY.line(WHOLE))
     own = rows.technique == WHOLE
-    found = recommendation.recommend(pd.concat([rows[~own], spoil(rows[own])]))
+    found = recommend(pd.concat([rows[~own], spoil(rows[own])]))
     assert found.best == found.fastest.name == "flash_attention"
     assert words in found.fastest.evidence[OUT][FUSED]
 
 
 def test_a_technique_that_failed_in_a_round_is_not_recommended():
-    rows = rows_from(halving(), ladder.line(WHOLE))
+    rows = rows_from(halving(), REPOSITORY.line(WHOLE))
     failed = rows_of(WHOLE, [], round=4, status="out_of_memory", note="too big")
     numbers = ["loss", "step", "step_ms", "first_step_s", "peak_memory_mib"]
     failed = pd.DataFrame(failed).astype(dict.fromkeys(numbers, float))
-    found = recommendation.recommend(pd.concat([rows, failed]))
+    found = recommend(pd.concat([rows, failed]))
     assert found.best == "flash_attention"
     assert found.fastest.evidence[OUT][FUSED] == "out of memory in round 4"
 
 
 def test_rounds_in_which_a_run_was_tainted_are_not_used_for_it():
-    rows = rows_from(halving(FUSED), ladder.line(WHOLE))
+    rows = rows_from(halving(FUSED), REPOSITORY.line(WHOLE))
     own = (rows.technique == WHOLE) & (rows["round"] == 1)
     rows.loc[own, "step_ms"] /= 10
-    assert recommendation.recommend(rows).best == WHOLE
+    assert recommend(rows).best == WHOLE
     rows.loc[own, "grade"] = "tainted"
-    found = recommendation.recommend(rows)
+    found = recommend(rows)
     assert found.fastest.name == "flash_attention"
     assert "1 of 24 runs are tainted; their times are not used" in found.says
 
 
 def test_where_nothing_is_clean_or_comparable_one_line_says_so():
-    rows = rows_from(halving(), ladder.line(WHOLE))
+    rows = rows_from(halving(), REPOSITORY.line(WHOLE))
     for bad, words in (
         (rows.assign(grade="tainted"), f"{BASE}: tainted in 4 of 4 rounds"),
         (rows[rows.technique != BASE], f"not measured with {BASE}"),
     ):
-        found = recommendation.recommend(bad)
+        found = recommend(bad)
         assert found.fastest is None and not found.best
         said = recommendation.page(found, {})
         assert words in said and "\n" not in said and "make all ROUNDS=5" in said
@@ -180,7 +197,7 @@ def test_one_round_tells_nothing_and_asks_for_more_with_the_settings_of_these_ru
     rows = rows_from(halving(TF32), rounds=1)
     command = ["fused_optimizer", "--steps=6", "--warmup", "2", "--model=gpt2", "--round=3"]
     records = {rows.run_id.max(): {"command": [*command, "--dataset=a b"]}}
-    found = recommendation.recommend(rows, records)
+    found = recommend(rows, records)
     assert found.best == found.fastest.name and len(found.fastest.techniques) in (4, 5)
     page = recommendation.page(found, {})
     assert "16.0" in found.headline
@@ -189,8 +206,8 @@ def test_one_round_tells_nothing_and_asks_for_more_with_the_settings_of_these_ru
 
 
 def test_a_wide_interval_is_pointed_out_with_a_remedy():
-    names = ladder.line(WHOLE)
-    found = recommendation.recommend(rows_from(halving(*LINE), names, rounds=3, noise=0.1))
+    names = REPOSITORY.line(WHOLE)
+    found = recommend(rows_from(halving(*LINE), names, rounds=3, noise=0.1))
     said = " ".join(found.says)
     assert found.fastest.name == BASE and "nothing is significantly faster than" in said
     assert found.headline == ""
@@ -199,12 +216,11 @@ def test_a_wide_interval_is_pointed_out_with_a_remedy():
 
 
 def test_a_batch_of_its_own_is_compared_for_as_many_tokens():
-    rows = rows_from(halving(), ladder.line(WHOLE))
-    own = rows[rows.technique == WHOLE].assign(technique="larger_batch", batch_size=4)
-    own = own.assign(run_id=own.run_id + "x")
+    rows = rows_from(halving(), REPOSITORY.line(WHOLE))
+    own = renamed(rows[rows.technique == WHOLE], "larger_batch").assign(batch_size=4)
     for factor, best in ((5, WHOLE), (3, "larger_batch")):
         slower = own.assign(step_ms=own.step_ms * factor)
-        found = recommendation.recommend(pd.concat([rows, slower]))
+        found = recommend(pd.concat([rows, slower]))
         assert found.best == best
     page = recommendation.page(found, {})
     assert "per_device_train_batch_size=4" in page and "trains on 4 sequences a step" in page
@@ -221,7 +237,7 @@ def test_least_memory_is_sought_near_the_best_speed(without_fused):
         return 900 - 100 * (FLASH in techniques) + 50 * (FUSED in techniques)
 
     names = [*PLAN, f"{FLASH}-{TF32}"]
-    found = recommendation.recommend(rows_from(ms, names, mib=mib))
+    found = recommend(rows_from(ms, names, mib=mib))
     lean = found.recipes.get(LEAST_MEMORY, found.fastest)
     near = without_fused < 1 / NEAR
     assert (FUSED in lean.techniques) != near
@@ -233,21 +249,22 @@ def test_least_memory_is_sought_near_the_best_speed(without_fused):
 
 @pytest.mark.parametrize("path", selection.shared_files(), ids=lambda path: path.parent.parent.name)
 def test_the_reference_results_give_what_they_show(path):
-    rows, _ = selection.select(rows_file.read(path), with_variants=True)
-    records = rows_file.read_records(path, rows.run_id.unique())
+    chosen = study.newest(rows_file.read(path), path)
+    rows = chosen.all_rows
     # A recipe balances rounds in which not all scripts ran, a table does not.
     scripts = rows.groupby("round").technique.transform("nunique")
     balanced = rows[scripts == scripts.max()]
-    best = recommendation.recommend(balanced, records).best
-    assert best == intervals.numbers(summarize(balanced).speedup).value.idxmax()
-    found = recommendation.recommend(rows, records)
+    best = recommend(balanced, chosen.records).best
+    lines = summarize(study_of(balanced)).all_lines
+    assert best == intervals.numbers(lines.speedup).value.idxmax()
+    found = recommendation.recommend(summarize(chosen))
     said = recommendation.page(found, {})
     assert ("tainted" in said) == rows.grade.eq("tainted").any()
     assert "8bit_optimizer" in found.fastest.evidence[OUT]
 
 
 def test_the_script_of_a_recipe_runs(tmp_path):
-    found = recommendation.recommend(rows_from(halving(COMPILE)))
+    found = recommend(rows_from(halving(COMPILE)))
     path = tmp_path / "recipe.py"
     recommendation.write(path, recommendation.script(found.fastest, found.described))
     source = path.read_text()
@@ -263,7 +280,7 @@ def test_the_script_of_a_recipe_runs(tmp_path):
 
 
 def test_a_recipe_is_written_over_no_file_of_others(tmp_path):
-    found = recommendation.recommend(rows_from(halving(COMPILE)))
+    found = recommend(rows_from(halving(COMPILE)))
     text, path = recommendation.script(found.fastest, found.described), tmp_path / "recipe.py"
     recommendation.write(path, text)
     recommendation.write(path, text)
@@ -277,29 +294,43 @@ def test_a_recipe_is_written_over_no_file_of_others(tmp_path):
             recommendation.write(folder, text)
 
 
-def blocks(techniques):
-    lines_of = recommendation.lines_of(techniques)
+def blocks(techniques, scripts=REPOSITORY):
+    lines_of = recommendation.lines_of(techniques, scripts)
     return {library: "\n".join(lines) for library, lines in lines_of.items()}
 
 
-@pytest.mark.parametrize("name", [t.name for t in ladder.techniques().values() if t.parent])
+@pytest.mark.parametrize("name", [script.name for script in REPOSITORY if script.parent])
 def test_every_technique_has_lines_or_says_that_there_is_no_switch(name):
-    known = tomllib.loads(LINES.read_text())
-    assert name in known and "pytorch" in known[name]
     for library, code in blocks([name]).items():
         if library != "PyTorch":  # there, a return may stand by itself
             code = re.sub(r"^return ", "", code, flags=re.MULTILINE)
         ast.parse(code)
         assert f"# {name}" in code
-    own = ladder.techniques()[name].code
-    for used in re.findall(r"torch(?:\.\w+)+", known[name]["pytorch"]):
+
+
+SWITCHES = tomllib.loads(LINES.read_text())
+
+
+@pytest.mark.parametrize("name", [name for name in SWITCHES if "pytorch" in SWITCHES[name]])
+def test_lines_of_pytorch_name_what_there_is_and_the_script_uses(name):
+    code = REPOSITORY.get(name).code
+    lines = SWITCHES[name]["pytorch"]
+    for used in re.findall(r"torch(?:\.\w+)+", lines):
         parts = used.split(".")
         found = importlib.import_module(parts[0])
         for n, part in enumerate(parts[1:], 2):
             if not hasattr(found, part):  # a module that nobody has imported yet
                 importlib.import_module(".".join(parts[:n]))
             found = getattr(found, part)
-        assert used in own or used == "torch.stack" or "import" in known[name]["pytorch"]
+        assert used in code or used == "torch.stack" or "import" in lines
+
+
+def test_lines_are_of_scripts_and_have_known_keys():
+    keys = {key for _, call, *switches in recommendation.LIBRARIES for key in switches}
+    for name, entry in SWITCHES.items():
+        assert name in KNOWN
+        assert entry.keys() <= keys | {"replaces"}, name
+        assert {*entry.get("replaces", ())} <= KNOWN.keys(), name
 
 
 def keywords(library):
@@ -338,14 +369,12 @@ def test_a_technique_that_builds_on_another_replaces_its_lines():
     assert "torch_compile=True" in both["Hugging Face Trainer"]  # which has nothing in its place
 
 
-def test_an_idea_of_ones_own_is_shown_by_its_diff(tmp_path, monkeypatch):
+def test_an_idea_of_ones_own_is_shown_by_its_diff():
     mine = changed(("AdamW(model.parameters(), lr=4e-5)", "SGD(model.parameters(), lr=0.1)"),
                    parent="Parent: no_optimization")  # fmt: skip
-    known = ladder.techniques()
     doc, code = ladder.split(mine)
     idea = Technique("my_idea", Path("my_idea.py"), doc, code, **ladder.facts(doc))
-    monkeypatch.setattr(ladder, "techniques", lambda: known | {"my_idea": idea})
-    shown = blocks(["my_idea"])
+    shown = blocks(["my_idea"], Ladder(REPOSITORY.scripts | {"my_idea": idea}))
     assert "#   +    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)" in shown["PyTorch"]
     assert "my_idea: no switch" in shown["Lightning"]
 
@@ -365,14 +394,64 @@ def test_the_page_has_all_three_parts(tmp_path, capsys):
     assert "nan" not in said.lower()
 
 
+def own_rows(graphs_ms):
+    """A user's script with switches: cuda_graphs takes the place of torch_compile."""
+    compiled = "train+tensorFloat32+torch_compile"
+    graphs = {"parent": compiled, "change": "+cuda_graphs-torch_compile"}
+    runs = {
+        "train": (400, {}),
+        "train+tensorFloat32": (399, {}),
+        compiled: (100, {}),
+        "train+tensorFloat32+cuda_graphs": (graphs_ms, graphs),
+        "train+torch_compile": (100, {"suite": "ablation"}),
+        "train+fused_optimizer": ([], {"status": "unsupported", "note": "no AdamW"}),
+    }
+    random = np.random.default_rng(1)
+    made = []
+    for r in range(4):
+        for name, (ms, columns) in runs.items():
+            steps = list(ms * np.exp(0.01 * random.standard_normal(6))) if ms else []
+            made += rows_of(name, steps, round=r, base="train", **columns)
+    return pd.DataFrame(made).assign(reserved_memory_mib=900.0)
+
+
+LINES_SEEN = {
+    "torch_compile": [["model = torch.compile(model)", "train.py:9"]],
+    "tensorFloat32": [["torch.set_float32_matmul_precision('high')", ""]],
+}
+
+
+@pytest.mark.parametrize(
+    ("graphs_ms", "name", "techniques"),
+    [
+        (100, "train+torch_compile", ["torch_compile"]),
+        (50, "train+tensorFloat32+cuda_graphs", ["tensorFloat32", "cuda_graphs"]),
+    ],
+)
+def test_the_recipe_for_a_users_script_is_of_its_switches(graphs_ms, name, techniques):
+    rows = own_rows(graphs_ms=graphs_ms)
+    records = {rows.run_id.max(): {"own_script": {"lines": LINES_SEEN}}}
+    found = recommend(rows, records)
+    recipe = found.fastest
+    assert (recipe.name, recipe.techniques, recipe.script) == (name, techniques, None)
+    assert recipe.evidence[OUT]["fused_optimizer"] == "unsupported: no AdamW"
+    place = {"torch_compile": "train.py:9: model = torch.compile(model)  # torch_compile",
+             "cuda_graphs": "the loop: torch.set_float32_matmul_precision('high')  # tensorFloat32",
+             }[techniques[-1]]  # fmt: skip
+    assert recipe.lines == {"your script": [place]}
+    assert "make ablate BASE=train" in recommendation.make_line(study_of(rows), 4)
+    ladder_alone = rows[rows.suite == "own"]
+    assert "make everything BASE=train" in recommendation.make_line(study_of(ladder_alone), 4)
+
+
 @pytest.mark.parametrize(("reserved", "best"), [(None, WHOLE), (900.0, "asynchronous_logging")])
 def test_what_saves_a_wait_for_a_device_is_no_recipe_on_a_cpu(reserved, best):
     """The luckiest script has no effect there: it is neither the best, nor the headline."""
-    rows = rows_from(halving(), ladder.line(WHOLE))
-    lucky = rows[rows.technique == WHOLE].assign(technique="asynchronous_logging")
-    lucky = lucky.assign(run_id=lucky.run_id + "x", step_ms=lucky.step_ms * 0.9)
+    rows = rows_from(halving(), REPOSITORY.line(WHOLE))
+    lucky = renamed(rows[rows.technique == WHOLE], "asynchronous_logging")
+    lucky = lucky.assign(step_ms=lucky.step_ms * 0.9)
     rows = pd.concat([rows, lucky]).assign(reserved_memory_mib=reserved)
-    found = recommendation.recommend(rows)
+    found = recommend(rows)
     assert found.best == best
     assert found.headline.startswith("Recipe") and best in found.headline
     if reserved is None:
@@ -382,4 +461,4 @@ def test_what_saves_a_wait_for_a_device_is_no_recipe_on_a_cpu(reserved, best):
 @pytest.mark.parametrize("need", sorted(recommendation.WAITS))
 def test_those_needs_are_checked_where_a_script_runs(need):
     assert isinstance(capabilities.check(need, CPU()), capabilities.WithoutEffect)
-    assert any(need in technique.needs for technique in ladder.techniques().values())
+    assert any(need in script.needs for script in REPOSITORY)

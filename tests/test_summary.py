@@ -11,12 +11,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tests.rows import ladder_runs, rows_of
+from tests.rows import ladder_runs, rows_of, study_of
 from Utils.analysis import intervals, result_tables
 from Utils.analysis.summary import summarize
 from Utils.base import paths
 from Utils.base.errors import UserError
-from Utils.results import rows_file, selection
+from Utils.results import rows_file, selection, study
 
 
 @pytest.fixture
@@ -29,6 +29,15 @@ def read(tmp_path):
         return selection.plain(rows_file.read(tmp_path / "results.csv"))
 
     return read
+
+
+def lines_of(rows, records=None):
+    """The lines of the summary of rows that are all shown."""
+    return summarize(study_of(rows, records)).lines
+
+
+def table_of(rows, records=None, **how):
+    return result_tables.table(summarize(study_of(rows, records)), **how)
 
 
 def cells_of(text, title=None):
@@ -45,7 +54,7 @@ def test_medians_and_ratios_leave_warm_up_out(read):
         rows_of("tensorFloat32", [9000, 9, 50, 51, 52]),
         rows_of("brainFloat16", [1, 1, 25, 25.5, 26]),
     )
-    lines = summarize(rows)
+    lines = lines_of(rows)
     assert list(lines.index) == ["no_optimization", "tensorFloat32", "brainFloat16"]
     assert list(lines.step_ms) == pytest.approx([102, 51, 25.5])
     assert [ratio.value for ratio in lines.speedup] == pytest.approx([1, 2, 4])
@@ -62,7 +71,7 @@ def test_a_ratio_is_paired_within_rounds(read):
     for r, drift in enumerate((1, 2, 1.5, 3)):
         runs.append(rows_of("no_optimization", [0, 0, *[100 * drift] * 5], round=r))
         runs.append(rows_of("tensorFloat32", [0, 0, *[80 * drift] * 5], round=r))
-    line = summarize(read(*runs)).loc["tensorFloat32"]
+    line = lines_of(read(*runs)).loc["tensorFloat32"]
     ratio = line.parent_speedup
     assert (ratio.value, ratio.low, ratio.high) == pytest.approx((1.25, 1.25, 1.25))
     assert ratio.verdict == "faster" and line.rounds == 4
@@ -70,7 +79,7 @@ def test_a_ratio_is_paired_within_rounds(read):
 
 def test_losses_that_agree_to_the_last_bit_are_exact(read):
     third = 1 / 3
-    lines = summarize(
+    lines = lines_of(
         read(
             rows_of("no_optimization", [9, 9, 9], loss=third),
             rows_of("tensorFloat32", [9, 9, 9], loss=third),
@@ -88,9 +97,9 @@ def test_a_loss_that_is_not_finite_is_no_missing_value(read):
         for name, loss in (("no_optimization", 5.0), ("tensorFloat32", float("nan") if r else 5.0))
     ]
     rows = read(*runs)
-    line = summarize(rows).loc["tensorFloat32"]
+    line = lines_of(rows).loc["tensorFloat32"]
     assert line.loss_difference.verdict == "diverged" and line.parity == "numerics changed"
-    assert result_tables.table(rows).count("diverged") == 1
+    assert table_of(rows).count("diverged") == 1
 
 
 def test_the_newest_run_decides_which_rows_are_compared(read):
@@ -103,7 +112,7 @@ def test_the_newest_run_decides_which_rows_are_compared(read):
     )
     chosen, left_out = selection.select(rows)
     assert set(chosen.device) == {"New GPU"} and set(chosen.seq_len) == {64}
-    assert summarize(chosen).speedup["tensorFloat32"].value == pytest.approx(2)
+    assert lines_of(chosen).speedup["tensorFloat32"].value == pytest.approx(2)
     assert "2 runs of gpt2 1x64 on Old GPU" in left_out and "1x128 on New GPU" in left_out
     chosen, _ = selection.select(rows, "old")
     assert set(chosen.device) == {"Old GPU"}
@@ -136,14 +145,14 @@ def test_runs_in_several_processes_are_left_out_though_they_are_newer(read):
 def test_an_idea_on_a_dirty_tree_is_compared_with_its_commits_runs(read):
     idea = rows_of("my_own", [9, 9, 50], commit="abc1234-dirty")
     chosen, left_out = selection.select(read(rows_of("no_optimization", [9, 9, 100]), idea))
-    assert summarize(chosen).speedup["my_own"].value == pytest.approx(2) and not left_out
-    assert "commit abc1234, abc1234-dirty" in result_tables.table(chosen)
+    assert lines_of(chosen).speedup["my_own"].value == pytest.approx(2) and not left_out
+    assert "commit abc1234, abc1234-dirty" in table_of(chosen)
 
 
 def test_a_repeated_run_replaces_the_older_one(read):
     rows = read(rows_of("no_optimization", [9, 9, 100]), rows_of("no_optimization", [9, 9, 90]))
     chosen, left_out = selection.select(rows)
-    assert summarize(chosen).step_ms["no_optimization"] == pytest.approx(90)
+    assert lines_of(chosen).step_ms["no_optimization"] == pytest.approx(90)
     assert left_out == "left out: 1 run repeated since"
 
 
@@ -156,7 +165,7 @@ def test_the_table_has_six_columns_and_says_each_remark_once(read):
         rows_of("8bit_optimizer", [], status="unsupported", note="needs bitsandbytes"),
         rows_of("my_own", [9, 9, 25, 25]),
     )
-    text = result_tables.table(rows)
+    text = table_of(rows)
     cells = cells_of(text)
     assert cells["no_optimization"] == {
         "time a step": "100.0 ms",
@@ -175,9 +184,69 @@ def test_the_table_has_six_columns_and_says_each_remark_once(read):
     assert text.endswith("\n\nOne round: no interval. ROUNDS=4 gives intervals.")
 
 
+def own_runs(*names, **places):
+    """Runs of a user's script with switches, each twice as fast as the one before."""
+    for n, name in enumerate(names):
+        yield rows_of(name, [9, 9, 800 / 2**n], base="train", **places.get(name, {}))
+
+
+COMPILED = "train+tensorFloat32+torch_compile"
+GRAPHS = {
+    "suite": "own",
+    "parent": COMPILED,
+    "change": "+cuda_graphs-torch_compile",
+}
+
+
+def test_a_users_script_has_a_ladder_of_short_names(read):
+    """Each switch from the second on bears its own name; it is compared with its parent."""
+    names = ["train", "train+tensorFloat32", COMPILED, "train+tensorFloat32+cuda_graphs"]
+    rows = read(*own_runs(*names, **{names[-1]: GRAPHS}))
+    lines = lines_of(rows)
+    assert [*lines.index] == names
+    assert [*lines.label] == ["train", "train+tensorFloat32", "+torch_compile", "+cuda_graphs"]
+    assert [*lines.parent[1:]] == names[:3] and pd.isna(lines.parent["train"])
+    assert [ratio.value for ratio in lines.parent_speedup[1:]] == pytest.approx([2, 2, 2])
+    assert [ratio.value for ratio in lines.speedup] == pytest.approx([1, 2, 4, 8])
+    cells = cells_of(table_of(rows))
+    assert cells["+cuda_graphs"]["over the baseline"] == "8.00x"
+
+
+def test_a_short_name_that_is_not_the_only_one_is_written_out(read):
+    """Two scripts add one switch, and of another one the parent was not measured."""
+    twice = "train+brainFloat16+torch_compile"
+    orphan = "train+float16+fused_optimizer"
+    rows = read(
+        *own_runs("train", "train+tensorFloat32", "train+brainFloat16", COMPILED, twice, orphan)
+    )
+    labels = lines_of(rows).label
+    assert {name for name in labels.index if labels[name] != name} == set()
+    fewer = rows[~rows.technique.isin(["train+brainFloat16", twice])]
+    assert lines_of(fewer).label[COMPILED] == "+torch_compile"
+    assert lines_of(fewer).label[orphan] == orphan
+
+
+def test_an_ablation_has_lines_of_its_own(read):
+    """The table does not show them; verdicts on them are corrected over all."""
+    times = {"no_optimization": 100, "tensorFloat32": 50, "no_optimization+flash_attention": 80}
+    runs = [
+        rows_of(name, [9, 9, ms * (1 + 0.01 * r), ms], round=r)
+        for r in range(3)
+        for name, ms in times.items()
+    ]
+    summary = summarize(study.newest(read(*runs)))
+    assert [*summary.lines.index] == ["no_optimization", "tensorFloat32"]
+    assert [*summary.ablation.index] == ["no_optimization+flash_attention"]
+    assert [*summary.all_lines.index] == [*times]
+    assert summary.ablation.speedup.iloc[0].value == pytest.approx(1.25, rel=0.01)
+    alone, among_all = summary.ablation.parent_speedup.iloc[0], summary.lines.parent_speedup.iloc[1]
+    assert alone.verdict == among_all.verdict == "faster"
+    assert "flash_attention" not in result_tables.table(summary, all_columns=True)
+
+
 @pytest.mark.parametrize(("rounds", "bold"), [((0, 1), True), ((0, 1, 2), True), ((0,), False)])
 def test_bold_follows_the_verdict_over_the_script_before_alone(read, rounds, bold):
-    text = result_tables.table(read(*(run for r in rounds for run in ladder_runs(rounds=r + 1))))
+    text = table_of(read(*(run for r in rounds for run in ladder_runs(rounds=r + 1))))
     cells = cells_of(text)["tensorFloat32"]
     assert cells["over the script before"].startswith("**") == bold
     assert "**" not in cells["over the baseline"] and ("ROUNDS=4" in text) != bold
@@ -189,7 +258,7 @@ def test_a_verdict_takes_two_clean_rounds_of_both(read):
             rows_of("no_optimization", [9, 9, 100 + r], round=r, grade=grade),
             rows_of("tensorFloat32", [9, 9, 50], round=r),
         )
-        ratio = summarize(rows_read).parent_speedup["tensorFloat32"]
+        ratio = lines_of(rows_read).parent_speedup["tensorFloat32"]
         assert (ratio.verdict == "faster") == (r == 2)
         assert bool(ratio.interval) == (r > 0)
 
@@ -199,7 +268,7 @@ def test_a_round_that_failed_is_told_beside_those_that_did_not(read):
         rows_of("no_optimization", [9, 9, 100]),
         rows_of("no_optimization", [], round=1, status="out_of_memory", note="too big"),
     )
-    line = summarize(rows).loc["no_optimization"]
+    line = lines_of(rows).loc["no_optimization"]
     assert line.status == "ok" and line.notes == ["round 1: out_of_memory: too big"]
 
 
@@ -235,11 +304,11 @@ def test_a_script_of_few_bits_or_of_another_optimizer_is_known_by_its_docstring(
     losses = (5.0, 5.0 + 0.02, 5.0 + 0.02, 5.0 + 0.06, 5.0 - 0.5)
     rows = [rows_of(name, [9] * 3, loss=loss) for name, loss in zip(names, losses, strict=True)]
     rows = read(*rows)
-    lines = summarize(rows)
+    lines = lines_of(rows)
     few_bits = ["numerics changed"] * 2
     assert list(lines.parity[1:]) == ["model changed", *few_bits, "another optimizer"]
     assert lines.loss["muon"] == 4.5 and lines.loss_difference["muon"].verdict == ""
-    assert "4.500, another optimizer" in result_tables.table(rows, [])
+    assert "4.500, another optimizer" in table_of(rows)
 
 
 def test_parameters_that_are_never_updated_are_another_model(read):
@@ -250,9 +319,9 @@ def test_parameters_that_are_never_updated_are_another_model(read):
     full, part = ({"updated_parameters": n} for n in (124, 123))
     ids = dict(zip(rows.technique, rows.run_id, strict=True))
     records = {ids["no_optimization"]: full, ids["tensorFloat32"]: full}
-    assert summarize(rows, records).parity["tensorFloat32"] == "numerics changed"
+    assert lines_of(rows, records).parity["tensorFloat32"] == "numerics changed"
     records[ids["tensorFloat32"]] = part
-    assert summarize(rows, records).parity["tensorFloat32"] == "model changed"
+    assert lines_of(rows, records).parity["tensorFloat32"] == "model changed"
 
 
 def record_of(**parts):
@@ -276,7 +345,7 @@ def record_of(**parts):
 def test_memory_limits_and_cost_come_from_the_records(read):
     rows = read(rows_of("no_optimization", [9, 9, 100], batch_size=10, seq_len=1000))
     records = {rows.run_id[0]: record_of()}
-    line = summarize(rows, records).loc["no_optimization"]
+    line = lines_of(rows, records).loc["no_optimization"]
     assert (line.weights_mib, line.optimizer_state_mib, line.rest_mib) == (475, 950, 700)
     assert line.grade == "clean"
     # 10,000 tokens in 0.1 s are 100,000 tokens/s, at 1e9 FLOP a token 100 TFLOP/s
@@ -285,7 +354,7 @@ def test_memory_limits_and_cost_come_from_the_records(read):
     assert line.floor_speedup == pytest.approx(4)
     assert line.hours_per_billion == pytest.approx(1e9 / 100_000 / 3600)
     assert line.kwh_per_billion == pytest.approx(0.5 * 1e9 / 100_000 / 3600)
-    text = result_tables.table(rows, records=records, price=2.5, all_columns=True)
+    text = table_of(rows, records=records, price=2.5, all_columns=True)
     memory = cells_of(text, "Peak memory by kind")["no_optimization"]
     assert memory["optimizer state (MiB)"] == "950" and memory["peak (GiB)"] == "0.88"
     assert "reserved by torch (MiB)" not in memory
@@ -302,15 +371,15 @@ def test_memory_limits_and_cost_come_from_the_records(read):
 )  # fmt: skip
 def test_the_cost_of_10_9_tokens_is_of_a_gpu_and_of_no_tiny_model(read, columns, shown):
     rows = read(rows_of("no_optimization", [9, 9, 100], **columns))
-    assert ("Cost of 10^9" in result_tables.table(rows, all_columns=True)) == shown
-    assert "Cost of 10^9" not in result_tables.table(rows)
+    assert ("Cost of 10^9" in table_of(rows, all_columns=True)) == shown
+    assert "Cost of 10^9" not in table_of(rows)
 
 
 def test_an_update_of_fewer_bytes_has_no_floor(read):
     rows = read(rows_of("no_optimization", [9, 9, 100]))
     small = record_of()
     small["memory"]["optimizer_state_mib"] = 242.0  # two moments of 8 bits
-    line = summarize(rows, {rows.run_id[0]: small}).loc["no_optimization"]
+    line = lines_of(rows, {rows.run_id[0]: small}).loc["no_optimization"]
     assert np.isnan(line.floor_ms) and np.isnan(line.floor_speedup) and line.tflops > 0
 
 
@@ -318,14 +387,14 @@ def test_the_verdicts_over_the_parents_are_a_column_on_request(read):
     times = {"no_optimization": (100, 102), "tensorFloat32": (50, 51)}
     times |= {"brainFloat16": (100, 102), "torch_compile": (100, 101.9)}
     runs = [rows_of(name, [9, 9, ms[r]], round=r) for r in range(2) for name, ms in times.items()]
-    cells = cells_of(result_tables.table(read(*runs), all_columns=True), "Time and loss")
+    cells = cells_of(table_of(read(*runs), all_columns=True), "Time and loss")
     verdicts = [row["verdict"] for row in cells.values()]
     assert verdicts == ["", "faster", "slower", "no detectable difference"]
 
 
 def test_without_records_what_is_not_known_is_left_out(read):
     rows = read(rows_of("no_optimization", [9, 9, 100]))
-    text = result_tables.table(rows, all_columns=True)
+    text = table_of(rows, all_columns=True)
     assert "weights" not in text and "from the limit" not in text and "nan" not in text
 
 
@@ -340,7 +409,7 @@ def test_tainted_runs_are_marked_with_their_reason(read):
     records[runs[1][0]["run_id"]]["quality"] = {"reasons": ["slowed by 8%", "hot"]}
     said = "tainted in 1 of 2 rounds: slowed by 8% and hot"
     for known, text in ((records, said), ({}, said.partition(":")[0])):
-        lines = summarize(rows, known)
+        lines = lines_of(rows, known)
         assert [*lines.quality] == [text, "clean"]
         assert lines.notes["no_optimization"] == ["loud"]
 
@@ -367,10 +436,10 @@ def test_compiling_has_paid_when_its_extra_warm_up_is_saved(own, steps, read):
         run_id: record_of(**(compiled if name in ("torch_compile", "flash_attention") else {}))
         for name, run_id in zip(rows.technique, rows.run_id, strict=True)
     }
-    lines = summarize(rows, records)
+    lines = lines_of(rows, records)
     assert lines.break_even_steps["torch_compile"] == steps
     assert lines.break_even_steps.drop("torch_compile").isna().all()  # flash's parent compiles too
-    cells = cells_of(result_tables.table(rows, records=records, all_columns=True), "Compilation")
+    cells = cells_of(table_of(rows, records=records, all_columns=True), "Compilation")
     assert cells["torch_compile"]["compiled"] == "1 graph, cold cache; 2 recompiled"
     text = {49: "49 steps", np.inf: "never", 0: "0 steps"}[steps]
     assert cells["torch_compile"]["breaks even after"] == text
@@ -384,7 +453,7 @@ def test_whether_compiling_pays_is_left_open_where_the_interval_leaves_it_open(r
     rows = read(*runs)
     records = {run_id: record_of(compile={"graphs": 1, "recompilations": 0, "cache": "cold"})
                for run_id in rows.run_id[rows.technique == "torch_compile"]}  # fmt: skip
-    assert np.isnan(summarize(rows, records).break_even_steps["torch_compile"])
+    assert np.isnan(lines_of(rows, records).break_even_steps["torch_compile"])
 
 
 def test_every_time_divides_to_the_ratio_printed_beside_it(read):
@@ -401,7 +470,7 @@ def test_every_time_divides_to_the_ratio_printed_beside_it(read):
                 columns = own_batch if name == "larger_batch" else {}
                 runs.append(rows_of(name, list(steps), round=r, **columns))
     rows = read(*runs)
-    lines = summarize(rows)
+    lines = lines_of(rows)
     for name, line in lines.iterrows():
         assert line.tokens_per_second == pytest.approx(64e3 / line.step_ms)
         pairs = (line.base, line.speedup), (line.parent, line.parent_speedup)
@@ -413,9 +482,9 @@ def test_every_time_divides_to_the_ratio_printed_beside_it(read):
         "ratio to no_optimization from 6 common rounds: it has 7, this 6",
         "ratio to tensorFloat32 from 6 common rounds: it has 7, this 6",
     ]
-    for name, cells in cells_of(result_tables.table(rows)).items():
+    for name, cells in cells_of(table_of(rows)).items():
         if name in ("tensorFloat32", "larger_batch"):
-            divides(cells_of(result_tables.table(rows))["no_optimization"], cells)
+            divides(cells_of(table_of(rows))["no_optimization"], cells)
 
 
 def divides(baseline, cells):

@@ -21,15 +21,15 @@ def whole_of(chosen):
         return None
     newest_first = chosen.all_rows[chosen.all_rows.technique.isin(variants)]
     newest_first = newest_first.sort_values("run_id", ascending=False).technique.unique()
-    wholes = [chosen.parent(name) for name in newest_first if chosen.change(name)[0][0] == "-"]
+    wholes = [chosen.parent(name) for name in newest_first if chosen.leaves_out(name)]
     return wholes[0] if wholes else _last_rung(chosen)
 
 
 def _last_rung(chosen):
     """Return the end of the longest line of the ladder that has timings, or the base."""
     timed = {*chosen.all_rows.technique[chosen.all_rows.status == "ok"]}
-    rungs = (chosen.names("ladder") | chosen.names("own")) - chosen.beyond()
-    names = [name for name in chosen.order if name in rungs & timed]
+    rungs = (chosen.names("ladder") | chosen.names("own") - chosen.beyond()) & timed
+    names = [name for name in chosen.order if name in rungs]
     return max(names, key=lambda name: len(chosen.line(name)), default=chosen.base)
 
 
@@ -41,28 +41,27 @@ def pairs(chosen, whole):
     """
     rungs = chosen.names("ladder") if whole == _last_rung(chosen) else set()
     scripts = {*chosen.line(whole), *rungs}
+    members = set().union(*(chosen.techniques(name) for name in scripts))
+    of_whole = chosen.techniques(whole)
+    # Of equal sets the first counts, scripts before variants.
+    name_of_set = {chosen.techniques(name): name for name in reversed(chosen.order)}
+
     pairs_by_technique = {}
     for name in chosen.order:
-        parent = chosen.parent(name)
         change = chosen.change(name)
-        if not parent or len(change) != 1:
-            continue
-
-        ((sign, technique),) = change
-        ways = pairs_by_technique.setdefault(technique, {})
-        if chosen.identities[name].suite != "ablation":
-            if name in scripts:
-                ways["ladder"] = (parent, name)
-                if parent == chosen.base:
-                    ways["alone"] = (parent, name)
-                if name == whole:
-                    ways["last"] = (parent, name)
-        elif sign == "+" and parent == chosen.base:
-            ways["alone"] = (parent, name)
-        elif sign == "-" and parent == whole:
-            ways["last"] = (name, whole)
-    members = set().union(*(chosen.techniques(name) for name in scripts))
-    return {name: ways for name, ways in pairs_by_technique.items() if name in members and ways}
+        for _, technique in change:
+            if technique in members:
+                ways = pairs_by_technique.setdefault(technique, {})
+                if name in scripts and len(change) == 1:
+                    ways["ladder"] = (chosen.parent(name), name)
+    for technique, ways in pairs_by_technique.items():
+        alone = name_of_set.get(frozenset({technique}))
+        without = name_of_set.get(of_whole - {technique})
+        if alone:
+            ways["alone"] = (chosen.base, alone)
+        if without and technique in of_whole:
+            ways["last"] = (without, whole)
+    return {technique: ways for technique, ways in pairs_by_technique.items() if ways}
 
 
 def credits(chosen, whole):

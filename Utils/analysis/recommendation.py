@@ -230,9 +230,7 @@ def _problem(chosen, status, lines, name, sets):
 
 def _added(chosen, name):
     """Return what a script adds; of one that leaves techniques out, what its parent adds."""
-    change = chosen.change(name)
-    if change and change[0][0] == "-":
-        change = chosen.change(chosen.parent(name))
+    change = chosen.change(chosen.parent(name) if chosen.leaves_out(name) else name)
     return [technique for sign, technique in change if sign == "+"]
 
 

@@ -24,7 +24,7 @@ MEMORY_KINDS = ("weights_mib", "gradients_mib", "optimizer_state_mib", "rest_mib
 FIGURES = [*MEMORY_KINDS, "reserved_mib", "mean_power_w"]  # medians of records
 COLUMNS = [
     "label",
-    "parent",  # None for a base
+    "parent",  # NaN for a base
     "change",  # of the Identity
     "base",  # the script that speedup is over
     "unit",  # of batches, meant where names say tokens

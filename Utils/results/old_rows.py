@@ -142,10 +142,10 @@ def _of_own(name, base, timed_names):
     in_line = [t for t in earlier if t in took_effect and t not in left_out]
     if before == in_line:
         return Identity("own", parent, change)
-    return _of_own_ablation(script, switches, in_line, timed_names)
+    return _of_own_ablation(script, switches, timed_names)
 
 
-def _of_own_ablation(script, switches, in_line, timed_names):
+def _of_own_ablation(script, switches, timed_names):
     """Return the Identity of a script with one switch alone, or with all but one."""
     if len(switches) == 1:
         return Identity("ablation", script, f"+{switches[0]}")

@@ -64,6 +64,10 @@ class Study:
             return ladder.changes(self.identities[name].change)
         return [("+", name)] if self.parent(name) else []
 
+    def leaves_out(self, name: str) -> bool:
+        """Return whether a script is its parent without some techniques."""
+        return "-" in [sign for sign, _ in self.change(name)[:1]]
+
     def line(self, name: str) -> list[str]:
         """Return the names from the base to a script, as far as they are known."""
         names = [name]

@@ -290,6 +290,22 @@ def identity(name, path, parent):
     return Technique(name, path, "", "", parent, (), {}, suite, change).identity
 
 
+def tracked():
+    """Return the techniques whose scripts git tracks, as `techniques` does.
+
+    An untracked script is someone's own idea, of which no test and no committed page says anything.
+    Outside a git checkout all scripts count.
+    """
+    scripts = techniques()
+    names = {*paths.git("ls-files", "-z", "--", "*.py").split("\0")}
+    in_git = {
+        name: script
+        for name, script in scripts.items()
+        if script.path.relative_to(paths.ROOT).as_posix() in names
+    }
+    return in_order(in_git) if in_git else scripts
+
+
 @functools.cache
 def _read(path, modified_ns, size):
     """Return a script's docstring, code and facts, read once unless the file has changed."""

@@ -9,8 +9,9 @@ from functools import cache
 
 from sympy import nextprime
 
-from tools.forecast import fake_run
+from tools.forecast import fake_run, gpus
 from tools.forecast.forks import in_processes
+from tools.forecast.gpus import ImaginedGPU
 from tools.forecast.kernel_work import StepKernels, kernels_at
 from tools.forecast.step_time import StepTime, time_forecast
 from Utils.base import command_line
@@ -19,8 +20,8 @@ from Utils.base.gpt2_sizes import VOCABULARY
 from Utils.base.units import GIB
 from Utils.corpus import token_cache
 from Utils.device import capabilities, datasheets, device_choice
-from Utils.device.cuda import CUDA, ImaginedGPU
-from Utils.harness.settings import Settings, batch_multiple, check_need, parse_args
+from Utils.device.cuda import CUDA
+from Utils.harness.settings import Settings, check_need, parse_args
 from Utils.harness.step_work import precision_of
 from Utils.scripts import ladder
 
@@ -58,7 +59,7 @@ def device_of(name, memory=None):
     as `device_choice` knows it. Raises UserError where there is no such device here.
     This process asks no GPU for anything: it could then fork no more."""
     if not re.match("auto$|cpu$|mps$|cuda", name):  # it names a row of the table
-        entry = datasheets.find(name)
+        entry = gpus.find(name)
         size = memory or entry.memory_bytes
         return ImaginedGPU(entry.names[0], size, entry.capability, entry.architecture)
     if memory and name.startswith("cuda"):
@@ -116,7 +117,7 @@ def recordings(techniques, args, with_single):
     batches = [prime, 1] if with_single else [prime]
     tasks = []
     for technique, batch in itertools.product(techniques, batches):
-        flag = f"--batch-size={batch * batch_multiple(technique.needs)}"
+        flag = f"--batch-size={batch * fake_run.batch_multiple(technique.needs)}"
         tasks.append((technique, [*args.argv, flag], args.hardware))
     with suppress(UserError):  # which the script itself will raise
         token_cache.load_tokens(args.dataset)  # once for all processes

@@ -6,10 +6,10 @@ from pathlib import Path
 import pandas as pd
 from tabulate import tabulate
 
+from tools.forecast.kernel_kinds import KINDS
 from Utils.base.units import MIB
 from Utils.device import capabilities
 from Utils.device.capabilities import CHECKS
-from Utils.device.kernel_kinds import KINDS
 from Utils.scripts import diffs
 
 NAME = 50  # letters shown of an operator's name; a fused one can have hundreds

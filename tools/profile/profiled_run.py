@@ -17,6 +17,7 @@ from statistics import median
 import torch
 from torch.profiler import record_function
 
+from tools.own_script.profiled_steps import ALL_PROFILED, PROFILED, WAIT, ProfiledSteps
 from tools.profile import profile_page
 from tools.profile.step_breakdown import ON_DEVICE, break_down
 from Utils.base import command_line
@@ -26,7 +27,6 @@ from Utils.device import capabilities, device_choice, measured_ceilings
 from Utils.device.cpu import MPS
 from Utils.device.cuda import CUDA
 from Utils.harness import ranks
-from Utils.harness.step_clock import ALL_PROFILED, PROFILED, WAIT, ProfiledSteps
 from Utils.run import Run, execute
 from Utils.scripts import ladder
 
