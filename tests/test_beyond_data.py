@@ -20,6 +20,7 @@ from torch.utils.data import DataLoader
 from beyond.data import data_on_device, prefetching_loader, streaming_dataset
 from beyond.launching import asynchronous_logging
 from beyond.loss import padded_vocabulary
+from tests.rows import study_of
 from tools.calibration import watched
 from Utils import data
 from Utils.analysis.summary import summarize
@@ -290,7 +291,8 @@ def test_streaming_trains_and_its_losses_stand_alone(settle, folder, eager):
     own = rows[rows.run_id == args.run_id]
     assert len(own) == 24 and own.loss.tail(8).mean() < own.loss.head(8).mean()
     assert "other batches" in own.note.iloc[0]
-    lines = summarize(study.newest(rows, args.results_file)).lines
+    records = rows_file.read_records(args.results_file, rows.run_id.unique())
+    lines = summarize(study_of(rows, records)).lines
     assert lines.parity["streaming_dataset"] == "other batches"
     assert not lines.loss_difference["streaming_dataset"]
 

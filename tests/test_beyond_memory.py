@@ -271,6 +271,7 @@ def test_without_bfloat16_a_script_runs_in_float16_under_its_name(tmp_path, monk
     assert measured.ladder.replaced == ladder.FLOAT16
     assert measured.parent("padded_vocabulary") == "float16_fused_optimizer"
     assert measured.parent("fused_optimizer") == "float16_attention"
+    assert measured.names("ladder") == {"fused_optimizer", "float16_fused_optimizer"}
 
 
 def test_without_bfloat16_the_ladder_is_in_float16(monkeypatch, capsys):
