@@ -125,16 +125,20 @@ SIMPLE := ablate together ddp scaling ceilings table diff compare report recipe 
 $(SIMPLE): $(ENVIRONMENT)
 	@$(COMMAND) $@ $(SET)
 
-# Each is a package of tools/.
-TOOLS := doctor profile site adopt readme
+# Each is a package of tools/, most of the same name.
+TOOLS := doctor profile site adopt readme new
+PACKAGE = $(or $(PACKAGE_OF_$@),$@)
+PACKAGE_OF_adopt := own_script
+PACKAGE_OF_readme := docs
+PACKAGE_OF_new := new_technique
 $(TOOLS): $(ENVIRONMENT)
-	@$(TOOL).$(subst adopt,own_script,$(@:readme=docs)) $(SET)
+	@$(TOOL).$(PACKAGE) $(SET)
 
 ##@ Develop
 # The longest files start first, so that the others do not wait for them at the end.
 FOUND   = $(shell find tests -name 'test_*.py' | sort)
 LONGEST = $(foreach name,ladder suite distributed run variants forecast own_script beyond_kernels \
-                         fused_cross_entropy,$(filter %/test_$(name).py,$(FOUND)))
+                         fused_cross_entropy new_technique,$(filter %/test_$(name).py,$(FOUND)))
 TESTS   = $(LONGEST) $(filter-out $(LONGEST),$(FOUND))
 TIMED   = $(shell grep -l 'mark\.timing' $(TESTS))
 
@@ -149,6 +153,7 @@ test: $(CHECKS)              ## run the tests that need no GPU
 	    --dist loadfile --no-loadscope-reorder $(TESTS); most=$$?; \
 	$(PYTHON) -m pytest -m timing $(TIMED); timed=$$?; [ $$most -eq 0 ] && [ $$timed -eq 0 ]
 
+new:                         ## copy a script to try an idea; T=my_idea PARENT=fused_optimizer, T=memory/my_idea
 lint: $(CHECKS)              ## run ruff, errors and formatting, and import-linter
 	@$(PYTHON) -m ruff check . && $(PYTHON) -m ruff format --check .
 	@$(PYTHON) -c 'from importlinter.cli import lint_imports_command as main; main()' --no-logo --cache-dir .cache/import_linter

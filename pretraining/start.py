@@ -36,9 +36,10 @@ def run_script(main, doc):
         args = options.settle(chosen["settings"])
         args.folder, args.resumes = Path(chosen["folder"]), chosen["resumes"]
         names = chosen["techniques"] + ([loop_techniques.RANKS] if args.world_size > 1 else [])
-        source = loop_techniques.merged(names)
+        scripts = _scripts_on(args.hardware)
+        source = loop_techniques.merged(names, scripts)
         args.hardware.keep_freed_memory(grows=True)
-        loop_techniques.check(names, args)
+        loop_techniques.check(names, args, scripts)
         if names[-1:] == [loop_techniques.RANKS]:
             ranks.stand_alone()
         if args.rank == 0:
@@ -77,11 +78,10 @@ def plan(flags):
     hardware = device_choice.choose(device, here.local_rank, here.local_world_size)
     settings = options.fill(explicit, hardware.torch_device.type)
     args = options.settle(settings, hardware)
-    bfloat16 = capabilities.has("bfloat16", hardware)
-    if not bfloat16:
+    scripts = _scripts_on(hardware)
+    if scripts.replaced:
         print(ladder.IN_FLOAT16, file=sys.stderr)
-    with ladder.on_device(bfloat16):
-        names, source = loop_techniques.choose(flags.with_, args, flags.results_file)
+    names, source = loop_techniques.choose(flags.with_, args, flags.results_file, scripts)
     started = datetime.now(UTC)
     folder = flags.out or FOLDER / f"{started:%Y%m%d-%H%M%S}-{args.model}"
     if (folder / "run.json").exists():
@@ -92,6 +92,11 @@ def plan(flags):
     chosen = {"settings": settings, "techniques": names, "techniques_from": source}
     files.write_json(folder / "run.json", {**chosen, "started": _now(), "sessions": [_session()]})
     return {**chosen, "folder": str(folder), "resumes": False}
+
+
+def _scripts_on(hardware):
+    """Return the Ladder of the repository's scripts as a device runs them."""
+    return ladder.repository(capabilities.has("bfloat16", hardware))
 
 
 def _resumed(flags, explicit):

@@ -18,7 +18,7 @@ from Utils.results import rows_file, selection
 from Utils.scripts import ladder, variants
 
 WHOLE = "fused_optimizer"
-REPOSITORY = ladder.repository()
+REPOSITORY = ladder.Ladder(ladder.tracked())
 PLAN = list(variants.ablation(WHOLE, REPOSITORY).scripts)
 SHARED = {"torch_compile", "flash_attention"}  # of these two, each saves what the other would
 

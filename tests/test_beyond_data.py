@@ -29,7 +29,7 @@ from Utils.corpus import token_cache
 from Utils.corpus.token_cache import END_OF_TEXT
 from Utils.data import StreamedBatches, TokenBatches
 from Utils.harness.settings import check_need, parse_args
-from Utils.results import rows_file
+from Utils.results import rows_file, study
 from Utils.run import Run
 
 TINY = ["--model", "gpt2-tiny", "--device", "cpu", "--batch-size", "2", "--seq-len", "32"]
@@ -290,7 +290,7 @@ def test_streaming_trains_and_its_losses_stand_alone(settle, folder, eager):
     own = rows[rows.run_id == args.run_id]
     assert len(own) == 24 and own.loss.tail(8).mean() < own.loss.head(8).mean()
     assert "other batches" in own.note.iloc[0]
-    lines = summarize(rows, rows_file.read_records(args.results_file, rows.run_id.unique()))
+    lines = summarize(study.newest(rows, args.results_file)).lines
     assert lines.parity["streaming_dataset"] == "other batches"
     assert not lines.loss_difference["streaming_dataset"]
 

@@ -23,7 +23,7 @@ from Utils.device.capabilities import CHECKS
 from Utils.device.cpu import CPU
 from Utils.harness import batch_trials, script_start
 from Utils.harness.settings import Settings
-from Utils.results import rows_file, selection
+from Utils.results import rows_file, selection, study
 
 SHAPE = "--batch-size=2", "--seq-len=8"
 
@@ -214,9 +214,11 @@ def mixed(tmp_path):
 
 
 def test_a_batch_of_ones_own_is_compared_by_tokens_with_the_suite_it_ran_in(mixed, tmp_path):
-    rows, left_out = selection.select(mixed)
-    assert not left_out and "16x64 tokens a step" in selection.describe(rows[::-1])
-    lines = summarize(rows)
+    selected = study.newest(mixed)
+    described = selection.describe(selected.rows[::-1])
+    assert not selected.left_out and "16x64 tokens a step" in described
+    summary = summarize(selected)
+    lines = summary.lines
     line = lines.loc["larger_batch"]
     assert line.parent_speedup.value == pytest.approx(2)
     assert line.parent_speedup.verdict == "faster"
@@ -226,10 +228,10 @@ def test_a_batch_of_ones_own_is_compared_by_tokens_with_the_suite_it_ran_in(mixe
     assert line.tokens_per_second == pytest.approx(64 * 64 / ms * 1e3)
     assert lines.own_batch.isna().sum() == 2
     assert not line.loss_difference and line[["parity"]].isna().all()  # other batches
-    assert "own batch: 64 in place of 16" in result_tables.table(rows, left_out)
+    assert "own batch: 64 in place of 16" in result_tables.table(summary)
     rows_file.append(tmp_path / "results.csv", rows_of("no_optimization", [9] * 5, batch_size=64))
-    rows, left_out = selection.select(rows_file.read(tmp_path / "results.csv"))
-    assert set(rows.technique) == {"no_optimization"} and "16x64" in left_out
+    selected = study.newest(rows_file.read(tmp_path / "results.csv"))
+    assert set(selected.rows.technique) == {"no_optimization"} and "16x64" in selected.left_out
 
 
 def test_a_run_that_failed_at_its_own_batch_stays_with_its_suite(settle, tmp_path):

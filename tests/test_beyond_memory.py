@@ -9,12 +9,10 @@ from functools import partial
 from types import SimpleNamespace
 from unittest import mock
 
-import pandas as pd
 import pytest
 import torch
 
 from beyond.loss import padded_vocabulary
-from tests.rows import rows_of
 from tests.stand_ins import gpu
 from tools.calibration.watched import STEPS
 from tools.forecast.fake_run import Tracker
@@ -26,7 +24,7 @@ from Utils.device.capabilities import CHECKS
 from Utils.device.cpu import CPU, MPS
 from Utils.harness import memory_kinds, run_record, step_work
 from Utils.launch import suite_runner
-from Utils.results import rows_file, selection
+from Utils.results import rows_file, study
 from Utils.run import Run, execute
 from Utils.scripts import ladder
 
@@ -269,31 +267,23 @@ def test_without_bfloat16_a_script_runs_in_float16_under_its_name(tmp_path, monk
     losses = {name: list(part.loss) for name, part in rows.groupby("technique", observed=True)}
     assert losses["fused_optimizer"] == losses["float16_fused_optimizer"]
     assert losses["padded_vocabulary"] == pytest.approx(losses["fused_optimizer"], rel=2**-10)
-    assert not selection.has_bfloat16(rows)
-    parents = summary.summarize(rows).parent
-    assert parents["padded_vocabulary"] == "float16_fused_optimizer"
+    measured = study.newest(rows)
+    assert measured.ladder.replaced == ladder.FLOAT16
+    assert measured.parent("padded_vocabulary") == "float16_fused_optimizer"
+    assert measured.parent("fused_optimizer") == "float16_attention"
 
 
 def test_without_bfloat16_the_ladder_is_in_float16(monkeypatch, capsys):
     t4 = gpu(capability=(7, 5), name="Tesla T4")
     assert not capabilities.has("bfloat16", t4) and capabilities.has("bfloat16", gpu())
-    with ladder.on_device(bfloat16=False):
-        names = [technique.name for technique in ladder.group("ladder")]
+    names = list(ladder.repository(bfloat16=False).group("ladder").scripts)
     assert names == ["no_optimization", "tensorFloat32", *FLOAT16_LINE]
     assert all(capabilities.has(n, t4) for name in names for n in needs(name) if "float" in n)
     monkeypatch.setattr(device_choice, "choose", lambda name: t4)
     monkeypatch.setattr(suite_runner, "version", lambda package: "2.13.0")
-    with suite_runner.on_device(Namespace(device="auto")):
-        assert [technique.name for technique in ladder.group("ladder")] == names
+    on_t4 = suite_runner.ladder_of_device(Namespace(device="auto"))
+    assert list(on_t4.group("ladder").scripts) == names
     assert "float16" in capsys.readouterr().out
-
-
-def test_rows_of_float16_alone_are_of_the_float16_ladder():
-    in_float16, in_bfloat16 = (
-        pd.DataFrame([row for name in names for row in rows_of(name, [9, 9, 9])])
-        for names in (["no_optimization", "float16_compile"], ["float16_compile", "torch_compile"])
-    )
-    assert not selection.has_bfloat16(in_float16) and selection.has_bfloat16(in_bfloat16)
 
 
 def test_it_is_all_in_bfloat16_but_the_loss_and_layer_norms_do_not_move(train):

@@ -20,6 +20,7 @@ import torch
 
 from tests import forked, profiler_events
 from tests.rows import records_in
+from tools.forecast.gpus import ImaginedGPU
 from tools.profile.step_breakdown import break_down
 from Utils.base import paths
 from Utils.base.errors import UserError
@@ -27,7 +28,6 @@ from Utils.base.gpt2_sizes import CONFIGS
 from Utils.data import TokenBatches
 from Utils.device import cpu, device_choice
 from Utils.device.cpu import CPU
-from Utils.device.cuda import ImaginedGPU
 from Utils.harness import ranks
 from Utils.harness.ranks import ALONE, GRACE_S, NOTICED
 from Utils.harness.run_record import RankResult

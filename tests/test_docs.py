@@ -24,7 +24,7 @@ PAGES = [
         ["git", "-C", str(paths.ROOT), "ls-files", "*.md"], capture_output=True, text=True
     ).stdout.split()
 ]
-TARGETS = {*itertools.chain(*command_line.targets().values()), *ladder.techniques()}
+TARGETS = {*itertools.chain(*command_line.targets().values()), *ladder.tracked()}
 VARIABLES = {name.upper() for name in SETTINGS} | OF_THE_MAKEFILE
 # A page of GitHub at its usual width, and what its style sheet says of tables.
 WIDTH, STYLE = (

@@ -183,7 +183,7 @@ class Stopped:
         raise Reached(args)
 
 
-@pytest.mark.parametrize("technique", TECHNIQUES.values(), ids=TECHNIQUES.keys())
+@pytest.mark.parametrize("technique", ladder.tracked().values(), ids=lambda t: t.name)
 def test_a_row_says_what_the_run_says(technique, here, monkeypatch, tmp_path):
     """The real script, up to its first step: what it then is and has noted is in the row."""
     monkeypatch.setattr(batch_trials, "largest_batch", lambda args, name, at_most: args.batch_size)

@@ -14,9 +14,10 @@ from tests.rows import rows_of
 from tools.forecast import __main__ as forecast_command
 from tools.forecast import fake_run, forecast_plan, forecast_table
 from tools.forecast.__main__ import memory_size
-from tools.forecast.fake_run import KINDS, Recording
+from tools.forecast.fake_run import KINDS, Recording, batch_multiple
 from tools.forecast.forecast_plan import MemoryForecast, StepForecast
 from tools.forecast.forks import in_processes
+from tools.forecast.gpus import ImaginedGPU
 from tools.forecast.step_time import StepTime
 from tools.profile import profiled_run
 from Utils.analysis import summary
@@ -27,8 +28,6 @@ from Utils.base.gpt2_sizes import CONFIGS
 from Utils.base.units import GIB, MIB
 from Utils.device import device_choice
 from Utils.device.cpu import CPU
-from Utils.device.cuda import ImaginedGPU
-from Utils.harness.settings import batch_multiple
 from Utils.results import rows_file
 from Utils.scripts import ladder
 

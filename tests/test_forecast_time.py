@@ -14,16 +14,16 @@ import pytest
 from tools.calibration import against_file, forecast_fit, kernel_table, published_figures
 from tools.calibration.published_figures import Figure, Step
 from tools.forecast import __main__ as forecast_command
-from tools.forecast import fake_run, forecast_plan, forecast_table, step_time
+from tools.forecast import fake_run, forecast_plan, forecast_table, gpus, step_time
 from tools.forecast.__main__ import read_prices
 from tools.forecast.forecast_plan import MemoryForecast, StepForecast, device_of
+from tools.forecast.gpus import ImaginedGPU
 from tools.forecast.kernel_work import LIST, VIEW, Operation, Tensor, Work, kernels_at
 from tools.forecast.step_time import StepTime
 from Utils.base import errors
 from Utils.base.errors import UserError
 from Utils.base.gpt2_sizes import CONFIGS
 from Utils.device import datasheets
-from Utils.device.cuda import ImaginedGPU
 from Utils.harness.step_work import flops_per_token
 from Utils.scripts import ladder
 
@@ -48,7 +48,7 @@ def seconds(entry, *operations, times=1):
     work = Work()
     for operation in operations * times:
         work.add(operation)
-    return step_time.step_time(kernels_at(work, 1), datasheets.find(entry)).seconds
+    return step_time.step_time(kernels_at(work, 1), gpus.find(entry)).seconds
 
 
 def test_every_device_is_in_the_one_table_with_its_source():
@@ -66,7 +66,7 @@ def test_a_technique_does_not_run_on_a_device_without_its_precision():
     args = forecast_plan.settings({"device": "cuda"}, ImaginedGPU("an imagined GPU", 2**40))
 
     def reason(name, key):
-        return forecast_plan.unsupported(ladder.get(name), datasheets.find(key), args)
+        return forecast_plan.unsupported(ladder.get(name), gpus.find(key), args)
 
     for key, lacking in (("t4", "Tesla T4 has 7.5"), ("v100", "V100-SXM2-16GB has 7.0")):
         assert "native bfloat16 needs compute capability 8.0; " in reason("brainFloat16", key)
@@ -80,8 +80,8 @@ def test_a_technique_does_not_run_on_a_device_without_its_precision():
 
 def test_an_unknown_device_lists_the_nearest():
     with pytest.raises(UserError, match="rtx4090"):
-        datasheets.find("rtx4080")
-    assert datasheets.find("RTX4090").key == "rtx4090"
+        gpus.find("rtx4080")
+    assert gpus.find("RTX4090").key == "rtx4090"
 
 
 @pytest.mark.parametrize("name", ["relu", "torchao::scaled_int8_mm", "_int_mm"])
@@ -90,7 +90,7 @@ def test_a_kernel_without_a_rule_has_no_forecast_of_time(name):
     work.add(Operation(name, (), ()))
     memory = MemoryForecast(kernels=kernels_at(work, 1), batch=1)
     args = forecast_plan.settings({"device": "cuda"}, ImaginedGPU("an imagined GPU", 2**40))
-    entry, technique = datasheets.find("h100"), ladder.get("fused_optimizer")
+    entry, technique = gpus.find("h100"), ladder.get("fused_optimizer")
     step = forecast_plan.step_forecast(technique, memory, args, entry)
     assert (step.time is None) is (name != "relu")
 
@@ -100,7 +100,7 @@ def test_a_table_of_kernels_sums_up_to_the_step():
     for operation in (product(4096, 4096, 4096), Operation("relu", (square(64),), (square(64),))):
         work.add(operation)
     work.add(product(4096, 4096, 4096))
-    step, entry = kernels_at(work, 1), datasheets.find("a100")
+    step, entry = kernels_at(work, 1), gpus.find("a100")
     table = kernel_table.table(step, entry).set_index("kind")
     products = table.loc["matrix products 4096x4096x4096"]
     assert list(table.index)[::2] == [products.name, "the step"]
@@ -122,7 +122,7 @@ def test_a_recorded_step_has_the_flop_that_torch_counts():
         flop, order = kernels.kernels.flop, kernels.order
         expected = flops_per_token(CONFIGS["gpt2-tiny"], 64) * 64 * batch
         assert flop[order].sum() == pytest.approx(expected)
-    step = step_time.step_time(kernels, datasheets.find("a100"))
+    step = step_time.step_time(kernels, gpus.find("a100"))
     kinds = step.kind_ms
     assert sum(kinds.values()) == pytest.approx(1e3 * step.seconds)
     assert kinds["matmul"] == pytest.approx(1e3 * step.parts["matrix products"])
@@ -249,13 +249,13 @@ def test_the_calibration_writes_the_check_and_the_constants(tmp_path, monkeypatc
 def test_a_range_is_wider_where_no_figure_is_alike():
     covered = {("a100", "float32"), ("a100", "bfloat16"), ("h100", "float32")}
     ceilings = {"matmul_tflops": {"float32": 0.2}, "emulated_tflops": {}, "bandwidth_gb_s": 40.0}
-    here = datasheets.of_device(ImaginedGPU("AMD EPYC (2 threads)", 2**34), ceilings)
-    entries = [*map(datasheets.find, ("a100", "h100", "b200", "mi210")), here]
+    here = gpus.of_device(ImaginedGPU("AMD EPYC (2 threads)", 2**34), ceilings)
+    entries = [*map(gpus.find, ("a100", "h100", "b200", "mi210")), here]
     factors = [step_time.range_factor(entry, "bfloat16", covered) for entry in entries]
     wider = [step_time.OTHER_PRECISION, step_time.OTHER_CHIP, step_time.OTHER_MAKER]
     assert factors == [1, *wider, step_time.UNLISTED] == sorted(factors)
     assert here.memory_bytes == 2**34 and here.bandwidth == 40
-    assert datasheets.of_device(device_of("t4"), ceilings) is datasheets.find("t4")
+    assert gpus.of_device(device_of("t4"), ceilings) is gpus.find("t4")
 
 
 @pytest.mark.parametrize("name", ["bfloat16_residual", "all_together", "float8_head"])
@@ -263,7 +263,7 @@ def test_a_precision_without_published_figures_has_the_wider_range(name):
     work = Work()
     work.add(product(64, 64, 64))
     args = forecast_plan.settings({"device": "cuda"}, ImaginedGPU("an imagined GPU", 2**40))
-    entry = datasheets.find("a100")
+    entry = gpus.find("a100")
     for script, factor in ((name, step_time.OTHER_PRECISION), ("fused_optimizer", 1.0)):
         memory = MemoryForecast(kernels=kernels_at(work, 1), batch=1)
         step = forecast_plan.step_forecast(ladder.get(script), memory, args, entry)

@@ -18,14 +18,16 @@ from torch._functorch import config as functorch
 from tests import processes
 from tests.stand_ins import FakeCuda, FakeNvml, gpu
 from tests.test_probes import arguments
+from tools.doctor import gpu_driver
 from Utils.base import paths
 from Utils.base.errors import Unsupported, UserError
 from Utils.base.gpt2_sizes import CONFIGS
-from Utils.device import capabilities, device_choice, nvml
+from Utils.device import capabilities, device_choice
 from Utils.device.cpu import CPU, MPS, processor_name
 from Utils.device.cuda import CUDA
 from Utils.device.nvml import THROTTLE_REASONS
 from Utils.harness import script_start, settings, turn_pipe
+from Utils.scripts import ladder
 
 
 def cpu_with(monkeypatch, **features):
@@ -208,19 +210,19 @@ def test_what_nvml_refuses_is_left_out_and_nothing_else(name, lacking, error):
 
 
 def test_a_first_product_is_computed():
-    assert device_choice.try_out(CPU()) == ""
-    nowhere = device_choice.try_out(SimpleNamespace(torch_device=torch.device("cuda", 99)))
+    assert gpu_driver.try_out(CPU()) == ""
+    nowhere = gpu_driver.try_out(SimpleNamespace(torch_device=torch.device("cuda", 99)))
     assert nowhere and "\n" not in nowhere
 
 
 def test_the_drivers_gpus_are_seen_without_torch(tmp_path):
     version = tmp_path / "version"
-    assert nvml.gpus_of_driver(FakeNvml(), version) == ("NVIDIA Fake", "580.95.05", (13, 0))
+    assert gpu_driver.gpus_of_driver(FakeNvml(), version) == ("NVIDIA Fake", "580.95.05", (13, 0))
     broken = FakeNvml()
     broken.errors["nvmlInit"] = broken.NVMLError(9)
-    assert nvml.gpus_of_driver(broken, version) == (None, None, None)
+    assert gpu_driver.gpus_of_driver(broken, version) == (None, None, None)
     version.touch()
-    assert nvml.gpus_of_driver(broken, version) == (None, nvml.KERNEL_MODULE, None)
+    assert gpu_driver.gpus_of_driver(broken, version) == (None, gpu_driver.KERNEL_MODULE, None)
 
 
 def test_a_cpus_marks_are_seconds_apart_in_real_time():
@@ -541,8 +543,8 @@ def test_running_out_of_memory_is_told_on_every_device_and_from_other_errors():
 
 
 def test_no_other_file_names_torch_cuda():
-    patterns = ("*.py", "Utils/**/*.py", "beyond/**/*.py")
-    files = [path for pattern in patterns for path in paths.ROOT.glob(pattern)]
+    files = [*paths.ROOT.glob("Utils/**/*.py"), paths.ROOT / "plot_results.py"]
+    files += [technique.path for technique in ladder.tracked().values()]
     # A kernel may ask for the GPU's size.
     word = re.compile(r"torch\.cuda(?!\.get_device_properties)|from torch import.*\bcuda\b")
     folders = {path.parent.name for path in files if word.search(path.read_text())}

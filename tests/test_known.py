@@ -9,7 +9,7 @@ from tools.calibration.known import COPIES, WAIT, changed
 from Utils.analysis.summary import summarize
 from Utils.harness import held_out_loss
 from Utils.harness.settings import parse_args
-from Utils.results import rows_file
+from Utils.results import rows_file, study
 
 FLAGS = ["--model", "gpt2-tiny", "--dataset", "synthetic", "--device", "cpu"]
 
@@ -37,8 +37,7 @@ def measure(tmp_path, monkeypatch):
         for r in range(rounds):
             for name in names if r % 2 == 0 else reversed(names):
                 run_once(name, r, flags, more)
-        rows = rows_file.read(path)
-        return summarize(rows, rows_file.read_records(path, rows.run_id.unique()))
+        return summarize(study.newest(rows_file.read(path), path)).lines
 
     yield measure
     torch.set_num_threads(threads)

@@ -1,4 +1,4 @@
-"""The promises of the ladder, held by every script that declares a parent. No exclusions."""
+"""The promises of the ladder, held by every tracked script with a parent. No exclusions."""
 
 import ast
 import dataclasses
@@ -9,15 +9,17 @@ import subprocess
 import pytest
 
 from tests import forked, processes
+from tests.virtual_gpu import checks
 from Utils.analysis import result_tables
+from Utils.analysis.summary import summarize
 from Utils.base import paths
 from Utils.device import capabilities
 from Utils.device.cpu import CPU
 from Utils.harness import batch_trials
-from Utils.results import rows_file, selection
-from Utils.scripts import ladder
+from Utils.results import rows_file, study
+from Utils.scripts import diffs, ladder
 
-TECHNIQUES = ladder.techniques()
+TECHNIQUES = ladder.tracked()
 BELOW_BASELINE = [t for t in TECHNIQUES.values() if t.parent]
 TECHNIQUES_PAGE = (paths.ROOT / "docs/TECHNIQUES.md").read_text()
 STEPS, WARMUP = 6, 3
@@ -79,7 +81,7 @@ def split_kernels(technique):
 @by_name(BELOW_BASELINE)
 def test_a_script_is_its_parent_plus_one_idea(technique):
     own, parent = (split_kernels(t)[0] for t in (technique, TECHNIQUES[technique.parent]))
-    lines = ladder.diff(own, parent, context=0)
+    lines = diffs.diff(own, parent, context=0)
     changed = [line for line in lines[2:] if line[0] in "+-" and line[1:].strip()]
     assert 1 <= len(changed) <= 12, "\n".join(changed)
 
@@ -112,6 +114,13 @@ def test_it_has_a_target_and_a_row_in_the_list_of_techniques(technique, recipes)
     assert f"- [{technique.name}](#{technique.name.lower()})" in TECHNIQUES_PAGE
 
 
+def test_the_virtual_gpu_expects_something_of_scripts_that_exist():
+    tables = {"ladder", "signatures", "forecast_error", "quality", "gpu_tests"}
+    assert checks.EXPECTED.keys() - tables <= TECHNIQUES.keys()
+    for table in ("signatures", "forecast_error"):
+        assert checks.EXPECTED[table].keys() <= TECHNIQUES.keys()
+
+
 def test_diff_shows_the_technique_and_nothing_else():
     shown = processes.command("-m", "Utils.commands", "diff", "T=fused_optimizer").stdout
     assert shown.startswith(TECHNIQUES["fused_optimizer"].doc)
@@ -140,7 +149,7 @@ def smoke(tmp_path_factory):
         said = done.stdout + done.stderr
         assert done.returncode == 0 and not re.search("warning", said, re.IGNORECASE), said
     rows = rows_file.read(path)
-    return rows, result_tables.table(*selection.select(rows))
+    return rows, result_tables.table(summarize(study.newest(rows)))
 
 
 @by_name(TECHNIQUES.values())

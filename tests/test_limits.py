@@ -11,10 +11,11 @@ from torch.utils.benchmark import Timer
 from torch.utils.flop_counter import FlopCounterMode
 
 from no_optimization import explicit_attention
+from tools.forecast import gpus
 from Utils.base import paths
 from Utils.base.gpt2_sizes import CONFIGS
 from Utils.commands import __main__ as commands
-from Utils.device import capabilities, datasheets, measured_ceilings
+from Utils.device import capabilities, measured_ceilings
 from Utils.device.cpu import CPU
 from Utils.harness import step_work
 from Utils.model import GPT
@@ -154,7 +155,7 @@ def test_an_emulated_precision_is_measured_small_and_is_no_ceiling(monkeypatch):
     found = measured_ceilings.measure(CPU())
     assert [*found["matmul_tflops"]] == ["float32", "tf32"] and sizes["bfloat16"] == [256]
     assert found["emulated_tflops"] == {"bfloat16": 0.000256}
-    assert datasheets.of_device(CPU(), found).bfloat16 == 0.000256
+    assert gpus.of_device(CPU(), found).bfloat16 == 0.000256
     natively = True
     found = measured_ceilings.measure(CPU())
     assert found["matmul_tflops"]["bfloat16"] == 0.002 and found["emulated_tflops"] == {}

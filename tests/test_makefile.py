@@ -18,7 +18,7 @@ from Utils.base.gpt2_sizes import CONFIGS
 from Utils.scripts import ladder
 
 TARGETS = [name for targets in command_line.targets().values() for name in targets]
-TECHNIQUES = ladder.techniques()
+TECHNIQUES = ladder.tracked()
 
 
 def make(*words, folder=paths.ROOT, **variables):

@@ -1,6 +1,7 @@
 """A training script of the user's, unchanged: its steps, its losses, its files, the switches.
 
-Each run is a fork of this process, which has paid for the imports."""
+Each run is a fork of this process, which has paid for the imports.
+"""
 
 import json
 import platform
@@ -19,53 +20,19 @@ from pandas import DataFrame
 from torch.optim import optimizer as torch_optimizer
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from tools.own_script import measured_process, model_switches, own_runs, user_code, watch
+from tools.own_script import model_switches, own_runs, user_code, watch
+from tools.own_script.switch_names import LADDER, ORDER, REPLACES
 from tools.own_script.watch import Iterations
 from Utils.base import paths
 from Utils.base.command_line import OF_A_RUN, Parser
 from Utils.base.errors import UserError
 from Utils.results import rows_file, selection
 from Utils.scripts import ladder
-from Utils.scripts.own_names import LADDER, ORDER, REPLACES
 
 from . import forked
+from .own_scripts import CALLED, PACKAGES, in_fork, script, with_namesakes
 from .rows import rows_of
 
-# Prints its losses to the last bit, and the number of compiled graphs.
-SCRIPT = """
-import copy, sys
-import torch
-from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
-
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layers = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Dropout(0.1), nn.Linear(32, 4))
-        self.scale = nn.Parameter(torch.ones(1))
-    def forward(self, x):
-        return self.scale * self.layers(x)
-    def loss(self, x, y):
-        return nn.functional.cross_entropy(self.scale * self.layers(x), y)
-
-def loss_of(model):
-    return LOSS
-
-torch.manual_seed(7)
-model = MODEL
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-data = TensorDataset(torch.randn(512, 16), torch.randint(4, (512,)))
-log = open(sys.argv[1], "w")
-for x, y in DataLoader(data, batch_size=16, shuffle=True):
-    loss = loss_of(model)
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
-    graphs = torch._dynamo.utils.counters["stats"]["unique_graphs"]
-    print(loss.item().hex(), graphs, file=log, flush=True)
-    AFTER_STEP
-"""
-CALLED = "nn.functional.cross_entropy(model(x), y)"
 COPIES = """
     copied = copy.deepcopy(model)
     assert list(copied.state_dict()) == list(model.state_dict())
@@ -90,10 +57,6 @@ class Captions(torch.nn.Module):
         seen = self.see(images.view(-1, 1, 4, 4)).flatten(2).transpose(1, 2)
         return self.tell(inputs_embeds=seen, labels=labels[:, None].expand(-1, 4)).loss
 """
-
-
-def script(model="Net()", loss=CALLED, after=""):
-    return SCRIPT.replace("MODEL", model).replace("LOSS", loss).replace("AFTER_STEP", after)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -124,14 +87,9 @@ class Own:
     def run(self, *techniques, steps=7):
         """Run it with switches. Return its answer; said is what the terminal got."""
         name = "+".join([self.runs.base.name, *techniques])
-        flags = [f"--name={name}", f"--steps={steps}", "--warmup=3", "--min-seconds=0"]
-        flags += [f"--spec={self.runs.spec}"]
-
-        def main():
-            sys.argv = ["start.py", *flags]
-            measured_process.main()
-
-        done = forked.call(main, variables={"SUITE_ID": "look"})
+        script = own_runs.OwnScript(name, self.runs)
+        flags = [f"--steps={steps}", "--warmup=3", "--min-seconds=0"]
+        done = in_fork([*script.command, *flags], script.environment(SUITE_ID="look"))
         (path,) = (self.runs.folder / "answers").glob("*.json")
         answer = json.loads(path.read_text()) | {"said": done.stderr}
         path.unlink()
@@ -269,6 +227,15 @@ def test_every_pair_of_switches_combines_or_is_a_replacement(own):
     assert pairs - combined <= replacements
 
 
+@pytest.mark.parametrize("packages", [PACKAGES, ("Utils", "tests"), ()])
+def test_a_script_imports_its_own_modules_by_names_of_ours(own, tmp_path, packages):
+    plain = own(script(), "plain.txt").losses()
+    run = own(with_namesakes(tmp_path, packages), "log.txt")
+    assert run.losses() == plain
+    losses = run.losses("brainFloat16", "torch_compile", "8bit_optimizer")
+    assert losses == pytest.approx(plain, rel=0.05) and losses != plain
+
+
 PARSER = "from argparse import ArgumentParser\nArgumentParser().parse_args(['--data'])"
 CAUGHT = "try:\n    open('log.txt', 'a')\nexcept:\n    open('log.txt', 'w')\n"
 TWO_DEVICES = """from torch import nn, optim, ones
@@ -310,11 +277,17 @@ def test_what_is_no_script_is_refused(own, tmp_path, monkeypatch, text):
 
 
 def test_a_script_is_known_by_the_name_of_its_rows(own, tmp_path):
-    for path, name in ((tmp_path / "train.py", "train"), (tmp_path / "other/train", "other/train")):
+    names = {
+        tmp_path / "train.py": "train",
+        tmp_path / "other" / "train": "other/train",
+        tmp_path / "torch_compile.py": f"{tmp_path.name}/torch_compile",  # a name of ours
+    }
+    for path, name in names.items():
         path.parent.mkdir(exist_ok=True)
         path.touch()
         assert (find(path).name, find(path).is_module) == (name, False)
         assert find(name) == find(path)
+
         rows = [rows_of(base, [1, 1, 1], base=base) for base in ("train", name)]
         selected, _ = selection.select(DataFrame(chain(*rows)), base=str(path))
         assert {*selected.base} == {name}
@@ -340,8 +313,10 @@ def test_the_measured_process_needs_few_packages():
 
 
 def costs():
-    """Print the microseconds that watching adds to a step, a backward and a batch, on a core that
-    takes 16 us for the step itself."""
+    """Print the microseconds that watching adds to a step, a backward and a batch.
+
+    They are those of a core that takes 16 us for the step itself.
+    """
     parameter = torch.zeros(1, requires_grad=True)
     optimizer = torch.optim.SGD([parameter])
     backward = partial(parameter.sum().backward, retain_graph=True)
@@ -370,8 +345,10 @@ def test_watching_costs_microseconds():
 
 
 def half_precision():
-    """Train in float16 with two backward passes a step, the second step overflowing. Print, for
-    each, the largest error of the gradients, whether the weights moved, and the scale."""
+    """Train in float16 with two backward passes a step, the second step overflowing.
+
+    Print, for each, the largest error of the gradients, whether the weights moved, and the scale.
+    """
     watching = watch.Watch("", lambda: None, lambda iteration: None)
     switch = model_switches.Float16(watching)
     watching.switches = [switch]

@@ -1,6 +1,8 @@
 """Parts of a training run: its data, schedule, techniques, checkpoints, files."""
 
 import ast
+import itertools
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -17,11 +19,14 @@ from pretraining import (
     options,
 )
 from pretraining.token_windows import TokenBatches
+from tests.rows import rows_of
 from Utils.base import files
 from Utils.base.errors import UserError
 from Utils.corpus import token_cache
+from Utils.results import rows_file
 from Utils.scripts import ladder
 
+REPOSITORY = ladder.Ladder(ladder.tracked())
 TEXTS = [f"document {n}: " + "all work and no play " * (n % 7) for n in range(400)]
 
 
@@ -144,34 +149,67 @@ def test_only_matrices_decay():
 
 
 def test_the_best_line_merges_with_and_without_ranks():
-    names = [
-        n for n in ladder.line(loop_techniques.BEST[0])[1:] if n not in loop_techniques.EXCLUDED
-    ]
+    line = REPOSITORY.line(loop_techniques.BEST[0])[1:]
+    names = [name for name in line if name not in loop_techniques.EXCLUDED]
     assert "fused_cross_entropy" in names
     for more in ([], [loop_techniques.RANKS]):
-        source = loop_techniques.merged(names + more)
+        source = loop_techniques.merged(names + more, REPOSITORY)
         ast.parse(source)
         for words in ("torch.compile(model)", "fused=True", "torch.autocast", "vocab_size=50_304"):
             assert source.count(words) == 1
         assert ("DistributedDataParallel(" in source) == bool(more)
 
 
+def test_only_scripts_that_exist_are_included_or_excluded():
+    named = loop_techniques.INCLUDED.keys() | loop_techniques.EXCLUDED.keys()
+    assert named <= ladder.tracked().keys()
+
+
+@pytest.mark.parametrize("name", ["asynchronous_logging", "cuda_graphs"])
+def test_without_a_reason_in_the_table_a_diff_that_does_not_fit_is_one_line(name, monkeypatch):
+    for reasons in (loop_techniques.INCLUDED, loop_techniques.EXCLUDED):
+        monkeypatch.delitem(reasons, name, raising=False)
+    args = SimpleNamespace(hardware=SimpleNamespace(name=""), model="gpt2")
+    with pytest.raises(UserError, match=f"^--with {name}: its diff .*the loop") as error:
+        names, _ = loop_techniques.choose(name, args, None)
+        loop_techniques.merged(names)
+    assert "\n" not in str(error.value)
+
+
+def test_a_diff_whose_words_the_loop_has_elsewhere_is_not_merged_there(monkeypatch):
+    """The end of a call matches that of the loop's next line, which is another call."""
+    scripts = ladder.techniques()
+    parent = scripts["fused_optimizer"]
+    code = parent.code.replace("fused=True)", "fused=True, eps=1e-7)")
+    idea = replace(parent, name="my_idea", parent=parent.name, code=code)
+    monkeypatch.setattr(ladder, "techniques", lambda: scripts | {"my_idea": idea})
+    with pytest.raises(UserError, match="--with my_idea: its diff does not apply to the loop"):
+        loop_techniques.merged(["my_idea"])
+    assert "fused=True, eps=1e-7)" in loop_techniques.merged([parent.name, "my_idea"])
+
+
+def test_a_diff_that_the_loop_has_already_is_refused():
+    with pytest.raises(UserError, match="--with tensorFloat32: its diff changes nothing"):
+        loop_techniques.merged(["tensorFloat32", "tensorFloat32"])
+
+
 @pytest.mark.parametrize("bfloat16", [True, False])
-@pytest.mark.parametrize("name", [*ladder.techniques()][1:])
+@pytest.mark.parametrize("name", [*REPOSITORY.scripts][1:])
 def test_every_technique_merges_or_says_why_not(name, bfloat16):
     hardware = SimpleNamespace(name="no such device")
     args = SimpleNamespace(hardware=hardware, model="gpt2", device=torch.device("cpu"))
+    scripts = ladder.repository(bfloat16)
     try:
-        with ladder.on_device(bfloat16):
-            names, _ = loop_techniques.choose(name, args, None)
-        source = loop_techniques.merged(names)
+        names, _ = loop_techniques.choose(name, args, None, scripts)
+        source = loop_techniques.merged(names, scripts)
     except UserError as error:
         assert f"--with {name}: " in str(error)
         return
     ast.parse(source)
-    assert source != loop_techniques.merged([]) == loop_techniques.LOOP.read_text()
+    assert source != loop_techniques.merged([], scripts) == loop_techniques.LOOP.read_text()
     in_float16 = "torch.float16" in source
-    assert in_float16 == ({*names} == {"float16_grad_scaler"})
+    if names == ["float16_grad_scaler"]:
+        assert in_float16
     for line in ("scaler)", "scaler.scale(", "scaler.unscale_", "scaler.step(", "scaler.update("):
         assert source.count(line) == in_float16
     assert "    decay_matrices_only(optimizer, args.weight_decay)\n" in source
@@ -180,7 +218,7 @@ def test_every_technique_merges_or_says_why_not(name, bfloat16):
 
 @pytest.mark.parametrize("name", ["fused_optimizer", "8bit_optimizer"])
 def test_an_optimizer_of_a_technique_takes_the_place_of_the_loops_own(name):
-    tree = ast.parse(loop_techniques.merged([name]))
+    tree = ast.parse(loop_techniques.merged([name], REPOSITORY))
     made = next(node for node in ast.walk(tree) if ast.unparse(node).startswith("optimizer = "))
     arguments = {keyword.arg: ast.unparse(keyword.value) for keyword in made.value.keywords}
     assert arguments["lr"] == "args.learning_rate"
@@ -193,9 +231,31 @@ def test_defaults_are_those_of_the_device_and_given_values_stay(tmp_path):
     gpu, cpu = options.fill({}, "cuda"), options.fill({"steps": 20}, "cpu")
     assert (gpu["tokens_per_step"], gpu["warmup"], gpu["steps"]) == (524_288, 715, 19_073)
     assert (cpu["model"], cpu["steps"], cpu["warmup"]) == ("gpt2-tiny", 20, 1)
-    names, source = loop_techniques.choose("", options.settle(cpu), tmp_path / "none.csv")
-    assert {"flash_attention", "fused_optimizer"} <= {*names} <= {*ladder.line("fused_optimizer")}
+    no_rows = tmp_path / "none.csv"
+    names, source = loop_techniques.choose("", options.settle(cpu), no_rows, REPOSITORY)
+    line = REPOSITORY.line("fused_optimizer")
+    assert {"flash_attention", "fused_optimizer"} <= {*names} <= {*line}
     assert source.startswith("of fused_optimizer")
+
+
+def test_recipe_of_this_device_and_model_chooses_the_techniques(tmp_path):
+    args = options.settle(options.fill({}, "cpu"))
+    path = tmp_path / "results.csv"
+    here = {"device": args.hardware.name, "model": args.model}
+    steps_ms = {
+        "no_optimization": 8.0,
+        "tensorFloat32": 8.0,
+        "no_optimization+fused_optimizer": 2.0,
+    }
+    for r, (name, ms) in itertools.product(range(4), steps_ms.items()):
+        steps = [ms * (1 + 0.01 * n) for n in range(5)]
+        rows_file.append(path, rows_of(name, steps, round=r, **here))
+    names, source = loop_techniques.choose("", args, path, REPOSITORY)
+    assert names == ["fused_optimizer"]
+    assert source == f"the recipe for {args.model} on {args.hardware.name}"
+
+    args.model = "gpt2-medium"
+    assert loop_techniques.choose("", args, path, REPOSITORY)[1].startswith("of fused_optimizer")
 
 
 @pytest.mark.parametrize(

@@ -17,15 +17,15 @@ import pytest
 import torch
 
 from tests.stand_ins import FakeCuda, FakeNvml, full_disk
-from tools.doctor import examination, torch_side
+from tools.doctor import examination, gpu_driver, torch_side
 from tools.doctor.examination import Finding, run_python
+from tools.doctor.gpu_driver import KERNEL_MODULE
 from Utils.base import paths
 from Utils.base.command_line import OF_A_RUN, Parser
 from Utils.corpus import token_cache
-from Utils.device import cpu, device_choice, nvml
+from Utils.device import cpu, device_choice
 from Utils.device.cpu import CPU
 from Utils.device.cuda import CUDA
-from Utils.device.nvml import KERNEL_MODULE
 from Utils.harness import settings
 
 
@@ -281,7 +281,7 @@ def test_a_device_that_cannot_be_had_or_computes_nothing_stops_everything(
     device = mock.Mock(side_effect=None if chooses else RuntimeError(f"{problem}\nmore"))
     device.return_value = gpu(name="Tesla V100", capability=(7, 0))
     monkeypatch.setattr(device_choice, "choose", device)
-    monkeypatch.setattr(device_choice, "try_out", lambda device: problem)
+    monkeypatch.setattr(gpu_driver, "try_out", lambda device: problem)
     *_, finding = asked(torch_side.device, arguments())
     assert finding.state == "fault" and finding.blocks == ("run",)
     assert finding.what.endswith(problem) and remedy in finding.remedy
@@ -385,8 +385,8 @@ def test_a_gpu_that_torch_does_not_take_is_explained(
 ):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")  # as schedulers set it, always
     monkeypatch.setattr(device_choice, "toolkit", lambda: toolkit)
-    monkeypatch.setattr(device_choice, "visible_gpus", lambda: (0 if error else 1, error))
-    monkeypatch.setattr(nvml, "gpus_of_driver", lambda: seen)
+    monkeypatch.setattr(gpu_driver, "visible_gpus", lambda: (0 if error else 1, error))
+    monkeypatch.setattr(gpu_driver, "gpus_of_driver", lambda: seen)
     (finding,) = asked(torch_side.driver)
     assert finding.state == ("fault" if error else "ok") and not finding.blocks  # the CPU can train
     assert words in finding.what and remedy in finding.remedy

@@ -15,21 +15,21 @@ import pytest
 from tests.profiler_events import allocation, annotation, event, launched, shaped, steps
 from tests.rows import records_in
 from tests.stand_ins import FakeCuda, full_disk, gpu
+from tools.forecast import kernel_kinds
+from tools.forecast.kernel_kinds import KINDS
 from tools.own_script import own_runs
+from tools.own_script.profiled_steps import PROFILED, WAIT
 from tools.profile import __main__ as profile_command
 from tools.profile import profile_page, profiled_run
 from tools.profile.step_breakdown import KindTime, break_down
 from Utils.base import errors
 from Utils.base.errors import UserError
-from Utils.device import kernel_kinds
 from Utils.device.cpu import CPU
 from Utils.device.cuda import CUDA
-from Utils.device.kernel_kinds import KINDS
-from Utils.harness.step_clock import PROFILED, WAIT
 from Utils.launch import suite_runner
 from Utils.results import rows_file
 from Utils.scripts import ladder
-from Utils.scripts.ladder import Technique
+from Utils.scripts.ladder import Ladder, Technique
 
 TINY = ["--model", "gpt2-tiny", "--dataset", "synthetic", "--device", "cpu", "--seq-len", "64"]
 
@@ -273,8 +273,9 @@ def profiled(tmp_path_factory):
         path.write_text(text) if replaced else None
         doc, code = ladder.split(text)
         with pytest.MonkeyPatch.context() as patch:
-            own = Technique(name, path, doc, code, **ladder.facts(doc))
-            patch.setattr(ladder, "get", lambda _: own)
+            copy = Technique(name, path, doc, code, **ladder.facts(doc))
+            scripts = Ladder(ladder.techniques() | {name: copy})
+            patch.setattr(suite_runner, "ladder_of_device", lambda args: scripts)
             steps = ["--steps", "6", "--warmup", "3", "--output", str(folder)]
             code = profile_command.main(name, *TINY, *steps, *flags)
         summary = json.loads((folder / f"{name}.json").read_text())
@@ -515,7 +516,7 @@ def test_a_forecast_stands_beside_each_kind(tmp_path):
 def advised(technique="no_optimization", needs=(), device=None, **facts):
     technique = ladder.get(technique) if isinstance(technique, str) else technique
     device = device or CPU()
-    labels = profile_page.useful_techniques(technique, needs, device)
+    labels = profile_page.useful_techniques(technique, needs, device, ladder.repository())
     on_gpu = not isinstance(device, CPU)
     return profile_page.advise(breakdown_with(**facts), labels, on_gpu, needs)
 
@@ -596,8 +597,8 @@ def test_several_techniques_are_stacked_in_one_chart(baseline, tmp_path, monkeyp
         assert "--cpu=1" in command and f"--output={folder}" in command
         return 1 if command[2] == "fused_optimizer" else 0
 
-    monkeypatch.setattr(suite_runner, "in_subprocess", python)
-    monkeypatch.setattr(ladder, "group", lambda name: [*map(ladder.get, texts)])
+    monkeypatch.setattr(profile_command, "_in_subprocess", python)
+    monkeypatch.setattr(Ladder, "group", lambda scripts, word: scripts.part(texts))
     beside = f"--results-file={folder.parent / 'results.csv'}"
     assert profile_command.main("all", *TINY, "--cpu", beside) == 1
     assert capsys.readouterr().out.split() == ["plots/profile.png", "plots/profile.svg"]

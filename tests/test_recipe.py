@@ -27,10 +27,11 @@ from Utils.results.study import Study
 from Utils.scripts import ladder, variants
 from Utils.scripts.ladder import Ladder, Technique
 
-REPOSITORY = ladder.repository()
+REPOSITORY = ladder.Ladder(ladder.tracked())
 WHOLE = "fused_optimizer"
 LINE = REPOSITORY.line(WHOLE)[1:]
 PLAN = list(variants.ablation(WHOLE, REPOSITORY).scripts)
+KNOWN = REPOSITORY.scripts
 BASE = "no_optimization"
 TF32, BF16, COMPILE, FLASH, FUSED = LINE
 LIBRARIES = ("PyTorch", "Hugging Face Trainer", "Lightning")
@@ -307,22 +308,36 @@ def blocks(techniques, scripts=REPOSITORY):
 
 @pytest.mark.parametrize("name", [script.name for script in REPOSITORY if script.parent])
 def test_every_technique_has_lines_or_says_that_there_is_no_switch(name):
-    known = tomllib.loads(LINES.read_text())
-    assert name in known and "pytorch" in known[name]
     for library, code in blocks([name]).items():
         if library != "PyTorch":  # there, a return may stand by itself
             code = re.sub(r"^return ", "", code, flags=re.MULTILINE)
         ast.parse(code)
         assert f"# {name}" in code
-    own = REPOSITORY.get(name).code
-    for used in re.findall(r"torch(?:\.\w+)+", known[name]["pytorch"]):
+
+
+SWITCHES = tomllib.loads(LINES.read_text())
+
+
+@pytest.mark.parametrize("name", [name for name in SWITCHES if "pytorch" in SWITCHES[name]])
+def test_lines_of_pytorch_name_what_there_is_and_the_script_uses(name):
+    code = REPOSITORY.get(name).code
+    lines = SWITCHES[name]["pytorch"]
+    for used in re.findall(r"torch(?:\.\w+)+", lines):
         parts = used.split(".")
         found = importlib.import_module(parts[0])
         for n, part in enumerate(parts[1:], 2):
             if not hasattr(found, part):  # a module that nobody has imported yet
                 importlib.import_module(".".join(parts[:n]))
             found = getattr(found, part)
-        assert used in own or used == "torch.stack" or "import" in known[name]["pytorch"]
+        assert used in code or used == "torch.stack" or "import" in lines
+
+
+def test_lines_are_of_scripts_and_have_known_keys():
+    keys = {key for _, call, *switches in recommendation.LIBRARIES for key in switches}
+    for name, entry in SWITCHES.items():
+        assert name in KNOWN
+        assert entry.keys() <= keys | {"replaces"}, name
+        assert {*entry.get("replaces", ())} <= KNOWN.keys(), name
 
 
 def keywords(library):

@@ -7,12 +7,12 @@ import pandas as pd
 import pytest
 
 from tests.rows import rows_of
+from tools.forecast.gpus import ImaginedGPU
 from Utils.analysis import intervals, several_processes
 from Utils.base.errors import UserError
 from Utils.commands import __main__ as commands
 from Utils.commands import scaling as scaling_command
 from Utils.device import device_choice
-from Utils.device.cuda import ImaginedGPU
 from Utils.draw import ratio_charts
 from Utils.launch import rank_launcher
 from Utils.results import rows_file

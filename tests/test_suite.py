@@ -49,10 +49,12 @@ row = dict.fromkeys(rows_file.COLUMNS, 1) | {
     "grade": "clean",
     "note": "",
 }
-row |= vars(ladder.told_identity(row["technique"]))  # by the suite that started it
+told = ladder.told_identity(row["technique"])  # by the suite that started it, if any
+row |= vars(told or ladder.Identity("ladder"))
 phases = ["warmup"] * args.warmup + ["timed"] * (args.steps - args.warmup)
 rows = [row | {"step": step, "phase": phase} for step, phase in enumerate(phases)]
-record = {"run_id": row["run_id"], "suite_id": os.environ["SUITE_ID"], "settings": {"seed": args.seed}}
+record = {"run_id": row["run_id"], "suite_id": os.environ["SUITE_ID"]}
+record["settings"] = {"seed": args.seed}
 print(f"  step 1/{args.steps}", file=sys.stderr, flush=True)
 time.sleep(float(os.environ.get("STEPS_S", 0)))
 rows_file.append(args.results_file, rows, record)

@@ -53,7 +53,9 @@ class Project:
 
     def run(self, script, allowed="", created_list="created.txt", before=""):
         """Run a script; return what it printed, the refusal or None, and the count of writes.
-        before: what runs before the guard is installed."""
+
+        before: what runs before the guard is installed.
+        """
         script = "import os\nimport shutil\nfrom pathlib import Path\n" + script
         (self.folder / "train.py").write_text(script)
         arguments = [allowed, str(self.ours), created_list, next(self.scratch_names), before]

@@ -26,11 +26,9 @@ def whole_of(chosen):
 
 
 def _last_rung(chosen):
-    """Return the end of the ladder's longest line; of a user's script, of those with timings."""
-    if chosen.is_ours:
-        return chosen.ladder.last_rung()
+    """Return the end of the longest line of the ladder that has timings, or the base."""
     timed = {*chosen.all_rows.technique[chosen.all_rows.status == "ok"]}
-    rungs = (chosen.names("own") - chosen.beyond()) & timed
+    rungs = (chosen.names("ladder") | chosen.names("own") - chosen.beyond()) & timed
     names = [name for name in chosen.order if name in rungs]
     return max(names, key=lambda name: len(chosen.line(name)), default=chosen.base)
 

@@ -1,2 +1,2 @@
-"""One device: clock, memory, capabilities, state, datasheets, kinds of its kernels.
+"""One device: clock, memory, capabilities, state, datasheets.
 Imports Utils.base, and nothing that knows of a run."""

@@ -99,16 +99,3 @@ class CUDA(Device):
             "driver": self.nvml.call("SystemGetDriverVersion"),
             "power_limit_w": self.nvml.get("PowerManagementLimit", divisor=1e3),
         }
-
-
-class ImaginedGPU(CUDA):
-    """A GPU known by its facts alone, for forecasts. Its tensors are on the CPU."""
-
-    multiprocessors = None
-
-    def __init__(self, name, memory_bytes, capability=(9, 0), architecture=""):
-        self.torch_device = torch.device("cpu")
-        self.name = name
-        self.memory_bytes = memory_bytes
-        self.capability = capability
-        self.architecture = architecture

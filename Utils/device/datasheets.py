@@ -1,17 +1,12 @@
 """Peak rates, bandwidth and memory of GPUs, from their makers' datasheets: datasheets.toml."""
 
-import math
 import tomllib
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 
-from Utils.base.errors import UserError
-
 # A card sold with 24 GB has 24 GiB; the share that a driver keeps is no part of the table.
 SOLD = 2**30
-MEASURED = "measured"  # in place of a process: peaks and bandwidth are ceilings measured here
 
 
 @dataclass(frozen=True)
@@ -62,27 +57,3 @@ def named(torch_name):
     """Return the Datasheet of a device by the name that torch gives it, or None. It is matched
     whole: a longer name can be a slower card."""
     return next((sheet for sheet in datasheets().values() if torch_name in sheet.names), None)
-
-
-def of_device(device, ceilings):
-    """Return the Datasheet of a device, None where nothing is known of it. ceilings: measured here,
-    or None; for a device that the table lacks, as a step's products are faster (docs/METHOD.md)."""
-    listed = named(device.name)
-    if listed or not ceilings:
-        return listed
-    rates = ceilings["matmul_tflops"] | ceilings["emulated_tflops"]
-    columns = {key: rates.get(key, 0.0) for key in ("float32", "bfloat16", "float16")}
-    columns |= {"bandwidth": ceilings["bandwidth_gb_s"], "process": MEASURED}
-    columns |= {"tf32": 0.0, "memory": device.memory_bytes / SOLD, "sms": 1, "l2": 1}
-    columns |= {"watts": math.inf, "capability": (0, 0), "source": "make ceilings"}
-    return Datasheet("here", (device.name,), **columns)
-
-
-def find(key):
-    """Return the Datasheet of that key. Raises UserError with the nearest keys."""
-    normal_key = key.lower().replace("_", "-").replace(" ", "")
-    if normal_key in datasheets():
-        return datasheets()[normal_key]
-    near = get_close_matches(normal_key, datasheets(), n=4, cutoff=0.3)
-    remedy = f"nearest: {', '.join(near)}" if near else f"choose {', '.join(datasheets())}"
-    raise UserError(f"no device {key!r} in the table", remedy)

@@ -10,7 +10,7 @@ from contextlib import suppress
 import torch
 
 from Utils.base.command_line import spelled
-from Utils.base.errors import UserError, first_line
+from Utils.base.errors import UserError
 from Utils.base.gpt2_sizes import VOCABULARY
 from Utils.base.text import plural
 from Utils.device.cpu import CPU, MPS, usable_cpus
@@ -67,17 +67,6 @@ def toolkit():
     return f"CUDA {torch.version.cuda}" if torch.version.cuda else ""
 
 
-def visible_gpus():
-    """Return (number of CUDA devices that torch sees, its error where there is none)."""
-    if has_cuda():
-        return torch.cuda.device_count(), ""
-    try:
-        torch.cuda.init()
-        return 0, "torch sees no CUDA device"
-    except Exception as error:
-        return 0, first_line(error)
-
-
 def of_tensors(device):
     """Return the device of a torch.device, without making it the current one."""
     if device.type == "cuda":
@@ -94,15 +83,6 @@ def available(name):
         return cores, plural(cores, "core")
     count = torch.cuda.device_count() if isinstance(device, CUDA) and ":" not in name else 1
     return count, plural(count, "GPU")
-
-
-def try_out(device):
-    """Multiply two small matrices on a device. Return the error in one line, or ""."""
-    try:
-        ones = torch.ones(64, 64, device=device.torch_device)
-        return "" if (ones @ ones).sum().item() == 64**3 else "it computes a wrong product"
-    except Exception as error:  # drivers cause errors of many types
-        return first_line(error)
 
 
 def is_out_of_memory(error):

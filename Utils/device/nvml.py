@@ -2,13 +2,11 @@
 
 import os
 from contextlib import suppress
-from pathlib import Path
 
 import psutil
 
 from Utils.base.units import MIB
 
-KERNEL_MODULE = "its kernel module"  # in place of a version, where NVML does not answer
 THROTTLE_REASONS = {  # bits of nvml.h; the lowest, "gpu idle", is no reason
     0x002: "applications clocks setting",
     0x004: "sw power cap",
@@ -121,15 +119,3 @@ class Nvml:
 
 def _without_none(values):
     return {name: value for name, value in values.items() if value is not None}
-
-
-def gpus_of_driver(module=None, kernel="/proc/driver/nvidia/version"):
-    """Return the name of this machine's first NVIDIA GPU, whether torch sees it or not, the
-    driver's version and the newest CUDA that it supports; None for what is unknown."""
-    nvml = Nvml(None, module)
-    name = nvml.call("DeviceGetName", nvml.call("DeviceGetHandleByIndex", 0))
-    if not name:
-        return None, KERNEL_MODULE if Path(kernel).exists() else None, None
-    number = nvml.call("SystemGetCudaDriverVersion")
-    cuda = number and (number // 1000, number % 1000 // 10)
-    return name, nvml.call("SystemGetDriverVersion"), cuda

@@ -1,23 +1,18 @@
-"""Charts of scripts: step times, a heatmap of them, memory, speedups, kinds of work."""
+"""Charts of scripts: step times, a heatmap of them, memory, speedups."""
 
 import textwrap
 
 import numpy as np
-import pandas as pd
-import seaborn as sns
 from matplotlib.colors import LogNorm, Normalize
 from matplotlib.ticker import LogLocator, MaxNLocator
 
 from Utils.analysis import intervals
 from Utils.analysis.summary import MEMORY_KINDS
 from Utils.base.text import number
-from Utils.device.kernel_kinds import KINDS
 from Utils.draw import chart_style, ratio_charts
 from Utils.results import selection
 
 COLUMNS = 4  # of panels
-WIDE = 0.06  # of the axis: a part of a bar that has room for its number
-DARK = ("copies", "communication", "other")  # numbers are white on these
 LINEAR = 4  # a scale that ends at more times its start is logarithmic
 STEPS = 500  # that a line or a row can show; of more, consecutive ones are merged
 MEMORY_COLOURS = (chart_style.BLUE, chart_style.SKY, chart_style.ORANGE, "0.85")
@@ -159,54 +154,6 @@ def speedup(rows, lines):
     return figure
 
 
-def profile(summaries):
-    """Draw the kinds of work of each profile stacked: milliseconds a step, of as many tokens."""
-    colours = dict(zip(KINDS, sns.color_palette("Set2", 8), strict=False))
-    colours |= {"copies": "0.45", "communication": "0.25", "other": "0.1", "idle": "0.88"}
-    names = []
-    described = []
-    times = []  # a dict of milliseconds by kind for each summary
-    for summary in summaries:
-        names.append(summary["technique"])
-        times.append({})
-        if summary["status"] == "ok":
-            scale = summary["asked_batch_size"] / summary["batch_size"]
-            if scale != 1:
-                names[-1] += f" (batch {summary['batch_size']})"
-            by_kind = summary["profile"]["kinds"]
-            times[-1] = {kind: scale * facts["ms"] for kind, facts in by_kind.items()}
-            described.append(
-                f"{summary['device']}, torch {summary['torch']}, {summary['model']}, "
-                f"{summary['asked_batch_size']}x{summary['seq_len']} tokens a step, "
-                f"{summary['dataset']}, commit {summary['commit'] or 'unknown'}"
-            )
-    times = pd.DataFrame(times, columns=[*KINDS]).fillna(0)
-    widest = times.sum(axis=1).max() or 1
-    height = 1.6 + 0.4 * len(summaries)
-    figure, (axes,) = chart_style.figure(height, "Step time by kind of work", *described[:1])
-    left = 0
-    for kind, ms in times.items():
-        if ms.any():
-            look = {"color": colours[kind], "label": KINDS[kind], "height": 0.7, "zorder": 2}
-            bars = axes.barh(times.index, ms, left=left, **look)
-            texts = [_digits(width) if width > WIDE * widest else "" for width in ms]
-            look = {"color": "white" if kind in DARK else "black", "size": "small", "zorder": 3}
-            axes.bar_label(bars, texts, label_type="center", **look)
-        left = left + ms
-    for y, (summary, end) in enumerate(zip(summaries, left, strict=True)):
-        if summary["status"] == "ok":
-            look = {"va": "center", "fontweight": "bold"}
-            axes.text(end + 0.015 * widest, y, _digits(end), **look)
-        else:
-            chart_style.no_value(axes, y, summary["note"])
-    if times.any(axis=None):
-        axes.legend(**chart_style.BESIDE)
-    axes.set_xlim(0, widest * 1.12)
-    axes.set_xlabel("ms per step under the profiler, which slows it; idle: nothing is computed")
-    chart_style.name_rows(axes, names)
-    return figure
-
-
 def _label(line):
     """Return a technique's name, with its batch if that is its own, and with its taint."""
     batch = "" if np.isnan(line.own_batch) else f" (batch {line.own_batch:.0f})"
@@ -228,10 +175,6 @@ def _measured(lines):
     for _, line in lines[missing].iterrows():
         texts.append(textwrap.shorten(f"{_label(line)}: {line.reason}", 90, placeholder=" ..."))
     return lines[~missing], "\n".join(texts)
-
-
-def _digits(ms):
-    return f"{ms:,.0f}" if ms >= 100 else f"{ms:.3g}"
 
 
 CHARTS = {"step_times": step_times, "heatmap": heatmap, "memory": memory, "speedup": speedup}

@@ -2,17 +2,16 @@
 
 import base64
 import hashlib
-import json
 import re
 import shlex
 from collections import Counter
-from contextlib import suppress
 from pathlib import Path
 
 import jinja2
 
 from Utils.analysis import attribution, comparison, recommendation, result_tables
 from Utils.analysis.summary import summarize
+from Utils.base import tool_packages
 from Utils.base.text import HOMES, number, short
 from Utils.draw import chart_style, ladder_charts, ratio_charts
 from Utils.results import rows_file, selection, study
@@ -101,29 +100,12 @@ def comparison_page(a, b):
 
 def _profile(path, chosen):
     """Return the picture and the advice of profiles of the same device and shape; {} without."""
-    shape = chosen.rows.iloc[0][["device", "torch", "model", "seq_len"]]
-    summaries = []
-    advice = {}
-    for name in chosen.ladder.scripts:
-        with suppress(OSError, ValueError):  # not there, or damaged
-            summary = json.loads((Path(path).parent / "profiles" / f"{name}.json").read_text())
-            if any(summary.get(key, value) != value for key, value in shape.items()):
-                continue
-            summaries.append(summary)
-            if summary["status"] == "ok":
-                by_kind = {
-                    kind: {"ms": facts["forecast_ms"]}
-                    for kind, facts in summary["profile"]["kinds"].items()
-                    if facts.get("forecast_ms") is not None
-                }
-                if by_kind:  # of the batch that was asked for
-                    forecast = summary | {"technique": f"{name}, forecast"}
-                    forecast |= {"profile": {"kinds": by_kind}}
-                    summaries.append(forecast | {"batch_size": summary["asked_batch_size"]})
-                advice[name] = summary["advice"]
-    if not advice:
+    profile = tool_packages.find("profile", "kind_chart")
+    section = profile.of_study(path, chosen) if profile else None
+    if section is None:
         return {}
-    return {"picture": _picture(ladder_charts.profile(summaries)), "advice": advice}
+    figure, advice = section
+    return {"picture": _picture(figure), "advice": advice}
 
 
 def _diffs(summary):

@@ -62,11 +62,12 @@ def call(main, args, passes=lambda error: False):
 
 def start(main, args):
     """Check the needs of a script and call its main function."""
-    if "bfloat16" in args.needs and not capabilities.has("bfloat16", args.hardware):
+    if not capabilities.has("bfloat16", args.hardware):
         in_float16 = ladder.repository(bfloat16=False)
         technique = in_float16.scripts.get(args.technique)
         if technique is not None:  # otherwise it is a variant
             vars(args).update(vars(technique.identity))
+        if technique is not None and "bfloat16" in args.needs:
             args.needs = technique.needs
             args.source = technique.code
             if technique.misfit:

@@ -131,8 +131,3 @@ def check_need(need, args):
     if need not in capabilities.CHECKS and need in ladder.techniques():
         return ""
     return capabilities.check(need, args.hardware)
-
-
-def batch_multiple(needs):
-    """Return the number by which these needs require a rank's sequences to be divisible."""
-    return max((int(n[1]) for n in map(MULTIPLE.fullmatch, needs) if n), default=1)

@@ -1,5 +1,5 @@
 """The clock of a run: step boundaries, the device's counters around the timed steps, how many steps
-there are, and steps under the profiler.
+there are.
 
 Steps come in stretches: consecutive steps between two stops of the clock."""
 
@@ -7,16 +7,11 @@ import itertools
 import math
 from contextlib import nullcontext
 
-import torch
-
 from Utils.base.units import MIB
 from Utils.harness import ranks, run_record
 
 WARMUP_SHARE = 0.2  # of min_seconds
 WARMUP_TO_WATCH = 3  # steps of warm-up with room for what slows the step after it
-PROFILED = 4  # steps under the profiler that are summed up
-ALL_PROFILED = 1 + PROFILED + 1  # one before them is discarded, one after closes the last
-WAIT = "wait for the batch"  # the range around it in the trace
 
 
 class StepClock:
@@ -115,19 +110,3 @@ def _planned(args, clock):
         steps = min(granted, timed)
         yield steps, 1
         timed -= steps
-
-
-class ProfiledSteps:
-    """Steps under torch.profiler. After them, profile: torch's; clock_ms: times of PROFILED."""
-
-    def boundaries(self, hardware):
-        """Yield at the beginning of each step."""
-        marks = []
-        schedule = torch.profiler.schedule(wait=0, warmup=1, active=PROFILED + 1, repeat=1)
-        options = {"schedule": schedule, "record_shapes": True, "profile_memory": True}
-        with torch.profiler.profile(**options) as self.profile:
-            for _ in range(ALL_PROFILED):
-                marks.append(hardware.mark())
-                yield
-                self.profile.step()
-        self.clock_ms = hardware.elapsed_ms(marks)[1:]

@@ -9,7 +9,6 @@ import json
 import os
 import platform
 import signal
-import subprocess
 import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
@@ -99,16 +98,6 @@ def _in_child(name, *args):
     return getattr(suite_child, name)(*args)
 
 
-def in_subprocess(command, suite):
-    """Run Python with the project on its path. Return the exit code."""
-    process = subprocess.Popen([sys.executable, *command], env=paths.environment(SUITE_ID=suite))
-    while True:
-        try:
-            return process.wait()
-        except KeyboardInterrupt:
-            pass  # the terminal interrupts the child as well: let it end first
-
-
 def rows_of(suite_id, path):
     """Return the rows of a suite's runs, and the last row of the newest run of each round and
     technique."""
@@ -180,10 +169,11 @@ def _run_round(ladder, args, r, suite_id, missing, progress, recorder):
             recorder.record_end(script, "unsupported", script.refusal, flags, suite_id)
             missing.remove(script.name)
     order = [script for script in ladder if not script.refusal]
+    to_pair = ladder.part({script.name for script in order})
     if r % 2:
         order.reverse()
 
-    pairs = {pair for pair in ladder.pairs() if pair & missing}
+    pairs = {pair for pair in to_pair.pairs() if pair & missing}
     while to_run := missing.union(*pairs):
         first = next(script for script in order if script.name in to_run)
         before = path.stat().st_size if path.exists() else 0

@@ -10,7 +10,9 @@ from Utils.scripts import ladder
 from Utils.scripts.ladder import BASELINE, FLOAT16, NOTE_IN_FLOAT16, Identity
 
 ADDED = ("suite", "parent", "change")
-KEY = ("device", "base", "technique")
+KEY = ("device", "base", "torch", "commit", "technique")  # rows of one KEY have one Identity
+READ = (*KEY, "status", "note")
+VERSION = ["device", "base", "torch", "code"]  # a user's script may change from run to run
 # Switches on a user's script, in the order in which a name of that time has them.
 RUNGS = (
     "tensorFloat32",
@@ -29,28 +31,34 @@ REPLACES = {
 
 
 def identities(runs, path):
-    """Return the Identity of each run's technique by (device, base, technique).
+    """Return the Identity of each run's technique by KEY.
 
-    runs: a DataFrame with the columns device, base, technique, status and note, a row a run or
-    step. path: of their file, for one line on stderr that names the scripts that are unknown.
+    runs: a DataFrame with the columns READ, a row a run or step. path: of their file, for one line
+    on stderr that names the scripts that are unknown.
     """
-    found = {}
+    ours = runs[runs.base == BASELINE]
+    scripts_on = {
+        device: ladder.repository(_has_bfloat16(of_device)).scripts
+        for device, of_device in ours.groupby("device", observed=True)
+    }
+    identities_by_key = {}
     unknown = []
-    for (device, base), group in runs.groupby(["device", "base"], observed=True):
-        names = group.technique.unique()
+    runs = runs.assign(code=runs.commit.astype(str).str.removesuffix("-dirty"))
+    for (device, base, *_), group in runs.groupby(VERSION, observed=True):
         timed_names = group.technique[group.status == "ok"].unique()
-        if base == BASELINE:
-            scripts = ladder.repository(_has_bfloat16(group)).scripts
-            by_name = {name: _of_ours(name, scripts) for name in names}
-        else:
-            by_name = {name: _of_own(name, base, timed_names) for name in names}
-        unknown += [name for name, identity in by_name.items() if identity is None]
-        for name, identity in by_name.items():
-            found[device, base, name] = identity or Identity("ladder")
+        for key in group[[*KEY]].drop_duplicates().itertuples(index=False):
+            if base == BASELINE:
+                identity = _of_ours(key.technique, scripts_on[device])
+            else:
+                identity = _of_own(key.technique, base, timed_names)
+            if identity is None:
+                unknown.append(key.technique)
+                identity = Identity("ladder" if base == BASELINE else "own")
+            identities_by_key[tuple(key)] = identity
     if unknown:
         names = ", ".join(dict.fromkeys(unknown))
         print(f"{path}: no script here is named {names}: shown without a parent", file=sys.stderr)
-    return found
+    return identities_by_key
 
 
 def fill(rows, path):
@@ -58,7 +66,7 @@ def fill(rows, path):
     import numpy as np  # these two here, because a training script does not need them
     import pandas as pd
 
-    by_key = identities(rows[[*KEY, "status", "note"]].drop_duplicates(), path)
+    by_key = identities(rows[[*READ]].drop_duplicates(), path)
     group_of_row = rows.groupby([*KEY], observed=True).ngroup()
     first_rows = rows[[*KEY]].assign(group=group_of_row).drop_duplicates("group")
     groups = first_rows.sort_values("group")[[*KEY]].itertuples(index=False, name=None)
@@ -69,14 +77,22 @@ def fill(rows, path):
     return rows
 
 
-def fill_texts(rows, path):
-    """Return rows of an old file, a list of dicts of strings, with the columns ADDED."""
+def fill_texts(read_rows, path):
+    """Yield rows of an old file with the columns ADDED.
+
+    read_rows: function that returns the rows, dicts of strings; it is called twice.
+    """
     import pandas as pd  # here, because a training script does not need it
 
-    if not rows:
-        return []
-    by_key = identities(pd.DataFrame(rows)[[*KEY, "status", "note"]].drop_duplicates(), path)
-    return [row | vars(by_key[tuple(row[name] for name in KEY)]) for row in rows]
+    runs = dict.fromkeys(_values(row, READ) for row in read_rows())
+    by_key = identities(pd.DataFrame([*runs], columns=READ), path)
+    for row in read_rows():
+        yield row | vars(by_key[_values(row, KEY)])
+
+
+def _values(row, columns):
+    """Return values of a row, a tuple; a row that is cut off may lack some."""
+    return tuple(row[name] or "" for name in columns)
 
 
 def _has_bfloat16(rows):
@@ -113,10 +129,11 @@ def _of_own(name, base, timed_names):
     is_rung = last in RUNGS
     parent = "+".join([script, *before])
     change = f"+{last}"
-    if not is_rung and replaced:  # it took the place of another switch, if that was measured
-        with_replaced = sorted({*before, *replaced}, key=RUNGS.index)
+    if not is_rung:  # it may take the place of a rung, if that was measured
+        with_replaced = [rung for rung in RUNGS if rung in {*before, *replaced}]
+        with_replaced += [switch for switch in before if switch not in RUNGS]
         candidate = "+".join([script, *with_replaced])
-        if candidate in timed_names:
+        if replaced and candidate in timed_names:
             parent = candidate
             change += "".join(f"-{technique}" for technique in replaced)
     took_effect = {technique for other in timed_names for technique in other.split("+")[1:][-1:]}
@@ -125,10 +142,10 @@ def _of_own(name, base, timed_names):
     in_line = [t for t in earlier if t in took_effect and t not in left_out]
     if before == in_line:
         return Identity("own", parent, change)
-    return _of_own_ablation(script, switches, in_line, timed_names)
+    return _of_own_ablation(script, switches, timed_names)
 
 
-def _of_own_ablation(script, switches, in_line, timed_names):
+def _of_own_ablation(script, switches, timed_names):
     """Return the Identity of a script with one switch alone, or with all but one."""
     if len(switches) == 1:
         return Identity("ablation", script, f"+{switches[0]}")

@@ -23,6 +23,7 @@ import sys
 import tempfile
 from contextlib import contextmanager, nullcontext, suppress
 from datetime import datetime
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -97,14 +98,27 @@ def convert(path):
         if columns_of(path) != OLD_COLUMNS:  # another run has converted it meanwhile
             return
         check(path)
-        rows = text_rows(path)
+        if has_rows(path):
+            _frame(path)  # raises UserError at a damaged line
         archive = _archive_of(path)
-        with naming(path, "nothing was converted"):
-            shutil.copy2(path, archive)
-        with files.written_whole(path) as file:
-            file.write(f"{HEADER}\n{_as_lines(rows)}".encode(errors="backslashreplace"))
+        rows = old_rows.fill_texts(partial(_texts, path), path)
+        with files.written_whole(path) as file, naming(path, "nothing was converted"):
+            file.write(f"{HEADER}\n".encode())
+            while chunk := [*islice(rows, CHUNK)]:
+                file.write(_as_lines(chunk).encode())
+            file.flush()
+            _copy(path, archive)
     added = ", ".join(old_rows.ADDED)
     print(f"{path}: now with the columns {added}; the file of before is {archive}", file=sys.stderr)
+
+
+def _copy(path, archive):
+    """Copy a file: all of it or nothing."""
+    try:
+        shutil.copy2(path, archive)
+    except OSError:
+        archive.unlink(missing_ok=True)
+        raise
 
 
 def _archive_of(path):
@@ -165,25 +179,40 @@ def text_rows(path, start=0):
 
     Without a file there are none. For the few rows of a new run; `read` is for files of any size.
     """
-    columns = columns_of(path) or COLUMNS
     if not Path(path).exists():
         return []
     start = start if start <= os.path.getsize(path) else 0  # reset meanwhile
+    rows = [*_texts(path, start)]
+    if rows and columns_of(path) == OLD_COLUMNS:
+        rows = [*old_rows.fill_texts(lambda: rows, path)]
+    return rows
+
+
+def _texts(path, start=0):
+    """Yield the rows after a byte offset as the file has them, dicts of strings."""
+    columns = columns_of(path) or COLUMNS
     with open(path, newline="") as file:
         file.seek(start)
-        rows = [*islice(csv.DictReader(file, columns), 0 if start else 1, None)]
-    return old_rows.fill_texts(rows, path) if columns == OLD_COLUMNS else rows
+        yield from islice(csv.DictReader(file, columns), 0 if start else 1, None)
 
 
 def read(path):
     """Read a file into a DataFrame of COLUMNS, one row per step. Texts are ordered categories, so
     that the newest run is the largest run_id.
     Raises UserError where there is no row, or a damaged line."""
-    import pandas  # here, because a training script does not need it
-
     if not has_rows(path):
         problem = "no results yet" if os.path.exists(path) else "no such file"
         raise UserError(f"{path}: {problem}", "make baseline writes some")
+    rows = _frame(path)
+    if columns_of(path) == OLD_COLUMNS:
+        rows = old_rows.fill(rows, path)
+    return rows[[*COLUMNS]].astype(dict.fromkeys(INTEGERS, "int64"))
+
+
+def _frame(path):
+    """Return the rows of a file, a DataFrame of the columns that it has. Raises UserError."""
+    import pandas  # here, because a training script does not need it
+
     check(path, "rb")
     columns = columns_of(path)
     with open(path, "rb") as file:
@@ -209,9 +238,7 @@ def read(path):
     has_all_fields = commas == (len(columns) - 1) * (len(rows) + 1)  # pandas fills missing ones
     if not has_all_fields or any(wrong.any() for _, wrong in _wrong(rows)):
         raise _damage(path)
-    if columns == OLD_COLUMNS:
-        rows = old_rows.fill(rows, path)
-    return rows[[*COLUMNS]].astype(dict.fromkeys(INTEGERS, "int64"))
+    return rows
 
 
 def _wrong(row):

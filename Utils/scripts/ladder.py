@@ -198,10 +198,12 @@ class Ladder:
         parents = self.parents()
         pairs = set()
         for script in self:
+            passed = {script.name}
             ancestor = script.parent
-            while ancestor is not None and ancestor not in self.scripts:
-                ancestor = parents.get(ancestor)
-            if ancestor is not None:
+            while ancestor in parents and ancestor not in {*self.scripts, *passed}:
+                passed.add(ancestor)
+                ancestor = parents[ancestor]
+            if ancestor in self.scripts and ancestor not in passed:
                 pairs.add(frozenset((script.name, ancestor)))
         return pairs
 
@@ -279,10 +281,29 @@ def identity(name, path, parent):
 
     name: the file's stem. parent: as its docstring states it.
     """
-    is_variant = path.resolve().is_relative_to(paths.CACHE)
-    suite = "ladder" if path.resolve().parent == paths.ROOT else "beyond"
-    suite = "ablation" if is_variant else suite
-    return Technique(name, path, "", "", parent, (), {}, suite).identity
+    path = path.resolve()
+    suite = "ladder" if path.parent == paths.ROOT else "beyond"
+    change = ""
+    if parent is not None and path.is_relative_to(paths.CACHE):  # a variant's name has its change
+        suite = "ablation"
+        change = name.removeprefix(parent)
+    return Technique(name, path, "", "", parent, (), {}, suite, change).identity
+
+
+def tracked():
+    """Return the techniques whose scripts git tracks, as `techniques` does.
+
+    An untracked script is someone's own idea, of which no test and no committed page says anything.
+    Outside a git checkout all scripts count.
+    """
+    scripts = techniques()
+    names = {*paths.git("ls-files", "-z", "--", "*.py").split("\0")}
+    in_git = {
+        name: script
+        for name, script in scripts.items()
+        if script.path.relative_to(paths.ROOT).as_posix() in names
+    }
+    return in_order(in_git) if in_git else scripts
 
 
 @functools.cache

@@ -13,7 +13,7 @@ import pandas as pd
 
 from tools.calibration import forecast_check, forecast_fit
 from tools.calibration.published_figures import figure
-from tools.forecast import forecast_plan, forecast_table, step_time
+from tools.forecast import forecast_plan, forecast_table, gpus, step_time
 from Utils.base import errors
 from Utils.base.command_line import Parser
 from Utils.base.errors import UserError, naming
@@ -123,7 +123,7 @@ def read_row(row):
     model = "" if row.step else config(row.model)
     step = row.step or ("" if technique else described(row.technique, model))
     try:
-        datasheets.find(key)
+        gpus.find(key)
         return figure(row, key, step), technique, model
     except (UserError, ValueError, TypeError) as error:
         raise NotForecast(f"step or device: {errors.first_line(error)}") from None
@@ -131,7 +131,7 @@ def read_row(row):
 
 def our_seconds(technique, model, fig):
     """Return the seconds of a script of ours at the shape of a Figure, and their range's factor."""
-    entry = datasheets.find(fig.key)
+    entry = gpus.find(fig.key)
     shape = {"batch_size": fig.step.batch, "seq_len": fig.step.tokens}
     values = {"model": model, "dataset": "synthetic", "device": fig.key, **shape}
     args = forecast_plan.settings(values, forecast_plan.device_of(fig.key))
@@ -163,7 +163,7 @@ def forecasts(table):
         for index, fig in others.items():
             seconds[index] = cases.step_time(fig, step_time.constants()).seconds
             precision = forecast_check.precision_of(fig)
-            factors[index] = step_time.range_factor(datasheets.find(fig.key), precision)
+            factors[index] = step_time.range_factor(gpus.find(fig.key), precision)
     rows = []
     for index, row in enumerate(table.itertuples()):
         line = {"device": row.device, "model": row.model, "batch": row.batch_size}
@@ -203,7 +203,7 @@ def report(rows):
         text.append("")
     makers = {"all": lines}
     if len(lines):
-        is_amd = lines.key.map(lambda key: bool(datasheets.find(key).architecture))
+        is_amd = lines.key.map(lambda key: bool(gpus.find(key).architecture))
         makers |= {"NVIDIA": lines[~is_amd], "AMD": lines[is_amd]}
     for maker, part in makers.items():
         if len(part):

@@ -6,12 +6,11 @@ import numpy as np
 import pandas as pd
 
 from tools.calibration import forecast_fit, other_models
-from tools.forecast import step_time
+from tools.forecast import gpus, step_time
 from tools.forecast.forecast_plan import import_compiler
 from tools.forecast.forks import in_processes
+from tools.forecast.gpus import ImaginedGPU
 from Utils.base.units import GIB
-from Utils.device import datasheets
-from Utils.device.cuda import ImaginedGPU
 
 GPU = ImaginedGPU("published", 80 * GIB)
 UNSAID = 1.25  # a range where a source does not say the variant of its device or its power limit
@@ -70,5 +69,5 @@ def factor_of(figure, figures):
     """Return how much wider a figure's range is than with figures of other sources alike."""
     others = [other for other in figures if other.source != figure.source]
     covered = {(other.key, precision_of(other)) for other in others}
-    factor = step_time.range_factor(datasheets.find(figure.key), precision_of(figure), covered)
+    factor = step_time.range_factor(gpus.find(figure.key), precision_of(figure), covered)
     return factor * UNSAID if figure.unsaid else factor

@@ -8,10 +8,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.optimize import least_squares
 
-from tools.forecast import step_time
+from tools.forecast import gpus, step_time
 from tools.forecast.kernel_work import TYPES, kernels_at
 from tools.forecast.step_time import StepTime
-from Utils.device import datasheets
 
 TRACED_LAYERS = 1, 2  # of the models of others: each layer more costs what the second does
 PRIME = 97  # sequences, of which any batch is worked out
@@ -41,7 +40,7 @@ class Cases:
         return plus(few, plus(more, few, -1), figure.step.layers - TRACED_LAYERS[0])
 
     def _of_layers(self, figure, layers, constants):
-        entry = datasheets.find(figure.key)
+        entry = gpus.find(figure.key)
         step = self._kernels[figure.step, layers]
         total = step_time.step_time(step, entry, constants)
         phase = step.kernels.phase[step.order]
@@ -61,7 +60,7 @@ class Cases:
         return np.log([self._roofline(figure) for figure in self.figures])
 
     def _roofline(self, figure):
-        entry, step = datasheets.find(figure.key), figure.step
+        entry, step = gpus.find(figure.key), figure.step
         few, more = (roofline(self._kernels[step, n], entry) for n in TRACED_LAYERS)
         return few + (step.layers - TRACED_LAYERS[0]) * (more - few)
 

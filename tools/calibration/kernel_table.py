@@ -9,11 +9,10 @@ whole step; at_peak_ms is what its kernels would take at those peaks, one after 
 import numpy as np
 import pandas as pd
 
-from tools.forecast import forecast_plan, step_time
+from tools.forecast import forecast_plan, gpus, step_time
+from tools.forecast.kernel_kinds import KINDS
 from tools.forecast.kernel_work import MATMUL, TYPES
 from Utils.base import paths
-from Utils.device import datasheets
-from Utils.device.kernel_kinds import KINDS
 from Utils.scripts import ladder
 
 FILE = paths.ROOT / "docs" / "kernels.csv"
@@ -22,7 +21,7 @@ BATCH, LENGTH = 16, 1024
 
 
 def main():
-    entry = datasheets.find(CARD)
+    entry = gpus.find(CARD)
     values = {"model": "gpt2", "dataset": "synthetic", "device": "cuda", "seq_len": LENGTH}
     device = forecast_plan.device_of(CARD)
     settings = forecast_plan.settings(values | {"batch_size": BATCH}, device)

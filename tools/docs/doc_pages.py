@@ -8,14 +8,15 @@ from functools import partial
 import numpy as np
 import pandas as pd
 
+from tools.forecast import gpus
+from tools.forecast.gpus import ImaginedGPU
 from Utils.analysis import result_tables, text_tables
 from Utils.analysis.intervals import Ratio
 from Utils.analysis.summary import summarize
 from Utils.base import command_line, paths
 from Utils.base.errors import Unsupported
 from Utils.base.text import broken
-from Utils.device import capabilities, datasheets
-from Utils.device.cuda import ImaginedGPU
+from Utils.device import capabilities
 from Utils.draw import chart_style, ratio_charts
 from Utils.results import rows_file, selection, study
 from Utils.scripts import diffs, ladder
@@ -70,10 +71,10 @@ def ladder_table():
 
 
 def rungs():
-    repository = ladder.repository()
-    scripts = [t for t in repository.group("ladder") if t.parent]
-    lines = [f"- {_link(t, '')}: {t.headline.removesuffix('.')}" for t in scripts]
-    more = len(repository.beyond())
+    scripts = ladder.tracked().values()
+    seven = [t for t in scripts if t.at_top_level]
+    lines = [f"- {_link(t, '')}: {t.headline.removesuffix('.')}" for t in seven if t.parent]
+    more = len(scripts) - len(seven)
     lines += ["", f"beyond/ has [{more} more](docs/TECHNIQUES.md): CUDA graphs, float8, DDP, ..."]
     return "\n".join(lines)
 
@@ -85,14 +86,14 @@ def one_diff():
 
 
 def techniques():
-    """Return docs/TECHNIQUES.md: a list of all scripts, and a section for each."""
+    """Return docs/TECHNIQUES.md: a list of all tracked scripts, and a section for each."""
     rows, lines = ladder_of(selection.newest_shared())
     texts = lines.parent_speedup[lines.parent_speedup.map(bool)].map(str) + " on "
     measured = (texts + rows.device.iloc[0]).rename_axis("script").reset_index(name="text")
     known = {"Measured": measured, "Published": published_changes(), "Forecast": forecast_changes()}
     text = []
     for title, at_top_level in (("The seven scripts", True), ("Beyond the seven", False)):
-        scripts = [t for t in ladder.techniques().values() if t.at_top_level is at_top_level]
+        scripts = [t for t in ladder.tracked().values() if t.at_top_level is at_top_level]
         listed = [f"- [{t.name}](#{t.name.lower()}): {t.headline}" for t in scripts]
         text += [f"## {title}", "\n".join(listed)]
         text += [_section(t, known) for t in scripts]
@@ -103,7 +104,7 @@ def attention():
     """Return the table of which attention runs on which GPU, by the needs of the scripts."""
     table = {"script": [_link(ladder.get(name), "../") for name in ATTENTION]}
     for key, name in ATTENTION_CARDS.items():
-        card = datasheets.find(key)
+        card = gpus.find(key)
         device = ImaginedGPU(name, card.memory_bytes, card.capability)
         title = "{}, {}.{}".format(name, *card.capability)
         table[title] = [_runs(need, device) for need in ATTENTION.values()]
@@ -185,7 +186,7 @@ def errors():
     """Return a table of how far off forecasts were: without a figure's source, and blind."""
     check = pd.read_csv(DOCS / "forecast_check.csv")
     first, _ = blind_figures()
-    is_amd = first.key.map(lambda key: bool(datasheets.find(key).architecture))
+    is_amd = first.key.map(lambda key: bool(gpus.find(key).architecture))
     parts = {
         "NVIDIA": check,
         "of these GPT-2 124M": check[check.model.str.startswith("GPT-2")],

@@ -21,12 +21,12 @@ import psutil
 import torch
 
 import Utils.run  # noqa: F401  with it comes all that a script imports
-from tools.doctor import examination
+from tools.doctor import examination, gpu_driver
 from tools.doctor.examination import REQUIREMENTS, Finding, TechniqueStatus, ask, fault, ok
 from Utils.base.errors import Unsupported, UserError, first_line
 from Utils.base.units import GIB
 from Utils.corpus import token_cache
-from Utils.device import capabilities, cpu, cuda, device_choice, nvml
+from Utils.device import capabilities, cpu, cuda, device_choice
 from Utils.harness import settings
 from Utils.harness.run_record import SLOWDOWNS
 from Utils.scripts import ladder
@@ -63,8 +63,8 @@ def machine_code(gpu):
 
 def driver(args):
     """Check that torch sees the NVIDIA GPUs of this machine, or find out why not."""
-    count, error = device_choice.visible_gpus()
-    gpu, version, newest_cuda = nvml.gpus_of_driver()
+    count, error = gpu_driver.visible_gpus()
+    gpu, version, newest_cuda = gpu_driver.gpus_of_driver()
     text = version or "none of NVIDIA"
     if count or not version:
         yield ok("driver", f"{text}; torch sees {count} GPUs")
@@ -85,7 +85,7 @@ def driver(args):
     elif visible is not None and "No CUDA GPUs" in error:
         reason = f"CUDA_VISIBLE_DEVICES={visible!r} hides it"
         remedy = "unset CUDA_VISIBLE_DEVICES"
-    elif version == nvml.KERNEL_MODULE:
+    elif version == gpu_driver.KERNEL_MODULE:
         reason = f"this environment cannot reach it: {error}"
         remedy = "start the container with --gpus all; otherwise run nvidia-smi"
     yield fault("driver", f"{text}, for {gpu or 'an NVIDIA GPU'}; {reason}", remedy)
@@ -108,7 +108,7 @@ def device(args):
     if capability := chosen.describe().get("capability"):
         text += f", {'compute capability ' if on_cuda else ''}{capability}"
     yield ok("device", text)
-    if problem := device_choice.try_out(chosen):
+    if problem := gpu_driver.try_out(chosen):
         remedy = "run nvidia-smi" if on_cuda else REQUIREMENTS
         if re.search("no kernel image|invalid device function", problem):  # of CUDA and of ROCm
             _, remedy = machine_code(chosen)
@@ -252,9 +252,8 @@ def step(args):
 
 def techniques(args):
     """Return the TechniqueStatuses."""
-    with ladder.on_device(capabilities.has("bfloat16", args.hardware)):
-        scripts = ladder.techniques()
-    return [judge(script, scripts.get(script.parent), args) for script in scripts.values()]
+    on_device = ladder.repository(capabilities.has("bfloat16", args.hardware))
+    return [judge(script, on_device.scripts.get(script.parent), args) for script in on_device]
 
 
 def judge(technique, parent, args):

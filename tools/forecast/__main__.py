@@ -7,7 +7,7 @@ import math
 import re
 import tomllib
 
-from tools.forecast import forecast_plan, forecast_table
+from tools.forecast import forecast_plan, forecast_table, gpus
 from tools.forecast.forecast_table import gib
 from Utils.analysis.summary import measured_steps
 from Utils.base.command_line import OF_A_RUN, Parser
@@ -41,7 +41,9 @@ def main(*words):
 
 
 def all_devices(names, values, tokens, prices):
-    names = [technique.name for technique in forecast_plan.techniques_of(names)]
+    names = [
+        technique.name for technique in forecast_plan.techniques_of(names, ladder.repository())
+    ]
     settings, steps = zip(*forecast_plan.on_every_device(names, values), strict=True)
     args = settings[0]
     for of_technique in zip(*steps, strict=True):
@@ -65,18 +67,20 @@ def one_device(names, values, memory):
     on_cpu = isinstance(device, CPU)
     if on_cpu:
         print("Memory of tensors; the process adds its libraries and what malloc keeps.")
-    entry = datasheets.of_device(device, measured_ceilings.ceilings(device))
+    entry = gpus.of_device(device, measured_ceilings.ceilings(device))
+
     bfloat16 = capabilities.has("bfloat16", device)
     if not bfloat16:
         print(ladder.IN_FLOAT16)
-    with ladder.on_device(bfloat16):
-        techniques = forecast_plan.techniques_of(names)
-        savers = [t for t in ladder.group("beyond") if t.path.parent.name == "memory"]
-    more = savers if fitting and names == ["ladder"] else []
+    scripts = ladder.repository(bfloat16)
+    techniques = forecast_plan.techniques_of(names, scripts)
+    more = []
+    if fitting and names == ["ladder"]:
+        more = [script for script in scripts.group("beyond") if script.path.parent.name == "memory"]
     candidates = forecast_plan.on_this_device([*techniques, *more], args, entry, budget, fitting)
     forecasts = candidates[: len(techniques)]
     if entry and any(forecast.time for forecast in forecasts):
-        here = entry.process == datasheets.MEASURED
+        here = entry.process == gpus.MEASURED
         print(f"Time from {'ceilings measured here' if here else entry.source}.")
     b = " B: the largest power of two that does." if fitting else ""
     print(f"Fits: the largest batch.{b} In brackets: ranges of 90%.\n")
@@ -110,7 +114,7 @@ def read_prices(path):
             table = tomllib.load(file)
             table.pop("as_of", None)
             table.pop("source", None)
-            dollars = {datasheets.find(key).key: float(price) for key, price in table.items()}
+            dollars = {gpus.find(key).key: float(price) for key, price in table.items()}
         except (TypeError, ValueError) as error:
             raise UserError(f"{path}: {error}", "write lines such as a100 = 1.79") from None
     for key, price in dollars.items():

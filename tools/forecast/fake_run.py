@@ -22,7 +22,7 @@ from Utils.base import errors
 from Utils.base.errors import Unsupported
 from Utils.device.cuda import CUDA
 from Utils.harness import memory_kinds
-from Utils.harness.settings import batch_multiple
+from Utils.harness.settings import MULTIPLE
 from Utils.run import execute
 
 KINDS = ("weights", "gradients", "optimizer state", "activations")  # the last: all other tensors
@@ -288,3 +288,8 @@ def recording(technique, flags, device):
     except Exception as error:
         return f"cannot be forecast: {type(error).__name__}: {errors.first_line(error)}"
     return tracker.recording(batch_multiple(technique.needs))
+
+
+def batch_multiple(needs):
+    """Return the number by which these needs require a rank's sequences to be divisible."""
+    return max((int(n[1]) for n in map(MULTIPLE.fullmatch, needs) if n), default=1)

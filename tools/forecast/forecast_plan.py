@@ -9,8 +9,9 @@ from functools import cache
 
 from sympy import nextprime
 
-from tools.forecast import fake_run
+from tools.forecast import fake_run, gpus
 from tools.forecast.forks import in_processes
+from tools.forecast.gpus import ImaginedGPU
 from tools.forecast.kernel_work import StepKernels, kernels_at
 from tools.forecast.step_time import StepTime, time_forecast
 from Utils.base import command_line
@@ -19,8 +20,8 @@ from Utils.base.gpt2_sizes import VOCABULARY
 from Utils.base.units import GIB
 from Utils.corpus import token_cache
 from Utils.device import capabilities, datasheets, device_choice
-from Utils.device.cuda import CUDA, ImaginedGPU
-from Utils.harness.settings import Settings, batch_multiple, check_need, parse_args
+from Utils.device.cuda import CUDA
+from Utils.harness.settings import Settings, check_need, parse_args
 from Utils.harness.step_work import precision_of
 from Utils.scripts import ladder
 
@@ -58,7 +59,7 @@ def device_of(name, memory=None):
     as `device_choice` knows it. Raises UserError where there is no such device here.
     This process asks no GPU for anything: it could then fork no more."""
     if not re.match("auto$|cpu$|mps$|cuda", name):  # it names a row of the table
-        entry = datasheets.find(name)
+        entry = gpus.find(name)
         size = memory or entry.memory_bytes
         return ImaginedGPU(entry.names[0], size, entry.capability, entry.architecture)
     if memory and name.startswith("cuda"):
@@ -89,10 +90,13 @@ def settings(values, device):
     return args
 
 
-def techniques_of(names):
-    """Return the techniques of these names and groups, each once."""
-    groups = (ladder.group(name) or [ladder.get(name)] for name in names)
-    return [*{technique.name: technique for group in groups for technique in group}.values()]
+def techniques_of(names, scripts):
+    """Return the techniques of these names and groups, each once. scripts: a Ladder."""
+    techniques = {}
+    for name in names:
+        group = scripts.group(name) or [scripts.get(name)]
+        techniques |= {technique.name: technique for technique in group}
+    return list(techniques.values())
 
 
 def import_compiler():
@@ -113,7 +117,7 @@ def recordings(techniques, args, with_single):
     batches = [prime, 1] if with_single else [prime]
     tasks = []
     for technique, batch in itertools.product(techniques, batches):
-        flag = f"--batch-size={batch * batch_multiple(technique.needs)}"
+        flag = f"--batch-size={batch * fake_run.batch_multiple(technique.needs)}"
         tasks.append((technique, [*args.argv, flag], args.hardware))
     with suppress(UserError):  # which the script itself will raise
         token_cache.load_tokens(args.dataset)  # once for all processes
@@ -161,11 +165,11 @@ def step_forecast(technique, memory, args, entry, reason="", device=None):
     reason = reason or memory.reason
     time = None
     if entry and not reason and not memory.kernels.foreign:
-        scripts = ladder.techniques()
+        scripts = ladder.repository()
         precision = precision_of(technique.needs)
         with suppress(UserError):  # its parent may be misspelt
-            line = ladder.line(technique.name, scripts)
-            if any(scripts[name].path.parent.name == "precision" for name in line):
+            line = scripts.line(technique.name)
+            if any(scripts.get(name).path.parent.name == "precision" for name in line):
                 precision = None  # no published figure is of these
         time = time_forecast(memory.kernels, entry, precision)
     tokens = memory.batch * args.seq_len
@@ -194,8 +198,7 @@ def on_every_device(names, values, batches=()):
         """Return the settings, techniques and recordings of devices with or without bfloat16."""
         device = ImaginedGPU("an imagined GPU", 2**40, (9, 0) if bfloat16 else (7, 5))
         args = settings(values | {"device": "cuda"}, device)
-        with ladder.on_device(bfloat16):
-            techniques = techniques_of(names)
+        techniques = techniques_of(names, ladder.repository(bfloat16))
         return args, techniques, recordings(techniques, args, with_single=False)
 
     for key, entry in datasheets.datasheets().items():

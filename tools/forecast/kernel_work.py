@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch.utils._pytree import tree_leaves
 
-from Utils.device.kernel_kinds import operator_kind
+from tools.forecast.kernel_kinds import operator_kind
 
 OPERATORS = tomllib.loads(Path(__file__).with_name("operators.toml").read_text())
 

@@ -17,11 +17,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from tools.forecast import gpus
+from tools.forecast.kernel_kinds import KINDS
 from tools.forecast.kernel_work import ATTENTION, HOST, MATMUL, OPTIMIZER, REDUCTION, TYPES
 from Utils.analysis.intervals import Ratio
 from Utils.base import paths
-from Utils.device import datasheets
-from Utils.device.kernel_kinds import KINDS
 
 # Tiles of a product's kernels with the share of the best rate that each reaches.
 TILES = {"tensor": ((256, 128, 1.0), (128, 128, 0.97), (128, 64, 0.85), (64, 64, 0.65))}
@@ -57,7 +57,7 @@ def best_rates(entry, c):
         emulated = general and precision == "bfloat16"
         peak = entry.float32 / 2 if emulated else entry.peak(precision)
         cores = "float32" if general else "tensor"
-        shares = c[f"best_{cores}"] | {datasheets.MEASURED: 1}
+        shares = c[f"best_{cores}"] | {gpus.MEASURED: 1}
         share = shares.get(entry.process, shares["other"])
         watt = c[f"watt_{cores}"].get(entry.process, np.inf)
         if precision == "tf32" and not general:
@@ -177,7 +177,7 @@ def range_factor(entry, precision, covered=None):
     device's key and a precision that have figures, by default those of the check."""
     if covered is None:
         covered = zip(check_rows().key, check_rows().precision, strict=True)
-    covered = {(datasheets.find(key).chip, its_precision) for key, its_precision in covered}
+    covered = {(gpus.find(key).chip, its_precision) for key, its_precision in covered}
     if (entry.chip, precision) in covered:
         return 1.0
     if not any(entry.capability):  # no datasheet

@@ -1,2 +1,4 @@
-"""A training script of the user's, unchanged: its steps watched, techniques as switches.
-May import harness, device, scripts, results and base; no pandas, scipy, matplotlib or tqdm."""
+"""A user's training script, unchanged: its steps watched, techniques as switches.
+
+May import harness, device, scripts, results and base; no pandas, scipy, matplotlib or tqdm.
+"""

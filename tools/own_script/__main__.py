@@ -1,7 +1,7 @@
-"""Look at a training script of your own: what a step of it is, which switches can be thrown at it,
-and where it waits for the GPU.
+"""Look at a training script of your own: its step, its switches, its waits for the GPU.
 
-It runs unchanged for a few steps; nothing is written to results.csv."""
+It runs unchanged for a few steps; nothing is written to results.csv.
+"""
 
 import textwrap
 

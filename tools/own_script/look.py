@@ -40,7 +40,8 @@ class Look(TorchDispatchMode):
     workers, checkpointing, cudnn_benchmark. loaders: by ids of their datasets. waits: operators by
     which the host waits for the GPU, in one step: {(operator, site): times}. flop: of that step, 0
     where it cannot be counted. Known at the end: device, its type; modules of the models;
-    optimizers, their classes."""
+    optimizers, their classes.
+    """
 
     def __init__(self, watch):
         super().__init__()

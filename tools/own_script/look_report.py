@@ -2,8 +2,8 @@
 
 import textwrap
 
+from tools.own_script.switch_names import ORDER
 from Utils.base.text import plural
-from Utils.scripts import own_names
 
 WIDTH = 100
 MOST = 2  # models, optimizers and loaders that are listed
@@ -33,7 +33,7 @@ def lines(runs):
     losses = seen["losses_per_step"]
     summed = f"the sum of {plural(losses, 'backward')} a step" if losses else "none"
     yield f"  the loss   {summed}"
-    refusals = {name: look["switches"][name]["refusal"] for name in own_names.ORDER}
+    refusals = {name: look["switches"][name]["refusal"] for name in ORDER}
     tried = ", ".join(name for name, reason in refusals.items() if not reason)
     yield from textwrap.wrap(f"switches     {tried}", WIDTH, subsequent_indent=" " * 13)
     for name, reason in refusals.items():

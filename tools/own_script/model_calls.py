@@ -2,7 +2,8 @@
 
 A module is listened to by its attribute `_compiled_call_impl`, which torch calls in place of its
 own implementation, leaves out of copies and pickles, and does not look at when it compiles. Modules
-are listened to in the first iterations alone."""
+are listened to in the first iterations alone.
+"""
 
 import gc
 import sys
@@ -17,9 +18,11 @@ from tools.own_script import user_code
 
 class ModelCalls:
     """Calls of modules with trained parameters, told apart by depth.
+
     called_first: called with a module before it is called outermost for the first time.
     leaf_called: called with a module without children before each call, unless None.
-    in_backward: True during backward; calls in it repeat parts of the forward."""
+    in_backward: True during backward; calls in it repeat parts of the forward.
+    """
 
     def __init__(self, called_first):
         self.called_first = called_first
@@ -94,8 +97,11 @@ def modules_with(parameters):
 
 
 def holder_on_the_stack(module, parameters):
-    """Return the smallest module that holds all of these parameters, and the name of its method,
-    such as model.loss(x), that is calling a module; else the module itself, and None."""
+    """Return the smallest module that holds all of these parameters, and its running method.
+
+    It is that of a call such as model.loss(x), of which the name is returned. Without one, return
+    the module itself, and None.
+    """
     ids = {id(p) for p in parameters}
     for frame, _ in traceback.walk_stack(sys._getframe(1)):
         holder = frame.f_locals.get("self") if frame.f_code.co_argcount else None

@@ -47,7 +47,8 @@ class Float16(BrainFloat16):
 
     Gains: time, memory
     Costs: 10 bits of mantissa and a small range; steps that overflow are lost.
-    See: https://docs.pytorch.org/docs/stable/amp.html"""
+    See: https://docs.pytorch.org/docs/stable/amp.html
+    """
 
     name = "float16"
     needs = ("float16",)
@@ -195,7 +196,8 @@ class ChannelsLast(Switch):
 
     Gains: time, mostly in 16 bits
     Costs: nothing
-    See: https://docs.pytorch.org/tutorials/intermediate/memory_format_tutorial.html"""
+    See: https://docs.pytorch.org/tutorials/intermediate/memory_format_tutorial.html
+    """
 
     name = "channels_last"
     lines = [("model.to(memory_format=torch.channels_last)  # images too", "before the call")]
@@ -224,8 +226,10 @@ def is_transformers(module):
 
 
 def in_float32(output):
-    """Return an output of a model with its 16-bit tensors in float32, where gradients flow to them
-    or none are taken. Containers keep their types."""
+    """Return an output of a model with its 16-bit tensors in float32; containers keep their types.
+
+    Tensors to which no gradients flow stay as they are, unless none are taken at all.
+    """
     if isinstance(output, torch.Tensor):
         half = output.dtype in (torch.bfloat16, torch.float16)
         needed = output.requires_grad or not torch.is_grad_enabled()

@@ -1,7 +1,8 @@
 """A user's own script, unchanged, as the base of a ladder: looked at once, and run with switches.
 
 The measured process runs in the environment of the script and hands over what it saw as a file of
-JSON; this side writes the rows."""
+JSON; this side writes the rows.
+"""
 
 import json
 import os
@@ -21,25 +22,43 @@ from pathlib import Path
 
 import psutil
 
-from Utils.analysis import attribution
 from Utils.base import command_line, files, paths
+from Utils.base.command_line import OF_A_RUN, Parser
 from Utils.base.errors import UserError, naming
 from Utils.launch.turn_taking import INTERRUPTED, why_ended
 from Utils.results import rows_file
-from Utils.scripts import own_names
+from Utils.scripts import ladder
+from Utils.scripts.ladder import Identity
 
 FOLDER = paths.CACHE / "own_scripts"
 ENTRY = paths.ROOT / "tools" / "own_script" / "start.py"
 LOOK = {"steps": 6, "warmup": 3, "min_seconds": 0}
 LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "python", "python3")
-OF_A_TIMING = ("step", "phase", "step_ms", "data_ms", "loss", "held_out_loss", "grade")
-OF_A_TIMING += ("first_step_s", "peak_memory_mib", "reserved_memory_mib")
+# Columns that a run without timing has beside those of all rows of a script.
+OF_AN_END = ("run_id", "suite", "parent", "change", "round", "seed", "technique", "status")
+# Columns and parts of a record that it has not.
+OF_A_TIMING = (
+    "step",
+    "phase",
+    "step_ms",
+    "data_ms",
+    "loss",
+    "held_out_loss",
+    "grade",
+    "first_step_s",
+    "peak_memory_mib",
+    "reserved_memory_mib",
+)
+OF_A_TIMED_RECORD = ("memory", "quality", "compile", "limits", "own_script")
 
 
 @dataclass(frozen=True)
 class Base:
-    """A script of the user's. name: of its rows. script: its path, or a module's name. folder: in
-    which it starts. arguments: its own. python: of its environment. writes: it may change files."""
+    """A user's script.
+
+    name: of its rows. script: its path, or a module's name. folder: in which it starts. arguments:
+    its own. python: of its environment. writes: it may change files.
+    """
 
     name: str
     script: str
@@ -53,14 +72,31 @@ class Base:
 
 @dataclass(frozen=True)
 class OwnScript:
-    """A script with switches, as the suite runs it. refusal: why it is not run, or ""."""
+    """A user's script with switches, as a suite runs it.
+
+    It has the attributes of a ladder.Technique that the launcher reads. suite, change: of its
+    Identity. refusal: why it is not run, or "".
+    """
 
     name: str
     runs: "OwnRuns"
     parent: str | None = None
+    suite: str = "own"
+    change: str = ""
     refusal: str = ""
     needs: tuple = ()
-    code: str = ""
+
+    code = ""  # the settings that only some of our scripts have are none of its own
+
+    @property
+    def identity(self):
+        return Identity(self.suite, self.parent or "", self.change)
+
+    @property
+    def technique(self):
+        """The switch that it adds, "" for the script alone."""
+        added = [name for sign, name in ladder.changes(self.change) if sign == "+"]
+        return added[0] if added else ""
 
     @property
     def python(self):
@@ -75,17 +111,21 @@ class OwnScript:
         environment = {n: x for n, x in os.environ.items() if n not in ("MAKEFLAGS", "MAKELEVEL")}
         environment.setdefault("TORCHINDUCTOR_CACHE_DIR", str(paths.kernels("inductor")))
         environment.setdefault("TRITON_CACHE_DIR", str(paths.kernels("triton")))
-        return {**environment, "OWN_SITE_PACKAGES": sysconfig.get_path("platlib"), **more}
+        environment["OWN_SITE_PACKAGES"] = sysconfig.get_path("platlib")
+        return {**environment, **ladder.identity_variable(self), **more}
 
 
 def find(text, args):
-    """Return the Base of a path, of "-m module", or of the name of one that was run before. args:
-    with folder, args, base_python and writes. Raises UserError."""
+    """Return the Base of a path, of "-m module", or of the name of one that was run before.
+
+    args: with folder, args, base_python and writes. Raises UserError.
+    """
     words = shlex.split(text)
     if words and Path(words[0]).name in LAUNCHERS:
         raise UserError(f"BASE={text}: is a command", "give the script alone; ranks are not run")
     folder = Path(args.folder).expanduser().resolve() if args.folder else None
     names = files.read_json(FOLDER / "names.json") or {}  # of scripts that were run before
+
     is_module = words[:1] == ["-m"] and len(words) == 2
     if is_module:
         script = words[1]
@@ -94,16 +134,11 @@ def find(text, args):
         file = file / "__main__.py" if file.is_dir() else file.with_suffix(".py")
         stem = script.rpartition(".")[2]
     else:
-        path = Path(text).expanduser()
-        example = paths.ROOT / "examples" / f"{text}.py"
-        candidates = [path, Path(f"{path}.py"), example, Path(names.get(text, text))]
-        files_there = [candidate.resolve() for candidate in candidates if candidate.is_file()]
-        if not files_there:
-            raise UserError(f"BASE={text}: there is no such script", "give its path")
-        file = files_there[0]
+        file = _file_of(text, names)
         script = str(file)
         folder = folder or file.parent
         stem = file.stem
+
     if file.suffix == ".ipynb":
         remedy = f"jupyter nbconvert --to script {shlex.quote(str(file))} makes a script of it"
         raise UserError(f"{file}: is a notebook", remedy)
@@ -116,8 +151,9 @@ def find(text, args):
         raise UserError(f"BASE_PYTHON={python}: there is no such program")
     if re.search(r"[+,\n]", stem):
         raise UserError(f"{file}: its name has a + or a comma", "rename the file")
+
     taken = Path(names.get(stem, file)) != file and Path(names[stem]).exists()
-    is_ours = own_names.split(stem) is None
+    is_ours = stem in ladder.techniques()
     name = f"{file.parent.name}/{stem}" if taken or is_ours else stem
     if names.get(name) != str(file):
         with suppress(UserError):  # then the next command needs the path again
@@ -127,8 +163,25 @@ def find(text, args):
     return Base(name, script, is_module, str(file), str(folder), arguments, python, writes)
 
 
+def _file_of(text, names):
+    """Return the file of a path with or without .py, of an example, or of one of names.
+
+    Raises UserError.
+    """
+    path = Path(text).expanduser()
+    example = paths.ROOT / "examples" / f"{text}.py"
+    candidates = [path, Path(f"{path}.py"), example, Path(names.get(text, text))]
+    files_there = [candidate.resolve() for candidate in candidates if candidate.is_file()]
+    if not files_there:
+        raise UserError(f"BASE={text}: there is no such script", "give its path")
+    return files_there[0]
+
+
 class OwnRuns:
-    """The runs of one command. args: its settings. look: what a first run of the script saw."""
+    """The runs of one command, and the recorder of their rows: see suite_runner.ScriptRecorder.
+
+    args: its settings. look: what a first run of the script saw.
+    """
 
     def __init__(self, base, args):
         self.base = base
@@ -157,6 +210,7 @@ class OwnRuns:
         return sorted({path for path in lines if Path(path).is_file()})
 
     def write_spec(self):
+        """Write what every run of the script is to know, after a look more."""
         switches = self.look.get("switches", {})
         models = self.look["record"]["own_script"]["models"] if self.look else []
         spec = vars(self.base) | {
@@ -170,19 +224,24 @@ class OwnRuns:
         files.write_json(self.spec, spec)
 
     def look_at(self, trace=None):
-        """Run the script alone for a few steps, and keep what was seen. trace: a file for that of
-        further steps under the profiler. Raises UserError where it is refused or fails."""
+        """Run the script alone for a few steps, and keep what was seen.
+
+        trace: a file for that of further steps under the profiler. Raises UserError if the script
+        is refused or fails.
+        """
         flags = command_line.round_flags(self.args, self.args.round, **LOOK)
         script = OwnScript(self.base.name, self)
         command = [script.python, *script.command, "--look", *flags]
-        command += [f"--trace={trace}"] if trace else []
-        # Else C++ that Inductor has compiled is one dark stretch of the trace.
+        if trace:
+            command.append(f"--trace={trace}")
+        # Without it, C++ that Inductor has compiled is one dark stretch of the trace.
         kernels = str(int(bool(trace)))
         more = {"SUITE_ID": "look", "TORCHINDUCTOR_CPP_ENABLE_KERNEL_PROFILE": kernels}
         environment = script.environment(**more)
         done = subprocess.run(command, env=environment, capture_output=True, text=True)
         if done.returncode in (INTERRUPTED, -signal.SIGINT):
             raise KeyboardInterrupt
+
         answers = self._answers()
         if done.returncode or not answers or answers[0]["status"] != "ok":
             said = answers[0]["reason"] if answers else done.stderr.strip().rpartition("\n")[2]
@@ -194,69 +253,48 @@ class OwnRuns:
         self.look["version"] = answer["version"]
         self.write_spec()
 
-    def identity(self):
-        """Return what suites to be resumed have in common."""
-        return "\0".join([self.base.name, self.look["version"], self.base.python, self.base.folder])
+    def identity(self, ladder):
+        """Return a text that what is to be resumed has in common.
 
-    def ladder(self, wanted=own_names.LADDER, left_out=(), without=()):
-        """Return the scripts of a ladder: the base, and each switch on those before it that are not
-        refused; then each of MORE on the end of it.
-        wanted: names of techniques. left_out: those that the next ones go on without. without:
-        those among them that are no scripts either."""
-        base = self.base.name
-        scripts = [OwnScript(base, self)]
-        effective = []
-        for technique in own_names.ORDER:
-            if technique not in wanted or technique in without:
-                continue
-            if technique == "float16" and self.look["bfloat16"]:
-                continue
-            before = [t for t in effective if t not in own_names.REPLACES.get(technique, ())]
-            name = own_names.name_of(base, [*before, technique])
-            parent = own_names.name_of(base, before if technique in own_names.LADDER else effective)
-            switch = self.look["switches"][technique]
-            refusal = switch["refusal"]
-            scripts.append(OwnScript(name, self, parent, refusal, tuple(switch["needs"])))
-            goes_on = technique in own_names.LADDER and technique != "8bit_optimizer"
-            if goes_on and not refusal and technique not in left_out:
-                effective.append(technique)
-        return scripts
+        It does not name the scripts of the ladder, as a suite goes on without switches that failed.
+        """
+        base = self.base
+        sources = [file.read_text() for file in sorted(Path(__file__).parent.glob("*.py"))]
+        return "\0".join([base.name, self.look["version"], base.python, base.folder, *sources])
 
-    def ablation(self):
-        """Return (name, scripts): the name of the script with all switches of the ladder, and the
-        scripts to run. Raises UserError where no switch can be thrown."""
-        base = self.base.name
-        rungs = [script for script in self.ladder(own_names.LADDER[:-1]) if not script.refusal]
-        last_rung = rungs[-1].name
-        if last_rung == base:
-            raise UserError(f"no switch of the ladder has an effect on {base}", "see make adopt")
-        scripts = {script.name: script for script in rungs}
-        for name in attribution.plan(last_rung):
-            several = name.count("+") > 1  # beside the whole, which it is left out of
-            parent = last_rung if several else base
-            scripts.setdefault(name, OwnScript(name, self, parent))
-        return last_rung, list(scripts.values())
-
-    def collect(self, suite):
+    def collect(self, suite_id):
         """Append the rows of the runs that have ended."""
         for answer in self._answers():
             if answer["status"] == "ok":
                 rows_file.append(self.args.results_file, answer["rows"], answer["record"])
             elif answer["status"] != "refused":
-                self.write_end(suite, **answer)
+                of_run = {name: answer[name] for name in OF_AN_END}
+                self._append_end(of_run, answer["reason"], suite_id)
 
-    def write_end(self, suite, technique, status, reason, round, seed=None, run_id=None):
-        """Append the row of a run without timing. seed, run_id: of one that has started."""
-        print(f"{technique}: {status.replace('_', ' ')}: {reason}", file=sys.stderr)
-        run_id = run_id or rows_file.run_id(datetime.now(UTC))
-        of_run = {"technique": technique, "status": status, "round": round, "run_id": run_id}
-        seed = self.args.seed + round if seed is None else seed
-        no_timing = dict.fromkeys(OF_A_TIMING) | {"note": reason, "seed": seed}
-        row = self.look["row"] | no_timing | of_run
-        record = self.look["record"] | of_run | {"suite": suite, "notes": [reason]}
-        asked = {name: getattr(self.args, name) for name in ("steps", "warmup")}
-        record["settings"] = record["settings"] | asked
-        for name in ("memory", "quality", "compile", "limits", "own_script"):
+    def record_end(self, script, status, reason, flags, suite_id):
+        """Append the row of a run without timing, which has ended without an answer."""
+        settings = Parser("record_end", "", *OF_A_RUN).parse_args(flags)
+        of_run = {
+            "run_id": rows_file.run_id(datetime.now(UTC)),
+            "round": settings.round,
+            "seed": settings.seed,
+            "technique": script.name,
+            "status": status,
+        }
+        self._append_end(of_run | vars(script.identity), reason, suite_id)
+
+    def _append_end(self, of_run, reason, suite_id):
+        """Append the row and the record of a run without timing. of_run: values of OF_AN_END."""
+        technique = of_run["technique"]
+        status = of_run["status"].replace("_", " ")
+        print(f"{technique}: {status}: {reason}", file=sys.stderr)
+        row = self.look["row"] | dict.fromkeys(OF_A_TIMING) | of_run | {"note": reason}
+
+        record = self.look["record"] | of_run | {"suite_id": suite_id, "notes": [reason]}
+        record["command"] = [technique, *self.base.arguments]
+        steps = {"steps": self.args.steps, "warmup": self.args.warmup, "seed": of_run["seed"]}
+        record["settings"] = record["settings"] | steps
+        for name in OF_A_TIMED_RECORD:
             record.pop(name, None)
         rows_file.append(self.args.results_file, [row], record)
 
@@ -271,8 +309,10 @@ class OwnRuns:
 
 @contextmanager
 def looked_at(args, profiles=False):
-    """Yield the OwnRuns of the script that a command's settings name, after a look at it. profiles:
-    with a trace of further steps. Raises UserError where it cannot be measured."""
+    """Yield the OwnRuns of the script that a command's settings name, after a look at it.
+
+    profiles: with a trace of further steps. Raises UserError if it cannot be measured.
+    """
     base = find(args.base, args)
     rows_file.check(args.results_file)
     print(f"{base.name}: runs alone for {LOOK['steps']} steps, to be looked at", file=sys.stderr)
@@ -281,6 +321,7 @@ def looked_at(args, profiles=False):
         runs.look_at(runs.trace if profiles else None)
         yield runs
     finally:
-        if created := runs.close():
+        created = runs.close()
+        if created:
             more = f" and {len(created) - 5} more" if len(created) > 5 else ""
             print(f"new files of {base.name}: {', '.join(created[:5])}{more}", file=sys.stderr)

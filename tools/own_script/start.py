@@ -2,7 +2,8 @@
 
     python tools/own_script/start.py --spec=FILE --name=NAME [settings of a run]
 
-What is wrong with the environment is one line, before torch is imported."""
+What is wrong with the environment is one line, before torch is imported.
+"""
 
 import importlib.util
 import os

@@ -1,5 +1,7 @@
-"""Techniques as switches, thrown from outside when a model, an optimizer or a loader is made or
-first used; here those at torch's settings, an optimizer or a loader."""
+"""Techniques as switches; here those at torch's settings, an optimizer or a loader.
+
+A switch is thrown from outside when a model, an optimizer or a loader is made or first used.
+"""
 
 import sys
 
@@ -15,9 +17,11 @@ FUSED = (torch.optim.AdamW, torch.optim.Adam, torch.optim.SGD, torch.optim.Adagr
 
 class Switch:
     """One technique. Its gains and costs are those of the script of its name, if there is one.
+
     name: of the technique. needs: of `Utils.device.capabilities`. already: key of `Look.in_script`.
     lines: to add to a script, pairs of the code and where, a key of `sites` in look.py. reason: why
-    it has no effect; "" once it has."""
+    it has no effect; "" once it has.
+    """
 
     name = ""
     needs = ()
@@ -121,7 +125,8 @@ class CudnnBenchmark(Switch):
 
     Gains: time where shapes stay the same
     Costs: seconds for each new shape
-    See: https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html"""
+    See: https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
+    """
 
     name = "cudnn_benchmark"
     already = "cudnn_benchmark"

@@ -26,8 +26,10 @@ class Ended(BaseException):
 
 
 def call_site(folder=""):
-    """Return "train.py:41", the innermost line that is being run in the folder of the script, or
-    else in another file that is not of a library; "" for none."""
+    """Return "train.py:41", the innermost line that is being run in the folder of the script.
+
+    Without one, return that in another file that is not of a library; "" for none.
+    """
     outside = ""
     for frame, line in traceback.walk_stack(sys._getframe(1)):
         file = frame.f_code.co_filename
@@ -41,8 +43,10 @@ def call_site(folder=""):
 
 
 def version(spec):
-    """Return what identifies a version of a script: 7 hexadecimal digits of a hash of its text, the
-    modules of its folder that it has imported, and its arguments."""
+    """Return what identifies a version of a script, 7 hexadecimal digits.
+
+    It is a hash of its text, the modules of its folder that it has imported, and its arguments.
+    """
     # Modules that Inductor makes of its kernels have no spec.
     specs = [getattr(module, "__spec__", None) for module in list(sys.modules.values())]
     files = [getattr(module_spec, "origin", None) or "" for module_spec in specs]

@@ -1,7 +1,8 @@
 """A training script as torch sees it: optimizers, losses, batches and models.
 
 Functions of torch are replaced before the script begins and stay so: taking a replacement off could
-let torch.compile compile again."""
+let torch.compile compile again.
+"""
 
 import functools
 import os
@@ -29,7 +30,8 @@ class Iterations:
     own. One that has not stepped for three of its periods does not count until it steps again.
 
     ending: key of the optimizer whose steps end iterations, None before the first. changes: how
-    often it was replaced."""
+    often it was replaced.
+    """
 
     def __init__(self):
         self.ending = None
@@ -69,8 +71,11 @@ class Iterations:
 
 @dataclass
 class Iteration:
-    """One training iteration. losses: scalars that backward was called on, before scaling. samples:
-    in the batches of DataLoaders. data_s: seconds waited for them. events: what else happened."""
+    """One training iteration.
+
+    losses: scalars that backward was called on, before scaling. samples: in the batches of
+    DataLoaders. data_s: seconds waited for them. events: what else happened.
+    """
 
     losses: list = field(default_factory=list)
     samples: int = 0
@@ -89,9 +94,11 @@ class Model:
 
 class Watch:
     """Watches a script in the thread that makes it.
+
     begins: function called before each model call, backward and optimizer step. ended: function of
     each Iteration, at its end. looks: listen to all modules, for a Look. switches: to be thrown.
-    methods: pairs of names, class and method, by which a look saw models being called."""
+    methods: pairs of names, class and method, by which a look saw models being called.
+    """
 
     def __init__(self, folder, begins, ended, looks=False, methods=()):
         self.folder = folder

@@ -1,7 +1,8 @@
 """A guard of the user's files while a training script of theirs runs in this process.
 
 Python's audit hook sees what open, os and sqlite3 change. Not seen: programs that the script
-starts, and libraries other than torch and safetensors that write in C (h5py, pyarrow)."""
+starts, and libraries other than torch and safetensors that write in C (h5py, pyarrow).
+"""
 
 import functools
 import importlib.machinery
@@ -73,11 +74,15 @@ def mode_of(path):
 
 
 class WriteGuard:
-    """Refuse changes of files that existed before the command; let the script save to a scratch
-    folder of this run, each file at its absolute path, and find it again there.
+    """Refuse changes of files that existed before the command.
+
+    What the script saves goes to a scratch folder of this run, each file at its absolute path, and
+    is found again there.
+
     spec: a dict with folder, of the script; created, a text file with the paths that runs of this
     command created; writes, to refuse nothing; scratch. wrote: called at each write. active: False
-    refuses nothing and leaves all paths as they are."""
+    refuses nothing and leaves all paths as they are.
+    """
 
     def __init__(self, spec, wrote):
         self.folder = os.path.realpath(spec["folder"])
@@ -170,8 +175,10 @@ class WriteGuard:
         return target.startswith("/tmp/torchinductor_") or inside(target, self.exempt + caches)
 
     def _is_created(self, target):
-        """Return whether the command created a file or a folder that it lies in, or a compiler that
-        it started a temporary file."""
+        """Return whether the command created a file or a folder that it lies in.
+
+        A new temporary file, of a compiler that it started, counts as well.
+        """
         path_and_parents = {target, *map(str, Path(target).parents)}
         if self.created.isdisjoint(path_and_parents):
             with suppress(OSError):  # other processes add to it

@@ -24,16 +24,17 @@ import json
 import os
 import secrets
 import signal
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 from tools.own_script import look_report, own_runs
-from Utils.base import command_line
+from tools.profile import kind_chart
+from Utils.base import command_line, paths
 from Utils.base.errors import naming, run_command
-from Utils.draw import chart_style, ladder_charts
+from Utils.draw import chart_style
 from Utils.launch import suite_runner
-from Utils.scripts import ladder
 
 SETTINGS = (*command_line.OF_ANY_SCRIPT, *command_line.OF_AN_OWN_SCRIPT)
 SETTINGS += ("plotsprefix", "t", "cpu", "memory", "gpus")
@@ -58,9 +59,9 @@ def main(*words):
     command_line.check(args)  # before profiled steps are added
     several = ()
     if not args.base:
-        with suite_runner.on_device(args):
-            several = ladder.group({"all": "ladder"}.get(args.name, args.name))
-            technique = None if several else ladder.get(args.name)
+        scripts = suite_runner.ladder_of_device(args)
+        several = scripts.group("ladder" if args.name == "all" else args.name)
+        technique = None if several else scripts.get(args.name)
     with naming(args.output):
         args.output.mkdir(exist_ok=True)
         tempfile.TemporaryFile(dir=args.output).close()  # raises where no file can be made
@@ -103,17 +104,27 @@ def _forecast_ms(technique, args):
     """Return the forecast milliseconds of a step by kind of work, or {} where there is none.
     It forks, so no device may be in use."""
     # Here, as they import torch.
-    from tools.forecast import forecast_plan
-    from Utils.device import datasheets, measured_ceilings
+    from tools.forecast import forecast_plan, gpus
+    from Utils.device import measured_ceilings
 
     device = forecast_plan.device_of(args.device)
     values = {name: getattr(args, name) for name in command_line.OF_A_RUN}
     args = forecast_plan.settings(values, device)
-    entry = datasheets.of_device(device, measured_ceilings.ceilings(device))
+    entry = gpus.of_device(device, measured_ceilings.ceilings(device))
     if entry is None:
         return {}
     (forecast,) = forecast_plan.on_this_device([technique], args, entry, device.memory_bytes)
     return forecast.time.kind_ms if forecast.time else {}
+
+
+def _in_subprocess(command, suite):
+    """Run Python with the project on its path. Return the exit code."""
+    process = subprocess.Popen([sys.executable, *command], env=paths.environment(SUITE_ID=suite))
+    while True:
+        try:
+            return process.wait()
+        except KeyboardInterrupt:
+            pass  # the terminal interrupts the child as well: let it end first
 
 
 def _profile_all(techniques, args):
@@ -123,7 +134,7 @@ def _profile_all(techniques, args):
     failed = False
     for number, technique in enumerate(techniques, start=1):
         print(f"\n[{number}/{len(techniques)}]", file=sys.stderr, flush=True)
-        code = suite_runner.in_subprocess(_command(technique.name, args), suite)
+        code = _in_subprocess(_command(technique.name, args), suite)
         if code in (2, 130, -signal.SIGINT):  # impossible settings, or Ctrl-C
             return code
         summary = {"technique": technique.name, "status": "failed", "note": "failed"}
@@ -133,7 +144,7 @@ def _profile_all(techniques, args):
             summary = kept
         summaries.append(summary)
         failed = failed or code != 0
-    chart_style.save(ladder_charts.profile(summaries), f"{args.plotsprefix}profile")
+    chart_style.save(kind_chart.draw(summaries), f"{args.plotsprefix}profile")
     return 1 if failed else 0
 
 

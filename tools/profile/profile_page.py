@@ -6,11 +6,11 @@ from pathlib import Path
 import pandas as pd
 from tabulate import tabulate
 
+from tools.forecast.kernel_kinds import KINDS
 from Utils.base.units import MIB
 from Utils.device import capabilities
 from Utils.device.capabilities import CHECKS
-from Utils.device.kernel_kinds import KINDS
-from Utils.scripts import ladder
+from Utils.scripts import diffs
 
 NAME = 50  # letters shown of an operator's name; a fused one can have hundreds
 GROWTH_MIB = 4096 / MIB  # a step; scalars that a loop keeps are less
@@ -106,16 +106,21 @@ def advise(breakdown, labels, on_gpu, needs=()):
     return lines or ["no technique is left for a dominant cost"]
 
 
-def useful_techniques(technique, needs, device):
+def useful_techniques(technique, needs, device, scripts):
     """Return the labels of techniques that a script lacks and that have an effect on a device.
-    technique: of `ladder`, the one that ran. needs: those that it declared."""
-    techniques = ladder.techniques()
-    has = {technique.name, *(ladder.line(technique.parent) if technique.parent else ())}
+
+    technique: the one that ran. needs: those that it declared. scripts: Ladder of the device.
+    """
+    has = {technique.name}
+    if technique.parent:
+        has.update(scripts.line(technique.parent))
+    advised = {*" ".join(COSTS.techniques).split()}
+
     useful = {}
-    for name in (techniques.keys() & {*" ".join(COSTS.techniques).split()}) - has:
-        candidate = techniques[name]
-        parent = techniques[candidate.parent]
-        changes = ladder.diff(candidate, parent, context=0)[2:]
+    for name in (scripts.scripts.keys() & advised) - has:
+        candidate = scripts.get(name)
+        parent = scripts.get(candidate.parent)
+        changes = diffs.diff(candidate, parent, context=0)[2:]
         added = [line[1:].strip() for line in changes if line.startswith("+")]
         added_needs = set(candidate.needs) - set(parent.needs)
         has_needs = added_needs and added_needs <= set(needs)

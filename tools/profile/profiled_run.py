@@ -17,6 +17,7 @@ from statistics import median
 import torch
 from torch.profiler import record_function
 
+from tools.own_script.profiled_steps import ALL_PROFILED, PROFILED, WAIT, ProfiledSteps
 from tools.profile import profile_page
 from tools.profile.step_breakdown import ON_DEVICE, break_down
 from Utils.base import command_line
@@ -26,7 +27,6 @@ from Utils.device import capabilities, device_choice, measured_ceilings
 from Utils.device.cpu import MPS
 from Utils.device.cuda import CUDA
 from Utils.harness import ranks
-from Utils.harness.step_clock import ALL_PROFILED, PROFILED, WAIT, ProfiledSteps
 from Utils.run import Run, execute
 from Utils.scripts import ladder
 
@@ -141,8 +141,10 @@ class ProfiledRun(Run):
             as_asked = args.batch_size == args.requested_batch_size
             forecast_ms = self.forecast_ms if as_asked else ()
             self.summary |= read(file, args.needs, ceilings, self.memory, on_gpu, forecast_ms)
-            with ladder.on_device(capabilities.has("bfloat16", args.hardware)):
-                labels = profile_page.useful_techniques(self.technique, args.needs, args.hardware)
+            scripts = ladder.repository(capabilities.has("bfloat16", args.hardware))
+            labels = profile_page.useful_techniques(
+                self.technique, args.needs, args.hardware, scripts
+            )
             breakdown = self.summary["profile"]
             self.summary |= {name: getattr(args, name) for name in OF_A_RUN} | {
                 "note": "; ".join(args.notes),

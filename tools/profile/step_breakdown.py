@@ -13,9 +13,9 @@ from math import nan, prod
 import numpy as np
 import pandas as pd
 
+from tools.forecast.kernel_kinds import KERNELS, KINDS, PARTS, WHOLE, kernel_kind, operator_kind
+from tools.own_script.profiled_steps import WAIT
 from Utils.base.units import MIB
-from Utils.device.kernel_kinds import KERNELS, KINDS, PARTS, WHOLE, kernel_kind, operator_kind
-from Utils.harness.step_clock import WAIT
 
 # Categories of a trace.
 ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")

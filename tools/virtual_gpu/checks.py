@@ -15,7 +15,7 @@ from Utils.base.units import MIB
 from Utils.scripts import ladder
 
 EXPECTED = tomllib.loads((Path(__file__).parent / "expected.toml").read_text())
-LADDER = [t.name for t in ladder.techniques().values() if t.at_top_level]
+LADDER = list(ladder.repository().group("ladder").scripts)
 OTHER_CARDS = ("a100", "l4", "3050", "t4", "5090", "b200")
 STEPS, WARMUP = 14, 5
 TINY = ("gpt2-tiny", 4, 128)
@@ -149,7 +149,7 @@ def _run(machine, name, shape, profile, problems_of):
 
 
 def _steps(name, model, outcome, facts):
-    if ladder.NOTE_IN_FLOAT16 in outcome.row["note"]:
+    if float(outcome.record["device"]["capability"]) < 8:  # no bfloat16
         name = ladder.FLOAT16.get(name, name)
     expected = EXPECTED["ladder"] | EXPECTED.get(name, {})
     synchronizations = expected["synchronizations"]

@@ -1,0 +1,4 @@
+"""A script and a test to fill in, for who adds a technique.
+
+Imports scripts and base.
+"""

@@ -1,0 +1,38 @@
+"""Copy a technique's script under a new name, to change one idea in the copy.
+
+T=my_idea writes my_idea.py. T=memory/my_idea writes beyond/memory/my_idea.py and a test for it."""
+
+from tools.new_technique import skeleton
+from Utils.base import paths
+from Utils.base.command_line import Parser
+from Utils.base.errors import run_command
+
+NEXT = """\
+{script} is a copy of {parent}.
+Change one idea in it and fill in its docstring, then
+
+  make diff T={name}
+  make {name}
+  python -m Utils.commands suite {parent} {name} --rounds 4
+
+show the change, run it, and measure it against {parent}."""
+CONTRIBUTE = """
+To contribute it, fill in
+{test}, then
+
+  git add {script} {test}
+  make readme
+  make lint test"""
+
+
+def main(*words):
+    args = Parser("new", __doc__, "t", "parent").parse_args(words)
+    written = skeleton.write(args.t, args.parent)
+    script, *tests = [path.relative_to(paths.ROOT).as_posix() for path in written]
+    print(NEXT.format(script=script, name=written[0].stem, parent=args.parent))
+    if tests:
+        print(CONTRIBUTE.format(script=script, test=tests[0]))
+
+
+if __name__ == "__main__":
+    run_command("new", main)

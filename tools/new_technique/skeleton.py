@@ -1,0 +1,110 @@
+"""A new technique: a copy of its parent, and for one in beyond/ a test to fill in."""
+
+import importlib.util
+import re
+import textwrap
+
+from Utils.base import command_line, paths
+from Utils.base.errors import UserError, naming
+from Utils.scripts import ladder
+
+TO_FILL_IN = "FILL IN"  # a script or test with these words is not finished
+# Words that stand for several scripts, or for none, wherever a technique is named.
+RESERVED = {"ladder", "none"}
+DOC = """\
+{fill_in} the mechanism, as a noun phrase.
+
+{fill_in} in two or three sentences why the hardware likes it.
+
+Parent: {parent}
+{needs}
+Gains:  nothing: {fill_in} time, memory or nothing, then why
+Costs:  {costs}{fill_in} what it costs, or nothing
+See:    {fill_in} a paper or a page of documentation
+"""
+TEST = '''\
+"""A technique of beyond/{folder}: {fill_in} what it promises."""
+
+import pytest
+import torch
+
+PARENT = "{parent}"
+NAME = "{name}"
+
+
+def test_it_trains_as_its_parent_does(train):
+    """{fill_in} the tolerance: 0 if the arithmetic is the parent's."""
+    parent = train(PARENT)
+    child = train(NAME)
+    assert parent.losses[0] != parent.losses[-1]
+    assert child.losses == pytest.approx(parent.losses, rel=2**-8)  # bfloat16 has 8 bits
+    for weight_name, weight in child.model.named_parameters():
+        assert not torch.equal(weight, child.first[weight_name]), f"{{weight_name}} is not trained"
+
+
+# {fill_in} a test of the gain: fewer bytes, kernels or waits than the parent has.
+'''
+
+
+def write(target, parent):
+    """Copy a technique's script under a new name.
+
+    target: NAME for the top level, or FOLDER/NAME for beyond/FOLDER, which gets a test too.
+    Returns the paths of the written files. Raises UserError, and then writes none.
+    """
+    folder, _, name = target.rpartition("/")
+    script = _path(folder, name)
+    source = _source(ladder.get(parent))
+    texts = {script: source}
+    if folder:
+        test = paths.ROOT / "tests" / f"test_beyond_{name}.py"
+        texts[test] = TEST.format(fill_in=TO_FILL_IN, folder=folder, parent=parent, name=name)
+
+    for path in texts:
+        if path.exists():
+            raise UserError(f"{path.relative_to(paths.ROOT)} exists", "choose another name with T=")
+    for path, text in texts.items():
+        with naming(path):
+            path.write_text(text)
+    return list(texts)
+
+
+def _path(folder, name):
+    """Return the path of a new script. Raises UserError for a name that it cannot have."""
+    if not name:
+        remedy = "as in make new T=my_idea PARENT=fused_optimizer"
+        raise UserError("T= is the name of the new script", remedy)
+    if not re.fullmatch(r"\w+", name, re.ASCII):
+        raise UserError(f"T={name}: a name has letters, digits and underscores")
+    scripts = ladder.techniques()
+    if name in scripts:
+        path = scripts[name].path.relative_to(paths.ROOT)
+        raise UserError(f"T={name}: {path} has that name", "choose another")
+    targets = {target for section in command_line.targets().values() for target in section}
+    if name in targets | RESERVED:
+        raise UserError(f"T={name}: a word of the Makefile or its settings", "choose another")
+
+    if not folder:
+        script = paths.ROOT / f"{name}.py"
+        if not script.exists() and importlib.util.find_spec(name):
+            raise UserError(f"T={name}: would hide Python's module {name}", "choose another")
+        return script
+    folders = sorted(file.parent.name for file in paths.ROOT.glob("beyond/*/__init__.py"))
+    if folder not in folders:
+        raise UserError(f"T={folder}/{name}: no beyond/{folder}", f"choose {', '.join(folders)}")
+    return paths.ROOT / "beyond" / folder / f"{name}.py"
+
+
+def _source(parent):
+    """Return the parent's source with a docstring to fill in."""
+    needs = textwrap.fill(
+        ", ".join(parent.needs) or "nothing",
+        width=98,
+        initial_indent="Needs:  ",
+        subsequent_indent=" " * 8,
+        break_long_words=False,
+    )
+    # Losses that differ from the baseline's for a stated reason do so in a child too.
+    costs = f"{parent.stated_parity}; " if parent.stated_parity else ""
+    doc = DOC.format(fill_in=TO_FILL_IN, parent=parent.name, needs=needs, costs=costs)
+    return f'"""{doc}"""{parent.code}'

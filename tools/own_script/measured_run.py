@@ -1,0 +1,301 @@
+"""One run of a user's training script under a Watch: its steps, and its answer to the launcher.
+
+The clock is that of every run: an iteration's end advances it to the next boundary.
+"""
+
+import json
+import multiprocessing
+import os
+import random
+import runpy
+import sys
+import threading
+import traceback
+from collections import Counter
+from functools import partial
+from itertools import chain, pairwise
+from pathlib import Path
+from statistics import median
+from types import SimpleNamespace
+
+import numpy as np
+import torch
+
+from tools.own_script import look, model_calls, write_guard
+from tools.own_script.model_switches import TorchCompile
+from tools.own_script.profiled_steps import ALL_PROFILED, ProfiledSteps
+from tools.own_script.switches import SWITCHES
+from tools.own_script.user_code import OURS, Ended, version
+from tools.own_script.watch import Watch
+from Utils.base import paths
+from Utils.base.errors import Unsupported
+from Utils.base.text import plural
+from Utils.device import capabilities, device_choice, measured_ceilings
+from Utils.harness import memory_kinds, run_record, settings
+from Utils.harness.step_clock import StepClock
+
+SHARDED = ("FullyShardedDataParallel", "FSDP", "DeepSpeedEngine")  # how names of classes begin
+CAUSES = {  # words of an error: what is behind it
+    "double backward": "torch.compile has no second derivatives",
+    "overwritten by a subsequent run": "CUDA graphs overwrite outputs of an earlier call",
+}
+
+
+class Measured:
+    """One run of a script. args: of `settings_of`."""
+
+    def __init__(self, args):
+        self.args = args
+        self.spec = args.spec
+        self.hardware = None
+        self.end = None  # the first that was answered
+        folder, methods = self.spec["folder"], self.spec["methods"]
+        self.watch = Watch(folder, self.begins, self.iteration_ended, args.look, methods)
+        self.look = look.Look(self.watch) if args.look else None
+        self.guard = write_guard.WriteGuard(self.spec, partial(self.watch.note, "a file written"))
+        names = args.technique.removeprefix(self.spec["name"]).split("+")[1:]
+        switches = [SWITCHES[name](self.watch) for name in names]
+        args.needs = [need for switch in switches for need in switch.needs]
+        # The compiler is first at a model, so that autocast is around what is compiled.
+        self.watch.switches = sorted(switches, key=lambda s: not isinstance(s, TorchCompile))
+        if self.spec["random_samples"] and "prefetching_loader" in names:
+            args.notes.append("other samples: workers draw them with other random numbers")
+
+    def run_script(self):
+        """Run the script. Return the Ended that says how."""
+        spec = self.spec
+        self.watch.install()
+        if self.look:
+            self.look.install()
+        for switch in self.watch.switches:
+            switch.start()
+        random.seed(self.args.seed)
+        np.random.seed(self.args.seed)
+        torch.manual_seed(self.args.seed)
+        self.watch.own_seed = None
+        self.guard.install()
+        sys.argv = [spec["script"], *spec["arguments"]]
+        sys.path.insert(0, spec["folder"] if spec["is_module"] else str(Path(spec["file"]).parent))
+        try:
+            if spec["is_module"]:
+                runpy.run_module(spec["script"], run_name="__main__", alter_sys=True)
+            else:
+                runpy.run_path(spec["script"], run_name="__main__")
+        except Ended as end:
+            return end
+        except BaseException as error:
+            if not isinstance(error, SystemExit) or error.code not in (None, 0):
+                return self.end or self._after_error(error)
+        if self.end or self.guard.refused:
+            return self.end or Ended("refused", self.guard.refused)
+        steps = self.watch.ended_iterations
+        if not steps:
+            return Ended("refused", "ends without a step of an optimizer of torch.optim")
+        remedy = "let it train longer, by ARGS" + ("" if self.look else ", or set STEPS lower")
+        needed = self.args.steps + ALL_PROFILED * bool(self.args.trace)
+        return Ended("refused", f"ends after {steps} steps of {needed}; {remedy}")
+
+    def _after_error(self, error):
+        if isinstance(error, SystemExit):
+            sys.stderr.flush()
+            output = Path(self.spec["output"]).read_text(errors="replace").strip()
+            said = error.code if isinstance(error.code, str) else output.rpartition("\n")[2]
+            return Ended("refused", f"ends early: {said or 'it says nothing'}")
+        traceback.print_exception(error)
+        if isinstance(error, ModuleNotFoundError):
+            package = (error.name or str(error)).partition(".")[0]
+            install = f"{sys.executable} -m pip install -c {paths.ROOT / 'requirements.txt'}"
+            remedy = f"install it beside the pinned torch: {install} {package}"
+            return Ended("refused", f"needs {package}; {remedy}")
+        if device_choice.is_out_of_memory(error):
+            return Ended("out_of_memory", "make its batch smaller")
+        last_line = str(error).strip().rpartition("\n")[2].strip()
+        reason = f"{type(error).__name__}: {last_line}"
+        frames = traceback.extract_tb(error.__traceback__)
+        in_script = [frame for frame in frames if frame.filename.startswith(self.spec["folder"])]
+        if in_script:
+            reason += f" ({Path(in_script[-1].filename).name}:{in_script[-1].lineno})"
+        if frames[-1].filename.startswith(OURS):
+            return Ended("failed", reason)
+        causes = [cause for words, cause in CAUSES.items() if words in str(error)]
+        if self.watch.switches:
+            return Ended("unsupported", "; ".join(["the script raises " + reason, *causes]))
+        return Ended("refused", reason)
+
+    def begins(self):
+        """Start the clock before the first model call, backward or optimizer step."""
+        if self.hardware is not None:
+            return
+        parameters = self.watch.parameters()
+        if not parameters:
+            return
+        args = self.args
+        device = parameters[0].device
+        ranks = torch.distributed
+        several = ranks.is_available() and ranks.is_initialized() and ranks.get_world_size() > 1
+        several |= any(p.device != device for p in parameters)
+        for module in model_calls.modules_with(parameters):
+            several |= type(module).__name__.startswith(SHARDED)
+            several |= isinstance(module, torch.nn.DataParallel) and len(module.device_ids) > 1
+        if several:
+            raise Ended("refused", "trains on several devices or ranks")
+        self.hardware = args.hardware = device_choice.of_tensors(device)
+        try:
+            limits = [capabilities.check(need, self.hardware) for need in args.needs]
+        except Unsupported as problem:
+            raise Ended("unsupported", str(problem)) from None
+        args.notes += filter(None, limits)
+        if args.min_seconds == "auto":
+            args.min_seconds = 0.0 if device.type == "cpu" else settings.SECONDS_ON_GPU
+        self._start()
+
+    def _start(self):
+        self.changes = self.watch.iterations.changes
+        self.clock = StepClock(self.hardware)
+        self.iterations = []
+        self.graphs = [0]  # compiled by the end of each
+        self.memory = None
+        self.gradients = memory_kinds.GradientWatch(self._trained())
+        self.hardware.reset_peak_memory()
+        # malloc stays as it is: the script's times are those of `python train.py`.
+        self.boundaries = self.clock.steps(
+            self.args, lambda: self.gradients, self._measure_memory, keeps_freed_memory=False
+        )
+        if self.args.trace:
+            self.profiled = ProfiledSteps()
+            self.boundaries = chain(self.boundaries, self.profiled.boundaries(self.hardware))
+        next(self.boundaries)
+
+    def iteration_ended(self, iteration):
+        """Mark a step's end. The last one ends the script by Ended."""
+        if self.end:  # the script caught it
+            self.end_process(0)
+        if self.guard.refused:
+            raise Ended("refused", self.guard.refused)
+        if self.look:
+            self.look.iteration_ended(self.watch.ended_iterations)
+        if self.watch.iterations.changes != self.changes:  # an iteration is now another thing
+            self._start()
+            return
+        self.iterations.append(iteration)
+        self.graphs.append(run_record.compiled_graphs())
+        try:
+            is_last = next(self.boundaries, "complete") == "complete"
+        except KeyboardInterrupt:  # the launcher has ended; a bare except could catch it
+            self.end_process(130)
+        if is_last:
+            self.answer(Ended())
+            raise Ended
+
+    def _trained(self):
+        """Return the modules that are trained, as memory_kinds reads them from a module."""
+        of_optimizers = self.watch.parameters()
+        modules = torch.nn.ModuleList(model_calls.modules_with(of_optimizers))
+        parameters = list(dict.fromkeys([*of_optimizers, *modules.parameters()]))
+        buffers = list(modules.buffers())
+        return SimpleNamespace(parameters=lambda: parameters, buffers=lambda: buffers)
+
+    def _measure_memory(self):
+        self.memory = memory_kinds.memory(
+            self.hardware, self._trained(), self.watch.optimizers, self.gradients.peak
+        )
+
+    def _combined(self):
+        """Return (rows, record)."""
+        args = self.args
+        watch = self.watch
+        if self.memory is None:  # no step after --steps
+            self._measure_memory()
+        del self.iterations[len(self.clock.timed) :]  # those under the profiler
+        timed = self._timed()
+        steps = zip(pairwise(self.graphs), timed, strict=False)
+        compiled = sum(after - before for (before, after), is_timed in steps if is_timed)
+        trained = self._trained()
+        measured = run_record.RankResult(
+            step_ms=self.clock.step_ms(),
+            data_ms=[iteration.data_s * 1e3 for iteration in self.iterations],
+            timed=timed,
+            losses=[sum(map(float, iteration.losses)) for iteration in self.iterations],
+            memory=self.memory,
+            counters=self.clock.counter_growth() | {"compiled_graphs": compiled},
+            readings=self.hardware.readings(),
+            updated=memory_kinds.updated(trained, watch.optimizers),
+            other_processes=list(self.hardware.other_processes),
+        )
+        samples = sorted(iteration.samples for iteration in self.iterations[1:])
+        usual = samples[len(samples) // 2] if samples else 0
+        args.unit = "samples" if usual else "steps"
+        args.batch_size = args.requested_batch_size = usual or 1
+        args.version = version(self.spec)
+        commit, dash, dirty = self.spec["commit"].partition("-")
+        args.commit = f"{commit}+{args.version}{dash}{dirty}"
+        if watch.own_seed is not None:
+            args.seed = watch.own_seed
+        flop = self.spec["flop"] and self.spec["flop"] / args.batch_size
+        rows, record = run_record.combine(args, [measured], trained, watch.optimizers, {}, flop)
+        numbers = sorted(len(iteration.losses) for iteration in self.iterations)
+        if not numbers[-1]:
+            rows = [row | {"loss": None} for row in rows]
+        record["own_script"] = {
+            "models": [[model.name, model.site] for model in watch.models],
+            "optimizers": list(watch.optimizer_sites.values()),
+            "losses_per_step": numbers[len(numbers) // 2],
+            "lines": {s.name: self.spec["lines"].get(s.name, []) for s in watch.switches},
+        }
+        return rows, record
+
+    def _timed(self):
+        """Return which steps are timed: none in which something happened that is no part of one."""
+        counts = Counter(event for iteration in self.iterations for event in iteration.events)
+        rare = {event for event in counts if counts[event] < len(self.iterations) / 3}
+        usual = [not rare & iteration.events for iteration in self.iterations]
+        timed = [all(conditions) for conditions in zip(self.clock.timed, usual, strict=True)]
+        if not any(timed):
+            raise Ended("refused", "each timed step holds a validation, or the like; raise STEPS")
+        if left_out := sum(self.clock.timed) - sum(timed):
+            steps = plural(left_out, "step")
+            self.args.notes.append(f"{steps} with validation or the like left out")
+        return timed
+
+    def answer(self, end):
+        """Write the rows and record of a run, or why there are none, to the launcher's file."""
+        if self.end:
+            return
+        args = self.args
+        answer = {}
+        try:
+            if end.status == "ok":
+                for switch in self.watch.switches:
+                    compiled = isinstance(switch, TorchCompile) and self.graphs[-1]
+                    if switch.reason and not compiled:
+                        reason = f"{switch.name} has no effect: {switch.reason}"
+                        raise Ended("unsupported", reason)
+                rows, record = self._combined()
+                answer = {"rows": rows, "record": record, "version": args.version}
+                if self.look:
+                    answer["look"] = self.look.result(self.hardware)
+                if args.trace:
+                    self.profiled.profile.export_chrome_trace(args.trace)
+                    step_ms = [row["step_ms"] for row in rows if row["phase"] == "timed"]
+                    answer["look"]["profile"] = {
+                        "timed_median_ms": median(step_ms),
+                        "clock_ms": self.profiled.clock_ms,
+                        "ceilings": measured_ceilings.ceilings(self.hardware),
+                    }
+        except Ended as other_end:
+            end = other_end
+
+        answer |= {"status": end.status, "reason": end.reason}
+        for name in ("run_id", "suite", "parent", "change", "round", "seed", "technique"):
+            answer[name] = getattr(args, name)
+        Path(self.spec["answer"]).write_text(json.dumps(answer, default=str))
+        self.end = end
+        threading.Timer(5, self.end_process, [0]).start()  # of a script that catches its end
+
+    def end_process(self, code):
+        """End this process and its workers without running any more of the script."""
+        for child in multiprocessing.active_children():
+            child.terminate()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
