@@ -43,7 +43,8 @@ def main(argv=None):
 
     ablated = rows_of_base[rows_of_base.suite == "ablation"]
     if len(ablated):
-        newest = study.newest(rows_of_base, None, args.device_name, None, True, ablated)
+        asked = {"device_name": args.device_name, "newest_of": ablated}
+        newest = study.newest(rows_of_base, with_ablation=True, **asked)
         whole = attribution.whole_of(newest)
         if whole:
             credits = attribution.credits(newest, whole)

@@ -165,6 +165,19 @@ def test_credits_of_a_users_script_are_of_its_switches(own):
     assert values["torch_compile"] == pytest.approx([5, 4, 4])
 
 
+def test_a_switch_in_the_place_of_another_has_no_pair_in_the_ladder(own):
+    lines = attribution.credits(own, "train+tensorFloat32+cuda_graphs")
+    assert not lines.ladder["cuda_graphs"]
+    assert lines["last"]["cuda_graphs"].value == pytest.approx(8)
+
+
+def test_techniques_of_no_script_in_the_line_have_no_credit(rows):
+    """Such as those of another ablation."""
+    others = [rows_of("no_optimization+padded_vocabulary", [9] * 4, round=r) for r in range(4)]
+    more = pd.concat([rows, pd.DataFrame([row for run in others for row in run])])
+    assert "padded_vocabulary" not in attribution.credits(study_of(more), WHOLE).index
+
+
 @pytest.mark.parametrize(
     ("alone_ms", "last_ms", "told"),
     [

@@ -209,6 +209,26 @@ def test_speedups_of_beyond_have_a_chart_of_their_own_with_their_parents(draw):
     assert "tensorFloat32" not in texts["speedup_beyond"]
 
 
+def test_a_users_script_has_charts_of_its_ladder_its_switches_of_beyond_and_its_ablation(draw):
+    compiled = "train+tensorFloat32+torch_compile"
+    times = {"train": 400, "train+tensorFloat32": 200, compiled: 100}
+    runs = [rows_of(name, [9, 9, ms, ms], base="train") for name, ms in times.items()]
+    graphs = {"parent": compiled, "change": "+cuda_graphs-torch_compile"}
+    runs.append(rows_of("train+tensorFloat32+cuda_graphs", [9, 9, 80, 80], base="train", **graphs))
+    runs.append(rows_of("train+torch_compile", [9, 9, 160, 160], base="train", suite="ablation"))
+    texts = draw(*runs)
+    assert {*texts} == {*CHARTS, "speedup_beyond", "memory_beyond", "ablation"}
+    for name in CHARTS:
+        assert "+torch_compile" in texts[name] and "cuda_graphs" not in texts[name]
+    assert "+cuda_graphs" in texts["speedup_beyond"]
+    assert re.findall(r"\d\.\d\dx", texts["speedup_beyond"]) == [
+        *("2.00x", "1.25x"),  # of torch_compile, which cuda_graphs takes the place of
+        *("1.00x", "4.00x", "5.00x"),  # over the script itself
+    ]
+    for ratio in ("2.00x", "2.50x", "1.60x"):
+        assert ratio in texts["ablation"]
+
+
 def test_the_chart_of_gpus_is_legible_on_a_phone():
     figure = doc_pages.gpus_chart()
     figure.canvas.draw()

@@ -170,6 +170,13 @@ def test_a_technique_that_failed_in_a_round_is_not_recommended():
     assert found.fastest.evidence[OUT][FUSED] == "out of memory in round 4"
 
 
+def test_a_variant_that_cannot_be_used_says_nothing_of_its_technique():
+    rows = rows_from(halving(FUSED))
+    rows.loc[rows.technique == f"{BASE}+{FUSED}", "grade"] = "tainted"
+    evidence = recommend(rows).fastest.evidence[OUT][FUSED]
+    assert evidence.startswith("1.00x") and "against" in evidence
+
+
 def test_rounds_in_which_a_run_was_tainted_are_not_used_for_it():
     rows = rows_from(halving(FUSED), REPOSITORY.line(WHOLE))
     own = (rows.technique == WHOLE) & (rows["round"] == 1)

@@ -25,7 +25,6 @@ FIGURES = [*MEMORY_KINDS, "reserved_mib", "mean_power_w"]  # medians of records
 COLUMNS = [
     "label",
     "parent",  # NaN for a base
-    "change",  # of the Identity
     "base",  # the script that speedup is over
     "unit",  # of batches, meant where names say tokens
     "status",
@@ -136,11 +135,13 @@ def _corrected(lines):
 
 def _labels(chosen, names):
     """Return short names for a table or chart by name: `+technique` on a user's script."""
+    own = chosen.names("own")
     labels = {}
     for name in names:
         parent = chosen.parent(name)
-        is_short = name in chosen.names("own") and parent != chosen.base and parent in names
-        labels[name] = f"+{chosen.change(name)[0][1]}" if is_short else name
+        is_short = name in own and parent != chosen.base and parent in names
+        added = [technique for _, technique in chosen.change(name)[:1] if is_short]
+        labels[name] = f"+{added[0]}" if added else name
     shown = list(labels.values())
     return {name: label if shown.count(label) == 1 else name for name, label in labels.items()}
 
@@ -153,7 +154,6 @@ def _line(chosen, name, label, groups):
     line = {
         "label": label,
         "parent": parent,
-        "change": chosen.identities[name].change,
         "base": chosen.base,
         "unit": runs.unit.iloc[0],
         "speedup": Ratio(),
