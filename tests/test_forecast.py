@@ -17,7 +17,7 @@ from tools.forecast.__main__ import memory_size
 from tools.forecast.fake_run import KINDS, Recording, batch_multiple
 from tools.forecast.forecast_plan import MemoryForecast, StepForecast
 from tools.forecast.forks import in_processes
-from tools.forecast.gpus import ImaginedGPU
+from tools.forecast.gpus import ImaginedGPU, workspace_bytes
 from tools.forecast.step_time import StepTime
 from tools.profile import profiled_run
 from Utils.analysis import summary
@@ -151,7 +151,7 @@ def test_cublas_has_a_workspace_in_each_of_two_threads(capability, setting, mib,
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
     if setting:
         monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", setting)
-    assert ImaginedGPU("", GIB, capability).workspace_bytes == mib * MIB
+    assert workspace_bytes(ImaginedGPU("", GIB, capability)) == mib * MIB
 
 
 def test_what_cannot_run_says_why_and_a_broken_script_is_named(tmp_path):

@@ -21,6 +21,7 @@ from tools.own_script import own_runs
 from tools.own_script.profiled_steps import PROFILED, WAIT
 from tools.profile import __main__ as profile_command
 from tools.profile import profile_page, profiled_run
+from tools.profile.memory_history import memory_history
 from tools.profile.step_breakdown import KindTime, break_down
 from Utils.base import errors
 from Utils.base.errors import UserError
@@ -613,11 +614,11 @@ def test_the_allocators_history_is_recorded_and_switched_off_again():
     cuda = FakeCuda()
     device = CUDA(0, cuda)
     cuda.calls.clear()
-    with device.memory_history() as snapshot:
+    with memory_history(device) as snapshot:
         assert not snapshot
     assert snapshot == cuda.SNAPSHOT
     assert cuda.calls == ["_record_memory_history all", "_snapshot", "_record_memory_history None"]
-    with pytest.raises(UserError), device.memory_history():
+    with pytest.raises(UserError), memory_history(device):
         raise UserError("x")
     assert cuda.calls[-1] == "_record_memory_history None"
 

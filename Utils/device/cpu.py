@@ -9,7 +9,7 @@ import resource
 import subprocess
 import sys
 import time
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 
@@ -27,7 +27,6 @@ class Device:
     """What a device has unless its class says more."""
 
     other_processes = ()  # on the GPU, as in ["python3 (pid 4711, 1,234 MiB)"]
-    workspace_bytes = 0  # of a library of products
 
     def reset_peak_memory(self):
         """Reset the peak, where what precedes the first step may have raised it."""
@@ -107,18 +106,6 @@ class CPU(Device):
             libc = ctypes.CDLL(None)
             libc.mallopt(M_MMAP_MAX, 0)
             libc.mallopt(M_TRIM_THRESHOLD, -1)
-
-    @contextmanager
-    def memory_history(self):
-        """Yield a dict, filled at the end with a snapshot for torch's memory viewer."""
-        # Here, as only `make profile MEMORY=1` needs it.
-        from torch.cuda._memory_viz import _profile_to_snapshot
-
-        snapshot = {}
-        profiler = torch.profiler.profile
-        with profiler(profile_memory=True, record_shapes=True, with_stack=True) as profile:
-            yield snapshot
-        snapshot |= _profile_to_snapshot(profile)
 
     def counters(self):
         """Return readings that only grow, in seconds.

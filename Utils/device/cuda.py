@@ -5,9 +5,6 @@ queued them has returned. A step boundary is therefore an event in the stream: r
 for nothing, and the GPU stores the time when it reaches it. The times are read after the run,
 behind the only synchronization, so a step costs the same as without a clock."""
 
-import os
-import re
-from contextlib import contextmanager
 from itertools import pairwise
 
 import torch
@@ -61,27 +58,6 @@ class CUDA(Device):
     def reserved_memory_mib(self):
         """Return the peak held by torch's allocator, used by tensors or not, in MiB."""
         return self.cuda.max_memory_reserved(self.torch_device) / MIB
-
-    @property
-    def workspace_bytes(self):
-        """The bytes that cuBLAS works in: once for each thread, forward and backward, as in torch's
-        CublasHandlePool.cpp."""
-        if self.architecture.startswith("gfx"):
-            return 0
-        default = ":4096:8" if self.capability >= (9, 0) else ":4096:2:16:8"  # :KiB:number
-        parts = re.findall(r":(\d+):(\d+)", os.environ.get("CUBLAS_WORKSPACE_CONFIG", default))
-        return 2 * 1024 * sum(int(size) * int(count) for size, count in parts)
-
-    @contextmanager
-    def memory_history(self):
-        """Yield a dict, filled at the end with a snapshot for torch's memory viewer."""
-        snapshot = {}
-        self.cuda.memory._record_memory_history()
-        try:
-            yield snapshot
-            snapshot |= self.cuda.memory._snapshot()
-        finally:
-            self.cuda.memory._record_memory_history(enabled=None)
 
     def counters(self):
         """Return readings that only grow: clock_s, and those of `Nvml.counters`."""

@@ -135,7 +135,7 @@ def memory_forecast(recordings, batch, budget, device):
         if not isinstance(recording, fake_run.Recording):
             return MemoryForecast(reason=recording or "cannot be forecast: its process was killed")
     prime = recordings[0]
-    fixed = device.workspace_bytes
+    fixed = gpus.workspace_bytes(device)
     largest = prime.largest_batch(budget - fixed)
     if batch is None and not largest:
         return MemoryForecast(reason="does not fit at any batch")

@@ -1,6 +1,8 @@
 """GPUs that need not be here: by the table of datasheets, or by ceilings measured here."""
 
 import math
+import os
+import re
 from difflib import get_close_matches
 
 import torch
@@ -23,6 +25,16 @@ class ImaginedGPU(CUDA):
         self.memory_bytes = memory_bytes
         self.capability = capability
         self.architecture = architecture
+
+
+def workspace_bytes(device):
+    """Return the bytes that cuBLAS works in: once for each thread, forward and backward, as in
+    torch's CublasHandlePool.cpp."""
+    if not isinstance(device, CUDA) or device.architecture.startswith("gfx"):
+        return 0
+    default = ":4096:8" if device.capability >= (9, 0) else ":4096:2:16:8"  # :KiB:number
+    parts = re.findall(r":(\d+):(\d+)", os.environ.get("CUBLAS_WORKSPACE_CONFIG", default))
+    return 2 * 1024 * sum(int(size) * int(count) for size, count in parts)
 
 
 def of_device(device, ceilings):

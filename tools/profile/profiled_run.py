@@ -19,6 +19,7 @@ from torch.profiler import record_function
 
 from tools.own_script.profiled_steps import ALL_PROFILED, PROFILED, WAIT, ProfiledSteps
 from tools.profile import profile_page
+from tools.profile.memory_history import memory_history
 from tools.profile.step_breakdown import ON_DEVICE, break_down
 from Utils.base import command_line
 from Utils.base.errors import Unsupported, UserError, naming
@@ -110,7 +111,7 @@ class ProfiledRun(Run):
                 yield self._next_batch()
                 self.cprofile.disable()
         if self.settings.memory:
-            with self.args.hardware.memory_history() as self.allocations:
+            with memory_history(self.args.hardware) as self.allocations:
                 for _ in range(MEMORY_STEPS):
                     yield self._next_batch()
 
