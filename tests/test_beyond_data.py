@@ -30,7 +30,7 @@ from Utils.corpus import token_cache
 from Utils.corpus.token_cache import END_OF_TEXT
 from Utils.data import StreamedBatches, TokenBatches
 from Utils.harness.settings import check_need, parse_args
-from Utils.results import rows_file, study
+from Utils.results import rows_file
 from Utils.run import Run
 
 TINY = ["--model", "gpt2-tiny", "--device", "cpu", "--batch-size", "2", "--seq-len", "32"]
