@@ -14,8 +14,9 @@ import pytest
 from tests import forked
 from tests.rows import identity_of, rows_of, techniques_of
 from tools.calibration.known import changed
-from Utils.analysis import intervals, recommendation
-from Utils.analysis.recommendation import IN, LEAST_MEMORY, LINES, NEAR, NO_DIFFERENCE, OUT
+from Utils.analysis import intervals, lines_to_copy, recipe_pages, recommendation
+from Utils.analysis.lines_to_copy import LINES
+from Utils.analysis.recommendation import IN, LEAST_MEMORY, NEAR, NO_DIFFERENCE, OUT
 from Utils.analysis.summary import summarize
 from Utils.base import paths
 from Utils.base.errors import UserError
@@ -196,7 +197,7 @@ def test_where_nothing_is_clean_or_comparable_one_line_says_so():
     ):
         found = recommend(bad)
         assert found.fastest is None and not found.best
-        said = recommendation.page(found, {})
+        said = recipe_pages.page(found, {})
         assert words in said and "\n" not in said and "make all ROUNDS=5" in said
 
 
@@ -206,7 +207,7 @@ def test_one_round_tells_nothing_and_asks_for_more_with_the_settings_of_these_ru
     records = {rows.run_id.max(): {"command": [*command, "--dataset=a b"]}}
     found = recommend(rows, records)
     assert found.best == found.fastest.name and len(found.fastest.techniques) in (4, 5)
-    page = recommendation.page(found, {})
+    page = recipe_pages.page(found, {})
     assert "16.0" in found.headline
     assert "one clean round, so inconclusive" in page and "faster" not in page
     assert found.says[-1].endswith("make ablate ROUNDS=5 DATASET=a STEPS=6 WARMUP=2")
@@ -229,7 +230,7 @@ def test_a_batch_of_its_own_is_compared_for_as_many_tokens():
         slower = own.assign(step_ms=own.step_ms * factor)
         found = recommend(pd.concat([rows, slower]))
         assert found.best == best
-    page = recommendation.page(found, {})
+    page = recipe_pages.page(found, {})
     assert "per_device_train_batch_size=4" in page and "trains on 4 sequences a step" in page
 
 
@@ -265,7 +266,7 @@ def test_the_reference_results_give_what_they_show(path):
     lines = summarize(study_of(balanced)).all_lines
     assert best == intervals.numbers(lines.speedup).value.idxmax()
     found = recommendation.recommend(summarize(chosen))
-    said = recommendation.page(found, {})
+    said = recipe_pages.page(found, {})
     assert ("tainted" in said) == rows.grade.eq("tainted").any()
     assert "8bit_optimizer" in found.fastest.evidence[OUT]
 
@@ -273,7 +274,7 @@ def test_the_reference_results_give_what_they_show(path):
 def test_the_script_of_a_recipe_runs(tmp_path):
     found = recommend(rows_from(halving(COMPILE)))
     path = tmp_path / "recipe.py"
-    recommendation.write(path, recommendation.script(found.fastest, found.described))
+    recipe_pages.write(path, recipe_pages.script(found.fastest, found.described))
     source = path.read_text()
     assert "torch.compile" not in source and "fused=True" in source and "bfloat16" in source
     assert not re.search("^Parent:", source, re.MULTILINE)  # it is no rung beside the others
@@ -288,21 +289,21 @@ def test_the_script_of_a_recipe_runs(tmp_path):
 
 def test_a_recipe_is_written_over_no_file_of_others(tmp_path):
     found = recommend(rows_from(halving(COMPILE)))
-    text, path = recommendation.script(found.fastest, found.described), tmp_path / "recipe.py"
-    recommendation.write(path, text)
-    recommendation.write(path, text)
+    text, path = recipe_pages.script(found.fastest, found.described), tmp_path / "recipe.py"
+    recipe_pages.write(path, text)
+    recipe_pages.write(path, text)
     for mine in (text + "print('an idea')\n", (paths.ROOT / "no_optimization.py").read_text()):
         path.write_text(mine)
         with pytest.raises(UserError, match="recipe.py: exists, .* name another file with RECIPE="):
-            recommendation.write(path, text)
+            recipe_pages.write(path, text)
         assert path.read_text() == mine
     for folder in (tmp_path, tmp_path / "nowhere" / "recipe.py"):
         with pytest.raises(UserError, match=f"{folder}: "):
-            recommendation.write(folder, text)
+            recipe_pages.write(folder, text)
 
 
 def blocks(techniques, scripts=REPOSITORY):
-    lines_of = recommendation.lines_of(techniques, scripts)
+    lines_of = lines_to_copy.lines_of(techniques, scripts)
     return {library: "\n".join(lines) for library, lines in lines_of.items()}
 
 
@@ -333,7 +334,7 @@ def test_lines_of_pytorch_name_what_there_is_and_the_script_uses(name):
 
 
 def test_lines_are_of_scripts_and_have_known_keys():
-    keys = {key for _, call, *switches in recommendation.LIBRARIES for key in switches}
+    keys = {key for _, call, *switches in lines_to_copy.LIBRARIES for key in switches}
     for name, entry in SWITCHES.items():
         assert name in KNOWN
         assert entry.keys() <= keys | {"replaces"}, name

@@ -209,7 +209,7 @@ def test_an_estimate_says_what_emulation_costs(tmp_path, monkeypatch):
 
 
 def test_the_ladders_chart_is_of_the_ladder_after_a_run_of_beyond():
-    names = [t.name for t in ladder.group("ladder")]
+    names = [t.name for t in ladder.repository().group("ladder")]
 
     def runs(*names, commit="b", device="this", **columns):
         parts = (rows_of(n, [9, 9, 9], commit=commit, device=device, **columns) for n in names)

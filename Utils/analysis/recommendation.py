@@ -2,25 +2,23 @@
 statistically indistinguishable from the fastest, and the one with the least memory among those near
 its speed; as text, lines to copy and a script."""
 
-import hashlib
 import re
 import shlex
-import tomllib
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from Utils.analysis import intervals, text_tables
+from Utils.analysis import intervals
 from Utils.analysis.intervals import Ratio
-from Utils.base import command_line, paths
-from Utils.base.errors import UserError, naming
+from Utils.analysis.lines_to_copy import lines_of
+from Utils.base import command_line
+from Utils.base.errors import UserError
 from Utils.base.text import number
 from Utils.results import selection
 from Utils.results.study import Study
-from Utils.scripts import diffs, variants
-from Utils.scripts.ladder import Technique, split
+from Utils.scripts import variants
+from Utils.scripts.ladder import Technique
 
 NEAR = 0.9  # of the best speed, at least, for the recipe with the least memory
 FASTEST = "Recipe: the smallest measured set statistically indistinguishable from the fastest"
@@ -32,12 +30,6 @@ ROUNDS = 5  # enough for an interval
 REPEATED = ("rounds", "batch_size", "seq_len", "model", "dataset", "steps", "warmup", "min_seconds")
 # Needs of scripts that gain a wait for the device: on a CPU, which has none, they have no effect.
 WAITS = {"device_queue", "copy_engine", "device_memory", "cuda_graphs"}
-LINES = Path(__file__).with_name("lines.toml")
-LIBRARIES = (  # title; the call whose arguments are set, their key in LINES; the key of other lines
-    ("PyTorch", None, None, "pytorch"),
-    ("Hugging Face Trainer", "TrainingArguments", "arguments", "hugging"),
-    ("Lightning", "Trainer", "trainer", "lightning"),
-)
 
 
 @dataclass(frozen=True, eq=False)
@@ -404,81 +396,3 @@ def _problem_of(technique, measured):
 
 def _mib(line):
     return f"{number(line.peak_memory_mib, ',.0f') or 'unknown'} MiB"
-
-
-def lines_of(techniques, ladder, batch="..."):
-    """Return the lines to copy by library, with `batch` for {batch}; a diff if not in LINES."""
-    switches = tomllib.loads(LINES.read_text())
-    by_library = {}
-    for library, call, arguments, lines in LIBRARIES:
-        entries = {name: switches.get(name, {}) for name in techniques}
-        has = [name for name, entry in entries.items() if {arguments, lines} & entry.keys()]
-        for name in has:
-            for replaced in switches[name].get("replaces", ()):
-                entries.pop(replaced, None)
-        inside = [f"    {e[arguments]},  # {n}" for n, e in entries.items() if arguments in e]
-        text = [f"{call}(", *inside, ")"] if inside else []
-        for name, entry in entries.items():
-            if lines in entry:
-                text += [f"# {name}", *entry[lines].strip().splitlines()]
-            elif library == "PyTorch":
-                script = ladder.get(name)
-                diff = diffs.diff(script, ladder.get(script.parent))
-                text += [f"# {name}, which is", *(f"#   {line}" for line in diff[2:])]
-            elif name not in has:
-                text.append(f"# {name}: no switch; in the model's or the loop's own code")
-        text = text or ["# nothing to change"]
-        by_library[library] = [line.replace("{batch}", batch) for line in text]
-    return by_library
-
-
-def page(recommendation, paths):
-    """Return a Recommendation as GitHub-markdown. paths: of the recipes' scripts, by title."""
-    if not recommendation.recipes:
-        return recommendation.says[0]
-    caveats = [f"- {sentence}" for sentence in recommendation.says]
-    parts = ["\n".join([recommendation.described, *caveats])]
-    for title, recipe in recommendation.recipes.items():
-        parts += [f"## {title}", "\n".join(recipe.sentences)]
-        for kind, texts in recipe.evidence.items():
-            parts.append({kind: list(texts), "evidence": list(texts.values())} if texts else "")
-        if path := paths.get(title):
-            parts.append(f"As code, {path}:\n\n    PYTHONPATH=. python {path}")
-        for purpose, lines in recipe.lines.items():
-            lines = "\n".join(f"    {line}".rstrip() for line in lines)
-            parts.append(f"Lines for {purpose}:\n\n{lines}")
-    return text_tables.page(parts)
-
-
-def script(recipe, described):
-    """Return a Recipe as a script with the evidence in its docstring, a string."""
-    code = recipe.script.code if recipe.script else ""
-    doc = [
-        f"{recipe.name}, made by merging the diffs of its techniques.",
-        "",
-        _mark(code),
-        f"Measured: {str(recipe.speedup) or 'not known'}, against {recipe.line.base}",
-        f"({described}).",
-        "",
-        *(f"- {name}: {reason}" for name, reason in recipe.evidence[IN].items()),
-    ]
-    return f'"""{chr(10).join(doc)}"""{code}'
-
-
-def _mark(code):
-    """Return the line of a recipe by which `write` knows that nobody has changed its code."""
-    digest = hashlib.sha256(code.encode()).hexdigest()[:16]
-    return f"Written by `make recipe`, which overwrites it unless its code was changed ({digest})."
-
-
-def write(path, text):
-    """Write a recipe's script. Raises UserError where another file is, or a changed recipe."""
-    with naming(path):
-        if path.exists():
-            doc, code = split(path.read_text(errors="replace"))
-            if _mark(code) not in doc:
-                problem = f"{path}: exists, and is no recipe or was changed by hand"
-                raise UserError(problem, "name another file with RECIPE=")
-        if path.is_relative_to(paths.CACHE):  # elsewhere a missing folder is a typing error
-            path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)

@@ -3,7 +3,7 @@ lines for other loops, and write them as a script."""
 
 from pathlib import Path
 
-from Utils.analysis import recommendation
+from Utils.analysis import recipe_pages, recommendation
 from Utils.analysis.summary import summarize
 from Utils.base import paths
 from Utils.results import study
@@ -16,10 +16,10 @@ def main(args):
     script_paths = {}
     for title, recipe in recommended.recipes.items():
         if recipe.script:  # a user's own script stays as it is
-            text = recommendation.script(recipe, recommended.described)
-            recommendation.write(path, text)
+            text = recipe_pages.script(recipe, recommended.described)
+            recipe_pages.write(path, text)
             script_paths[title] = path
             path = path.with_stem(f"{path.stem}_least_memory")
-    print(recommendation.page(recommended, script_paths))
+    print(recipe_pages.page(recommended, script_paths))
     if chosen.left_out:
         print(f"\n{chosen.left_out}")

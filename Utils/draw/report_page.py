@@ -9,7 +9,7 @@ from pathlib import Path
 
 import jinja2
 
-from Utils.analysis import attribution, comparison, recommendation, result_tables
+from Utils.analysis import attribution, comparison, recipe_pages, recommendation, result_tables
 from Utils.analysis.summary import summarize
 from Utils.base import tool_packages
 from Utils.base.text import HOMES, number, short
@@ -71,7 +71,7 @@ def report(path, device_name="", price=None, base=None):
         best=best,
         baseline=baseline,
         recommended=recommended,
-        recommendation=recommendation,
+        recipe_pages=recipe_pages,
         charts=dict.fromkeys(ladder_charts.CHARTS) | charts,
         ablation=ablation,
         tables={title: _table(columns) for title, columns in tables.items()},

@@ -120,6 +120,7 @@ def run(ladder, args, recorder=None):
     recorder = recorder or ScriptRecorder()
     path = args.results_file
     rows_file.check(path)
+    rows_file.convert(path)  # before its size is taken
     names = list(ladder.scripts)
     if args.precision and not any(script.parent in names for script in ladder):
         problem = "precision is of intervals over a parent, and no script's parent runs with it"

@@ -11,7 +11,7 @@ from Utils.scripts import ladder
 from Utils.scripts.ladder import Identity, Ladder
 
 if TYPE_CHECKING:
-    import pandas as pd
+    import pandas as pd  # for annotations alone
 
 
 @dataclass(frozen=True)

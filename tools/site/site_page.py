@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from tools.docs import doc_pages
-from Utils.analysis import recommendation
+from Utils.analysis import lines_to_copy, recommendation
 from Utils.analysis.intervals import numbers
 from Utils.analysis.summary import summarize
 from Utils.base import paths
@@ -118,7 +118,7 @@ def figures():
         "devices": [device for key, device in devices.items() if key in answers],
         "answers": answers,
         "copies": {
-            pick: {"techniques": names, "lines": recommendation.lines_of(names, repository)}
+            pick: {"techniques": names, "lines": lines_to_copy.lines_of(names, repository)}
             for pick, names in techniques_by_pick.items()
         },
         "prices": prices | {"as_of": str(prices["as_of"])},

@@ -1,0 +1,39 @@
+"""Lines that enable techniques in a training loop, by library: lines.toml, or a script's diff."""
+
+import tomllib
+from pathlib import Path
+
+from Utils.scripts import diffs
+
+LINES = Path(__file__).with_name("lines.toml")
+LIBRARIES = (  # title; the call whose arguments are set, their key in LINES; the key of other lines
+    ("PyTorch", None, None, "pytorch"),
+    ("Hugging Face Trainer", "TrainingArguments", "arguments", "hugging"),
+    ("Lightning", "Trainer", "trainer", "lightning"),
+)
+
+
+def lines_of(techniques, ladder, batch="..."):
+    """Return the lines to copy by library, with `batch` for {batch}; a diff if not in LINES."""
+    switches = tomllib.loads(LINES.read_text())
+    by_library = {}
+    for library, call, arguments, lines in LIBRARIES:
+        entries = {name: switches.get(name, {}) for name in techniques}
+        has = [name for name, entry in entries.items() if {arguments, lines} & entry.keys()]
+        for name in has:
+            for replaced in switches[name].get("replaces", ()):
+                entries.pop(replaced, None)
+        inside = [f"    {e[arguments]},  # {n}" for n, e in entries.items() if arguments in e]
+        text = [f"{call}(", *inside, ")"] if inside else []
+        for name, entry in entries.items():
+            if lines in entry:
+                text += [f"# {name}", *entry[lines].strip().splitlines()]
+            elif library == "PyTorch":
+                script = ladder.get(name)
+                diff = diffs.diff(script, ladder.get(script.parent))
+                text += [f"# {name}, which is", *(f"#   {line}" for line in diff[2:])]
+            elif name not in has:
+                text.append(f"# {name}: no switch; in the model's or the loop's own code")
+        text = text or ["# nothing to change"]
+        by_library[library] = [line.replace("{batch}", batch) for line in text]
+    return by_library

@@ -1,0 +1,62 @@
+"""A Recommendation as a page, and a Recipe as a script."""
+
+import hashlib
+
+from Utils.analysis import text_tables
+from Utils.analysis.recommendation import IN
+from Utils.base import paths
+from Utils.base.errors import UserError, naming
+from Utils.scripts.ladder import split
+
+
+def page(recommendation, script_paths):
+    """Return a Recommendation as GitHub-markdown. script_paths: of the recipes, by title."""
+    if not recommendation.recipes:
+        return recommendation.says[0]
+    caveats = [f"- {sentence}" for sentence in recommendation.says]
+    parts = ["\n".join([recommendation.described, *caveats])]
+    for title, recipe in recommendation.recipes.items():
+        parts += [f"## {title}", "\n".join(recipe.sentences)]
+        for kind, texts in recipe.evidence.items():
+            parts.append({kind: list(texts), "evidence": list(texts.values())} if texts else "")
+        path = script_paths.get(title)
+        if path:
+            parts.append(f"As code, {path}:\n\n    PYTHONPATH=. python {path}")
+        for purpose, lines in recipe.lines.items():
+            lines = "\n".join(f"    {line}".rstrip() for line in lines)
+            parts.append(f"Lines for {purpose}:\n\n{lines}")
+    return text_tables.page(parts)
+
+
+def script(recipe, described):
+    """Return a Recipe as a script with the evidence in its docstring, a string."""
+    code = recipe.script.code if recipe.script else ""
+    doc = [
+        f"{recipe.name}, made by merging the diffs of its techniques.",
+        "",
+        _mark(code),
+        f"Measured: {str(recipe.speedup) or 'not known'}, against {recipe.line.base}",
+        f"({described}).",
+        "",
+        *(f"- {name}: {reason}" for name, reason in recipe.evidence[IN].items()),
+    ]
+    return f'"""{chr(10).join(doc)}"""{code}'
+
+
+def _mark(code):
+    """Return the line of a recipe by which `write` knows that nobody has changed its code."""
+    digest = hashlib.sha256(code.encode()).hexdigest()[:16]
+    return f"Written by `make recipe`, which overwrites it unless its code was changed ({digest})."
+
+
+def write(path, text):
+    """Write a recipe's script. Raises UserError where another file is, or a changed recipe."""
+    with naming(path):
+        if path.exists():
+            doc, code = split(path.read_text(errors="replace"))
+            if _mark(code) not in doc:
+                problem = f"{path}: exists, and is no recipe or was changed by hand"
+                raise UserError(problem, "name another file with RECIPE=")
+        if path.is_relative_to(paths.CACHE):  # elsewhere a missing folder is a typing error
+            path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
