@@ -113,6 +113,15 @@ def test_rows_of_a_first_run_of_an_ablation_are_of_the_last_rung():
     assert lines.alone[WHOLE].value == pytest.approx(1)
 
 
+def test_an_idea_on_the_last_rung_leaves_its_ablation_as_it_is(rows):
+    place = {"suite": "ladder", "parent": WHOLE, "change": "+an_idea"}
+    ideas = [row for r in range(4) for row in rows_of("an_idea", [9] * 4, round=r, **place)]
+    chosen = study_of(pd.concat([rows, pd.DataFrame(ideas)]))
+    assert attribution.whole_of(chosen) == WHOLE
+    credits = attribution.credits(chosen, WHOLE)
+    assert credits.alone["8bit_optimizer"] and credits.ladder["an_idea"]
+
+
 def test_rows_without_a_change_are_no_ablation_of_a_script():
     made = rows_of("no_optimization", [9] * 4)
     made += rows_of("no_parent", [9] * 4, suite="ablation", parent="", change="")

@@ -6,6 +6,7 @@ import pandas as pd
 
 from Utils.analysis import intervals, result_tables, text_tables
 from Utils.results import selection
+from Utils.scripts import ladder
 
 WAYS = {  # columns of `credits`, and their titles
     "alone": "alone, on the baseline",
@@ -26,9 +27,14 @@ def whole_of(chosen):
 
 
 def _last_rung(chosen):
-    """Return the end of the longest line of the ladder that has timings, or the base."""
+    """Return the end of the ladder's longest line.
+
+    For ours only tracked scripts count, measured or not; of a user's script, those with timings.
+    """
+    if chosen.is_ours:
+        return chosen.ladder.part(ladder.tracked()).last_rung()
     timed = {*chosen.all_rows.technique[chosen.all_rows.status == "ok"]}
-    rungs = (chosen.names("ladder") | chosen.names("own") - chosen.beyond()) & timed
+    rungs = (chosen.names("own") - chosen.beyond()) & timed
     names = [name for name in chosen.order if name in rungs]
     return max(names, key=lambda name: len(chosen.line(name)), default=chosen.base)
 
