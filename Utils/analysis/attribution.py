@@ -6,7 +6,6 @@ import pandas as pd
 
 from Utils.analysis import intervals, result_tables, text_tables
 from Utils.results import selection
-from Utils.scripts import ladder
 
 WAYS = {  # columns of `credits`, and their titles
     "alone": "alone, on the baseline",
@@ -32,7 +31,7 @@ def _last_rung(chosen):
     For ours only tracked scripts count, measured or not; of a user's script, those with timings.
     """
     if chosen.is_ours:
-        return chosen.ladder.part(ladder.tracked()).last_rung()
+        return chosen.ladder.last_rung()
     timed = {*chosen.all_rows.technique[chosen.all_rows.status == "ok"]}
     rungs = (chosen.names("own") - chosen.beyond()) & timed
     names = [name for name in chosen.order if name in rungs]

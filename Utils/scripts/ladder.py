@@ -234,8 +234,13 @@ class Ladder:
         return {script.name for script in self if script.suite == "beyond"}
 
     def last_rung(self):
-        """Return the name of the script at the end of the longest line of the ladder."""
-        return max(self.group("ladder").scripts, key=lambda name: len(self.line(name)))
+        """Return the name of the script at the end of the ladder's longest line.
+
+        An untracked script, someone's own idea, does not move it.
+        """
+        rungs = self.group("ladder").scripts
+        ours = [name for name in rungs if name in tracked()]
+        return max(ours or rungs, key=lambda name: len(self.line(name)))
 
 
 def repository(bfloat16=True):
