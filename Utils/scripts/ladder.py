@@ -239,8 +239,9 @@ class Ladder:
         An untracked script, someone's own idea, does not move it.
         """
         rungs = self.group("ladder").scripts
-        ours = [name for name in rungs if name in tracked()]
-        return max(ours or rungs, key=lambda name: len(self.line(name)))
+        ours = rungs.keys() & tracked().keys()
+        names = [name for name in rungs if name in ours] or rungs
+        return max(names, key=lambda name: len(self.line(name)))
 
 
 def repository(bfloat16=True):
