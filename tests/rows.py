@@ -9,7 +9,8 @@ from Utils.results import rows_file
 from Utils.results.rows_file import COLUMNS
 from Utils.results.study import Study
 from Utils.scripts import ladder, variants
-from Utils.scripts.ladder import BASELINE, Identity
+from Utils.scripts.identity import Identity
+from Utils.scripts.ladder import BASELINE
 
 _number = count()
 

@@ -7,7 +7,8 @@ import pytest
 from Utils.base import paths
 from Utils.base.errors import UserError
 from Utils.scripts import ladder, variants
-from Utils.scripts.ladder import BASELINE, FLOAT16, Identity, Ladder, Technique
+from Utils.scripts.identity import VARIABLE, Identity, changes, told_identity
+from Utils.scripts.ladder import BASELINE, FLOAT16, Ladder, Technique
 
 REPOSITORY = ladder.repository()
 RUNGS = ["tensorFloat32", "brainFloat16", "torch_compile", "flash_attention", "fused_optimizer"]
@@ -198,17 +199,17 @@ def test_identity_of_a_script_by_itself_is_that_of_its_ladder():
 
 
 def test_told_identity_is_for_the_script_of_that_name_alone(monkeypatch):
-    monkeypatch.delenv(ladder.VARIABLE, raising=False)
-    assert ladder.told_identity("torch_compile") is None
+    monkeypatch.delenv(VARIABLE, raising=False)
+    assert told_identity("torch_compile") is None
     technique = REPOSITORY.get("torch_compile")
-    told = technique.environment()[ladder.VARIABLE]
+    told = technique.environment()[VARIABLE]
     assert json.loads(told)["name"] == "torch_compile"
-    monkeypatch.setenv(ladder.VARIABLE, told)
-    assert ladder.told_identity("torch_compile") == technique.identity
-    assert ladder.told_identity("flash_attention") is None
+    monkeypatch.setenv(VARIABLE, told)
+    assert told_identity("torch_compile") == technique.identity
+    assert told_identity("flash_attention") is None
 
 
 def test_changes_are_signs_and_techniques():
-    assert ladder.changes("+a-b") == [("+", "a"), ("-", "b")]
-    assert ladder.changes("+8bit_optimizer") == [("+", "8bit_optimizer")]
-    assert ladder.changes("") == []
+    assert changes("+a-b") == [("+", "a"), ("-", "b")]
+    assert changes("+8bit_optimizer") == [("+", "8bit_optimizer")]
+    assert changes("") == []

@@ -13,7 +13,8 @@ from tests.stand_ins import full_disk
 from Utils.base import paths
 from Utils.base.errors import UserError
 from Utils.results import old_rows, rows_file
-from Utils.scripts.ladder import FLOAT16, Identity
+from Utils.scripts.identity import Identity
+from Utils.scripts.ladder import FLOAT16
 
 MS = [9.0, 9.0, 5.0]
 OWN = {"base": "train", "unit": "images", "model": "", "commit": ""}

@@ -7,7 +7,8 @@ from tests.rows import rows_of, study_of, write_record
 from Utils.base.errors import UserError
 from Utils.results import rows_file, study
 from Utils.scripts import ladder
-from Utils.scripts.ladder import FLOAT16, Identity
+from Utils.scripts.identity import Identity
+from Utils.scripts.ladder import FLOAT16
 
 BASE = "no_optimization"
 SWITCHES = ("tensorFloat32", "brainFloat16", "torch_compile")

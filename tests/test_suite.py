@@ -36,7 +36,7 @@ from pathlib import Path
 
 from Utils.base import command_line
 from Utils.results import rows_file
-from Utils.scripts import ladder
+from Utils.scripts.identity import Identity, told_identity
 
 args = command_line.Parser("stand-in", __doc__, *command_line.OF_A_RUN).parse_args()
 row = dict.fromkeys(rows_file.COLUMNS, 1) | {
@@ -49,8 +49,8 @@ row = dict.fromkeys(rows_file.COLUMNS, 1) | {
     "grade": "clean",
     "note": "",
 }
-told = ladder.told_identity(row["technique"])  # by the suite that started it, if any
-row |= vars(told or ladder.Identity("ladder"))
+told = told_identity(row["technique"])  # by the suite that started it, if any
+row |= vars(told or Identity("ladder"))
 phases = ["warmup"] * args.warmup + ["timed"] * (args.steps - args.warmup)
 rows = [row | {"step": step, "phase": phase} for step, phase in enumerate(phases)]
 record = {"run_id": row["run_id"], "suite_id": os.environ["SUITE_ID"]}

@@ -17,7 +17,7 @@ from Utils.harness.settings import check_need
 from Utils.results import rows_file
 from Utils.run import Run, execute
 from Utils.scripts import diffs, ladder, variants
-from Utils.scripts.ladder import Identity
+from Utils.scripts.identity import Identity
 
 REPOSITORY = ladder.Ladder(ladder.tracked())
 TECHNIQUES = REPOSITORY.scripts

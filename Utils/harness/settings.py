@@ -15,6 +15,7 @@ from Utils.device import capabilities, device_choice
 from Utils.harness import ranks, turn_pipe
 from Utils.results import rows_file
 from Utils.scripts import ladder
+from Utils.scripts.identity import told_identity
 
 BUCKET_MB = OF_SOME_SCRIPTS["bucket_mb"].default
 SECONDS_ON_GPU = 10.0  # that the timed part of a run lasts at least
@@ -65,7 +66,7 @@ def parse_args(doc, argv=None, technique=None, source="", hardware=None):
     args.started = datetime.now(UTC)
     args.run_id = rows_file.run_id(args.started, args.turn and args.turn.token)
     stated = ladder.facts(doc)
-    identity = ladder.told_identity(args.technique)
+    identity = told_identity(args.technique)
     identity = identity or ladder.identity(args.technique, script, stated["parent"])
     vars(args).update(vars(identity))
     args.needs = stated["needs"]

@@ -7,7 +7,8 @@ import re
 import sys
 
 from Utils.scripts import ladder
-from Utils.scripts.ladder import BASELINE, FLOAT16, NOTE_IN_FLOAT16, Identity
+from Utils.scripts.identity import Identity, changes
+from Utils.scripts.ladder import BASELINE, FLOAT16, NOTE_IN_FLOAT16
 
 ADDED = ("suite", "parent", "change")
 KEY = ("device", "base", "torch", "commit", "technique")  # rows of one KEY have one Identity
@@ -112,7 +113,7 @@ def _of_ours(name, scripts):
     if variant is None:
         return None
     script, change = variant.groups()
-    names = [script, *(technique for _, technique in ladder.changes(change))]
+    names = [script, *(technique for _, technique in changes(change))]
     return Identity("ablation", script, change) if {*names} <= scripts.keys() else None
 
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from Utils.results import rows_file, selection
 from Utils.scripts import ladder
-from Utils.scripts.ladder import Identity, Ladder
+from Utils.scripts.identity import Identity, changes
+from Utils.scripts.ladder import Ladder
 
 if TYPE_CHECKING:
     import pandas as pd  # for annotations alone
@@ -61,7 +62,7 @@ class Study:
     def change(self, name: str) -> list[tuple[str, str]]:
         """Return the signs and techniques of a script's change over its parent."""
         if name in self.identities:
-            return ladder.changes(self.identities[name].change)
+            return changes(self.identities[name].change)
         return [("+", name)] if self.parent(name) else []
 
     def leaves_out(self, name: str) -> bool:

@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import json
-import os
 import re
 import sys
 from dataclasses import dataclass, field, replace
@@ -21,6 +19,7 @@ from pathlib import Path
 from Utils.base import paths
 from Utils.base.errors import UserError
 from Utils.scripts import diffs
+from Utils.scripts.identity import Identity, identity_variable
 
 BASELINE = "no_optimization"
 IN_FLOAT16 = "this GPU has no bfloat16: scripts in float16 take the place of those that need it"
@@ -35,27 +34,6 @@ FLOAT16 = {  # of each script of the ladder with bfloat16, the one in float16
 UNFIT = re.compile(r"bfloat16|clip_grad|\.step\(\)")  # a type; gradients that are still scaled
 FACTS = ("Parent", "Needs", "Gains", "Costs", "See")
 PARITIES = ("another optimizer", "approximate")  # the loss of other updates, and of a few bits
-VARIABLE = "SCRIPT_IDENTITY"  # what starts a run tells it its Identity by this variable
-CHANGE = re.compile(r"([+-])([^+-]+)")
-
-
-@dataclass(frozen=True)
-class Identity:
-    """What the rows of a script say of its place in a ladder.
-
-    suite: the ladder that holds it: ladder, beyond, ablation, own, pair or peers.
-    parent: name of the script that it is compared with, "" for a base.
-    change: what it adds to that, "+flash_attention", or takes away, "-flash_attention".
-    """
-
-    suite: str
-    parent: str = ""
-    change: str = ""
-
-
-def changes(change):
-    """Return the signs and techniques of a change: [("+", "flash_attention")]."""
-    return CHANGE.findall(change)
 
 
 def facts(doc):
@@ -136,19 +114,6 @@ class Technique:
     def environment(self, **more):
         """Return the environment of its process, a dict."""
         return paths.environment(**identity_variable(self), **more)
-
-
-def identity_variable(script):
-    """Return the variable by which a run of a script learns its Identity, a dict."""
-    return {VARIABLE: json.dumps({"name": script.name, **vars(script.identity)})}
-
-
-def told_identity(name):
-    """Return the Identity that what started this process gave the script `name`, or None."""
-    told = json.loads(os.environ.get(VARIABLE, "{}"))
-    if told.pop("name", None) != name:  # it was told to the process that started this one
-        return None
-    return Identity(**told)
 
 
 @dataclass(frozen=True, eq=False)

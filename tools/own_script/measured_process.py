@@ -19,8 +19,7 @@ from Utils.base.command_line import OF_A_RUN, Parser
 from Utils.base.errors import first_line
 from Utils.harness import turn_pipe
 from Utils.results import rows_file
-from Utils.scripts import ladder
-from Utils.scripts.ladder import Identity
+from Utils.scripts.identity import Identity, told_identity
 
 OFF = {  # by their documented variables
     "WANDB_MODE": "disabled",
@@ -56,7 +55,7 @@ def settings_of(argv):
     args.base = args.model = args.dataset = spec["name"]
     args.source = Path(spec["file"]).read_text(errors="replace")
     args.argv = spec["arguments"]
-    identity = ladder.told_identity(args.technique) or Identity("own")
+    identity = told_identity(args.technique) or Identity("own")
     vars(args).update(vars(identity))
     vars(args).update(world_size=1, rank=0, seq_len=1, config=None, notes=[])
     return args

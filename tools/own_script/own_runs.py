@@ -29,7 +29,7 @@ from Utils.base.errors import UserError, naming
 from Utils.launch.turn_taking import INTERRUPTED, why_ended
 from Utils.results import rows_file
 from Utils.scripts import ladder
-from Utils.scripts.ladder import Identity
+from Utils.scripts.identity import Identity, changes, identity_variable
 
 FOLDER = paths.CACHE / "own_scripts"
 ENTRY = paths.ROOT / "tools" / "own_script" / "start.py"
@@ -100,7 +100,7 @@ class OwnScript:
     @property
     def technique(self):
         """The switch that it adds to its parent, "" for the script alone."""
-        added = [name for sign, name in ladder.changes(self.change) if sign == "+"]
+        added = [name for sign, name in changes(self.change) if sign == "+"]
         return added[0] if added else ""
 
     @property
@@ -122,7 +122,7 @@ class OwnScript:
         environment.setdefault("TORCHINDUCTOR_CACHE_DIR", str(paths.kernels("inductor")))
         environment.setdefault("TRITON_CACHE_DIR", str(paths.kernels("triton")))
         environment["OWN_SITE_PACKAGES"] = sysconfig.get_path("platlib")
-        return {**environment, **ladder.identity_variable(self), **more}
+        return {**environment, **identity_variable(self), **more}
 
 
 def find(text, args):
