@@ -9,7 +9,7 @@ import subprocess
 import pytest
 
 from tests import forked, processes
-from tests.virtual_gpu import checks
+from tools.virtual_gpu import checks
 from Utils.analysis import result_tables
 from Utils.analysis.summary import summarize
 from Utils.base import paths

@@ -25,6 +25,7 @@ from Utils.base.errors import UserError
 from Utils.corpus import token_cache
 from Utils.results import rows_file
 from Utils.scripts import ladder
+from Utils.scripts.ladder import Ladder
 
 REPOSITORY = ladder.Ladder(ladder.tracked())
 TEXTS = [f"document {n}: " + "all work and no play " * (n % 7) for n in range(400)]
@@ -171,26 +172,25 @@ def test_without_a_reason_in_the_table_a_diff_that_does_not_fit_is_one_line(name
         monkeypatch.delitem(reasons, name, raising=False)
     args = SimpleNamespace(hardware=SimpleNamespace(name=""), model="gpt2")
     with pytest.raises(UserError, match=f"^--with {name}: its diff .*the loop") as error:
-        names, _ = loop_techniques.choose(name, args, None)
-        loop_techniques.merged(names)
+        names, _ = loop_techniques.choose(name, args, None, REPOSITORY)
+        loop_techniques.merged(names, REPOSITORY)
     assert "\n" not in str(error.value)
 
 
-def test_a_diff_whose_words_the_loop_has_elsewhere_is_not_merged_there(monkeypatch):
+def test_a_diff_whose_words_the_loop_has_elsewhere_is_not_merged_there():
     """The end of a call matches that of the loop's next line, which is another call."""
-    scripts = ladder.techniques()
-    parent = scripts["fused_optimizer"]
+    parent = REPOSITORY.get("fused_optimizer")
     code = parent.code.replace("fused=True)", "fused=True, eps=1e-7)")
     idea = replace(parent, name="my_idea", parent=parent.name, code=code)
-    monkeypatch.setattr(ladder, "techniques", lambda: scripts | {"my_idea": idea})
+    scripts = Ladder(REPOSITORY.scripts | {"my_idea": idea})
     with pytest.raises(UserError, match="--with my_idea: its diff does not apply to the loop"):
-        loop_techniques.merged(["my_idea"])
-    assert "fused=True, eps=1e-7)" in loop_techniques.merged([parent.name, "my_idea"])
+        loop_techniques.merged(["my_idea"], scripts)
+    assert "fused=True, eps=1e-7)" in loop_techniques.merged([parent.name, "my_idea"], scripts)
 
 
 def test_a_diff_that_the_loop_has_already_is_refused():
     with pytest.raises(UserError, match="--with tensorFloat32: its diff changes nothing"):
-        loop_techniques.merged(["tensorFloat32", "tensorFloat32"])
+        loop_techniques.merged(["tensorFloat32", "tensorFloat32"], REPOSITORY)
 
 
 @pytest.mark.parametrize("bfloat16", [True, False])

@@ -177,7 +177,7 @@ def test_steps_of_all_stretches_count_and_what_lies_between_does_not(monkeypatch
 def duration_of(names, *flags):
     args = Parser("", "", *OF_A_RUN, "precision").parse_args(flags, settings.Settings())
     settings.settle(args)
-    return suite_child.sentences(suite_runner.named(names), args)
+    return suite_child.sentences(list(suite_runner.named(names, ladder.repository())), args)
 
 
 def test_an_estimate_counts_starts_steps_rounds_and_parents_that_run_twice(tmp_path):
