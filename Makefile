@@ -127,10 +127,7 @@ $(SIMPLE): $(ENVIRONMENT)
 
 # Each is a package of tools/, most of the same name.
 TOOLS := doctor profile site adopt readme new
-PACKAGE = $(or $(PACKAGE_OF_$@),$@)
-PACKAGE_OF_adopt := own_script
-PACKAGE_OF_readme := docs
-PACKAGE_OF_new := new_technique
+PACKAGE = $(patsubst adopt,own_script,$(patsubst readme,docs,$(patsubst new,new_technique,$@)))
 $(TOOLS): $(ENVIRONMENT)
 	@$(TOOL).$(PACKAGE) $(SET)
 
@@ -149,10 +146,20 @@ QUICKLY = OMP_NUM_THREADS=1 TORCHINDUCTOR_COMPILE_THREADS=1 TORCHINDUCTOR_VEC_IS
 # A third of the time tests wait, so that there is work for one process more than there are cores.
 WORKERS = $$(($$(getconf _NPROCESSORS_ONLN) + 1))
 
-test: $(CHECKS)              ## run the tests that need no GPU
-	@$(QUICKLY) $(PYTHON) -m pytest -m 'not gpu and not timing' -n $(WORKERS) --maxprocesses 4 \
-	    --dist loadfile --no-loadscope-reorder $(TESTS); most=$$?; \
-	$(PYTHON) -m pytest -m timing $(TIMED); timed=$$?; [ $$most -eq 0 ] && [ $$timed -eq 0 ]
+# CI prints the slowest tests and the warnings; on a screen they would hide what failed.
+PRINTED = $(if $(CI),--durations=20,--quiet --disable-warnings)
+PYTEST  = $(QUICKLY) $(PYTHON) -m pytest $(PRINTED) -n $(WORKERS) --maxprocesses 4 \
+              --dist loadfile --no-loadscope-reorder
+
+test: $(CHECKS)              ## run the fast tests, in minutes; none needs a GPU
+	@begin=$$(date +%s); $(PYTEST) -m 'not gpu and not timing and not slow' $(TESTS); code=$$?; \
+	took=$$(($$(date +%s) - begin)); printf 'took %d:%02d; ' $$((took / 60)) $$((took % 60)); \
+	echo 'make test-all adds the slow ones: compilers, processes, browsers, timing'; exit $$code
+
+test-all: $(CHECKS)          ## run all tests that need no GPU, as CI does
+	@$(PYTEST) -m 'not gpu and not timing' $(TESTS); most=$$?; \
+	$(PYTHON) -m pytest $(PRINTED) -m timing $(TIMED); timed=$$?; \
+	[ $$most -eq 0 ] && [ $$timed -eq 0 ]
 
 new:                         ## copy a script to try an idea; T=my_idea PARENT=fused_optimizer, T=memory/my_idea
 lint: $(CHECKS)              ## run ruff, errors and formatting, and import-linter
@@ -190,4 +197,4 @@ $(VENV)/installed-test: $(VENV)/installed requirements-test.txt
 	@touch $@
 
 .PHONY: baseline tf32 bf16 flash fused 8bit $(SUITES) $(TECHNIQUES) $(SIMPLE) $(TOOLS) reference smoke plots \
-        train forecast expectations clean test lint gpu-check virtual-gpu help
+        train forecast expectations clean test test-all lint gpu-check virtual-gpu help

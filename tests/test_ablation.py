@@ -245,6 +245,7 @@ def test_the_chart_has_a_point_for_every_figure(rows):
     assert [label.get_text() for label in axes.get_yticklabels()] == list(lines.index)
 
 
+@pytest.mark.slow
 def test_a_small_ablation_runs_from_the_command_line(tmp_path):
     """With stand-ins that train nothing; merging their diffs makes variants as of any scripts."""
     project, code = copy_project(tmp_path), STAND_IN

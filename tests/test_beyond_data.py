@@ -177,6 +177,7 @@ def broken_off(code, tmp_path):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT, "ValueError"])
 def test_no_worker_outlives_a_run_that_breaks_off(how, tmp_path):
     broken = 'raise ValueError("x")' if how == "ValueError" else "pass"
@@ -209,6 +210,7 @@ def hang_up(shared):
 """
 
 
+@pytest.mark.slow
 def test_ctrl_c_while_a_batch_is_handed_over_ends_quietly(tmp_path):
     code = LOOP.replace("BREAK", "resource_sharer._ResourceSharer.get_connection = hang_up")
     process = broken_off(HANGS_UP + code, tmp_path)
@@ -217,6 +219,7 @@ def test_ctrl_c_while_a_batch_is_handed_over_ends_quietly(tmp_path):
     assert "Traceback" not in said, said
 
 
+@pytest.mark.slow
 def test_ctrl_c_while_workers_start_ends_them_quietly(tmp_path):
     process = broken_off(LOOP.replace("BREAK", "pass"), tmp_path)
     assert any("first step" in line for line in process.stderr)

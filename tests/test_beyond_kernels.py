@@ -167,6 +167,7 @@ def test_all_rounds_of_a_suite_take_the_batch_that_the_first_found(monkeypatch, 
     assert found == [64, 64, 32]
 
 
+@pytest.mark.slow
 def test_a_trial_is_the_script_itself_and_leaves_nothing_behind(
     settle, monkeypatch, tmp_path, capsys
 ):

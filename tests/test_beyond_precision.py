@@ -149,6 +149,7 @@ def test_moments_in_bfloat16_are_there_before_the_first_step(train, everywhere, 
     assert child.losses == pytest.approx(parent.losses, rel=2**-9) and child.losses != parent.losses
 
 
+@pytest.mark.slow
 def test_half_the_budget_keeps_fewer_activations(train, monkeypatch):
     """In float32, which any CPU computes quickly."""
     monkeypatch.setattr(torch, "autocast", lambda *args, **kwargs: nullcontext())

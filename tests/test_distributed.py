@@ -124,6 +124,7 @@ def trained(tmp_path_factory):
     return trained
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [1, 4])
 @pytest.mark.parametrize("name", NAMES)
 def test_ranks_train_as_one_process_does(name, n, trained):
@@ -202,6 +203,7 @@ def test_ranks_share_out_the_batch_that_one_process_draws(settle):
         assert torch.equal(one, torch.cat(parts)) and len(parts[0]) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "batch_size", "words"),
     [
@@ -285,6 +287,7 @@ def at_step_3(what):
     return {LOOP: LOOP + line}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("what", "line"),
     [
@@ -311,6 +314,7 @@ def test_a_rank_that_is_killed_or_hangs_ends_the_run_with_one_line(what, line, t
             assert process.environ().get("TAG") != str(start) or process.status() == "zombie"
 
 
+@pytest.mark.slow
 def test_a_rank_out_of_memory_says_so_and_nothing_is_recorded(tmp_path):
     file = tmp_path / "results.csv"
     script = in_float32(NAMES[0], tmp_path, **at_step_3("raise MemoryError"))
@@ -329,6 +333,7 @@ def test_a_rank_out_of_memory_says_so_and_nothing_is_recorded(tmp_path):
     assert json.loads(told.read_text())["noticed"] == "gone"
 
 
+@pytest.mark.slow
 def test_two_agents_are_two_nodes_of_one_run(trained, tmp_path):
     file, port = tmp_path / "results.csv", free_port()
     script = in_float32(NAMES[0], tmp_path)
@@ -387,6 +392,7 @@ def test_what_of_an_exchange_is_hidden_behind_computation(on_gpu):
     assert break_down(alone).communication_ms is None
 
 
+@pytest.mark.slow
 def test_a_run_of_two_is_profiled_by_rank_0(tmp_path):
     """Without compiling and of few tokens, as more would only take longer."""
     command = f"{sys.executable} -m tools.profile {NAMES[0]} --gpus=2".split()

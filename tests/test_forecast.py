@@ -93,6 +93,7 @@ def test_weights_gradients_and_state_are_counted_to_the_byte():
     assert about == pytest.approx(peak(found), rel=0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["no_optimization", "gradient_accumulation"])
 def test_one_recording_gives_the_peak_at_any_batch(name):
     batches = 97 * batch_multiple(ladder.get(name).needs), 32
@@ -101,6 +102,7 @@ def test_one_recording_gives_the_peak_at_any_batch(name):
     assert at_97.largest_batch(peak(at_32) + 1000) == 32
 
 
+@pytest.mark.slow
 def test_techniques_differ_in_what_they_are_about():
     names = ["no_optimization", "flash_attention", "8bit_optimizer", "gradient_checkpointing"]
     names += ["fused_cross_entropy", "float16_grad_scaler"]
@@ -125,6 +127,7 @@ def test_a_compiled_loss_takes_the_logits_and_their_gradient_alone():
         assert 2 < recording.growing.max() / (97 * 64 * columns * 2) < 2.2
 
 
+@pytest.mark.slow
 def test_peaks_are_those_of_torchs_allocator_on_a_virtual_gpu():
     """Within 2%, of docs/virtual_gpu.csv; three are tried here, make virtual-gpu tries all."""
     with (paths.ROOT / "docs/virtual_gpu.csv").open(newline="") as file:
@@ -198,6 +201,7 @@ def tensors_mib(technique, flags, folder):
     return profiled_run.profile(technique, Namespace(**vars(wanted), **more))["tensors_mib"]
 
 
+@pytest.mark.slow
 def test_the_tensors_of_a_run_in_float32_are_what_was_forecast(tmp_path):
     names = ("no_optimization", "flash_attention", "gradient_checkpointing")
     techniques = [in_float32(name, tmp_path) for name in names]

@@ -219,6 +219,7 @@ def test_the_check_is_printed_with_its_errors_and_reasons(capsys):
     assert "of them in their range" in said
 
 
+@pytest.mark.slow
 def test_the_calibration_writes_the_check_and_the_constants(tmp_path, monkeypatch):
     constants = tmp_path / "step_time.toml"
     constants.write_text(step_time.FILE.read_text())

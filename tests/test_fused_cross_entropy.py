@@ -150,6 +150,7 @@ def cases(interpreted):
     return torch.load(interpreted / "cases.pt")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("factor", [1, 8])
 @pytest.mark.parametrize("draw", DRAWS)
 @pytest.mark.parametrize("columns", [columns for _, columns in SHAPES])
@@ -268,6 +269,7 @@ def test_large_programs_take_the_place_of_many_where_rows_overflow_the_cache(com
     assert compiled(script.cross_entropy_kernel, "bf16", 90, BLOCK=16_384, num_warps=32)["cubin"]
 
 
+@pytest.mark.slow
 def test_help_needs_no_triton():
     script = "beyond/loss/fused_cross_entropy.py"
     code = f"import runpy, sys; sys.modules['triton'] = None; sys.argv = [{script!r}, '--help']"

@@ -271,6 +271,7 @@ print(returned, faults(49_000_000), faults(80_000_000) and device.peak_memory_mi
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another libc has no mallopt")
 @pytest.mark.parametrize("grows", [False, True])
 def test_freed_blocks_stay_with_the_process_and_its_peak_is_that_of_before(grows):
@@ -311,6 +312,7 @@ def test_a_cpu_whose_number_is_hidden_is_named_with_its_family(tmp_path, told, f
 BUSY = "import time\nend = time.perf_counter() + 1.5\nwhile time.perf_counter() < end: pass"
 
 
+@pytest.mark.slow
 @pytest.mark.timing
 def test_other_processes_are_told_from_this_one_and_its_children():
     """Beside a busy process of ours, which is none of its own: it works, or its child does."""

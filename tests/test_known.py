@@ -55,6 +55,7 @@ def test_sabotage_is_caught_and_the_same_is_exact(measure):
     assert abs(lines.loss_difference["scaled_loss"].value) < 0.001
 
 
+@pytest.mark.slow
 def test_a_learning_rate_wrong_by_two_shows_in_the_held_out_loss(measure):
     flags = ["--dataset", "stdlib", "--steps", "20", "--warmup", "3"]
     lines = measure("doubled_rate", "halved_rate", rounds=3, flags=flags, held_out_tokens=512)
@@ -62,6 +63,7 @@ def test_a_learning_rate_wrong_by_two_shows_in_the_held_out_loss(measure):
     assert lines.loss_difference["halved_rate"].verdict == "worse"
 
 
+@pytest.mark.slow
 @pytest.mark.timing
 def test_a_delay_of_three_percent_is_found_in_eight_rounds(measure):
     names = ("the_same", "three_percent_longer")

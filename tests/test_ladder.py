@@ -152,6 +152,7 @@ def smoke(tmp_path_factory):
     return rows, result_tables.table(summarize(study.newest(rows)))
 
 
+@pytest.mark.slow
 @by_name(TECHNIQUES.values())
 def test_it_runs_or_says_why_not(technique, smoke):
     rows, table = smoke
@@ -168,6 +169,7 @@ def test_it_runs_or_says_why_not(technique, smoke):
     assert own.peak_memory_mib.iloc[0] > 50
 
 
+@pytest.mark.slow
 def test_a_script_of_a_folder_runs_by_its_own_command(tmp_path):
     """As a user starts it, which for those at the top level other tests do."""
     words = [*TECHNIQUES["data_on_device"].command, "--model=gpt2-tiny", "--device=cpu"]

@@ -97,6 +97,7 @@ def test_each_part_takes_the_larger_of_its_two_times(monkeypatch):
     assert step_work.floor_ms(None, 1, 1, "float16", CEILINGS) is None
 
 
+@pytest.mark.slow
 def test_measured_ceilings_are_kept_for_the_device(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(paths, "CACHE", tmp_path)
     monkeypatch.setattr(measured_ceilings, "SECONDS", 0.01)

@@ -98,6 +98,7 @@ def folder(tmp_path):
     return copy_project(folder, "no_optimization")
 
 
+@pytest.mark.slow
 def test_a_compiled_script_runs_where_the_path_has_a_blank(folder):
     loss = "torch.nn.functional.cross_entropy"
     script = changed((f"loss={loss}", f"loss=torch.compile({loss})"))

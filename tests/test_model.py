@@ -48,6 +48,7 @@ def random_tokens(B, T):
     return torch.randint(VOCAB, (B, T), generator=torch.Generator().manual_seed(2))
 
 
+@pytest.mark.slow
 def test_logits_and_loss_equal_hugging_faces_with_the_same_weights(reference):
     model = build("gpt2")
     model.load_state_dict(own_names(reference.state_dict().items()), strict=True)

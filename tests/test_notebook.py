@@ -2,6 +2,7 @@
 
 import nbclient
 import nbformat
+import pytest
 
 from Utils.base import paths
 
@@ -25,6 +26,7 @@ def executed(notebook, folder):
     return ["".join(out.get("text", out.output_type) for out in cell.outputs) for cell in cells]
 
 
+@pytest.mark.slow
 def test_every_cell_runs_and_shows_what_it_says(tmp_path):
     notebook = nbformat.read(NOTEBOOK, as_version=4)
     assert len(notebook.cells) == 10 and not any(cell.get("outputs") for cell in notebook.cells)

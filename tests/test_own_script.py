@@ -109,6 +109,7 @@ def own(tmp_path, monkeypatch):
     return lambda source, arguments="": Own(source, tmp_path, arguments)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("steps", "ends"),
     [
@@ -147,6 +148,7 @@ def test_losses_and_graphs_are_plain_pythons(own, tmp_path, model, techniques, p
     assert {line.split()[1] for line in lines[0]} == {str(int(model != "Net()"))}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "backend", "techniques", "batch"),
     [
@@ -169,6 +171,7 @@ def test_an_example_is_measured_with_switches(own, monkeypatch, name, backend, t
 RUNGS = [name for name in LADDER if name not in ("float16", "flash_attention")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("technique", RUNGS)
 def test_switches_give_the_losses_of_our_scripts(own, tmp_path, monkeypatch, technique):
     """The scripts of the optimizers have flash attention as well, whose rounding is another."""
@@ -213,6 +216,7 @@ def test_a_backward_with_a_gradient_given_has_no_loss(own):
     assert own(source, "log.txt").losses() == [None] * 7
 
 
+@pytest.mark.slow
 def test_every_pair_of_switches_combines_or_is_a_replacement(own):
     """All are thrown at once, but for what takes the place of others. float16 needs a GPU."""
     run = own(CAPTIONS + script("Captions()", "model(x, y)"), "log.txt")
@@ -343,6 +347,7 @@ def costs():
     print(json.dumps([(w - u) / unit for u, w in zip(*fastest, strict=True)]))
 
 
+@pytest.mark.slow
 @pytest.mark.timing
 def test_watching_costs_microseconds():
     step, backward, batch = json.loads(forked.call(costs).stdout)

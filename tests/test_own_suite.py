@@ -78,6 +78,7 @@ def places(folder):
     return texts
 
 
+@pytest.mark.slow
 def test_suite_goes_on_without_switches_that_break(make_script):
     path = make_script((FORWARD, REFUSES_AUTOCAST), after=KILLED_IF_FUSED)
     assert run("suite", path, "WITHOUT=tensorFloat32 8bit_optimizer", "ROUNDS=2") == 1
@@ -140,6 +141,7 @@ def test_ablation_runs_each_switch_alone_and_the_whole_without_it(make_script, t
     assert "in the ladder, on its parent" in capfd.readouterr().out
 
 
+@pytest.mark.slow
 def test_real_make_measures_a_script_with_modules_of_our_names(tmp_path):
     path = with_namesakes(tmp_path, PACKAGES)
     words = [

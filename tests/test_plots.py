@@ -165,6 +165,7 @@ def test_no_timed_step_is_drawn_as_warm_up(draw):
         assert timed == [ms] * 10
 
 
+@pytest.mark.slow
 def test_pictures_are_large_and_drawing_again_gives_the_same_files(draw, tmp_path):
     draw(*ladder_runs(), formats=("png", "svg"))
     before = {path.name: path.read_bytes() for path in (tmp_path / "plots").iterdir()}

@@ -118,6 +118,7 @@ def test_without_bfloat16_a_run_is_in_float16_and_its_resume_is_exact(tmp_path, 
         assert torch.equal(weight, states[1]["model"][name])
 
 
+@pytest.mark.slow
 def test_two_ranks_go_on_with_the_same_batches(whole, tmp_path):
     copy_before(whole, tmp_path / "two", 6)
     words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]

@@ -339,6 +339,7 @@ def test_files_are_what_their_viewers_read(baseline):
 LOOP = "            logits, loss = model(idx, targets)"
 
 
+@pytest.mark.slow
 def test_a_sleep_is_a_stretch_outside_of_torch_and_a_slow_dataset_a_wait(profiled):
     slow = "class Slow(TokenBatches):\n    def __getitem__(self, step):\n        import time\n\n"
     slow += "        time.sleep(0.2)\n        return super().__getitem__(step)\n\n\ndef main("
@@ -354,6 +355,7 @@ def test_a_sleep_is_a_stretch_outside_of_torch_and_a_slow_dataset_a_wait(profile
     assert breakdown["gap_ms"] < 1.1 * breakdown["kinds"]["idle"]["parts"]["python"]
 
 
+@pytest.mark.slow
 def test_copies_reads_and_what_is_kept_are_found(profiled, capsys):
     ran = profiled(
         ("    with Run(", "    kept = []\n    with Run("),
@@ -379,6 +381,7 @@ def test_copies_reads_and_what_is_kept_are_found(profiled, capsys):
     assert all(f"- {line}" in below for line in ran.summary["advice"])
 
 
+@pytest.mark.slow
 def test_compiled_kernels_are_told_apart_by_what_they_were_fused_from(profiled):
     """In a script that compiles its loss only, which takes less time than the model."""
     ran = profiled(

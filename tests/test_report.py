@@ -39,6 +39,7 @@ def html(tmp_path_factory):
     return page_of(tmp_path_factory.mktemp("page"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("width", "scheme"), itertools.product((1280, 390), ("light", "dark")))
 def test_the_page_opens_without_an_error(html, opened, width, scheme):
     page = opened(html, width, scheme)
@@ -57,6 +58,7 @@ def test_the_page_opens_without_an_error(html, opened, width, scheme):
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", selection.shared_files(), ids=lambda path: path.parts[-3])
 def test_the_pages_of_shared_results_are_small(path, opened):
     html = report_page.report(path)

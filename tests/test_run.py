@@ -97,6 +97,7 @@ def test_the_harness_adds_less_than_half_a_percent_to_the_shortest_default_step(
     assert rows.step_ms[5:].mean() < 0.005 * 420
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_losses_and_another_seed_others(settle):
     losses = []
     for seed in (0, 0, 1):
@@ -136,6 +137,7 @@ class Keeping(CPU):
         self.kept_at.append((self.marks, grows))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("warmup", [0, 1, 2, 3, 4])
 def test_no_step_is_watched_or_changes_malloc_that_could_slow_a_timed_one(warmup, settle):
     args = settle("--steps", "5", "--warmup", str(warmup))
@@ -273,6 +275,7 @@ def test_help_is_the_docstring_even_with_percent_signs(capsys):
     assert "Saves 50% of %s.\n\nParent: none" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_rounds_by_hand_are_processes_with_their_own_seed(tmp_path):
     path = tmp_path / "results.csv"
     flags = ["--steps", "3", "--warmup", "1", "--seed", "5", "--rounds", "2"]

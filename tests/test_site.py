@@ -62,6 +62,7 @@ def number(text):
     return float(re.sub(r"[^\d.]", "", text))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", DEVICES)
 def test_every_figure_is_in_its_row(device, opened):
     page = opened(f"#{device},gpt2,4x1024")
@@ -117,6 +118,7 @@ def test_a_choice_by_keyboard_is_an_address_and_back_undoes_it(opened):
         assert "A100" in opened(damaged).locator("#summary").inner_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark"), (390, "light")])
 def test_the_page_fits_is_accessible_and_prints(width, scheme, opened):
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()

@@ -110,6 +110,7 @@ def test_a_user_that_is_root_is_no_secret(monkeypatch):
     assert text == "without being root in <home>/work"
 
 
+@pytest.mark.slow
 def test_the_newest_group_is_in_it_and_complete_ones_of_other_shapes(here, no_charts):
     measured(here, device="Other GPU")
     measured(here, seq_len=128, rounds=1)

@@ -127,6 +127,7 @@ def test_an_idea_of_ones_own_is_measured_compared_and_drawn(project):
     assert "+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)" in shown
 
 
+@pytest.mark.slow
 def test_all_goes_on_past_failures_and_says_so_in_the_end(project):
     begins = "def main(args):\n"
     (project / "tensorFloat32.py").unlink()
@@ -162,6 +163,7 @@ def test_make_j_runs_one_script_at_a_time(quick, monkeypatch):
     assert (second - first).total_seconds() > 1
 
 
+@pytest.mark.slow
 def test_by_hand_and_by_make_do_the_same(project):
     assert make(project, "tf32", "BATCH_SIZE=2", "SEED=3").returncode == 0
     by_hand = "--model gpt2-tiny --steps 3 --warmup 1 --dataset synthetic --device cpu"
@@ -250,6 +252,7 @@ def kept(project):
     return sorted(zip(rows["round"], rows.technique, rows.step, rows.status, strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("victim", ["suite", "child"])
 def test_a_killed_suite_goes_on_where_it_was(victim, quick):
     command = suite_command("STEPS=40", "ROUNDS=2")
@@ -271,6 +274,7 @@ def test_a_killed_suite_goes_on_where_it_was(victim, quick):
     assert sorted({row for row in kept(quick) if row[3] == "ok"}) == whole
 
 
+@pytest.mark.slow
 def test_more_rounds_run_only_what_is_missing_and_a_complete_suite_starts_anew(quick):
     """And rounds are interleaved; every other one goes backwards."""
     assert run_suite(quick).returncode == 0
@@ -340,6 +344,7 @@ def test_one_word_stands_for_the_ladder_or_what_is_beyond_it_or_everything():
     assert len(names) == len({*names}) == len(beyond)
 
 
+@pytest.mark.slow
 def test_make_measures_prints_and_draws_what_is_beyond(quick):
     (quick / "beyond").mkdir()
     (quick / "beyond" / "__init__.py").touch()

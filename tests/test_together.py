@@ -62,6 +62,7 @@ def test_the_rounds_are_compared_in_pairs():
     pytest.raises(UserError, several_processes.tokens_per_second, [PART, replace(PART, began=104)])
 
 
+@pytest.mark.slow
 def test_two_at_once_are_measured_and_leave_no_rows(cache, capsys, tmp_path, monkeypatch):
     kept, whole = [], turn_taking.at_once
     monkeypatch.setattr(turn_taking, "at_once", lambda *args: kept.append(whole(*args)) or kept[-1])
@@ -86,6 +87,7 @@ def test_two_at_once_are_measured_and_leave_no_rows(cache, capsys, tmp_path, mon
     assert "inconclusive; measure more" in said and not [*left(), *tmp_path.glob("results.*")]
 
 
+@pytest.mark.slow
 def test_one_that_ends_is_named_and_the_others_are_ended(cache, monkeypatch):
     def at_once(name):
         turn_taking.at_once(ladder.get(name), 2, FLAGS, minutes=5)

@@ -119,6 +119,7 @@ def test_one_that_dies_does_not_stop_the_others(play):
     assert play("a", "b", ends={"a": (0, 2)})[0] == {"a": 2}  # impossible settings, said once
 
 
+@pytest.mark.slow
 def test_one_that_hangs_is_killed(play):
     codes, *_ = play("a", "b", ends={"b": (1, 1000)}, minutes=0.05)
     assert codes["b"] is None
@@ -241,6 +242,7 @@ def timed(*runs):
     return selection.timed(pd.DataFrame(rows, columns=rows_file.COLUMNS))
 
 
+@pytest.mark.slow
 def test_what_disturbs_a_turn_cancels():
     random, n = np.random.default_rng(0), 1000
     machine, elsewhere = np.exp(random.normal(0, 0.3, size=(2, n, 6)))  # of each turn

@@ -207,6 +207,7 @@ def lacks_something_here(script):
     return False
 
 
+@pytest.mark.slow
 def test_every_variant_runs_and_trains(tmp_path, monkeypatch):
     """In this process, without compiling and without processes that load data, which would take
     minutes: what a merge could spoil is the script."""

@@ -186,6 +186,7 @@ SAVES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SAVES)
 def test_saves_go_to_the_scratch_folder_of_one_run(project, name):
     imports, save, load = SAVES[name]
