@@ -14,7 +14,7 @@ import pytest
 
 from Utils.base import paths
 
-MOST_TOKENS = {"Utils": 60_000, "tools": 70_000, "tests": 126_000, "pretraining": 10_500}
+MOST_TOKENS = {"Utils": 60_000, "tools": 70_000, "tests": 127_000, "pretraining": 10_500}
 # Functions of AIRLESS_LINES lines or more without a blank line, as a share of all of that length.
 MOST_AIRLESS = {"Utils": 0.94, "tools": 0.94, "tests": 0.99, "pretraining": 0.90}
 AIRLESS_LINES = 15

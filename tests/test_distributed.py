@@ -174,6 +174,7 @@ def test_rows_are_the_slowest_ranks_times_and_the_mean_of_losses(settle):
     assert record["quality"]["reasons"] == ["rank 1: game (pid 4711, 1 MiB) on the GPU"]
 
 
+@pytest.mark.slow
 def test_memory_by_kind_is_what_a_rank_holds_itself(trained):
     def memory(name, n):
         return [one["memory"] for one in trained(name, n).record["ranks"]]

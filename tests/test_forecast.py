@@ -120,6 +120,7 @@ def test_techniques_differ_in_what_they_are_about():
     assert peak(flash) - peak(answers["fused_cross_entropy"]) > 0.99 * logits
 
 
+@pytest.mark.slow
 def test_a_compiled_loss_takes_the_logits_and_their_gradient_alone():
     """In 16 bits, of a GPU: no one-hot of the targets, and no logarithms in 32 bits."""
     found = recorded("flash_attention", "padded_vocabulary", batch_size=97)

@@ -172,10 +172,12 @@ def test_loss_and_gradient_are_pytorchs(dtype, columns, draw, factor, cases):
     assert not gradient[:, V:].any()
 
 
+@pytest.mark.slow
 def test_a_second_backward_raises_instead_of_scaling_twice(cases):
     assert "modified by an inplace operation" in cases["again"]
 
 
+@pytest.mark.slow
 def test_a_compiled_model_learns_from_it_what_it_learns_from_the_parents(interpreted):
     (losses, gradients, graphs), own, _ = torch.load(interpreted / "steps.pt").values()
     torch.testing.assert_close(own[0], losses)
@@ -183,6 +185,7 @@ def test_a_compiled_model_learns_from_it_what_it_learns_from_the_parents(interpr
     assert own[2] == graphs == 1
 
 
+@pytest.mark.slow
 def test_all_together_learns_what_the_padded_vocabulary_does_and_reads_no_tensor(interpreted):
     rows = rows_file.read(interpreted / "results.csv")
     losses = {name: list(own.loss) for name, own in rows.groupby("technique")}
@@ -191,6 +194,7 @@ def test_all_together_learns_what_the_padded_vocabulary_does_and_reads_no_tensor
         assert len(losses[name]) == 4
 
 
+@pytest.mark.slow
 def test_a_gradient_in_float8_is_rounded_to_its_nearest_numbers(cases):
     for key in cases.keys() - {"again"}:
         V, logits, targets = (cases[key][name] for name in ("V", "logits", "targets"))
@@ -203,6 +207,7 @@ def test_a_gradient_in_float8_is_rounded_to_its_nearest_numbers(cases):
         assert gradient.dtype == torch.float8_e5m2 and not scaled[:, V:].any()
 
 
+@pytest.mark.slow
 def test_a_head_in_float8_gives_the_gradients_of_one_in_float32(interpreted):
     """Their errors, independent of each other, add up to less than 2^-4, half a unit of E4M3's
     3 bits. Backward's factor, a power of two, adds none. The tied weight is in one graph."""

@@ -5,6 +5,7 @@ import dataclasses
 import math
 import re
 import subprocess
+from functools import partial
 
 import pytest
 
@@ -130,25 +131,43 @@ def test_diff_shows_the_technique_and_nothing_else():
     ]
 
 
-@pytest.fixture(scope="module")
-def smoke(tmp_path_factory):
-    """Rows of every technique at the tiny model, and their table.
-    Inductor generates C++ for the seven; children of flash_attention, which come last, find its
-    kernels in the cache. The others' graphs are traced, differentiated and partitioned as well, but
-    run operation by operation. larger_batch takes twice the batch: its
-    trials are processes, which tests/test_beyond_kernels.py starts."""
-    path = tmp_path_factory.mktemp("smoke") / "results.csv"
-    flags = ["--model=gpt2-tiny", "--device=cpu", "--batch-size=4", "--seq-len=4"]
-    flags += [f"--steps={STEPS}", f"--warmup={WARMUP}", f"--results-file={path}"]
-    forked.prepare_compiler()
+FLAGS = ["--model=gpt2-tiny", "--device=cpu", "--batch-size=4", "--seq-len=4"]
+FLAGS += [f"--steps={STEPS}", f"--warmup={WARMUP}"]
+
+
+def rows_of_runs(path, run):
+    """Return the rows of every technique at the tiny model, which `run` starts.
+
+    run: function of the techniques and their flags. larger_batch takes twice the batch: its trials
+    are processes, which tests/test_beyond_kernels.py starts.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(batch_trials, "largest_batch", lambda args, *_, **__: 2 * args.batch_size)
         order = sorted(TECHNIQUES.values(), key=lambda t: t.parent == "flash_attention")
-        ended = forked.run(order, flags, generate=lambda t: t.at_top_level)
+        ended = run(order, [*FLAGS, f"--results-file={path}"])
     for done in ended:
         said = done.stdout + done.stderr
         assert done.returncode == 0 and not re.search("warning", said, re.IGNORECASE), said
-    rows = rows_file.read(path)
+    return rows_file.read(path)
+
+
+@pytest.fixture(scope="module")
+def eager(tmp_path_factory):
+    """Rows of every technique, without torch.compile."""
+    return rows_of_runs(tmp_path_factory.mktemp("eager") / "results.csv", forked.run_eagerly)
+
+
+@pytest.fixture(scope="module")
+def smoke(tmp_path_factory):
+    """Rows of every technique with torch.compile, and their table.
+
+    Inductor generates C++ for the seven; children of flash_attention, which come last, find its
+    kernels in the cache. The others' graphs are traced, differentiated and partitioned as well, but
+    run operation by operation.
+    """
+    forked.prepare_compiler()
+    run = partial(forked.run, generate=lambda t: t.at_top_level)
+    rows = rows_of_runs(tmp_path_factory.mktemp("smoke") / "results.csv", run)
     return rows, result_tables.table(summarize(study.newest(rows)))
 
 
@@ -181,8 +200,17 @@ def test_a_script_of_a_folder_runs_by_its_own_command(tmp_path):
 
 
 @by_name(BELOW_BASELINE)
-def test_its_losses_fall_together_with_the_baselines(technique, smoke):
-    rows, _ = smoke
+def test_losses_fall_together_with_the_baselines(technique, eager):
+    check_losses(technique, eager)
+
+
+@pytest.mark.slow
+@by_name(BELOW_BASELINE)
+def test_compiled_losses_fall_together_with_the_baselines(technique, smoke):
+    check_losses(technique, smoke[0])
+
+
+def check_losses(technique, rows):
     baseline = rows[rows.technique == "no_optimization"].loss.to_numpy()
     own = rows[(rows.technique == technique.name) & (rows.status == "ok")]
     own = own[own.batch_size == own.requested_batch_size].loss.to_numpy()  # the baseline's batches
@@ -197,8 +225,8 @@ def test_its_losses_fall_together_with_the_baselines(technique, smoke):
         assert own == pytest.approx(baseline, rel=2**-8)
 
 
-def test_a_technique_without_effect_on_this_device_says_so(smoke):
-    rows, _ = smoke
+def test_a_technique_without_effect_on_this_device_says_so(eager):
+    rows = eager
     notes = rows.groupby("technique").note.first()
     assert notes["tensorFloat32"] == capabilities.check("tf32", CPU())
     assert notes["no_optimization"] == ""

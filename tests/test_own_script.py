@@ -311,6 +311,7 @@ def test_a_killed_launcher_leaves_nothing_and_a_killed_look_is_told(own, monkeyp
         runs.look_at()
 
 
+@pytest.mark.slow
 def test_the_measured_process_needs_few_packages():
     blocked = {"pandas", "scipy", "matplotlib", "tqdm", "tiktoken", "pynvml", "seaborn"}
     code = f"import sys; sys.modules |= dict.fromkeys({blocked})\n"

@@ -103,6 +103,7 @@ def test_suite_goes_on_without_switches_that_break(make_script):
     }
 
 
+@pytest.mark.slow
 def test_record_has_the_columns_of_its_rows(make_script):
     path = make_script(after=KILLED_IF_FUSED)
     run("suite", path, "WITHOUT=tensorFloat32 brainFloat16 torch_compile 8bit_optimizer")

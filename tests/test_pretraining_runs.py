@@ -94,6 +94,7 @@ def test_a_resume_after_a_signal_is_exact(ending, whole, tmp_path):
         assert (whole / name).read_bytes() == (folder / name).read_bytes()
 
 
+@pytest.mark.slow
 def test_without_bfloat16_a_run_is_in_float16_and_its_resume_is_exact(tmp_path, monkeypatch):
     """Its loss scale, which grows every other step here, goes on as well."""
     no_bfloat16 = mock.Mock(side_effect=Unsupported("native bfloat16"))

@@ -466,6 +466,7 @@ for batch in DataLoader(torch.randn(512, 64), batch_size=8):
 """
 
 
+@pytest.mark.slow
 def test_a_script_of_the_users_is_profiled_unchanged(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(own_runs, "FOLDER", tmp_path / "own_scripts")
     (tmp_path / "train.py").write_text(USERS_SCRIPT)

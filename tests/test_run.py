@@ -288,6 +288,7 @@ def test_rounds_by_hand_are_processes_with_their_own_seed(tmp_path):
     assert [record["settings"]["seed"] for record in records_in(tmp_path)] == [5, 6]
 
 
+@pytest.mark.slow
 def test_on_a_terminal_there_is_a_bar(tmp_path):
     flags = [*TINY, "--steps=30", f"--results-file={tmp_path / 'results.csv'}"]
     ours, theirs = pty.openpty()

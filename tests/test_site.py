@@ -99,6 +99,7 @@ def test_every_figure_is_in_its_row(device, opened):
     assert rate >= 0.969 * fastest
 
 
+@pytest.mark.slow
 def test_a_choice_by_keyboard_is_an_address_and_back_undoes_it(opened):
     page = opened()
     assert page.locator("h1").inner_text() and "A100" in page.locator("#summary").inner_text()

@@ -109,6 +109,7 @@ def test_one_that_ends_is_named_and_the_others_are_ended(cache, monkeypatch):
     assert not left()
 
 
+@pytest.mark.slow
 def test_what_is_interrupted_or_takes_too_long_is_ended(cache, monkeypatch):
     baseline = ladder.get("no_optimization")
     with pytest.raises(Failed, match="process 1 of 2: failed: ended after the time-out"):

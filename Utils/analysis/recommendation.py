@@ -309,8 +309,6 @@ def _in_common_rounds(measured, name):
         line["peak_memory_mib"] = steps.groupby("run_id").peak_memory_mib.first().median()
         line["loss"] = intervals.losses(steps).mean()
         line["speedup"] = intervals.speedup(common_ms[base], common_ms[each])
-        if line.parent in common_ms:
-            line["parent_speedup"] = intervals.speedup(common_ms[line.parent], common_ms[each])
         lines[each] = line
     return pd.DataFrame(lines.values(), list(lines), measured.lines.columns)
 

@@ -1,6 +1,5 @@
 """A summary as tables: one of six columns, and on request the rest."""
 
-import itertools
 import math
 
 import pandas as pd
@@ -26,8 +25,7 @@ def remarks(summary):
             texts[name] = [line.reason]
             continue
         ancestors = summary.study.line(name)[:-1]
-        shared = itertools.chain.from_iterable(lines.notes.get(each, []) for each in ancestors)
-        shared = set(shared)
+        shared = {note for each in ancestors for note in lines.notes.get(each, [])}
         texts[name] = [note for note in line.notes if note not in shared]
         if line.grade == "tainted":
             texts[name].append(line.quality)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 from Utils.results import rows_file, selection
@@ -119,15 +120,9 @@ def in_order(identities: dict[str, Identity], repository: Ladder) -> list[str]:
             variants.append(name)
         else:
             parents[name] = identity.parent or None
-    places = {name: _Place(name, parent) for name, parent in parents.items()}
+    places = {name: SimpleNamespace(name=name, parent=parent) for name, parent in parents.items()}
     ordered = [name for name in ladder.in_order(places) if name in identities]
     return [*ordered, *(name for name in variants if name not in ordered)]
-
-
-@dataclass(frozen=True)
-class _Place:
-    name: str
-    parent: str | None
 
 
 def newest(rows, path=None, device_name=None, base=None, with_ablation=False, newest_of=None):

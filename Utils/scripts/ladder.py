@@ -254,11 +254,11 @@ def identity(name, path, parent):
     """
     path = path.resolve()
     suite = "ladder" if path.parent == paths.ROOT else "beyond"
-    change = ""
-    if parent is not None and path.is_relative_to(paths.CACHE):  # a variant's name has its change
-        suite = "ablation"
-        change = name.removeprefix(parent)
-    return Technique(name, path, "", "", parent, (), {}, suite, change).identity
+    if parent is None:
+        return Identity(suite)
+    if path.is_relative_to(paths.CACHE):  # a variant's name has its change
+        return Identity("ablation", parent, name.removeprefix(parent))
+    return Identity(suite, parent, f"+{name}")
 
 
 def tracked():
@@ -362,7 +362,6 @@ def of_rows(identities):
     stated = ladder.parents()
     for name, identity in identities.items():
         is_rung = name in FLOAT16.values() and identity.suite == "ladder"
-        has_float16_parent = identity.parent == FLOAT16.get(stated.get(name), name)
-        if is_rung or has_float16_parent:
+        if is_rung or identity.parent == FLOAT16.get(stated.get(name), name):
             return in_float16(ladder)
     return ladder
