@@ -140,7 +140,7 @@ def _technique(technique, flags, backend):
 
 
 def _as_it_is(function=None, **options):
-    """Return a function or model as it is, or a decorator that does: a torch.compile that is none."""
+    """Return a function or model as it is, or a decorator that does, for torch.compile."""
     return function or _as_it_is
 
 

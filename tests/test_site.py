@@ -136,6 +136,7 @@ def test_the_page_fits_is_accessible_and_prints(width, scheme, opened):
     assert fits(page) and page.locator("#copy:visible").count() == 0
 
 
+@pytest.mark.slow
 def test_a_new_folder_is_on_the_page_and_its_name_is_only_text(opened):
     page = opened("#new_gpu,gpt2,16x64")
     summary = page.locator("#summary").inner_text()
