@@ -372,10 +372,8 @@ def test_copies_reads_and_what_is_kept_are_found(profiled, capsys):
     assert breakdown["reads"] == 2
     assert breakdown["growth_mib"] == pytest.approx(64 * 50257 * 4 / 2**20, rel=0.01)
     printed = capsys.readouterr().out
-    assert (
-        "tensor values read by the host: 2 a step; run.log needs one; on a GPU each waits"
-        in printed
-    )
+    hint = "tensor values read by the host: 2 a step; run.log needs one; on a GPU each waits"
+    assert hint in printed
     assert "grows by 12.27 MiB a step: the loop keeps tensors" in printed
     below = printed.partition("\nAdvice\n")[2]
     assert all(f"- {line}" in below for line in ran.summary["advice"])

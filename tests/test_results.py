@@ -197,7 +197,7 @@ def test_a_killed_process_leaves_whole_blocks_or_is_told_from_them(tmp_path):
     for attempt in range(8):
         path = tmp_path / f"{attempt}.csv"
         writer = process(code, path)
-        while not (path.exists() and path.stat().st_size > 20_000):
+        while writer.poll() is None and not (path.exists() and path.stat().st_size > 20_000):
             time.sleep(0.002)
         time.sleep(0.003 * attempt)
         writer.kill()

@@ -54,12 +54,11 @@ def main(flags):
 
         rows = empty_steps(args("empty", "--steps", "2000"))
         timed = rows[rows.phase == "timed"]
-        rest = (timed.step_ms - timed.data_ms).mean()
+        empty_us = (timed.step_ms - timed.data_ms).mean() * 1e3
+        batch_us = timed.data_ms.mean() * 1e3
         rows, stopwatch = stopwatch_steps(args("stopwatch"))
         steps = rows.step_ms[:-1].sum()
-    print(
-        f"an empty step: {rest * 1e3:.0f} us, and {timed.data_ms.mean() * 1e3:.0f} us for its batch"
-    )
+    print(f"an empty step: {empty_us:.0f} us, and {batch_us:.0f} us for its batch")
     print(f"{len(stopwatch)} steps of the baseline: {steps:,.1f} ms by the harness, ", end="")
     print(f"{sum(stopwatch):,.1f} ms by the stopwatch, {steps / sum(stopwatch) - 1:+.4%}")
 

@@ -101,12 +101,12 @@ def kernel_seconds(step, entry, c):
     # Kernels that stay on their SM: the end of a tile and the start of the next one overlap.
     persistent = entry.capability[0] in (9, 10) and not entry.architecture
     wave = c["wave"] * (c["persistent"] if persistent else 1)
-    fused = c["attention"] * (c["cudnn_attention"] if persistent else 1)
+    of_flash = c["attention"] * (c["cudnn_attention"] if persistent else 1)
     tiles = TILES["persistent" if persistent else "tensor"]
     by_tensor_cores = _product_seconds(k, entry, top, wave, tiles, 1)
     product_seconds = np.where(simt, by_lanes, by_tensor_cores)
 
-    share = np.where(simt, c["attention_float32"], fused)
+    share = np.where(simt, c["attention_float32"], of_flash)
     share = share * np.where(k.backward, c["backward"], 1)
     share *= k.n / (k.n + 128.0 * (1 + k.causal))
     families = [k.family == MATMUL, k.family == ATTENTION]
