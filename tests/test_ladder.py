@@ -147,7 +147,10 @@ def rows_of_runs(path, run):
         ended = run(order, [*FLAGS, f"--results-file={path}"])
     for done in ended:
         said = done.stdout + done.stderr
-        assert done.returncode == 0 and not re.search("warning", said, re.IGNORECASE), said
+        # Python's tracker of semaphores may warn at the end of a busy fork; a script has no part.
+        lines = [line for line in said.splitlines() if "resource_tracker" not in line]
+        warned = re.search("warning", "\n".join(lines), re.IGNORECASE)
+        assert done.returncode == 0 and not warned, said
     return rows_file.read(path)
 
 
