@@ -88,7 +88,7 @@ def make(results_file, device_name=None, base=None):
     for row in rows:
         row |= scrub({key: text for key, text in row.items() if key not in FIXED}, names)
     records = scrub(rows_file.read_records(results_file, run_ids), names)
-    with naming(folder), tempfile.TemporaryDirectory(dir=paths.CACHE) as unfinished:
+    with naming(folder), tempfile.TemporaryDirectory() as unfinished:
         path = Path(unfinished) / "results.csv"
         for run_id, of_run in itertools.groupby(rows, lambda row: row["run_id"]):
             rows_file.append(path, of_run, records.get(run_id))
