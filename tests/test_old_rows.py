@@ -232,6 +232,15 @@ def test_append_keeps_all_rows_of_a_large_old_file(path, monkeypatch):
     assert len(rows) == 9 * len(MS) and {*rows.parent} == {"no_optimization"}
 
 
+def test_append_converts_the_file_that_a_link_names(path, tmp_path):
+    target = tmp_path / "elsewhere.csv"
+    write(target, rows_of("no_optimization", MS))
+    path.symlink_to(target)
+    rows_file.append(path, rows_of("tensorFloat32", MS))
+    assert path.is_symlink() and rows_file.columns_of(target) == rows_file.COLUMNS
+    assert len(rows_file.text_rows(target)) == 2 * len(MS)
+
+
 def test_append_converts_an_old_file_without_rows(path, capsys):
     write(path)
     assert not rows_file.has_rows(path)

@@ -102,7 +102,7 @@ def convert(path):
             _frame(path)  # raises UserError at a damaged line
         archive = _archive_of(path)
         rows = old_rows.fill_texts(partial(_texts, path), path)
-        with files.written_whole(path) as file, naming(path, "nothing was converted"):
+        with files.written_whole(path.resolve()) as file, naming(path, "nothing was converted"):
             file.write(f"{HEADER}\n".encode())
             while chunk := [*islice(rows, CHUNK)]:
                 file.write(_as_lines(chunk).encode())
