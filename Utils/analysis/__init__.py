@@ -1,2 +1,4 @@
-"""Rows of results.csv -> values and texts: intervals, tables, comparisons, recipes.
-Imports base, scripts and results. Neither prints nor exits."""
+"""A study in, values and texts out: intervals, tables, comparisons, recipes.
+
+Imports base, scripts and results. Neither prints nor exits.
+"""

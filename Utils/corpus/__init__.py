@@ -1,2 +1,4 @@
 """Texts of a corpus, and their tokens.
-Imports Utils.base, and neither torch nor anything that knows of a device or a run."""
+
+Imports base, and neither torch nor anything that knows of a device or a run.
+"""

@@ -1,2 +1,4 @@
 """One device: clock, memory, capabilities, state, datasheets.
-Imports Utils.base, and nothing that knows of a run."""
+
+Imports base, and nothing that knows of a run.
+"""

@@ -1,2 +1,4 @@
-"""Starts of runs: suites, ranks of one run, several at once, trials of a batch size.
-Imports what a script imports, analysis and what is below; no draw or commands."""
+"""What starts runs: suites of a ladder, turns, ranks of one run, several at once.
+
+Imports what a script imports, analysis and what is below; neither draw nor commands.
+"""

@@ -1,2 +1,4 @@
-"""results.csv and records: append, read, select.
-Imports Utils.base and Utils.scripts, and no torch."""
+"""results.csv and records: append, read, choose a study.
+
+Imports base and scripts, and no torch.
+"""

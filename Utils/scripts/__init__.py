@@ -1,2 +1,4 @@
-"""Scripts as data: facts of a docstring, order, diffs, merges, variants.
-Imports Utils.base, and no torch."""
+"""Scripts as data: facts of a docstring, diffs, merges, variants; ladders.
+
+Imports base, and no torch.
+"""

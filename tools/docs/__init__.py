@@ -1,4 +1,4 @@
 """Generated parts of README.md and docs/, and docs/gpus.png.
 
-Imports the core and tools that forecast; nothing but tools/site imports it.
+Imports the core and tools/forecast; only tools/site imports it.
 """

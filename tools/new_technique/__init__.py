@@ -1,4 +1,4 @@
-"""A script and a test to fill in, for who adds a technique.
+"""A copy of a script, and a test, both to fill in.
 
-Imports scripts and base.
+Imports base and scripts.
 """

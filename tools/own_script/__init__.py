@@ -1,4 +1,5 @@
 """A user's training script, unchanged: its steps watched, techniques as switches.
 
-May import harness, device, scripts, results and base; no pandas, scipy, matplotlib or tqdm.
+The measured process imports harness and what is below; no pandas, scipy, matplotlib or tqdm.
+What launches it imports launch as well.
 """

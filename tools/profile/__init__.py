@@ -1,2 +1,4 @@
 """Time of a step by kind of work, with advice.
-Imports what a script imports, analysis and what is below; no forecast. Prints nothing."""
+
+Imports the core but for commands, tools/forecast and tools/own_script.
+"""
