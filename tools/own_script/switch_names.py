@@ -4,17 +4,12 @@ A script with switches is named after them in this order: `train+tensorFloat32+b
 code reads the columns suite, parent and change, and takes no name apart.
 """
 
-# Each is thrown on those before it that took effect.
-LADDER = (
-    "tensorFloat32",
-    "brainFloat16",
-    "float16",
-    "torch_compile",
-    "flash_attention",
-    "fused_optimizer",
-    "8bit_optimizer",
-)
-# Each is thrown on the end of the ladder.
+from Utils.results import old_rows
+
+# Each is enabled on those before it that took effect. Names in old files have the same order; a
+# switch that is added is added here.
+LADDER = old_rows.RUNGS
+# Each is enabled on the end of the ladder.
 MORE = (
     "cuda_graphs",
     "gradient_checkpointing",
@@ -24,11 +19,7 @@ MORE = (
 )
 ORDER = LADDER + MORE
 # Techniques that a switch takes the place of.
-REPLACES = {
-    "float16": {"brainFloat16"},
-    "8bit_optimizer": {"fused_optimizer"},
-    "cuda_graphs": {"torch_compile"},
-}
+REPLACES = old_rows.REPLACES
 
 
 def name_of(base, techniques):
