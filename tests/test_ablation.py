@@ -4,8 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tests import processes
-from tests.rows import rows_of, study_of, techniques_of
+from tests.helpers import processes
+from tests.helpers.rows import rows_of, study_of, techniques_of
 from tests.test_suite import STAND_IN
 from tools.calibration.known import copy_project
 from Utils.analysis import attribution

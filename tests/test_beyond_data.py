@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader
 from beyond.data import data_on_device, prefetching_loader, streaming_dataset
 from beyond.launching import asynchronous_logging
 from beyond.loss import padded_vocabulary
-from tests.rows import study_of
+from tests.helpers.rows import study_of
 from tools.calibration import watched
 from Utils import data
 from Utils.analysis.summary import summarize

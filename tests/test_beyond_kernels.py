@@ -11,8 +11,8 @@ from torch._inductor.utils import run_and_get_code
 from torch.nn.attention import SDPBackend
 
 from beyond.attention import cudnn_attention
-from tests.rows import rows_of
-from tests.stand_ins import gpu
+from tests.helpers.rows import rows_of
+from tests.helpers.stand_ins import gpu
 from tools.calibration.watched import STEPS
 from Utils.analysis import result_tables
 from Utils.analysis.summary import summarize

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from beyond.loss import padded_vocabulary
-from tests.stand_ins import gpu
+from tests.helpers.stand_ins import gpu
 from tools.calibration.watched import STEPS
 from tools.forecast.fake_run import Tracker
 from Utils.analysis import summary

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
-from tests.rows import rows_of, write_record
+from tests.helpers.rows import rows_of, write_record
 from Utils.analysis import comparison
 from Utils.base import errors
 from Utils.commands import __main__ as commands

@@ -14,7 +14,7 @@ import tiktoken
 import torch
 from huggingface_hub.errors import RepositoryNotFoundError
 
-from tests.stand_ins import full_disk
+from tests.helpers.stand_ins import full_disk
 from Utils.base import paths
 from Utils.base.errors import UserError
 from Utils.corpus import token_cache

@@ -18,8 +18,8 @@ import psutil
 import pytest
 import torch
 
-from tests import forked, profiler_events
-from tests.rows import records_in
+from tests.helpers import forked, profiler_events
+from tests.helpers.rows import records_in
 from tools.forecast.gpus import ImaginedGPU
 from tools.profile.step_breakdown import break_down
 from Utils.base import paths

@@ -10,7 +10,7 @@ import subprocess
 import pytest
 import yaml
 
-from tests.browser import chromium  # noqa: F401  (a fixture)
+from tests.helpers.browser import chromium  # noqa: F401  (a fixture)
 from tools.docs import doc_pages
 from tools.virtual_gpu import checks
 from Utils.base import command_line, paths

@@ -16,7 +16,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from tests import processes
+from tests.helpers import processes
 from tests.test_probes import gpu, on, states
 from tools.doctor import __main__ as doctor_command
 from tools.doctor import examination, torch_side

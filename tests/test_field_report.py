@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.rows import rows_of, write_record
+from tests.helpers.rows import rows_of, write_record
 from Utils.commands import __main__ as commands
 from Utils.results import rows_file
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.rows import rows_of
+from tests.helpers.rows import rows_of
 from tools.forecast import __main__ as forecast_command
 from tools.forecast import fake_run, forecast_plan, forecast_table
 from tools.forecast.__main__ import memory_size

@@ -16,7 +16,7 @@ from triton.compiler import ASTSource, compile
 
 from beyond.combined import all_together_float8
 from beyond.loss import fused_cross_entropy as script
-from tests import processes
+from tests.helpers import processes
 from Utils.results import rows_file
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}

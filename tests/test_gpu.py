@@ -12,7 +12,7 @@ import torch.nn.functional as F
 
 import no_optimization
 from no_optimization import explicit_attention
-from tests import processes
+from tests.helpers import processes
 from tools.calibration.harness_cost import stopwatch_steps
 from Utils.base.errors import Unsupported
 from Utils.base.gpt2_sizes import CONFIGS

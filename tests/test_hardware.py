@@ -15,8 +15,8 @@ import pytest
 import torch
 from torch._functorch import config as functorch
 
-from tests import processes
-from tests.stand_ins import FakeCuda, FakeNvml, gpu
+from tests.helpers import processes
+from tests.helpers.stand_ins import FakeCuda, FakeNvml, gpu
 from tests.test_probes import arguments
 from tools.doctor import gpu_driver
 from Utils.base import paths

@@ -9,7 +9,7 @@ from functools import partial
 
 import pytest
 
-from tests import forked, processes
+from tests.helpers import forked, processes
 from tools.virtual_gpu import checks
 from Utils.analysis import result_tables
 from Utils.analysis.summary import summarize

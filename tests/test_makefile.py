@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import processes
+from tests.helpers import processes
 from tools.calibration.known import changed, copy_project
 from Utils.base import command_line, paths
 from Utils.base.command_line import OF_A_RUN, SETTINGS, Parser

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from tests import processes
+from tests.helpers import processes
 from tools.new_technique import skeleton
 from Utils.base import paths
 from Utils.base.errors import UserError

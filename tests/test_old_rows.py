@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from tests.rows import rows_of, write_record
-from tests.stand_ins import full_disk
+from tests.helpers.rows import rows_of, write_record
+from tests.helpers.stand_ins import full_disk
 from Utils.base import paths
 from Utils.base.errors import UserError
 from Utils.results import old_rows, rows_file
@@ -286,7 +286,7 @@ def test_full_disk_leaves_an_old_file_as_it_is(path):
 def test_runs_that_end_together_convert_an_old_file_once(path):
     write(path, rows_of("tensorFloat32", MS))
     code = (
-        "import sys; from tests.rows import rows_of; from Utils.results import rows_file\n"
+        "import sys; from tests.helpers.rows import rows_of; from Utils.results import rows_file\n"
         "rows_file.append(sys.argv[1], rows_of(sys.argv[2], [1.0] * 9), {'run_id': sys.argv[2]})"
     )
     names = ("torch_compile", "flash_attention", "fused_optimizer")

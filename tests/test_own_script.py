@@ -20,6 +20,9 @@ from pandas import DataFrame
 from torch.optim import optimizer as torch_optimizer
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+from tests.helpers import forked
+from tests.helpers.own_scripts import CALLED, PACKAGES, in_fork, script, with_namesakes
+from tests.helpers.rows import rows_of
 from tools.own_script import model_switches, own_runs, user_code, watch
 from tools.own_script.switch_names import LADDER, ORDER, REPLACES
 from tools.own_script.watch import Iterations
@@ -28,10 +31,6 @@ from Utils.base.command_line import OF_A_RUN, Parser
 from Utils.base.errors import UserError
 from Utils.results import rows_file, selection
 from Utils.scripts import ladder
-
-from . import forked
-from .own_scripts import CALLED, PACKAGES, in_fork, script, with_namesakes
-from .rows import rows_of
 
 COPIES = """
     copied = copy.deepcopy(model)

@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers import forked
+from tests.helpers.own_scripts import PACKAGES, in_fork, script, with_namesakes
+from tests.helpers.rows import records_in
 from tools.own_script import model_switches, own_runs, own_suite
 from tools.own_script.switch_names import LADDER, ORDER, REPLACES
 from Utils.base import paths
@@ -17,10 +20,6 @@ from Utils.base.errors import UserError
 from Utils.commands.__main__ import main as command
 from Utils.launch import suite_runner, turn_taking
 from Utils.results import rows_file
-
-from . import forked
-from .own_scripts import PACKAGES, in_fork, script, with_namesakes
-from .rows import records_in
 
 FORWARD = "    def forward(self, x):\n"
 REFUSES_AUTOCAST = FORWARD + "        assert not torch.is_autocast_enabled('cpu'), 'no autocast'\n"

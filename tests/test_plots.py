@@ -7,7 +7,7 @@ from matplotlib.image import imread
 from matplotlib.text import Text
 
 import plot_results
-from tests.rows import ladder_runs, rows_of, study_of, write_record
+from tests.helpers.rows import ladder_runs, rows_of, study_of, write_record
 from tools.docs import doc_pages
 from Utils.analysis.intervals import Ratio
 from Utils.analysis.summary import summarize

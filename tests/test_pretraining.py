@@ -19,7 +19,7 @@ from pretraining import (
     options,
 )
 from pretraining.token_windows import TokenBatches
-from tests.rows import rows_of
+from tests.helpers.rows import rows_of
 from Utils.base import files
 from Utils.base.errors import UserError
 from Utils.corpus import token_cache

@@ -15,7 +15,7 @@ import torch
 from flash_attention import flash_attention
 from pretraining import checkpoints, options
 from pretraining import start as pretraining
-from tests import forked, processes
+from tests.helpers import forked, processes
 from Utils.base.errors import Unsupported, UserError
 from Utils.device.capabilities import CHECKS
 from Utils.scripts import ladder

@@ -16,7 +16,7 @@ import psutil
 import pytest
 import torch
 
-from tests.stand_ins import FakeCuda, FakeNvml, full_disk
+from tests.helpers.stand_ins import FakeCuda, FakeNvml, full_disk
 from tools.doctor import examination, gpu_driver, torch_side
 from tools.doctor.examination import Finding, run_python
 from tools.doctor.gpu_driver import KERNEL_MODULE

@@ -12,9 +12,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.profiler_events import allocation, annotation, event, launched, shaped, steps
-from tests.rows import records_in
-from tests.stand_ins import FakeCuda, full_disk, gpu
+from tests.helpers.profiler_events import allocation, annotation, event, launched, shaped, steps
+from tests.helpers.rows import records_in
+from tests.helpers.stand_ins import FakeCuda, full_disk, gpu
 from tools.forecast import kernel_kinds
 from tools.forecast.kernel_kinds import KINDS
 from tools.own_script import own_runs

@@ -11,8 +11,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tests import forked
-from tests.rows import identity_of, rows_of, techniques_of
+from tests.helpers import forked
+from tests.helpers.rows import identity_of, rows_of, techniques_of
 from tools.calibration.known import changed
 from Utils.analysis import intervals, lines_to_copy, recipe_pages, recommendation
 from Utils.analysis.lines_to_copy import LINES

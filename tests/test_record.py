@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from tests import forked
+from tests.helpers import forked
 from Utils.base import paths
 from Utils.harness import memory_kinds, run_record
 from Utils.harness.memory_kinds import GradientWatch

@@ -5,7 +5,7 @@ import subprocess
 import pytest
 from PIL import Image
 
-from tests.rows import committed, study_of
+from tests.helpers.rows import committed, study_of
 from Utils.analysis import submission
 from Utils.analysis.summary import summarize
 from Utils.base import paths

@@ -5,10 +5,10 @@ import re
 
 import pytest
 
-from tests import browser
-from tests.browser import charts, fits, fold, plain, section, words
-from tests.planted_page import TIMES, page_of, write_profile
-from tests.rows import ladder_runs, rows_of, write_record
+from tests.helpers import browser
+from tests.helpers.browser import charts, fits, fold, plain, section, words
+from tests.helpers.planted_page import TIMES, page_of, write_profile
+from tests.helpers.rows import ladder_runs, rows_of, write_record
 from Utils.analysis import comparison
 from Utils.base.errors import UserError
 from Utils.commands import __main__ as commands

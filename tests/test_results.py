@@ -12,8 +12,8 @@ from pathlib import Path
 import pandas
 import pytest
 
-from tests.rows import records_in, rows_of, write_record
-from tests.stand_ins import full_disk
+from tests.helpers.rows import records_in, rows_of, write_record
+from tests.helpers.stand_ins import full_disk
 from Utils.base import paths
 from Utils.base.errors import UserError
 from Utils.results import rows_file
@@ -35,7 +35,9 @@ def filled(path):
 
 def process(code, *arguments):
     """A separate Python process that writes to the file."""
-    imports = "import sys; from tests.rows import rows_of; from Utils.results import rows_file"
+    imports = (
+        "import sys; from tests.helpers.rows import rows_of; from Utils.results import rows_file"
+    )
     code = f"{imports}; TIMES = {TIMES}\n{code}"
     return subprocess.Popen([sys.executable, "-c", code, *map(str, arguments)], cwd=paths.ROOT)
 

@@ -8,7 +8,7 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from tests.rows import rows_of
+from tests.helpers.rows import rows_of
 from Utils.base import command_line
 from Utils.base.errors import Unsupported, UserError
 from Utils.commands import __main__ as commands

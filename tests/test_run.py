@@ -18,9 +18,9 @@ import pytest
 import torch
 
 import no_optimization
-from tests import forked
-from tests.rows import records_in, rows_of
-from tests.stand_ins import FakeCuda, FakeNvml
+from tests.helpers import forked
+from tests.helpers.rows import records_in, rows_of
+from tests.helpers.stand_ins import FakeCuda, FakeNvml
 from tools.calibration import watched
 from tools.calibration.harness_cost import empty_steps, stopwatch_steps
 from Utils.base import paths

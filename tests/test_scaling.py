@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tests.rows import rows_of
+from tests.helpers.rows import rows_of
 from tools.forecast.gpus import ImaginedGPU
 from Utils.analysis import intervals, several_processes
 from Utils.base.errors import UserError

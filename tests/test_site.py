@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
-from tests import browser
-from tests.browser import fits
-from tests.rows import rows_of, write_record
+from tests.helpers import browser
+from tests.helpers.browser import fits
+from tests.helpers.rows import rows_of, write_record
 from tools.site import site_page
 from Utils.base import paths
 from Utils.base.errors import UserError

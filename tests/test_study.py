@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from tests.rows import rows_of, study_of, write_record
+from tests.helpers.rows import rows_of, study_of, write_record
 from Utils.base.errors import UserError
 from Utils.results import rows_file, study
 from Utils.scripts import ladder

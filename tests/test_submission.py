@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.rows import records_in, rows_of
+from tests.helpers.rows import records_in, rows_of
 from Utils.analysis import submission
 from Utils.base.errors import UserError
 from Utils.commands import __main__ as commands

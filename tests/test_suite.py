@@ -10,7 +10,7 @@ from datetime import datetime
 
 import pytest
 
-from tests.rows import records_in
+from tests.helpers.rows import records_in
 from tools.calibration.known import changed, copy_project
 from Utils.base import paths
 from Utils.commands import __main__ as commands

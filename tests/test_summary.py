@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tests.rows import ladder_runs, rows_of, study_of
+from tests.helpers.rows import ladder_runs, rows_of, study_of
 from Utils.analysis import intervals, result_tables
 from Utils.analysis.summary import summarize
 from Utils.base import paths

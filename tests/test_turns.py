@@ -16,8 +16,8 @@ import torch
 
 import no_optimization
 from flash_attention import flash_attention
-from tests.rows import rows_of
-from tests.stand_ins import FakeCuda
+from tests.helpers.rows import rows_of
+from tests.helpers.stand_ins import FakeCuda
 from Utils.analysis import intervals
 from Utils.base import paths
 from Utils.base.command_line import OF_A_RUN, Parser

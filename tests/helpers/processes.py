@@ -1,4 +1,4 @@
-"""Processes of Python, which pay for their imports: tests/forked.py has those that need not."""
+"""Processes of Python, which pay for their imports: forked.py has those that need not."""
 
 import subprocess
 import sys

@@ -2,7 +2,7 @@
 
 import json
 
-from tests.rows import rows_of, write_record
+from tests.helpers.rows import rows_of, write_record
 from Utils.draw import report_page
 from Utils.results import rows_file
 

@@ -2,10 +2,9 @@
 
 import sys
 
+from tests.helpers import forked
 from tools.own_script import measured_process
 from tools.own_script.user_code import OURS, ROOT, SITE_PACKAGES
-
-from . import forked
 
 IMPORTS = """
 import copy, sys
