@@ -1,7 +1,8 @@
 """Batches of GPT-2 tokens, drawn from a corpus that is tokenized once, or streamed.
 
 Positions in the corpus are drawn from (seed, step) alone, so every technique sees the same tokens
-in the same order."""
+in the same order.
+"""
 
 import multiprocessing
 import os
@@ -28,8 +29,10 @@ class Batches:
     @property
     def worker_options(self):
         """Options of a DataLoader whose workers end with this process.
+
         A fork would copy locks of other threads and a GPU's context, which does not work in a copy;
-        a spawned worker would import torch again. A fork server imports it once."""
+        a spawned worker would import torch again. A fork server imports it once.
+        """
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["torch"])
         # The server and its workers inherit this: Ctrl-C is handled by this process alone.
@@ -53,7 +56,8 @@ class TokenBatches(Batches):
 
     tokens: of the corpus without its held-out end.
     args: Settings; dataset, batch_size (B), seq_len (T), seed, rank and world_size are read. Raises
-        UserError where the corpus is not available or shorter than one sequence."""
+        UserError where the corpus is not available or shorter than one sequence.
+    """
 
     def __init__(self, args):
         tokens, self.facts = load_tokens(args.dataset)
@@ -100,7 +104,8 @@ class StreamedBatches(Batches, torch.utils.data.IterableDataset):
 
     tokenized: function of an iterable of texts that yields a list of tokens for each, in the
         worker.
-    args: Settings, as for TokenBatches. Raises UserError."""
+    args: Settings, as for TokenBatches. Raises UserError.
+    """
 
     def __init__(self, args, tokenized):
         self.name, self.tokenized = args.dataset, tokenized
@@ -137,9 +142,11 @@ class StreamedBatches(Batches, torch.utils.data.IterableDataset):
 
 def _follow_parent(worker):
     """End this worker when the process that reads from it has ended.
+
     torch watches the process that forked the worker, here the server, which lives as long as any
     worker. An interrupted reader disconnects from the worker's sending thread and reports the
-    reason itself. torch raises errors of the dataset in the reader."""
+    reason itself. torch raises errors of the dataset in the reader.
+    """
     parent, report = multiprocessing.parent_process(), sys.excepthook
     threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()
     disconnected = (ConnectionError, EOFError)

@@ -2,7 +2,8 @@
 
 The script passes in what a technique may change: attention, vocabulary size, loss. Parameters have
 the names of OpenAI's checkpoint (https://github.com/openai/gpt-2, src/model.py); `nn.Linear` stores
-weights as (out, in), so those of c_attn, c_fc and c_proj are transposed."""
+weights as (out, in), so those of c_attn, c_fc and c_proj are transposed.
+"""
 
 import torch
 import torch.nn as nn
@@ -57,7 +58,8 @@ class GPT(nn.Module):
         mix of v in the same shape.
     vocab_size: rows of the embedding, and logits per token. With the same seed a larger one adds
         rows and leaves all other weights unchanged.
-    loss: function of logits, (B * T, vocab_size), and targets, (B * T,), that returns a scalar."""
+    loss: function of logits, (B * T, vocab_size), and targets, (B * T,), that returns a scalar.
+    """
 
     def __init__(self, config, attention, vocab_size, loss):
         super().__init__()
@@ -75,9 +77,11 @@ class GPT(nn.Module):
 
     def _init_weights(self, module):
         """Draw normal weights of deviation 0.02 (positions 0.01), and zero biases.
+
         As in src/model.py of openai/gpt-2; projections into the residual stream are divided by the
         square root of their number (section 2.3 of the paper). The embedding is drawn last, as
-        lm_head's weight."""
+        lm_head's weight.
+        """
         if isinstance(module, nn.Linear | nn.Embedding) and module is not self.wte:
             nn.init.normal_(module.weight, std=0.01 if module is self.wpe else 0.02)
         if isinstance(module, nn.Linear) and module.bias is not None:
@@ -87,7 +91,8 @@ class GPT(nn.Module):
 
     def forward(self, idx, targets):
         """Return the logits (B, T, vocab_size), detached, and the loss, a scalar, of idx and
-        targets, int64 (B, T)."""
+        targets, int64 (B, T).
+        """
         T = idx.size(1)
         x = self.wte(idx) + self.wpe(torch.arange(T, device=idx.device))  # (B, T, C)
         for block in self.h:

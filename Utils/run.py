@@ -2,7 +2,8 @@
 
 A step lasts from one boundary to the next and includes everything: waiting for the batch, the
 script's code, and a few microseconds of bookkeeping. The clock is the device's; on a GPU the loop
-adds no synchronization."""
+adds no synchronization.
+"""
 
 import runpy
 import sys
@@ -21,7 +22,9 @@ __all__ = ["Run", "execute", "run_script"]
 
 class Run:
     """One measured training run. Its rows are appended at the end of the `with` block.
-    model, optimizer: read for the record, never changed."""
+
+    model, optimizer: read for the record, never changed.
+    """
 
     def __init__(self, args, model, optimizer):
         self.args, self.model, self.optimizer = args, model, optimizer
@@ -39,8 +42,10 @@ class Run:
 
     def steps(self, batches):
         """Yield one batch a step, and mark the boundaries between steps.
+
         batches: an iterable, which begins again where it has fewer batches than the run has steps.
-        Raises UserError where there is no batch."""
+        Raises UserError where there is no batch.
+        """
         args = self.args
         self.dataset_facts = getattr(getattr(batches, "dataset", batches), "facts", {})
         self.batches = batches
@@ -118,8 +123,10 @@ class Run:
 
 def execute(technique, argv, run, passes=lambda error: True):
     """Run a technique's script in this process, with the class `run` in place of Run.
+
     technique: of `ladder`. argv: its flags. passes: function of an exception of the script; where
-    it is true, the exception gets through to the caller. Any other ends as `run_script` says."""
+    it is true, the exception gets through to the caller. Any other ends as `run_script` says.
+    """
     module = sys.modules[__name__]
     script_folder = str(technique.path.parent)
     replaced = module.Run, module.run_script, sys.argv

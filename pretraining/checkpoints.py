@@ -2,7 +2,8 @@
 
 A checkpoint is two files. step_00000250.pt holds the state, as torch.save writes it. Beside it,
 step_00000250.json holds what a person wants to know, and the state's checksum. It is written last
-and removed first, so a state without one is not a checkpoint."""
+and removed first, so a state without one is not a checkpoint.
+"""
 
 import hashlib
 import textwrap
@@ -30,8 +31,10 @@ class Checkpoint:
 
 def save(folder, step, state, facts):
     """Write a checkpoint and remove those that are no longer kept.
+
     state: what torch.save takes. facts: values for JSON, with validation_loss, which may be None.
-    Raises UserError where it cannot be written; the checkpoints before it are whole then."""
+    Raises UserError where it cannot be written; the checkpoints before it are whole then.
+    """
     path = folder / f"step_{step:08}.pt"
     with files.written_whole(path) as file:
         try:

@@ -2,7 +2,8 @@
 
 training.bin has the documents that are trained on, held_out.bin those that are held out. The text
 of a document alone says which it is, so copies of one are on the same side. prepared.json says how
-much of both files is whole: what was interrupted goes on behind that."""
+much of both files is whole: what was interrupted goes on behind that.
+"""
 
 import contextlib
 import fcntl
@@ -34,9 +35,11 @@ def remove_leftovers(folder):
 
 def load(dataset, cap=0, prepares=True):
     """Return (tokens to train on, held-out tokens, name of the corpus), made on first use.
+
     Tokens are uint16 (N,). dataset: as for the scripts. cap: about how many tokens at most; 0 for
     all there are. prepares: whether this process makes what is missing; another one waits until it
-    is there. Raises UserError."""
+    is there. Raises UserError.
+    """
     if dataset == "synthetic":
         return *_hold_out_end(token_cache.synthetic_tokens()), dataset
     contents, total, unit = token_cache.find(dataset)
@@ -59,8 +62,10 @@ def load(dataset, cap=0, prepares=True):
 
 def prepare(folder, dataset, texts, cap=0, total=None, part_bytes=PART_BYTES):
     """Tokenize what is not there yet, in as many threads as there are cores. Raises UserError.
+
     texts: of all documents, in the same order each time. total: how many bytes they have, for the
-    progress bar."""
+    progress bar.
+    """
     encoding = token_cache.gpt2_encoding()
     texts = token_cache.readable(dataset, texts)
     with naming(folder, "set CACHE_DIR to another folder"), contextlib.ExitStack() as stack:

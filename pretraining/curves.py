@@ -4,7 +4,8 @@
 
 draws loss.png and loss.svg in each run's folder; without a name, in those of all runs in
 training/. --live draws again whenever there are new rows, until its standard input ends: a viewer
-that reloads a picture when it changes follows the run."""
+that reloads a picture when it changes follows the run.
+"""
 
 import select
 import sys

@@ -3,7 +3,8 @@
     python -m pretraining.export CHECKPOINT FOLDER
 
 writes those of a checkpoint, such as training/RUN/checkpoints/step_00000250.pt, into a folder that
-`transformers.GPT2LMHeadModel.from_pretrained` loads. At its end a run does the same by itself."""
+`transformers.GPT2LMHeadModel.from_pretrained` loads. At its end a run does the same by itself.
+"""
 
 import shutil
 import sys
@@ -25,7 +26,9 @@ TRANSPOSED = ("attn.c_attn.weight", "attn.c_proj.weight", "mlp.c_fc.weight", "ml
 
 def gpt2_weights(state):
     """Return a model's state_dict under GPT-2's names, as float32: {name: contiguous tensor}.
-    Rows that pad the vocabulary are cut off. The head is left out where it is the embedding."""
+
+    Rows that pad the vocabulary are cut off. The head is left out where it is the embedding.
+    """
     tied = state["lm_head.weight"].equal(state["wte.weight"])
     weights = {}
     for name, tensor in state.items():
@@ -41,7 +44,9 @@ def gpt2_weights(state):
 
 def write(folder, state, config):
     """Write weights, the model's description and its tokenizer. Raises UserError.
-    config: GPTConfig of the model."""
+
+    config: GPTConfig of the model.
+    """
     weights = gpt2_weights(state)
     described = {
         "architectures": ["GPT2LMHeadModel"],

@@ -1,7 +1,8 @@
 """training.csv: a row a step, from which curves are drawn.
 
 Rows are appended as the run goes. A resumed run first drops those after its checkpoint, and
-whatever a killed process left unfinished; so the file reads like that of a run without a break."""
+whatever a killed process left unfinished; so the file reads like that of a run without a break.
+"""
 
 import csv
 import io
@@ -52,7 +53,8 @@ class History:
 
     def flush(self, to_disk=False):
         """Write the last row, which then no longer changes. to_disk: and see that all rows survive
-        a power cut. Raises UserError."""
+        a power cut. Raises UserError.
+        """
         if self.pending is None:
             return
         with naming(self.path), open(self.path, "ab") as file:

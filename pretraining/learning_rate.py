@@ -8,7 +8,9 @@ LOWEST = 0.1  # of the highest learning rate, at the end of the decay
 
 def learning_rate(step, args):
     """Return the rate: linear warm-up, then half a cosine from args.learning_rate to a tenth.
-    step: from 0. args: with learning_rate, warmup and steps."""
+
+    step: from 0. args: with learning_rate, warmup and steps.
+    """
     if step < args.warmup:
         return args.learning_rate * (step + 1) / args.warmup
     progress = (step - args.warmup) / max(1, args.steps - args.warmup)
@@ -23,8 +25,10 @@ def set_learning_rate(optimizer, value):
 
 def decay_matrices_only(optimizer, weight_decay):
     """Split the optimizer's group: weight decay for matrices, none for biases and LayerNorms.
+
     The groups are split here, not where the optimizer is made, so that a technique can put another
-    optimizer in its place."""
+    optimizer in its place.
+    """
     (group,) = optimizer.param_groups
     parameters = group["params"]
     group |= {"betas": BETAS, "weight_decay": weight_decay}

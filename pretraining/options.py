@@ -43,8 +43,10 @@ def fill(explicit, kind):
 
 def settle(chosen, hardware=None):
     """Return settings of those values, a dict, on this device and rank. Raises UserError.
+
     They have device, hardware, config, backend and ranks as for the ladder's scripts; batch_size,
-    sequences that a rank computes at once, and accumulation, how often in a step."""
+    sequences that a rank computes at once, and accumulation, how often in a step.
+    """
     args = settings.Settings(**chosen, technique="train", notes=[])
     check_model(args)
     args.config = CONFIGS[args.model]

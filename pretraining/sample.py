@@ -13,8 +13,10 @@ TOP = 50  # of the most likely tokens one is drawn, as build-nanogpt does
 @torch.no_grad()
 def sample(model, seed):
     """Return a text that the model writes.
+
     model: a GPT, neither compiled nor wrapped. It is called part by part, as its loss may be one
-    that overwrites the logits."""
+    that overwrites the logits.
+    """
     encoding, device = gpt2_encoding(), model.wte.weight.device
     random = torch.Generator().manual_seed(seed)
     idx = torch.tensor([[END_OF_TEXT]], device=device)

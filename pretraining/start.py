@@ -27,8 +27,10 @@ LOCKS = []  # held until this process ends
 
 def run_script(main, doc):
     """Train as the command line says, and end the process where that fails.
+
     main: of the loop as it stands; what runs is the loop with the techniques merged into it, unless
-    there are none."""
+    there are none.
+    """
     flags = options.parse(doc)
     args = None
     try:
@@ -69,7 +71,9 @@ def run_script(main, doc):
 
 def plan(flags):
     """Return the plan of this run: settings, techniques, folder, and whether it resumes; for JSON.
-    flags: of `options.parse`. Makes the folder and keeps others out of it. Raises UserError."""
+
+    flags: of `options.parse`. Makes the folder and keeps others out of it. Raises UserError.
+    """
     explicit = {n: vars(flags)[n] for n in options.ON_A_GPU if vars(flags)[n] is not None}
     if flags.resume:
         return _resumed(flags, explicit)

@@ -2,7 +2,8 @@
 
 The tokens are cut into windows of seq_len, at other places in each epoch. An epoch is all of them
 once, in an order of its own. Which window comes when is computed from the seed and the step alone:
-a resumed run, also on other ranks, sees the batches of the run without a break."""
+a resumed run, also on other ranks, sees the batches of the run without a break.
+"""
 
 import numpy as np
 import torch
@@ -13,9 +14,11 @@ from Utils.base.errors import UserError
 
 class TokenBatches:
     """Micro-batches of (idx, targets), each int64 (B, T), of this rank.
+
     Reads dataset, corpus_tokens, seq_len (T), batch_size (B), accumulation, validation_tokens,
     seed, rank, local_rank and world_size off `args`. Raises UserError where the corpus cannot be
-    had or is too short."""
+    had or is too short.
+    """
 
     def __init__(self, args):
         self.args = args
@@ -73,7 +76,9 @@ class TokenBatches:
 
     def held_out(self):
         """Yield the rank's batches of the held-out tokens, from all over them, always the same.
-        They are full, so with few sequences some may come twice."""
+
+        They are full, so with few sequences some may come twice.
+        """
         B, T, ranks = self.args.batch_size, self.args.seq_len, self.args.world_size
         count = max(1, self.scored // (B * ranks))  # of batches, for each rank
         for n in range(self.args.rank, count * ranks, ranks):

@@ -10,7 +10,8 @@ Techniques are diffs: those asked for are merged into this file, and the run kee
     make train RESUME=1
     torchrun --nproc-per-node=8 -m pretraining.train
 
-See:    Karpathy 2024, build-nanogpt, whose settings are the defaults on a GPU"""
+See:    Karpathy 2024, build-nanogpt, whose settings are the defaults on a GPU
+"""
 
 import torch
 

@@ -28,9 +28,11 @@ class Interrupted(Exception):
 
 class Run:
     """The bookkeeping around the loop of train.py. A resumed run begins with its last checkpoint.
+
     model, optimizer: as the loop has them, compiled or wrapped. batches: TokenBatches. scaler: in
     float16, the GradScaler. Rank 0 alone writes files. Raises UserError where the checkpoint does
-    not fit the model or the corpus."""
+    not fit the model or the corpus.
+    """
 
     def __init__(self, args, model, optimizer, batches, scaler=None):
         self.args, self.optimizer, self.scaler = args, optimizer, scaler
@@ -57,7 +59,8 @@ class Run:
 
     def steps(self):
         """Yield the steps that are left. Between two of them the run is saved: at intervals, when a
-        validation was the best so far, and when it was told to stop."""
+        validation was the best so far, and when it was told to stop.
+        """
         for step in range(self.start, self.args.steps):
             yield step
             best = self.validated == self.trained and self.validation == self.best
@@ -82,7 +85,8 @@ class Run:
 
     def log(self, step, gradient_norm):
         """Take a step's figures down. On a GPU they are read when the next step is queued, so that
-        the device need not wait for the host."""
+        the device need not wait for the host.
+        """
         self._read_figures()
         loss, self.losses = self.losses / self.args.accumulation, None
         stop = torch.tensor(float(self.told_to_stop is not None), device=loss.device)

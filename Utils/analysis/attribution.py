@@ -1,5 +1,6 @@
 """Ablation: the speedup of each technique alone on the baseline, in the ladder, and added last to
-the whole, from the same rounds."""
+the whole, from the same rounds.
+"""
 
 import numpy as np
 import pandas as pd

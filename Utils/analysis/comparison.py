@@ -1,5 +1,6 @@
 """Two results side by side, technique by technique. Rounds are not paired, as they ran at different
-times or on different machines. Ratios are of tokens per second, so shapes may differ."""
+times or on different machines. Ratios are of tokens per second, so shapes may differ.
+"""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,7 +52,8 @@ class Side:
 
 def select(name, text):
     """Return the Side of that name (A or B) that a text selects: a results file, and after a colon
-    words of the description of a group of runs, of several the newest. Raises UserError."""
+    words of the description of a group of runs, of several the newest. Raises UserError.
+    """
     path, _, words = text.partition(":")
     if not path:
         raise UserError(f"{name} names no results file", f"for example {name}=results.csv:H100")
@@ -150,7 +152,8 @@ def table(a, b):
 
 def columns(a, b, ratios):
     """Return the columns of `table`: lists of texts, one per technique, by title. The note is why
-    it has no timing, else its notes and taint."""
+    it has no timing, else its notes and taint.
+    """
     on_sides = []
     for side in (a, b):
         texts = result_tables.texts_of(side.lines, COLUMNS, a.rows.unit.iloc[0])

@@ -31,9 +31,11 @@ CHANCE = 0.001  # that rounding alone is labelled "model changed"
 @dataclass(frozen=True)
 class Estimate:
     """A value with its 95% interval, NaN with one round. An unknown value is NaN and false.
+
     p: of no effect, two-sided; NaN where fewer than two clean rounds leave it inconclusive. A
     subclass has `null`, the value without effect, `of_mean`, which makes a value of a mean, its
-    verdicts and its format."""
+    verdicts and its format.
+    """
 
     value: float = math.nan
     low: float = math.nan
@@ -43,7 +45,8 @@ class Estimate:
     @classmethod
     def by_t(cls, mean, error, freedom):
         """Return the estimate of a mean by Student's t. error: its standard error, with so many
-        degrees of freedom; NaN with one value."""
+        degrees of freedom; NaN with one value.
+        """
         half = stdtrit(freedom, (1 + CONFIDENCE) / 2) * error
         p = 2 * stdtr(freedom, -abs(mean) / error) if error else mean == 0
         ends = cls.of_mean([mean, mean - half, mean + half])
@@ -131,7 +134,8 @@ def numbers(estimates):
 
 def holm(estimates):
     """Return the Estimates of one table, a list, with p corrected by Holm: of 20 tables of equal
-    scripts at most one claims a difference."""
+    scripts at most one claims a difference.
+    """
     p = pd.Series([estimate.p for estimate in estimates], dtype=float).sort_values()
     as_small = np.arange(p.count(), p.count() - len(p), -1)  # itself and those that follow
     corrected = (p * as_small).cummax().clip(upper=1)
@@ -145,7 +149,8 @@ def scaled(rows):
 
 def by_step(rows, most):
     """Return median, min and max of `scaled` step_ms over the rounds, by technique and step, of
-    which 0 is the first timed one; and how many steps a row stands for, to have at most `most`."""
+    which 0 is the first timed one; and how many steps a row stands for, to have at most `most`.
+    """
     steps = selection.numbered(scaled(rows))
     size = max(1, math.ceil((steps.step.max() - steps.step.min() + 1) / most))
     keys = ["technique", steps.step // size * size]
@@ -180,7 +185,8 @@ def levels(values, names, groups):
 
 def losses(timed):
     """Return the loss of a technique by round, a Series in nats a token: on held-out text where the
-    rows have it, else the mean of the last timed steps."""
+    rows have it, else the mean of the last timed steps.
+    """
     by_run = timed.groupby(["round", "run_id"], observed=True)  # of which turns may need several
     losses = by_run.held_out_loss.mean()
     losses = losses if losses.notna().any() else by_run.loss.apply(final_loss)
@@ -193,9 +199,11 @@ def final_loss(losses):
 
 def drift_free_mean(logs):
     """Return the mean of logarithms by round, its standard error and its degrees of freedom.
+
     Every other round runs in reverse order, so a drift of the machine adds to one and is taken from
     the next. From FIT_ROUNDS on it is fitted, at the price of one degree of freedom; with fewer it
-    counts as noise. logs: Series indexed by round."""
+    counts as noise. logs: Series indexed by round.
+    """
     order = np.where(np.asarray(logs.index) % 2 == 0, 1.0, -1.0)
     if len(logs) < FIT_ROUNDS or not np.ptp(order):
         return logs.mean(), logs.sem(), len(logs) - 1
@@ -222,7 +230,8 @@ def typical(by_round):
 
 def unpaired_ratio(a, b):
     """Return the Ratio of `b` to `a` (of the geometric means) by Welch's t. It has no interval with
-    one round on either side. a, b: Series of rates by round."""
+    one round on either side. a, b: Series of rates by round.
+    """
     a, b = a.dropna(), b.dropna()
     if a.empty or b.empty:
         return Ratio()
@@ -247,9 +256,11 @@ def loss_difference(reference, losses):
 
 def parity(reference, losses, model, rounding="bfloat16", fewer_updated=False):
     """Return "exact" (all losses are equal), "model changed" or "numerics changed".
+
     Before the first update both have the same weights and batch, so the first loss compares the
     models; rounding has its CHANCE. reference, losses: Series of nats, indexed by round and step.
-    rounding: the coarsest type in use. fewer_updated: some parameters were never updated."""
+    rounding: the coarsest type in use. fewer_updated: some parameters were never updated.
+    """
     common = losses.index.intersection(reference.index)
     differences = losses[common] - reference[common]
     if len(common) and differences.eq(0).all():

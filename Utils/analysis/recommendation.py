@@ -1,6 +1,7 @@
 """The shortest measured set of techniques (the line of descent of a script or variant) that is
 statistically indistinguishable from the fastest, and the one with the least memory among those near
-its speed; as text, lines to copy and a script."""
+its speed; as text, lines to copy and a script.
+"""
 
 import re
 import shlex
@@ -35,10 +36,12 @@ WAITS = {"device_queue", "copy_engine", "device_memory", "cuda_graphs"}
 @dataclass(frozen=True, eq=False)
 class Recipe:
     """A measured set that is recommended, its techniques in the ladder's order.
+
     script: None of a user's own. line: of the summary. speedup, to_best: Ratios over the base and
     over the fastest set. evidence: texts by technique that was tried, under IN, NO_DIFFERENCE (the
     set has these too) and OUT. lines: to copy, lists by what they are for. pair: the lines of the
-    base and of the set from the clean rounds that both have, None without techniques."""
+    base and of the set from the clean rounds that both have, None without techniques.
+    """
 
     name: str
     techniques: list
@@ -55,7 +58,9 @@ class Recipe:
 @dataclass(frozen=True)
 class Recommendation:
     """Recipes for selected rows by title: FASTEST, and LEAST_MEMORY where it is another set.
-    described: the rows' common facts. says: caveats. best: name of the fastest measured set."""
+
+    described: the rows' common facts. says: caveats. best: name of the fastest measured set.
+    """
 
     described: str
     says: list

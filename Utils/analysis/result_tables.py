@@ -132,7 +132,8 @@ def table(summary, headline="", price=None, all_columns=False, in_file=False):
 
 def more_tables(summary, price=None):
     """Return the tables beside the one of MAIN, dicts of texts by column, by title, without columns
-    that are empty, and without the cost of a CPU or of a tiny model if no price is given."""
+    that are empty, and without the cost of a CPU or of a tiny model if no price is given.
+    """
     rows = summary.study.rows
     timed = summary.lines[summary.lines.step_ms.notna()]
     unit = next(iter(summary.lines.unit), "")

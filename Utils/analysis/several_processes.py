@@ -36,7 +36,8 @@ def shapes(counts, size):
 def efficiencies(rows, counts, size):
     """Return a DataFrame with one line per kind of scaling and number of processes, with timings of
     the runs of `shapes`. speedup: Ratio of tokens per second over the fewest processes, corrected
-    by Holm over all; efficiency: its share of the ideal."""
+    by Holm over all; efficiency: its share of the ideal.
+    """
     timed = rows[rows.phase == "timed"]
     by_round = timed.groupby(["world_size", "batch_size", "round"]).step_ms.median()
     lines = []
@@ -66,7 +67,8 @@ def scaling_table(lines, described):
 
 def tokens_per_second(parts):
     """Return the rate of each Part over the time in which all of them train, an array. A step that
-    an end of this time cuts counts by its share. Raises UserError where there is no such time."""
+    an end of this time cuts counts by its share. Raises UserError where there is no such time.
+    """
     times = [part.began + np.cumsum([0.0, *part.step_s]) for part in parts]
     span = np.array([max(t[0] for t in times), min(t[-1] for t in times)])
     if span[0] >= span[1]:

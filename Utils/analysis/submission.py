@@ -1,5 +1,6 @@
 """Shared results, folders of results/: checked, and written with home folders, user name and host
-name replaced by <home>, <user> and <host>; charts are drawn from the replaced rows."""
+name replaced by <home>, <user> and <host>; charts are drawn from the replaced rows.
+"""
 
 import itertools
 import os
@@ -53,7 +54,8 @@ def identity():
 
 def scrub(value, names):
     """Return the value with names replaced in all of its texts, keys aside: those of `identity`, as
-    whole words in any case, and all home folders."""
+    whole words in any case, and all home folders.
+    """
     if isinstance(value, dict):
         return {key: scrub(item, names) for key, item in value.items()}
     if isinstance(value, list):
@@ -69,7 +71,8 @@ def scrub(value, names):
 def make(results_file, device_name=None, base=None):
     """Write the newest run's group of rows, or that of a device or base, to a folder of results/,
     with complete groups of other shapes. Return the folder and a sentence on the runs left out.
-    Raises UserError."""
+    Raises UserError.
+    """
     all_rows = rows_file.read(results_file)
     newest, _ = selection.select(all_rows, device_name, True, base)
     run_ids = {*newest.run_id}

@@ -202,7 +202,8 @@ def _clean_rounds(runs):
 
 def measured_steps(args):
     """Return the lines of techniques with timings on the device and at the base, model and shape of
-    args, by name: of the newest code, without tainted runs."""
+    args, by name: of the newest code, without tainted runs.
+    """
     if not rows_file.has_rows(args.results_file):
         return {}
     rows = rows_file.read(args.results_file)
@@ -315,7 +316,8 @@ def from_records(line, records, model, scale=1.0):
 
 def _break_even(rows, compiled, step_ms):
     """Return the steps in which compiled scripts save the extra cost of their warm-up against their
-    parents, a Series: inf for never; without those that have no detectable difference."""
+    parents, a Series: inf for never; without those that have no detectable difference.
+    """
     steps = selection.numbered(rows[rows.technique.isin({*compiled.index, *compiled.parent})])
     timed_ms = steps.step_ms.where(steps.phase == "timed")
     usual_ms = timed_ms.groupby(steps.run_id).transform("median")

@@ -28,7 +28,8 @@ def markdown(columns, left=WORDS):
 
 def page(parts, in_file=False):
     """Return texts and tables (columns as for `markdown`, in which ** marks bold texts) one below
-    the other, without empty ones. in_file: as Markdown though the output is a terminal."""
+    the other, without empty ones. in_file: as Markdown though the output is a terminal.
+    """
     parts = [part for part in parts if part]
     if in_file or not sys.stdout.isatty():
         return "\n\n".join(part if isinstance(part, str) else markdown(part) for part in parts)

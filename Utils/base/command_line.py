@@ -1,6 +1,7 @@
 """The command line of scripts and commands: NAME=value, as make passes it, or --name value.
 
-All settings are in settings.toml: name, default, help, type. Importing this costs no torch."""
+All settings are in settings.toml: name, default, help, type. Importing this costs no torch.
+"""
 
 import argparse
 import difflib
@@ -31,8 +32,10 @@ def _share(text):
 @dataclass(frozen=True)
 class Type:
     """The values that a setting may have.
+
     convert: returns the value of a text, or raises ValueError. valid: the values in words. least:
-    of numbers, which are finite. word: a text that is valid as well; the empty one means None."""
+    of numbers, which are finite. word: a text that is valid as well; the empty one means None.
+    """
 
     convert: object
     valid: str = ""
@@ -100,8 +103,10 @@ OF_THE_MAKEFILE = {"PYTHON", "TESTS", "WORKERS", "CACHE_DIR", "PATIENCE_S"}
 
 class Parser(argparse.ArgumentParser):
     """An ArgumentParser of settings, which reports an error in one line.
+
     names: of the settings that it takes. Those of other commands are ignored where they are given
-    as NAME=value: make gives the same to all that it runs."""
+    as NAME=value: make gives the same to all that it runs.
+    """
 
     def __init__(self, prog, doc, *names):
         super().__init__(prog, description=doc, formatter_class=_Help, allow_abbrev=False)
@@ -197,7 +202,8 @@ def as_flags(values):
 
 def round_flags(args, r, code="", **changes):
     """Return the flags of a script in round r, from a command's args. code: of the script, for
-    settings that only some scripts have. changes: settings that replace those of args."""
+    settings that only some scripts have. changes: settings that replace those of args.
+    """
     values = vars(args) | {"rounds": 1, "round": r, "seed": args.seed + r} | changes
     names = [*OF_A_RUN, *(name for name in read_by(code) if name in values)]
     return as_flags({name: values[name] for name in names})

@@ -15,7 +15,8 @@ CACHE = Path(os.environ.get("CACHE_DIR", ROOT / ".cache")).resolve()
 
 def kernels(compiler):
     """Return the folder of a compiler's kernels: in the cache, or elsewhere where its name needs
-    quotes, as inductor writes paths into a command line as they are."""
+    quotes, as inductor writes paths into a command line as they are.
+    """
     if not needs_quotes(CACHE):
         return CACHE / compiler
     digest = hashlib.sha256(str(CACHE).encode()).hexdigest()[:16]

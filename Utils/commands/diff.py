@@ -1,6 +1,7 @@
 """Print the docstring of a technique, and its code's diff against its parent's.
 
-WITHOUT=NAME prints that of the variant without a technique, against the technique."""
+WITHOUT=NAME prints that of the variant without a technique, against the technique.
+"""
 
 import sys
 

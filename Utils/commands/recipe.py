@@ -1,5 +1,6 @@
 """Print the fewest techniques that are statistically as fast as the fastest, with evidence and
-lines for other loops, and write them as a script."""
+lines for other loops, and write them as a script.
+"""
 
 from pathlib import Path
 

@@ -2,7 +2,8 @@
 
 With A and B, two results are compared. The figures are those of `make table`, `make compare` and
 `make ablate`; the charts are those of `make plots`, as SVG. The templates in pages/ escape all
-values from files, and the page's security policy allows only the one script whose hash it names."""
+values from files, and the page's security policy allows only the one script whose hash it names.
+"""
 
 from Utils.base.errors import naming
 from Utils.draw import report_page

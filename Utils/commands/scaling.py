@@ -3,7 +3,8 @@
 Each round runs every number of processes once with seed SEED + r, every other round in reverse
 order. BATCH_SIZE is the batch of strong scaling; weak scaling gives each process its share at the
 fewest processes, where both are the same run. Efficiency is the speedup over the fewest processes
-as a share of the ideal one, paired within rounds, with Student's t interval."""
+as a share of the ideal one, paired within rounds, with Student's t interval.
+"""
 
 import math
 import time
@@ -53,8 +54,10 @@ def main(args):
 
 def batch(args, counts):
     """Return the global batch of strong scaling.
+
     As requested, or the largest that fits one process and all counts share evenly, or else the
-    smallest that they share evenly."""
+    smallest that they share evenly.
+    """
     evenly = math.lcm(*counts)
     if args.batch_size != "auto":
         for count in counts:

@@ -5,7 +5,8 @@
 Without names it runs the ladder. `beyond` is all of beyond/ with the baseline and their parents,
 `everything` all techniques, `ablation` the runs of `make ablate`. Rounds are interleaved, and an
 interrupted suite resumes. ROUND sets the first round, to add rounds to existing ones. With BASE it
-runs a script of your own, unchanged, with switches."""
+runs a script of your own, unchanged, with switches.
+"""
 
 from Utils.base import tool_packages
 from Utils.base.errors import UserError

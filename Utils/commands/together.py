@@ -2,7 +2,8 @@
 
 All begin their timed steps at the same moment, when the last has compiled and warmed up. Only the
 work until the first has ended counts. No rows are written to results.csv, as such runs are not
-comparable with others."""
+comparable with others.
+"""
 
 import os
 import secrets

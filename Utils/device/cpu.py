@@ -86,8 +86,10 @@ class CPU(Device):
 
     def peak_memory_mib(self):
         """Return the growth of the resident set since this object was made, at its peak, in MiB.
+
         It covers loaded libraries too. Of a process that keeps freed memory it is the peak until
-        then: gaps between kept blocks are not the script's."""
+        then: gaps between kept blocks are not the script's.
+        """
         if self.peak_mib is not None:
             return self.peak_mib
         peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # bytes on macOS
@@ -98,9 +100,11 @@ class CPU(Device):
 
     def keep_freed_memory(self, grows=False):
         """Let glibc's malloc keep freed blocks for later ones. No effect with another libc.
+
         By default it returns blocks of 32 MiB and more, so each step waits for the kernel to clear
         their pages anew: logits of 512 tokens are 98 MiB. See `man mallopt`, docs/FINDINGS.md.
-        grows: whether later steps may need more memory, so that the peak is not known yet."""
+        grows: whether later steps may need more memory, so that the peak is not known yet.
+        """
         self.peak_mib = None if grows else self.peak_memory_mib()
         if platform.libc_ver()[0] == "glibc":
             libc = ctypes.CDLL(None)
@@ -109,8 +113,10 @@ class CPU(Device):
 
     def counters(self):
         """Return readings that only grow, in seconds.
+
         clock_s; over all cores all_cpu_s, busy_cpu_s (of any process), own_cpu_s (of this process
-        and its descendants) and, where counted, steal_s (taken by the hypervisor)."""
+        and its descendants) and, where counted, steal_s (taken by the hypervisor).
+        """
         times = psutil.cpu_times()._asdict()
         all_cpu_s = sum(s for name, s in times.items() if not name.startswith("guest"))  # in user
         waiting_s = times["idle"] + times.get("iowait", 0.0) + times.get("steal", 0.0)
@@ -160,8 +166,10 @@ class MPS(Device):
 
 def processor_name(cpuinfo="/proc/cpuinfo"):
     """Return the processor's name.
+
     Virtual machines may hide its number, and AVX-512 or AMX: "AMD EPYC" is Zen 4 on one host and
-    Zen 5 on the next. A name without a number (a clock is none) is followed by what tells them."""
+    Zen 5 on the next. A name without a number (a clock is none) is followed by what tells them.
+    """
     if sys.platform == "darwin":
         command = ["sysctl", "-n", "machdep.cpu.brand_string"]
         return subprocess.run(command, capture_output=True, text=True).stdout.strip()
@@ -189,7 +197,9 @@ def usable_cpus():
 
 def cgroup_limits(root="/sys/fs/cgroup", membership="/proc/self/cgroup"):
     """Return (CPUs, bytes of memory) of this process's control groups; math.inf for no limit.
-    A group's limits apply to its descendants; in a container the root is the container's."""
+
+    A group's limits apply to its descendants; in a container the root is the container's.
+    """
     cpus = [math.inf]
     memory_bytes = [math.inf]
     lines = []

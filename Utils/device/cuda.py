@@ -3,7 +3,8 @@
 How a step is timed: kernels are queued in a stream, and the GPU executes them after the call that
 queued them has returned. A step boundary is therefore an event in the stream: recording it waits
 for nothing, and the GPU stores the time when it reaches it. The times are read after the run,
-behind the only synchronization, so a step costs the same as without a clock."""
+behind the only synchronization, so a step costs the same as without a clock.
+"""
 
 from itertools import pairwise
 
@@ -16,9 +17,11 @@ from Utils.device.nvml import Nvml
 
 class CUDA(Device):
     """An NVIDIA GPU, or an AMD one through ROCm, which torch calls cuda too.
+
     device: torch.device with an index.
     cuda, nvml: the modules `torch.cuda` and `pynvml`, or substitutes for tests. partners: process
-    ids of runs that take turns with this one. select: makes it torch's current device."""
+    ids of runs that take turns with this one. select: makes it torch's current device.
+    """
 
     def __init__(self, device, cuda=torch.cuda, nvml=None, partners=(), select=True):
         properties = cuda.get_device_properties(device)

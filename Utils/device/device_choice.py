@@ -3,7 +3,8 @@
 One object, a CPU, CUDA or MPS, measures time and memory. Its clock is read at step boundaries only:
 `mark()` returns one, `elapsed_ms(marks)` the times between them. Its state is read outside the
 timed steps: `other_processes` when the device is chosen, `counters()` before the first timed step
-and after the last, `readings()` after the last."""
+and after the last, `readings()` after the last.
+"""
 
 from contextlib import suppress
 
@@ -23,9 +24,11 @@ FRAGMENTED = 0.05  # fraction that torch's allocator loses
 
 def choose(name, local_rank=0, local_world_size=1, partners=()):
     """Return the device of a name: auto (CUDA, else MPS, else CPU), cpu, cuda, cuda:1, mps.
+
     local_rank, local_world_size: of this process on this machine. Each rank takes a separate GPU.
     partners: process ids of runs that take turns with this one.
-    Raises UserError where there is no such device."""
+    Raises UserError where there is no such device.
+    """
     if name == "auto":
         name = "mps" if torch.backends.mps.is_available() else "cpu"
         name = "cuda" if has_cuda() else name
@@ -76,7 +79,9 @@ def of_tensors(device):
 
 def available(name):
     """Return the number of ranks that fit this machine, and the GPUs or cores for them in words.
-    One rank per GPU, or per usable core. name: as for `choose`, which may raise UserError."""
+
+    One rank per GPU, or per usable core. name: as for `choose`, which may raise UserError.
+    """
     device = choose(name)
     if isinstance(device, CPU):
         cores = max(1, int(usable_cpus()))
@@ -101,8 +106,10 @@ def usable_bytes(memory_bytes):
 
 def baseline_bytes(config, batch_size, seq_len):
     """Estimate the peak of the baseline on a GPU, in bytes; `make forecast` is more precise.
+
     In float32 it is at the start of the backward (weights, two moments, activations: 16 of width
-    n_embd and the scores per block, four of the logits' size) or in the update, without them."""
+    n_embd and the scores per block, four of the logits' size) or in the update, without them.
+    """
     parameters = config.parameters()
     per_token = config.n_layer * (16 * config.n_embd + config.n_head * seq_len) + 4 * VOCABULARY
     return max(12 * parameters + 4 * batch_size * seq_len * per_token, 20 * parameters)
@@ -110,7 +117,9 @@ def baseline_bytes(config, batch_size, seq_len):
 
 def auto_shape(device, config, batch_size="auto", seq_len="auto", ranks=1):
     """Return (batch_size, seq_len) at which the baseline fits the device, for every script.
-    ranks: share the batch; each takes as much as it would alone. A CPU takes the smallest."""
+
+    ranks: share the batch; each takes as much as it would alone. A CPU takes the smallest.
+    """
     lengths = [1024, 512, 256, 128, 64] if seq_len == "auto" else [seq_len]
     batches = [n * ranks for n in (16, 8, 4, 2, 1)] if batch_size == "auto" else [batch_size]
     room = 0 if isinstance(device, CPU) else usable_bytes(device.memory_bytes)

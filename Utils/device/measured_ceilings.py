@@ -21,7 +21,9 @@ BUSY_SHARE = 0.05  # of the machine's cores, that other processes take
 
 def matmul_tflops(precision, n, device, seconds=SECONDS):
     """Return TFLOP/s of an n x n x n product of normal random numbers, the fastest of several.
-    precision: a name of PRECISIONS or "float32". device: torch.device."""
+
+    precision: a name of PRECISIONS or "float32". device: torch.device.
+    """
     dtype = PRECISIONS.get(precision, torch.float32)
     a, b = (torch.randn(n, n, device=device).to(dtype) for _ in range(2))
     before = torch.get_float32_matmul_precision()
@@ -33,7 +35,8 @@ def matmul_tflops(precision, n, device, seconds=SECONDS):
 
 def bandwidth_gb_s(device, mib, seconds=SECONDS):
     """Return GB/s (10^9 bytes read or written) of copying a tensor of so many MiB, which must be
-    far larger than the caches."""
+    far larger than the caches.
+    """
     source = torch.randn(mib * 2**20 // 4, device=device)
     fastest = _fastest("out.copy_(a)", seconds, a=source, out=torch.empty_like(source))
     return 2 * source.nbytes / fastest / 1e9
@@ -49,8 +52,10 @@ def _fastest(statement, seconds, **names):
 
 def measure(device, seconds=SECONDS):
     """Return the ceilings of a device: matmul_tflops by precision, bandwidth_gb_s, device, torch.
+
     emulated_tflops are no ceilings; other_cpu_share: what other processes took of the machine
-    meanwhile; measured_at: in seconds since 1970."""
+    meanwhile; measured_at: in seconds since 1970.
+    """
     before = CPU().counters()
     torch_device = device.torch_device
     sizes = [1024, 2048]
@@ -121,7 +126,8 @@ def ceilings(device):
 
 def here(device, again=False):
     """Return the ceilings of this device, measured where there are none, or `again`. Those of a
-    busy machine are measured again after an hour; those with less beside them stay."""
+    busy machine are measured again after an hour; those with less beside them stay.
+    """
     stored = None if again else ceilings(device)
     if stored and not (is_busy(stored) and time.time() > stored["measured_at"] + 3600):
         return stored

@@ -30,7 +30,8 @@ class Nvml:
     """One GPU through NVML, of nvidia-ml-py. What is missing or refused is left out, or None.
 
     uuid: torch's, without a prefix, as CUDA_VISIBLE_DEVICES changes numbers; None for the driver
-        alone. module: pynvml, or a substitute for tests."""
+        alone. module: pynvml, or a substitute for tests.
+    """
 
     def __init__(self, uuid, module=None):
         self.module = module
@@ -57,8 +58,10 @@ class Nvml:
 
     def get(self, name, *constants, field=None, divisor=1):
         """Return nvmlDeviceGet<name> of the GPU, or None.
+
         constants: further arguments, names without NVML_. field: of the returned structure.
-        divisor: of the number, for another unit."""
+        divisor: of the number, for another unit.
+        """
         answer = self.call(f"DeviceGet{name}", self.gpu, *map(self.constant, constants))
         if field and answer is not None:
             answer = getattr(answer, field)
@@ -66,6 +69,7 @@ class Nvml:
 
     def other_processes(self, partners=()):
         """Return others that compute on the GPU, as in ["python3 (pid 4711, 1,234 MiB)"].
+
         partners: process ids of runs that take turns with this one, which are no others. In a
         container NVML may give the host's pids: then as many unknown processes are taken for them.
         """
@@ -88,7 +92,9 @@ class Nvml:
 
     def counters(self):
         """Return readings that only grow: energy_j, and seconds of clock throttling by cause.
-        Older drivers have thermal_violation_s alone, newer ones also those of SLOWDOWN_FIELDS."""
+
+        Older drivers have thermal_violation_s alone, newer ones also those of SLOWDOWN_FIELDS.
+        """
         thermal = ("ViolationStatus", "PERF_POLICY_THERMAL")
         counters = {
             "energy_j": self.get("TotalEnergyConsumption", divisor=1e3),

@@ -34,7 +34,8 @@ SHORTER = (  # replacements in the text of an SVG, the first of places
 
 def figure(height, title, *described, rows=1, columns=1, room=0, width=WIDTH):
     """Return a figure of that height and width in inches, and its axes with the same scales, a
-    list. described: lines below the title. room: points between these and the axes."""
+    list. described: lines below the title. room: points between these and the axes.
+    """
     settings = {"svg.hashsalt": "plots", "svg.fonttype": "none"}
     settings["font.sans-serif"] = ["DejaVu Sans"]
     settings["text.parse_math"] = False  # else what stands between two dollars is a formula

@@ -123,7 +123,8 @@ def memory(rows, lines):
 
 def speedup(rows, lines):
     """Draw the speedup of each technique over the script before it with its interval, and beside it
-    the speedup over the baseline, memory and loss."""
+    the speedup over the baseline, memory and loss.
+    """
     lines, without_value = _measured(lines)
     names = []  # with the script before where that is not the row above
     for above, (_, line) in zip([None, *lines.index], lines.iterrows(), strict=False):

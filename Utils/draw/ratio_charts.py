@@ -54,8 +54,10 @@ def by_verdict(ratios):
 
 def forest(names, series, head, xlabel, columns=(), values=True, width=chart_style.WIDTH):
     """Return a figure of Series on a logarithmic axis, and its axes, a row a name.
+
     head: title, and lines below it. columns: words right of the rows, each (x as a fraction of the
-    axes' width, heading, texts). values: written right of the points."""
+    axes' width, heading, texts). values: written right of the points.
+    """
     series = [each for each in series if any(each.ratios)]
     lines = 1 + max((each.line for each in series), default=0)
     row = 0.4 if lines == 1 else (lines + 1) * (0.21 if values else 0.13)

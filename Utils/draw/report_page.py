@@ -30,7 +30,9 @@ UNPRINTABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")  # what no
 
 def report(path, device_name="", price=None, base=None):
     """Return the page of a results file, a string of HTML. Raises UserError.
-    device_name, base: as for selection.select. price: what an hour of the device costs."""
+
+    device_name, base: as for selection.select. price: what an hour of the device costs.
+    """
     chosen = study.newest_ladder(rows_file.read(path), path, device_name, base)
     summary = summarize(chosen)
     rows = chosen.rows

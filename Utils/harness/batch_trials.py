@@ -21,9 +21,11 @@ SLOWER = 0.5  # of the last speed: some drivers move excess memory to the host i
 
 def largest_batch(args, technique, at_most):
     """Return the largest power of two times args.batch_size at which a technique runs here.
+
     technique: name of the script to try, each time in a new process. at_most: end of the search.
     A CPU has much memory and slow steps: there the batch doubles only while that is faster, within
-    about the time of the run itself. All rounds of a suite take the result of the first."""
+    about the time of the run itself. All rounds of a suite take the result of the first.
+    """
     suite = os.environ.get("SUITE_ID")
     cached = paths.CACHE / "suites" / f"{suite}-{args.technique}.json"
     if suite and cached.exists():
@@ -51,7 +53,8 @@ def largest_batch(args, technique, at_most):
 
 def run(args, technique, batch_size):
     """Run a few steps, and print how they ended. Return the tokens per second, 0.0 where they did
-    not run, and the seconds that it took."""
+    not run, and the seconds that it took.
+    """
     start = time.monotonic()
     flags = {"steps": STEPS, "warmup": 1, "min_seconds": 0, "batch_size": batch_size}
     same = ("seq_len", "model", "dataset", "device", "seed")

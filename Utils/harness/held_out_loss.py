@@ -2,7 +2,8 @@
 
 All runs are evaluated in the same way, in float32 by the plain model, whatever precision and
 kernels they trained with. So a difference is one of the weights, and the noise of the batch cancels
-since the text is the same for all."""
+since the text is the same for all.
+"""
 
 from functools import partial
 
@@ -20,8 +21,10 @@ TOKENS = 2048
 
 def loss(args, model):
     """Return the held-out loss in nats per token.
+
     None where the corpus is too short, or the model has other weights than GPT-2's.
-    args: Settings. model: of the script, wrapped or not. Every rank has to call it."""
+    args: Settings. model: of the script, wrapped or not. Every rank has to call it.
+    """
     with torch.device("meta"):
         attention = partial(scaled_dot_product_attention, is_causal=True)
         plain = GPT(args.config, attention, VOCABULARY, loss=cross_entropy)
@@ -44,7 +47,9 @@ def loss(args, model):
 
 def _weights_for(plain, model):
     """Return the model's weights by the plain model's names, float32; None where one is missing.
-    Wrappers prefix names, a padded vocabulary has more rows, and shards have to be gathered."""
+
+    Wrappers prefix names, a padded vocabulary has more rows, and shards have to be gathered.
+    """
     trained = {}
     for name, tensor in model.state_dict().items():
         full = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor

@@ -9,7 +9,8 @@ from Utils.base.units import MIB
 
 class GradientWatch:
     """Peak bytes of gradients within a `with` block, one training step: measured whenever one is
-    complete, so freeing each early lowers the peak."""
+    complete, so freeing each early lowers the peak.
+    """
 
     def __init__(self, model):
         self.parameters = [p for p in model.parameters() if p.requires_grad]
@@ -43,7 +44,8 @@ def memory(device, model, optimizer, gradients):
     replace activations during the backward, so activations alone can exceed the rest.
     off_device_mib: optimizer state kept off the device, no part of the peak.
 
-    optimizer: an optimizer, several, or None. gradients: bytes or None."""
+    optimizer: an optimizer, several, or None. gradients: bytes or None.
+    """
     states = [state for member in optimizers(optimizer) for state in member.state.values()]
     values = itertools.chain.from_iterable(state.values() for state in states)
     state = [value for value in values if isinstance(value, torch.Tensor)]
@@ -82,7 +84,8 @@ def _size(tensors):
 
 def updated(model, optimizer):
     """Return the numbers of the parameters that an optimizer of this rank has updated. Copies,
-    which it may update in their place, are in the model's order."""
+    which it may update in their place, are in the model's order.
+    """
     stepped = [id(p) for member in optimizers(optimizer) for p in member.state]
     numbers = [number for number, p in enumerate(model.parameters()) if id(p) in stepped]
     return numbers or list(range(len(stepped)))
@@ -96,8 +99,10 @@ def updates(optimizer):
 
 def training(model, optimizer, updated_by_rank=None):
     """Return the number of parameters, the number updated, and the optimizer's class: a dict.
+
     updated_by_rank: result of `updated` on each rank. Parameters without effect on the loss are
-    never updated."""
+    never updated.
+    """
     updated_by_rank = updated_by_rank or [updated(model, optimizer)]
     sizes = [p.numel() for p in model.parameters()]
     types = map(type, optimizers(optimizer))

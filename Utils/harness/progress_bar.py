@@ -13,7 +13,8 @@ def progress(args, model):
     """Yield a function of (number of steps, their losses) that shows a bar, elsewhere than on a
     terminal a line every ten seconds.
     A call costs one reading of the clock. Drawing happens right before a step boundary, at most
-    four times a second, from values that are already on the host."""
+    four times a second, from values that are already on the host.
+    """
     if args.rank or args.turn:  # others train in between
         yield lambda steps, losses: None
         return

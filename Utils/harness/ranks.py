@@ -3,7 +3,8 @@
 torchrun and `launch.rank_launcher` start the processes and set each rank's environment. All ranks
 do the same work; rank 0 alone prints and writes. They exchange measurements once, after the loop.
 When one fails, the others cannot continue, and the launcher ends all of them as soon as one has
-ended. So the rank at fault ends first, and the others wait a moment."""
+ended. So the rank at fault ends first, and the others wait a moment.
+"""
 
 import os
 import re
@@ -41,7 +42,8 @@ def from_environment():
 
 def patience():
     """Return the timedelta after which a rank that does not answer is considered hung: PATIENCE_S
-    of the environment, in seconds. Raises UserError."""
+    of the environment, in seconds. Raises UserError.
+    """
     text = os.environ.get("PATIENCE_S", "45")
     with suppress(ValueError, OverflowError):
         if float(text) > 0:
@@ -87,7 +89,8 @@ def noticed(error):
 
 def report(message, noticed=None):
     """Write a message, and the state `noticed` of another rank, for torch's launcher. It may end
-    this rank meanwhile, and ends with a traceback where the file is empty."""
+    this rank meanwhile, and ends with a traceback where the file is empty.
+    """
     if path := os.environ.get("TORCHELASTIC_ERROR_FILE"):
         text = {"message": message, "extraInfo": {"timestamp": str(int(time.time()))}}
         files.write_json(Path(path), {"message": text, "noticed": noticed})

@@ -1,5 +1,6 @@
 """Rows of a run, and its record: measurements of all ranks and their quality, torch.compile's
-statistics, threads, versions, variables."""
+statistics, threads, versions, variables.
+"""
 
 import contextlib
 import hashlib
@@ -64,7 +65,9 @@ class RankResult:
 
 def combine(args, ranks, model, optimizer, dataset_facts, flops_per_unit=None):
     """Return (rows, record) of a run from the RankResults, in order.
-    A step takes the time of the slowest rank; its loss is the mean. Notes go to args.notes."""
+
+    A step takes the time of the slowest rank; its loss is the mean. Notes go to args.notes.
+    """
     step_ms = np.max([rank.step_ms for rank in ranks], axis=0)
     data_ms = np.max([rank.data_ms for rank in ranks], axis=0)
     losses = np.mean([rank.losses for rank in ranks], axis=0)
@@ -160,7 +163,8 @@ def record(args, status):
 
 def _collect_env():
     """Return the report of torch.utils.collect_env, cached until a reboot or the installation of a
-    package: it takes seconds."""
+    package: it takes seconds.
+    """
     packages = Path(torch.__file__).parent.parent
     parts = sys.executable, torch.__version__, psutil.boot_time(), packages.stat().st_mtime
     digest = hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
@@ -181,8 +185,10 @@ def compiled_graphs():
 
 def compilation():
     """Return the statistics of torch.compile, a dict, or None where it compiled nothing.
+
     graphs; recompilations among them, after a guard failed; cache: "warm" where all of it came from
-    Inductor's cache on disk, else "cold", None of another backend."""
+    Inductor's cache on disk, else "cold", None of another backend.
+    """
     if not compiled_graphs():
         return None
     dynamo = sys.modules["torch._dynamo.utils"]
@@ -200,9 +206,11 @@ def compilation():
 
 def run_quality(ranks, step_ms):
     """Return the quality of a run: that of rank 0, tainted where any rank is.
+
     It comes from counters and readings of the device, and from the step times: nothing is polled
     while steps run. ranks: their RankResults. step_ms: as of `rank_quality`. Ranks of one machine
-    share its cores: their CPU time is summed, so that none counts as another process."""
+    share its cores: their CPU time is summed, so that none counts as another process.
+    """
     qualities = {}
     for number, rank in enumerate(ranks):
         counters = rank.counters
@@ -228,7 +236,8 @@ def rank_quality(other_processes, counters, readings, step_ms):
     other_cpu_share and steal_share (fractions of all cores' time), and drift (relative change of
     the median step from the first third to the last).
 
-    other_processes, counters, readings: of a RankResult. step_ms: of the timed steps, in order."""
+    other_processes, counters, readings: of a RankResult. step_ms: of the timed steps, in order.
+    """
     facts = readings | counters
     if "energy_j" in facts:
         facts["mean_power_w"] = facts["energy_j"] / facts["clock_s"]

@@ -44,7 +44,8 @@ def run_script(main, doc, passes=lambda error: False):
     main: function of the Settings. doc: the script's docstring, for --help and for its needs.
     passes: function of an exception that is true where the caller handles it.
     Exit codes: 0 with a row for Unsupported; 1 with a row for out of memory and for any other
-    exception, after its traceback; 2 and no row for a UserError; 130 and no row for Ctrl-C."""
+    exception, after its traceback; 2 and no row for a UserError; 130 and no row for Ctrl-C.
+    """
     call(partial(start, main), parse_args(doc), passes)
 
 
@@ -89,7 +90,8 @@ def start(main, args):
 
 def prepare(main):
     """Keep compiled kernels in the project's cache, and silence noisy messages. main: of the
-    script, whose other functions are looked at."""
+    script, whose other functions are looked at.
+    """
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(paths.kernels("inductor")))
     os.environ.setdefault("TRITON_CACHE_DIR", str(paths.kernels("triton")))
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # else the profiler logs its start
@@ -156,7 +158,8 @@ def _end(args, error):
 
 def _end_rank(args, error):
     """End one of several ranks immediately: one line, by it or by the launcher. Only an
-    unsupported technique leaves a row."""
+    unsupported technique leaves a row.
+    """
     rank = f"{args.technique}: rank {args.rank}"
     nothing = "nothing was recorded"
     if isinstance(error, KeyboardInterrupt):

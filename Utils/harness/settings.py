@@ -31,7 +31,8 @@ class Settings(argparse.Namespace):
     patience: timedelta after which a rank is considered hung.
     turn: Turn of a run that takes turns with others, else None.
     suite, base, parent, change: columns of its rows. unit: of its batches.
-    notes: phrases that explain the run's timing, or its lack."""
+    notes: phrases that explain the run's timing, or its lack.
+    """
 
     rank, world_size = 0, 1  # until `settle`
     turn = None
@@ -44,9 +45,11 @@ class Settings(argparse.Namespace):
 
 def parse_args(doc, argv=None, technique=None, source="", hardware=None):
     """Return the Settings of a training script. doc: its docstring, which --help prints.
+
     argv, technique, source: replace this process's command line and script name. hardware: replaces
     the device that --device names.
-    An impossible setting ends the process with one line and exit code 2."""
+    An impossible setting ends the process with one line and exit code 2.
+    """
     doc, argv = doc or "", sys.argv[1:] if argv is None else argv
     script = Path(sys.argv[0])
     source = source if technique else script.read_text()  # now: it may be edited during the run
@@ -105,7 +108,8 @@ def settle(args, hardware=None):
 
 def check_needs(args):
     """Check all needs of the script, and note limits of its timing. Raises Unsupported where a
-    need is not met here, and UserError where one is unknown."""
+    need is not met here, and UserError where one is unknown.
+    """
     args.notes += filter(None, (check_need(need, args) for need in args.needs))
 
 
@@ -114,7 +118,8 @@ def check_need(need, args):
 
     need: "text" (a corpus of text), "batch multiple of N" (sequences of a rank), the name of
         another technique (for variants), or one of `capabilities.CHECKS`.
-    Raises Unsupported and UserError as `check_needs` does."""
+    Raises Unsupported and UserError as `check_needs` does.
+    """
     if need == "text":
         if args.dataset == "synthetic":
             reason = "has random tokens: there is no text to stream"

@@ -1,7 +1,8 @@
 """The clock of a run: step boundaries, the device's counters around the timed steps, how many steps
 there are.
 
-Steps come in stretches: consecutive steps between two stops of the clock."""
+Steps come in stretches: consecutive steps between two stops of the clock.
+"""
 
 import itertools
 import math
@@ -16,6 +17,7 @@ WARMUP_TO_WATCH = 3  # steps of warm-up with room for what slows the step after 
 
 class StepClock:
     """Marks at step boundaries, read as times after the run.
+
     hardware: device whose clock and counters are read. timed: one bool per step, False for warm-up.
     """
 
@@ -27,9 +29,11 @@ class StepClock:
 
     def steps(self, args, watch_gradients, pause, keeps_freed_memory=True):
         """Yield while a step runs, and mark the boundaries between steps.
+
         watch_gradients: function that returns the context of the second step; it slows the next
         one, which is warm-up too. pause: called after step --steps, while the clock is stopped.
-        keeps_freed_memory: let the process do so, which slows the last step of warm-up."""
+        keeps_freed_memory: let the process do so, which slows the last step of warm-up.
+        """
         room = args.warmup >= WARMUP_TO_WATCH
         for steps, warmup in stretches(args, self):
             if len(self.timed) == args.steps:
@@ -73,7 +77,8 @@ def stretches(args, clock):
     gets each stretch from its launcher, and its first step is warm-up, since caches hold the data
     of others. One stretch ends at step --steps, where losses are compared.
 
-    args: Settings. clock: the run's StepClock."""
+    args: Settings. clock: the run's StepClock.
+    """
     done = 0
     for steps, warmup in _planned(args, clock):
         before = args.steps - done

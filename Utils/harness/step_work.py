@@ -11,7 +11,8 @@ MIXED = {"float8", "int8"}  # needs of scripts with products of several types: n
 
 def precision_of(needs):
     """Return the precision of a script's matrix products, by name; None for several. The last of
-    the needs counts, as autocast overrides TF32."""
+    the needs counts, as autocast overrides TF32.
+    """
     if MIXED.intersection(needs):
         return None
     return ["float32", *(need for need in needs if need in PRECISIONS)][-1]
@@ -19,7 +20,8 @@ def precision_of(needs):
 
 def flops_per_token(config, seq_len):
     """Return the floating-point operations of GPT per token, with the full scores of attention:
-    6 N + 12 n_layer n_embd T, with N the weights of all matrix products, including the head."""
+    6 N + 12 n_layer n_embd T, with N the weights of all matrix products, including the head.
+    """
     L, C = config.n_layer, config.n_embd
     weights = 12 * L * C**2 + VOCABULARY * C
     return 6 * weights + 12 * L * C * seq_len
@@ -31,7 +33,8 @@ def parts(config, batch_size, seq_len, precision):
     Each of the three products of a linear layer reads its operands and writes its result once.
     Attention reads q, k, v and writes its mix; scores stay on the chip, and their masked half is
     not computed. AdamW reads weights, gradients and two moments, and writes three of them back, in
-    float32. Element-wise operations are assumed to be fused into their neighbours."""
+    float32. Element-wise operations are assumed to be fused into their neighbours.
+    """
     L, C, T = config.n_layer, config.n_embd, seq_len
     tokens = batch_size * T
     size = 2 if PRECISIONS.get(precision) in (torch.bfloat16, torch.float16) else 4
@@ -53,7 +56,8 @@ def parts(config, batch_size, seq_len, precision):
 
 def floor_ms(config, batch_size, seq_len, precision, ceilings):
     """Return the milliseconds of a step whose parts run in turn, each at its ceiling; None where
-    the precision has no ceiling here."""
+    the precision has no ceiling here.
+    """
     if precision not in ceilings["matmul_tflops"]:
         return None
     flop_s = ceilings["matmul_tflops"][precision] * 1e12
@@ -64,9 +68,11 @@ def floor_ms(config, batch_size, seq_len, precision, ceilings):
 
 def describe(args, flops_per_unit=None):
     """Return the limits of a run for its record, a dict.
+
     flops_per_token; precision of the matrix products or None; datasheet_tflops of it or None;
     ceilings, measured, or None; with them floor_ms, the modelled floor, or None.
-    args: its Settings. flops_per_unit: of a model that is not GPT, or None."""
+    args: its Settings. flops_per_unit: of a model that is not GPT, or None.
+    """
     precision = precision_of(args.needs)
     ceilings = measured_ceilings.ceilings(args.hardware)
     datasheet = datasheets.named(args.hardware.name)

@@ -23,7 +23,8 @@ class Turn:
 
     def wait(self, **facts):
         """Report facts, a dict of numbers, and wait for the next turn. Return its steps. Raises
-        KeyboardInterrupt where the launcher has ended."""
+        KeyboardInterrupt where the launcher has ended.
+        """
         try:
             os.write(self.end, json.dumps(facts).encode() + b"\n")
             answer = os.read(self.end, 100)

@@ -21,8 +21,10 @@ SHUTDOWN_S = 5  # between SIGTERM and SIGKILL of the ranks
 
 def counts(text, wanted, several=True):
     """Return the numbers of processes in a text such as "1 2 4"; "all" is the largest possible.
+
     wanted: the device by name. several: whether there may be more than one. Raises UserError, also
-    where the device has no room for as many."""
+    where the device has no room for as many.
+    """
     most, available = device_choice.available(wanted)
     try:
         asked = [most if word == "all" else int(word) for word in text.replace(",", " ").split()]
@@ -39,8 +41,10 @@ def counts(text, wanted, several=True):
 
 def command(technique, args, r, **changes):
     """Return Python's arguments to run a technique in round r.
+
     changes: settings that replace those of args. Raises UserError for a setting that the script
-    does not read."""
+    does not read.
+    """
     code = technique.code
     for name in command_line.OF_SOME_SCRIPTS.keys() - {*command_line.read_by(code)}:
         if (value := getattr(args, name)) != command_line.OF_SOME_SCRIPTS[name].default:
@@ -50,8 +54,10 @@ def command(technique, args, r, **changes):
 
 def launch(name, command, count, threads=None, **variables):
     """Run `count` ranks. Return the exit code of one that failed, else 0; 130 where interrupted.
+
     name: of the technique, for messages. command: Python's arguments for each rank. threads: per
-    rank; else OMP_NUM_THREADS, else a share of the cores. variables: of the ranks' environment."""
+    rank; else OMP_NUM_THREADS, else a share of the cores. variables: of the ranks' environment.
+    """
     # Here, as it takes a second, which wrong settings need not wait for.
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -92,8 +98,10 @@ def launch(name, command, count, threads=None, **variables):
 
 def diagnosis(codes, reports):
     """Return the rank at fault and its failure; "" where it has reported that itself.
+
     codes: exit codes by rank. reports: by rank, the state that it noticed of another: "late",
-    "gone" or None."""
+    "gone" or None.
+    """
     aborted = {rank for rank, code in codes.items() if code == -signal.SIGABRT}  # NCCL's watchdog
     noticed = {rank for rank, state in reports.items() if state} | aborted
     if 2 in codes.values() or reports.keys() - noticed:

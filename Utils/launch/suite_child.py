@@ -1,5 +1,6 @@
 """Parts of a suite that need torch, which `suite_runner.in_child` calls: questions to the device,
-the duration of a suite, the row of a run that was killed."""
+the duration of a suite, the row of a run that was killed.
+"""
 
 import math
 import os
@@ -31,7 +32,9 @@ def record_end(script, status, reason, flags, suite_id):
 
 def announce(scripts, args):
     """Measure the ceilings of this device once, and print both them and the duration of a suite.
-    Raises UserError for impossible settings."""
+
+    Raises UserError for impossible settings.
+    """
     settled = settings.Settings(**vars(args) | {"base": ladder.BASELINE})
     settings.settle(settled)
     ceilings = measured_ceilings.here(settled.hardware)
@@ -41,8 +44,10 @@ def announce(scripts, args):
 
 def sentences(techniques, args):
     """Return the duration of a suite in words, a list of lines, and how to make it shorter.
+
     The steps are those of rows of this device, or else roughly by its ceilings. args: Settings that
-    `settle` has resolved."""
+    `settle` has resolved.
+    """
     step_s = {name: step.step_ms / 1e3 for name, step in measured_steps(args).items()}
     source = "roughly, by this device's ceilings"
     if all(technique.name in step_s for technique in techniques):

@@ -2,7 +2,8 @@
 
 Round r runs every technique with seed SEED + r, each in turns with its parent. A failed or
 unsupported run does not stop the others. An interrupted suite, or one with more rounds, runs only
-what is missing; a complete one, or one whose code has changed, starts anew."""
+what is missing; a complete one, or one whose code has changed, starts anew.
+"""
 
 import hashlib
 import json
@@ -37,8 +38,10 @@ FEWEST_ROUNDS = 4  # before --precision can end a suite
 
 class Outcome(NamedTuple):
     """Outcome of a suite.
+
     code: 0; 1 where a run failed or ran out of memory; 2 for impossible settings; INTERRUPTED.
-    rows: of its runs, a DataFrame; None where it was stopped."""
+    rows: of its runs, a DataFrame; None where it was stopped.
+    """
 
     code: int
     rows: object = None
@@ -64,7 +67,8 @@ class ScriptRecorder:
 
 def named(words, ladder):
     """Return the Ladder of names and groups: of `Ladder.group`, and `ablation`, which is what
-    `make ablate` runs. Raises UserError."""
+    `make ablate` runs. Raises UserError.
+    """
     chosen = {}
     for word in words:
         if word == "ablation":
@@ -86,7 +90,8 @@ def ladder_of_device(args):
 
 def in_child(name, *args):
     """Return what a function of `suite_child` returns in a child process: torch takes a second, and
-    a process that has used a GPU keeps some of its memory until it ends."""
+    a process that has used a GPU keeps some of its memory until it ends.
+    """
     with ProcessPoolExecutor(1) as pool:
         return pool.submit(_in_child, name, *args).result()
 
@@ -100,7 +105,8 @@ def _in_child(name, *args):
 
 def rows_of(suite_id, path):
     """Return the rows of a suite's runs, and the last row of the newest run of each round and
-    technique."""
+    technique.
+    """
     rows = pd.DataFrame(columns=rows_file.COLUMNS)
     run_ids = rows_file.run_ids_of(suite_id, path)
     if run_ids:
@@ -257,7 +263,8 @@ def table(outcome, path, all_columns=False):
 
 def _resume(args, ladder, rounds, recorder):
     """Return the suite's id, which is noted by a digest of all that its runs have in common, and
-    its (round, technique) pairs that need not run again."""
+    its (round, technique) pairs that need not run again.
+    """
     parts = [sys.executable, version("torch"), platform.node(), paths.git("rev-parse", "HEAD")]
     parts += [os.environ.get(name, "") for name in ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")]
     parts += [str(args.results_file.resolve()), *command_line.round_flags(args, 0)]

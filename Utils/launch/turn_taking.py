@@ -43,7 +43,8 @@ LAST = (2, INTERRUPTED)  # exit codes that hold for all: impossible settings, Ct
 
 class Member:
     """One process. facts: what it reported last, None once it has ended. code: of its exit, None
-    after the time-out."""
+    after the time-out.
+    """
 
     def __init__(self, technique, flags, suite, token, **variables):
         self.technique = technique
@@ -66,7 +67,8 @@ class Member:
 
     def listen(self, end, tick=lambda: None):
         """Wait until the process reports or ends. end: time at which it is killed. tick: called
-        every TICK_S."""
+        every TICK_S.
+        """
         line = None
         while line is None and time.monotonic() < end:
             try:
@@ -165,7 +167,8 @@ class Failed(Exception):
 @dataclass
 class Part:
     """Result of one of several processes at once. began: seconds of the machine's monotonic clock;
-    step_s: of the timed steps; tokens: per step; record: of the run."""
+    step_s: of the timed steps; tokens: per step; record: of the run.
+    """
 
     began: float
     step_s: np.ndarray
@@ -188,8 +191,10 @@ class Part:
 
 def at_once(technique, n, flags, minutes, threads=None):
     """Run n processes of a technique at once. Return a list of Part.
+
     flags: of its script. minutes: until all are killed. threads: of each, or None for the default.
-    Raises UserError, Unsupported or Failed, naming the process that could not run."""
+    Raises UserError, Unsupported or Failed, naming the process that could not run.
+    """
     variables = {} if threads is None else {"OMP_NUM_THREADS": str(threads)}
     suite = os.environ.get("SUITE_ID", "")
     token = secrets.token_hex(4)
@@ -224,7 +229,8 @@ def at_once(technique, n, flags, minutes, threads=None):
 
 def _at_fault(members, end, codes=()):
     """Wait until all have reported or ended. Return the number of the first that has ended with
-    another exit code than these, or None."""
+    another exit code than these, or None.
+    """
     for number, member in enumerate(members):
         member.listen(end)
         if member.facts is None and member.code not in codes:
@@ -234,8 +240,10 @@ def _at_fault(members, end, codes=()):
 
 def measure(technique, args):
     """Measure one process alone and args.n at once, every other round in reverse order.
+
     Return two lists, with a list of Part for each round. A single process has its default threads;
-    several share them."""
+    several share them.
+    """
     alone, several = [], []
     for place, r in enumerate(range(args.round, args.round + args.rounds)):
         for n in (1, args.n) if place % 2 == 0 else (args.n, 1):

@@ -65,8 +65,10 @@ def run_id(started, group=None):
 
 def append(path, rows, record=None):
     """Append rows, dicts of COLUMNS, and the record of their run: all of it or nothing.
+
     None is written as an empty field. It takes the same time whatever the file's size. Raises
-    UserError where the file is damaged, cannot be written, or the disk is full."""
+    UserError where the file is damaged, cannot be written, or the disk is full.
+    """
     text = _as_lines(rows)
     convert(path)
     with locked(path) as file:
@@ -153,7 +155,9 @@ def reset(path):
 
 def check(path, mode="r+b"):
     """Check the header and the end of a file, and that a run may append to it, or create it.
-    mode: of opening it, as os.access() knows less. Raises UserError with file, line and remedy."""
+
+    mode: of opening it, as os.access() knows less. Raises UserError with file, line and remedy.
+    """
     path = Path(path)
     with naming(path):
         if not path.exists():
@@ -199,7 +203,8 @@ def _texts(path, start=0):
 def read(path):
     """Read a file into a DataFrame of COLUMNS, one row per step. Texts are ordered categories, so
     that the newest run is the largest run_id.
-    Raises UserError where there is no row, or a damaged line."""
+    Raises UserError where there is no row, or a damaged line.
+    """
     if not has_rows(path):
         problem = "no results yet" if os.path.exists(path) else "no such file"
         raise UserError(f"{path}: {problem}", "make baseline writes some")
@@ -243,7 +248,8 @@ def _frame(path):
 
 def _wrong(row):
     """Yield each column with a rule and whether its value breaks that, for a dict of values or for
-    a DataFrame."""
+    a DataFrame.
+    """
     timed = row["status"] == "ok"
     if "suite" in row:  # not of an old file
         yield "suite", sum(row["suite"] == suite for suite in SUITES) == 0
@@ -296,7 +302,9 @@ def _problem(fields, columns):
 @contextmanager
 def locked(path, held=""):
     """Open the file for appending, creating it if needed, and lock out other runs.
-    held: message of the UserError where another has the lock; without it, wait for that."""
+
+    held: message of the UserError where another has the lock; without it, wait for that.
+    """
     while True:
         with naming(path):
             file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
@@ -321,7 +329,9 @@ def records_path(results_file):
 @contextmanager
 def record_appended(results_file, record):
     """Append a record, a dict, and take it back where the block raises.
-    The results file has to be locked. Raises UserError."""
+
+    The results file has to be locked. Raises UserError.
+    """
     path = records_path(results_file)
     with naming(path, "nothing was appended"), open(path, "ab+", buffering=0) as file:
         size = file.seek(0, os.SEEK_END)
@@ -347,7 +357,9 @@ def record_appended(results_file, record):
 
 def read_records(results_file, run_ids):
     """Return the records of runs, dicts by run_id, with their shared texts.
-    Other lines of the file are not parsed. Missing and damaged records are left out."""
+
+    Other lines of the file are not parsed. Missing and damaged records are left out.
+    """
     requested = {*run_ids}
     texts = {}
     records = {}

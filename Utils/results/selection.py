@@ -25,7 +25,8 @@ def select(rows, device_name=None, with_variants=False, base=None, newest_of=Non
     base: name or path of the script at the root of the ladder; by default that of the newest run.
     newest_of: rows of which the newest run decides, in place of all. with_variants: keep the rows
     of an ablation. Runs in several processes, for `make scaling`, are left out unless all are.
-    Raises UserError if no device has that name or no row is left."""
+    Raises UserError if no device has that name or no row is left.
+    """
     if base:
         path = Path(base)  # of a script whose rows may have its folder in their name
         bases = rows.base.unique()
@@ -84,7 +85,8 @@ def plain(rows):
 
 def groups(rows):
     """Return the groups of comparable rows: a list of (description, rows), the rows with a column
-    `code`, the commit without "-dirty", and those of SHAPE."""
+    `code`, the commit without "-dirty", and those of SHAPE.
+    """
     # Uncommitted changes on top of a commit are compared with that commit's runs.
     rows = rows.assign(code=rows.commit.str.removesuffix("-dirty"), data=rows.dataset)
     rows = rows.assign(number=rows.requested_batch_size, length=rows.seq_len)
@@ -129,8 +131,10 @@ def numbered(rows):
 
 def select_ladder(rows, device_name=None, base=None):
     """Select rows for the ladder's table and charts; arguments and result as of `select`.
+
     Where the newest group is one of beyond/, with some rungs of the ladder alone, the group of its
-    device with the most rungs is taken."""
+    device with the most rungs is taken.
+    """
     chosen, left_out = select(rows, device_name, base=base)
     rungs = rows[(rows.suite == "ladder") & (rows.device == chosen.device.iloc[0])]
     if len(rungs) and (chosen.suite == "beyond").any():
@@ -178,7 +182,8 @@ def is_of_gpu(path):
 
 def reading(path):
     """Return the results file that a command reads: without rows in `path`, and then it says so,
-    the newest in results/."""
+    the newest in results/.
+    """
     shared = None if rows_file.has_rows(path) else newest_shared()
     if shared is None:
         return path

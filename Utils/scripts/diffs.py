@@ -46,7 +46,8 @@ def merge(mine, base, theirs):
 
 def merge_aligned(mine, base, theirs):
     """Merge as `merge` does, but by the longest common runs of words: git may match single words
-    inside a long insertion."""
+    inside a long insertion.
+    """
     words = _apply_both(*map(WORD.findall, (mine, base, theirs)))
     return None if words is None else _python(words)
 

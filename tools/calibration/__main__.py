@@ -2,7 +2,8 @@
 
     python -m tools.calibration
 
-It takes a few minutes; `make forecast AGAINST=published` then prints the check."""
+It takes a few minutes; `make forecast AGAINST=published` then prints the check.
+"""
 
 import re
 

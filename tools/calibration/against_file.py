@@ -4,7 +4,8 @@ AGAINST=published is docs/forecast_check.csv, whose forecasts were made without 
 The file has docs/published.csv's columns from source to notes; one row is one figure. A row is
 forecast where its device, model, batch and technique can be told: a name of the table of devices, a
 size of GPT-2, numbers, and a script of ours or words such as "bf16 + compile + flash". Columns
-device_key and step, as in published.csv, describe what such words cannot."""
+device_key and step, as in published.csv, describe what such words cannot.
+"""
 
 import re
 
@@ -109,7 +110,8 @@ def described(technique, model):
 
 def read_row(row):
     """Return the Figure of a row and the Technique of ours that it measures, or None where its step
-    is described. Raises NotForecast."""
+    is described. Raises NotForecast.
+    """
     if row.left_out and not row.step:  # one with a step is kept apart from the fit alone
         raise NotForecast(row.left_out)
     if row.unit not in UNITS or row.metric.lower() not in METRICS and not row.step:
@@ -143,7 +145,8 @@ def our_seconds(technique, model, fig):
 
 def forecasts(table):
     """Return a row for each of the file's: published and forecast milliseconds with the range and
-    the error, or the reason for no forecast."""
+    the error, or the reason for no forecast.
+    """
     figures = {}  # what could be read, by index
     reasons = {}
     seconds = {}

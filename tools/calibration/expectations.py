@@ -3,7 +3,8 @@
     make expectations
 
 Each model of GPT-2 on each device of the table, at several batches of 1024 tokens that fit: the
-ladder, what puts it together and what saves memory. Figures are forecasts, with ranges of 90%."""
+ladder, what puts it together and what saves memory. Figures are forecasts, with ranges of 90%.
+"""
 
 import pandas as pd
 
@@ -37,7 +38,8 @@ def main(argv=None):
 
 def expected_rows(model):
     """Yield the rows of a model, dicts by column: each technique on each
-    device of the table at each of BATCHES that fits, or one row with the reason for none."""
+    device of the table at each of BATCHES that fits, or one row with the reason for none.
+    """
     values = {"model": model, "dataset": "synthetic", "batch_size": "auto", "seq_len": 1024}
     for args, steps in forecast_plan.on_every_device(EXPECTED, values, BATCHES):
         baselines = {step.memory.batch: step.time for step in steps[0] if not step.reason}

@@ -3,7 +3,8 @@
     python -m tools.calibration.first_losses [--seeds 4] [--model gpt2] [--dataset stdlib]
 
 Runs on the CPU. Prints the root mean square over seeds of the difference from float32, in nats, for
-docs/FINDINGS.md."""
+docs/FINDINGS.md.
+"""
 
 import torch
 

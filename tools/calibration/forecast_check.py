@@ -29,7 +29,8 @@ def works(figures):
 
 def check(figures, cases, constants_by_source):
     """Return the rows of docs/forecast_check.csv, a DataFrame: each figure beside a forecast by
-    constants that were fitted without its source."""
+    constants that were fitted without its source.
+    """
     sources = np.array([figure.source for figure in figures])
     steps = [cases.step_time(figure, constants_by_source[figure.source]) for figure in figures]
     deviations = np.log([step.seconds for step in steps]) - cases.measured

@@ -1,6 +1,7 @@
 """The constants of `tools.forecast.step_time` fitted to published figures.
 
-A forecast is held against a source by constants that were fitted without it."""
+A forecast is held against a source by constants that were fitted without it.
+"""
 
 import tomllib
 from dataclasses import dataclass, replace
@@ -80,7 +81,9 @@ def roofline(step, entry):
 
 def fitted(cases):
     """Return the constants fitted to all figures, and by source those fitted without it.
-    The effect of a source is computed from the slopes at the first."""
+
+    The effect of a source is computed from the slopes at the first.
+    """
     rows = fitted_rows()
     names = list(rows)
     values = step_time.constants() | {name: row["prior"] for name, row in rows.items()}
@@ -136,8 +139,10 @@ def line_around(cases, values, rows):
 
 def solved(line, used):
     """Return the logarithms of the constants: least squares with priors over the used figures.
+
     A figure's deviation is its own beside one that its source's figures share, so figures of one
-    source say more on ratios than on levels."""
+    source say more on ratios than on levels.
+    """
     count = len(line.at)
     of_source = np.equal.outer(line.sources, list(dict.fromkeys(line.sources))).astype(float)
 

@@ -1,6 +1,7 @@
 """What the harness itself costs, and whether its clock is right. Printed for docs/METHOD.md.
 
-python -m tools.calibration.harness_cost [flags of the scripts]"""
+python -m tools.calibration.harness_cost [flags of the scripts]
+"""
 
 import sys
 import tempfile
@@ -34,7 +35,8 @@ def empty_steps(args):
 
 def stopwatch_steps(args):
     """(rows, stopwatch's milliseconds) of a run of the baseline. Its last step is in the rows
-    alone, as no batch is asked for after it."""
+    alone, as no batch is asked for after it.
+    """
     made, original = [], no_optimization.TokenBatches
     no_optimization.TokenBatches = lambda args: made.append(StopwatchBatches(args)) or made[0]
     try:

@@ -4,7 +4,8 @@
 
 Of the fastest script on an H100: for kernels of one kind, products of one shape, their number, FLOP
 and bytes, the time, what bounds it, and the shares of the datasheet's peaks. The last row is of the
-whole step; at_peak_ms is what its kernels would take at those peaks, one after the other."""
+whole step; at_peak_ms is what its kernels would take at those peaks, one after the other.
+"""
 
 import numpy as np
 import pandas as pd

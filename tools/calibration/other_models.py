@@ -1,7 +1,8 @@
 """Models that others have timed, as far as a step's kernels depend on them.
 
 Their published figures are what a forecast is held against, so what sets their code apart from ours
-is here: an untied head, dropout, formulas written out, no optimizer."""
+is here: an untied head, dropout, formulas written out, no optimizer.
+"""
 
 import math
 from contextlib import nullcontext

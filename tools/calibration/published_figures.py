@@ -2,7 +2,8 @@
 
 docs/published.csv holds them with their sources. Four of its columns decide what the forecast is
 held against: device_key (of the table of datasheets), unsaid (what a source leaves out about its
-device), step (fields of Step, in TOML) and left_out (why a row does not count, else empty)."""
+device), step (fields of Step, in TOML) and left_out (why a row does not count, else empty).
+"""
 
 import re
 import tomllib
@@ -24,7 +25,8 @@ class Step:
     model: gpt, bert or translation. precision: float32, tf32, bfloat16 or float16 for autocast,
     pure_bfloat16 for weights too. attention: see `other_models.OtherBlock.mix`. optimizer: "none"
     for forward and backward alone. evaluations: forward passes besides, a step. microbatches: of
-    this batch, before the optimizer's step."""
+    this batch, before the optimizer's step.
+    """
 
     batch: int
     tokens: int
@@ -91,7 +93,8 @@ def figure(row, key, described):
 
 def ratios(table):
     """Return the published and the forecast ratio of each rung to the next of its ladder. table: of
-    `step_time.check_rows`."""
+    `step_time.check_rows`.
+    """
     ladders = table.groupby(step_time.LADDER, sort=False)
     columns = ["measured_ms", "forecast_ms"]
     pairs = (table[columns] / ladders[columns].shift(-1)).dropna()

@@ -1,5 +1,6 @@
 """Write the generated parts of README.md, docs/ and results/, and docs/gpus.png, from rows,
-docstrings, parsers and figures."""
+docstrings, parsers and figures.
+"""
 
 from tools.docs import doc_pages
 from Utils.analysis import submission

@@ -1,5 +1,6 @@
 """The generated parts of README.md and docs/, each between two comments <!-- NAME --> of the names
-in PARTS, and docs/gpus.png: from rows, docstrings, Makefile and figures."""
+in PARTS, and docs/gpus.png: from rows, docstrings, Makefile and figures.
+"""
 
 import re
 import tomllib
@@ -157,7 +158,8 @@ def _explained(sections, title, written):
 
 def forecasts():
     """Return the rows of docs/forecast.csv of GPT-2 at the baseline's usual batch on each device:
-    the largest power of two that fits, up to 16."""
+    the largest power of two that fits, up to 16.
+    """
     rows = pd.read_csv(DOCS / "forecast.csv").query("model == 'gpt2' and batch_size > 0")
     largest = rows[rows.technique == ladder.BASELINE].groupby("device").largest_batch.first()
     usual = np.exp2(np.log2(largest).astype(int)).clip(upper=16)
@@ -249,7 +251,8 @@ def _cost(rows):
 
 def published_changes():
     """Return docs/published_changes.csv with more columns: `ratio`, the speedup by the figures of
-    docs/published.csv, the `url` of its source, and `text` with a link to that."""
+    docs/published.csv, the `url` of its source, and `text` with a link to that.
+    """
     step = ["source", "metric", "technique"]
     figures = pd.read_csv(DOCS / "published.csv").drop_duplicates(step).set_index(step)
     changes = pd.read_csv(DOCS / "published_changes.csv")
@@ -300,7 +303,8 @@ def kernels():
 
 def gpus_chart():
     """Draw the ratios over the script before: published ones filled, forecasts hollow with their
-    ranges, ours as crosses. GeForce cards are orange, other GPUs blue, CPUs grey."""
+    ranges, ours as crosses. GeForce cards are orange, other GPUs blue, CPUs grey.
+    """
     published = published_changes().loc[lambda changes: changes.script.isin(SHOWN)]
     sources = published.groupby(["gpu", "source"], sort=False)
     series = []

@@ -4,7 +4,8 @@ It prints findings, each fault with its remedy, and the status of each technique
 effect, emulated or unsupported. The exit code is 0 if any technique can run.
 
 The needs that scripts declare are checked as in a run. torch, the driver and packages with native
-code are asked in a subprocess: they may crash or hang. This process imports none of them."""
+code are asked in a subprocess: they may crash or hang. This process imports none of them.
+"""
 
 import json
 import shutil

@@ -31,7 +31,8 @@ class Finding:
 
     state: "ok", "note", "fault", or "asking": the fault to report if the process ends before the
         next Finding.
-    blocks: needs that this fault leaves unmet; every technique needs "run"."""
+    blocks: needs that this fault leaves unmet; every technique needs "run".
+    """
 
     topic: str
     what: str
@@ -130,7 +131,9 @@ def unwritable(folder):
 
 def examine(args):
     """Return Findings, and the TechniqueStatus of each technique.
-    If the process of `torch_side` has crashed or hangs, the Finding announced last is a fault."""
+
+    If the process of `torch_side` has crashed or hangs, the Finding announced last is a fault.
+    """
     findings = [*ask(packages, args), *ask(disk, args), *ask(results_file, args)]
     rows = {n: TechniqueStatus(n, "unsupported", UNASKED) for n in ladder.techniques()}
     settings = json.dumps(vars(args), default=str)

@@ -33,7 +33,8 @@ def try_out(device):
 
 def gpus_of_driver(module=None, kernel="/proc/driver/nvidia/version"):
     """Return the name of this machine's first NVIDIA GPU, whether torch sees it or not, the
-    driver's version and the newest CUDA that it supports; None for what is unknown."""
+    driver's version and the newest CUDA that it supports; None for what is unknown.
+    """
     nvml = Nvml(None, module)
     name = nvml.call("DeviceGetName", nvml.call("DeviceGetHandleByIndex", 0))
     if not name:

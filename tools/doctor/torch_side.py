@@ -2,7 +2,8 @@
 
     python -m tools.doctor.torch_side SETTINGS
 
-They may crash or hang, so they run in a subprocess."""
+They may crash or hang, so they run in a subprocess.
+"""
 
 import importlib.util
 import itertools
@@ -258,8 +259,10 @@ def techniques(args):
 
 def judge(technique, parent, args):
     """Return the TechniqueStatus of a technique, by the checks that its own run would make.
+
     A need without effect here counts against the technique that adds it to its parent (or None);
-    one that is emulated is emulated in all. args: Settings, with device and shape."""
+    one that is emulated is emulated in all. args: Settings, with device and shape.
+    """
     needs = [need.removeprefix("package ") for need in technique.needs]
     status = "runs"
     notes = [technique.note]

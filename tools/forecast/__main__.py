@@ -1,7 +1,8 @@
 """Forecast peak memory and step time, on a device that need not be here.
 
 A step of the real script runs on fake tensors, which have no memory. Its allocations and operations
-are recorded. DEVICE is a key of the table of datasheets, or `all` for each of them."""
+are recorded. DEVICE is a key of the table of datasheets, or `all` for each of them.
+"""
 
 import math
 import re
@@ -108,7 +109,8 @@ def memory_size(text):
 
 def read_prices(path):
     """Return dollars an hour by device, from a TOML file of `key = price`, which may also say as_of
-    and source. Raises UserError."""
+    and source. Raises UserError.
+    """
     with naming(path), open(path, "rb") as file:
         try:
             table = tomllib.load(file)

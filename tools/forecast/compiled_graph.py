@@ -2,7 +2,8 @@
 
 The rules are Inductor's, simplified. A matrix product, attention or the like is a kernel of its
 own. What is computed element by element, or reduced, joins the kernel that makes or reads the same
-numbers in the same order, unless something between the two needs a kernel of its own."""
+numbers in the same order, unless something between the two needs a kernel of its own.
+"""
 
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
@@ -55,7 +56,8 @@ def _tensor(node):
 
 class Kernels(torch.fx.Interpreter):
     """A graph of torch.compile, run operation by operation on fake tensors. It allocates about as
-    much as Inductor's kernels would: what is fused into its readers takes no memory."""
+    much as Inductor's kernels would: what is fused into its readers takes no memory.
+    """
 
     def __init__(self, tracker, module, example):
         super().__init__(module)
@@ -197,7 +199,8 @@ def _operations(nodes, fused):
 
 def without_kernels(tracker):
     """Return a stand-in for torch.compile: Dynamo and AOTAutograd, with Inductor's decompositions
-    and its choice of saved activations, but without kernels."""
+    and its choice of saved activations, but without kernels.
+    """
     compile = torch.compile
 
     def backend(module, example):

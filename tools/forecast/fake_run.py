@@ -1,7 +1,8 @@
 """A script on fake tensors, which have no memory: the allocations of its step by operation.
 
 torch's MemTracker counts them by kind. The differences of a GPU are modelled here, those of
-torch.compile in `compiled_graph`."""
+torch.compile in `compiled_graph`.
+"""
 
 import importlib.util
 import re
@@ -44,7 +45,8 @@ class Recording:
 
     def at(self, batch):
         """Return the Recording at another batch size: each tensor's size is constant, or
-        proportional to the batch, a prime that divides no constant."""
+        proportional to the batch, a prime that divides no constant.
+        """
         grown = self.growing * batch // self.batch
         live = self.live.copy()
         live[:, -1] += grown - self.growing
@@ -67,7 +69,8 @@ class Recording:
 
 class Tracker(MemTracker):
     """A MemTracker that records every operation, over several steps and in graphs of torch.compile,
-    without the values that a fused kernel keeps in registers."""
+    without the values that a fused kernel keeps in registers.
+    """
 
     supports_higher_order_operators = True
 
@@ -175,7 +178,8 @@ def _in_float32(function):
 
 def _cross_entropy(logits, targets, **options):
     """Compute cross_entropy as CUDA's autocast does: log_softmax in the type of the logits, which
-    it hands on as a dtype, and nll_loss in float32. The CPU's does neither."""
+    it hands on as a dtype, and nll_loss in float32. The CPU's does neither.
+    """
     if not torch.is_autocast_enabled("cpu"):
         return CROSS_ENTROPY(logits, targets, **options)
     with torch.autocast("cpu", enabled=False):

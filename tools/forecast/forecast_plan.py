@@ -57,7 +57,8 @@ class StepForecast:
 def device_of(name, memory=None):
     """Return the device to forecast for: one of the table of datasheets, a GPU of so many bytes, or
     as `device_choice` knows it. Raises UserError where there is no such device here.
-    This process asks no GPU for anything: it could then fork no more."""
+    This process asks no GPU for anything: it could then fork no more.
+    """
     if not re.match("auto$|cpu$|mps$|cuda", name):  # it names a row of the table
         entry = gpus.find(name)
         size = memory or entry.memory_bytes
@@ -107,7 +108,8 @@ def import_compiler():
 
 def recordings(techniques, args, with_single):
     """Return a list of Recordings, or reasons for none, of each of the techniques: at a prime batch
-    and, with_single, at one sequence, which may run other operations than several."""
+    and, with_single, at one sequence, which may run other operations than several.
+    """
     config = args.config
     # A prime that divides no other size: a tensor's size that it divides grows with the batch.
     product = config.n_layer * config.n_head * config.n_embd * args.seq_len * VOCABULARY
@@ -130,7 +132,8 @@ def recordings(techniques, args, with_single):
 def memory_forecast(recordings, batch, budget, device):
     """Return the MemoryForecast of a technique at a batch size, from its recordings at a prime
     batch and optionally at 1. A recording may be a reason for none, or None; batch None stands for
-    the largest power of two that fits. device: of Utils.device, for its workspace."""
+    the largest power of two that fits. device: of Utils.device, for its workspace.
+    """
     for recording in recordings:
         if not isinstance(recording, fake_run.Recording):
             return MemoryForecast(reason=recording or "cannot be forecast: its process was killed")
@@ -178,8 +181,10 @@ def step_forecast(technique, memory, args, entry, reason="", device=None):
 
 def on_this_device(techniques, args, entry, budget, fitting=False):
     """Return the StepForecasts of techniques on the device of args. entry: its Datasheet or None.
+
     budget: bytes that a batch may need. fitting: take the largest power of two that fits each in
-    place of the batch of args."""
+    place of the batch of args.
+    """
     batch = None if fitting else args.batch_size
     groups = recordings(techniques, args, with_single=batch == 1)
     memories = (memory_forecast(group, batch, budget, args.hardware) for group in groups)
@@ -188,8 +193,10 @@ def on_this_device(techniques, args, entry, budget, fitting=False):
 
 def on_every_device(names, values, batches=()):
     """Yield the settings on each device of the table with lists of StepForecasts, one a technique.
+
     values: settings. batches: of each list, with the largest that fits and the usual one of the
-    baseline; none stands for that of values, or 8 where it is "auto". It records a script once."""
+    baseline; none stands for that of values, or 8 where it is "auto". It records a script once.
+    """
     usual = {"batch_size": 8, "seq_len": 1024}
     values = values | {name: n for name, n in usual.items() if values[name] == "auto"}
 

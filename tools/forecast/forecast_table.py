@@ -33,7 +33,8 @@ def milliseconds(time):
 def technique_table(forecasts, baseline):
     """Return StepForecasts as a table of memory and time, with the reasons of those that do not
     run below. fits: the largest batch. baseline: what speedups are over; None where each step has
-    a batch of its own."""
+    a batch of its own.
+    """
     timed = {forecast.technique: forecast.time for forecast in forecasts if forecast.time}
     rows = []
     for forecast in forecasts:
@@ -71,7 +72,9 @@ def fastest_line(forecasts, seq_len, budget):
 
 def measured_lines(forecasts, measured, with_memory):
     """Return a line on each measured technique (of `measured_steps`) and the forecast's errors.
-    with_memory: whether a run's peak is of tensors alone."""
+
+    with_memory: whether a run's peak is of tensors alone.
+    """
     lines = []
     for forecast in forecasts:
         step = measured.get(forecast.technique)
@@ -91,7 +94,8 @@ def measured_lines(forecasts, measured, with_memory):
 
 def advice(forecasts, seq_len, budget):
     """Return lines on StepForecasts: the largest kinds of the first technique's peak,
-    and the techniques that need less of each."""
+    and the techniques that need less of each.
+    """
     running = [forecast for forecast in forecasts if not forecast.reason]
     if not running:
         return []
@@ -120,7 +124,8 @@ def advice(forecasts, seq_len, budget):
 
 def device_table(forecasts, tokens, prices):
     """Return one technique's StepForecasts as a table of devices, with the reasons of those that do
-    not run it below. tokens: to train on, or None. prices: dollars an hour by device."""
+    not run it below. tokens: to train on, or None. prices: dollars an hour by device.
+    """
     rows = []
     for forecast in forecasts:
         row = {"device": forecast.device, "runs": "no" if forecast.reason else "yes"}

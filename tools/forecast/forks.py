@@ -9,8 +9,10 @@ from multiprocessing.connection import wait
 
 def in_processes(function, tasks):
     """Return function(*task) of each of the tasks, in order; None where it was killed.
+
     Each runs in a process of its own, forked from this one: imports are paid for once, and nothing
-    that it sets outlives it. As many at once as there are cores."""
+    that it sets outlives it. As many at once as there are cores.
+    """
     context = multiprocessing.get_context("fork")
 
     def answer(task, connection):

@@ -29,7 +29,8 @@ class ImaginedGPU(CUDA):
 
 def workspace_bytes(device):
     """Return the bytes that cuBLAS works in: once for each thread, forward and backward, as in
-    torch's CublasHandlePool.cpp."""
+    torch's CublasHandlePool.cpp.
+    """
     if not isinstance(device, CUDA) or device.architecture.startswith("gfx"):
         return 0
     default = ":4096:8" if device.capability >= (9, 0) else ":4096:2:16:8"  # :KiB:number
@@ -39,7 +40,8 @@ def workspace_bytes(device):
 
 def of_device(device, ceilings):
     """Return the Datasheet of a device, None where nothing is known of it. ceilings: measured here,
-    or None; for a device that the table lacks, as a step's products are faster (docs/METHOD.md)."""
+    or None; for a device that the table lacks, as a step's products are faster (docs/METHOD.md).
+    """
     listed = datasheets.named(device.name)
     if listed or not ceilings:
         return listed

@@ -22,7 +22,8 @@ WHOLE = rf"{OPERATORS['attention']}|::embedding"  # with all that they call
 
 def operator_kind(name):
     """Return the kind of an operator or of Inductor's kernel by its name. None if it computes
-    nothing or is a range, a region or a node of autograd; "other" if unknown."""
+    nothing or is a range, a region or a node of autograd; "other" if unknown.
+    """
     if re.match(r"graph_\d+_|cpp_|triton_", name):
         return _fused_kind(name)
     if not re.match(r"(?!autograd::|torch::autograd::)\w+::|(nccl|gloo|mpi):", name):
@@ -35,7 +36,8 @@ def operator_kind(name):
 
 def _fused_kind(name):
     """Return the kind of Inductor's kernel from its fused operators, which its name lists. Products
-    from templates list at most their shape."""
+    from templates list at most their shape.
+    """
     if "flex_attention" in name:
         return "attention"
     if re.match(r"graph_\d+_(?!cpp_fused)|cpp_(?!fused)|triton_(tem|mm|bmm)_", name):

@@ -1,7 +1,8 @@
 """The work of a recorded step: its kernels with their FLOP and bytes, at any batch size.
 
 A step is a sequence of operations, each with the shapes and types of its tensors. An eager
-operation is one kernel, or as many as `KERNELS` says; `compiled_graph` has those of a graph."""
+operation is one kernel, or as many as `KERNELS` says; `compiled_graph` has those of a graph.
+"""
 
 import tomllib
 from dataclasses import dataclass, field, replace
@@ -136,7 +137,8 @@ class StepKernels:
 @cache
 def kernels_at(work, batch):
     """Return the StepKernels of Work with another batch. Its own must be a prime that divides
-    nothing else."""
+    nothing else.
+    """
 
     def scaled(tensors):
         for tensor in tensors:

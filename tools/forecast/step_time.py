@@ -6,7 +6,8 @@ after the other, and the device runs them in that order: the step ends when both
 Constants and their origins are in step_time.toml.
 
 A range is what 90% of the published figures kept to, each forecast without its own source:
-docs/forecast_check.csv. It is wider where no figure is of that kind of chip or precision."""
+docs/forecast_check.csv. It is wider where no figure is of that kind of chip or precision.
+"""
 
 import math
 import tomllib
@@ -50,7 +51,8 @@ def constants():
 
 def best_rates(entry, c):
     """Return of products of each of TYPES: FLOP/s at the best shape and full clocks, joules a FLOP,
-    and whether general cores compute them. c: constants."""
+    and whether general cores compute them. c: constants.
+    """
     rates = []
     for precision in TYPES[:-1]:
         general = precision == "float32" or not getattr(entry, precision)
@@ -70,8 +72,10 @@ def best_rates(entry, c):
 
 def _product_seconds(k, entry, rates, wave, tiles, share):
     """Return seconds of products, each with its fastest tile and split of K.
+
     Blocks run in waves, one on each SM; a wave lasts as long as a tile's FLOP take and its start
-    and end, `wave` microseconds. k: kernels of products. rates: FLOP/s of the best shape."""
+    and end, `wave` microseconds. k: kernels of products. rates: FLOP/s of the best shape.
+    """
     best = np.full(len(k.m), np.inf)
     for height, width, of_best in tiles:
         for tall, wide in {(height, width), (width, height)}:
@@ -88,8 +92,10 @@ def _product_seconds(k, entry, rates, wave, tiles, share):
 
 def kernel_seconds(step, entry, c):
     """Return seconds of each kernel of StepKernels: on the device, and of the host to launch it.
+
     Where a step would draw more than the power limit on average, clocks fall: arithmetic takes
-    longer. c: constants."""
+    longer. c: constants.
+    """
     k = step.kernels
     rates, joules, general = best_rates(entry, c)
     simt = general[k.type]
@@ -173,8 +179,10 @@ def step_time(step, entry, c=None):
 
 def range_factor(entry, precision, covered=None):
     """Return how much wider a range is than with figures of this chip and precision.
+
     precision: of the matrix products of a step, None where they have several. covered: pairs of a
-    device's key and a precision that have figures, by default those of the check."""
+    device's key and a precision that have figures, by default those of the check.
+    """
     if covered is None:
         covered = zip(check_rows().key, check_rows().precision, strict=True)
     covered = {(gpus.find(key).chip, its_precision) for key, its_precision in covered}
@@ -189,7 +197,8 @@ def range_factor(entry, precision, covered=None):
 
 def width(deviations, factors):
     """Return half of a range, as a logarithm, that covers COVERED of the deviations. factors: how
-    much wider the range of each is."""
+    much wider the range of each is.
+    """
     sizes = np.sort(np.abs(np.asarray(deviations)) / factors)
     at = math.ceil(COVERED * (len(sizes) + 1)) - 1
     return float(sizes[min(at, len(sizes) - 1)])
@@ -209,7 +218,8 @@ def check_rows():
 @cache
 def widths():
     """Return half of a range, as a logarithm, of a step with published figures of its chip and
-    precision, and of the ratio of a rung to the first of its ladder."""
+    precision, and of the ratio of a rung to the first of its ladder.
+    """
     rows = check_rows()
     first = rows.groupby(LADDER).deviation.transform("first")
     behind = rows.duplicated(LADDER)

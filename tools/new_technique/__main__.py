@@ -1,6 +1,7 @@
 """Copy a technique's script under a new name, to change one idea in the copy.
 
-T=my_idea writes my_idea.py. T=memory/my_idea writes beyond/memory/my_idea.py and a test for it."""
+T=my_idea writes my_idea.py. T=memory/my_idea writes beyond/memory/my_idea.py and a test for it.
+"""
 
 from tools.new_technique import skeleton
 from Utils.base import paths

@@ -18,7 +18,8 @@ is a run in several processes, and shows rank 0.
     python -m tools.profile BASE=~/mine/train.py [ARGS=...] [FOLDER=...] [BASE_PYTHON=...]
 
 profiles a training script of your own, unchanged: the same page, with the lines that wait for the
-GPU, but no forecast. Nothing is written beside the trace and the summary."""
+GPU, but no forecast. Nothing is written beside the trace and the summary.
+"""
 
 import json
 import os
@@ -42,6 +43,7 @@ SETTINGS += ("plotsprefix", "t", "cpu", "memory", "gpus")
 
 def main(*words):
     """Profile one technique or several.
+
     Return the exit code: 0; 1 where a run failed or ran out of memory; 2 for impossible settings.
     """
     parser = command_line.Parser("profile", __doc__, *SETTINGS)
@@ -102,7 +104,9 @@ def _command(name, args):
 
 def _forecast_ms(technique, args):
     """Return the forecast milliseconds of a step by kind of work, or {} where there is none.
-    It forks, so no device may be in use."""
+
+    It forks, so no device may be in use.
+    """
     # Here, as they import torch.
     from tools.forecast import forecast_plan, gpus
     from Utils.device import measured_ceilings

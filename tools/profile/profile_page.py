@@ -23,7 +23,8 @@ COSTS = pd.DataFrame(TABLES["costs"], columns=COLUMNS)
 
 def page(summary, folder, waits=None):
     """Return a summary of `profiled_run` in words and tables, its advice last. waits: of a user's
-    script, lines with file:line."""
+    script, lines with file:line.
+    """
     breakdown = summary["profile"]
     is_ours = waits is None
     several_reads = breakdown.reads > 1
@@ -90,7 +91,8 @@ def _grid(rows, headers):
 
 def advise(breakdown, labels, on_gpu, needs=()):
     """Return at most five lines from a Breakdown, the largest cost first. labels: of the techniques
-    that may be advised, by name. needs: those of the script."""
+    that may be advised, by name. needs: those of the script.
+    """
     shares = {}  # of the step, by line
     precision = "32 bits" if {"bfloat16", "float16"}.isdisjoint(needs) else "16 bits"
     for cost in COSTS[COSTS.of.isin(["", "GPU" if on_gpu else "CPU", precision])].itertuples():

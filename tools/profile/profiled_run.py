@@ -40,7 +40,8 @@ def profile(technique, settings, forecast_ms=()):
     """Run a technique and profile a few steps more. Return a dict, which NAME.json then holds: the
     summary, or status and note without one. On ranks but the first, the status.
     settings: of `make profile`. forecast_ms: a forecast by kind of work. Raises what the script
-    raises, other than Unsupported and running out of memory."""
+    raises, other than Unsupported and running out of memory.
+    """
     # Else C++ that Inductor has compiled is one dark stretch of the trace. Here, as importing it
     # takes seconds, and a run in several processes does without.
     import torch._inductor.config as inductor
@@ -80,7 +81,8 @@ def further_steps(settings):
 
 class ProfiledRun(Run):
     """A Run whose timed steps are followed by a few under the profiler, on the batches that come
-    next. The run is recorded before these begin, so nothing of them is in its figures."""
+    next. The run is recorded before these begin, so nothing of them is in its figures.
+    """
 
     def __init__(self, technique, settings, forecast_ms, summary, args, model, optimizer):
         if isinstance(args.hardware, MPS):
@@ -160,7 +162,8 @@ class ProfiledRun(Run):
 
 def keep_own(name, look, trace, folder):
     """Keep the profile of a user's script in a folder. Return its summary. look: of
-    `own_runs`, of a run whose steps under the profiler are in a trace."""
+    `own_runs`, of a run whose steps under the profiler are in a trace.
+    """
     on_gpu = look["device"] == "cuda"
     summary = {"technique": name, "status": "ok", "python": ""} | look["profile"]
     summary |= {column: look["row"][column] for column in ("device", "torch", "commit")}
@@ -181,7 +184,8 @@ def keep_own(name, look, trace, folder):
 
 def read(trace, needs, ceilings, memory, on_gpu, forecast_ms=()):
     """Return the Breakdown of a trace and the most that tensors take, for a summary. trace: its
-    file. memory: of a record. The others: see `break_down`."""
+    file. memory: of a record. The others: see `break_down`.
+    """
     with gzip.open(trace) as file:
         events = json.load(file)["traceEvents"]
     if on_gpu and not any(event.get("cat") in ON_DEVICE for event in events):
@@ -201,7 +205,8 @@ def read(trace, needs, ceilings, memory, on_gpu, forecast_ms=()):
 @contextmanager
 def new_files(folder, summary):
     """Yield a folder for the files of a technique, which then take the place of the old ones, the
-    summary last. Where they cannot all be written, the old ones stay. Raises UserError."""
+    summary last. Where they cannot all be written, the old ones stay. Raises UserError.
+    """
     name = summary["technique"]
     with naming(folder), tempfile.TemporaryDirectory(prefix=".", dir=folder) as unfinished:
         unfinished = Path(unfinished)

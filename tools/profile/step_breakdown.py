@@ -1,7 +1,8 @@
 """Break profiled steps down by kind of work, from the trace that torch.profiler exports.
 
 On a CPU an operator's self time is its kind's. On a GPU it is the time of the kernels, copies and
-fills that it launched, each moment counted once. The rest of a step is `idle`."""
+fills that it launched, each moment counted once. The rest of a step is `idle`.
+"""
 
 import re
 from collections import defaultdict
@@ -45,8 +46,10 @@ kind_of_operator = cache(operator_kind)  # hundreds of names, tens of thousands 
 @dataclass(frozen=True)
 class KindTime:
     """A kind of work in a step.
+
     parts: ms by part: data, dispatch, python of idle; loss, softmax, norms, sums of reductions;
-    transfers, embedding, on the device of copies."""
+    transfers, embedding, on the device of copies.
+    """
 
     ms: float
     share: float
@@ -76,8 +79,10 @@ class Breakdown:
 @dataclass(eq=False)
 class Work:
     """A call of an operator, a kernel or the optimizer: what the time of events is spent on.
+
     operands: (shape, dtype) of its tensors; none where unknown, or where another of its kind within
-    does its work."""
+    does its work.
+    """
 
     kind: str
     name: str
@@ -104,7 +109,8 @@ def break_down(trace, needs=(), ceilings=None, update_bytes=0, forecast_ms=()):
 
     trace: the traceEvents of a trace, with shapes and memory. needs: those of the script. ceilings:
         of Utils.device, or None. update_bytes: the least that the optimizer reads and writes in a
-        step. forecast_ms: by kind. Raises ValueError if there are fewer than two steps."""
+        step. forecast_ms: by kind. Raises ValueError if there are fewer than two steps.
+    """
     timeline = Timeline(trace)
     steps = len(timeline.starts) - 1
     reads = timeline.host[timeline.host["name"] == "aten::_local_scalar_dense"]  # as by .item()
@@ -151,9 +157,11 @@ def break_down(trace, needs=(), ceilings=None, update_bytes=0, forecast_ms=()):
 
 class Timeline:
     """The events of profiled steps as tables, each with the Work that its time is spent on.
+
     threads: operators, ranges and launches of the host; host: those of the threads that count, on a
     CPU the loop's alone. events: what ran on a GPU; on a CPU host. timed: those that are summed.
-    starts: of the steps on the host, in microseconds."""
+    starts: of the steps on the host, in microseconds.
+    """
 
     def __init__(self, trace):
         spans = [
@@ -187,7 +195,8 @@ class Timeline:
 
     def _assign_host(self, spans):
         """Give operators, ranges and launches of the host their work, and take from their times
-        those of what is within."""
+        those of what is within.
+        """
         under_way = defaultdict(list)  # by thread, the innermost last
         for span in spans:
             if re.match(COLLECTIVES, span["name"]):
@@ -203,7 +212,8 @@ class Timeline:
 
     def _host_work(self, span, around):
         """Return the Work that an operator or range belongs to: the innermost operator around it
-        that computes something, but attention, the embedding and the optimizer as a whole."""
+        that computes something, but attention, the embedding and the optimizer as a whole.
+        """
         name = span["name"]
         if around.closed:
             return around
@@ -227,8 +237,10 @@ class Timeline:
 
     def spent_us(self):
         """Return the microseconds of the steps by kind and part.
+
         On a GPU each moment goes to one kind, the first in the order of KINDS; the host's time
-        counts only where the device has nothing to do, first of it the wait for data."""
+        counts only where the device has nothing to do, first of it the wait for data.
+        """
         spent_us = {}
         if self.on_gpu:
             is_wait = self.host["name"].str.startswith(WAITS)
@@ -340,7 +352,8 @@ def _least_us(work, needs, ceilings):
     """Return the microseconds of an operator's arithmetic and of its memory at the ceilings, NaN
     where shapes or ceilings are unknown.
     Each tensor is read once, and the result, taken to be as large as the largest of them, written
-    once. needs: with "tf32" float32 products are TF32."""
+    once. needs: with "tf32" float32 products are TF32.
+    """
     unknown = (nan, nan)
     operands = work.operands
     if not operands or not ceilings:

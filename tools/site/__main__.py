@@ -1,5 +1,6 @@
 """Write site/, the static page on which a reader chooses a GPU: from the rows in results/ and the
-tables in docs/. It opens by a double click on index.html."""
+tables in docs/. It opens by a double click on index.html.
+"""
 
 from tools.site import site_page
 from Utils.base import paths

@@ -1,5 +1,6 @@
 """The page on which a reader chooses a GPU: figures from rows, forecasts and published tables as
-JSON, and the folder of its files, which opens from a server and by a double click."""
+JSON, and the folder of its files, which opens from a server and by a double click.
+"""
 
 import base64
 import gzip
@@ -163,7 +164,8 @@ def forecast_answers():
 
 def measured_answers(path, techniques_by_pick):
     """Yield (device, model, shape, answer) of each group of a shared file, and add its recipe to
-    techniques_by_pick. device: a dict, with its key alone if it has a datasheet."""
+    techniques_by_pick. device: a dict, with its key alone if it has a datasheet.
+    """
     for _, group in selection.groups(rows_file.read(path)):
         if group.base.iloc[0] != ladder.BASELINE or group.world_size.iloc[0] > 1:
             continue

@@ -4,7 +4,8 @@
 
 Builds an environment with torch's CUDA build and the virtual GPU, runs the checks on it, prints a
 table and, with the project's own torch, writes docs/virtual_gpu.csv. What has not changed since it
-was last run is not run again."""
+was last run is not run again.
+"""
 
 import csv
 import os
@@ -50,7 +51,9 @@ def main(argv=None):
 
 def run(machine, workers, only, everything):
     """The lines of all checks, each printed as it is known; of those whose names hold `only`.
-    everything: every technique and every failure, else the ladder and the doctor on one card."""
+
+    everything: every technique and every failure, else the ladder and the doctor on one card.
+    """
     techniques = list(ladder.techniques()) if everything else checks.LADDER
     cards = ("h100", *checks.OTHER_CARDS) if everything else ("h100",)
     lines, told = [], {}
@@ -123,7 +126,9 @@ def show(line):
 
 def write(lines):
     """Writes docs/virtual_gpu.csv: what was counted of each run of a technique.
-    Rows of cards and shapes that `lines` do not have stay as they are."""
+
+    Rows of cards and shapes that `lines` do not have stay as they are.
+    """
     path = ROOT / "docs" / "virtual_gpu.csv"
     facts = [line.facts for line in lines if line.facts]
     ran = {of_row(row) for row in facts}

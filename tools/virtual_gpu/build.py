@@ -2,7 +2,8 @@
 
 The environment is a folder beside .venv with the packages of requirements.txt and
 requirements-test.txt. Two libraries are compiled from driver/, and take the places of libcuda.so.1
-and libnvidia-ml.so.1; the third is the emulation, which not all processes load."""
+and libnvidia-ml.so.1; the third is the emulation, which not all processes load.
+"""
 
 import re
 import subprocess
@@ -34,7 +35,8 @@ class BuildFailed(Exception):
 
 def environment(torch):
     """The Python of the environment for one torch: "" (that of requirements.txt), a version such
-    as "2.11", or "newest". Made where it is not there."""
+    as "2.11", or "newest". Made where it is not there.
+    """
     folder = ROOT / (".venv-virtual-gpu" + (f"-{torch}" if torch else ""))
     python, done = folder / "bin" / "python", folder / "installed"
     wanted = _requirements(torch)
@@ -55,7 +57,8 @@ def environment(torch):
 
 def _requirements(torch):
     """Those of the project, with a torch that is not the CPU's: === leaves out 2.13.0+cpu, which ==
-    would take where it is offered."""
+    would take where it is offered.
+    """
     files = [ROOT / "requirements.txt", ROOT / "requirements-test.txt"]
     lines = [line.split("#")[0].strip() for file in files for line in file.read_text().splitlines()]
     named = {re.match(r"[\w.-]+", line)[0]: line for line in lines if line}
@@ -110,7 +113,8 @@ def libraries(python):
 
 def _stubs(packages, objects):
     """C of a function without effect for each that torch asks of a vendor's library and that the
-    objects do not define."""
+    objects do not define.
+    """
     users = [file for pattern in USERS for file in packages.glob(pattern)]
     asked = _symbols("--undefined-only", users)
     vendors = [file for name in VENDORS for file in (packages / "nvidia").glob(f"{name}.*")]

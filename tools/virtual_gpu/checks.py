@@ -1,6 +1,7 @@
 """The checks: each a command or a few on the virtual GPU, and what must hold of the outcome.
 
-A check gives a Line of the table; its problems are empty where all is well."""
+A check gives a Line of the table; its problems are empty where all is well.
+"""
 
 import json
 import re
@@ -47,7 +48,8 @@ class Line:
 
 def check(machine, command, name, problems_of):
     """The Line of a command, with what `problems_of` finds in its Outcome; one with problems is not
-    kept, and the last of them is followed by the end of the output."""
+    kept, and the last of them is followed by the end of the output.
+    """
     outcome = machine.run(command)
     problems = list(problems_of(outcome))
     if problems:
@@ -98,7 +100,8 @@ def doctor(machine, profile):
 
 def technique(machine, name, shape, profile, statuses):
     """A technique's status, as the doctor says; its steps' synchronizations; its kernels' types;
-    and what NVML gave to its record."""
+    and what NVML gave to its record.
+    """
     expected = "unsupported" if statuses.get(name) == "unsupported" else "ok"
 
     def problems_of(outcome, facts):
@@ -184,7 +187,9 @@ def _missing_names(outcome):
 
 def forecast(lines, batch_size, path):
     """Compares peaks at one shape with `make forecast`'s table, the file of its output.
-    What ran out of memory has to be said not to fit."""
+
+    What ran out of memory has to be said not to fit.
+    """
     line = Line("forecast against the allocator")
     rows = re.findall(r"^(\w+) +(\d+\.\d+) +(\d+)\b", path.read_text(), re.MULTILINE)
     if not rows:
@@ -234,7 +239,8 @@ def kernels(machine, name):
 
 def switches(machine):
     """The baseline as a script of a user's: each switch allocates, launches and waits as the script
-    of its name does, where that has no flash attention."""
+    of its name does, where that has no flash attention.
+    """
     names = ("no_optimization", "tensorFloat32", "brainFloat16", "torch_compile")
     settings = ("STEPS=9", "WARMUP=3", "ROUNDS=1", "MIN_SECONDS=0")
     rows = {"results-file": KEPT / "rows_of_its_own.csv"}
@@ -297,7 +303,9 @@ def gpu_check(machine):
 
 def _turns(machine, rounds, min_seconds, names, shape, profile="h100", together=True, **variables):
     """Scripts that take turns as live processes, each of which NVML names to the others.
-    together: whether the card's memory is large enough for two of them."""
+
+    together: whether the card's memory is large enough for two of them.
+    """
 
     def problems_of(outcome):
         ended = sorted((run["technique"], run["status"]) for run in outcome.runs)

@@ -2,7 +2,8 @@
 
 An outcome is kept under a key of all that decides it: the command, the card, the environment, the
 virtual GPU's sources and those of the project that the command runs. So a second run
-takes only what has changed."""
+takes only what has changed.
+"""
 
 import hashlib
 import json
@@ -28,8 +29,10 @@ COUNTED = ("stream_syncs", "device_syncs", "event_syncs", "blocking_copies")
 @dataclass(frozen=True)
 class Command:
     """What is run: arguments of Python, or of make where the first is "make".
+
     profile: of driver/profiles.h. variables: more of the environment, as (name, value) pairs.
-    emulated: whether operators compute, on the CPU. kills: a rank that is ended by force."""
+    emulated: whether operators compute, on the CPU. kills: a rank that is ended by force.
+    """
 
     arguments: tuple
     profile: str = "h100"
@@ -43,7 +46,8 @@ class Outcome:
     """What a command left: its exit code, seconds, the end of its output, whether a traceback was
     in it; of the results file the row of the last step and the number of rows; the record; of each
     step what was counted; of each run its technique, status, rows and quality, and of each process
-    with such a run its steps' counts; of `make profile` the summary; the kernels' signatures."""
+    with such a run its steps' counts; of `make profile` the summary; the kernels' signatures.
+    """
 
     code: int
     seconds: float
@@ -60,7 +64,8 @@ class Outcome:
 
     def per_step(self, warmup, counts=None):
         """(launches, synchronizations, pageable copies) of each of the timed steps. counts: of a
-        process, else those of the command's own."""
+        process, else those of the command's own.
+        """
         return [
             (
                 step["launches"] + step["graph_launches"],
@@ -80,7 +85,8 @@ class Machine:
 
     def run(self, command):
         """The Outcome of a command, kept or new. One that failed unexpectedly is not kept: whoever
-        checks it calls `forget`."""
+        checks it calls `forget`.
+        """
         file = self._file(command)
         if file.exists():
             return Outcome(**json.loads(file.read_text()))
@@ -222,7 +228,8 @@ def _signature(source):
 @cache
 def sources(arguments):
     """The project's files that decide what a command does, sorted: of a script itself and the
-    rooms of Utils that a run imports; for a command of make all of them."""
+    rooms of Utils that a run imports; for a command of make all of them.
+    """
     utils = [file for file in (ROOT / "Utils").rglob("*.*") if file.suffix in (".py", ".toml")]
     tools = [file for file in (ROOT / "tools").rglob("*.*") if file.suffix in (".py", ".toml")]
     scripts = {*ROOT.glob("*.py"), *(ROOT / "beyond").glob("**/*.py")}

@@ -1,5 +1,6 @@
 """Stands in for the kernels of CUDA that have no twin on a CPU: fused attention, and softmax that
-widens its input. Written with other operators, which `operators.cpp` runs on the CPU."""
+widens its input. Written with other operators, which `operators.cpp` runs on the CPU.
+"""
 
 import torch
 

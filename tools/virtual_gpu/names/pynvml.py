@@ -1,5 +1,6 @@
 """Stands before the real pynvml, and tells on stderr each name that is asked of it and not there:
-the project takes a wrong name for a reading that this GPU does not give."""
+the project takes a wrong name for a reading that this GPU does not give.
+"""
 
 import importlib.machinery
 import importlib.util
